@@ -1,0 +1,107 @@
+/* Errors and counted allocation: see base.h. */
+#include "runtime/base.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Countdown to the allocation that fails; negative: never. */
+static _Atomic int64_t fail_countdown = -1;
+static _Atomic int64_t outstanding;
+
+int spw_fail(struct spw_error *err, int code, const char *format, ...)
+{
+    if (err && !err->text[0]) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->text, sizeof err->text, format, args);
+        va_end(args);
+    }
+    return code;
+}
+
+void spw_error_clear(struct spw_error *err)
+{
+    if (err)
+        err->text[0] = 0;
+}
+
+void spw_alloc_fail_nth(int64_t n)
+{
+    atomic_store(&fail_countdown, n);
+}
+
+bool spw_alloc_fails(void)
+{
+    if (atomic_load_explicit(&fail_countdown, memory_order_relaxed) < 0)
+        return false;
+    return atomic_fetch_sub(&fail_countdown, 1) == 0;
+}
+
+int64_t spw_alloc_outstanding(void)
+{
+    return atomic_load(&outstanding);
+}
+
+static void *count(void *p)
+{
+    if (p)
+        atomic_fetch_add_explicit(&outstanding, 1, memory_order_relaxed);
+    return p;
+}
+
+void *spw_alloc(size_t bytes)
+{
+    if (spw_alloc_fails())
+        return NULL;
+    return count(malloc(bytes ? bytes : 1));
+}
+
+void *spw_alloc_zero(size_t n, size_t bytes)
+{
+    if (spw_alloc_fails())
+        return NULL;
+    return count(calloc(n ? n : 1, bytes ? bytes : 1));
+}
+
+void *spw_realloc(void *p, size_t bytes)
+{
+    if (!p)
+        return spw_alloc(bytes);
+    if (spw_alloc_fails())
+        return NULL;
+    return realloc(p, bytes ? bytes : 1);
+}
+
+char *spw_strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = spw_alloc(bytes);
+    if (copy)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
+void spw_free(void *p)
+{
+    if (!p)
+        return;
+    atomic_fetch_sub_explicit(&outstanding, 1, memory_order_relaxed);
+    free(p);
+}
+
+const char *spw_dtype_name(enum spw_dtype t)
+{
+    switch (t) {
+    case SPW_DTYPE_F32:
+        return "f32";
+    case SPW_DTYPE_F16:
+        return "f16";
+    case SPW_DTYPE_BF16:
+        return "bf16";
+    case SPW_DTYPE_AUTO:
+        break;
+    }
+    return "auto";
+}

@@ -1,0 +1,105 @@
+/* What every folder may include: errors, checked arithmetic, counted allocation, element types.
+ *
+ * Return values are 0 or -errno, one polarity. Text goes only through the last argument
+ * `struct spw_error *` of slow calls (NULL is allowed). Heap memory of the library comes from
+ * spw_alloc/spw_free, so that a test can fail the n-th allocation. Safe from any thread. */
+#ifndef SPW_RUNTIME_BASE_H
+#define SPW_RUNTIME_BASE_H
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. */
+struct spw_error {
+    char text[1024];
+};
+
+/* Formats the message (the first one stays: an outer layer must not hide the cause) and returns
+ * `code`, a negative errno, so that `return spw_fail(err, -EINVAL, "...")` reads as one step. */
+__attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int code,
+                                                   const char *format, ...);
+void spw_error_clear(struct spw_error *err);
+
+/* Propagates a failure to the caller. */
+#define SPW_TRY(expr)                                                                              \
+    do {                                                                                           \
+        int spw_try_rc_ = (expr);                                                                  \
+        if (spw_try_rc_ < 0)                                                                       \
+            return spw_try_rc_;                                                                    \
+    } while (0)
+
+/* false when the true result does not fit. */
+static inline bool spw_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+static inline bool spw_add_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+static inline uint64_t spw_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t spw_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Saturating a - b. */
+static inline uint64_t spw_sub_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static inline uint64_t spw_div_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* `align` is a power of two. */
+static inline uint64_t spw_align_up(uint64_t a, uint64_t align)
+{
+    return (a + align - 1) & ~(align - 1);
+}
+
+/* The allocator of the library. NULL when out of memory; spw_free takes NULL. */
+void *spw_alloc(size_t bytes);
+void *spw_alloc_zero(size_t count, size_t bytes); /* overflow of the product gives NULL */
+void *spw_realloc(void *p, size_t bytes);
+char *spw_strdup(const char *text);
+void spw_free(void *p);
+
+/* For tests: the n-th allocation from now on (0 = the next) fails, once; n < 0 switches it off.
+ * The library's other takings of memory (arenas, pinned buffers) count as allocations too: they ask
+ * spw_alloc_fails() before they call the system. */
+void spw_alloc_fail_nth(int64_t n);
+bool spw_alloc_fails(void);
+/* Blocks taken and not yet given back: 0 after everything was closed. */
+int64_t spw_alloc_outstanding(void);
+
+/* Element types of weights, activations and KV tiles. */
+enum spw_dtype {
+    SPW_DTYPE_AUTO = 0,
+    SPW_DTYPE_F32,
+    SPW_DTYPE_F16,
+    SPW_DTYPE_BF16,
+};
+
+static inline size_t spw_dtype_bytes(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_F32 ? 4 : 2;
+}
+
+const char *spw_dtype_name(enum spw_dtype t);
+
+/* An ordered queue of work on a device. Opaque here: a CUDA stream, or a worker thread. */
+typedef struct CUstream_st *spw_stream;
+
+#endif
