@@ -99,6 +99,15 @@ static inline size_t spw_dtype_bytes(enum spw_dtype t)
 
 const char *spw_dtype_name(enum spw_dtype t);
 
+/* A kernel of the CPU backend: independent tasks that any worker may take in any order. Tasks write
+ * disjoint outputs and no reduction crosses tasks, so that neither the number of workers nor the
+ * order shows in a result. `worker` < the number of workers indexes private scratch. */
+struct spw_kernel {
+    const char *name;
+    size_t (*n_tasks)(const void *args);
+    void (*run)(const void *args, size_t task, unsigned worker);
+};
+
 /* An ordered queue of work on a device. Opaque here: a CUDA stream, or a worker thread. */
 typedef struct CUstream_st *spw_stream;
 

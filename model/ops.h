@@ -1,0 +1,142 @@
+/* The operations a transformer layer is made of: one table of launchers per backend.
+ *
+ * Every launcher copies its arguments, queues the work on a stream and returns 0 or -errno; buffers
+ * stay borrowed until the work is done. All pointers are device memory. A row's result never
+ * depends on the other rows of the call, on how rows are cut into calls, or on the number of
+ * threads: each output is one reduction in a fixed order. `dtype` is the activation type (f32, or
+ * bf16 with fp32 accumulation and one rounding where a tensor is stored). */
+#ifndef SPW_MODEL_OPS_H
+#define SPW_MODEL_OPS_H
+
+#include "quant/tile.h"
+#include "runtime/base.h"
+
+enum spw_norm_kind {
+    SPW_NORM_LLAMA, /* y = w * round(x / rms): rounded before the weight, and after it */
+    SPW_NORM_GEMMA, /* y = round(x / rms * (1 + w)): one rounding at the end */
+};
+
+enum spw_activation {
+    SPW_ACT_SILU,
+    SPW_ACT_GELU_TANH,
+    SPW_ACT_GELU_ERF,
+};
+
+/* y = norm(x) for every group of `cols` of every row: groups > 1 norms each head of a row. */
+struct spw_norm_args {
+    const void *x;                                 /* [rows][x_stride], dtype */
+    void *y;                                       /* [rows][y_stride], dtype; may be x */
+    const float *weight;                           /* [cols] */
+    size_t rows, groups, cols, x_stride, y_stride; /* elements; group g starts at g * cols */
+    float eps;
+    enum spw_norm_kind kind;
+    enum spw_dtype dtype;
+};
+
+/* y = x W^T + bias. W as a Hugging Face file has it: [n][k]. */
+struct spw_linear_args {
+    const void *x;     /* [m][x_stride], x_dtype; x_stride >= k */
+    const void *w;     /* [n][k] contiguous, w_dtype */
+    const float *bias; /* [n], or NULL */
+    void *y;           /* [m][y_stride], y_dtype (x_dtype or f32); y_stride >= n */
+    size_t m, n, k, x_stride, y_stride;
+    /* f32 x takes f32, f16 or bf16 w (widened exactly); bf16 x takes bf16 w. */
+    enum spw_dtype x_dtype, w_dtype, y_dtype;
+    void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
+};
+
+/* Rotates the first rotary_dim channels of each of n_heads heads of every row, in place (the pairs
+ * are i and i + rotary_dim/2). angle = (float)position * inv_freq[i]; cos and sin are multiplied by
+ * `scaling` and rounded to dtype before use; products and sums are rounded to dtype like HF's. */
+struct spw_rope_args {
+    void *x;               /* [rows][stride], heads adjacent */
+    const float *inv_freq; /* [rotary_dim / 2] */
+    size_t rows, stride;
+    uint64_t position; /* of row 0; row r is at position + r */
+    uint32_t n_heads, head_dim, rotary_dim;
+    float scaling;
+    enum spw_dtype dtype;
+};
+
+/* A launch names its tiles by value. */
+enum { SPW_OP_TILES = 32 };
+
+/* Writes K and V of `rows` consecutive positions into their tiles. */
+struct spw_kv_append_args {
+    const void *k, *v; /* row 0; [rows][stride], dtype, heads adjacent */
+    size_t rows, stride;
+    uint64_t position; /* of row 0 */
+    uint32_t n_kv_heads, head_dim;
+    enum spw_dtype dtype, kv_dtype;
+    void *tiles[SPW_OP_TILES]; /* tiles[0] holds position / 128 */
+};
+
+/* Attention of `rows` consecutive queries over up to 32 tiles, merged into the running state.
+ *
+ * For each row, head and split of 512 positions: scores in one chain over channels, their exact
+ * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions; then the
+ * split is merged into (max, sum, out) in position order. A row with no visible key in a split is
+ * left untouched. Visible: key <= query, and key > query - window where window is not 0. */
+struct spw_attention_args {
+    const void *q;   /* [rows][q_stride], dtype, n_heads heads adjacent */
+    float *state;    /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
+    float *partials; /* [8][rows][n_heads][head_dim + 2] or NULL: lets splits run side by side */
+    size_t rows, q_stride;
+    uint64_t position;   /* of row 0 */
+    uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
+    uint32_t n_tiles;
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint64_t window;      /* 0: none */
+    float scale, softcap; /* softcap 0: none; else cap * tanh(score / cap) */
+    bool first;           /* the state is started afresh */
+    enum spw_dtype dtype, kv_dtype;
+    const void *tiles[SPW_OP_TILES]; /* NULL: a tile no row of this call can see */
+};
+
+/* y = out / sum */
+struct spw_attention_finish_args {
+    const float *state; /* [rows][n_heads][head_dim + 2] */
+    void *y;            /* [rows][n_heads * head_dim], dtype */
+    size_t rows;
+    uint32_t n_heads, head_dim;
+    enum spw_dtype dtype;
+};
+
+/* y = act(gate) * up; x = [rows][gate: cols | up: cols]. Rounded after act and after the product.
+ */
+struct spw_gated_args {
+    const void *x;
+    void *y; /* [rows][cols] */
+    size_t rows, cols;
+    enum spw_activation act;
+    enum spw_dtype dtype;
+};
+
+/* h += x, n elements, one rounding. */
+struct spw_add_args {
+    void *h;
+    const void *x;
+    size_t n;
+    enum spw_dtype dtype;
+};
+
+/* x = cap * tanh(x / cap), n floats. */
+struct spw_softcap_args {
+    float *x;
+    size_t n;
+    float cap;
+};
+
+struct spw_ops {
+    int (*norm)(const struct spw_norm_args *a, spw_stream s);
+    int (*linear)(const struct spw_linear_args *a, spw_stream s);
+    int (*rope)(const struct spw_rope_args *a, spw_stream s);
+    int (*kv_append)(const struct spw_kv_append_args *a, spw_stream s);
+    int (*attention)(const struct spw_attention_args *a, spw_stream s);
+    int (*attention_finish)(const struct spw_attention_finish_args *a, spw_stream s);
+    int (*gated)(const struct spw_gated_args *a, spw_stream s);
+    int (*add)(const struct spw_add_args *a, spw_stream s);
+    int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
+};
+
+#endif

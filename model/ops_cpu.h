@@ -1,0 +1,36 @@
+/* The CPU kernels behind model/ops.h, one table per instruction set; chosen once, at open.
+ *
+ * Kernels are pure functions of their arguments (no globals, no allocation). The same table gives
+ * the same bits for every number of rows and workers; two tables may differ in the last bits. */
+#ifndef SPW_MODEL_OPS_CPU_H
+#define SPW_MODEL_OPS_CPU_H
+
+#include "model/ops.h"
+
+enum spw_isa {
+    SPW_ISA_PORTABLE,   /* plain C */
+    SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */
+    SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
+    SPW_ISA_AVX512BF16, /* + vdpbf16ps */
+    SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16 for many rows and for one alike */
+    SPW_ISA_COUNT,
+};
+
+struct spw_cpu_kernels {
+    enum spw_isa isa;
+    const struct spw_kernel *norm, *linear, *rope, *kv_append;
+    const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
+    const struct spw_kernel *attention_splits; /* tasks also over splits, into `partials` */
+    const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */
+    const struct spw_kernel *attention_finish, *gated, *add, *softcap;
+    /* Bytes of linear workspace one worker needs for inner size k (0: none). */
+    size_t (*linear_workspace)(size_t k);
+};
+
+const char *spw_isa_name(enum spw_isa isa);
+/* The best this processor (and, for AMX, the kernel's permission) offers. */
+enum spw_isa spw_isa_best(void);
+/* NULL when this processor or build cannot run it. */
+const struct spw_cpu_kernels *spw_cpu_kernels_get(enum spw_isa isa);
+
+#endif

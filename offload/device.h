@@ -1,0 +1,81 @@
+/* A device: its memory, streams, events and copies. One backend is one file with one table of
+ * these.
+ *
+ * Work is queued on streams and runs in order; events order streams against each other. A call that
+ * queues returns at once. Device and pinned-host memory are counted against hard budgets: what
+ * would pass one is -ENOMEM, with nothing taken. Copies are counted by link. Any other failure
+ * marks the device failed: every later call returns -EIO. A device and its streams belong to one
+ * host thread; counters may be read from any. */
+#ifndef SPW_OFFLOAD_DEVICE_H
+#define SPW_OFFLOAD_DEVICE_H
+
+#include "runtime/base.h"
+
+typedef struct CUevent_st *spw_event;
+
+enum spw_link {
+    SPW_LINK_HOST_TO_DEVICE,
+    SPW_LINK_DEVICE_TO_HOST,
+    SPW_LINK_DEVICE_TO_DEVICE,
+    SPW_LINK_COUNT,
+};
+
+struct spw_device_options {
+    uint64_t device_bytes, host_bytes; /* budgets; UINT64_MAX: none */
+    int threads;                       /* CPU: workers of a kernel, 0 = every core we may use */
+    /* CPU: a seed for random delays before and after every copy and kernel; 0 = none. A test's way
+     * to try other interleavings. */
+    uint64_t delay_seed;
+};
+
+struct spw_device_usage {
+    uint64_t device_bytes, host_bytes; /* now */
+    uint64_t device_peak_bytes, host_peak_bytes;
+    uint64_t moved_bytes[SPW_LINK_COUNT];
+};
+
+struct spw_device; /* each backend's own */
+
+struct spw_device_ops {
+    const char *name;
+    int (*open)(struct spw_device **out, const struct spw_device_options *o, struct spw_error *err);
+    void (*close)(struct spw_device *d); /* streams and memory must have been given back */
+
+    /* 4096-byte aligned. Not in the token loop. */
+    int (*alloc)(struct spw_device *d, uint64_t bytes, void **out);
+    void (*free)(struct spw_device *d, void *p, uint64_t bytes);
+    int (*alloc_host)(struct spw_device *d, uint64_t bytes, void **out); /* pinned */
+    void (*free_host)(struct spw_device *d, void *p, uint64_t bytes);
+
+    int (*stream_open)(struct spw_device *d, const char *name, spw_stream *out);
+    void (*stream_close)(struct spw_device *d, spw_stream s); /* drains it first */
+    int (*event_open)(struct spw_device *d, spw_event *out);
+    void (*event_close)(struct spw_device *d, spw_event e);
+
+    /* An event means the work queued on `s` before its latest record. Never recorded = done. */
+    int (*event_record)(struct spw_device *d, spw_event e, spw_stream s);
+    int (*stream_wait)(struct spw_device *d, spw_stream s, spw_event e);
+    int (*event_sync)(struct spw_device *d, spw_event e);   /* the host waits */
+    int (*stream_sync)(struct spw_device *d, spw_stream s); /* the host waits */
+
+    /* Queued; the memory on both sides must stay until done. */
+    int (*copy)(struct spw_device *d, void *to, const void *from, uint64_t bytes,
+                enum spw_link link, spw_stream s);
+    /* Runs fn(argument) on the host in stream order. It must not call back into the device. */
+    int (*host_call)(struct spw_device *d, void (*fn)(void *), void *argument, spw_stream s);
+
+    /* Seconds that stream `s` has spent so far inside stream_wait with nothing to run: waiting that
+     * computation did not hide. Exact after stream_sync. */
+    double (*waited_seconds)(struct spw_device *d, spw_stream s);
+    void (*usage)(struct spw_device *d, struct spw_device_usage *out);
+};
+
+extern const struct spw_device_ops spw_device_cpu;
+
+/* The CPU device only: queues a kernel; `args` (at most 512 bytes) are copied. Its tasks are shared
+ * among the device's workers. */
+int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_kernel *kernel,
+                          const void *args, size_t bytes);
+unsigned spw_device_cpu_threads(const struct spw_device *d);
+
+#endif
