@@ -1,0 +1,215 @@
+/* spillway: text generation with contexts far larger than the device's memory. The public API.
+ *
+ * An engine is one model on one backend under fixed memory budgets; a session is one token sequence
+ * whose KV cache lies across the tiers. The caller always hands over a whole sequence: the session
+ * finds what it already holds and computes the rest. Where bytes lie never changes a result.
+ * Every call returns 0 or -errno and, where it has a `struct spw_error`, one line of text. An
+ * engine and its sessions belong to one thread at a time; nothing is global. */
+#ifndef SPW_RUNTIME_SPILLWAY_H
+#define SPW_RUNTIME_SPILLWAY_H
+
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "model/tokenizer.h"
+#include "runtime/base.h"
+
+#define SPW_VERSION "0.1.0"
+
+enum spw_backend_kind {
+    SPW_BACKEND_AUTO,
+    SPW_BACKEND_CPU,
+};
+
+/* An explicit budget of no bytes, where 0 stands for "choose for me". */
+#define SPW_BYTES_NONE UINT64_MAX
+
+struct spw_progress {
+    uint64_t done, total;  /* token-layers of the running step */
+    uint64_t n_new_tokens; /* tokens the step computes */
+};
+
+/* Zero is the default everywhere. */
+struct spw_options {
+    enum spw_backend_kind backend;
+    uint32_t threads;      /* compute threads; 0: every core this process may use */
+    uint64_t device_bytes; /* hard budgets; 0: what is available now, less a margin */
+    uint64_t host_bytes;
+    enum spw_dtype compute;  /* AUTO: bf16 for a bf16 model, else f32 */
+    enum spw_dtype kv;       /* AUTO: as compute */
+    uint64_t context;        /* most tokens a session may hold; 0: what the model knows */
+    uint32_t sessions;       /* most sessions at a time; 0: 1 */
+    uint32_t prefill_chunk;  /* tokens of a prompt that pass a layer together; 0: planned */
+    uint32_t prefetch_slots; /* landing buffers of the KV ring; 0: planned */
+    uint64_t delay_seed;     /* CPU: random delays around every copy and kernel (validation) */
+    /* Called from within spw_sync, at most a few times a layer. May be NULL. */
+    void (*on_progress)(void *context, const struct spw_progress *progress);
+    void *progress_context;
+};
+
+enum spw_moved {
+    SPW_MOVED_HOST_TO_DEVICE,
+    SPW_MOVED_DEVICE_TO_HOST,
+    SPW_MOVED_COUNT,
+};
+
+/* Token positions, tile-aligned: [0, disk_end) disk, [disk_end, host_end) host, rest device. */
+struct spw_waterlines {
+    uint64_t disk_end, host_end, n_tokens;
+};
+
+/* What lies where for a full context, decided before anything is loaded. Bytes. */
+struct spw_plan_info {
+    uint64_t context;
+    uint32_t sessions, prefill_chunk, prefetch_slots;
+    enum spw_dtype compute, kv;
+    uint64_t device_budget_bytes, host_budget_bytes;
+    struct {
+        uint64_t weights_resident, weights_slots, kv_resident, kv_slots, hidden, activations, total;
+    } device;
+    struct {
+        uint64_t kv, hidden, staging, weights, total;
+    } host;
+    uint32_t n_layers, n_layers_resident; /* layers whose weights stay on the device */
+    uint64_t weights_bytes;               /* of all layers and the head */
+    uint64_t kv_bytes_per_token;          /* all full-attention layers */
+    struct spw_waterlines waterlines;     /* of one session that holds `context` tokens */
+    /* One decode step of one session at the full context. */
+    uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
+    uint64_t decode_read_bytes; /* weights and KV that computation reads */
+    /* A prompt of `context` tokens from nothing. */
+    uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
+    uint64_t smallest_device_bytes, smallest_host_bytes; /* that would still work */
+};
+
+struct spw_stats {
+    uint64_t device_budget_bytes, host_budget_bytes;
+    uint64_t device_peak_bytes, host_peak_bytes;
+    uint64_t moved_bytes[SPW_MOVED_COUNT];     /* counted where bytes are copied */
+    uint64_t predicted_bytes[SPW_MOVED_COUNT]; /* by the plan, from positions alone */
+    double unhidden_wait_seconds;              /* computation waited for a transfer */
+};
+
+struct spw_engine;
+struct spw_session;
+
+/* Reads the headers and the budgets, decides, and takes nothing. Refuses what cannot work with the
+ * smallest budgets that can: -ENOMEM (budgets), -EINVAL (options, model). `out` is filled with
+ * smallest_*_bytes also when a budget was too small. */
+int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
+                   struct spw_error *err);
+
+int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
+                    struct spw_error *err);
+/* Sessions must have been closed. NULL is fine. */
+void spw_engine_close(struct spw_engine *e);
+const struct spw_model_config *spw_engine_config(const struct spw_engine *e);
+const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e);
+void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
+const char *spw_engine_backend(const struct spw_engine *e); /* "cpu avx512bf16" */
+
+/* -ENOMEM when `sessions` are open already. */
+int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err);
+/* A second session with the same tokens, sharing every tile that is full. */
+int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err);
+void spw_session_close(struct spw_session *s);
+size_t spw_session_n_tokens(const struct spw_session *s);
+/* Tokens the latest spw_sync did not have to compute. */
+size_t spw_session_reused(const struct spw_session *s);
+void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out);
+/* [vocab] logits after the last token, f32; valid until the next spw_sync. */
+const float *spw_session_logits(const struct spw_session *s);
+
+/* One session's part of a step. */
+struct spw_span {
+    struct spw_session *session;
+    const int32_t *tokens; /* the whole sequence */
+    size_t n_tokens;       /* at least 1 */
+    size_t n_logits;       /* rows of logits handed to on_logits, counted from the end; 0: none */
+};
+
+/* Brings every span's session to exactly its tokens, all in one step: each layer's weights cross
+ * the link once for all of them. Reuses the longest common prefix each session holds. `on_logits`
+ * gets the logits after token `position` of spans[span]; it is called in position order. -EINVAL
+ * for a token out of range or a session named twice, -E2BIG past the context: nothing has changed
+ * then. */
+int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+             void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
+             void *context, struct spw_error *err);
+
+/* ---- sampling ---- */
+
+struct spw_sampling {
+    float temperature;        /* 0: greedy */
+    uint32_t top_k;           /* 0: off */
+    float top_p;              /* 0 or 1: off */
+    float min_p;              /* 0: off */
+    float repetition_penalty; /* 0 or 1: off */
+    uint64_t seed;
+};
+
+/* Scratch for one vocabulary; no state: the n-th draw of a seed is always the same draw. */
+struct spw_sampler;
+int spw_sampler_open(struct spw_sampler **out, uint32_t vocab, struct spw_error *err);
+void spw_sampler_close(struct spw_sampler *s);
+int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err);
+/* The next token after `tokens` (for the repetition penalty), with the counter-based generator at
+ * (seed, stream, n_tokens): a sequence's choices depend on nothing but its own tokens. */
+int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, const float *logits,
+                         const int32_t *tokens, size_t n_tokens, uint64_t stream);
+
+/* ---- generation: many prompts together ---- */
+
+enum spw_finish {
+    SPW_FINISH_LENGTH,
+    SPW_FINISH_EOS,
+    SPW_FINISH_STOP,
+};
+
+struct spw_request {
+    const int32_t *prompt;
+    size_t n_prompt;
+    size_t max_new_tokens;
+    struct spw_sampling sampling;
+    const char *const *stop; /* stop strings; the text ends before the first one found */
+    size_t n_stop;
+    bool ignore_eos;
+    /* Text as it becomes final: whole characters, nothing that a stop string may still take back.
+     */
+    void (*on_text)(void *context, const char *text, size_t bytes);
+    /* Each generated token with the logits it was picked from. */
+    void (*on_token)(void *context, int32_t token, const float *logits);
+    void *context;
+};
+
+struct spw_result {
+    int32_t *tokens; /* generated ones; spw_free */
+    size_t n_tokens;
+    enum spw_finish finish;
+    uint64_t logits_hash; /* XXH3-64 over the f32 logits of every generated position, in order */
+};
+
+struct spw_generate_times {
+    double prefill_seconds, decode_seconds;
+};
+
+/* Runs the requests together, up to the engine's number of sessions at a time; each ends on its
+ * own. `tokenizer` may be NULL when no request has text or stop strings. Results must be freed with
+ * spw_result_free also after a failure. */
+int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
+                 const struct spw_request *requests, size_t n_requests, struct spw_result *results,
+                 struct spw_generate_times *times, struct spw_error *err);
+void spw_result_free(struct spw_result *r);
+
+/* ---- the machine's own limits, measured now (about a second) ---- */
+
+struct spw_machine {
+    char cpu[128], isa[32];
+    uint32_t threads;
+    double read_bytes_per_second; /* memory, all threads */
+    double copy_bytes_per_second; /* host to device as the ring copies, one stream */
+    double bf16_flops, f32_flops; /* register-resident matrix peak, all threads */
+};
+
+int spw_machine_probe(struct spw_machine *out, uint32_t threads, struct spw_error *err);
+
+#endif
