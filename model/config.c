@@ -1,0 +1,562 @@
+/* config.json and generation_config.json to one descriptor: see config.h.
+ *
+ * What tells the dense families apart is a table of facts, taken from transformers'
+ * configuration_*.py (what a key is when absent) and modeling_*.py (what is done whatever the file
+ * says). A new dense family is a new row; a new kind of fact is a new column. */
+#include "model/config.h"
+
+#include "model/config_rope.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Larger than any dense model; small enough that the products of a plan stay far below 2^63. */
+#define MAX_LAYERS 4096
+#define MAX_HIDDEN (1u << 20)
+#define MAX_INTERMEDIATE (1u << 22)
+#define MAX_HEADS 4096
+#define MAX_HEAD_DIM 1024
+#define MAX_VOCAB (1u << 24)
+#define MAX_POSITIONS ((uint64_t)1 << 31)
+#define MAX_FILE_BYTES ((off_t)16 << 20)
+
+/* How a yes-or-no property is decided. */
+enum rule {
+    NEVER,
+    ALWAYS,
+    BY_KEY, /* attention_bias or mlp_bias, false when absent */
+};
+
+/* How the kinds of the layers are decided. */
+enum window_rule {
+    WINDOW_NEVER,   /* every layer is full */
+    WINDOW_ALL,     /* every layer slides, unless sliding_window is null */
+    WINDOW_OPT_IN,  /* use_sliding_window, from layer max_window_layers on, or layer_types */
+    WINDOW_PATTERN, /* every sliding_window_pattern-th is full, the others slide, or layer_types */
+};
+
+struct family {
+    const char *name;
+    enum spw_norm_kind norm;
+    const char *activation_key;
+    const char *activation;
+    enum rule qkv_bias, o_bias, mlp_bias;
+    bool qk_norm, sandwich;
+    bool scaled; /* embeddings times sqrt(hidden), scores by query_pre_attn_scalar^-0.5, and
+                    final_logit_softcapping is honoured */
+    bool tied;   /* when tie_word_embeddings is absent, as all below */
+    uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
+    uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
+    uint64_t max_positions;
+    enum window_rule window_rule;
+    uint32_t window, max_window_layers;
+    int32_t bos, eos; /* -1: none */
+    struct spw_rope_facts rope;
+};
+
+static const struct family families[] = {
+    {.name = "llama",
+     .norm = SPW_NORM_LLAMA,
+     .activation_key = "hidden_act",
+     .activation = "silu",
+     .qkv_bias = BY_KEY,
+     .o_bias = BY_KEY,
+     .mlp_bias = BY_KEY,
+     .max_positions = 2048,
+     .bos = 1,
+     .eos = 2,
+     .rope = {.theta = 1e4}},
+    {.name = "mistral",
+     .norm = SPW_NORM_LLAMA,
+     .activation_key = "hidden_act",
+     .activation = "silu",
+     .n_kv_heads = 8,
+     .max_positions = 131072,
+     .window_rule = WINDOW_ALL,
+     .window = 4096,
+     .bos = 1,
+     .eos = 2,
+     .rope = {.theta = 1e4}},
+    {.name = "qwen2",
+     .norm = SPW_NORM_LLAMA,
+     .activation_key = "hidden_act",
+     .activation = "silu",
+     .qkv_bias = ALWAYS,
+     .n_kv_heads = 32,
+     .max_positions = 32768,
+     .window_rule = WINDOW_OPT_IN,
+     .window = 4096,
+     .max_window_layers = 28,
+     .bos = -1,
+     .eos = -1,
+     .rope = {.theta = 1e4}},
+    {.name = "qwen3",
+     .norm = SPW_NORM_LLAMA,
+     .activation_key = "hidden_act",
+     .activation = "silu",
+     .qkv_bias = BY_KEY,
+     .o_bias = BY_KEY,
+     .qk_norm = true,
+     .n_kv_heads = 32,
+     .head_dim = 128,
+     .max_positions = 32768,
+     .window_rule = WINDOW_OPT_IN,
+     .window = 4096,
+     .max_window_layers = 28,
+     .bos = -1,
+     .eos = -1,
+     .rope = {.theta = 1e4}},
+    {.name = "gemma3_text",
+     .norm = SPW_NORM_GEMMA,
+     .activation_key = "hidden_activation",
+     .activation = "gelu_pytorch_tanh",
+     .qkv_bias = BY_KEY,
+     .o_bias = BY_KEY,
+     .qk_norm = true,
+     .sandwich = true,
+     .scaled = true,
+     .tied = true,
+     .n_heads = 8,
+     .n_kv_heads = 4,
+     .head_dim = 256,
+     .vocab = 262208,
+     .max_positions = 131072,
+     .window_rule = WINDOW_PATTERN,
+     .window = 4096,
+     .bos = 2,
+     .eos = 1,
+     .rope = {.by_layer_kind = true, .theta = 1e6, .local_theta = 1e4}},
+};
+
+static const struct {
+    const char *name;
+    enum spw_activation act;
+} activations[] = {
+    {"silu", SPW_ACTIVATION_SILU},          {"swish", SPW_ACTIVATION_SILU},
+    {"gelu", SPW_ACTIVATION_GELU_ERF},      {"gelu_pytorch_tanh", SPW_ACTIVATION_GELU_TANH},
+    {"gelu_new", SPW_ACTIVATION_GELU_TANH},
+};
+
+/* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */
+struct source {
+    struct spw_keys text;
+    struct spw_keys top;
+    const struct family *family;
+};
+
+static int read_family(struct source *source)
+{
+    struct spw_keys *top = &source->top;
+    const char *expected = "llama, mistral, qwen2, qwen3, gemma3_text or gemma3";
+    const char *name = NULL;
+    SPW_TRY(spw_keys_string(top, "model_type", &name));
+    source->text = *top;
+    if (name && !strcmp(name, "gemma3")) {
+        const json_t *text = NULL;
+        SPW_TRY(spw_keys_object(top, "text_config", &text));
+        if (!text)
+            return spw_keys_refuse(top, "text_config", "an object, for model_type \"gemma3\"");
+        source->text.object = text;
+        source->text.prefix = "text_config.";
+        name = "gemma3_text";
+        expected = "gemma3_text";
+        SPW_TRY(spw_keys_string(&source->text, "model_type", &name));
+    }
+    for (size_t i = 0; name && i < sizeof families / sizeof families[0]; i++) {
+        if (!strcmp(name, families[i].name)) {
+            source->family = &families[i];
+            return 0;
+        }
+    }
+    return spw_keys_refuse(&source->text, "model_type", expected);
+}
+
+static int require_u32(const struct spw_keys *keys, const char *key, uint32_t high, uint32_t *out)
+{
+    char expected[64];
+    snprintf(expected, sizeof expected, "an integer from 1 to %u", high);
+    if (!*out && !spw_keys_has(keys, key))
+        return spw_keys_refuse(keys, key, expected);
+    return spw_keys_u32(keys, key, 1, high, out);
+}
+
+static int read_heads(struct spw_model_config *out, const struct source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    out->n_heads = source->family->n_heads;
+    SPW_TRY(require_u32(keys, "num_attention_heads", MAX_HEADS, &out->n_heads));
+    bool inherit = !source->family->n_kv_heads || spw_keys_is_null(keys, "num_key_value_heads");
+    out->n_kv_heads = inherit ? out->n_heads : source->family->n_kv_heads;
+    SPW_TRY(spw_keys_u32(keys, "num_key_value_heads", 1, MAX_HEADS, &out->n_kv_heads));
+    if (out->n_heads % out->n_kv_heads) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "a divisor of num_attention_heads, %u", out->n_heads);
+        return spw_keys_refuse(keys, "num_key_value_heads", expected);
+    }
+    bool derived = !source->family->head_dim || spw_keys_is_null(keys, "head_dim");
+    if (derived && !spw_keys_has(keys, "head_dim")) {
+        if (out->hidden % out->n_heads || out->hidden / out->n_heads % 2 ||
+            out->hidden / out->n_heads > MAX_HEAD_DIM) {
+            char expected[80];
+            snprintf(expected, sizeof expected, "%u (num_attention_heads) times an even head_dim",
+                     out->n_heads);
+            return spw_keys_refuse(keys, "hidden_size", expected);
+        }
+        out->head_dim = out->hidden / out->n_heads;
+        return 0;
+    }
+    out->head_dim = source->family->head_dim;
+    SPW_TRY(spw_keys_u32(keys, "head_dim", 2, MAX_HEAD_DIM, &out->head_dim));
+    return out->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
+}
+
+static int read_sizes(struct spw_model_config *out, const struct source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    SPW_TRY(require_u32(keys, "num_hidden_layers", MAX_LAYERS, &out->n_layers));
+    SPW_TRY(require_u32(keys, "hidden_size", MAX_HIDDEN, &out->hidden));
+    SPW_TRY(require_u32(keys, "intermediate_size", MAX_INTERMEDIATE, &out->intermediate));
+    out->vocab = source->family->vocab;
+    SPW_TRY(require_u32(keys, "vocab_size", MAX_VOCAB, &out->vocab));
+    out->max_positions = source->family->max_positions;
+    SPW_TRY(spw_keys_u64(keys, "max_position_embeddings", 1, MAX_POSITIONS, &out->max_positions));
+    double eps = 1e-6;
+    SPW_TRY(spw_keys_number(keys, "rms_norm_eps", 0, 1, &eps));
+    out->rms_eps = (float)eps;
+    return read_heads(out, source);
+}
+
+static int read_rule(const struct spw_keys *keys, const char *key, enum rule rule, bool *out)
+{
+    *out = rule == ALWAYS;
+    return rule == BY_KEY ? spw_keys_bool(keys, key, out) : 0;
+}
+
+static int read_activation(struct spw_model_config *out, const struct source *source)
+{
+    const char *key = source->family->activation_key, *name = source->family->activation;
+    SPW_TRY(spw_keys_string(&source->text, key, &name));
+    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
+        if (!strcmp(name, activations[i].name)) {
+            out->act = activations[i].act;
+            return 0;
+        }
+    }
+    return spw_keys_refuse(&source->text, key, "silu, gelu or gelu_pytorch_tanh");
+}
+
+static int read_scales(struct spw_model_config *out, const struct source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    out->embedding_scale = 1;
+    out->attention_scale = (float)(1 / sqrt(out->head_dim));
+    if (!source->family->scaled)
+        return 0;
+    double scalar = 256, softcap = 0;
+    SPW_TRY(spw_keys_number(keys, "query_pre_attn_scalar", 1e-3, 1e6, &scalar));
+    SPW_TRY(spw_keys_number(keys, "final_logit_softcapping", 1e-3, 1e6, &softcap));
+    out->embedding_scale = (float)sqrt(out->hidden);
+    out->attention_scale = (float)(1 / sqrt(scalar));
+    out->logit_softcap = (float)softcap;
+    return 0;
+}
+
+/* torch_dtype (old) and dtype (new), beside the decoder's keys or at the top of the file. */
+static int read_dtype(struct spw_model_config *out, const struct source *source)
+{
+    static const struct {
+        const char *name;
+        enum spw_dtype dtype;
+    } names[] = {{"auto", SPW_DTYPE_AUTO},
+                 {"float32", SPW_DTYPE_F32},
+                 {"float16", SPW_DTYPE_F16},
+                 {"bfloat16", SPW_DTYPE_BF16}};
+    const struct spw_keys *places[] = {&source->text, &source->top};
+    for (size_t i = 0; i < 4; i++) {
+        const struct spw_keys *keys = places[i / 2];
+        const char *key = i % 2 ? "torch_dtype" : "dtype", *name = NULL;
+        SPW_TRY(spw_keys_string(keys, key, &name));
+        if (!name)
+            continue;
+        if (!strncmp(name, "torch.", 6))
+            name += 6;
+        for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+            if (!strcmp(name, names[n].name)) {
+                out->dtype = names[n].dtype;
+                return 0;
+            }
+        }
+        return spw_keys_refuse(keys, key, "float32, float16 or bfloat16");
+    }
+    return 0;
+}
+
+static int read_flags(struct spw_model_config *out, const struct source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const struct family *family = source->family;
+    snprintf(out->model_type, sizeof out->model_type, "%s", family->name);
+    out->norm = family->norm;
+    out->qk_norm = family->qk_norm;
+    out->sandwich = family->sandwich;
+    SPW_TRY(read_rule(keys, "attention_bias", family->qkv_bias, &out->qkv_bias));
+    SPW_TRY(read_rule(keys, "attention_bias", family->o_bias, &out->o_bias));
+    SPW_TRY(read_rule(keys, "mlp_bias", family->mlp_bias, &out->mlp_bias));
+    out->tied_embeddings = family->tied;
+    SPW_TRY(spw_keys_bool(&source->top, "tie_word_embeddings", &out->tied_embeddings));
+    SPW_TRY(spw_keys_bool(keys, "tie_word_embeddings", &out->tied_embeddings));
+    bool bidirectional = false;
+    SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
+    if (bidirectional)
+        return spw_keys_refuse(keys, "use_bidirectional_attention",
+                               "false: an embedding model does not generate text");
+    if (spw_keys_has(&source->top, "quantization_config"))
+        return spw_keys_refuse(&source->top, "quantization_config",
+                               "none: weights in float32, float16 or bfloat16");
+    SPW_TRY(read_activation(out, source));
+    SPW_TRY(read_dtype(out, source));
+    return read_scales(out, source);
+}
+
+static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    const json_t *list = json_object_get(keys->object, "layer_types");
+    char text[96];
+    if (!json_is_array(list) || json_array_size(list) != out->n_layers) {
+        snprintf(text, sizeof text, "a list of %u (num_hidden_layers) strings", out->n_layers);
+        return spw_keys_refuse(keys, "layer_types", text);
+    }
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *name = json_is_string(item) ? json_string_value(item) : "";
+        if (strcmp(name, "full_attention") && strcmp(name, "sliding_attention"))
+            return spw_fail(keys->err, -EINVAL,
+                            "%s: %slayer_types[%u]: found %s, expected \"full_attention\" or "
+                            "\"sliding_attention\"",
+                            keys->file, keys->prefix, i,
+                            spw_json_describe(item, text, sizeof text));
+        out->layer_kinds[i] = name[0] == 's' ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
+    }
+    return 0;
+}
+
+/* The kinds by the family's rule, when the file does not list them. `slides` is whether the window
+ * is switched on at all. */
+static int derive_layer_kinds(struct spw_model_config *out, const struct source *source,
+                              bool slides)
+{
+    const struct spw_keys *keys = &source->text;
+    uint32_t first = source->family->max_window_layers, pattern = 6;
+    enum window_rule rule = source->family->window_rule;
+    if (rule == WINDOW_OPT_IN)
+        SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
+    if (rule == WINDOW_PATTERN)
+        SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        bool sliding = (rule == WINDOW_ALL && slides) ||
+                       (rule == WINDOW_OPT_IN && slides && i >= first) ||
+                       (rule == WINDOW_PATTERN && (i + 1) % pattern);
+        out->layer_kinds[i] = sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
+    }
+    return 0;
+}
+
+static int read_layer_kinds(struct spw_model_config *out, const struct source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    enum window_rule rule = source->family->window_rule;
+    uint32_t window = source->family->window;
+    bool slides = rule == WINDOW_ALL || rule == WINDOW_PATTERN;
+    if (rule != WINDOW_NEVER)
+        SPW_TRY(spw_keys_u32(keys, "sliding_window", 1, (uint32_t)MAX_POSITIONS, &window));
+    if (rule == WINDOW_OPT_IN)
+        SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
+    if (spw_keys_is_null(keys, "sliding_window"))
+        slides = false;
+    bool listed = rule == WINDOW_OPT_IN || rule == WINDOW_PATTERN;
+    if (listed && spw_keys_has(keys, "layer_types"))
+        SPW_TRY(read_layer_types(out, keys));
+    else
+        SPW_TRY(derive_layer_kinds(out, source, slides));
+    for (uint32_t i = 0; i < out->n_layers; i++)
+        if (out->layer_kinds[i] == SPW_LAYER_SLIDING)
+            out->window = window;
+    if (!out->window || slides)
+        return 0;
+    if (spw_keys_is_null(keys, "sliding_window"))
+        return spw_keys_refuse(keys, "sliding_window", "a number: some layers are sliding");
+    return spw_keys_refuse(keys, "use_sliding_window", "true: layer_types has sliding layers");
+}
+
+/* One id, or a list of them for eos. Absent and null leave what is there. */
+static int read_token(const struct spw_keys *keys, const char *key, int32_t *ids, uint32_t *n,
+                      uint32_t capacity)
+{
+    if (!spw_keys_has(keys, key))
+        return 0;
+    const json_t *value = json_object_get(keys->object, key);
+    bool list = json_is_array(value) && capacity > 1;
+    size_t count = list ? json_array_size(value) : 1;
+    const char *expected = capacity > 1 ? "a token id or a list of at most 16" : "a token id";
+    if (count > capacity)
+        return spw_keys_refuse(keys, key, expected);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = list ? json_array_get(value, i) : value;
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id > INT32_MAX)
+            return spw_keys_refuse(keys, key, expected);
+        ids[i] = (int32_t)id;
+    }
+    *n = (uint32_t)count;
+    return 0;
+}
+
+/* The family's, then config.json's, then generation_config.json's: the later one wins. */
+static int read_tokens(struct spw_model_config *out, const struct source *source,
+                       const struct spw_keys *generation)
+{
+    const struct spw_keys *places[] = {&source->top, &source->text, generation};
+    uint32_t n_bos = 0;
+    out->bos = source->family->bos;
+    out->eos[0] = source->family->eos;
+    out->n_eos = source->family->eos >= 0;
+    for (size_t i = 0; i < 3; i++) {
+        if (spw_keys_is_null(places[i], "eos_token_id"))
+            out->n_eos = 0;
+        if (spw_keys_is_null(places[i], "bos_token_id"))
+            out->bos = -1;
+        SPW_TRY(read_token(places[i], "eos_token_id", out->eos, &out->n_eos, SPW_CONFIG_MAX_EOS));
+        SPW_TRY(read_token(places[i], "bos_token_id", &out->bos, &n_bos, 1));
+    }
+    return 0;
+}
+
+static int read_all(struct spw_model_config *out, const struct spw_keys *top,
+                    const struct spw_keys *generation)
+{
+    struct source source = {.top = *top};
+    SPW_TRY(read_family(&source));
+    SPW_TRY(read_sizes(out, &source));
+    SPW_TRY(read_flags(out, &source));
+    out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
+    if (!out->layer_kinds)
+        return spw_fail(top->err, -ENOMEM, "%s: out of memory", top->file);
+    SPW_TRY(read_layer_kinds(out, &source));
+    SPW_TRY(spw_config_read_rope(out, &source.text, &source.family->rope));
+    return read_tokens(out, &source, generation);
+}
+
+int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
+                     struct spw_error *err)
+{
+    const char *config_name = text->config_name ? text->config_name : "config.json";
+    const char *generation_name =
+        text->generation_name ? text->generation_name : "generation_config.json";
+    json_t *config = NULL, *generation = NULL;
+    *out = (struct spw_model_config){0};
+    int rc = spw_json_load(text->config, text->config_bytes, config_name, &config, err);
+    if (!rc && text->generation)
+        rc = spw_json_load(text->generation, text->generation_bytes, generation_name, &generation,
+                           err);
+    if (!rc) {
+        struct spw_keys top = {config_name, "", config, err};
+        struct spw_keys second = {generation_name, "", generation, err};
+        rc = read_all(out, &top, &second);
+    }
+    json_decref(config);
+    json_decref(generation);
+    if (rc)
+        spw_config_free(out);
+    return rc;
+}
+
+/* Reads a whole small file. -ENOENT without a message is left to the caller to judge. */
+static int read_file(const char *path, char **out, size_t *bytes, struct spw_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? -ENOENT : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    struct stat info;
+    char *text = NULL;
+    size_t at = 0;
+    int rc = 0;
+    if (fstat(fd, &info) < 0)
+        rc = spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode) || info.st_size > MAX_FILE_BYTES)
+        rc = spw_fail(err, -EINVAL, "%s: found %lld bytes, expected a file of at most %lld", path,
+                      (long long)info.st_size, (long long)MAX_FILE_BYTES);
+    else if (!(text = spw_alloc((size_t)info.st_size)))
+        rc = spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    while (!rc && at < (size_t)info.st_size) {
+        ssize_t got = read(fd, text + at, (size_t)info.st_size - at);
+        if (got < 0 && errno != EINTR)
+            rc = spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+        else if (got == 0)
+            break;
+        else if (got > 0)
+            at += (size_t)got;
+    }
+    close(fd);
+    if (rc) {
+        spw_free(text);
+        return rc;
+    }
+    *out = text;
+    *bytes = at;
+    return 0;
+}
+
+static char *join(const char *folder, const char *name)
+{
+    size_t bytes = strlen(folder) + strlen(name) + 2;
+    char *path = spw_alloc(bytes);
+    if (path)
+        snprintf(path, bytes, "%s/%s", folder, name);
+    return path;
+}
+
+int spw_config_open(struct spw_model_config *out, const char *model_dir, struct spw_error *err)
+{
+    char *config = NULL, *generation = NULL;
+    struct spw_config_text text = {0};
+    char *config_path = join(model_dir, "config.json");
+    char *generation_path = join(model_dir, "generation_config.json");
+    int rc = -ENOMEM;
+    *out = (struct spw_model_config){0};
+    if (!config_path || !generation_path) {
+        spw_fail(err, rc, "%s: out of memory", model_dir);
+        goto done;
+    }
+    rc = read_file(config_path, &config, &text.config_bytes, err);
+    if (rc == -ENOENT)
+        spw_fail(err, rc, "%s: found no such file, expected a Hugging Face model folder",
+                 config_path);
+    if (rc)
+        goto done;
+    rc = read_file(generation_path, &generation, &text.generation_bytes, err);
+    if (rc && rc != -ENOENT)
+        goto done;
+    text.config = config;
+    text.config_name = config_path;
+    text.generation = generation;
+    text.generation_name = generation_path;
+    rc = spw_config_parse(out, &text, err);
+done:
+    spw_free(generation);
+    spw_free(config);
+    spw_free(generation_path);
+    spw_free(config_path);
+    return rc;
+}
+
+void spw_config_free(struct spw_model_config *config)
+{
+    if (!config)
+        return;
+    spw_free(config->layer_kinds);
+    *config = (struct spw_model_config){0};
+}

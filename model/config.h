@@ -1,0 +1,84 @@
+/* What a Hugging Face folder says about its model: config.json and generation_config.json, read
+ * once into one plain descriptor that the one layer runs from. A family is a row of facts in
+ * config.c.
+ *
+ * spw_config_open and spw_config_parse fill `out` (it owns `layer_kinds`: spw_config_free gives it
+ * back; after a failure there is nothing to free). Every size is checked against a sensible limit,
+ * so that no product of two of them can overflow 64 bits. Errors: -ENOENT (no such file), -EINVAL
+ * (the text names file, key, what was found and what was expected), -ENOMEM. Pure but for reading
+ * the two files; any thread. */
+#ifndef SPW_MODEL_CONFIG_H
+#define SPW_MODEL_CONFIG_H
+
+#include "model/rope.h"
+#include "runtime/base.h"
+
+#define SPW_CONFIG_MAX_EOS 16
+
+/* The order of rounding is part of the kind. n = x * rsqrt(mean(x^2) + eps), in f32. */
+enum spw_norm_kind {
+    SPW_NORM_LLAMA, /* y = weight * round(n): rounded to the activations' type before the weight */
+    SPW_NORM_GEMMA, /* y = round(n * (1 + weight)): the stored weight is an offset from 1 */
+};
+
+enum spw_activation {
+    SPW_ACTIVATION_SILU,
+    SPW_ACTIVATION_GELU_TANH,
+    SPW_ACTIVATION_GELU_ERF,
+};
+
+enum spw_layer_kind {
+    SPW_LAYER_FULL,    /* a query sees every key up to itself */
+    SPW_LAYER_SLIDING, /* a query sees the newest `window` keys, itself included */
+    SPW_LAYER_KINDS,
+};
+
+struct spw_model_config {
+    char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
+    uint32_t n_layers;
+    uint32_t hidden;
+    uint32_t intermediate;
+    uint32_t n_heads;
+    uint32_t n_kv_heads; /* divides n_heads */
+    uint32_t head_dim;   /* even; n_heads * head_dim need not be hidden */
+    uint32_t vocab;
+    uint64_t max_positions;
+    float rms_eps;
+    enum spw_norm_kind norm;
+    enum spw_activation act;
+    bool qkv_bias;
+    bool o_bias;
+    bool mlp_bias;
+    bool qk_norm;            /* a norm over head_dim on q and k, after projection, before rope */
+    bool sandwich;           /* four norms a layer: also after attention and after the mlp */
+    bool tied_embeddings;    /* the embedding matrix is also the output matrix */
+    float attention_scale;   /* scores = q.k * attention_scale */
+    float attention_softcap; /* 0: none */
+    float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */
+    float embedding_scale;   /* 1: none. Unrounded: round it to the compute dtype before use */
+    enum spw_dtype dtype;    /* what the file says the weights are; AUTO when it says nothing */
+    uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
+    uint32_t window;         /* keys a sliding layer sees; 0 when no layer slides */
+    struct spw_rope_config
+        rope[SPW_LAYER_KINDS]; /* by layer kind; the same twice in most families */
+    int32_t eos[SPW_CONFIG_MAX_EOS];
+    uint32_t n_eos;
+    int32_t bos; /* -1: none */
+};
+
+/* Both files as text in memory. The names are for messages. */
+struct spw_config_text {
+    const char *config;
+    size_t config_bytes;
+    const char *config_name; /* NULL: "config.json" */
+    const char *generation;  /* NULL: there is none */
+    size_t generation_bytes;
+    const char *generation_name; /* NULL: "generation_config.json" */
+};
+
+int spw_config_open(struct spw_model_config *out, const char *model_dir, struct spw_error *err);
+int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
+                     struct spw_error *err);
+void spw_config_free(struct spw_model_config *config);
+
+#endif

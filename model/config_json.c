@@ -1,0 +1,152 @@
+/* Typed reading of JSON keys: see config_json.h. */
+#include "model/config_json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out,
+                  struct spw_error *err)
+{
+    json_error_t error;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!root) {
+        if (json_error_code(&error) == json_error_out_of_memory)
+            return spw_fail(err, -ENOMEM, "%s: out of memory while reading its JSON", file);
+        return spw_fail(err, -EINVAL, "%s: line %d, column %d: found %s, expected valid JSON", file,
+                        error.line, error.column, error.text);
+    }
+    if (!json_is_object(root)) {
+        char found[64];
+        spw_fail(err, -EINVAL, "%s: found %s, expected a JSON object", file,
+                 spw_json_describe(root, found, sizeof found));
+        json_decref(root);
+        return -EINVAL;
+    }
+    *out = root;
+    return 0;
+}
+
+const char *spw_json_describe(const json_t *value, char *buffer, size_t bytes)
+{
+    if (!value)
+        snprintf(buffer, bytes, "nothing");
+    else if (json_is_string(value))
+        snprintf(buffer, bytes, "\"%.40s\"", json_string_value(value));
+    else if (json_is_integer(value))
+        snprintf(buffer, bytes, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(buffer, bytes, "%.17g", json_real_value(value));
+    else if (json_is_object(value))
+        snprintf(buffer, bytes, "an object");
+    else if (json_is_array(value))
+        snprintf(buffer, bytes, "a list of %zu", json_array_size(value));
+    else
+        snprintf(buffer, bytes, "%s",
+                 json_is_true(value)    ? "true"
+                 : json_is_false(value) ? "false"
+                                        : "null");
+    for (char *c = buffer; *c; c++) /* a message stays one line, whatever the file holds */
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+    return buffer;
+}
+
+static const json_t *get(const struct spw_keys *keys, const char *key)
+{
+    const json_t *value = keys->object ? json_object_get(keys->object, key) : NULL;
+    return value && !json_is_null(value) ? value : NULL;
+}
+
+bool spw_keys_has(const struct spw_keys *keys, const char *key)
+{
+    return get(keys, key) != NULL;
+}
+
+bool spw_keys_is_null(const struct spw_keys *keys, const char *key)
+{
+    return keys->object && json_is_null(json_object_get(keys->object, key));
+}
+
+int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *expected)
+{
+    char found[64];
+    const json_t *value = keys->object ? json_object_get(keys->object, key) : NULL;
+    return spw_fail(keys->err, -EINVAL, "%s: %s%s: found %s, expected %s", keys->file, keys->prefix,
+                    key, spw_json_describe(value, found, sizeof found), expected);
+}
+
+int spw_keys_u64(const struct spw_keys *keys, const char *key, uint64_t low, uint64_t high,
+                 uint64_t *out)
+{
+    const json_t *value = get(keys, key);
+    if (!value)
+        return 0;
+    json_int_t number = json_integer_value(value);
+    if (!json_is_integer(value) || number < 0 || (uint64_t)number < low ||
+        (uint64_t)number > high) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "an integer from %" PRIu64 " to %" PRIu64, low, high);
+        return spw_keys_refuse(keys, key, expected);
+    }
+    *out = (uint64_t)number;
+    return 0;
+}
+
+int spw_keys_u32(const struct spw_keys *keys, const char *key, uint32_t low, uint32_t high,
+                 uint32_t *out)
+{
+    uint64_t wide = *out;
+    SPW_TRY(spw_keys_u64(keys, key, low, high, &wide));
+    *out = (uint32_t)wide;
+    return 0;
+}
+
+int spw_keys_number(const struct spw_keys *keys, const char *key, double low, double high,
+                    double *out)
+{
+    const json_t *value = get(keys, key);
+    if (!value)
+        return 0;
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !isfinite(number) || number < low || number > high) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "a number from %g to %g", low, high);
+        return spw_keys_refuse(keys, key, expected);
+    }
+    *out = number;
+    return 0;
+}
+
+int spw_keys_bool(const struct spw_keys *keys, const char *key, bool *out)
+{
+    const json_t *value = get(keys, key);
+    if (!value)
+        return 0;
+    if (!json_is_boolean(value))
+        return spw_keys_refuse(keys, key, "true or false");
+    *out = json_is_true(value);
+    return 0;
+}
+
+int spw_keys_string(const struct spw_keys *keys, const char *key, const char **out)
+{
+    const json_t *value = get(keys, key);
+    if (!value)
+        return 0;
+    if (!json_is_string(value))
+        return spw_keys_refuse(keys, key, "a string");
+    *out = json_string_value(value);
+    return 0;
+}
+
+int spw_keys_object(const struct spw_keys *keys, const char *key, const json_t **out)
+{
+    const json_t *value = get(keys, key);
+    if (!value)
+        return 0;
+    if (!json_is_object(value))
+        return spw_keys_refuse(keys, key, "an object");
+    *out = value;
+    return 0;
+}

@@ -1,0 +1,44 @@
+/* Typed reading of the keys of one JSON object, with messages that name the file, the key, what was
+ * found and what was expected. Inside model/ only.
+ *
+ * A reader borrows everything. A key that is absent or null leaves *out alone and gives 0, so that
+ * the caller sets the default first; spw_keys_has tells the two apart. Errors: -EINVAL, -ENOMEM. */
+#ifndef SPW_MODEL_CONFIG_JSON_H
+#define SPW_MODEL_CONFIG_JSON_H
+
+#include "runtime/base.h"
+
+#include <jansson.h>
+
+struct spw_keys {
+    const char *file;
+    const char *prefix;   /* where the object lies in the file: "", "text_config.", ... */
+    const json_t *object; /* borrowed; NULL reads as an empty object */
+    struct spw_error *err;
+};
+
+/* Parses one whole text whose top is an object. *out is owned: json_decref. */
+int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out,
+                  struct spw_error *err);
+/* What a value is, for a message: "\"silu\"", "-3", "an array". Returns `buffer`. */
+const char *spw_json_describe(const json_t *value, char *buffer, size_t bytes);
+
+/* Present and not null. */
+bool spw_keys_has(const struct spw_keys *keys, const char *key);
+/* Present, and null. */
+bool spw_keys_is_null(const struct spw_keys *keys, const char *key);
+/* The one way to complain about a key: "file: prefixkey: found X, expected Y". */
+int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *expected);
+
+int spw_keys_u64(const struct spw_keys *keys, const char *key, uint64_t low, uint64_t high,
+                 uint64_t *out);
+int spw_keys_u32(const struct spw_keys *keys, const char *key, uint32_t low, uint32_t high,
+                 uint32_t *out);
+/* A finite number in [low, high]. */
+int spw_keys_number(const struct spw_keys *keys, const char *key, double low, double high,
+                    double *out);
+int spw_keys_bool(const struct spw_keys *keys, const char *key, bool *out);
+int spw_keys_string(const struct spw_keys *keys, const char *key, const char **out);
+int spw_keys_object(const struct spw_keys *keys, const char *key, const json_t **out);
+
+#endif

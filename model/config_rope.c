@@ -1,0 +1,199 @@
+/* Two generations of rope keys, one result.
+ *
+ *   old:  "rope_theta": 1e6,  "rope_scaling": null | {"rope_type" or "type": KIND, "factor": ...}
+ *         Gemma-3 adds "rope_local_base_freq", the theta of its sliding layers, which never scale
+ *   new:  "rope_parameters": {"rope_type": KIND, "rope_theta": ..., "factor": ...}
+ *         Gemma-3: {"full_attention": {...}, "sliding_attention": {...}}
+ *
+ * A value inside the dict wins over one at the top level, which wins over the family's. A non-empty
+ * rope_scaling replaces rope_parameters (Gemma-3: is merged over its full_attention part), because
+ * that is what transformers does with files that carry both. */
+#include "model/config_rope.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_FACTOR 1e6
+#define MAX_THETA 1e15
+#define MAX_POSITIONS ((uint64_t)1 << 31)
+
+static const struct {
+    const char *name;
+    enum spw_rope_kind kind;
+} rope_types[] = {
+    {"default", SPW_ROPE_DEFAULT}, {"linear", SPW_ROPE_LINEAR}, {"dynamic", SPW_ROPE_DYNAMIC},
+    {"llama3", SPW_ROPE_LLAMA3},   {"yarn", SPW_ROPE_YARN},
+};
+
+static int read_kind(const struct spw_keys *dict, enum spw_rope_kind *kind)
+{
+    const char *key = spw_keys_has(dict, "rope_type") ? "rope_type" : "type";
+    const char *name = "default";
+    SPW_TRY(spw_keys_string(dict, key, &name));
+    for (size_t i = 0; i < sizeof rope_types / sizeof rope_types[0]; i++) {
+        if (!strcmp(name, rope_types[i].name)) {
+            *kind = rope_types[i].kind;
+            return 0;
+        }
+    }
+    return spw_keys_refuse(dict, key, "default, linear, dynamic, llama3 or yarn");
+}
+
+static int require(const struct spw_keys *dict, const char *key, const char *expected)
+{
+    return spw_keys_has(dict, key) ? 0 : spw_keys_refuse(dict, key, expected);
+}
+
+/* What multiplies cos and sin: given, or YaRN's 0.1 ln(factor) + 1 (section 3.4), in transformers'
+ * generalization with two scales. */
+static double yarn_magnitude(double factor, double scale)
+{
+    return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
+}
+
+static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
+                     double max_positions)
+{
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+    rope->truncate = true;
+    if (!spw_keys_has(dict, "factor"))
+        rope->factor = fmax(max_positions / (double)rope->original_max_positions, 1);
+    SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
+    SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
+    SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
+    double scale = 0, scale_all = 0;
+    SPW_TRY(spw_keys_number(dict, "mscale", 0, 1e3, &scale));
+    SPW_TRY(spw_keys_number(dict, "mscale_all_dim", 0, 1e3, &scale_all));
+    rope->attention_factor = yarn_magnitude(rope->factor, 1);
+    if (scale > 0 && scale_all > 0)
+        rope->attention_factor =
+            yarn_magnitude(rope->factor, scale) / yarn_magnitude(rope->factor, scale_all);
+    if (rope->theta <= 1) /* its logarithm divides */
+        return spw_keys_refuse(dict, "rope_theta", "more than 1, for yarn");
+    return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
+}
+
+static int read_llama3(struct spw_rope_config *rope, const struct spw_keys *dict)
+{
+    SPW_TRY(require(dict, "low_freq_factor", "a number, for llama3"));
+    SPW_TRY(require(dict, "high_freq_factor", "a number, for llama3"));
+    SPW_TRY(spw_keys_number(dict, "low_freq_factor", 1e-6, MAX_FACTOR, &rope->low_freq_factor));
+    SPW_TRY(spw_keys_number(dict, "high_freq_factor", 1e-6, MAX_FACTOR, &rope->high_freq_factor));
+    if (rope->high_freq_factor < rope->low_freq_factor)
+        return spw_keys_refuse(dict, "high_freq_factor", "at least low_freq_factor");
+    return 0;
+}
+
+static int read_original_length(struct spw_rope_config *rope, const struct spw_keys *dict,
+                                const struct spw_keys *top, bool nested, uint64_t max_positions)
+{
+    const char *key = "original_max_position_embeddings";
+    rope->original_max_positions = max_positions;
+    SPW_TRY(spw_keys_u64(dict, key, 1, MAX_POSITIONS, &rope->original_max_positions));
+    if (!nested) /* the top level wins over a flat dict, as in Phi-3's files */
+        SPW_TRY(spw_keys_u64(top, key, 1, MAX_POSITIONS, &rope->original_max_positions));
+    return 0;
+}
+
+/* One table. `dict` may be empty; `theta` is what holds when it has none. */
+static int read_table(struct spw_rope_config *rope, const struct spw_model_config *config,
+                      const struct spw_keys *dict, const struct spw_keys *top, bool nested,
+                      double theta)
+{
+    *rope = (struct spw_rope_config){.theta = theta,
+                                     .factor = 1,
+                                     .low_freq_factor = 1,
+                                     .high_freq_factor = 1,
+                                     .rotary_dim = config->head_dim,
+                                     .attention_factor = 1};
+    SPW_TRY(read_kind(dict, &rope->kind));
+    SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
+    SPW_TRY(read_original_length(rope, dict, top, nested, config->max_positions));
+    double partial = 1;
+    SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
+    SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
+    if (partial != 1)
+        return spw_keys_refuse(spw_keys_has(dict, "partial_rotary_factor") ? dict : top,
+                               "partial_rotary_factor", "1: this family rotates whole heads");
+    if (rope->kind == SPW_ROPE_DEFAULT)
+        return 0;
+    if (rope->kind != SPW_ROPE_YARN)
+        SPW_TRY(require(dict, "factor", "a number of at least 1"));
+    SPW_TRY(spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor));
+    if (rope->kind == SPW_ROPE_DYNAMIC && config->head_dim < 4)
+        return spw_keys_refuse(top, "head_dim", "at least 4, for dynamic rope");
+    if (rope->kind == SPW_ROPE_LLAMA3)
+        return read_llama3(rope, dict);
+    if (rope->kind == SPW_ROPE_YARN)
+        return read_yarn(rope, dict, (double)config->max_positions);
+    return 0;
+}
+
+static struct spw_keys below(const struct spw_keys *keys, const char *prefix, const json_t *object)
+{
+    return (struct spw_keys){
+        .file = keys->file, .prefix = prefix, .object = object, .err = keys->err};
+}
+
+/* A dict per layer kind where one is expected, or the other way round, must not be half-read. */
+static int check_nesting(const struct spw_keys *keys, const json_t *dict, bool expected)
+{
+    bool nested =
+        json_object_get(dict, "full_attention") || json_object_get(dict, "sliding_attention");
+    if (!json_object_size(dict) || nested == expected)
+        return 0;
+    return spw_keys_refuse(keys, "rope_parameters",
+                           expected ? "one object for each of full_attention, sliding_attention"
+                                    : "one flat set of rope keys for all layers");
+}
+
+static int read_by_layer_kind(struct spw_model_config *config, const struct spw_keys *keys,
+                              const struct spw_rope_facts *facts, const json_t *parameters,
+                              const json_t *scaling, const char *prefix)
+{
+    const json_t *full = NULL, *sliding = NULL;
+    struct spw_keys group = below(keys, prefix, parameters);
+    SPW_TRY(spw_keys_object(&group, "full_attention", &full));
+    SPW_TRY(spw_keys_object(&group, "sliding_attention", &sliding));
+    double theta = facts->theta, local_theta = facts->local_theta;
+    SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
+    SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &local_theta));
+
+    char full_prefix[96], sliding_prefix[96];
+    snprintf(full_prefix, sizeof full_prefix, "%sfull_attention.", prefix);
+    snprintf(sliding_prefix, sizeof sliding_prefix, "%ssliding_attention.", prefix);
+    struct spw_keys full_keys = below(keys, full_prefix, full);
+    struct spw_keys sliding_keys = below(keys, sliding_prefix, sliding);
+    if (scaling) {
+        SPW_TRY(spw_keys_number(&full_keys, "rope_theta", 1e-3, MAX_THETA, &theta));
+        full_keys.object = scaling;
+        full_keys.prefix = "rope_scaling.";
+    }
+    SPW_TRY(read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, theta));
+    return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true,
+                      local_theta);
+}
+
+int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
+                         const struct spw_rope_facts *facts)
+{
+    const json_t *scaling = NULL, *parameters = NULL;
+    SPW_TRY(spw_keys_object(keys, "rope_scaling", &scaling));
+    SPW_TRY(spw_keys_object(keys, "rope_parameters", &parameters));
+    if (scaling && !json_object_size(scaling))
+        scaling = NULL;
+    if (parameters && (!scaling || facts->by_layer_kind))
+        SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind));
+    if (facts->by_layer_kind)
+        return read_by_layer_kind(config, keys, facts, parameters, scaling, "rope_parameters.");
+
+    double theta = facts->theta;
+    SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
+    struct spw_keys dict =
+        below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
+    SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, theta));
+    config->rope[1] = config->rope[0];
+    return 0;
+}

@@ -1,0 +1,19 @@
+/* The rope keys of config.json, in both generations: see config_rope.c. Inside model/ only. */
+#ifndef SPW_MODEL_CONFIG_ROPE_H
+#define SPW_MODEL_CONFIG_ROPE_H
+
+#include "model/config.h"
+#include "model/config_json.h"
+
+/* What a family has when its file says nothing. */
+struct spw_rope_facts {
+    bool by_layer_kind; /* one table per layer kind (Gemma-3) */
+    double theta;       /* full layers, or all of them */
+    double local_theta; /* sliding layers, where they have their own table */
+};
+
+/* Fills config->rope. head_dim and max_positions must be set. */
+int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
+                         const struct spw_rope_facts *facts);
+
+#endif

@@ -1,0 +1,123 @@
+/* Rotary frequencies: see rope.h. The formulas are those of transformers' modeling_rope_utils.py,
+ * evaluated as torch evaluates them: Python scalars are doubles among themselves, but become float
+ * where they meet a tensor, and `scalar / tensor` is `reciprocal(tensor) * scalar`. */
+#include "model/rope.h"
+
+#include <math.h>
+
+/* 1 / base^(2i / dim) */
+static float plain_frequency(float base, uint32_t pair, uint32_t dim)
+{
+    return 1.0f / powf(base, (float)(2 * pair) / (float)dim);
+}
+
+/* The grown base of the dynamic kind. Up to max_positions it is theta itself, which transformers
+ * computes from doubles; beyond, the length is a tensor and everything happens in float. */
+static float dynamic_base(const struct spw_rope_config *rope, uint32_t dim, uint64_t length,
+                          uint64_t max_positions)
+{
+    double exponent = (double)dim / (double)(dim - 2);
+    if (length <= max_positions) {
+        double limit = (double)max_positions;
+        double growth = rope->factor * limit / limit - (rope->factor - 1);
+        return (float)(rope->theta * pow(growth, exponent));
+    }
+    float growth = (float)length * (float)rope->factor / (float)max_positions;
+    growth -= (float)(rope->factor - 1);
+    return powf(growth, (float)exponent) * (float)rope->theta;
+}
+
+static float llama3_frequency(const struct spw_rope_config *rope, float frequency)
+{
+    float original = (float)rope->original_max_positions;
+    float longest = (float)((double)rope->original_max_positions / rope->low_freq_factor);
+    float shortest = (float)((double)rope->original_max_positions / rope->high_freq_factor);
+    float factor = (float)rope->factor;
+    float wavelength = 1.0f / frequency * (float)(2 * M_PI);
+    if (wavelength < shortest)
+        return frequency;
+    if (wavelength > longest)
+        return frequency / factor;
+    double ramp = rope->high_freq_factor - rope->low_freq_factor;
+    if (ramp == 0) /* no ramp between the two, and this wavelength lies exactly on the border */
+        return frequency;
+    float smooth = (1.0f / wavelength * original - (float)rope->low_freq_factor) / (float)ramp;
+    return (1.0f - smooth) * frequency / factor + smooth * frequency;
+}
+
+/* The pair index whose channel turns `rotations` times within the original length (YaRN, Peng et
+ * al. 2023, section 3.2). */
+static double yarn_correction(const struct spw_rope_config *rope, double rotations, uint32_t dim)
+{
+    double turns = (double)rope->original_max_positions / (rotations * 2 * M_PI);
+    return (double)dim * log(turns) / (2 * log(rope->theta));
+}
+
+struct yarn_ramp {
+    float low;
+    float width;
+};
+
+static struct yarn_ramp yarn_ramp(const struct spw_rope_config *rope, uint32_t dim)
+{
+    double low = yarn_correction(rope, rope->beta_fast, dim);
+    double high = yarn_correction(rope, rope->beta_slow, dim);
+    if (rope->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, (double)dim - 1);
+    if (low == high)
+        high += 0.001; /* no division by zero: transformers' own value */
+    return (struct yarn_ramp){.low = (float)low, .width = (float)(high - low)};
+}
+
+static float yarn_frequency(const struct spw_rope_config *rope, struct yarn_ramp ramp,
+                            uint32_t pair, uint32_t dim)
+{
+    float period = powf((float)rope->theta, (float)(2 * pair) / (float)dim);
+    float kept = 1.0f / period;
+    float stretched = 1.0f / (period * (float)rope->factor);
+    float at = ((float)pair - ramp.low) / ramp.width;
+    at = at < 0 ? 0 : at > 1 ? 1 : at;
+    float keep = 1.0f - at;
+    return stretched * (1.0f - keep) + kept * keep;
+}
+
+int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim,
+                         uint64_t current_len, uint64_t max_positions, float *inv_freq,
+                         float *attention_scaling)
+{
+    if (rotary_dim < 2 || rotary_dim % 2 || !max_positions ||
+        (rope->kind == SPW_ROPE_DYNAMIC && rotary_dim == 2))
+        return -EINVAL;
+    float base = (float)rope->theta;
+    if (rope->kind == SPW_ROPE_DYNAMIC)
+        base = dynamic_base(rope, rotary_dim, current_len, max_positions);
+    struct yarn_ramp ramp = {0};
+    if (rope->kind == SPW_ROPE_YARN)
+        ramp = yarn_ramp(rope, rotary_dim);
+    for (uint32_t pair = 0; pair < rotary_dim / 2; pair++) {
+        float frequency = plain_frequency(base, pair, rotary_dim);
+        if (rope->kind == SPW_ROPE_LINEAR)
+            frequency /= (float)rope->factor;
+        else if (rope->kind == SPW_ROPE_LLAMA3)
+            frequency = llama3_frequency(rope, frequency);
+        else if (rope->kind == SPW_ROPE_YARN)
+            frequency = yarn_frequency(rope, ramp, pair, rotary_dim);
+        if (!isfinite(frequency))
+            return -EINVAL;
+        inv_freq[pair] = frequency;
+    }
+    *attention_scaling = rope->kind == SPW_ROPE_YARN ? (float)rope->attention_factor : 1.0f;
+    return 0;
+}
+
+bool spw_rope_depends_on_length(const struct spw_rope_config *rope, uint64_t max_positions,
+                                uint64_t *border)
+{
+    bool depends = rope->kind == SPW_ROPE_DYNAMIC;
+    *border = depends ? max_positions : UINT64_MAX;
+    return depends;
+}

@@ -1,0 +1,285 @@
+/* One folder of safetensors files, mapped: see safetensors.h; the JSON is read in
+ * safetensors_header.c. */
+#include "model/safetensors.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The limit of the reference implementation: a header is text, and a larger one is an attack. */
+#define MAX_HEADER_BYTES 100000000u
+#define LENGTH_BYTES 8u
+
+struct shard {
+    char *path;    /* owned */
+    uint8_t *base; /* the whole file, mapped read-only; NULL when not mapped */
+    uint64_t bytes;
+    struct spw_tensor_table table;
+};
+
+struct spw_safetensors {
+    struct shard *shards;
+    size_t n_shards;
+    struct spw_tensor *tensors; /* of all shards, sorted by name */
+    size_t n_tensors;
+};
+
+static char *join(const char *folder, const char *name)
+{
+    size_t bytes = strlen(folder) + strlen(name) + 2;
+    char *path = spw_alloc(bytes);
+    if (path)
+        snprintf(path, bytes, "%s/%s", folder, name);
+    return path;
+}
+
+/* Maps a whole regular file. -ENOENT comes without a message: the caller knows what to say. */
+static int map_file(const char *path, uint8_t **base, uint64_t *bytes, struct spw_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? -ENOENT : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    struct stat info;
+    int rc = 0;
+    if (fstat(fd, &info) < 0)
+        rc = spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        rc = spw_fail(err, -EINVAL, "%s: found something else, expected a regular file", path);
+    else if (info.st_size < (off_t)LENGTH_BYTES)
+        rc = spw_fail(err, -EINVAL, "%s: found %lld bytes, expected a file of at least %u", path,
+                      (long long)info.st_size, LENGTH_BYTES);
+    if (!rc) {
+        void *map = spw_alloc_fails()
+                        ? (errno = ENOMEM, MAP_FAILED)
+                        : mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) {
+            rc = spw_fail(err, -errno, "%s: mapping %lld bytes: %s", path, (long long)info.st_size,
+                          strerror(errno));
+        } else {
+            *base = map;
+            *bytes = (uint64_t)info.st_size;
+        }
+    }
+    close(fd);
+    return rc;
+}
+
+static int read_header(struct shard *shard, struct spw_error *err)
+{
+    uint64_t header_bytes = 0;
+    for (unsigned i = 0; i < LENGTH_BYTES; i++)
+        header_bytes |= (uint64_t)shard->base[i] << (8 * i);
+    if (header_bytes > MAX_HEADER_BYTES || header_bytes > shard->bytes - LENGTH_BYTES)
+        return spw_fail(err, -EINVAL,
+                        "%s: header: found a length of %" PRIu64 ", expected at most %" PRIu64
+                        "; the file is cut short or is not safetensors",
+                        shard->path, header_bytes,
+                        spw_min_u64(MAX_HEADER_BYTES, shard->bytes - LENGTH_BYTES));
+    const uint8_t *data = shard->base + LENGTH_BYTES + header_bytes;
+    uint64_t data_bytes = shard->bytes - LENGTH_BYTES - header_bytes;
+    SPW_TRY(spw_safetensors_parse_header(&shard->table, (const char *)shard->base + LENGTH_BYTES,
+                                         (size_t)header_bytes, data_bytes, shard->path, err));
+    for (size_t i = 0; i < shard->table.n; i++) {
+        shard->table.tensors[i].data = data + shard->table.tensors[i].offset;
+        shard->table.tensors[i].file = shard->path;
+    }
+    return 0;
+}
+
+/* `named_by`: the index, for the message when the file is not there. */
+static int open_shard(struct shard *shard, const char *folder, const char *name,
+                      const char *named_by, struct spw_error *err)
+{
+    shard->path = join(folder, name);
+    if (!shard->path)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    int rc = map_file(shard->path, &shard->base, &shard->bytes, err);
+    if (rc == -ENOENT)
+        spw_fail(err, rc, "%s: found no such file, expected a shard that %s names", shard->path,
+                 named_by);
+    return rc ? rc : read_header(shard, err);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct spw_tensor *)a)->name, ((const struct spw_tensor *)b)->name);
+}
+
+/* All shards' tensors in one sorted list; a name may be there once. */
+static int merge(struct spw_safetensors *st, const char *folder, struct spw_error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < st->n_shards; i++)
+        n += st->shards[i].table.n;
+    st->tensors = spw_alloc_zero(n, sizeof *st->tensors);
+    if (!st->tensors)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    for (size_t i = 0; i < st->n_shards; i++) {
+        const struct spw_tensor_table *table = &st->shards[i].table;
+        if (table->n)
+            memcpy(st->tensors + st->n_tensors, table->tensors, table->n * sizeof *table->tensors);
+        st->n_tensors += table->n;
+    }
+    qsort(st->tensors, n, sizeof *st->tensors, compare_names);
+    for (size_t i = 1; i < n; i++)
+        if (!strcmp(st->tensors[i - 1].name, st->tensors[i].name))
+            return spw_fail(err, -EINVAL,
+                            "%s: tensor %.160s: found it also in %s, expected each tensor once",
+                            st->tensors[i].file, st->tensors[i].name, st->tensors[i - 1].file);
+    return 0;
+}
+
+static int check_index(const struct spw_safetensors *st, const struct spw_shard_index *index,
+                       const char *index_path, struct spw_error *err)
+{
+    for (size_t i = 0; i < index->n; i++) {
+        const struct spw_shard_entry *entry = &index->entries[i];
+        const struct spw_tensor *tensor = spw_safetensors_find(st, entry->tensor);
+        const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
+        if (!tensor || strcmp(slash + 1, entry->file) != 0)
+            return spw_fail(err, -EINVAL,
+                            "%s: weight_map.%.160s: found %s, but the tensor is %s%s; expected the "
+                            "file that holds it",
+                            index_path, entry->tensor, entry->file, tensor ? "in " : "in no shard",
+                            tensor ? slash + 1 : "");
+    }
+    return 0;
+}
+
+static int open_shards(struct spw_safetensors *st, const char *folder,
+                       const struct spw_shard_index *index, const char *index_path,
+                       struct spw_error *err)
+{
+    st->shards = spw_alloc_zero(index->n_files, sizeof *st->shards);
+    if (!st->shards)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    for (size_t i = 0; i < index->n_files; i++) {
+        st->n_shards++;
+        SPW_TRY(open_shard(&st->shards[i], folder, index->files[i], index_path, err));
+    }
+    SPW_TRY(merge(st, folder, err));
+    return check_index(st, index, index_path, err);
+}
+
+static int open_sharded(struct spw_safetensors *st, const char *folder, const char *index_path,
+                        struct spw_error *err)
+{
+    uint8_t *text = NULL;
+    uint64_t bytes = 0;
+    int rc = map_file(index_path, &text, &bytes, err);
+    if (rc == -ENOENT)
+        return spw_fail(err, rc,
+                        "%s: found neither model.safetensors nor model.safetensors.index.json, "
+                        "expected a Hugging Face folder with safetensors weights",
+                        folder);
+    SPW_TRY(rc);
+    struct spw_shard_index index = {0};
+    rc = bytes > MAX_HEADER_BYTES
+             ? spw_fail(err, -EINVAL, "%s: found %" PRIu64 " bytes, expected at most %u",
+                        index_path, bytes, MAX_HEADER_BYTES)
+             : spw_safetensors_parse_index(&index, (const char *)text, (size_t)bytes, index_path,
+                                           err);
+    munmap(text, (size_t)bytes);
+    if (!rc)
+        rc = open_shards(st, folder, &index, index_path, err);
+    spw_safetensors_free_index(&index);
+    return rc;
+}
+
+/* One file when there is one, as transformers looks; else the index. */
+static int open_folder(struct spw_safetensors *st, const char *folder, struct spw_error *err)
+{
+    char *single = join(folder, "model.safetensors");
+    char *index_path = join(folder, "model.safetensors.index.json");
+    int rc;
+    if (!single || !index_path) {
+        rc = spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    } else if (access(single, F_OK) < 0) {
+        rc = open_sharded(st, folder, index_path, err);
+    } else if (!(st->shards = spw_alloc_zero(1, sizeof *st->shards))) {
+        rc = spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    } else {
+        st->n_shards = 1;
+        rc = open_shard(&st->shards[0], folder, "model.safetensors", folder, err);
+        if (!rc)
+            rc = merge(st, folder, err);
+    }
+    spw_free(single);
+    spw_free(index_path);
+    return rc;
+}
+
+int spw_safetensors_open(struct spw_safetensors **out, const char *folder, struct spw_error *err)
+{
+    *out = NULL;
+    struct spw_safetensors *st = spw_alloc_zero(1, sizeof *st);
+    if (!st)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    int rc = open_folder(st, folder, err);
+    if (rc) {
+        spw_safetensors_close(st);
+        return rc;
+    }
+    *out = st;
+    return 0;
+}
+
+void spw_safetensors_close(struct spw_safetensors *st)
+{
+    if (!st)
+        return;
+    for (size_t i = 0; i < st->n_shards; i++) {
+        struct shard *shard = &st->shards[i];
+        spw_safetensors_free_table(&shard->table);
+        if (shard->base)
+            munmap(shard->base, (size_t)shard->bytes);
+        spw_free(shard->path);
+    }
+    spw_free(st->shards);
+    spw_free(st->tensors);
+    spw_free(st);
+}
+
+const struct spw_tensor *spw_safetensors_find(const struct spw_safetensors *st, const char *name)
+{
+    struct spw_tensor key = {.name = name};
+    if (!st->n_tensors)
+        return NULL;
+    return bsearch(&key, st->tensors, st->n_tensors, sizeof key, compare_names);
+}
+
+size_t spw_safetensors_count(const struct spw_safetensors *st)
+{
+    return st->n_tensors;
+}
+
+const struct spw_tensor *spw_safetensors_at(const struct spw_safetensors *st, size_t i)
+{
+    return i < st->n_tensors ? &st->tensors[i] : NULL;
+}
+
+uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st)
+{
+    uint64_t total = 0; /* cannot overflow: the tensors of a mapped file do not overlap */
+    for (size_t i = 0; i < st->n_tensors; i++)
+        total += st->tensors[i].bytes;
+    return total;
+}
+
+void spw_safetensors_release(const struct spw_safetensors *st, const struct spw_tensor *tensor)
+{
+    (void)st;
+    if (!tensor->bytes)
+        return;
+    /* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the
+     * last page come back from the file when they are touched again. */
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)tensor->data & ~(page - 1);
+    uintptr_t end = (uintptr_t)tensor->data + (uintptr_t)tensor->bytes;
+    madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice: a refusal changes nothing */
+}
