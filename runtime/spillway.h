@@ -174,10 +174,11 @@ struct spw_request {
     size_t n_stop;
     bool ignore_eos;
     /* Text as it becomes final: whole characters, nothing that a stop string may still take back.
-     */
-    void (*on_text)(void *context, const char *text, size_t bytes);
-    /* Each generated token with the logits it was picked from. */
-    void (*on_token)(void *context, int32_t token, const float *logits);
+     * It continues the prompt's text: special tokens left out, the space before a word kept. */
+    int (*on_text)(void *context, const char *text, size_t bytes);
+    /* Each generated token with the logits it was picked from. A negative errno from either
+     * callback ends the whole call with it. */
+    int (*on_token)(void *context, int32_t token, const float *logits);
     void *context;
 };
 
@@ -186,6 +187,7 @@ struct spw_result {
     size_t n_tokens;
     enum spw_finish finish;
     uint64_t logits_hash; /* XXH3-64 over the f32 logits of every generated position, in order */
+    struct spw_waterlines waterlines; /* where its tokens lay at the end */
 };
 
 struct spw_generate_times {
