@@ -77,5 +77,8 @@ extern const struct spw_device_ops spw_device_cpu;
 int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_kernel *kernel,
                           const void *args, size_t bytes);
 unsigned spw_device_cpu_threads(const struct spw_device *d);
+/* For tests: the n-th copy, kernel or host call to run from now on (0 = the next) fails, and with
+ * it the device; n < 0 switches it off. */
+void spw_device_cpu_fail_nth(struct spw_device *d, int64_t n);
 
 #endif

@@ -1,0 +1,125 @@
+/* Processors through hwloc: see topology.h. */
+#include "offload/topology.h"
+
+#include <hwloc.h>
+#include <pthread.h>
+#include <sched.h>
+
+struct spw_topology {
+    hwloc_topology_t hwloc;
+    unsigned cores, threads;
+    hwloc_obj_t *places; /* hardware threads in worker order */
+};
+
+/* Everything that costs time to discover and that nobody here asks for. */
+static void leave_out(hwloc_topology_t h)
+{
+    hwloc_topology_set_all_types_filter(h, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(h, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+}
+
+static int load(hwloc_topology_t h, const char *synthetic, struct spw_error *err)
+{
+    leave_out(h);
+    if (synthetic && hwloc_topology_set_synthetic(h, synthetic))
+        return spw_fail(err, -EIO, "topology \"%s\": not a machine that hwloc can make up",
+                        synthetic);
+    if (!synthetic)
+        hwloc_topology_set_flags(h, HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING |
+                                        HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM);
+    if (hwloc_topology_load(h))
+        return spw_fail(err, -EIO, "hwloc cannot read this machine's topology; give --threads");
+    return 0;
+}
+
+/* The n-th hardware thread inside a core (or whatever `type` is), NULL past the last. */
+static hwloc_obj_t thread_in(hwloc_topology_t h, hwloc_obj_t core, unsigned n)
+{
+    return hwloc_get_obj_inside_cpuset_by_type(h, core->cpuset, HWLOC_OBJ_PU, n);
+}
+
+/* hwloc numbers cores depth-first, so its order is already one NUMA node after the other. */
+static void place_all(struct spw_topology *t, hwloc_obj_type_t core_type)
+{
+    unsigned placed = 0;
+    for (unsigned round = 0; placed < t->threads; round++)
+        for (unsigned i = 0; i < t->cores; i++) {
+            hwloc_obj_t core = hwloc_get_obj_by_type(t->hwloc, core_type, i);
+            hwloc_obj_t pu = thread_in(t->hwloc, core, round);
+            if (pu)
+                t->places[placed++] = pu;
+        }
+}
+
+int spw_topology_open(struct spw_topology **out, const char *synthetic, struct spw_error *err)
+{
+    struct spw_topology *t = spw_alloc_zero(1, sizeof *t);
+    if (!t)
+        return spw_fail(err, -ENOMEM, "out of memory for the topology");
+    int rc = -ENOMEM;
+    if (hwloc_topology_init(&t->hwloc))
+        goto fail_block;
+    rc = load(t->hwloc, synthetic, err);
+    if (rc)
+        goto fail_hwloc;
+
+    t->threads = (unsigned)hwloc_get_nbobjs_by_type(t->hwloc, HWLOC_OBJ_PU);
+    int cores = hwloc_get_nbobjs_by_type(t->hwloc, HWLOC_OBJ_CORE);
+    /* Some virtual machines name no cores. */
+    hwloc_obj_type_t core_type = cores > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    t->cores = cores > 0 ? (unsigned)cores : t->threads;
+    t->places = spw_alloc_zero(t->threads, sizeof *t->places);
+    rc = t->places ? 0 : spw_fail(err, -ENOMEM, "out of memory for the topology");
+    if (rc)
+        goto fail_hwloc;
+    place_all(t, core_type);
+    *out = t;
+    return 0;
+
+fail_hwloc:
+    hwloc_topology_destroy(t->hwloc);
+fail_block:
+    spw_free(t);
+    return rc;
+}
+
+void spw_topology_close(struct spw_topology *t)
+{
+    if (!t)
+        return;
+    hwloc_topology_destroy(t->hwloc);
+    spw_free(t->places);
+    spw_free(t);
+}
+
+unsigned spw_topology_cores(const struct spw_topology *t)
+{
+    return t->cores;
+}
+
+unsigned spw_topology_threads(const struct spw_topology *t)
+{
+    return t->threads;
+}
+
+unsigned spw_topology_place(const struct spw_topology *t, unsigned worker)
+{
+    return t->places[worker % t->threads]->os_index;
+}
+
+/* The whole core, not one of its threads: inside a core the system may choose. */
+void spw_topology_bind(const struct spw_topology *t, unsigned worker)
+{
+    hwloc_obj_t place = t->places[worker % t->threads];
+    hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(t->hwloc, HWLOC_OBJ_CORE, place);
+    hwloc_set_thread_cpubind(t->hwloc, pthread_self(), (core ? core : place)->cpuset, 0);
+}
+
+unsigned spw_topology_usable_threads(void)
+{
+    cpu_set_t set; /* 1,024 processors; past that the call fails and hwloc must say */
+    if (sched_getaffinity(0, sizeof set, &set))
+        return 1024;
+    int n = CPU_COUNT(&set);
+    return n > 0 ? (unsigned)n : 1;
+}
