@@ -24,7 +24,8 @@ static float dynamic_base(const struct spw_rope_config *rope, uint32_t dim, uint
     }
     float growth = (float)length * (float)rope->factor / (float)max_positions;
     growth -= (float)(rope->factor - 1);
-    return powf(growth, (float)exponent) * (float)rope->theta;
+    /* the scalar exponent of a tensor stays a double: torch raises in double and rounds once */
+    return (float)pow(growth, exponent) * (float)rope->theta;
 }
 
 static float llama3_frequency(const struct spw_rope_config *rope, float frequency)
