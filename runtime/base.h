@@ -99,6 +99,12 @@ static inline size_t spw_dtype_bytes(enum spw_dtype t)
 
 const char *spw_dtype_name(enum spw_dtype t);
 
+/* A run of bytes and where it lands in the block it is part of. */
+struct spw_piece {
+    const void *from;
+    uint64_t offset, bytes;
+};
+
 /* A kernel of the CPU backend: independent tasks that any worker may take in any order. Tasks write
  * disjoint outputs and no reduction crosses tasks, so that neither the number of workers nor the
  * order shows in a result. `worker` < the number of workers indexes private scratch. */

@@ -1,0 +1,67 @@
+/* Waterlines as pure functions: see waterline.h. */
+#include "offload/waterline.h"
+
+static uint32_t less(uint32_t a, uint32_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+uint32_t spw_waterline_first(uint32_t window, uint64_t position)
+{
+    /* the oldest visible key is position - window + 1 */
+    return (uint32_t)(spw_sub_u64(position + 1, window) / SPW_TILE_TOKENS);
+}
+
+uint32_t spw_waterline_window_tiles(uint32_t window)
+{
+    /* window - 1 old keys, which may begin anywhere inside a tile */
+    return (uint32_t)spw_div_up(window - 1, SPW_TILE_TOKENS) + 1;
+}
+
+uint32_t spw_waterline_begin(const struct spw_residency *r, bool sliding, uint64_t n_tokens)
+{
+    uint32_t end = spw_waterline_tiles(n_tokens);
+    if (!sliding)
+        return less(end, r->resident);
+    return max_u32(less(end, r->resident_sliding), spw_waterline_first(r->window, n_tokens));
+}
+
+uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_passage *p)
+{
+    if (!p->chunked)
+        return p->begin;
+    return max_u32(p->begin, less(spw_waterline_tiles(p->from), r->resident_pass));
+}
+
+uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_passage *p)
+{
+    uint32_t wait = spw_waterline_wait(r, p);
+    if (!p->chunked)
+        return wait;
+    return min_u32(wait, less(spw_waterline_tiles(p->to), r->pass));
+}
+
+uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_passage *p, uint64_t n)
+{
+    uint32_t enter = spw_waterline_enter(r, p);
+    if (!p->chunked)
+        return enter;
+    return max_u32(enter, less(spw_waterline_tiles(n), r->pass));
+}
+
+uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_passage *p)
+{
+    uint32_t end = spw_waterline_tiles(p->to);
+    uint32_t keep = p->chunked ? r->resident_pass : r->resident;
+    return max_u32(spw_waterline_pass(r, p, p->to), less(end, keep));
+}

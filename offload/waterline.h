@@ -1,0 +1,59 @@
+/* Where the tiles of a sequence lie, as pure functions of positions.
+ *
+ * A sequence ages downward: its tiles [begin, end) are on the device, those below on the host.
+ * Between steps every full layer keeps its newest `resident` tiles. A prompt that passes a layer in
+ * several chunks keeps more of the layer that is passing (`pass`) at the cost of the others
+ * (`resident_pass`), so that the layer's own KV need not come back for each chunk. A sliding layer
+ * holds the tiles its next query can still see, of which the newest `resident_sliding` lie on the
+ * device.
+ *
+ *      0        first              begin                 end        tiles of one layer
+ *      | dropped  | host             | device              |
+ *        (sliding)   streamed          read in place
+ *
+ * All counts are tiles, all positions tokens. No state, no failure, any thread. */
+#ifndef SPW_OFFLOAD_WATERLINE_H
+#define SPW_OFFLOAD_WATERLINE_H
+
+#include "quant/tile.h"
+
+/* How many tiles of one layer a sequence may keep on the device. Fixed by the plan. */
+struct spw_residency {
+    uint32_t resident;         /* a full layer, between steps; at least 1 */
+    uint32_t resident_pass;    /* a full layer that waits while a prompt passes; 1..resident */
+    uint32_t pass;             /* the full layer a prompt passes; at least resident_pass */
+    uint32_t resident_sliding; /* a sliding layer; at least 1 */
+    uint32_t window;           /* keys a sliding query sees, itself included; 0: no such layers */
+};
+
+/* Tiles that hold n tokens. */
+static inline uint32_t spw_waterline_tiles(uint64_t n_tokens)
+{
+    return (uint32_t)spw_div_up(n_tokens, SPW_TILE_TOKENS);
+}
+
+/* The first tile a sliding query at `position` can see. */
+uint32_t spw_waterline_first(uint32_t window, uint64_t position);
+/* The most tiles a sliding layer of this window holds between steps. */
+uint32_t spw_waterline_window_tiles(uint32_t window);
+
+/* Between steps, with n tokens held: the first tile on the device. */
+uint32_t spw_waterline_begin(const struct spw_residency *r, bool sliding, uint64_t n_tokens);
+
+/* The part of a step that concerns one sequence: [from, to) new tokens, in one chunk or several. */
+struct spw_passage {
+    uint64_t from, to;
+    uint32_t begin; /* first device tile of a full layer when the step starts */
+    bool chunked;   /* more than one chunk */
+};
+
+/* A full layer before its first chunk: higher than passage.begin frees memory for the layers that
+ * pass first, lower brings tiles back for all chunks at once. */
+uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_passage *p);
+uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_passage *p);
+/* While the layer passes and n tokens lie in it: the first tile on the device. */
+uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_passage *p, uint64_t n);
+/* When its last chunk has passed, before the step ends. */
+uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_passage *p);
+
+#endif

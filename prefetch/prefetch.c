@@ -1,0 +1,263 @@
+/* What next, and into which slot: see prefetch.h. */
+#include "prefetch/prefetch.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct spw_prefetch {
+    struct spw_prefetch_options o;
+    const struct spw_schedule *schedule; /* being issued from */
+    struct spw_kv_cursor kv_next;        /* the next transfer to issue */
+    struct spw_unit_cursor unit_next;
+    struct spw_ring kv, weights;
+    struct spw_transfer *kv_issued; /* [n_kv_slots], what each slot was filled with */
+    uint32_t *unit_issued;          /* [n_weight_slots] */
+    spw_event *loaded;              /* [n_units], of resident units until first used */
+    uint64_t dropped_bytes;
+};
+
+static int copy_unit(struct spw_prefetch *p, const struct spw_unit *u, uint8_t *to)
+{
+    for (uint32_t i = 0; i < u->n_pieces; i++)
+        SPW_TRY(p->o.ops->copy(p->o.device, to + u->pieces[i].offset, u->pieces[i].from,
+                               u->pieces[i].bytes, SPW_LINK_HOST_TO_DEVICE, p->o.weights_link));
+    if (u->copied)
+        SPW_TRY(p->o.ops->host_call(p->o.device, u->copied, u->context, p->o.weights_link));
+    return 0;
+}
+
+static int load_resident(struct spw_prefetch *p)
+{
+    p->loaded = spw_alloc_zero(p->o.n_units, sizeof(spw_event));
+    if (!p->loaded)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < p->o.n_units; i++) {
+        const struct spw_unit *u = &p->o.units[i];
+        if (!u->resident)
+            continue;
+        SPW_TRY(p->o.ops->event_open(p->o.device, &p->loaded[i]));
+        SPW_TRY(copy_unit(p, u, u->resident));
+        SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], p->o.weights_link));
+    }
+    return 0;
+}
+
+int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o)
+{
+    struct spw_prefetch *p = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return -ENOMEM;
+    p->o = *o;
+    p->kv_issued = spw_alloc_zero(o->n_kv_slots, sizeof *p->kv_issued);
+    p->unit_issued = spw_alloc_zero(o->n_weight_slots, sizeof *p->unit_issued);
+    p->kv = (struct spw_ring){.ops = o->ops,
+                              .device = o->device,
+                              .link = o->kv_link,
+                              .compute = o->compute,
+                              .arena = o->kv_arena,
+                              .slot_bytes = o->tile_bytes * SPW_SPLIT_TILES,
+                              .n_slots = o->n_kv_slots};
+    p->weights = (struct spw_ring){.ops = o->ops,
+                                   .device = o->device,
+                                   .link = o->weights_link,
+                                   .compute = o->compute,
+                                   .arena = o->weights_arena,
+                                   .slot_bytes = o->unit_bytes,
+                                   .n_slots = o->n_weight_slots};
+    int rc = p->kv_issued && p->unit_issued ? 0 : -ENOMEM;
+    if (!rc)
+        rc = spw_ring_init(&p->kv);
+    if (!rc)
+        rc = spw_ring_init(&p->weights);
+    if (!rc)
+        rc = load_resident(p);
+    if (rc) {
+        spw_prefetch_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void spw_prefetch_close(struct spw_prefetch *p)
+{
+    if (!p)
+        return;
+    p->o.ops->stream_sync(p->o.device, p->o.kv_link);
+    p->o.ops->stream_sync(p->o.device, p->o.weights_link);
+    for (uint32_t i = 0; p->loaded && i < p->o.n_units; i++)
+        if (p->loaded[i])
+            p->o.ops->event_close(p->o.device, p->loaded[i]);
+    spw_ring_free(&p->kv);
+    spw_ring_free(&p->weights);
+    spw_free(p->loaded);
+    spw_free(p->kv_issued);
+    spw_free(p->unit_issued);
+    spw_free(p);
+}
+
+/* ---- issuing ---- */
+
+static int issue_kv(struct spw_prefetch *p, const struct spw_transfer *t)
+{
+    uint8_t *slot;
+    p->kv_issued[p->kv.issued % p->kv.n_slots] = *t;
+    SPW_TRY(spw_ring_issue(&p->kv, &slot));
+    for (uint32_t i = t->tile_begin; i < t->tile_end; i++, slot += p->o.tile_bytes) {
+        SPW_TRY(spw_kv_wait_written(t->seq, t->layer, i));
+        SPW_TRY(p->o.ops->copy(p->o.device, slot, spw_kv_host_tile(t->seq, t->layer, i),
+                               p->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE, p->o.kv_link));
+    }
+    return spw_ring_commit(&p->kv);
+}
+
+static int fill_kv(struct spw_prefetch *p)
+{
+    struct spw_transfer t;
+    while (!spw_ring_full(&p->kv) && spw_schedule_next_kv(p->schedule, &p->kv_next, &t)) {
+        int rc = issue_kv(p, &t);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* The next unit of the schedule that is streamed. */
+static bool next_streamed(const struct spw_prefetch *p, struct spw_unit_cursor *c, uint32_t *unit)
+{
+    while (spw_schedule_next_unit(p->schedule, c, unit))
+        if (!p->o.units[*unit].resident)
+            return true;
+    return false;
+}
+
+static int fill_weights(struct spw_prefetch *p)
+{
+    uint32_t unit;
+    while (!spw_ring_full(&p->weights) && next_streamed(p, &p->unit_next, &unit)) {
+        uint8_t *slot;
+        p->unit_issued[p->weights.issued % p->weights.n_slots] = unit;
+        SPW_TRY(spw_ring_issue(&p->weights, &slot));
+        SPW_TRY(copy_unit(p, &p->o.units[unit], slot));
+        SPW_TRY(spw_ring_commit(&p->weights));
+    }
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static uint64_t kv_bytes(const struct spw_prefetch *p, const struct spw_transfer *t)
+{
+    return (t->tile_end - t->tile_begin) * p->o.tile_bytes;
+}
+
+static bool same_transfer(const struct spw_transfer *a, const struct spw_transfer *b)
+{
+    return a->seq == b->seq && a->layer == b->layer && a->tile_begin == b->tile_begin &&
+           a->tile_end == b->tile_end;
+}
+
+/* Moves the cursors past what already lies in the rings; false if that is not what comes first. */
+static bool continue_with(struct spw_prefetch *p)
+{
+    struct spw_transfer t;
+    uint32_t unit;
+    for (uint64_t i = p->kv.waited; i < p->kv.issued; i++)
+        if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
+            !same_transfer(&t, &p->kv_issued[i % p->kv.n_slots]))
+            return false;
+    for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
+        if (!next_streamed(p, &p->unit_next, &unit) ||
+            unit != p->unit_issued[i % p->weights.n_slots])
+            return false;
+    return true;
+}
+
+uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p)
+{
+    uint64_t bytes = p->dropped_bytes;
+    for (uint64_t i = p->kv.waited; i < p->kv.issued; i++)
+        bytes += kv_bytes(p, &p->kv_issued[i % p->kv.n_slots]);
+    for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
+        bytes += p->o.units[p->unit_issued[i % p->weights.n_slots]].bytes;
+    return bytes;
+}
+
+static void drop(struct spw_prefetch *p)
+{
+    p->dropped_bytes = spw_prefetch_ahead_bytes(p);
+    spw_ring_drop(&p->kv);
+    spw_ring_drop(&p->weights);
+    p->kv_next = (struct spw_kv_cursor){0};
+    p->unit_next = (struct spw_unit_cursor){0};
+}
+
+static int start(struct spw_prefetch *p, const struct spw_schedule *s)
+{
+    p->schedule = s;
+    p->kv_next = (struct spw_kv_cursor){0};
+    p->unit_next = (struct spw_unit_cursor){0};
+    if (!continue_with(p))
+        drop(p);
+    SPW_TRY(fill_weights(p));
+    return fill_kv(p);
+}
+
+int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s)
+{
+    return start(p, s);
+}
+
+int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
+{
+    assert(p->kv.waited == p->kv.released && p->weights.waited == p->weights.released);
+    return start(p, next);
+}
+
+int spw_prefetch_forget(struct spw_prefetch *p)
+{
+    drop(p);
+    return p->o.ops->stream_sync(p->o.device, p->o.kv_link);
+}
+
+/* ---- consuming ---- */
+
+int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot)
+{
+    assert(same_transfer(t, &p->kv_issued[p->kv.waited % p->kv.n_slots]));
+    (void)t;
+    return spw_ring_wait(&p->kv, slot);
+}
+
+int spw_prefetch_release_kv(struct spw_prefetch *p)
+{
+    SPW_TRY(spw_ring_release(&p->kv));
+    return fill_kv(p);
+}
+
+int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights)
+{
+    const struct spw_unit *u = &p->o.units[unit];
+    if (!u->resident) {
+        uint8_t *slot;
+        assert(p->unit_issued[p->weights.waited % p->weights.n_slots] == unit);
+        SPW_TRY(spw_ring_wait(&p->weights, &slot));
+        *weights = slot;
+        return 0;
+    }
+    if (p->loaded[unit]) {
+        SPW_TRY(p->o.ops->stream_wait(p->o.device, p->o.compute, p->loaded[unit]));
+        p->o.ops->event_close(p->o.device, p->loaded[unit]);
+        p->loaded[unit] = NULL;
+    }
+    *weights = u->resident;
+    return 0;
+}
+
+int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit)
+{
+    if (p->o.units[unit].resident)
+        return 0;
+    SPW_TRY(spw_ring_release(&p->weights));
+    return fill_weights(p);
+}

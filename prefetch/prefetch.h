@@ -1,0 +1,58 @@
+/* Keeps the rings filled ahead of the computation, across layers and across steps.
+ *
+ * Two rings, KV and weights, each on its own stream: a weight unit is held for a whole layer while
+ * KV slots turn over inside it. The executor consumes in the schedule's order; whatever a ring has
+ * room for is issued at once. At the end of a step the caller may hand over the schedule it expects
+ * next: what has landed for it is used if it comes true and dropped if not. One host thread. */
+#ifndef SPW_PREFETCH_PREFETCH_H
+#define SPW_PREFETCH_PREFETCH_H
+
+#include "prefetch/ring.h"
+#include "prefetch/schedule.h"
+
+/* A block of weights that is moved and used as one: a layer's matrices, or rows of the head. */
+struct spw_unit {
+    const struct spw_piece *pieces; /* in host memory, or a mapped file */
+    uint32_t n_pieces;
+    uint64_t bytes;
+    uint8_t *resident;      /* its place on the device, or NULL: streamed */
+    void (*copied)(void *); /* called in stream order when a copy is done; may be NULL */
+    void *context;
+};
+
+struct spw_prefetch_options {
+    const struct spw_device_ops *ops;
+    struct spw_device *device;
+    spw_stream compute, kv_link, weights_link;
+    void *kv_arena, *weights_arena;
+    uint64_t tile_bytes, unit_bytes;     /* of the largest unit that is streamed */
+    uint32_t n_kv_slots, n_weight_slots; /* a KV slot holds one split */
+    const struct spw_unit *units;        /* layers, then head blocks */
+    uint32_t n_units;
+};
+
+struct spw_prefetch;
+
+/* Queues the copies of all resident units. */
+int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o);
+void spw_prefetch_close(struct spw_prefetch *p);
+
+/* A step begins; `s` stays borrowed until the next begin. */
+int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s);
+/* The step is consumed; fill up for the one expected next. */
+int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next);
+/* Drops what is ahead and waits until no copy is under way: tiles are about to be given back. */
+int spw_prefetch_forget(struct spw_prefetch *p);
+
+/* The next KV transfer, which must be `t`: compute will wait for it; its tiles are at
+ * slot + i * tile_bytes. */
+int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
+int spw_prefetch_release_kv(struct spw_prefetch *p);
+int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights);
+int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit);
+
+/* Bytes issued for steps that have not come (yet): the difference between what has been issued and
+ * what the steps so far needed. */
+uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p);
+
+#endif

@@ -1,0 +1,36 @@
+/* The order of transfers: see schedule.h. */
+#include "prefetch/schedule.h"
+
+bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
+                          struct spw_transfer *out)
+{
+    for (; c->layer < s->n_layers; c->layer++, c->segment = 0) {
+        for (; c->segment < s->n_segments; c->segment++, c->inside = false) {
+            const struct spw_schedule_segment *g = &s->segments[c->segment];
+            const struct spw_stream_range *r = &g->ranges[s->sliding[c->layer]];
+            if (!c->inside) {
+                c->tile = r->first;
+                c->inside = true;
+            }
+            if (c->tile >= r->end)
+                continue;
+            uint32_t next = (c->tile / SPW_SPLIT_TILES + 1) * SPW_SPLIT_TILES;
+            *out = (struct spw_transfer){g->seq, c->layer, c->tile, next < r->end ? next : r->end};
+            c->tile = out->tile_end;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool spw_schedule_next_unit(const struct spw_schedule *s, struct spw_unit_cursor *c, uint32_t *unit)
+{
+    if (c->unit >= s->n_layers + s->n_head_units) {
+        c->unit = s->n_layers;
+        c->round++;
+    }
+    if (c->unit >= s->n_layers && (c->round >= s->n_head_rounds || !s->n_head_units))
+        return false;
+    *unit = c->unit++;
+    return true;
+}

@@ -1,0 +1,51 @@
+/* What crosses the link in one step, in the order in which it is consumed. Pure: the same step
+ * always gives the same list, so a ring may run ahead of the computation by walking it. Borrows
+ * everything. */
+#ifndef SPW_PREFETCH_SCHEDULE_H
+#define SPW_PREFETCH_SCHEDULE_H
+
+#include "offload/kv_cache.h"
+
+/* Tiles [first, end) of one layer that lie below the device and are read by one segment. */
+struct spw_stream_range {
+    uint32_t first, end;
+};
+
+/* Consecutive new tokens of one sequence that pass every layer together. */
+struct spw_schedule_segment {
+    struct spw_kv_seq *seq;
+    struct spw_stream_range ranges[2]; /* full layers, sliding layers */
+};
+
+struct spw_schedule {
+    uint32_t n_layers;
+    const uint8_t *sliding; /* [n_layers] */
+    uint32_t n_segments;
+    struct spw_schedule_segment *segments;
+    uint32_t n_head_units;  /* weight units behind the layers' own: blocks of the output matrix */
+    uint32_t n_head_rounds; /* how often those are walked */
+};
+
+/* KV of one split, or the part of it that is below the device. */
+struct spw_transfer {
+    struct spw_kv_seq *seq;
+    uint32_t layer, tile_begin, tile_end;
+};
+
+struct spw_kv_cursor {
+    uint32_t layer, segment, tile;
+    bool inside; /* `tile` has been set for this segment */
+};
+
+struct spw_unit_cursor {
+    uint32_t unit, round;
+};
+
+/* false at the end. */
+bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
+                          struct spw_transfer *out);
+/* Weight units in order: layers 0.., then the head's blocks, round by round. */
+bool spw_schedule_next_unit(const struct spw_schedule *s, struct spw_unit_cursor *c,
+                            uint32_t *unit);
+
+#endif
