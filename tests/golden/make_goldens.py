@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Makes the golden models of this folder: tiny random Hugging Face folders, one per key combination
+that a supported family's config.json can carry, with the logits transformers computes for them.
+
+    python3 tests/golden/make_goldens.py [CASE ...]       needs torch, transformers, safetensors
+
+A case is a folder:
+    config.json, generation_config.json (some), model.safetensors or shards with an index
+    golden.json            ids, positions, argmax and margin of every position, a greedy continuation
+    golden_logits.f32      little-endian float32 [len(positions), vocab]: transformers' forward of the
+                           whole sequence, float32, eager attention
+    golden_bf16_logits.f32 the same from a bfloat16 model (the cases with "bf16" in golden.json)
+and rope.json holds inverse frequencies for configs of every rope kind.
+
+The weights come from one seed per case (its name) and are what the file stores: where the stored
+type is 16 bits, the float32 reference runs on the widened values. Scales are chosen so that attention
+is far from uniform and logits spread over several units. Rerunning gives the same weights and ids;
+logits may differ in their last bits between machines, because torch's matrix products do.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+HERE = Path(__file__).resolve().parent
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+GREEDY_TOKENS = 12
+
+BASE = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, vocab_size=96, max_position_embeddings=1024, rms_norm_eps=1e-5,
+            bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
+LLAMA = BASE | dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_act="silu",
+                    rope_theta=10000.0, torch_dtype="float32")
+MISTRAL = BASE | dict(model_type="mistral", architectures=["MistralForCausalLM"], hidden_act="silu",
+                      rope_theta=10000.0, torch_dtype="float32")
+QWEN2 = BASE | dict(model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
+                    rms_norm_eps=1e-6, rope_theta=1000000.0, max_window_layers=3,
+                    use_sliding_window=False, sliding_window=32, torch_dtype="float32")
+QWEN3 = QWEN2 | dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"], head_dim=16,
+                     attention_bias=False, rope_theta=1000000)
+GEMMA3 = BASE | dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], head_dim=16,
+                     hidden_activation="gelu_pytorch_tanh", num_hidden_layers=4, rms_norm_eps=1e-6,
+                     num_key_value_heads=1, query_pre_attn_scalar=16, sliding_window=16,
+                     attn_logit_softcapping=None, final_logit_softcapping=None,
+                     tie_word_embeddings=True, torch_dtype="float32")
+LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=32)
+
+
+def without(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+# name: (config.json, tokens, stored type, more: shards=N, bf16=True, generation={...}, wrap=True)
+CASES = {
+    "llama_plain": (LLAMA, 150, "f32",
+                    dict(generation=dict(bos_token_id=1, eos_token_id=[2, 5, 7]))),
+    "llama_mha_tied": (without(LLAMA, "num_key_value_heads") | dict(tie_word_embeddings=True),
+                       40, "bf16", {}),
+    "llama_mqa_head_dim": (LLAMA | dict(num_key_value_heads=1, head_dim=16), 140, "bf16", {}),
+    "llama_odd_sizes": (LLAMA | dict(hidden_size=36, intermediate_size=43, vocab_size=101,
+                                     num_attention_heads=3, num_key_value_heads=1, head_dim=12),
+                        70, "bf16", {}),
+    "llama_llama3_old_keys": (LLAMA | dict(rope_theta=500000.0, head_dim=16, rope_scaling=LLAMA3_ROPE,
+                                           tie_word_embeddings=True), 200, "f32", {}),
+    "llama_llama3_new_keys": (without(LLAMA, "rope_theta", "torch_dtype") | dict(
+        dtype="bfloat16", head_dim=16, rope_parameters=LLAMA3_ROPE | dict(rope_theta=500000.0,
+                                                                         factor=32.0)),
+        100, "bf16", dict(bf16=True)),
+    "llama_linear": (LLAMA | dict(rope_scaling=dict(type="linear", factor=4.0)), 60, "bf16", {}),
+    "llama_dynamic_within": (LLAMA | dict(rope_scaling=dict(type="dynamic", factor=2.0),
+                                          max_position_embeddings=128), 100, "bf16", {}),
+    "llama_dynamic_past": (LLAMA | dict(rope_scaling=dict(rope_type="dynamic", factor=2.0),
+                                        max_position_embeddings=64), 150, "bf16", {}),
+    "llama_biases": (LLAMA | dict(attention_bias=True, mlp_bias=True), 130, "f32", {}),
+    "llama_gelu": (LLAMA | dict(hidden_act="gelu", num_key_value_heads=None, head_dim=None), 40,
+                   "bf16", {}),
+    "llama_sharded": (LLAMA, 40, "f32", dict(shards=3)),
+    "llama_f16": (LLAMA | dict(torch_dtype="float16", hidden_size=64, num_attention_heads=8,
+                               num_key_value_heads=4), 130, "f16", {}),
+    "llama_700": (LLAMA | dict(torch_dtype="bfloat16"), 700, "bf16", dict(bf16=True)),
+    "mistral_window": (MISTRAL | dict(sliding_window=16), 90, "f32", {}),
+    "mistral_window_128": (MISTRAL | dict(sliding_window=128), 300, "bf16", {}),
+    "mistral_window_200": (MISTRAL | dict(sliding_window=200, torch_dtype="bfloat16"), 700, "bf16",
+                           dict(bf16=True)),
+    "mistral_null_window": (MISTRAL | dict(sliding_window=None, head_dim=24), 60, "bf16", {}),
+    "qwen2_bias": (QWEN2 | dict(tie_word_embeddings=True), 140, "f32", {}),
+    "qwen2_max_window_layers": (QWEN2 | dict(num_hidden_layers=4, max_window_layers=2,
+                                             use_sliding_window=True, torch_dtype="bfloat16"),
+                                150, "bf16", dict(bf16=True)),
+    "qwen2_layer_types": (without(QWEN2, "rope_theta") | dict(
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], sliding_window=20,
+        use_sliding_window=True, rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
+        100, "bf16", {}),
+    "qwen2_yarn": (QWEN2 | dict(max_position_embeddings=128, rope_scaling=dict(
+        type="yarn", factor=4.0, original_max_position_embeddings=32)), 120, "bf16", {}),
+    "qwen2_yarn_new_keys": (without(QWEN2, "rope_theta") | dict(rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=64,
+        beta_fast=16.0, beta_slow=2.0, truncate=False, attention_factor=1.25)), 80, "bf16", {}),
+    "qwen3_qk_norm": (QWEN3 | dict(tie_word_embeddings=True), 140, "f32", {}),
+    "qwen3_bias_sliding": (QWEN3 | dict(attention_bias=True, use_sliding_window=True,
+                                        max_window_layers=1, sliding_window=24,
+                                        torch_dtype="bfloat16"), 100, "bf16", dict(bf16=True)),
+    "gemma3_old_keys": (GEMMA3 | dict(sliding_window_pattern=3, num_hidden_layers=5,
+                                      query_pre_attn_scalar=24, rope_theta=1000000,
+                                      rope_local_base_freq=10000,
+                                      rope_scaling=dict(rope_type="linear", factor=8.0)),
+                        100, "f32", dict(generation=dict(eos_token_id=[1, 9]))),
+    "gemma3_new_keys": (GEMMA3 | dict(
+        final_logit_softcapping=6.0, tie_word_embeddings=False,
+        layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=500000.0),
+                             sliding_attention=dict(rope_type="default", rope_theta=20000.0))),
+        60, "bf16", {}),
+    "gemma3_window_140": (GEMMA3 | dict(sliding_window=140, attention_bias=True,
+                                        sliding_window_pattern=2, torch_dtype="bfloat16"),
+                          400, "bf16", dict(bf16=True)),
+    "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
+                       dict(wrap=True)),
+}
+
+
+def seed_of(name):
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
+
+
+def random_weights(model, config, generator):
+    """{name: tensor}: biases and norms are random too, or a missing one would not show."""
+    weights = {}
+    gemma = config.model_type == "gemma3_text"
+    for name, parameter in sorted(model.named_parameters()):
+        values = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            values = values * 0.2 + (0.0 if gemma else 1.0)
+        elif name.endswith(".bias"):
+            values = values * 0.4
+        elif "embed_tokens" in name:  # tied: small, or every token would only predict itself
+            values = values * (0.2 if gemma else 0.4 if config.tie_word_embeddings else 1.0)
+        else:  # gains that keep rounding errors from growing with every layer
+            gain = 1.3 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 0.8
+            values = values * gain / parameter.shape[1] ** 0.5
+        weights[name] = values
+    return weights
+
+
+def save_weights(folder, weights, n_shards):
+    names = sorted(weights)
+    if n_shards == 1:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for i in range(n_shards):
+        file = f"model-{i + 1:05}-of-{n_shards:05}.safetensors"
+        part = {name: weights[name] for name in names[i::n_shards]}
+        save_file(part, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    total = sum(t.numel() * t.element_size() for t in weights.values())
+    write_json(folder / "model.safetensors.index.json",
+               {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def load(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def forward(model, ids):
+    """[n_tokens, vocab] of the whole sequence, with no cache."""
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def margins(logits):
+    top = logits.float().topk(2, dim=-1).values
+    return [float(f"{value:.5g}") for value in (top[:, 0] - top[:, 1]).tolist()]
+
+
+def positions_of(n, window):
+    """Where a wrong window, tile (128) or split (512) border would show, and the ends."""
+    wanted = {0, 1, 2, n // 2, n - 2, n - 1, 127, 128, 129, 255, 256, 511, 512, 513, 640}
+    if window:
+        wanted |= {window - 1, window, window + 1, window + 128}
+    return sorted(p for p in wanted if 0 <= p < n)
+
+
+def greedy(model, ids):
+    """A fresh whole-sequence forward per token: what a run must give however it caches."""
+    ids, out, gaps = list(ids), [], []
+    for _ in range(GREEDY_TOKENS):
+        last = forward(model, ids)[-1:]
+        out.append(int(last.argmax()))
+        gaps += margins(last)
+        ids.append(out[-1])
+    return out, gaps
+
+
+def write_logits(path, logits, positions):
+    path.write_bytes(logits[positions].float().contiguous().numpy().astype("<f4").tobytes())
+
+
+def make_case(name):
+    config_json, n_tokens, stored, more = CASES[name]
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    write_json(folder / "config.json", config_json)
+    if "generation" in more:
+        write_json(folder / "generation_config.json", more["generation"])
+    config = AutoConfig.from_pretrained(folder)
+    generator = torch.Generator().manual_seed(seed_of(name))
+    weights = random_weights(AutoModelForCausalLM.from_config(config), config, generator)
+    weights = {key: value.to(DTYPES[stored]) for key, value in weights.items()}
+    save_weights(folder, weights, more.get("shards", 1))
+    ids = torch.randint(3, config.vocab_size, (n_tokens,), generator=generator).tolist()
+    ids[0] = 1
+
+    model = load(folder, torch.float32)
+    logits = forward(model, ids)
+    exact = forward(load(folder, torch.float64), ids)
+    positions = positions_of(n_tokens, config_json.get("sliding_window"))
+    greedy_ids, greedy_margins = greedy(model, ids)
+    golden = dict(case=name, stored=stored, ids=ids, positions=positions,
+                  logits_file="golden_logits.f32", argmax=logits.argmax(-1).tolist(),
+                  margin=margins(logits), greedy_ids=greedy_ids, greedy_margin=greedy_margins,
+                  max_abs_logit=float(logits.abs().max()),
+                  max_abs_difference_to_float64=float((logits.double() - exact).abs().max()))
+    write_logits(folder / "golden_logits.f32", logits, positions)
+    if more.get("bf16"):
+        half = forward(load(folder, torch.bfloat16), ids)
+        golden["bf16"] = dict(logits_file="golden_bf16_logits.f32", argmax=half.argmax(-1).tolist(),
+                              margin=margins(half),
+                              max_abs_difference_to_f32=float((half.float() - logits).abs().max()))
+        write_logits(folder / "golden_bf16_logits.f32", half, positions)
+    if more.get("wrap"):  # as the multimodal checkpoints store their decoder
+        save_weights(folder, {"language_model." + key: value for key, value in weights.items()}, 1)
+        write_json(folder / "config.json",
+                   dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"],
+                        text_config=config_json, eos_token_id=[1, 3], torch_dtype="float32"))
+    write_golden(folder / "golden.json", golden)
+    print(f"{name}: logits up to {golden['max_abs_logit']:.2f}, float32 against float64 "
+          f"{golden['max_abs_difference_to_float64']:.2g}, least greedy margin "
+          f"{min(greedy_margins):.3g}, bf16 against float32 "
+          f"{golden.get('bf16', {}).get('max_abs_difference_to_f32', 0):.2g}")
+
+
+def write_golden(path, golden):
+    """One line per key: lists of hundreds of numbers read badly one per line."""
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+ROPE_CASES = [
+    ({}, 0), ({"rope_theta": 500000.0}, 0), ({"rope_theta": 1000000}, 0),
+    ({"rope_scaling": {"type": "linear", "factor": 3.0}}, 0),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 100),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 128),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 129),
+    ({"rope_scaling": {"type": "dynamic", "factor": 4.0}, "rope_theta": 5e6}, 701),
+    ({"rope_scaling": LLAMA3_ROPE}, 0),
+    ({"rope_parameters": LLAMA3_ROPE | {"factor": 32.0, "rope_theta": 500000.0,
+                                        "original_max_position_embeddings": 8192}}, 0),
+    ({"rope_parameters": LLAMA3_ROPE | {"low_freq_factor": 2.0, "high_freq_factor": 2.0}}, 0),
+    ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+      "rope_theta": 1000000.0}, 0),
+    ({"rope_scaling": {"type": "yarn", "factor": None, "original_max_position_embeddings": 32}}, 0),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 8.0, "truncate": False, "rope_theta": 1e4,
+                          "mscale": 0.7, "mscale_all_dim": 0.4, "beta_fast": 20, "beta_slow": 2}}, 0),
+]
+
+
+def make_rope():
+    """Frequencies for head sizes 64, 80 and 128, after a forward of `length` positions."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    out = []
+    for i, (keys, length) in enumerate(ROPE_CASES):
+        head_dim = (64, 80, 128)[i % 3]
+        text = without(LLAMA, "rope_theta") | {"head_dim": head_dim, "max_position_embeddings": 128}
+        text |= keys
+        config = AutoConfig.for_model(**json.loads(json.dumps(text)))
+        rope = LlamaRotaryEmbedding(config)
+        rope(torch.zeros(1), torch.arange(length or 1)[None])
+        out.append({"config": text, "length": length, "attention_scaling": float(rope.attention_scaling),
+                    "inv_freq": rope.inv_freq.tolist()})
+    lines = ",\n".join(json.dumps(entry) for entry in out)
+    (HERE / "rope.json").write_text(f"[\n{lines}\n]\n")
+    print(f"rope.json: {len(out)} configs")
+
+
+def main():
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    wanted = sys.argv[1:] or ["rope", *CASES]
+    for name in wanted:
+        if name == "rope":
+            make_rope()
+        else:
+            make_case(name)
+
+
+if __name__ == "__main__":
+    main()
