@@ -136,9 +136,9 @@ static const struct {
     const char *name;
     enum spw_activation act;
 } activations[] = {
-    {"silu", SPW_ACTIVATION_SILU},          {"swish", SPW_ACTIVATION_SILU},
-    {"gelu", SPW_ACTIVATION_GELU_ERF},      {"gelu_pytorch_tanh", SPW_ACTIVATION_GELU_TANH},
-    {"gelu_new", SPW_ACTIVATION_GELU_TANH},
+    {"silu", SPW_ACT_SILU},          {"swish", SPW_ACT_SILU},
+    {"gelu", SPW_ACT_GELU_ERF},      {"gelu_pytorch_tanh", SPW_ACT_GELU_TANH},
+    {"gelu_new", SPW_ACT_GELU_TANH},
 };
 
 /* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */

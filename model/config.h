@@ -10,22 +10,11 @@
 #ifndef SPW_MODEL_CONFIG_H
 #define SPW_MODEL_CONFIG_H
 
+#include "model/ops.h"
 #include "model/rope.h"
 #include "runtime/base.h"
 
 #define SPW_CONFIG_MAX_EOS 16
-
-/* The order of rounding is part of the kind. n = x * rsqrt(mean(x^2) + eps), in f32. */
-enum spw_norm_kind {
-    SPW_NORM_LLAMA, /* y = weight * round(n): rounded to the activations' type before the weight */
-    SPW_NORM_GEMMA, /* y = round(n * (1 + weight)): the stored weight is an offset from 1 */
-};
-
-enum spw_activation {
-    SPW_ACTIVATION_SILU,
-    SPW_ACTIVATION_GELU_TANH,
-    SPW_ACTIVATION_GELU_ERF,
-};
 
 enum spw_layer_kind {
     SPW_LAYER_FULL,    /* a query sees every key up to itself */

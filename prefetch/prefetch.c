@@ -111,13 +111,22 @@ static int issue_kv(struct spw_prefetch *p, const struct spw_transfer *t)
     return spw_ring_commit(&p->kv);
 }
 
+/* Inside a layer that a prompt passes, later chunks read tiles that earlier ones have yet to spill.
+ */
+static bool is_written(const struct spw_transfer *t)
+{
+    return t->tile_end <= spw_kv_end(t->seq, t->layer) &&
+           !spw_kv_count_unwritten(t->seq, t->layer, t->tile_begin, t->tile_end);
+}
+
 static int fill_kv(struct spw_prefetch *p)
 {
+    struct spw_kv_cursor next = p->kv_next;
     struct spw_transfer t;
-    while (!spw_ring_full(&p->kv) && spw_schedule_next_kv(p->schedule, &p->kv_next, &t)) {
-        int rc = issue_kv(p, &t);
-        if (rc)
-            return rc;
+    while (!spw_ring_full(&p->kv) && spw_schedule_next_kv(p->schedule, &next, &t) &&
+           is_written(&t)) {
+        p->kv_next = next;
+        SPW_TRY(issue_kv(p, &t));
     }
     return 0;
 }
@@ -224,6 +233,9 @@ int spw_prefetch_forget(struct spw_prefetch *p)
 
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot)
 {
+    if (p->kv.waited == p->kv.issued)
+        SPW_TRY(fill_kv(p)); /* its tiles were spilled only just now */
+    assert(p->kv.waited < p->kv.issued);
     assert(same_transfer(t, &p->kv_issued[p->kv.waited % p->kv.n_slots]));
     (void)t;
     return spw_ring_wait(&p->kv, slot);

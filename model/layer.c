@@ -1,0 +1,140 @@
+/* One layer, one line per operation: see layer.h. Families differ only in which lines apply. */
+#include "model/layer.h"
+
+static const float *vector(const struct spw_layer_run *r, uint64_t at)
+{
+    return at == SPW_SMALL_NONE ? NULL : r->small + at;
+}
+
+/* y = norm(x), row by row; a family without this norm skips the line. */
+static int norm(const struct spw_layer_run *r, uint64_t weight, const void *x, void *y, size_t rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    if (weight == SPW_SMALL_NONE)
+        return 0;
+    return r->ops->norm(&(struct spw_norm_args){.x = x,
+                                                .y = y,
+                                                .weight = vector(r, weight),
+                                                .rows = rows,
+                                                .groups = 1,
+                                                .cols = c->hidden,
+                                                .x_stride = c->hidden,
+                                                .y_stride = c->hidden,
+                                                .eps = c->rms_eps,
+                                                .kind = c->norm,
+                                                .dtype = r->dtype},
+                        r->stream);
+}
+
+/* Norm over each head of q (first 0) or k (first n_heads), in place in b.qkv. */
+static int head_norm(const struct spw_layer_run *r, uint64_t weight, uint32_t first, uint32_t heads,
+                     size_t rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    if (weight == SPW_SMALL_NONE)
+        return 0;
+    size_t stride = (size_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint8_t *x = (uint8_t *)r->b.qkv + (size_t)first * c->head_dim * spw_dtype_bytes(r->dtype);
+    return r->ops->norm(&(struct spw_norm_args){.x = x,
+                                                .y = x,
+                                                .weight = vector(r, weight),
+                                                .rows = rows,
+                                                .groups = heads,
+                                                .cols = c->head_dim,
+                                                .x_stride = stride,
+                                                .y_stride = stride,
+                                                .eps = c->rms_eps,
+                                                .kind = c->norm,
+                                                .dtype = r->dtype},
+                        r->stream);
+}
+
+static int linear(const struct spw_layer_run *r, const uint8_t *w, uint64_t bias, const void *x,
+                  size_t k, void *y, size_t n, size_t rows)
+{
+    return r->ops->linear(&(struct spw_linear_args){.x = x,
+                                                    .w = w,
+                                                    .bias = vector(r, bias),
+                                                    .y = y,
+                                                    .m = rows,
+                                                    .n = n,
+                                                    .k = k,
+                                                    .x_stride = k,
+                                                    .y_stride = n,
+                                                    .x_dtype = r->dtype,
+                                                    .w_dtype = r->weights->dtype,
+                                                    .y_dtype = r->dtype,
+                                                    .workspace = r->b.workspace},
+                          r->stream);
+}
+
+static int add(const struct spw_layer_run *r, void *h, size_t rows)
+{
+    size_t n = rows * r->weights->config->hidden;
+    return r->ops->add(&(struct spw_add_args){.h = h, .x = r->b.y, .n = n, .dtype = r->dtype},
+                       r->stream);
+}
+
+static int gated(const struct spw_layer_run *r, size_t rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    return r->ops->gated(&(struct spw_gated_args){.x = r->b.gate_up,
+                                                  .y = r->b.gated,
+                                                  .rows = rows,
+                                                  .cols = c->intermediate,
+                                                  .act = c->act,
+                                                  .dtype = r->dtype},
+                         r->stream);
+}
+
+int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer, const uint8_t *unit, void *h,
+                      size_t rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    const struct spw_layer_unit *m = &r->weights->unit;
+    const struct spw_layer_small *v = &r->weights->small_layers[layer];
+    const struct spw_layer_buffers *b = &r->b;
+    size_t hidden = c->hidden, inter = c->intermediate, q = (size_t)c->n_heads * c->head_dim;
+    size_t qkv = q + 2 * (size_t)c->n_kv_heads * c->head_dim;
+
+    SPW_TRY(norm(r, v->attention_norm, h, b->x, rows));
+    SPW_TRY(linear(r, unit + m->qkv, v->qkv_bias, b->x, hidden, b->qkv, qkv, rows));
+    SPW_TRY(head_norm(r, v->q_norm, 0, c->n_heads, rows));
+    SPW_TRY(head_norm(r, v->k_norm, c->n_heads, c->n_kv_heads, rows));
+    SPW_TRY(r->attend(r->context, layer, rows));
+    SPW_TRY(linear(r, unit + m->o, v->o_bias, b->attention, q, b->y, hidden, rows));
+    SPW_TRY(norm(r, v->after_attention_norm, b->y, b->y, rows));
+    SPW_TRY(add(r, h, rows));
+
+    SPW_TRY(norm(r, v->mlp_norm, h, b->x, rows));
+    SPW_TRY(
+        linear(r, unit + m->gate_up, v->gate_up_bias, b->x, hidden, b->gate_up, 2 * inter, rows));
+    SPW_TRY(gated(r, rows));
+    SPW_TRY(linear(r, unit + m->down, v->down_bias, b->gated, inter, b->y, hidden, rows));
+    SPW_TRY(norm(r, v->after_mlp_norm, b->y, b->y, rows));
+    return add(r, h, rows);
+}
+
+int spw_layer_final_norm(const struct spw_layer_run *r, const void *h, void *x, size_t rows)
+{
+    return norm(r, r->weights->final_norm, h, x, rows);
+}
+
+int spw_layer_head(const struct spw_layer_run *r, const uint8_t *unit, const void *x, float *logits,
+                   uint32_t first, uint32_t n, size_t rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    return r->ops->linear(&(struct spw_linear_args){.x = x,
+                                                    .w = unit,
+                                                    .y = logits + first,
+                                                    .m = rows,
+                                                    .n = n,
+                                                    .k = c->hidden,
+                                                    .x_stride = c->hidden,
+                                                    .y_stride = c->vocab,
+                                                    .x_dtype = r->dtype,
+                                                    .w_dtype = r->weights->dtype,
+                                                    .y_dtype = SPW_DTYPE_F32,
+                                                    .workspace = r->b.workspace},
+                          r->stream);
+}

@@ -1,0 +1,471 @@
+/* From tensors in a file to units on a device: see weights.h.
+ *
+ * A source is one tensor and its place in its unit; it becomes one piece. Layers come first, each
+ * in the order q k v o gate up down, then the rows of the output matrix cut into blocks. */
+#include "model/weights.h"
+
+#include "model/numbers.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct spw_weight_source {
+    const struct spw_tensor *tensor;
+    uint64_t first, n; /* elements of the tensor */
+    uint64_t offset;   /* in the unit, bytes */
+};
+
+enum { LAYER_SOURCES = 7, UNIT_ALIGN = 64 };
+
+/* ---- finding tensors ---- */
+
+struct finder {
+    const struct spw_safetensors *file;
+    const char *prefix; /* "model.", or what a multimodal wrapper puts in front */
+    struct spw_error *err;
+};
+
+/* The decoder's tensors carry one of these in front, by age of the writer. */
+static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model."};
+
+static int find_prefix(struct finder *f)
+{
+    char name[128];
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
+        if (spw_safetensors_find(f->file, name)) {
+            f->prefix = prefixes[i];
+            return 0;
+        }
+    }
+    return spw_fail(f->err, -EINVAL,
+                    "model weights: no tensor model.embed_tokens.weight; is this a language model "
+                    "folder of a supported family?");
+}
+
+static int check_shape(const struct finder *f, const struct spw_tensor *t, uint64_t rows,
+                       uint64_t cols)
+{
+    bool matrix = cols > 0;
+    if (t->dtype == SPW_DTYPE_AUTO)
+        return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected F32, F16 or BF16",
+                        t->file, t->name, t->dtype_name);
+    if (t->n_dims == (matrix ? 2 : 1) && t->shape[0] == rows && (!matrix || t->shape[1] == cols))
+        return 0;
+    char found[160] = "";
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        snprintf(found + strlen(found), sizeof found - strlen(found), "%s%llu", i ? ", " : "",
+                 (unsigned long long)t->shape[i]);
+    char expected[64];
+    if (matrix)
+        snprintf(expected, sizeof expected, "%llu, %llu", (unsigned long long)rows,
+                 (unsigned long long)cols);
+    else
+        snprintf(expected, sizeof expected, "%llu", (unsigned long long)rows);
+    return spw_fail(f->err, -EINVAL, "%s: tensor %s: shape [%s], config.json says [%s]", t->file,
+                    t->name, found, expected);
+}
+
+/* cols 0: a vector. */
+static int find(const struct finder *f, const char *name, uint64_t rows, uint64_t cols,
+                const struct spw_tensor **out)
+{
+    *out = spw_safetensors_find(f->file, name);
+    if (!*out)
+        return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which config.json calls for",
+                        name);
+    return check_shape(f, *out, rows, cols);
+}
+
+static int find_in_layer(const struct finder *f, uint32_t layer, const char *name, uint64_t rows,
+                         uint64_t cols, const struct spw_tensor **out)
+{
+    char full[160];
+    snprintf(full, sizeof full, "%slayers.%u.%s", f->prefix, layer, name);
+    return find(f, full, rows, cols, out);
+}
+
+/* ---- matrices ---- */
+
+static const char *const matrix_names[LAYER_SOURCES] = {
+    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight", "mlp.gate_proj.weight",    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+};
+
+static void matrix_shapes(const struct spw_model_config *c, uint64_t shapes[LAYER_SOURCES][2])
+{
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t all[LAYER_SOURCES][2] = {
+        {q, c->hidden},
+        {kv, c->hidden},
+        {kv, c->hidden},
+        {c->hidden, q},
+        {c->intermediate, c->hidden},
+        {c->intermediate, c->hidden},
+        {c->hidden, c->intermediate},
+    };
+    memcpy(shapes, all, sizeof all);
+}
+
+static int find_matrices(struct spw_weights *w, const struct finder *f,
+                         const struct spw_tensor **head)
+{
+    const struct spw_model_config *c = w->config;
+    uint64_t shapes[LAYER_SOURCES][2];
+    char name[160];
+    matrix_shapes(c, shapes);
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        for (int i = 0; i < LAYER_SOURCES; i++) {
+            struct spw_weight_source *s = &w->sources[l * LAYER_SOURCES + (uint32_t)i];
+            SPW_TRY(find_in_layer(f, l, matrix_names[i], shapes[i][0], shapes[i][1], &s->tensor));
+            s->n = shapes[i][0] * shapes[i][1];
+        }
+    snprintf(name, sizeof name, "%sembed_tokens.weight", f->prefix);
+    SPW_TRY(find(f, name, c->vocab, c->hidden, &w->embedding));
+    *head = w->embedding;
+    if (c->tied_embeddings)
+        return 0;
+    bool wrapped = strncmp(f->prefix, "language_model.", 15) == 0;
+    return find(f, wrapped ? "language_model.lm_head.weight" : "lm_head.weight", c->vocab,
+                c->hidden, head);
+}
+
+/* One type for all matrices: bf16 computes with bf16; f32 takes what the file has, if it is one. */
+static enum spw_dtype choose_dtype(const struct spw_weights *w, const struct spw_tensor *head,
+                                   enum spw_dtype compute)
+{
+    if (compute == SPW_DTYPE_BF16)
+        return SPW_DTYPE_BF16;
+    for (uint32_t i = 0; i < w->config->n_layers * LAYER_SOURCES; i++)
+        if (w->sources[i].tensor->dtype != head->dtype)
+            return SPW_DTYPE_F32;
+    return head->dtype;
+}
+
+static void lay_out_layer(struct spw_weights *w)
+{
+    uint64_t shapes[LAYER_SOURCES][2], at[LAYER_SOURCES], end = 0;
+    matrix_shapes(w->config, shapes);
+    for (int i = 0; i < LAYER_SOURCES; i++) {
+        bool joined = i == 1 || i == 2 || i == 5; /* k and v follow q, up follows gate */
+        at[i] = joined ? end : spw_align_up(end, UNIT_ALIGN);
+        end = at[i] + shapes[i][0] * shapes[i][1] * spw_dtype_bytes(w->dtype);
+    }
+    w->unit = (struct spw_layer_unit){
+        .qkv = at[0], .o = at[3], .gate_up = at[4], .down = at[6], .bytes = end};
+    for (uint32_t i = 0; i < w->config->n_layers * LAYER_SOURCES; i++)
+        w->sources[i].offset = at[i % LAYER_SOURCES];
+}
+
+static uint64_t head_row_bytes(const struct spw_weights *w)
+{
+    return (uint64_t)w->config->hidden * spw_dtype_bytes(w->dtype);
+}
+
+/* Rows of one head block: a layer's worth, in whole kernel tiles where there are that many. */
+static uint32_t head_block_rows(const struct spw_weights *w)
+{
+    uint64_t rows = w->unit.bytes / head_row_bytes(w);
+    if (rows > 64)
+        rows -= rows % 64;
+    return (uint32_t)spw_min_u64(spw_max_u64(rows, 1), w->config->vocab);
+}
+
+static void cut_head(struct spw_weights *w, const struct spw_tensor *head)
+{
+    uint32_t n_layer_sources = w->config->n_layers * LAYER_SOURCES;
+    for (uint32_t b = 0; b < w->n_units - w->config->n_layers; b++) {
+        uint32_t row = b * w->head_block_rows, left = w->config->vocab - row;
+        uint32_t rows = left < w->head_block_rows ? left : w->head_block_rows;
+        w->sources[n_layer_sources + b] = (struct spw_weight_source){
+            .tensor = head,
+            .first = (uint64_t)row * w->config->hidden,
+            .n = (uint64_t)rows * w->config->hidden,
+        };
+    }
+}
+
+static int open_matrices(struct spw_weights *w, const struct finder *f, enum spw_dtype compute)
+{
+    const struct spw_model_config *c = w->config;
+    const struct spw_tensor *head;
+    /* A head block holds at least one row, so this many sources are always enough. */
+    uint32_t n_layer_sources = c->n_layers * LAYER_SOURCES;
+    w->sources = spw_alloc_zero(n_layer_sources + c->vocab, sizeof *w->sources);
+    if (!w->sources)
+        return -ENOMEM;
+    SPW_TRY(find_matrices(w, f, &head));
+    w->dtype = choose_dtype(w, head, compute);
+    lay_out_layer(w);
+    w->head_block_rows = head_block_rows(w);
+    w->n_units = c->n_layers + (uint32_t)spw_div_up(c->vocab, w->head_block_rows);
+    w->n_sources = n_layer_sources + w->n_units - c->n_layers;
+    cut_head(w, head);
+    for (uint32_t i = 0; i < w->n_sources; i++)
+        if (w->sources[i].tensor->dtype != w->dtype)
+            w->convert_bytes +=
+                spw_align_up(w->sources[i].n * spw_dtype_bytes(w->dtype), UNIT_ALIGN);
+    w->pieces = spw_alloc_zero(w->n_sources, sizeof *w->pieces);
+    w->unit_pieces = spw_alloc_zero(w->n_units + 1, sizeof *w->unit_pieces);
+    if (!w->pieces || !w->unit_pieces)
+        return -ENOMEM;
+    for (uint32_t u = 0; u <= w->n_units; u++)
+        w->unit_pieces[u] =
+            u <= c->n_layers ? u * LAYER_SOURCES : n_layer_sources + (u - c->n_layers);
+    return 0;
+}
+
+/* ---- the small block ---- */
+
+static float element(const struct spw_tensor *t, uint64_t i)
+{
+    float f;
+    uint16_t half;
+    if (t->dtype == SPW_DTYPE_F32) {
+        memcpy(&f, (const uint8_t *)t->data + 4 * i, sizeof f);
+        return f;
+    }
+    memcpy(&half, (const uint8_t *)t->data + 2 * i, sizeof half);
+    return t->dtype == SPW_DTYPE_BF16 ? spw_bf16_to_f32(half) : spw_f16_to_f32(half);
+}
+
+/* A vector of the small block: gets its place at open, is read in prepare. */
+static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint64_t *at)
+{
+    if (*at == SPW_SMALL_NONE) {
+        *at = w->n_small;
+        w->n_small += t->shape[0];
+    }
+    if (!w->small)
+        return 0;
+    for (uint64_t i = 0; i < t->shape[0]; i++)
+        w->small[*at + i] = element(t, i);
+    spw_safetensors_release(w->file, t);
+    return 0;
+}
+
+static int small_vector(struct spw_weights *w, const struct finder *f, uint32_t layer,
+                        const char *name, uint64_t n, uint64_t *at)
+{
+    const struct spw_tensor *t;
+    SPW_TRY(find_in_layer(f, layer, name, n, 0, &t));
+    return small_tensor(w, t, at);
+}
+
+/* Several tensors that lie side by side: a bias of a joined product. */
+static int small_joined(struct spw_weights *w, const struct finder *f, uint32_t layer,
+                        const char *const names[], const uint64_t sizes[], int count, uint64_t *at)
+{
+    uint64_t start = *at == SPW_SMALL_NONE ? w->n_small : *at, next = start;
+    for (int i = 0; i < count; i++) {
+        uint64_t here = *at == SPW_SMALL_NONE ? SPW_SMALL_NONE : next;
+        SPW_TRY(small_vector(w, f, layer, names[i], sizes[i], &here));
+        next += sizes[i];
+    }
+    *at = start;
+    return 0;
+}
+
+static int small_biases(struct spw_weights *w, const struct finder *f, uint32_t layer,
+                        struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    if (c->qkv_bias)
+        SPW_TRY(small_joined(w, f, layer,
+                             (const char *const[]){"self_attn.q_proj.bias", "self_attn.k_proj.bias",
+                                                   "self_attn.v_proj.bias"},
+                             (const uint64_t[]){q, kv, kv}, 3, &s->qkv_bias));
+    if (c->o_bias)
+        SPW_TRY(small_vector(w, f, layer, "self_attn.o_proj.bias", c->hidden, &s->o_bias));
+    if (c->mlp_bias) {
+        SPW_TRY(small_joined(
+            w, f, layer, (const char *const[]){"mlp.gate_proj.bias", "mlp.up_proj.bias"},
+            (const uint64_t[]){c->intermediate, c->intermediate}, 2, &s->gate_up_bias));
+        SPW_TRY(small_vector(w, f, layer, "mlp.down_proj.bias", c->hidden, &s->down_bias));
+    }
+    return 0;
+}
+
+static int small_layer(struct spw_weights *w, const struct finder *f, uint32_t layer)
+{
+    const struct spw_model_config *c = w->config;
+    struct spw_layer_small *s = &w->small_layers[layer];
+    SPW_TRY(small_vector(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
+    SPW_TRY(small_vector(w, f, layer,
+                         c->sandwich ? "pre_feedforward_layernorm.weight"
+                                     : "post_attention_layernorm.weight",
+                         c->hidden, &s->mlp_norm));
+    if (c->sandwich) {
+        SPW_TRY(small_vector(w, f, layer, "post_attention_layernorm.weight", c->hidden,
+                             &s->after_attention_norm));
+        SPW_TRY(small_vector(w, f, layer, "post_feedforward_layernorm.weight", c->hidden,
+                             &s->after_mlp_norm));
+    }
+    if (c->qk_norm) {
+        SPW_TRY(small_vector(w, f, layer, "self_attn.q_norm.weight", c->head_dim, &s->q_norm));
+        SPW_TRY(small_vector(w, f, layer, "self_attn.k_norm.weight", c->head_dim, &s->k_norm));
+    }
+    return small_biases(w, f, layer, s);
+}
+
+/* Walks all small tensors: the first time it checks and lays out, the second time it reads. */
+static int walk_small(struct spw_weights *w, const struct finder *f)
+{
+    const struct spw_tensor *norm;
+    char name[160];
+    for (uint32_t l = 0; l < w->config->n_layers; l++)
+        SPW_TRY(small_layer(w, f, l));
+    snprintf(name, sizeof name, "%snorm.weight", f->prefix);
+    SPW_TRY(find(f, name, w->config->hidden, 0, &norm));
+    SPW_TRY(small_tensor(w, norm, &w->final_norm));
+    for (int k = 0; k < SPW_LAYER_KINDS && !w->small; k++) {
+        w->inv_freq[k] = w->n_small;
+        w->n_small += w->config->rope[k].rotary_dim / 2;
+    }
+    return 0;
+}
+
+static int open_small(struct spw_weights *w, const struct finder *f)
+{
+    uint32_t n = w->config->n_layers;
+    w->small_layers = spw_alloc(n * sizeof *w->small_layers);
+    if (!w->small_layers)
+        return -ENOMEM;
+    memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
+    w->final_norm = SPW_SMALL_NONE;
+    return walk_small(w, f);
+}
+
+/* ---- open, prepare ---- */
+
+int spw_weights_open(struct spw_weights **out, const struct spw_model_config *config,
+                     const struct spw_safetensors *file, enum spw_dtype compute,
+                     struct spw_error *err)
+{
+    struct spw_weights *w = spw_alloc_zero(1, sizeof *w);
+    if (!w)
+        return spw_fail(err, -ENOMEM, "out of memory for the table of weights");
+    w->config = config;
+    w->file = file;
+    struct finder f = {.file = file, .err = err};
+    int rc = find_prefix(&f);
+    if (!rc)
+        rc = open_matrices(w, &f, compute);
+    if (!rc)
+        rc = open_small(w, &f);
+    if (rc) {
+        spw_weights_close(w);
+        return spw_fail(err, rc, "out of memory for the table of weights");
+    }
+    *out = w;
+    return 0;
+}
+
+void spw_weights_close(struct spw_weights *w)
+{
+    if (!w)
+        return;
+    spw_free(w->sources);
+    spw_free(w->pieces);
+    spw_free(w->unit_pieces);
+    spw_free(w->small_layers);
+    spw_free(w->small);
+    spw_free(w);
+}
+
+static void convert(const struct spw_weight_source *s, enum spw_dtype to, void *out)
+{
+    float *f32 = out;
+    uint16_t *bf16 = out;
+    for (uint64_t i = 0; i < s->n; i++) {
+        float value = element(s->tensor, s->first + i);
+        if (to == SPW_DTYPE_F32)
+            f32[i] = value;
+        else
+            bf16[i] = spw_f32_to_bf16(value);
+    }
+}
+
+int spw_weights_prepare(struct spw_weights *w, void *converted, struct spw_error *err)
+{
+    uint8_t *next = converted;
+    for (uint32_t i = 0; i < w->n_sources; i++) {
+        const struct spw_weight_source *s = &w->sources[i];
+        uint64_t bytes = s->n * spw_dtype_bytes(w->dtype);
+        w->pieces[i] = (struct spw_piece){
+            .from = (const uint8_t *)s->tensor->data + s->first * spw_dtype_bytes(w->dtype),
+            .offset = s->offset,
+            .bytes = bytes,
+        };
+        if (s->tensor->dtype == w->dtype)
+            continue;
+        convert(s, w->dtype, next);
+        spw_safetensors_release(w->file, s->tensor);
+        w->pieces[i].from = next;
+        next += spw_align_up(bytes, UNIT_ALIGN);
+    }
+    struct finder f = {.file = w->file, .err = err};
+    SPW_TRY(find_prefix(&f));
+    w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
+    if (!w->small)
+        return spw_fail(err, -ENOMEM, "out of memory for norms and biases");
+    SPW_TRY(walk_small(w, &f));
+    return spw_weights_rope(w, 1, err);
+}
+
+/* ---- use ---- */
+
+uint64_t spw_weights_unit_bytes(const struct spw_weights *w, uint32_t unit)
+{
+    if (unit < w->config->n_layers)
+        return w->unit.bytes;
+    return w->sources[w->unit_pieces[unit]].n * spw_dtype_bytes(w->dtype);
+}
+
+void spw_weights_release_unit(const struct spw_weights *w, uint32_t unit)
+{
+    for (uint32_t i = w->unit_pieces[unit]; i < w->unit_pieces[unit + 1]; i++)
+        spw_safetensors_release(w->file, w->sources[i].tensor);
+}
+
+int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        const struct spw_rope_config *r = &w->config->rope[k];
+        int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions,
+                                      w->small + w->inv_freq[k], &w->rope_scaling[k]);
+        if (rc)
+            return spw_fail(err, rc, "config.json: rope: a frequency is not finite at length %llu",
+                            (unsigned long long)length);
+    }
+    return 0;
+}
+
+/* From this many rows on, the pages they touched are worth giving back. */
+enum { MANY_ROWS = 16 };
+
+void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                       enum spw_dtype compute, void *out)
+{
+    uint32_t hidden = w->config->hidden;
+    float scale = w->config->embedding_scale;
+    if (compute == SPW_DTYPE_BF16)
+        scale = spw_bf16_to_f32(spw_f32_to_bf16(scale));
+    for (size_t i = 0; i < n; i++) {
+        uint64_t row = (uint64_t)(uint32_t)tokens[i] * hidden;
+        for (uint32_t c = 0; c < hidden; c++) {
+            float value = element(w->embedding, row + c);
+            if (compute == SPW_DTYPE_F32)
+                ((float *)out)[i * hidden + c] = value * scale;
+            else /* the row is rounded before it is scaled, as a bf16 model's lookup is */
+                ((uint16_t *)out)[i * hidden + c] =
+                    spw_f32_to_bf16(spw_bf16_to_f32(spw_f32_to_bf16(value)) * scale);
+        }
+    }
+    if (n >= MANY_ROWS)
+        spw_safetensors_release(w->file, w->embedding);
+}
