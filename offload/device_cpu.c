@@ -94,7 +94,7 @@ struct spw_device {
     uint64_t delay_seed;
     uint64_t n_streams; /* ever made */
     spw_stream closed;
-    struct spw_topology *topology; /* owned; NULL: nobody is bound */
+    struct spw_topology *topology; /* owned; NULL: not asked for, or unknown */
     struct spw_team *team;         /* owned */
 };
 
@@ -428,23 +428,22 @@ static double cpu_waited_seconds(struct spw_device *d, spw_stream s)
 
 /* --- the device --- */
 
-/* Workers are bound only when they are as many as the cores: with fewer, several processes would
- * all sit on the same first cores, and on two processors the copies need one of them. */
+/* How many workers; on more than two processors also where. Workers are bound only when they are as
+ * many as the cores: with fewer, several processes would all sit on the same first cores, and with
+ * two the copies need one of them. hwloc is asked (2 ms at start-up) only when that can matter. */
 static int team_open(struct spw_device *d, int threads, struct spw_error *err)
 {
-    unsigned n = (unsigned)threads, usable = spw_topology_usable_threads();
-    if (!n && usable <= 2)
-        n = usable;
-    if (usable > 2 && (!n || n > 2)) {
-        SPW_TRY(spw_topology_open(&d->topology, NULL, err));
-        unsigned cores = spw_topology_cores(d->topology);
-        n = n ? n : (unsigned)spw_min_u64(cores, MAX_THREADS);
-        if (n != cores) {
-            spw_topology_close(d->topology);
-            d->topology = NULL;
-        }
+    unsigned n = (unsigned)threads, cores = spw_topology_usable_threads();
+    if (cores > 2 && n != 1 && n != 2) {
+        int rc = spw_topology_open(&d->topology, NULL, NULL);
+        if (rc == -ENOMEM)
+            return spw_fail(err, rc, "out of memory for the topology");
+        if (!rc)
+            cores = spw_topology_cores(d->topology);
     }
-    int rc = spw_team_open(&d->team, n, d->topology);
+    if (!n)
+        n = (unsigned)spw_min_u64(cores, MAX_THREADS);
+    int rc = spw_team_open(&d->team, n, n == cores ? d->topology : NULL);
     return rc ? spw_fail(err, rc, "no memory for a team of %u worker threads", n) : 0;
 }
 

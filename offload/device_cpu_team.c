@@ -52,7 +52,7 @@ struct spw_team {
 int spw_counter_init(struct spw_counter *c)
 {
     atomic_init(&c->value, 0);
-    atomic_init(&c->sleepers, 0);
+    atomic_init(&c->wake_at, UINT64_MAX);
     if (pthread_mutex_init(&c->lock, NULL))
         return -ENOMEM;
     if (!pthread_cond_init(&c->grown, NULL))
@@ -67,14 +67,17 @@ void spw_counter_free(struct spw_counter *c)
     pthread_mutex_destroy(&c->lock);
 }
 
-/* The add and the look at `sleepers` here, the announcement and the look at `value` in the waiter:
- * all four are sequentially consistent, so at least one side sees the other. */
+/* The add and the look at `wake_at` here, the announcement and the look at `value` in the waiter:
+ * all four are sequentially consistent, so at least one side sees the other. Who waits for a number
+ * far ahead is not woken before it. */
 void spw_counter_add(struct spw_counter *c, uint64_t n)
 {
-    atomic_fetch_add(&c->value, n);
-    if (!atomic_load(&c->sleepers))
+    uint64_t value = atomic_fetch_add(&c->value, n) + n;
+    if (value < atomic_load(&c->wake_at))
         return;
     pthread_mutex_lock(&c->lock);
+    atomic_store(&c->wake_at,
+                 UINT64_MAX); /* those who must go on sleeping announce themselves anew */
     pthread_cond_broadcast(&c->grown);
     pthread_mutex_unlock(&c->lock);
 }
@@ -115,10 +118,12 @@ void spw_counter_wait(struct spw_counter *c, uint64_t at_least, uint64_t spin_ns
     if (spin_until(c, at_least, spin_ns))
         return;
     pthread_mutex_lock(&c->lock);
-    atomic_fetch_add(&c->sleepers, 1);
-    while (atomic_load(&c->value) < at_least)
+    for (;;) {
+        atomic_store(&c->wake_at, spw_min_u64(atomic_load(&c->wake_at), at_least));
+        if (atomic_load(&c->value) >= at_least)
+            break; /* the announcement stays: it costs one needless broadcast */
         pthread_cond_wait(&c->grown, &c->lock);
-    atomic_fetch_sub(&c->sleepers, 1);
+    }
     pthread_mutex_unlock(&c->lock);
 }
 

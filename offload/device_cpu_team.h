@@ -15,7 +15,7 @@ struct spw_topology;
 
 struct spw_counter {
     _Atomic uint64_t value;
-    _Atomic unsigned sleepers; /* threads that need the condition variable to wake */
+    _Atomic uint64_t wake_at; /* the least that a sleeper waits for; UINT64_MAX: nobody sleeps */
     pthread_mutex_t lock;
     pthread_cond_t grown;
 };

@@ -11,10 +11,13 @@ struct spw_topology {
     hwloc_obj_t *places; /* hardware threads in worker order */
 };
 
-/* Everything that costs time to discover and that nobody here asks for. */
+/* Caches and devices cost time to discover, and nobody here asks for them. Packages and groups
+ * stay: without the level that holds a NUMA node, cores would be numbered across nodes. */
 static void leave_out(hwloc_topology_t h)
 {
     hwloc_topology_set_all_types_filter(h, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(h, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_type_filter(h, HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
     hwloc_topology_set_type_filter(h, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
 }
 
@@ -28,7 +31,7 @@ static int load(hwloc_topology_t h, const char *synthetic, struct spw_error *err
         hwloc_topology_set_flags(h, HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING |
                                         HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM);
     if (hwloc_topology_load(h))
-        return spw_fail(err, -EIO, "hwloc cannot read this machine's topology; give --threads");
+        return spw_fail(err, -EIO, "hwloc cannot read this machine's topology");
     return 0;
 }
 
