@@ -1,0 +1,374 @@
+/* The row operations of model/ops.h, written over sixteen lanes and compiled once per instruction
+ * set: model/ops_cpu_rows_<isa>.c defines KERNEL(op) and includes this.
+ *
+ * Each output element follows from its own row alone. A task is a run of rows, or a piece of a long
+ * row, of about TASK_ELEMENTS elements. Functions that take a dtype are inlined with a constant. */
+#include "model/ops_cpu_kernels.h"
+#include "model/ops_cpu_math.h"
+
+enum {
+    TASK_ELEMENTS = 8192, /* some microseconds of work */
+    NORM_CHAINS = 4,
+    ROPE_PAIRS = 64, /* angles computed together, then used for all heads */
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Rows of `elements` each that make one task. */
+static size_t task_rows(size_t elements)
+{
+    return elements < TASK_ELEMENTS ? TASK_ELEMENTS / (elements ? elements : 1) : 1;
+}
+
+/* ---- norm ---- */
+
+/* Four chains of sixteen lanes, folded pairwise: the tree depends on cols alone. */
+VEC_FN float mean_square(const void *x, size_t first, size_t cols, enum spw_dtype t)
+{
+    struct vec chain[NORM_CHAINS];
+    for (int k = 0; k < NORM_CHAINS; k++)
+        chain[k] = vec_set1(0.0f);
+    for (size_t i = 0; i < cols; i += (size_t)NORM_CHAINS * VEC_LANES)
+        for (size_t k = 0; k < NORM_CHAINS && i + k * VEC_LANES < cols; k++) {
+            size_t at = i + k * VEC_LANES;
+            struct vec v = vec_load_as(x, first + at, smaller(cols - at, VEC_LANES), t);
+            chain[k] = vec_fma(v, v, chain[k]);
+        }
+    struct vec sum = vec_add(vec_add(chain[0], chain[2]), vec_add(chain[1], chain[3]));
+    return vec_sum(sum) / (float)cols;
+}
+
+VEC_FN void norm_one(const struct spw_norm_args *a, size_t x, size_t y, enum spw_dtype t)
+{
+    float mean = mean_square(a->x, x, a->cols, t);
+    struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps)), one = vec_set1(1.0f);
+    for (size_t i = 0; i < a->cols; i += VEC_LANES) {
+        size_t n = smaller(a->cols - i, VEC_LANES);
+        struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
+        struct vec v = vec_mul(vec_load_as(a->x, x + i, n, t), inverse);
+        if (a->kind == SPW_NORM_LLAMA)
+            v = vec_mul(w, vec_round_as(v, t));
+        else
+            v = vec_mul(v, vec_add(one, w));
+        vec_store_as(a->y, y + i, n, t, v);
+    }
+}
+
+static size_t norm_tasks(const void *args)
+{
+    const struct spw_norm_args *a = args;
+    return spw_div_up(a->rows * a->groups, task_rows(a->cols));
+}
+
+static void norm_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_norm_args *a = args;
+    (void)worker;
+    size_t step = task_rows(a->cols), end = smaller((task + 1) * step, a->rows * a->groups);
+    for (size_t i = task * step; i < end; i++) {
+        size_t row = i / a->groups, column = i % a->groups * a->cols;
+        size_t x = row * a->x_stride + column, y = row * a->y_stride + column;
+        if (a->dtype == SPW_DTYPE_F32)
+            norm_one(a, x, y, SPW_DTYPE_F32);
+        else
+            norm_one(a, x, y, SPW_DTYPE_BF16);
+    }
+}
+
+/* ---- rope ---- */
+
+/* Hugging Face rotates in the activation dtype: every product and the sum are rounded. */
+VEC_FN void rope_pairs(void *x, size_t at, size_t half, size_t n, const float *cosine,
+                       const float *sine, enum spw_dtype t)
+{
+    for (size_t i = 0; i < n; i += VEC_LANES) {
+        size_t lanes = smaller(n - i, VEC_LANES);
+        struct vec c = vec_load(cosine + i), s = vec_load(sine + i);
+        struct vec low = vec_load_as(x, at + i, lanes, t);
+        struct vec high = vec_load_as(x, at + half + i, lanes, t);
+        struct vec low_c = vec_round_as(vec_mul(low, c), t);
+        struct vec low_s = vec_round_as(vec_mul(low, s), t);
+        struct vec high_c = vec_round_as(vec_mul(high, c), t);
+        struct vec high_s = vec_round_as(vec_mul(high, s), t);
+        vec_store_as(x, at + i, lanes, t, vec_sub(low_c, high_s));
+        vec_store_as(x, at + half + i, lanes, t, vec_add(high_c, low_s));
+    }
+}
+
+VEC_FN void rope_row(const struct spw_rope_args *a, size_t row, enum spw_dtype t)
+{
+    float cosine[ROPE_PAIRS] = {0}, sine[ROPE_PAIRS] = {0};
+    float position = (float)(a->position + row);
+    size_t half = a->rotary_dim / 2;
+    for (size_t first = 0; first < half; first += ROPE_PAIRS) {
+        size_t n = smaller(half - first, ROPE_PAIRS);
+        for (size_t i = 0; i < n; i++) {
+            float angle = position * a->inv_freq[first + i];
+            cosine[i] = cosf(angle) * a->scaling;
+            sine[i] = sinf(angle) * a->scaling;
+        }
+        for (size_t i = 0; i < ROPE_PAIRS; i += VEC_LANES) {
+            vec_store(cosine + i, vec_round_as(vec_load(cosine + i), t));
+            vec_store(sine + i, vec_round_as(vec_load(sine + i), t));
+        }
+        for (size_t head = 0; head < a->n_heads; head++)
+            rope_pairs(a->x, row * a->stride + head * a->head_dim + first, half, n, cosine, sine,
+                       t);
+    }
+}
+
+static size_t rope_tasks(const void *args)
+{
+    const struct spw_rope_args *a = args;
+    return spw_div_up(a->rows, task_rows((size_t)a->n_heads * a->rotary_dim));
+}
+
+static void rope_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_rope_args *a = args;
+    (void)worker;
+    size_t step = task_rows((size_t)a->n_heads * a->rotary_dim);
+    size_t end = smaller((task + 1) * step, a->rows);
+    for (size_t row = task * step; row < end; row++)
+        if (a->dtype == SPW_DTYPE_F32)
+            rope_row(a, row, SPW_DTYPE_F32);
+        else
+            rope_row(a, row, SPW_DTYPE_BF16);
+}
+
+/* ---- kv_append ---- */
+
+/* Sixteen K channels of one position: their places lie 16 positions apart. */
+VEC_FN void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
+                     enum spw_dtype t)
+{
+    char staged[VEC_LANES * sizeof(float)];
+    size_t bytes = spw_dtype_bytes(t), together = t == SPW_DTYPE_F32 ? 1 : 2;
+    vec_store_full_as(staged, v, t);
+    char *to = head + spw_tile_k_index(head_dim, t, j, c) * bytes;
+    for (size_t i = 0; i < n; i += together) /* c and n are even: a pair is four bytes */
+        memcpy(to + i * SPW_TILE_BLOCK * bytes, staged + i * bytes, 4);
+}
+
+/* Sixteen V channels of one position. A new pair's second half is cleared with the first's store;
+ * see quant/tile.h. */
+VEC_FN void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
+                     enum spw_dtype t)
+{
+    uint16_t staged[2 * VEC_LANES];
+    size_t bytes = spw_dtype_bytes(t);
+    vec_store_full_as(staged, v, t);
+    char *to = head + spw_tile_v_index(head_dim, t, j, c) * bytes;
+    if (t == SPW_DTYPE_F32) {
+        memcpy(to, staged, n * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t pair[2] = {staged[i], 0};
+        memcpy(to + i * sizeof pair, pair, j % 2 ? sizeof pair[0] : sizeof pair);
+    }
+}
+
+VEC_FN void append_rows(const struct spw_kv_append_args *a, char *tile, uint32_t head, size_t first,
+                        size_t end, enum spw_dtype from, enum spw_dtype to)
+{
+    size_t head_bytes = spw_tile_head_bytes(a->head_dim, to);
+    char *k = tile + head * head_bytes, *v = k + a->n_kv_heads * head_bytes;
+    for (size_t row = first; row < end; row++) {
+        uint32_t j = (uint32_t)((a->position + row) % SPW_TILE_TOKENS);
+        size_t x = row * a->stride + (size_t)head * a->head_dim;
+        for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
+            size_t n = smaller(a->head_dim - c, VEC_LANES);
+            append_k(k, a->head_dim, j, c, n, vec_load_as(a->k, x + c, n, from), to);
+            append_v(v, a->head_dim, j, c, n, vec_load_as(a->v, x + c, n, from), to);
+        }
+    }
+}
+
+VEC_FN void append_from(const struct spw_kv_append_args *a, char *tile, uint32_t head, size_t first,
+                        size_t end, enum spw_dtype from)
+{
+    if (a->kv_dtype == SPW_DTYPE_F32)
+        append_rows(a, tile, head, first, end, from, SPW_DTYPE_F32);
+    else if (a->kv_dtype == SPW_DTYPE_F16)
+        append_rows(a, tile, head, first, end, from, SPW_DTYPE_F16);
+    else
+        append_rows(a, tile, head, first, end, from, SPW_DTYPE_BF16);
+}
+
+/* A task is one head of one tile. */
+static size_t kv_append_tasks(const void *args)
+{
+    const struct spw_kv_append_args *a = args;
+    uint64_t offset = a->position % SPW_TILE_TOKENS;
+    return a->rows ? spw_div_up(offset + a->rows, SPW_TILE_TOKENS) * a->n_kv_heads : 0;
+}
+
+static void kv_append_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_kv_append_args *a = args;
+    (void)worker;
+    size_t tile = task / a->n_kv_heads, offset = a->position % SPW_TILE_TOKENS;
+    uint32_t head = (uint32_t)(task % a->n_kv_heads);
+    size_t first = spw_sub_u64(tile * SPW_TILE_TOKENS, offset);
+    size_t end = smaller((tile + 1) * SPW_TILE_TOKENS - offset, a->rows);
+    if (a->dtype == SPW_DTYPE_F32)
+        append_from(a, a->tiles[tile], head, first, end, SPW_DTYPE_F32);
+    else
+        append_from(a, a->tiles[tile], head, first, end, SPW_DTYPE_BF16);
+}
+
+/* ---- attention_finish ---- */
+
+static size_t attention_finish_tasks(const void *args)
+{
+    const struct spw_attention_finish_args *a = args;
+    return spw_div_up(a->rows * a->n_heads, task_rows(a->head_dim));
+}
+
+static void attention_finish_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_attention_finish_args *a = args;
+    (void)worker;
+    size_t step = task_rows(a->head_dim), end = smaller((task + 1) * step, a->rows * a->n_heads);
+    for (size_t i = task * step; i < end; i++) {
+        const float *state = a->state + i * (a->head_dim + 2);
+        struct vec sum = vec_set1(state[a->head_dim + 1]);
+        for (size_t c = 0; c < a->head_dim; c += VEC_LANES) {
+            size_t n = smaller(a->head_dim - c, VEC_LANES);
+            struct vec y = vec_div(vec_load_as(state, c, n, SPW_DTYPE_F32), sum);
+            vec_store_as(a->y, i * a->head_dim + c, n, a->dtype, y);
+        }
+    }
+}
+
+/* ---- gated ---- */
+
+VEC_FN struct vec silu(struct vec x)
+{
+    struct vec e = vec_exp(vec_sub(vec_set1(0.0f), x));
+    return vec_div(x, vec_add(vec_set1(1.0f), e));
+}
+
+/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+VEC_FN struct vec gelu_tanh(struct vec x)
+{
+    struct vec cube = vec_mul(vec_mul(x, x), x);
+    struct vec inner = vec_add(x, vec_mul(vec_set1(0.044715f), cube));
+    struct vec t = vec_tanh(vec_mul(vec_set1(0.797884561f), inner));
+    return vec_mul(vec_mul(vec_set1(0.5f), x), vec_add(vec_set1(1.0f), t));
+}
+
+/* 0.5 x (1 + erf(x / sqrt(2))); no family that is fast today uses it, so libm's will do. */
+VEC_FN struct vec gelu_erf(struct vec x)
+{
+    float lanes[VEC_LANES];
+    vec_store(lanes, vec_mul(x, vec_set1(0.707106781f)));
+    for (int i = 0; i < VEC_LANES; i++)
+        lanes[i] = erff(lanes[i]);
+    struct vec t = vec_add(vec_set1(1.0f), vec_load(lanes));
+    return vec_mul(vec_mul(vec_set1(0.5f), x), t);
+}
+
+VEC_FN void gated_run_as(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
+                         enum spw_activation act, enum spw_dtype t)
+{
+    size_t gate = row * 2 * a->cols, up = gate + a->cols;
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec g = vec_load_as(a->x, gate + i, n, t);
+        g = act == SPW_ACT_SILU ? silu(g) : act == SPW_ACT_GELU_TANH ? gelu_tanh(g) : gelu_erf(g);
+        g = vec_mul(vec_round_as(g, t), vec_load_as(a->x, up + i, n, t));
+        vec_store_as(a->y, row * a->cols + i, n, t, g);
+    }
+}
+
+VEC_FN void gated_piece_as(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
+                           enum spw_dtype t)
+{
+    if (a->act == SPW_ACT_SILU)
+        gated_run_as(a, row, first, end, SPW_ACT_SILU, t);
+    else if (a->act == SPW_ACT_GELU_TANH)
+        gated_run_as(a, row, first, end, SPW_ACT_GELU_TANH, t);
+    else
+        gated_run_as(a, row, first, end, SPW_ACT_GELU_ERF, t);
+}
+
+/* Pieces of TASK_ELEMENTS columns of one row, or whole short rows. */
+static size_t gated_tasks(const void *args)
+{
+    const struct spw_gated_args *a = args;
+    return spw_div_up(a->rows, task_rows(a->cols)) * spw_div_up(a->cols, TASK_ELEMENTS);
+}
+
+static void gated_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_gated_args *a = args;
+    (void)worker;
+    size_t pieces = spw_div_up(a->cols, TASK_ELEMENTS), step = task_rows(a->cols);
+    size_t first = task % pieces * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->cols);
+    size_t row = task / pieces * step, last = smaller(row + step, a->rows);
+    for (; row < last; row++)
+        if (a->dtype == SPW_DTYPE_F32)
+            gated_piece_as(a, row, first, end, SPW_DTYPE_F32);
+        else
+            gated_piece_as(a, row, first, end, SPW_DTYPE_BF16);
+}
+
+/* ---- add, softcap ---- */
+
+static size_t add_tasks(const void *args)
+{
+    return spw_div_up(((const struct spw_add_args *)args)->n, TASK_ELEMENTS);
+}
+
+VEC_FN void add_piece(const struct spw_add_args *a, size_t first, size_t end, enum spw_dtype t)
+{
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec sum = vec_add(vec_load_as(a->h, i, n, t), vec_load_as(a->x, i, n, t));
+        vec_store_as(a->h, i, n, t, sum);
+    }
+}
+
+static void add_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_add_args *a = args;
+    (void)worker;
+    size_t first = task * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->n);
+    if (a->dtype == SPW_DTYPE_F32)
+        add_piece(a, first, end, SPW_DTYPE_F32);
+    else
+        add_piece(a, first, end, SPW_DTYPE_BF16);
+}
+
+static size_t softcap_tasks(const void *args)
+{
+    return spw_div_up(((const struct spw_softcap_args *)args)->n, TASK_ELEMENTS);
+}
+
+static void softcap_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_softcap_args *a = args;
+    (void)worker;
+    size_t first = task * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->n);
+    struct vec cap = vec_set1(a->cap);
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec x = vec_div(vec_load_as(a->x, i, n, SPW_DTYPE_F32), cap);
+        vec_store_as(a->x, i, n, SPW_DTYPE_F32, vec_mul(cap, vec_tanh(x)));
+    }
+}
+
+#define ROW_KERNEL(op) const struct spw_kernel KERNEL(op) = {#op, op##_tasks, op##_run}
+
+ROW_KERNEL(norm);
+ROW_KERNEL(rope);
+ROW_KERNEL(kv_append);
+ROW_KERNEL(attention_finish);
+ROW_KERNEL(gated);
+ROW_KERNEL(add);
+ROW_KERNEL(softcap);

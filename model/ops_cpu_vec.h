@@ -1,0 +1,601 @@
+/* Sixteen f32 lanes, spelled once per instruction set: two AVX2 registers, one AVX-512 register or
+ * four plain vectors. Included by the CPU kernel files only; what is chosen follows their flags.
+ *
+ * Sixteen everywhere, because a K block of a tile is sixteen positions: one source serves all
+ * sets. Every function is a pure lane operation (reductions: one fixed tree), so a result
+ * never depends on what lies in the other lanes. NaN passes through vec_max's second argument. */
+#ifndef SPW_MODEL_OPS_CPU_VEC_H
+#define SPW_MODEL_OPS_CPU_VEC_H
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/base.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define VEC_FN static inline __attribute__((always_inline))
+
+enum { VEC_LANES = 16 };
+
+#if defined(__AVX512F__)
+
+struct vec {
+    __m512 v;
+};
+
+VEC_FN struct vec vec_set1(float x)
+{
+    return (struct vec){_mm512_set1_ps(x)};
+}
+
+VEC_FN struct vec vec_load(const void *p)
+{
+    return (struct vec){_mm512_loadu_ps(p)};
+}
+
+VEC_FN void vec_store(void *p, struct vec a)
+{
+    _mm512_storeu_ps(p, a.v);
+}
+
+VEC_FN struct vec vec_add(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_add_ps(a.v, b.v)};
+}
+
+VEC_FN struct vec vec_sub(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_sub_ps(a.v, b.v)};
+}
+
+VEC_FN struct vec vec_mul(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_mul_ps(a.v, b.v)};
+}
+
+VEC_FN struct vec vec_div(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_div_ps(a.v, b.v)};
+}
+
+/* a * b + c */
+VEC_FN struct vec vec_fma(struct vec a, struct vec b, struct vec c)
+{
+    return (struct vec){_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+
+/* a > b ? a : b */
+VEC_FN struct vec vec_max(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_max_ps(a.v, b.v)};
+}
+
+/* a < b ? x : y */
+VEC_FN struct vec vec_select_less(struct vec a, struct vec b, struct vec x, struct vec y)
+{
+    return (struct vec){_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+
+/* x in lanes [lo, hi), y in the others; lo, hi <= 16. */
+VEC_FN struct vec vec_select_range(uint32_t lo, uint32_t hi, struct vec x, struct vec y)
+{
+    uint32_t mask = (1u << hi) - (1u << lo);
+    return (struct vec){_mm512_mask_blend_ps((__mmask16)mask, y.v, x.v)};
+}
+
+/* To the nearest integer, halves to even. */
+VEC_FN struct vec vec_round(struct vec a)
+{
+    return (struct vec){_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+/* a * 2^n for an integral n, |n| <= 252, one rounding. */
+VEC_FN struct vec vec_scale2(struct vec a, struct vec n)
+{
+    return (struct vec){_mm512_scalef_ps(a.v, n.v)};
+}
+
+/* Rounded to a bf16 value, halves to even; NaN stays NaN. */
+VEC_FN struct vec vec_round_bf16(struct vec a)
+{
+    __m512i u = _mm512_castps_si512(a.v);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q),
+                              _mm512_set1_epi32(0x7fc00000));
+    return (struct vec){
+        _mm512_castsi512_ps(_mm512_and_si512(r, _mm512_set1_epi32((int)0xffff0000u)))};
+}
+
+VEC_FN struct vec vec_load_bf16(const void *p)
+{
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+    return (struct vec){_mm512_castsi512_ps(_mm512_slli_epi32(u, 16))};
+}
+
+VEC_FN void vec_store_bf16(void *p, struct vec a)
+{
+    __m512i u = _mm512_castps_si512(vec_round_bf16(a).v);
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(u, 16)));
+}
+
+VEC_FN struct vec vec_load_f16(const void *p)
+{
+    return (struct vec){_mm512_cvtph_ps(_mm256_loadu_si256(p))};
+}
+
+VEC_FN void vec_store_f16(void *p, struct vec a)
+{
+    _mm256_storeu_si256(p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* Sixteen (even, odd) pairs of 2-byte values, widened. */
+VEC_FN void vec_load_pairs_bf16(const void *p, struct vec *even, struct vec *odd)
+{
+    __m512i u = _mm512_loadu_si512(p);
+    even->v = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+    odd->v = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+VEC_FN void vec_load_pairs_f16(const void *p, struct vec *even, struct vec *odd)
+{
+    __m512i u = _mm512_loadu_si512(p);
+    even->v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(u));
+    odd->v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(u, 16)));
+}
+
+#elif defined(__AVX2__)
+
+struct vec {
+    __m256 a, b;
+};
+
+VEC_FN struct vec vec_set1(float x)
+{
+    __m256 v = _mm256_set1_ps(x);
+    return (struct vec){v, v};
+}
+
+VEC_FN struct vec vec_load(const void *p)
+{
+    return (struct vec){_mm256_loadu_ps(p), _mm256_loadu_ps((const float *)p + 8)};
+}
+
+VEC_FN void vec_store(void *p, struct vec x)
+{
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps((float *)p + 8, x.b);
+}
+
+VEC_FN struct vec vec_add(struct vec x, struct vec y)
+{
+    return (struct vec){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+
+VEC_FN struct vec vec_sub(struct vec x, struct vec y)
+{
+    return (struct vec){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+}
+
+VEC_FN struct vec vec_mul(struct vec x, struct vec y)
+{
+    return (struct vec){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
+
+VEC_FN struct vec vec_div(struct vec x, struct vec y)
+{
+    return (struct vec){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
+}
+
+VEC_FN struct vec vec_fma(struct vec x, struct vec y, struct vec z)
+{
+    return (struct vec){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+VEC_FN struct vec vec_max(struct vec x, struct vec y)
+{
+    return (struct vec){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}
+
+VEC_FN struct vec vec_select_less(struct vec a, struct vec b, struct vec x, struct vec y)
+{
+    return (struct vec){_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(a.a, b.a, _CMP_LT_OQ)),
+                        _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(a.b, b.b, _CMP_LT_OQ))};
+}
+
+VEC_FN struct vec vec_select_range(uint32_t lo, uint32_t hi, struct vec x, struct vec y)
+{
+    __m256i low = _mm256_set1_epi32((int)lo - 1), high = _mm256_set1_epi32((int)hi);
+    __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i j = _mm256_add_epi32(i, _mm256_set1_epi32(8));
+    i = _mm256_and_si256(_mm256_cmpgt_epi32(i, low), _mm256_cmpgt_epi32(high, i));
+    j = _mm256_and_si256(_mm256_cmpgt_epi32(j, low), _mm256_cmpgt_epi32(high, j));
+    return (struct vec){_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(i)),
+                        _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(j))};
+}
+
+VEC_FN struct vec vec_round(struct vec x)
+{
+    return (struct vec){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                        _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+/* Two factors, because 2^n alone can leave the range: the first product is exact. */
+VEC_FN __m256 vec_half_scale2(__m256 x, __m256 n)
+{
+    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
+    __m256i bias = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(i, half);
+    x = _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
+    return _mm256_mul_ps(x,
+                         _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+}
+
+VEC_FN struct vec vec_scale2(struct vec x, struct vec n)
+{
+    return (struct vec){vec_half_scale2(x.a, n.a), vec_half_scale2(x.b, n.b)};
+}
+
+VEC_FN __m256 vec_half_round_bf16(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256 y = _mm256_castsi256_ps(_mm256_and_si256(r, _mm256_set1_epi32((int)0xffff0000u)));
+    __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+    return _mm256_blendv_ps(y, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+VEC_FN struct vec vec_round_bf16(struct vec x)
+{
+    return (struct vec){vec_half_round_bf16(x.a), vec_half_round_bf16(x.b)};
+}
+
+VEC_FN struct vec vec_load_bf16(const void *p)
+{
+    __m256i u = _mm256_loadu_si256(p);
+    __m256i a = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(u));
+    __m256i b = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(u, 1));
+    return (struct vec){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
+                        _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+}
+
+VEC_FN void vec_store_bf16(void *p, struct vec x)
+{
+    struct vec r = vec_round_bf16(x);
+    __m256i a = _mm256_srli_epi32(_mm256_castps_si256(r.a), 16);
+    __m256i b = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
+    _mm256_storeu_si256(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+}
+
+VEC_FN struct vec vec_load_f16(const void *p)
+{
+    __m256i u = _mm256_loadu_si256(p);
+    return (struct vec){_mm256_cvtph_ps(_mm256_castsi256_si128(u)),
+                        _mm256_cvtph_ps(_mm256_extracti128_si256(u, 1))};
+}
+
+VEC_FN void vec_store_f16(void *p, struct vec x)
+{
+    __m128i a = _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m128i b = _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(p, _mm256_set_m128i(b, a));
+}
+
+VEC_FN void vec_load_pairs_bf16(const void *p, struct vec *even, struct vec *odd)
+{
+    __m256i u = _mm256_loadu_si256(p), w = _mm256_loadu_si256((const __m256i *)p + 1);
+    __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+    even->a = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+    even->b = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+    odd->a = _mm256_castsi256_ps(_mm256_and_si256(u, high));
+    odd->b = _mm256_castsi256_ps(_mm256_and_si256(w, high));
+}
+
+VEC_FN void vec_load_pairs_f16(const void *p, struct vec *even, struct vec *odd)
+{
+    __m256i u = _mm256_loadu_si256(p), w = _mm256_loadu_si256((const __m256i *)p + 1);
+    __m256i low = _mm256_set1_epi32(0xffff);
+    __m256i e = _mm256_packus_epi32(_mm256_and_si256(u, low), _mm256_and_si256(w, low));
+    __m256i o = _mm256_packus_epi32(_mm256_srli_epi32(u, 16), _mm256_srli_epi32(w, 16));
+    e = _mm256_permute4x64_epi64(e, 0xd8);
+    o = _mm256_permute4x64_epi64(o, 0xd8);
+    even->a = _mm256_cvtph_ps(_mm256_castsi256_si128(e));
+    even->b = _mm256_cvtph_ps(_mm256_extracti128_si256(e, 1));
+    odd->a = _mm256_cvtph_ps(_mm256_castsi256_si128(o));
+    odd->b = _mm256_cvtph_ps(_mm256_extracti128_si256(o, 1));
+}
+
+#else /* plain C */
+
+struct vec {
+    float v[VEC_LANES];
+};
+
+#define VEC_EACH(i) for (int i = 0; i < VEC_LANES; i++)
+
+VEC_FN struct vec vec_set1(float x)
+{
+    struct vec r;
+    VEC_EACH(i)
+    r.v[i] = x;
+    return r;
+}
+
+VEC_FN struct vec vec_load(const void *p)
+{
+    struct vec r;
+    memcpy(&r, p, sizeof r);
+    return r;
+}
+
+VEC_FN void vec_store(void *p, struct vec a)
+{
+    memcpy(p, &a, sizeof a);
+}
+
+VEC_FN struct vec vec_add(struct vec a, struct vec b)
+{
+    VEC_EACH(i)
+    a.v[i] += b.v[i];
+    return a;
+}
+
+VEC_FN struct vec vec_sub(struct vec a, struct vec b)
+{
+    VEC_EACH(i)
+    a.v[i] -= b.v[i];
+    return a;
+}
+
+VEC_FN struct vec vec_mul(struct vec a, struct vec b)
+{
+    VEC_EACH(i)
+    a.v[i] *= b.v[i];
+    return a;
+}
+
+VEC_FN struct vec vec_div(struct vec a, struct vec b)
+{
+    VEC_EACH(i)
+    a.v[i] /= b.v[i];
+    return a;
+}
+
+/* Two roundings: fmaf without the instruction is a slow call. */
+VEC_FN struct vec vec_fma(struct vec a, struct vec b, struct vec c)
+{
+    VEC_EACH(i)
+    c.v[i] = a.v[i] * b.v[i] + c.v[i];
+    return c;
+}
+
+VEC_FN struct vec vec_max(struct vec a, struct vec b)
+{
+    VEC_EACH(i)
+    a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+
+VEC_FN struct vec vec_select_less(struct vec a, struct vec b, struct vec x, struct vec y)
+{
+    VEC_EACH(i)
+    y.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
+    return y;
+}
+
+VEC_FN struct vec vec_select_range(uint32_t lo, uint32_t hi, struct vec x, struct vec y)
+{
+    VEC_EACH(i)
+    y.v[i] = (uint32_t)i >= lo && (uint32_t)i < hi ? x.v[i] : y.v[i];
+    return y;
+}
+
+/* |a| < 2^22: adding 1.5 * 2^23 leaves no bits for a fraction. */
+VEC_FN struct vec vec_round(struct vec a)
+{
+    VEC_EACH(i)
+    a.v[i] = (a.v[i] + 0x1.8p23f) - 0x1.8p23f;
+    return a;
+}
+
+VEC_FN float vec_power2(int n)
+{
+    uint32_t bits = (uint32_t)(n + 127) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Two factors, because 2^n alone can leave the range: the first product is exact. A NaN has no
+ * integer part, and any factor keeps it. */
+VEC_FN struct vec vec_scale2(struct vec a, struct vec n)
+{
+    VEC_EACH(i)
+    {
+        int k = n.v[i] > -253.0f && n.v[i] < 253.0f ? (int)n.v[i] : 0;
+        a.v[i] = a.v[i] * vec_power2(k / 2) * vec_power2(k - k / 2);
+    }
+    return a;
+}
+
+VEC_FN uint32_t vec_float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+VEC_FN float vec_bits_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+VEC_FN uint32_t vec_one_round_bf16(float x)
+{
+    uint32_t u = vec_float_bits(x);
+    uint32_t r = (u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u;
+    return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : r;
+}
+
+VEC_FN struct vec vec_round_bf16(struct vec a)
+{
+    VEC_EACH(i)
+    a.v[i] = vec_bits_float(vec_one_round_bf16(a.v[i]));
+    return a;
+}
+
+VEC_FN struct vec vec_load_bf16(const void *p)
+{
+    uint16_t h[VEC_LANES];
+    struct vec r;
+    memcpy(h, p, sizeof h);
+    VEC_EACH(i)
+    r.v[i] = vec_bits_float((uint32_t)h[i] << 16);
+    return r;
+}
+
+VEC_FN void vec_store_bf16(void *p, struct vec a)
+{
+    uint16_t h[VEC_LANES];
+    VEC_EACH(i)
+    h[i] = (uint16_t)(vec_one_round_bf16(a.v[i]) >> 16);
+    memcpy(p, h, sizeof h);
+}
+
+/* Exact: shifted into place, the exponent is off by 112, which one product mends (subnormals
+ * too); what would overflow is infinity or NaN. */
+VEC_FN float vec_one_from_f16(uint16_t h)
+{
+    uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    float x = vec_bits_float(magnitude) * 0x1p112f;
+    uint32_t special = magnitude | 0x7f800000u;
+    return vec_bits_float((magnitude >= 0x0f800000u ? special : vec_float_bits(x)) | sign);
+}
+
+/* Adding 2^(e+13) makes the processor round a value of exponent e to f16's ten fraction bits; below
+ * the least normal exponent the step stays that of the subnormals. */
+VEC_FN uint16_t vec_one_to_f16(float x)
+{
+    uint32_t u = vec_float_bits(x), sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (magnitude >= 0x477ff000u) /* 65520 and up round to infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    uint32_t exponent = magnitude & 0x7f800000u;
+    float step = vec_bits_float((exponent < 0x38800000u ? 0x38800000u : exponent) + (13u << 23));
+    float rounded = (vec_bits_float(magnitude) + step) - step;
+    uint32_t bits = vec_float_bits(rounded * 0x1p-112f);
+    return (uint16_t)(sign | bits >> 13);
+}
+
+VEC_FN struct vec vec_load_f16(const void *p)
+{
+    uint16_t h[VEC_LANES];
+    struct vec r;
+    memcpy(h, p, sizeof h);
+    VEC_EACH(i)
+    r.v[i] = vec_one_from_f16(h[i]);
+    return r;
+}
+
+VEC_FN void vec_store_f16(void *p, struct vec a)
+{
+    uint16_t h[VEC_LANES];
+    VEC_EACH(i)
+    h[i] = vec_one_to_f16(a.v[i]);
+    memcpy(p, h, sizeof h);
+}
+
+VEC_FN void vec_load_pairs_bf16(const void *p, struct vec *even, struct vec *odd)
+{
+    uint16_t h[2 * VEC_LANES];
+    memcpy(h, p, sizeof h);
+    VEC_EACH(i)
+    {
+        even->v[i] = vec_bits_float((uint32_t)h[2 * i] << 16);
+        odd->v[i] = vec_bits_float((uint32_t)h[2 * i + 1] << 16);
+    }
+}
+
+VEC_FN void vec_load_pairs_f16(const void *p, struct vec *even, struct vec *odd)
+{
+    uint16_t h[2 * VEC_LANES];
+    memcpy(h, p, sizeof h);
+    VEC_EACH(i)
+    {
+        even->v[i] = vec_one_from_f16(h[2 * i]);
+        odd->v[i] = vec_one_from_f16(h[2 * i + 1]);
+    }
+}
+
+#endif
+
+/* The tree of every horizontal sum: halves are folded, 8, 4, 2, 1. */
+VEC_FN float vec_sum(struct vec a)
+{
+    float x[VEC_LANES];
+    vec_store(x, a);
+    for (int half = VEC_LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            x[i] += x[i + half];
+    return x[0];
+}
+
+VEC_FN float vec_highest(struct vec a)
+{
+    float x[VEC_LANES];
+    vec_store(x, a);
+    for (int half = VEC_LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
+    return x[0];
+}
+
+/* The first n <= 16 of the elements from `index` on, widened; the other lanes are 0. */
+VEC_FN struct vec vec_load_as(const void *base, size_t index, size_t n, enum spw_dtype t)
+{
+    const char *p = (const char *)base + index * spw_dtype_bytes(t);
+    uint32_t tail[VEC_LANES] = {0};
+    if (n < VEC_LANES)
+        p = memcpy(tail, p, n * spw_dtype_bytes(t));
+    if (t == SPW_DTYPE_F32)
+        return vec_load(p);
+    return t == SPW_DTYPE_F16 ? vec_load_f16(p) : vec_load_bf16(p);
+}
+
+VEC_FN void vec_store_full_as(void *p, struct vec a, enum spw_dtype t)
+{
+    if (t == SPW_DTYPE_F32)
+        vec_store(p, a);
+    else if (t == SPW_DTYPE_F16)
+        vec_store_f16(p, a);
+    else
+        vec_store_bf16(p, a);
+}
+
+/* Rounds once, and writes n elements and no more. */
+VEC_FN void vec_store_as(void *base, size_t index, size_t n, enum spw_dtype t, struct vec a)
+{
+    char *p = (char *)base + index * spw_dtype_bytes(t);
+    uint32_t tail[VEC_LANES];
+    if (n >= VEC_LANES) {
+        vec_store_full_as(p, a, t);
+        return;
+    }
+    vec_store_full_as(tail, a, t);
+    memcpy(p, tail, n * spw_dtype_bytes(t));
+}
+
+/* The value that a tensor of type t would hold. */
+VEC_FN struct vec vec_round_as(struct vec a, enum spw_dtype t)
+{
+    return t == SPW_DTYPE_BF16 ? vec_round_bf16(a) : a;
+}
+
+#endif
