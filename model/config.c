@@ -165,6 +165,8 @@ static int read_family(struct source *source)
         name = "gemma3_text";
         expected = "gemma3_text";
         SPW_TRY(spw_keys_string(&source->text, "model_type", &name));
+        if (strcmp(name, expected) != 0)
+            return spw_keys_refuse(&source->text, "model_type", expected);
     }
     for (size_t i = 0; name && i < sizeof families / sizeof families[0]; i++) {
         if (!strcmp(name, families[i].name)) {
@@ -469,8 +471,10 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
     }
     json_decref(config);
     json_decref(generation);
-    if (rc)
+    if (rc) {
         spw_config_free(out);
+        spw_json_tidy(err);
+    }
     return rc;
 }
 

@@ -11,7 +11,8 @@ int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
-        if (json_error_code(&error) == json_error_out_of_memory)
+        /* jansson leaves the text empty when an object or an array could not be allocated */
+        if (json_error_code(&error) == json_error_out_of_memory || !error.text[0])
             return spw_fail(err, -ENOMEM, "%s: out of memory while reading its JSON", file);
         return spw_fail(err, -EINVAL, "%s: line %d, column %d: found %s, expected valid JSON", file,
                         error.line, error.column, error.text);
@@ -46,10 +47,16 @@ const char *spw_json_describe(const json_t *value, char *buffer, size_t bytes)
                  json_is_true(value)    ? "true"
                  : json_is_false(value) ? "false"
                                         : "null");
-    for (char *c = buffer; *c; c++) /* a message stays one line, whatever the file holds */
+    return buffer;
+}
+
+void spw_json_tidy(struct spw_error *err)
+{
+    if (!err)
+        return;
+    for (char *c = err->text; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 127)
             *c = '?';
-    return buffer;
 }
 
 static const json_t *get(const struct spw_keys *keys, const char *key)

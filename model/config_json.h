@@ -23,6 +23,9 @@ int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out
 /* What a value is, for a message: "\"silu\"", "-3", "an array". Returns `buffer`. */
 const char *spw_json_describe(const json_t *value, char *buffer, size_t bytes);
 
+/* Makes a message one line of printable bytes: it may quote a file that holds anything. */
+void spw_json_tidy(struct spw_error *err);
+
 /* Present and not null. */
 bool spw_keys_has(const struct spw_keys *keys, const char *key);
 /* Present, and null. */

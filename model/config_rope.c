@@ -53,7 +53,7 @@ static double yarn_magnitude(double factor, double scale)
 }
 
 static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
-                     double max_positions)
+                     const struct spw_keys *top, double max_positions)
 {
     rope->beta_fast = 32;
     rope->beta_slow = 1;
@@ -71,7 +71,8 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
         rope->attention_factor =
             yarn_magnitude(rope->factor, scale) / yarn_magnitude(rope->factor, scale_all);
     if (rope->theta <= 1) /* its logarithm divides */
-        return spw_keys_refuse(dict, "rope_theta", "more than 1, for yarn");
+        return spw_keys_refuse(spw_keys_has(dict, "rope_theta") ? dict : top, "rope_theta",
+                               "more than 1, for yarn");
     return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
 }
 
@@ -127,7 +128,7 @@ static int read_table(struct spw_rope_config *rope, const struct spw_model_confi
     if (rope->kind == SPW_ROPE_LLAMA3)
         return read_llama3(rope, dict);
     if (rope->kind == SPW_ROPE_YARN)
-        return read_yarn(rope, dict, (double)config->max_positions);
+        return read_yarn(rope, dict, top, (double)config->max_positions);
     return 0;
 }
 

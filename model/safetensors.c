@@ -2,6 +2,8 @@
  * safetensors_header.c. */
 #include "model/safetensors.h"
 
+#include "model/config_json.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -223,6 +225,7 @@ int spw_safetensors_open(struct spw_safetensors **out, const char *folder, struc
     int rc = open_folder(st, folder, err);
     if (rc) {
         spw_safetensors_close(st);
+        spw_json_tidy(err);
         return rc;
     }
     *out = st;

@@ -213,8 +213,10 @@ int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *heade
     if (!rc)
         rc = read_tensors(out, root, data_bytes, file, err);
     json_decref(root);
-    if (rc)
+    if (rc) {
         spw_safetensors_free_table(out);
+        spw_json_tidy(err);
+    }
     return rc;
 }
 
@@ -292,8 +294,10 @@ int spw_safetensors_parse_index(struct spw_shard_index *out, const char *text, s
     if (!rc)
         rc = read_weight_map(out, map, file, err);
     json_decref(root);
-    if (rc)
+    if (rc) {
         spw_safetensors_free_index(out);
+        spw_json_tidy(err);
+    }
     return rc;
 }
 
