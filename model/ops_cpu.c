@@ -77,25 +77,38 @@ const char *spw_isa_name(enum spw_isa isa)
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
+/* Everything but `linear`. */
+#define COMMON_KERNELS(isa)                                                                        \
+    .norm = &spw_norm_kernel_##isa, .rope = &spw_rope_kernel_##isa,                                \
+    .kv_append = &spw_kv_append_kernel_##isa, .attention = &spw_attention_kernel_##isa,            \
+    .attention_splits = &spw_attention_splits_kernel_##isa,                                        \
+    .attention_merge = &spw_attention_merge_kernel_##isa,                                          \
+    .attention_finish = &spw_attention_finish_kernel_##isa, .gated = &spw_gated_kernel_##isa,      \
+    .add = &spw_add_kernel_##isa, .softcap = &spw_softcap_kernel_##isa
+
 static const struct spw_cpu_kernels tables[] = {
     {
         .isa = SPW_ISA_PORTABLE,
+        COMMON_KERNELS(portable),
         .linear = &spw_linear_kernel_portable,
         .linear_workspace = spw_linear_workspace_portable,
     },
 #if defined(__x86_64__)
     {
         .isa = SPW_ISA_AVX2,
+        COMMON_KERNELS(avx2),
         .linear = &spw_linear_kernel_avx2,
         .linear_workspace = spw_linear_workspace_avx2,
     },
     {
         .isa = SPW_ISA_AVX512,
+        COMMON_KERNELS(avx512),
         .linear = &spw_linear_kernel_avx512,
         .linear_workspace = spw_linear_workspace_avx512,
     },
     {
         .isa = SPW_ISA_AVX512BF16,
+        COMMON_KERNELS(avx512bf16),
         .linear = &spw_linear_kernel_avx512bf16,
         .linear_workspace = spw_linear_workspace_avx512bf16,
     },

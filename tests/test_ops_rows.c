@@ -1,0 +1,377 @@
+/* The row operations of every CPU table against f64 references, with canaries behind the outputs,
+ * odd sizes, both task orders, and rows computed alone against rows computed together (memcmp). */
+#include "tests/ops_cpu_each.h"
+
+enum { CANARY = 64, DRAWS = 12 };
+
+static uint64_t rng;
+
+static size_t draw(size_t low, size_t high)
+{
+    return (size_t)check_range(&rng, low, high);
+}
+
+static enum spw_dtype draw_dtype(void)
+{
+    return draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16;
+}
+
+/* n elements and a canary; freed by the caller. */
+static void *buffer(size_t n, enum spw_dtype t, double scale)
+{
+    char *p = malloc(n * spw_dtype_bytes(t) + CANARY);
+    for (size_t i = 0; i < n; i++)
+        each_store(p, i, t, scale * each_uniform(&rng));
+    memset(p + n * spw_dtype_bytes(t), 0xa5, CANARY);
+    return p;
+}
+
+static void *copy_of(const void *p, size_t n, enum spw_dtype t)
+{
+    void *q = malloc(n * spw_dtype_bytes(t) + CANARY);
+    return memcpy(q, p, n * spw_dtype_bytes(t) + CANARY);
+}
+
+static bool canary_lives(const void *p, size_t n, enum spw_dtype t)
+{
+    const unsigned char *c = (const unsigned char *)p + n * spw_dtype_bytes(t);
+    for (int i = 0; i < CANARY; i++)
+        if (c[i] != 0xa5)
+            return false;
+    return true;
+}
+
+/* ---- norm ---- */
+
+/* The f32 chain of a mean and a square root moves a result by a few f32 ulp; in bf16 that can tip
+ * each of the roundings by one. */
+static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row, size_t group)
+{
+    size_t from = row * a->x_stride + group * a->cols, to = row * a->y_stride + group * a->cols;
+    double sum = 0;
+    for (size_t i = 0; i < a->cols; i++)
+        sum += pow(each_load(x, from + i, a->dtype), 2);
+    double inverse = 1 / sqrt(sum / (double)a->cols + (double)a->eps);
+    for (size_t i = 0; i < a->cols; i++) {
+        double n = each_load(x, from + i, a->dtype) * inverse, w = (double)a->weight[i], y;
+        y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * (1 + w);
+        double got = each_load(a->y, to + i, a->dtype);
+        double slack = a->dtype == SPW_DTYPE_F32
+                           ? 1e-6 * fabs(y) + 1e-9
+                           : (fabs(w) + 1) * each_ulp(n, a->dtype) + each_ulp(y, a->dtype);
+        if (!(fabs(got - y) <= slack)) {
+            fprintf(stderr, "norm: got %g, expected %g\n", got, y);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void test_norm(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t rows = draw(1, 9), groups = draw(1, 4), cols = draw(1, 200);
+    size_t stride = groups * cols + draw(0, 5), n = rows * stride;
+    void *x = buffer(n, t, 3), *y = buffer(n, t, 1), *again = copy_of(x, n, t);
+    float *weight = buffer(cols, SPW_DTYPE_F32, 2);
+    struct spw_norm_args a = {.x = x,
+                              .y = y,
+                              .weight = weight,
+                              .rows = rows,
+                              .groups = groups,
+                              .cols = cols,
+                              .x_stride = stride,
+                              .y_stride = stride,
+                              .eps = 1e-5f,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .dtype = t};
+    each_run(table->norm, &a, EACH_FORWARD);
+    CHECK(canary_lives(y, n, t));
+    for (size_t i = 0; i < rows * groups; i++)
+        CHECK(norm_right(&a, x, i / groups, i % groups));
+    /* in place, backwards, row by row: the same bits */
+    for (size_t row = 0; row < rows; row++) {
+        struct spw_norm_args one = a;
+        one.x = one.y = (char *)again + row * stride * spw_dtype_bytes(t);
+        one.rows = 1;
+        each_run(table->norm, &one, EACH_BACKWARD);
+        CHECK(!memcmp(one.y, (char *)y + row * stride * spw_dtype_bytes(t),
+                      groups * cols * spw_dtype_bytes(t)));
+    }
+    free(x), free(y), free(again), free(weight);
+}
+
+/* ---- rope ---- */
+
+static void test_rope(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    uint32_t heads = (uint32_t)draw(1, 4), dim = 2 * (uint32_t)draw(1, 100);
+    uint32_t rotary = 2 * (uint32_t)draw(1, dim / 2);
+    size_t rows = draw(1, 7), stride = (size_t)heads * dim + draw(0, 3), n = rows * stride;
+    float *freq = buffer(rotary / 2, SPW_DTYPE_F32, 1);
+    void *x = buffer(n, t, 2), *before = copy_of(x, n, t), *again = copy_of(x, n, t);
+    struct spw_rope_args a = {.x = x,
+                              .inv_freq = freq,
+                              .rows = rows,
+                              .stride = stride,
+                              .position = draw(0, 200000),
+                              .n_heads = heads,
+                              .head_dim = dim,
+                              .rotary_dim = rotary,
+                              .scaling = 1.2f,
+                              .dtype = t};
+    each_run(table->rope, &a, EACH_BACKWARD);
+    CHECK(canary_lives(x, n, t));
+    bool right = true;
+    for (size_t i = 0; i < n; i++) {
+        size_t row = i / stride, c = i % stride % dim, half = rotary / 2;
+        double got = each_load(x, i, t), old = each_load(before, i, t), want = old, slack = 0;
+        if (i % stride < (size_t)heads * dim && c < rotary) {
+            float angle = (float)(a.position + row) * freq[c % half];
+            double co = each_round_as((double)(cosf(angle) * a.scaling), t);
+            double si = each_round_as((double)(sinf(angle) * a.scaling), t);
+            double other = each_load(before, c < half ? i + half : i - half, t);
+            double p = each_round_as(old * co, t), q = each_round_as(other * si, t);
+            want = each_round_as(c < half ? p - q : p + q, t);
+            /* one f32 ulp of libm's cosine can tip a rounding of f32; bf16 must be exact */
+            slack = t == SPW_DTYPE_F32 ? 0x1p-22 * (fabs(p) + fabs(q)) : 0;
+        }
+        right &= fabs(got - want) <= slack;
+    }
+    CHECK(right);
+    for (size_t row = 0; row < rows; row++) {
+        struct spw_rope_args one = a;
+        one.x = (char *)again + row * stride * spw_dtype_bytes(t);
+        one.rows = 1, one.position += row;
+        each_run(table->rope, &one, EACH_FORWARD);
+    }
+    CHECK(!memcmp(again, x, n * spw_dtype_bytes(t)));
+    free(freq), free(x), free(before), free(again);
+}
+
+/* ---- kv_append ---- */
+
+static void append_cut(const struct spw_cpu_kernels *table, struct spw_kv_append_args a,
+                       void *const *tiles, size_t cut)
+{
+    size_t bytes = a.stride * spw_dtype_bytes(a.dtype), done = 0, rows = a.rows;
+    uint64_t position = a.position;
+    while (done < rows) {
+        struct spw_kv_append_args part = a;
+        part.rows = rows - done < cut ? rows - done : cut;
+        part.k = (const char *)a.k + done * bytes;
+        part.v = (const char *)a.v + done * bytes;
+        part.position = position + done;
+        for (size_t i = 0; i < 4; i++) {
+            size_t from = (size_t)(part.position / 128 - position / 128);
+            part.tiles[i] = from + i < 4 ? tiles[from + i] : NULL;
+        }
+        each_run(table->kv_append, &part, EACH_BACKWARD);
+        done += part.rows;
+    }
+}
+
+static void test_kv_append(const struct spw_cpu_kernels *table)
+{
+    static const enum spw_dtype types[] = {SPW_DTYPE_F32, SPW_DTYPE_F16, SPW_DTYPE_BF16};
+    enum spw_dtype t = draw_dtype(), kv = types[draw(0, 2)];
+    uint32_t heads = (uint32_t)draw(1, 3), dim = 2 * (uint32_t)draw(1, 40);
+    size_t rows = draw(1, 300), stride = (size_t)heads * dim + draw(0, 3);
+    size_t bytes = spw_tile_bytes(heads, dim, kv), wide = spw_dtype_bytes(kv);
+    void *tiles[4], *cut[4];
+    for (int i = 0; i < 4; i++) {
+        tiles[i] = memset(malloc(bytes + CANARY), 0xa5, bytes + CANARY);
+        cut[i] = memset(malloc(bytes + CANARY), 0xa5, bytes + CANARY);
+    }
+    void *k = buffer(rows * stride, t, 4), *v = buffer(rows * stride, t, 4);
+    struct spw_kv_append_args a = {.k = k,
+                                   .v = v,
+                                   .rows = rows,
+                                   .stride = stride,
+                                   .position = 128 * draw(0, 9) + draw(0, 127),
+                                   .n_kv_heads = heads,
+                                   .head_dim = dim,
+                                   .dtype = t,
+                                   .kv_dtype = kv};
+    append_cut(table, a, tiles, rows);
+    append_cut(table, a, cut, draw(1, 5));
+    bool right = true;
+    for (size_t i = 0; i < rows * heads * dim; i++) {
+        uint32_t c = (uint32_t)(i % dim), head = (uint32_t)(i / dim % heads);
+        uint64_t at = a.position % 128 + i / dim / heads;
+        const char *tile = tiles[at / 128];
+        size_t x = i / dim / heads * stride + (size_t)head * dim + c;
+        size_t ki = spw_tile_k_index(dim, kv, (uint32_t)(at % 128), c);
+        size_t vi = spw_tile_v_index(dim, kv, (uint32_t)(at % 128), c);
+        const char *kh = tile + head * spw_tile_head_bytes(dim, kv);
+        const char *vh = kh + heads * spw_tile_head_bytes(dim, kv);
+        right &= each_load(kh, ki, kv) == each_round_as(each_load(k, x, t), kv);
+        right &= each_load(vh, vi, kv) == each_round_as(each_load(v, x, t), kv);
+        /* the last row's odd partner is an exact zero */
+        if (kv != SPW_DTYPE_F32 && at % 2 == 0 && i / dim / heads == rows - 1)
+            right &= each_load(vh, vi + 1, kv) == 0;
+    }
+    CHECK(right);
+    size_t touched = 0;
+    for (int i = 0; i < 4; i++) {
+        CHECK(canary_lives(tiles[i], bytes / wide, kv));
+        CHECK(!memcmp(tiles[i], cut[i], bytes));
+        for (size_t j = 0; j < bytes; j += wide) {
+            static const char untouched[4] = {(char)0xa5, (char)0xa5, (char)0xa5, (char)0xa5};
+            touched += memcmp((char *)tiles[i] + j, untouched, wide) != 0;
+        }
+        free(tiles[i]), free(cut[i]);
+    }
+    /* nothing else was written, but for the zeroed partners */
+    size_t partners = kv != SPW_DTYPE_F32 && (a.position + rows) % 2 ? (size_t)heads * dim : 0;
+    CHECK(touched <= 2 * rows * heads * dim + partners);
+    free(k), free(v);
+}
+
+/* ---- attention_finish ---- */
+
+static void test_finish(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    uint32_t heads = (uint32_t)draw(1, 5), dim = 2 * (uint32_t)draw(1, 70);
+    size_t rows = draw(1, 20), n = rows * heads * dim;
+    float *state = buffer(rows * heads * (dim + 2), SPW_DTYPE_F32, 9);
+    void *y = buffer(n, t, 1);
+    for (size_t i = 0; i < rows * heads; i++)
+        state[i * (dim + 2) + dim + 1] = 1 + (float)draw(0, 1000);
+    struct spw_attention_finish_args a = {
+        .state = state, .y = y, .rows = rows, .n_heads = heads, .head_dim = dim, .dtype = t};
+    each_run(table->attention_finish, &a, EACH_BACKWARD);
+    bool right = canary_lives(y, n, t);
+    for (size_t i = 0; i < n; i++) {
+        const float *s = state + i / dim * (dim + 2);
+        right &= each_load(y, i, t) == each_round_as((double)(s[i % dim] / s[dim + 1]), t);
+    }
+    CHECK(right);
+    free(state), free(y);
+}
+
+/* ---- gated ---- */
+
+static double activation(double x, enum spw_activation act)
+{
+    if (act == SPW_ACT_SILU)
+        return x / (1 + exp(-x));
+    if (act == SPW_ACT_GELU_ERF)
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+static void test_gated(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    enum spw_activation act = (enum spw_activation)draw(0, 2);
+    size_t rows = draw(1, 20), cols = draw(0, 9) ? draw(1, 300) : draw(8000, 9000), n = rows * cols;
+    void *x = buffer(2 * n, t, 8), *y = buffer(n, t, 1);
+    struct spw_gated_args a = {.x = x, .y = y, .rows = rows, .cols = cols, .act = act, .dtype = t};
+    each_run(table->gated, &a, EACH_BACKWARD);
+    bool right = canary_lives(y, n, t);
+    for (size_t i = 0; i < n; i++) {
+        size_t row = i / cols, c = i % cols;
+        double g = each_load(x, row * 2 * cols + c, t),
+               u = each_load(x, row * 2 * cols + cols + c, t);
+        double f = activation(g, act), want = each_round_as(f, t) * u;
+        /* 1 + tanh(..) and 1 + erf(..) cancel for negative g, here as in PyTorch: their f32 error
+         * counts relative to |g|; where bf16's rounding tips, it is one step of f. */
+        double small = 4e-7 * (act == SPW_ACT_SILU ? fabs(f) : fabs(g));
+        double slack = t == SPW_DTYPE_F32
+                           ? fabs(u) * (small + each_ulp(f, t))
+                           : fabs(u) * (small + each_ulp(f, t)) + each_ulp(want, t) / 2;
+        double got = each_load(y, i, t);
+        if (!(fabs(got - want) <= slack + 1e-40)) {
+            fprintf(stderr, "gated: act %d g %g u %g: got %g, expected %g\n", (int)act, g, u, got,
+                    want);
+            right = false;
+        }
+    }
+    CHECK(right);
+    void *alone = buffer(cols, t, 1);
+    struct spw_gated_args one = a;
+    one.x = (char *)x + (rows - 1) * 2 * cols * spw_dtype_bytes(t);
+    one.y = alone, one.rows = 1;
+    each_run(table->gated, &one, EACH_FORWARD);
+    CHECK(!memcmp(alone, (char *)y + (rows - 1) * cols * spw_dtype_bytes(t),
+                  cols * spw_dtype_bytes(t)));
+    free(x), free(y), free(alone);
+}
+
+/* ---- add, softcap ---- */
+
+static void test_add(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t n = draw(1, 20000);
+    void *h = buffer(n, t, 8), *x = buffer(n, t, 1), *before = copy_of(h, n, t);
+    struct spw_add_args a = {.h = h, .x = x, .n = n, .dtype = t};
+    each_run(table->add, &a, EACH_BACKWARD);
+    bool right = canary_lives(h, n, t);
+    for (size_t i = 0; i < n; i++) /* the f64 sum of two f32 or bf16 of these sizes is exact */
+        right &=
+            each_load(h, i, t) == each_round_as(each_load(before, i, t) + each_load(x, i, t), t);
+    CHECK(right);
+    free(h), free(x), free(before);
+}
+
+/* The worst error of cap * tanh(x / cap), in f32 ulp: division and product add 1/2 each, and the
+ * division's error passes through tanh at no more than its own relative size. */
+static void test_softcap(const struct spw_cpu_kernels *table)
+{
+    size_t n = draw(1, 20000);
+    double reach = pow(10, 3 * each_uniform(&rng));
+    float *x = buffer(n, SPW_DTYPE_F32, 30 * reach), *before = copy_of(x, n, SPW_DTYPE_F32);
+    struct spw_softcap_args a = {.x = x, .n = n, .cap = 30};
+    each_run(table->softcap, &a, EACH_BACKWARD);
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        double want = 30 * tanh((double)before[i] / 30);
+        double off = fabs((double)x[i] - want) / each_ulp(want, SPW_DTYPE_F32);
+        worst = off > worst ? off : worst;
+    }
+    CHECK_MSG(worst <= 4, "%g ulp, reach %g", worst, reach);
+    CHECK(canary_lives(x, n, SPW_DTYPE_F32));
+    free(x), free(before);
+}
+
+/* exp through silu: x / (1 + e^-x) at the ends of the range, and NaN stays NaN. */
+static void test_extremes(const struct spw_cpu_kernels *table)
+{
+    float x[2][8] = {{-200, -104, -89, -88, 88, 200, INFINITY, NAN}, {1, 1, 1, 1, 1, 1, 1, 1}};
+    float y[8];
+    struct spw_gated_args a = {
+        .x = x, .y = y, .rows = 1, .cols = 8, .act = SPW_ACT_SILU, .dtype = SPW_DTYPE_F32};
+    each_run(table->gated, &a, EACH_FORWARD);
+    CHECK(y[0] == 0 && y[1] == 0);
+    CHECK(fabs((double)y[3] / (-88 * exp(-88)) - 1) < 1e-6);
+    CHECK(y[4] == 88 && y[5] == 200 && y[6] == INFINITY && isnan(y[7]));
+    uint16_t h[4], nan_and[4] = {0x7fc1, 0x7f80, 0x0001, 0x3f80}, zero[4] = {0};
+    memcpy(h, nan_and, sizeof h);
+    struct spw_add_args add = {.h = h, .x = zero, .n = 4, .dtype = SPW_DTYPE_BF16};
+    each_run(table->add, &add, EACH_FORWARD);
+    CHECK((h[0] & 0x7fff) > 0x7f80 && !memcmp(h + 1, nan_and + 1, 6));
+}
+
+int main(void)
+{
+    rng = check_seed();
+    EACH_TABLE(table)
+    {
+        fprintf(stderr, "%s\n", spw_isa_name(table->isa));
+        for (int i = 0; i < DRAWS; i++) {
+            test_norm(table);
+            test_rope(table);
+            test_kv_append(table);
+            test_finish(table);
+            test_gated(table);
+            test_add(table);
+            test_softcap(table);
+        }
+        test_extremes(table);
+    }
+    return check_done();
+}
