@@ -41,7 +41,7 @@ struct spw_device_ops {
     int (*open)(struct spw_device **out, const struct spw_device_options *o, struct spw_error *err);
     void (*close)(struct spw_device *d); /* streams and memory must have been given back */
 
-    /* 4096-byte aligned. Not in the token loop. */
+    /* 4096-byte aligned, counted in whole pages; 0 bytes give NULL. Not in the token loop. */
     int (*alloc)(struct spw_device *d, uint64_t bytes, void **out);
     void (*free)(struct spw_device *d, void *p, uint64_t bytes);
     int (*alloc_host)(struct spw_device *d, uint64_t bytes, void **out); /* pinned */

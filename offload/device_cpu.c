@@ -329,8 +329,10 @@ static int cpu_stream_wait(struct spw_device *d, spw_stream s, spw_event e)
 {
     if (atomic_load(&d->failed))
         return -EIO;
-    if (!e->stream || spw_counter_get(&e->stream->done) >= e->ticket)
+    if (!e->stream)
         return 0;
+    /* Queued even when done already: command numbers, and with them the delays, must not depend on
+     * who was faster. */
     struct command *c = command_next(s, COMMAND_WAIT);
     c->wait.stream = e->stream;
     c->wait.ticket = e->ticket;
