@@ -1,0 +1,61 @@
+/* What will lie where, decided before any memory is taken: a pure function of the model's sizes,
+ * the options and the two budgets. The executor only carries it out.
+ *
+ * -ENOMEM when a budget is too small; plan.info.smallest_*_bytes then say what would do. */
+#ifndef SPW_RUNTIME_PLAN_H
+#define SPW_RUNTIME_PLAN_H
+
+#include "model/weights.h"
+#include "offload/waterline.h"
+#include "runtime/spillway.h"
+
+struct spw_plan_input {
+    const struct spw_weights *weights;
+    enum spw_dtype compute, kv;
+    uint64_t context;
+    uint32_t sessions;
+    uint32_t prefill_chunk;  /* 0: choose */
+    uint32_t prefetch_slots; /* 0: choose */
+    uint64_t device_bytes, host_bytes;
+    uint64_t workspace_bytes; /* of linear, all workers */
+};
+
+/*   device arena                              host arena
+ *   | small | workspace | hidden | x | y |    | KV frames | hidden | staging | logits rows |
+ *   | qkv, attention, state  or  gate_up,     | session logits | converted weights |
+ *     gated | partials | rows | logits |
+ *   | resident units | unit slots |
+ *   | KV slots | KV frames |
+ * Byte offsets, each a multiple of 4096. */
+struct spw_plan_device {
+    uint64_t small, workspace, hidden, x, y, qkv, attention, state, gate_up, gated, partials;
+    uint64_t rows, logits, units, unit_slots, kv_slots, kv_frames, end;
+};
+
+struct spw_plan_host {
+    uint64_t kv_frames, hidden, staging, logits, session_logits, converted, end;
+};
+
+struct spw_plan {
+    struct spw_plan_info info;
+    struct spw_residency residency;
+    uint32_t n_full, n_sliding; /* layers */
+    uint32_t chunk;             /* most rows that pass a layer together */
+    uint64_t pass_rows;         /* most rows of one pass through all layers */
+    bool hidden_on_host;        /* hidden states of a pass with several chunks lie on the host */
+    uint32_t logits_rows;       /* rows of the head's product */
+    uint32_t partial_rows;      /* rows up to which attention splits run side by side */
+    uint32_t max_tiles;         /* of one layer of one sequence */
+    uint64_t tile_bytes, hidden_row_bytes, slot_unit_bytes;
+    uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
+    struct spw_plan_device device;
+    struct spw_plan_host host;
+};
+
+int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
+/* Fills in info->smallest_*_bytes: each for the other budget as given. */
+void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
+/* Resident units are spread evenly, so that streamed ones cross the link beside computation. */
+bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+
+#endif

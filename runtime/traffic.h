@@ -1,0 +1,32 @@
+/* The byte account: how much one pass moves over each link, from positions and the plan alone. The
+ * counters of the device must agree with it as integers. */
+#ifndef SPW_RUNTIME_TRAFFIC_H
+#define SPW_RUNTIME_TRAFFIC_H
+
+#include "runtime/cut.h"
+#include "runtime/plan.h"
+
+struct spw_traffic {
+    uint64_t bytes[SPW_MOVED_COUNT];
+};
+
+/* Tiles [first, end) of a layer of this kind that lie below the device when new tokens from `from`
+ * on pass it in one chunk. */
+void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
+                       uint64_t from, uint32_t *first, uint32_t *end);
+/* Adds what a pass reads and writes wherever tiles lie: embeddings, hidden states, streamed weights
+ * and KV, and `heads` rows of logits. passages[i] belongs to span i of the cut. */
+void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                      const struct spw_cut *cut, const struct spw_passage *passages,
+                      uint64_t heads);
+/* Adds what one session's waterlines move in a pass, if no other session shares its tiles and tiles
+ * below `written` have been written down before. */
+void spw_traffic_waterlines(struct spw_traffic *t, const struct spw_plan *p,
+                            const struct spw_cut *cut, const struct spw_passage *passage,
+                            uint32_t written);
+/* What opening the engine moves. */
+uint64_t spw_traffic_open(const struct spw_plan *p, const struct spw_weights *w);
+/* Fills in plan.info: one session that takes `context` tokens from nothing, then its last again. */
+int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w);
+
+#endif
