@@ -1,0 +1,272 @@
+/* Generation: any number of requests through the engine's sessions.
+ *
+ * The first requests take a slot each and their prompts are computed in one step, so that each
+ * layer's weights cross the link once for all of them. Every further step gives each live slot one
+ * token. A request that ends leaves its slot to the next one waiting, whose prompt joins the step
+ * that the others decode in. A token depends on its own request alone: logits do not depend on the
+ * partners in a step, and the draws of a request are numbered by its own positions.
+ *
+ *   waiting requests -> slot: session + tokens -> spw_sync(all slots) -> sampler -> token
+ *                                                   token -> detokenizer -> stop strings -> on_text
+ *
+ * All memory of a slot is taken when its request starts; the token loop takes none here. */
+#include "runtime/spillway.h"
+#include "runtime/stop.h"
+
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+struct slot {
+    const struct spw_request *request; /* borrowed; NULL: the slot is free */
+    struct spw_result *result;         /* borrowed */
+    struct spw_session *session;       /* owned, as what follows */
+    int32_t *tokens;                   /* [n_prompt + max_new_tokens] */
+    size_t n_tokens;
+    struct spw_detokenizer *text; /* NULL: nobody wants text */
+    struct spw_stop *stop;
+    XXH3_state_t *hash;
+};
+
+struct generation {
+    struct spw_engine *engine;
+    const struct spw_tokenizer *tokenizer;
+    const struct spw_request *requests;
+    struct spw_result *results;
+    size_t n_requests, n_started;
+    struct slot *slots;     /* owned */
+    struct spw_span *spans; /* owned, [n_slots]: the step's */
+    struct slot **stepping; /* owned, [n_slots]: whose span it is */
+    size_t n_slots;
+    struct spw_sampler *sampler; /* owned */
+    size_t logits_bytes;
+};
+
+static bool has_text(const struct spw_request *r)
+{
+    return r->on_text || r->n_stop > 0;
+}
+
+static int check_request(const struct generation *g, size_t i, struct spw_error *err)
+{
+    const struct spw_request *r = &g->requests[i];
+    if (r->n_prompt == 0)
+        return spw_fail(err, -EINVAL, "request %zu: found an empty prompt, expected tokens", i + 1);
+    uint32_t vocab = spw_engine_config(g->engine)->vocab;
+    for (size_t k = 0; k < r->n_prompt; k++)
+        if (r->prompt[k] < 0 || (uint32_t)r->prompt[k] >= vocab)
+            return spw_fail(err, -EINVAL,
+                            "request %zu: token %zu of the prompt: found id %d, expected 0 to %u",
+                            i + 1, k + 1, (int)r->prompt[k], vocab - 1);
+    /* The last token is only picked, never computed on. */
+    uint64_t needed, context = spw_engine_plan(g->engine)->context;
+    size_t n_computed = r->max_new_tokens > 0 ? r->max_new_tokens - 1 : 0;
+    if (!spw_add_u64(r->n_prompt, n_computed, &needed) || needed > context)
+        return spw_fail(err, -E2BIG,
+                        "request %zu: found %zu prompt tokens and %zu to generate, expected a sum "
+                        "within the context of %llu tokens",
+                        i + 1, r->n_prompt, r->max_new_tokens, (unsigned long long)context);
+    if (has_text(r) && !g->tokenizer)
+        return spw_fail(err, -EINVAL, "request %zu: text and stop strings need a tokenizer", i + 1);
+    return spw_sampling_check(&r->sampling, err);
+}
+
+/* ---- one slot ---- */
+
+static void slot_free(struct slot *s)
+{
+    spw_session_close(s->session);
+    spw_detokenizer_free(s->text);
+    spw_stop_close(s->stop);
+    XXH3_freeState(s->hash);
+    spw_free(s->tokens);
+    memset(s, 0, sizeof *s);
+}
+
+/* The detokenizer reads the prompt too: whether a token begins with a space, and which character
+ * its bytes complete, is known only from what stands before it. */
+static int start_text(const struct generation *g, struct slot *s, struct spw_error *err)
+{
+    const struct spw_request *r = s->request;
+    SPW_TRY(spw_detokenizer_init(&s->text, g->tokenizer, true));
+    for (size_t i = 0; i < r->n_prompt; i++) {
+        const char *text;
+        size_t bytes;
+        SPW_TRY(spw_detokenizer_push(s->text, r->prompt[i], &text, &bytes));
+    }
+    return spw_stop_open(&s->stop, r->stop, r->n_stop, err);
+}
+
+static int slot_start(struct generation *g, struct slot *s, size_t i, struct spw_error *err)
+{
+    const struct spw_request *r = &g->requests[i];
+    s->request = r;
+    s->result = &g->results[i];
+    size_t n_new = r->max_new_tokens;
+    s->tokens = spw_alloc_zero(r->n_prompt + n_new, sizeof *s->tokens);
+    s->result->tokens = spw_alloc_zero(n_new, sizeof *s->tokens);
+    s->hash = spw_alloc_fails() ? NULL : XXH3_createState();
+    if (!s->tokens || !s->result->tokens || !s->hash)
+        return spw_fail(err, -ENOMEM, "request %zu: no memory for %zu tokens", i + 1,
+                        r->n_prompt + n_new);
+    XXH3_64bits_reset(s->hash);
+    memcpy(s->tokens, r->prompt, r->n_prompt * sizeof *s->tokens);
+    s->n_tokens = r->n_prompt;
+    if (has_text(r))
+        SPW_TRY(start_text(g, s, err));
+    return spw_session_open(&s->session, g->engine, err);
+}
+
+static int emit_text(void *context, const char *text, size_t bytes)
+{
+    const struct spw_request *r = context;
+    return r->on_text ? r->on_text(r->context, text, bytes) : 0;
+}
+
+static int push_text(struct slot *s, const char *text, size_t bytes)
+{
+    return spw_stop_push(s->stop, text, bytes, emit_text, (void *)(uintptr_t)s->request);
+}
+
+/* The request is over: flushes its text, unless a stop string has ended it. */
+static int slot_end(struct slot *s)
+{
+    if (s->text && !spw_stop_found(s->stop)) {
+        const char *text;
+        size_t bytes;
+        SPW_TRY(spw_detokenizer_finish(s->text, &text, &bytes));
+        SPW_TRY(push_text(s, text, bytes));
+        /* What was held back may complete a stop string even now. */
+        if (spw_stop_found(s->stop))
+            s->result->finish = SPW_FINISH_STOP;
+        SPW_TRY(spw_stop_finish(s->stop, emit_text, (void *)(uintptr_t)s->request));
+    }
+    s->result->logits_hash = XXH3_64bits_digest(s->hash);
+    spw_session_waterlines(s->session, &s->result->waterlines);
+    slot_free(s);
+    return 0;
+}
+
+static bool is_eos(const struct spw_model_config *config, int32_t token)
+{
+    for (uint32_t i = 0; i < config->n_eos; i++)
+        if (config->eos[i] == token)
+            return true;
+    return false;
+}
+
+/* Picks the slot's next token from the step's logits; the slot is free again when that was its
+ * last. The text of an eos token is not part of the answer. */
+static int slot_step(struct generation *g, struct slot *s)
+{
+    const struct spw_request *r = s->request;
+    struct spw_result *result = s->result;
+    if (r->max_new_tokens == 0)
+        return slot_end(s);
+    const float *logits = spw_session_logits(s->session); /* [vocab] */
+    XXH3_64bits_update(s->hash, logits, g->logits_bytes);
+    int32_t token = spw_sampler_pick(g->sampler, &r->sampling, logits, s->tokens, s->n_tokens, 0);
+    s->tokens[s->n_tokens++] = token;
+    result->tokens[result->n_tokens++] = token;
+    if (r->on_token)
+        SPW_TRY(r->on_token(r->context, token, logits));
+    if (!r->ignore_eos && is_eos(spw_engine_config(g->engine), token)) {
+        result->finish = SPW_FINISH_EOS;
+        return slot_end(s);
+    }
+    if (s->text) {
+        const char *text;
+        size_t bytes;
+        SPW_TRY(spw_detokenizer_push(s->text, token, &text, &bytes));
+        SPW_TRY(push_text(s, text, bytes));
+        if (spw_stop_found(s->stop)) {
+            result->finish = SPW_FINISH_STOP;
+            return slot_end(s);
+        }
+    }
+    return result->n_tokens == r->max_new_tokens ? slot_end(s) : 0;
+}
+
+/* ---- all of them ---- */
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* One step of every live slot, after waiting requests have taken the free ones. A step that
+ * computes a prompt counts as prefill. Returns 1 while there is more to do. */
+static int step(struct generation *g, struct spw_generate_times *times, struct spw_error *err)
+{
+    bool prefill = false;
+    size_t n = 0;
+    for (size_t i = 0; i < g->n_slots; i++) {
+        struct slot *s = &g->slots[i];
+        if (!s->request) {
+            if (g->n_started == g->n_requests)
+                continue;
+            SPW_TRY(slot_start(g, s, g->n_started++, err));
+            prefill = true;
+        }
+        g->stepping[n] = s;
+        g->spans[n++] =
+            (struct spw_span){.session = s->session, .tokens = s->tokens, .n_tokens = s->n_tokens};
+    }
+    if (n == 0)
+        return 0;
+    double start = now_seconds();
+    SPW_TRY(spw_sync(g->engine, g->spans, n, NULL, NULL, err));
+    *(prefill ? &times->prefill_seconds : &times->decode_seconds) += now_seconds() - start;
+    for (size_t i = 0; i < n; i++)
+        SPW_TRY(slot_step(g, g->stepping[i]));
+    return 1;
+}
+
+int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
+                 const struct spw_request *requests, size_t n_requests, struct spw_result *results,
+                 struct spw_generate_times *times, struct spw_error *err)
+{
+    const struct spw_model_config *config = spw_engine_config(e);
+    struct generation g = {
+        .engine = e,
+        .tokenizer = tokenizer,
+        .requests = requests,
+        .results = results,
+        .n_requests = n_requests,
+        .n_slots = (size_t)spw_min_u64(n_requests, spw_engine_plan(e)->sessions),
+        .logits_bytes = config->vocab * sizeof(float),
+    };
+    struct spw_generate_times unused;
+    times = times ? times : &unused;
+    *times = (struct spw_generate_times){0};
+    memset(results, 0, n_requests * sizeof *results);
+    for (size_t i = 0; i < n_requests; i++)
+        SPW_TRY(check_request(&g, i, err));
+
+    int rc = spw_sampler_open(&g.sampler, config->vocab, err);
+    g.slots = spw_alloc_zero(g.n_slots, sizeof *g.slots);
+    g.spans = spw_alloc_zero(g.n_slots, sizeof *g.spans);
+    g.stepping = spw_alloc_zero(g.n_slots, sizeof(struct slot *));
+    if (rc == 0 && (!g.slots || !g.spans || !g.stepping))
+        rc = spw_fail(err, -ENOMEM, "no memory for %zu sessions", g.n_slots);
+    if (rc == 0)
+        while ((rc = step(&g, times, err)) > 0)
+            ;
+    for (size_t i = 0; g.slots && i < g.n_slots; i++)
+        slot_free(&g.slots[i]);
+    spw_free(g.stepping);
+    spw_free(g.spans);
+    spw_free(g.slots);
+    spw_sampler_close(g.sampler);
+    return rc < 0 ? spw_fail(err, rc, "generation: %s", strerror(-rc)) : 0;
+}
+
+void spw_result_free(struct spw_result *r)
+{
+    if (!r)
+        return;
+    spw_free(r->tokens);
+    *r = (struct spw_result){0};
+}
