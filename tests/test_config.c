@@ -111,7 +111,7 @@ static void test_defaults(void)
     CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 6 && c.hidden == 64);
     CHECK(c.intermediate == 96 && c.n_heads == 8 && c.n_kv_heads == 8 && c.head_dim == 8);
     CHECK(c.vocab == 100 && c.max_positions == 512 && c.rms_eps == 1e-6f);
-    CHECK(c.norm == SPW_NORM_LLAMA && c.act == SPW_ACTIVATION_SILU);
+    CHECK(c.norm == SPW_NORM_LLAMA && c.act == SPW_ACT_SILU);
     CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm && !c.sandwich);
     CHECK(!c.tied_embeddings && c.embedding_scale == 1 && c.logit_softcap == 0);
     CHECK(c.attention_softcap == 0 && c.attention_scale == (float)(1 / sqrt(8)));
@@ -140,7 +140,7 @@ static void test_gemma3(void)
 {
     struct spw_model_config c = accept(gemma3, "{\"query_pre_attn_scalar\": 144}", NULL);
     CHECK(c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.vocab == 262208);
-    CHECK(c.norm == SPW_NORM_GEMMA && c.act == SPW_ACTIVATION_GELU_TANH && c.sandwich && c.qk_norm);
+    CHECK(c.norm == SPW_NORM_GEMMA && c.act == SPW_ACT_GELU_TANH && c.sandwich && c.qk_norm);
     CHECK(c.tied_embeddings && c.embedding_scale == 8 && c.attention_scale == (float)(1.0 / 12));
     CHECK(kinds_are(&c, "SSSSSF") && c.window == 16 && c.logit_softcap == 0);
     CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);

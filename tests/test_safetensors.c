@@ -1,0 +1,356 @@
+/* Safetensors folders: right ones are read back byte for byte, and every way a file can be broken
+ * gets its own message. Files are written into a fresh temporary folder. */
+#include "model/safetensors.h"
+#include "tests/check.h"
+
+#include <jansson.h>
+#include <string.h>
+
+static char folder[] = "/tmp/spw_safetensors_XXXXXX";
+
+static int64_t json_outstanding; /* jansson's blocks */
+
+static void *json_alloc(size_t bytes)
+{
+    void *p = malloc(bytes);
+    json_outstanding += p != NULL;
+    return p;
+}
+
+static void json_free(void *p)
+{
+    json_outstanding -= p != NULL;
+    free(p);
+}
+
+static void path_of(const char *name, char path[128])
+{
+    snprintf(path, 128, "%s/%s", folder, name);
+}
+
+static void write_bytes(const char *name, const void *bytes, size_t n)
+{
+    char path[128];
+    path_of(name, path);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, n, file) != n || fclose(file))
+        abort();
+}
+
+static void remove_file(const char *name)
+{
+    char path[128];
+    path_of(name, path);
+    unlink(path);
+}
+
+/* length | header | data_bytes of 0, 1, 2, ... */
+static void write_file(const char *name, const char *header, size_t data_bytes)
+{
+    size_t n = strlen(header);
+    uint8_t *bytes = calloc(8 + n + data_bytes, 1);
+    for (unsigned i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    memcpy(bytes + 8, header, n);
+    for (size_t i = 0; i < data_bytes; i++)
+        bytes[8 + n + i] = (uint8_t)i;
+    write_bytes(name, bytes, 8 + n + data_bytes);
+    free(bytes);
+}
+
+static void refuse_folder(int code, const char *message)
+{
+    struct spw_error err = {0};
+    struct spw_safetensors *st = NULL;
+    int rc = spw_safetensors_open(&st, folder, &err);
+    CHECK_MSG(rc == code, "'%s' gave %d", message, rc);
+    CHECK_MSG(strstr(err.text, message) && !strchr(err.text, '\n'), "found '%s', expected '%s'",
+              err.text, message);
+    CHECK(!st);
+    spw_safetensors_close(st);
+}
+
+/* One header with 16 bytes of data behind it. */
+static void refuse_header(const char *header, const char *message)
+{
+    struct spw_error err = {0};
+    struct spw_tensor_table table;
+    int rc = spw_safetensors_parse_header(&table, header, strlen(header), 16, "f", &err);
+    CHECK_MSG(rc == -EINVAL, "%s gave %d", header, rc);
+    CHECK_MSG(!strncmp(err.text, "f: ", 3) && strstr(err.text, message) && !strchr(err.text, '\n'),
+              "found '%s', expected '%s'", err.text, message);
+    CHECK(!table.tensors && !table.names && !table.n);
+    CHECK(spw_safetensors_parse_header(&table, header, strlen(header), 16, "f", NULL) == -EINVAL);
+}
+
+static void test_one_file(void)
+{
+    write_file("model.safetensors",
+               "{\"__metadata__\": {\"format\": \"pt\"},"
+               "\"b\": {\"dtype\": \"BF16\", \"shape\": [2, 3], \"data_offsets\": [8, 20]},"
+               "\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]},"
+               "\"scalar\": {\"dtype\": \"F16\", \"shape\": [], \"data_offsets\": [20, 22]},"
+               "\"none\": {\"dtype\": \"F32\", \"shape\": [0, 5], \"data_offsets\": [22, 22]},"
+               "\"ids\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [24, 32]}}",
+               40); /* a hole before ids and bytes behind it: nobody's, and no harm */
+    struct spw_error err = {0};
+    struct spw_safetensors *st;
+    CHECK(!spw_safetensors_open(&st, folder, &err));
+    CHECK(spw_safetensors_count(st) == 5 && spw_safetensors_total_bytes(st) == 30);
+    const struct spw_tensor *b = spw_safetensors_find(st, "b");
+    CHECK(b && b->dtype == SPW_DTYPE_BF16 && b->n_dims == 2 && b->shape[0] == 2 &&
+          b->shape[1] == 3);
+    CHECK(b && b->bytes == 12 && b->offset == 8 && strstr(b->file, "/model.safetensors"));
+    for (size_t i = 0; b && i < 12; i++)
+        CHECK(((const uint8_t *)b->data)[i] == 8 + i);
+    const struct spw_tensor *scalar = spw_safetensors_find(st, "scalar");
+    CHECK(scalar && scalar->n_dims == 0 && scalar->bytes == 2 && scalar->dtype == SPW_DTYPE_F16);
+    const struct spw_tensor *ids = spw_safetensors_find(st, "ids");
+    CHECK(ids && ids->dtype == SPW_DTYPE_AUTO && !strcmp(ids->dtype_name, "I64"));
+    CHECK(ids && *(const uint8_t *)ids->data == 24);
+    const struct spw_tensor *none = spw_safetensors_find(st, "none");
+    CHECK(none && none->bytes == 0);
+    CHECK(!spw_safetensors_find(st, "c") && !spw_safetensors_find(st, "__metadata__"));
+    CHECK(!strcmp(spw_safetensors_at(st, 0)->name, "a") && !spw_safetensors_at(st, 5));
+    spw_safetensors_release(st, none);
+    spw_safetensors_release(st, b);
+    CHECK(b && *(const uint8_t *)b->data == 8); /* released is not lost */
+    spw_safetensors_close(st);
+    spw_safetensors_close(NULL);
+    write_file("model.safetensors", "{}", 0);
+    CHECK(!spw_safetensors_open(&st, folder, &err));
+    CHECK(!spw_safetensors_count(st) && !spw_safetensors_find(st, "a"));
+    spw_safetensors_close(st);
+    remove_file("model.safetensors");
+}
+
+#define ONE(dtype, shape, offsets)                                                                 \
+    "{\"t\": {\"dtype\": " dtype ", \"shape\": " shape ", \"data_offsets\": " offsets "}}"
+
+static void test_bad_headers(void)
+{
+    refuse_header("", "expected valid JSON");
+    refuse_header("{\"t\": ", "expected valid JSON");
+    refuse_header("[1]", "found a list of 1, expected a JSON object");
+    refuse_header("{\"t\": 1}", "tensor t: found 1, expected an object");
+    refuse_header("{\"t\": {}, \"t\": {}}", "duplicate object key");
+    refuse_header("{\"__metadata__\": []}", "__metadata__: found a list of 0, expected an object");
+    refuse_header(ONE("null", "[4]", "[0, 16]"), "tensor t: dtype: found null, expected a safe");
+    refuse_header(ONE("\"F31\"", "[4]", "[0, 16]"), "tensor t: dtype: found \"F31\"");
+    refuse_header(ONE("32", "[4]", "[0, 16]"), "tensor t: dtype: found 32, expected a string");
+    refuse_header(ONE("\"F32\"", "4", "[0, 16]"), "tensor t: shape: found 4, expected a list");
+    refuse_header(ONE("\"F32\"", "[4.0]", "[0, 16]"), "tensor t: shape: found a list of 1");
+    refuse_header(ONE("\"F32\"", "[-4]", "[0, 16]"), "sizes that are integers");
+    refuse_header(ONE("\"F32\"", "[1,1,1,1,1,1,1,1,4]", "[0, 16]"), "a list of at most 8 sizes");
+    refuse_header(ONE("\"F32\"", "[4294967296, 4294967296]", "[0, 16]"),
+                  "fewer than 2^64 elements");
+    refuse_header(ONE("\"F32\"", "[4611686018427387908]", "[0, 16]"),
+                  "found 16 bytes, expected 46");
+    refuse_header(ONE("\"F32\"", "[3]", "[0, 16]"),
+                  "found 16 bytes, expected 3 elements of 32 bits");
+    refuse_header(ONE("\"F4\"", "[3]", "[0, 1]"), "found 1 bytes, expected 3 elements of 4 bits");
+    refuse_header(ONE("\"F32\"", "[4]", "[0]"), "data_offsets: found a list of 1, expected two");
+    refuse_header(ONE("\"F32\"", "[4]", "16"), "data_offsets: found 16, expected two integers");
+    refuse_header(ONE("\"F32\"", "[4]", "[16, 0]"), "expected two integers, begin and end");
+    refuse_header(ONE("\"F32\"", "[4]", "[-16, 0]"), "expected two integers, begin and end");
+    refuse_header(ONE("\"F32\"", "[4]", "[0.0, 16.0]"), "expected two integers, begin and end");
+    refuse_header(ONE("\"F32\"", "[4]", "[8, 24]"), "found an end at 24, expected at most 16");
+    refuse_header(ONE("\"F32\"", "[4]", "[9223372036854775791, 9223372036854775807]"),
+                  "found an end at 9223372036854775807");
+    refuse_header("{\"a\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]},"
+                  "\"b\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [4, 12]}}",
+                  "tensor b: data_offsets: found a begin at 4, expected at least 8, the end of "
+                  "tensor a");
+    refuse_header("{\"a\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]},"
+                  "\"b\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]}}",
+                  "expected at least 8, the end of tensor");
+    refuse_header("{\"two\\nlines\": 1}", "tensor two?lines: found 1");
+}
+
+static void test_bad_files(void)
+{
+    refuse_folder(-ENOENT, "found neither model.safetensors nor model.safetensors.index.json");
+    struct spw_error err = {0};
+    struct spw_safetensors *st;
+    CHECK(spw_safetensors_open(&st, "/nonexistent", &err) == -ENOENT && !st);
+    write_bytes("model.safetensors", "", 0);
+    refuse_folder(-EINVAL, "model.safetensors: found 0 bytes, expected a file of at least 8");
+    write_bytes("model.safetensors", "1234567", 7);
+    refuse_folder(-EINVAL, "found 7 bytes");
+    write_bytes("model.safetensors", "\3\0\0\0\0\0\0\0{}", 10); /* the file is cut short */
+    refuse_folder(-EINVAL,
+                  "header: found a length of 3, expected at most 2; the file is cut short");
+    write_bytes("model.safetensors", "\377\377\377\377\377\377\377\377{}", 10);
+    refuse_folder(-EINVAL, "header: found a length of 18446744073709551615, expected at most 2");
+    write_bytes("model.safetensors", "\0\0\0\0\0\0\0\0", 8);
+    refuse_folder(-EINVAL, "model.safetensors: line");
+    write_file("model.safetensors", ONE("\"F32\"", "[4]", "[0, 16]"), 15);
+    refuse_folder(-EINVAL, "tensor t: data_offsets: found an end at 16, expected at most 15, the "
+                           "bytes after the header; the file is cut short");
+    char path[128];
+    path_of("model.safetensors", path);
+    FILE *file = fopen(path, "wb"); /* sparse: a length that the file has, but no header has */
+    CHECK(file && fwrite("\1\341\365\5\0\0\0\0", 1, 8, file) == 8 &&
+          !fseek(file, 100000100, SEEK_SET) && fwrite("x", 1, 1, file) == 1 && !fclose(file));
+    refuse_folder(-EINVAL, "header: found a length of 100000001, expected at most 100000000");
+    remove_file("model.safetensors");
+    path_of("model.safetensors", path);
+    CHECK(!symlink("/", path)); /* a folder where a file should be */
+    refuse_folder(-EINVAL, "expected a regular file");
+    remove_file("model.safetensors");
+}
+
+#define SHARD(name) "{\"" name "\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}}"
+
+static void write_index(const char *text)
+{
+    write_bytes("model.safetensors.index.json", text, strlen(text));
+}
+
+static void test_shards(void)
+{
+    struct spw_error err = {0};
+    struct spw_safetensors *st;
+    write_file("one.safetensors", SHARD("a"), 4);
+    write_file("two.safetensors", SHARD("b"), 4);
+    write_index("{\"metadata\": {\"total_size\": 8}, \"weight_map\": {\"a\": \"one.safetensors\","
+                "\"b\": \"two.safetensors\"}}");
+    CHECK(!spw_safetensors_open(&st, folder, &err));
+    CHECK(spw_safetensors_count(st) == 2 && spw_safetensors_total_bytes(st) == 8);
+    const struct spw_tensor *b = spw_safetensors_find(st, "b");
+    CHECK(b && strstr(b->file, "/two.safetensors") && ((const uint8_t *)b->data)[3] == 3);
+    spw_safetensors_close(st);
+
+    write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"gone.safetensors\"}}");
+    refuse_folder(-ENOENT, "/gone.safetensors: found no such file, expected a shard that");
+    write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"c\": \"two.safetensors\"}}");
+    refuse_folder(-EINVAL, "weight_map.c: found two.safetensors, but the tensor is in no shard");
+    write_index("{\"weight_map\": {\"a\": \"two.safetensors\", \"b\": \"one.safetensors\"}}");
+    refuse_folder(-EINVAL, "weight_map.a: found two.safetensors, but the tensor is in one.safe");
+    static const char *const outside[] = {"../one.safetensors", "/etc/passwd", "", ".", "..",
+                                          "a/b.safetensors"};
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "{\"weight_map\": {\"a\": \"%s\"}}", outside[i]);
+        write_index(text);
+        refuse_folder(-EINVAL, "expected the name of a file in the same folder");
+    }
+    write_index("{\"weight_map\": {\"a\": 1}}");
+    refuse_folder(-EINVAL, "weight_map.a: found 1, expected the name");
+    write_index("{\"weight_map\": []}");
+    refuse_folder(-EINVAL, "weight_map: found a list of 0, expected an object");
+    write_index("{\"weight_map\": {}}");
+    refuse_folder(-EINVAL, "weight_map: found an object, expected");
+    write_index("{\"metadata\": {}}");
+    refuse_folder(-EINVAL, "weight_map: found nothing, expected an object");
+    write_index("[]________");
+    refuse_folder(-EINVAL, "expected valid JSON");
+    write_file("two.safetensors", SHARD("a"), 4);
+    write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}");
+    refuse_folder(-EINVAL, "tensor a: found it also in");
+    remove_file("one.safetensors");
+    remove_file("two.safetensors");
+    remove_file("model.safetensors.index.json");
+}
+
+static size_t resident_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%*u %lu", &pages) != 1)
+        abort();
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Reading weights must not make the process grow by them. */
+static void test_release(void)
+{
+    enum { MIB = 1 << 20, N = 32 * MIB };
+    char header[128];
+    snprintf(header, sizeof header, ONE("\"U8\"", "[%d]", "[0, %d]"), N, N);
+    write_file("model.safetensors", header, N);
+    struct spw_error err = {0};
+    struct spw_safetensors *st;
+    CHECK(!spw_safetensors_open(&st, folder, &err));
+    const struct spw_tensor *t = spw_safetensors_find(st, "t");
+    uint64_t sum = 0;
+    size_t before = resident_bytes();
+    for (size_t i = 0; i < N; i++)
+        sum += ((const uint8_t *)t->data)[i];
+    CHECK(sum == (uint64_t)N / 256 * (255 * 256 / 2));
+    CHECK(resident_bytes() > before + N / 2);
+    spw_safetensors_release(st, t);
+    CHECK(resident_bytes() < before + N / 4);
+    CHECK(((const uint8_t *)t->data)[N - 1] == 255);
+    spw_safetensors_close(st);
+    remove_file("model.safetensors");
+}
+
+/* What another writer, huggingface's own, made. */
+static void test_golden_folders(void)
+{
+    static const char *const folders[] = {"llama_plain", "llama_sharded", "llama_f16",
+                                          "llama_mha_tied"};
+    static const enum spw_dtype dtypes[] = {SPW_DTYPE_F32, SPW_DTYPE_F32, SPW_DTYPE_F16,
+                                            SPW_DTYPE_BF16};
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        char path[128];
+        struct spw_error err = {0};
+        struct spw_safetensors *st;
+        snprintf(path, sizeof path, "tests/golden/%s", folders[i]);
+        int rc = spw_safetensors_open(&st, path, &err);
+        CHECK_MSG(rc == 0, "%s", err.text);
+        if (rc)
+            continue;
+        const struct spw_tensor *t =
+            spw_safetensors_find(st, "model.layers.2.mlp.down_proj.weight");
+        CHECK(t && t->dtype == dtypes[i] && t->n_dims == 2 && t->shape[1] == 40);
+        CHECK(t && t->bytes == t->shape[0] * t->shape[1] * spw_dtype_bytes(t->dtype));
+        CHECK(!spw_safetensors_find(st, "lm_head.weight") == (i == 3)); /* tied */
+        spw_safetensors_close(st);
+    }
+}
+
+/* Every allocation of ours and every mapping fails once. jansson keeps malloc: see test_config.c.
+ */
+static void test_failed_allocations(void)
+{
+    static const char *const folders[] = {"tests/golden/llama_plain", "tests/golden/llama_sharded"};
+    for (size_t i = 0; i < 2; i++) {
+        int n_failed = 0;
+        for (int64_t n = 0;; n++) {
+            struct spw_error err = {0};
+            struct spw_safetensors *st;
+            spw_alloc_fail_nth(n);
+            int rc = spw_safetensors_open(&st, folders[i], &err);
+            spw_alloc_fail_nth(-1);
+            if (!rc) {
+                spw_safetensors_close(st);
+                break;
+            }
+            n_failed++;
+            CHECK_MSG(rc == -ENOMEM && err.text[0] && !st, "%d: %s", rc, err.text);
+            CHECK(spw_alloc_outstanding() == 0);
+        }
+        CHECK(n_failed >= 8);
+    }
+}
+
+int main(void)
+{
+    json_set_alloc_funcs(json_alloc, json_free);
+    if (!mkdtemp(folder))
+        abort();
+    test_one_file();
+    test_bad_headers();
+    test_bad_files();
+    test_shards();
+    test_release();
+    test_golden_folders();
+    test_failed_allocations();
+    rmdir(folder);
+    CHECK(spw_alloc_outstanding() == 0);
+    CHECK(json_outstanding == 0);
+    return check_done();
+}
