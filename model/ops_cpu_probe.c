@@ -1,0 +1,220 @@
+/* Measures memory and arithmetic limits: see ops_cpu_probe.h. */
+#include "model/ops_cpu_probe.h"
+#include "model/ops_cpu_probe_loops.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+    MAX_THREADS = 256,
+    ROUNDS = 5,
+    HUGE_PAGE = 2 << 20,
+    COPY_PIECE = 1 << 20,
+};
+/* Several times any L3 of a desktop. */
+static const size_t ARRAY_BYTES = (size_t)256 << 20;
+static const double ROUND_SECONDS = 0.05;
+
+struct probe;
+
+/* What one thread does in one round; returns how much that was (bytes, FLOP). */
+typedef double probe_fn(const struct probe *p, unsigned thread);
+
+struct probe {
+    probe_fn *run;
+    const struct spw_probe_loops *loops;
+    double (*flops)(uint64_t rounds);
+    uint64_t repeat; /* per round */
+    char *array;     /* [n_threads][part_bytes] */
+    size_t part_bytes;
+    unsigned n_threads;
+};
+
+enum gate { GATE_SHUT, GATE_OPEN, GATE_ABANDONED };
+
+struct probe_thread {
+    const struct probe *p;
+    atomic_int *gate; /* opened when all threads are there */
+    unsigned index;
+    double done, begin_seconds, end_seconds;
+    pthread_t thread;
+};
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void *thread_main(void *arg)
+{
+    struct probe_thread *t = arg;
+    int gate;
+    while ((gate = atomic_load(t->gate)) == GATE_SHUT)
+        sched_yield();
+    if (gate == GATE_ABANDONED)
+        return NULL;
+    t->begin_seconds = now_seconds();
+    t->done = t->p->run(t->p, t->index);
+    t->end_seconds = now_seconds();
+    return NULL;
+}
+
+/* One round on threads of its own: work per second from the first start to the last end; 0 when
+ * the threads could not be had. */
+static double round_rate(const struct probe *p, struct probe_thread *threads)
+{
+    atomic_int gate = GATE_SHUT;
+    unsigned n = 0;
+    for (; n < p->n_threads; n++) {
+        threads[n] = (struct probe_thread){.p = p, .gate = &gate, .index = n};
+        if (pthread_create(&threads[n].thread, NULL, thread_main, &threads[n]))
+            break;
+    }
+    bool complete = n == p->n_threads;
+    atomic_store(&gate, complete ? GATE_OPEN : GATE_ABANDONED);
+    double done = 0, begin = 0, end = 0;
+    for (unsigned i = 0; i < n; i++) {
+        pthread_join(threads[i].thread, NULL);
+        done += threads[i].done;
+        begin = i == 0 || threads[i].begin_seconds < begin ? threads[i].begin_seconds : begin;
+        end = threads[i].end_seconds > end ? threads[i].end_seconds : end;
+    }
+    return complete && end > begin ? done / (end - begin) : 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The first round says how often to repeat, and warms up; it is not counted. */
+static double median_rate(struct probe *p)
+{
+    struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
+    double rates[ROUNDS] = {0};
+    bool ok = threads != NULL;
+    p->repeat = 1;
+    for (int round = -1; ok && round < ROUNDS; round++) {
+        double rate = round_rate(p, threads);
+        ok = rate > 0;
+        if (round >= 0)
+            rates[round] = rate;
+        else if (ok)
+            p->repeat = 1 + (uint64_t)(ROUND_SECONDS * rate / (threads[0].done * p->n_threads));
+    }
+    spw_free(threads);
+    qsort(rates, ROUNDS, sizeof rates[0], compare);
+    return ok ? rates[ROUNDS / 2] : 0;
+}
+
+/* The array is touched once, in huge pages where the system has them: what is measured is memory,
+ * not the walk of page tables. */
+static double array_rate(struct probe *p, probe_fn *run, unsigned threads)
+{
+    if (threads == 0 || threads > MAX_THREADS)
+        return 0;
+    char *block = spw_alloc(ARRAY_BYTES + HUGE_PAGE);
+    if (!block)
+        return 0;
+    p->array = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
+    madvise(p->array, ARRAY_BYTES, MADV_HUGEPAGE);
+    memset(p->array, 1, ARRAY_BYTES);
+    p->run = run;
+    p->n_threads = threads;
+    p->part_bytes = ARRAY_BYTES / threads / 4096 * 4096;
+    double rate = median_rate(p);
+    spw_free(block);
+    return rate;
+}
+
+static double run_read(const struct probe *p, unsigned thread)
+{
+    uint64_t any = 0;
+    for (uint64_t i = 0; i < p->repeat; i++)
+        any |= p->loops->read(p->array + thread * p->part_bytes, p->part_bytes);
+    spw_probe_keep(&any);
+    return (double)p->repeat * (double)p->part_bytes;
+}
+
+/* The first half of a thread's part over the second, in pieces of the size of a transfer. */
+static double run_copy(const struct probe *p, unsigned thread)
+{
+    char *from = p->array + thread * p->part_bytes;
+    const size_t half = p->part_bytes / 2;
+    for (uint64_t i = 0; i < p->repeat; i++)
+        for (size_t at = 0; at < half; at += COPY_PIECE)
+            memcpy(from + half + at, from + at, (size_t)spw_min_u64(COPY_PIECE, half - at));
+    spw_probe_keep(from);
+    return (double)p->repeat * (double)half;
+}
+
+static double run_flops(const struct probe *p, unsigned thread)
+{
+    (void)thread;
+    double flop = 0;
+    for (uint64_t i = 0; i < p->repeat; i++)
+        flop += p->flops(1 << 16);
+    return flop;
+}
+
+static const struct spw_probe_loops *loops_of(enum spw_isa isa)
+{
+    if (isa > spw_isa_best())
+        return NULL;
+    switch (isa) {
+#if defined(__x86_64__)
+    case SPW_ISA_AMX:
+        return &spw_probe_loops_amx;
+    case SPW_ISA_AVX512BF16:
+        return &spw_probe_loops_avx512bf16;
+    case SPW_ISA_AVX512:
+        return &spw_probe_loops_avx512;
+    case SPW_ISA_AVX2:
+        return &spw_probe_loops_avx2;
+#endif
+    case SPW_ISA_PORTABLE:
+        return &spw_probe_loops_portable;
+    default:
+        return NULL;
+    }
+}
+
+double spw_probe_read_bandwidth(unsigned threads)
+{
+    struct probe p = {0};
+    for (int isa = (int)spw_isa_best(); isa >= 0; isa--) {
+        p.loops = loops_of((enum spw_isa)isa);
+        if (p.loops && p.loops->read)
+            return array_rate(&p, run_read, threads);
+    }
+    return 0;
+}
+
+double spw_probe_copy_bandwidth(unsigned threads)
+{
+    struct probe p = {0};
+    return array_rate(&p, run_copy, threads);
+}
+
+/* A set without a loop of its own for a type has that of the set below. */
+double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads)
+{
+    if (threads == 0 || threads > MAX_THREADS || isa > spw_isa_best() ||
+        (t != SPW_DTYPE_F32 && t != SPW_DTYPE_BF16))
+        return 0;
+    struct probe p = {.run = run_flops, .n_threads = threads};
+    for (int i = (int)isa; i >= 0 && !p.flops; i--) {
+        const struct spw_probe_loops *loops = loops_of((enum spw_isa)i);
+        if (loops)
+            p.flops = t == SPW_DTYPE_F32 ? loops->f32 : loops->bf16;
+    }
+    return p.flops ? median_rate(&p) : 0;
+}

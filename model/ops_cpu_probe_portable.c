@@ -1,0 +1,30 @@
+/* Probe loops in plain C: see ops_cpu_probe.h. */
+#include "model/ops_cpu_probe_loops.h"
+
+static uint64_t read_all(const void *p, size_t bytes)
+{
+    const uint64_t *from = p;
+    uint64_t any = 0;
+    for (size_t i = 0; i < bytes / sizeof *from; i++)
+        any |= from[i];
+    return any;
+}
+
+/* What the baseline offers for a multiply-add: a product and a sum, of vectors of four. */
+typedef float four __attribute__((vector_size(16)));
+
+static double f32(uint64_t rounds)
+{
+    const four x = {1, 1, 1, 1}, w = {0.5f, 0.5f, 0.5f, 0.5f};
+#define START(i) four a##i = {i};
+    SPW_PROBE_EACH(START)
+    for (uint64_t round = 0; round < rounds; round++) {
+#define STEP(i) a##i = a##i * w + x;
+        SPW_PROBE_EACH(STEP)
+    }
+#define END(i) spw_probe_keep(&a##i);
+    SPW_PROBE_EACH(END)
+    return (double)rounds * SPW_PROBE_CHAINS * 4 * 2;
+}
+
+const struct spw_probe_loops spw_probe_loops_portable = {.read = read_all, .f32 = f32, .bf16 = f32};

@@ -1,0 +1,43 @@
+/* The probes measure something plausible, refuse what cannot be measured, and leak nothing. */
+#include "check.h"
+
+#include "model/ops_cpu_probe.h"
+
+/* Any machine that builds this reads more than 50 MB/s and computes more than 10 MFLOP/s; none
+ * reaches a PB/s or 1000 TFLOP/s. */
+static void check_plausible(const char *what, double rate, double low, double high)
+{
+    CHECK_MSG(rate > low && rate < high, "%s: %g", what, rate);
+}
+
+static void check_failed_allocations(void)
+{
+    for (int64_t n = 0; n < 2; n++) {
+        spw_alloc_fail_nth(n);
+        CHECK(spw_probe_read_bandwidth(1) == 0);
+        spw_alloc_fail_nth(-1);
+    }
+}
+
+int main(void)
+{
+    const enum spw_isa best = spw_isa_best();
+    for (unsigned threads = 1; threads <= 2; threads++) {
+        check_plausible("read", spw_probe_read_bandwidth(threads), 5e7, 1e15);
+        check_plausible("copy", spw_probe_copy_bandwidth(threads), 5e7, 1e15);
+    }
+    for (int isa = 0; isa < SPW_ISA_COUNT; isa++)
+        for (int type = SPW_DTYPE_F32; type <= SPW_DTYPE_BF16; type++) {
+            double peak = spw_probe_matrix_peak((enum spw_isa)isa, (enum spw_dtype)type, 1);
+            if (isa > (int)best || type == SPW_DTYPE_F16)
+                CHECK(peak == 0);
+            else
+                check_plausible(spw_isa_name((enum spw_isa)isa), peak, 1e7, 1e15);
+        }
+    CHECK(spw_probe_read_bandwidth(0) == 0);
+    CHECK(spw_probe_copy_bandwidth(1u << 20) == 0);
+    CHECK(spw_probe_matrix_peak(best, SPW_DTYPE_F32, 0) == 0);
+    check_failed_allocations();
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
