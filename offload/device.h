@@ -26,6 +26,7 @@ struct spw_device_options {
     /* CPU: a seed for random delays before and after every copy and kernel; 0 = none. A test's way
      * to try other interleavings. */
     uint64_t delay_seed;
+    const void *context; /* CPU: the backend's own, see spw_device_cpu_context */
 };
 
 struct spw_device_usage {
@@ -77,6 +78,9 @@ extern const struct spw_device_ops spw_device_cpu;
 int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_kernel *kernel,
                           const void *args, size_t bytes);
 unsigned spw_device_cpu_threads(const struct spw_device *d);
+/* Of the stream's device: what its options gave, and the device itself. */
+const void *spw_device_cpu_context(spw_stream s);
+struct spw_device *spw_device_cpu_of(spw_stream s);
 /* For tests: the n-th copy, kernel or host call to run from now on (0 = the next) fails, and with
  * it the device; n < 0 switches it off. */
 void spw_device_cpu_fail_nth(struct spw_device *d, int64_t n);

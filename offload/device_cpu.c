@@ -92,6 +92,7 @@ struct spw_device {
     _Atomic bool failed;
     _Atomic int64_t fail_countdown; /* negative: never */
     uint64_t delay_seed;
+    const void *context;
     uint64_t n_streams; /* ever made */
     spw_stream closed;
     struct spw_topology *topology; /* owned; NULL: not asked for, or unknown */
@@ -299,6 +300,16 @@ int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_k
     return 0;
 }
 
+const void *spw_device_cpu_context(spw_stream s)
+{
+    return s->device->context;
+}
+
+struct spw_device *spw_device_cpu_of(spw_stream s)
+{
+    return s->device;
+}
+
 /* --- events --- */
 
 static int cpu_event_open(struct spw_device *d, spw_event *out)
@@ -473,6 +484,7 @@ static int cpu_open(struct spw_device **out, const struct spw_device_options *o,
     d->device.budget = o->device_bytes;
     d->host.budget = o->host_bytes;
     d->delay_seed = o->delay_seed;
+    d->context = o->context;
     atomic_store(&d->fail_countdown, -1);
     int rc = team_open(d, o->threads, err);
     if (rc) {

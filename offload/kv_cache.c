@@ -363,7 +363,7 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t
     return true;
 }
 
-static int truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
+static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
     struct layer_tiles *l = &seq->layers[layer];
     uint32_t end = spw_waterline_tiles(n);
@@ -375,16 +375,12 @@ static int truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
         l->first = l->end;
     if (l->begin > l->end)
         l->begin = l->end;
-    if (n % SPW_TILE_TOKENS && l->begin == l->end)
-        return spw_kv_load(seq, layer, l->end - 1);
-    return 0;
 }
 
-int spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n)
+void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n)
 {
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        SPW_TRY(truncate_layer(seq, i, n));
-    return 0;
+        truncate_layer(seq, i, n);
 }
 
 /* ---- facts ---- */

@@ -56,7 +56,7 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t n);
 /* Cuts back to n tokens; nothing queued may still use the sequence. The tail comes to the device.
  */
-int spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
+void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
 
 /* Makes `up` wait until the tile's copy on the host is whole, if that is not known yet. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);

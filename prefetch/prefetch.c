@@ -225,6 +225,9 @@ int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
 
 int spw_prefetch_forget(struct spw_prefetch *p)
 {
+    /* A step that failed may have left slots in use; by now nothing reads them. */
+    p->kv.released = p->kv.waited;
+    p->weights.released = p->weights.waited;
     drop(p);
     return p->o.ops->stream_sync(p->o.device, p->o.kv_link);
 }

@@ -1,0 +1,19 @@
+/* A backend: a device's memory and streams, and the operations that run on it. One file each. */
+#ifndef SPW_RUNTIME_BACKEND_H
+#define SPW_RUNTIME_BACKEND_H
+
+#include "model/ops.h"
+#include "offload/device.h"
+
+struct spw_backend {
+    char name[32];
+    const struct spw_device_ops *device_ops;
+    const struct spw_ops *ops;
+    const void *context;                  /* for spw_device_options */
+    size_t (*linear_workspace)(size_t k); /* bytes a worker needs for inner size k */
+};
+
+/* The best instruction set of this processor. */
+void spw_backend_cpu(struct spw_backend *out);
+
+#endif

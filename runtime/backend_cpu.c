@@ -1,0 +1,91 @@
+/* The CPU backend: each launcher queues the kernel of the chosen instruction set. */
+#include "runtime/backend.h"
+
+#include "model/ops_cpu.h"
+
+#include <stdio.h>
+
+static const struct spw_cpu_kernels *kernels(spw_stream s)
+{
+    return spw_device_cpu_context(s);
+}
+
+static int launch(spw_stream s, const struct spw_kernel *k, const void *args, size_t bytes)
+{
+    return spw_device_cpu_launch(spw_device_cpu_of(s), s, k, args, bytes);
+}
+
+static int launch_norm(const struct spw_norm_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->norm, a, sizeof *a);
+}
+
+static int launch_linear(const struct spw_linear_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->linear, a, sizeof *a);
+}
+
+static int launch_rope(const struct spw_rope_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->rope, a, sizeof *a);
+}
+
+static int launch_kv_append(const struct spw_kv_append_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->kv_append, a, sizeof *a);
+}
+
+/* Few query rows give few tasks: then the splits of the call run side by side. */
+static int launch_attention(const struct spw_attention_args *a, spw_stream s)
+{
+    const struct spw_cpu_kernels *k = kernels(s);
+    unsigned threads = spw_device_cpu_threads(spw_device_cpu_of(s));
+    if (!a->partials || k->attention->n_tasks(a) >= 2 * threads)
+        return launch(s, k->attention, a, sizeof *a);
+    SPW_TRY(launch(s, k->attention_splits, a, sizeof *a));
+    return launch(s, k->attention_merge, a, sizeof *a);
+}
+
+static int launch_attention_finish(const struct spw_attention_finish_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->attention_finish, a, sizeof *a);
+}
+
+static int launch_gated(const struct spw_gated_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->gated, a, sizeof *a);
+}
+
+static int launch_add(const struct spw_add_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->add, a, sizeof *a);
+}
+
+static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->softcap, a, sizeof *a);
+}
+
+static const struct spw_ops cpu_ops = {
+    .norm = launch_norm,
+    .linear = launch_linear,
+    .rope = launch_rope,
+    .kv_append = launch_kv_append,
+    .attention = launch_attention,
+    .attention_finish = launch_attention_finish,
+    .gated = launch_gated,
+    .add = launch_add,
+    .softcap = launch_softcap,
+};
+
+void spw_backend_cpu(struct spw_backend *out)
+{
+    const struct spw_cpu_kernels *k = spw_cpu_kernels_get(spw_isa_best());
+    *out = (struct spw_backend){
+        .device_ops = &spw_device_cpu,
+        .ops = &cpu_ops,
+        .context = k,
+        .linear_workspace = k->linear_workspace,
+    };
+    snprintf(out->name, sizeof out->name, "cpu %s", spw_isa_name(k->isa));
+}

@@ -1,0 +1,394 @@
+/* Opening and closing an engine, in the order in which its parts stand on each other:
+ *
+ *   model folder -> plan -> device, arenas, streams -> weights -> cache -> prefetch -> executor
+ *
+ * The plan knows every byte before the first one is taken. See spillway.h and engine.h. */
+#include "runtime/engine.h"
+
+#include "runtime/memory.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ---- the model folder ---- */
+
+static enum spw_dtype auto_compute(const struct spw_model *m)
+{
+    const struct spw_tensor *t =
+        spw_safetensors_count(m->file) ? spw_safetensors_at(m->file, 0) : NULL;
+    for (size_t i = 0; i < spw_safetensors_count(m->file); i++) {
+        t = spw_safetensors_at(m->file, i);
+        if (t->n_dims == 2)
+            break; /* a matrix: what the model is stored in */
+    }
+    return t && t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+}
+
+int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    *m = (struct spw_model){0};
+    int rc = spw_config_open(&m->config, dir, err);
+    if (rc)
+        return rc;
+    rc = spw_safetensors_open(&m->file, dir, err);
+    if (!rc) {
+        m->compute = o->compute ? o->compute : auto_compute(m);
+        m->kv = o->kv ? o->kv : m->compute;
+        if (m->compute == SPW_DTYPE_F16)
+            rc = spw_fail(err, -EINVAL, "compute type f16: expected auto, f32 or bf16");
+    }
+    if (!rc)
+        rc = spw_weights_open(&m->weights, &m->config, m->file, m->compute, err);
+    if (rc)
+        spw_model_close(m);
+    return rc;
+}
+
+void spw_model_close(struct spw_model *m)
+{
+    spw_weights_close(m->weights);
+    spw_safetensors_close(m->file);
+    spw_config_free(&m->config);
+    *m = (struct spw_model){0};
+}
+
+/* ---- the plan ---- */
+
+/* The longest sequence the model's positions reach: dynamic rope stretches as it grows. */
+static uint64_t longest_context(const struct spw_model_config *c)
+{
+    const struct spw_rope_config *r = &c->rope[SPW_LAYER_FULL];
+    if (r->kind != SPW_ROPE_DYNAMIC)
+        return c->max_positions;
+    return (uint64_t)((double)c->max_positions * r->factor);
+}
+
+enum { MOST_SESSIONS = 4096, MOST_SLOTS = 256, MOST_CHUNK = (SPW_OP_TILES - 1) * SPW_TILE_TOKENS };
+
+static int check_options(const struct spw_model *m, const struct spw_options *o,
+                         struct spw_error *err)
+{
+    uint64_t longest = longest_context(&m->config);
+    if (o->context > longest)
+        return spw_fail(err, -EINVAL, "context of %llu tokens: the model knows %llu positions",
+                        (unsigned long long)o->context, (unsigned long long)longest);
+    if (o->sessions > MOST_SESSIONS)
+        return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
+    if (o->prefill_chunk > MOST_CHUNK)
+        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %d", o->prefill_chunk,
+                        MOST_CHUNK);
+    if (o->prefetch_slots > MOST_SLOTS)
+        return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
+                        MOST_SLOTS);
+    return 0;
+}
+
+static uint64_t budget(uint64_t given, uint64_t otherwise)
+{
+    return given == SPW_BYTES_NONE ? 0 : given ? given : otherwise;
+}
+
+static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
+                      const struct spw_backend *b, unsigned threads, const struct spw_options *o,
+                      struct spw_error *err)
+{
+    const struct spw_model_config *c = &m->config;
+    SPW_TRY(check_options(m, o, err));
+    uint64_t available = spw_memory_available();
+    uint64_t most_k =
+        spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
+    *in = (struct spw_plan_input){
+        .weights = m->weights,
+        .compute = m->compute,
+        .kv = m->kv,
+        .context = o->context ? o->context : longest_context(c),
+        .sessions = o->sessions ? o->sessions : 1,
+        .prefill_chunk = o->prefill_chunk,
+        .prefetch_slots = o->prefetch_slots,
+        .device_bytes = budget(o->device_bytes, available / 10 * 8),
+        .workspace_bytes = threads * spw_align_up(b->linear_workspace(most_k), 64),
+    };
+    uint64_t left = spw_sub_u64(available / 10 * 9, in->device_bytes);
+    in->host_bytes = budget(o->host_bytes, left);
+    return 0;
+}
+
+static int open_device(struct spw_device **out, const struct spw_backend *b,
+                       const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,
+                       struct spw_error *err)
+{
+    struct spw_device_options d = {.device_bytes = device_bytes,
+                                   .host_bytes = host_bytes,
+                                   .threads = (int)o->threads,
+                                   .delay_seed = o->delay_seed,
+                                   .context = b->context};
+    return b->device_ops->open(out, &d, err);
+}
+
+static int choose_backend(struct spw_backend *b, const struct spw_options *o, struct spw_error *err)
+{
+    if (o->threads > INT32_MAX)
+        return spw_fail(err, -EINVAL, "%u threads: too many", o->threads);
+    spw_backend_cpu(b);
+    return 0;
+}
+
+int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    struct spw_model m;
+    struct spw_plan plan = {0};
+    struct spw_plan_input in;
+    struct spw_backend b;
+    struct spw_device *device = NULL;
+    *out = (struct spw_plan_info){0};
+    SPW_TRY(choose_backend(&b, o, err));
+    SPW_TRY(spw_model_open(&m, model_dir, o, err));
+    /* The device says how many threads it would use, which is how many workspaces there are. */
+    int rc = open_device(&device, &b, o, 0, 0, err);
+    if (!rc)
+        rc = plan_input(&in, &m, &b, spw_device_cpu_threads(device), o, err);
+    if (!rc) {
+        rc = spw_plan_make(&plan, &in, err);
+        if (!rc) {
+            spw_plan_smallest(&plan.info, &in);
+            rc = spw_traffic_info(&plan, m.weights);
+        }
+        *out = plan.info;
+    }
+    if (device)
+        b.device_ops->close(device);
+    spw_model_close(&m);
+    return rc;
+}
+
+/* ---- the engine ---- */
+
+static int open_memory(struct spw_engine *e, struct spw_error *err)
+{
+    static const char *const names[SPW_STREAM_COUNT] = {"compute", "kv-up", "weights-up",
+                                                        "hidden-up", "down"};
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    int rc = ops->alloc(e->device, e->plan.device.end, &e->device_arena);
+    if (!rc)
+        rc = ops->alloc_host(e->device, e->plan.host.end, &e->host_arena);
+    for (int i = 0; i < SPW_STREAM_COUNT && !rc; i++)
+        rc = ops->stream_open(e->device, names[i], &e->streams[i]);
+    if (rc)
+        return spw_fail(err, rc,
+                        "the system refused %llu bytes of device and %llu of host memory, "
+                        "or the threads of the streams",
+                        (unsigned long long)e->plan.device.end,
+                        (unsigned long long)e->plan.host.end);
+    return 0;
+}
+
+static void unit_copied(void *context)
+{
+    const struct spw_unit_context *c = context;
+    spw_weights_release_unit(c->weights, c->unit);
+}
+
+static int describe_units(struct spw_engine *e)
+{
+    const struct spw_weights *w = e->model.weights;
+    uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.units;
+    e->units = spw_alloc_zero(w->n_units, sizeof *e->units);
+    e->unit_contexts = spw_alloc_zero(w->n_units, sizeof *e->unit_contexts);
+    if (!e->units || !e->unit_contexts)
+        return -ENOMEM;
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        e->unit_contexts[u] = (struct spw_unit_context){w, u};
+        e->units[u] = (struct spw_unit){
+            .pieces = w->pieces + w->unit_pieces[u],
+            .n_pieces = w->unit_pieces[u + 1] - w->unit_pieces[u],
+            .bytes = spw_weights_unit_bytes(w, u),
+            .copied = unit_copied,
+            .context = &e->unit_contexts[u],
+        };
+        if (!spw_plan_unit_resident(&e->plan, w, u))
+            continue;
+        e->units[u].resident = next;
+        next += spw_align_up(e->units[u].bytes, 4096);
+    }
+    return 0;
+}
+
+static int open_cache(struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    struct spw_kv_options o = {
+        .ops = e->backend.device_ops,
+        .device = e->device,
+        .compute = e->streams[SPW_STREAM_COMPUTE],
+        .down = e->streams[SPW_STREAM_DOWN],
+        .up = e->streams[SPW_STREAM_KV_UP],
+        .device_arena = (uint8_t *)e->device_arena + p->device.kv_frames,
+        .host_arena = (uint8_t *)e->host_arena + p->host.kv_frames,
+        .n_device_frames = p->n_device_frames,
+        .n_host_frames = p->n_host_frames,
+        .tile_bytes = p->tile_bytes,
+        .n_layers = e->model.config.n_layers,
+        .sliding = e->model.config.layer_kinds,
+        .max_tiles = p->max_tiles,
+    };
+    return spw_kv_open(&e->kv, &o);
+}
+
+static int open_prefetch(struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    struct spw_prefetch_options o = {
+        .ops = e->backend.device_ops,
+        .device = e->device,
+        .compute = e->streams[SPW_STREAM_COMPUTE],
+        .kv_link = e->streams[SPW_STREAM_KV_UP],
+        .weights_link = e->streams[SPW_STREAM_WEIGHTS_UP],
+        .kv_arena = (uint8_t *)e->device_arena + p->device.kv_slots,
+        .weights_arena = (uint8_t *)e->device_arena + p->device.unit_slots,
+        .tile_bytes = p->tile_bytes,
+        .unit_bytes = p->slot_unit_bytes,
+        .n_kv_slots = p->n_kv_slots,
+        .n_weight_slots = p->n_unit_slots,
+        .units = e->units,
+        .n_units = e->model.weights->n_units,
+    };
+    return spw_prefetch_open(&e->prefetch, &o);
+}
+
+static int open_executor(struct spw_engine *e, const struct spw_options *o)
+{
+    struct spw_executor_options x = {
+        .backend = &e->backend,
+        .device = e->device,
+        .compute = e->streams[SPW_STREAM_COMPUTE],
+        .up = e->streams[SPW_STREAM_HIDDEN_UP],
+        .down = e->streams[SPW_STREAM_DOWN],
+        .plan = &e->plan,
+        .weights = e->model.weights,
+        .prefetch = e->prefetch,
+        .device_arena = e->device_arena,
+        .host_arena = e->host_arena,
+        .most_spans = e->plan.info.sessions,
+        .on_progress = o->on_progress,
+        .progress_context = o->progress_context,
+    };
+    return spw_executor_open(&e->executor, &x);
+}
+
+static int open_parts(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+{
+    uint32_t n = e->plan.info.sessions;
+    uint8_t *converted = (uint8_t *)e->host_arena + e->plan.host.converted;
+    SPW_TRY(spw_weights_prepare(e->model.weights, converted, err));
+    e->rope_length = 1;
+    e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->spans = spw_alloc_zero(n, sizeof *e->spans);
+    e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
+    int rc = e->sessions && e->spans && e->span_index ? 0 : -ENOMEM;
+    if (!rc)
+        rc = describe_units(e);
+    if (!rc)
+        rc = open_cache(e);
+    if (!rc)
+        rc = open_prefetch(e);
+    if (!rc)
+        rc = open_executor(e, o);
+    if (rc)
+        return spw_fail(err, rc, "out of memory for the engine's tables");
+    return 0;
+}
+
+int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
+                    struct spw_error *err)
+{
+    struct spw_plan_input in;
+    struct spw_engine *e = spw_alloc_zero(1, sizeof *e);
+    if (!e)
+        return spw_fail(err, -ENOMEM, "out of memory for the engine");
+    int rc = choose_backend(&e->backend, o, err);
+    if (!rc)
+        rc = spw_model_open(&e->model, model_dir, o, err);
+    if (!rc)
+        rc = open_device(&e->device, &e->backend, o, budget(o->device_bytes, UINT64_MAX - 1),
+                         budget(o->host_bytes, UINT64_MAX - 1), err);
+    if (!rc)
+        rc = plan_input(&in, &e->model, &e->backend, spw_device_cpu_threads(e->device), o, err);
+    if (!rc)
+        rc = spw_plan_make(&e->plan, &in, err);
+    if (!rc)
+        rc = spw_traffic_info(&e->plan, e->model.weights);
+    if (!rc)
+        rc = open_memory(e, err);
+    if (!rc)
+        rc = open_parts(e, o, err);
+    if (rc) {
+        spw_engine_close(e);
+        return spw_fail(err, rc, "out of memory");
+    }
+    *out = e;
+    return 0;
+}
+
+void spw_engine_close(struct spw_engine *e)
+{
+    if (!e)
+        return;
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    spw_executor_close(e->executor);
+    spw_prefetch_close(e->prefetch);
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        if (e->streams[i])
+            ops->stream_close(e->device, e->streams[i]);
+    spw_kv_close(e->kv);
+    spw_free(e->units);
+    spw_free(e->unit_contexts);
+    spw_free(e->sessions);
+    spw_free(e->spans);
+    spw_free(e->span_index);
+    if (e->device_arena)
+        ops->free(e->device, e->device_arena, e->plan.device.end);
+    if (e->host_arena)
+        ops->free_host(e->device, e->host_arena, e->plan.host.end);
+    if (e->device)
+        ops->close(e->device);
+    spw_model_close(&e->model);
+    spw_free(e);
+}
+
+const struct spw_model_config *spw_engine_config(const struct spw_engine *e)
+{
+    return &e->model.config;
+}
+
+const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e)
+{
+    return &e->plan.info;
+}
+
+const char *spw_engine_backend(const struct spw_engine *e)
+{
+    return e->backend.name;
+}
+
+void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
+{
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    struct spw_device_usage u;
+    struct spw_traffic predicted;
+    for (int i = 0; i < SPW_STREAM_COUNT; i++) /* counters are exact when nothing is under way */
+        ops->stream_sync(e->device, e->streams[i]);
+    ops->usage(e->device, &u);
+    spw_executor_predicted(e->executor, &predicted);
+    *out = (struct spw_stats){
+        .device_budget_bytes = e->plan.info.device_budget_bytes,
+        .host_budget_bytes = e->plan.info.host_budget_bytes,
+        .device_peak_bytes = u.device_peak_bytes,
+        .host_peak_bytes = u.host_peak_bytes,
+        .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
+                        [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
+        .unhidden_wait_seconds = ops->waited_seconds(e->device, e->streams[SPW_STREAM_COMPUTE]),
+    };
+    memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);
+}

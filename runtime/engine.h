@@ -1,0 +1,62 @@
+/* The engine's inside, shared by engine.c and session.c. */
+#ifndef SPW_RUNTIME_ENGINE_H
+#define SPW_RUNTIME_ENGINE_H
+
+#include "runtime/executor.h"
+
+enum spw_engine_stream {
+    SPW_STREAM_COMPUTE,
+    SPW_STREAM_KV_UP, /* tiles that come back */
+    SPW_STREAM_WEIGHTS_UP,
+    SPW_STREAM_HIDDEN_UP, /* embeddings and hidden states */
+    SPW_STREAM_DOWN,      /* spilled tiles, hidden states */
+    SPW_STREAM_COUNT,
+};
+
+/* What a folder says, before anything is loaded. */
+struct spw_model {
+    struct spw_model_config config;
+    struct spw_safetensors *file;
+    struct spw_weights *weights;
+    enum spw_dtype compute, kv;
+};
+
+int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
+                   struct spw_error *err);
+void spw_model_close(struct spw_model *m);
+
+struct spw_unit_context {
+    const struct spw_weights *weights;
+    uint32_t unit;
+};
+
+struct spw_session {
+    struct spw_engine *engine;
+    struct spw_kv_seq *seq;
+    int32_t *tokens; /* [context], the ones held */
+    uint64_t n_tokens, reused;
+    float *logits;        /* [vocab], host arena, borrowed */
+    bool has_logits;      /* of the last token held */
+    uint64_t rope_length; /* the length whose rope table rotated the keys */
+    uint32_t slot;        /* in engine.sessions */
+};
+
+struct spw_engine {
+    struct spw_model model;
+    struct spw_plan plan;
+    struct spw_backend backend;
+    struct spw_device *device;
+    spw_stream streams[SPW_STREAM_COUNT];
+    void *device_arena, *host_arena;
+    struct spw_unit *units;                 /* [weights->n_units] */
+    struct spw_unit_context *unit_contexts; /* [weights->n_units] */
+    struct spw_kv *kv;
+    struct spw_prefetch *prefetch;
+    struct spw_executor *executor;
+    struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */
+    struct spw_executor_span *spans; /* [sessions], of the running sync */
+    uint32_t *span_index;            /* [sessions], which span of the caller's each is */
+    uint64_t rope_length;            /* of the tables on the device */
+};
+
+#endif

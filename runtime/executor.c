@@ -1,0 +1,619 @@
+/* One step of generation, top to bottom: see executor.h.
+ *
+ *   step      cut the new tokens into passes
+ *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
+ *   chunk     norm, q k v, [attend], output, mlp: model/layer.c
+ *   attend    rotate, append to the tail tiles, attention over what streams and what stays
+ *
+ * Everything is queued: the host runs ahead of the streams and waits once, for the logits. */
+#include "runtime/executor.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* One pass as it was cut, and its list of transfers. Two of them: the running one and the next. */
+struct frame {
+    struct spw_cut cut;
+    struct spw_passage *passages;          /* [most_spans] */
+    struct spw_schedule_segment *segments; /* [cut.most_segments] */
+    struct spw_schedule schedule;
+};
+
+struct spw_executor {
+    struct spw_executor_options o;
+    const struct spw_model_config *config;
+    const struct spw_plan *plan;
+    struct spw_layer_run layer;
+    struct spw_hidden hidden;
+    struct frame frames[2], *now, *next;
+    struct spw_cut_span *spans;           /* [most_spans] */
+    struct spw_cut_span *next_spans;      /* [most_spans] */
+    const struct spw_executor_span *step; /* of the running step */
+    const struct spw_cut_chunk *chunk;    /* that passes */
+    struct spw_traffic predicted;
+    uint64_t progress_done, progress_total, n_new_tokens;
+};
+
+/* ---- open, close ---- */
+
+static int open_frame(struct spw_executor *x, struct frame *f, uint64_t pass_rows)
+{
+    SPW_TRY(spw_cut_init(&f->cut, x->plan->chunk, pass_rows, x->o.most_spans));
+    f->passages = spw_alloc_zero(x->o.most_spans, sizeof *f->passages);
+    f->segments = spw_alloc_zero(f->cut.most_segments, sizeof *f->segments);
+    f->schedule = (struct spw_schedule){
+        .n_layers = x->config->n_layers,
+        .sliding = x->config->layer_kinds,
+        .segments = f->segments,
+        .n_head_units = x->o.weights->n_units - x->config->n_layers,
+    };
+    return f->passages && f->segments ? 0 : -ENOMEM;
+}
+
+static void close_frame(struct frame *f)
+{
+    spw_cut_free(&f->cut);
+    spw_free(f->passages);
+    spw_free(f->segments);
+}
+
+static int attend(void *context, uint32_t layer, size_t rows);
+
+static void borrow_buffers(struct spw_executor *x)
+{
+    const struct spw_plan_device *d = &x->plan->device;
+    const struct spw_plan_host *h = &x->plan->host;
+    uint8_t *device = x->o.device_arena, *host = x->o.host_arena;
+    x->layer = (struct spw_layer_run){
+        .ops = x->o.backend->ops,
+        .weights = x->o.weights,
+        .small = (const float *)(device + d->small),
+        .b = {.x = device + d->x,
+              .qkv = device + d->qkv,
+              .attention = device + d->attention,
+              .gate_up = device + d->gate_up,
+              .gated = device + d->gated,
+              .y = device + d->y,
+              .workspace = device + d->workspace},
+        .dtype = x->plan->info.compute,
+        .stream = x->o.compute,
+        .attend = attend,
+        .context = x,
+    };
+    x->hidden = (struct spw_hidden){
+        .ops = x->o.backend->device_ops,
+        .device = x->o.device,
+        .compute = x->o.compute,
+        .up = x->o.up,
+        .down = x->o.down,
+        .on_device = device + d->hidden,
+        .on_host = x->plan->hidden_on_host ? host + h->hidden : NULL,
+        .staging = host + h->staging,
+        .row_bytes = x->plan->hidden_row_bytes,
+        .chunk_rows = x->plan->chunk,
+    };
+}
+
+static int open_parts(struct spw_executor *x)
+{
+    uint32_t n = x->o.most_spans;
+    x->spans = spw_alloc_zero(n, sizeof *x->spans);
+    x->next_spans = spw_alloc_zero(n, sizeof *x->next_spans);
+    if (!x->spans || !x->next_spans)
+        return -ENOMEM;
+    uint64_t most_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
+    SPW_TRY(open_frame(x, &x->frames[0], most_rows));
+    SPW_TRY(open_frame(x, &x->frames[1], most_rows));
+    SPW_TRY(spw_hidden_init(&x->hidden));
+    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] = spw_traffic_open(x->plan, x->o.weights);
+    return x->o.backend->device_ops->copy(
+        x->o.device, x->o.device_arena + x->plan->device.small, x->o.weights->small,
+        x->o.weights->n_small * sizeof(float), SPW_LINK_HOST_TO_DEVICE, x->o.compute);
+}
+
+int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o)
+{
+    struct spw_executor *x = spw_alloc_zero(1, sizeof *x);
+    if (!x)
+        return -ENOMEM;
+    x->o = *o;
+    x->config = o->weights->config;
+    x->plan = o->plan;
+    x->now = &x->frames[0];
+    x->next = &x->frames[1];
+    borrow_buffers(x);
+    int rc = open_parts(x);
+    if (rc) {
+        spw_executor_close(x);
+        return rc;
+    }
+    *out = x;
+    return 0;
+}
+
+void spw_executor_close(struct spw_executor *x)
+{
+    if (!x)
+        return;
+    if (x->hidden.computed)
+        spw_hidden_free(&x->hidden);
+    close_frame(&x->frames[0]);
+    close_frame(&x->frames[1]);
+    spw_free(x->spans);
+    spw_free(x->next_spans);
+    spw_free(x);
+}
+
+/* ---- waterlines, each move accounted before it is made ---- */
+
+static void account(struct spw_executor *x, enum spw_moved link, uint64_t n_tiles)
+{
+    x->predicted.bytes[link] += n_tiles * x->plan->tile_bytes;
+}
+
+static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+{
+    uint32_t from = spw_kv_begin(seq, layer);
+    if (begin <= from)
+        return 0;
+    account(x, SPW_MOVED_DEVICE_TO_HOST, spw_kv_count_unwritten(seq, layer, from, begin));
+    return spw_kv_spill(seq, layer, begin);
+}
+
+static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+{
+    uint32_t to = spw_kv_begin(seq, layer);
+    if (begin >= to)
+        return 0;
+    account(x, SPW_MOVED_HOST_TO_DEVICE, spw_kv_count_absent(seq, layer, begin, to));
+    return spw_kv_load(seq, layer, begin);
+}
+
+int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n)
+{
+    for (uint32_t l = 0; l < x->config->n_layers; l++) {
+        uint32_t begin = spw_waterline_begin(&x->plan->residency, x->config->layer_kinds[l], n);
+        SPW_TRY(spill(x, seq, l, begin));
+        SPW_TRY(load(x, seq, l, begin));
+    }
+    return 0;
+}
+
+/* Sessions whose prompt passes in several chunks make room for it in the layers that wait. */
+static int raise_waiting(struct spw_executor *x, uint32_t n_spans)
+{
+    for (uint32_t i = 0; i < n_spans; i++) {
+        uint32_t wait = spw_waterline_wait(&x->plan->residency, &x->now->passages[i]);
+        for (uint32_t l = 0; l < x->config->n_layers; l++)
+            if (x->config->layer_kinds[l] == SPW_LAYER_FULL)
+                SPW_TRY(spill(x, x->step[i].seq, l, wait));
+    }
+    return 0;
+}
+
+/* What all the chunks of this layer will read comes up once, as far as there is room. */
+static int enter_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
+{
+    if (x->config->layer_kinds[layer] == SPW_LAYER_SLIDING)
+        return 0;
+    for (uint32_t i = 0; i < n_spans; i++)
+        if (x->now->passages[i].chunked)
+            SPW_TRY(load(x, x->step[i].seq, layer,
+                         spw_waterline_enter(&x->plan->residency, &x->now->passages[i])));
+    return 0;
+}
+
+/* A chunk has passed a layer: tiles age. */
+static int age_tiles(struct spw_executor *x, uint32_t layer)
+{
+    const struct spw_residency *r = &x->plan->residency;
+    for (uint32_t i = 0; i < x->chunk->n_segments; i++) {
+        const struct spw_cut_segment *s = &x->now->cut.segments[x->chunk->first_segment + i];
+        const struct spw_passage *p = &x->now->passages[s->span];
+        struct spw_kv_seq *seq = x->step[s->span].seq;
+        if (x->config->layer_kinds[layer] == SPW_LAYER_SLIDING) {
+            spw_kv_drop(seq, layer, spw_waterline_first(r->window, s->to));
+            SPW_TRY(spill(x, seq, layer, spw_waterline_begin(r, true, s->to)));
+        } else {
+            SPW_TRY(
+                spill(x, seq, layer,
+                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p)));
+        }
+    }
+    return 0;
+}
+
+/* ---- attention over the cache ---- */
+
+struct query {
+    struct spw_kv_seq *seq;
+    const struct spw_cut_segment *segment;
+    uint32_t layer;
+    size_t rows;
+    struct spw_attention_args args; /* the same for all calls but tiles and `first` */
+};
+
+static uint8_t *element(const struct spw_executor *x, void *base, uint64_t index)
+{
+    return (uint8_t *)base + index * spw_dtype_bytes(x->plan->info.compute);
+}
+
+static struct query make_query(const struct spw_executor *x, uint32_t layer,
+                               const struct spw_cut_segment *s)
+{
+    const struct spw_model_config *c = x->config;
+    uint64_t row = s->row - x->chunk->row; /* in the chunk's buffers */
+    uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint64_t state_row = (uint64_t)c->n_heads * (c->head_dim + 2);
+    uint8_t *arena = x->o.device_arena;
+    size_t rows = s->to - s->from;
+    return (struct query){
+        .seq = x->step[s->span].seq,
+        .segment = s,
+        .layer = layer,
+        .rows = rows,
+        .args = {.q = element(x, x->layer.b.qkv, row * width),
+                 .state = (float *)(arena + x->plan->device.state) + row * state_row,
+                 .partials = rows <= x->plan->partial_rows
+                                 ? (float *)(arena + x->plan->device.partials)
+                                 : NULL,
+                 .rows = rows,
+                 .q_stride = width,
+                 .position = s->from,
+                 .n_heads = c->n_heads,
+                 .n_kv_heads = c->n_kv_heads,
+                 .head_dim = c->head_dim,
+                 .window = c->layer_kinds[layer] == SPW_LAYER_SLIDING ? c->window : 0,
+                 .scale = c->attention_scale,
+                 .softcap = c->attention_softcap,
+                 .first = true,
+                 .dtype = x->plan->info.compute,
+                 .kv_dtype = x->plan->info.kv},
+    };
+}
+
+/* Rotates q and k in place, then writes k and v into the tail tiles. */
+static int append(struct spw_executor *x, const struct query *q)
+{
+    const struct spw_model_config *c = x->config;
+    const struct spw_cut_segment *s = q->segment;
+    uint32_t kind = c->layer_kinds[q->layer];
+    uint64_t k = (uint64_t)c->n_heads * c->head_dim;
+    uint64_t v = k + (uint64_t)c->n_kv_heads * c->head_dim;
+    void *qkv = (void *)(uintptr_t)q->args.q;
+    SPW_TRY(x->layer.ops->rope(
+        &(struct spw_rope_args){.x = qkv,
+                                .inv_freq = x->layer.small + x->o.weights->inv_freq[kind],
+                                .rows = q->rows,
+                                .stride = q->args.q_stride,
+                                .position = s->from,
+                                .n_heads = c->n_heads + c->n_kv_heads,
+                                .head_dim = c->head_dim,
+                                .rotary_dim = c->rope[kind].rotary_dim,
+                                .scaling = x->o.weights->rope_scaling[kind],
+                                .dtype = x->plan->info.compute},
+        x->o.compute));
+    struct spw_kv_append_args a = {.k = element(x, qkv, k),
+                                   .v = element(x, qkv, v),
+                                   .rows = q->rows,
+                                   .stride = q->args.q_stride,
+                                   .position = s->from,
+                                   .n_kv_heads = c->n_kv_heads,
+                                   .head_dim = c->head_dim,
+                                   .dtype = x->plan->info.compute,
+                                   .kv_dtype = x->plan->info.kv};
+    SPW_TRY(spw_kv_grow(q->seq, q->layer, s->from, s->to));
+    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(q->seq, q->layer);
+    assert(end - first <= SPW_OP_TILES);
+    for (uint32_t t = first; t < end; t++)
+        a.tiles[t - first] = spw_kv_device_tile(q->seq, q->layer, t);
+    return x->layer.ops->kv_append(&a, x->o.compute);
+}
+
+/* One call over tiles [from, to), from a split's border on; tiles from `resident` on are in place,
+ * those in [streamed, resident) lie in `slot`, those below are not visible. */
+static int attend_tiles(struct spw_executor *x, struct query *q, uint32_t from, uint32_t to,
+                        uint32_t streamed, uint32_t resident, const uint8_t *slot)
+{
+    struct spw_attention_args *a = &q->args;
+    a->tile_first = from;
+    a->n_tiles = to - from;
+    for (uint32_t t = from; t < to; t++) {
+        if (t >= resident)
+            a->tiles[t - from] = spw_kv_device_tile(q->seq, q->layer, t);
+        else
+            a->tiles[t - from] = t < streamed ? NULL : slot + (t - streamed) * x->plan->tile_bytes;
+    }
+    SPW_TRY(x->layer.ops->attention(a, x->o.compute));
+    a->first = false;
+    return 0;
+}
+
+/* Splits in position order: first those that (partly) stream, then those in place. */
+static int attend_segment(struct spw_executor *x, struct query *q)
+{
+    const struct spw_passage *p = &x->now->passages[q->segment->span];
+    bool sliding = x->config->layer_kinds[q->layer] == SPW_LAYER_SLIDING;
+    uint32_t first, streamed_end, end = spw_kv_end(q->seq, q->layer), from;
+    spw_traffic_range(&x->plan->residency, sliding, p, q->segment->from, &first, &streamed_end);
+    from = first - first % SPW_SPLIT_TILES;
+    for (uint32_t tile = first; tile < streamed_end; from += SPW_SPLIT_TILES) {
+        uint32_t split_end = from + SPW_SPLIT_TILES;
+        uint32_t here = split_end < streamed_end ? split_end : streamed_end;
+        struct spw_transfer t = {q->seq, q->layer, tile, here};
+        uint8_t *slot;
+        SPW_TRY(spw_prefetch_wait_kv(x->o.prefetch, &t, &slot));
+        SPW_TRY(attend_tiles(x, q, from, split_end < end ? split_end : end, tile, here, slot));
+        SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
+        tile = here;
+    }
+    for (; from < end; from += SPW_OP_TILES) {
+        uint32_t to = end - from < SPW_OP_TILES ? end : from + SPW_OP_TILES;
+        uint32_t visible = first > from ? first : from;
+        SPW_TRY(attend_tiles(x, q, from, to, visible, visible, NULL));
+    }
+    return 0;
+}
+
+static int attend(void *context, uint32_t layer, size_t rows)
+{
+    struct spw_executor *x = context;
+    for (uint32_t i = 0; i < x->chunk->n_segments; i++) {
+        struct query q = make_query(x, layer, &x->now->cut.segments[x->chunk->first_segment + i]);
+        SPW_TRY(append(x, &q));
+        SPW_TRY(attend_segment(x, &q));
+    }
+    return x->layer.ops->attention_finish(
+        &(struct spw_attention_finish_args){
+            .state = (const float *)(x->o.device_arena + x->plan->device.state),
+            .y = x->layer.b.attention,
+            .rows = rows,
+            .n_heads = x->config->n_heads,
+            .head_dim = x->config->head_dim,
+            .dtype = x->plan->info.compute},
+        x->o.compute);
+}
+
+/* ---- a layer ---- */
+
+static void embed(void *context, const struct spw_cut_chunk *chunk, void *out)
+{
+    struct spw_executor *x = context;
+    uint8_t *to = out;
+    for (uint32_t i = 0; i < chunk->n_segments; i++) {
+        const struct spw_cut_segment *s = &x->now->cut.segments[chunk->first_segment + i];
+        spw_weights_embed(x->o.weights, x->step[s->span].tokens + s->from, s->to - s->from,
+                          x->plan->info.compute, to);
+        to += (s->to - s->from) * x->plan->hidden_row_bytes;
+    }
+}
+
+static void report_progress(struct spw_executor *x)
+{
+    x->progress_done += x->chunk->rows;
+    if (x->o.on_progress)
+        x->o.on_progress(x->o.progress_context,
+                         &(struct spw_progress){.done = x->progress_done,
+                                                .total = x->progress_total,
+                                                .n_new_tokens = x->n_new_tokens});
+}
+
+static int run_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
+{
+    const struct spw_hidden_source source = {embed, x};
+    const uint8_t *unit;
+    SPW_TRY(spw_prefetch_wait_unit(x->o.prefetch, layer, &unit));
+    SPW_TRY(enter_layer(x, layer, n_spans));
+    for (uint32_t k = 0; k < x->now->cut.n_chunks; k++) {
+        void *h;
+        x->chunk = &x->now->cut.chunks[k];
+        SPW_TRY(spw_hidden_get(&x->hidden, &source, x->config->n_layers, layer, k, &h));
+        SPW_TRY(spw_layer_forward(&x->layer, layer, unit, h, x->chunk->rows));
+        SPW_TRY(spw_hidden_put(&x->hidden, layer, k));
+        SPW_TRY(age_tiles(x, layer));
+        report_progress(x);
+    }
+    return spw_prefetch_release_unit(x->o.prefetch, layer);
+}
+
+/* ---- logits ---- */
+
+struct wanted {
+    uint32_t segment;
+    uint64_t position;
+};
+
+/* The first position of the segment whose logits are wanted. */
+static uint64_t wanted_from(const struct spw_executor *x, const struct spw_cut_segment *s)
+{
+    const struct spw_executor_span *span = &x->step[s->span];
+    uint64_t from = spw_sub_u64(span->to, span->n_logits);
+    return from < s->from ? s->from : from < s->to ? from : s->to;
+}
+
+static uint64_t count_wanted(const struct spw_executor *x)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < x->now->cut.n_segments; i++)
+        n += x->now->cut.segments[i].to - wanted_from(x, &x->now->cut.segments[i]);
+    return n;
+}
+
+/* Moves to the next wanted row; false behind the last. */
+static bool next_wanted(const struct spw_executor *x, struct wanted *w)
+{
+    for (w->position++; w->segment < x->now->cut.n_segments; w->segment++, w->position = 0) {
+        const struct spw_cut_segment *s = &x->now->cut.segments[w->segment];
+        uint64_t from = wanted_from(x, s);
+        if (w->position < from)
+            w->position = from;
+        if (w->position < s->to)
+            return true;
+    }
+    return false;
+}
+
+static int run_head(struct spw_executor *x, size_t rows, float *logits)
+{
+    void *r = x->o.device_arena + x->plan->device.rows;
+    uint32_t n_layers = x->config->n_layers, vocab = x->config->vocab;
+    uint32_t block = x->o.weights->head_block_rows;
+    SPW_TRY(spw_layer_final_norm(&x->layer, r, r, rows));
+    for (uint32_t first = 0, unit = n_layers; first < vocab; first += block, unit++) {
+        const uint8_t *w;
+        SPW_TRY(spw_prefetch_wait_unit(x->o.prefetch, unit, &w));
+        SPW_TRY(spw_layer_head(&x->layer, w, r, logits, first,
+                               vocab - first < block ? vocab - first : block, rows));
+        SPW_TRY(spw_prefetch_release_unit(x->o.prefetch, unit));
+    }
+    if (x->config->logit_softcap > 0)
+        return x->layer.ops->softcap(&(struct spw_softcap_args){.x = logits,
+                                                                .n = rows * vocab,
+                                                                .cap = x->config->logit_softcap},
+                                     x->o.compute);
+    return 0;
+}
+
+static int run_logits(struct spw_executor *x,
+                      int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
+{
+    const struct spw_device_ops *ops = x->o.backend->device_ops;
+    float *logits = (float *)(x->o.device_arena + x->plan->device.logits);
+    float *host = (float *)(x->o.host_arena + x->plan->host.logits);
+    struct wanted ask = {0, 0}, tell;
+    uint64_t left = count_wanted(x);
+    ask.position = UINT64_MAX; /* next_wanted steps to 0 first */
+    for (tell = ask; left;) {
+        size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
+        for (size_t i = 0; i < rows && next_wanted(x, &ask); i++) {
+            const struct spw_cut_segment *s = &x->now->cut.segments[ask.segment];
+            SPW_TRY(spw_hidden_row(&x->hidden, s->row + ask.position - s->from,
+                                   x->o.device_arena + x->plan->device.rows +
+                                       i * x->plan->hidden_row_bytes));
+        }
+        SPW_TRY(run_head(x, rows, logits));
+        SPW_TRY(ops->copy(x->o.device, host, logits, rows * x->config->vocab * sizeof(float),
+                          SPW_LINK_DEVICE_TO_HOST, x->o.compute));
+        left -= rows;
+        if (!left && x->next->schedule.n_segments) /* while the last logits are still computed */
+            SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->next->schedule));
+        SPW_TRY(ops->stream_sync(x->o.device, x->o.compute));
+        for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
+            SPW_TRY(on_logits(context, x->now->cut.segments[tell.segment].span, tell.position,
+                              host + i * x->config->vocab));
+    }
+    return 0;
+}
+
+/* ---- a pass ---- */
+
+/* Turns the pass that was cut into passages and a schedule. spans: where the pass has moved to. */
+static void describe_pass(struct spw_executor *x, struct frame *f, const struct spw_cut_span *spans,
+                          uint32_t n_spans)
+{
+    const struct spw_residency *r = &x->plan->residency;
+    for (uint32_t i = 0; i < n_spans; i++)
+        f->passages[i] = (struct spw_passage){.from = spans[i].from, .to = spans[i].from};
+    for (uint32_t i = f->cut.n_segments; i-- > 0;) {
+        const struct spw_cut_segment *s = &f->cut.segments[i];
+        struct spw_passage *p = &f->passages[s->span];
+        p->chunked = s->to < p->to;
+        p->from = s->from;
+        p->begin = spw_waterline_begin(r, false, s->from);
+    }
+    for (uint32_t i = 0; i < f->cut.n_segments; i++) {
+        const struct spw_cut_segment *s = &f->cut.segments[i];
+        struct spw_schedule_segment *g = &f->segments[i];
+        *g = (struct spw_schedule_segment){.seq = x->step[s->span].seq};
+        for (int sliding = 0; sliding < 2; sliding++)
+            if (!sliding || r->window)
+                spw_traffic_range(r, sliding, &f->passages[s->span], s->from,
+                                  &g->ranges[sliding].first, &g->ranges[sliding].end);
+    }
+    f->schedule.n_segments = f->cut.n_segments;
+}
+
+/* The pass that will come if every session goes on by one token. None past the context. */
+static void expect_decode(struct spw_executor *x, uint32_t n_spans)
+{
+    x->next->schedule.n_segments = 0;
+    for (uint32_t i = 0; i < n_spans; i++) {
+        x->next_spans[i] = (struct spw_cut_span){x->step[i].to, x->step[i].to + 1};
+        if (x->step[i].to >= x->plan->info.context || !x->step[i].n_logits)
+            return;
+    }
+    spw_cut_next(&x->next->cut, x->next_spans, n_spans);
+    describe_pass(x, x->next, x->next_spans, n_spans);
+    uint64_t rows = x->next->cut.rows;
+    x->next->schedule.n_head_rounds = (uint32_t)spw_div_up(rows, x->plan->logits_rows);
+}
+
+static int run_pass(struct spw_executor *x, uint32_t n_spans,
+                    int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
+{
+    const struct spw_hidden_source source = {embed, x};
+    uint64_t heads = count_wanted(x);
+    x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
+    spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, x->now->passages, heads);
+    SPW_TRY(raise_waiting(x, n_spans));
+    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
+    SPW_TRY(spw_hidden_begin(&x->hidden, &x->now->cut, &source));
+    for (uint32_t layer = 0; layer < x->config->n_layers; layer++)
+        SPW_TRY(run_layer(x, layer, n_spans));
+    for (uint32_t i = 0; i < n_spans; i++)
+        SPW_TRY(spw_executor_settle(x, x->step[i].seq, x->now->passages[i].to));
+    if (heads)
+        return run_logits(x, on_logits, context);
+    return x->o.backend->device_ops->stream_sync(x->o.device, x->o.compute);
+}
+
+static bool all_done(const struct spw_executor *x, uint32_t n_spans)
+{
+    for (uint32_t i = 0; i < n_spans; i++)
+        if (x->spans[i].from < x->spans[i].to)
+            return false;
+    return true;
+}
+
+int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *spans,
+                      uint32_t n_spans,
+                      int (*on_logits)(void *context, uint32_t span, uint64_t position,
+                                       const float *logits),
+                      void *context)
+{
+    assert(n_spans <= x->o.most_spans);
+    x->step = spans;
+    x->n_new_tokens = x->progress_done = 0;
+    for (uint32_t i = 0; i < n_spans; i++) {
+        x->spans[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
+        x->n_new_tokens += spans[i].to - spans[i].from;
+    }
+    x->progress_total = x->n_new_tokens * x->config->n_layers;
+    while (spw_cut_next(&x->now->cut, x->spans, n_spans)) {
+        describe_pass(x, x->now, x->spans, n_spans);
+        x->next->schedule.n_segments = 0;
+        if (all_done(x, n_spans))
+            expect_decode(x, n_spans);
+        SPW_TRY(run_pass(x, n_spans, on_logits, context));
+        struct frame *ran = x->now;
+        x->now = x->next;
+        x->next = ran;
+    }
+    return 0;
+}
+
+int spw_executor_upload_rope(struct spw_executor *x)
+{
+    const struct spw_weights *w = x->o.weights;
+    uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
+    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] += bytes;
+    return x->o.backend->device_ops->copy(
+        x->o.device, x->o.device_arena + x->plan->device.small + first * sizeof(float),
+        w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->o.compute);
+}
+
+void spw_executor_predicted(const struct spw_executor *x, struct spw_traffic *out)
+{
+    *out = x->predicted;
+    out->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_prefetch_ahead_bytes(x->o.prefetch);
+}

@@ -1,0 +1,55 @@
+/* Runs one step: the new tokens of any number of sessions through all layers.
+ *
+ * Borrows everything it is given at open. A step queues work and waits for it once, at its end. If
+ * it fails, the cache holds parts of the step: the caller cuts the sessions back to nothing. */
+#ifndef SPW_RUNTIME_EXECUTOR_H
+#define SPW_RUNTIME_EXECUTOR_H
+
+#include "model/layer.h"
+#include "offload/kv_cache.h"
+#include "prefetch/prefetch.h"
+#include "runtime/backend.h"
+#include "runtime/hidden.h"
+#include "runtime/plan.h"
+#include "runtime/traffic.h"
+
+struct spw_executor_options {
+    const struct spw_backend *backend;
+    struct spw_device *device;
+    spw_stream compute, up, down; /* up: of hidden states */
+    const struct spw_plan *plan;
+    struct spw_weights *weights;
+    struct spw_prefetch *prefetch;
+    uint8_t *device_arena, *host_arena;
+    uint32_t most_spans;
+    void (*on_progress)(void *context, const struct spw_progress *progress);
+    void *progress_context;
+};
+
+/* One session's part. Its cache holds tokens [0, from). */
+struct spw_executor_span {
+    struct spw_kv_seq *seq;
+    const int32_t *tokens; /* [to], the whole sequence */
+    uint64_t from, to;     /* from < to */
+    uint64_t n_logits;     /* rows wanted, counted from the end */
+};
+
+struct spw_executor;
+
+int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o);
+void spw_executor_close(struct spw_executor *x);
+/* `on_logits` is called in order of passes, spans and positions; [vocab] floats, valid during the
+ * call; a negative return ends the step with it. */
+int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *spans,
+                      uint32_t n_spans,
+                      int (*on_logits)(void *context, uint32_t span, uint64_t position,
+                                       const float *logits),
+                      void *context);
+/* Brings a sequence that was cut back to n tokens to the waterlines of n tokens. */
+int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
+/* New rope tables are needed: uploads the small block's. */
+int spw_executor_upload_rope(struct spw_executor *x);
+/* What all steps so far should have moved. */
+void spw_executor_predicted(const struct spw_executor *x, struct spw_traffic *out);
+
+#endif

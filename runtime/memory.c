@@ -1,0 +1,44 @@
+/* Available memory: see memory.h. */
+#include "runtime/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { FALLBACK_SHIFT = 30 };
+
+/* A file that holds one number; "max" or no file: UINT64_MAX. */
+static uint64_t read_number(const char *path)
+{
+    uint64_t value = UINT64_MAX;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return value;
+    if (fscanf(f, "%" SCNu64, &value) != 1)
+        value = UINT64_MAX;
+    fclose(f);
+    return value;
+}
+
+static uint64_t system_available(void)
+{
+    char line[256];
+    uint64_t kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (!f)
+        return (uint64_t)1 << FALLBACK_SHIFT;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
+            break;
+    fclose(f);
+    return kib ? kib * 1024 : (uint64_t)1 << FALLBACK_SHIFT;
+}
+
+uint64_t spw_memory_available(void)
+{
+    uint64_t system = system_available();
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return system;
+    return spw_min_u64(system, spw_sub_u64(limit, used));
+}

@@ -1,0 +1,279 @@
+/* Sessions: what is held, what can be reused, what is left to compute. See spillway.h.
+ *
+ * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
+ * off, and the executor computes what is missing, for all sessions of the call in one step. */
+#include "runtime/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ---- open, close ---- */
+
+static int find_slot(const struct spw_engine *e, uint32_t *slot)
+{
+    for (*slot = 0; *slot < e->plan.info.sessions; ++*slot)
+        if (!e->sessions[*slot])
+            return 0;
+    return -ENOMEM;
+}
+
+int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err)
+{
+    uint32_t slot;
+    if (find_slot(e, &slot))
+        return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
+                        e->plan.info.sessions);
+    struct spw_session *s = spw_alloc_zero(1, sizeof *s);
+    if (!s)
+        return spw_fail(err, -ENOMEM, "out of memory for a session");
+    s->engine = e;
+    s->slot = slot;
+    s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
+                (uint64_t)slot * e->model.config.vocab;
+    s->tokens = spw_alloc(e->plan.info.context * sizeof *s->tokens);
+    if (!s->tokens || spw_kv_seq_open(&s->seq, e->kv)) {
+        spw_free(s->tokens);
+        spw_free(s);
+        return spw_fail(err, -ENOMEM, "out of memory for a session's tables");
+    }
+    e->sessions[slot] = s;
+    *out = s;
+    return 0;
+}
+
+int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
+{
+    SPW_TRY(spw_session_open(out, from->engine, err));
+    struct spw_session *s = *out;
+    spw_kv_seq_fork(s->seq, from->seq);
+    memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
+    s->n_tokens = s->reused = from->n_tokens;
+    s->rope_length = from->rope_length;
+    s->has_logits = from->has_logits;
+    memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
+    return 0;
+}
+
+void spw_session_close(struct spw_session *s)
+{
+    if (!s)
+        return;
+    /* Copies ahead of the computation may still read tiles that are about to be given back. */
+    spw_prefetch_forget(s->engine->prefetch);
+    s->engine->sessions[s->slot] = NULL;
+    spw_kv_seq_close(s->seq);
+    spw_free(s->tokens);
+    spw_free(s);
+}
+
+size_t spw_session_n_tokens(const struct spw_session *s)
+{
+    return s->n_tokens;
+}
+
+size_t spw_session_reused(const struct spw_session *s)
+{
+    return s->reused;
+}
+
+void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out)
+{
+    const struct spw_model_config *c = &s->engine->model.config;
+    *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        if (c->layer_kinds[l] == SPW_LAYER_FULL) {
+            uint64_t end = (uint64_t)spw_kv_begin(s->seq, l) * SPW_TILE_TOKENS;
+            out->host_end = spw_min_u64(end, s->n_tokens);
+            break;
+        }
+}
+
+const float *spw_session_logits(const struct spw_session *s)
+{
+    return s->logits;
+}
+
+/* ---- sync: checks ---- */
+
+static int check_span(const struct spw_engine *e, const struct spw_span *spans, size_t i,
+                      struct spw_error *err)
+{
+    const struct spw_span *s = &spans[i];
+    uint32_t vocab = e->model.config.vocab;
+    if (!s->session || s->session->engine != e)
+        return spw_fail(err, -EINVAL, "span %zu: not a session of this engine", i);
+    if (!s->n_tokens)
+        return spw_fail(err, -EINVAL, "span %zu: no tokens; a sequence has at least one", i);
+    if (s->n_tokens > e->plan.info.context)
+        return spw_fail(err, -E2BIG, "span %zu: %zu tokens, the engine was planned for %llu", i,
+                        s->n_tokens, (unsigned long long)e->plan.info.context);
+    for (size_t j = 0; j < i; j++)
+        if (spans[j].session == s->session)
+            return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
+    for (size_t j = 0; j < s->n_tokens; j++)
+        if (s->tokens[j] < 0 || (uint32_t)s->tokens[j] >= vocab)
+            return spw_fail(err, -EINVAL,
+                            "span %zu: token id %d at position %zu is out of range: the vocabulary "
+                            "has %u",
+                            i, s->tokens[j], j, vocab);
+    return 0;
+}
+
+/* ---- sync: reuse ---- */
+
+/* Lengths that share a rope table share this number. */
+static uint64_t rope_length(const struct spw_model_config *c, uint64_t n_tokens)
+{
+    uint64_t border;
+    if (!spw_rope_depends_on_length(&c->rope[SPW_LAYER_FULL], c->max_positions, &border))
+        return 1;
+    return n_tokens <= border ? 1 : n_tokens;
+}
+
+static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
+{
+    uint64_t n = spw_min_u64(s->n_tokens, span->n_tokens), i = 0;
+    while (i < n && s->tokens[i] == span->tokens[i])
+        i++;
+    return i;
+}
+
+/* Tokens of the span that the session need not compute again. */
+static uint64_t reusable(const struct spw_session *s, const struct spw_span *span)
+{
+    const struct spw_model_config *c = &s->engine->model.config;
+    uint64_t prefix = common_prefix(s, span);
+    if (rope_length(c, span->n_tokens) != s->rope_length)
+        return 0; /* its keys were rotated by another table */
+    if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
+        return prefix; /* even the logits are there */
+    uint64_t keep = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
+    return spw_kv_can_truncate(s->seq, c->window, keep) ? keep : 0;
+}
+
+static int cut_back(struct spw_session *s, uint64_t keep)
+{
+    struct spw_engine *e = s->engine;
+    if (keep == s->n_tokens)
+        return 0;
+    SPW_TRY(spw_prefetch_forget(e->prefetch));
+    s->n_tokens = keep;
+    s->has_logits = false;
+    spw_kv_truncate(s->seq, keep);
+    return spw_executor_settle(e->executor, s->seq, keep);
+}
+
+/* ---- sync: the step ---- */
+
+struct delivery {
+    struct spw_engine *engine;
+    const struct spw_span *spans;
+    const uint32_t *index; /* executor's span -> caller's */
+    void (*on_logits)(void *context, size_t span, size_t position, const float *logits);
+    void *context;
+};
+
+static int deliver(void *context, uint32_t i, uint64_t position, const float *logits)
+{
+    const struct delivery *d = context;
+    const struct spw_span *span = &d->spans[d->index[i]];
+    if (position + 1 == span->n_tokens) {
+        memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
+        span->session->has_logits = true;
+    }
+    if (d->on_logits)
+        d->on_logits(d->context, d->index[i], position, logits);
+    return 0;
+}
+
+/* After a failure the tiles hold parts of a step: nothing of these sessions is reused. */
+static int reset(struct spw_engine *e, uint32_t n, const struct spw_span *spans, int rc,
+                 struct spw_error *err)
+{
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    spw_prefetch_forget(e->prefetch);
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_session *s = spans[e->span_index[i]].session;
+        s->n_tokens = 0;
+        s->has_logits = false;
+        spw_kv_truncate(s->seq, 0);
+    }
+    return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
+                    strerror(-rc));
+}
+
+/* One step for the spans of the caller whose rope table is that of `length`. */
+static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t n, uint64_t length,
+                    struct delivery *d, struct spw_error *err)
+{
+    int rc = 0;
+    if (e->rope_length != length) {
+        SPW_TRY(spw_weights_rope(e->model.weights, length, err));
+        rc = spw_executor_upload_rope(e->executor);
+        e->rope_length = length;
+    }
+    if (!rc)
+        rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
+    if (rc)
+        return reset(e, n, spans, rc, err);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct spw_span *span = &spans[e->span_index[i]];
+        struct spw_session *s = span->session;
+        memcpy(s->tokens + e->spans[i].from, span->tokens + e->spans[i].from,
+               (e->spans[i].to - e->spans[i].from) * sizeof *s->tokens);
+        s->n_tokens = span->n_tokens;
+        s->has_logits = span->n_logits > 0;
+        s->rope_length = length;
+    }
+    return 0;
+}
+
+/* Prepares span i as the n-th of the step, if there is anything to compute. */
+static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i, uint32_t *n,
+                    struct delivery *d)
+{
+    const struct spw_span *span = &spans[i];
+    struct spw_session *s = span->session;
+    uint64_t keep = reusable(s, span);
+    SPW_TRY(cut_back(s, keep));
+    s->reused = keep;
+    if (keep == span->n_tokens) {
+        if (span->n_logits && d->on_logits)
+            d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
+        return 0;
+    }
+    e->span_index[*n] = (uint32_t)i;
+    e->spans[(*n)++] = (struct spw_executor_span){.seq = s->seq,
+                                                  .tokens = span->tokens,
+                                                  .from = keep,
+                                                  .to = span->n_tokens,
+                                                  .n_logits = span->n_logits};
+    return 0;
+}
+
+int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+             void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
+             void *context, struct spw_error *err)
+{
+    const struct spw_model_config *c = &e->model.config;
+    struct delivery d = {e, spans, e->span_index, on_logits, context};
+    uint32_t n = 0;
+    for (size_t i = 0; i < n_spans; i++)
+        SPW_TRY(check_span(e, spans, i, err));
+    for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
+        if (rope_length(c, spans[i].n_tokens) == 1)
+            SPW_TRY(add_span(e, spans, i, &n, &d));
+    if (n)
+        SPW_TRY(run_step(e, spans, n, 1, &d, err));
+    for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length is its own */
+        uint64_t length = rope_length(c, spans[i].n_tokens);
+        n = 0;
+        if (length == 1)
+            continue;
+        SPW_TRY(add_span(e, spans, i, &n, &d));
+        if (n)
+            SPW_TRY(run_step(e, spans, n, length, &d, err));
+    }
+    return 0;
+}
