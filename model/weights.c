@@ -426,6 +426,14 @@ uint64_t spw_weights_unit_bytes(const struct spw_weights *w, uint32_t unit)
     return w->sources[w->unit_pieces[unit]].n * spw_dtype_bytes(w->dtype);
 }
 
+uint64_t spw_weights_unit_moved_bytes(const struct spw_weights *w, uint32_t unit)
+{
+    uint64_t n = 0;
+    for (uint32_t i = w->unit_pieces[unit]; i < w->unit_pieces[unit + 1]; i++)
+        n += w->sources[i].n;
+    return n * spw_dtype_bytes(w->dtype);
+}
+
 void spw_weights_release_unit(const struct spw_weights *w, uint32_t unit)
 {
     for (uint32_t i = w->unit_pieces[unit]; i < w->unit_pieces[unit + 1]; i++)
@@ -455,8 +463,16 @@ void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_
     float scale = w->config->embedding_scale;
     if (compute == SPW_DTYPE_BF16)
         scale = spw_bf16_to_f32(spw_f32_to_bf16(scale));
+    bool as_stored = w->embedding->dtype == compute && scale == 1.0f;
+    size_t row_bytes = hidden * spw_dtype_bytes(compute);
     for (size_t i = 0; i < n; i++) {
         uint64_t row = (uint64_t)(uint32_t)tokens[i] * hidden;
+        if (as_stored) {
+            memcpy((uint8_t *)out + i * row_bytes,
+                   (const uint8_t *)w->embedding->data + (uint32_t)tokens[i] * row_bytes,
+                   row_bytes);
+            continue;
+        }
         for (uint32_t c = 0; c < hidden; c++) {
             float value = element(w->embedding, row + c);
             if (compute == SPW_DTYPE_F32)

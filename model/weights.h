@@ -54,7 +54,9 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
 void spw_weights_close(struct spw_weights *w);
 /* Reads the small block and converts what must be, into `converted` [convert_bytes]. */
 int spw_weights_prepare(struct spw_weights *w, void *converted, struct spw_error *err);
+/* What a unit takes on the device, gaps included; and what crosses the link, the matrices alone. */
 uint64_t spw_weights_unit_bytes(const struct spw_weights *w, uint32_t unit);
+uint64_t spw_weights_unit_moved_bytes(const struct spw_weights *w, uint32_t unit);
 /* The unit has been copied: its pages of the file are not needed for now. */
 void spw_weights_release_unit(const struct spw_weights *w, uint32_t unit);
 /* Rope tables for a sequence of this length, into the small block's two tables (host side). */

@@ -188,7 +188,7 @@ uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p)
     for (uint64_t i = p->kv.waited; i < p->kv.issued; i++)
         bytes += kv_bytes(p, &p->kv_issued[i % p->kv.n_slots]);
     for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
-        bytes += p->o.units[p->unit_issued[i % p->weights.n_slots]].bytes;
+        bytes += p->o.units[p->unit_issued[i % p->weights.n_slots]].moved_bytes;
     return bytes;
 }
 

@@ -14,7 +14,7 @@
 struct spw_unit {
     const struct spw_piece *pieces; /* in host memory, or a mapped file */
     uint32_t n_pieces;
-    uint64_t bytes;
+    uint64_t moved_bytes;   /* the sum of the pieces */
     uint8_t *resident;      /* its place on the device, or NULL: streamed */
     void (*copied)(void *); /* called in stream order when a copy is done; may be NULL */
     void *context;

@@ -55,13 +55,13 @@ void spw_model_close(struct spw_model *m)
 
 /* ---- the plan ---- */
 
-/* The longest sequence the model's positions reach: dynamic rope stretches as it grows. */
+/* The longest sequence the model's positions reach. Dynamic rope stretches with the sequence; float
+ * positions and tile numbers set the limit there. */
 static uint64_t longest_context(const struct spw_model_config *c)
 {
-    const struct spw_rope_config *r = &c->rope[SPW_LAYER_FULL];
-    if (r->kind != SPW_ROPE_DYNAMIC)
-        return c->max_positions;
-    return (uint64_t)((double)c->max_positions * r->factor);
+    if (c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_DYNAMIC)
+        return 1 << 24;
+    return c->max_positions;
 }
 
 enum { MOST_SESSIONS = 4096, MOST_SLOTS = 256, MOST_CHUNK = (SPW_OP_TILES - 1) * SPW_TILE_TOKENS };
@@ -102,7 +102,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
         .weights = m->weights,
         .compute = m->compute,
         .kv = m->kv,
-        .context = o->context ? o->context : longest_context(c),
+        .context = o->context ? o->context : c->max_positions,
         .sessions = o->sessions ? o->sessions : 1,
         .prefill_chunk = o->prefill_chunk,
         .prefetch_slots = o->prefetch_slots,
@@ -203,14 +203,14 @@ static int describe_units(struct spw_engine *e)
         e->units[u] = (struct spw_unit){
             .pieces = w->pieces + w->unit_pieces[u],
             .n_pieces = w->unit_pieces[u + 1] - w->unit_pieces[u],
-            .bytes = spw_weights_unit_bytes(w, u),
+            .moved_bytes = spw_weights_unit_moved_bytes(w, u),
             .copied = unit_copied,
             .context = &e->unit_contexts[u],
         };
         if (!spw_plan_unit_resident(&e->plan, w, u))
             continue;
         e->units[u].resident = next;
-        next += spw_align_up(e->units[u].bytes, 4096);
+        next += spw_align_up(spw_weights_unit_bytes(w, u), 4096);
     }
     return 0;
 }
