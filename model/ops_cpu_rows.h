@@ -2,7 +2,7 @@
  * set: model/ops_cpu_rows_<isa>.c defines KERNEL(op) and includes this.
  *
  * Each output element follows from its own row alone. A task is a run of rows, or a piece of a long
- * row, of about TASK_ELEMENTS elements. Functions that take a dtype are inlined with a constant. */
+ * row, of about TASK_ELEMENTS elements. */
 #include "model/ops_cpu_kernels.h"
 #include "model/ops_cpu_math.h"
 
@@ -26,7 +26,7 @@ static size_t task_rows(size_t elements)
 /* ---- norm ---- */
 
 /* Four chains of sixteen lanes, folded pairwise: the tree depends on cols alone. */
-VEC_FN float mean_square(const void *x, size_t first, size_t cols, enum spw_dtype t)
+static float mean_square(const void *x, size_t first, size_t cols, enum spw_dtype t)
 {
     struct vec chain[NORM_CHAINS];
     for (int k = 0; k < NORM_CHAINS; k++)
@@ -41,8 +41,9 @@ VEC_FN float mean_square(const void *x, size_t first, size_t cols, enum spw_dtyp
     return vec_sum(sum) / (float)cols;
 }
 
-VEC_FN void norm_one(const struct spw_norm_args *a, size_t x, size_t y, enum spw_dtype t)
+static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
 {
+    enum spw_dtype t = a->dtype;
     float mean = mean_square(a->x, x, a->cols, t);
     struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps)), one = vec_set1(1.0f);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
@@ -71,17 +72,14 @@ static void norm_run(const void *args, size_t task, unsigned worker)
     for (size_t i = task * step; i < end; i++) {
         size_t row = i / a->groups, column = i % a->groups * a->cols;
         size_t x = row * a->x_stride + column, y = row * a->y_stride + column;
-        if (a->dtype == SPW_DTYPE_F32)
-            norm_one(a, x, y, SPW_DTYPE_F32);
-        else
-            norm_one(a, x, y, SPW_DTYPE_BF16);
+        norm_one(a, x, y);
     }
 }
 
 /* ---- rope ---- */
 
 /* Hugging Face rotates in the activation dtype: every product and the sum are rounded. */
-VEC_FN void rope_pairs(void *x, size_t at, size_t half, size_t n, const float *cosine,
+static void rope_pairs(void *x, size_t at, size_t half, size_t n, const float *cosine,
                        const float *sine, enum spw_dtype t)
 {
     for (size_t i = 0; i < n; i += VEC_LANES) {
@@ -98,8 +96,9 @@ VEC_FN void rope_pairs(void *x, size_t at, size_t half, size_t n, const float *c
     }
 }
 
-VEC_FN void rope_row(const struct spw_rope_args *a, size_t row, enum spw_dtype t)
+static void rope_row(const struct spw_rope_args *a, size_t row)
 {
+    enum spw_dtype t = a->dtype;
     float cosine[ROPE_PAIRS] = {0}, sine[ROPE_PAIRS] = {0};
     float position = (float)(a->position + row);
     size_t half = a->rotary_dim / 2;
@@ -133,16 +132,13 @@ static void rope_run(const void *args, size_t task, unsigned worker)
     size_t step = task_rows((size_t)a->n_heads * a->rotary_dim);
     size_t end = smaller((task + 1) * step, a->rows);
     for (size_t row = task * step; row < end; row++)
-        if (a->dtype == SPW_DTYPE_F32)
-            rope_row(a, row, SPW_DTYPE_F32);
-        else
-            rope_row(a, row, SPW_DTYPE_BF16);
+        rope_row(a, row);
 }
 
 /* ---- kv_append ---- */
 
 /* Sixteen K channels of one position: their places lie 16 positions apart. */
-VEC_FN void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
+static void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
                      enum spw_dtype t)
 {
     char staged[VEC_LANES * sizeof(float)];
@@ -155,7 +151,7 @@ VEC_FN void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size
 
 /* Sixteen V channels of one position. A new pair's second half is cleared with the first's store;
  * see quant/tile.h. */
-VEC_FN void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
+static void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
                      enum spw_dtype t)
 {
     uint16_t staged[2 * VEC_LANES];
@@ -172,31 +168,20 @@ VEC_FN void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size
     }
 }
 
-VEC_FN void append_rows(const struct spw_kv_append_args *a, char *tile, uint32_t head, size_t first,
-                        size_t end, enum spw_dtype from, enum spw_dtype to)
+static void append_rows(const struct spw_kv_append_args *a, char *tile, uint32_t head, size_t first,
+                        size_t end)
 {
-    size_t head_bytes = spw_tile_head_bytes(a->head_dim, to);
+    size_t head_bytes = spw_tile_head_bytes(a->head_dim, a->kv_dtype);
     char *k = tile + head * head_bytes, *v = k + a->n_kv_heads * head_bytes;
     for (size_t row = first; row < end; row++) {
         uint32_t j = (uint32_t)((a->position + row) % SPW_TILE_TOKENS);
         size_t x = row * a->stride + (size_t)head * a->head_dim;
         for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
             size_t n = smaller(a->head_dim - c, VEC_LANES);
-            append_k(k, a->head_dim, j, c, n, vec_load_as(a->k, x + c, n, from), to);
-            append_v(v, a->head_dim, j, c, n, vec_load_as(a->v, x + c, n, from), to);
+            append_k(k, a->head_dim, j, c, n, vec_load_as(a->k, x + c, n, a->dtype), a->kv_dtype);
+            append_v(v, a->head_dim, j, c, n, vec_load_as(a->v, x + c, n, a->dtype), a->kv_dtype);
         }
     }
-}
-
-VEC_FN void append_from(const struct spw_kv_append_args *a, char *tile, uint32_t head, size_t first,
-                        size_t end, enum spw_dtype from)
-{
-    if (a->kv_dtype == SPW_DTYPE_F32)
-        append_rows(a, tile, head, first, end, from, SPW_DTYPE_F32);
-    else if (a->kv_dtype == SPW_DTYPE_F16)
-        append_rows(a, tile, head, first, end, from, SPW_DTYPE_F16);
-    else
-        append_rows(a, tile, head, first, end, from, SPW_DTYPE_BF16);
 }
 
 /* A task is one head of one tile. */
@@ -215,10 +200,7 @@ static void kv_append_run(const void *args, size_t task, unsigned worker)
     uint32_t head = (uint32_t)(task % a->n_kv_heads);
     size_t first = spw_sub_u64(tile * SPW_TILE_TOKENS, offset);
     size_t end = smaller((tile + 1) * SPW_TILE_TOKENS - offset, a->rows);
-    if (a->dtype == SPW_DTYPE_F32)
-        append_from(a, a->tiles[tile], head, first, end, SPW_DTYPE_F32);
-    else
-        append_from(a, a->tiles[tile], head, first, end, SPW_DTYPE_BF16);
+    append_rows(a, a->tiles[tile], head, first, end);
 }
 
 /* ---- attention_finish ---- */
@@ -273,28 +255,21 @@ VEC_FN struct vec gelu_erf(struct vec x)
     return vec_mul(vec_mul(vec_set1(0.5f), x), t);
 }
 
-VEC_FN void gated_run_as(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
-                         enum spw_activation act, enum spw_dtype t)
+static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
 {
     size_t gate = row * 2 * a->cols, up = gate + a->cols;
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
-        struct vec g = vec_load_as(a->x, gate + i, n, t);
-        g = act == SPW_ACT_SILU ? silu(g) : act == SPW_ACT_GELU_TANH ? gelu_tanh(g) : gelu_erf(g);
-        g = vec_mul(vec_round_as(g, t), vec_load_as(a->x, up + i, n, t));
-        vec_store_as(a->y, row * a->cols + i, n, t, g);
+        struct vec g = vec_load_as(a->x, gate + i, n, a->dtype);
+        if (a->act == SPW_ACT_SILU)
+            g = silu(g);
+        else if (a->act == SPW_ACT_GELU_TANH)
+            g = gelu_tanh(g);
+        else
+            g = gelu_erf(g);
+        g = vec_mul(vec_round_as(g, a->dtype), vec_load_as(a->x, up + i, n, a->dtype));
+        vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
     }
-}
-
-VEC_FN void gated_piece_as(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
-                           enum spw_dtype t)
-{
-    if (a->act == SPW_ACT_SILU)
-        gated_run_as(a, row, first, end, SPW_ACT_SILU, t);
-    else if (a->act == SPW_ACT_GELU_TANH)
-        gated_run_as(a, row, first, end, SPW_ACT_GELU_TANH, t);
-    else
-        gated_run_as(a, row, first, end, SPW_ACT_GELU_ERF, t);
 }
 
 /* Pieces of TASK_ELEMENTS columns of one row, or whole short rows. */
@@ -312,10 +287,7 @@ static void gated_run(const void *args, size_t task, unsigned worker)
     size_t first = task % pieces * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->cols);
     size_t row = task / pieces * step, last = smaller(row + step, a->rows);
     for (; row < last; row++)
-        if (a->dtype == SPW_DTYPE_F32)
-            gated_piece_as(a, row, first, end, SPW_DTYPE_F32);
-        else
-            gated_piece_as(a, row, first, end, SPW_DTYPE_BF16);
+        gated_piece(a, row, first, end);
 }
 
 /* ---- add, softcap ---- */
@@ -325,24 +297,16 @@ static size_t add_tasks(const void *args)
     return spw_div_up(((const struct spw_add_args *)args)->n, TASK_ELEMENTS);
 }
 
-VEC_FN void add_piece(const struct spw_add_args *a, size_t first, size_t end, enum spw_dtype t)
-{
-    for (size_t i = first; i < end; i += VEC_LANES) {
-        size_t n = smaller(end - i, VEC_LANES);
-        struct vec sum = vec_add(vec_load_as(a->h, i, n, t), vec_load_as(a->x, i, n, t));
-        vec_store_as(a->h, i, n, t, sum);
-    }
-}
-
 static void add_run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_add_args *a = args;
     (void)worker;
     size_t first = task * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->n);
-    if (a->dtype == SPW_DTYPE_F32)
-        add_piece(a, first, end, SPW_DTYPE_F32);
-    else
-        add_piece(a, first, end, SPW_DTYPE_BF16);
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec x = vec_load_as(a->x, i, n, a->dtype);
+        vec_store_as(a->h, i, n, a->dtype, vec_add(vec_load_as(a->h, i, n, a->dtype), x));
+    }
 }
 
 static size_t softcap_tasks(const void *args)

@@ -308,20 +308,33 @@ VEC_FN void vec_load_pairs_f16(const void *p, struct vec *even, struct vec *odd)
     odd->b = _mm256_cvtph_ps(_mm256_extracti128_si256(o, 1));
 }
 
-#else /* plain C */
+#else /* plain C, in vectors of four, which every processor of interest has */
+
+typedef float vec_f4 __attribute__((vector_size(16)));
+typedef uint32_t vec_u4 __attribute__((vector_size(16)));
+typedef int32_t vec_i4 __attribute__((vector_size(16)));
+typedef uint16_t vec_h4 __attribute__((vector_size(8)));
 
 struct vec {
-    float v[VEC_LANES];
+    vec_f4 v[4];
 };
 
-#define VEC_EACH(i) for (int i = 0; i < VEC_LANES; i++)
+#define VEC_QUARTERS(i) for (int i = 0; i < 4; i++)
+
+VEC_FN vec_f4 vec_f4_set1(float x)
+{
+    return (vec_f4){x, x, x, x};
+}
+
+VEC_FN vec_f4 vec_f4_select(vec_i4 mask, vec_f4 x, vec_f4 y)
+{
+    return (vec_f4)(((vec_i4)x & mask) | ((vec_i4)y & ~mask));
+}
 
 VEC_FN struct vec vec_set1(float x)
 {
-    struct vec r;
-    VEC_EACH(i)
-    r.v[i] = x;
-    return r;
+    vec_f4 q = vec_f4_set1(x);
+    return (struct vec){{q, q, q, q}};
 }
 
 VEC_FN struct vec vec_load(const void *p)
@@ -338,28 +351,28 @@ VEC_FN void vec_store(void *p, struct vec a)
 
 VEC_FN struct vec vec_add(struct vec a, struct vec b)
 {
-    VEC_EACH(i)
+    VEC_QUARTERS(i)
     a.v[i] += b.v[i];
     return a;
 }
 
 VEC_FN struct vec vec_sub(struct vec a, struct vec b)
 {
-    VEC_EACH(i)
+    VEC_QUARTERS(i)
     a.v[i] -= b.v[i];
     return a;
 }
 
 VEC_FN struct vec vec_mul(struct vec a, struct vec b)
 {
-    VEC_EACH(i)
+    VEC_QUARTERS(i)
     a.v[i] *= b.v[i];
     return a;
 }
 
 VEC_FN struct vec vec_div(struct vec a, struct vec b)
 {
-    VEC_EACH(i)
+    VEC_QUARTERS(i)
     a.v[i] /= b.v[i];
     return a;
 }
@@ -367,170 +380,164 @@ VEC_FN struct vec vec_div(struct vec a, struct vec b)
 /* Two roundings: fmaf without the instruction is a slow call. */
 VEC_FN struct vec vec_fma(struct vec a, struct vec b, struct vec c)
 {
-    VEC_EACH(i)
-    c.v[i] = a.v[i] * b.v[i] + c.v[i];
+    VEC_QUARTERS(i)
+    c.v[i] += a.v[i] * b.v[i];
     return c;
 }
 
 VEC_FN struct vec vec_max(struct vec a, struct vec b)
 {
-    VEC_EACH(i)
-    a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    VEC_QUARTERS(i)
+    a.v[i] = vec_f4_select(a.v[i] > b.v[i], a.v[i], b.v[i]);
     return a;
 }
 
 VEC_FN struct vec vec_select_less(struct vec a, struct vec b, struct vec x, struct vec y)
 {
-    VEC_EACH(i)
-    y.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
-    return y;
+    VEC_QUARTERS(i)
+    x.v[i] = vec_f4_select(a.v[i] < b.v[i], x.v[i], y.v[i]);
+    return x;
 }
 
 VEC_FN struct vec vec_select_range(uint32_t lo, uint32_t hi, struct vec x, struct vec y)
 {
-    VEC_EACH(i)
-    y.v[i] = (uint32_t)i >= lo && (uint32_t)i < hi ? x.v[i] : y.v[i];
-    return y;
+    int from = (int)lo, to = (int)hi;
+    VEC_QUARTERS(i)
+    {
+        vec_i4 lane = {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3};
+        vec_i4 low = {from, from, from, from}, high = {to, to, to, to};
+        x.v[i] = vec_f4_select((lane >= low) & (lane < high), x.v[i], y.v[i]);
+    }
+    return x;
 }
 
 /* |a| < 2^22: adding 1.5 * 2^23 leaves no bits for a fraction. */
 VEC_FN struct vec vec_round(struct vec a)
 {
-    VEC_EACH(i)
-    a.v[i] = (a.v[i] + 0x1.8p23f) - 0x1.8p23f;
-    return a;
+    struct vec magic = vec_set1(0x1.8p23f);
+    return vec_sub(vec_add(a, magic), magic);
 }
 
-VEC_FN float vec_power2(int n)
-{
-    uint32_t bits = (uint32_t)(n + 127) << 23;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* Two factors, because 2^n alone can leave the range: the first product is exact. A NaN has no
- * integer part, and any factor keeps it. */
+/* Two factors, because 2^n alone can leave the range: the first product is exact. n comes from
+ * vec_exp, which bounds it; where it is NaN, a is too, and any factor keeps that. */
 VEC_FN struct vec vec_scale2(struct vec a, struct vec n)
 {
-    VEC_EACH(i)
+    VEC_QUARTERS(i)
     {
-        int k = n.v[i] > -253.0f && n.v[i] < 253.0f ? (int)n.v[i] : 0;
-        a.v[i] = a.v[i] * vec_power2(k / 2) * vec_power2(k - k / 2);
+        vec_i4 k = __builtin_convertvector(n.v[i], vec_i4), half = k >> 1;
+        vec_u4 first = (vec_u4)half + 127u, second = (vec_u4)k - (vec_u4)half + 127u;
+        a.v[i] = a.v[i] * (vec_f4)(first << 23) * (vec_f4)(second << 23);
     }
     return a;
 }
 
-VEC_FN uint32_t vec_float_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-VEC_FN float vec_bits_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-VEC_FN uint32_t vec_one_round_bf16(float x)
-{
-    uint32_t u = vec_float_bits(x);
-    uint32_t r = (u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u;
-    return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : r;
-}
-
 VEC_FN struct vec vec_round_bf16(struct vec a)
 {
-    VEC_EACH(i)
-    a.v[i] = vec_bits_float(vec_one_round_bf16(a.v[i]));
+    VEC_QUARTERS(i)
+    {
+        vec_u4 u = (vec_u4)a.v[i];
+        vec_u4 r = (u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u;
+        vec_u4 nan = (vec_u4){0} + 0x7fc00000u;
+        a.v[i] = vec_f4_select(a.v[i] == a.v[i], (vec_f4)r, (vec_f4)nan);
+    }
     return a;
+}
+
+/* Sixteen 2-byte values as the low halves of 32-bit lanes, and back. */
+VEC_FN struct vec vec_load_halves(const void *p)
+{
+    vec_h4 h[4];
+    struct vec r;
+    memcpy(h, p, sizeof h);
+    VEC_QUARTERS(i)
+    r.v[i] = (vec_f4) __builtin_convertvector(h[i], vec_u4);
+    return r;
+}
+
+VEC_FN void vec_store_halves(void *p, struct vec a)
+{
+    vec_h4 h[4];
+    VEC_QUARTERS(i)
+    h[i] = __builtin_convertvector((vec_u4)a.v[i], vec_h4);
+    memcpy(p, h, sizeof h);
 }
 
 VEC_FN struct vec vec_load_bf16(const void *p)
 {
-    uint16_t h[VEC_LANES];
-    struct vec r;
-    memcpy(h, p, sizeof h);
-    VEC_EACH(i)
-    r.v[i] = vec_bits_float((uint32_t)h[i] << 16);
+    struct vec r = vec_load_halves(p);
+    VEC_QUARTERS(i)
+    r.v[i] = (vec_f4)((vec_u4)r.v[i] << 16);
     return r;
 }
 
 VEC_FN void vec_store_bf16(void *p, struct vec a)
 {
-    uint16_t h[VEC_LANES];
-    VEC_EACH(i)
-    h[i] = (uint16_t)(vec_one_round_bf16(a.v[i]) >> 16);
-    memcpy(p, h, sizeof h);
+    a = vec_round_bf16(a);
+    VEC_QUARTERS(i)
+    a.v[i] = (vec_f4)((vec_u4)a.v[i] >> 16);
+    vec_store_halves(p, a);
 }
 
 /* Exact: shifted into place, the exponent is off by 112, which one product mends (subnormals
  * too); what would overflow is infinity or NaN. */
-VEC_FN float vec_one_from_f16(uint16_t h)
+VEC_FN vec_f4 vec_f4_from_f16(vec_u4 h)
 {
-    uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    float x = vec_bits_float(magnitude) * 0x1p112f;
-    uint32_t special = magnitude | 0x7f800000u;
-    return vec_bits_float((magnitude >= 0x0f800000u ? special : vec_float_bits(x)) | sign);
+    vec_u4 magnitude = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
+    vec_f4 x = (vec_f4)magnitude * vec_f4_set1(0x1p112f);
+    vec_f4 special = (vec_f4)(magnitude | 0x7f800000u);
+    x = vec_f4_select((vec_i4)magnitude >= 0x0f800000, special, x);
+    return (vec_f4)((vec_u4)x | sign);
 }
 
 /* Adding 2^(e+13) makes the processor round a value of exponent e to f16's ten fraction bits; below
- * the least normal exponent the step stays that of the subnormals. */
-VEC_FN uint16_t vec_one_to_f16(float x)
+ * the least normal exponent the step stays that of the subnormals. 65520 and up is infinity. */
+VEC_FN vec_u4 vec_f4_to_f16(vec_f4 x)
 {
-    uint32_t u = vec_float_bits(x), sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
-    if (magnitude > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
-    if (magnitude >= 0x477ff000u) /* 65520 and up round to infinity */
-        return (uint16_t)(sign | 0x7c00u);
-    uint32_t exponent = magnitude & 0x7f800000u;
-    float step = vec_bits_float((exponent < 0x38800000u ? 0x38800000u : exponent) + (13u << 23));
-    float rounded = (vec_bits_float(magnitude) + step) - step;
-    uint32_t bits = vec_float_bits(rounded * 0x1p-112f);
-    return (uint16_t)(sign | bits >> 13);
+    vec_u4 sign = (vec_u4)x >> 16 & 0x8000u;
+    vec_i4 magnitude = (vec_i4)x & 0x7fffffff, exponent = magnitude & 0x7f800000;
+    vec_f4 least = (vec_f4)((vec_i4){0} + 0x38800000);
+    exponent = (vec_i4)vec_f4_select(exponent < 0x38800000, least, (vec_f4)exponent);
+    vec_f4 infinite = (vec_f4)((vec_u4){0} + 0x7c00u), nan = (vec_f4)((vec_u4){0} + 0x7e00u);
+    vec_f4 capped = vec_f4_select(magnitude >= 0x477ff000, vec_f4_set1(0), (vec_f4)magnitude);
+    vec_f4 step = (vec_f4)((vec_u4)exponent + (13u << 23));
+    vec_f4 code = (vec_f4)((vec_u4)((capped + step - step) * vec_f4_set1(0x1p-112f)) >> 13);
+    code = vec_f4_select(magnitude >= 0x477ff000, infinite, code);
+    code = vec_f4_select(magnitude > 0x7f800000, nan, code);
+    return (vec_u4)code | sign;
 }
 
 VEC_FN struct vec vec_load_f16(const void *p)
 {
-    uint16_t h[VEC_LANES];
-    struct vec r;
-    memcpy(h, p, sizeof h);
-    VEC_EACH(i)
-    r.v[i] = vec_one_from_f16(h[i]);
+    struct vec r = vec_load_halves(p);
+    VEC_QUARTERS(i)
+    r.v[i] = vec_f4_from_f16((vec_u4)r.v[i]);
     return r;
 }
 
 VEC_FN void vec_store_f16(void *p, struct vec a)
 {
-    uint16_t h[VEC_LANES];
-    VEC_EACH(i)
-    h[i] = vec_one_to_f16(a.v[i]);
-    memcpy(p, h, sizeof h);
+    VEC_QUARTERS(i)
+    a.v[i] = (vec_f4)vec_f4_to_f16(a.v[i]);
+    vec_store_halves(p, a);
 }
 
 VEC_FN void vec_load_pairs_bf16(const void *p, struct vec *even, struct vec *odd)
 {
-    uint16_t h[2 * VEC_LANES];
-    memcpy(h, p, sizeof h);
-    VEC_EACH(i)
+    struct vec u = vec_load(p);
+    VEC_QUARTERS(i)
     {
-        even->v[i] = vec_bits_float((uint32_t)h[2 * i] << 16);
-        odd->v[i] = vec_bits_float((uint32_t)h[2 * i + 1] << 16);
+        even->v[i] = (vec_f4)((vec_u4)u.v[i] << 16);
+        odd->v[i] = (vec_f4)((vec_u4)u.v[i] & 0xffff0000u);
     }
 }
 
 VEC_FN void vec_load_pairs_f16(const void *p, struct vec *even, struct vec *odd)
 {
-    uint16_t h[2 * VEC_LANES];
-    memcpy(h, p, sizeof h);
-    VEC_EACH(i)
+    struct vec u = vec_load(p);
+    VEC_QUARTERS(i)
     {
-        even->v[i] = vec_one_from_f16(h[2 * i]);
-        odd->v[i] = vec_one_from_f16(h[2 * i + 1]);
+        even->v[i] = vec_f4_from_f16((vec_u4)u.v[i] & 0xffffu);
+        odd->v[i] = vec_f4_from_f16((vec_u4)u.v[i] >> 16);
     }
 }
 
