@@ -17,7 +17,8 @@ enum {
     XCR0_AVX512 = 0xe6, /* + masks, zmm */
     XCR0_AMX = 0x60000, /* tile configuration, tile data */
     XFEATURE_TILE_DATA = 18,
-    ARCH_REQUEST_PERMISSION = 0x1023, /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h> */
+    CPUID7_EDX_AMX = 1 << 24 | 1 << 22, /* AMX-TILE, AMX-BF16: clang 14 has no names for them */
+    ARCH_REQUEST_PERMISSION = 0x1023,   /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h> */
 };
 
 static uint64_t saved_registers(void)
@@ -56,7 +57,7 @@ enum spw_isa spw_isa_best(void)
         __get_cpuid_count(7, 1, &bf16, &unused, &unused, &unused);
     if (!all(bf16, bit_AVX512BF16))
         return SPW_ISA_AVX512;
-    if (!all(saved, XCR0_AMX) || !all(edx, bit_AMX_TILE | bit_AMX_BF16) || !amx_permitted())
+    if (!all(saved, XCR0_AMX) || !all(edx, CPUID7_EDX_AMX) || !amx_permitted())
         return SPW_ISA_AVX512BF16;
     return SPW_ISA_AMX;
 }
