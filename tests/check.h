@@ -46,9 +46,9 @@ static inline uint64_t check_seed(void)
     const char *given = getenv("SPW_SEED");
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t seed = given ? strtoull(given, NULL, 0)
-                          : (uint64_t)now.tv_nsec * 1000003u ^ (uint64_t)now.tv_sec ^
-                                (uint64_t)getpid() << 32;
+    uint64_t seed =
+        given ? strtoull(given, NULL, 0)
+              : (uint64_t)now.tv_nsec * 1000003u ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 32;
     fprintf(stderr, "SPW_SEED=%llu\n", (unsigned long long)seed);
     return seed;
 }

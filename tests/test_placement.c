@@ -1,0 +1,219 @@
+/* Placement never changes the answer: random budgets, chunk sizes, slots, thread counts, batch
+ * partners, prefix splits and interleavings, all compared with memcmp to one unconstrained run. In
+ * every draw the bytes that were moved must be the bytes that were predicted, and no peak may pass
+ * its budget.
+ *
+ *   test_placement [draws]     default 320; SPW_SEED repeats a run, and with 1 draw a single one */
+#include "tests/model_run.h"
+#include "tests/tiny_model.h"
+
+enum { N_SEQUENCES = 3, MOST_TOKENS = 1500 };
+
+/* One model with the answers of the unconstrained run. */
+struct subject {
+    char dir[128];
+    uint32_t vocab;
+    int32_t tokens[N_SEQUENCES][MOST_TOKENS];
+    float *logits[N_SEQUENCES]; /* [MOST_TOKENS][vocab] */
+};
+
+static void make_subject(struct subject *s, int i)
+{
+    uint64_t fixed = (uint64_t)i + 77,
+             *seed = &fixed; /* a draw is repeated by its own seed alone */
+    const struct tiny_model *m = &tiny_models[i];
+    snprintf(s->dir, sizeof s->dir, "/tmp/spw_placement_%d_%d", (int)getpid(), i);
+    tiny_model_write(m, s->dir);
+    for (int k = 0; k < N_SEQUENCES; k++) {
+        for (int t = 0; t < MOST_TOKENS; t++)
+            s->tokens[k][t] = (int32_t)(check_random(seed) % m->vocab);
+        /* sequences share a beginning, so that reuse across them is exercised */
+        if (k)
+            memcpy(s->tokens[k], s->tokens[0], (size_t)k * 200 * sizeof(int32_t));
+        struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
+        s->logits[k] = model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
+    }
+}
+
+/* How much the draws really tried. */
+static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
+
+struct draw {
+    const struct subject *subject;
+    struct spw_engine *engine;
+    struct spw_session *sessions[N_SEQUENCES];
+    int sequence[N_SEQUENCES]; /* which tokens a session holds */
+    uint32_t n_sessions;
+    uint64_t context;
+    struct {
+        int sequence;
+    } spans[N_SEQUENCES];
+    uint64_t checked, wrong;
+};
+
+static void compare_logits(void *context, size_t span, size_t position, const float *logits)
+{
+    struct draw *d = context;
+    const struct subject *s = d->subject;
+    const float *expected = s->logits[d->spans[span].sequence] + position * s->vocab;
+    d->checked++;
+    d->wrong += memcmp(logits, expected, s->vocab * sizeof *logits) != 0;
+}
+
+static uint64_t between(uint64_t *seed, uint64_t low, uint64_t high)
+{
+    return low >= high ? low : check_range(seed, low, high);
+}
+
+/* Budgets from the smallest that can work upward. */
+static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
+{
+    struct spw_plan_info all, least;
+    struct spw_error err = {{0}};
+    uint32_t chunks[] = {0, 0, 1, 7, 16, 64, 100, 128, 200, 333};
+    *o = (struct spw_options){
+        .threads = (uint32_t)check_range(seed, 1, 3),
+        .context = d->context,
+        .sessions = d->n_sessions,
+        .prefill_chunk = chunks[check_random(seed) % 10],
+        .prefetch_slots = (uint32_t)check_range(seed, 0, 5),
+        .delay_seed = check_random(seed) % 8 ? 0 : check_random(seed) | 1,
+    };
+    if (o->prefetch_slots == 1)
+        o->prefetch_slots = 2;
+    CHECK_MSG(spw_plan_query(&all, d->subject->dir, o, &err) == 0, "%s", err.text);
+    uint64_t low = all.smallest_device_bytes, high = all.device.total;
+    uint64_t fraction = check_random(seed) % 4;
+    o->device_bytes =
+        fraction ? between(seed, low, low + (high - low) / (1 << (2 * fraction - 2))) : low;
+    CHECK_MSG(spw_plan_query(&least, d->subject->dir, o, &err) == 0, "%s", err.text);
+    if (check_random(seed) % 2)
+        o->host_bytes = between(seed, least.smallest_host_bytes, 2 * least.host.total);
+    if (!o->host_bytes)
+        o->host_bytes = 1 << 30;
+}
+
+/* Every session goes to some length of some sequence: on, back, or over to another beginning. */
+static void run_sync(struct draw *d, uint64_t *seed)
+{
+    struct spw_span spans[N_SEQUENCES];
+    struct spw_error err = {{0}};
+    size_t n = 0;
+    for (uint32_t i = 0; i < d->n_sessions; i++) {
+        if (d->n_sessions > 1 && check_random(seed) % 4 == 0)
+            continue;
+        if (check_random(seed) % 6 == 0)
+            d->sequence[i] = (int)(check_random(seed) % N_SEQUENCES);
+        size_t held = spw_session_n_tokens(d->sessions[i]);
+        uint64_t kind = check_random(seed) % 4;
+        size_t to = kind == 0   ? between(seed, 1, d->context)
+                    : kind == 1 ? between(seed, held, spw_min_u64(held + 150, d->context))
+                                : spw_min_u64(held + 1, d->context);
+        if (!to)
+            to = 1;
+        d->spans[n].sequence = d->sequence[i];
+        spans[n++] = (struct spw_span){
+            .session = d->sessions[i],
+            .tokens = d->subject->tokens[d->sequence[i]],
+            .n_tokens = to,
+            .n_logits = check_random(seed) % 5 ? 1 : between(seed, 0, spw_min_u64(to, 40)),
+        };
+    }
+    if (!n)
+        return;
+    int rc = spw_sync(d->engine, spans, n, compare_logits, d, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+}
+
+static void maybe_fork(struct draw *d, uint64_t *seed)
+{
+    struct spw_error err = {{0}};
+    if (d->n_sessions < 2 || check_random(seed) % 5)
+        return;
+    uint32_t to = (uint32_t)(check_random(seed) % d->n_sessions);
+    uint32_t from = (to + 1) % d->n_sessions;
+    spw_session_close(d->sessions[to]);
+    int rc = spw_session_fork(&d->sessions[to], d->sessions[from], &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    d->sequence[to] = d->sequence[from];
+}
+
+static void check_account(struct draw *d, const struct spw_options *o, const char *what)
+{
+    struct spw_stats s;
+    spw_engine_stats(d->engine, &s);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
+                  "%s: link %d: counted %llu, predicted %llu", what, i,
+                  (unsigned long long)s.moved_bytes[i], (unsigned long long)s.predicted_bytes[i]);
+    CHECK_MSG(s.device_peak_bytes <= o->device_bytes, "%s: device peak %llu", what,
+              (unsigned long long)s.device_peak_bytes);
+    CHECK_MSG(s.host_peak_bytes <= o->host_bytes, "%s: host peak %llu", what,
+              (unsigned long long)s.host_peak_bytes);
+}
+
+static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
+{
+    struct spw_error err = {{0}};
+    struct spw_options o;
+    uint64_t start = *seed;
+    struct draw d = {.subject = &subjects[check_random(seed) % N_TINY_MODELS]};
+    char what[256];
+    d.n_sessions = check_random(seed) % 2 ? 1 : (uint32_t)check_range(seed, 1, N_SEQUENCES);
+    d.context =
+        check_random(seed) % 4 ? check_range(seed, 400, MOST_TOKENS) : check_range(seed, 2, 500);
+    draw_options(&d, &o, seed);
+    snprintf(
+        what, sizeof what,
+        "draw %d (seed %llu): %s context %llu sessions %u device %llu host %llu chunk %u slots "
+        "%u threads %u delays %llu",
+        number, (unsigned long long)start, d.subject->dir, (unsigned long long)d.context,
+        d.n_sessions, (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
+        o.prefill_chunk, o.prefetch_slots, o.threads, (unsigned long long)o.delay_seed);
+    int rc = spw_engine_open(&d.engine, d.subject->dir, &o, &err);
+    CHECK_MSG(rc == 0, "%s: %s", what, err.text);
+    if (rc)
+        return;
+    for (uint32_t i = 0; i < d.n_sessions; i++) {
+        CHECK_MSG(spw_session_open(&d.sessions[i], d.engine, &err) == 0, "%s", err.text);
+        d.sequence[i] = (int)(check_random(seed) % N_SEQUENCES);
+    }
+    int steps = (int)check_range(seed, 3, 10);
+    for (int i = 0; i < steps; i++) {
+        run_sync(&d, seed);
+        maybe_fork(&d, seed);
+    }
+    CHECK_MSG(!d.wrong, "%s: %llu of %llu rows differ", what, (unsigned long long)d.wrong,
+              (unsigned long long)d.checked);
+    check_account(&d, &o, what);
+    rows_compared += d.checked;
+    draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
+    draws_with_streamed_weights += spw_engine_plan(d.engine)->device.weights_slots > 0;
+    for (uint32_t i = 0; i < d.n_sessions; i++)
+        spw_session_close(d.sessions[i]);
+    spw_engine_close(d.engine);
+}
+
+int main(int argc, char **argv)
+{
+    static struct subject subjects[N_TINY_MODELS];
+    int draws = argc > 1 ? atoi(argv[1]) : 320;
+    uint64_t seed = check_seed();
+    int64_t outstanding = spw_alloc_outstanding();
+    for (int i = 0; i < N_TINY_MODELS; i++)
+        make_subject(&subjects[i], i);
+    for (int i = 0; i < draws; i++)
+        run_draw(subjects, i, &seed);
+    for (int i = 0; i < N_TINY_MODELS; i++) {
+        tiny_model_remove(subjects[i].dir);
+        for (int k = 0; k < N_SEQUENCES; k++)
+            free(subjects[i].logits[k]);
+    }
+    CHECK(spw_alloc_outstanding() == outstanding);
+    fprintf(stderr,
+            "%d draws, %llu with tiles on the host, %llu with streamed weights, %llu rows\n", draws,
+            (unsigned long long)draws_with_spill, (unsigned long long)draws_with_streamed_weights,
+            (unsigned long long)rows_compared);
+    CHECK(rows_compared > (uint64_t)draws && draws_with_spill > (uint64_t)draws / 4);
+    return check_done();
+}
