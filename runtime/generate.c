@@ -211,8 +211,10 @@ static int step(struct generation *g, struct spw_generate_times *times, struct s
             prefill = true;
         }
         g->stepping[n] = s;
-        g->spans[n++] =
-            (struct spw_span){.session = s->session, .tokens = s->tokens, .n_tokens = s->n_tokens};
+        g->spans[n++] = (struct spw_span){.session = s->session,
+                                          .tokens = s->tokens,
+                                          .n_tokens = s->n_tokens,
+                                          .n_logits = s->request->max_new_tokens > 0};
     }
     if (n == 0)
         return 0;

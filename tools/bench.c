@@ -1,0 +1,412 @@
+/* `spillway bench`: speed beside the machine's own limits, all measured in one run.
+ *
+ * A case is a context under a device budget. Each repeat runs every case once, so that a slow
+ * minute of the machine falls on all of them; medians are shown. One run of a case:
+ *
+ *   open (timed) -> a 10-token prompt, its first token (timed) -> a prompt of `context` random
+ *   tokens in one step (prefill, timed) -> one token at a time (decode, timed) -> close
+ *
+ * and just before it the weight files are read once from the page cache (timed), which is what the
+ * time to the first token is set beside. Decode is set beside the bytes of weights and KV that a
+ * token reads at the measured read bandwidth; prefill beside its multiplications at the measured
+ * matrix peak; a budget beside the same context under the first budget of the list. */
+#include "tools/input.h"
+#include "tools/limits.h"
+#include "tools/progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_PROMPT 10 /* tokens of the prompt that the time to the first token is taken with */
+
+enum measure {
+    PREFILL_SECONDS,
+    DECODE_SECONDS, /* a token */
+    FIRST_SECONDS,
+    WEIGHTS_SECONDS,
+    WAIT_SECONDS, /* of a decoded token: not hidden behind computation */
+    MEASURES,
+};
+
+struct bench_case {
+    uint64_t context, budget;
+    struct spw_plan_info plan; /* for `context` + half the decoded tokens */
+    double *samples[MEASURES]; /* owned, [repeat] each */
+    double median[MEASURES];
+    uint64_t device_peak_bytes, host_peak_bytes;
+    uint64_t moved_bytes; /* a decoded token, both ways */
+};
+
+struct bench {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct spw_machine machine;
+    int32_t *tokens;          /* owned: of the longest prompt and what is decoded */
+    struct bench_case *cases; /* owned */
+    size_t n_cases;
+    double *samples; /* owned: of all cases */
+};
+
+static struct spw_options case_options(const struct bench *b, const struct bench_case *c,
+                                       uint64_t context)
+{
+    struct spw_options options = cli_engine_options(b->o, context, 1);
+    if (b->o->budgets.n > 0)
+        options.device_bytes = c->budget;
+    options.on_progress = cli_progress_step;
+    return options;
+}
+
+/* ---- one run ---- */
+
+static int sync_tokens(struct spw_engine *e, struct spw_session *s, const int32_t *tokens, size_t n,
+                       double *seconds, struct spw_error *err)
+{
+    struct spw_span span = {.session = s, .tokens = tokens, .n_tokens = n, .n_logits = 1};
+    double start = cli_now_seconds();
+    int rc = spw_sync(e, &span, 1, NULL, NULL, err);
+    *seconds = cli_now_seconds() - start;
+    return rc < 0 ? rc : cli_interrupted() ? -ECANCELED : 0;
+}
+
+/* The likeliest token is decoded, as a greedy generation would: looking for it is part of the time.
+ */
+static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
+                  struct spw_session *s, size_t repeat, struct spw_error *err)
+{
+    struct spw_sampler *sampler;
+    struct spw_sampling greedy = {0};
+    struct spw_stats before, after;
+    size_t n_new = b->o->decode_tokens;
+    double sum = 0;
+    SPW_TRY(spw_sampler_open(&sampler, b->model.config.vocab, err));
+    int rc = 0;
+    spw_engine_stats(e, &before);
+    int32_t *tokens = b->tokens;
+    for (size_t i = 0; i < n_new && rc == 0; i++) {
+        double start = cli_now_seconds(), step;
+        tokens[c->context + i] =
+            spw_sampler_pick(sampler, &greedy, spw_session_logits(s), tokens, c->context + i, 0);
+        rc = sync_tokens(e, s, tokens, c->context + i + 1, &step, err);
+        sum += cli_now_seconds() - start;
+    }
+    spw_engine_stats(e, &after);
+    spw_sampler_close(sampler);
+    c->samples[DECODE_SECONDS][repeat] = sum / (double)n_new;
+    c->samples[WAIT_SECONDS][repeat] =
+        (after.unhidden_wait_seconds - before.unhidden_wait_seconds) / (double)n_new;
+    c->moved_bytes = 0;
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        c->moved_bytes += (after.moved_bytes[i] - before.moved_bytes[i]) / n_new;
+    c->device_peak_bytes = after.device_peak_bytes;
+    c->host_peak_bytes = after.host_peak_bytes;
+    return rc;
+}
+
+static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e,
+                     struct spw_session *s, double opened, size_t repeat, struct spw_error *err)
+{
+    double seconds;
+    size_t n_first = (size_t)spw_min_u64(FIRST_PROMPT, c->context);
+    SPW_TRY(sync_tokens(e, s, b->tokens, n_first, &seconds, err));
+    c->samples[FIRST_SECONDS][repeat] = cli_now_seconds() - opened;
+    /* Another first token, so that nothing of the short prompt is reused. */
+    int32_t first = b->tokens[0];
+    b->tokens[0] = first ? first - 1 : 1;
+    int rc = sync_tokens(e, s, b->tokens, c->context, &seconds, err);
+    c->samples[PREFILL_SECONDS][repeat] = seconds;
+    if (rc == 0)
+        rc = decode(b, c, e, s, repeat, err);
+    b->tokens[0] = first;
+    return rc;
+}
+
+static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
+{
+    struct spw_options options = case_options(b, c, c->context + b->o->decode_tokens);
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    struct spw_error err = {0};
+    uint64_t bytes;
+    int rc = cli_read_weights(b->o->operand, b->machine.threads,
+                              &c->samples[WEIGHTS_SECONDS][repeat], &bytes);
+    if (rc < 0)
+        return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
+    double opened = cli_now_seconds();
+    rc = spw_engine_open(&e, b->o->operand, &options, &err);
+    if (rc == 0)
+        rc = spw_session_open(&s, e, &err);
+    cli_progress_engine(e);
+    if (rc == 0)
+        rc = run_steps(b, c, e, s, opened, repeat, &err);
+    cli_progress_engine(NULL);
+    cli_progress_clear();
+    spw_session_close(s);
+    spw_engine_close(e);
+    if (rc == -ECANCELED)
+        return cli_fail(CLI_INTERRUPTED, "interrupted");
+    return rc < 0 ? cli_fail_error(rc, &err, false) : 0;
+}
+
+/* ---- the sweep ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void find_medians(struct bench *b)
+{
+    size_t n = b->o->repeat;
+    for (size_t i = 0; i < b->n_cases; i++) {
+        for (int m = 0; m < MEASURES; m++) {
+            double *v = b->cases[i].samples[m];
+            qsort(v, n, sizeof *v, compare);
+            b->cases[i].median[m] = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+        }
+    }
+}
+
+/* Budgets that cannot work are refused before anything is measured. */
+static int plan_cases(struct bench *b)
+{
+    for (size_t i = 0; i < b->n_cases; i++) {
+        struct bench_case *c = &b->cases[i];
+        struct spw_error err = {0};
+        struct spw_options full = case_options(b, c, c->context + b->o->decode_tokens);
+        int rc = spw_plan_query(&c->plan, b->o->operand, &full, &err);
+        /* The same budgets seen from the middle of what is decoded. */
+        struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2);
+        uint32_t resident = c->plan.n_layers_resident;
+        if (rc == 0)
+            rc = spw_plan_query(&c->plan, b->o->operand, &middle, &err);
+        if (rc < 0)
+            return cli_fail_error(rc, &err, true);
+        c->plan.n_layers_resident = resident;
+    }
+    return 0;
+}
+
+static int make_cases(struct bench *b)
+{
+    static const struct cli_counts default_contexts = {.items = {128, 2048}, .n = 2};
+    const struct cli_counts *contexts = b->o->contexts.n ? &b->o->contexts : &default_contexts;
+    size_t n_budgets = b->o->budgets.n ? b->o->budgets.n : 1, n_repeat = b->o->repeat;
+    b->n_cases = contexts->n * n_budgets;
+    b->cases = spw_alloc_zero(b->n_cases, sizeof *b->cases);
+    b->samples = spw_alloc_zero(b->n_cases * MEASURES * n_repeat, sizeof *b->samples);
+    if (!b->cases || !b->samples)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < b->n_cases; i++) {
+        struct bench_case *c = &b->cases[i];
+        c->context = contexts->items[i / n_budgets];
+        c->budget = b->o->budgets.n ? b->o->budgets.items[i % n_budgets] : b->o->device_memory;
+        for (size_t m = 0; m < MEASURES; m++)
+            c->samples[m] = b->samples + (i * MEASURES + m) * n_repeat;
+    }
+    return plan_cases(b);
+}
+
+/* splitmix64 (G. Steele, D. Lea, C. Flood, 2014) */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Text first, as far as it goes; a text that is too short is no measurement of a text. */
+static int make_tokens(struct bench *b)
+{
+    uint64_t longest = 0, state = b->o->seed;
+    for (size_t i = 0; i < b->n_cases; i++)
+        longest = spw_max_u64(longest, b->cases[i].context);
+    size_t n = longest + b->o->decode_tokens;
+    b->tokens = spw_alloc_zero(n, sizeof *b->tokens);
+    if (!b->tokens)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        b->tokens[i] = (int32_t)(next_random(&state) % b->model.config.vocab);
+    if (!b->o->prompt_file)
+        return 0;
+    char *text;
+    size_t bytes, n_ids;
+    int32_t *ids;
+    int code = cli_read_file(b->o->prompt_file, &text, &bytes);
+    if (code)
+        return code;
+    code = cli_encode(b->model.tokenizer, b->o->prompt_file, text, bytes, true, &ids, &n_ids);
+    spw_free(text);
+    if (code)
+        return code;
+    code = cli_check_ids(b->o->prompt_file, ids, n_ids, b->model.config.vocab);
+    if (code == 0 && n_ids < longest)
+        code = cli_fail(CLI_REFUSED, "%s: found %zu tokens, expected at least %llu for --contexts",
+                        b->o->prompt_file, n_ids, (unsigned long long)longest);
+    if (code == 0)
+        memcpy(b->tokens, ids, longest * sizeof *ids);
+    spw_free(ids);
+    return code;
+}
+
+/* ---- output ---- */
+
+/* What is shown of a case. Fractions are of the machine's limit, 1 is the limit. */
+struct row {
+    double prefill_rate, prefill_fraction, decode_rate, decode_fraction;
+    double offload_cost;   /* decode time beside that of the context's first budget, less 1 */
+    double first_fraction; /* time to the first token / reading the weights */
+};
+
+static struct row make_row(const struct bench *b, size_t i)
+{
+    const struct bench_case *c = &b->cases[i];
+    size_t n_budgets = b->o->budgets.n ? b->o->budgets.n : 1;
+    const struct bench_case *base = &b->cases[i - i % n_budgets];
+    double prefill = c->median[PREFILL_SECONDS], token = c->median[DECODE_SECONDS];
+    double peak = cli_matrix_peak(&b->machine, c->plan.compute);
+    return (struct row){
+        .prefill_rate = (double)c->context / prefill,
+        .prefill_fraction = cli_prefill_flops(&b->model.config, c->context) / prefill / peak,
+        .decode_rate = 1 / token,
+        .decode_fraction =
+            (double)c->plan.decode_read_bytes / token / b->machine.read_bytes_per_second,
+        .offload_cost = token / base->median[DECODE_SECONDS] - 1,
+        .first_fraction = c->median[FIRST_SECONDS] / c->median[WEIGHTS_SECONDS],
+    };
+}
+
+static void print_table(const struct bench *b)
+{
+    const struct spw_machine *m = &b->machine;
+    const struct spw_plan_info *p = &b->cases[0].plan;
+    char text[32];
+    printf("machine   %s, %s, %u threads\n"
+           "limits    reads %.2f GB/s, copies %.2f GB/s, bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
+           "model     %s, %s weights, %s to compute, %s for KV\n"
+           "runs      medians of %llu, %llu tokens decoded in each\n\n",
+           m->cpu, m->isa, m->threads, m->read_bytes_per_second * 1e-9,
+           m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
+           b->o->operand, cli_format_bytes(text, p->weights_bytes), spw_dtype_name(p->compute),
+           spw_dtype_name(p->kv), (unsigned long long)b->o->repeat,
+           (unsigned long long)b->o->decode_tokens);
+    printf("%9s %11s %11s %9s %7s %9s %7s %8s %11s %9s %7s\n", "context", "budget", "peak",
+           "prefill/s", "of peak", "decode/s", "of read", "offload", "moved/token", "1st token",
+           "/ read");
+    for (size_t i = 0; i < b->n_cases; i++) {
+        const struct bench_case *c = &b->cases[i];
+        struct row r = make_row(b, i);
+        char budget[32] = "all", peak[32], moved[32];
+        if (c->budget)
+            cli_format_bytes(budget, c->budget);
+        printf("%9llu %11s %11s %9.1f %5.1f %% %9.2f %5.1f %% %6.1f %% %11s %7.2f s %7.2f\n",
+               (unsigned long long)c->context, budget, cli_format_bytes(peak, c->device_peak_bytes),
+               r.prefill_rate, 100 * r.prefill_fraction, r.decode_rate, 100 * r.decode_fraction,
+               100 * r.offload_cost, cli_format_bytes(moved, c->moved_bytes),
+               c->median[FIRST_SECONDS], r.first_fraction);
+    }
+}
+
+/* A field in quotes, as RFC 4180 has them. */
+static void quote(FILE *to, const char *text)
+{
+    fputc('"', to);
+    for (; *text; text++)
+        fprintf(to, *text == '"' ? "\"\"" : "%c", *text);
+    fputc('"', to);
+}
+
+static void write_csv(const struct bench *b, FILE *to)
+{
+    const struct spw_machine *m = &b->machine;
+    fputs("cpu,isa,threads,read_bytes_per_second,copy_bytes_per_second,bf16_flops,f32_flops,model,"
+          "compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
+          "layers_resident,prefill_seconds,prefill_tokens_per_second,prefill_fraction_of_peak,"
+          "decode_seconds_per_token,decode_tokens_per_second,decode_read_bytes,"
+          "decode_fraction_of_read,offload_cost,decode_moved_bytes,unhidden_wait_seconds_per_token,"
+          "first_token_seconds,weights_read_seconds,first_token_over_read\n",
+          to);
+    for (size_t i = 0; i < b->n_cases; i++) {
+        const struct bench_case *c = &b->cases[i];
+        struct row r = make_row(b, i);
+        quote(to, m->cpu);
+        fprintf(to, ",%s,%u,%.4g,%.4g,%.4g,%.4g,", m->isa, m->threads, m->read_bytes_per_second,
+                m->copy_bytes_per_second, m->bf16_flops, m->f32_flops);
+        quote(to, b->o->operand);
+        fprintf(to, ",%s,%s,%llu,%llu,%llu,%llu,%u,", spw_dtype_name(c->plan.compute),
+                spw_dtype_name(c->plan.kv), (unsigned long long)c->context,
+                (unsigned long long)c->plan.device_budget_bytes,
+                (unsigned long long)c->device_peak_bytes, (unsigned long long)c->host_peak_bytes,
+                c->plan.n_layers_resident);
+        fprintf(to, "%.6g,%.5g,%.4g,%.6g,%.5g,%llu,%.4g,%.4g,%llu,%.4g,%.5g,%.5g,%.4g\n",
+                c->median[PREFILL_SECONDS], r.prefill_rate, r.prefill_fraction,
+                c->median[DECODE_SECONDS], r.decode_rate,
+                (unsigned long long)c->plan.decode_read_bytes, r.decode_fraction, r.offload_cost,
+                (unsigned long long)c->moved_bytes, c->median[WAIT_SECONDS],
+                c->median[FIRST_SECONDS], c->median[WEIGHTS_SECONDS], r.first_fraction);
+    }
+}
+
+static int print_results(const struct bench *b)
+{
+    const char *path = b->o->csv;
+    bool to_stdout = path && strcmp(path, "-") == 0;
+    if (!to_stdout)
+        print_table(b);
+    if (!path)
+        return 0;
+    FILE *file = to_stdout ? stdout : fopen(path, "w");
+    if (!file)
+        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
+    write_csv(b, file);
+    if (!to_stdout && fclose(file) != 0)
+        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
+    return 0;
+}
+
+static int sweep(struct bench *b)
+{
+    struct spw_error err = {0};
+    int code = make_cases(b);
+    if (code == 0)
+        code = make_tokens(b);
+    if (code)
+        return code;
+    int rc = spw_machine_probe(&b->machine, (uint32_t)b->o->threads, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, false);
+    cli_progress_start((enum cli_progress_mode)b->o->progress, false);
+    for (size_t repeat = 0; repeat < b->o->repeat && code == 0; repeat++)
+        for (size_t i = 0; i < b->n_cases && code == 0; i++)
+            code = run_case(b, &b->cases[i], repeat);
+    cli_progress_end();
+    if (code)
+        return code;
+    find_medians(b);
+    return print_results(b);
+}
+
+int cli_bench(const struct cli_options *o)
+{
+    struct bench b = {.o = o};
+    if (o->random_tokens && o->prompt_file)
+        return cli_fail(CLI_REFUSED,
+                        "found both --random-tokens and --prompt-file, expected one of them");
+    if (o->budgets.n > 0 && cli_given(o, "device-memory"))
+        return cli_fail(CLI_REFUSED,
+                        "found both --budgets and --device-memory, expected one of them");
+    int code = cli_check_writable("csv", o->csv);
+    if (code)
+        return code;
+    code = cli_model_open(&b.model, o->operand, o->prompt_file != NULL);
+    if (code)
+        return code;
+    code = sweep(&b);
+    spw_free(b.samples);
+    spw_free(b.cases);
+    spw_free(b.tokens);
+    cli_model_close(&b.model);
+    return code;
+}

@@ -1,0 +1,182 @@
+/* Errors, signals and output of the command: see common.h. */
+#include "tools/common.h"
+#include "tools/progress.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    interrupted = 1;
+}
+
+void cli_catch_signals(void)
+{
+    /* SA_RESETHAND: the second one ends the process as usual. */
+    struct sigaction stop = {.sa_handler = on_interrupt,
+                             .sa_flags = (int)(SA_RESETHAND | (unsigned)SA_RESTART)};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted;
+}
+
+/* Messages may quote what the user gave: a line stays a line whatever that was. */
+static void print_line(const char *format, va_list args)
+{
+    char line[2048];
+    vsnprintf(line, sizeof line, format, args);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    cli_progress_clear();
+    fprintf(stderr, "spillway: %s\n", line);
+}
+
+int cli_fail(int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_line(format, args);
+    va_end(args);
+    return code;
+}
+
+int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
+{
+    if (rc == -EPIPE)
+        return CLI_FAILED;
+    cli_fail(0, "%s", err->text[0] ? err->text : strerror(-rc));
+    if (rc == -EIO || (rc == -ENOMEM && !refusable))
+        return CLI_FAILED;
+    return refusable || rc == -EINVAL || rc == -E2BIG ? CLI_REFUSED : CLI_FAILED;
+}
+
+int cli_write(const char *text, size_t bytes)
+{
+    if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
+        return 0;
+    return errno ? -errno : -EIO;
+}
+
+static int fail_stdout(int rc)
+{
+    if (rc == -EPIPE)
+        return CLI_FAILED;
+    return cli_fail(CLI_FAILED, "stdout: %s", strerror(-rc));
+}
+
+int cli_print_json(json_t *value, size_t flags)
+{
+    char *text = value ? json_dumps(value, flags | JSON_PRESERVE_ORDER) : NULL;
+    json_decref(value);
+    if (!text)
+        return cli_fail(CLI_FAILED, "no memory for the JSON answer");
+    int rc = cli_write(text, strlen(text));
+    if (rc == 0)
+        rc = cli_write("\n", 1);
+    free(text);
+    return rc ? fail_stdout(rc) : CLI_DONE;
+}
+
+int cli_write_json(const char *path, json_t *value)
+{
+    FILE *file = value ? fopen(path, "w") : NULL;
+    if (!value)
+        return cli_fail(CLI_FAILED, "%s: no memory for the JSON object", path);
+    bool ok = file && json_dumpf(value, file, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0;
+    ok = ok && fputc('\n', file) != EOF;
+    ok = file && fclose(file) == 0 && ok;
+    json_decref(value);
+    return ok ? CLI_DONE : cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
+}
+
+int cli_check_writable(const char *option, const char *path)
+{
+    char folder[4096] = ".";
+    if (!path || strcmp(path, "-") == 0)
+        return 0;
+    const char *slash = strrchr(path, '/');
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash == path ? 1 : slash - path), path);
+    if (access(path, F_OK) == 0 ? access(path, W_OK) == 0 : access(folder, W_OK) == 0)
+        return 0;
+    return cli_fail(CLI_REFUSED, "--%s: %s: %s", option, path, strerror(errno));
+}
+
+json_t *cli_json_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *cli_json_count(uint64_t value)
+{
+    return json_integer((json_int_t)spw_min_u64(value, INT64_MAX));
+}
+
+double cli_now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+const char *cli_format_bytes(char *buffer, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return buffer;
+}
+
+/* On the command line 0 bytes are no bytes; left out, a budget is chosen. */
+static uint64_t budget(const struct cli_options *o, const char *name, uint64_t bytes)
+{
+    return cli_given(o, name) && bytes == 0 ? SPW_BYTES_NONE : bytes;
+}
+
+struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
+                                      uint32_t sessions)
+{
+    return (struct spw_options){
+        .backend = (enum spw_backend_kind)o->device,
+        .threads = (uint32_t)o->threads,
+        .device_bytes = budget(o, "device-memory", o->device_memory),
+        .host_bytes = budget(o, "host-memory", o->host_memory),
+        .compute = (enum spw_dtype)o->compute,
+        .kv = (enum spw_dtype)o->kv_dtype,
+        .context = context,
+        .sessions = sessions,
+        .prefill_chunk = (uint32_t)o->prefill_chunk,
+        .prefetch_slots = (uint32_t)o->prefetch_slots,
+        .delay_seed = o->delay_seed,
+    };
+}
+
+struct spw_sampling cli_sampling(const struct cli_options *o)
+{
+    return (struct spw_sampling){
+        .temperature = (float)o->temperature,
+        .top_k = (uint32_t)o->top_k,
+        .top_p = (float)o->top_p,
+        .min_p = (float)o->min_p,
+        .repetition_penalty = (float)o->repetition_penalty,
+        .seed = o->seed,
+    };
+}

@@ -1,0 +1,50 @@
+/* What the subcommands share: one-line errors, exit codes, interruption, and text on stdout. */
+#ifndef SPW_TOOLS_COMMON_H
+#define SPW_TOOLS_COMMON_H
+
+#include "tools/options.h"
+
+#include <jansson.h>
+
+/* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
+__attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
+/* The same for a failed library call. `refusable`: before anything ran, so that bad input and
+ * budgets that cannot work give CLI_REFUSED. */
+int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
+
+/* SIGINT asks for a stop after the running step; a second one kills. SIGPIPE becomes EPIPE. */
+void cli_catch_signals(void);
+bool cli_interrupted(void);
+
+/* To stdout, flushed. 0 or -errno; -EPIPE is to be passed over in silence. */
+int cli_write(const char *text, size_t bytes);
+/* Takes the reference, also of NULL (out of memory). Returns an exit code. */
+int cli_print_json(json_t *value, size_t flags);
+/* The same to a file. */
+int cli_write_json(const char *path, json_t *value);
+/* Whether a file can be written there, asked before the work that would fill it. 0 or an exit code;
+ * NULL and "-" are fine. */
+int cli_check_writable(const char *option, const char *path);
+/* null for what JSON has no number for. */
+json_t *cli_json_real(double value);
+json_t *cli_json_count(uint64_t value);
+
+double cli_now_seconds(void);
+/* "3.2 MiB"; `buffer` has at least 32 bytes. */
+const char *cli_format_bytes(char *buffer, uint64_t bytes);
+
+/* Engine options as the command line gives them, for `context` tokens. */
+struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
+                                      uint32_t sessions);
+struct spw_sampling cli_sampling(const struct cli_options *o);
+
+/* ---- subcommands ---- */
+
+int cli_generate(const struct cli_options *o);
+int cli_score(const struct cli_options *o);
+int cli_plan(const struct cli_options *o);
+int cli_inspect(const struct cli_options *o);
+int cli_tokenize(const struct cli_options *o);
+int cli_bench(const struct cli_options *o);
+
+#endif

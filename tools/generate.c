@@ -1,0 +1,299 @@
+/* `spillway generate`: one prompt with its text streamed to stdout, or many with a JSON line each.
+ * Everything that can be refused is refused before the model is loaded and before a byte of output.
+ */
+#include "tools/input.h"
+#include "tools/npy.h"
+#include "tools/progress.h"
+#include "tools/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct run {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct cli_inputs inputs;
+    struct spw_engine *engine;
+    struct cli_npy *npy;
+    uint64_t n_expected;  /* new tokens of all inputs, at most */
+    int write_error;      /* of stdout, -errno */
+    const char *bad_file; /* that could not be written */
+};
+
+/* One request's callbacks. */
+struct stream {
+    struct run *run;
+    char *text; /* owned: the answer of a batch is kept until its line is printed */
+    size_t n_text, capacity;
+    bool first;
+};
+
+static int stream_text(void *context, const char *text, size_t bytes)
+{
+    struct stream *s = context;
+    cli_progress_clear();
+    return s->run->write_error = cli_write(text, bytes);
+}
+
+static int keep_text(void *context, const char *text, size_t bytes)
+{
+    struct stream *s = context;
+    if (s->n_text + bytes > s->capacity) {
+        size_t capacity = 2 * (s->n_text + bytes);
+        char *grown = spw_realloc(s->text, capacity);
+        if (!grown)
+            return -ENOMEM;
+        s->text = grown;
+        s->capacity = capacity;
+    }
+    memcpy(s->text + s->n_text, text, bytes);
+    s->n_text += bytes;
+    return 0;
+}
+
+static int on_token(void *context, int32_t token, const float *logits)
+{
+    struct stream *s = context;
+    struct run *r = s->run;
+    cli_progress_token(r->n_expected);
+    if (r->o->ids && !r->o->prompts) {
+        char id[16];
+        int n = snprintf(id, sizeof id, "%s%d", s->first ? "" : " ", (int)token);
+        s->first = false;
+        SPW_TRY(stream_text(s, id, (size_t)n));
+    }
+    if (r->npy) {
+        int rc = cli_npy_append(r->npy, logits);
+        if (rc < 0) {
+            r->bad_file = r->o->dump_logits;
+            return rc;
+        }
+    }
+    return cli_interrupted() ? -ECANCELED : 0;
+}
+
+static int check_options(const struct cli_options *o)
+{
+    static const char *const only_alone[] = {"dump-logits", "ids"};
+    if (!o->prompts && cli_given(o, "sessions"))
+        return cli_fail(CLI_REFUSED, "--sessions: found without --prompts, expected both");
+    for (size_t i = 0; o->prompts && i < sizeof only_alone / sizeof *only_alone; i++)
+        if (cli_given(o, only_alone[i]))
+            return cli_fail(CLI_REFUSED, "found both --prompts and --%s, expected one of them",
+                            only_alone[i]);
+    if (o->ids && o->stop.n > 0)
+        return cli_fail(CLI_REFUSED, "found both --ids and --stop, expected one of them");
+    for (size_t i = 0; i < o->stop.n; i++)
+        if (!*o->stop.items[i])
+            return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
+    int code = cli_check_writable("report", o->report);
+    return code ? code : cli_check_writable("dump-logits", o->dump_logits);
+}
+
+/* Text is compared in UTF-8, so a stop string must be UTF-8 too: the tokenizer looks. */
+static int check_stops(const struct run *r)
+{
+    for (size_t i = 0; i < r->o->stop.n; i++) {
+        const char *text = r->o->stop.items[i];
+        int32_t *ids;
+        size_t n;
+        int code =
+            cli_encode(r->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
+        if (code)
+            return code;
+        spw_free(ids);
+    }
+    return 0;
+}
+
+static struct spw_request make_request(const struct run *r, const struct cli_input *in,
+                                       struct stream *s)
+{
+    bool batch = r->o->prompts;
+    return (struct spw_request){
+        .prompt = in->tokens,
+        .n_prompt = in->n_tokens,
+        .max_new_tokens = in->max_new_tokens,
+        .sampling = in->sampling,
+        .stop = in->stop.items,
+        .n_stop = in->stop.n,
+        .ignore_eos = in->ignore_eos,
+        .on_text = batch ? keep_text : (r->o->ids ? NULL : stream_text),
+        .on_token = on_token,
+        .context = s,
+    };
+}
+
+/* ---- output ---- */
+
+static int print_lines(const struct run *r, const struct stream *streams,
+                       const struct spw_result *results)
+{
+    for (size_t i = 0; i < r->inputs.n; i++) {
+        const struct cli_input *in = &r->inputs.items[i];
+        json_t *line = json_object();
+        json_t *id = json_object_get(in->line, "id");
+        int failed = json_object_set_new(line, "index", cli_json_count(i));
+        if (id)
+            failed |= json_object_set(line, "id", id);
+        failed |= json_object_set_new(
+            line, "text", json_stringn(streams[i].text ? streams[i].text : "", streams[i].n_text));
+        failed |= cli_report_result(line, in->n_tokens, &results[i]);
+        /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
+        json_object_del(line, "waterlines");
+        if (failed) {
+            json_decref(line);
+            return cli_fail(CLI_FAILED, "out of memory");
+        }
+        int code = cli_print_json(line, JSON_COMPACT);
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
+static int add_batch(json_t *report, const struct run *r, const struct spw_result *results)
+{
+    uint64_t n_prompt = 0, n_generated = 0;
+    json_t *list = json_array();
+    int failed = 0;
+    for (size_t i = 0; i < r->inputs.n; i++) {
+        json_t *item = json_object();
+        failed |= cli_report_result(item, r->inputs.items[i].n_tokens, &results[i]);
+        failed |= json_array_append_new(list, item);
+        n_prompt += r->inputs.items[i].n_tokens;
+        n_generated += results[i].n_tokens;
+    }
+    failed |= json_object_set_new(report, "n_prompt", cli_json_count(n_prompt));
+    failed |= json_object_set_new(report, "n_generated", cli_json_count(n_generated));
+    failed |= json_object_set_new(report, "requests", list);
+    return failed;
+}
+
+static int write_report(const struct run *r, const struct spw_result *results,
+                        const struct spw_generate_times *times)
+{
+    json_t *report = cli_report_engine(r->o->operand, r->engine);
+    int failed =
+        json_object_set_new(report, "prefill_seconds", cli_json_real(times->prefill_seconds));
+    failed |= json_object_set_new(report, "decode_seconds", cli_json_real(times->decode_seconds));
+    if (r->o->prompts)
+        failed |= add_batch(report, r, results);
+    else
+        failed |= cli_report_result(report, r->inputs.items[0].n_tokens, &results[0]);
+    if (failed) {
+        json_decref(report);
+        report = NULL;
+    }
+    return cli_write_json(r->o->report, report);
+}
+
+/* ---- one run ---- */
+
+static int open_engine(struct run *r)
+{
+    const struct cli_options *o = r->o;
+    uint32_t sessions = o->prompts ? (uint32_t)spw_min_u64(o->sessions, r->inputs.n) : 1;
+    struct spw_options options =
+        cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
+    struct spw_error err = {0};
+    options.on_progress = cli_progress_step;
+    int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    cli_progress_engine(r->engine);
+    if (o->dump_logits) {
+        rc = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
+        if (rc < 0)
+            return cli_fail(CLI_FAILED, "%s: %s", o->dump_logits, strerror(-rc));
+    }
+    for (size_t i = 0; i < r->inputs.n; i++)
+        r->n_expected += r->inputs.items[i].max_new_tokens;
+    return 0;
+}
+
+/* What ended a generation early. */
+static int explain(const struct run *r, int rc, const struct spw_error *err)
+{
+    if (rc == -ECANCELED && cli_interrupted())
+        return cli_fail(CLI_INTERRUPTED, "interrupted");
+    if (rc == -EPIPE && r->write_error == -EPIPE)
+        return CLI_FAILED;
+    if (r->write_error)
+        return cli_fail(CLI_FAILED, "stdout: %s", strerror(-r->write_error));
+    if (r->bad_file)
+        return cli_fail(CLI_FAILED, "%s: %s", r->bad_file, strerror(-rc));
+    return cli_fail_error(rc, err, false);
+}
+
+static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
+                    struct spw_result *results)
+{
+    struct spw_generate_times times;
+    struct spw_error err = {0};
+    for (size_t i = 0; i < r->inputs.n; i++) {
+        streams[i] = (struct stream){.run = r, .first = true};
+        requests[i] = make_request(r, &r->inputs.items[i], &streams[i]);
+    }
+    int rc =
+        spw_generate(r->engine, r->model.tokenizer, requests, r->inputs.n, results, &times, &err);
+    cli_progress_end();
+    int npy_rc = cli_npy_close(r->npy);
+    r->npy = NULL;
+    if (rc < 0)
+        return explain(r, rc, &err);
+    if (npy_rc < 0)
+        return cli_fail(CLI_FAILED, "%s: %s", r->o->dump_logits, strerror(-npy_rc));
+    /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
+    if (!r->o->prompts && (r->o->ids || isatty(STDOUT_FILENO) == 1))
+        cli_write("\n", 1);
+    int code = r->o->prompts ? print_lines(r, streams, results) : 0;
+    if (code == 0 && r->o->report)
+        code = write_report(r, results, &times);
+    return code;
+}
+
+static int run_all(struct run *r)
+{
+    size_t n = r->inputs.n;
+    struct stream *streams = spw_alloc_zero(n, sizeof *streams);
+    struct spw_request *requests = spw_alloc_zero(n, sizeof *requests);
+    struct spw_result *results = spw_alloc_zero(n, sizeof *results);
+    int code = streams && requests && results ? generate(r, streams, requests, results)
+                                              : cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n && streams && results; i++) {
+        spw_free(streams[i].text);
+        spw_result_free(&results[i]);
+    }
+    spw_free(results);
+    spw_free(requests);
+    spw_free(streams);
+    return code;
+}
+
+int cli_generate(const struct cli_options *o)
+{
+    struct run r = {.o = o};
+    int code = check_options(o);
+    if (code)
+        return code;
+    code = cli_model_open(&r.model, o->operand, !o->ids || !o->token_ids);
+    if (code)
+        return code;
+    code = check_stops(&r);
+    if (code == 0)
+        code = cli_inputs_read(&r.inputs, o, &r.model, false);
+    bool terminal = isatty(STDOUT_FILENO) == 1 && !o->prompts;
+    cli_progress_start((enum cli_progress_mode)o->progress, terminal);
+    if (code == 0)
+        code = open_engine(&r);
+    if (code == 0)
+        code = run_all(&r);
+    cli_progress_end();
+    cli_npy_close(r.npy);
+    spw_engine_close(r.engine);
+    cli_inputs_free(&r.inputs);
+    cli_model_close(&r.model);
+    return code;
+}

@@ -1,0 +1,150 @@
+/* See limits.h. */
+#include "tools/limits.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+uint64_t cli_layer_parameters(const struct spw_model_config *c)
+{
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t attention = (uint64_t)c->hidden * (2 * q + 2 * kv);
+    uint64_t mlp = (uint64_t)c->hidden * c->intermediate * 3;
+    return c->n_layers * (attention + mlp);
+}
+
+uint64_t cli_head_parameters(const struct spw_model_config *c)
+{
+    return (uint64_t)c->hidden * c->vocab;
+}
+
+/* Pairs of a query and a key it sees, itself included, of `n` tokens. */
+static double visible_pairs(uint64_t n, uint64_t window)
+{
+    double all = (double)n * ((double)n + 1) / 2;
+    if (window == 0 || window >= n)
+        return all;
+    double w = (double)window;
+    return w * (w + 1) / 2 + ((double)n - w) * w;
+}
+
+double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
+{
+    double flops = 2 * (double)cli_layer_parameters(c) * (double)n;
+    flops += 2 * (double)cli_head_parameters(c);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint64_t window = c->layer_kinds[i] == SPW_LAYER_SLIDING ? c->window : 0;
+        flops += 4.0 * c->n_heads * c->head_dim * visible_pairs(n, window);
+    }
+    return flops;
+}
+
+double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute)
+{
+    return compute == SPW_DTYPE_F32 ? machine->f32_flops : machine->bf16_flops;
+}
+
+json_t *cli_machine_json(const struct spw_machine *m)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "cpu", json_string(m->cpu));
+    failed |= json_object_set_new(o, "isa", json_string(m->isa));
+    failed |= json_object_set_new(o, "threads", cli_json_count(m->threads));
+    failed |=
+        json_object_set_new(o, "read_bytes_per_second", cli_json_real(m->read_bytes_per_second));
+    failed |=
+        json_object_set_new(o, "copy_bytes_per_second", cli_json_real(m->copy_bytes_per_second));
+    failed |= json_object_set_new(o, "bf16_flops", cli_json_real(m->bf16_flops));
+    failed |= json_object_set_new(o, "f32_flops", cli_json_real(m->f32_flops));
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+/* ---- reading weight files ---- */
+
+#define PIECE_BYTES (1u << 20) /* stays in a core's cache: memory is read once, and not written */
+
+/* One thread's part of one file. */
+struct reader {
+    pthread_t thread;
+    int fd;
+    uint64_t begin, end;
+    int rc;
+};
+
+static void *read_part(void *argument)
+{
+    struct reader *r = argument;
+    void *piece = spw_alloc(PIECE_BYTES);
+    r->rc = piece ? 0 : -ENOMEM;
+    for (uint64_t at = r->begin; at < r->end && r->rc == 0;) {
+        ssize_t n = pread(r->fd, piece, spw_min_u64(PIECE_BYTES, r->end - at), (off_t)at);
+        if (n <= 0)
+            r->rc = n < 0 ? -errno : -EIO;
+        else
+            at += (uint64_t)n;
+    }
+    spw_free(piece);
+    return NULL;
+}
+
+static int read_file(const char *path, uint32_t threads, uint64_t *bytes)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        int rc = -errno;
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    struct reader *readers = spw_alloc_zero(threads, sizeof *readers);
+    int rc = readers ? 0 : -ENOMEM;
+    uint32_t n_started = 0;
+    uint64_t size = (uint64_t)st.st_size, part = spw_div_up(size, threads);
+    for (; rc == 0 && n_started < threads; n_started++) {
+        struct reader *r = &readers[n_started];
+        r->fd = fd;
+        r->begin = spw_min_u64(size, n_started * part);
+        r->end = spw_min_u64(size, r->begin + part);
+        rc = -pthread_create(&r->thread, NULL, read_part, r);
+        if (rc < 0)
+            break;
+    }
+    for (uint32_t i = 0; i < n_started; i++) {
+        pthread_join(readers[i].thread, NULL);
+        rc = rc ? rc : readers[i].rc;
+    }
+    spw_free(readers);
+    close(fd);
+    *bytes += size;
+    return rc;
+}
+
+int cli_read_weights(const char *folder, uint32_t threads, double *seconds, uint64_t *bytes)
+{
+    static const char suffix[] = ".safetensors";
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return -errno;
+    int rc = 0;
+    double start = cli_now_seconds();
+    *bytes = 0;
+    for (const struct dirent *entry = readdir(dir); entry && rc == 0; entry = readdir(dir)) {
+        char path[4096];
+        size_t n = strlen(entry->d_name);
+        if (n < sizeof suffix || strcmp(entry->d_name + n - (sizeof suffix - 1), suffix) != 0)
+            continue;
+        if (snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < (int)sizeof path)
+            rc = read_file(path, threads, bytes);
+    }
+    *seconds = cli_now_seconds() - start;
+    closedir(dir);
+    return rc;
+}

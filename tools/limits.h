@@ -1,0 +1,23 @@
+/* What a model asks of a machine and what the machine gives: operations of a prompt, bytes of the
+ * weight files, and the machine's own limits as JSON. */
+#ifndef SPW_TOOLS_LIMITS_H
+#define SPW_TOOLS_LIMITS_H
+
+#include "tools/common.h"
+
+/* Multiplications and additions of a prompt of `n` tokens: two for each weight of the layers and
+ * token, the head once (only the last token needs logits), and attention, whose scores and sums
+ * take 4 * heads * head_dim for each pair of a query and a key it sees. */
+double cli_prefill_flops(const struct spw_model_config *config, uint64_t n);
+/* Weights that one token is multiplied with in the layers, and in the head. */
+uint64_t cli_layer_parameters(const struct spw_model_config *config);
+uint64_t cli_head_parameters(const struct spw_model_config *config);
+/* The machine's peak of the kind of matrix product that `compute` uses. */
+double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute);
+/* NULL when out of memory. */
+json_t *cli_machine_json(const struct spw_machine *machine);
+/* Reads every byte of the folder's weight files once with read calls, `threads` at a time, and says
+ * how long that took: the page cache's own limit. 0 or -errno. */
+int cli_read_weights(const char *folder, uint32_t threads, double *seconds, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,124 @@
+/* Every option of every subcommand, in the order in which --help shows them: see options.h. The
+ * value in parentheses at the end of a help text is the default. */
+#include "tools/options.h"
+
+static const struct cli_choice devices[] = {
+    {"auto", SPW_BACKEND_AUTO}, {"cpu", SPW_BACKEND_CPU}, {NULL, 0}};
+static const struct cli_choice compute_types[] = {
+    {"auto", SPW_DTYPE_AUTO}, {"f32", SPW_DTYPE_F32}, {"bf16", SPW_DTYPE_BF16}, {NULL, 0}};
+static const struct cli_choice kv_types[] = {{"auto", SPW_DTYPE_AUTO},
+                                             {"f32", SPW_DTYPE_F32},
+                                             {"bf16", SPW_DTYPE_BF16},
+                                             {"f16", SPW_DTYPE_F16},
+                                             {NULL, 0}};
+static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
+                                                   {"always", CLI_PROGRESS_ALWAYS},
+                                                   {"never", CLI_PROGRESS_NEVER},
+                                                   {NULL, 0}};
+
+#define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH) /* commands that compute */
+#define PROMPTED (CLI_GENERATE | CLI_PLAN)
+#define TEXTUAL (CLI_SCORE | CLI_TOKENIZE)
+#define FIELD(name) .at = offsetof(struct cli_options, name)
+#define RANGE(low, high) .min = (low), .max = (high)
+
+/* clang-format off: a table is read by columns */
+const struct cli_row cli_rows[] = {
+    {"prompt", CLI_TEXT, PROMPTED, "Input", "TEXT", "the text to continue", FIELD(prompt)},
+    {"prompt-file", CLI_FILE_IN, PROMPTED | CLI_BENCH, "Input", "FILE",
+     "the text to continue; - reads stdin", FIELD(prompt_file)},
+    {"prompts", CLI_FILE_IN, PROMPTED, "Input", "FILE.jsonl",
+     "many prompts together: a line is {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}, where it "
+     "likes "
+     "with its own max_new_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
+     "stop, "
+     "ignore_eos, id; answers one line each, in order",
+     FIELD(prompts)},
+    {"text", CLI_TEXT, TEXTUAL, "Input", "TEXT", "the text", FIELD(text)},
+    {"text-file", CLI_FILE_IN, TEXTUAL, "Input", "FILE", "the text; - reads stdin",
+     FIELD(text_file)},
+    {"token-ids", CLI_FILE_IN, PROMPTED | TEXTUAL, "Input", "FILE",
+     "ids, separated by spaces, commas or lines; - reads stdin", FIELD(token_ids)},
+    {"decode", CLI_FLAG, CLI_TOKENIZE, "Input", NULL, "from --token-ids to text", FIELD(decode)},
+    {"no-special", CLI_FLAG, CLI_TOKENIZE, "Input", NULL,
+     "without the ids a model wants around a text (bos); --decode: leave special tokens out",
+     FIELD(no_special)},
+
+    {"max-new-tokens", CLI_COUNT, PROMPTED, "Generation", "N",
+     "at most N new tokens (128, or what the context leaves)", FIELD(max_new_tokens),
+     RANGE(0, 1e9)},
+    {"stop", CLI_TEXTS, CLI_GENERATE, "Generation", "TEXT",
+     "end before this text; may be given many times", FIELD(stop)},
+    {"ignore-eos", CLI_FLAG, CLI_GENERATE, "Generation", NULL, "go on after an end-of-text token",
+     FIELD(ignore_eos)},
+    {"temperature", CLI_NUMBER, CLI_GENERATE, "Generation", "X", "0 takes the likeliest token (0)",
+     FIELD(temperature), RANGE(0, 1e6)},
+    {"top-k", CLI_COUNT, CLI_GENERATE, "Generation", "N", "draw from the N likeliest; 0: off (0)",
+     FIELD(top_k), RANGE(0, 4294967295.0)},
+    {"top-p", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+     "draw from the likeliest that sum to X; 1: off (1)", FIELD(top_p), RANGE(0, 1)},
+    {"min-p", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+     "leave out what is less likely than X times the likeliest; 0: off (0)", FIELD(min_p),
+     RANGE(0, 1)},
+    {"repetition-penalty", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+     "divides the logits of tokens seen before; 1: off (1)", FIELD(repetition_penalty),
+     RANGE(0.001, 1000)},
+    {"seed", CLI_COUNT, CLI_GENERATE | CLI_BENCH, "Generation", "N", "same seed, same text (0)",
+     FIELD(seed)},
+
+    {"device-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
+     "hard budget of the device; on the CPU, of working memory (what is available)",
+     FIELD(device_memory)},
+    {"host-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
+     "hard budget of what leaves the device; 0: none (what is available)", FIELD(host_memory)},
+    {"context", CLI_COUNT, CLI_GENERATE | CLI_SCORE | CLI_PLAN, "Memory", "N",
+     "most tokens a sequence may have (prompt + --max-new-tokens)", FIELD(context), RANGE(1, 1e12)},
+    {"sessions", CLI_COUNT, PROMPTED, "Memory", "N", "prompts of --prompts that run at a time (4)",
+     FIELD(sessions), RANGE(1, 65536)},
+    {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN, "Memory", "TYPE",
+     "precision of the KV cache (as --compute)", FIELD(kv_dtype), .choices = kv_types},
+    {"prefill-chunk", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
+     "tokens of a prompt that pass a layer together (planned)", FIELD(prefill_chunk),
+     RANGE(1, 1e9)},
+    {"prefetch-slots", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
+     "landing buffers of the transfers (planned)", FIELD(prefetch_slots), RANGE(1, 65536)},
+
+    {"device", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "NAME", "where to compute (auto)",
+     FIELD(device), .choices = devices},
+    {"threads", CLI_COUNT, RUNS | CLI_PLAN, "Machine", "N", "compute threads (every core)",
+     FIELD(threads), RANGE(1, 4096)},
+    {"compute", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "TYPE",
+     "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
+     .choices = compute_types},
+    {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",
+     "validation: random delays around every copy and kernel", FIELD(delay_seed)},
+
+    {"contexts", CLI_COUNTS, CLI_BENCH, "Sweep", "N,N,...", "prompt lengths (128,2048)",
+     FIELD(contexts), RANGE(1, 1e9)},
+    {"budgets", CLI_SIZES, CLI_BENCH, "Sweep", "SIZE,...",
+     "device budgets; 0: what is available (0)", FIELD(budgets)},
+    {"repeat", CLI_COUNT, CLI_BENCH, "Sweep", "N",
+     "runs of each, interleaved; medians are shown (3)", FIELD(repeat), RANGE(1, 1000)},
+    {"decode-tokens", CLI_COUNT, CLI_BENCH, "Sweep", "N", "tokens decoded in each run (16)",
+     FIELD(decode_tokens), RANGE(1, 100000)},
+    {"random-tokens", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
+     "prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
+
+    {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE, "Output", NULL,
+     "one JSON object", FIELD(json)},
+    {"tensors", CLI_FLAG, CLI_INSPECT, "Output", NULL, "list every tensor", FIELD(tensors)},
+    {"no-probe", CLI_FLAG, CLI_PLAN, "Output", NULL,
+     "do not measure the machine; leaves out predicted tokens/s", FIELD(no_probe)},
+    {"ids", CLI_FLAG, CLI_GENERATE, "Output", NULL,
+     "print token ids instead of text; needs no tokenizer with --token-ids", FIELD(ids)},
+    {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE", "the table as CSV too; - replaces it",
+     FIELD(csv)},
+    {"report", CLI_FILE_OUT, CLI_GENERATE | CLI_SCORE, "Output", "FILE.json",
+     "what was computed, where it lay, what moved", FIELD(report)},
+    {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
+     "logits of every generated position, float32 [tokens, vocabulary]", FIELD(dump_logits)},
+    {"progress", CLI_CHOICE, RUNS, "Output", "WHEN", "auto: when stderr is a terminal (auto)",
+     FIELD(progress), .choices = progress_modes},
+    {.name = NULL},
+};
+/* clang-format on */

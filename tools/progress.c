@@ -1,0 +1,107 @@
+/* The progress line: see progress.h. It is the process's one line, hence file-static. */
+#include "tools/progress.h"
+#include "tools/common.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define SHOW_AFTER_SECONDS 1.0
+#define REDRAW_SECONDS 0.2
+
+static struct {
+    bool enabled, text_on_terminal, shown;
+    struct spw_engine *engine;
+    double start_seconds, drawn_seconds;
+    double step_seconds; /* start of the running step */
+    uint64_t step_done;
+    double decode_seconds; /* of the first token */
+    uint64_t n_generated;
+} line;
+
+void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal)
+{
+    memset(&line, 0, sizeof line);
+    line.enabled =
+        mode == CLI_PROGRESS_ALWAYS || (mode == CLI_PROGRESS_AUTO && isatty(STDERR_FILENO) == 1);
+    line.text_on_terminal = text_on_terminal;
+    line.start_seconds = cli_now_seconds();
+}
+
+void cli_progress_engine(struct spw_engine *engine)
+{
+    line.engine = engine;
+}
+
+void cli_progress_clear(void)
+{
+    if (line.shown)
+        fputs("\r\033[K", stderr);
+    line.shown = false;
+}
+
+void cli_progress_end(void)
+{
+    cli_progress_clear();
+    line.enabled = false;
+    line.engine = NULL;
+}
+
+static bool due(double now)
+{
+    return line.enabled && now - line.start_seconds >= SHOW_AFTER_SECONDS &&
+           now - line.drawn_seconds >= REDRAW_SECONDS;
+}
+
+static void draw(double now, const char *what, double tokens_per_second, double left_seconds)
+{
+    char where[96] = "", a[32], b[32];
+    if (line.engine) {
+        struct spw_stats stats;
+        spw_engine_stats(line.engine, &stats);
+        snprintf(where, sizeof where, "  device %s host %s",
+                 cli_format_bytes(a, stats.device_peak_bytes),
+                 cli_format_bytes(b, stats.host_peak_bytes));
+    }
+    fprintf(stderr, "\r\033[K%s  %.1f tokens/s%s  %.0f s left", what, tokens_per_second, where,
+            left_seconds);
+    line.shown = true;
+    line.drawn_seconds = now;
+}
+
+void cli_progress_step(void *context, const struct spw_progress *p)
+{
+    (void)context;
+    double now = cli_now_seconds();
+    if (p->done <= line.step_done || line.step_seconds == 0)
+        line.step_seconds = now;
+    line.step_done = p->done;
+    double elapsed = now - line.step_seconds;
+    /* A step of one token a session is decoding: cli_progress_token speaks for it. */
+    if (!due(now) || elapsed < REDRAW_SECONDS || p->total == 0 || p->done == 0)
+        return;
+    double part = (double)p->done / (double)p->total;
+    char what[64];
+    snprintf(what, sizeof what, "%3.0f %% of %llu tokens", 100 * part,
+             (unsigned long long)p->n_new_tokens);
+    draw(now, what, part * (double)p->n_new_tokens / elapsed, elapsed * (1 - part) / part);
+}
+
+void cli_progress_token(uint64_t n_expected)
+{
+    double now = cli_now_seconds();
+    if (line.n_generated++ == 0)
+        line.decode_seconds = now;
+    line.step_seconds = 0;
+    if (line.text_on_terminal) {
+        cli_progress_clear();
+        return;
+    }
+    double elapsed = now - line.decode_seconds;
+    if (!due(now) || elapsed <= 0 || line.n_generated < 2)
+        return;
+    double rate = (double)(line.n_generated - 1) / elapsed;
+    char what[64];
+    snprintf(what, sizeof what, "%llu of at most %llu new tokens",
+             (unsigned long long)line.n_generated, (unsigned long long)n_expected);
+    draw(now, what, rate, (double)spw_sub_u64(n_expected, line.n_generated) / rate);
+}

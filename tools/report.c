@@ -1,0 +1,184 @@
+/* See report.h. Jansson's *_new setters take the reference also when they fail, and take NULL, so
+ * that a missing value shows as a failed setter: every function adds up failures and checks once.
+ */
+#include "tools/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const moved_names[SPW_MOVED_COUNT] = {
+    [SPW_MOVED_HOST_TO_DEVICE] = "host_to_device",
+    [SPW_MOVED_DEVICE_TO_HOST] = "device_to_host",
+};
+
+/* The disk tier is not part of this version: its fields are there, and zero. */
+static const char *const disk_links[] = {"host_to_disk", "disk_to_host"};
+
+static json_t *checked(json_t *object, int failed)
+{
+    if (!failed)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+json_t *cli_report_tiers(uint64_t device, uint64_t host)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "device", cli_json_count(device));
+    failed |= json_object_set_new(o, "host", cli_json_count(host));
+    failed |= json_object_set_new(o, "disk", json_integer(0));
+    return checked(o, failed);
+}
+
+json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT])
+{
+    json_t *o = json_object();
+    int failed = 0;
+    for (size_t i = 0; i < SPW_MOVED_COUNT; i++)
+        failed |= json_object_set_new(o, moved_names[i], cli_json_count(moved[i]));
+    for (size_t i = 0; i < sizeof disk_links / sizeof *disk_links; i++)
+        failed |= json_object_set_new(o, disk_links[i], json_integer(0));
+    return checked(o, failed);
+}
+
+static json_t *counted(uint64_t n, uint64_t predicted)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "counted", cli_json_count(n));
+    failed |= json_object_set_new(o, "predicted", cli_json_count(predicted));
+    return checked(o, failed);
+}
+
+static json_t *moved_and_predicted(const struct spw_stats *s)
+{
+    json_t *o = json_object();
+    int failed = 0;
+    for (size_t i = 0; i < SPW_MOVED_COUNT; i++)
+        failed |= json_object_set_new(o, moved_names[i],
+                                      counted(s->moved_bytes[i], s->predicted_bytes[i]));
+    for (size_t i = 0; i < sizeof disk_links / sizeof *disk_links; i++)
+        failed |= json_object_set_new(o, disk_links[i], counted(0, 0));
+    return checked(o, failed);
+}
+
+json_t *cli_report_waterlines(const struct spw_waterlines *w)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "disk_end", cli_json_count(w->disk_end));
+    failed |= json_object_set_new(o, "host_end", cli_json_count(w->host_end));
+    failed |= json_object_set_new(o, "n_tokens", cli_json_count(w->n_tokens));
+    return checked(o, failed);
+}
+
+json_t *cli_report_tokens(const int32_t *tokens, size_t n)
+{
+    json_t *list = json_array();
+    int failed = 0;
+    for (size_t i = 0; i < n; i++)
+        failed |= json_array_append_new(list, json_integer(tokens[i]));
+    return checked(list, failed);
+}
+
+json_t *cli_report_engine(const char *model, struct spw_engine *e)
+{
+    struct spw_stats s;
+    spw_engine_stats(e, &s);
+    const struct spw_plan_info *plan = spw_engine_plan(e);
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "version", json_string(SPW_VERSION));
+    failed |= json_object_set_new(o, "model", json_string(model));
+    failed |= json_object_set_new(o, "backend", json_string(spw_engine_backend(e)));
+    failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(plan->compute)));
+    failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(plan->kv)));
+    failed |= json_object_set_new(o, "context", cli_json_count(plan->context));
+    failed |= json_object_set_new(o, "sessions", cli_json_count(plan->sessions));
+    failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(plan->prefill_chunk));
+    failed |= json_object_set_new(o, "prefetch_slots", cli_json_count(plan->prefetch_slots));
+    failed |= json_object_set_new(o, "budget_bytes",
+                                  cli_report_tiers(s.device_budget_bytes, s.host_budget_bytes));
+    failed |= json_object_set_new(o, "peak_bytes",
+                                  cli_report_tiers(s.device_peak_bytes, s.host_peak_bytes));
+    failed |= json_object_set_new(o, "moved_bytes", moved_and_predicted(&s));
+    failed |=
+        json_object_set_new(o, "unhidden_wait_seconds", cli_json_real(s.unhidden_wait_seconds));
+    failed |= json_object_set_new(o, "ladder_events", json_array());
+    return checked(o, failed);
+}
+
+int cli_report_result(json_t *into, size_t n_prompt, const struct spw_result *r)
+{
+    static const char *const finishes[] = {
+        [SPW_FINISH_LENGTH] = "length", [SPW_FINISH_EOS] = "eos", [SPW_FINISH_STOP] = "stop"};
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->logits_hash);
+    int failed = json_object_set_new(into, "n_prompt", cli_json_count(n_prompt));
+    failed |= json_object_set_new(into, "n_generated", cli_json_count(r->n_tokens));
+    failed |= json_object_set_new(into, "finish", json_string(finishes[r->finish]));
+    failed |= json_object_set_new(into, "logits_hash", json_string(hash));
+    failed |= json_object_set_new(into, "waterlines", cli_report_waterlines(&r->waterlines));
+    failed |= json_object_set_new(into, "tokens", cli_report_tokens(r->tokens, r->n_tokens));
+    return failed;
+}
+
+static json_t *plan_device(const struct spw_plan_info *p)
+{
+    json_t *o = json_object();
+    int failed =
+        json_object_set_new(o, "weights_resident", cli_json_count(p->device.weights_resident));
+    failed |= json_object_set_new(o, "weights_slots", cli_json_count(p->device.weights_slots));
+    failed |= json_object_set_new(o, "kv_resident", cli_json_count(p->device.kv_resident));
+    failed |= json_object_set_new(o, "kv_slots", cli_json_count(p->device.kv_slots));
+    failed |= json_object_set_new(o, "hidden", cli_json_count(p->device.hidden));
+    failed |= json_object_set_new(o, "activations", cli_json_count(p->device.activations));
+    failed |= json_object_set_new(o, "total", cli_json_count(p->device.total));
+    return checked(o, failed);
+}
+
+static json_t *plan_host(const struct spw_plan_info *p)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "kv", cli_json_count(p->host.kv));
+    failed |= json_object_set_new(o, "hidden", cli_json_count(p->host.hidden));
+    failed |= json_object_set_new(o, "staging", cli_json_count(p->host.staging));
+    failed |= json_object_set_new(o, "weights", cli_json_count(p->host.weights));
+    failed |= json_object_set_new(o, "total", cli_json_count(p->host.total));
+    return checked(o, failed);
+}
+
+static json_t *plan_moved(const struct spw_plan_info *p)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "prefill", cli_report_moved(p->prefill_moved_bytes));
+    failed |= json_object_set_new(o, "decode_step", cli_report_moved(p->decode_moved_bytes));
+    return checked(o, failed);
+}
+
+json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "version", json_string(SPW_VERSION));
+    failed |= json_object_set_new(o, "model", json_string(model));
+    failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(p->compute)));
+    failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(p->kv)));
+    failed |= json_object_set_new(o, "context", cli_json_count(p->context));
+    failed |= json_object_set_new(o, "sessions", cli_json_count(p->sessions));
+    failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(p->prefill_chunk));
+    failed |= json_object_set_new(o, "prefetch_slots", cli_json_count(p->prefetch_slots));
+    failed |= json_object_set_new(o, "budget_bytes",
+                                  cli_report_tiers(p->device_budget_bytes, p->host_budget_bytes));
+    failed |=
+        json_object_set_new(o, "peak_bytes", cli_report_tiers(p->device.total, p->host.total));
+    failed |= json_object_set_new(
+        o, "smallest_bytes", cli_report_tiers(p->smallest_device_bytes, p->smallest_host_bytes));
+    failed |= json_object_set_new(o, "device", plan_device(p));
+    failed |= json_object_set_new(o, "host", plan_host(p));
+    failed |= json_object_set_new(o, "n_layers", cli_json_count(p->n_layers));
+    failed |= json_object_set_new(o, "n_layers_resident", cli_json_count(p->n_layers_resident));
+    failed |= json_object_set_new(o, "weights_bytes", cli_json_count(p->weights_bytes));
+    failed |= json_object_set_new(o, "kv_bytes_per_token", cli_json_count(p->kv_bytes_per_token));
+    failed |= json_object_set_new(o, "waterlines", cli_report_waterlines(&p->waterlines));
+    failed |= json_object_set_new(o, "moved_bytes", plan_moved(p));
+    failed |= json_object_set_new(o, "decode_read_bytes", cli_json_count(p->decode_read_bytes));
+    return checked(o, failed);
+}

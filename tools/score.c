@@ -1,0 +1,164 @@
+/* `spillway score`: the log-likelihood of a text, every token given all tokens before it. */
+#include "tools/input.h"
+#include "tools/progress.h"
+#include "tools/report.h"
+
+#include <math.h>
+#include <string.h>
+
+struct score {
+    const int32_t *tokens;
+    size_t n_tokens;
+    uint32_t vocab;
+    double log_likelihood; /* nats */
+};
+
+/* log softmax(logits)[id], in double over f32 logits [vocab]. */
+static double log_probability(const float *logits, uint32_t vocab, int32_t id)
+{
+    float top = logits[0];
+    double sum = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        top = fmaxf(top, logits[i]);
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += exp((double)logits[i] - (double)top);
+    return (double)logits[id] - (double)top - log(sum);
+}
+
+static void on_logits(void *context, size_t span, size_t position, const float *logits)
+{
+    struct score *s = context;
+    (void)span;
+    if (position + 1 < s->n_tokens) /* nothing comes after the last one */
+        s->log_likelihood += log_probability(logits, s->vocab, s->tokens[position + 1]);
+}
+
+static int read_text(const struct cli_options *o, const struct cli_model *m, const char *source,
+                     int32_t **ids, size_t *n)
+{
+    if (strcmp(source, "token-ids") == 0)
+        return cli_read_ids(o->token_ids, ids, n);
+    if (strcmp(source, "text") == 0)
+        return cli_encode(m->tokenizer, "--text", o->text, strlen(o->text), true, ids, n);
+    char *text;
+    size_t bytes;
+    int code = cli_read_file(o->text_file, &text, &bytes);
+    if (code)
+        return code;
+    code = cli_encode(m->tokenizer, o->text_file, text, bytes, true, ids, n);
+    spw_free(text);
+    return code;
+}
+
+static int print_score(const struct cli_options *o, const struct score *s)
+{
+    size_t n_scored = s->n_tokens - 1;
+    double mean = -s->log_likelihood / (double)n_scored;
+    if (!o->json) {
+        printf("tokens          %zu (%zu scored)\n"
+               "log-likelihood  %.6f nats\n"
+               "mean            %.6f nats/token\n"
+               "perplexity      %.6f\n",
+               s->n_tokens, n_scored, s->log_likelihood, mean, exp(mean));
+        return 0;
+    }
+    json_t *j = json_object();
+    int failed = json_object_set_new(j, "model", json_string(o->operand));
+    failed |= json_object_set_new(j, "n_tokens", cli_json_count(s->n_tokens));
+    failed |= json_object_set_new(j, "n_scored", cli_json_count(n_scored));
+    failed |= json_object_set_new(j, "log_likelihood", cli_json_real(s->log_likelihood));
+    failed |= json_object_set_new(j, "nats_per_token", cli_json_real(mean));
+    failed |= json_object_set_new(j, "perplexity", cli_json_real(exp(mean)));
+    if (failed) {
+        json_decref(j);
+        j = NULL;
+    }
+    return cli_print_json(j, JSON_INDENT(2));
+}
+
+static int write_report(const struct cli_options *o, struct spw_engine *e, const struct score *s,
+                        const struct spw_session *session, double seconds)
+{
+    struct spw_waterlines w;
+    spw_session_waterlines(session, &w);
+    json_t *report = cli_report_engine(o->operand, e);
+    int failed = json_object_set_new(report, "prefill_seconds", cli_json_real(seconds));
+    failed |= json_object_set_new(report, "decode_seconds", json_real(0));
+    failed |= json_object_set_new(report, "n_prompt", cli_json_count(s->n_tokens));
+    failed |= json_object_set_new(report, "n_generated", json_integer(0));
+    failed |= json_object_set_new(report, "log_likelihood", cli_json_real(s->log_likelihood));
+    failed |= json_object_set_new(report, "waterlines", cli_report_waterlines(&w));
+    if (failed) {
+        json_decref(report);
+        report = NULL;
+    }
+    return cli_write_json(o->report, report);
+}
+
+static int score_text(const struct cli_options *o, struct score *s)
+{
+    struct spw_options options = cli_engine_options(o, o->context ? o->context : s->n_tokens, 1);
+    struct spw_engine *engine = NULL;
+    struct spw_session *session = NULL;
+    struct spw_error err = {0};
+    options.on_progress = cli_progress_step;
+    cli_progress_start((enum cli_progress_mode)o->progress, false);
+    int rc = spw_engine_open(&engine, o->operand, &options, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    cli_progress_engine(engine);
+    rc = spw_session_open(&session, engine, &err);
+    struct spw_span span = {
+        .session = session, .tokens = s->tokens, .n_tokens = s->n_tokens, .n_logits = s->n_tokens};
+    double start = cli_now_seconds();
+    if (rc == 0)
+        rc = spw_sync(engine, &span, 1, on_logits, s, &err);
+    double seconds = cli_now_seconds() - start;
+    cli_progress_end();
+    int code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
+    if (code == 0 && cli_interrupted())
+        code = cli_fail(CLI_INTERRUPTED, "interrupted");
+    if (code == 0)
+        code = print_score(o, s);
+    if (code == 0 && o->report)
+        code = write_report(o, engine, s, session, seconds);
+    spw_session_close(session);
+    spw_engine_close(engine);
+    return code;
+}
+
+int cli_score(const struct cli_options *o)
+{
+    static const char *const sources[] = {"text", "text-file", "token-ids", NULL};
+    struct cli_model m;
+    const char *source;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    int code = cli_one_of(o, sources, false, &source);
+    if (code == 0)
+        code = cli_check_writable("report", o->report);
+    if (code)
+        return code;
+    code = cli_model_open(&m, o->operand, !o->token_ids);
+    if (code)
+        return code;
+    code = read_text(o, &m, source, &ids, &n);
+    if (code == 0)
+        code = cli_check_ids(o->token_ids ? o->token_ids : source, ids, n, m.config.vocab);
+    if (code == 0 && n < 2)
+        code = cli_fail(CLI_REFUSED,
+                        "--%s: found one token, expected at least two: the first has "
+                        "nothing before it",
+                        source);
+    if (code == 0 && o->context && o->context < n)
+        code = cli_fail(CLI_REFUSED,
+                        "--context: found %llu, expected at least %zu, the tokens of "
+                        "the text",
+                        (unsigned long long)o->context, n);
+    struct score s = {.tokens = ids, .n_tokens = n, .vocab = m.config.vocab};
+    if (code == 0)
+        code = score_text(o, &s);
+    spw_free(ids);
+    cli_model_close(&m);
+    return code;
+}

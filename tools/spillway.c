@@ -1,0 +1,128 @@
+/* The `spillway` command: dispatches to one file per subcommand. Text goes to stdout, everything
+ * else to stderr; exit 0 done, 1 failed while running, 2 bad usage or input, 130 interrupted. */
+#include "tools/common.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int cli_complete(const struct cli_options *o)
+{
+    return cli_completion(stdout, o->operand);
+}
+
+const struct cli_command cli_commands[] = {
+    {"generate", CLI_GENERATE, "MODEL", "continue a text, or many together",
+     "Continues a text with the model in folder MODEL (config.json, *.safetensors,\n"
+     "tokenizer.json). The KV cache lies on the device as far as --device-memory\n"
+     "reaches and in host memory as far as --host-memory does; where it lies never\n"
+     "changes the answer. The text goes to stdout as it is made.",
+     "spillway generate MODEL --prompt 'Once upon a time'\n"
+     "spillway generate MODEL --prompt-file book.txt --device-memory 256MiB --report run.json\n"
+     "spillway generate MODEL --prompt-file - --temperature 0.8 --top-p 0.95 --seed 7 < notes.txt\n"
+     "spillway generate MODEL --prompts questions.jsonl --sessions 8 > answers.jsonl",
+     cli_generate},
+    {"score", CLI_SCORE, "MODEL", "log-likelihood and perplexity of a text",
+     "Adds up the log-probability of every token of a text given all tokens before\n"
+     "it, the whole text in one context.",
+     "spillway score MODEL --text-file chapter.txt\n"
+     "spillway score MODEL --text-file chapter.txt --compute f32 --json",
+     cli_score},
+    {"plan", CLI_PLAN, "MODEL", "what would lie where, before anything is loaded",
+     "Says what `generate` with the same options would keep where, what each step\n"
+     "would move and how fast it would be, and the smallest budgets that would do.\n"
+     "Nothing is loaded.",
+     "spillway plan MODEL --context 200000 --device-memory 4GiB\n"
+     "spillway plan MODEL --prompt-file book.txt --device-memory 64MiB --json",
+     cli_plan},
+    {"inspect", CLI_INSPECT, "MODEL", "facts about a model folder",
+     "Shows the shape of the model, its tensors and their bytes, its tokenizer, and\n"
+     "what a token of context costs.",
+     "spillway inspect MODEL\nspillway inspect MODEL --tensors --json", cli_inspect},
+    {"tokenize", CLI_TOKENIZE, "MODEL", "text to token ids and back",
+     "Prints the ids of a text, or with --decode the text of ids.",
+     "spillway tokenize MODEL --text 'Hello there'\n"
+     "spillway tokenize MODEL --text-file book.txt > ids.txt\n"
+     "spillway tokenize MODEL --decode --token-ids ids.txt",
+     cli_tokenize},
+    {"bench", CLI_BENCH, "MODEL", "speed against the machine's own limits",
+     "Runs prompts of each length under each budget and sets every number beside\n"
+     "what this machine can do at most, measured in the same run.",
+     "spillway bench MODEL --contexts 128,2048,16384\n"
+     "spillway bench MODEL --contexts 16384 --budgets 0,512MiB --csv speed.csv",
+     cli_bench},
+    {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
+     "Prints a completion script for SHELL: bash, zsh or fish.",
+     "spillway completion bash > ~/.local/share/bash-completion/completions/spillway\n"
+     "spillway completion zsh > ~/.zfunc/_spillway\n"
+     "spillway completion fish > ~/.config/fish/completions/spillway.fish",
+     cli_complete},
+    {.name = NULL},
+};
+
+static const struct cli_command *find_command(const char *name)
+{
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+static int refuse_command(const char *name)
+{
+    const char *names[16];
+    size_t n = 0;
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        names[n++] = c->name;
+    const char *nearest = cli_nearest(name, names, n);
+    if (nearest)
+        return cli_fail(CLI_REFUSED, "unknown command '%s'; did you mean '%s'?", name, nearest);
+    return cli_fail(CLI_REFUSED, "unknown command '%s'; see 'spillway --help'", name);
+}
+
+/* What is still in the buffer of stdout must arrive, or the run has failed. */
+static int finish(int code)
+{
+    errno = 0;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        if (code == CLI_DONE && errno != EPIPE && errno != 0)
+            cli_fail(CLI_FAILED, "stdout: %s", strerror(errno));
+        return code == CLI_DONE ? CLI_FAILED : code;
+    }
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    cli_catch_signals();
+    if (argc < 2) {
+        cli_help_all(stderr);
+        return CLI_REFUSED;
+    }
+    const char *name = argv[1];
+    const struct cli_command *help = NULL;
+    if (strcmp(name, "help") == 0 && argc > 2 && !(help = find_command(argv[2])))
+        return refuse_command(argv[2]);
+    if (help) {
+        cli_help(stdout, help);
+        return finish(CLI_DONE);
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        cli_help_all(stdout);
+        return finish(CLI_DONE);
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("spillway %s\n", SPW_VERSION);
+        return finish(CLI_DONE);
+    }
+    const struct cli_command *command = find_command(name);
+    if (!command)
+        return refuse_command(name);
+    struct cli_options options;
+    int code = cli_parse(&options, command, argc - 1, argv + 1);
+    if (code == 0)
+        code = command->run(&options);
+    else if (code == CLI_HELP_SHOWN)
+        code = CLI_DONE;
+    cli_options_free(&options);
+    return finish(code);
+}
