@@ -3,6 +3,7 @@
  *
  *   \s \S          PCRE2's \s has U+180E and is not White_Space;   -> \p{WSpace} \P{WSpace}
  *   \w \W          Oniguruma counts marks and all connectors       -> [\p{Alphabetic}\p{M}...]
+ *   \b \B          follow \w                                      -> look-arounds
  *   \h \H          hex digits, not horizontal space                -> [0-9a-fA-F]
  *   \p{Han}        scripts; PCRE2 would match script extensions    -> \p{sc:Han}
  *   \uHHHH                                                         -> \x{HHHH}
@@ -14,6 +15,9 @@
 #include <string.h>
 
 #define WORD_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Outside of a set Oniguruma takes Latin-1 from another table, where the superscript digits and the
+ * fractions count too (measured over all of Unicode against 6.9). */
+#define WORD_LATIN1 "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 /* Far above what a split pattern needs on any text, and a bound on what a hostile one costs. */
 #define MATCH_LIMIT 1000000u
@@ -110,6 +114,15 @@ static int put_class(struct spw_tok_buf *out, const char *list, bool negative, b
     return put(out, "]");
 }
 
+/* \b: exactly one side is of \w. \B: both or neither. */
+static int put_boundary(struct spw_tok_buf *out, bool negative)
+{
+#define WORD "[" WORD_CLASS WORD_LATIN1 "]"
+    return put(out, negative ? "(?:(?<=" WORD ")(?=" WORD ")|(?<!" WORD ")(?!" WORD "))"
+                             : "(?:(?<=" WORD ")(?!" WORD ")|(?<!" WORD ")(?=" WORD "))");
+#undef WORD
+}
+
 static bool is_hex4(const char *p, size_t n)
 {
     return n >= 4 && strspn(p, "0123456789abcdefABCDEF") >= 4;
@@ -127,7 +140,10 @@ static int translate_escape(pcre2_compile_context *context, const char *p, size_
         return put(out, "\\P{WSpace}");
     case 'w':
     case 'W':
-        return put_class(out, WORD_CLASS, p[1] == 'W', in_set);
+        return put_class(out, in_set ? WORD_CLASS : WORD_CLASS WORD_LATIN1, p[1] == 'W', in_set);
+    case 'b':
+    case 'B':
+        return in_set ? spw_tok_buf_append(out, p, 2) : put_boundary(out, p[1] == 'B');
     case 'h':
     case 'H':
         return put_class(out, "0-9a-fA-F", p[1] == 'H', in_set);
