@@ -37,7 +37,8 @@ struct spw_kv {
 
 struct layer_tiles {
     uint32_t first, begin, end;
-    uint32_t *ids; /* [max_tiles] */
+    uint64_t n_tokens; /* grown to; the tile they end in may have an older copy below */
+    uint32_t *ids;     /* [max_tiles] */
 };
 
 struct spw_kv_seq {
@@ -203,6 +204,7 @@ void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
         t->first = f->first;
         t->begin = f->begin;
         t->end = f->end;
+        t->n_tokens = f->n_tokens;
         for (uint32_t j = f->first; j < f->end; j++) {
             t->ids[j] = f->ids[j];
             kv->tiles[f->ids[j]].refs++;
@@ -268,6 +270,7 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
     uint32_t end = spw_waterline_tiles(to);
     if (end > kv->o.max_tiles)
         return -E2BIG;
+    l->n_tokens = to;
     while (l->end < end) {
         SPW_TRY(new_tile(kv, kv->o.compute, &l->ids[l->end]));
         l->end++;
@@ -367,6 +370,7 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
     struct layer_tiles *l = &seq->layers[layer];
     uint32_t end = spw_waterline_tiles(n);
+    l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {
         forget(seq, l, end > l->first ? end : l->first, l->end);
         l->end = end;
@@ -384,6 +388,13 @@ void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n)
 }
 
 /* ---- facts ---- */
+
+bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end)
+{
+    if (seq->layers[layer].n_tokens < (uint64_t)end * SPW_TILE_TOKENS)
+        return false;
+    return !spw_kv_count_unwritten(seq, layer, begin, end);
+}
 
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end)

@@ -61,6 +61,10 @@ void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
 /* Makes `up` wait until the tile's copy on the host is whole, if that is not known yet. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
+/* Whether tiles [begin, end) are complete and their copies on the host are made or on their way. A
+ * tile that a cut has opened again is not, though an old copy may be there. */
+bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
+
 /* Facts for the byte account: tiles of [begin, end) without a copy below; and not on the device. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);

@@ -111,20 +111,14 @@ static int issue_kv(struct spw_prefetch *p, const struct spw_transfer *t)
     return spw_ring_commit(&p->kv);
 }
 
-/* Inside a layer that a prompt passes, later chunks read tiles that earlier ones have yet to spill.
- */
-static bool is_written(const struct spw_transfer *t)
-{
-    return t->tile_end <= spw_kv_end(t->seq, t->layer) &&
-           !spw_kv_count_unwritten(t->seq, t->layer, t->tile_begin, t->tile_end);
-}
-
+/* Stops at tiles that are not below yet: inside a layer that a prompt passes, later chunks read
+ * what earlier ones have still to spill. */
 static int fill_kv(struct spw_prefetch *p)
 {
     struct spw_kv_cursor next = p->kv_next;
     struct spw_transfer t;
     while (!spw_ring_full(&p->kv) && spw_schedule_next_kv(p->schedule, &next, &t) &&
-           is_written(&t)) {
+           spw_kv_is_written(t.seq, t.layer, t.tile_begin, t.tile_end)) {
         p->kv_next = next;
         SPW_TRY(issue_kv(p, &t));
     }
