@@ -243,6 +243,8 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
     struct spw_generate_times unused;
     times = times ? times : &unused;
     *times = (struct spw_generate_times){0};
+    if (n_requests == 0)
+        return 0;
     memset(results, 0, n_requests * sizeof *results);
     for (size_t i = 0; i < n_requests; i++)
         SPW_TRY(check_request(&g, i, err));

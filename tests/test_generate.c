@@ -1,0 +1,392 @@
+/* Generation through the public API, on a tiny committed model: batches equal single runs, stop
+ * strings cut the text that would have been, every way to end, refusals, failed allocations. */
+#include "runtime/spillway.h"
+#include "tests/check.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#define MODEL "tests/golden/llama_700" /* 96 tokens, 1024 positions, eos 2 */
+
+enum { VOCAB = 96, MOST = 64 };
+
+/* Ninety-six tokens of one byte each: printable ASCII, and two bytes that only make a character
+ * together (0xc3 0xa9), in the alphabet of byte-level tokenizers. */
+static struct spw_tokenizer *make_tokenizer(void)
+{
+    char json[8192], *at = json;
+    at +=
+        sprintf(at, "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+                    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                    "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,"
+                    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    for (int i = 0; i < VOCAB - 2; i++) {
+        int c = 33 + i;
+        at += sprintf(at, "\"%s%c\":%d,", c == '"' || c == '\\' ? "\\" : "", c, i);
+    }
+    at += sprintf(at, "\"\xc3\x83\":94,\"\xc2\xa9\":95},\"merges\":[]}}");
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    int rc = spw_tokenizer_parse(&t, json, (size_t)(at - json), "test", &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    return t;
+}
+
+static struct spw_engine *open_engine(const char *folder, uint32_t sessions)
+{
+    struct spw_engine *e = NULL;
+    struct spw_error err = {0};
+    struct spw_options o = {.context = 400, .sessions = sessions, .threads = 2};
+    int rc = spw_engine_open(&e, folder, &o, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    if (!e)
+        exit(check_done());
+    return e;
+}
+
+/* What the callbacks of one request saw. */
+struct seen {
+    char text[4096];
+    size_t n_text, n_tokens;
+    int32_t tokens[MOST];
+    float logits[MOST * VOCAB];
+    size_t stop_at; /* the callback that ends the call; 0: none */
+};
+
+static int see_text(void *context, const char *text, size_t bytes)
+{
+    struct seen *s = context;
+    CHECK(bytes > 0);
+    memcpy(s->text + s->n_text, text, bytes);
+    s->n_text += bytes;
+    /* Whole characters: no piece begins inside one. */
+    CHECK(((unsigned char)text[0] & 0xc0) != 0x80);
+    return 0;
+}
+
+static int see_token(void *context, int32_t token, const float *logits)
+{
+    struct seen *s = context;
+    s->tokens[s->n_tokens] = token;
+    memcpy(s->logits + s->n_tokens * VOCAB, logits, VOCAB * sizeof *logits);
+    return ++s->n_tokens == s->stop_at ? -ECANCELED : 0;
+}
+
+struct prompt {
+    int32_t ids[200];
+    struct spw_request request;
+};
+
+static void draw_prompt(struct prompt *p, uint64_t *seed)
+{
+    size_t n = check_range(seed, 1, 200);
+    for (size_t i = 0; i < n; i++)
+        p->ids[i] = (int32_t)(check_random(seed) % VOCAB);
+    p->request = (struct spw_request){.prompt = p->ids,
+                                      .n_prompt = n,
+                                      .max_new_tokens = check_range(seed, 0, MOST),
+                                      .sampling = {.temperature = (float)check_range(seed, 0, 3),
+                                                   .top_p = 0.95f,
+                                                   .repetition_penalty = 1.1f,
+                                                   .seed = check_random(seed)},
+                                      .ignore_eos = check_range(seed, 0, 1)};
+}
+
+static bool same(const struct spw_result *a, const struct spw_result *b)
+{
+    return a->n_tokens == b->n_tokens && a->finish == b->finish &&
+           a->logits_hash == b->logits_hash &&
+           memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0;
+}
+
+/* Eleven requests of all sizes through one session, through four and through all. */
+static void test_batches(uint64_t seed)
+{
+    enum { N = 11 };
+    static struct prompt prompts[N];
+    static struct seen seen[3][N];
+    struct spw_request requests[N];
+    struct spw_result results[3][N];
+    const uint32_t sessions[3] = {1, 4, N};
+    struct spw_tokenizer *t = make_tokenizer();
+    for (int i = 0; i < N; i++)
+        draw_prompt(&prompts[i], &seed);
+    prompts[0].request.max_new_tokens = 0;
+    for (int run = 0; run < 3; run++) {
+        struct spw_engine *e = open_engine(MODEL, sessions[run]);
+        struct spw_generate_times times;
+        for (int i = 0; i < N; i++) {
+            requests[i] = prompts[i].request;
+            requests[i].on_text = see_text;
+            requests[i].on_token = see_token;
+            requests[i].context = &seen[run][i];
+        }
+        CHECK(spw_generate(e, t, requests, N, results[run], &times, NULL) == 0);
+        CHECK(times.prefill_seconds > 0 && times.decode_seconds > 0);
+        struct spw_stats stats;
+        spw_engine_stats(e, &stats);
+        for (int i = 0; i < SPW_MOVED_COUNT; i++)
+            CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
+        spw_engine_close(e);
+    }
+    for (int i = 0; i < N; i++) {
+        const struct spw_result *r = &results[0][i];
+        const struct seen *s = &seen[0][i];
+        CHECK(same(r, &results[1][i]) && same(r, &results[2][i]));
+        CHECK(s->n_text == seen[1][i].n_text && memcmp(s->text, seen[1][i].text, s->n_text) == 0);
+        CHECK(r->n_tokens == s->n_tokens &&
+              memcmp(r->tokens, s->tokens, s->n_tokens * sizeof *s->tokens) == 0);
+        CHECK(r->logits_hash == XXH3_64bits(s->logits, s->n_tokens * VOCAB * sizeof(float)));
+        if (r->finish == SPW_FINISH_LENGTH)
+            CHECK(r->n_tokens == prompts[i].request.max_new_tokens);
+        else
+            CHECK(r->finish == SPW_FINISH_EOS && r->tokens[r->n_tokens - 1] == 2);
+        if (r->n_tokens > 0)
+            CHECK(r->waterlines.n_tokens == prompts[i].request.n_prompt + r->n_tokens - 1);
+    }
+    for (int run = 0; run < 3; run++)
+        for (int i = 0; i < N; i++)
+            spw_result_free(&results[run][i]);
+    spw_tokenizer_close(t);
+}
+
+/* The draws are the sampler's own: the same loop written out by hand gives the same tokens. */
+static void test_by_hand(uint64_t seed)
+{
+    struct spw_engine *e = open_engine(MODEL, 2);
+    struct prompt p;
+    struct spw_result r;
+    struct spw_session *s;
+    struct spw_sampler *sampler;
+    int32_t tokens[300];
+    draw_prompt(&p, &seed);
+    p.request.max_new_tokens = 40;
+    p.request.sampling.temperature = 1;
+    p.request.ignore_eos = true;
+    CHECK(spw_generate(e, NULL, &p.request, 1, &r, NULL, NULL) == 0 && r.n_tokens == 40);
+    CHECK(spw_session_open(&s, e, NULL) == 0);
+    CHECK(spw_sampler_open(&sampler, VOCAB, NULL) == 0);
+    size_t n = p.request.n_prompt;
+    memcpy(tokens, p.ids, n * sizeof *tokens);
+    for (size_t i = 0; i < 40; i++) {
+        struct spw_span span = {.session = s, .tokens = tokens, .n_tokens = n + i, .n_logits = 1};
+        CHECK(spw_sync(e, &span, 1, NULL, NULL, NULL) == 0);
+        tokens[n + i] =
+            spw_sampler_pick(sampler, &p.request.sampling, spw_session_logits(s), tokens, n + i, 0);
+    }
+    CHECK(memcmp(tokens + n, r.tokens, 40 * sizeof *tokens) == 0);
+    spw_sampler_close(sampler);
+    spw_session_close(s);
+    spw_result_free(&r);
+    spw_engine_close(e);
+}
+
+/* A stop string taken from the text itself cuts it at its first occurrence. */
+static void test_stop(uint64_t seed)
+{
+    static struct seen whole, cut;
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_tokenizer *t = make_tokenizer();
+    struct prompt p;
+    struct spw_result r;
+    draw_prompt(&p, &seed);
+    p.request.max_new_tokens = MOST;
+    p.request.sampling = (struct spw_sampling){.temperature = 1.5f, .seed = check_random(&seed)};
+    p.request.ignore_eos = true;
+    p.request.on_text = see_text;
+    p.request.on_token = see_token;
+    p.request.context = &whole;
+    CHECK(spw_generate(e, t, &p.request, 1, &r, NULL, NULL) == 0 && r.n_tokens == MOST);
+    spw_result_free(&r);
+    CHECK(whole.n_text >= MOST - 2); /* a byte a token, but for the character of two */
+    for (int round = 0; round < 20; round++) {
+        char stop[16] = "", missing[] = "\x01never\x01";
+        size_t from = check_range(&seed, 0, whole.n_text - 8);
+        size_t n = check_range(&seed, 1, 7);
+        while (((unsigned char)whole.text[from] & 0xc0) == 0x80)
+            from++;
+        while (((unsigned char)whole.text[from + n] & 0xc0) == 0x80)
+            n++;
+        memcpy(stop, whole.text + from, n);
+        stop[n] = 0;
+        const char *stops[] = {missing, stop};
+        whole.text[whole.n_text] = 0;
+        size_t expected = (size_t)(strstr(whole.text, stop) - whole.text);
+        memset(&cut, 0, sizeof cut);
+        p.request.stop = stops;
+        p.request.n_stop = 2;
+        p.request.context = &cut;
+        CHECK(spw_generate(e, t, &p.request, 1, &r, NULL, NULL) == 0);
+        CHECK_MSG(r.finish == SPW_FINISH_STOP && cut.n_text == expected &&
+                      memcmp(cut.text, whole.text, expected) == 0,
+                  "stop '%s': found %zu bytes, expected %zu", stop, cut.n_text, expected);
+        CHECK(r.n_tokens == cut.n_tokens && r.n_tokens <= MOST);
+        spw_result_free(&r);
+    }
+    spw_tokenizer_close(t);
+    spw_engine_close(e);
+}
+
+/* The same folder with another list of eos tokens. */
+static void test_eos(void)
+{
+    char folder[64], path[256], command[512];
+    snprintf(folder, sizeof folder, "/tmp/spw_generate_%d", (int)getpid());
+    snprintf(command, sizeof command, "cp -r %s %s && chmod -R u+w %s", MODEL, folder, folder);
+    CHECK(system(command) == 0);
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_result r, cut;
+    int32_t ids[] = {5, 17, 40};
+    struct spw_request request = {.prompt = ids,
+                                  .n_prompt = 3,
+                                  .max_new_tokens = 30,
+                                  .ignore_eos = true,
+                                  .sampling = {.temperature = 2, .seed = 1}};
+    CHECK(spw_generate(e, NULL, &request, 1, &r, NULL, NULL) == 0);
+    spw_engine_close(e);
+    int32_t eos = r.tokens[9];
+    size_t first = 0;
+    while (r.tokens[first] != eos)
+        first++;
+    snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    FILE *file = fopen(path, "w");
+    fprintf(file, "{\"eos_token_id\": [%d, %d]}", eos, VOCAB - 1);
+    fclose(file);
+    e = open_engine(folder, 1);
+    request.ignore_eos = false;
+    CHECK(spw_generate(e, NULL, &request, 1, &cut, NULL, NULL) == 0);
+    if (cut.tokens[cut.n_tokens - 1] == eos)
+        CHECK(cut.n_tokens == first + 1);
+    CHECK(cut.finish == SPW_FINISH_EOS && cut.n_tokens <= first + 1);
+    CHECK(memcmp(cut.tokens, r.tokens, cut.n_tokens * sizeof *r.tokens) == 0);
+    spw_result_free(&cut);
+    spw_result_free(&r);
+    spw_engine_close(e);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(system(command) == 0);
+}
+
+static void test_refusals(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_error err = {0};
+    struct spw_result r[2];
+    int32_t ids[] = {1, 2, VOCAB}, negative[] = {-1};
+    struct spw_request good = {.prompt = ids, .n_prompt = 2, .max_new_tokens = 1};
+    struct {
+        struct spw_request request;
+        int rc;
+        const char *says;
+    } bad[] = {
+        {{.prompt = ids, .max_new_tokens = 1}, -EINVAL, "empty prompt"},
+        {{.prompt = ids, .n_prompt = 3, .max_new_tokens = 1}, -EINVAL, "found id 96"},
+        {{.prompt = negative, .n_prompt = 1, .max_new_tokens = 1}, -EINVAL, "found id -1"},
+        {{.prompt = ids, .n_prompt = 2, .max_new_tokens = 400}, -E2BIG, "context of 400"},
+        {{.prompt = ids, .n_prompt = 2, .max_new_tokens = SIZE_MAX}, -E2BIG, "context of 400"},
+        {{.prompt = ids, .n_prompt = 2, .max_new_tokens = 1, .on_text = see_text},
+         -EINVAL,
+         "tokenizer"},
+        {{.prompt = ids, .n_prompt = 2, .max_new_tokens = 1, .sampling = {.top_p = 2}},
+         -EINVAL,
+         "top_p"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct spw_request both[] = {good, bad[i].request};
+        spw_error_clear(&err);
+        CHECK(spw_generate(e, NULL, both, 2, r, NULL, &err) == bad[i].rc);
+        CHECK_MSG(strstr(err.text, bad[i].says), "%s", err.text);
+        CHECK(r[0].n_tokens == 0); /* refused before anything was computed */
+        spw_result_free(&r[0]);
+        spw_result_free(&r[1]);
+    }
+    /* The last token is never computed on: it needs no place. */
+    struct spw_request full = good;
+    full.max_new_tokens = 399;
+    full.ignore_eos = true;
+    CHECK(spw_generate(e, NULL, &full, 1, r, NULL, &err) == 0 && r[0].n_tokens == 399);
+    spw_result_free(&r[0]);
+    CHECK(spw_generate(e, NULL, NULL, 0, NULL, NULL, &err) == 0);
+    spw_engine_close(e);
+}
+
+/* A callback ends the call; nothing is left open, and the engine goes on to work. */
+static void test_cancel(void)
+{
+    static struct seen seen;
+    struct spw_engine *e = open_engine(MODEL, 2);
+    struct spw_result r[3];
+    int32_t ids[] = {1, 2, 3};
+    struct spw_request request = {.prompt = ids,
+                                  .n_prompt = 3,
+                                  .max_new_tokens = 20,
+                                  .ignore_eos = true,
+                                  .on_token = see_token,
+                                  .context = &seen};
+    struct spw_request requests[] = {request, request, request};
+    requests[0].on_token = requests[2].on_token = NULL;
+    seen.stop_at = 7;
+    CHECK(spw_generate(e, NULL, requests, 3, r, NULL, NULL) == -ECANCELED);
+    CHECK(r[1].n_tokens == 7 && r[2].n_tokens == 0);
+    for (int i = 0; i < 3; i++)
+        spw_result_free(&r[i]);
+    memset(&seen, 0, sizeof seen);
+    CHECK(spw_generate(e, NULL, requests, 3, r, NULL, NULL) == 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK(same(&r[0], &r[i]));
+        if (i)
+            spw_result_free(&r[i]);
+    }
+    spw_result_free(&r[0]);
+    spw_engine_close(e);
+}
+
+static void test_allocation(void)
+{
+    static struct seen seen;
+    struct spw_engine *e = open_engine(MODEL, 2);
+    struct spw_tokenizer *t = make_tokenizer();
+    const char *stops[] = {"\x01"};
+    int32_t ids[] = {1, 2, 3};
+    struct spw_request request = {.prompt = ids,
+                                  .n_prompt = 3,
+                                  .max_new_tokens = 4,
+                                  .ignore_eos = true,
+                                  .on_text = see_text,
+                                  .context = &seen,
+                                  .stop = stops,
+                                  .n_stop = 1};
+    struct spw_request requests[] = {request, request, request};
+    struct spw_result r[3];
+    int64_t n_failed = 0;
+    for (int64_t n = 0; n < 1000; n++) {
+        struct spw_error err = {0};
+        seen.n_text = 0;
+        spw_alloc_fail_nth(n);
+        int rc = spw_generate(e, t, requests, 3, r, NULL, &err);
+        spw_alloc_fail_nth(-1);
+        for (int i = 0; i < 3; i++)
+            spw_result_free(&r[i]);
+        if (rc == 0)
+            break;
+        CHECK_MSG(rc == -ENOMEM && err.text[0], "%d: %s", rc, err.text);
+        n_failed++;
+    }
+    CHECK(n_failed > 10 && n_failed < 999);
+    spw_tokenizer_close(t);
+    spw_engine_close(e);
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    test_batches(seed);
+    test_by_hand(seed + 1);
+    test_stop(seed + 2);
+    test_eos();
+    test_refusals();
+    test_cancel();
+    test_allocation();
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
