@@ -88,19 +88,90 @@ static int count_token(struct census *c, size_t bytes, int32_t id)
     return c->blob_bytes > SPW_TOK_MAX_BYTES ? -EFBIG : 0;
 }
 
-static int take_census(const struct spw_tok_loader *l, json_t *vocab, json_t *added,
-                       struct census *c)
+/* Where the scan stands, as an error. */
+static int bad_text(const struct spw_tok_loader *l, const struct spw_tok_scan *s, int rc)
 {
-    const char *token;
+    size_t line = 1;
+    if (rc != -EINVAL)
+        return rc;
+    for (const char *p = l->json; (p = memchr(p, '\n', (size_t)(s->p - p))); p++)
+        line++;
+    return spw_fail(l->err, rc,
+                    "%s: line %zu, byte %zu of the file: found what is not JSON, expected a "
+                    "tokenizer.json",
+                    l->name, line, (size_t)(s->p - l->json));
+}
+
+/* A value that is not what it should be, read whole so that it can be named. */
+static int bad_value(const struct spw_tok_loader *l, struct spw_tok_scan *s, const char *path,
+                     const char *key, const char *expected)
+{
+    const char *at = s->p;
+    int rc = spw_tok_scan_skip(s);
+    json_t *value = rc ? NULL : json_loadb(at, (size_t)(s->p - at), JSON_DECODE_ANY, NULL);
+    if (!value)
+        return bad_text(l, s, -EINVAL);
+    rc = spw_tok_bad(l, -EINVAL, path, key, value, expected);
+    json_decref(value);
+    return rc;
+}
+
+/* The id behind a key of model.vocab, which is in s->text. */
+static int scan_id(const struct spw_tok_loader *l, struct spw_tok_scan *s, int32_t *id)
+{
+    const char *p = s->p;
+    *id = 0;
+    while (p < s->end && *p >= '0' && *p <= '9' && *id <= SPW_TOK_MAX_ID)
+        *id = *id * 10 + (*p++ - '0');
+    bool ends = p < s->end && memchr(",} \n\r\t", *p, 6);
+    bool canonical = *s->p != '0' || p == s->p + 1;
+    if (p == s->p || !ends || !canonical || *id > SPW_TOK_MAX_ID)
+        return bad_value(l, s, "model.vocab", s->text.data, "a token id from 0 to 4194303");
+    s->p = p;
+    return 0;
+}
+
+/* Calls `each` for every token of model.vocab; the text is in s->text. */
+static int walk_vocab(const struct spw_tok_loader *l, void *each_arg,
+                      int (*each)(const struct spw_tok_loader *l, const char *token, size_t bytes,
+                                  int32_t id, void *arg))
+{
+    struct spw_tok_scan s = {.p = l->vocab.at + 1, .end = l->vocab.at + l->vocab.bytes};
+    bool begun = false;
+    int rc, more;
+    while ((rc = more = spw_tok_scan_member(&s, '}', &begun)) > 0) {
+        int32_t id = 0;
+        rc = spw_tok_scan_key(&s);
+        if (rc)
+            break;
+        rc = scan_id(l, &s, &id);
+        if (!rc)
+            rc = each(l, s.text.data, s.text.n, id, each_arg);
+        if (rc) {
+            spw_tok_buf_free(&s.text);
+            return rc;
+        }
+    }
+    spw_tok_buf_free(&s.text);
+    return bad_text(l, &s, rc);
+}
+
+static int count_vocab(const struct spw_tok_loader *l, const char *token, size_t bytes, int32_t id,
+                       void *arg)
+{
+    struct census *c = arg;
+    (void)l;
+    (void)token;
+    c->n_vocab++;
+    return count_token(c, bytes, id);
+}
+
+static int take_census(const struct spw_tok_loader *l, json_t *added, struct census *c)
+{
     json_t *value;
     size_t i;
     int32_t id = 0;
-    json_object_foreach(vocab, token, value)
-    {
-        SPW_TRY(spw_tok_get_id(l, value, "model.vocab", token, &id));
-        SPW_TRY(count_token(c, strlen(token), id));
-        c->n_vocab++;
-    }
+    SPW_TRY(walk_vocab(l, c, count_vocab));
     json_array_foreach(added, i, value)
     {
         const char *content = NULL;
@@ -136,24 +207,24 @@ static int take_tables(struct spw_tokenizer *t, const struct census *c, size_t n
     return spw_tok_map_init(&t->added_map, n_added);
 }
 
-static int load_vocab(const struct spw_tok_loader *l, json_t *vocab)
+static int load_token(const struct spw_tok_loader *l, const char *token, size_t bytes, int32_t id,
+                      void *unused)
 {
     struct spw_tokenizer *t = l->t;
-    const char *token;
-    json_t *value;
-    json_object_foreach(vocab, token, value)
-    {
-        int32_t id = (int32_t)json_integer_value(value);
-        size_t bytes = strlen(token);
-        if (t->entries[id].flags)
-            return spw_fail(l->err, -EINVAL,
-                            "%s: model.vocab: found id %d for both \"%.40s\" and \"%.40s\", "
-                            "expected one token for each id",
-                            l->name, id, t->blob + t->entries[id].offset, token);
-        entry_put(t, id, token, bytes);
-        t->entries[id].flags = SPW_TOK_IN_MODEL;
-        *spw_tok_map_slot(t, &t->vocab, token, bytes) = (uint32_t)id + 1;
-    }
+    uint32_t *slot = spw_tok_map_slot(t, &t->vocab, token, bytes);
+    (void)unused;
+    if (*slot)
+        return spw_fail(l->err, -EINVAL,
+                        "%s: model.vocab: found \"%.40s\" twice, expected every token once",
+                        l->name, token);
+    if (t->entries[id].flags)
+        return spw_fail(l->err, -EINVAL,
+                        "%s: model.vocab: found id %d for both \"%.40s\" and \"%.40s\", expected "
+                        "one token for each id",
+                        l->name, id, t->blob + t->entries[id].offset, token);
+    entry_put(t, id, token, bytes);
+    t->entries[id].flags = SPW_TOK_IN_MODEL;
+    *slot = (uint32_t)id + 1;
     return 0;
 }
 
@@ -170,51 +241,52 @@ static void index_characters(struct spw_tokenizer *t)
 
 /* ---- merges ---- */
 
-/* The two halves of one merge, written "a b" or ["a", "b"]. */
-struct halves {
-    const char *left, *right;
-    size_t left_bytes, right_bytes;
-};
-
-static bool read_halves(const json_t *merge, struct halves *h)
+/* One merge, written "a b" or ["a", "b"], as its two halves joined; *left_bytes says where the
+ * right one begins. 1: not a merge (an old file's version line). -EDOM: something else. */
+static int scan_merge(struct spw_tok_scan *s, struct spw_tok_buf *joined, size_t *left_bytes)
 {
-    const char *text = json_string_value(merge);
-    if (text) {
-        const char *space = strchr(text, ' ');
+    joined->n = 0;
+    if (spw_tok_scan_peek(s) == '"') {
+        SPW_TRY(spw_tok_scan_string(s));
+        const char *text = s->text.data, *space = strchr(text, ' ');
+        if (!strncmp(text, "#version", 8))
+            return 1;
         if (!space || strchr(space + 1, ' '))
-            return false;
-        *h = (struct halves){text, space + 1, (size_t)(space - text), strlen(space + 1)};
-        return true;
+            return -EDOM;
+        *left_bytes = (size_t)(space - text);
+        SPW_TRY(spw_tok_buf_append(joined, text, *left_bytes));
+        return spw_tok_buf_append(joined, space + 1, strlen(space + 1) + 1);
     }
-    const char *left = json_string_value(json_array_get(merge, 0));
-    const char *right = json_string_value(json_array_get(merge, 1));
-    if (json_array_size(merge) != 2 || !left || !right)
-        return false;
-    *h = (struct halves){left, right, strlen(left), strlen(right)};
-    return true;
+    bool begun = false;
+    if (*s->p != '[')
+        return -EDOM;
+    s->p++;
+    for (int half = 0; half < 2; half++) {
+        if (spw_tok_scan_member(s, ']', &begun) <= 0 || spw_tok_scan_peek(s) != '"')
+            return -EDOM;
+        SPW_TRY(spw_tok_scan_string(s));
+        SPW_TRY(spw_tok_buf_append(joined, s->text.data, s->text.n));
+        if (!half)
+            *left_bytes = joined->n;
+    }
+    SPW_TRY(spw_tok_buf_append(joined, "", 1));
+    return spw_tok_scan_member(s, ']', &begun) ? -EDOM : 0;
 }
 
-static int add_merge(const struct spw_tok_loader *l, const struct halves *h, uint32_t rank,
-                     struct spw_tok_buf *joined)
+static int add_merge(const struct spw_tok_loader *l, const char *joined, size_t bytes,
+                     size_t left_bytes, uint32_t rank)
 {
     struct spw_tokenizer *t = l->t;
-    int32_t left = spw_tok_map_find(t, &t->vocab, h->left, h->left_bytes);
-    int32_t right = spw_tok_map_find(t, &t->vocab, h->right, h->right_bytes);
-    joined->n = 0;
-    SPW_TRY(spw_tok_buf_append(joined, h->left, h->left_bytes));
-    SPW_TRY(spw_tok_buf_append(joined, h->right, h->right_bytes));
-    SPW_TRY(spw_tok_buf_append(joined, "", 1));
-    int32_t id = spw_tok_map_find(t, &t->vocab, joined->data, joined->n - 1);
+    int32_t left = spw_tok_map_find(t, &t->vocab, joined, left_bytes);
+    int32_t right = spw_tok_map_find(t, &t->vocab, joined + left_bytes, bytes - left_bytes);
+    int32_t id = spw_tok_map_find(t, &t->vocab, joined, bytes);
     if (left < 0 || right < 0 || id < 0) {
-        bool first = left < 0, second = !first && right < 0;
-        size_t bytes = first ? h->left_bytes : second ? h->right_bytes : joined->n - 1;
+        const char *text = left < 0 || right >= 0 ? joined : joined + left_bytes;
+        size_t n = left < 0 ? left_bytes : right < 0 ? bytes - left_bytes : bytes;
         return spw_fail(l->err, -EINVAL,
                         "%s: model.merges[%u]: found the token \"%.*s\", expected one of "
                         "model.vocab",
-                        l->name, rank, (int)(bytes < 40 ? bytes : 40),
-                        first    ? h->left
-                        : second ? h->right
-                                 : joined->data);
+                        l->name, rank, (int)(n < 40 ? n : 40), text);
     }
     struct spw_tok_merge *m = spw_tok_merge_slot(t, left, right);
     *m = (struct spw_tok_merge){
@@ -222,30 +294,49 @@ static int add_merge(const struct spw_tok_loader *l, const struct halves *h, uin
     return 0;
 }
 
-static int load_merges(const struct spw_tok_loader *l, json_t *merges)
+/* At the merge numbered `rank`. */
+static int load_merge(const struct spw_tok_loader *l, struct spw_tok_scan *s, uint32_t rank,
+                      struct spw_tok_buf *joined)
 {
+    const char *at = s->p;
+    size_t left_bytes = 0;
+    int rc = scan_merge(s, joined, &left_bytes);
+    if (rc == -EDOM) {
+        char path[48];
+        snprintf(path, sizeof path, "model.merges[%u]", rank);
+        s->p = at;
+        return bad_value(l, s, path, "", "\"a b\" or [\"a\", \"b\"]");
+    }
+    if (rc)
+        return rc > 0 ? 0 : bad_text(l, s, rc);
+    return add_merge(l, joined->data, joined->n - 1, left_bytes, rank);
+}
+
+/* How many there are at least needs no reading: every merge has a comma or the end behind it. */
+static size_t count_merges(const struct spw_tok_cut *merges)
+{
+    size_t n = 1;
+    const char *end = merges->at + merges->bytes;
+    for (const char *p = merges->at; (p = memchr(p, ',', (size_t)(end - p))); p++)
+        n++;
+    return *merges->at ? n : 0;
+}
+
+static int load_merges(const struct spw_tok_loader *l)
+{
+    struct spw_tok_scan s = {.p = l->merges.at + 1, .end = l->merges.at + l->merges.bytes};
     struct spw_tok_buf joined = {0};
-    json_t *value;
-    size_t i;
-    int rc = spw_tok_merges_init(l->t, json_array_size(merges));
-    json_array_foreach(merges, i, value)
-    {
-        struct halves h;
-        const char *text = json_string_value(value);
-        if (rc)
+    bool begun = false;
+    int rc = spw_tok_merges_init(l->t, count_merges(&l->merges)), more = 0;
+    for (uint32_t rank = 0; !rc; rank++) {
+        more = spw_tok_scan_member(&s, ']', &begun);
+        if (more <= 0)
             break;
-        if (text && !strncmp(text, "#version", 8))
-            continue;
-        if (read_halves(value, &h)) {
-            rc = add_merge(l, &h, (uint32_t)i, &joined);
-        } else {
-            char path[48];
-            snprintf(path, sizeof path, "model.merges[%zu]", i);
-            rc = spw_tok_bad(l, -EINVAL, path, "", value, "\"a b\" or [\"a\", \"b\"]");
-        }
+        rc = load_merge(l, &s, rank, &joined);
     }
     spw_tok_buf_free(&joined);
-    return rc;
+    spw_tok_buf_free(&s.text);
+    return rc ? rc : bad_text(l, &s, more);
 }
 
 /* ---- the model ---- */
@@ -286,16 +377,16 @@ static int load_bpe(const struct spw_tok_loader *l, const json_t *model)
     SPW_TRY(spw_tok_get_bool(l, model, "model", "ignore_merges", false, &t->ignore_merges));
     if (!json_is_array(merges))
         return spw_tok_bad(l, -EINVAL, "model", "merges", merges, "a list");
-    return load_merges(l, merges);
+    return load_merges(l);
 }
 
 /* Files from before the key existed have BPE without saying so. */
-static int load_model(const struct spw_tok_loader *l, const json_t *model, json_t *vocab)
+static int load_model(const struct spw_tok_loader *l, const json_t *model)
 {
     const json_t *type = json_object_get(model, "type");
     const char *name = json_string_value(type);
     bool bpe = name ? !strcmp(name, "BPE") : !type && json_object_get(model, "merges");
-    SPW_TRY(load_vocab(l, vocab));
+    SPW_TRY(walk_vocab(l, NULL, load_token));
     SPW_TRY(load_unk(l, model));
     if (bpe)
         SPW_TRY(load_bpe(l, model));
@@ -411,36 +502,56 @@ static int load_root(const struct spw_tok_loader *l, const json_t *root)
     if (!json_is_object(vocab) && json_is_string(type) && strcmp(json_string_value(type), "BPE") &&
         strcmp(json_string_value(type), "WordLevel"))
         return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE or WordLevel");
-    if (!json_is_object(vocab))
+    if (!json_is_object(vocab) || !l->vocab.at)
         return spw_tok_bad(l, -EINVAL, "model", "vocab", vocab, "an object");
     if (added && !json_is_null(added) && !json_is_array(added))
         return spw_tok_bad(l, -EINVAL, "", "added_tokens", added, "a list");
-    SPW_TRY(take_census(l, vocab, added, &census));
+    SPW_TRY(take_census(l, added, &census));
     SPW_TRY(take_tables(l->t, &census, json_array_size(added)));
-    SPW_TRY(load_model(l, model, vocab));
+    SPW_TRY(load_model(l, model));
     SPW_TRY(spw_tok_load_pipeline(l, root));
     SPW_TRY(load_added(l, added));
     SPW_TRY(check_template(l, &l->t->prefix));
     return check_template(l, &l->t->suffix);
 }
 
-int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
-                 struct spw_error *err)
+/* Small parts as a tree, large ones as text. */
+static int load_text(struct spw_tok_loader *l, size_t bytes, struct spw_tok_scan *s,
+                     struct spw_tok_buf *rest)
 {
-    struct spw_tok_loader l = {.t = t, .name = name, .err = err};
     json_error_t where;
-    t->regex_memory = spw_tok_regex_memory();
-    if (!t->regex_memory)
-        return -ENOMEM;
-    json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &where);
+    int rc = spw_tok_scan_find(s, &l->vocab, &l->merges);
+    if (rc == -EINVAL) /* jansson will say what is wrong */
+        l->vocab = l->merges = (struct spw_tok_cut){0};
+    else
+        SPW_TRY(rc);
+    SPW_TRY(spw_tok_scan_rest(l->json, bytes, &l->vocab, &l->merges, rest));
+    json_t *root = json_loadb(rest->data, rest->n, JSON_REJECT_DUPLICATES, &where);
     if (!root && json_error_code(&where) == json_error_out_of_memory)
         return -ENOMEM;
     if (!root)
-        return spw_fail(err, -EINVAL,
+        return spw_fail(l->err, -EINVAL,
                         "%s: line %d, column %d: found what is not JSON (%s), expected a "
                         "tokenizer.json",
-                        name, where.line, where.column, where.text);
-    int rc = load_root(&l, root);
+                        l->name, where.line, where.column, where.text);
+    rc = load_root(l, root);
     json_decref(root);
+    return rc;
+}
+
+int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
+                 struct spw_error *err)
+{
+    struct spw_tok_loader l = {.t = t, .json = json, .name = name, .err = err};
+    struct spw_tok_scan s = {.p = json, .end = json + bytes};
+    struct spw_tok_buf rest = {0};
+    if (!bytes)
+        return spw_fail(err, -EINVAL, "%s: found an empty file, expected a tokenizer.json", name);
+    t->regex_memory = spw_tok_regex_memory();
+    if (!t->regex_memory)
+        return -ENOMEM;
+    int rc = load_text(&l, bytes, &s, &rest);
+    spw_tok_buf_free(&s.text);
+    spw_tok_buf_free(&rest);
     return rc == -EFBIG ? spw_fail(err, rc, "%s: found more than 2 GiB of token text", name) : rc;
 }

@@ -292,6 +292,21 @@ static void test_models(void)
 #define ADDED(id, content, more)                                                                   \
     "{\"id\":" #id ",\"content\":\"" content "\",\"special\":true" more "}"
 
+/* The vocabulary is read by a scanner of our own: its strings against jansson's reading of JSON. */
+static void test_escapes(void)
+{
+    struct spw_tokenizer *t =
+        parse("{\"mod\\u0065l\" : {\"merges\":[ [ \"\\u00e9\" , \"\\ud83e\\udd99\" ], \"a \\/\" ] ,"
+              "\"vocab\" : {\"\\u00E9\":0 , \"\xf0\x9f\xa6\x99\":1,\"a\":2,\"/\":3,\"a/\":4,"
+              "\"\\u00e9\xf0\x9f\xa6\x99\":5,\"\\\"\\\\\\b\\f\\n\\r\\t\":6 } } }");
+    expect_ids(t,
+               "\xc3\xa9\xf0\x9f\xa6\x99"
+               "a/",
+               "5 4");
+    CHECK(spw_tokenizer_id(t, "\"\\\b\f\n\r\t") == 6);
+    spw_tokenizer_close(t);
+}
+
 static void test_added_tokens(void)
 {
     struct spw_tokenizer *t =
@@ -474,7 +489,20 @@ static void test_refusals(void)
     } cases[] = {
 #define BPE(vocab, merges)                                                                         \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}}"
-        {"", -EINVAL, "line 1"},
+        {"", -EINVAL, "empty"},
+        {" ", -EINVAL, "line 1"},
+        {"{\"model\":{},\"model\":{}}", -EINVAL, "duplicate"},
+        {"{\"model\":{\"vocab\":{},\"vocab\":{}}}", -EINVAL, "duplicate"},
+        {"\n{\"model\":{\"vocab\":{\n\"a\":0\n\"b\":1},\"merges\":[]}}", -EINVAL, "line 4"},
+        {"{\"model\":{\"vocab\":{\n\n},\"merges\":[]},\n\"x\":}", -EINVAL, "line 4"},
+        {BPE("\"a\":0,", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\":00", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\\u0000\":0", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\\ud800\":0", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\\x\":0", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\n\":0", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\":true", ""), -EINVAL, "found true"},
+        {BPE("\"a\":0", "\"a a\",,"), -EINVAL, "merges"},
         {"[]", -EINVAL, "found a list, expected an object"},
         {"{}", -EINVAL, "model: found nothing"},
         {"{\"model\":3}", -EINVAL, "model: found 3"},
@@ -482,13 +510,14 @@ static void test_refusals(void)
         {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", -ENOTSUP, "found \"WordPiece\""},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", -EINVAL, "model.vocab"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{}}}", -EINVAL, "model.merges: found nothing"},
-        {BPE("\"a\":0,\"a\":1", ""), -EINVAL, "duplicate"},
+        {BPE("\"a\":0,\"a\":1", ""), -EINVAL, "found \"a\" twice"},
         {BPE("\"a\":0,\"b\":0", ""), -EINVAL, "found id 0 for both"},
         {BPE("\"a\":-1", ""), -EINVAL, "model.vocab.a: found -1"},
         {BPE("\"a\":1.5", ""), -EINVAL, "found 1.5"},
         {BPE("\"a\":\"1\"", ""), -EINVAL, "found \"1\""},
         {BPE("\"a\":4194304", ""), -EINVAL, "found 4194304"},
-        {BPE("\"a\":99999999999999999999", ""), -EINVAL, "line 1"},
+        {BPE("\"a\":99999999999999999999", ""), -EINVAL, "not JSON"},
+        {BPE("\"a\":99999999999", ""), -EINVAL, "found 99999999999"},
         {BPE("\"a\":0", "\"a b\""), -EINVAL, "merges[0]: found the token \"b\""},
         {BPE("\"a\":0,\"b\":1", "\"a b\""), -EINVAL, "found the token \"ab\""},
         {BPE("\"a\":0,\"b\":1", "\"ab\""), -EINVAL, "merges[0]: found \"ab\""},
@@ -766,6 +795,7 @@ int main(int argc, char **argv)
     if (argc == 3 && !strcmp(argv[1], "--serve"))
         return serve(argv[2]);
     test_models();
+    test_escapes();
     test_added_tokens();
     test_steps();
     test_template();
