@@ -314,14 +314,21 @@ int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
     return order(kv, kv->o.down, kv->o.up); /* 4 */
 }
 
-/* Brings tile `index` up into a frame of its own. */
-static int fetch(struct spw_kv_seq *seq, uint32_t layer, uint32_t index, struct tile *to,
-                 const void *from)
+/* Brings tile `index` up into a frame of its own; after a failure it has none. */
+static int fetch(struct spw_kv_seq *seq, uint32_t layer, uint32_t index, struct tile *t)
 {
     struct spw_kv *kv = seq->kv;
-    SPW_TRY(spw_kv_wait_written(seq, layer, index));
-    return kv->o.ops->copy(kv->o.device, to->device, from, kv->o.tile_bytes,
-                           SPW_LINK_HOST_TO_DEVICE, kv->o.up);
+    void *frame;
+    SPW_TRY(take_device_frame(kv, kv->o.up, &frame));
+    int rc = spw_kv_wait_written(seq, layer, index);
+    if (!rc)
+        rc = kv->o.ops->copy(kv->o.device, frame, t->host, kv->o.tile_bytes,
+                             SPW_LINK_HOST_TO_DEVICE, kv->o.up);
+    if (rc)
+        spw_tier_put(&kv->device, frame);
+    else
+        t->device = frame;
+    return rc;
 }
 
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
@@ -333,9 +340,8 @@ int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
     while (l->begin > begin) {
         struct tile *t = &kv->tiles[l->ids[l->begin - 1]];
         if (!t->device) {
-            SPW_TRY(take_device_frame(kv, kv->o.up, &t->device));
+            SPW_TRY(fetch(seq, layer, l->begin - 1, t));
             moved = true;
-            SPW_TRY(fetch(seq, layer, l->begin - 1, t, t->host));
         }
         t->device_refs++;
         l->begin--;

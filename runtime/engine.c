@@ -160,7 +160,7 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
     if (device)
         b.device_ops->close(device);
     spw_model_close(&m);
-    return rc;
+    return rc ? spw_fail(err, rc, "out of memory") : 0;
 }
 
 /* ---- the engine ---- */

@@ -231,19 +231,21 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t
 
 /* Prepares span i as the n-th of the step, if there is anything to compute. */
 static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i, uint32_t *n,
-                    struct delivery *d)
+                    struct delivery *d, struct spw_error *err)
 {
     const struct spw_span *span = &spans[i];
     struct spw_session *s = span->session;
     uint64_t keep = reusable(s, span);
-    SPW_TRY(cut_back(s, keep));
+    e->span_index[*n] = (uint32_t)i;
+    int rc = cut_back(s, keep);
+    if (rc)
+        return reset(e, *n + 1, spans, rc, err);
     s->reused = keep;
     if (keep == span->n_tokens) {
         if (span->n_logits && d->on_logits)
             d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
         return 0;
     }
-    e->span_index[*n] = (uint32_t)i;
     e->spans[(*n)++] = (struct spw_executor_span){.seq = s->seq,
                                                   .tokens = span->tokens,
                                                   .from = keep,
@@ -263,7 +265,7 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
         SPW_TRY(check_span(e, spans, i, err));
     for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
         if (rope_length(c, spans[i].n_tokens) == 1)
-            SPW_TRY(add_span(e, spans, i, &n, &d));
+            SPW_TRY(add_span(e, spans, i, &n, &d, err));
     if (n)
         SPW_TRY(run_step(e, spans, n, 1, &d, err));
     for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length is its own */
@@ -271,7 +273,7 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
         n = 0;
         if (length == 1)
             continue;
-        SPW_TRY(add_span(e, spans, i, &n, &d));
+        SPW_TRY(add_span(e, spans, i, &n, &d, err));
         if (n)
             SPW_TRY(run_step(e, spans, n, length, &d, err));
     }

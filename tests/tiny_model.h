@@ -95,7 +95,7 @@ static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m,
 static inline void tiny_config(const struct tiny_model *m, const char *dir)
 {
     char path[600];
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(path, sizeof path, "%.500s/config.json", dir);
     FILE *f = fopen(path, "w");
     fprintf(f,
             "{\"model_type\":\"%s\",\"hidden_size\":%u,\"intermediate_size\":%u,"
@@ -128,7 +128,7 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     fputc('}', w.header);
     fclose(w.header);
     fclose(w.data);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    snprintf(path, sizeof path, "%.500s/model.safetensors", dir);
     FILE *f = fopen(path, "wb");
     uint64_t n = header_bytes;
     fwrite(&n, 8, 1, f);
@@ -142,9 +142,9 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
 static inline void tiny_model_remove(const char *dir)
 {
     char path[600];
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(path, sizeof path, "%.500s/config.json", dir);
     unlink(path);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    snprintf(path, sizeof path, "%.500s/model.safetensors", dir);
     unlink(path);
     rmdir(dir);
 }

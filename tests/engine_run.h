@@ -1,0 +1,106 @@
+/* Helpers of the tests that drive an engine step by step under the smallest budget that works. */
+#ifndef SPW_TESTS_ENGINE_RUN_H
+#define SPW_TESTS_ENGINE_RUN_H
+
+#include "tests/model_run.h"
+#include "tests/tiny_model.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define RUN_UNDER_TSAN 1
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define RUN_UNDER_ASAN 1
+#endif
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RUN_UNDER_TSAN 1
+#endif
+#if __has_feature(address_sanitizer)
+#define RUN_UNDER_ASAN 1
+#endif
+#endif
+#ifndef RUN_UNDER_TSAN
+#define RUN_UNDER_TSAN 0
+#endif
+#ifndef RUN_UNDER_ASAN
+#define RUN_UNDER_ASAN 0
+#endif
+
+/* A folder of this process alone, with the model in it. */
+static inline void run_folder(char dir[128], const struct tiny_model *m, const char *test)
+{
+    snprintf(dir, 128, "/tmp/spw_%s_%d_%s%llu", test, (int)getpid(), m->family,
+             (unsigned long long)m->seed);
+    tiny_model_write(m, dir);
+}
+
+static inline void run_ids(int32_t *ids, size_t n, uint32_t vocab, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(check_random(&seed) % vocab);
+}
+
+/* Device memory at the smallest that works (plus `more`), host memory enough. */
+static inline void run_tight(const char *dir, struct spw_options *o, uint64_t more)
+{
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    int rc = spw_plan_query(&info, dir, o, &err);
+    CHECK_MSG(rc == 0, "%s: %s", dir, err.text);
+    o->device_bytes = info.smallest_device_bytes + more;
+    o->host_bytes = (uint64_t)1 << 30;
+}
+
+/* Exits the program on failure: nothing can be tested without an engine. */
+static inline struct spw_engine *run_open(const char *dir, const struct spw_options *o)
+{
+    struct spw_engine *e = NULL;
+    struct spw_error err = {{0}};
+    if (spw_engine_open(&e, dir, o, &err)) {
+        fprintf(stderr, "%s: %s\n", dir, err.text);
+        exit(1);
+    }
+    return e;
+}
+
+static inline struct spw_session *run_session(struct spw_engine *e)
+{
+    struct spw_session *s = NULL;
+    struct spw_error err = {{0}};
+    CHECK_MSG(spw_session_open(&s, e, &err) == 0, "%s", err.text);
+    return s;
+}
+
+/* One session to these tokens; its last logits, or NULL after a failure (a failed check). */
+static inline const float *run_to(struct spw_session *s, struct spw_engine *e, const int32_t *ids,
+                                  size_t n)
+{
+    struct spw_error err = {{0}};
+    struct spw_span span = {s, ids, n, 1};
+    int rc = spw_sync(e, &span, 1, NULL, NULL, &err);
+    CHECK_MSG(rc == 0, "%zu tokens: %s", n, err.text);
+    return rc ? NULL : spw_session_logits(s);
+}
+
+static inline bool run_same(const float *a, const float *b, uint32_t vocab)
+{
+    return a && b && memcmp(a, b, vocab * sizeof *a) == 0;
+}
+
+/* What was moved is what was predicted, and no peak has passed its budget. */
+static inline void run_check_account(struct spw_engine *e, const struct spw_options *o,
+                                     const char *what)
+{
+    struct spw_stats s;
+    spw_engine_stats(e, &s);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
+                  "%s: link %d: counted %llu, predicted %llu", what, i,
+                  (unsigned long long)s.moved_bytes[i], (unsigned long long)s.predicted_bytes[i]);
+    CHECK_MSG(!o->device_bytes || s.device_peak_bytes <= o->device_bytes, "%s: device peak %llu",
+              what, (unsigned long long)s.device_peak_bytes);
+    CHECK_MSG(!o->host_bytes || s.host_peak_bytes <= o->host_bytes, "%s: host peak %llu", what,
+              (unsigned long long)s.host_peak_bytes);
+}
+
+#endif
