@@ -16,16 +16,17 @@ struct spw_prefetch {
     uint64_t dropped_bytes;
 };
 
-static int copy_unit(struct spw_prefetch *p, const struct spw_unit *u, uint8_t *to)
+static int copy_unit(struct spw_prefetch *p, const struct spw_unit *u, uint8_t *to, spw_stream link)
 {
     for (uint32_t i = 0; i < u->n_pieces; i++)
         SPW_TRY(p->o.ops->copy(p->o.device, to + u->pieces[i].offset, u->pieces[i].from,
-                               u->pieces[i].bytes, SPW_LINK_HOST_TO_DEVICE, p->o.weights_link));
+                               u->pieces[i].bytes, SPW_LINK_HOST_TO_DEVICE, link));
     if (u->copied)
-        SPW_TRY(p->o.ops->host_call(p->o.device, u->copied, u->context, p->o.weights_link));
+        SPW_TRY(p->o.ops->host_call(p->o.device, u->copied, u->context, link));
     return 0;
 }
 
+/* Both links share the work: there is no KV to bring up yet, and on the CPU a link is a core. */
 static int load_resident(struct spw_prefetch *p)
 {
     p->loaded = spw_alloc_zero(p->o.n_units, sizeof(spw_event));
@@ -36,8 +37,9 @@ static int load_resident(struct spw_prefetch *p)
         if (!u->resident)
             continue;
         SPW_TRY(p->o.ops->event_open(p->o.device, &p->loaded[i]));
-        SPW_TRY(copy_unit(p, u, u->resident));
-        SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], p->o.weights_link));
+        spw_stream link = i % 2 ? p->o.kv_link : p->o.weights_link;
+        SPW_TRY(copy_unit(p, u, u->resident, link));
+        SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], link));
     }
     return 0;
 }
@@ -141,7 +143,7 @@ static int fill_weights(struct spw_prefetch *p)
         uint8_t *slot;
         p->unit_issued[p->weights.issued % p->weights.n_slots] = unit;
         SPW_TRY(spw_ring_issue(&p->weights, &slot));
-        SPW_TRY(copy_unit(p, &p->o.units[unit], slot));
+        SPW_TRY(copy_unit(p, &p->o.units[unit], slot, p->o.weights_link));
         SPW_TRY(spw_ring_commit(&p->weights));
     }
     return 0;
