@@ -24,6 +24,8 @@ struct slot {
     int32_t *tokens;                   /* [n_prompt + max_new_tokens] */
     size_t n_tokens;
     struct spw_detokenizer *text; /* NULL: nobody wants text */
+    char *prompt_end; /* what the detokenizer held back at the end of the prompt: not new text */
+    size_t n_prompt_end, n_skipped;
     struct spw_stop *stop;
     XXH3_state_t *hash;
 };
@@ -76,6 +78,7 @@ static int check_request(const struct generation *g, size_t i, struct spw_error 
 static void slot_free(struct slot *s)
 {
     spw_session_close(s->session);
+    spw_free(s->prompt_end);
     spw_detokenizer_free(s->text);
     spw_stop_close(s->stop);
     XXH3_freeState(s->hash);
@@ -83,17 +86,33 @@ static void slot_free(struct slot *s)
     memset(s, 0, sizeof *s);
 }
 
-/* The detokenizer reads the prompt too: whether a token begins with a space, and which character
- * its bytes complete, is known only from what stands before it. */
-static int start_text(const struct generation *g, struct slot *s, struct spw_error *err)
+static int push_prompt(struct slot *s)
 {
     const struct spw_request *r = s->request;
-    SPW_TRY(spw_detokenizer_init(&s->text, g->tokenizer, true));
     for (size_t i = 0; i < r->n_prompt; i++) {
         const char *text;
         size_t bytes;
         SPW_TRY(spw_detokenizer_push(s->text, r->prompt[i], &text, &bytes));
     }
+    return 0;
+}
+
+/* The detokenizer reads the prompt too: whether a token begins with a space, and which character
+ * its bytes complete, is known only from what stands before it. What it holds back at the prompt's
+ * end (a line break in bytes, say) comes out with the first new text; finish shows what that is. */
+static int start_text(const struct generation *g, struct slot *s, struct spw_error *err)
+{
+    const struct spw_request *r = s->request;
+    const char *held;
+    SPW_TRY(spw_detokenizer_init(&s->text, g->tokenizer, true));
+    SPW_TRY(push_prompt(s));
+    SPW_TRY(spw_detokenizer_finish(s->text, &held, &s->n_prompt_end));
+    s->prompt_end = spw_alloc(s->n_prompt_end);
+    if (!s->prompt_end)
+        return -ENOMEM;
+    if (s->n_prompt_end > 0)
+        memcpy(s->prompt_end, held, s->n_prompt_end);
+    SPW_TRY(push_prompt(s)); /* finish has made it new */
     return spw_stop_open(&s->stop, r->stop, r->n_stop, err);
 }
 
@@ -123,8 +142,29 @@ static int emit_text(void *context, const char *text, size_t bytes)
     return r->on_text ? r->on_text(r->context, text, bytes) : 0;
 }
 
+static size_t character_bytes(const char *text, size_t bytes)
+{
+    size_t n = 1;
+    while (n < bytes && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+/* Passes over the characters that still are the prompt's. Half a character at its end was U+FFFD
+ * there; once new bytes complete it, it is another character, and new. */
 static int push_text(struct slot *s, const char *text, size_t bytes)
 {
+    while (bytes > 0 && s->n_skipped < s->n_prompt_end) {
+        size_t n = character_bytes(text, bytes);
+        if (n > s->n_prompt_end - s->n_skipped ||
+            memcmp(text, s->prompt_end + s->n_skipped, n) != 0) {
+            s->n_prompt_end = 0;
+            break;
+        }
+        s->n_skipped += n;
+        text += n;
+        bytes -= n;
+    }
     return spw_stop_push(s->stop, text, bytes, emit_text, (void *)(uintptr_t)s->request);
 }
 

@@ -1,6 +1,7 @@
 /* Generation through the public API, on a tiny committed model: batches equal single runs, stop
  * strings cut the text that would have been, every way to end, refusals, failed allocations. */
 #include "runtime/spillway.h"
+#include "tests/byte_tokenizer.h"
 #include "tests/check.h"
 
 #include <string.h>
@@ -9,26 +10,15 @@
 
 #define MODEL "tests/golden/llama_700" /* 96 tokens, 1024 positions, eos 2 */
 
-enum { VOCAB = 96, MOST = 64 };
+enum { VOCAB = BYTE_TOKENIZER_VOCAB, MOST = 64 };
 
-/* Ninety-six tokens of one byte each: printable ASCII, and two bytes that only make a character
- * together (0xc3 0xa9), in the alphabet of byte-level tokenizers. */
 static struct spw_tokenizer *make_tokenizer(void)
 {
-    char json[8192], *at = json;
-    at +=
-        sprintf(at, "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
-                    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                    "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,"
-                    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
-    for (int i = 0; i < VOCAB - 2; i++) {
-        int c = 33 + i;
-        at += sprintf(at, "\"%s%c\":%d,", c == '"' || c == '\\' ? "\\" : "", c, i);
-    }
-    at += sprintf(at, "\"\xc3\x83\":94,\"\xc2\xa9\":95},\"merges\":[]}}");
+    char json[BYTE_TOKENIZER_BYTES];
+    size_t bytes = byte_tokenizer_json(json);
     struct spw_tokenizer *t = NULL;
     struct spw_error err = {0};
-    int rc = spw_tokenizer_parse(&t, json, (size_t)(at - json), "test", &err);
+    int rc = spw_tokenizer_parse(&t, json, bytes, "test", &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     return t;
 }
@@ -228,6 +218,40 @@ static void test_stop(uint64_t seed)
     spw_engine_close(e);
 }
 
+/* A prompt that ends in half a character: the new text begins with the whole one. And the ends of a
+ * request for no tokens, or of one that adds nothing, give nothing of the prompt back. */
+static void test_prompt_end(void)
+{
+    static struct seen seen;
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_tokenizer *t = make_tokenizer();
+    struct spw_result r;
+    int32_t ids[] = {94, 64, 94}; /* 0xc3, 'a', 0xc3 */
+    struct spw_request request = {
+        .prompt = ids, .n_prompt = 3, .on_text = see_text, .on_token = see_token, .context = &seen};
+    CHECK(spw_generate(e, t, &request, 1, &r, NULL, NULL) == 0 && seen.n_text == 0);
+    spw_result_free(&r);
+    bool completed = false, broken = false;
+    request.max_new_tokens = 1;
+    request.ignore_eos = true;
+    for (uint64_t seed = 0; seed < 600 && !(completed && broken); seed++) {
+        request.sampling = (struct spw_sampling){.temperature = 5, .seed = seed};
+        memset(&seen, 0, sizeof seen);
+        CHECK(spw_generate(e, t, &request, 1, &r, NULL, NULL) == 0);
+        if (r.tokens[0] == 95) {
+            completed = true;
+            CHECK(seen.n_text == 2 && memcmp(seen.text, "\xc3\xa9", 2) == 0);
+        } else if (r.tokens[0] < 94) {
+            broken = true;
+            CHECK(seen.n_text == 1 && seen.text[0] == '!' + r.tokens[0]);
+        }
+        spw_result_free(&r);
+    }
+    CHECK(completed && broken);
+    spw_tokenizer_close(t);
+    spw_engine_close(e);
+}
+
 /* The same folder with another list of eos tokens. */
 static void test_eos(void)
 {
@@ -383,6 +407,7 @@ int main(void)
     test_batches(seed);
     test_by_hand(seed + 1);
     test_stop(seed + 2);
+    test_prompt_end();
     test_eos();
     test_refusals();
     test_cancel();

@@ -17,8 +17,8 @@ const struct cli_command cli_commands[] = {
      "reaches and in host memory as far as --host-memory does; where it lies never\n"
      "changes the answer. The text goes to stdout as it is made.",
      "spillway generate MODEL --prompt 'Once upon a time'\n"
-     "spillway generate MODEL --prompt-file book.txt --device-memory 256MiB --report run.json\n"
-     "spillway generate MODEL --prompt-file - --temperature 0.8 --top-p 0.95 --seed 7 < notes.txt\n"
+     "spillway generate MODEL --prompt-file book.txt --device-memory 1GiB --report r.json\n"
+     "spillway generate MODEL --prompt-file - --temperature 0.8 --seed 7 < notes.txt\n"
      "spillway generate MODEL --prompts questions.jsonl --sessions 8 > answers.jsonl",
      cli_generate},
     {"score", CLI_SCORE, "MODEL", "log-likelihood and perplexity of a text",

@@ -1,0 +1,598 @@
+/* The spillway command as its users meet it: run through sh on a tiny model (a committed golden
+ * model with a tokenizer of bytes), on stories260K where the shared data is, on the bundled model
+ * where it is. Skipped without the command. */
+#include "tests/byte_tokenizer.h"
+#include "tests/check.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <xxhash.h>
+
+static char folder[64]; /* of this run: out, err, m (the model) and what the cases write */
+static char out[1 << 20], err[1 << 16];
+static size_t n_out;
+
+static size_t read_file(const char *name, char *text, size_t bytes)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    size_t n = file ? fread(text, 1, bytes - 1, file) : 0;
+    text[n] = 0;
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* Runs a line of shell in `folder`, where $S is the command; fills out and err. */
+__attribute__((format(printf, 1, 2))) static int sh(const char *format, ...)
+{
+    char line[4096];
+    int n = snprintf(line, sizeof line, "cd %s && { ", folder);
+    va_list args;
+    va_start(args, format);
+    n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    va_end(args);
+    snprintf(line + n, sizeof line - (size_t)n, "\n} >out 2>err");
+    int status = system(line);
+    n_out = read_file("out", out, sizeof out);
+    read_file("err", err, sizeof err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static json_t *parse(const char *text)
+{
+    json_error_t e;
+    json_t *j = json_loads(text, 0, &e);
+    CHECK_MSG(j, "%s in: %.200s", e.text, text);
+    return j;
+}
+
+static json_t *parse_file(const char *name)
+{
+    static char text[1 << 20];
+    read_file(name, text, sizeof text);
+    return parse(text);
+}
+
+/* A number at "a.b.c". */
+static long long number(const json_t *j, const char *path)
+{
+    char key[64];
+    while (*path) {
+        size_t n = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, path);
+        j = json_object_get(j, key);
+        path += n + (path[n] == '.');
+    }
+    CHECK_MSG(json_is_integer(j), "no number %s", key);
+    return json_integer_value(j);
+}
+
+static void make_model(void)
+{
+    char json[BYTE_TOKENIZER_BYTES], path[256], command[512];
+    snprintf(folder, sizeof folder, "/tmp/spw_command_%d", (int)getpid());
+    snprintf(command, sizeof command,
+             "mkdir %s && cp -r tests/golden/llama_700 %s/m && chmod -R u+w %s", folder, folder,
+             folder);
+    CHECK(system(command) == 0);
+    snprintf(path, sizeof path, "%s/m/tokenizer.json", folder);
+    size_t n = byte_tokenizer_json(json);
+    FILE *file = fopen(path, "w");
+    CHECK(file && fwrite(json, 1, n, file) == n);
+    if (file)
+        fclose(file);
+}
+
+/* ---- help and completion ---- */
+
+static const char *const commands[] = {"generate", "score", "plan",      "inspect",
+                                       "tokenize", "bench", "completion"};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void test_help(void)
+{
+    CHECK(sh("\"$S\" --version") == 0 && strncmp(out, "spillway 0.", 11) == 0 && !*err);
+    CHECK(sh("\"$S\" --help") == 0 && !*err);
+    for (int i = 0; i < N_COMMANDS; i++)
+        CHECK(strstr(out, commands[i]));
+    for (int i = 0; i < N_COMMANDS; i++) {
+        CHECK(sh("\"$S\" %s --help", commands[i]) == 0 && !*err);
+        CHECK(strncmp(out, "Usage: spillway ", 16) == 0 && strstr(out, "\nExamples:\n"));
+        for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"))
+            CHECK_MSG(strlen(line) <= 88, "%s", line);
+        CHECK(sh("\"$S\" help %s", commands[i]) == 0 && n_out > 0);
+    }
+    CHECK(sh("\"$S\"") == 2 && !n_out && strstr(err, "Usage:"));
+}
+
+/* Every option that --help shows is completed, and nothing else. */
+static void test_completion(void)
+{
+    static const char *const shells[] = {"bash", "zsh", "fish"};
+    static char help[1 << 16];
+    for (size_t i = 0; i < 3; i++) {
+        CHECK(sh("\"$S\" completion %s | tee %s.completion", shells[i], shells[i]) == 0);
+        CHECK(strstr(out, "dump-logits") && strstr(out, "always"));
+        if (sh("command -v %s >/dev/null && %s -n %s.completion", shells[i], shells[i],
+               shells[i]) != 0)
+            CHECK_MSG(sh("command -v %s >/dev/null", shells[i]) != 0, "%s: %s", shells[i], err);
+    }
+    if (sh("command -v bash") != 0)
+        return;
+    CHECK(sh("bash -c '. ./bash.completion; "
+             "COMP_WORDS=(spillway gen); COMP_CWORD=1; _spillway; echo \"${COMPREPLY[@]}\"'") == 0);
+    CHECK_MSG(strcmp(out, "generate\n") == 0, "%s", out);
+    CHECK(sh("bash -c '. ./bash.completion; COMP_WORDS=(spillway generate m --kv-dtype b); "
+             "COMP_CWORD=4; _spillway; echo \"${COMPREPLY[@]}\"'") == 0);
+    CHECK_MSG(strcmp(out, "bf16\n") == 0, "%s", out);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        CHECK(sh("\"$S\" %s --help | sed -n 's/^  \\(--[a-z-]*\\).*/\\1/p'", commands[i]) == 0);
+        memcpy(help, out, n_out + 1);
+        CHECK(sh("bash -c '. ./bash.completion; COMP_WORDS=(spillway %s m --); COMP_CWORD=3; "
+                 "_spillway; printf \"%%s\\n\" \"${COMPREPLY[@]}\" | grep -v help; true'",
+                 commands[i]) == 0);
+        CHECK_MSG(strcmp(out, help) == 0 || (!*help && strcmp(out, "\n") == 0),
+                  "%s: %s instead of %s", commands[i], out, help);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static void test_refusals(void)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"bogus", "unknown command 'bogus'"},
+        {"genrate m", "did you mean 'generate'"},
+        {"generate", "found no MODEL"},
+        {"generate m", "expected --prompt, --prompt-file, --token-ids or --prompts"},
+        {"generate m other --prompt x", "found 'other' after 'm'"},
+        {"generate m --promt x", "did you mean --prompt?"},
+        {"generate m --qqqq x", "unknown option --qqqq"},
+        {"generate m -n 4 --prompt x", "options are written --name"},
+        {"generate m --tensors --prompt x", "--tensors is no option of 'generate'"},
+        {"generate m --prompt", "--prompt: found no value, expected TEXT"},
+        {"generate m --ignore-eos=yes --prompt x", "--ignore-eos: found the value 'yes'"},
+        {"generate m --prompt ''", "found an empty text"},
+        {"generate m --prompt \"$(printf 'a\\377b')\"", "0xff at offset 1"},
+        {"generate m --prompt x --prompt-file m", "found both --prompt and --prompt-file"},
+        {"generate m --prompt-file missing", "missing: No such file"},
+        {"generate m --prompt-file m", "m: Is a directory"},
+        {"generate m --prompt-file /dev/null", "/dev/null: found an empty text"},
+        {"generate missing --prompt x", "missing/config.json"},
+        {"generate m --prompt x --max-new-tokens -1", "--max-new-tokens: found '-1'"},
+        {"generate m --prompt x --max-new-tokens 1e3", "--max-new-tokens: found '1e3'"},
+        {"generate m --prompt x --max-new-tokens 99999999999999999999", "--max-new-tokens: found"},
+        {"generate m --prompt x --max-new-tokens ''", "--max-new-tokens: found ''"},
+        {"generate m --prompt x --temperature hot", "--temperature: found 'hot'"},
+        {"generate m --prompt x --temperature inf", "--temperature: found 'inf'"},
+        {"generate m --prompt x --top-p 1.5",
+         "--top-p: found '1.5', expected a number from 0 to 1"},
+        {"generate m --prompt x --device-memory 12Q", "--device-memory: found '12Q'"},
+        {"generate m --prompt x --device-memory -1", "--device-memory: found '-1'"},
+        {"generate m --prompt x --device-memory 9999999TiB", "--device-memory: found '9999999TiB'"},
+        {"generate m --prompt x --device-memory 1.5.5G", "--device-memory: found '1.5.5G'"},
+        {"generate m --prompt x --device-memory 1000", "device memory: 1000 bytes given"},
+        {"generate m --prompt x --device-memory 0", "device memory: 0 bytes given"},
+        {"generate m --prompt x --kv-dtype f64", "--kv-dtype: found 'f64', expected auto, f32"},
+        {"generate m --prompt x --device tpu", "--device: found 'tpu', expected auto or cpu"},
+        {"generate m --prompt x --threads 0", "--threads: found '0'"},
+        {"generate m --prompt x --context 100 --max-new-tokens 100", "expected at least 101"},
+        {"generate m --prompt x --context 99999", "1024"},
+        {"generate m --prompt x --sessions 2", "--sessions: found without --prompts"},
+        {"generate m --prompt x --stop ''", "--stop: found an empty text"},
+        {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
+        {"generate m --prompt x --report no/such/r.json", "--report: no/such/r.json"},
+        {"generate m --prompt x --dump-logits no/such/l.npy", "--dump-logits: no/such/l.npy"},
+        {"generate m --prompt x --progress loud", "--progress: found 'loud'"},
+        {"generate m --token-ids bad1", "bad1: byte 4: found 'x', expected token ids"},
+        {"generate m --token-ids bad2", "bad2: token 2: found id 96, expected 0 to 95"},
+        {"generate m --token-ids bad3", "bad3: byte 2: found '-1'"},
+        {"generate m --token-ids /dev/null", "/dev/null: found no token ids"},
+        {"generate m --prompts l1", "l1: line 2: found no JSON"},
+        {"generate m --prompts l2", "l2: line 1: found neither, expected one of"},
+        {"generate m --prompts l3", "l3: line 1: found the unknown key \"promt\""},
+        {"generate m --prompts l4", "l4: line 1: \"seed\": found another kind"},
+        {"generate m --prompts l5", "l5: line 1: token 1: found id 500, expected 0 to 95"},
+        {"generate m --prompts l6", "l6: line 1: top_p: found 2"},
+        {"generate m --prompts l7", "l7: line 1: \"prompt\": found an empty text"},
+        {"generate m --prompts l8", "l8: line 3: \"stop\""},
+        {"generate m --prompts /dev/null", "/dev/null: found no lines"},
+        {"generate m --prompts l9 --dump-logits l.npy", "found both --prompts and --dump-logits"},
+        {"generate m --ids --stop x --prompt x", "found both --ids and --stop"},
+        {"score m", "expected --text, --text-file or --token-ids"},
+        {"score m --text x", "found one token"},
+        {"plan m --context 0", "--context: found '0'"},
+        {"plan m --context 1000 --device-memory 1000 --json", "device memory: 1000 bytes given"},
+        {"tokenize m --text x --decode", "--decode: found --text, expected --token-ids"},
+        {"tokenize m --token-ids bad2", "--token-ids: found without --decode"},
+        {"tokenize m --token-ids bad2 --decode", "bad2: token 2: found id 96"},
+        {"tokenize missing --text x", "missing/tokenizer.json"},
+        {"inspect missing", "missing/config.json"},
+        {"bench m --contexts 1,,2", "--contexts: found ''"},
+        {"bench m --random-tokens --prompt-file x", "found both --random-tokens and --prompt-file"},
+        {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
+        {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
+    };
+    CHECK(sh("echo '1 2 x' >bad1; echo 1,96 >bad2; echo '1 -1' >bad3\n"
+             "printf '{\"prompt\":\"a\"}\\nnonsense\\n' >l1; echo '{\"seed\":1}' >l2\n"
+             "echo '{\"promt\":\"a\",\"prompt\":\"a\"}' >l3\n"
+             "echo '{\"prompt\":\"a\",\"seed\":\"x\"}' >l4; echo '{\"tokens\":[500]}' >l5\n"
+             "echo '{\"prompt\":\"a\",\"top_p\":2}' >l6; echo '{\"prompt\":\"\"}' >l7\n"
+             "printf '{\"prompt\":\"a\"}\\n\\n{\"prompt\":\"b\",\"stop\":[1]}\\n' >l8\n"
+             "echo '{\"prompt\":\"a\"}' >l9") == 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int code = sh("\"$S\" %s", cases[i].line);
+        const char *end = strchr(err, '\n');
+        CHECK_MSG(code == 2 && n_out == 0, "%s: exit %d, %zu bytes on stdout", cases[i].line, code,
+                  n_out);
+        CHECK_MSG(strncmp(err, "spillway: ", 10) == 0 && end && !end[1] &&
+                      strstr(err, cases[i].says),
+                  "%s: %s", cases[i].line, err);
+    }
+    CHECK(sh("ls *.json *.npy 2>/dev/null") != 0 && !n_out); /* nothing half-written */
+}
+
+/* ---- generation ---- */
+
+static void check_moved(const json_t *report)
+{
+    const char *link;
+    json_t *value;
+    json_t *moved = json_object_get(report, "moved_bytes");
+    CHECK(json_object_size(moved) == 4);
+    json_object_foreach(moved, link, value)
+        CHECK_MSG(number(value, "counted") == number(value, "predicted"), "%s", link);
+}
+
+static void test_report(void)
+{
+    static const char *const keys[] = {"model",           "backend",        "n_prompt",
+                                       "n_generated",     "tokens",         "logits_hash",
+                                       "prefill_seconds", "decode_seconds", "peak_bytes",
+                                       "budget_bytes",    "moved_bytes",    "unhidden_wait_seconds",
+                                       "waterlines",      "ladder_events",  "finish"};
+    static char text[1 << 16];
+    CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
+             "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
+             "--dump-logits l.npy") == 0);
+    CHECK_MSG(!*err, "%s", err);
+    memcpy(text, out, n_out + 1);
+    json_t *r = parse_file("r.json");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_MSG(json_object_get(r, keys[i]), "%s", keys[i]);
+    CHECK(number(r, "n_prompt") == 19 && number(r, "n_generated") == 300);
+    CHECK(json_array_size(json_object_get(r, "tokens")) == 300);
+    CHECK(number(r, "waterlines.n_tokens") == 318);
+    CHECK(number(r, "peak_bytes.device") <= number(r, "budget_bytes.device"));
+    CHECK(number(r, "peak_bytes.disk") == 0);
+    check_moved(r);
+
+    /* The dump is what was hashed: [300, 96] float32 behind a header of 128 bytes. */
+    static char npy[300 * 96 * 4 + 200];
+    char hash[32];
+    size_t n = read_file("l.npy", npy, sizeof npy);
+    CHECK(n == 128 + 300 * 96 * 4 && memcmp(npy, "\x93NUMPY\x01\x00\x76\x00", 10) == 0);
+    CHECK(strstr(npy + 10, "'descr': '<f4', 'fortran_order': False, 'shape': (300, 96)"));
+    CHECK(npy[127] == '\n');
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)XXH3_64bits(npy + 128, n - 128));
+    CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
+
+    /* The text that was streamed is the text of all tokens, less the prompt. */
+    size_t i;
+    json_t *id;
+    char path[256];
+    snprintf(path, sizeof path, "%s/ids", folder);
+    FILE *file = fopen(path, "w");
+    CHECK(sh("\"$S\" tokenize m --text-file p.txt") == 0);
+    fprintf(file, "%s", out);
+    json_array_foreach(json_object_get(r, "tokens"), i, id)
+        fprintf(file, "%lld\n", json_integer_value(id));
+    fclose(file);
+    CHECK(sh("\"$S\" tokenize m --decode --token-ids ids") == 0);
+    CHECK(strncmp(out, "TheStartOfSomething", 19) == 0 && strcmp(out + 19, text) == 0);
+
+    /* What the dumped logits say of the tokens, score must say too. */
+    double sum = 0, whole, prompt;
+    json_array_foreach(json_object_get(r, "tokens"), i, id)
+    {
+        float row[96];
+        double total = 0;
+        memcpy(row, npy + 128 + i * sizeof row, sizeof row);
+        for (int k = 0; k < 96; k++)
+            total += exp((double)row[k]);
+        sum += (double)row[json_integer_value(id)] - log(total);
+    }
+    CHECK(sh("\"$S\" score m --token-ids ids --json") == 0);
+    json_t *j = parse(out);
+    whole = json_real_value(json_object_get(j, "log_likelihood"));
+    CHECK(number(j, "n_tokens") == 319 && number(j, "n_scored") == 318);
+    double mean = json_real_value(json_object_get(j, "nats_per_token"));
+    CHECK(fabs(mean * 318 + whole) < 1e-6 * fabs(whole));
+    CHECK(fabs(log(json_real_value(json_object_get(j, "perplexity"))) - mean) < 1e-9);
+    json_decref(j);
+    CHECK(sh("\"$S\" score m --text-file p.txt --json") == 0);
+    j = parse(out);
+    prompt = json_real_value(json_object_get(j, "log_likelihood"));
+    json_decref(j);
+    CHECK_MSG(fabs(whole - prompt - sum) < 1e-6 * fabs(sum), "%f - %f, not %f", whole, prompt, sum);
+    json_decref(r);
+}
+
+/* Same seed, same text, wherever the bytes lie; another seed, another text. */
+static void test_placement(void)
+{
+    static char text[1 << 16];
+    char hash[32];
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
+             "--temperature 1 --seed 5 --report a.json") == 0);
+    memcpy(text, out, n_out + 1);
+    json_t *r = parse_file("a.json");
+    snprintf(hash, sizeof hash, "%s", json_string_value(json_object_get(r, "logits_hash")));
+    json_decref(r);
+    CHECK(sh("\"$S\" plan m --prompt-file p.txt --max-new-tokens 600 --json --no-probe") == 0);
+    json_t *plan = parse(out);
+    long long device = number(plan, "smallest_bytes.device");
+    CHECK(number(plan, "context") == 619 && number(plan, "smallest_bytes.disk") == 0);
+    CHECK(number(plan, "peak_bytes.device") > device);
+    json_decref(plan);
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
+             "--temperature 1 --seed 5 --report b.json --device-memory %lld --threads 1 "
+             "--progress never",
+             device) == 0);
+    CHECK(strcmp(text, out) == 0);
+    r = parse_file("b.json");
+    CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
+    CHECK(number(r, "budget_bytes.device") == device && number(r, "peak_bytes.device") <= device);
+    check_moved(r);
+    json_decref(r);
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --device-memory %lld",
+             device - 1) == 2);
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
+             "--temperature 1 --seed 6") == 0);
+    CHECK(strcmp(text, out) != 0);
+}
+
+/* Lines of a batch are what single runs give, byte for byte. */
+static void test_batch(void)
+{
+    static const struct {
+        const char *line, *options;
+    } cases[] = {
+        {"{\"prompt\": \"First\"}", "--prompt First"},
+        {"{\"prompt\": \"Second\", \"seed\": 9, \"temperature\": 1.5}",
+         "--prompt Second --seed 9 --temperature 1.5"},
+        {"{\"tokens\": [1, 5, 7], \"max_new_tokens\": 3, \"id\": {\"k\": 1}}",
+         "--token-ids t --max-new-tokens 3"},
+        {"{\"prompt\": \"Third\", \"max_new_tokens\": 0}", "--prompt Third --max-new-tokens 0"},
+        {"{\"prompt\": \"Fourth\", \"temperature\": 2, \"top_k\": 20, \"ignore_eos\": true, "
+         "\"max_new_tokens\": 90}",
+         "--prompt Fourth --temperature 2 --top-k 20 --ignore-eos --max-new-tokens 90"},
+        {"{\"prompt\": \"Fifth\", \"temperature\": 2, \"stop\": [\"a\", \"E\"]}",
+         "--prompt Fifth --temperature 2 --stop a --stop E"},
+        {"{\"prompt\": \"caf\\u00e9\", \"repetition_penalty\": 1.2}",
+         "--prompt \"$(printf 'caf\\303\\251')\" --repetition-penalty 1.2"},
+    };
+    enum { N = sizeof cases / sizeof *cases };
+    json_t *lines[N];
+    char path[256];
+    snprintf(path, sizeof path, "%s/b.jsonl", folder);
+    FILE *file = fopen(path, "w");
+    for (int i = 0; i < N; i++)
+        fprintf(file, "%s\n%s", cases[i].line, i % 3 ? "" : "\n");
+    fclose(file);
+    CHECK(sh("echo 1 5 7 >t; \"$S\" generate m --prompts b.jsonl --max-new-tokens 40 "
+             "--sessions 3 --report b.json") == 0);
+    char *line = strtok(out, "\n");
+    for (int i = 0; i < N; i++, line = strtok(NULL, "\n"))
+        lines[i] = line ? parse(line) : NULL;
+    CHECK(!line);
+    json_t *batch = parse_file("b.json");
+    CHECK(json_array_size(json_object_get(batch, "requests")) == N);
+    check_moved(batch);
+    for (int i = 0; i < N; i++) {
+        const char *max = strstr(cases[i].options, "--max-new") ? "" : "--max-new-tokens 40";
+        CHECK_MSG(sh("\"$S\" generate m %s %s --report s.json", cases[i].options, max) == 0, "%s",
+                  err);
+        json_t *single = parse_file("s.json");
+        CHECK(number(lines[i], "index") == i);
+        CHECK(strcmp(out, json_string_value(json_object_get(lines[i], "text"))) == 0);
+        static const char *const same[] = {"tokens", "logits_hash", "finish", "n_prompt"};
+        for (size_t k = 0; k < sizeof same / sizeof *same; k++)
+            CHECK_MSG(
+                json_equal(json_object_get(lines[i], same[k]), json_object_get(single, same[k])),
+                "line %d: %s", i, same[k]);
+        json_decref(single);
+    }
+    CHECK(number(json_object_get(lines[2], "id"), "k") == 1);
+    for (int i = 0; i < N; i++)
+        json_decref(lines[i]);
+    json_decref(batch);
+}
+
+/* ---- the other commands ---- */
+
+static void test_tools(void)
+{
+    CHECK(sh("\"$S\" tokenize m --text 'a!\"'") == 0 && strcmp(out, "64 0 1\n") == 0);
+    CHECK(sh("printf 'a!' | \"$S\" tokenize m --text-file - --json") == 0);
+    json_t *j = parse(out);
+    CHECK(number(j, "n_tokens") == 2 && json_array_size(json_object_get(j, "tokens")) == 2);
+    json_decref(j);
+    CHECK(sh("echo '[64, 0]' | \"$S\" tokenize m --decode --token-ids -") == 0);
+    CHECK(strcmp(out, "a!") == 0);
+    CHECK(sh("\"$S\" inspect m --json --tensors") == 0);
+    j = parse(out);
+    CHECK(number(j, "n_layers") == 3 && number(j, "vocab") == 96 && number(j, "n_kv_heads") == 2);
+    CHECK(number(j, "kv_bytes_per_token") == 3 * 2 * 2 * 8 * 2); /* layers, K V, heads, dim, bf16 */
+    CHECK(number(j, "tokenizer.vocab") == 96);
+    CHECK((long long)json_array_size(json_object_get(j, "tensors")) == number(j, "n_tensors"));
+    json_decref(j);
+    CHECK(sh("mv m/tokenizer.json .; \"$S\" inspect m") == 0 && strstr(out, "tokenizer   none"));
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3") == 0);
+    CHECK_MSG(strspn(out, "0123456789 \n") == n_out && n_out > 5, "%s", out);
+    CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 3") == 2 && !n_out);
+    CHECK(sh("mv tokenizer.json m") == 0);
+    CHECK(sh("\"$S\" plan m --context 1000 --device-memory 1MiB") == 0 && strstr(out, "smallest") &&
+          strstr(out, "at most"));
+    CHECK(sh("\"$S\" bench m --contexts 20,40 --budgets 0,300K --repeat 2 --decode-tokens 4 "
+             "--csv b.csv") == 0);
+    CHECK_MSG(strstr(out, "of peak") && strstr(out, "300.00 KiB"), "%s %s", out, err);
+    CHECK(sh("awk -F, '{print NF}' b.csv | sort -u | wc -l; wc -l <b.csv") == 0);
+    CHECK_MSG(strcmp(out, "1\n5\n") == 0, "%s", out);
+}
+
+/* ---- the end that others put to it ---- */
+
+/* Starts the command with stdout on `fd`, stderr in the file err. */
+static pid_t start(int fd, const char *const *arguments)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (chdir(folder) != 0)
+            _exit(99);
+        int log = open("err", O_CREAT | O_TRUNC | O_WRONLY, 0600);
+        dup2(fd, 1);
+        dup2(log, 2);
+        execv(getenv("S"), (char *const *)(uintptr_t)arguments);
+        _exit(98);
+    }
+    return pid;
+}
+
+static void test_broken_pipe(void)
+{
+    const char *const arguments[] = {"spillway", "generate", "m", "--token-ids",
+                                     "t",        "--ids",    NULL};
+    int ends[2], status;
+    CHECK(pipe(ends) == 0);
+    close(ends[0]); /* nobody reads */
+    pid_t pid = start(ends[1], arguments);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(ends[1]);
+    read_file("err", err, sizeof err);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1 && !*err, "%x: %s", status, err);
+    if (access("/dev/full", W_OK) == 0) {
+        CHECK(sh("\"$S\" generate m --token-ids t --ids >/dev/full") == 1);
+        CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
+        CHECK(sh("\"$S\" inspect m >/dev/full") == 1);
+        CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
+    }
+}
+
+static void test_interrupt(void)
+{
+    const char *const arguments[] = {"spillway", "generate",   "m",      "--prompts",
+                                     "many",     "--progress", "always", NULL};
+    int status;
+    CHECK(sh("awk 'BEGIN { for (i = 0; i < 30000; i++) "
+             "print \"{\\\"tokens\\\":[1,2,\" i %% 90 \"],\\\"max_new_tokens\\\":900,"
+             "\\\"ignore_eos\\\":true}\" }' >many") == 0);
+    int sink = open("/dev/null", O_WRONLY);
+    pid_t pid = start(sink, arguments);
+    usleep(2500000);
+    kill(pid, SIGINT);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(sink);
+    read_file("err", err, sizeof err);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %.200s", status, err);
+    CHECK(strstr(err, "new tokens") && strstr(err, "tokens/s") && strstr(err, "s left"));
+    const char *last = strrchr(err, '\r'); /* the line is taken away before the message */
+    CHECK_MSG(last && strcmp(last, "\r\033[Kspillway: interrupted\n") == 0, "%.200s",
+              last ? last : err);
+}
+
+/* ---- real models ---- */
+
+static void test_stories(const char *data)
+{
+    char path[512];
+    json_error_t e;
+    snprintf(path, sizeof path, "%s/models/stories260K/golden.json", data);
+    json_t *golden = json_load_file(path, 0, &e);
+    if (!golden)
+        return;
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(golden, "cases"), i, c)
+    {
+        const char *prompt = json_string_value(json_object_get(c, "prompt"));
+        const char *text = json_string_value(json_object_get(c, "greedy_text"));
+        json_t *expected = json_object_get(c, "greedy_ids");
+        size_t n_prompt = json_array_size(json_object_get(c, "ids"));
+        if (!*prompt)
+            continue;
+        snprintf(path, sizeof path, "%s/p.txt", folder);
+        FILE *file = fopen(path, "w");
+        fputs(prompt, file);
+        fclose(file);
+        CHECK_MSG(sh("\"$S\" generate %s/models/stories260K --prompt-file p.txt "
+                     "--max-new-tokens %zu --compute f32 --report r.json",
+                     data, json_array_size(expected) - n_prompt) == 0,
+                  "%s", err);
+        json_t *r = parse_file("r.json"), *tokens = json_object_get(r, "tokens");
+        CHECK(json_array_size(tokens) == json_array_size(expected) - n_prompt);
+        for (size_t k = 0; k < json_array_size(tokens); k++)
+            CHECK(json_equal(json_array_get(tokens, k), json_array_get(expected, n_prompt + k)));
+        json_decref(r);
+        /* The golden text shows the eos token too. */
+        CHECK_MSG(strncmp(text, prompt, strlen(prompt)) == 0 && n_out > 100 &&
+                      strncmp(text + strlen(prompt), out, n_out) == 0,
+                  "found '%.60s', expected '%.60s'", out, text + strlen(prompt));
+    }
+    json_decref(golden);
+    CHECK(sh("\"$S\" generate %s/models/stories260K --prompt 'Once upon a time' --stop ' was a'",
+             data) == 0);
+    CHECK_MSG(strcmp(out, ", there") == 0, "'%s'", out);
+}
+
+/* The bundled model: what its document says is found again. */
+static void test_records(const char *root)
+{
+    char model[600];
+    snprintf(model, sizeof model, "%s/models/records", root);
+    if (access(model, R_OK) != 0)
+        return;
+    CHECK_MSG(sh("\"$S\" inspect %s --json", model) == 0, "%s", err);
+    CHECK_MSG(
+        sh("\"$S\" generate %s --max-new-tokens 8 --prompt 'The access code of Bergen is 4817."
+           "'",
+           model) == 0,
+        "%s", err);
+}
+
+int main(void)
+{
+    const char *command = getenv("SPW_COMMAND"), *data = getenv("SPW_DATA");
+    char root[512];
+    if (!command || !*command || access(command, X_OK) != 0) {
+        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+        return CHECK_SKIP;
+    }
+    setenv("S", command, 1);
+    CHECK(getcwd(root, sizeof root));
+    make_model();
+    test_help();
+    test_completion();
+    test_refusals();
+    test_report();
+    test_placement();
+    test_batch();
+    test_tools();
+    test_broken_pipe();
+    test_interrupt();
+    if (data)
+        test_stories(data);
+    test_records(root);
+    sh("rm -r %s", folder);
+    return check_done();
+}
