@@ -1,10 +1,9 @@
 /* How y = x W^T is cut into tasks: blocks of rows x blocks of columns, the same for every CPU
  * kernel but amx.
  *
- * A task's part of W is small enough for the L2 cache, so that with many rows W comes from memory
- * once and x from the L3. Row blocks of one column block follow each other: workers that run side
- * by side share the same part of W. With few rows a task is only as long as is needed to hide what
- * it costs to take one: the last task that is still running is time lost. */
+ * Row blocks of one column block follow each other: workers that run side by side share the same
+ * part of W, which then comes from memory once. A task is long enough to make the start of its
+ * stream of W unimportant, and short enough that waiting for the last one is, too. */
 #ifndef SPW_MODEL_OPS_CPU_LINEAR_H
 #define SPW_MODEL_OPS_CPU_LINEAR_H
 
@@ -15,12 +14,10 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum {
-    /* Up to here W is walked once and x is at hand in the L2; above, x is and W is in the L2. */
-    SPW_LINEAR_FEW_ROWS = 48,
+    SPW_LINEAR_THIN_ROWS = 8,
     SPW_LINEAR_ROW_BLOCK = 384, /* whole tiles of 6, of 3 and of 2 rows */
     SPW_LINEAR_COL_BLOCK = 128,
-    SPW_LINEAR_FEW_BYTES = 64 << 10,
-    SPW_LINEAR_MANY_BYTES = 512 << 10,
+    SPW_LINEAR_TASK_BYTES = 512 << 10, /* of W: half an L2 */
 };
 
 /* The dtypes of x and w. */
@@ -45,29 +42,24 @@ struct spw_linear_part {
     size_t row, row_end, col, col_end;
 };
 
-static inline size_t spw_linear_rows_per_task(const struct spw_linear_args *a)
-{
-    return a->m <= SPW_LINEAR_FEW_ROWS ? SPW_LINEAR_FEW_ROWS : SPW_LINEAR_ROW_BLOCK;
-}
-
+/* Whole tiles of 4. */
 static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
 {
-    size_t bytes = a->m <= SPW_LINEAR_FEW_ROWS ? SPW_LINEAR_FEW_BYTES : SPW_LINEAR_MANY_BYTES;
     size_t row_bytes = a->k * spw_dtype_bytes(a->w_dtype);
-    size_t cols = bytes / (row_bytes ? row_bytes : 1) / 4 * 4;
+    size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / 4 * 4;
     return cols < 4 ? 4 : (size_t)spw_min_u64(cols, SPW_LINEAR_COL_BLOCK);
 }
 
 static inline size_t spw_linear_tasks(const void *args)
 {
     const struct spw_linear_args *a = args;
-    return (size_t)(spw_div_up(a->m, spw_linear_rows_per_task(a)) *
+    return (size_t)(spw_div_up(a->m, SPW_LINEAR_ROW_BLOCK) *
                     spw_div_up(a->n, spw_linear_cols_per_task(a)));
 }
 
 static inline struct spw_linear_part spw_linear_part(const struct spw_linear_args *a, size_t task)
 {
-    size_t rows = spw_linear_rows_per_task(a), cols = spw_linear_cols_per_task(a);
+    const size_t rows = SPW_LINEAR_ROW_BLOCK, cols = spw_linear_cols_per_task(a);
     size_t row_blocks = (size_t)spw_div_up(a->m, rows);
     size_t row = task % row_blocks * rows, col = task / row_blocks * cols;
     return (struct spw_linear_part){row, (size_t)spw_min_u64(row + rows, a->m), col,

@@ -6,11 +6,14 @@
  * loads and to hide the latency of a multiply-add), so that neither it nor the number of rows nor
  * the cut into tasks can show in a result. A partial last vector is loaded with zeros behind it.
  *
- * Along k the work is cut into blocks whose x tile stays in the L1 cache; between two blocks a
- * chain waits in the workspace, as it is.
+ *   thin (up to 8 rows): one column after the other, all rows side by side. W is read from memory
+ *     strictly in the order it lies in, which is what the hardware prefetchers follow best.
  *
- *   many rows:  for a tile of rows, for a block of k, for all columns of the task   (W in the L2)
- *   few rows:   for a tile of columns, for a block of k, for all rows    (W from memory, once)
+ *   tiled: for a panel of columns, for a tile of rows, for a block of k, for the columns of the
+ *     panel. The x tile stays in the L1 cache, the panel in the L2, and what comes next is fetched
+ *     meanwhile.
+ *
+ * Between two blocks of k a chain waits in the workspace, as it is.
  *
  * The including file (model/ops_cpu_linear_<isa>.c) defines first:
  *   ISA                            the last part of the public names
@@ -25,20 +28,24 @@
 
 #include <string.h>
 
-/* How many bytes of k one x tile may take: TILE_ROWS rows of it in half an L1 cache. */
 enum {
-    BLOCK_BYTES = 4096,
+    BLOCK_BYTES = 4096, /* of a row of x: TILE_ROWS of them are half an L1 cache */
+    THIN_AHEAD_BYTES = 8192,
+    THIN_COLS = 8,           /* that wait between blocks of k */
+    THIN_X_BYTES = 32 << 10, /* all rows' blocks stay in the L1 cache */
+    FEW_ROWS = 64,           /* up to here x is small beside a part of W ... */
+    FEW_PANEL = 32,          /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS,
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
 };
-_Static_assert(SPW_LINEAR_FEW_ROWS / TILE_ROWS <= WORK_TILES, "few rows wait in the workspace too");
 
 /* One block of k of one tile. */
 struct tile {
     const char *x, *w;       /* first row, first column, at the block's first channel */
     size_t x_bytes, w_bytes; /* from row to row */
     size_t k;                /* channels of this block */
-    const char *ahead;       /* W that will be wanted soon, laid out like w; or NULL */
+    const char *ahead[2];    /* two rows to fetch, of x or W; or NULL */
+    size_t ahead_bytes;      /* of a channel of them */
     float *chains;           /* [TILE_ROWS][TILE_COLS][LANES], between two blocks */
     float (*out)[TILE_COLS]; /* [TILE_ROWS], after the last one */
     bool first, last;
@@ -76,11 +83,10 @@ ALWAYS_INLINE void tile_run(enum kind kind, int rows, int cols, const struct til
                             ? vec_zero()
                             : vec_load(t->chains + (r * TILE_COLS + c) * LANES);
     size_t i = 0;
-    if (t->ahead) {
+    if (t->ahead[0]) {
         for (; i + step <= t->k; i += step) {
-#pragma GCC unroll 8
-            for (int c = 0; c < cols; c++)
-                __builtin_prefetch(t->ahead + (size_t)c * t->w_bytes + i * kind_w_bytes(kind));
+            __builtin_prefetch(t->ahead[0] + i * t->ahead_bytes, 0, 2);
+            __builtin_prefetch(t->ahead[1] + i * t->ahead_bytes, 0, 2);
             tile_step(kind, rows, cols, t, i, 0, acc);
         }
     } else {
@@ -161,16 +167,41 @@ struct work {
     const struct spw_linear_args *a;
     struct spw_linear_part part;
     enum kind kind;
-    float *chains; /* one per tile that waits */
-    size_t block;  /* channels */
+    float *chains;      /* one per tile that waits */
+    size_t block;       /* of k, channels */
+    size_t panel;       /* columns */
+    size_t ahead_bytes; /* thin: how far in front of W to fetch */
 };
 
-/* One block of k of the tile at (row, col); `slot` is where its chains wait. */
-static void work_tile(const struct work *w, size_t row, size_t rows, size_t col, size_t cols,
-                      size_t k, size_t slot, bool prefetch)
+/* What will be wanted next and may not be near: the next panel of W, while the first two row tiles
+ * pass over this one; later, the next block of x, while the first columns of this panel pass. */
+static void fetch_ahead(const struct work *w, size_t row, size_t col, size_t k, size_t slot,
+                        struct tile *t)
+{
+    const struct spw_linear_args *a = w->a;
+    const size_t pass = (row - w->part.row) / TILE_ROWS, next_k = k + w->block;
+    if (pass < 2 && col + w->panel + TILE_COLS <= w->part.col_end) {
+        t->ahead[0] = t->w + (w->panel + 2 * pass) * t->w_bytes;
+        t->ahead[1] = t->ahead[0] + t->w_bytes;
+        t->ahead_bytes = kind_w_bytes(w->kind);
+    } else if (2 * slot + 1 < TILE_ROWS && row + 2 * TILE_ROWS <= w->part.row_end) {
+        const size_t x_bytes = kind_x_bytes(w->kind);
+        size_t next_row = next_k < a->k ? row : row + TILE_ROWS;
+        t->ahead[0] = (const char *)a->x + (next_row + 2 * slot) * t->x_bytes +
+                      (next_k < a->k ? next_k : 0) * x_bytes;
+        t->ahead[1] = t->ahead[0] + t->x_bytes;
+        t->ahead_bytes = x_bytes;
+    }
+}
+
+/* One block of k of the tile at (row, col) of the panel that begins at `panel`. */
+static void work_tile(const struct work *w, size_t panel, size_t row, size_t rows, size_t col,
+                      size_t cols, size_t k)
 {
     const struct spw_linear_args *a = w->a;
     const size_t x_bytes = kind_x_bytes(w->kind), w_bytes = kind_w_bytes(w->kind);
+    /* Up to three columns left over share a slot, side by side. */
+    const size_t slot = (col - panel) / TILE_COLS, lane = (col - panel) % TILE_COLS * LANES;
     float out[TILE_ROWS][TILE_COLS];
     struct tile t = {
         .x = (const char *)a->x + (row * a->x_stride + k) * x_bytes,
@@ -178,14 +209,12 @@ static void work_tile(const struct work *w, size_t row, size_t rows, size_t col,
         .x_bytes = a->x_stride * x_bytes,
         .w_bytes = a->k * w_bytes,
         .k = (size_t)spw_min_u64(w->block, a->k - k),
-        /* Up to three columns left over share a slot, side by side. */
-        .chains = w->chains + slot * CHAIN_FLOATS + (col - w->part.col) % TILE_COLS * LANES,
+        .chains = w->chains + slot * CHAIN_FLOATS + lane,
         .out = out,
         .first = k == 0,
     };
     t.last = k + t.k == a->k;
-    if (prefetch)
-        t.ahead = t.w + TILE_COLS * t.w_bytes;
+    fetch_ahead(w, row, col, k, slot, &t);
     tile_kind(w->kind, rows, cols, &t);
     if (t.last)
         store_tile(a, row, rows, col, cols, out);
@@ -203,7 +232,7 @@ static size_t next_cols(size_t left)
     return left < TILE_COLS ? 1 : TILE_COLS;
 }
 
-static void run_many_rows(const struct work *w)
+static void run_panel(const struct work *w, size_t panel, size_t panel_end)
 {
     const struct spw_linear_part *p = &w->part;
     size_t rows, cols, k;
@@ -211,31 +240,115 @@ static void run_many_rows(const struct work *w)
         rows = next_rows(p->row_end - row);
         k = 0;
         do {
-            for (size_t col = p->col; col < p->col_end; col += cols) {
-                cols = next_cols(p->col_end - col);
-                work_tile(w, row, rows, col, cols, k, (col - p->col) / TILE_COLS, false);
+            for (size_t col = panel; col < panel_end; col += cols) {
+                cols = next_cols(panel_end - col);
+                work_tile(w, panel, row, rows, col, cols, k);
             }
             k += w->block;
         } while (k < w->a->k);
     }
 }
 
-static void run_few_rows(const struct work *w)
+static void run_tiled(const struct work *w)
 {
     const struct spw_linear_part *p = &w->part;
-    size_t rows, cols, k;
-    for (size_t col = p->col; col < p->col_end; col += cols) {
-        cols = next_cols(p->col_end - col);
-        k = 0;
+    for (size_t col = p->col; col < p->col_end; col += w->panel)
+        run_panel(w, col, (size_t)spw_min_u64(col + w->panel, p->col_end));
+}
+
+/* One block of k of one column, up to 8 rows. */
+ALWAYS_INLINE void thin_column(enum kind kind, int rows, const struct work *work, size_t col,
+                               size_t from, float *chains)
+{
+    const struct spw_linear_args *a = work->a;
+    const size_t step = raw_channels(kind), bytes = kind_w_bytes(kind);
+    const size_t x_bytes = a->x_stride * kind_x_bytes(kind);
+    const size_t end = (size_t)spw_min_u64(from + work->block, a->k);
+    const char *wp = (const char *)a->w + col * a->k * bytes, *xp = a->x;
+    vec acc[SPW_LINEAR_THIN_ROWS];
+    float out[SPW_LINEAR_THIN_ROWS];
+    size_t i = from;
+#pragma GCC unroll 8
+    for (int r = 0; r < SPW_LINEAR_THIN_ROWS; r++)
+        acc[r] = from == 0 || r >= rows ? vec_zero() : vec_load(chains + r * LANES);
+    for (; i + step <= end; i += step) {
+        __builtin_prefetch(wp + i * bytes + work->ahead_bytes);
+        raw w = load_w(kind, wp + i * bytes);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+            acc[r] = multiply_add(
+                kind, acc[r], load_x(kind, xp + (size_t)r * x_bytes + i * kind_x_bytes(kind)), w);
+    }
+    if (end < a->k) {
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+            vec_store(chains + r * LANES, acc[r]);
+        return;
+    }
+    if (i < end) {
+        raw w = load_w_part(kind, wp + i * bytes, end - i);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const char *x = xp + (size_t)r * x_bytes + i * kind_x_bytes(kind);
+            acc[r] = multiply_add(kind, acc[r], load_x_part(kind, x, end - i), w);
+        }
+    }
+    vec_sums(acc[0], acc[1], acc[2], acc[3], out);
+    if (rows > 4)
+        vec_sums(acc[4], acc[5], acc[6], acc[7], out + 4);
+    for (int r = 0; r < rows; r++)
+        spw_linear_store((char *)a->y +
+                             ((size_t)r * a->y_stride + col) * spw_dtype_bytes(a->y_dtype),
+                         a->y_dtype, &out[r], a->bias ? &a->bias[col] : NULL, 1);
+}
+
+ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
+{
+    for (size_t col = w->part.col; col < w->part.col_end; col += THIN_COLS) {
+        size_t end = (size_t)spw_min_u64(col + THIN_COLS, w->part.col_end), k = 0;
         do {
-            size_t slot = 0;
-            for (size_t row = p->row; row < p->row_end; row += rows) {
-                rows = next_rows(p->row_end - row);
-                work_tile(w, row, rows, col, cols, k, slot++,
-                          row == p->row && col + 2 * TILE_COLS <= p->col_end);
-            }
+            for (size_t c = col; c < end; c++)
+                thin_column(kind, rows, w, c, k,
+                            w->chains + (c - col) * SPW_LINEAR_THIN_ROWS * LANES);
             k += w->block;
         } while (k < w->a->k);
+    }
+}
+
+ALWAYS_INLINE void thin_kind(enum kind kind, const struct work *w)
+{
+    switch (w->a->m) {
+#define CASE(r)                                                                                    \
+    case r:                                                                                        \
+        thin_rows(kind, r, w);                                                                     \
+        break
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+        CASE(7);
+        CASE(8);
+#undef CASE
+    }
+}
+
+static void run_thin(const struct work *w)
+{
+    switch (w->kind) {
+    case KIND_F32:
+        thin_kind(KIND_F32, w);
+        break;
+    case KIND_F32_F16:
+        thin_kind(KIND_F32_F16, w);
+        break;
+    case KIND_F32_BF16:
+        thin_kind(KIND_F32_BF16, w);
+        break;
+    case KIND_BF16:
+        thin_kind(KIND_BF16, w);
+        break;
     }
 }
 
@@ -268,10 +381,15 @@ static void run(const void *args, size_t task, unsigned worker)
         .chains = (float *)a->workspace + workspace / sizeof(float) * worker,
     };
     w.block = BLOCK_BYTES / kind_x_bytes(w.kind);
-    if (a->m <= SPW_LINEAR_FEW_ROWS)
-        run_few_rows(&w);
-    else
-        run_many_rows(&w);
+    w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
+    if (a->m <= SPW_LINEAR_THIN_ROWS) {
+        w.block = THIN_X_BYTES / (a->m * kind_x_bytes(w.kind)) / 64 * 64;
+        /* Where W is walked in blocks, two columns on is the next but one to come. */
+        w.ahead_bytes = w.block < a->k ? 2 * a->k * kind_w_bytes(w.kind) : THIN_AHEAD_BYTES;
+        run_thin(&w);
+    } else {
+        run_tiled(&w);
+    }
 }
 
 const struct spw_kernel NAME(spw_linear_kernel, ISA) = {
