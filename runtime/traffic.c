@@ -20,7 +20,8 @@ static uint64_t streamed_weights(const struct spw_plan *p, const struct spw_weig
     uint64_t bytes = 0;
     for (uint32_t u = 0; u < w->n_units; u++)
         if (!spw_plan_unit_resident(p, w, u))
-            bytes += spw_weights_unit_moved_bytes(w, u) * (u < w->config->n_layers ? 1 : head_rounds);
+            bytes +=
+                spw_weights_unit_moved_bytes(w, u) * (u < w->config->n_layers ? 1 : head_rounds);
     return bytes;
 }
 

@@ -98,8 +98,7 @@ static int check_stops(const struct run *r)
         const char *text = r->o->stop.items[i];
         int32_t *ids;
         size_t n;
-        int code =
-            cli_encode(r->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
+        int code = cli_encode(r->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
         if (code)
             return code;
         spw_free(ids);

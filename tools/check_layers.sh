@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Enforces the one direction of includes between the folders:
+#
+#     tools, tests -> runtime -> prefetch -> offload -> quant
+#                        \-----> model ---------------> quant
+#
+# runtime/base.h may be included everywhere, runtime/spillway.h is all that tools/ may know of the
+# library, tests may include anything, and no header may include one of CUDA's.
+#
+#     tools/check_layers.sh [FOLDER]      this repository, or another tree of the same folders
+#     tools/check_layers.sh --self-test   plants every kind of violation and looks whether it is found
+#
+# Prints a line for each include that is not allowed. Exit status: 0 none, 1 some, 2 bad usage.
+set -u -o pipefail
+
+folders=(runtime prefetch offload model quant tools tests)
+
+# may_include FROM PATH: FROM is one of the folders
+may_include() {
+    case $1:$2 in
+    *..*) return 1 ;;
+    tests:* | *:runtime/base.h | tools:runtime/spillway.h | tools:tools/*) return 0 ;;
+    tools:*) return 1 ;;
+    runtime:runtime/* | runtime:prefetch/* | runtime:offload/* | runtime:model/*) return 0 ;;
+    prefetch:prefetch/* | prefetch:offload/* | offload:offload/* | model:model/*) return 0 ;;
+    *:quant/*) return 0 ;;
+    esac
+    return 1
+}
+
+is_ours() {
+    local folder
+    for folder in "${folders[@]}"; do
+        [[ $1 == "$folder"/* ]] && return 0
+    done
+    return 1
+}
+
+is_cuda() {
+    case $1 in
+    cuda*.h | cuda/* | cublas* | cooperative_groups* | device_launch_parameters.h | mma.h) return 0 ;;
+    nvtx* | nvToolsExt* | */cuda*.h | */cublas* | */nvToolsExt*) return 0 ;;
+    esac
+    return 1
+}
+
+check() {
+    local file line text path why n=0 bad=0
+    cd "$1" || return 2
+    while IFS=: read -r file line text; do
+        n=$((n + 1))
+        path=${text#*[<\"]}
+        path=${path%%[>\"]*}
+        why=
+        if [[ $text != *[\<\"]* ]]; then
+            why="an include through a macro hides what is included"
+        elif [[ $file == *.h ]] && is_cuda "$path"; then
+            why="a header may not include one of CUDA's: $path"
+        elif [[ $text == *\"* ]] || is_ours "$path" || [[ $path == *..* ]]; then
+            may_include "${file%%/*}" "$path" || why="${file%%/*}/ may not include $path"
+        fi
+        [ -z "$why" ] && continue
+        bad=$((bad + 1))
+        echo "$file:$line: $why"
+    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include\>' --include='*.[ch]' --include='*.cu' \
+        "${folders[@]}" 2>/dev/null)
+    echo "$n includes, $bad not allowed"
+    # A check that looked at nothing has failed.
+    [ "$n" -gt 0 ] && [ "$bad" = 0 ]
+}
+
+# expect STATUS FILE TEXT: the tree $dir, with FILE holding TEXT, passes or not
+expect() {
+    local found=0 out
+    echo "$3" >"$dir/$2"
+    out=$(check "$dir") || found=$?
+    if [ "$found" != "$1" ] || { [ "$1" = 1 ] && [[ $out != *"$2:1: "* ]]; }; then
+        echo "self-test: $2 with '$3': found status $found, expected $1: $out"
+        failed=1
+    fi
+    rm "$dir/$2"
+}
+
+self_test() {
+    local dir failed=0
+    dir=$(mktemp -d)
+    mkdir "${folders[@]/#/$dir/}"
+    check "$dir" >/dev/null && failed=1 && echo "self-test: a tree without an include passes"
+    echo '#include <stdio.h>' >"$dir/tests/test_a.c"
+    expect 0 model/a.c '#include "runtime/base.h"'
+    expect 0 model/a.c '#include "quant/tile.h"'
+    expect 0 runtime/a.c '#include "prefetch/ring.h"'
+    expect 0 prefetch/a.h '#include "offload/device.h"'
+    expect 0 tools/a.c '#include "runtime/spillway.h"'
+    expect 0 tests/a.c '#include "model/layer.h"'
+    expect 0 offload/a.cu '#include <cuda_runtime.h>'
+    expect 1 offload/a.h '#include <cuda_runtime.h>'
+    expect 1 offload/a.c '#include "model/layer.h"'
+    expect 1 offload/a.c '#  include <model/layer.h>'
+    expect 1 offload/a.c '#include "prefetch/ring.h"'
+    expect 1 prefetch/a.cu '#include "model/layer.h"'
+    expect 1 model/a.h '#include "offload/device.h"'
+    expect 1 model/a.c '#include "runtime/plan.h"'
+    expect 1 quant/a.c '#include "offload/device.h"'
+    expect 1 runtime/a.c '#include "tools/options.h"'
+    expect 1 runtime/a.c '#include "tests/check.h"'
+    expect 1 tools/a.c '#include "runtime/plan.h"'
+    expect 1 tools/a.c '#include "model/config.h"'
+    expect 1 model/a.c '#include "layer.h"'
+    expect 1 offload/a.c '#include "offload/../model/layer.h"'
+    expect 1 model/a.c '#include WHAT'
+    rm -r "$dir"
+    [ "$failed" = 0 ] && echo "self-test: every planted violation is found, nothing else"
+}
+
+case ${1-} in
+--self-test) self_test ;;
+-*) echo "usage: ${0##*/} [FOLDER | --self-test]" >&2 && exit 2 ;;
+*) check "${1:-$(dirname "$0")/..}" ;;
+esac

@@ -1,0 +1,99 @@
+# Sourced by tools/demo.sh and tools/test.sh: finds what a build or its checks lack and installs it
+# with apt-get, as root or through sudo; otherwise names the one line that would, and stops.
+
+say() {
+    printf '%s\n' "-- $*"
+}
+
+die() {
+    printf '%s\n' "${0##*/}: $*" >&2
+    exit 1
+}
+
+# What is needed, by what shows that it is there (so that a cmake that came without apt counts), and
+# the Debian package that has it. libc6-dev is only a recommendation of gcc.
+building_needs='
+command:cmake        cmake
+command:ninja        ninja-build
+command:gcc          gcc
+header:stdio.h       libc6-dev
+command:pkg-config   pkg-config
+library:hwloc        libhwloc-dev
+library:jansson      libjansson-dev
+library:libpcre2-8   libpcre2-dev
+library:libutf8proc  libutf8proc-dev
+library:libxxhash    libxxhash-dev
+'
+format_needs='
+command:clang-format clang-format
+'
+clang_needs='
+command:clang        clang
+clang_runtime:fuzzer libclang-rt-dev
+'
+script_needs='
+command:python3      python3
+'
+
+# is_there KIND:NAME
+is_there() {
+    local name=${1#*:}
+    case $1 in
+    command:*) command -v "$name" >/dev/null ;;
+    header:*) command -v gcc >/dev/null && echo "#include <$name>" | gcc -E - >/dev/null 2>&1 ;;
+    library:*) command -v pkg-config >/dev/null && pkg-config --exists "$name" ;;
+    clang_runtime:*)
+        command -v clang >/dev/null &&
+            ls "$(clang -print-resource-dir)"/lib/*/libclang_rt."$name"* >/dev/null 2>&1
+        ;;
+    esac
+}
+
+# missing_packages NEEDS: the packages of NEEDS that are not there, as words
+missing_packages() {
+    local probe package
+    while read -r probe package; do
+        [ -z "$probe" ] || is_there "$probe" || printf '%s ' "$package"
+    done <<<"$1"
+}
+
+# apt_get WORDS...: quiet; what it says goes to the file $apt_log.
+apt_get() {
+    local -a as_root=()
+    [ "$(id -u)" = 0 ] || as_root=(sudo)
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -y -o DPkg::Lock::Timeout=300 "$@" </dev/null >"$apt_log" 2>&1
+}
+
+# can_install: as root, or where sudo asks nothing, or where somebody is there to be asked
+can_install() {
+    [ "$(id -u)" = 0 ] && return
+    command -v sudo >/dev/null || return
+    sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }
+}
+
+# install_packages NEEDS
+install_packages() {
+    local missing apt_log
+    missing=$(missing_packages "$1")
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null ||
+        die "missing, under their Debian names: $missing- please install them and run this again"
+    can_install || die "missing: $missing
+Installing takes root. Please run this line as root, then $0 again:
+    apt-get update && apt-get install -y --no-install-recommends ${missing% }"
+    say "installing with apt-get: ${missing% }"
+    apt_log=$(mktemp)
+    # Where there are no package lists yet, or stale ones, the first try fails.
+    # shellcheck disable=SC2086 # package names are words
+    if ! apt_get install --no-install-recommends $missing &&
+        ! { say "fetching the package lists first" && apt_get update &&
+            apt_get install --no-install-recommends $missing; }; then
+        tail -n 20 "$apt_log" >&2
+        rm -f "$apt_log"
+        die "apt-get failed; its last lines are above. It was to install: ${missing% }"
+    fi
+    rm -f "$apt_log"
+    missing=$(missing_packages "$1")
+    [ -z "$missing" ] || die "apt-get is content, but this is still not found: ${missing% }"
+}

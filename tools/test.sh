@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs the tests: on a fresh Debian this is all it takes.
+#
+#     tools/test.sh                  everything (what CI does)
+#     tools/test.sh --quick          the stages check and release
+#     tools/test.sh STAGE...         some of the stages
+#
+# Stages, each of which counts towards the last line, `N passed, N failed, N skipped`:
+#     check     format of the sources, direction of the includes between folders
+#     release   optimized build, all tests
+#     debug     AddressSanitizer and UndefinedBehaviorSanitizer, all tests
+#     tsan      ThreadSanitizer, the tests with threads
+#     fuzz      every fuzz target (clang), 20 seconds each, from its committed seeds
+#     clang     the library and the command compile with clang too
+#
+# A stage that does not build, and a run without a test, count as failed. Build output goes to
+# build/log/. Exit status: 0 when nothing failed.
+set -u -o pipefail
+
+cd "$(dirname "$0")/.." || exit 1
+. tools/lib/packages.sh
+
+all_stages=(check release debug tsan fuzz clang)
+folders=(runtime prefetch offload model quant tools tests)
+jobs=2
+fuzz_seconds=20
+format_version=14 # of clang-format: versions differ in what they want
+# Under ThreadSanitizer, all but what has one thread: a new test is in until it is named here.
+tests_without_threads='test_(config|rope|safetensors|sampler|stop|tokenizer|random_model)|check_.*'
+
+passed=0 failed=0 skipped=0
+timings=
+
+count() { # count passed|failed|skipped N
+    printf -v "$1" %d $((${!1} + $2))
+}
+
+# logged NAME COMMAND...: quietly; what went wrong is shown, and counts as a failure
+logged() {
+    local log=build/log/$1.log
+    shift
+    mkdir -p build/log
+    "$@" >>"$log" 2>&1 && return
+    grep -nE 'error|warning|FAILED' "$log" | head -n 40
+    tail -n 20 "$log"
+    echo "failed: $* (all of its output: $log)"
+    count failed 1
+    return 1
+}
+
+configure_and_build() { # preset
+    rm -f "build/log/$1.log"
+    say "$1: building in build/$1"
+    logged "$1" cmake --preset "$1" && logged "$1" cmake --build --preset "$1" -j $jobs
+}
+
+# The sanitizers of gcc 12 need an address space that is not too random, which some kernels' is.
+fixed_addresses=()
+if setarch "$(uname -m)" -R true 2>/dev/null; then
+    fixed_addresses=(setarch "$(uname -m)" -R)
+fi
+
+# run_tests PRESET [CTEST OPTIONS...]
+run_tests() {
+    local results=build/log/$1.xml suite n n_failed n_skipped
+    say "$1: testing"
+    rm -f "$results"
+    "${fixed_addresses[@]}" ctest --test-dir "build/$1" -j $jobs --no-tests=error \
+        --output-on-failure --output-junit "$PWD/$results" "${@:2}"
+    suite=$(tr '\n' ' ' <"$results" 2>/dev/null | grep -oE '<testsuite [^>]*>')
+    n=$(attribute "$suite" tests)
+    n_failed=$(attribute "$suite" failures)
+    n_skipped=$(($(attribute "$suite" skipped) + $(attribute "$suite" disabled)))
+    if [ "$n" = 0 ]; then
+        echo "failed: ctest ran no test"
+        n_failed=1 n=1
+    fi
+    count passed $((n - n_failed - n_skipped))
+    count failed "$n_failed"
+    count skipped "$n_skipped"
+}
+
+attribute() { # ELEMENT NAME: its number, 0 where it has none
+    local value
+    value=$(sed -nE "s/.*[[:space:]]$2=\"([0-9]+)\".*/\1/p" <<<"$1")
+    echo "${value:-0}"
+}
+
+stage_check() {
+    local version
+    version=$(clang-format --version | grep -oE 'version [0-9]+')
+    if [ "$version" != "version $format_version" ]; then
+        say "check: format: skipped, clang-format is of $version, not $format_version"
+        count skipped 1
+    elif find "${folders[@]}" -name '*.[ch]' -print0 |
+        xargs -0 clang-format --dry-run --Werror --ferror-limit=1; then
+        say "check: format: as .clang-format has it"
+        count passed 1
+    else
+        echo "failed: the files above are not formatted; clang-format -i FILE does it"
+        count failed 1
+    fi
+    if tools/check_layers.sh; then
+        say "check: includes: in the one direction"
+        count passed 1
+    else
+        echo "failed: the includes above are against the direction of the folders"
+        count failed 1
+    fi
+}
+
+stage_release() {
+    configure_and_build release && run_tests release
+}
+
+stage_debug() {
+    configure_and_build debug && run_tests debug
+}
+
+stage_tsan() {
+    configure_and_build tsan && run_tests tsan -E "^($tests_without_threads)\$"
+}
+
+stage_fuzz() {
+    local target name corpus log n=0
+    configure_and_build fuzz || return
+    for target in tests/fuzz_*.c; do
+        name=$(basename "$target" .c)
+        corpus=build/fuzz/corpus/$name
+        log=build/log/$name.log
+        mkdir -p "$corpus"
+        say "fuzz: $name, $fuzz_seconds seconds from $(find "tests/fuzz_seeds/${name#fuzz_}" -type f | wc -l) seeds"
+        if "${fixed_addresses[@]}" "build/fuzz/$name" -max_total_time=$fuzz_seconds -timeout=10 \
+            -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ "$corpus" \
+            "tests/fuzz_seeds/${name#fuzz_}" >"$log" 2>&1; then
+            tail -n 1 "$log"
+            count passed 1
+        else
+            tail -n 60 "$log"
+            echo "failed: $name: build/fuzz/$name FILE repeats it (all of its output: $log)"
+            count failed 1
+        fi
+        n=$((n + 1))
+    done
+}
+
+stage_clang() {
+    rm -f build/log/clang.log
+    say "clang: building in build/clang"
+    logged clang cmake --preset release -B build/clang -DCMAKE_C_COMPILER=clang \
+        -DBUILD_TESTING=OFF && logged clang cmake --build build/clang -j $jobs && count passed 1
+}
+
+usage() {
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0"
+}
+
+main() {
+    local stage start needs=$building_needs
+    local -a stages=()
+    for stage in "$@"; do
+        case $stage in
+        -h | --help) usage && exit ;;
+        --quick) stages+=(check release) ;;
+        *)
+            [[ " ${all_stages[*]} " == *" $stage "* ]] ||
+                die "$stage: no such stage; expected some of: ${all_stages[*]}"
+            stages+=("$stage")
+            ;;
+        esac
+    done
+    [ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
+    needs+=$script_needs
+    [[ " ${stages[*]} " == *" check "* ]] && needs+=$format_needs
+    [[ " ${stages[*]} " == *" fuzz "* || " ${stages[*]} " == *" clang "* ]] && needs+=$clang_needs
+    install_packages "$needs"
+    for stage in "${stages[@]}"; do
+        start=$SECONDS
+        "stage_$stage"
+        timings+=" $stage $((SECONDS - start)),"
+    done
+    say "seconds:$timings together $SECONDS"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}
+
+main "$@"
