@@ -3,6 +3,8 @@
  *
  * tokenizer_json.c   tokenizer.json -> the structs below
  * tokenizer_vocab.c  strings, ids, merges, the trie of added tokens
+ * tokenizer_scan.c   the large parts of tokenizer.json, without a tree
+ * tokenizer_pipeline.c  normalizer, pre_tokenizer, post_processor, decoder -> the structs
  * tokenizer_regex.c  patterns: Oniguruma's dialect on PCRE2, literal search
  * tokenizer_norm.c   normalizers: text -> text
  * tokenizer_pre.c    pre-tokenizers: pieces -> pieces

@@ -7,9 +7,14 @@
  *   \h \H          hex digits, not horizontal space                -> [0-9a-fA-F]
  *   \p{Han}        scripts; PCRE2 would match script extensions    -> \p{sc:Han}
  *   \uHHHH                                                         -> \x{HHHH}
+ *   [[:alpha:]]    alpha, digit, space and word as above           -> \p{...}
+ *   X{n,m}+        repeats X{n,m}, it is not possessive            -> (?:X{n,m})+
+ *   X{,m}          from 0 on, not literal                          -> X{0,m}
+ *   (?m)           the dot takes line ends                         -> (?s)
  *   ^ $            at every line                                   -> PCRE2_MULTILINE
  *
- * A set inside a set ([a[bc]], [a&&b]), \Q and (*VERB) mean other things there and are refused. */
+ * A set inside a set ([a[bc]], [a&&b]), (...){n,m}+, \Q, \K and (*VERB) mean other things there and
+ * are refused. */
 #include "model/tokenizer_impl.h"
 
 #include <string.h>
@@ -166,35 +171,128 @@ static int translate_escape(pcre2_compile_context *context, const char *p, size_
     }
 }
 
-/* -ENOTSUP with *at = where the pattern holds what the two dialects understand differently. */
+/* What translate() goes by. */
+struct translation {
+    pcre2_compile_context *context;
+    struct spw_tok_buf *out;
+    bool in_set;
+    size_t atom; /* where in `out` the last character, escape or set begins; SIZE_MAX: no such */
+};
+
+/* [:name:] inside a set. */
+static int translate_posix(struct translation *t, const char *p, size_t *used)
+{
+    static const struct {
+        const char *name, *meaning;
+    } classes[] = {
+        {"[:alpha:]", "\\p{Alphabetic}"},
+        {"[:digit:]", "\\p{Nd}"},
+        {"[:space:]", "\\p{WSpace}"},
+        {"[:word:]", WORD_CLASS},
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        *used = strlen(classes[i].name);
+        if (!strncmp(p, classes[i].name, *used))
+            return put(t->out, classes[i].meaning);
+    }
+    return -ENOTSUP;
+}
+
+static int translate_in_set(struct translation *t, const char *p, size_t *used)
+{
+    if (p[0] == '[')
+        return translate_posix(t, p, used);
+    if (p[0] == '&' && p[1] == '&')
+        return -ENOTSUP;
+    t->in_set = p[0] != ']';
+    return spw_tok_buf_append(t->out, p, 1);
+}
+
+/* The options of a group: (?m-ix: or (?m) */
+static int translate_group(struct translation *t, const char *p, size_t *used)
+{
+    size_t n = 2;
+    if (p[1] == '*')
+        return -ENOTSUP;
+    t->atom = SIZE_MAX;
+    if (p[1] != '?')
+        return spw_tok_buf_append(t->out, p, 1);
+    n += strspn(p + 2, "imx-");
+    *used = n;
+    for (size_t i = 0; i < n; i++)
+        SPW_TRY(spw_tok_buf_append(t->out, p[i] == 'm' ? "s" : p + i, 1));
+    return 0;
+}
+
+/* {n}, {n,}, {n,m} or {,m} at p: its length; 0: a literal brace. */
+static size_t interval_bytes(const char *p)
+{
+    static const char digits[] = "0123456789";
+    size_t low = strspn(p + 1, digits), n = 1 + low, high = 0;
+    if (p[n] == ',') {
+        high = strspn(p + n + 1, digits);
+        n += 1 + high;
+    }
+    return p[n] == '}' && low + high ? n + 1 : 0;
+}
+
+static int translate_interval(struct translation *t, const char *p, size_t n)
+{
+    bool repeats = p[n] == '+';
+    if (repeats) {
+        size_t atom = t->atom;
+        if (atom == SIZE_MAX)
+            return -ENOTSUP;
+        SPW_TRY(put(t->out, "(?:"));
+        memmove(t->out->data + atom + 3, t->out->data + atom, t->out->n - 3 - atom);
+        memcpy(t->out->data + atom, "(?:", 3);
+    }
+    SPW_TRY(put(t->out, p[1] == ',' ? "{0" : "{"));
+    SPW_TRY(spw_tok_buf_append(t->out, p + 1, n - 1));
+    return repeats ? put(t->out, ")") : 0;
+}
+
+/* Outside of sets and escapes. */
+static int translate_plain(struct translation *t, const char *p, size_t *used)
+{
+    size_t interval = p[0] == '{' ? interval_bytes(p) : 0;
+    if (p[0] == '(')
+        return translate_group(t, p, used);
+    if (interval) {
+        *used = interval;
+        return translate_interval(t, p, interval);
+    }
+    if (p[0] == '[') {
+        t->atom = t->out->n;
+        t->in_set = true;
+        *used += p[1] == '^';
+        *used += p[*used] == ']'; /* the first one is a character */
+    } else if (p[0] == ')') {
+        t->atom = SIZE_MAX;
+    } else if (((unsigned char)p[0] & 0xc0) != 0x80) {
+        t->atom = t->out->n;
+    }
+    return spw_tok_buf_append(t->out, p, *used);
+}
+
+/* The pattern ends in a NUL, so that looking a byte or two ahead is safe. -ENOTSUP with *at = where
+ * it holds what the two dialects understand differently. */
 static int translate(pcre2_compile_context *context, const char *p, size_t n,
                      struct spw_tok_buf *out, size_t *at)
 {
-    bool in_set = false;
+    struct translation t = {.context = context, .out = out, .atom = SIZE_MAX};
     size_t used;
     for (size_t i = 0; i < n; i += used) {
         *at = i;
         used = 1;
         if (p[i] == '\\' && i + 1 < n) {
-            SPW_TRY(translate_escape(context, p + i, n - i, in_set, out, &used));
-            continue;
+            t.atom = t.in_set ? t.atom : out->n;
+            SPW_TRY(translate_escape(context, p + i, n - i, t.in_set, out, &used));
+        } else if (t.in_set) {
+            SPW_TRY(translate_in_set(&t, p + i, &used));
+        } else {
+            SPW_TRY(translate_plain(&t, p + i, &used));
         }
-        if (in_set && p[i] == '[') {
-            const char *end = i + 1 < n && p[i + 1] == ':' ? strstr(p + i, ":]") : NULL;
-            if (!end)
-                return -ENOTSUP;
-            used = (size_t)(end - (p + i)) + 2;
-        } else if (in_set && p[i] == '&' && i + 1 < n && p[i + 1] == '&') {
-            return -ENOTSUP;
-        } else if (!in_set && p[i] == '(' && i + 1 < n && p[i + 1] == '*') {
-            return -ENOTSUP;
-        } else if (!in_set && p[i] == '[') {
-            in_set = true;
-            used += i + 1 < n && p[i + 1] == '^';
-        } else if (in_set && p[i] == ']') {
-            in_set = false;
-        }
-        SPW_TRY(spw_tok_buf_append(out, p + i, used));
     }
     return 0;
 }
@@ -211,7 +309,8 @@ static int compile(struct spw_tok_pattern *p, pcre2_compile_context *context, co
     if (rc == -ENOTSUP)
         return spw_fail(err, rc,
                         "%s: found a regular expression with \"%.12s\" at byte %zu, expected one "
-                        "without sets in sets, negated classes in sets, \\Q, \\K and (*VERB)",
+                        "without sets in sets, negated classes in sets, (...){n,m}+, \\Q, \\K and "
+                        "(*VERB)",
                         where, regex + at, at);
     SPW_TRY(rc);
     p->code = pcre2_compile((PCRE2_SPTR)out->data, out->n,
