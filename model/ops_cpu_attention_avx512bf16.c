@@ -32,7 +32,7 @@ VEC_FN __m512bh broadcast_pair(const void *p)
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-VEC_FN void score_items(const struct batch *b, uint32_t item, const char *k, size_t at,
+VEC_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k,
                         const uint32_t items)
 {
     size_t d = b->a->head_dim, row = d * sizeof(uint16_t), block = d * 2 * SPW_TILE_BLOCK;
@@ -46,6 +46,8 @@ VEC_FN void score_items(const struct batch *b, uint32_t item, const char *k, siz
         __m512bh keys[SCORE_BLOCKS];
         for (uint32_t j = 0; j < SCORE_BLOCKS; j++)
             keys[j] = (__m512bh)_mm512_loadu_si512(k + j * block + pair * 64);
+        if (b->streams)
+            fetch_lines(b, SCORE_BLOCKS * FETCH_OF_FOUR / 4);
         for (uint32_t i = 0; i < items; i++) {
             __m512bh x = broadcast_pair(q + i * row + pair * 4);
             for (uint32_t j = 0; j < SCORE_BLOCKS; j++)
@@ -59,21 +61,20 @@ VEC_FN void score_items(const struct batch *b, uint32_t item, const char *k, siz
 }
 
 /* Scores of `items` items for the 64 positions from `at` on, whose K lies at k. */
-static void scores_group(const struct batch *b, uint32_t item, uint32_t items, const char *k,
-                         size_t at)
+static void scores_group(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k)
 {
     if (items == 4)
-        score_items(b, item, k, at, 4);
+        score_items(b, item, at, k, 4);
     else if (items == 3)
-        score_items(b, item, k, at, 3);
+        score_items(b, item, at, k, 3);
     else if (items == 2)
-        score_items(b, item, k, at, 2);
+        score_items(b, item, at, k, 2);
     else
-        score_items(b, item, k, at, 1);
+        score_items(b, item, at, k, 1);
 }
 
 /* `which`: the halves of the pairs that count, all ones or one position's. */
-VEC_FN void value_run(const struct batch *b, uint32_t item, const struct strip *s, uint32_t which,
+VEC_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, uint32_t which,
                       const uint32_t items, const uint32_t vectors)
 {
     size_t d = b->a->head_dim, left = d - s->channel;
@@ -95,6 +96,8 @@ VEC_FN void value_run(const struct batch *b, uint32_t item, const struct strip *
                 raw = _mm512_and_si512(raw, _mm512_set1_epi32((int)which));
             values[c] = (__m512bh)raw;
         }
+        if (b->streams)
+            fetch_lines(b, vectors > 1 ? STRIP_VECTORS * FETCH_OF_FOUR / 4 : 1);
         for (uint32_t i = 0; i < items; i++) {
             __m512bh x = broadcast_pair(p + (size_t)i * 2 * SPW_SPLIT_TOKENS + j);
             for (uint32_t c = 0; c < vectors; c++)
@@ -106,7 +109,7 @@ VEC_FN void value_run(const struct batch *b, uint32_t item, const struct strip *
             _mm512_storeu_ps(out + i * b->out_stride + (size_t)c * 16, acc[i][c]);
 }
 
-VEC_FN void value_strip(const struct batch *b, uint32_t item, const struct strip *s, uint32_t which,
+VEC_FN void value_strip(struct batch *b, uint32_t item, const struct strip *s, uint32_t which,
                         const uint32_t items)
 {
     if (s->n_vectors == STRIP_VECTORS)
@@ -117,8 +120,7 @@ VEC_FN void value_strip(const struct batch *b, uint32_t item, const struct strip
 
 /* Adds the strip's weighted values to `items` items, one after the other pair of positions. Where
  * an item sees one position of a pair, the other's V is cleared: it may be anything, NaN too. */
-static void values_group(const struct batch *b, uint32_t item, uint32_t items,
-                         const struct strip *s)
+static void values_group(struct batch *b, uint32_t item, uint32_t items, const struct strip *s)
 {
     uint32_t which = s->hi - s->lo > 1 ? 0xffffffffu : s->lo % 2 ? 0xffff0000u : 0x0000ffffu;
     if (items == 4)

@@ -39,10 +39,11 @@ VEC_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec *
     }
 }
 
-VEC_FN void score_blocks(const float *q, size_t head_dim, const char *k, float scale, float *scores,
+VEC_FN void score_blocks(struct batch *b, const float *q, const char *k, float *scores,
                          const uint32_t items, enum spw_dtype t)
 {
     size_t step = VEC_LANES * 2 * spw_dtype_bytes(t); /* two channels of a block */
+    size_t head_dim = b->a->head_dim;
     struct vec acc[GROUP_ITEMS][F32_BLOCKS], even[F32_BLOCKS], odd[F32_BLOCKS];
     for (uint32_t i = 0; i < items; i++)
         for (uint32_t j = 0; j < F32_BLOCKS; j++)
@@ -50,48 +51,49 @@ VEC_FN void score_blocks(const float *q, size_t head_dim, const char *k, float s
     for (size_t c = 0; c < head_dim; c += 2) {
         for (uint32_t j = 0; j < F32_BLOCKS; j++)
             load_two(k + (c + j * head_dim) / 2 * step, VEC_LANES, &even[j], &odd[j], t);
+        if (b->streams)
+            fetch_lines(b, (uint32_t)(F32_BLOCKS * step / FETCH_LINE));
         for (uint32_t i = 0; i < items; i++) {
             struct vec x = vec_set1(q[i * head_dim + c]), y = vec_set1(q[i * head_dim + c + 1]);
             for (uint32_t j = 0; j < F32_BLOCKS; j++)
                 acc[i][j] = vec_fma(y, odd[j], vec_fma(x, even[j], acc[i][j]));
         }
     }
-    struct vec factor = vec_set1(scale);
+    struct vec factor = vec_set1(b->a->scale);
     for (uint32_t i = 0; i < items; i++)
         for (uint32_t j = 0; j < F32_BLOCKS; j++)
             vec_store(scores + (size_t)i * SPW_SPLIT_TOKENS + (size_t)j * SPW_TILE_BLOCK,
                       vec_mul(acc[i][j], factor));
 }
 
-VEC_FN void score_items(const struct batch *b, uint32_t item, const char *k, size_t at,
+VEC_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k,
                         const uint32_t items, enum spw_dtype t)
 {
     size_t d = b->a->head_dim, block_bytes = SPW_TILE_BLOCK * d * spw_dtype_bytes(t);
     for (size_t j = 0; j < SCORE_BLOCKS; j += F32_BLOCKS)
-        score_blocks((const float *)b->q + item * d, d, k + j * block_bytes, b->a->scale,
+        score_blocks(b, (const float *)b->q + item * d, k + j * block_bytes,
                      b->scores + (size_t)item * SPW_SPLIT_TOKENS + at + j * SPW_TILE_BLOCK, items,
                      t);
 }
 
-VEC_FN void score_group_as(const struct batch *b, uint32_t item, uint32_t items, const char *k,
-                           size_t at, enum spw_dtype t)
+VEC_FN void score_group_as(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k,
+                           enum spw_dtype t)
 {
     for (; items >= F32_ITEMS; items -= F32_ITEMS, item += F32_ITEMS)
-        score_items(b, item, k, at, F32_ITEMS, t);
+        score_items(b, item, at, k, F32_ITEMS, t);
     for (; items; items--, item++)
-        score_items(b, item, k, at, 1, t);
+        score_items(b, item, at, k, 1, t);
 }
 
 /* Scores of `items` items for the 64 positions from `at` on, whose K lies at k. */
-static void scores_group(const struct batch *b, uint32_t item, uint32_t items, const char *k,
-                         size_t at)
+static void scores_group(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k)
 {
     if (b->a->kv_dtype == SPW_DTYPE_F32)
-        score_group_as(b, item, items, k, at, SPW_DTYPE_F32);
+        score_group_as(b, item, items, at, k, SPW_DTYPE_F32);
     else if (b->a->kv_dtype == SPW_DTYPE_F16)
-        score_group_as(b, item, items, k, at, SPW_DTYPE_F16);
+        score_group_as(b, item, items, at, k, SPW_DTYPE_F16);
     else
-        score_group_as(b, item, items, k, at, SPW_DTYPE_BF16);
+        score_group_as(b, item, items, at, k, SPW_DTYPE_BF16);
 }
 
 /* The V vector of 16 (or the last n) channels at positions j and j + 1; j is even. */
@@ -111,8 +113,8 @@ VEC_FN void load_values(const char *v, size_t head_dim, uint32_t j, size_t chann
     load_two((const char *)staged, VEC_LANES, even, odd, t);
 }
 
-VEC_FN void value_run(const struct batch *b, uint32_t item, const struct strip *s,
-                      const uint32_t items, const uint32_t vectors, enum spw_dtype t)
+VEC_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, const uint32_t items,
+                      const uint32_t vectors, enum spw_dtype t)
 {
     size_t d = b->a->head_dim, n = vectors > 1 ? VEC_LANES : d - s->channel;
     const float *p =
@@ -125,6 +127,8 @@ VEC_FN void value_run(const struct batch *b, uint32_t item, const struct strip *
     for (uint32_t j = s->lo; j < s->hi; j += 2)
         for (uint32_t c = 0; c < vectors; c++) {
             load_values(s->v, d, j, s->channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
+            if (b->streams)
+                fetch_lines(b, t == SPW_DTYPE_F32 ? 2 : 1);
             for (uint32_t i = 0; i < items; i++) {
                 const float *w = p + (size_t)i * SPW_SPLIT_TOKENS + j;
                 acc[i][c] = vec_fma(vec_set1(w[0]), even, acc[i][c]);
@@ -151,8 +155,8 @@ VEC_FN void value_one(const struct batch *b, uint32_t item, const struct strip *
     }
 }
 
-VEC_FN void value_group_as(const struct batch *b, uint32_t item, uint32_t items,
-                           const struct strip *s, enum spw_dtype t)
+VEC_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, const struct strip *s,
+                           enum spw_dtype t)
 {
     bool wide = F32_VECTORS > 1 && s->n_vectors == F32_VECTORS;
     if (s->hi - s->lo == 1) {
@@ -172,8 +176,7 @@ VEC_FN void value_group_as(const struct batch *b, uint32_t item, uint32_t items,
 }
 
 /* Adds the strip's weighted values to `items` items, one after the other position. */
-static void values_group(const struct batch *b, uint32_t item, uint32_t items,
-                         const struct strip *s)
+static void values_group(struct batch *b, uint32_t item, uint32_t items, const struct strip *s)
 {
     if (b->a->kv_dtype == SPW_DTYPE_F32)
         value_group_as(b, item, items, s, SPW_DTYPE_F32);

@@ -20,7 +20,7 @@ static struct strip union_of(const struct batch *b, uint32_t first, uint32_t n)
     return u;
 }
 
-static void batch_scores(const struct batch *b)
+static void batch_scores(struct batch *b)
 {
     size_t span_bytes = (size_t)SCORE_SPAN * b->a->head_dim * spw_dtype_bytes(b->a->kv_dtype);
     struct strip all = union_of(b, 0, b->n_items);
@@ -30,9 +30,17 @@ static void batch_scores(const struct batch *b)
             uint32_t n = lesser(GROUP_ITEMS, b->n_items - i);
             struct strip u = union_of(b, i, n);
             if (u.lo < at + SCORE_SPAN && u.hi > at)
-                scores_group(b, i, n, k, at);
+                scores_group(b, i, n, at, k);
         }
     }
+}
+
+/* What is left over for each block that is weighed, of each item. */
+static uint32_t fetch_per_block(const struct batch *b)
+{
+    size_t bytes = 2 * SPW_SPLIT_TILES * spw_tile_head_bytes(b->a->head_dim, b->a->kv_dtype);
+    uint32_t blocks = b->n_items * (SPW_SPLIT_TOKENS / SPW_TILE_BLOCK);
+    return b->streams ? (uint32_t)(bytes / FETCH_LINE) * (4 - FETCH_OF_FOUR) / 4 / blocks : 0;
 }
 
 /* Turns an item's scores into p = exp(score - max), exact zeros where masked. The sum is of the
@@ -46,19 +54,24 @@ static void weigh_item(struct batch *b, uint32_t item)
     for (uint32_t j = first; j < end; j++) {
         uint32_t at = j * SPW_TILE_BLOCK, from = lo > at ? lo - at : 0;
         struct vec s = vec_load(scores + at);
-        if (b->a->softcap != 0)
+        if (b->a->softcap != 0) {
             s = vec_mul(cap, vec_tanh(vec_div(s, cap)));
-        if (from || hi - at < SPW_TILE_BLOCK)
+            vec_store(scores + at, s);
+        }
+        if (from || hi - at < SPW_TILE_BLOCK) {
             s = vec_select_range(from, lesser(hi - at, SPW_TILE_BLOCK), s, none);
-        vec_store(scores + at, s);
+            vec_store(scores + at, s);
+        }
         best = vec_max(best, s);
     }
     float max = vec_highest(best);
+    uint32_t lines = fetch_per_block(b);
     struct vec top = vec_set1(max), sum = vec_set1(0.0f);
     for (uint32_t j = first; j < end; j++) {
         struct vec p = vec_exp(vec_sub(vec_load(scores + (size_t)j * SPW_TILE_BLOCK), top));
         sum = vec_add(sum, p);
         store_weights(scores, j, p);
+        fetch_lines(b, lines);
     }
     b->max[item] = max;
     b->sum[item] = vec_sum(sum);
@@ -67,8 +80,7 @@ static void weigh_item(struct batch *b, uint32_t item)
 /* ---- the weighted values of one split ---- */
 
 /* One item's run of positions, any ends: the halves of broken pairs go alone. */
-static void values_of_one(const struct batch *b, uint32_t item, struct strip s, uint32_t lo,
-                          uint32_t hi)
+static void values_of_one(struct batch *b, uint32_t item, struct strip s, uint32_t lo, uint32_t hi)
 {
     uint32_t even_lo = (lo + 1) & ~1u, even_hi = hi & ~1u;
     if (lo >= hi)
@@ -89,7 +101,7 @@ static void values_of_one(const struct batch *b, uint32_t item, struct strip s, 
 
 /* Items of a group share the pairs that all of them see; what an item sees before and after it
  * walks alone, so that its chain has exactly its own positions in their order. */
-static void values_of_group(const struct batch *b, uint32_t item, uint32_t n, struct strip s)
+static void values_of_group(struct batch *b, uint32_t item, uint32_t n, struct strip s)
 {
     uint32_t start = s.tile * SPW_TILE_TOKENS, lo[GROUP_ITEMS], hi[GROUP_ITEMS];
     uint32_t shared_lo = 0, shared_hi = SPW_TILE_TOKENS;
@@ -112,7 +124,7 @@ static void values_of_group(const struct batch *b, uint32_t item, uint32_t n, st
         values_of_one(b, item + i, s, shared_hi, hi[i]);
 }
 
-static void batch_values(const struct batch *b)
+static void batch_values(struct batch *b)
 {
     uint32_t d = b->a->head_dim;
     struct strip all = union_of(b, 0, b->n_items), s = {0};
@@ -289,6 +301,10 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
     for (; first < end; first += b.n_items) {
         b.n_items = (uint32_t)spw_min_u64(batch_items(a), end - first);
         batch_load(&b, first);
+        b.streams = b.n_items <= GROUP_ITEMS;
+        b.fetcher = (struct fetcher){.piece = from * 2 * SPW_SPLIT_TILES,
+                                     .n_pieces = to * 2 * SPW_SPLIT_TILES};
+        fetch_lines(&b, b.streams ? FETCH_LEAD : 0);
         for (uint32_t split = from; split < to; split++) {
             bool any = batch_enter(&b, split, first);
             if (any)

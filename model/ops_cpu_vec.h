@@ -543,26 +543,70 @@ VEC_FN void vec_load_pairs_f16(const void *p, struct vec *even, struct vec *odd)
 
 #endif
 
-/* The tree of every horizontal sum: halves are folded, 8, 4, 2, 1. */
+/* The tree of every horizontal sum and maximum: halves are folded, 8, 4, 2, 1. */
+#if defined(__AVX2__)
+
+VEC_FN float vec_sum_half(__m256 x)
+{
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+VEC_FN float vec_highest_half(__m256 x)
+{
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+
+#if defined(__AVX512F__)
+
+VEC_FN float vec_sum(struct vec x)
+{
+    __m256 high = _mm512_extractf32x8_ps(x.v, 1);
+    return vec_sum_half(_mm256_add_ps(_mm512_castps512_ps256(x.v), high));
+}
+
+VEC_FN float vec_highest(struct vec x)
+{
+    __m256 high = _mm512_extractf32x8_ps(x.v, 1);
+    return vec_highest_half(_mm256_max_ps(_mm512_castps512_ps256(x.v), high));
+}
+
+#else
+
+VEC_FN float vec_sum(struct vec x)
+{
+    return vec_sum_half(_mm256_add_ps(x.a, x.b));
+}
+
+VEC_FN float vec_highest(struct vec x)
+{
+    return vec_highest_half(_mm256_max_ps(x.a, x.b));
+}
+
+#endif
+
+#else
+
 VEC_FN float vec_sum(struct vec a)
 {
-    float x[VEC_LANES];
-    vec_store(x, a);
-    for (int half = VEC_LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            x[i] += x[i + half];
-    return x[0];
+    vec_f4 x = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+    return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
 VEC_FN float vec_highest(struct vec a)
 {
-    float x[VEC_LANES];
+    float x[VEC_LANES], best;
     vec_store(x, a);
-    for (int half = VEC_LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            x[i] = x[i + half] > x[i] ? x[i + half] : x[i];
-    return x[0];
+    best = x[0];
+    for (int i = 1; i < VEC_LANES; i++)
+        best = x[i] > best ? x[i] : best;
+    return best;
 }
+
+#endif
 
 /* The first n <= 16 of the elements from `index` on, widened; the other lanes are 0. */
 VEC_FN struct vec vec_load_as(const void *base, size_t index, size_t n, enum spw_dtype t)

@@ -4,7 +4,7 @@
  */
 #include "tests/ops_cpu_each.h"
 
-enum { MAX_TOKENS = 2400, MAX_TILES = MAX_TOKENS / SPW_TILE_TOKENS + 1, DRAWS = 80 };
+enum { MAX_TOKENS = 2400, MAX_TILES = MAX_TOKENS / SPW_TILE_TOKENS + 1, DRAWS = 30 };
 
 static uint64_t rng;
 
