@@ -1,0 +1,99 @@
+/* The byte account of the plan against the counters of a real engine: a prompt of `context` tokens
+ * from nothing, then its last token once more. As integers, for random budgets, chunks and slots.
+ *
+ *   test_traffic [draws] */
+#include "tests/engine_run.h"
+
+#include "runtime/engine.h"
+
+struct moved {
+    uint64_t bytes[SPW_MOVED_COUNT];
+};
+
+static struct moved moved_so_far(struct spw_engine *e)
+{
+    struct spw_stats s;
+    struct moved m;
+    spw_engine_stats(e, &s);
+    memcpy(m.bytes, s.moved_bytes, sizeof m.bytes);
+    /* what was issued for a step that has not come does not belong to the ones that were run */
+    m.bytes[SPW_MOVED_HOST_TO_DEVICE] -= spw_prefetch_ahead_bytes(e->prefetch);
+    return m;
+}
+
+static void compare(const char *what, const uint64_t *plan, const struct moved *before,
+                    const struct moved *after, const struct spw_options *o)
+{
+    for (int i = 0; i < SPW_MOVED_COUNT; i++) {
+        uint64_t counted = after->bytes[i] - before->bytes[i];
+        CHECK_MSG(counted == plan[i],
+                  "%s, link %d: planned %llu, counted %llu (context %llu, device %llu, host %llu, "
+                  "chunk %u, slots %u)",
+                  what, i, (unsigned long long)plan[i], (unsigned long long)counted,
+                  (unsigned long long)o->context, (unsigned long long)o->device_bytes,
+                  (unsigned long long)o->host_bytes, o->prefill_chunk, o->prefetch_slots);
+    }
+}
+
+static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
+{
+    static int32_t ids[1500];
+    struct spw_error err = {{0}};
+    struct spw_plan_info all, least;
+    static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
+    struct spw_options o = {.threads = 2,
+                            .context = check_range(seed, 1, 1500),
+                            .prefill_chunk = chunks[check_random(seed) % 6],
+                            .prefetch_slots = check_random(seed) % 2 ? 0 : 2};
+    CHECK_MSG(spw_plan_query(&all, dir, &o, &err) == 0, "%s", err.text);
+    o.device_bytes = all.smallest_device_bytes;
+    if (check_random(seed) % 3 && all.device.total > o.device_bytes)
+        o.device_bytes = check_range(seed, o.device_bytes, all.device.total);
+    CHECK_MSG(spw_plan_query(&least, dir, &o, &err) == 0, "%s", err.text);
+    o.host_bytes = check_random(seed) % 2 ? least.smallest_host_bytes : (uint64_t)1 << 30;
+    if (!o.host_bytes)
+        o.host_bytes = SPW_BYTES_NONE;
+    run_ids(ids, o.context, vocab, *seed);
+    struct spw_engine *e = run_open(dir, &o);
+    struct spw_session *s = run_session(e);
+    const struct spw_plan_info *plan = spw_engine_plan(e);
+    struct moved opened = moved_so_far(e), prompt, decode;
+    run_to(s, e, ids, o.context);
+    prompt = moved_so_far(e);
+    compare("prefill", plan->prefill_moved_bytes, &opened, &prompt, &o);
+    struct spw_waterlines w;
+    spw_session_waterlines(s, &w);
+    CHECK(w.n_tokens == plan->waterlines.n_tokens && w.host_end == plan->waterlines.host_end);
+    spw_session_close(s);
+    if (o.context > 1) { /* the state of context - 1 tokens, as a generation would have left it */
+        s = run_session(e);
+        run_to(s, e, ids, o.context - 1);
+        opened = moved_so_far(e);
+        run_to(s, e, ids, o.context);
+        decode = moved_so_far(e);
+        CHECK(spw_session_reused(s) == o.context - 1);
+        compare("decode", plan->decode_moved_bytes, &opened, &decode, &o);
+        spw_session_close(s);
+    }
+    CHECK(plan->device.total <= plan->device_budget_bytes);
+    CHECK(plan->host.total <= plan->host_budget_bytes);
+    struct spw_stats stats;
+    spw_engine_stats(e, &stats);
+    CHECK(stats.device_peak_bytes == plan->device.total);
+    CHECK(stats.host_peak_bytes == plan->host.total);
+    spw_engine_close(e);
+}
+
+int main(int argc, char **argv)
+{
+    int draws = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 40 : 150;
+    uint64_t seed = check_seed();
+    for (int i = 0; i < N_TINY_MODELS; i++) {
+        char dir[128];
+        run_folder(dir, &tiny_models[i], "traffic");
+        for (int k = 0; k < draws / N_TINY_MODELS; k++)
+            run_draw(dir, tiny_models[i].vocab, &seed);
+        tiny_model_remove(dir);
+    }
+    return check_done();
+}
