@@ -1,7 +1,7 @@
-/* The two large members of tokenizer.json, model.vocab and model.merges, read straight from the text.
- * As a tree of JSON values they take eight times the room of the file and most of the loading time
- * (Qwen2.5, 5.2 MB: 42 MB and 480 ms of wall time, against 8 MB and 190 ms read this way; 2 cores
- * under load, November 2026). So the file is walked once to find them, and the rest, a few
+/* The two large members of tokenizer.json, model.vocab and model.merges, read straight from the
+ * text. As a tree of JSON values they take eight times the room of the file and most of the loading
+ * time (Qwen2.5, 5.2 MB: 42 MB and 480 ms of wall time, against 8 MB and 190 ms read this way; 2
+ * cores under load, November 2026). So the file is walked once to find them, and the rest, a few
  * kilobytes, goes to jansson with {} and [] in their place. What the walk does not understand it
  * leaves to jansson's error messages. */
 #include "model/tokenizer_json.h"
