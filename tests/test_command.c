@@ -499,7 +499,13 @@ static void test_interrupt(void)
              "\\\"ignore_eos\\\":true}\" }' >many") == 0);
     int sink = open("/dev/null", O_WRONLY);
     pid_t pid = start(sink, arguments);
-    usleep(2500000);
+    /* As soon as there is a progress line; a minute is for machines that are busy. */
+    for (int i = 0; i < 600; i++) {
+        usleep(100000);
+        read_file("err", err, sizeof err);
+        if (strstr(err, "new tokens") || waitpid(pid, &status, WNOHANG) != 0)
+            break;
+    }
     kill(pid, SIGINT);
     CHECK(waitpid(pid, &status, 0) == pid);
     close(sink);
