@@ -113,6 +113,12 @@ static const struct spw_cpu_kernels tables[] = {
         .linear = &spw_linear_kernel_avx512bf16,
         .linear_workspace = spw_linear_workspace_avx512bf16,
     },
+    {
+        .isa = SPW_ISA_AMX,
+        COMMON_KERNELS(avx512bf16),
+        .linear = &spw_linear_kernel_amx,
+        .linear_workspace = spw_linear_workspace_amx,
+    },
 #endif
 };
 

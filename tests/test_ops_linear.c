@@ -1,7 +1,17 @@
 /* linear on every instruction set this machine runs: against double precision within the bound that
  * follows from the number of roundings, and bit for bit the same whatever the number of rows, the
- * order of the tasks and the number of workers. Operands end at a page that must not be touched. */
+ * order of the tasks and the number of workers. Operands end at a page that must not be touched.
+ * The AMX kernel also runs on an emulation of its instructions, on any x86-64. */
 #include "check.h"
+
+#if defined(__x86_64__)
+#include "amx_emulation.h"
+#define spw_linear_kernel_amx emulated_kernel
+#define spw_linear_workspace_amx emulated_workspace
+#include "model/ops_cpu_linear_amx.c"
+#undef spw_linear_kernel_amx
+#undef spw_linear_workspace_amx
+#endif
 
 #include "model/ops_cpu.h"
 
@@ -17,6 +27,7 @@ struct subject {
     const char *name;
     const struct spw_kernel *kernel;
     size_t (*workspace)(size_t k);
+    bool bf16_only;
 };
 
 /* Memory whose end is the end of a page, with a forbidden page behind. */
@@ -276,6 +287,8 @@ static void check_combination(const struct subject *s, size_t i, size_t m, size_
 static void check_subject(const struct subject *s, uint64_t *seed)
 {
     for (size_t i = 0; i < sizeof combinations / sizeof combinations[0]; i++) {
+        if (s->bf16_only && combinations[i].x != SPW_DTYPE_BF16)
+            continue;
         for (int draw = 0; draw < 12; draw++)
             check_combination(s, i, check_range(seed, 1, 70), check_range(seed, 1, 40),
                               check_range(seed, 1, 200), seed);
@@ -308,9 +321,17 @@ int main(void)
         CHECK(!t == (isa > (int)best));
         if (!t)
             continue;
-        struct subject s = {spw_isa_name(t->isa), t->linear, t->linear_workspace};
+        struct subject s = {spw_isa_name(t->isa), t->linear, t->linear_workspace, false};
         check_subject(&s, &seed);
         check_empty(&s);
     }
+#if defined(__x86_64__)
+    /* f32 goes to the AVX-512 kernel, which this machine may lack. */
+    struct subject amx = {"emulated amx", &emulated_kernel, emulated_workspace,
+                          best < SPW_ISA_AVX512BF16};
+    check_subject(&amx, &seed);
+    check_combination(&amx, 4, 40, 1060, 70, &seed); /* several blocks of columns */
+    check_combination(&amx, 4, 140, 40, 100, &seed); /* several blocks of rows */
+#endif
     return check_done();
 }
