@@ -1,0 +1,75 @@
+/* The order of transfers against a list made by brute force: layer by layer, segment by segment,
+ * tile by tile, joined where the next tile is of the same split. */
+#include "prefetch/schedule.h"
+#include "tests/check.h"
+
+enum { N_LAYERS = 5, N_SEGMENTS = 4, MOST_TILES = 23, MOST = N_LAYERS * N_SEGMENTS * MOST_TILES };
+
+static struct spw_stream_range draw_range(uint64_t *seed)
+{
+    uint32_t first = (uint32_t)check_range(seed, 0, MOST_TILES);
+    return (struct spw_stream_range){first, (uint32_t)check_range(seed, 0, MOST_TILES)};
+}
+
+static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out)
+{
+    size_t n = 0;
+    for (uint32_t l = 0; l < s->n_layers; l++)
+        for (uint32_t i = 0; i < s->n_segments; i++) {
+            const struct spw_schedule_segment *g = &s->segments[i];
+            struct spw_stream_range r = s->sliding[l] ? g->ranges[1] : g->ranges[0];
+            for (uint32_t t = 0; t < MOST_TILES; t++) {
+                if (t < r.first || t >= r.end)
+                    continue;
+                if (t > r.first && t / SPW_SPLIT_TILES == (t - 1) / SPW_SPLIT_TILES)
+                    out[n - 1].tile_end++;
+                else
+                    out[n++] = (struct spw_transfer){g->seq, l, t, t + 1};
+            }
+        }
+    return n;
+}
+
+static void run(uint64_t *seed)
+{
+    static struct spw_transfer expected[MOST];
+    static char names[N_SEGMENTS]; /* sequences are only named */
+    struct spw_schedule_segment segments[N_SEGMENTS];
+    uint8_t sliding[N_LAYERS];
+    struct spw_transfer t;
+    struct spw_kv_cursor kv = {0};
+    struct spw_unit_cursor units = {0};
+    uint32_t unit;
+    for (int i = 0; i < N_LAYERS; i++)
+        sliding[i] = check_random(seed) % 2;
+    for (int i = 0; i < N_SEGMENTS; i++)
+        segments[i] = (struct spw_schedule_segment){(struct spw_kv_seq *)(void *)&names[i],
+                                                    {draw_range(seed), draw_range(seed)}};
+    struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
+                             .sliding = sliding,
+                             .n_segments = (uint32_t)check_range(seed, 0, N_SEGMENTS),
+                             .segments = segments,
+                             .n_head_units = (uint32_t)check_range(seed, 0, 3),
+                             .n_head_rounds = (uint32_t)check_range(seed, 0, 3)};
+    size_t n = brute_force(&s, expected), got = 0;
+    for (; spw_schedule_next_kv(&s, &kv, &t) && got < n; got++) {
+        CHECK(t.seq == expected[got].seq && t.layer == expected[got].layer);
+        CHECK(t.tile_begin == expected[got].tile_begin && t.tile_end == expected[got].tile_end);
+        CHECK(t.tile_end - t.tile_begin <= SPW_SPLIT_TILES);
+    }
+    CHECK(got == n && !spw_schedule_next_kv(&s, &kv, &t));
+    for (uint32_t l = 0; l < s.n_layers; l++)
+        CHECK(spw_schedule_next_unit(&s, &units, &unit) && unit == l);
+    for (uint32_t r = 0; r < s.n_head_rounds; r++)
+        for (uint32_t h = 0; h < s.n_head_units; h++)
+            CHECK(spw_schedule_next_unit(&s, &units, &unit) && unit == s.n_layers + h);
+    CHECK(!spw_schedule_next_unit(&s, &units, &unit) && !spw_schedule_next_unit(&s, &units, &unit));
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    for (int i = 0; i < 3000; i++)
+        run(&seed);
+    return check_done();
+}
