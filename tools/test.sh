@@ -18,11 +18,11 @@
 set -u -o pipefail
 
 cd "$(dirname "$0")/.." || exit 1
-. tools/lib/packages.sh
+. tools/lib/setup.sh
 
 all_stages=(check release debug tsan fuzz clang)
 folders=(runtime prefetch offload model quant tools tests)
-jobs=2
+jobs=2 build_jobs=2
 fuzz_seconds=20
 format_version=14 # of clang-format: versions differ in what they want
 # Under ThreadSanitizer, all but what has one thread: a new test is in until it is named here.
@@ -35,23 +35,8 @@ count() { # count passed|failed|skipped N
     printf -v "$1" %d $((${!1} + $2))
 }
 
-# logged NAME COMMAND...: quietly; what went wrong is shown, and counts as a failure
-logged() {
-    local log=build/log/$1.log
-    shift
-    mkdir -p build/log
-    "$@" >>"$log" 2>&1 && return
-    grep -nE 'error|warning|FAILED' "$log" | head -n 40
-    tail -n 20 "$log"
-    echo "failed: $* (all of its output: $log)"
-    count failed 1
-    return 1
-}
-
-configure_and_build() { # preset
-    rm -f "build/log/$1.log"
-    say "$1: building in build/$1"
-    logged "$1" cmake --preset "$1" && logged "$1" cmake --build --preset "$1" -j $jobs
+configure_and_build() { # PRESET: a build that fails counts as one
+    build "$1" || { count failed 1 && return 1; }
 }
 
 # The sanitizers of gcc 12 need an address space that is not too random, which some kernels' is.
@@ -145,10 +130,15 @@ stage_fuzz() {
 }
 
 stage_clang() {
-    rm -f build/log/clang.log
+    local log=build/log/clang.log
+    rm -f $log
     say "clang: building in build/clang"
-    logged clang cmake --preset release -B build/clang -DCMAKE_C_COMPILER=clang \
-        -DBUILD_TESTING=OFF && logged clang cmake --build build/clang -j $jobs && count passed 1
+    if quietly $log cmake --preset release -B build/clang -DCMAKE_C_COMPILER=clang \
+        -DBUILD_TESTING=OFF && quietly $log cmake --build build/clang -j $jobs; then
+        count passed 1
+    else
+        count failed 1
+    fi
 }
 
 usage() {

@@ -1,5 +1,7 @@
+# shellcheck shell=bash disable=SC2034 # the lists of needs are read by who sources this
 # Sourced by tools/demo.sh and tools/test.sh: finds what a build or its checks lack and installs it
-# with apt-get, as root or through sudo; otherwise names the one line that would, and stops.
+# with apt-get, as root or through sudo; otherwise names the one line that would, and stops. And
+# runs the builds, whose output is of interest only when they fail.
 
 say() {
     printf '%s\n' "-- $*"
@@ -96,4 +98,25 @@ Installing takes root. Please run this line as root, then $0 again:
     rm -f "$apt_log"
     missing=$(missing_packages "$1")
     [ -z "$missing" ] || die "apt-get is content, but this is still not found: ${missing% }"
+}
+
+# quietly LOG COMMAND...: output is added to the file LOG; of a failure, what matters is shown.
+quietly() {
+    local log=$1
+    shift
+    mkdir -p "$(dirname "$log")"
+    "$@" >>"$log" 2>&1 && return
+    grep -nE 'error|warning|FAILED' "$log" | head -n 40
+    tail -n 20 "$log"
+    echo "failed: $* (all of its output: $log)"
+    return 1
+}
+
+# build PRESET [TARGET]: in build/PRESET
+build() {
+    local log=build/log/$1.log
+    rm -f "$log"
+    say "$1: building in build/$1"
+    quietly "$log" cmake --preset "$1" &&
+        quietly "$log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" ${2:+--target "$2"}
 }

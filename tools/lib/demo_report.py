@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""The numbers of tools/demo.sh: which budget to demonstrate, and what came of it. Standard library only.
+
+    demo_report.py budget PLAN.json     a device budget a little above the smallest, as a SIZE
+    demo_report.py table FOLDER         the table; fails when a promise was broken
+
+FOLDER holds plan.json, small.json, large.json (of `spillway plan --json` and `generate --report`),
+small.txt, large.txt (the answers) and expected.txt.
+"""
+import json
+import pathlib
+import re
+import sys
+
+MIB = 1 << 20
+STEP = MIB // 2
+
+
+def size(n):
+    for unit in ("bytes", "KiB", "MiB"):
+        if n < 1024:
+            break
+        n /= 1024
+    else:
+        unit = "GiB"
+    return "%d %s" % (n, unit) if unit == "bytes" else "%.1f %s" % (n, unit)
+
+
+def budget(path):
+    """1 MiB above the smallest: with the very smallest, chunks of the prompt shrink to a few tokens."""
+    smallest = json.loads(pathlib.Path(path).read_text())["smallest_bytes"]["device"]
+    steps = -(-(smallest + MIB) // STEP)
+    print("%gMiB" % (steps * STEP / MIB))
+
+
+def moved(run, link):
+    counts = run["moved_bytes"][link]
+    return size(counts["counted"]) + (" *" if counts["counted"] == counts["predicted"] else " (not as predicted)")
+
+
+def rows(plan, small, large, texts):
+    """(what, with the small budget, with the large one)"""
+    per_token = plan["kv_bytes_per_token"]
+    yield "device memory given", *(size(r["budget_bytes"]["device"]) for r in (small, large))
+    yield "device memory used, at most", *(size(r["peak_bytes"]["device"]) for r in (small, large))
+    yield "context, tokens", *("%d" % r["waterlines"]["n_tokens"] for r in (small, large))
+    yield "its KV cache", *(size(r["waterlines"]["n_tokens"] * per_token) for r in (small, large))
+    yield "  of it on the device", *(
+        "%s (newest %d tokens)" % (size(n * per_token), n)
+        for n in (r["waterlines"]["n_tokens"] - r["waterlines"]["host_end"] for r in (small, large)))
+    yield "  of it in host memory", *(
+        "%s (oldest %d tokens)" % (size(n * per_token), n) if n else "nothing"
+        for n in (r["waterlines"]["host_end"] for r in (small, large)))
+    yield "moved, host to device", *(moved(r, "host_to_device") for r in (small, large))
+    yield "moved, device to host", *(moved(r, "device_to_host") for r in (small, large))
+    yield "waited for it, in all", *("%.2f s" % r["unhidden_wait_seconds"] for r in (small, large))
+    yield "reading, tokens/s", *("%.0f" % (r["n_prompt"] / r["prefill_seconds"]) for r in (small, large))
+    # The first new token comes out of the prompt.
+    yield "answering, tokens/s", *(
+        "%.0f" % ((r["n_generated"] - 1) / r["decode_seconds"]) if r["decode_seconds"] > 0 else "-"
+        for r in (small, large))
+    yield "hash of the logits", *(r["logits_hash"] for r in (small, large))
+    yield "answer", *(text.strip() for text in texts)
+
+
+def broken_promises(plan, small, large, texts, expected):
+    kv = small["waterlines"]["n_tokens"] * plan["kv_bytes_per_token"]
+    may_use = plan["device"]["kv_resident"] + plan["device"]["kv_slots"]
+    if kv < 10 * may_use:
+        yield "the KV cache of %s is not 10 times the %s it may use" % (size(kv), size(may_use))
+    for run, name in ((small, "the small"), (large, "the large")):
+        for tier in ("device", "host"):
+            if run["peak_bytes"][tier] > run["budget_bytes"][tier]:
+                yield "%s memory used is more than %s budget" % (tier, name)
+        for link, counts in run["moved_bytes"].items():
+            if counts["counted"] != counts["predicted"]:
+                yield "%s with %s budget: %d bytes counted, %d predicted" % (
+                    link, name, counts["counted"], counts["predicted"])
+    if small["logits_hash"] != large["logits_hash"] or texts[0] != texts[1]:
+        yield "the two runs differ: the budget has changed the answer"
+    if re.findall(r"\d+", texts[0]) != [expected]:
+        yield "the answer is not %s" % expected
+
+
+def table(folder):
+    folder = pathlib.Path(folder)
+    plan, small, large = (json.loads((folder / (name + ".json")).read_text())
+                          for name in ("plan", "small", "large"))
+    texts = [(folder / (name + ".txt")).read_text() for name in ("small", "large")]
+    expected = (folder / "expected.txt").read_text().strip()
+    lines = [("", "little memory", "all there is"), *rows(plan, small, large, texts)]
+    wide = [max(len(line[i]) for line in lines) for i in range(3)]
+    print()
+    for line in lines:
+        print("    " + "   ".join(cell.ljust(w) for cell, w in zip(line, wide)).rstrip())
+    print("    * as predicted, to the byte")
+    print()
+    broken = list(broken_promises(plan, small, large, texts, expected))
+    for line in broken:
+        print("FAILED: " + line)
+    if not broken:
+        may_use = plan["device"]["kv_resident"] + plan["device"]["kv_slots"]
+        kv = small["waterlines"]["n_tokens"] * plan["kv_bytes_per_token"]
+        print("expected answer: %s    right: yes    same answer, bit for bit: yes" % expected)
+        print("The KV cache was %.0f times as large as the %s of device memory it could use."
+              % (kv / may_use, size(may_use)))
+    return 1 if broken else 0
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "budget":
+        return budget(sys.argv[2])
+    if len(sys.argv) == 3 and sys.argv[1] == "table":
+        return table(sys.argv[2])
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
