@@ -3,9 +3,9 @@
  * every draw the bytes that were moved must be the bytes that were predicted, and no peak may pass
  * its budget.
  *
- *   test_placement [draws]     default 320; SPW_SEED repeats a run, and with 1 draw a single one */
-#include "tests/model_run.h"
-#include "tests/tiny_model.h"
+ *   test_placement [draws]     default 320, under sanitizers fewer; SPW_SEED repeats a run, and
+ * with 1 draw a single one */
+#include "tests/engine_run.h"
 
 enum { N_SEQUENCES = 3, MOST_TOKENS = 1500 };
 
@@ -197,7 +197,7 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
 int main(int argc, char **argv)
 {
     static struct subject subjects[N_TINY_MODELS];
-    int draws = argc > 1 ? atoi(argv[1]) : 320;
+    int draws = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 40 : RUN_UNDER_ASAN ? 160 : 320;
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_TINY_MODELS; i++)
