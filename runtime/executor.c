@@ -31,7 +31,7 @@ struct spw_executor {
     const struct spw_executor_span *step; /* of the running step */
     const struct spw_cut_chunk *chunk;    /* that passes */
     struct spw_traffic predicted;
-    uint64_t progress_done, progress_total, n_new_tokens;
+    struct spw_progress_marks progress;
 };
 
 /* ---- open, close ---- */
@@ -105,6 +105,12 @@ static int open_parts(struct spw_executor *x)
     SPW_TRY(open_frame(x, &x->frames[0], most_rows));
     SPW_TRY(open_frame(x, &x->frames[1], most_rows));
     SPW_TRY(spw_hidden_init(&x->hidden));
+    x->progress = (struct spw_progress_marks){.ops = x->o.backend->device_ops,
+                                              .device = x->o.device,
+                                              .compute = x->o.compute,
+                                              .report = x->o.on_progress,
+                                              .context = x->o.progress_context};
+    SPW_TRY(spw_progress_init(&x->progress));
     x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] = spw_traffic_open(x->plan, x->o.weights);
     return x->o.backend->device_ops->copy(
         x->o.device, x->o.device_arena + x->plan->device.small, x->o.weights->small,
@@ -135,6 +141,7 @@ void spw_executor_close(struct spw_executor *x)
 {
     if (!x)
         return;
+    spw_progress_free(&x->progress);
     if (x->hidden.computed)
         spw_hidden_free(&x->hidden);
     close_frame(&x->frames[0]);
@@ -388,16 +395,6 @@ static void embed(void *context, const struct spw_cut_chunk *chunk, void *out)
     }
 }
 
-static void report_progress(struct spw_executor *x)
-{
-    x->progress_done += x->chunk->rows;
-    if (x->o.on_progress)
-        x->o.on_progress(x->o.progress_context,
-                         &(struct spw_progress){.done = x->progress_done,
-                                                .total = x->progress_total,
-                                                .n_new_tokens = x->n_new_tokens});
-}
-
 static int run_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
 {
     const struct spw_hidden_source source = {embed, x};
@@ -411,7 +408,7 @@ static int run_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
         SPW_TRY(spw_layer_forward(&x->layer, layer, unit, h, x->chunk->rows));
         SPW_TRY(spw_hidden_put(&x->hidden, layer, k));
         SPW_TRY(age_tiles(x, layer));
-        report_progress(x);
+        SPW_TRY(spw_progress_mark(&x->progress, x->chunk->rows));
     }
     return spw_prefetch_release_unit(x->o.prefetch, layer);
 }
@@ -583,12 +580,12 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
 {
     assert(n_spans <= x->o.most_spans);
     x->step = spans;
-    x->n_new_tokens = x->progress_done = 0;
+    uint64_t n_new_tokens = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
         x->spans[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
-        x->n_new_tokens += spans[i].to - spans[i].from;
+        n_new_tokens += spans[i].to - spans[i].from;
     }
-    x->progress_total = x->n_new_tokens * x->config->n_layers;
+    spw_progress_begin(&x->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n_spans);
     while (spw_cut_next(&x->now->cut, x->spans, n_spans)) {
         describe_pass(x, x->now, x->spans, n_spans);
         x->next->schedule.n_segments = 0;
@@ -599,6 +596,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
         x->now = x->next;
         x->next = ran;
     }
+    spw_progress_end(&x->progress);
     return 0;
 }
 

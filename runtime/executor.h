@@ -11,6 +11,7 @@
 #include "runtime/backend.h"
 #include "runtime/hidden.h"
 #include "runtime/plan.h"
+#include "runtime/progress.h"
 #include "runtime/traffic.h"
 
 struct spw_executor_options {

@@ -41,7 +41,8 @@ struct spw_options {
     uint32_t prefill_chunk;  /* tokens of a prompt that pass a layer together; 0: planned */
     uint32_t prefetch_slots; /* landing buffers of the KV ring; 0: planned */
     uint64_t delay_seed;     /* CPU: random delays around every copy and kernel (validation) */
-    /* Called from within spw_sync, at most a few times a layer. May be NULL. */
+    /* Called from within spw_sync, as prompts are computed, and at the end of a step. May be NULL.
+     */
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
 };

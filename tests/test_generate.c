@@ -365,6 +365,52 @@ static void test_cancel(void)
     spw_engine_close(e);
 }
 
+struct marks {
+    uint64_t n, done, total;
+};
+
+static void see_progress(void *context, const struct spw_progress *p)
+{
+    struct marks *m = context;
+    CHECK(p->done >= m->done && p->done <= p->total);
+    m->done = p->done == p->total ? 0 : p->done;
+    m->total = p->total;
+    m->n++;
+}
+
+/* Progress grows chunk by chunk to the end of each step, and changes nothing. */
+static void test_progress(uint64_t seed)
+{
+    struct marks marks = {0};
+    struct spw_error err = {0};
+    struct spw_options o = {.context = 400,
+                            .prefill_chunk = 16,
+                            .threads = 2,
+                            .on_progress = see_progress,
+                            .progress_context = &marks};
+    struct prompt p;
+    struct spw_result with, without;
+    struct spw_engine *e;
+    draw_prompt(&p, &seed);
+    p.request.n_prompt = 200;
+    for (int i = 0; i < 200; i++)
+        p.ids[i] = (i * 7) % VOCAB;
+    p.request.max_new_tokens = 5;
+    p.request.ignore_eos = true;
+    int rc = spw_engine_open(&e, MODEL, &o, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    CHECK(spw_generate(e, NULL, &p.request, 1, &with, NULL, NULL) == 0);
+    CHECK(marks.total == 3 && marks.done == 0); /* the last step: one token, three layers */
+    CHECK_MSG(marks.n >= 13 * 3 - 2, "%llu marks", (unsigned long long)marks.n);
+    spw_engine_close(e);
+    e = open_engine(MODEL, 1);
+    CHECK(spw_generate(e, NULL, &p.request, 1, &without, NULL, NULL) == 0);
+    CHECK(same(&with, &without));
+    spw_engine_close(e);
+    spw_result_free(&with);
+    spw_result_free(&without);
+}
+
 static void test_allocation(void)
 {
     static struct seen seen;
@@ -411,6 +457,7 @@ int main(void)
     test_eos();
     test_refusals();
     test_cancel();
+    test_progress(seed + 3);
     test_allocation();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

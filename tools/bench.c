@@ -56,7 +56,7 @@ static struct spw_options case_options(const struct bench *b, const struct bench
     struct spw_options options = cli_engine_options(b->o, context, 1);
     if (b->o->budgets.n > 0)
         options.device_bytes = c->budget;
-    options.on_progress = cli_progress_step;
+    options.on_progress = cli_progress_callback();
     return options;
 }
 

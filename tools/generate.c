@@ -197,7 +197,7 @@ static int open_engine(struct run *r)
     struct spw_options options =
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
     struct spw_error err = {0};
-    options.on_progress = cli_progress_step;
+    options.on_progress = cli_progress_callback();
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);

@@ -12,8 +12,7 @@ static struct {
     bool enabled, text_on_terminal, shown;
     struct spw_engine *engine;
     double start_seconds, drawn_seconds;
-    double step_seconds; /* start of the running step */
-    uint64_t step_done;
+    double step_seconds;   /* start of the running step */
     double decode_seconds; /* of the first token */
     uint64_t n_generated;
 } line;
@@ -30,6 +29,7 @@ void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal)
 void cli_progress_engine(struct spw_engine *engine)
 {
     line.engine = engine;
+    line.step_seconds = cli_now_seconds();
 }
 
 void cli_progress_clear(void)
@@ -68,16 +68,15 @@ static void draw(double now, const char *what, double tokens_per_second, double 
     line.drawn_seconds = now;
 }
 
-void cli_progress_step(void *context, const struct spw_progress *p)
+static void step(void *context, const struct spw_progress *p)
 {
     (void)context;
-    double now = cli_now_seconds();
-    if (p->done <= line.step_done || line.step_seconds == 0)
+    double now = cli_now_seconds(), elapsed = now - line.step_seconds;
+    if (p->done == p->total) { /* what follows is another step */
         line.step_seconds = now;
-    line.step_done = p->done;
-    double elapsed = now - line.step_seconds;
-    /* A step of one token a session is decoding: cli_progress_token speaks for it. */
-    if (!due(now) || elapsed < REDRAW_SECONDS || p->total == 0 || p->done == 0)
+        return;
+    }
+    if (!due(now) || p->total == 0 || p->done == 0)
         return;
     double part = (double)p->done / (double)p->total;
     char what[64];
@@ -86,12 +85,16 @@ void cli_progress_step(void *context, const struct spw_progress *p)
     draw(now, what, part * (double)p->n_new_tokens / elapsed, elapsed * (1 - part) / part);
 }
 
+cli_progress_function *cli_progress_callback(void)
+{
+    return line.enabled ? step : NULL;
+}
+
 void cli_progress_token(uint64_t n_expected)
 {
     double now = cli_now_seconds();
     if (line.n_generated++ == 0)
         line.decode_seconds = now;
-    line.step_seconds = 0;
     if (line.text_on_terminal) {
         cli_progress_clear();
         return;

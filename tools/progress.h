@@ -8,10 +8,12 @@
 /* `text_on_terminal`: generated text is shown where the line would stand, so that only prompts
  * get one. */
 void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal);
-/* Where to ask for the bytes; NULL before the engine is open. */
+/* The engine is open, or closed (NULL): where to ask for the bytes. The first step follows. */
 void cli_progress_engine(struct spw_engine *engine);
-/* For spw_options.on_progress. */
-void cli_progress_step(void *context, const struct spw_progress *p);
+/* For spw_options.on_progress: NULL when no line is wanted, for then nothing has to be waited for.
+ */
+typedef void cli_progress_function(void *context, const struct spw_progress *p);
+cli_progress_function *cli_progress_callback(void);
 /* A token was generated, of at most `n_expected` in all. */
 void cli_progress_token(uint64_t n_expected);
 /* Takes the line away; it comes back with the next step. */

@@ -101,8 +101,8 @@ static int score_text(const struct cli_options *o, struct score *s)
     struct spw_engine *engine = NULL;
     struct spw_session *session = NULL;
     struct spw_error err = {0};
-    options.on_progress = cli_progress_step;
     cli_progress_start((enum cli_progress_mode)o->progress, false);
+    options.on_progress = cli_progress_callback();
     int rc = spw_engine_open(&engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
