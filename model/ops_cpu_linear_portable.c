@@ -8,8 +8,13 @@
 #define TILE_ROWS 2
 #define TILE_COLS 4
 
+/* Vectors of four are what every 64-bit machine has; the compiler splits them where it has not. */
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef uint32_t u32x4 __attribute__((vector_size(16)));
+typedef uint16_t u16x4 __attribute__((vector_size(8)));
+
 struct lanes {
-    float f[LANES];
+    f32x4 low, high;
 };
 #define vec struct lanes
 #define raw struct lanes
@@ -20,74 +25,77 @@ ALWAYS_INLINE size_t raw_channels(enum kind kind)
     return LANES;
 }
 
-ALWAYS_INLINE float from_bits(uint32_t bits)
+/* A f16 has 5 bits of exponent: scaling by 2^112 gives its f32, the subnormal ones included; what
+ * was infinite or a NaN gets the largest exponent. */
+ALWAYS_INLINE f32x4 widen_f16(u32x4 h)
 {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    const u32x4 rest = (h & 0x7fff) << 13, infinite = (u32x4)(rest >= 0x0f800000) & 0x7f800000;
+    const f32x4 scaled = (f32x4)rest * 0x1p112f;
+    return (f32x4)((u32x4)scaled | infinite | (h & 0x8000) << 16);
 }
 
-/* A f16 has 5 bits of exponent: scaling by 2^112 gives its f32, the subnormal ones included. */
-ALWAYS_INLINE float widen_f16(uint16_t h)
+ALWAYS_INLINE f32x4 widen(const char *p, enum spw_dtype dtype)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff) << 13;
-    float f = from_bits(rest) * from_bits(0x77800000);
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (rest >= 0x0f800000) /* infinity or NaN */
-        bits = rest | 0x7f800000;
-    return from_bits(bits | sign);
-}
-
-ALWAYS_INLINE raw widen_part(const char *p, size_t count, enum spw_dtype dtype)
-{
-    raw v = {{0}};
-    for (size_t i = 0; i < count; i++) {
-        uint16_t h;
-        if (dtype == SPW_DTYPE_F32) {
-            memcpy(&v.f[i], p + i * sizeof(float), sizeof(float));
-        } else {
-            memcpy(&h, p + i * sizeof h, sizeof h);
-            v.f[i] = dtype == SPW_DTYPE_F16 ? widen_f16(h) : from_bits((uint32_t)h << 16);
-        }
+    f32x4 f;
+    u16x4 h;
+    if (dtype == SPW_DTYPE_F32) {
+        memcpy(&f, p, sizeof f);
+        return f;
     }
-    return v;
+    memcpy(&h, p, sizeof h);
+    u32x4 wide = __builtin_convertvector(h, u32x4);
+    return dtype == SPW_DTYPE_F16 ? widen_f16(wide) : (f32x4)(wide << 16);
 }
 
-ALWAYS_INLINE raw load_x_part(enum kind kind, const void *p, size_t count)
+ALWAYS_INLINE raw widen_both(const char *p, enum spw_dtype dtype)
 {
-    return widen_part(p, count, kind == KIND_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32);
+    return (raw){widen(p, dtype), widen(p + 4 * spw_dtype_bytes(dtype), dtype)};
 }
 
-ALWAYS_INLINE raw load_w_part(enum kind kind, const void *p, size_t count)
+ALWAYS_INLINE enum spw_dtype x_dtype(enum kind kind)
 {
-    return widen_part(p, count,
-                      kind == KIND_F32       ? SPW_DTYPE_F32
-                      : kind == KIND_F32_F16 ? SPW_DTYPE_F16
-                                             : SPW_DTYPE_BF16);
+    return kind == KIND_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+}
+
+ALWAYS_INLINE enum spw_dtype w_dtype(enum kind kind)
+{
+    return kind == KIND_F32 ? SPW_DTYPE_F32 : kind == KIND_F32_F16 ? SPW_DTYPE_F16 : SPW_DTYPE_BF16;
 }
 
 ALWAYS_INLINE raw load_x(enum kind kind, const void *p)
 {
-    return load_x_part(kind, p, LANES);
+    return widen_both(p, x_dtype(kind));
 }
 
 ALWAYS_INLINE raw load_w(enum kind kind, const void *p)
 {
-    return load_w_part(kind, p, LANES);
+    return widen_both(p, w_dtype(kind));
+}
+
+/* The few channels go through a zeroed copy. */
+ALWAYS_INLINE raw load_x_part(enum kind kind, const void *p, size_t count)
+{
+    char full[sizeof(raw)] = {0};
+    memcpy(full, p, count * kind_x_bytes(kind));
+    return load_x(kind, full);
+}
+
+ALWAYS_INLINE raw load_w_part(enum kind kind, const void *p, size_t count)
+{
+    char full[sizeof(raw)] = {0};
+    memcpy(full, p, count * kind_w_bytes(kind));
+    return load_w(kind, full);
 }
 
 ALWAYS_INLINE vec multiply_add(enum kind kind, vec acc, raw x, raw w)
 {
     (void)kind;
-    for (int i = 0; i < LANES; i++)
-        acc.f[i] += x.f[i] * w.f[i];
-    return acc;
+    return (vec){acc.low + x.low * w.low, acc.high + x.high * w.high};
 }
 
 ALWAYS_INLINE vec vec_zero(void)
 {
-    return (vec){{0}};
+    return (vec){{0}, {0}};
 }
 
 ALWAYS_INLINE vec vec_load(const float *p)
@@ -104,7 +112,8 @@ ALWAYS_INLINE void vec_store(float *p, vec v)
 
 ALWAYS_INLINE float lane_sum(vec v)
 {
-    return ((v.f[0] + v.f[4]) + (v.f[2] + v.f[6])) + ((v.f[1] + v.f[5]) + (v.f[3] + v.f[7]));
+    const f32x4 four = v.low + v.high;
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 ALWAYS_INLINE void vec_sums(vec a, vec b, vec c, vec d, float *out)

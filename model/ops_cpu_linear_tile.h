@@ -35,7 +35,7 @@ enum {
     THIN_X_BYTES = 32 << 10, /* all rows' blocks stay in the L1 cache */
     FEW_ROWS = 64,           /* up to here x is small beside a part of W ... */
     FEW_PANEL = 32,          /* ... and a narrow panel starts sooner on fetching the next */
-    WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS,
+    WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
 };
 
@@ -44,15 +44,15 @@ struct tile {
     const char *x, *w;       /* first row, first column, at the block's first channel */
     size_t x_bytes, w_bytes; /* from row to row */
     size_t k;                /* channels of this block */
-    const char *ahead[2];    /* two rows to fetch, of x or W; or NULL */
+    const char *ahead[2];    /* two rows to fetch, of x or W; or what is here anyway */
     size_t ahead_bytes;      /* of a channel of them */
     float *chains;           /* [TILE_ROWS][TILE_COLS][LANES], between two blocks */
     float (*out)[TILE_COLS]; /* [TILE_ROWS], after the last one */
     bool first, last;
 };
 
-ALWAYS_INLINE void tile_step(enum kind kind, int rows, int cols, const struct tile *t, size_t i,
-                             size_t part, vec acc[TILE_ROWS][TILE_COLS])
+ALWAYS_INLINE void tile_step(enum kind kind, int rows, const struct tile *t, size_t i, size_t part,
+                             vec acc[TILE_ROWS][TILE_COLS])
 {
     raw x[TILE_ROWS];
     const char *xp = t->x + i * kind_x_bytes(kind), *wp = t->w + i * kind_w_bytes(kind);
@@ -62,7 +62,7 @@ ALWAYS_INLINE void tile_step(enum kind kind, int rows, int cols, const struct ti
         x[r] = part ? load_x_part(kind, p, part) : load_x(kind, p);
     }
 #pragma GCC unroll 8
-    for (int c = 0; c < cols; c++) {
+    for (int c = 0; c < TILE_COLS; c++) {
         const char *p = wp + (size_t)c * t->w_bytes;
         raw w = part ? load_w_part(kind, p, part) : load_w(kind, p);
 #pragma GCC unroll 8
@@ -71,7 +71,7 @@ ALWAYS_INLINE void tile_step(enum kind kind, int rows, int cols, const struct ti
     }
 }
 
-ALWAYS_INLINE void tile_run(enum kind kind, int rows, int cols, const struct tile *t)
+ALWAYS_INLINE void tile_run(enum kind kind, int rows, const struct tile *t)
 {
     const size_t step = raw_channels(kind);
     vec acc[TILE_ROWS][TILE_COLS];
@@ -79,43 +79,33 @@ ALWAYS_INLINE void tile_run(enum kind kind, int rows, int cols, const struct til
     for (int r = 0; r < TILE_ROWS; r++)
 #pragma GCC unroll 8
         for (int c = 0; c < TILE_COLS; c++)
-            acc[r][c] = t->first || r >= rows || c >= cols
-                            ? vec_zero()
-                            : vec_load(t->chains + (r * TILE_COLS + c) * LANES);
+            acc[r][c] = t->first || r >= rows ? vec_zero()
+                                              : vec_load(t->chains + (r * TILE_COLS + c) * LANES);
     size_t i = 0;
-    if (t->ahead[0]) {
-        for (; i + step <= t->k; i += step) {
-            __builtin_prefetch(t->ahead[0] + i * t->ahead_bytes, 0, 2);
-            __builtin_prefetch(t->ahead[1] + i * t->ahead_bytes, 0, 2);
-            tile_step(kind, rows, cols, t, i, 0, acc);
-        }
-    } else {
-        for (; i + step <= t->k; i += step)
-            tile_step(kind, rows, cols, t, i, 0, acc);
+    for (; i + step <= t->k; i += step) {
+        __builtin_prefetch(t->ahead[0] + i * t->ahead_bytes, 0, 2);
+        __builtin_prefetch(t->ahead[1] + i * t->ahead_bytes, 0, 2);
+        tile_step(kind, rows, t, i, 0, acc);
     }
     if (i < t->k)
-        tile_step(kind, rows, cols, t, i, t->k - i, acc);
+        tile_step(kind, rows, t, i, t->k - i, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         if (t->last)
             vec_sums(acc[r][0], acc[r][1], acc[r][2], acc[r][3], t->out[r]);
         else
 #pragma GCC unroll 8
-            for (int c = 0; c < cols; c++)
+            for (int c = 0; c < TILE_COLS; c++)
                 vec_store(t->chains + (r * TILE_COLS + c) * LANES, acc[r][c]);
     }
 }
 
-ALWAYS_INLINE void tile_rows(enum kind kind, size_t rows, size_t cols, const struct tile *t)
+ALWAYS_INLINE void tile_rows(enum kind kind, size_t rows, const struct tile *t)
 {
-    /* Columns are left over once in a call, if at all: they go one by one. */
-    switch (rows * 2 + (cols == TILE_COLS)) {
+    switch (rows) {
 #define CASE(r)                                                                                    \
-    case 2 * (r):                                                                                  \
-        tile_run(kind, r, 1, t);                                                                   \
-        break;                                                                                     \
-    case 2 * (r) + 1:                                                                              \
-        tile_run(kind, r, TILE_COLS, t);                                                           \
+    case r:                                                                                        \
+        tile_run(kind, r, t);                                                                      \
         break
         CASE(1);
         CASE(2);
@@ -131,20 +121,20 @@ ALWAYS_INLINE void tile_rows(enum kind kind, size_t rows, size_t cols, const str
     }
 }
 
-static void tile_kind(enum kind kind, size_t rows, size_t cols, const struct tile *t)
+static void tile_kind(enum kind kind, size_t rows, const struct tile *t)
 {
     switch (kind) {
     case KIND_F32:
-        tile_rows(KIND_F32, rows, cols, t);
+        tile_rows(KIND_F32, rows, t);
         break;
     case KIND_F32_F16:
-        tile_rows(KIND_F32_F16, rows, cols, t);
+        tile_rows(KIND_F32_F16, rows, t);
         break;
     case KIND_F32_BF16:
-        tile_rows(KIND_F32_BF16, rows, cols, t);
+        tile_rows(KIND_F32_BF16, rows, t);
         break;
     case KIND_BF16:
-        tile_rows(KIND_BF16, rows, cols, t);
+        tile_rows(KIND_BF16, rows, t);
         break;
     }
 }
@@ -200,8 +190,7 @@ static void work_tile(const struct work *w, size_t panel, size_t row, size_t row
 {
     const struct spw_linear_args *a = w->a;
     const size_t x_bytes = kind_x_bytes(w->kind), w_bytes = kind_w_bytes(w->kind);
-    /* Up to three columns left over share a slot, side by side. */
-    const size_t slot = (col - panel) / TILE_COLS, lane = (col - panel) % TILE_COLS * LANES;
+    const size_t slot = (col - panel) / TILE_COLS + (col - panel) % TILE_COLS;
     float out[TILE_ROWS][TILE_COLS];
     struct tile t = {
         .x = (const char *)a->x + (row * a->x_stride + k) * x_bytes,
@@ -209,13 +198,18 @@ static void work_tile(const struct work *w, size_t panel, size_t row, size_t row
         .x_bytes = a->x_stride * x_bytes,
         .w_bytes = a->k * w_bytes,
         .k = (size_t)spw_min_u64(w->block, a->k - k),
-        .chains = w->chains + slot * CHAIN_FLOATS + lane,
+        .chains = w->chains + slot * CHAIN_FLOATS,
         .out = out,
+        .ahead = {a->x, a->x},
         .first = k == 0,
     };
     t.last = k + t.k == a->k;
-    fetch_ahead(w, row, col, k, slot, &t);
-    tile_kind(w->kind, rows, cols, &t);
+    /* Up to three columns left over go one by one, as four times the same. */
+    if (cols < TILE_COLS)
+        t.w_bytes = 0;
+    else
+        fetch_ahead(w, row, col, k, slot, &t);
+    tile_kind(w->kind, rows, &t);
     if (t.last)
         store_tile(a, row, rows, col, cols, out);
 }
