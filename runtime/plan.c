@@ -328,6 +328,10 @@ static bool works(const struct spw_plan_input *in, uint64_t device_bytes, uint64
     with.device_bytes = device_bytes;
     with.host_bytes = host_bytes;
     start(p, &with);
+    if (try_plan(p, &with))
+        return true;
+    start(p, &with); /* many rows of logits are a comfort: a larger budget must not fail by them */
+    p->logits_rows = in->sessions;
     return try_plan(p, &with);
 }
 
@@ -352,14 +356,16 @@ static uint64_t smallest(const struct spw_plan_input *in, bool device, uint64_t 
 
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in)
 {
+    struct spw_plan p;
     uint64_t host = in->host_bytes;
     info->smallest_device_bytes = smallest(in, true, host);
     if (!info->smallest_device_bytes) { /* the host budget is too small for any device */
         host = (uint64_t)1 << NO_LIMIT_SHIFT;
         info->smallest_device_bytes = smallest(in, true, host);
     }
-    info->smallest_host_bytes =
-        smallest(in, false, spw_max_u64(in->device_bytes, info->smallest_device_bytes));
+    info->smallest_host_bytes = smallest(in, false, in->device_bytes);
+    if (!info->smallest_host_bytes && !works(in, in->device_bytes, 0, &p)) /* nor any host */
+        info->smallest_host_bytes = smallest(in, false, info->smallest_device_bytes);
 }
 
 static void describe(struct spw_plan *p, const struct spw_plan_input *in)
@@ -401,30 +407,43 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
         i->waterlines.host_end = 0;
 }
 
+/* Says which budget would do: one of them, or either. */
+static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in,
+                  struct spw_error *err)
+{
+    struct spw_plan p;
+    unsigned long long context = in->context, device = in->device_bytes, host = in->host_bytes;
+    unsigned long long device_least = i->smallest_device_bytes;
+    unsigned long long host_least = i->smallest_host_bytes;
+    if (!device_least)
+        return spw_fail(err, -ENOMEM,
+                        "a context of %llu tokens and %u sessions is too large for any budget; "
+                        "ask for a smaller --context",
+                        context, in->sessions);
+    if (!works(in, device, host_least, &p))
+        return spw_fail(err, -ENOMEM,
+                        "device memory: %llu bytes given, a context of %llu tokens needs at least "
+                        "%llu; raise --device-memory, or lower --context or --prefill-chunk",
+                        device, context, device_least);
+    if (!works(in, device_least, host, &p))
+        return spw_fail(err, -ENOMEM,
+                        "host memory: %llu bytes given, a context of %llu tokens needs at least "
+                        "%llu; raise --host-memory, or lower --context",
+                        host, context, host_least);
+    return spw_fail(err, -ENOMEM,
+                    "host memory: %llu bytes given, a context of %llu tokens needs at least %llu "
+                    "beside this device memory (or device memory of at least %llu beside this host "
+                    "memory); raise --host-memory or --device-memory, or lower --context",
+                    host, context, host_least, device_least);
+}
+
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
 {
     if (works(in, in->device_bytes, in->host_bytes, out)) {
         describe(out, in);
         return 0;
     }
-    struct spw_plan_info *i = &out->info;
     *out = (struct spw_plan){0};
-    spw_plan_smallest(i, in);
-    if (!i->smallest_device_bytes)
-        return spw_fail(err, -ENOMEM,
-                        "a context of %llu tokens and %u sessions is too large for any budget; "
-                        "ask for a smaller --context",
-                        (unsigned long long)in->context, in->sessions);
-    if (in->device_bytes < i->smallest_device_bytes)
-        return spw_fail(err, -ENOMEM,
-                        "device memory: %llu bytes given, a context of %llu tokens needs at least "
-                        "%llu; raise --device-memory, or lower --context or --prefill-chunk",
-                        (unsigned long long)in->device_bytes, (unsigned long long)in->context,
-                        (unsigned long long)i->smallest_device_bytes);
-    return spw_fail(err, -ENOMEM,
-                    "host memory: %llu bytes given, a context of %llu tokens needs at least %llu "
-                    "beside this device memory; raise --host-memory or --device-memory, or lower "
-                    "--context",
-                    (unsigned long long)in->host_bytes, (unsigned long long)in->context,
-                    (unsigned long long)i->smallest_host_bytes);
+    spw_plan_smallest(&out->info, in);
+    return refuse(&out->info, in, err);
 }

@@ -53,7 +53,8 @@ struct spw_plan {
 };
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
-/* Fills in info->smallest_*_bytes: each for the other budget as given. */
+/* Fills in info->smallest_*_bytes: each for the other budget as given; if no amount would do beside
+ * that, beside the smallest other one that works at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
 /* Resident units are spread evenly, so that streamed ones cross the link beside computation. */
 bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);

@@ -1,0 +1,330 @@
+/* The plan over drawn models' sizes, options and budgets: totals within budgets, regions apart, the
+ * smallest budgets exact to the page and named in the refusal, and enough frames for every step of
+ * any life of the sessions, counted tile by tile.
+ *
+ *   test_plan [draws] */
+#include "tests/engine_run.h"
+
+#include "runtime/engine.h"
+
+enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
+
+struct region {
+    uint64_t at, bytes;
+};
+
+static void check_apart(const struct region *r, size_t n, uint64_t end)
+{
+    for (size_t i = 0; i < n; i++) {
+        CHECK(r[i].at % PAGE == 0);
+        CHECK(r[i].at + r[i].bytes <= (i + 1 < n ? r[i + 1].at : end));
+    }
+}
+
+static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    const struct spw_plan_device *d = &p->device;
+    const struct spw_plan_host *h = &p->host;
+    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk, resident = 0;
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
+    uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
+    uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        if (spw_plan_unit_resident(p, in->weights, u))
+            resident += spw_align_up(spw_weights_unit_bytes(in->weights, u), PAGE);
+    uint64_t unit_slots = p->n_unit_slots * p->slot_unit_bytes;
+    uint64_t kv_slots = (uint64_t)p->n_kv_slots * SPW_SPLIT_TILES * p->tile_bytes;
+    struct region first[] = {
+        {d->small, in->weights->n_small * 4},
+        {d->workspace, in->workspace_bytes},
+        {d->hidden, rows * p->hidden_row_bytes},
+        {d->x, m * c->hidden * e},
+        {d->y, m * c->hidden * e},
+        {d->qkv, m * (q + 2 * kv) * e},
+        {d->attention, m * q * e},
+        {d->state, m * state},
+        {d->partials, 8 * (uint64_t)p->partial_rows * state},
+        {d->rows, p->logits_rows * p->hidden_row_bytes},
+        {d->logits, logits},
+        {d->units, resident},
+        {d->unit_slots, unit_slots},
+        {d->kv_slots, kv_slots},
+        {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
+    };
+    struct region mlp[] = {{d->y, m * c->hidden * e},
+                           {d->gate_up, m * 2 * c->intermediate * e},
+                           {d->gated, m * c->intermediate * e},
+                           {d->rows, 0}};
+    struct region host[] = {
+        {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
+        {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
+        {h->staging, 2 * m * p->hidden_row_bytes},
+        {h->logits, logits},
+        {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
+        {h->converted, in->weights->convert_bytes},
+    };
+    check_apart(first, sizeof first / sizeof *first, d->end);
+    check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
+    check_apart(host, sizeof host / sizeof *host, h->end);
+    CHECK(d->end <= in->device_bytes && h->end <= in->host_bytes);
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        CHECK(spw_weights_unit_bytes(in->weights, u) <= p->slot_unit_bytes || !p->n_unit_slots);
+    const struct spw_plan_info *i = &p->info;
+    CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
+              i->device.kv_slots + i->device.hidden + i->device.activations ==
+          i->device.total);
+    CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.weights == i->host.total);
+    CHECK(p->n_device_frames * p->tile_bytes <= i->device.kv_resident);
+}
+
+/* ---- every step of a life, tile by tile ---- */
+
+struct layer_state {
+    uint32_t first, begin, end, written; /* tiles [first, written) have a copy on the host */
+};
+
+struct life {
+    const struct spw_plan *plan;
+    const struct spw_model_config *config;
+    struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
+    uint64_t n[MOST_SESSIONS];
+    uint32_t sessions, most_device, most_host;
+};
+
+static void count(struct life *f)
+{
+    uint32_t device = 0, host = 0;
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+            const struct layer_state *x = &f->layers[s][l];
+            device += x->end - x->begin;
+            host += x->written > x->first ? x->written - x->first : 0;
+        }
+    f->most_device = device > f->most_device ? device : f->most_device;
+    f->most_host = host > f->most_host ? host : f->most_host;
+}
+
+static void raise_to(struct layer_state *x, uint32_t begin)
+{
+    if (begin > x->begin)
+        x->begin = begin;
+    if (x->written < x->begin)
+        x->written = x->begin;
+}
+
+static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_cut_chunk *k,
+                       const struct spw_passage *passages, uint32_t l)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
+        f->layers[s->span][l].end = spw_waterline_tiles(s->to);
+    }
+    count(f);
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
+        const struct spw_passage *p = &passages[s->span];
+        struct layer_state *x = &f->layers[s->span][l];
+        if (f->config->layer_kinds[l] == SPW_LAYER_SLIDING) {
+            uint32_t first = spw_waterline_first(r->window, s->to);
+            first = first < x->end ? first : x->end;
+            x->first = first > x->first ? first : x->first;
+            x->begin = x->begin > first ? x->begin : first;
+            x->written = x->written > first ? x->written : first;
+            raise_to(x, spw_waterline_begin(r, true, s->to));
+        } else {
+            raise_to(x,
+                     s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p));
+        }
+        count(f);
+    }
+}
+
+static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passage *passages)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    const uint8_t *kinds = f->config->layer_kinds;
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++)
+            if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
+                raise_to(&f->layers[s][l], spw_waterline_wait(r, &passages[s]));
+    for (uint32_t l = 0; l < f->config->n_layers; l++) {
+        for (uint32_t s = 0; s < f->sessions; s++)
+            if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
+                uint32_t enter = spw_waterline_enter(r, &passages[s]);
+                if (enter < f->layers[s][l].begin)
+                    f->layers[s][l].begin = enter;
+            }
+        for (uint32_t k = 0; k < cut->n_chunks; k++)
+            pass_chunk(f, cut, &cut->chunks[k], passages, l);
+    }
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
+            struct layer_state *x = &f->layers[s][l];
+            uint32_t begin = spw_waterline_begin(r, kinds[l], passages[s].to);
+            raise_to(x, begin);
+            x->begin = begin;
+            count(f);
+        }
+}
+
+static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
+{
+    struct spw_cut_span spans[MOST_SESSIONS], before[MOST_SESSIONS];
+    for (uint32_t s = 0; s < f->sessions; s++)
+        spans[s] = (struct spw_cut_span){f->n[s], to[s]};
+    for (;;) {
+        struct spw_passage passages[MOST_SESSIONS] = {{0}};
+        memcpy(before, spans, sizeof spans);
+        if (!spw_cut_next(cut, spans, f->sessions))
+            break;
+        for (uint32_t s = 0; s < f->sessions; s++) {
+            uint32_t segments = 0;
+            for (uint32_t i = 0; i < cut->n_segments; i++)
+                segments += cut->segments[i].span == s;
+            passages[s] = (struct spw_passage){
+                .from = before[s].from,
+                .to = spans[s].from,
+                .begin = spw_waterline_begin(&f->plan->residency, false, before[s].from),
+                .chunked = segments > 1};
+        }
+        run_pass(f, cut, passages);
+    }
+    memcpy(f->n, to, f->sessions * sizeof *to);
+}
+
+static void check_frames(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct life f = {.plan = p, .config = in->weights->config, .sessions = in->sessions};
+    struct spw_cut cut;
+    uint64_t rows = spw_min_u64(p->pass_rows, in->sessions * in->context), to[MOST_SESSIONS];
+    CHECK(spw_cut_init(&cut, p->chunk, rows, in->sessions) == 0);
+    for (int step = 0; step < 12; step++) {
+        for (uint32_t s = 0; s < f.sessions; s++) {
+            uint64_t most = in->context - f.n[s];
+            uint64_t more = check_random(seed) % 2 ? most : spw_min_u64(most, 130);
+            to[s] = f.n[s] + (step == 11 ? most : check_range(seed, 0, more));
+        }
+        run_step(&f, &cut, to);
+    }
+    CHECK_MSG(f.most_device <= p->n_device_frames, "%u device frames, %u planned", f.most_device,
+              p->n_device_frames);
+    CHECK_MSG(f.most_host <= p->n_host_frames, "%u host frames, %u planned", f.most_host,
+              p->n_host_frames);
+    spw_cut_free(&cut);
+}
+
+/* ---- draws ---- */
+
+/* At the smallest budget the plan works; a page less is refused by its name. */
+static void check_smallest(const struct spw_plan_input *in, bool device, uint64_t bytes)
+{
+    struct spw_plan_input with = *in;
+    struct spw_error err = {{0}};
+    struct spw_plan p;
+    char number[32];
+    uint64_t *budget = device ? &with.device_bytes : &with.host_bytes;
+    snprintf(number, sizeof number, "%llu", (unsigned long long)bytes);
+    *budget = bytes;
+    CHECK_MSG(spw_plan_make(&p, &with, &err) == 0, "%s", err.text);
+    if (!bytes)
+        return;
+    *budget = bytes - PAGE;
+    CHECK(spw_plan_make(&p, &with, &err) == -ENOMEM);
+    CHECK_MSG(strstr(err.text, number) &&
+                  strstr(err.text, device ? "device memory" : "host memory"),
+              "%s does not name %s", err.text, number);
+    CHECK((device ? p.info.smallest_device_bytes : p.info.smallest_host_bytes) == bytes);
+}
+
+static void run_draw(const struct spw_model *model, uint64_t *seed)
+{
+    static const uint32_t chunks[] = {0, 0, 0, 1, 16, 100, 128, 333};
+    struct spw_plan_info info = {0};
+    struct spw_plan p;
+    struct spw_error err = {{0}};
+    struct spw_plan_input in = {.weights = model->weights,
+                                .compute = model->compute,
+                                .kv = model->kv,
+                                .context = check_range(seed, 1, 4096),
+                                .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
+                                .prefill_chunk = chunks[check_random(seed) % 8],
+                                .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
+                                .device_bytes = 0,
+                                .host_bytes = (uint64_t)1 << 32,
+                                .workspace_bytes = check_range(seed, 0, 1 << 18)};
+    spw_plan_smallest(&info, &in);
+    check_smallest(&in, true, info.smallest_device_bytes);
+    in.device_bytes =
+        info.smallest_device_bytes + check_range(seed, 0, 1 << check_range(seed, 0, 22));
+    spw_plan_smallest(&info, &in);
+    check_smallest(&in, false, info.smallest_host_bytes);
+    if (check_random(seed) % 2)
+        in.host_bytes = info.smallest_host_bytes;
+    CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
+    check_layout(&p, &in);
+    check_frames(&p, &in, seed);
+}
+
+/* What the plan chooses freely and pays for with memory that the cache could have had. */
+static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
+{
+    return a->chunk == b->chunk && a->logits_rows == b->logits_rows &&
+           a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
+}
+
+/* More device memory never costs more traffic in decode, as long as it is not spent on larger work
+ * buffers (at the border where the plan takes a larger chunk, decode may lose a little), and but
+ * for what does not divide evenly: when one more unit of weights fits, all layers may lose a tile.
+ */
+static void check_monotone(const struct spw_model *model, uint64_t *seed)
+{
+    struct spw_plan_info info = {0};
+    struct spw_plan p, last;
+    struct spw_error err = {{0}};
+    struct spw_plan_input in = {.weights = model->weights,
+                                .compute = model->compute,
+                                .kv = model->kv,
+                                .context = check_range(seed, 1, 4096),
+                                .sessions = 1,
+                                .prefill_chunk = check_random(seed) % 2 ? 64 : 0,
+                                .host_bytes = (uint64_t)1 << 32};
+    const enum spw_moved up = SPW_MOVED_HOST_TO_DEVICE;
+    spw_plan_smallest(&info, &in);
+    in.device_bytes = info.smallest_device_bytes;
+    for (int i = 0; i < 30; i++) {
+        CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
+        if (i && same_work(&p, &last))
+            CHECK_MSG(p.info.decode_moved_bytes[up] <=
+                          last.info.decode_moved_bytes[up] + p.n_full * p.tile_bytes,
+                      "context %llu, chunk %u: a device of %llu moves more in decode than one of "
+                      "%llu",
+                      (unsigned long long)in.context, p.chunk, (unsigned long long)in.device_bytes,
+                      (unsigned long long)last.info.device_budget_bytes);
+        last = p;
+        in.device_bytes += check_range(seed, 0, 1 << check_range(seed, 12, 18));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int draws = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 60 : 300;
+    uint64_t seed = check_seed();
+    for (int i = 0; i < N_TINY_MODELS; i++) {
+        char dir[128];
+        struct spw_model model;
+        struct spw_error err = {{0}};
+        struct spw_options o = {.threads = 1};
+        run_folder(dir, &tiny_models[i], "plan");
+        CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
+        for (int k = 0; k < draws / N_TINY_MODELS; k++) {
+            run_draw(&model, &seed);
+            check_monotone(&model, &seed);
+        }
+        spw_model_close(&model);
+        tiny_model_remove(dir);
+    }
+    return check_done();
+}
