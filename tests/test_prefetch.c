@@ -81,7 +81,7 @@ struct world {
 
 static uint8_t tile_value(int seq, uint32_t layer, uint32_t tile)
 {
-    return (uint8_t)(1 + seq * 97 + layer * 31 + tile * 7);
+    return (uint8_t)(1 + (uint32_t)seq * 97 + layer * 31 + tile * 7);
 }
 
 static void launch(struct world *w, const struct spw_kernel *k, const void *at, uint64_t bytes,
