@@ -2,7 +2,8 @@
  * kernel but amx.
  *
  * Row blocks of one column block follow each other: workers that run side by side share the same
- * part of W, which then comes from memory once. A task is long enough to make the start of its
+ * part of W, which then comes from memory once. Where x does not fit the L3, it is the other way
+ * round: a block of x stays and W passes. A task is long enough to make the start of its
  * stream of W unimportant, and short enough that waiting for the last one is, too. */
 #ifndef SPW_MODEL_OPS_CPU_LINEAR_H
 #define SPW_MODEL_OPS_CPU_LINEAR_H
@@ -18,6 +19,7 @@ enum {
     SPW_LINEAR_ROW_BLOCK = 384, /* whole tiles of 6, of 3 and of 2 rows */
     SPW_LINEAR_COL_BLOCK = 128,
     SPW_LINEAR_TASK_BYTES = 512 << 10, /* of W: half an L2 */
+    SPW_LINEAR_L3_BYTES = 16 << 20,    /* x that is larger does not wait there */
 };
 
 /* The dtypes of x and w. */
@@ -60,8 +62,11 @@ static inline size_t spw_linear_tasks(const void *args)
 static inline struct spw_linear_part spw_linear_part(const struct spw_linear_args *a, size_t task)
 {
     const size_t rows = SPW_LINEAR_ROW_BLOCK, cols = spw_linear_cols_per_task(a);
-    size_t row_blocks = (size_t)spw_div_up(a->m, rows);
-    size_t row = task % row_blocks * rows, col = task / row_blocks * cols;
+    const size_t row_blocks = (size_t)spw_div_up(a->m, rows);
+    const size_t col_blocks = (size_t)spw_div_up(a->n, cols);
+    const bool rows_first = a->m * a->k * spw_dtype_bytes(a->x_dtype) <= SPW_LINEAR_L3_BYTES;
+    const size_t row = (rows_first ? task % row_blocks : task / col_blocks) * rows;
+    const size_t col = (rows_first ? task / row_blocks : task % col_blocks) * cols;
     return (struct spw_linear_part){row, (size_t)spw_min_u64(row + rows, a->m), col,
                                     (size_t)spw_min_u64(col + cols, a->n)};
 }
