@@ -27,7 +27,7 @@ fuzz_seconds=20
 format_version=14 # of clang-format: versions differ in what they want
 # Under ThreadSanitizer all but what has one thread, and the probe of the machine's limits, which takes
 # minutes there: a new test is in until it is named here.
-not_for_tsan='test_(config|rope|safetensors|sampler|stop|tokenizer|random_model)|check_.*'
+not_for_tsan='test_(config|rope|safetensors|sampler|stop|random_model)|check_.*'
 not_for_tsan+='|test_ops_(attention|rows|probe)'
 
 passed=0 failed=0 skipped=0

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The numbers of tools/demo.sh: which budget to demonstrate, and what came of it. Standard library only.
 
-    demo_report.py budget PLAN.json     a device budget a little above the smallest, as a SIZE
-    demo_report.py table FOLDER         the table; fails when a promise was broken
+    demo_report.py budget SPILLWAY MODEL OPTIONS...     the device budget, as a SIZE
+    demo_report.py table FOLDER                         the table; fails when a promise was broken
 
 FOLDER holds plan.json, small.json, large.json (of `spillway plan --json` and `generate --report`),
 small.txt, large.txt (the answers) and expected.txt.
@@ -10,10 +10,11 @@ small.txt, large.txt (the answers) and expected.txt.
 import json
 import pathlib
 import re
+import subprocess
 import sys
 
-MIB = 1 << 20
-STEP = MIB // 2
+STEP = 1 << 18
+TIMES = 10  # the KV cache is to be this many times as large as the device memory it may use
 
 
 def size(n):
@@ -26,11 +27,24 @@ def size(n):
     return "%d %s" % (n, unit) if unit == "bytes" else "%.1f %s" % (n, unit)
 
 
-def budget(path):
-    """1 MiB above the smallest: with the very smallest, chunks of the prompt shrink to a few tokens."""
-    smallest = json.loads(pathlib.Path(path).read_text())["smallest_bytes"]["device"]
-    steps = -(-(smallest + MIB) // STEP)
-    print("%gMiB" % (steps * STEP / MIB))
+def kv_bytes(plan):
+    """All of the cache, and the part of the device memory that is there for it."""
+    return plan["context"] * plan["kv_bytes_per_token"], plan["device"]["kv_resident"] + plan["device"]["kv_slots"]
+
+
+def budget(spillway, *arguments):
+    """The largest that is small enough; the smallest that works, where even that is not."""
+    def plan(*more):
+        command = [spillway, "plan", *arguments, "--json", "--no-probe", *more]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+    steps = -(-plan()["smallest_bytes"]["device"] // STEP)
+    while True:
+        kv, may_use = kv_bytes(plan("--device-memory", str((steps + 1) * STEP)))
+        if kv < TIMES * may_use:
+            break
+        steps += 1
+    print("%gMiB" % (steps * STEP / (1 << 20)))
 
 
 def moved(run, link):
@@ -64,10 +78,9 @@ def rows(plan, small, large, texts):
 
 
 def broken_promises(plan, small, large, texts, expected):
-    kv = small["waterlines"]["n_tokens"] * plan["kv_bytes_per_token"]
-    may_use = plan["device"]["kv_resident"] + plan["device"]["kv_slots"]
-    if kv < 10 * may_use:
-        yield "the KV cache of %s is not 10 times the %s it may use" % (size(kv), size(may_use))
+    kv, may_use = kv_bytes(plan)
+    if kv < TIMES * may_use:
+        yield "a KV cache of %s is not %d times the %s it may use" % (size(kv), TIMES, size(may_use))
     for run, name in ((small, "the small"), (large, "the large")):
         for tier in ("device", "host"):
             if run["peak_bytes"][tier] > run["budget_bytes"][tier]:
@@ -99,17 +112,16 @@ def table(folder):
     for line in broken:
         print("FAILED: " + line)
     if not broken:
-        may_use = plan["device"]["kv_resident"] + plan["device"]["kv_slots"]
-        kv = small["waterlines"]["n_tokens"] * plan["kv_bytes_per_token"]
-        print("expected answer: %s    right: yes    same answer, bit for bit: yes" % expected)
-        print("The KV cache was %.0f times as large as the %s of device memory it could use."
+        kv, may_use = kv_bytes(plan)
+        print("The KV cache is %.1f times as large as the %s of device memory that it may use."
               % (kv / may_use, size(may_use)))
+        print("expected answer: %s    right: yes    same answer, bit for bit: yes" % expected)
     return 1 if broken else 0
 
 
 def main():
-    if len(sys.argv) == 3 and sys.argv[1] == "budget":
-        return budget(sys.argv[2])
+    if len(sys.argv) > 3 and sys.argv[1] == "budget":
+        return budget(*sys.argv[2:])
     if len(sys.argv) == 3 and sys.argv[1] == "table":
         return table(sys.argv[2])
     print(__doc__, file=sys.stderr)
