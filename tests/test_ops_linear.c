@@ -14,6 +14,7 @@
 #endif
 
 #include "model/ops_cpu.h"
+#include "model/ops_cpu_linear.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -302,6 +303,31 @@ static void check_subject(const struct subject *s, uint64_t *seed)
     }
 }
 
+/* Every output is in one task, also where x is too large to compute here: the tasks lie in the
+ * matrix, none begins where another does, and together they are as large as it is. */
+static void check_partition(uint64_t *seed)
+{
+    struct spw_linear_args a = {.m = check_range(seed, 1, 3000),
+                                .n = check_range(seed, 1, 3000),
+                                .k = check_range(seed, 0, 20000),
+                                .x_dtype = SPW_DTYPE_BF16,
+                                .w_dtype = SPW_DTYPE_BF16};
+    size_t n = spw_linear_tasks(&a), area = 0, wrong = 0;
+    unsigned char *begins = calloc(a.m, a.n);
+    for (size_t i = 0; i < n; i++) {
+        struct spw_linear_part p = spw_linear_part(&a, i);
+        if (p.row >= p.row_end || p.row_end > a.m || p.col >= p.col_end || p.col_end > a.n) {
+            wrong++;
+            continue;
+        }
+        wrong += begins[p.row * a.n + p.col]++;
+        area += (p.row_end - p.row) * (p.col_end - p.col);
+    }
+    CHECK_MSG(!wrong && area == a.m * a.n, "m %zu n %zu k %zu: %zu tasks wrong", a.m, a.n, a.k,
+              wrong);
+    free(begins);
+}
+
 /* Nothing to do is not an error. */
 static void check_empty(const struct subject *s)
 {
@@ -315,6 +341,8 @@ int main(void)
     enum spw_isa best = spw_isa_best();
     fprintf(stderr, "best instruction set: %s\n", spw_isa_name(best));
     CHECK(spw_cpu_kernels_get(SPW_ISA_PORTABLE));
+    for (int draw = 0; draw < 50; draw++)
+        check_partition(&seed);
     for (int isa = 0; isa < SPW_ISA_COUNT; isa++) {
         const struct spw_cpu_kernels *t = spw_cpu_kernels_get((enum spw_isa)isa);
         CHECK(!t || t->isa == (enum spw_isa)isa);
