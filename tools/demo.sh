@@ -11,7 +11,7 @@
 # the bytes moved are those predicted.
 set -eu -o pipefail
 
-tokens=6144
+tokens=8192
 seed=7
 while [ $# -gt 0 ]; do
     case $1 in

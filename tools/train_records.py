@@ -61,14 +61,15 @@ CONFIG = {
     "torch_dtype": "bfloat16",
 }
 
-# (tokens per document, documents per step, most steps, answers right that end the stage early,
-#  share of the tokens spent on questions)
+# (tokens per document, documents per step and worker, most steps, answers right that end the stage
+#  early, share of the tokens spent on questions, learning rate at the stage's begin and end)
 STAGES = (
-    (256, 64, 3000, 0.90, 0.50),
-    (512, 32, 1000, 0.95, 0.45),
-    (1024, 16, 1000, 0.96, 0.40),
-    (2048, 8, 800, 0.97, 0.30),
-    (4096, 4, 800, 2.0, 0.25),
+    (128, 32, 600, 0.90, 0.50, 1.0, 1.0),
+    (256, 16, 300, 0.93, 0.50, 0.7, 0.6),
+    (512, 8, 300, 0.96, 0.45, 0.6, 0.5),
+    (1024, 4, 300, 0.97, 0.40, 0.5, 0.4),
+    (2048, 2, 300, 0.98, 0.30, 0.4, 0.3),
+    (4096, 1, 400, 2.0, 0.25, 0.3, 0.02),
 )
 
 # ----------------------------------------------------------------------------------- tokenizer
