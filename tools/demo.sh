@@ -11,7 +11,7 @@
 # the bytes moved are those predicted.
 set -eu -o pipefail
 
-tokens=8192
+tokens=16384
 seed=7
 while [ $# -gt 0 ]; do
     case $1 in
