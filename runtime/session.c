@@ -210,7 +210,9 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t
     int rc = 0;
     if (e->rope_length != length) {
         /* the tables' upload before this one may still be reading them: at open nothing waits */
-        e->backend.device_ops->stream_sync(e->device, e->streams[SPW_STREAM_COMPUTE]);
+        rc = e->backend.device_ops->stream_sync(e->device, e->streams[SPW_STREAM_COMPUTE]);
+        if (rc)
+            return reset(e, n, spans, rc, err);
         SPW_TRY(spw_weights_rope(e->model.weights, length, err));
         rc = spw_executor_upload_rope(e->executor);
         e->rope_length = length;
