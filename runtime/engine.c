@@ -12,16 +12,15 @@
 
 /* ---- the model folder ---- */
 
+/* bf16 for a model whose matrices are stored so (the first one speaks for all), else f32. */
 static enum spw_dtype auto_compute(const struct spw_model *m)
 {
-    const struct spw_tensor *t =
-        spw_safetensors_count(m->file) ? spw_safetensors_at(m->file, 0) : NULL;
     for (size_t i = 0; i < spw_safetensors_count(m->file); i++) {
-        t = spw_safetensors_at(m->file, i);
+        const struct spw_tensor *t = spw_safetensors_at(m->file, i);
         if (t->n_dims == 2)
-            break; /* a matrix: what the model is stored in */
+            return t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
     }
-    return t && t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+    return SPW_DTYPE_F32;
 }
 
 int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
