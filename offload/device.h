@@ -11,6 +11,10 @@
 
 #include "runtime/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct CUevent_st *spw_event;
 
 enum spw_link {
@@ -84,5 +88,9 @@ struct spw_device *spw_device_cpu_of(spw_stream s);
 /* For tests: the n-th copy, kernel or host call to run from now on (0 = the next) fails, and with
  * it the device; n < 0 switches it off. */
 void spw_device_cpu_fail_nth(struct spw_device *d, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

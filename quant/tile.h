@@ -26,18 +26,18 @@ enum {
 };
 
 /* Bytes of the K (or the V) half of one head. */
-static inline size_t spw_tile_head_bytes(uint32_t head_dim, enum spw_dtype t)
+SPW_INLINE size_t spw_tile_head_bytes(uint32_t head_dim, enum spw_dtype t)
 {
     return (size_t)SPW_TILE_TOKENS * head_dim * spw_dtype_bytes(t);
 }
 
-static inline size_t spw_tile_bytes(uint32_t n_kv_heads, uint32_t head_dim, enum spw_dtype t)
+SPW_INLINE size_t spw_tile_bytes(uint32_t n_kv_heads, uint32_t head_dim, enum spw_dtype t)
 {
     return 2 * (size_t)n_kv_heads * spw_tile_head_bytes(head_dim, t);
 }
 
 /* Element index, inside one K head, of channel c of position j (0..127). */
-static inline size_t spw_tile_k_index(uint32_t head_dim, enum spw_dtype t, uint32_t j, uint32_t c)
+SPW_INLINE size_t spw_tile_k_index(uint32_t head_dim, enum spw_dtype t, uint32_t j, uint32_t c)
 {
     size_t block = (size_t)(j / SPW_TILE_BLOCK) * SPW_TILE_BLOCK * head_dim;
     uint32_t lane = j % SPW_TILE_BLOCK;
@@ -47,7 +47,7 @@ static inline size_t spw_tile_k_index(uint32_t head_dim, enum spw_dtype t, uint3
 }
 
 /* Element index, inside one V head, of channel c of position j. */
-static inline size_t spw_tile_v_index(uint32_t head_dim, enum spw_dtype t, uint32_t j, uint32_t c)
+SPW_INLINE size_t spw_tile_v_index(uint32_t head_dim, enum spw_dtype t, uint32_t j, uint32_t c)
 {
     if (t == SPW_DTYPE_F32)
         return (size_t)j * head_dim + c;

@@ -15,5 +15,7 @@ struct spw_backend {
 
 /* The best instruction set of this processor. */
 void spw_backend_cpu(struct spw_backend *out);
+/* -EINVAL where this build has no CUDA. */
+int spw_backend_cuda(struct spw_backend *out, struct spw_error *err);
 
 #endif

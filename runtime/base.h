@@ -12,6 +12,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Inline functions that CUDA kernels call too. */
+#ifdef __CUDACC__
+#define SPW_INLINE static __host__ __device__ inline
+#else
+#define SPW_INLINE static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* One line: what was wrong, where (file, tensor, key), what was expected, what would do. */
 struct spw_error {
     char text[1024];
@@ -42,29 +53,29 @@ static inline bool spw_add_u64(uint64_t a, uint64_t b, uint64_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
-static inline uint64_t spw_min_u64(uint64_t a, uint64_t b)
+SPW_INLINE uint64_t spw_min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-static inline uint64_t spw_max_u64(uint64_t a, uint64_t b)
+SPW_INLINE uint64_t spw_max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
 /* Saturating a - b. */
-static inline uint64_t spw_sub_u64(uint64_t a, uint64_t b)
+SPW_INLINE uint64_t spw_sub_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
 }
 
-static inline uint64_t spw_div_up(uint64_t a, uint64_t b)
+SPW_INLINE uint64_t spw_div_up(uint64_t a, uint64_t b)
 {
     return a / b + (a % b != 0);
 }
 
 /* `align` is a power of two. */
-static inline uint64_t spw_align_up(uint64_t a, uint64_t align)
+SPW_INLINE uint64_t spw_align_up(uint64_t a, uint64_t align)
 {
     return (a + align - 1) & ~(align - 1);
 }
@@ -92,7 +103,7 @@ enum spw_dtype {
     SPW_DTYPE_BF16,
 };
 
-static inline size_t spw_dtype_bytes(enum spw_dtype t)
+SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
 {
     return t == SPW_DTYPE_F32 ? 4 : 2;
 }
@@ -116,5 +127,9 @@ struct spw_kernel {
 
 /* An ordered queue of work on a device. Opaque here: a CUDA stream, or a worker thread. */
 typedef struct CUstream_st *spw_stream;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,152 @@
+/* What every .cu file stands on: one launch macro, shared memory, element types, and the few
+ * instructions that need a tensor core or an asynchronous copy, each with a portable meaning.
+ *
+ * nvcc compiles these files for a GPU. Where SPW_SIMT_EMULATOR is defined the host compiler does,
+ * with tests/simt_emulator.h included first: it supplies what cuda_runtime.h would, and the bodies
+ * of the wrappers below. Rules that make one text serve both:
+ *   - launch with SPW_LAUNCH, name shared memory with SPW_SHARED or SPW_SHARED_DYNAMIC;
+ *   - every lane of a warp takes part in a wrapper marked "warp";
+ *   - products and sums that must not be fused are written as they are (-fmad=false), fused ones
+ *     with fmaf. */
+#ifndef SPW_QUANT_CUDA_CUH
+#define SPW_QUANT_CUDA_CUH
+
+#include "runtime/base.h"
+
+#ifndef SPW_SIMT_EMULATOR
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+/* Kernel templates in parentheses: SPW_LAUNCH((k_norm<T>), grid, block, bytes, stream, a). */
+#define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
+    kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define SPW_SHARED(type, name, count) __shared__ type name[count]
+/* The launch's shared_bytes, 16-byte aligned. */
+#define SPW_SHARED_DYNAMIC(type, name)                                                             \
+    extern __shared__ __align__(16) unsigned char spw_shared_dynamic[];                            \
+    type *name = reinterpret_cast<type *>(spw_shared_dynamic)
+#endif
+
+/* ---- errors ---- */
+
+/* 0, -ENOMEM for an allocation that was refused (the error is cleared), -EIO for all else. */
+static inline int spw_cuda_result(cudaError_t rc)
+{
+    if (rc == cudaSuccess)
+        return 0;
+    if (rc != cudaErrorMemoryAllocation)
+        return -EIO;
+    (void)cudaGetLastError();
+    return -ENOMEM;
+}
+
+/* Of the launches just made by this thread. */
+static inline int spw_cuda_launched(void)
+{
+    return spw_cuda_result(cudaGetLastError());
+}
+
+/* ---- element types: bf16 and f16 travel as their bits ---- */
+
+__device__ __forceinline__ float spw_device_bf16(uint16_t bits)
+{
+    return __uint_as_float((uint32_t)bits << 16);
+}
+
+/* Round to nearest even; a NaN stays one. */
+__device__ __forceinline__ uint16_t spw_device_to_bf16(float f)
+{
+    uint32_t u = __float_as_uint(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+__device__ __forceinline__ float spw_device_f16(uint16_t bits)
+{
+    return __half2float(__ushort_as_half(bits));
+}
+
+__device__ __forceinline__ uint16_t spw_device_to_f16(float f)
+{
+    return __half_as_ushort(__float2half_rn(f));
+}
+
+/* ---- asynchronous copies to shared memory ----
+ *
+ * 16 bytes, both sides 16-byte aligned; with `take` false the 16 bytes become zero and `from` is
+ * not read. What was started since the last commit is one group; wait<n> returns when at most the n
+ * newest groups are still under way, for the calling thread's own copies only: a barrier must
+ * follow before other threads read them. Before sm_80 the copy is made at once. */
+#ifndef SPW_SIMT_EMULATOR
+__device__ __forceinline__ void spw_copy16_async(void *shared, const void *from, bool take)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(take ? 16 : 0));
+#else
+    *(uint4 *)shared = take ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+__device__ __forceinline__ void spw_copy_async_commit(void)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;");
+#endif
+}
+
+template <int n> __device__ __forceinline__ void spw_copy_async_wait(void)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+#endif
+}
+#endif
+
+/* ---- the tensor-core product (warp) ----
+ *
+ * d[16][8] += a[16][16] b[16][8], bf16 in, fp32 sums. With g = lane / 4, t = lane % 4, a register
+ * holds two bf16, the lower index in the lower half:
+ *   a[0] = A[g][2t..]  a[1] = A[g+8][2t..]  a[2] = A[g][2t+8..]  a[3] = A[g+8][2t+8..]
+ *   b[0] = B[2t..][g]  b[1] = B[2t+8..][g]
+ *   d[0..1] = D[g][2t..]  d[2..3] = D[g+8][2t..]
+ * (PTX ISA, "mma.m16n8k16"). An element of D depends on its own row of A and column of B alone.
+ * Before sm_80 the same sums are made with fmaf from shuffled operands, k = 0..15 in order. */
+#ifndef SPW_SIMT_EMULATOR
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+__device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    const unsigned all = 0xffffffffu;
+    int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    for (int half = 0; half < 2; half++)
+        for (int p = 0; p < 4; p++) { /* k = 8 * half + 2 * p, + 1 */
+            uint32_t top = __shfl_sync(all, a[2 * half], 4 * g + p);
+            uint32_t low = __shfl_sync(all, a[2 * half + 1], 4 * g + p);
+            uint32_t left = __shfl_sync(all, b[half], 4 * (2 * t) + p);
+            uint32_t right = __shfl_sync(all, b[half], 4 * (2 * t + 1) + p);
+            for (int k = 0; k < 2; k++) {
+                float x = spw_device_bf16((uint16_t)(top >> 16 * k));
+                float y = spw_device_bf16((uint16_t)(low >> 16 * k));
+                float u = spw_device_bf16((uint16_t)(left >> 16 * k));
+                float v = spw_device_bf16((uint16_t)(right >> 16 * k));
+                d[0] = fmaf(x, u, d[0]);
+                d[1] = fmaf(x, v, d[1]);
+                d[2] = fmaf(y, u, d[2]);
+                d[3] = fmaf(y, v, d[3]);
+            }
+        }
+}
+#endif
+#endif
+
+#endif
