@@ -39,7 +39,7 @@ is_ours() {
 is_cuda() {
     case $1 in
     cuda*.h | cuda/* | cublas* | cooperative_groups* | device_launch_parameters.h | mma.h) return 0 ;;
-    nvtx* | nvToolsExt* | */cuda*.h | */cublas* | */nvToolsExt*) return 0 ;;
+    *.cuh | nvtx* | nvToolsExt* | */cuda*.h | */cublas* | */nvToolsExt*) return 0 ;;
     esac
     return 1
 }
@@ -62,7 +62,7 @@ check() {
         [ -z "$why" ] && continue
         bad=$((bad + 1))
         echo "$file:$line: $why"
-    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include\>' --include='*.[ch]' --include='*.cu' \
+    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include\>' --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.cc' \
         "${folders[@]}" 2>/dev/null)
     echo "$n includes, $bad not allowed"
     # A check that looked at nothing has failed.
@@ -95,6 +95,8 @@ self_test() {
     expect 0 tests/a.c '#include "model/layer.h"'
     expect 0 offload/a.cu '#include <cuda_runtime.h>'
     expect 1 offload/a.h '#include <cuda_runtime.h>'
+    expect 0 model/a.cu '#include "quant/cuda.cuh"'
+    expect 1 model/a.h '#include "quant/cuda.cuh"'
     expect 1 offload/a.c '#include "model/layer.h"'
     expect 1 offload/a.c '#  include <model/layer.h>'
     expect 1 offload/a.c '#include "prefetch/ring.h"'

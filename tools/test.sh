@@ -79,7 +79,7 @@ stage_check() {
     if [ "$version" != "version $format_version" ]; then
         say "check: format: skipped, clang-format is of $version, not $format_version"
         count skipped 1
-    elif find "${folders[@]}" -name '*.[ch]' -print0 |
+    elif find "${folders[@]}" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print0 |
         xargs -0 clang-format --dry-run --Werror --ferror-limit=1; then
         say "check: format: as .clang-format has it"
         count passed 1
