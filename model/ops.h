@@ -59,7 +59,10 @@ struct spw_rope_args {
 };
 
 /* A launch names its tiles by value. */
-enum { SPW_OP_TILES = 32 };
+enum {
+    SPW_APPEND_TILES = 32,
+    SPW_ATTENTION_TILES = 256, /* at most; a backend may take fewer: spw_ops.attention_tiles */
+};
 
 /* Writes K and V of `rows` consecutive positions into their tiles. */
 struct spw_kv_append_args {
@@ -68,10 +71,10 @@ struct spw_kv_append_args {
     uint64_t position; /* of row 0 */
     uint32_t n_kv_heads, head_dim;
     enum spw_dtype dtype, kv_dtype;
-    void *tiles[SPW_OP_TILES]; /* tiles[0] holds position / 128 */
+    void *tiles[SPW_APPEND_TILES]; /* tiles[0] holds position / 128 */
 };
 
-/* Attention of `rows` consecutive queries over up to 32 tiles, merged into the running state.
+/* Attention of `rows` consecutive queries over some tiles, merged into the running state.
  *
  * For each row, head and split of 512 positions: scores in one chain over channels, their exact
  * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions; then the
@@ -80,7 +83,8 @@ struct spw_kv_append_args {
 struct spw_attention_args {
     const void *q;   /* [rows][q_stride], dtype, n_heads heads adjacent */
     float *state;    /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
-    float *partials; /* [8][rows][n_heads][head_dim + 2] or NULL: lets splits run side by side */
+    float *partials; /* [splits of the call][rows][n_heads][head_dim + 2] or NULL: lets splits run
+                        side by side */
     size_t rows, q_stride;
     uint64_t position;   /* of row 0 */
     uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
@@ -90,7 +94,9 @@ struct spw_attention_args {
     float scale, softcap; /* softcap 0: none; else cap * tanh(score / cap) */
     bool first;           /* the state is started afresh */
     enum spw_dtype dtype, kv_dtype;
-    const void *tiles[SPW_OP_TILES]; /* NULL: a tile no row of this call can see */
+    /* The last member: a launcher need not copy more than n_tiles of them. NULL: a tile no row of
+     * this call can see. */
+    const void *tiles[SPW_ATTENTION_TILES];
 };
 
 /* y = out / sum */
@@ -137,6 +143,8 @@ struct spw_ops {
     int (*gated)(const struct spw_gated_args *a, spw_stream s);
     int (*add)(const struct spw_add_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
+    /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
+    uint32_t attention_tiles;
 };
 
 #endif

@@ -35,15 +35,19 @@ static int launch_kv_append(const struct spw_kv_append_args *a, spw_stream s)
     return launch(s, kernels(s)->kv_append, a, sizeof *a);
 }
 
+/* What a command ring's place for arguments holds beside the other members. */
+enum { ATTENTION_TILES = 32 };
+
 /* Few query rows give few tasks: then the splits of the call run side by side. */
 static int launch_attention(const struct spw_attention_args *a, spw_stream s)
 {
+    size_t bytes = offsetof(struct spw_attention_args, tiles) + a->n_tiles * sizeof a->tiles[0];
     const struct spw_cpu_kernels *k = kernels(s);
     unsigned threads = spw_device_cpu_threads(spw_device_cpu_of(s));
     if (!a->partials || k->attention->n_tasks(a) >= 2 * threads)
-        return launch(s, k->attention, a, sizeof *a);
-    SPW_TRY(launch(s, k->attention_splits, a, sizeof *a));
-    return launch(s, k->attention_merge, a, sizeof *a);
+        return launch(s, k->attention, a, bytes);
+    SPW_TRY(launch(s, k->attention_splits, a, bytes));
+    return launch(s, k->attention_merge, a, bytes);
 }
 
 static int launch_attention_finish(const struct spw_attention_finish_args *a, spw_stream s)
@@ -76,6 +80,7 @@ static const struct spw_ops cpu_ops = {
     .gated = launch_gated,
     .add = launch_add,
     .softcap = launch_softcap,
+    .attention_tiles = ATTENTION_TILES,
 };
 
 void spw_backend_cpu(struct spw_backend *out)

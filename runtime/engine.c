@@ -63,7 +63,11 @@ static uint64_t longest_context(const struct spw_model_config *c)
     return c->max_positions;
 }
 
-enum { MOST_SESSIONS = 4096, MOST_SLOTS = 256, MOST_CHUNK = (SPW_OP_TILES - 1) * SPW_TILE_TOKENS };
+enum {
+    MOST_SESSIONS = 4096,
+    MOST_SLOTS = 256,
+    MOST_CHUNK = (SPW_APPEND_TILES - 1) * SPW_TILE_TOKENS,
+};
 
 static int check_options(const struct spw_model *m, const struct spw_options *o,
                          struct spw_error *err)
@@ -107,6 +111,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
         .prefetch_slots = o->prefetch_slots,
         .device_bytes = budget(o->device_bytes, available / 10 * 8),
         .workspace_bytes = threads * spw_align_up(b->linear_workspace(most_k), 64),
+        .attention_tiles = b->ops->attention_tiles,
     };
     uint64_t left = spw_sub_u64(available / 10 * 9, in->device_bytes);
     in->host_bytes = budget(o->host_bytes, left);

@@ -311,7 +311,7 @@ static int append(struct spw_executor *x, const struct query *q)
                                    .kv_dtype = x->plan->info.kv};
     SPW_TRY(spw_kv_grow(q->seq, q->layer, s->from, s->to));
     uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(q->seq, q->layer);
-    assert(end - first <= SPW_OP_TILES);
+    assert(end - first <= SPW_APPEND_TILES);
     for (uint32_t t = first; t < end; t++)
         a.tiles[t - first] = spw_kv_device_tile(q->seq, q->layer, t);
     return x->layer.ops->kv_append(&a, x->o.compute);
@@ -354,8 +354,9 @@ static int attend_segment(struct spw_executor *x, struct query *q)
         SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
         tile = here;
     }
-    for (; from < end; from += SPW_OP_TILES) {
-        uint32_t to = end - from < SPW_OP_TILES ? end : from + SPW_OP_TILES;
+    uint32_t most = x->layer.ops->attention_tiles;
+    for (; from < end; from += most) {
+        uint32_t to = end - from < most ? end : from + most;
         uint32_t visible = first > from ? first : from;
         SPW_TRY(attend_tiles(x, q, from, to, visible, visible, NULL));
     }

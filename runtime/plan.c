@@ -22,7 +22,6 @@ enum {
     LOGITS_ROWS = 16,
     PARTIAL_ROWS = 4,
     MOST_FRAMES = INT32_MAX,
-    PARTIAL_SPLITS = 8, /* of one attention call: SPW_OP_TILES / SPW_SPLIT_TILES */
 };
 
 static uint64_t pages(uint64_t bytes)
@@ -184,7 +183,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->qkv = take(&end, m * (q + 2 * kv) * e);
     d->attention = take(&end, m * q * e);
     d->state = take(&end, m * state);
-    d->partials = take(&end, PARTIAL_SPLITS * p->partial_rows * state);
+    d->partials = take(&end, in->attention_tiles / SPW_SPLIT_TILES * p->partial_rows * state);
     d->gate_up = take(&other, m * 2 * c->intermediate * e);
     d->gated = take(&other, m * c->intermediate * e);
     end = spw_max_u64(end, other);

@@ -18,6 +18,7 @@ struct spw_plan_input {
     uint32_t prefetch_slots; /* 0: choose */
     uint64_t device_bytes, host_bytes;
     uint64_t workspace_bytes; /* of linear, all workers */
+    uint32_t attention_tiles; /* most of one attention call */
 };
 
 /*   device arena                              host arena

@@ -45,7 +45,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->qkv, m * (q + 2 * kv) * e},
         {d->attention, m * q * e},
         {d->state, m * state},
-        {d->partials, 8 * (uint64_t)p->partial_rows * state},
+        {d->partials, in->attention_tiles / 4 * (uint64_t)p->partial_rows * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
         {d->units, resident},
@@ -254,7 +254,8 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
                                 .device_bytes = 0,
                                 .host_bytes = (uint64_t)1 << 32,
-                                .workspace_bytes = check_range(seed, 0, 1 << 18)};
+                                .workspace_bytes = check_range(seed, 0, 1 << 18),
+                                .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64)};
     spw_plan_smallest(&info, &in);
     check_smallest(&in, true, info.smallest_device_bytes);
     in.device_bytes =
