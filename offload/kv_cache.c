@@ -41,6 +41,13 @@ struct layer_tiles {
     uint32_t *ids;     /* [max_tiles] */
 };
 
+/* Tiles on their way in one direction that are adjacent on both sides: one copy. */
+struct run {
+    uint8_t *to;
+    const uint8_t *from;
+    uint64_t bytes;
+};
+
 struct spw_kv_seq {
     struct spw_kv *kv;
     uint32_t *ids;
@@ -56,9 +63,11 @@ int spw_kv_open(struct spw_kv **out, const struct spw_kv_options *o)
         return -ENOMEM;
     kv->o = *o;
     uint32_t n_tiles = o->n_device_frames + o->n_host_frames;
-    int rc = spw_tier_init(&kv->device, o->device_arena, o->tile_bytes, o->n_device_frames);
+    int rc = spw_tier_init(&kv->device, o->device_arena, o->tile_bytes, o->n_device_frames,
+                           o->slot_tiles);
     if (!rc)
-        rc = spw_tier_init(&kv->host, o->host_arena, o->tile_bytes, o->n_host_frames);
+        rc =
+            spw_tier_init(&kv->host, o->host_arena, o->tile_bytes, o->n_host_frames, o->slot_tiles);
     kv->tiles = spw_alloc_zero(n_tiles, sizeof *kv->tiles);
     kv->draining = spw_alloc_zero(o->n_device_frames, sizeof(void *));
     if (!rc && (!kv->tiles || !kv->draining))
@@ -97,28 +106,29 @@ static int order(struct spw_kv *kv, spw_stream before, spw_stream after)
     return kv->o.ops->stream_wait(kv->o.device, after, kv->event);
 }
 
-/* A device frame that work queued on `user` from now on may write. */
-static int take_device_frame(struct spw_kv *kv, spw_stream user, void **out)
+/* A device frame that work queued on `user` from now on may write; behind `after` in memory, if
+ * that is not NULL and the place is free. */
+static int take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out)
 {
-    if (!kv->device.n_free && kv->n_draining) {
+    if (!spw_tier_n_free(&kv->device) && kv->n_draining) {
         SPW_TRY(order(kv, kv->o.down, kv->o.compute)); /* 2; `up` follows by 3 */
         while (kv->n_draining)
             spw_tier_put(&kv->device, kv->draining[--kv->n_draining]);
     }
     if (user == kv->o.up)
         SPW_TRY(order(kv, kv->o.compute, user)); /* 3 */
-    return spw_tier_take(&kv->device, out);
+    return spw_tier_take(&kv->device, after, out);
 }
 
 /* ---- tiles ---- */
 
-static int new_tile(struct spw_kv *kv, spw_stream user, uint32_t *out)
+static int new_tile(struct spw_kv *kv, spw_stream user, const void *after, uint32_t *out)
 {
     uint32_t id = kv->free_tile;
     if (id == NO_TILE)
         return -ENOMEM;
     void *frame;
-    SPW_TRY(take_device_frame(kv, user, &frame));
+    SPW_TRY(take_device_frame(kv, user, after, &frame));
     kv->free_tile = kv->tiles[id].refs;
     kv->tiles[id] = (struct tile){.device = frame, .refs = 1, .device_refs = 1};
     *out = id;
@@ -156,6 +166,12 @@ static struct tile *tile_at(const struct spw_kv_seq *seq, uint32_t layer, uint32
     const struct layer_tiles *l = &seq->layers[layer];
     assert(tile >= l->first && tile < l->end);
     return &seq->kv->tiles[l->ids[tile]];
+}
+
+/* NULL for the first tile that the layer holds. */
+static struct tile *tile_before(struct spw_kv *kv, const struct layer_tiles *l, uint32_t tile)
+{
+    return tile > l->first ? &kv->tiles[l->ids[tile - 1]] : NULL;
 }
 
 /* ---- sequences ---- */
@@ -253,7 +269,7 @@ static int own_tail(struct spw_kv_seq *seq, struct layer_tiles *l)
         return 0;
     }
     uint32_t copy;
-    SPW_TRY(new_tile(kv, kv->o.compute, &copy));
+    SPW_TRY(new_tile(kv, kv->o.compute, NULL, &copy));
     int rc = kv->o.ops->copy(kv->o.device, kv->tiles[copy].device, t->device, kv->o.tile_bytes,
                              SPW_LINK_DEVICE_TO_DEVICE, kv->o.compute);
     put_tile(kv, *id, true);
@@ -272,7 +288,8 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
         return -E2BIG;
     l->n_tokens = to;
     while (l->end < end) {
-        SPW_TRY(new_tile(kv, kv->o.compute, &l->ids[l->end]));
+        const struct tile *before = tile_before(kv, l, l->end);
+        SPW_TRY(new_tile(kv, kv->o.compute, before ? before->device : NULL, &l->ids[l->end]));
         l->end++;
     }
     return 0;
@@ -280,29 +297,57 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
 
 /* ---- up and down ---- */
 
-int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+static int copy_run(struct spw_kv *kv, struct run *r, enum spw_link link, spw_stream s)
 {
-    struct spw_kv *kv = seq->kv;
-    struct layer_tiles *l = &seq->layers[layer];
-    bool ordered = false;
-    assert(begin <= l->end);
+    struct run now = *r;
+    *r = (struct run){0};
+    if (!now.bytes)
+        return 0;
+    return kv->o.ops->copy(kv->o.device, now.to, now.from, now.bytes, link, s);
+}
+
+/* Queues what has been gathered if the tile does not follow it. */
+static int gather(struct spw_kv *kv, struct run *r, void *to, const void *from, enum spw_link link,
+                  spw_stream s)
+{
+    if (r->bytes && (r->to + r->bytes != to || r->from + r->bytes != from))
+        SPW_TRY(copy_run(kv, r, link, s));
+    if (!r->bytes)
+        *r = (struct run){.to = to, .from = from};
+    r->bytes += kv->o.tile_bytes;
+    return 0;
+}
+
+/* Writes the tiles of [l->begin, begin) down that have no copy below; `down` must be ordered behind
+ * the kernels that filled them. */
+static int write_down(struct spw_kv *kv, struct layer_tiles *l, uint32_t begin, struct run *r)
+{
     for (; l->begin < begin; l->begin++) {
         struct tile *t = &kv->tiles[l->ids[l->begin]];
-        bool write = !t->host;
-        if (write) {
-            SPW_TRY(spw_tier_take(&kv->host, &t->host));
-            if (!ordered) {
-                SPW_TRY(order(kv, kv->o.compute, kv->o.down)); /* 1 */
-                kv->ticket++;
-                ordered = true;
-            }
+        if (!t->host) {
+            const struct tile *before = tile_before(kv, l, l->begin);
+            SPW_TRY(spw_tier_take(&kv->host, before ? before->host : NULL, &t->host));
             t->ticket = kv->ticket;
-            SPW_TRY(kv->o.ops->copy(kv->o.device, t->host, t->device, kv->o.tile_bytes,
-                                    SPW_LINK_DEVICE_TO_HOST, kv->o.down));
+            SPW_TRY(gather(kv, r, t->host, t->device, SPW_LINK_DEVICE_TO_HOST, kv->o.down));
         }
         drop_device_ref(kv, t);
     }
     return 0;
+}
+
+int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+{
+    struct spw_kv *kv = seq->kv;
+    struct layer_tiles *l = &seq->layers[layer];
+    struct run r = {0};
+    assert(begin <= l->end);
+    if (spw_kv_count_unwritten(seq, layer, l->begin, begin)) {
+        SPW_TRY(order(kv, kv->o.compute, kv->o.down)); /* 1 */
+        kv->ticket++;
+    }
+    int rc = write_down(kv, l, begin, &r);
+    int last = copy_run(kv, &r, SPW_LINK_DEVICE_TO_HOST, kv->o.down); /* also what a failure left */
+    return rc ? rc : last;
 }
 
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
@@ -314,39 +359,55 @@ int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
     return order(kv, kv->o.down, kv->o.up); /* 4 */
 }
 
-/* Brings tile `index` up into a frame of its own; after a failure it has none. */
-static int fetch(struct spw_kv_seq *seq, uint32_t layer, uint32_t index, struct tile *t)
+/* Queues what tiles [begin, end) that are not on the device need to be there. */
+static int bring_up(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end)
 {
     struct spw_kv *kv = seq->kv;
-    void *frame;
-    SPW_TRY(take_device_frame(kv, kv->o.up, &frame));
-    int rc = spw_kv_wait_written(seq, layer, index);
-    if (!rc)
-        rc = kv->o.ops->copy(kv->o.device, frame, t->host, kv->o.tile_bytes,
-                             SPW_LINK_HOST_TO_DEVICE, kv->o.up);
-    if (rc)
-        spw_tier_put(&kv->device, frame);
-    else
-        t->device = frame;
-    return rc;
+    struct layer_tiles *l = &seq->layers[layer];
+    struct run r = {0};
+    for (uint32_t i = begin; i < end; i++) {
+        struct tile *t = &kv->tiles[l->ids[i]];
+        const struct tile *before = tile_before(kv, l, i);
+        if (t->device)
+            continue;
+        SPW_TRY(take_device_frame(kv, kv->o.up, before ? before->device : NULL, &t->device));
+        SPW_TRY(spw_kv_wait_written(seq, layer, i));
+        SPW_TRY(gather(kv, &r, t->device, t->host, SPW_LINK_HOST_TO_DEVICE, kv->o.up));
+    }
+    return copy_run(kv, &r, SPW_LINK_HOST_TO_DEVICE, kv->o.up);
+}
+
+/* After a failure (of the device: frames were counted before) nobody counts on these frames. */
+static void give_back(struct spw_kv *kv, struct layer_tiles *l, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end; i++) {
+        struct tile *t = &kv->tiles[l->ids[i]];
+        if (t->device && !t->device_refs) {
+            spw_tier_put(&kv->device, t->device);
+            t->device = NULL;
+        }
+    }
 }
 
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
     struct spw_kv *kv = seq->kv;
     struct layer_tiles *l = &seq->layers[layer];
-    bool moved = false;
     assert(begin >= l->first);
-    while (l->begin > begin) {
-        struct tile *t = &kv->tiles[l->ids[l->begin - 1]];
-        if (!t->device) {
-            SPW_TRY(fetch(seq, layer, l->begin - 1, t));
-            moved = true;
-        }
-        t->device_refs++;
-        l->begin--;
+    if (begin >= l->begin)
+        return 0;
+    uint32_t absent = spw_kv_count_absent(seq, layer, begin, l->begin);
+    if (absent > spw_tier_n_free(&kv->device) + kv->n_draining)
+        return -ENOMEM;
+    int rc = bring_up(seq, layer, begin, l->begin);
+    if (rc) {
+        give_back(kv, l, begin, l->begin);
+        return rc;
     }
-    return moved ? order(kv, kv->o.up, kv->o.compute) : 0; /* 5 */
+    for (uint32_t i = begin; i < l->begin; i++)
+        kv->tiles[l->ids[i]].device_refs++;
+    l->begin = begin;
+    return absent ? order(kv, kv->o.up, kv->o.compute) : 0; /* 5 */
 }
 
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)

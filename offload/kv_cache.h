@@ -23,6 +23,7 @@ struct spw_kv_options {
     uint32_t n_layers;
     const uint8_t *sliding; /* [n_layers], 1: sliding; borrowed */
     uint32_t max_tiles;     /* of one layer of one sequence */
+    uint32_t slot_tiles;    /* that come back as one transfer: kept together; at least 1 */
 };
 
 struct spw_kv;

@@ -1,5 +1,9 @@
 /* A memory tier as the KV cache sees it: equal frames, one tile each, in one arena.
  *
+ * Whoever takes frames one after the other says which one came before, and gets the next one in
+ * memory while that is free; a new series starts where `run` frames in a row are. So tiles that
+ * are moved together tend to be adjacent, and move as one copy.
+ *
  * Borrows the arena. -ENOMEM means "this tier is full": control flow, never a death. O(1), one
  * thread, no allocation after init. */
 #ifndef SPW_OFFLOAD_TIER_H
@@ -7,16 +11,32 @@
 
 #include "runtime/base.h"
 
+/* A set of numbers below a limit. */
+struct spw_tier_set {
+    uint32_t n;
+    uint32_t *items, *place; /* items[place[i]] == i for every i inside; owned */
+};
+
 struct spw_tier {
     uint8_t *arena; /* [n_frames][frame_bytes], borrowed */
     uint64_t frame_bytes;
-    uint32_t n_frames, n_free;
-    uint32_t *free_frames; /* stack of frame numbers, owned */
+    uint32_t n_frames, run;
+    struct spw_tier_set free_frames;
+    struct spw_tier_set free_runs; /* runs are aligned; those with every frame free */
+    uint32_t *n_taken;             /* [n_frames / run], of each run; owned */
 };
 
-int spw_tier_init(struct spw_tier *t, void *arena, uint64_t frame_bytes, uint32_t n_frames);
+/* run: at least 1. */
+int spw_tier_init(struct spw_tier *t, void *arena, uint64_t frame_bytes, uint32_t n_frames,
+                  uint32_t run);
 void spw_tier_free(struct spw_tier *t);
-int spw_tier_take(struct spw_tier *t, void **out);
+/* `after`: the frame that the new one is to follow in memory, or NULL. */
+int spw_tier_take(struct spw_tier *t, const void *after, void **out);
 void spw_tier_put(struct spw_tier *t, void *frame); /* NULL is fine */
+
+static inline uint32_t spw_tier_n_free(const struct spw_tier *t)
+{
+    return t->free_frames.n;
+}
 
 #endif

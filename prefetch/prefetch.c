@@ -57,7 +57,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
                               .link = o->kv_link,
                               .compute = o->compute,
                               .arena = o->kv_arena,
-                              .slot_bytes = o->tile_bytes * SPW_SPLIT_TILES,
+                              .slot_bytes = o->tile_bytes * o->slot_tiles,
                               .n_slots = o->n_kv_slots};
     p->weights = (struct spw_ring){.ops = o->ops,
                                    .device = o->device,
@@ -100,15 +100,30 @@ void spw_prefetch_close(struct spw_prefetch *p)
 
 /* ---- issuing ---- */
 
+/* Tiles from `from` on that are adjacent in host memory move as one copy. */
+static uint32_t end_of_run(const struct spw_prefetch *p, const struct spw_transfer *t,
+                           uint32_t from)
+{
+    const uint8_t *next = spw_kv_host_tile(t->seq, t->layer, from);
+    do {
+        next += p->o.tile_bytes;
+        from++;
+    } while (from < t->tile_end && spw_kv_host_tile(t->seq, t->layer, from) == next);
+    return from;
+}
+
 static int issue_kv(struct spw_prefetch *p, const struct spw_transfer *t)
 {
     uint8_t *slot;
     p->kv_issued[p->kv.issued % p->kv.n_slots] = *t;
     SPW_TRY(spw_ring_issue(&p->kv, &slot));
-    for (uint32_t i = t->tile_begin; i < t->tile_end; i++, slot += p->o.tile_bytes) {
-        SPW_TRY(spw_kv_wait_written(t->seq, t->layer, i));
+    for (uint32_t i = t->tile_begin, end; i < t->tile_end; i = end) {
+        end = end_of_run(p, t, i);
+        for (uint32_t k = i; k < end; k++)
+            SPW_TRY(spw_kv_wait_written(t->seq, t->layer, k));
         SPW_TRY(p->o.ops->copy(p->o.device, slot, spw_kv_host_tile(t->seq, t->layer, i),
-                               p->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE, p->o.kv_link));
+                               (end - i) * p->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE, p->o.kv_link));
+        slot += (end - i) * p->o.tile_bytes;
     }
     return spw_ring_commit(&p->kv);
 }

@@ -25,9 +25,10 @@ struct spw_prefetch_options {
     struct spw_device *device;
     spw_stream compute, kv_link, weights_link;
     void *kv_arena, *weights_arena;
-    uint64_t tile_bytes, unit_bytes;     /* of the largest unit that is streamed */
-    uint32_t n_kv_slots, n_weight_slots; /* a KV slot holds one split */
-    const struct spw_unit *units;        /* layers, then head blocks */
+    uint64_t tile_bytes, unit_bytes; /* of the largest unit that is streamed */
+    uint32_t n_kv_slots, n_weight_slots;
+    uint32_t slot_tiles;          /* of a KV slot */
+    const struct spw_unit *units; /* layers, then head blocks */
     uint32_t n_units;
 };
 

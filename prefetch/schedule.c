@@ -14,7 +14,7 @@ bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
             }
             if (c->tile >= r->end)
                 continue;
-            uint32_t next = (c->tile / SPW_SPLIT_TILES + 1) * SPW_SPLIT_TILES;
+            uint32_t next = (c->tile / s->slot_tiles + 1) * s->slot_tiles;
             *out = (struct spw_transfer){g->seq, c->layer, c->tile, next < r->end ? next : r->end};
             c->tile = out->tile_end;
             return true;

@@ -20,13 +20,15 @@ struct spw_schedule_segment {
 struct spw_schedule {
     uint32_t n_layers;
     const uint8_t *sliding; /* [n_layers] */
+    uint32_t slot_tiles;    /* most tiles of one transfer: whole splits */
     uint32_t n_segments;
     struct spw_schedule_segment *segments;
     uint32_t n_head_units;  /* weight units behind the layers' own: blocks of the output matrix */
     uint32_t n_head_rounds; /* how often those are walked */
 };
 
-/* KV of one split, or the part of it that is below the device. */
+/* KV of the splits that share a slot, or the part of it that is below the device. Transfers are cut
+ * at multiples of slot_tiles. */
 struct spw_transfer {
     struct spw_kv_seq *seq;
     uint32_t layer, tile_begin, tile_end;

@@ -11,6 +11,9 @@ struct spw_backend {
     const struct spw_ops *ops;
     const void *context;                  /* for spw_device_options */
     size_t (*linear_workspace)(size_t k); /* bytes a worker needs for inner size k */
+    /* What a link could move in the time that one transfer costs beside its bytes: events, a
+     * launch. */
+    uint64_t transfer_cost_bytes;
 };
 
 /* The best instruction set of this processor. */

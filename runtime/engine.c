@@ -69,10 +69,11 @@ enum {
     MOST_CHUNK = (SPW_APPEND_TILES - 1) * SPW_TILE_TOKENS,
 };
 
-static int check_options(const struct spw_model *m, const struct spw_options *o,
-                         struct spw_error *err)
+static int check_options(const struct spw_model *m, const struct spw_backend *b,
+                         const struct spw_options *o, struct spw_error *err)
 {
     uint64_t longest = longest_context(&m->config);
+    uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
     if (o->context > longest)
         return spw_fail(err, -EINVAL, "context of %llu tokens: the model knows %llu positions",
                         (unsigned long long)o->context, (unsigned long long)longest);
@@ -84,6 +85,9 @@ static int check_options(const struct spw_model *m, const struct spw_options *o,
     if (o->prefetch_slots > MOST_SLOTS)
         return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
                         MOST_SLOTS);
+    if (o->prefetch_splits > most_splits)
+        return spw_fail(err, -EINVAL, "%u splits in a prefetch slot: at most %u",
+                        o->prefetch_splits, most_splits);
     return 0;
 }
 
@@ -97,7 +101,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
                       struct spw_error *err)
 {
     const struct spw_model_config *c = &m->config;
-    SPW_TRY(check_options(m, o, err));
+    SPW_TRY(check_options(m, b, o, err));
     uint64_t available = spw_memory_available();
     uint64_t most_k =
         spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
@@ -109,6 +113,8 @@ static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
         .sessions = o->sessions ? o->sessions : 1,
         .prefill_chunk = o->prefill_chunk,
         .prefetch_slots = o->prefetch_slots,
+        .prefetch_splits = o->prefetch_splits,
+        .transfer_cost_bytes = b->transfer_cost_bytes,
         .device_bytes = budget(o->device_bytes, available / 10 * 8),
         .workspace_bytes = threads * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,
@@ -236,6 +242,7 @@ static int open_cache(struct spw_engine *e)
         .n_layers = e->model.config.n_layers,
         .sliding = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
+        .slot_tiles = p->slot_tiles,
     };
     return spw_kv_open(&e->kv, &o);
 }
@@ -254,6 +261,7 @@ static int open_prefetch(struct spw_engine *e)
         .tile_bytes = p->tile_bytes,
         .unit_bytes = p->slot_unit_bytes,
         .n_kv_slots = p->n_kv_slots,
+        .slot_tiles = p->slot_tiles,
         .n_weight_slots = p->n_unit_slots,
         .units = e->units,
         .n_units = e->model.weights->n_units,

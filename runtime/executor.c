@@ -44,6 +44,7 @@ static int open_frame(struct spw_executor *x, struct frame *f, uint64_t pass_row
     f->schedule = (struct spw_schedule){
         .n_layers = x->config->n_layers,
         .sliding = x->config->layer_kinds,
+        .slot_tiles = x->plan->slot_tiles,
         .segments = f->segments,
         .n_head_units = x->o.weights->n_units - x->config->n_layers,
     };
@@ -336,27 +337,27 @@ static int attend_tiles(struct spw_executor *x, struct query *q, uint32_t from, 
     return 0;
 }
 
-/* Splits in position order: first those that (partly) stream, then those in place. */
+/* Splits in position order: first those that (partly) stream, as many in a call as share a slot,
+ * then those in place. */
 static int attend_segment(struct spw_executor *x, struct query *q)
 {
     const struct spw_passage *p = &x->now->passages[q->segment->span];
     bool sliding = x->config->layer_kinds[q->layer] == SPW_LAYER_SLIDING;
-    uint32_t first, streamed_end, end = spw_kv_end(q->seq, q->layer), from;
+    uint32_t first, streamed_end, end = spw_kv_end(q->seq, q->layer), from, to;
     spw_traffic_range(&x->plan->residency, sliding, p, q->segment->from, &first, &streamed_end);
     from = first - first % SPW_SPLIT_TILES;
-    for (uint32_t tile = first; tile < streamed_end; from += SPW_SPLIT_TILES) {
-        uint32_t split_end = from + SPW_SPLIT_TILES;
-        uint32_t here = split_end < streamed_end ? split_end : streamed_end;
+    for (uint32_t tile = first; tile < streamed_end; tile = from = to) {
+        to = (tile / x->plan->slot_tiles + 1) * x->plan->slot_tiles;
+        uint32_t here = to < streamed_end ? to : streamed_end;
         struct spw_transfer t = {q->seq, q->layer, tile, here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(x->o.prefetch, &t, &slot));
-        SPW_TRY(attend_tiles(x, q, from, split_end < end ? split_end : end, tile, here, slot));
+        SPW_TRY(attend_tiles(x, q, from, to < end ? to : end, tile, here, slot));
         SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
-        tile = here;
     }
     uint32_t most = x->layer.ops->attention_tiles;
-    for (; from < end; from += most) {
-        uint32_t to = end - from < most ? end : from + most;
+    for (; from < end; from = to) {
+        to = end - from < most ? end : from + most;
         uint32_t visible = first > from ? first : from;
         SPW_TRY(attend_tiles(x, q, from, to, visible, visible, NULL));
     }

@@ -8,7 +8,8 @@
  *   3. hidden states, if they are small beside the rest;
  *   4. weights, spread over the layers;
  *   5. the newest tiles of all layers.
- * If the whole KV cache fits beside streamed weights, it stays, and 4 gets the rest. */
+ * If the whole KV cache fits beside streamed weights, it stays, and 4 gets the rest. Last of all,
+ * some of the tiles' memory may make the KV slots larger: fewer, larger transfers. */
 #include "runtime/plan.h"
 
 #include <string.h>
@@ -200,7 +201,7 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     uint64_t end = d->units;
     take(&end, resident_bytes(p, in->weights));
     d->unit_slots = take(&end, p->n_unit_slots * p->slot_unit_bytes);
-    d->kv_slots = take(&end, p->n_kv_slots * SPW_SPLIT_TILES * p->tile_bytes);
+    d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->kv_frames = take(&end, p->n_device_frames * p->tile_bytes);
     d->end = end;
     end = 0;
@@ -225,13 +226,14 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan_input *in)
     uint64_t all = pages(need.all * p->tile_bytes);
     uint64_t used = all <= left ? fit_weights(p, in->weights, left - all) : UINT64_MAX;
     p->n_kv_slots = 0;
+    p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
     if (used != UINT64_MAX) {
         settle_residency(p, in, &need, need.all);
         p->n_host_frames = 0;
         return true;
     }
     p->n_kv_slots = in->prefetch_slots ? in->prefetch_slots : SLOTS;
-    uint64_t slots = pages(p->n_kv_slots * SPW_SPLIT_TILES * p->tile_bytes);
+    uint64_t slots = pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     uint64_t least = pages(need.least * p->tile_bytes);
     if (left < slots + least)
         return false;
@@ -334,6 +336,57 @@ static bool works(const struct spw_plan_input *in, uint64_t device_bytes, uint64
     return try_plan(p, &with);
 }
 
+/* ---- the size of a KV slot ---- */
+
+/* What KV costs the link in a decode step at the full context, in bytes: those that move, and for
+ * each transfer what it costs beside them. */
+static uint64_t kv_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_residency *r = &p->residency;
+    uint32_t window = kv_need(p, in).window_tiles;
+    uint64_t full = spw_sub_u64(p->max_tiles, r->resident);
+    uint64_t sliding = spw_sub_u64(window, r->resident_sliding);
+    uint64_t tiles = p->n_full * full + p->n_sliding * sliding;
+    uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
+                         p->n_sliding * spw_div_up(sliding, p->slot_tiles);
+    return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
+}
+
+/* Slots of `splits` splits, at the cost of frames; false if that does not fit. */
+static bool take_splits(struct spw_plan *p, const struct spw_plan_input *in, uint32_t splits)
+{
+    struct kv_need need = kv_need(p, in);
+    uint32_t tiles = splits * SPW_SPLIT_TILES, more = p->n_kv_slots * (tiles - p->slot_tiles);
+    if (p->n_device_frames < more + need.least)
+        return false;
+    p->slot_tiles = tiles;
+    settle_residency(p, in, &need, p->n_device_frames - more);
+    p->n_host_frames = (uint32_t)host_frames(p, in, &need);
+    lay_out_rest(p, in);
+    return p->device.end <= in->device_bytes && p->host.end <= in->host_bytes;
+}
+
+/* A larger slot saves transfers and costs tiles that could have stayed: the cheapest is taken. Only
+ * a plan that works is asked, so that no smallest budget grows by it. A prompt, too, may lose tiles
+ * of the layer it passes; those come up beside far more computation. */
+static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_plan narrow = *p;
+    uint64_t least = kv_link_cost(p, in);
+    if (!p->n_kv_slots || in->prefetch_splits)
+        return;
+    for (uint32_t splits = 2; splits <= in->attention_tiles / SPW_SPLIT_TILES; splits++) {
+        struct spw_plan wide = narrow;
+        if (!take_splits(&wide, in, splits))
+            break;
+        uint64_t cost = kv_link_cost(&wide, in);
+        if (cost < least) {
+            least = cost;
+            *p = wide;
+        }
+    }
+}
+
 enum { NO_LIMIT_SHIFT = 50 };
 
 /* The smallest budget, to the page, at which the plan works while the other is `other`; 0: none. */
@@ -377,6 +430,7 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->sessions = in->sessions;
     i->prefill_chunk = p->chunk;
     i->prefetch_slots = p->n_kv_slots;
+    i->prefetch_splits = p->n_kv_slots ? p->slot_tiles / SPW_SPLIT_TILES : 0;
     i->compute = in->compute;
     i->kv = in->kv;
     i->device_budget_bytes = in->device_bytes;
@@ -439,6 +493,7 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
 {
     if (works(in, in->device_bytes, in->host_bytes, out)) {
+        widen_slots(out, in);
         describe(out, in);
         return 0;
     }

@@ -14,11 +14,13 @@ struct spw_plan_input {
     enum spw_dtype compute, kv;
     uint64_t context;
     uint32_t sessions;
-    uint32_t prefill_chunk;  /* 0: choose */
-    uint32_t prefetch_slots; /* 0: choose */
+    uint32_t prefill_chunk;   /* 0: choose */
+    uint32_t prefetch_slots;  /* 0: choose */
+    uint32_t prefetch_splits; /* in one KV slot; 0: choose */
     uint64_t device_bytes, host_bytes;
-    uint64_t workspace_bytes; /* of linear, all workers */
-    uint32_t attention_tiles; /* most of one attention call */
+    uint64_t workspace_bytes;     /* of linear, all workers */
+    uint32_t attention_tiles;     /* most of one attention call */
+    uint64_t transfer_cost_bytes; /* see spw_backend */
 };
 
 /*   device arena                              host arena
@@ -47,6 +49,7 @@ struct spw_plan {
     uint32_t logits_rows;       /* rows of the head's product */
     uint32_t partial_rows;      /* rows up to which attention splits run side by side */
     uint32_t max_tiles;         /* of one layer of one sequence */
+    uint32_t slot_tiles;        /* of a KV slot: whole splits */
     uint64_t tile_bytes, hidden_row_bytes, slot_unit_bytes;
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
     struct spw_plan_device device;

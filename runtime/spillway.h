@@ -34,13 +34,14 @@ struct spw_options {
     uint32_t threads;      /* compute threads; 0: every core this process may use */
     uint64_t device_bytes; /* hard budgets; 0: what is available now, less a margin */
     uint64_t host_bytes;
-    enum spw_dtype compute;  /* AUTO: bf16 for a bf16 model, else f32 */
-    enum spw_dtype kv;       /* AUTO: as compute */
-    uint64_t context;        /* most tokens a session may hold; 0: what the model knows */
-    uint32_t sessions;       /* most sessions at a time; 0: 1 */
-    uint32_t prefill_chunk;  /* tokens of a prompt that pass a layer together; 0: planned */
-    uint32_t prefetch_slots; /* landing buffers of the KV ring; 0: planned */
-    uint64_t delay_seed;     /* CPU: random delays around every copy and kernel (validation) */
+    enum spw_dtype compute;   /* AUTO: bf16 for a bf16 model, else f32 */
+    enum spw_dtype kv;        /* AUTO: as compute */
+    uint64_t context;         /* most tokens a session may hold; 0: what the model knows */
+    uint32_t sessions;        /* most sessions at a time; 0: 1 */
+    uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
+    uint32_t prefetch_slots;  /* landing buffers of the KV ring; 0: planned */
+    uint32_t prefetch_splits; /* of 512 positions in one of them; 0: planned */
+    uint64_t delay_seed;      /* CPU: random delays around every copy and kernel (validation) */
     /* Called from within spw_sync, as prompts are computed, and at the end of a step. May be NULL.
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);
@@ -61,7 +62,7 @@ struct spw_waterlines {
 /* What lies where for a full context, decided before anything is loaded. Bytes. */
 struct spw_plan_info {
     uint64_t context;
-    uint32_t sessions, prefill_chunk, prefetch_slots;
+    uint32_t sessions, prefill_chunk, prefetch_slots, prefetch_splits;
     enum spw_dtype compute, kv;
     uint64_t device_budget_bytes, host_budget_bytes;
     struct {

@@ -136,7 +136,8 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed)
                                .tile_bytes = TILE_BYTES,
                                .n_layers = N_LAYERS,
                                .sliding = sliding,
-                               .max_tiles = MAX_TILES};
+                               .max_tiles = MAX_TILES,
+                               .slot_tiles = 1 + (uint32_t)(seed % 5)};
     CHECK(spw_kv_open(&w->kv, &k) == 0);
 }
 
@@ -448,21 +449,49 @@ static void check_tier(void)
     struct spw_tier t;
     uint8_t arena[8 * 16];
     void *frames[8], *more;
-    CHECK(spw_tier_init(&t, arena, 16, 8) == 0);
+    CHECK(spw_tier_init(&t, arena, 16, 8, 3) == 0);
     for (int round = 0; round < 2; round++) {
         uint32_t seen = 0;
         for (int i = 0; i < 8; i++) {
-            CHECK(spw_tier_take(&t, &frames[i]) == 0);
+            CHECK(spw_tier_take(&t, i % 3 ? frames[i - 1] : NULL, &frames[i]) == 0);
             seen |= 1u << (((uint8_t *)frames[i] - arena) / 16);
         }
-        CHECK(seen == 0xff && spw_tier_take(&t, &more) == -ENOMEM);
+        CHECK(seen == 0xff && spw_tier_take(&t, NULL, &more) == -ENOMEM);
         for (int i = 0; i < 8; i++)
             spw_tier_put(&t, frames[(i * 3) % 8]);
         spw_tier_put(&t, NULL);
-        CHECK(t.n_free == 8);
+        CHECK(spw_tier_n_free(&t) == 8);
     }
-    CHECK(spw_tier_take(&t, &frames[0]) == 0);
+    CHECK(spw_tier_take(&t, NULL, &frames[0]) == 0);
     spw_tier_put(&t, frames[0]);
+    spw_tier_free(&t);
+}
+
+/* Several series that grow in turn, as layers do in decode, each stay in one piece: a run at a
+ * time, or longer while the place behind it is free. */
+static void check_tier_series(uint64_t *seed)
+{
+    enum { RUN = 4, SERIES = 6, LENGTH = 8, FRAMES = SERIES * LENGTH };
+    static uint8_t arena[FRAMES * 16];
+    struct spw_tier t;
+    uint8_t *frames[SERIES][LENGTH];
+    uint32_t n[SERIES] = {0};
+    CHECK(spw_tier_init(&t, arena, 16, FRAMES, RUN) == 0);
+    for (int i = 0; i < SERIES * LENGTH; i++) {
+        uint32_t s = (uint32_t)(check_random(seed) % SERIES);
+        while (n[s] == LENGTH)
+            s = (s + 1) % SERIES;
+        void *frame;
+        CHECK(spw_tier_take(&t, n[s] ? frames[s][n[s] - 1] : NULL, &frame) == 0);
+        frames[s][n[s]] = frame;
+        if (n[s] % RUN)
+            CHECK(frames[s][n[s]] == frames[s][n[s] - 1] + 16);
+        n[s]++;
+    }
+    for (int s = 0; s < SERIES; s++)
+        for (int i = 0; i < LENGTH; i++)
+            spw_tier_put(&t, frames[s][i]);
+    CHECK(spw_tier_n_free(&t) == FRAMES);
     spw_tier_free(&t);
 }
 
@@ -472,6 +501,8 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     check_tier();
+    for (int i = 0; i < 100; i++)
+        check_tier_series(&seed);
     check_full();
     for (int i = 0; i < rounds; i++)
         run_round(check_random(&seed), i % 3 ? check_random(&seed) | 1 : 0, 300);

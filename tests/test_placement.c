@@ -71,12 +71,14 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     struct spw_plan_info all, least;
     struct spw_error err = {{0}};
     uint32_t chunks[] = {0, 0, 1, 7, 16, 64, 100, 128, 200, 333};
+    uint32_t splits[] = {0, 0, 0, 0, 0, 1, 2, 3};
     *o = (struct spw_options){
         .threads = (uint32_t)check_range(seed, 1, 3),
         .context = d->context,
         .sessions = d->n_sessions,
         .prefill_chunk = chunks[check_random(seed) % 10],
         .prefetch_slots = (uint32_t)check_range(seed, 0, 5),
+        .prefetch_splits = splits[check_random(seed) % 8],
         .delay_seed = check_random(seed) % 8 ? 0 : check_random(seed) | 1,
     };
     if (o->prefetch_slots == 1)
@@ -158,7 +160,7 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     struct spw_options o;
     uint64_t start = *seed;
     struct draw d = {.subject = &subjects[check_random(seed) % N_TINY_MODELS]};
-    char what[256];
+    char what[320];
     d.n_sessions = check_random(seed) % 2 ? 1 : (uint32_t)check_range(seed, 1, N_SEQUENCES);
     d.context =
         check_random(seed) % 4 ? check_range(seed, 400, MOST_TOKENS) : check_range(seed, 2, 500);
@@ -166,10 +168,11 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     snprintf(
         what, sizeof what,
         "draw %d (seed %llu): %s context %llu sessions %u device %llu host %llu chunk %u slots "
-        "%u threads %u delays %llu",
+        "%u of %u splits threads %u delays %llu",
         number, (unsigned long long)start, d.subject->dir, (unsigned long long)d.context,
         d.n_sessions, (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
-        o.prefill_chunk, o.prefetch_slots, o.threads, (unsigned long long)o.delay_seed);
+        o.prefill_chunk, o.prefetch_slots, o.prefetch_splits, o.threads,
+        (unsigned long long)o.delay_seed);
     int rc = spw_engine_open(&d.engine, d.subject->dir, &o, &err);
     CHECK_MSG(rc == 0, "%s: %s", what, err.text);
     if (rc)

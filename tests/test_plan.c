@@ -35,7 +35,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         if (spw_plan_unit_resident(p, in->weights, u))
             resident += spw_align_up(spw_weights_unit_bytes(in->weights, u), PAGE);
     uint64_t unit_slots = p->n_unit_slots * p->slot_unit_bytes;
-    uint64_t kv_slots = (uint64_t)p->n_kv_slots * SPW_SPLIT_TILES * p->tile_bytes;
+    uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     struct region first[] = {
         {d->small, in->weights->n_small * 4},
         {d->workspace, in->workspace_bytes},
@@ -69,6 +69,9 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
     check_apart(host, sizeof host / sizeof *host, h->end);
     CHECK(d->end <= in->device_bytes && h->end <= in->host_bytes);
+    CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
+          p->slot_tiles <= in->attention_tiles);
+    CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
     for (uint32_t u = 0; u < in->weights->n_units; u++)
         CHECK(spw_weights_unit_bytes(in->weights, u) <= p->slot_unit_bytes || !p->n_unit_slots);
     const struct spw_plan_info *i = &p->info;
@@ -216,6 +219,52 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
     spw_cut_free(&cut);
 }
 
+/* ---- the size of a KV slot ---- */
+
+/* What the plan chooses freely and pays for with memory that the cache could have had. */
+static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
+{
+    return a->chunk == b->chunk && a->logits_rows == b->logits_rows &&
+           a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
+}
+
+/* What KV costs the link in a decode step, tile by tile. */
+static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t cost = 0;
+    for (uint32_t l = 0; l < in->weights->config->n_layers; l++) {
+        bool slides = in->weights->config->layer_kinds[l] == SPW_LAYER_SLIDING;
+        uint32_t n = p->max_tiles, stay = p->residency.resident;
+        if (slides) {
+            uint32_t most = spw_waterline_window_tiles(p->residency.window);
+            n = n < most ? n : most;
+            stay = p->residency.resident_sliding;
+        }
+        for (uint32_t t = 0; t + stay < n; t++)
+            cost += p->tile_bytes + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes);
+    }
+    return cost * in->sessions;
+}
+
+/* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
+static void check_slots(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_plan_input with = *in;
+    struct spw_error err = {{0}};
+    struct spw_plan other;
+    if (in->prefetch_splits || !p->n_kv_slots)
+        return;
+    with.prefill_chunk = p->chunk;
+    for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
+         with.prefetch_splits++)
+        if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
+            other.n_resident_units == p->n_resident_units)
+            CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
+                      "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
+                      (unsigned long long)link_cost(p, in), other.slot_tiles,
+                      (unsigned long long)link_cost(&other, in));
+}
+
 /* ---- draws ---- */
 
 /* At the smallest budget the plan works; a page less is refused by its name. */
@@ -242,6 +291,7 @@ static void check_smallest(const struct spw_plan_input *in, bool device, uint64_
 static void run_draw(const struct spw_model *model, uint64_t *seed)
 {
     static const uint32_t chunks[] = {0, 0, 0, 1, 16, 100, 128, 333};
+    static const uint32_t splits[] = {0, 0, 0, 1, 2, 8};
     struct spw_plan_info info = {0};
     struct spw_plan p;
     struct spw_error err = {{0}};
@@ -252,10 +302,13 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
                                 .prefill_chunk = chunks[check_random(seed) % 8],
                                 .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
+                                .prefetch_splits = splits[check_random(seed) % 6],
+                                .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
                                 .device_bytes = 0,
                                 .host_bytes = (uint64_t)1 << 32,
                                 .workspace_bytes = check_range(seed, 0, 1 << 18),
                                 .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64)};
+    in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
     spw_plan_smallest(&info, &in);
     check_smallest(&in, true, info.smallest_device_bytes);
     in.device_bytes =
@@ -267,13 +320,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
     check_layout(&p, &in);
     check_frames(&p, &in, seed);
-}
-
-/* What the plan chooses freely and pays for with memory that the cache could have had. */
-static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
-{
-    return a->chunk == b->chunk && a->logits_rows == b->logits_rows &&
-           a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
+    check_slots(&p, &in);
 }
 
 /* More device memory never costs more traffic in decode, as long as it is not spent on larger work
@@ -291,13 +338,14 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
                                 .context = check_range(seed, 1, 4096),
                                 .sessions = 1,
                                 .prefill_chunk = check_random(seed) % 2 ? 64 : 0,
+                                .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
                                 .host_bytes = (uint64_t)1 << 32};
     const enum spw_moved up = SPW_MOVED_HOST_TO_DEVICE;
     spw_plan_smallest(&info, &in);
     in.device_bytes = info.smallest_device_bytes;
     for (int i = 0; i < 30; i++) {
         CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
-        if (i && same_work(&p, &last))
+        if (i && same_work(&p, &last) && p.slot_tiles == last.slot_tiles)
             CHECK_MSG(p.info.decode_moved_bytes[up] <=
                           last.info.decode_moved_bytes[up] + p.n_full * p.tile_bytes,
                       "context %llu, chunk %u: a device of %llu moves more in decode than one of "

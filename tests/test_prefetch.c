@@ -18,6 +18,7 @@ enum {
     TILE_BYTES = 512,
     UNIT_BYTES = 1024, /* with gaps between two pieces */
     MOST_SLOTS = 4,
+    MOST_SPLITS = 3, /* in a slot */
     DEVICE_FRAMES = N_SEQS * N_LAYERS * MAX_TILES,
 };
 
@@ -75,7 +76,7 @@ struct world {
     struct spw_piece pieces[N_UNITS][2];
     uint8_t host_units[N_UNITS][UNIT_BYTES];
     _Atomic uint32_t n_copied[N_UNITS];
-    uint32_t n_kv_slots, n_weight_slots;
+    uint32_t n_kv_slots, n_weight_slots, slot_tiles;
     uint64_t needed_bytes; /* of the steps that were begun */
 };
 
@@ -128,7 +129,7 @@ static void open_device(struct world *w, uint64_t delay_seed)
     CHECK(w->ops->stream_open(w->device, "weights", &w->weights_up) == 0);
     w->device_arena = calloc(DEVICE_FRAMES, TILE_BYTES);
     w->host_arena = calloc(DEVICE_FRAMES, TILE_BYTES);
-    w->slots = calloc(MOST_SLOTS * SPW_SPLIT_TILES, TILE_BYTES);
+    w->slots = calloc(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES, TILE_BYTES);
     w->unit_slots = calloc(MOST_SLOTS, UNIT_BYTES);
     w->resident = calloc(N_UNITS, UNIT_BYTES);
 }
@@ -153,6 +154,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed)
     memset(w, 0, sizeof *w);
     open_device(w, delay_seed);
     make_units(w, seed);
+    w->slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, MOST_SPLITS);
     struct spw_kv_options k = {.ops = w->ops,
                                .device = w->device,
                                .compute = w->compute,
@@ -165,7 +167,8 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed)
                                .tile_bytes = TILE_BYTES,
                                .n_layers = N_LAYERS,
                                .sliding = sliding,
-                               .max_tiles = MAX_TILES};
+                               .max_tiles = MAX_TILES,
+                               .slot_tiles = w->slot_tiles};
     CHECK(spw_kv_open(&w->kv, &k) == 0);
     make_tiles(w);
     w->n_kv_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
@@ -180,6 +183,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed)
                                      .tile_bytes = TILE_BYTES,
                                      .unit_bytes = UNIT_BYTES,
                                      .n_kv_slots = w->n_kv_slots,
+                                     .slot_tiles = w->slot_tiles,
                                      .n_weight_slots = w->n_weight_slots,
                                      .units = w->units,
                                      .n_units = N_UNITS};
@@ -224,6 +228,7 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed)
 {
     p->schedule = (struct spw_schedule){.n_layers = N_LAYERS,
                                         .sliding = sliding,
+                                        .slot_tiles = w->slot_tiles,
                                         .n_segments = (uint32_t)check_range(seed, 1, 3),
                                         .segments = p->segments,
                                         .n_head_units = N_HEADS,
@@ -233,7 +238,7 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed)
                                                        {draw_range(seed), draw_range(seed)}};
 }
 
-/* The brute force order of a layer's transfers: every tile, grouped where a split ends. */
+/* The brute force order of a layer's transfers: every tile, grouped where a slot ends. */
 static void consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
 {
     for (uint32_t i = 0; i < s->n_segments; i++) {
@@ -241,7 +246,7 @@ static void consume_layer(struct world *w, const struct spw_schedule *s, uint32_
         struct spw_stream_range r = g->ranges[sliding[layer]];
         for (uint32_t t = r.first; t < r.end;) {
             uint32_t end = t + 1;
-            while (end < r.end && end % SPW_SPLIT_TILES)
+            while (end < r.end && end % s->slot_tiles)
                 end++;
             struct spw_transfer x = {g->seq, layer, t, end};
             uint8_t *slot;

@@ -1,5 +1,5 @@
 /* The order of transfers against a list made by brute force: layer by layer, segment by segment,
- * tile by tile, joined where the next tile is of the same split. */
+ * tile by tile, joined where the next tile is of the same slot. */
 #include "prefetch/schedule.h"
 #include "tests/check.h"
 
@@ -21,7 +21,7 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
             for (uint32_t t = 0; t < MOST_TILES; t++) {
                 if (t < r.first || t >= r.end)
                     continue;
-                if (t > r.first && t / SPW_SPLIT_TILES == (t - 1) / SPW_SPLIT_TILES)
+                if (t > r.first && t / s->slot_tiles == (t - 1) / s->slot_tiles)
                     out[n - 1].tile_end++;
                 else
                     out[n++] = (struct spw_transfer){g->seq, l, t, t + 1};
@@ -47,6 +47,7 @@ static void run(uint64_t *seed)
                                                     {draw_range(seed), draw_range(seed)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
                              .sliding = sliding,
+                             .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
                              .n_segments = (uint32_t)check_range(seed, 0, N_SEGMENTS),
                              .segments = segments,
                              .n_head_units = (uint32_t)check_range(seed, 0, 3),
@@ -55,7 +56,7 @@ static void run(uint64_t *seed)
     for (; spw_schedule_next_kv(&s, &kv, &t) && got < n; got++) {
         CHECK(t.seq == expected[got].seq && t.layer == expected[got].layer);
         CHECK(t.tile_begin == expected[got].tile_begin && t.tile_end == expected[got].tile_end);
-        CHECK(t.tile_end - t.tile_begin <= SPW_SPLIT_TILES);
+        CHECK(t.tile_end - t.tile_begin <= s.slot_tiles);
     }
     CHECK(got == n && !spw_schedule_next_kv(&s, &kv, &t));
     for (uint32_t l = 0; l < s.n_layers; l++)

@@ -375,8 +375,9 @@ static void check_budgets(void)
     e = run_open(dir, &o);
     spw_engine_close(e);
     struct spw_options wrong[] = {
-        {.context = 5000},          {.sessions = 100000},       {.prefill_chunk = 1u << 20},
-        {.prefetch_slots = 100000}, {.compute = SPW_DTYPE_F16}, {.threads = UINT32_MAX},
+        {.context = 5000},          {.sessions = 100000},    {.prefill_chunk = 1u << 20},
+        {.prefetch_slots = 100000}, {.prefetch_splits = 65}, {.compute = SPW_DTYPE_F16},
+        {.threads = UINT32_MAX},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         e = NULL;

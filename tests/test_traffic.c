@@ -28,10 +28,11 @@ static void compare(const char *what, const uint64_t *plan, const struct moved *
         uint64_t counted = after->bytes[i] - before->bytes[i];
         CHECK_MSG(counted == plan[i],
                   "%s, link %d: planned %llu, counted %llu (context %llu, device %llu, host %llu, "
-                  "chunk %u, slots %u)",
+                  "chunk %u, slots %u of %u)",
                   what, i, (unsigned long long)plan[i], (unsigned long long)counted,
                   (unsigned long long)o->context, (unsigned long long)o->device_bytes,
-                  (unsigned long long)o->host_bytes, o->prefill_chunk, o->prefetch_slots);
+                  (unsigned long long)o->host_bytes, o->prefill_chunk, o->prefetch_slots,
+                  o->prefetch_splits);
     }
 }
 
@@ -44,7 +45,8 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     struct spw_options o = {.threads = 2,
                             .context = check_range(seed, 1, 1500),
                             .prefill_chunk = chunks[check_random(seed) % 6],
-                            .prefetch_slots = check_random(seed) % 2 ? 0 : 2};
+                            .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
+                            .prefetch_splits = check_random(seed) % 2 ? 0 : 2};
     CHECK_MSG(spw_plan_query(&all, dir, &o, &err) == 0, "%s", err.text);
     o.device_bytes = all.smallest_device_bytes;
     if (check_random(seed) % 3 && all.device.total > o.device_bytes)

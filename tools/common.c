@@ -165,6 +165,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .sessions = sessions,
         .prefill_chunk = (uint32_t)o->prefill_chunk,
         .prefetch_slots = (uint32_t)o->prefetch_slots,
+        .prefetch_splits = (uint32_t)o->prefetch_splits,
         .delay_seed = o->delay_seed,
     };
 }

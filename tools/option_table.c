@@ -82,6 +82,9 @@ const struct cli_row cli_rows[] = {
      RANGE(1, 1e9)},
     {"prefetch-slots", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "landing buffers of the transfers (planned)", FIELD(prefetch_slots), RANGE(1, 65536)},
+    {"prefetch-splits", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
+     "times 512 positions of KV that one of them holds (planned)", FIELD(prefetch_splits),
+     RANGE(1, 64)},
 
     {"device", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "NAME", "where to compute (auto)",
      FIELD(device), .choices = devices},

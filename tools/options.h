@@ -57,7 +57,8 @@ struct cli_options {
 
     /* machine and memory */
     int device, compute, kv_dtype;
-    uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots;
+    uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
+        prefetch_splits;
     uint64_t delay_seed;
 
     /* output */

@@ -95,6 +95,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     failed |= json_object_set_new(o, "sessions", cli_json_count(plan->sessions));
     failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(plan->prefill_chunk));
     failed |= json_object_set_new(o, "prefetch_slots", cli_json_count(plan->prefetch_slots));
+    failed |= json_object_set_new(o, "prefetch_splits", cli_json_count(plan->prefetch_splits));
     failed |= json_object_set_new(o, "budget_bytes",
                                   cli_report_tiers(s.device_budget_bytes, s.host_budget_bytes));
     failed |= json_object_set_new(o, "peak_bytes",
@@ -165,6 +166,7 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
     failed |= json_object_set_new(o, "sessions", cli_json_count(p->sessions));
     failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(p->prefill_chunk));
     failed |= json_object_set_new(o, "prefetch_slots", cli_json_count(p->prefetch_slots));
+    failed |= json_object_set_new(o, "prefetch_splits", cli_json_count(p->prefetch_splits));
     failed |= json_object_set_new(o, "budget_bytes",
                                   cli_report_tiers(p->device_budget_bytes, p->host_budget_bytes));
     failed |=
