@@ -31,12 +31,18 @@ struct spw_device_options {
      * to try other interleavings. */
     uint64_t delay_seed;
     const void *context; /* CPU: the backend's own, see spw_device_cpu_context */
+    int index;           /* CUDA: which GPU */
+    uint64_t slab_bytes; /* CUDA: most host memory pinned by one call; 0 = 1 GiB */
 };
 
 struct spw_device_usage {
     uint64_t device_bytes, host_bytes; /* now */
     uint64_t device_peak_bytes, host_peak_bytes;
     uint64_t moved_bytes[SPW_LINK_COUNT];
+    /* CUDA: what the card has given away since the device was opened, as the driver counts it:
+     * ours, the driver's own for us, and other processes'. CPU: 0. */
+    uint64_t card_bytes;
+    bool host_pageable; /* pinning was refused: copies of host memory block the calling thread */
 };
 
 struct spw_device; /* each backend's own */
@@ -46,12 +52,20 @@ struct spw_device_ops {
     int (*open)(struct spw_device **out, const struct spw_device_options *o, struct spw_error *err);
     void (*close)(struct spw_device *d); /* streams and memory must have been given back */
 
-    /* 4096-byte aligned, counted in whole pages; 0 bytes give NULL. Not in the token loop. */
+    /* Workers that a kernel's scratch is needed for; 0 where kernels bring their own. */
+    unsigned (*workers)(const struct spw_device *d);
+    /* Device memory that could still be taken now, whatever the budget; UINT64_MAX: the system's
+     * own memory is all there is. */
+    uint64_t (*available)(struct spw_device *d);
+
+    /* Zeroed, 4096-byte aligned (CUDA: at least 256 on the device), counted in whole pages; 0 bytes
+     * give NULL. Not in the token loop. */
     int (*alloc)(struct spw_device *d, uint64_t bytes, void **out);
     void (*free)(struct spw_device *d, void *p, uint64_t bytes);
     int (*alloc_host)(struct spw_device *d, uint64_t bytes, void **out); /* pinned */
     void (*free_host)(struct spw_device *d, void *p, uint64_t bytes);
 
+    /* The stream named "compute" goes before all others where both have work. */
     int (*stream_open)(struct spw_device *d, const char *name, spw_stream *out);
     void (*stream_close)(struct spw_device *d, spw_stream s); /* drains it first */
     int (*event_open)(struct spw_device *d, spw_event *out);
@@ -70,12 +84,22 @@ struct spw_device_ops {
     int (*host_call)(struct spw_device *d, void (*fn)(void *), void *argument, spw_stream s);
 
     /* Seconds that stream `s` has spent so far inside stream_wait with nothing to run: waiting that
-     * computation did not hide. Exact after stream_sync. */
+     * computation did not hide. Exact after stream_sync. CUDA: of the stream "compute" only. */
     double (*waited_seconds)(struct spw_device *d, spw_stream s);
     void (*usage)(struct spw_device *d, struct spw_device_usage *out);
+
+    /* For a profiler: what is queued between the two calls shows under this name and number. */
+    void (*range_begin)(struct spw_device *d, const char *name, uint64_t number);
+    void (*range_end)(struct spw_device *d);
 };
 
 extern const struct spw_device_ops spw_device_cpu;
+
+/* Where CUDA was built (or is emulated). */
+extern const struct spw_device_ops spw_device_cuda;
+/* Whether GPU `index` can be used, and its name and capability as "NVIDIA H200, sm_90". Takes no
+ * memory on it. -ENODEV with text that says what to do. */
+int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error *err);
 
 /* The CPU device only: queues a kernel; `args` (at most 512 bytes) are copied. Its tasks are shared
  * among the device's workers. */

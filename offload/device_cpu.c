@@ -507,6 +507,24 @@ static void cpu_usage(struct spw_device *d, struct spw_device_usage *out)
         out->moved_bytes[i] = atomic_load(&d->moved[i]);
 }
 
+static uint64_t cpu_available(struct spw_device *d)
+{
+    (void)d;
+    return UINT64_MAX;
+}
+
+static void cpu_range_begin(struct spw_device *d, const char *name, uint64_t number)
+{
+    (void)d;
+    (void)name;
+    (void)number;
+}
+
+static void cpu_range_end(struct spw_device *d)
+{
+    (void)d;
+}
+
 unsigned spw_device_cpu_threads(const struct spw_device *d)
 {
     return spw_team_threads(d->team);
@@ -521,6 +539,8 @@ const struct spw_device_ops spw_device_cpu = {
     .name = "cpu",
     .open = cpu_open,
     .close = cpu_close,
+    .workers = spw_device_cpu_threads,
+    .available = cpu_available,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .alloc_host = cpu_alloc_host,
@@ -537,4 +557,6 @@ const struct spw_device_ops spw_device_cpu = {
     .host_call = cpu_host_call,
     .waited_seconds = cpu_waited_seconds,
     .usage = cpu_usage,
+    .range_begin = cpu_range_begin,
+    .range_end = cpu_range_end,
 };

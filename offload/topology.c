@@ -118,6 +118,38 @@ void spw_topology_bind(const struct spw_topology *t, unsigned worker)
     hwloc_set_thread_cpubind(t->hwloc, pthread_self(), (core ? core : place)->cpuset, 0);
 }
 
+static bool has_nodes(void)
+{
+    hwloc_topology_t h;
+    bool several = false;
+    if (hwloc_topology_init(&h))
+        return false;
+    leave_out(h);
+    if (!hwloc_topology_load(h))
+        several = hwloc_get_nbobjs_by_type(h, HWLOC_OBJ_NUMANODE) > 1;
+    hwloc_topology_destroy(h);
+    return several;
+}
+
+/* Finding PCI devices takes a slower look at /sys, so first whether it can matter. Preferred, not
+ * bound: a full node must not fail what another has room for. */
+void spw_topology_place_memory(const char *bus_id, void *memory, uint64_t bytes)
+{
+    hwloc_topology_t h;
+    if (!has_nodes() || hwloc_topology_init(&h))
+        return;
+    leave_out(h);
+    hwloc_topology_set_io_types_filter(h, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    if (!hwloc_topology_load(h)) {
+        hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(h, bus_id);
+        hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(h, device) : NULL;
+        if (near && near->nodeset)
+            hwloc_set_area_membind(h, memory, bytes, near->nodeset, HWLOC_MEMBIND_BIND,
+                                   HWLOC_MEMBIND_BYNODESET);
+    }
+    hwloc_topology_destroy(h);
+}
+
 unsigned spw_topology_usable_threads(void)
 {
     cpu_set_t set; /* 1,024 processors; past that the call fails and hwloc must say */

@@ -22,6 +22,10 @@ unsigned spw_topology_place(const struct spw_topology *t, unsigned worker);
 /* Keeps the calling thread on the core of worker i's place. Best effort. */
 void spw_topology_bind(const struct spw_topology *t, unsigned worker);
 
+/* Pages of this fresh mapping should come from the NUMA node next to the PCI device `bus_id`
+ * ("0000:65:00.0"). Best effort; a machine with one node costs 2 ms. */
+void spw_topology_place_memory(const char *bus_id, void *memory, uint64_t bytes);
+
 /* Hardware threads by affinity alone: a system call, no hwloc. */
 unsigned spw_topology_usable_threads(void);
 

@@ -8,6 +8,7 @@
 #include "runtime/memory.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the model folder ---- */
@@ -96,13 +97,42 @@ static uint64_t budget(uint64_t given, uint64_t otherwise)
     return given == SPW_BYTES_NONE ? 0 : given ? given : otherwise;
 }
 
-static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
-                      const struct spw_backend *b, unsigned threads, const struct spw_options *o,
-                      struct spw_error *err)
+/* Left free on a card for kernels that are loaded late, the driver, and whoever draws on it. */
+static uint64_t leave_margin(uint64_t available)
 {
+    return spw_sub_u64(available, spw_max_u64((uint64_t)256 << 20, available / 32));
+}
+
+/* Hard budgets, or what is available: of system memory nine tenths together, eight of them for a
+ * CPU's device; of a card all but a margin. */
+static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
+                       const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t system = spw_memory_available() / 10;
+    uint64_t card = e->backend.device_ops->available(e->device);
+    if (card == UINT64_MAX) {
+        in->device_bytes = budget(o->device_bytes, system * 8);
+        in->host_bytes = budget(o->host_bytes, spw_sub_u64(system * 9, in->device_bytes));
+        return 0;
+    }
+    in->device_bytes = budget(o->device_bytes, leave_margin(card));
+    in->host_bytes = budget(o->host_bytes, system * 8);
+    if (in->device_bytes <= card)
+        return 0;
+    return spw_fail(err, -ENOMEM,
+                    "device memory: %llu bytes given, but %s has only %llu free; lower "
+                    "--device-memory, or end what uses the GPU",
+                    (unsigned long long)in->device_bytes, e->backend.name,
+                    (unsigned long long)card);
+}
+
+static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
+                      const struct spw_options *o, struct spw_error *err)
+{
+    const struct spw_model *m = &e->model;
     const struct spw_model_config *c = &m->config;
+    const struct spw_backend *b = &e->backend;
     SPW_TRY(check_options(m, b, o, err));
-    uint64_t available = spw_memory_available();
     uint64_t most_k =
         spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
     *in = (struct spw_plan_input){
@@ -115,72 +145,124 @@ static int plan_input(struct spw_plan_input *in, const struct spw_model *m,
         .prefetch_slots = o->prefetch_slots,
         .prefetch_splits = o->prefetch_splits,
         .transfer_cost_bytes = b->transfer_cost_bytes,
-        .device_bytes = budget(o->device_bytes, available / 10 * 8),
-        .workspace_bytes = threads * spw_align_up(b->linear_workspace(most_k), 64),
+        .workspace_bytes =
+            b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,
     };
-    uint64_t left = spw_sub_u64(available / 10 * 9, in->device_bytes);
-    in->host_bytes = budget(o->host_bytes, left);
-    return 0;
+    return set_budgets(in, e, o, err);
 }
 
-static int open_device(struct spw_device **out, const struct spw_backend *b,
-                       const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,
-                       struct spw_error *err)
+/* ---- the device ---- */
+
+static int open_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
+                       uint64_t host_bytes, struct spw_error *err)
 {
-    struct spw_device_options d = {.device_bytes = device_bytes,
+    struct spw_device_options x = {.device_bytes = device_bytes,
                                    .host_bytes = host_bytes,
                                    .threads = (int)o->threads,
                                    .delay_seed = o->delay_seed,
-                                   .context = b->context};
-    return b->device_ops->open(out, &d, err);
+                                   .context = e->backend.context,
+                                   .index = (int)e->backend.index};
+    return e->backend.device_ops->open(&e->device, &x, err);
 }
 
-static int choose_backend(struct spw_backend *b, const struct spw_options *o, struct spw_error *err)
+/* The backend that was asked for, and its device. AUTO says in the note why it is not the GPU. */
+static int choose_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
+                         uint64_t host_bytes, struct spw_error *err)
 {
     if (o->threads > INT32_MAX)
         return spw_fail(err, -EINVAL, "%u threads: too many", o->threads);
-    spw_backend_cpu(b);
+    if (o->device_index > INT32_MAX)
+        return spw_fail(err, -EINVAL, "device cuda:%u: no such GPU", o->device_index);
+    if (o->backend != SPW_BACKEND_CPU) {
+        struct spw_error why = {{0}};
+        bool must = o->backend == SPW_BACKEND_CUDA;
+        int rc = spw_backend_cuda(&e->backend, o->device_index, must ? err : &why);
+        if (!rc)
+            rc = open_device(e, o, device_bytes, host_bytes, must ? err : &why);
+        if (!rc || must)
+            return rc;
+        snprintf(e->note, sizeof e->note, "%.400s", why.text);
+    }
+    spw_backend_cpu(&e->backend);
+    SPW_TRY(spw_backend_check(&e->backend, err));
+    return open_device(e, o, device_bytes, host_bytes, err);
+}
+
+/* Device and model, before anything is planned. */
+static int begin(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
+                 uint64_t device_bytes, uint64_t host_bytes, struct spw_error *err)
+{
+    struct spw_engine *e = spw_alloc_zero(1, sizeof *e);
+    if (!e)
+        return spw_fail(err, -ENOMEM, "out of memory for the engine");
+    int rc = choose_device(e, o, device_bytes, host_bytes, err);
+    if (!rc)
+        rc = spw_model_open(&e->model, model_dir, o, err);
+    if (rc) {
+        spw_engine_close(e);
+        return spw_fail(err, rc, "out of memory");
+    }
+    *out = e;
     return 0;
+}
+
+static int make_plan(struct spw_engine *e, const struct spw_plan_input *in, struct spw_error *err)
+{
+    SPW_TRY(spw_plan_make(&e->plan, in, err));
+    return spw_traffic_info(&e->plan, e->model.weights);
 }
 
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err)
 {
-    struct spw_model m;
-    struct spw_plan plan = {0};
+    struct spw_engine *e = NULL;
     struct spw_plan_input in;
-    struct spw_backend b;
-    struct spw_device *device = NULL;
     *out = (struct spw_plan_info){0};
-    SPW_TRY(choose_backend(&b, o, err));
-    SPW_TRY(spw_model_open(&m, model_dir, o, err));
     /* The device says how many threads it would use, which is how many workspaces there are. */
-    int rc = open_device(&device, &b, o, 0, 0, err);
-    if (!rc)
-        rc = plan_input(&in, &m, &b, spw_device_cpu_threads(device), o, err);
+    SPW_TRY(begin(&e, model_dir, o, 0, 0, err));
+    int rc = plan_input(&in, e, o, err);
     if (!rc) {
-        rc = spw_plan_make(&plan, &in, err);
-        if (!rc) {
-            spw_plan_smallest(&plan.info, &in);
-            rc = spw_traffic_info(&plan, m.weights);
-        }
-        *out = plan.info;
+        rc = make_plan(e, &in, err);
+        if (!rc)
+            spw_plan_smallest(&e->plan.info, &in);
+        *out = e->plan.info;
     }
-    if (device)
-        b.device_ops->close(device);
-    spw_model_close(&m);
+    spw_engine_close(e);
     return rc ? spw_fail(err, rc, "out of memory") : 0;
 }
 
 /* ---- the engine ---- */
 
-static int open_memory(struct spw_engine *e, struct spw_error *err)
+/* Another process may have taken device memory since it was planned with. What is free now is
+ * planned with instead, as long as that works; else the plan's refusal names what would. */
+static int take_device_memory(struct spw_engine *e, struct spw_plan_input *in,
+                              struct spw_error *err)
+{
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    enum { TRIES = 4 };
+    for (int i = 0;; i++) {
+        uint64_t wanted = e->plan.device.end;
+        int rc = ops->alloc(e->device, wanted, &e->device_arena);
+        uint64_t available = rc == -ENOMEM ? ops->available(e->device) : UINT64_MAX;
+        if (rc != -ENOMEM || available >= wanted || i == TRIES)
+            return rc;
+        in->device_bytes = leave_margin(available);
+        SPW_TRY(make_plan(e, in, err));
+        snprintf(e->note, sizeof e->note,
+                 "the GPU had only %llu bytes left when %llu were taken; planned again with %llu",
+                 (unsigned long long)available, (unsigned long long)wanted,
+                 (unsigned long long)in->device_bytes);
+    }
+}
+
+static int open_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
 {
     static const char *const names[SPW_STREAM_COUNT] = {"compute", "kv-up", "weights-up",
                                                         "hidden-up", "down"};
     const struct spw_device_ops *ops = e->backend.device_ops;
-    int rc = ops->alloc(e->device, e->plan.device.end, &e->device_arena);
+    struct spw_device_usage usage;
+    int rc = take_device_memory(e, in, err);
     if (!rc)
         rc = ops->alloc_host(e->device, e->plan.host.end, &e->host_arena);
     for (int i = 0; i < SPW_STREAM_COUNT && !rc; i++)
@@ -191,6 +273,11 @@ static int open_memory(struct spw_engine *e, struct spw_error *err)
                         "or the threads of the streams",
                         (unsigned long long)e->plan.device.end,
                         (unsigned long long)e->plan.host.end);
+    ops->usage(e->device, &usage);
+    if (usage.host_pageable)
+        snprintf(e->note, sizeof e->note,
+                 "the system refused to pin host memory: transfers are staged by the driver, and "
+                 "computation waits for each of them");
     return 0;
 }
 
@@ -315,24 +402,15 @@ static int open_parts(struct spw_engine *e, const struct spw_options *o, struct 
 int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
                     struct spw_error *err)
 {
+    struct spw_engine *e = NULL;
     struct spw_plan_input in;
-    struct spw_engine *e = spw_alloc_zero(1, sizeof *e);
-    if (!e)
-        return spw_fail(err, -ENOMEM, "out of memory for the engine");
-    int rc = choose_backend(&e->backend, o, err);
+    SPW_TRY(begin(&e, model_dir, o, budget(o->device_bytes, UINT64_MAX - 1),
+                  budget(o->host_bytes, UINT64_MAX - 1), err));
+    int rc = plan_input(&in, e, o, err);
     if (!rc)
-        rc = spw_model_open(&e->model, model_dir, o, err);
+        rc = make_plan(e, &in, err);
     if (!rc)
-        rc = open_device(&e->device, &e->backend, o, budget(o->device_bytes, UINT64_MAX - 1),
-                         budget(o->host_bytes, UINT64_MAX - 1), err);
-    if (!rc)
-        rc = plan_input(&in, &e->model, &e->backend, spw_device_cpu_threads(e->device), o, err);
-    if (!rc)
-        rc = spw_plan_make(&e->plan, &in, err);
-    if (!rc)
-        rc = spw_traffic_info(&e->plan, e->model.weights);
-    if (!rc)
-        rc = open_memory(e, err);
+        rc = open_memory(e, &in, err);
     if (!rc)
         rc = open_parts(e, o, err);
     if (rc) {
@@ -384,6 +462,11 @@ const char *spw_engine_backend(const struct spw_engine *e)
     return e->backend.name;
 }
 
+const char *spw_engine_note(const struct spw_engine *e)
+{
+    return e->note;
+}
+
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
 {
     const struct spw_device_ops *ops = e->backend.device_ops;
@@ -400,6 +483,7 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .host_peak_bytes = u.host_peak_bytes,
         .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
                         [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
+        .card_bytes = u.card_bytes,
         .unhidden_wait_seconds = ops->waited_seconds(e->device, e->streams[SPW_STREAM_COMPUTE]),
     };
     memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);

@@ -557,13 +557,18 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     SPW_TRY(raise_waiting(x, n_spans));
     SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
     SPW_TRY(spw_hidden_begin(&x->hidden, &x->now->cut, &source));
-    for (uint32_t layer = 0; layer < x->config->n_layers; layer++)
-        SPW_TRY(run_layer(x, layer, n_spans));
+    const struct spw_device_ops *ops = x->o.backend->device_ops;
+    for (uint32_t layer = 0; layer < x->config->n_layers; layer++) {
+        ops->range_begin(x->o.device, "layer", layer);
+        int rc = run_layer(x, layer, n_spans);
+        ops->range_end(x->o.device);
+        SPW_TRY(rc);
+    }
     for (uint32_t i = 0; i < n_spans; i++)
         SPW_TRY(spw_executor_settle(x, x->step[i].seq, x->now->passages[i].to));
     if (heads)
         return run_logits(x, on_logits, context);
-    return x->o.backend->device_ops->stream_sync(x->o.device, x->o.compute);
+    return ops->stream_sync(x->o.device, x->o.compute);
 }
 
 static bool all_done(const struct spw_executor *x, uint32_t n_spans)

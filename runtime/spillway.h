@@ -16,8 +16,9 @@
 #define SPW_VERSION "0.1.0"
 
 enum spw_backend_kind {
-    SPW_BACKEND_AUTO,
+    SPW_BACKEND_AUTO, /* the first GPU if it works, else the CPU */
     SPW_BACKEND_CPU,
+    SPW_BACKEND_CUDA,
 };
 
 /* An explicit budget of no bytes, where 0 stands for "choose for me". */
@@ -31,6 +32,7 @@ struct spw_progress {
 /* Zero is the default everywhere. */
 struct spw_options {
     enum spw_backend_kind backend;
+    uint32_t device_index; /* CUDA: which GPU */
     uint32_t threads;      /* compute threads; 0: every core this process may use */
     uint64_t device_bytes; /* hard budgets; 0: what is available now, less a margin */
     uint64_t host_bytes;
@@ -89,6 +91,7 @@ struct spw_stats {
     uint64_t moved_bytes[SPW_MOVED_COUNT];     /* counted where bytes are copied */
     uint64_t predicted_bytes[SPW_MOVED_COUNT]; /* by the plan, from positions alone */
     double unhidden_wait_seconds;              /* computation waited for a transfer */
+    uint64_t card_bytes; /* CUDA: taken from the card since the engine opened, by the driver */
 };
 
 struct spw_engine;
@@ -107,7 +110,11 @@ void spw_engine_close(struct spw_engine *e);
 const struct spw_model_config *spw_engine_config(const struct spw_engine *e);
 const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e);
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
-const char *spw_engine_backend(const struct spw_engine *e); /* "cpu avx512bf16" */
+/* "cpu avx512bf16", "cuda:0 NVIDIA H200, sm_90" */
+const char *spw_engine_backend(const struct spw_engine *e);
+/* What the user should know of how the engine was opened: why AUTO took the CPU, that host memory
+ * could not be pinned, that device memory was gone and the plan is another one. "" if nothing. */
+const char *spw_engine_note(const struct spw_engine *e);
 
 /* -ENOMEM when `sessions` are open already. */
 int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err);

@@ -184,7 +184,9 @@ static void test_refusals(void)
         {"generate m --prompt x --device-memory 1000", "device memory: 1000 bytes given"},
         {"generate m --prompt x --device-memory 0", "device memory: 0 bytes given"},
         {"generate m --prompt x --kv-dtype f64", "--kv-dtype: found 'f64', expected auto, f32"},
-        {"generate m --prompt x --device tpu", "--device: found 'tpu', expected auto or cpu"},
+        {"generate m --prompt x --device tpu", "--device: found 'tpu', expected auto, cpu or cuda"},
+        {"generate m --prompt x --device cuda:", "--device: found 'cuda:', expected the number"},
+        {"generate m --prompt x --device cuda:9999", "device cuda"},
         {"generate m --prompt x --threads 0", "--threads: found '0'"},
         {"generate m --prompt x --context 100 --max-new-tokens 100", "expected at least 101"},
         {"generate m --prompt x --context 99999", "1024"},
@@ -264,9 +266,11 @@ static void test_report(void)
     static char text[1 << 16];
     CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
              "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
-             "--dump-logits l.npy") == 0);
+             "--dump-logits l.npy --device cpu") == 0);
     CHECK_MSG(!*err, "%s", err);
     memcpy(text, out, n_out + 1);
+    CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 1") == 0);
+    CHECK_MSG(strncmp(err, "spillway: on c", 14) == 0, "auto says which: %s", err);
     json_t *r = parse_file("r.json");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         CHECK_MSG(json_object_get(r, keys[i]), "%s", keys[i]);
@@ -471,8 +475,8 @@ static pid_t start(int fd, const char *const *arguments)
 
 static void test_broken_pipe(void)
 {
-    const char *const arguments[] = {"spillway", "generate", "m", "--token-ids",
-                                     "t",        "--ids",    NULL};
+    const char *const arguments[] = {"spillway", "generate", "m",   "--token-ids", "t",
+                                     "--ids",    "--device", "cpu", NULL};
     int ends[2], status;
     CHECK(pipe(ends) == 0);
     close(ends[0]); /* nobody reads */

@@ -155,7 +155,8 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
                                       uint32_t sessions)
 {
     return (struct spw_options){
-        .backend = (enum spw_backend_kind)o->device,
+        .backend = (enum spw_backend_kind)o->device.kind,
+        .device_index = o->device.index,
         .threads = (uint32_t)o->threads,
         .device_bytes = budget(o, "device-memory", o->device_memory),
         .host_bytes = budget(o, "host-memory", o->host_memory),
@@ -168,6 +169,15 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .delay_seed = o->delay_seed,
     };
+}
+
+void cli_say_device(const struct cli_options *o, const struct spw_engine *e)
+{
+    const char *note = spw_engine_note(e);
+    if (o->device.kind == SPW_BACKEND_AUTO)
+        cli_fail(0, "on %s%s%s", spw_engine_backend(e), *note ? ": " : "", note);
+    else if (*note)
+        cli_fail(0, "%s", note);
 }
 
 struct spw_sampling cli_sampling(const struct cli_options *o)

@@ -36,6 +36,9 @@ const char *cli_format_bytes(char *buffer, uint64_t bytes);
 /* Engine options as the command line gives them, for `context` tokens. */
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions);
+/* One line on stderr: which device was chosen where the choice was ours, and what of it the user
+ * should know. */
+void cli_say_device(const struct cli_options *o, const struct spw_engine *e);
 struct spw_sampling cli_sampling(const struct cli_options *o);
 
 /* ---- subcommands ---- */

@@ -14,7 +14,7 @@ static void bash_choices(FILE *to, const struct cli_row *row)
 static void bash_values(FILE *to)
 {
     for (const struct cli_row *row = cli_rows; row->name; row++) {
-        if (row->kind == CLI_CHOICE)
+        if (row->choices)
             bash_choices(to, row);
         else if (row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT)
             fprintf(to, "        --%s) COMPREPLY=($(compgen -f -- \"$word\")); return;;\n",
@@ -86,7 +86,7 @@ static void zsh_row(FILE *to, const struct cli_row *row)
     fputc(']', to);
     if (row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT) {
         fprintf(to, ":%s:_files", row->argument);
-    } else if (row->kind == CLI_CHOICE) {
+    } else if (row->choices) {
         fprintf(to, ":%s:(", row->argument);
         for (const struct cli_choice *c = row->choices; c->name; c++)
             fprintf(to, "%s%s", c == row->choices ? "" : " ", c->name);
@@ -144,7 +144,7 @@ static void fish_row(FILE *to, const struct cli_command *c, const struct cli_row
         fputs(" -r -F", to);
     else if (row->kind != CLI_FLAG)
         fputs(" -x", to);
-    if (row->kind == CLI_CHOICE) {
+    if (row->choices) {
         fputs(" -a '", to);
         for (const struct cli_choice *choice = row->choices; choice->name; choice++)
             fprintf(to, "%s%s", choice == row->choices ? "" : " ", choice->name);

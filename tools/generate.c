@@ -201,6 +201,7 @@ static int open_engine(struct run *r)
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
+    cli_say_device(o, r->engine);
     cli_progress_engine(r->engine);
     if (o->dump_logits) {
         rc = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);

@@ -38,7 +38,7 @@ static void show_row(FILE *to, const struct cli_row *row)
 {
     char left[80], words[256] = "";
     const char *argument = row->argument;
-    if (row->kind == CLI_CHOICE) { /* the choices say more than a name for them */
+    if (row->choices) { /* the choices say more than a name for them */
         for (const struct cli_choice *c = row->choices; c->name; c++) {
             size_t n = strlen(words);
             snprintf(words + n, sizeof words - n, "%s%s", n ? "|" : "", c->name);

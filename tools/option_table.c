@@ -3,7 +3,7 @@
 #include "tools/options.h"
 
 static const struct cli_choice devices[] = {
-    {"auto", SPW_BACKEND_AUTO}, {"cpu", SPW_BACKEND_CPU}, {NULL, 0}};
+    {"auto", SPW_BACKEND_AUTO}, {"cpu", SPW_BACKEND_CPU}, {"cuda", SPW_BACKEND_CUDA}, {NULL, 0}};
 static const struct cli_choice compute_types[] = {
     {"auto", SPW_DTYPE_AUTO}, {"f32", SPW_DTYPE_F32}, {"bf16", SPW_DTYPE_BF16}, {NULL, 0}};
 static const struct cli_choice kv_types[] = {{"auto", SPW_DTYPE_AUTO},
@@ -67,7 +67,8 @@ const struct cli_row cli_rows[] = {
      FIELD(seed)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
-     "hard budget of the device; on the CPU, of working memory (what is available)",
+     "hard budget of the device; on the CPU, of working memory (what is available, on a GPU less "
+     "a 32nd part and at least 256 MiB)",
      FIELD(device_memory)},
     {"host-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
      "hard budget of what leaves the device; 0: none (what is available)", FIELD(host_memory)},
@@ -86,7 +87,8 @@ const struct cli_row cli_rows[] = {
      "times 512 positions of KV that one of them holds (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
 
-    {"device", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "NAME", "where to compute (auto)",
+    {"device", CLI_DEVICE, RUNS | CLI_PLAN, "Machine", "NAME",
+     "where to compute: auto takes a GPU that works, else the CPU; cuda:1 is the second GPU (auto)",
      FIELD(device), .choices = devices},
     {"threads", CLI_COUNT, RUNS | CLI_PLAN, "Machine", "N", "compute threads (every core)",
      FIELD(threads), RANGE(1, 4096)},

@@ -131,6 +131,20 @@ static int set_choice(const struct cli_row *row, const char *value, int *out)
     return refuse_value(row, value, expected);
 }
 
+/* "cuda:1" is "cuda" and the number behind it. */
+static int set_device(const struct cli_row *row, const char *value, struct cli_device *out)
+{
+    static const char prefix[] = "cuda:";
+    uint64_t index;
+    out->index = 0;
+    if (strncmp(value, prefix, sizeof prefix - 1) != 0)
+        return set_choice(row, value, &out->kind);
+    if (!parse_count(value + sizeof prefix - 1, &index) || index > INT32_MAX)
+        return refuse_value(row, value, "the number of a GPU, as in cuda:0");
+    *out = (struct cli_device){SPW_BACKEND_CUDA, (uint32_t)index};
+    return 0;
+}
+
 static int add_text(struct cli_strings *list, const char *value)
 {
     const char **grown = spw_realloc(list->items, (list->n + 1) * sizeof *grown);
@@ -178,6 +192,8 @@ static int set_value(struct cli_options *o, const struct cli_row *row, const cha
         return set_number(row, value, field);
     case CLI_CHOICE:
         return set_choice(row, value, field);
+    case CLI_DEVICE:
+        return set_device(row, value, field);
     case CLI_TEXTS:
         return add_text(field, value);
     case CLI_COUNTS:

@@ -31,6 +31,11 @@ struct cli_counts {
     size_t n;
 };
 
+struct cli_device {
+    int kind; /* enum spw_backend_kind */
+    uint32_t index;
+};
+
 struct cli_strings {
     const char **items; /* owned; what they point to is not */
     size_t n;
@@ -56,7 +61,8 @@ struct cli_options {
     double temperature, top_p, min_p, repetition_penalty;
 
     /* machine and memory */
-    int device, compute, kv_dtype;
+    struct cli_device device;
+    int compute, kv_dtype;
     uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
         prefetch_splits;
     uint64_t delay_seed;
@@ -124,6 +130,7 @@ enum cli_kind {
     CLI_FILE_IN,
     CLI_FILE_OUT,
     CLI_CHOICE,
+    CLI_DEVICE, /* a choice, or cuda:N */
     CLI_TEXTS,  /* may be repeated */
     CLI_COUNTS, /* separated by commas */
     CLI_SIZES,
@@ -143,7 +150,7 @@ struct cli_row {
     const char *help;
     size_t at;                        /* of the field in struct cli_options */
     double min, max;                  /* counts and numbers; both 0: any */
-    const struct cli_choice *choices; /* CLI_CHOICE */
+    const struct cli_choice *choices; /* CLI_CHOICE, CLI_DEVICE */
 };
 
 extern const struct cli_row cli_rows[];

@@ -106,6 +106,7 @@ static int score_text(const struct cli_options *o, struct score *s)
     int rc = spw_engine_open(&engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
+    cli_say_device(o, engine);
     cli_progress_engine(engine);
     rc = spw_session_open(&session, engine, &err);
     struct spw_span span = {

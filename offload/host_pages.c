@@ -1,0 +1,76 @@
+/* Pages for pinned memory: see host_pages.h. */
+#include "offload/host_pages.h"
+
+#include "offload/device_cpu_team.h"
+#include "offload/topology.h"
+
+#include <assert.h>
+#include <sys/mman.h>
+
+#define PAGE_BYTES 4096u
+#define HUGE_PAGE_BYTES (2u << 20)
+
+/* A thread clears a few GB/s of fresh pages, so that a few of them reach what the memory does; less
+ * than a slice each is not worth starting one. */
+enum { MOST_THREADS = 16, SLICE_BYTES = 32 << 20 };
+
+struct slice {
+    volatile unsigned char *from;
+    uint64_t bytes;
+};
+
+static void *touch(void *argument)
+{
+    const struct slice *s = argument;
+    for (uint64_t i = 0; i < s->bytes; i += PAGE_BYTES)
+        s->from[i] = 0;
+    return NULL;
+}
+
+/* A thread that cannot be started leaves its slice to this one. */
+static void touch_all(void *p, uint64_t bytes)
+{
+    pthread_t threads[MOST_THREADS];
+    bool started[MOST_THREADS];
+    struct slice slices[MOST_THREADS];
+    uint64_t n = spw_min_u64(spw_topology_usable_threads(), spw_div_up(bytes, SLICE_BYTES));
+    n = spw_min_u64(n, MOST_THREADS);
+    uint64_t each = spw_align_up(spw_div_up(bytes, n), HUGE_PAGE_BYTES);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t from = spw_min_u64(i * each, bytes);
+        slices[i] = (struct slice){(unsigned char *)p + from, spw_min_u64(each, bytes - from)};
+        started[i] = i + 1 < n && !spw_thread_start(&threads[i], "touch", touch, &slices[i]);
+        if (!started[i])
+            touch(&slices[i]);
+    }
+    for (uint64_t i = 0; i < n; i++)
+        if (started[i])
+            pthread_join(threads[i], NULL);
+}
+
+int spw_host_pages_map(uint64_t bytes, const char *bus_id, void **out)
+{
+    assert(bytes && bytes % PAGE_BYTES == 0);
+    *out = NULL;
+    if (spw_alloc_fails())
+        return -ENOMEM;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return -ENOMEM;
+    if (bytes >= HUGE_PAGE_BYTES)
+        madvise(p, bytes, MADV_HUGEPAGE); /* fewer pages to pin; refused on some kernels */
+    if (bus_id)
+        spw_topology_place_memory(bus_id, p, bytes);
+    touch_all(p, bytes);
+    *out = p;
+    return 0;
+}
+
+void spw_host_pages_unmap(void *p, uint64_t bytes)
+{
+    if (!p)
+        return;
+    int rc = munmap(p, bytes);
+    assert(!rc);
+    (void)rc;
+}

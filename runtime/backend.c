@@ -1,0 +1,18 @@
+/* What every backend's row must hold: see backend.h. */
+#include "runtime/backend.h"
+
+static bool ops_complete(const struct spw_ops *o)
+{
+    return o->norm && o->linear && o->rope && o->kv_append && o->attention && o->attention_finish &&
+           o->gated && o->add && o->softcap && o->attention_tiles;
+}
+
+int spw_backend_check(const struct spw_backend *b, struct spw_error *err)
+{
+    if (b->device_ops && b->ops && b->linear_workspace && ops_complete(b->ops))
+        return 0;
+    return spw_fail(err, -EINVAL,
+                    "backend %s: an operation is missing from its table; build spillway again, or "
+                    "use --device cpu",
+                    b->name);
+}
