@@ -137,7 +137,7 @@ static int cuda_alloc(struct spw_device *d, uint64_t bytes, void **out)
     void *p = NULL;
     int rc = spw_alloc_fails() ? -ENOMEM : result(d, cudaMalloc(&p, bytes));
     if (!rc) {
-        rc = result(d, cudaMemset(p, 0, bytes));
+        rc = result(d, cudaMemsetAsync(p, 0, bytes, NULL));
         if (!rc)
             rc = result(d, cudaStreamSynchronize(NULL));
         if (rc)
