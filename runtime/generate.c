@@ -169,7 +169,7 @@ static int push_text(struct slot *s, const char *text, size_t bytes)
 }
 
 /* The request is over: flushes its text, unless a stop string has ended it. */
-static int slot_end(struct slot *s)
+static int slot_end(struct slot *s, enum spw_finish finish)
 {
     if (s->text && !spw_stop_found(s->stop)) {
         const char *text;
@@ -178,13 +178,22 @@ static int slot_end(struct slot *s)
         SPW_TRY(push_text(s, text, bytes));
         /* What was held back may complete a stop string even now. */
         if (spw_stop_found(s->stop))
-            s->result->finish = SPW_FINISH_STOP;
+            finish = SPW_FINISH_STOP;
         SPW_TRY(spw_stop_finish(s->stop, emit_text, (void *)(uintptr_t)s->request));
     }
+    s->result->finish = finish;
     s->result->logits_hash = XXH3_64bits_digest(s->hash);
     spw_session_waterlines(s->session, &s->result->waterlines);
     slot_free(s);
     return 0;
+}
+
+/* The step that the request was part of failed: what it has is kept, and says so. */
+static void slot_abandon(struct slot *s)
+{
+    if (s->result && s->hash)
+        s->result->logits_hash = XXH3_64bits_digest(s->hash);
+    slot_free(s);
 }
 
 static bool is_eos(const struct spw_model_config *config, int32_t token)
@@ -202,7 +211,7 @@ static int slot_step(struct generation *g, struct slot *s)
     const struct spw_request *r = s->request;
     struct spw_result *result = s->result;
     if (r->max_new_tokens == 0)
-        return slot_end(s);
+        return slot_end(s, SPW_FINISH_LENGTH);
     const float *logits = spw_session_logits(s->session); /* [vocab] */
     XXH3_64bits_update(s->hash, logits, g->logits_bytes);
     int32_t token = spw_sampler_pick(g->sampler, &r->sampling, logits, s->tokens, s->n_tokens, 0);
@@ -211,20 +220,17 @@ static int slot_step(struct generation *g, struct slot *s)
     if (r->on_token)
         SPW_TRY(r->on_token(r->context, token, logits));
     if (!r->ignore_eos && is_eos(spw_engine_config(g->engine), token)) {
-        result->finish = SPW_FINISH_EOS;
-        return slot_end(s);
+        return slot_end(s, SPW_FINISH_EOS);
     }
     if (s->text) {
         const char *text;
         size_t bytes;
         SPW_TRY(spw_detokenizer_push(s->text, token, &text, &bytes));
         SPW_TRY(push_text(s, text, bytes));
-        if (spw_stop_found(s->stop)) {
-            result->finish = SPW_FINISH_STOP;
-            return slot_end(s);
-        }
+        if (spw_stop_found(s->stop))
+            return slot_end(s, SPW_FINISH_STOP);
     }
-    return result->n_tokens == r->max_new_tokens ? slot_end(s) : 0;
+    return result->n_tokens == r->max_new_tokens ? slot_end(s, SPW_FINISH_LENGTH) : 0;
 }
 
 /* ---- all of them ---- */
@@ -287,6 +293,8 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
         return 0;
     memset(results, 0, n_requests * sizeof *results);
     for (size_t i = 0; i < n_requests; i++)
+        results[i].finish = SPW_FINISH_FAILED; /* until it ends */
+    for (size_t i = 0; i < n_requests; i++)
         SPW_TRY(check_request(&g, i, err));
 
     int rc = spw_sampler_open(&g.sampler, config->vocab, err);
@@ -299,7 +307,7 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
         while ((rc = step(&g, times, err)) > 0)
             ;
     for (size_t i = 0; g.slots && i < g.n_slots; i++)
-        slot_free(&g.slots[i]);
+        slot_abandon(&g.slots[i]);
     spw_free(g.stepping);
     spw_free(g.spans);
     spw_free(g.slots);

@@ -172,6 +172,7 @@ enum spw_finish {
     SPW_FINISH_LENGTH,
     SPW_FINISH_EOS,
     SPW_FINISH_STOP,
+    SPW_FINISH_FAILED, /* spw_generate failed before the request ended */
 };
 
 struct spw_request {
@@ -204,8 +205,9 @@ struct spw_generate_times {
 };
 
 /* Runs the requests together, up to the engine's number of sessions at a time; each ends on its
- * own. `tokenizer` may be NULL when no request has text or stop strings. Results must be freed with
- * spw_result_free also after a failure. */
+ * own. `tokenizer` may be NULL when no request has text or stop strings. After a failure (a lost
+ * device, say) the results hold what was generated until then; they must be freed with
+ * spw_result_free all the same. */
 int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  const struct spw_request *requests, size_t n_requests, struct spw_result *results,
                  struct spw_generate_times *times, struct spw_error *err);

@@ -177,6 +177,41 @@ static void fail_commands(const char *dir, const struct spw_options *o, const in
             (long long)n);
 }
 
+/* ---- generation ---- */
+
+enum { N_NEW = 6 };
+
+/* What was generated before the device failed is the beginning of what would have been. */
+static void fail_generation(const char *dir, const struct spw_options *o, const int32_t *ids,
+                            int64_t stride)
+{
+    struct spw_request r = {
+        .prompt = ids, .n_prompt = N_PROMPT, .max_new_tokens = N_NEW, .ignore_eos = true};
+    struct spw_result expected, result;
+    struct spw_error err = {{0}};
+    struct spw_engine *e = run_open(dir, o);
+    CHECK_MSG(!spw_generate(e, NULL, &r, 1, &expected, NULL, &err), "%s", err.text);
+    spw_engine_close(e);
+    CHECK(expected.n_tokens == N_NEW && expected.finish == SPW_FINISH_LENGTH);
+    bool seen[N_NEW + 1] = {false};
+    int rc = -EIO;
+    for (int64_t n = 0; rc; n += stride) {
+        e = run_open(dir, o);
+        spw_device_cpu_fail_nth(e->device, n);
+        rc = spw_generate(e, NULL, &r, 1, &result, NULL, &err);
+        CHECK_MSG(rc == 0 || rc == -EIO, "command %lld: %d", (long long)n, rc);
+        CHECK(result.finish == (rc ? SPW_FINISH_FAILED : SPW_FINISH_LENGTH));
+        CHECK(result.n_tokens <= N_NEW && (rc || result.n_tokens == N_NEW));
+        CHECK(!result.n_tokens ||
+              !memcmp(result.tokens, expected.tokens, result.n_tokens * sizeof *result.tokens));
+        seen[result.n_tokens] = true;
+        spw_result_free(&result);
+        spw_engine_close(e);
+    }
+    CHECK(seen[0] && seen[N_NEW / 2] && seen[N_NEW]);
+    spw_result_free(&expected);
+}
+
 int main(int argc, char **argv)
 {
     int64_t stride = argc > 1 ? atoll(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 7 : 3;
@@ -190,6 +225,7 @@ int main(int argc, char **argv)
         run_tight(dir, &o, 0);
         fail_allocations(dir, &o, ids);
         fail_commands(dir, &o, ids, stride);
+        fail_generation(dir, &o, ids, stride * 5);
         tiny_model_remove(dir);
     }
     return check_done();

@@ -227,6 +227,23 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
     return cli_fail_error(rc, err, false);
 }
 
+/* The library failed: a device was lost, memory refused. What was generated until then is not lost
+ * with it; text of a single prompt is on stdout already. */
+static int save(const struct run *r, const struct stream *streams, const struct spw_result *results,
+                const struct spw_generate_times *times, int code)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->inputs.n; i++)
+        n += results[i].n_tokens;
+    if (n == 0 || code != CLI_FAILED || r->write_error || r->bad_file)
+        return code;
+    if (r->o->prompts && print_lines(r, streams, results))
+        return code;
+    if (r->o->report && write_report(r, results, times) == 0)
+        cli_fail(0, "%s has the %zu tokens generated before that", r->o->report, n);
+    return code;
+}
+
 static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
                     struct spw_result *results)
 {
@@ -242,7 +259,7 @@ static int generate(struct run *r, struct stream *streams, struct spw_request *r
     int npy_rc = cli_npy_close(r->npy);
     r->npy = NULL;
     if (rc < 0)
-        return explain(r, rc, &err);
+        return save(r, streams, results, &times, explain(r, rc, &err));
     if (npy_rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", r->o->dump_logits, strerror(-npy_rc));
     /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */

@@ -109,8 +109,10 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
 
 int cli_report_result(json_t *into, size_t n_prompt, const struct spw_result *r)
 {
-    static const char *const finishes[] = {
-        [SPW_FINISH_LENGTH] = "length", [SPW_FINISH_EOS] = "eos", [SPW_FINISH_STOP] = "stop"};
+    static const char *const finishes[] = {[SPW_FINISH_LENGTH] = "length",
+                                           [SPW_FINISH_EOS] = "eos",
+                                           [SPW_FINISH_STOP] = "stop",
+                                           [SPW_FINISH_FAILED] = "failed"};
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->logits_hash);
     int failed = json_object_set_new(into, "n_prompt", cli_json_count(n_prompt));
