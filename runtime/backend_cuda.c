@@ -9,6 +9,7 @@
 
 /* A launch may name many tiles, so that all splits of a long context run side by side. */
 static const struct spw_ops cuda_ops = {
+    .linear = spw_linear_cuda,
     .softcap = spw_softcap_cuda,
     .attention_tiles = SPW_ATTENTION_TILES,
 };

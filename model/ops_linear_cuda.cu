@@ -1,0 +1,494 @@
+/* y = x W^T + bias on tensor cores: bf16 x [m][k] and W [n][k], y [m][n] bf16 or f32, fp32 sums.
+ * Bytes per call: 2nk for W, read once where m <= 64, else once per 64 or 128 rows of x; 2mk for x,
+ * read once per CTA column, from L2; 2mn or 4mn for y.
+ *
+ * The contract is that a row's bits do not depend on m. So the kernels below differ in where data
+ * waits, and never in the arithmetic of an output element:
+ *
+ *   - k is cut into two slices, [0, half) and [half, 2 half), half = 64 ceil(k / 128): a function
+ *     of k alone. What lies at k and beyond is zero.
+ *   - A slice is one chain of tensor-core products, two for each block of 32 k, the blocks in
+ *     order. Within a block, lane t of a quad holds the 16 bytes at k = 8t .. 8t+7 of a row. Its
+ *     first four elements go into the first product and its last four into the second: as long as
+ *     W and x do alike, it is of no matter which k a product's slot stands for, and each lane loads
+ *     16 bytes straight from a row-major matrix:
+ *
+ *       k in the block   0 .. 3 | 4 .. 7 | 8 .. 11 | 12 .. 15 | 16 .. 19 | ... | 28 .. 31
+ *       product          first  | second | first   | second   | first    | ... | second
+ *       lane t           0      | 0      | 1       | 1        | 2        | ... | 3
+ *
+ *   - y = round((slice 0 + slice 1) + bias).
+ *
+ * Two slices, because one chain advances by 16 k per latency of a product (about 33 cycles on
+ * sm_90): 16 rows of W and one chain each would not keep up with 4.8 TB/s at n = 2048, two do. More
+ * slices would need a second set of accumulators where m is large, and there registers are what
+ * limits the tile; two slices cost none, since two groups of warps share a tile, one slice each.
+ *
+ * W is the product's A (16 rows), x its B (8 rows): y^T = W x^T.
+ *
+ *   k_stream   m <= 16. One CTA: 16 rows of W, 2 warps, one slice each. Every lane copies what it
+ *              will multiply itself into its own ring in shared memory: no barrier before the end,
+ *              14-16 KB of W under way per warp, and no dependence on what other warps do.
+ *   k_tile     m > 16. One CTA: a tile of y, W and x shared through stages in shared memory.
+ *
+ * A tile stage holds, for both slices, W rows then x rows, 64 bytes (one block) a row, without
+ * padding: the eight lanes of one phase of a 16-byte access touch two adjacent rows, 128 contiguous
+ * bytes, both in cp.async and in the fragment loads, so nothing conflicts.
+ *
+ *   | slice 0: W [tile n][4 pieces] | x [tile m][4] | slice 1: W | x |    piece = 16 bytes = 8 bf16
+ *
+ * A path with wgmma for sm_90 belongs beside k_tile in choose(); for its bits to be those of
+ * k_stream, that would have to be shown on the device, or take its place as well. */
+#include "model/ops_cuda.h"
+#include "model/ops_linear_cuda.h"
+
+#include "quant/cuda.cuh"
+
+enum {
+    PIECE = 8, /* elements in 16 bytes */
+    BLOCK = 32,
+    CUT = 64, /* slices are multiples of it */
+    SLICES = 2,
+    WARP = 32,
+    GROUP = 8, /* tiles of m that a column of W is kept in L2 for */
+};
+
+struct product {
+    const uint16_t *x, *w;
+    const float *bias; /* or NULL */
+    void *y;
+    size_t x_stride, y_stride;
+    int m, n, k, half;
+    bool y_f32, y_wide; /* y_wide: four adjacent outputs may be stored at once */
+};
+
+/* ---- what all kernels share ---- */
+
+/* Piece at k of a row, zeros from k_end on. Not aligned: element by element, the same values. */
+template <bool aligned>
+static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *row, int k, int k_end)
+{
+    if constexpr (aligned) {
+        spw_copy16_async(to, row + (k < k_end ? k : 0), k < k_end);
+    } else {
+        uint32_t pair[PIECE / 2];
+        for (int i = 0; i < PIECE / 2; i++) {
+            uint32_t low = k + 2 * i < k_end ? row[k + 2 * i] : 0;
+            uint32_t high = k + 2 * i + 1 < k_end ? row[k + 2 * i + 1] : 0;
+            pair[i] = low | high << 16;
+        }
+        *to = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    }
+}
+
+/* Behind the last row comes the last row again: what is made of it is not stored. */
+static __device__ __forceinline__ const uint16_t *row_of_w(const struct product &p, int row)
+{
+    return p.w + (size_t)min(row, p.n - 1) * (size_t)p.k;
+}
+
+static __device__ __forceinline__ const uint16_t *row_of_x(const struct product &p, int row)
+{
+    return p.x + (size_t)min(row, p.m - 1) * p.x_stride;
+}
+
+/* One block: rows g (top) and g + 8 (low) of W by row g of x; d as spw_mma_bf16 says. */
+static __device__ __forceinline__ void multiply_block(float d[4], uint4 top, uint4 low, uint4 x)
+{
+    const uint32_t first[4] = {top.x, low.x, top.y, low.y}, first_x[2] = {x.x, x.y};
+    const uint32_t second[4] = {top.z, low.z, top.w, low.w}, second_x[2] = {x.z, x.w};
+    spw_mma_bf16(d, first, first_x);
+    spw_mma_bf16(d, second, second_x);
+}
+
+static __device__ __forceinline__ float finish(const struct product &p, float sum, int col)
+{
+    return p.bias ? sum + p.bias[col] : sum;
+}
+
+static __device__ __forceinline__ void store(const struct product &p, int row, int col, float value)
+{
+    size_t i = (size_t)row * p.y_stride + (size_t)col;
+    if (p.y_f32)
+        ((float *)p.y)[i] = value;
+    else
+        ((uint16_t *)p.y)[i] = spw_device_to_bf16(value);
+}
+
+/* ---- few rows: W flows past at the speed of memory ---- */
+
+/* Ring slot: 4 pieces of W (block 0 rows g, g + 8; block 1 rows g, g + 8), then 2 of x for each 8
+ * rows; 32 lanes a piece. */
+template <int tiles_m> struct stream_shape {
+    enum {
+        PIECES = 4 + 2 * tiles_m,
+        STAGES = tiles_m == 1 ? 8 : 6,
+        SHARED = SLICES * STAGES * PIECES * WARP * 16,
+    };
+};
+
+template <int tiles_m, bool aligned>
+static __device__ __forceinline__ void stream_issue(const struct product &p, uint4 *slot, int k)
+{
+    const int lane = (int)(threadIdx.x % WARP), g = lane / 4, row = (int)blockIdx.x * 16 + g;
+    k += lane % 4 * PIECE;
+    slot += lane;
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+        copy_piece<aligned>(slot + 2 * b * WARP, row_of_w(p, row), k + b * BLOCK, p.k);
+        copy_piece<aligned>(slot + (2 * b + 1) * WARP, row_of_w(p, row + 8), k + b * BLOCK, p.k);
+#pragma unroll
+        for (int j = 0; j < tiles_m; j++)
+            copy_piece<aligned>(slot + (4 + 2 * j + b) * WARP, row_of_x(p, 8 * j + g),
+                                k + b * BLOCK, p.k);
+    }
+}
+
+template <int pieces>
+static __device__ __forceinline__ void stream_load(uint4 *piece, const uint4 *slot)
+{
+#pragma unroll
+    for (int i = 0; i < pieces; i++)
+        piece[i] = slot[i * WARP + (int)(threadIdx.x % WARP)];
+}
+
+/* m <= 8 * tiles_m; grid: ceil(n / 16). A lane reads from the ring only what it copied itself, so
+ * its own wait is enough; it refills a slot after the products have consumed what was there. */
+template <int tiles_m, bool aligned>
+static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p)
+{
+    using shape = stream_shape<tiles_m>;
+    SPW_SHARED_DYNAMIC(uint4, shared);
+    const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
+    const int steps = p.half / CUT, begin = slice * p.half, slot_size = shape::PIECES * WARP;
+    uint4 *ring = shared + slice * shape::STAGES * slot_size;
+    float d[tiles_m][4] = {};
+    for (int i = 0; i < shape::STAGES; i++) {
+        if (i < steps)
+            stream_issue<tiles_m, aligned>(p, ring + i * slot_size, begin + i * CUT);
+        spw_copy_async_commit();
+    }
+    uint4 now[shape::PIECES], next[shape::PIECES] = {};
+    spw_copy_async_wait<shape::STAGES - 1>();
+    stream_load<shape::PIECES>(next, ring);
+    for (int i = 0, slot = 0; i < steps; i++) {
+        const int ahead = slot + 1 == shape::STAGES ? 0 : slot + 1;
+        for (int j = 0; j < shape::PIECES; j++)
+            now[j] = next[j];
+        /* STAGES + i groups so far: the one of step i + 1 must be here. */
+        spw_copy_async_wait<shape::STAGES - 2>();
+        if (i + 1 < steps)
+            stream_load<shape::PIECES>(next, ring + ahead * slot_size);
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+#pragma unroll
+            for (int j = 0; j < tiles_m; j++)
+                multiply_block(d[j], now[2 * b], now[2 * b + 1], now[4 + 2 * j + b]);
+        if (i + shape::STAGES < steps)
+            stream_issue<tiles_m, aligned>(p, ring + slot * slot_size,
+                                           begin + (i + shape::STAGES) * CUT);
+        spw_copy_async_commit();
+        slot = ahead;
+    }
+    /* Slice 1 goes to slice 0's warp through its own ring, where nothing is under way any more. */
+    spw_copy_async_wait<0>();
+    float *other = (float *)(shared + shape::STAGES * slot_size);
+    if (slice == 1)
+        for (int i = 0; i < 4 * tiles_m; i++)
+            other[i * WARP + lane] = d[i / 4][i % 4];
+    __syncthreads(); /* slice 1 is in shared memory */
+    if (slice == 1)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4 * tiles_m; i++) {
+        const int row = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+        const int col = (int)blockIdx.x * 16 + lane / 4 + 8 * (i % 4 / 2);
+        if (row < p.m && col < p.n)
+            store(p, row, col, finish(p, d[i / 4][i % 4] + other[i * WARP + lane], col));
+    }
+}
+
+/* ---- many rows: tiles of y ---- */
+
+/* Two groups of warps, one for each slice; in a group, warps_n x warps_m warps of tiles_n x tiles_m
+ * products. A stage holds `blocks` blocks of both slices. */
+template <int warps_n_, int warps_m_, int tiles_n_, int tiles_m_, int blocks_, int stages_>
+struct tile_shape {
+    enum {
+        warps_n = warps_n_,
+        warps_m = warps_m_,
+        tiles_n = tiles_n_,
+        tiles_m = tiles_m_,
+        blocks = blocks_,
+        stages = stages_,
+        n = warps_n * tiles_n * 16,
+        m = warps_m * tiles_m * 8,
+        group = warps_n * warps_m * WARP, /* threads */
+        threads = SLICES * group,
+        rows = n + m,
+        block_pieces = rows * 4,
+        slice_pieces = blocks * block_pieces,
+        stage_pieces = SLICES * slice_pieces,
+        y_pitch = n + 4, /* floats: rows 2t of a quad's lanes lie 8 banks apart */
+        ring_bytes = stages * stage_pieces * 16,
+        y_bytes = m * y_pitch * 4,
+        shared = ring_bytes > y_bytes ? ring_bytes : y_bytes,
+    };
+};
+
+struct tile_low : tile_shape<1, 2, 2, 4, 2, 4> {
+}; /* 32 x 64: batches in decode, n small */
+struct tile_mid : tile_shape<2, 1, 2, 8, 1, 3> {
+}; /* 64 x 64: 48 KB, which every GPU has */
+struct tile_high : tile_shape<2, 2, 4, 8, 1, 3> {
+}; /* 128 x 128: half the L2 traffic of 64 x 64 */
+
+/* Which tile this CTA computes: GROUP tiles of m pass along n together, so that the CTAs that run
+ * at one time share both their W and their x in L2. */
+static __device__ __forceinline__ void tile_place(int tiles_n, int tiles_m, int *tile_n,
+                                                  int *tile_m)
+{
+    const int id = (int)blockIdx.x, first = id / (GROUP * tiles_n) * GROUP;
+    const int height = min(GROUP, tiles_m - first), in_group = id - first * tiles_n;
+    *tile_n = in_group / height;
+    *tile_m = first + in_group % height;
+}
+
+/* The calling group's part of a stage, from k on: four threads a row. */
+template <typename shape, bool aligned>
+static __device__ __forceinline__ void tile_issue(const struct product &p, uint4 *part, int k,
+                                                  int n_first, int m_first)
+{
+    enum { lines = shape::group / 4, unrolled = aligned ? 8 : 1 };
+    const int thread = (int)(threadIdx.x % shape::group), line = thread >> 2;
+    k += thread % 4 * PIECE;
+    part += thread;
+#pragma unroll
+    for (int b = 0; b < shape::blocks; b++) {
+#pragma unroll(unrolled)
+        for (int i = 0; i < shape::n; i += lines)
+            copy_piece<aligned>(part + b * shape::block_pieces + i * 4,
+                                row_of_w(p, n_first + line + i), k + b * BLOCK, p.k);
+#pragma unroll(unrolled)
+        for (int i = 0; i < shape::m; i += lines)
+            copy_piece<aligned>(part + b * shape::block_pieces + (shape::n + i) * 4,
+                                row_of_x(p, m_first + line + i), k + b * BLOCK, p.k);
+    }
+}
+
+template <typename shape>
+static __device__ __forceinline__ void tile_multiply(float d[shape::tiles_n][shape::tiles_m][4],
+                                                     const uint4 *part)
+{
+    const int lane = (int)(threadIdx.x % WARP);
+    const int warp = (int)(threadIdx.x % shape::group / WARP);
+    /* Lane (g, t) reads piece t of row g: piece `lane` of eight rows. */
+    const uint4 *w = part + warp % shape::warps_n * shape::tiles_n * 16 * 4 + lane;
+    const uint4 *x = part + (shape::n + warp / shape::warps_n * shape::tiles_m * 8) * 4 + lane;
+#pragma unroll
+    for (int b = 0; b < shape::blocks; b++) {
+        uint4 right[shape::tiles_m];
+#pragma unroll
+        for (int j = 0; j < shape::tiles_m; j++)
+            right[j] = x[b * shape::block_pieces + j * 8 * 4];
+#pragma unroll
+        for (int i = 0; i < shape::tiles_n; i++) {
+            const uint4 top = w[b * shape::block_pieces + i * 16 * 4];
+            const uint4 low = w[b * shape::block_pieces + (i * 16 + 8) * 4];
+#pragma unroll
+            for (int j = 0; j < shape::tiles_m; j++)
+                multiply_block(d[i][j], top, low, right[j]);
+        }
+    }
+}
+
+/* A group's sums to or from y [shape::m][y_pitch] in shared memory. */
+template <typename shape, bool add>
+static __device__ __forceinline__ void tile_merge(float d[shape::tiles_n][shape::tiles_m][4],
+                                                  float *y)
+{
+    const int lane = (int)(threadIdx.x % WARP);
+    const int warp = (int)(threadIdx.x % shape::group / WARP);
+    const int col = warp % shape::warps_n * shape::tiles_n * 16 + lane / 4;
+    const int row = warp / shape::warps_n * shape::tiles_m * 8 + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < shape::tiles_n; i++)
+#pragma unroll
+        for (int j = 0; j < shape::tiles_m; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float *at = y + (row + 8 * j + e % 2) * shape::y_pitch + col + 16 * i + e / 2 * 8;
+                *at = add ? d[i][j][e] + *at : d[i][j][e];
+            }
+}
+
+/* Four adjacent outputs. */
+static __device__ __forceinline__ void store4(const struct product &p, int row, int col, float4 sum)
+{
+    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+    if (!p.y_wide || col + 4 > p.n) {
+        for (int i = 0; i < 4 && col + i < p.n; i++)
+            store(p, row, col + i, finish(p, v[i], col + i));
+        return;
+    }
+    float out[4];
+    for (int i = 0; i < 4; i++)
+        out[i] = finish(p, v[i], col + i);
+    size_t at = (size_t)row * p.y_stride + (size_t)col;
+    if (p.y_f32) {
+        *(float4 *)((float *)p.y + at) = make_float4(out[0], out[1], out[2], out[3]);
+        return;
+    }
+    uint32_t low = spw_device_to_bf16(out[0]) | (uint32_t)spw_device_to_bf16(out[1]) << 16;
+    uint32_t high = spw_device_to_bf16(out[2]) | (uint32_t)spw_device_to_bf16(out[3]) << 16;
+    *(uint2 *)((uint16_t *)p.y + at) = make_uint2(low, high);
+}
+
+template <typename shape, bool aligned>
+static __global__ void __launch_bounds__(shape::threads)
+    k_tile(struct product p, int tiles_n, int tiles_m)
+{
+    SPW_SHARED_DYNAMIC(uint4, shared);
+    int tile_n, tile_m;
+    tile_place(tiles_n, tiles_m, &tile_n, &tile_m);
+    const int n_first = tile_n * shape::n, m_first = tile_m * shape::m;
+    const int slice = (int)(threadIdx.x / shape::group), begin = slice * p.half;
+    const int step_k = shape::blocks * BLOCK, steps = p.half / step_k;
+    uint4 *ring = shared + slice * shape::slice_pieces;
+    float d[shape::tiles_n][shape::tiles_m][4] = {};
+    for (int i = 0; i < shape::stages - 1; i++) {
+        if (i < steps)
+            tile_issue<shape, aligned>(p, ring + i * shape::stage_pieces, begin + i * step_k,
+                                       n_first, m_first);
+        spw_copy_async_commit();
+    }
+    for (int i = 0, slot = 0, refill = shape::stages - 1; i < steps; i++) {
+        spw_copy_async_wait<shape::stages - 2>();
+        /* Everyone's copies of stage i are here, and everyone is done with stage i - 1, which is
+         * the one that is filled next. */
+        __syncthreads();
+        if (i + shape::stages - 1 < steps)
+            tile_issue<shape, aligned>(p, ring + refill * shape::stage_pieces,
+                                       begin + (i + shape::stages - 1) * step_k, n_first, m_first);
+        spw_copy_async_commit();
+        tile_multiply<shape>(d, ring + slot * shape::stage_pieces);
+        refill = slot;
+        slot = slot + 1 == shape::stages ? 0 : slot + 1;
+    }
+    float *y = (float *)shared;
+    spw_copy_async_wait<0>();
+    __syncthreads(); /* the stages are no longer read: y takes their place */
+    if (slice == 1)
+        tile_merge<shape, false>(d, y);
+    __syncthreads(); /* slice 1 is there */
+    if (slice == 0)
+        tile_merge<shape, true>(d, y);
+    __syncthreads(); /* the sums are there, for whole rows to be stored */
+    for (int i = (int)threadIdx.x; i < shape::m * shape::n / 4; i += shape::threads) {
+        const int row = i / (shape::n / 4), col = i % (shape::n / 4) * 4;
+        if (m_first + row < p.m && n_first + col < p.n)
+            store4(p, m_first + row, n_first + col, *(float4 *)(y + row * shape::y_pitch + col));
+    }
+}
+
+/* ---- which kernel ---- */
+
+enum choice { STREAM_8, STREAM_16, TILE_LOW, TILE_MID, TILE_HIGH };
+
+/* The result does not depend on it. The large tile needs enough of its kind to fill a large GPU. */
+static enum choice choose(uint64_t m, uint64_t n)
+{
+    const uint64_t enough = 96;
+    if (m <= 16)
+        return m <= 8 ? STREAM_8 : STREAM_16;
+    if (m <= 64)
+        return TILE_LOW;
+    return spw_div_up(m, 128) * spw_div_up(n, 128) >= enough ? TILE_HIGH : TILE_MID;
+}
+
+template <int tiles_m> static int launch_stream(const struct product *p, bool aligned, spw_stream s)
+{
+    enum { shared = stream_shape<tiles_m>::SHARED };
+    const unsigned grid = (unsigned)spw_div_up((uint64_t)p->n, 16);
+    if (aligned)
+        SPW_LAUNCH((k_stream<tiles_m, true>), grid, SLICES * WARP, shared, s, *p);
+    else
+        SPW_LAUNCH((k_stream<tiles_m, false>), grid, SLICES * WARP, shared, s, *p);
+    return spw_cuda_launched();
+}
+
+/* Above 48 KB a kernel has to ask; what a GPU has not is -ENOTSUP. */
+template <typename kernel> static int allow_shared(kernel k, int bytes)
+{
+    if (bytes <= 48 << 10)
+        return 0;
+    if (cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess)
+        return 0;
+    (void)cudaGetLastError();
+    return -ENOTSUP;
+}
+
+template <typename shape>
+static int launch_tile(const struct product *p, bool aligned, spw_stream s)
+{
+    const int tiles_n = (int)spw_div_up((uint64_t)p->n, shape::n);
+    const int tiles_m = (int)spw_div_up((uint64_t)p->m, shape::m);
+    const unsigned grid = (unsigned)tiles_n * (unsigned)tiles_m;
+    if (aligned) {
+        SPW_TRY(allow_shared(k_tile<shape, true>, shape::shared));
+        SPW_LAUNCH((k_tile<shape, true>), grid, shape::threads, shape::shared, s, *p, tiles_n,
+                   tiles_m);
+    } else {
+        SPW_TRY(allow_shared(k_tile<shape, false>, shape::shared));
+        SPW_LAUNCH((k_tile<shape, false>), grid, shape::threads, shape::shared, s, *p, tiles_n,
+                   tiles_m);
+    }
+    return spw_cuda_launched();
+}
+
+static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
+{
+    const size_t y_bytes = a->y_dtype == SPW_DTYPE_F32 ? 4 : 2;
+    struct product p = {};
+    p.x = (const uint16_t *)a->x;
+    p.w = (const uint16_t *)a->w;
+    p.bias = a->bias;
+    p.y = a->y;
+    p.x_stride = a->x_stride;
+    p.y_stride = a->y_stride;
+    p.m = (int)a->m;
+    p.n = (int)a->n;
+    p.k = (int)a->k;
+    p.half = (int)(CUT * spw_div_up(a->k, SLICES * CUT));
+    p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
+    p.y_wide = a->y_stride % 4 == 0 && (uintptr_t)a->y % (4 * y_bytes) == 0;
+    const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->w) % 16 == 0 && a->k % PIECE == 0 &&
+                         a->x_stride % PIECE == 0;
+    enum choice c = choose(a->m, a->n);
+    int rc = -ENOTSUP;
+    if (c == STREAM_8)
+        return launch_stream<1>(&p, aligned, s);
+    if (c == STREAM_16)
+        return launch_stream<2>(&p, aligned, s);
+    if (c == TILE_LOW)
+        rc = launch_tile<tile_low>(&p, aligned, s);
+    if (c == TILE_HIGH)
+        rc = launch_tile<tile_high>(&p, aligned, s);
+    /* sm_75 has 64 KB of shared memory: the middle tile serves it for every m. */
+    return rc == -ENOTSUP ? launch_tile<tile_mid>(&p, aligned, s) : rc;
+}
+
+int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s)
+{
+    const size_t most = 1 << 30;
+    if (a->x_stride < a->k || a->y_stride < a->n || a->m > most || a->n > most || a->k > most)
+        return -EINVAL;
+    if (!a->m || !a->n)
+        return 0;
+    if (a->x_dtype == SPW_DTYPE_F32)
+        return a->y_dtype == SPW_DTYPE_F32 ? spw_linear_f32_cuda(a, s) : -EINVAL;
+    if (a->x_dtype != SPW_DTYPE_BF16 || a->w_dtype != SPW_DTYPE_BF16 ||
+        (a->y_dtype != SPW_DTYPE_BF16 && a->y_dtype != SPW_DTYPE_F32))
+        return -EINVAL;
+    return launch_bf16(a, s);
+}
