@@ -49,23 +49,44 @@ static int head_norm(const struct spw_layer_run *r, uint64_t weight, uint32_t fi
                         r->stream);
 }
 
-static int linear(const struct spw_layer_run *r, const uint8_t *w, uint64_t bias, const void *x,
-                  size_t k, void *y, size_t n, size_t rows)
+/* A matrix, and how many outputs it gives. */
+struct part {
+    const uint8_t *w;
+    size_t n;
+};
+
+/* y = x W^T for up to three matrices whose outputs stand side by side in y. Those that also follow
+ * each other in memory are one product; an output's bits do not depend on that. */
+static int linear(const struct spw_layer_run *r, const struct part parts[3], uint64_t bias,
+                  const void *x, size_t k, void *y, size_t rows)
 {
-    return r->ops->linear(&(struct spw_linear_args){.x = x,
-                                                    .w = w,
-                                                    .bias = vector(r, bias),
-                                                    .y = y,
-                                                    .m = rows,
-                                                    .n = n,
-                                                    .k = k,
-                                                    .x_stride = k,
-                                                    .y_stride = n,
-                                                    .x_dtype = r->dtype,
-                                                    .w_dtype = r->weights->dtype,
-                                                    .y_dtype = r->dtype,
-                                                    .workspace = r->b.workspace},
-                          r->stream);
+    const size_t row_bytes = k * spw_dtype_bytes(r->weights->dtype);
+    const size_t stride = parts[0].n + parts[1].n + parts[2].n;
+    size_t done = 0;
+    for (int i = 0; i < 3 && parts[i].n;) {
+        const uint8_t *w = parts[i].w;
+        size_t n = 0;
+        for (; i < 3 && parts[i].n && parts[i].w == w + n * row_bytes; i++)
+            n += parts[i].n;
+        SPW_TRY(r->ops->linear(
+            &(struct spw_linear_args){.x = x,
+                                      .w = w,
+                                      .bias =
+                                          bias == SPW_SMALL_NONE ? NULL : r->small + bias + done,
+                                      .y = (uint8_t *)y + done * spw_dtype_bytes(r->dtype),
+                                      .m = rows,
+                                      .n = n,
+                                      .k = k,
+                                      .x_stride = k,
+                                      .y_stride = stride,
+                                      .x_dtype = r->dtype,
+                                      .w_dtype = r->weights->dtype,
+                                      .y_dtype = r->dtype,
+                                      .workspace = r->b.workspace},
+            r->stream));
+        done += n;
+    }
+    return 0;
 }
 
 static int add(const struct spw_layer_run *r, void *h, size_t rows)
@@ -87,30 +108,31 @@ static int gated(const struct spw_layer_run *r, size_t rows)
                          r->stream);
 }
 
-int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer, const uint8_t *unit, void *h,
-                      size_t rows)
+int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
+                      const struct spw_layer_weights *m, void *h, size_t rows)
 {
     const struct spw_model_config *c = r->weights->config;
-    const struct spw_layer_unit *m = &r->weights->unit;
     const struct spw_layer_small *v = &r->weights->small_layers[layer];
     const struct spw_layer_buffers *b = &r->b;
     size_t hidden = c->hidden, inter = c->intermediate, q = (size_t)c->n_heads * c->head_dim;
-    size_t qkv = q + 2 * (size_t)c->n_kv_heads * c->head_dim;
+    size_t kv = (size_t)c->n_kv_heads * c->head_dim;
+    const struct part qkv[3] = {{m->q, q}, {m->k, kv}, {m->v, kv}}, o[3] = {{m->o, hidden}};
+    const struct part gate_up[3] = {{m->gate, inter}, {m->up, inter}},
+                      down[3] = {{m->down, hidden}};
 
     SPW_TRY(norm(r, v->attention_norm, h, b->x, rows));
-    SPW_TRY(linear(r, unit + m->qkv, v->qkv_bias, b->x, hidden, b->qkv, qkv, rows));
+    SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, b->qkv, rows));
     SPW_TRY(head_norm(r, v->q_norm, 0, c->n_heads, rows));
     SPW_TRY(head_norm(r, v->k_norm, c->n_heads, c->n_kv_heads, rows));
     SPW_TRY(r->attend(r->context, layer, rows));
-    SPW_TRY(linear(r, unit + m->o, v->o_bias, b->attention, q, b->y, hidden, rows));
+    SPW_TRY(linear(r, o, v->o_bias, b->attention, q, b->y, rows));
     SPW_TRY(norm(r, v->after_attention_norm, b->y, b->y, rows));
     SPW_TRY(add(r, h, rows));
 
     SPW_TRY(norm(r, v->mlp_norm, h, b->x, rows));
-    SPW_TRY(
-        linear(r, unit + m->gate_up, v->gate_up_bias, b->x, hidden, b->gate_up, 2 * inter, rows));
+    SPW_TRY(linear(r, gate_up, v->gate_up_bias, b->x, hidden, b->gate_up, rows));
     SPW_TRY(gated(r, rows));
-    SPW_TRY(linear(r, unit + m->down, v->down_bias, b->gated, inter, b->y, hidden, rows));
+    SPW_TRY(linear(r, down, v->down_bias, b->gated, inter, b->y, rows));
     SPW_TRY(norm(r, v->after_mlp_norm, b->y, b->y, rows));
     return add(r, h, rows);
 }
@@ -120,12 +142,12 @@ int spw_layer_final_norm(const struct spw_layer_run *r, const void *h, void *x, 
     return norm(r, r->weights->final_norm, h, x, rows);
 }
 
-int spw_layer_head(const struct spw_layer_run *r, const uint8_t *unit, const void *x, float *logits,
-                   uint32_t first, uint32_t n, size_t rows)
+int spw_layer_head(const struct spw_layer_run *r, const uint8_t *block, const void *x,
+                   float *logits, uint32_t first, uint32_t n, size_t rows)
 {
     const struct spw_model_config *c = r->weights->config;
     return r->ops->linear(&(struct spw_linear_args){.x = x,
-                                                    .w = unit,
+                                                    .w = block,
                                                     .y = logits + first,
                                                     .m = rows,
                                                     .n = n,

@@ -30,12 +30,12 @@ struct spw_layer_run {
     void *context;
 };
 
-/* h += attention(h); h += mlp(h). `unit`: the layer's matrices on the device; h: [rows][hidden]. */
-int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer, const uint8_t *unit, void *h,
-                      size_t rows);
+/* h += attention(h); h += mlp(h). h: [rows][hidden]. */
+int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
+                      const struct spw_layer_weights *matrices, void *h, size_t rows);
 /* logits[:, first .. first + n) = norm'd x times n rows of the output matrix. x: [rows][hidden]. */
 int spw_layer_final_norm(const struct spw_layer_run *r, const void *h, void *x, size_t rows);
-int spw_layer_head(const struct spw_layer_run *r, const uint8_t *unit, const void *x, float *logits,
-                   uint32_t first, uint32_t n, size_t rows);
+int spw_layer_head(const struct spw_layer_run *r, const uint8_t *block, const void *x,
+                   float *logits, uint32_t first, uint32_t n, size_t rows);
 
 #endif

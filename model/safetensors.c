@@ -274,15 +274,29 @@ uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st)
     return total;
 }
 
-void spw_safetensors_release(const struct spw_safetensors *st, const struct spw_tensor *tensor)
+/* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the
+ * last page come back from the file when they are touched again. Advice: a refusal changes nothing.
+ */
+static void advise(const void *data, uint64_t bytes, int advice)
 {
-    (void)st;
-    if (!tensor->bytes)
+    if (!bytes)
         return;
-    /* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the
-     * last page come back from the file when they are touched again. */
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = (uintptr_t)tensor->data & ~(page - 1);
-    uintptr_t end = (uintptr_t)tensor->data + (uintptr_t)tensor->bytes;
-    madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice: a refusal changes nothing */
+    uintptr_t begin = (uintptr_t)data & ~(page - 1);
+    madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, advice);
+}
+
+void spw_safetensors_release(const void *data, uint64_t bytes)
+{
+    advise(data, bytes, MADV_DONTNEED);
+}
+
+void spw_safetensors_populate(const void *data, uint64_t bytes)
+{
+#ifdef MADV_POPULATE_READ
+    advise(data, bytes, MADV_POPULATE_READ);
+#else
+    (void)data;
+    (void)bytes;
+#endif
 }

@@ -44,9 +44,13 @@ size_t spw_safetensors_count(const struct spw_safetensors *st);
 const struct spw_tensor *spw_safetensors_at(const struct spw_safetensors *st, size_t i);
 /* The sum of all tensors' bytes. */
 uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st);
-/* Tells the system that the tensor's pages are not needed for now, so that the process's resident
- * size does not grow with what was read. The data stays valid: it is read again when touched. */
-void spw_safetensors_release(const struct spw_safetensors *st, const struct spw_tensor *tensor);
+/* Tells the system that the pages of these bytes of a mapped file are not needed for now, so that
+ * the process's resident size does not grow with what was read. The data stays valid: it is read
+ * again when touched. */
+void spw_safetensors_release(const void *data, uint64_t bytes);
+/* Reads the pages in and enters them in the page table, many in one call, before somebody touches
+ * them one fault at a time. Where the system knows no such call, nothing happens. */
+void spw_safetensors_populate(const void *data, uint64_t bytes);
 
 /* The JSON of one header (after its 8 bytes of length), for a file that has `data_bytes` bytes
  * after it. `file` is for messages. */

@@ -19,6 +19,16 @@ struct spw_weight_source {
 
 enum { LAYER_SOURCES = 7, UNIT_ALIGN = 64 };
 
+static const uint8_t *source_data(const struct spw_weight_source *s)
+{
+    return (const uint8_t *)s->tensor->data + s->first * spw_dtype_bytes(s->tensor->dtype);
+}
+
+static uint64_t source_bytes(const struct spw_weight_source *s)
+{
+    return s->n * spw_dtype_bytes(s->tensor->dtype);
+}
+
 /* ---- finding tensors ---- */
 
 struct finder {
@@ -154,8 +164,7 @@ static void lay_out_layer(struct spw_weights *w)
         at[i] = joined ? end : spw_align_up(end, UNIT_ALIGN);
         end = at[i] + shapes[i][0] * shapes[i][1] * spw_dtype_bytes(w->dtype);
     }
-    w->unit = (struct spw_layer_unit){
-        .qkv = at[0], .o = at[3], .gate_up = at[4], .down = at[6], .bytes = end};
+    w->layer_bytes = end;
     for (uint32_t i = 0; i < w->config->n_layers * LAYER_SOURCES; i++)
         w->sources[i].offset = at[i % LAYER_SOURCES];
 }
@@ -168,7 +177,7 @@ static uint64_t head_row_bytes(const struct spw_weights *w)
 /* Rows of one head block: a layer's worth, in whole kernel tiles where there are that many. */
 static uint32_t head_block_rows(const struct spw_weights *w)
 {
-    uint64_t rows = w->unit.bytes / head_row_bytes(w);
+    uint64_t rows = w->layer_bytes / head_row_bytes(w);
     if (rows > 64)
         rows -= rows % 64;
     return (uint32_t)spw_min_u64(spw_max_u64(rows, 1), w->config->vocab);
@@ -204,14 +213,17 @@ static int open_matrices(struct spw_weights *w, const struct finder *f, enum spw
     w->n_units = c->n_layers + (uint32_t)spw_div_up(c->vocab, w->head_block_rows);
     w->n_sources = n_layer_sources + w->n_units - c->n_layers;
     cut_head(w, head);
-    for (uint32_t i = 0; i < w->n_sources; i++)
-        if (w->sources[i].tensor->dtype != w->dtype)
-            w->convert_bytes +=
-                spw_align_up(w->sources[i].n * spw_dtype_bytes(w->dtype), UNIT_ALIGN);
     w->pieces = spw_alloc_zero(w->n_sources, sizeof *w->pieces);
     w->unit_pieces = spw_alloc_zero(w->n_units + 1, sizeof *w->unit_pieces);
-    if (!w->pieces || !w->unit_pieces)
+    w->mapped = spw_alloc_zero(w->n_units, sizeof *w->mapped);
+    if (!w->pieces || !w->unit_pieces || !w->mapped)
         return -ENOMEM;
+    for (uint32_t i = 0; i < w->n_sources; i++) /* means nothing where the type is another */
+        w->pieces[i] = (struct spw_piece){
+            .from = source_data(&w->sources[i]),
+            .offset = w->sources[i].offset,
+            .bytes = w->sources[i].n * spw_dtype_bytes(w->dtype),
+        };
     for (uint32_t u = 0; u <= w->n_units; u++)
         w->unit_pieces[u] =
             u <= c->n_layers ? u * LAYER_SOURCES : n_layer_sources + (u - c->n_layers);
@@ -243,7 +255,7 @@ static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint6
         return 0;
     for (uint64_t i = 0; i < t->shape[0]; i++)
         w->small[*at + i] = element(t, i);
-    spw_safetensors_release(w->file, t);
+    spw_safetensors_release(t->data, t->bytes);
     return 0;
 }
 
@@ -372,6 +384,7 @@ void spw_weights_close(struct spw_weights *w)
     spw_free(w->sources);
     spw_free(w->pieces);
     spw_free(w->unit_pieces);
+    spw_free(w->mapped);
     spw_free(w->small_layers);
     spw_free(w->small);
     spw_free(w);
@@ -390,24 +403,8 @@ static void convert(const struct spw_weight_source *s, enum spw_dtype to, void *
     }
 }
 
-int spw_weights_prepare(struct spw_weights *w, void *converted, struct spw_error *err)
+int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
 {
-    uint8_t *next = converted;
-    for (uint32_t i = 0; i < w->n_sources; i++) {
-        const struct spw_weight_source *s = &w->sources[i];
-        uint64_t bytes = s->n * spw_dtype_bytes(w->dtype);
-        w->pieces[i] = (struct spw_piece){
-            .from = (const uint8_t *)s->tensor->data + s->first * spw_dtype_bytes(w->dtype),
-            .offset = s->offset,
-            .bytes = bytes,
-        };
-        if (s->tensor->dtype == w->dtype)
-            continue;
-        convert(s, w->dtype, next);
-        spw_safetensors_release(w->file, s->tensor);
-        w->pieces[i].from = next;
-        next += spw_align_up(bytes, UNIT_ALIGN);
-    }
     struct finder f = {.file = w->file, .err = err};
     SPW_TRY(find_prefix(&f));
     w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
@@ -417,28 +414,101 @@ int spw_weights_prepare(struct spw_weights *w, void *converted, struct spw_error
     return spw_weights_rope(w, 1, err);
 }
 
-/* ---- use ---- */
+/* ---- units ---- */
+
+/* [first, end) of w->sources. */
+struct span {
+    uint32_t first, end;
+};
+
+static struct span unit_sources(const struct spw_weights *w, uint32_t unit)
+{
+    return (struct span){w->unit_pieces[unit], w->unit_pieces[unit + 1]};
+}
 
 uint64_t spw_weights_unit_bytes(const struct spw_weights *w, uint32_t unit)
 {
     if (unit < w->config->n_layers)
-        return w->unit.bytes;
-    return w->sources[w->unit_pieces[unit]].n * spw_dtype_bytes(w->dtype);
+        return w->layer_bytes;
+    return w->pieces[w->unit_pieces[unit]].bytes;
 }
 
-uint64_t spw_weights_unit_moved_bytes(const struct spw_weights *w, uint32_t unit)
+uint64_t spw_weights_unit_stored_bytes(const struct spw_weights *w, uint32_t unit)
 {
+    struct span s = unit_sources(w, unit);
     uint64_t n = 0;
-    for (uint32_t i = w->unit_pieces[unit]; i < w->unit_pieces[unit + 1]; i++)
-        n += w->sources[i].n;
-    return n * spw_dtype_bytes(w->dtype);
+    for (uint32_t i = s.first; i < s.end; i++)
+        n += w->pieces[i].bytes;
+    return n;
+}
+
+bool spw_weights_unit_as_stored(const struct spw_weights *w, uint32_t unit)
+{
+    struct span s = unit_sources(w, unit);
+    for (uint32_t i = s.first; i < s.end; i++)
+        if (w->sources[i].tensor->dtype != w->dtype)
+            return false;
+    return true;
+}
+
+void spw_weights_map_unit(struct spw_weights *w, uint32_t unit)
+{
+    assert(spw_weights_unit_mappable(w, unit));
+    w->mapped[unit] = true;
+}
+
+bool spw_weights_unit_mappable(const struct spw_weights *w, uint32_t unit)
+{
+    struct span s = unit_sources(w, unit);
+    for (uint32_t i = s.first; i < s.end; i++)
+        if ((uintptr_t)w->pieces[i].from % spw_dtype_bytes(w->dtype))
+            return false;
+    return spw_weights_unit_as_stored(w, unit);
+}
+
+void spw_weights_fill_image(const struct spw_weights *w, uint32_t unit, void *image)
+{
+    struct span s = unit_sources(w, unit);
+    for (uint32_t i = s.first; i < s.end; i++) {
+        uint8_t *to = (uint8_t *)image + w->sources[i].offset;
+        if (w->sources[i].tensor->dtype == w->dtype)
+            memcpy(to, w->pieces[i].from, w->pieces[i].bytes);
+        else
+            convert(&w->sources[i], w->dtype, to);
+    }
+    spw_weights_release_unit(w, unit);
+}
+
+void spw_weights_populate_unit(const struct spw_weights *w, uint32_t unit)
+{
+    struct span s = unit_sources(w, unit);
+    for (uint32_t i = s.first; i < s.end; i++)
+        spw_safetensors_populate(source_data(&w->sources[i]), source_bytes(&w->sources[i]));
 }
 
 void spw_weights_release_unit(const struct spw_weights *w, uint32_t unit)
 {
-    for (uint32_t i = w->unit_pieces[unit]; i < w->unit_pieces[unit + 1]; i++)
-        spw_safetensors_release(w->file, w->sources[i].tensor);
+    struct span s = unit_sources(w, unit);
+    for (uint32_t i = s.first; i < s.end; i++)
+        spw_safetensors_release(source_data(&w->sources[i]), source_bytes(&w->sources[i]));
 }
+
+void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_t *packed,
+                       struct spw_layer_weights *out)
+{
+    const struct spw_piece *p = w->pieces + w->unit_pieces[layer];
+    const uint8_t *at[LAYER_SOURCES];
+    for (int i = 0; i < LAYER_SOURCES; i++)
+        at[i] = packed ? packed + p[i].offset : p[i].from;
+    *out = (struct spw_layer_weights){at[0], at[1], at[2], at[3], at[4], at[5], at[6]};
+}
+
+const uint8_t *spw_weights_head(const struct spw_weights *w, uint32_t unit, const uint8_t *packed)
+{
+    return packed ? packed : w->pieces[w->unit_pieces[unit]].from;
+}
+
+/* ---- use ---- */
 
 int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err)
 {
@@ -453,8 +523,45 @@ int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *e
     return 0;
 }
 
-/* From this many rows on, the pages they touched are worth giving back. */
-enum { MANY_ROWS = 16 };
+/* From this many rows on, one call for all pages; below, one for the pages around each row, as far
+ * as the system may have mapped them at once. */
+enum { MANY_ROWS = 16, AROUND_BYTES = 2 << 20 };
+
+/* The rows of the embedding that lie in one unit of a tied output matrix, or all. */
+static struct span rows_of_unit(const struct spw_weights *w, uint32_t row, bool *mapped)
+{
+    uint32_t unit = w->config->n_layers + row / w->head_block_rows;
+    *mapped = false;
+    if (w->sources[w->unit_pieces[unit]].tensor != w->embedding)
+        return (struct span){0, w->config->vocab};
+    *mapped = w->mapped[unit];
+    uint32_t first = row / w->head_block_rows * w->head_block_rows;
+    uint32_t left = w->config->vocab - first;
+    return (struct span){first, first + (left < w->head_block_rows ? left : w->head_block_rows)};
+}
+
+static void release_rows(const struct spw_weights *w, const int32_t *tokens, size_t n)
+{
+    const uint8_t *data = w->embedding->data;
+    uint64_t row_bytes = w->config->hidden * spw_dtype_bytes(w->embedding->dtype);
+    bool mapped;
+    for (uint32_t row = 0; n >= MANY_ROWS && row < w->config->vocab;) {
+        struct span rows = rows_of_unit(w, row, &mapped);
+        if (!mapped)
+            spw_safetensors_release(data + rows.first * row_bytes,
+                                    (rows.end - rows.first) * row_bytes);
+        row = rows.end;
+    }
+    for (size_t i = 0; n < MANY_ROWS && i < n; i++) {
+        struct span rows = rows_of_unit(w, (uint32_t)tokens[i], &mapped);
+        uint64_t at = (uint32_t)tokens[i] * row_bytes;
+        uint64_t begin = spw_max_u64(at / AROUND_BYTES * AROUND_BYTES, rows.first * row_bytes);
+        uint64_t end =
+            spw_min_u64(spw_align_up(at + row_bytes, AROUND_BYTES), rows.end * row_bytes);
+        if (!mapped)
+            spw_safetensors_release(data + begin, end - begin);
+    }
+}
 
 void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
                        enum spw_dtype compute, void *out)
@@ -482,6 +589,5 @@ void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_
                     spw_f32_to_bf16(spw_bf16_to_f32(spw_f32_to_bf16(value)) * scale);
         }
     }
-    if (n >= MANY_ROWS)
-        spw_safetensors_release(w->file, w->embedding);
+    release_rows(w, tokens, n);
 }

@@ -101,6 +101,29 @@ struct spw_device {
 
 /* --- memory --- */
 
+/* Takes whole pages from the budget. */
+static int pool_charge(struct spw_device *d, struct pool *pool, uint64_t bytes)
+{
+    if (atomic_load(&d->failed))
+        return -EIO;
+    uint64_t used = atomic_load(&pool->used);
+    if (bytes > SIZE_MAX - PAGE_BYTES)
+        return -ENOMEM;
+    bytes = spw_align_up(bytes, PAGE_BYTES);
+    if (bytes > spw_sub_u64(pool->budget, used))
+        return -ENOMEM;
+    atomic_store(&pool->used, used + bytes);
+    atomic_store(&pool->peak, spw_max_u64(atomic_load(&pool->peak), used + bytes));
+    return 0;
+}
+
+static void pool_discharge(struct pool *pool, uint64_t bytes)
+{
+    bytes = spw_align_up(bytes, PAGE_BYTES);
+    assert(bytes <= atomic_load(&pool->used));
+    atomic_fetch_sub(&pool->used, bytes);
+}
+
 static int pool_alloc(struct spw_device *d, struct pool *pool, uint64_t bytes, void **out)
 {
     *out = NULL;
@@ -108,19 +131,17 @@ static int pool_alloc(struct spw_device *d, struct pool *pool, uint64_t bytes, v
         return -EIO;
     if (!bytes)
         return 0;
-    uint64_t used = atomic_load(&pool->used);
-    if (bytes > SIZE_MAX - PAGE_BYTES)
+    if (spw_alloc_fails())
         return -ENOMEM;
+    SPW_TRY(pool_charge(d, pool, bytes));
     bytes = spw_align_up(bytes, PAGE_BYTES);
-    if (bytes > spw_sub_u64(pool->budget, used) || spw_alloc_fails())
-        return -ENOMEM;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
+    if (p == MAP_FAILED) {
+        pool_discharge(pool, bytes);
         return -ENOMEM;
+    }
     if (bytes >= HUGE_PAGE_BYTES)
         madvise(p, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused on some kernels */
-    atomic_store(&pool->used, used + bytes);
-    atomic_store(&pool->peak, spw_max_u64(atomic_load(&pool->peak), used + bytes));
     *out = p;
     return 0;
 }
@@ -129,11 +150,20 @@ static void pool_free(struct pool *pool, void *p, uint64_t bytes)
 {
     if (!p)
         return;
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    int rc = munmap(p, bytes);
-    assert(!rc && bytes <= atomic_load(&pool->used));
+    int rc = munmap(p, spw_align_up(bytes, PAGE_BYTES));
+    assert(!rc);
     (void)rc;
-    atomic_fetch_sub(&pool->used, bytes);
+    pool_discharge(pool, bytes);
+}
+
+static int cpu_charge(struct spw_device *d, uint64_t bytes)
+{
+    return pool_charge(d, &d->device, bytes);
+}
+
+static void cpu_discharge(struct spw_device *d, uint64_t bytes)
+{
+    pool_discharge(&d->device, bytes);
 }
 
 static int cpu_alloc(struct spw_device *d, uint64_t bytes, void **out)
@@ -543,6 +573,8 @@ const struct spw_device_ops spw_device_cpu = {
     .available = cpu_available,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .charge = cpu_charge,
+    .discharge = cpu_discharge,
     .alloc_host = cpu_alloc_host,
     .free_host = cpu_free_host,
     .stream_open = cpu_stream_open,

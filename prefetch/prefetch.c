@@ -12,7 +12,7 @@ struct spw_prefetch {
     struct spw_ring kv, weights;
     struct spw_transfer *kv_issued; /* [n_kv_slots], what each slot was filled with */
     uint32_t *unit_issued;          /* [n_weight_slots] */
-    spw_event *loaded;              /* [n_units], of resident units until first used */
+    spw_event *loaded;              /* [n_units], prepared and resident; until first used */
     uint64_t dropped_bytes;
 };
 
@@ -26,19 +26,27 @@ static int copy_unit(struct spw_prefetch *p, const struct spw_unit *u, uint8_t *
     return 0;
 }
 
+static bool is_streamed(const struct spw_unit *u)
+{
+    return !u->resident && !u->in_place;
+}
+
 /* Both links share the work: there is no KV to bring up yet, and on the CPU a link is a core. */
-static int load_resident(struct spw_prefetch *p)
+static int load_units(struct spw_prefetch *p)
 {
     p->loaded = spw_alloc_zero(p->o.n_units, sizeof(spw_event));
     if (!p->loaded)
         return -ENOMEM;
     for (uint32_t i = 0; i < p->o.n_units; i++) {
         const struct spw_unit *u = &p->o.units[i];
-        if (!u->resident)
+        if (!u->resident && !u->prepare)
             continue;
         SPW_TRY(p->o.ops->event_open(p->o.device, &p->loaded[i]));
         spw_stream link = i % 2 ? p->o.kv_link : p->o.weights_link;
-        SPW_TRY(copy_unit(p, u, u->resident, link));
+        if (u->prepare)
+            SPW_TRY(p->o.ops->host_call(p->o.device, u->prepare, u->context, link));
+        if (u->resident)
+            SPW_TRY(copy_unit(p, u, u->resident, link));
         SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], link));
     }
     return 0;
@@ -72,7 +80,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     if (!rc)
         rc = spw_ring_init(&p->weights);
     if (!rc)
-        rc = load_resident(p);
+        rc = load_units(p);
     if (rc) {
         spw_prefetch_close(p);
         return rc;
@@ -146,9 +154,20 @@ static int fill_kv(struct spw_prefetch *p)
 static bool next_streamed(const struct spw_prefetch *p, struct spw_unit_cursor *c, uint32_t *unit)
 {
     while (spw_schedule_next_unit(p->schedule, c, unit))
-        if (!p->o.units[*unit].resident)
+        if (is_streamed(&p->o.units[*unit]))
             return true;
     return false;
+}
+
+/* Before the first use of a unit, `s` waits until it is prepared, and copied if it is resident. */
+static int wait_loaded(struct spw_prefetch *p, uint32_t unit, spw_stream s)
+{
+    if (!p->loaded[unit])
+        return 0;
+    SPW_TRY(p->o.ops->stream_wait(p->o.device, s, p->loaded[unit]));
+    p->o.ops->event_close(p->o.device, p->loaded[unit]);
+    p->loaded[unit] = NULL;
+    return 0;
 }
 
 static int fill_weights(struct spw_prefetch *p)
@@ -158,6 +177,7 @@ static int fill_weights(struct spw_prefetch *p)
         uint8_t *slot;
         p->unit_issued[p->weights.issued % p->weights.n_slots] = unit;
         SPW_TRY(spw_ring_issue(&p->weights, &slot));
+        SPW_TRY(wait_loaded(p, unit, p->o.weights_link));
         SPW_TRY(copy_unit(p, &p->o.units[unit], slot, p->o.weights_link));
         SPW_TRY(spw_ring_commit(&p->weights));
     }
@@ -263,26 +283,20 @@ int spw_prefetch_release_kv(struct spw_prefetch *p)
 
 int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights)
 {
-    const struct spw_unit *u = &p->o.units[unit];
-    if (!u->resident) {
+    if (is_streamed(&p->o.units[unit])) {
         uint8_t *slot;
         assert(p->unit_issued[p->weights.waited % p->weights.n_slots] == unit);
         SPW_TRY(spw_ring_wait(&p->weights, &slot));
         *weights = slot;
         return 0;
     }
-    if (p->loaded[unit]) {
-        SPW_TRY(p->o.ops->stream_wait(p->o.device, p->o.compute, p->loaded[unit]));
-        p->o.ops->event_close(p->o.device, p->loaded[unit]);
-        p->loaded[unit] = NULL;
-    }
-    *weights = u->resident;
-    return 0;
+    *weights = p->o.units[unit].resident;
+    return wait_loaded(p, unit, p->o.compute);
 }
 
 int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit)
 {
-    if (p->o.units[unit].resident)
+    if (!is_streamed(&p->o.units[unit]))
         return 0;
     SPW_TRY(spw_ring_release(&p->weights));
     return fill_weights(p);

@@ -14,10 +14,12 @@
 struct spw_unit {
     const struct spw_piece *pieces; /* in host memory, or a mapped file */
     uint32_t n_pieces;
-    uint64_t moved_bytes;   /* the sum of the pieces */
-    uint8_t *resident;      /* its place on the device, or NULL: streamed */
-    void (*copied)(void *); /* called in stream order when a copy is done; may be NULL */
-    void *context;
+    uint64_t moved_bytes;    /* the sum of the pieces */
+    uint8_t *resident;       /* its place on the device, or NULL */
+    bool in_place;           /* kernels read the pieces where they are: nothing is copied */
+    void (*prepare)(void *); /* called once, on a link, before anything reads the pieces */
+    void (*copied)(void *);  /* called in stream order when a copy is done */
+    void *context;           /* of both calls, each of which may be NULL */
 };
 
 struct spw_prefetch_options {
@@ -34,7 +36,7 @@ struct spw_prefetch_options {
 
 struct spw_prefetch;
 
-/* Queues the copies of all resident units. */
+/* Queues the preparations of all units and the copies of the resident ones. */
 int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o);
 void spw_prefetch_close(struct spw_prefetch *p);
 
@@ -49,6 +51,8 @@ int spw_prefetch_forget(struct spw_prefetch *p);
  * slot + i * tile_bytes. */
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
+/* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
+ */
 int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights);
 int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit);
 

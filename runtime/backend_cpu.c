@@ -96,6 +96,7 @@ void spw_backend_cpu(struct spw_backend *out)
         .context = k,
         .linear_workspace = k->linear_workspace,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
+        .reads_host_memory = true,
     };
     snprintf(out->name, sizeof out->name, "cpu %s", spw_isa_name(k->isa));
 }

@@ -148,6 +148,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .workspace_bytes =
             b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,
+        .reads_host_memory = b->reads_host_memory,
     };
     return set_budgets(in, e, o, err);
 }
@@ -189,14 +190,18 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
     return open_device(e, o, device_bytes, host_bytes, err);
 }
 
-/* Device and model, before anything is planned. */
-static int begin(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
-                 uint64_t device_bytes, uint64_t host_bytes, struct spw_error *err)
+/* Device and model, before anything is planned. `backend` NULL: what the options say. */
+static int begin(struct spw_engine **out, const struct spw_backend *backend, const char *model_dir,
+                 const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,
+                 struct spw_error *err)
 {
     struct spw_engine *e = spw_alloc_zero(1, sizeof *e);
     if (!e)
         return spw_fail(err, -ENOMEM, "out of memory for the engine");
-    int rc = choose_device(e, o, device_bytes, host_bytes, err);
+    if (backend)
+        e->backend = *backend;
+    int rc = backend ? open_device(e, o, device_bytes, host_bytes, err)
+                     : choose_device(e, o, device_bytes, host_bytes, err);
     if (!rc)
         rc = spw_model_open(&e->model, model_dir, o, err);
     if (rc) {
@@ -213,14 +218,14 @@ static int make_plan(struct spw_engine *e, const struct spw_plan_input *in, stru
     return spw_traffic_info(&e->plan, e->model.weights);
 }
 
-int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
-                   struct spw_error *err)
+int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
     struct spw_engine *e = NULL;
     struct spw_plan_input in;
     *out = (struct spw_plan_info){0};
     /* The device says how many threads it would use, which is how many workspaces there are. */
-    SPW_TRY(begin(&e, model_dir, o, 0, 0, err));
+    SPW_TRY(begin(&e, backend, model_dir, o, 0, 0, err));
     int rc = plan_input(&in, e, o, err);
     if (!rc) {
         rc = make_plan(e, &in, err);
@@ -230,6 +235,12 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
     }
     spw_engine_close(e);
     return rc ? spw_fail(err, rc, "out of memory") : 0;
+}
+
+int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    return spw_plan_query_on(out, NULL, model_dir, o, err);
 }
 
 /* ---- the engine ---- */
@@ -263,6 +274,10 @@ static int open_memory(struct spw_engine *e, struct spw_plan_input *in, struct s
     const struct spw_device_ops *ops = e->backend.device_ops;
     struct spw_device_usage usage;
     int rc = take_device_memory(e, in, err);
+    if (!rc && e->plan.mapped_bytes) {
+        rc = ops->charge(e->device, e->plan.mapped_bytes);
+        e->charged = !rc;
+    }
     if (!rc)
         rc = ops->alloc_host(e->device, e->plan.host.end, &e->host_arena);
     for (int i = 0; i < SPW_STREAM_COUNT && !rc; i++)
@@ -281,30 +296,64 @@ static int open_memory(struct spw_engine *e, struct spw_plan_input *in, struct s
     return 0;
 }
 
-static void unit_copied(void *context)
+static void release_unit(void *context)
 {
     const struct spw_unit_context *c = context;
     spw_weights_release_unit(c->weights, c->unit);
+}
+
+static void populate_unit(void *context)
+{
+    const struct spw_unit_context *c = context;
+    spw_weights_populate_unit(c->weights, c->unit);
+}
+
+static void fill_image(void *context)
+{
+    const struct spw_unit_context *c = context;
+    spw_weights_fill_image(c->weights, c->unit, (void *)(uintptr_t)c->image.from);
+}
+
+/* Where a unit is read from; `image`: the next free place in the host arena. */
+static void describe_unit(struct spw_engine *e, uint32_t u, uint8_t **image)
+{
+    struct spw_weights *w = e->model.weights;
+    struct spw_unit_context *c = &e->unit_contexts[u];
+    struct spw_unit *unit = &e->units[u];
+    *c = (struct spw_unit_context){.weights = w, .unit = u};
+    *unit = (struct spw_unit){
+        .pieces = w->pieces + w->unit_pieces[u],
+        .n_pieces = w->unit_pieces[u + 1] - w->unit_pieces[u],
+        .moved_bytes = spw_plan_unit_moved_bytes(&e->plan, w, u),
+        .context = c,
+    };
+    if (spw_plan_unit_mapped(&e->plan, w, u)) {
+        spw_weights_map_unit(w, u);
+        unit->in_place = true;
+        unit->prepare = populate_unit;
+    } else if (spw_plan_unit_image(&e->plan, w, u)) {
+        c->image = (struct spw_piece){.from = *image, .bytes = unit->moved_bytes};
+        *image += spw_align_up(unit->moved_bytes, 4096);
+        unit->pieces = &c->image;
+        unit->n_pieces = 1;
+        unit->prepare = fill_image;
+    } else {
+        unit->copied = release_unit;
+    }
 }
 
 static int describe_units(struct spw_engine *e)
 {
     const struct spw_weights *w = e->model.weights;
     uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.units;
+    uint8_t *image = (uint8_t *)e->host_arena + e->plan.host.images;
     e->units = spw_alloc_zero(w->n_units, sizeof *e->units);
     e->unit_contexts = spw_alloc_zero(w->n_units, sizeof *e->unit_contexts);
     if (!e->units || !e->unit_contexts)
         return -ENOMEM;
     for (uint32_t u = 0; u < w->n_units; u++) {
-        e->unit_contexts[u] = (struct spw_unit_context){w, u};
-        e->units[u] = (struct spw_unit){
-            .pieces = w->pieces + w->unit_pieces[u],
-            .n_pieces = w->unit_pieces[u + 1] - w->unit_pieces[u],
-            .moved_bytes = spw_weights_unit_moved_bytes(w, u),
-            .copied = unit_copied,
-            .context = &e->unit_contexts[u],
-        };
-        if (!spw_plan_unit_resident(&e->plan, w, u))
+        describe_unit(e, u, &image);
+        if (e->units[u].in_place || !spw_plan_unit_resident(&e->plan, w, u))
             continue;
         e->units[u].resident = next;
         next += spw_align_up(spw_weights_unit_bytes(w, u), 4096);
@@ -379,8 +428,7 @@ static int open_executor(struct spw_engine *e, const struct spw_options *o)
 static int open_parts(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
 {
     uint32_t n = e->plan.info.sessions;
-    uint8_t *converted = (uint8_t *)e->host_arena + e->plan.host.converted;
-    SPW_TRY(spw_weights_prepare(e->model.weights, converted, err));
+    SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_length = 1;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->spans = spw_alloc_zero(n, sizeof *e->spans);
@@ -399,12 +447,12 @@ static int open_parts(struct spw_engine *e, const struct spw_options *o, struct 
     return 0;
 }
 
-int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
-                    struct spw_error *err)
+int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
+                       const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
     struct spw_engine *e = NULL;
     struct spw_plan_input in;
-    SPW_TRY(begin(&e, model_dir, o, budget(o->device_bytes, UINT64_MAX - 1),
+    SPW_TRY(begin(&e, backend, model_dir, o, budget(o->device_bytes, UINT64_MAX - 1),
                   budget(o->host_bytes, UINT64_MAX - 1), err));
     int rc = plan_input(&in, e, o, err);
     if (!rc)
@@ -419,6 +467,12 @@ int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct
     }
     *out = e;
     return 0;
+}
+
+int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
+                    struct spw_error *err)
+{
+    return spw_engine_open_on(out, NULL, model_dir, o, err);
 }
 
 void spw_engine_close(struct spw_engine *e)
@@ -439,6 +493,8 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->span_index);
     if (e->device_arena)
         ops->free(e->device, e->device_arena, e->plan.device.end);
+    if (e->charged)
+        ops->discharge(e->device, e->plan.mapped_bytes);
     if (e->host_arena)
         ops->free_host(e->device, e->host_arena, e->plan.host.end);
     if (e->device)

@@ -28,6 +28,7 @@ void spw_model_close(struct spw_model *m);
 struct spw_unit_context {
     const struct spw_weights *weights;
     uint32_t unit;
+    struct spw_piece image; /* the unit's image in the host arena, if it has one */
 };
 
 struct spw_session {
@@ -51,6 +52,7 @@ struct spw_engine {
     void *device_arena, *host_arena;
     struct spw_unit *units;                 /* [weights->n_units] */
     struct spw_unit_context *unit_contexts; /* [weights->n_units] */
+    bool charged;                           /* plan.mapped_bytes, to the device */
     struct spw_kv *kv;
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
@@ -59,5 +61,12 @@ struct spw_engine {
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
     uint64_t rope_length;            /* of the tables on the device */
 };
+
+/* spw_plan_query and spw_engine_open on a backend that the caller chose: a test's way to devices
+ * that spw_options cannot name. */
+int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o, struct spw_error *err);
+int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
+                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
 
 #endif

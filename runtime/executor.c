@@ -401,13 +401,15 @@ static int run_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
 {
     const struct spw_hidden_source source = {embed, x};
     const uint8_t *unit;
+    struct spw_layer_weights matrices;
     SPW_TRY(spw_prefetch_wait_unit(x->o.prefetch, layer, &unit));
+    spw_weights_layer(x->o.weights, layer, unit, &matrices);
     SPW_TRY(enter_layer(x, layer, n_spans));
     for (uint32_t k = 0; k < x->now->cut.n_chunks; k++) {
         void *h;
         x->chunk = &x->now->cut.chunks[k];
         SPW_TRY(spw_hidden_get(&x->hidden, &source, x->config->n_layers, layer, k, &h));
-        SPW_TRY(spw_layer_forward(&x->layer, layer, unit, h, x->chunk->rows));
+        SPW_TRY(spw_layer_forward(&x->layer, layer, &matrices, h, x->chunk->rows));
         SPW_TRY(spw_hidden_put(&x->hidden, layer, k));
         SPW_TRY(age_tiles(x, layer));
         SPW_TRY(spw_progress_mark(&x->progress, x->chunk->rows));
@@ -461,6 +463,7 @@ static int run_head(struct spw_executor *x, size_t rows, float *logits)
     for (uint32_t first = 0, unit = n_layers; first < vocab; first += block, unit++) {
         const uint8_t *w;
         SPW_TRY(spw_prefetch_wait_unit(x->o.prefetch, unit, &w));
+        w = spw_weights_head(x->o.weights, unit, w);
         SPW_TRY(spw_layer_head(&x->layer, w, r, logits, first,
                                vocab - first < block ? vocab - first : block, rows));
         SPW_TRY(spw_prefetch_release_unit(x->o.prefetch, unit));

@@ -50,12 +50,34 @@ bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *
     return n_streamed_before(p, w->n_units, unit + 1) == n_streamed_before(p, w->n_units, unit);
 }
 
-/* Bytes of the resident units, each on a page, for the n_resident_units of p. */
-static uint64_t resident_bytes(const struct spw_plan *p, const struct spw_weights *w)
+bool spw_plan_unit_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
+{
+    return p->reads_host_memory && spw_plan_unit_resident(p, w, unit) &&
+           spw_weights_unit_mappable(w, unit);
+}
+
+bool spw_plan_unit_image(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
+{
+    return !spw_weights_unit_as_stored(w, unit) ||
+           (!p->reads_host_memory && !spw_plan_unit_resident(p, w, unit));
+}
+
+uint64_t spw_plan_unit_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                   uint32_t unit)
+{
+    if (spw_plan_unit_mapped(p, w, unit))
+        return 0;
+    return spw_plan_unit_image(p, w, unit) ? spw_weights_unit_bytes(w, unit)
+                                           : spw_weights_unit_stored_bytes(w, unit);
+}
+
+/* Bytes of units that `is` holds for, each on a page, for the n_resident_units of p. */
+static uint64_t bytes_of(const struct spw_plan *p, const struct spw_weights *w,
+                         bool (*is)(const struct spw_plan *, const struct spw_weights *, uint32_t))
 {
     uint64_t bytes = 0;
     for (uint32_t u = 0; u < w->n_units; u++)
-        if (spw_plan_unit_resident(p, w, u))
+        if (is(p, w, u))
             bytes += pages(spw_weights_unit_bytes(w, u));
     return bytes;
 }
@@ -72,7 +94,7 @@ static uint64_t weights_use(struct spw_plan *p, const struct spw_weights *w, uin
 {
     p->n_resident_units = n_resident;
     p->n_unit_slots = n_resident < w->n_units ? UNIT_SLOTS : 0;
-    return resident_bytes(p, w) + p->n_unit_slots * p->slot_unit_bytes;
+    return bytes_of(p, w, spw_plan_unit_resident) + p->n_unit_slots * p->slot_unit_bytes;
 }
 
 /* Takes as many units as `bytes` hold, slots for the others included. Returns what it uses;
@@ -199,7 +221,8 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     struct spw_plan_device *d = &p->device;
     struct spw_plan_host *h = &p->host;
     uint64_t end = d->units;
-    take(&end, resident_bytes(p, in->weights));
+    p->mapped_bytes = bytes_of(p, in->weights, spw_plan_unit_mapped);
+    take(&end, bytes_of(p, in->weights, spw_plan_unit_resident) - p->mapped_bytes);
     d->unit_slots = take(&end, p->n_unit_slots * p->slot_unit_bytes);
     d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->kv_frames = take(&end, p->n_device_frames * p->tile_bytes);
@@ -210,8 +233,13 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
-    h->converted = take(&end, in->weights->convert_bytes);
+    h->images = take(&end, bytes_of(p, in->weights, spw_plan_unit_image));
     h->end = end;
+}
+
+static bool fits(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return p->device.end + p->mapped_bytes <= in->device_bytes && p->host.end <= in->host_bytes;
 }
 
 /* ---- one try ---- */
@@ -268,7 +296,7 @@ static bool try_hidden(struct spw_plan *p, const struct spw_plan_input *in, uint
             return false;
     }
     lay_out_rest(p, in);
-    return p->device.end <= in->device_bytes && p->host.end <= in->host_bytes;
+    return fits(p, in);
 }
 
 /* Hidden states: on the device if that costs little, else below, else one chunk at a time. */
@@ -316,6 +344,7 @@ static void start(struct spw_plan *p, const struct spw_plan_input *in)
     p->hidden_row_bytes = c->hidden * spw_dtype_bytes(in->compute);
     p->max_tiles = spw_waterline_tiles(in->context);
     p->partial_rows = PARTIAL_ROWS;
+    p->reads_host_memory = in->reads_host_memory;
     uint64_t many = (uint64_t)LOGITS_ROWS * c->vocab * sizeof(float);
     p->logits_rows = many <= in->device_bytes / 32 ? LOGITS_ROWS : 1;
     if (p->logits_rows < in->sessions)
@@ -363,7 +392,7 @@ static bool take_splits(struct spw_plan *p, const struct spw_plan_input *in, uin
     settle_residency(p, in, &need, p->n_device_frames - more);
     p->n_host_frames = (uint32_t)host_frames(p, in, &need);
     lay_out_rest(p, in);
-    return p->device.end <= in->device_bytes && p->host.end <= in->host_bytes;
+    return fits(p, in);
 }
 
 /* A larger slot saves transfers and costs tiles that could have stayed: the cheapest is taken. Only
@@ -435,17 +464,18 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->kv = in->kv;
     i->device_budget_bytes = in->device_bytes;
     i->host_budget_bytes = in->host_bytes;
-    i->device.weights_resident = d->workspace - d->small + d->unit_slots - d->units;
+    i->device.weights_resident =
+        d->workspace - d->small + d->unit_slots - d->units + p->mapped_bytes;
     i->device.weights_slots = d->kv_slots - d->unit_slots;
     i->device.kv_slots = d->kv_frames - d->kv_slots;
     i->device.kv_resident = d->end - d->kv_frames;
     i->device.hidden = d->x - d->hidden;
     i->device.activations = d->units - d->x + d->hidden - d->workspace;
-    i->device.total = d->end;
+    i->device.total = d->end + p->mapped_bytes;
     i->host.kv = h->hidden - h->kv_frames;
     i->host.hidden = h->staging - h->hidden;
-    i->host.staging = h->converted - h->staging;
-    i->host.weights = h->end - h->converted;
+    i->host.staging = h->images - h->staging;
+    i->host.weights = h->end - h->images;
     i->host.total = h->end;
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_units; u++) {

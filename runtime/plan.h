@@ -21,22 +21,24 @@ struct spw_plan_input {
     uint64_t workspace_bytes;     /* of linear, all workers */
     uint32_t attention_tiles;     /* most of one attention call */
     uint64_t transfer_cost_bytes; /* see spw_backend */
+    bool reads_host_memory;       /* the same */
 };
 
 /*   device arena                              host arena
  *   | small | workspace | hidden | x | y |    | KV frames | hidden | staging | logits rows |
- *   | qkv, attention, state  or  gate_up,     | session logits | converted weights |
+ *   | qkv, attention, state  or  gate_up,     | session logits | images of units |
  *     gated | partials | rows | logits |
- *   | resident units | unit slots |
+ *   | copied units | unit slots |
  *   | KV slots | KV frames |
- * Byte offsets, each a multiple of 4096. */
+ * Byte offsets, each a multiple of 4096. Mapped units count as device memory but lie in no arena.
+ */
 struct spw_plan_device {
     uint64_t small, workspace, hidden, x, y, qkv, attention, state, gate_up, gated, partials;
     uint64_t rows, logits, units, unit_slots, kv_slots, kv_frames, end;
 };
 
 struct spw_plan_host {
-    uint64_t kv_frames, hidden, staging, logits, session_logits, converted, end;
+    uint64_t kv_frames, hidden, staging, logits, session_logits, images, end;
 };
 
 struct spw_plan {
@@ -51,6 +53,8 @@ struct spw_plan {
     uint32_t max_tiles;         /* of one layer of one sequence */
     uint32_t slot_tiles;        /* of a KV slot: whole splits */
     uint64_t tile_bytes, hidden_row_bytes, slot_unit_bytes;
+    uint64_t mapped_bytes; /* of units that are computed from the mapped file */
+    bool reads_host_memory;
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
     struct spw_plan_device device;
     struct spw_plan_host host;
@@ -62,5 +66,13 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
 /* Resident units are spread evenly, so that streamed ones cross the link beside computation. */
 bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Resident without a copy: computed from where the file is mapped. */
+bool spw_plan_unit_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Read from an image in the host arena: what is stored in another type; and what is streamed to a
+ * device that cannot read the mapped file. */
+bool spw_plan_unit_image(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* What crosses the link each time the unit is brought up, or once when it is resident. */
+uint64_t spw_plan_unit_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                   uint32_t unit);
 
 #endif

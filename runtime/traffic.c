@@ -21,7 +21,7 @@ static uint64_t streamed_weights(const struct spw_plan *p, const struct spw_weig
     for (uint32_t u = 0; u < w->n_units; u++)
         if (!spw_plan_unit_resident(p, w, u))
             bytes +=
-                spw_weights_unit_moved_bytes(w, u) * (u < w->config->n_layers ? 1 : head_rounds);
+                spw_plan_unit_moved_bytes(p, w, u) * (u < w->config->n_layers ? 1 : head_rounds);
     return bytes;
 }
 
@@ -93,7 +93,7 @@ uint64_t spw_traffic_open(const struct spw_plan *p, const struct spw_weights *w)
     uint64_t bytes = w->n_small * sizeof(float);
     for (uint32_t u = 0; u < w->n_units; u++)
         if (spw_plan_unit_resident(p, w, u))
-            bytes += spw_weights_unit_moved_bytes(w, u);
+            bytes += spw_plan_unit_moved_bytes(p, w, u);
     return bytes;
 }
 

@@ -2,6 +2,7 @@
 #ifndef SPW_TESTS_ENGINE_RUN_H
 #define SPW_TESTS_ENGINE_RUN_H
 
+#include "runtime/engine.h"
 #include "tests/model_run.h"
 #include "tests/tiny_model.h"
 
@@ -40,27 +41,51 @@ static inline void run_ids(int32_t *ids, size_t n, uint32_t vocab, uint64_t seed
         ids[i] = (int32_t)(check_random(&seed) % vocab);
 }
 
+/* The CPU; or driven as a device is that cannot read the host's memory: every resident unit is
+ * copied, streamed ones come from images in the host arena. */
+static inline struct spw_backend run_backend(bool reads_host_memory)
+{
+    struct spw_backend b;
+    spw_backend_cpu(&b);
+    b.reads_host_memory = b.reads_host_memory && reads_host_memory;
+    return b;
+}
+
 /* Device memory at the smallest that works (plus `more`), host memory enough. */
-static inline void run_tight(const char *dir, struct spw_options *o, uint64_t more)
+static inline void run_tight_on(const struct spw_backend *b, const char *dir, struct spw_options *o,
+                                uint64_t more)
 {
     struct spw_plan_info info;
     struct spw_error err = {{0}};
-    int rc = spw_plan_query(&info, dir, o, &err);
+    int rc = spw_plan_query_on(&info, b, dir, o, &err);
     CHECK_MSG(rc == 0, "%s: %s", dir, err.text);
     o->device_bytes = info.smallest_device_bytes + more;
     o->host_bytes = (uint64_t)1 << 30;
 }
 
+static inline void run_tight(const char *dir, struct spw_options *o, uint64_t more)
+{
+    struct spw_backend b = run_backend(true);
+    run_tight_on(&b, dir, o, more);
+}
+
 /* Exits the program on failure: nothing can be tested without an engine. */
-static inline struct spw_engine *run_open(const char *dir, const struct spw_options *o)
+static inline struct spw_engine *run_open_on(const struct spw_backend *b, const char *dir,
+                                             const struct spw_options *o)
 {
     struct spw_engine *e = NULL;
     struct spw_error err = {{0}};
-    if (spw_engine_open(&e, dir, o, &err)) {
+    if (spw_engine_open_on(&e, b, dir, o, &err)) {
         fprintf(stderr, "%s: %s\n", dir, err.text);
         exit(1);
     }
     return e;
+}
+
+static inline struct spw_engine *run_open(const char *dir, const struct spw_options *o)
+{
+    struct spw_backend b = run_backend(true);
+    return run_open_on(&b, dir, o);
 }
 
 static inline struct spw_session *run_session(struct spw_engine *e)

@@ -47,12 +47,13 @@ static void make_subject(struct subject *s, const struct tiny_model *m)
 }
 
 /* Two sessions: a prompt, then decode steps of both, one of them late. */
-static void run_seed(const struct subject *s, struct spw_options o, uint64_t seed)
+static void run_seed(const struct subject *s, const struct spw_backend *b, struct spw_options o,
+                     uint64_t seed)
 {
     struct comparison c = {.subject = s};
     struct spw_error err = {{0}};
     o.delay_seed = seed;
-    struct spw_engine *e = run_open(s->dir, &o);
+    struct spw_engine *e = run_open_on(b, s->dir, &o);
     struct spw_session *sessions[2] = {run_session(e), run_session(e)};
     CHECK(spw_engine_plan(e)->host.kv && spw_engine_plan(e)->device.weights_slots);
     int rc = 0;
@@ -77,18 +78,22 @@ static void run_seed(const struct subject *s, struct spw_options o, uint64_t see
 int main(int argc, char **argv)
 {
     static struct subject subjects[N_MODELS];
-    struct spw_options o[N_MODELS];
+    struct spw_options o[2][N_MODELS];
+    const struct spw_backend backends[2] = {run_backend(true), run_backend(false)};
     int seeds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 60 : RUN_UNDER_ASAN ? 100 : 1000;
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 0) : 1 + check_seed() % 1000000007;
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_MODELS; i++) {
         make_subject(&subjects[i], &models[i]);
-        o[i] = (struct spw_options){
-            .context = N_TOKENS, .sessions = 2, .threads = 2, .prefill_chunk = 150};
-        run_tight(subjects[i].dir, &o[i], 0);
+        for (int k = 0; k < 2; k++) {
+            o[k][i] = (struct spw_options){
+                .context = N_TOKENS, .sessions = 2, .threads = 2, .prefill_chunk = 150};
+            run_tight_on(&backends[k], subjects[i].dir, &o[k][i], 0);
+        }
     }
     for (int i = 0; i < seeds; i++)
-        run_seed(&subjects[i % N_MODELS], o[i % N_MODELS], first + (uint64_t)i);
+        run_seed(&subjects[i % N_MODELS], &backends[i / N_MODELS % 2],
+                 o[i / N_MODELS % 2][i % N_MODELS], first + (uint64_t)i);
     fprintf(stderr, "delay seeds %llu to %llu\n", (unsigned long long)first,
             (unsigned long long)(first + (uint64_t)seeds - 1));
     for (int i = 0; i < N_MODELS; i++) {

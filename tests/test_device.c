@@ -5,6 +5,22 @@
 
 /* --- memory --- */
 
+/* Memory of others that kernels read in place counts like what alloc gave. */
+static void test_charge(void)
+{
+    struct spw_device_options o = {.device_bytes = 5 * 4096 + 100, .threads = 1};
+    struct spw_device *d;
+    void *p;
+    CHECK(ops->open(&d, &o, NULL) == 0 && ops->alloc(d, 4 * 4096, &p) == 0);
+    CHECK(ops->charge(d, 4096 + 1) == -ENOMEM && ops->charge(d, UINT64_MAX) == -ENOMEM);
+    CHECK(ops->charge(d, 10) == 0 && usage(d).device_bytes == 5 * 4096);
+    ops->free(d, p, 4 * 4096);
+    CHECK(ops->alloc(d, 4 * 4096 + 1, &p) == -ENOMEM);
+    ops->discharge(d, 10);
+    CHECK(usage(d).device_bytes == 0 && usage(d).device_peak_bytes == 5 * 4096);
+    ops->close(d);
+}
+
 static void test_big_copy(uint64_t *random)
 {
     size_t most = 20 * MIB;
@@ -187,6 +203,7 @@ int main(void)
                          .device_align = 4096,
                          .host_can_touch = true};
     test_budgets();
+    test_charge();
     test_big_copy(&random);
     test_kernels(1);
     test_kernels(2);

@@ -6,8 +6,6 @@
  *   test_faults [stride]    of the device's commands; default 7 under sanitizers, else 3 */
 #include "tests/engine_run.h"
 
-#include "runtime/engine.h"
-
 enum { N_PROMPT = 300, N_MORE = 5, N_GENERATED = 4, CONTEXT = 400, MOST_VOCAB = 128 };
 
 static const struct tiny_model models[] = {
@@ -42,8 +40,8 @@ struct answer {
     } while (0)
 
 /* The whole of the API once. Returns how many calls failed. */
-static int run_api(const char *dir, const struct spw_options *o, const int32_t *ids,
-                   struct answer *a)
+static int run_api(const struct spw_backend *b, const char *dir, const struct spw_options *o,
+                   const int32_t *ids, struct answer *a)
 {
     struct spw_plan_info info;
     struct spw_engine *e = NULL;
@@ -54,8 +52,8 @@ static int run_api(const char *dir, const struct spw_options *o, const int32_t *
     struct spw_span span, both[2];
     size_t bytes;
     int faults = 0;
-    TWICE(spw_plan_query(&info, dir, o, &err));
-    TWICE(spw_engine_open(&e, dir, o, &err));
+    TWICE(spw_plan_query_on(&info, b, dir, o, &err));
+    TWICE(spw_engine_open_on(&e, b, dir, o, &err));
     bytes = spw_engine_config(e)->vocab * sizeof(float);
     TWICE(spw_session_open(&s, e, &err));
     span = (struct spw_span){s, ids, N_PROMPT, 1};
@@ -80,17 +78,18 @@ done:
     return faults;
 }
 
-static void fail_allocations(const char *dir, const struct spw_options *o, const int32_t *ids)
+static void fail_allocations(const struct spw_backend *b, const char *dir,
+                             const struct spw_options *o, const int32_t *ids)
 {
     static struct answer expected, got;
     int64_t outstanding = spw_alloc_outstanding();
     int n = 0, faults;
-    CHECK(run_api(dir, o, ids, &expected) == 0);
+    CHECK(run_api(b, dir, o, ids, &expected) == 0);
     CHECK(spw_alloc_outstanding() == outstanding);
     do {
         memset(&got, 0, sizeof got);
         spw_alloc_fail_nth(n++);
-        faults = run_api(dir, o, ids, &got);
+        faults = run_api(b, dir, o, ids, &got);
         spw_alloc_fail_nth(-1);
         CHECK_MSG(memcmp(&got, &expected, sizeof got) == 0, "allocation %d: another answer", n - 1);
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "allocation %d: %lld blocks lost", n - 1,
@@ -122,10 +121,10 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, size_t n
 }
 
 /* Returns whether the fault was met. */
-static bool run_device(const char *dir, const struct spw_options *o, const int32_t *ids,
-                       float expected[4][MOST_VOCAB], int64_t nth)
+static bool run_device(const struct spw_backend *b, const char *dir, const struct spw_options *o,
+                       const int32_t *ids, float expected[4][MOST_VOCAB], int64_t nth)
 {
-    struct spw_engine *e = run_open(dir, o);
+    struct spw_engine *e = run_open_on(b, dir, o);
     struct spw_session *s = run_session(e), *fork = NULL;
     struct spw_error err = {{0}};
     uint32_t vocab = spw_engine_config(e)->vocab;
@@ -151,13 +150,13 @@ static bool run_device(const char *dir, const struct spw_options *o, const int32
     return met || rc;
 }
 
-static void fail_commands(const char *dir, const struct spw_options *o, const int32_t *ids,
-                          int64_t stride)
+static void fail_commands(const struct spw_backend *b, const char *dir, const struct spw_options *o,
+                          const int32_t *ids, int64_t stride)
 {
     static float expected[4][MOST_VOCAB];
     static const size_t lengths[4] = {N_PROMPT, N_PROMPT + 1, N_PROMPT + N_MORE, N_PROMPT / 2};
     int64_t outstanding = spw_alloc_outstanding(), n = 0;
-    struct spw_engine *e = run_open(dir, o);
+    struct spw_engine *e = run_open_on(b, dir, o);
     struct spw_session *s = run_session(e);
     uint32_t vocab = spw_engine_config(e)->vocab;
     for (int i = 0; i < 4; i++) {
@@ -167,7 +166,7 @@ static void fail_commands(const char *dir, const struct spw_options *o, const in
     }
     spw_session_close(s);
     spw_engine_close(e);
-    while (run_device(dir, o, ids, expected, n)) {
+    while (run_device(b, dir, o, ids, expected, n)) {
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "command %lld: blocks lost",
                   (long long)n);
         n += stride;
@@ -182,21 +181,21 @@ static void fail_commands(const char *dir, const struct spw_options *o, const in
 enum { N_NEW = 6 };
 
 /* What was generated before the device failed is the beginning of what would have been. */
-static void fail_generation(const char *dir, const struct spw_options *o, const int32_t *ids,
-                            int64_t stride)
+static void fail_generation(const struct spw_backend *b, const char *dir,
+                            const struct spw_options *o, const int32_t *ids, int64_t stride)
 {
     struct spw_request r = {
         .prompt = ids, .n_prompt = N_PROMPT, .max_new_tokens = N_NEW, .ignore_eos = true};
     struct spw_result expected, result;
     struct spw_error err = {{0}};
-    struct spw_engine *e = run_open(dir, o);
+    struct spw_engine *e = run_open_on(b, dir, o);
     CHECK_MSG(!spw_generate(e, NULL, &r, 1, &expected, NULL, &err), "%s", err.text);
     spw_engine_close(e);
     CHECK(expected.n_tokens == N_NEW && expected.finish == SPW_FINISH_LENGTH);
     bool seen[N_NEW + 1] = {false};
     int rc = -EIO;
     for (int64_t n = 0; rc; n += stride) {
-        e = run_open(dir, o);
+        e = run_open_on(b, dir, o);
         spw_device_cpu_fail_nth(e->device, n);
         rc = spw_generate(e, NULL, &r, 1, &result, NULL, &err);
         CHECK_MSG(rc == 0 || rc == -EIO, "command %lld: %d", (long long)n, rc);
@@ -222,10 +221,11 @@ int main(int argc, char **argv)
             .context = CONTEXT, .sessions = 2, .threads = 1, .prefill_chunk = 100};
         run_folder(dir, &models[i], "faults");
         run_ids(ids, CONTEXT, models[i].vocab, i);
-        run_tight(dir, &o, 0);
-        fail_allocations(dir, &o, ids);
-        fail_commands(dir, &o, ids, stride);
-        fail_generation(dir, &o, ids, stride * 5);
+        struct spw_backend b = run_backend(i == 0); /* one with images of its units, one without */
+        run_tight_on(&b, dir, &o, 0);
+        fail_allocations(&b, dir, &o, ids);
+        fail_commands(&b, dir, &o, ids, stride);
+        fail_generation(&b, dir, &o, ids, stride * 5);
         tiny_model_remove(dir);
     }
     return check_done();

@@ -12,16 +12,24 @@ enum { N_SEQUENCES = 3, MOST_TOKENS = 1500 };
 /* One model with the answers of the unconstrained run. */
 struct subject {
     char dir[128];
+    enum spw_dtype compute;
     uint32_t vocab;
     int32_t tokens[N_SEQUENCES][MOST_TOKENS];
     float *logits[N_SEQUENCES]; /* [MOST_TOKENS][vocab] */
 };
+
+/* One model's weights are not stored in the type they are computed with. */
+static enum spw_dtype compute_of(int i)
+{
+    return i == 3 ? SPW_DTYPE_BF16 : SPW_DTYPE_AUTO;
+}
 
 static void make_subject(struct subject *s, int i)
 {
     uint64_t fixed = (uint64_t)i + 77,
              *seed = &fixed; /* a draw is repeated by its own seed alone */
     const struct tiny_model *m = &tiny_models[i];
+    s->compute = compute_of(i);
     snprintf(s->dir, sizeof s->dir, "/tmp/spw_placement_%d_%d", (int)getpid(), i);
     tiny_model_write(m, s->dir);
     for (int k = 0; k < N_SEQUENCES; k++) {
@@ -30,16 +38,18 @@ static void make_subject(struct subject *s, int i)
         /* sequences share a beginning, so that reuse across them is exercised */
         if (k)
             memcpy(s->tokens[k], s->tokens[0], (size_t)k * 200 * sizeof(int32_t));
-        struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
+        struct spw_options o = {.context = MOST_TOKENS, .threads = 2, .compute = compute_of(i)};
         s->logits[k] = model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
     }
 }
 
 /* How much the draws really tried. */
 static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
+static uint64_t draws_with_mapped_weights, draws_with_images;
 
 struct draw {
     const struct subject *subject;
+    struct spw_backend backend;
     struct spw_engine *engine;
     struct spw_session *sessions[N_SEQUENCES];
     int sequence[N_SEQUENCES]; /* which tokens a session holds */
@@ -74,6 +84,7 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     uint32_t splits[] = {0, 0, 0, 0, 0, 1, 2, 3};
     *o = (struct spw_options){
         .threads = (uint32_t)check_range(seed, 1, 3),
+        .compute = d->subject->compute,
         .context = d->context,
         .sessions = d->n_sessions,
         .prefill_chunk = chunks[check_random(seed) % 10],
@@ -83,12 +94,16 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     };
     if (o->prefetch_slots == 1)
         o->prefetch_slots = 2;
-    CHECK_MSG(spw_plan_query(&all, d->subject->dir, o, &err) == 0, "%s", err.text);
+    CHECK_MSG(spw_plan_query_on(&all, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
     uint64_t low = all.smallest_device_bytes, high = all.device.total;
-    uint64_t fraction = check_random(seed) % 4;
-    o->device_bytes =
-        fraction ? between(seed, low, low + (high - low) / (1 << (2 * fraction - 2))) : low;
-    CHECK_MSG(spw_plan_query(&least, d->subject->dir, o, &err) == 0, "%s", err.text);
+    uint64_t fraction = check_random(seed) % 4, quarter = (high - low) / 4;
+    if (check_random(seed) % 8 == 0) /* around what holds all weights */
+        o->device_bytes = between(seed, high - quarter, high + quarter);
+    else
+        o->device_bytes =
+            fraction ? between(seed, low, low + (high - low) / (1 << (2 * fraction - 2))) : low;
+    CHECK_MSG(spw_plan_query_on(&least, &d->backend, d->subject->dir, o, &err) == 0, "%s",
+              err.text);
     if (check_random(seed) % 2)
         o->host_bytes = between(seed, least.smallest_host_bytes, 2 * least.host.total);
     if (!o->host_bytes)
@@ -160,20 +175,21 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     struct spw_options o;
     uint64_t start = *seed;
     struct draw d = {.subject = &subjects[check_random(seed) % N_TINY_MODELS]};
-    char what[320];
+    char what[400];
     d.n_sessions = check_random(seed) % 2 ? 1 : (uint32_t)check_range(seed, 1, N_SEQUENCES);
     d.context =
         check_random(seed) % 4 ? check_range(seed, 400, MOST_TOKENS) : check_range(seed, 2, 500);
+    d.backend = run_backend(check_random(seed) % 2);
     draw_options(&d, &o, seed);
     snprintf(
         what, sizeof what,
         "draw %d (seed %llu): %s context %llu sessions %u device %llu host %llu chunk %u slots "
-        "%u of %u splits threads %u delays %llu",
+        "%u of %u splits threads %u delays %llu weights %s",
         number, (unsigned long long)start, d.subject->dir, (unsigned long long)d.context,
         d.n_sessions, (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
         o.prefill_chunk, o.prefetch_slots, o.prefetch_splits, o.threads,
-        (unsigned long long)o.delay_seed);
-    int rc = spw_engine_open(&d.engine, d.subject->dir, &o, &err);
+        (unsigned long long)o.delay_seed, d.backend.reads_host_memory ? "mapped" : "copied");
+    int rc = spw_engine_open_on(&d.engine, &d.backend, d.subject->dir, &o, &err);
     CHECK_MSG(rc == 0, "%s: %s", what, err.text);
     if (rc)
         return;
@@ -191,6 +207,8 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     check_account(&d, &o, what);
     rows_compared += d.checked;
     draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
+    draws_with_mapped_weights += d.engine->plan.mapped_bytes > 0;
+    draws_with_images += spw_engine_plan(d.engine)->host.weights > 0;
     draws_with_streamed_weights += spw_engine_plan(d.engine)->device.weights_slots > 0;
     for (uint32_t i = 0; i < d.n_sessions; i++)
         spw_session_close(d.sessions[i]);
@@ -214,9 +232,12 @@ int main(int argc, char **argv)
     }
     CHECK(spw_alloc_outstanding() == outstanding);
     fprintf(stderr,
-            "%d draws, %llu with tiles on the host, %llu with streamed weights, %llu rows\n", draws,
-            (unsigned long long)draws_with_spill, (unsigned long long)draws_with_streamed_weights,
-            (unsigned long long)rows_compared);
+            "%d draws, %llu with tiles on the host, %llu with streamed weights (%llu from images), "
+            "%llu with mapped ones, %llu rows\n",
+            draws, (unsigned long long)draws_with_spill,
+            (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
+            (unsigned long long)draws_with_mapped_weights, (unsigned long long)rows_compared);
     CHECK(rows_compared > (uint64_t)draws && draws_with_spill > (uint64_t)draws / 4);
+    CHECK(draws < 40 || (draws_with_images && draws_with_mapped_weights));
     return check_done();
 }

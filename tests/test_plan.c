@@ -5,8 +5,6 @@
  *   test_plan [draws] */
 #include "tests/engine_run.h"
 
-#include "runtime/engine.h"
-
 enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
 
 struct region {
@@ -21,19 +19,41 @@ static void check_apart(const struct region *r, size_t n, uint64_t end)
     }
 }
 
+/* Where a unit's bytes belong: every unit has its place, and one that is converted or pinned an
+ * image besides. */
+static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
+                       uint64_t *copied, uint64_t *mapped, uint64_t *images)
+{
+    const struct spw_weights *w = in->weights;
+    uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
+    bool resident = spw_plan_unit_resident(p, w, u), as_stored = true, aligned = true;
+    for (uint32_t i = w->unit_pieces[u]; i < w->unit_pieces[u + 1]; i++)
+        aligned = aligned && (uintptr_t)w->pieces[i].from % spw_dtype_bytes(w->dtype) == 0;
+    for (size_t i = 0; i < spw_safetensors_count(w->file); i++) { /* tiny models have one type */
+        const struct spw_tensor *t = spw_safetensors_at(w->file, i);
+        as_stored = as_stored && (t->n_dims != 2 || t->dtype == w->dtype);
+    }
+    if (resident && in->reads_host_memory && as_stored && aligned)
+        *mapped += bytes;
+    else if (resident)
+        *copied += bytes;
+    if (!as_stored || (!resident && !in->reads_host_memory))
+        *images += bytes;
+}
+
 static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
     const struct spw_plan_device *d = &p->device;
     const struct spw_plan_host *h = &p->host;
-    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk, resident = 0;
+    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
+    uint64_t copied = 0, mapped = 0, images = 0;
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
     uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
     uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
     uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
     for (uint32_t u = 0; u < in->weights->n_units; u++)
-        if (spw_plan_unit_resident(p, in->weights, u))
-            resident += spw_align_up(spw_weights_unit_bytes(in->weights, u), PAGE);
+        count_unit(p, in, u, &copied, &mapped, &images);
     uint64_t unit_slots = p->n_unit_slots * p->slot_unit_bytes;
     uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     struct region first[] = {
@@ -48,7 +68,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->partials, in->attention_tiles / 4 * (uint64_t)p->partial_rows * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
-        {d->units, resident},
+        {d->units, copied},
         {d->unit_slots, unit_slots},
         {d->kv_slots, kv_slots},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
@@ -63,12 +83,13 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->staging, 2 * m * p->hidden_row_bytes},
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
-        {h->converted, in->weights->convert_bytes},
+        {h->images, images},
     };
     check_apart(first, sizeof first / sizeof *first, d->end);
     check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
     check_apart(host, sizeof host / sizeof *host, h->end);
-    CHECK(d->end <= in->device_bytes && h->end <= in->host_bytes);
+    CHECK(p->mapped_bytes == mapped);
+    CHECK(d->end + mapped <= in->device_bytes && h->end <= in->host_bytes);
     CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
           p->slot_tiles <= in->attention_tiles);
     CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
@@ -307,7 +328,8 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .device_bytes = 0,
                                 .host_bytes = (uint64_t)1 << 32,
                                 .workspace_bytes = check_range(seed, 0, 1 << 18),
-                                .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64)};
+                                .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64),
+                                .reads_host_memory = check_random(seed) % 2};
     in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
     spw_plan_smallest(&info, &in);
     check_smallest(&in, true, info.smallest_device_bytes);
@@ -365,7 +387,8 @@ int main(int argc, char **argv)
         char dir[128];
         struct spw_model model;
         struct spw_error err = {{0}};
-        struct spw_options o = {.threads = 1};
+        /* One of them stored in another type than it is computed with. */
+        struct spw_options o = {.threads = 1, .compute = i == 3 ? SPW_DTYPE_BF16 : SPW_DTYPE_AUTO};
         run_folder(dir, &tiny_models[i], "plan");
         CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
         for (int k = 0; k < draws / N_TINY_MODELS; k++) {

@@ -75,7 +75,11 @@ struct world {
     struct spw_unit units[N_UNITS];
     struct spw_piece pieces[N_UNITS][2];
     uint8_t host_units[N_UNITS][UNIT_BYTES];
-    _Atomic uint32_t n_copied[N_UNITS];
+    struct unit_calls {
+        uint8_t *host;
+        uint8_t value;
+        _Atomic uint32_t prepared, copied;
+    } calls[N_UNITS];
     uint32_t n_kv_slots, n_weight_slots, slot_tiles;
     uint64_t needed_bytes; /* of the steps that were begun */
 };
@@ -92,25 +96,42 @@ static void launch(struct world *w, const struct spw_kernel *k, const void *at, 
     CHECK(spw_device_cpu_launch(w->device, w->compute, k, &a, sizeof a) == 0);
 }
 
-static void count_copy(void *counter)
+static void count_copy(void *context)
 {
-    atomic_fetch_add((_Atomic uint32_t *)counter, 1);
+    struct unit_calls *c = context;
+    atomic_fetch_add(&c->copied, 1);
+}
+
+/* Only now the pieces hold what is to be read. */
+static void prepare_unit(void *context)
+{
+    struct unit_calls *c = context;
+    memset(c->host, c->value, UNIT_BYTES);
+    atomic_fetch_add(&c->prepared, 1);
 }
 
 static void make_units(struct world *w, uint64_t *seed)
 {
     for (uint32_t u = 0; u < N_UNITS; u++) {
-        memset(w->host_units[u], (int)(200 - u), UNIT_BYTES);
+        bool prepared = check_random(seed) % 2;
+        w->calls[u].host = w->host_units[u];
+        w->calls[u].value = (uint8_t)(200 - u);
+        if (!prepared)
+            memset(w->host_units[u], w->calls[u].value, UNIT_BYTES);
         uint64_t first = check_range(seed, 1, 400), second = check_range(seed, 1, 400);
         w->pieces[u][0] = (struct spw_piece){w->host_units[u], 0, first};
         w->pieces[u][1] = (struct spw_piece){w->host_units[u], 512, second};
         w->units[u] = (struct spw_unit){.pieces = w->pieces[u],
                                         .n_pieces = 2,
                                         .moved_bytes = first + second,
+                                        .prepare = prepared ? prepare_unit : NULL,
                                         .copied = count_copy,
-                                        .context = &w->n_copied[u]};
-        if (check_random(seed) % 3 == 0)
+                                        .context = &w->calls[u]};
+        uint64_t place = check_random(seed) % 5;
+        if (place < 2)
             w->units[u].resident = w->resident + u * UNIT_BYTES;
+        if (place == 2)
+            w->units[u].in_place = true;
     }
 }
 
@@ -264,10 +285,13 @@ static void use_unit(struct world *w, uint32_t unit, const struct spw_schedule *
     const uint8_t *weights;
     CHECK(spw_prefetch_wait_unit(w->prefetch, unit, &weights) == 0);
     CHECK(!w->units[unit].resident || weights == w->units[unit].resident);
+    CHECK(w->units[unit].in_place == !weights);
+    bool streamed = weights && !w->units[unit].resident;
     for (int i = 0; i < 2; i++) {
         const struct spw_piece *p = &w->pieces[unit][i];
-        launch(w, &reader, weights + p->offset, p->bytes, (uint8_t)(200 - unit));
-        if (!w->units[unit].resident)
+        launch(w, &reader, weights ? weights + p->offset : p->from, p->bytes,
+               (uint8_t)(200 - unit));
+        if (streamed)
             w->needed_bytes += p->bytes;
         if (s && i == 0) /* KV turns over while the unit is held */
             consume_layer(w, s, layer);
@@ -328,8 +352,14 @@ static void run_round(uint64_t seed, uint64_t delay_seed)
     w.ops->stream_sync(w.device, w.compute);
     CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu: %llu wrong bytes",
               (unsigned long long)seed, (unsigned long long)(atomic_load(&wrong_reads) - wrong));
-    for (uint32_t u = 0; u < N_UNITS; u++)
-        CHECK(w.n_copied[u] >= 1 && (!w.units[u].resident || w.n_copied[u] == 1));
+    for (uint32_t u = 0; u < N_UNITS; u++) {
+        const struct spw_unit *unit = &w.units[u];
+        CHECK(w.calls[u].prepared == (unit->prepare ? 1 : 0));
+        if (unit->resident || unit->in_place)
+            CHECK(w.calls[u].copied == (unit->resident ? 1 : 0));
+        else
+            CHECK(w.calls[u].copied >= 1);
+    }
     world_close(&w);
 }
 

@@ -112,8 +112,8 @@ static void test_one_file(void)
     CHECK(none && none->bytes == 0);
     CHECK(!spw_safetensors_find(st, "c") && !spw_safetensors_find(st, "__metadata__"));
     CHECK(!strcmp(spw_safetensors_at(st, 0)->name, "a") && !spw_safetensors_at(st, 5));
-    spw_safetensors_release(st, none);
-    spw_safetensors_release(st, b);
+    spw_safetensors_release(none->data, none->bytes);
+    spw_safetensors_release(b->data, b->bytes);
     CHECK(b && *(const uint8_t *)b->data == 8); /* released is not lost */
     spw_safetensors_close(st);
     spw_safetensors_close(NULL);
@@ -280,7 +280,7 @@ static void test_release(void)
         sum += ((const uint8_t *)t->data)[i];
     CHECK(sum == (uint64_t)N / 256 * (255 * 256 / 2));
     CHECK(resident_bytes() > before + N / 2);
-    spw_safetensors_release(st, t);
+    spw_safetensors_release(t->data, t->bytes);
     CHECK(resident_bytes() < before + N / 4);
     CHECK(((const uint8_t *)t->data)[N - 1] == 255);
     spw_safetensors_close(st);

@@ -4,8 +4,6 @@
  *   test_traffic [draws] */
 #include "tests/engine_run.h"
 
-#include "runtime/engine.h"
-
 struct moved {
     uint64_t bytes[SPW_MOVED_COUNT];
 };
@@ -47,16 +45,17 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
                             .prefill_chunk = chunks[check_random(seed) % 6],
                             .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
                             .prefetch_splits = check_random(seed) % 2 ? 0 : 2};
-    CHECK_MSG(spw_plan_query(&all, dir, &o, &err) == 0, "%s", err.text);
+    struct spw_backend b = run_backend(check_random(seed) % 2);
+    CHECK_MSG(spw_plan_query_on(&all, &b, dir, &o, &err) == 0, "%s", err.text);
     o.device_bytes = all.smallest_device_bytes;
     if (check_random(seed) % 3 && all.device.total > o.device_bytes)
         o.device_bytes = check_range(seed, o.device_bytes, all.device.total);
-    CHECK_MSG(spw_plan_query(&least, dir, &o, &err) == 0, "%s", err.text);
+    CHECK_MSG(spw_plan_query_on(&least, &b, dir, &o, &err) == 0, "%s", err.text);
     o.host_bytes = check_random(seed) % 2 ? least.smallest_host_bytes : (uint64_t)1 << 30;
     if (!o.host_bytes)
         o.host_bytes = SPW_BYTES_NONE;
     run_ids(ids, o.context, vocab, *seed);
-    struct spw_engine *e = run_open(dir, &o);
+    struct spw_engine *e = run_open_on(&b, dir, &o);
     struct spw_session *s = run_session(e);
     const struct spw_plan_info *plan = spw_engine_plan(e);
     struct moved opened = moved_so_far(e), prompt, decode;
