@@ -5,6 +5,9 @@
 #include "runtime/engine.h"
 #include "tests/model_run.h"
 #include "tests/tiny_model.h"
+#ifdef SPW_SIMT_EMULATOR
+#include "tests/simt_control.h"
+#endif
 
 #if defined(__SANITIZE_THREAD__)
 #define RUN_UNDER_TSAN 1
@@ -41,12 +44,48 @@ static inline void run_ids(int32_t *ids, size_t n, uint32_t vocab, uint64_t seed
         ids[i] = (int32_t)(check_random(&seed) % vocab);
 }
 
+/* Whether what the program is built for is there; else it is skipped. */
+static inline bool run_is_there(void)
+{
+    struct spw_backend b;
+    struct spw_error err = {{0}};
+    if (TEST_BACKEND == SPW_BACKEND_CPU || !spw_backend_cuda(&b, 0, &err))
+        return true;
+    fprintf(stderr, "%s: skipped\n", err.text);
+    return false;
+}
+
+/* The n-th command from now on fails, and with it the device; a GPU cannot be told to. */
+static inline void run_lose_device(struct spw_engine *e, int64_t n)
+{
+    if (TEST_BACKEND == SPW_BACKEND_CPU)
+        spw_device_cpu_fail_nth(e->device, n);
+#ifdef SPW_SIMT_EMULATOR
+    else
+        spw_simt_lose_device_nth(n);
+#endif
+}
+
+/* After the engine was closed: the next one gets a device that works. */
+static inline void run_restore_device(void)
+{
+#ifdef SPW_SIMT_EMULATOR
+    spw_simt_set(NULL);
+#endif
+}
+
 /* The CPU; or driven as a device is that cannot read the host's memory: every resident unit is
  * copied, streamed ones come from images in the host arena. */
 static inline struct spw_backend run_backend(bool reads_host_memory)
 {
     struct spw_backend b;
-    spw_backend_cpu(&b);
+    struct spw_error err = {{0}};
+    if (TEST_BACKEND == SPW_BACKEND_CPU) {
+        spw_backend_cpu(&b);
+    } else if (spw_backend_cuda(&b, 0, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        exit(1);
+    }
     b.reads_host_memory = b.reads_host_memory && reads_host_memory;
     return b;
 }

@@ -9,6 +9,12 @@
 #include <math.h>
 #include <string.h>
 
+/* What a program runs on. One whose source serves two backends is compiled again by a file that
+ * names the other first. */
+#ifndef TEST_BACKEND
+#define TEST_BACKEND SPW_BACKEND_CPU
+#endif
+
 /* Collects the logits of every position of one span. */
 struct model_logits {
     float *rows; /* [n_tokens][vocab] */

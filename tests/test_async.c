@@ -41,7 +41,7 @@ static void make_subject(struct subject *s, const struct tiny_model *m)
     run_folder(s->dir, m, "async");
     run_ids(s->ids[0], N_TOKENS, m->vocab, m->seed);
     run_ids(s->ids[1], N_TOKENS, m->vocab, m->seed + 1);
-    struct spw_options o = {.context = N_TOKENS, .threads = 2};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = N_TOKENS, .threads = 2};
     for (int i = 0; i < 2; i++)
         s->expected[i] = model_all_logits(s->dir, &o, s->ids[i], N_TOKENS, &s->vocab);
 }
@@ -86,8 +86,11 @@ int main(int argc, char **argv)
     for (int i = 0; i < N_MODELS; i++) {
         make_subject(&subjects[i], &models[i]);
         for (int k = 0; k < 2; k++) {
-            o[k][i] = (struct spw_options){
-                .context = N_TOKENS, .sessions = 2, .threads = 2, .prefill_chunk = 150};
+            o[k][i] = (struct spw_options){.backend = TEST_BACKEND,
+                                           .context = N_TOKENS,
+                                           .sessions = 2,
+                                           .threads = 2,
+                                           .prefill_chunk = 150};
             run_tight_on(&backends[k], subjects[i].dir, &o[k][i], 0);
         }
     }

@@ -47,7 +47,8 @@ static void run_case(const char *dir, const json_t *golden)
     const json_t *bf16 = json_object_get(golden, "bf16");
     int32_t *ids = model_ids(json_object_get(golden, "ids"), &n);
     int32_t *positions = model_ids(json_object_get(golden, "positions"), &n_positions);
-    struct spw_options o = {.compute = SPW_DTYPE_BF16, .context = n, .threads = 2};
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .compute = SPW_DTYPE_BF16, .context = n, .threads = 2};
     float *logits = model_all_logits(dir, &o, ids, n, &vocab);
     if (logits) {
         double d = json_real_value(json_object_get(bf16, "max_abs_difference_to_f32")), most = 0;
@@ -103,7 +104,8 @@ static double mean_loss(const char *dir, enum spw_dtype compute, const int32_t *
 {
     double sum = 0;
     for (int w = 0; w < N_WINDOWS; w++) {
-        struct spw_options o = {.compute = compute, .context = WINDOW, .threads = 2};
+        struct spw_options o = {
+            .backend = TEST_BACKEND, .compute = compute, .context = WINDOW, .threads = 2};
         const int32_t *window = ids + w * WINDOW;
         uint32_t vocab;
         float *logits = model_all_logits(dir, &o, window, WINDOW, &vocab);

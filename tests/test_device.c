@@ -201,6 +201,7 @@ int main(void)
     each = (struct each){.step = launch_step,
                          .expected = step_expected,
                          .device_align = 4096,
+                         .least_allocations = 10,
                          .host_can_touch = true};
     test_budgets();
     test_charge();

@@ -27,7 +27,8 @@ static struct spw_engine *open_engine(const char *folder, uint32_t sessions)
 {
     struct spw_engine *e = NULL;
     struct spw_error err = {0};
-    struct spw_options o = {.context = 400, .sessions = sessions, .threads = 2};
+    struct spw_options o = {
+        .backend = SPW_BACKEND_CPU, .context = 400, .sessions = sessions, .threads = 2};
     int rc = spw_engine_open(&e, folder, &o, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     if (!e)
@@ -383,7 +384,8 @@ static void test_progress(uint64_t seed)
 {
     struct marks marks = {0};
     struct spw_error err = {0};
-    struct spw_options o = {.context = 400,
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
                             .prefill_chunk = 16,
                             .threads = 2,
                             .on_progress = see_progress,

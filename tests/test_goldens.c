@@ -2,7 +2,7 @@
  * an independent reference on a really trained one. Relative to the largest logit of the row: two
  * float32 implementations that add in other orders differ by a few ulp of the terms, not of the
  * sum. */
-#include "tests/model_run.h"
+#include "tests/engine_run.h"
 
 #include <dirent.h>
 
@@ -33,7 +33,8 @@ static void run_case(const char *dir)
         return;
     int32_t *ids = model_ids(json_object_get(golden, "ids"), &n);
     int32_t *positions = model_ids(json_object_get(golden, "positions"), &n_positions);
-    struct spw_options o = {.compute = SPW_DTYPE_F32, .context = n, .threads = 2};
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .context = n, .threads = 2};
     float *logits = model_all_logits(dir, &o, ids, n, &vocab);
     if (logits) {
         snprintf(path, sizeof path, "%s/golden_logits.f32", dir);
@@ -77,7 +78,7 @@ static void run_greedy(const char *dir, const int32_t *expected, size_t n_prompt
     struct spw_error err = {{0}};
     struct spw_engine *e = NULL;
     struct spw_session *s = NULL;
-    struct spw_options o = {.compute = SPW_DTYPE_F32, .threads = 2};
+    struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .threads = 2};
     int32_t ids[512];
     CHECK_MSG(spw_engine_open(&e, dir, &o, &err) == 0, "%s", err.text);
     CHECK(spw_session_open(&s, e, &err) == 0);
@@ -110,7 +111,7 @@ static void run_stories(const char *data)
         uint32_t vocab = 0;
         int32_t *ids = model_ids(json_object_get(c, "ids"), &n);
         int32_t *greedy = model_ids(json_object_get(c, "greedy_ids"), &n_greedy);
-        struct spw_options o = {.compute = SPW_DTYPE_F32, .context = 512};
+        struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .context = 512};
         float *logits = model_all_logits(dir, &o, ids, n, &vocab);
         snprintf(path, sizeof path, "%s/%s", dir,
                  json_string_value(json_object_get(c, "logits_file")));
@@ -131,6 +132,8 @@ static void run_stories(const char *data)
 int main(void)
 {
     const char *data = getenv("SPW_DATA");
+    if (!run_is_there())
+        return CHECK_SKIP;
     run_families();
     if (data)
         run_stories(data);

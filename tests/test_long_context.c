@@ -71,7 +71,7 @@ int main(int argc, char **argv)
     run_folder(dir, &model, "long");
     int32_t *ids = calloc(n_prompt + N_DECODE, sizeof *ids);
     run_ids(ids, n_prompt + N_DECODE, VOCAB, 17);
-    struct spw_options o = {.context = n_prompt + N_DECODE, .threads = 2};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = n_prompt + N_DECODE, .threads = 2};
     run(dir, &o, ids, n_prompt, &unlimited);
     o.device_bytes = DEVICE_MIB << 20;
     o.host_bytes = (uint64_t)1 << 30;

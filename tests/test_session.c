@@ -18,7 +18,7 @@ enum { MOST = 900, MOST_VOCAB = 128 };
 static void fresh(const char *dir, const struct spw_options *o, const int32_t *ids, size_t n,
                   float out[MOST_VOCAB])
 {
-    struct spw_options unlimited = {.context = o->context, .threads = 1};
+    struct spw_options unlimited = {.backend = TEST_BACKEND, .context = o->context, .threads = 1};
     struct spw_engine *e = run_open(dir, &unlimited);
     struct spw_session *s = run_session(e);
     const float *logits = run_to(s, e, ids, n);
@@ -50,7 +50,8 @@ static void check_reuse(const struct tiny_model *m, bool tight, bool window)
 {
     char dir[128];
     int32_t ids[MOST], other[MOST];
-    struct spw_options o = {.context = MOST, .threads = 2, .prefill_chunk = 130};
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = MOST, .threads = 2, .prefill_chunk = 130};
     run_folder(dir, m, "session");
     run_ids(ids, MOST, m->vocab, 5);
     memcpy(other, ids, sizeof ids);
@@ -84,7 +85,7 @@ static void check_prefix(const struct tiny_model *m)
 {
     char dir[128];
     int32_t ids[MOST], other[MOST];
-    struct spw_options o = {.context = MOST, .sessions = 4, .threads = 2};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .sessions = 4, .threads = 2};
     run_folder(dir, m, "prefix");
     run_tight(dir, &o, 0);
     run_ids(ids, MOST, m->vocab, 9);
@@ -136,7 +137,7 @@ static void check_fork(void)
 {
     char dir[128];
     int32_t ids[MOST], other[MOST];
-    struct spw_options o = {.context = MOST, .sessions = 3, .threads = 1};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .sessions = 3, .threads = 1};
     struct spw_error err = {{0}};
     const struct tiny_model *m = &tiny_models[0];
     run_folder(dir, m, "fork");
@@ -189,7 +190,8 @@ static void check_batch(const struct tiny_model *m)
     char dir[128];
     int32_t ids[3][MOST];
     struct spw_error err = {{0}};
-    struct spw_options o = {.context = 400, .sessions = 3, .threads = 2, .prefill_chunk = 100};
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = 400, .sessions = 3, .threads = 2, .prefill_chunk = 100};
     struct rows batch = {.vocab = m->vocab}, alone = {.vocab = m->vocab};
     run_folder(dir, m, "batch");
     run_tight(dir, &o, 0);
@@ -257,7 +259,8 @@ static void check_generate(const struct tiny_model *m)
 {
     char dir[128];
     int32_t ids[MOST];
-    struct spw_options free_one = {.context = 700, .threads = 2}, o = free_one;
+    struct spw_options free_one = {.backend = TEST_BACKEND, .context = 700, .threads = 2},
+                       o = free_one;
     run_folder(dir, m, "generate");
     run_tight(dir, &o, 0);
     run_ids(ids, MOST, m->vocab, 4);
@@ -298,7 +301,7 @@ static void check_refusals(void)
     char dir[128];
     int32_t ids[MOST], bad[MOST];
     const struct tiny_model *m = &tiny_models[0];
-    struct spw_options o = {.context = 300, .sessions = 2, .threads = 1};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = 300, .sessions = 2, .threads = 1};
     struct spw_error err = {{0}};
     struct spw_session *third = NULL;
     run_folder(dir, m, "refuse");
@@ -354,7 +357,7 @@ static void check_budgets(void)
 {
     char dir[128];
     const struct tiny_model *m = &tiny_models[0];
-    struct spw_options o = {.context = 1000, .threads = 1};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = 1000, .threads = 1};
     struct spw_error err = {{0}};
     struct spw_engine *e = NULL;
     struct spw_plan_info info;
@@ -399,7 +402,8 @@ static void check_dynamic_rope(void)
     char dir[128];
     int32_t ids[2][MOST];
     struct spw_error err = {{0}};
-    struct spw_options o = {.context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
     run_folder(dir, &m, "dynamic");
     run_tight(dir, &o, 0);
     run_ids(ids[0], MOST, m.vocab, 1);
@@ -436,7 +440,7 @@ static void check_decode_bytes(void)
     char dir[128];
     int32_t ids[MOST];
     const struct tiny_model *m = &tiny_models[0];
-    struct spw_options o = {.context = MOST, .threads = 1};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .threads = 1};
     run_folder(dir, m, "bytes");
     run_tight(dir, &o, 0);
     run_ids(ids, MOST, m->vocab, 1);

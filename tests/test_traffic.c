@@ -40,7 +40,8 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     struct spw_error err = {{0}};
     struct spw_plan_info all, least;
     static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
-    struct spw_options o = {.threads = 2,
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .threads = 2,
                             .context = check_range(seed, 1, 1500),
                             .prefill_chunk = chunks[check_random(seed) % 6],
                             .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
