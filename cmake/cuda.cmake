@@ -28,3 +28,25 @@ if(SPW_HAVE_CUDA)
 else()
   message(STATUS "CUDA: no toolkit found, the CUDA backend is left out (SPILLWAY_CUDA=${SPILLWAY_CUDA})")
 endif()
+
+if(BUILD_TESTING)
+  # A .cu file is a source of the real library, in CUDA; a one-line wrapper makes it C++ here. Always
+  # optimized, for fibers and tensor products are slow enough.
+  enable_language(CXX)
+  set(SPW_EMULATED_OPTIONS -std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas
+    -fno-exceptions -ffp-contract=off -fno-math-errno -fvisibility=hidden
+    -include ${CMAKE_SOURCE_DIR}/tests/simt_emulator.h)
+  set(SPW_EMULATED_SOURCES tests/simt_emulator.cc tests/simt_runtime.cc)
+  foreach(source ${SPW_CUDA_SOURCES})
+    get_filename_component(name ${source} NAME_WE)
+    set(wrapper ${CMAKE_BINARY_DIR}/emulated/${name}.cc)
+    file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${source}\"\n")
+    list(APPEND SPW_EMULATED_SOURCES ${wrapper})
+  endforeach()
+  set_source_files_properties(${SPW_EMULATED_SOURCES} PROPERTIES COMPILE_OPTIONS
+    "${SPW_EMULATED_OPTIONS}")
+  add_library(spillway_emulated STATIC ${SPW_CUDA_ROW} ${SPW_EMULATED_SOURCES})
+  target_compile_definitions(spillway_emulated PRIVATE SPW_CUDA SPW_SIMT_EMULATOR)
+  target_link_libraries(spillway_emulated PUBLIC spillway_core)
+  target_sources(spillway_emulated PRIVATE $<TARGET_OBJECTS:spillway_core>)
+endif()

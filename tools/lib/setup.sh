@@ -19,6 +19,7 @@ command:cmake        cmake
 command:ninja        ninja-build
 command:gcc          gcc
 header:stdio.h       libc6-dev
+command:g++          g++
 command:pkg-config   pkg-config
 library:hwloc        libhwloc-dev
 library:jansson      libjansson-dev
