@@ -64,17 +64,26 @@ struct product {
 
 /* ---- what all kernels share ---- */
 
-/* Piece at k of a row, zeros from k_end on. Not aligned: element by element, the same values. */
-template <bool aligned>
-static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *row, int k, int k_end)
+/* Who reads a piece again: every CTA beside this one that works on other rows of W (x in k_stream),
+ * some that run at the same time (tiles), nobody (W in k_stream). */
+enum reuse { NEAR, FAR, ONCE };
+
+/* The piece at `from`, which is element k of a row; zeros from k_end on, where nothing is read. Not
+ * aligned: element by element, the same values. */
+template <enum reuse reuse, bool aligned>
+static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *from, int k, int k_end)
 {
-    if constexpr (aligned) {
-        spw_copy16_async(to, row + (k < k_end ? k : 0), k < k_end);
+    if constexpr (aligned && reuse == NEAR) {
+        spw_copy16_async_near(to, from, k < k_end);
+    } else if constexpr (aligned && reuse == FAR) {
+        spw_copy16_async(to, from, k < k_end);
+    } else if constexpr (aligned) {
+        spw_copy16_async_once(to, from, k < k_end);
     } else {
         uint32_t pair[PIECE / 2];
         for (int i = 0; i < PIECE / 2; i++) {
-            uint32_t low = k + 2 * i < k_end ? row[k + 2 * i] : 0;
-            uint32_t high = k + 2 * i + 1 < k_end ? row[k + 2 * i + 1] : 0;
+            uint32_t low = k + 2 * i < k_end ? from[2 * i] : 0;
+            uint32_t high = k + 2 * i + 1 < k_end ? from[2 * i + 1] : 0;
             pair[i] = low | high << 16;
         }
         *to = make_uint4(pair[0], pair[1], pair[2], pair[3]);
@@ -127,21 +136,33 @@ template <int tiles_m> struct stream_shape {
     };
 };
 
+/* What a lane copies next. */
+template <int tiles_m> struct stream_next {
+    const uint16_t *w[2], *x[tiles_m];
+    int k;
+};
+
 template <int tiles_m, bool aligned>
-static __device__ __forceinline__ void stream_issue(const struct product &p, uint4 *slot, int k)
+static __device__ __forceinline__ void stream_issue(struct stream_next<tiles_m> *next, uint4 *slot,
+                                                    int k_end)
 {
-    const int lane = (int)(threadIdx.x % WARP), g = lane / 4, row = (int)blockIdx.x * 16 + g;
-    k += lane % 4 * PIECE;
-    slot += lane;
+    slot += threadIdx.x % WARP;
 #pragma unroll
     for (int b = 0; b < 2; b++) {
-        copy_piece<aligned>(slot + 2 * b * WARP, row_of_w(p, row), k + b * BLOCK, p.k);
-        copy_piece<aligned>(slot + (2 * b + 1) * WARP, row_of_w(p, row + 8), k + b * BLOCK, p.k);
+        const int along = b * BLOCK, k = next->k + along;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            copy_piece<ONCE, aligned>(slot + (2 * b + i) * WARP, next->w[i] + along, k, k_end);
 #pragma unroll
         for (int j = 0; j < tiles_m; j++)
-            copy_piece<aligned>(slot + (4 + 2 * j + b) * WARP, row_of_x(p, 8 * j + g),
-                                k + b * BLOCK, p.k);
+            copy_piece<NEAR, aligned>(slot + (4 + 2 * j + b) * WARP, next->x[j] + along, k, k_end);
     }
+    next->w[0] += CUT;
+    next->w[1] += CUT;
+#pragma unroll
+    for (int j = 0; j < tiles_m; j++)
+        next->x[j] += CUT;
+    next->k += CUT;
 }
 
 template <int pieces>
@@ -160,35 +181,41 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
     using shape = stream_shape<tiles_m>;
     SPW_SHARED_DYNAMIC(uint4, shared);
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
-    const int steps = p.half / CUT, begin = slice * p.half, slot_size = shape::PIECES * WARP;
+    const int steps = p.half / CUT, slot_size = shape::PIECES * WARP;
+    const int w_row = (int)blockIdx.x * 16 + lane / 4;
     uint4 *ring = shared + slice * shape::STAGES * slot_size;
+    struct stream_next<tiles_m> ahead;
+    ahead.k = slice * p.half + lane % 4 * PIECE;
+    for (int i = 0; i < 2; i++)
+        ahead.w[i] = row_of_w(p, w_row + 8 * i) + ahead.k;
+    for (int j = 0; j < tiles_m; j++)
+        ahead.x[j] = row_of_x(p, 8 * j + lane / 4) + ahead.k;
     float d[tiles_m][4] = {};
     for (int i = 0; i < shape::STAGES; i++) {
         if (i < steps)
-            stream_issue<tiles_m, aligned>(p, ring + i * slot_size, begin + i * CUT);
+            stream_issue<tiles_m, aligned>(&ahead, ring + i * slot_size, p.k);
         spw_copy_async_commit();
     }
     uint4 now[shape::PIECES], next[shape::PIECES] = {};
     spw_copy_async_wait<shape::STAGES - 1>();
     stream_load<shape::PIECES>(next, ring);
     for (int i = 0, slot = 0; i < steps; i++) {
-        const int ahead = slot + 1 == shape::STAGES ? 0 : slot + 1;
+        const int then = slot + 1 == shape::STAGES ? 0 : slot + 1;
         for (int j = 0; j < shape::PIECES; j++)
             now[j] = next[j];
         /* STAGES + i groups so far: the one of step i + 1 must be here. */
         spw_copy_async_wait<shape::STAGES - 2>();
         if (i + 1 < steps)
-            stream_load<shape::PIECES>(next, ring + ahead * slot_size);
+            stream_load<shape::PIECES>(next, ring + then * slot_size);
 #pragma unroll
         for (int b = 0; b < 2; b++)
 #pragma unroll
             for (int j = 0; j < tiles_m; j++)
                 multiply_block(d[j], now[2 * b], now[2 * b + 1], now[4 + 2 * j + b]);
         if (i + shape::STAGES < steps)
-            stream_issue<tiles_m, aligned>(p, ring + slot * slot_size,
-                                           begin + (i + shape::STAGES) * CUT);
+            stream_issue<tiles_m, aligned>(&ahead, ring + slot * slot_size, p.k);
         spw_copy_async_commit();
-        slot = ahead;
+        slot = then;
     }
     /* Slice 1 goes to slice 0's warp through its own ring, where nothing is under way any more. */
     spw_copy_async_wait<0>();
@@ -264,15 +291,14 @@ static __device__ __forceinline__ void tile_issue(const struct product &p, uint4
     k += thread % 4 * PIECE;
     part += thread;
 #pragma unroll
-    for (int b = 0; b < shape::blocks; b++) {
+    for (int b = 0; b < shape::blocks; b++, k += BLOCK, part += shape::block_pieces) {
 #pragma unroll(unrolled)
         for (int i = 0; i < shape::n; i += lines)
-            copy_piece<aligned>(part + b * shape::block_pieces + i * 4,
-                                row_of_w(p, n_first + line + i), k + b * BLOCK, p.k);
+            copy_piece<FAR, aligned>(part + i * 4, row_of_w(p, n_first + line + i) + k, k, p.k);
 #pragma unroll(unrolled)
         for (int i = 0; i < shape::m; i += lines)
-            copy_piece<aligned>(part + b * shape::block_pieces + (shape::n + i) * 4,
-                                row_of_x(p, m_first + line + i), k + b * BLOCK, p.k);
+            copy_piece<FAR, aligned>(part + (shape::n + i) * 4, row_of_x(p, m_first + line + i) + k,
+                                     k, p.k);
     }
 }
 

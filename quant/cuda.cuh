@@ -90,6 +90,32 @@ __device__ __forceinline__ void spw_copy16_async(void *shared, const void *from,
 #endif
 }
 
+/* For bytes that nobody reads again soon: the first ones to leave the L2 cache. */
+__device__ __forceinline__ void spw_copy16_async_once(void *shared, const void *from, bool take)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
+                 "l"(from), "r"(take ? 16 : 0), "l"(policy));
+#else
+    spw_copy16_async(shared, from, take);
+#endif
+}
+
+/* For bytes that other blocks of this multiprocessor read as well: by way of its L1 cache. */
+__device__ __forceinline__ void spw_copy16_async_near(void *shared, const void *from, bool take)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(take ? 16 : 0));
+#else
+    spw_copy16_async(shared, from, take);
+#endif
+}
+
 __device__ __forceinline__ void spw_copy_async_commit(void)
 {
 #if __CUDA_ARCH__ >= 800
@@ -103,6 +129,9 @@ template <int n> __device__ __forceinline__ void spw_copy_async_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 #endif
 }
+#else
+#define spw_copy16_async_once spw_copy16_async
+#define spw_copy16_async_near spw_copy16_async
 #endif
 
 /* ---- the tensor-core product (warp) ----
