@@ -8,7 +8,8 @@
  *   3. hidden states, if they are small beside the rest;
  *   4. weights, spread over the layers;
  *   5. the newest tiles of all layers.
- * If the whole KV cache fits beside streamed weights, it stays, and 4 gets the rest. Last of all,
+ * The other way round, with the whole KV cache on the device and 4 getting the rest, is taken where
+ * decode streams less with it. Last of all,
  * some of the tiles' memory may make the KV slots larger: fewer, larger transfers. */
 #include "runtime/plan.h"
 
@@ -242,24 +243,51 @@ static bool fits(const struct spw_plan *p, const struct spw_plan_input *in)
     return p->device.end + p->mapped_bytes <= in->device_bytes && p->host.end <= in->host_bytes;
 }
 
+/* ---- what decode costs the link ---- */
+
+/* What KV costs the link in a decode step at the full context, in bytes: those that move, and for
+ * each transfer what it costs beside them. */
+static uint64_t kv_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_residency *r = &p->residency;
+    uint32_t window = kv_need(p, in).window_tiles;
+    uint64_t full = spw_sub_u64(p->max_tiles, r->resident);
+    uint64_t sliding = spw_sub_u64(window, r->resident_sliding);
+    uint64_t tiles = p->n_full * full + p->n_sliding * sliding;
+    uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
+                         p->n_sliding * spw_div_up(sliding, p->slot_tiles);
+    return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
+}
+
+static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t cost = p->n_kv_slots ? kv_link_cost(p, in) : 0;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        if (!spw_plan_unit_resident(p, in->weights, u))
+            cost += spw_plan_unit_moved_bytes(p, in->weights, u);
+    return cost;
+}
+
 /* ---- one try ---- */
 
-/* Divides what the work buffers leave between weights and KV. False: too little. */
-static bool divide_device(struct spw_plan *p, const struct spw_plan_input *in)
+/* Divides `left` bytes: all KV stays, weights take the rest. False: too little. */
+static bool keep_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_t left)
 {
     struct kv_need need = kv_need(p, in);
-    if (p->device.units > in->device_bytes || need.all > MOST_FRAMES)
-        return false;
-    uint64_t left = in->device_bytes - p->device.units;
     uint64_t all = pages(need.all * p->tile_bytes);
-    uint64_t used = all <= left ? fit_weights(p, in->weights, left - all) : UINT64_MAX;
+    if (all > left || fit_weights(p, in->weights, left - all) == UINT64_MAX)
+        return false;
     p->n_kv_slots = 0;
-    p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
-    if (used != UINT64_MAX) {
-        settle_residency(p, in, &need, need.all);
-        p->n_host_frames = 0;
-        return true;
-    }
+    settle_residency(p, in, &need, need.all);
+    p->n_host_frames = 0;
+    return true;
+}
+
+/* Divides `left` bytes: weights first, as far as the layer that a prompt passes leaves room; some
+ * KV streams. False: too little. */
+static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_t left)
+{
+    struct kv_need need = kv_need(p, in);
     p->n_kv_slots = in->prefetch_slots ? in->prefetch_slots : SLOTS;
     uint64_t slots = pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     uint64_t least = pages(need.least * p->tile_bytes);
@@ -270,7 +298,7 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan_input *in)
     uint64_t for_kv = spw_min_u64(
         passing, left - spw_min_u64(left, UNIT_SLOTS * largest_unit_bytes(in->weights)));
     for_kv = spw_max_u64(for_kv, least);
-    used = fit_weights(p, in->weights, left - for_kv);
+    uint64_t used = fit_weights(p, in->weights, left - for_kv);
     if (used == UINT64_MAX)
         return false;
     uint64_t frames = spw_min_u64((left - used) / p->tile_bytes, need.all - 1);
@@ -280,12 +308,17 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan_input *in)
 }
 
 /* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. */
-static bool try_hidden(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
+static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
+                        bool all_kv)
 {
     uint64_t wanted = in->sessions * in->context;
     p->hidden_on_host = !rows;
+    p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
     lay_out_work(p, in, rows ? rows : 2 * p->chunk);
-    if (!divide_device(p, in))
+    if (p->device.units > in->device_bytes || kv_need(p, in).all > MOST_FRAMES)
+        return false;
+    uint64_t left = in->device_bytes - p->device.units;
+    if (!(all_kv ? keep_kv(p, in, left) : stream_kv(p, in, left)))
         return false;
     p->pass_rows = rows;
     if (!rows) {
@@ -297,6 +330,16 @@ static bool try_hidden(struct spw_plan *p, const struct spw_plan_input *in, uint
     }
     lay_out_rest(p, in);
     return fits(p, in);
+}
+
+/* Of the two divisions the one that decode streams less with. */
+static bool try_hidden(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
+{
+    struct spw_plan whole = *p;
+    bool keeps = try_divided(&whole, in, rows, true), streams = try_divided(p, in, rows, false);
+    if (keeps && (!streams || link_cost(&whole, in) <= link_cost(p, in)))
+        *p = whole;
+    return keeps || streams;
 }
 
 /* Hidden states: on the device if that costs little, else below, else one chunk at a time. */
@@ -366,20 +409,6 @@ static bool works(const struct spw_plan_input *in, uint64_t device_bytes, uint64
 }
 
 /* ---- the size of a KV slot ---- */
-
-/* What KV costs the link in a decode step at the full context, in bytes: those that move, and for
- * each transfer what it costs beside them. */
-static uint64_t kv_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
-{
-    const struct spw_residency *r = &p->residency;
-    uint32_t window = kv_need(p, in).window_tiles;
-    uint64_t full = spw_sub_u64(p->max_tiles, r->resident);
-    uint64_t sliding = spw_sub_u64(window, r->resident_sliding);
-    uint64_t tiles = p->n_full * full + p->n_sliding * sliding;
-    uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
-                         p->n_sliding * spw_div_up(sliding, p->slot_tiles);
-    return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
-}
 
 /* Slots of `splits` splits, at the cost of frames; false if that does not fit. */
 static bool take_splits(struct spw_plan *p, const struct spw_plan_input *in, uint32_t splits)

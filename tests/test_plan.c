@@ -379,6 +379,59 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
     }
 }
 
+/* A little less than everything: then a little KV streams, and no unit of weights with its slots.
+ */
+static void check_little_less(const struct spw_model *model, uint64_t *n_checked, uint64_t *seed)
+{
+    struct spw_plan all, p;
+    struct spw_error err = {{0}};
+    struct spw_plan_input in = {.weights = model->weights,
+                                .compute = model->compute,
+                                .kv = model->kv,
+                                .context = check_range(seed, 1024, 4096),
+                                .sessions = 1,
+                                .prefill_chunk = 64,
+                                .attention_tiles = 32,
+                                .device_bytes = (uint64_t)1 << 32,
+                                .host_bytes = (uint64_t)1 << 32};
+    CHECK(spw_plan_make(&all, &in, &err) == 0);
+    uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
+    uint64_t window = spw_waterline_window_tiles(all.residency.window), extra = 2; /* of a chunk */
+    uint64_t passing = all.n_sliding * window + all.max_tiles + all.n_full + extra + slots;
+    if (!all.n_full || all.n_device_frames <= passing)
+        return;
+    uint64_t less = check_range(seed, 1, (all.n_device_frames - passing) * tile);
+    in.device_bytes = all.device.end - less;
+    CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
+    if (p.device.units > all.device.units)
+        return;
+    uint64_t most = less + (slots + extra + p.n_full + p.n_sliding) * tile + 4 * PAGE;
+    CHECK_MSG(p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE] <= most,
+              "context %llu, %llu bytes less than everything: %llu move in decode",
+              (unsigned long long)in.context, (unsigned long long)less,
+              (unsigned long long)p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE]);
+    *n_checked += 1;
+}
+
+/* Of a model whose layers are large beside its tiles. */
+static void check_large_units(uint64_t *seed)
+{
+    static const struct tiny_model large = {"llama", 3,  128,   4096,  2,     1,     32,   64,
+                                            4096,    "", false, false, false, false, true, 1};
+    char dir[128];
+    struct spw_model model;
+    struct spw_error err = {{0}};
+    struct spw_options o = {.threads = 1};
+    uint64_t n_checked = 0;
+    run_folder(dir, &large, "plan_large");
+    CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
+    for (int i = 0; i < 50; i++)
+        check_little_less(&model, &n_checked, seed);
+    CHECK(n_checked > 0);
+    spw_model_close(&model);
+    tiny_model_remove(dir);
+}
+
 int main(int argc, char **argv)
 {
     int draws = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 60 : 300;
@@ -398,5 +451,6 @@ int main(int argc, char **argv)
         spw_model_close(&model);
         tiny_model_remove(dir);
     }
+    check_large_units(&seed);
     return check_done();
 }
