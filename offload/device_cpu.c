@@ -37,6 +37,9 @@
 #define STREAM_SPIN_NS 20000
 #define HOST_SPIN_NS 20000
 
+/* A copy that takes longer than a kernel's task is worth a core: 3 us. */
+#define CORE_COPY_BYTES (64u << 10)
+
 enum command_kind { COMMAND_STOP, COMMAND_COPY, COMMAND_KERNEL, COMMAND_HOST_CALL, COMMAND_WAIT };
 
 struct command {
@@ -68,6 +71,7 @@ struct CUstream_st {
     struct CUstream_st *next; /* in the list of closed ones */
     uint64_t index;           /* what the delays are drawn for */
     uint64_t first;           /* number of the worker's first command */
+    bool copying;             /* the worker's: it has told the team so */
     pthread_t worker;
     struct command *ring; /* owned [RING_COMMANDS] */
     _Atomic uint64_t waited_ns;
@@ -210,13 +214,34 @@ static void delay(const struct CUstream_st *s, uint64_t point)
         sched_yield();
 }
 
+/* A stream that copies one block after the other keeps its core in between. */
+static void set_copying(struct CUstream_st *s, bool copying)
+{
+    if (s->copying == copying)
+        return;
+    s->copying = copying;
+    if (copying)
+        spw_team_copy_begin(s->device->team);
+    else
+        spw_team_copy_end(s->device->team);
+}
+
+/* A stream that waits for long has no use for a core. */
+static void pause_for(struct CUstream_st *s, struct spw_counter *c, uint64_t at_least)
+{
+    if (spw_counter_spin(c, at_least, STREAM_SPIN_NS))
+        return;
+    set_copying(s, false);
+    spw_counter_wait(c, at_least, 0);
+}
+
 static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket)
 {
     if (spw_counter_get(&other->done) >= ticket)
         return;
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    spw_counter_wait(&other->done, ticket, STREAM_SPIN_NS);
+    pause_for(s, &other->done, ticket);
     clock_gettime(CLOCK_MONOTONIC, &to);
     int64_t ns = (int64_t)(to.tv_sec - from.tv_sec) * 1000000000 + (to.tv_nsec - from.tv_nsec);
     atomic_fetch_add(&s->waited_ns, (uint64_t)ns);
@@ -241,6 +266,7 @@ static void command_run(struct CUstream_st *s, const struct command *c)
     }
     if (!healthy(d))
         return;
+    set_copying(s, c->kind == COMMAND_COPY && (s->copying || c->copy.bytes >= CORE_COPY_BYTES));
     if (c->kind == COMMAND_COPY) {
         spw_copy_cpu(c->copy.to, c->copy.from, (size_t)c->copy.bytes);
         atomic_fetch_add(&d->moved[c->copy.link], c->copy.bytes);
@@ -257,7 +283,7 @@ static void *stream_main(void *argument)
     if (s->device->delay_seed)
         prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* sleeps of microseconds, not of 50 more */
     for (uint64_t n = s->first;; n++) {
-        spw_counter_wait(&s->queued, n + 1, STREAM_SPIN_NS);
+        pause_for(s, &s->queued, n + 1);
         const struct command *c = &s->ring[n % RING_COMMANDS];
         if (c->kind == COMMAND_STOP)
             break;
@@ -266,6 +292,7 @@ static void *stream_main(void *argument)
         delay(s, 2 * n + 1); /* before anyone may know that it is done */
         spw_counter_add(&s->done, 1);
     }
+    set_copying(s, false);
     spw_counter_add(&s->done, 1);
     return NULL;
 }
@@ -476,7 +503,7 @@ static double cpu_waited_seconds(struct spw_device *d, spw_stream s)
  * two the copies need one of them. hwloc is asked (2 ms at start-up) only when that can matter. */
 static int team_open(struct spw_device *d, int threads, struct spw_error *err)
 {
-    unsigned n = (unsigned)threads, cores = spw_topology_usable_threads();
+    unsigned n = (unsigned)threads, usable = spw_topology_usable_threads(), cores = usable;
     if (cores > 2 && n != 1 && n != 2) {
         int rc = spw_topology_open(&d->topology, NULL, NULL);
         if (rc == -ENOMEM)
@@ -486,7 +513,7 @@ static int team_open(struct spw_device *d, int threads, struct spw_error *err)
     }
     if (!n)
         n = (unsigned)spw_min_u64(cores, MAX_THREADS);
-    int rc = spw_team_open(&d->team, n, n == cores ? d->topology : NULL);
+    int rc = spw_team_open(&d->team, n, usable, n == cores ? d->topology : NULL);
     return rc ? spw_fail(err, rc, "no memory for a team of %u worker threads", n) : 0;
 }
 

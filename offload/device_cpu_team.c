@@ -8,7 +8,8 @@
  *
  * A worker that wakes too late finds the job closed and does not join, so that nobody ever waits
  * for a thread that is still asleep or has lost its core to a copy: a kernel of a few microseconds
- * is over before a sleeper could wake. */
+ * is over before a sleeper could wake. A worker that stands aside for a copy leaves the job between
+ * two tasks, and joins it again when the copy ends. */
 #include "offload/device_cpu_team.h"
 
 #include "offload/topology.h"
@@ -31,6 +32,7 @@ struct worker {
 
 struct spw_team {
     unsigned threads, started; /* started: of workers[], which leaves out worker 0 */
+    unsigned cores;
     const struct spw_topology *topology;
     pthread_mutex_t turn; /* held for one whole kernel: scratch is private to a worker index */
     struct worker *workers;
@@ -45,8 +47,8 @@ struct spw_team {
     char apart0[64];
     _Atomic size_t next;
     char apart1[64];
-    _Atomic unsigned state;
-    struct spw_counter jobs, left;
+    _Atomic unsigned state, copies;        /* copies: threads that copy now */
+    struct spw_counter jobs, left, copied; /* copied: how often a core has become free */
 };
 
 int spw_counter_init(struct spw_counter *c)
@@ -98,7 +100,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static bool spin_until(struct spw_counter *c, uint64_t at_least, uint64_t spin_ns)
+bool spw_counter_spin(struct spw_counter *c, uint64_t at_least, uint64_t spin_ns)
 {
     if (spw_counter_get(c) >= at_least)
         return true;
@@ -115,7 +117,7 @@ static bool spin_until(struct spw_counter *c, uint64_t at_least, uint64_t spin_n
 
 void spw_counter_wait(struct spw_counter *c, uint64_t at_least, uint64_t spin_ns)
 {
-    if (spin_until(c, at_least, spin_ns))
+    if (spw_counter_spin(c, at_least, spin_ns))
         return;
     pthread_mutex_lock(&c->lock);
     for (;;) {
@@ -144,10 +146,17 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
     return 0;
 }
 
+/* Worker 0 goes on in any case. */
+static bool stands_aside(const struct spw_team *t, unsigned worker)
+{
+    unsigned copies = atomic_load_explicit(&t->copies, memory_order_relaxed);
+    return worker && copies && worker + copies >= t->cores;
+}
+
 /* Tasks are taken one by one in rising order, so that neighbours in memory run at the same time. */
 static void take_tasks(struct spw_team *t, unsigned worker)
 {
-    for (;;) {
+    while (!stands_aside(t, worker)) {
         size_t task = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
         if (task >= t->n_tasks)
             return;
@@ -172,7 +181,11 @@ static void *worker_main(void *argument)
         spw_topology_bind(t->topology, w->index);
     for (;;) {
         /* Read before joining: a job that opens in between is then met twice, never missed. */
-        uint64_t seen = spw_counter_get(&t->jobs);
+        uint64_t seen = spw_counter_get(&t->jobs), copied = spw_counter_get(&t->copied);
+        if (stands_aside(t, w->index)) {
+            spw_counter_wait(&t->copied, copied + 1, 0); /* no spinning: the core is needed */
+            continue;
+        }
         if (join(t)) {
             bool stop = t->stop;
             if (!stop)
@@ -211,7 +224,18 @@ void spw_team_run(struct spw_team *t, const struct spw_kernel *kernel, const voi
     pthread_mutex_unlock(&t->turn);
 }
 
-/* The last job stays open until every worker has joined it and gone. */
+void spw_team_copy_begin(struct spw_team *t)
+{
+    atomic_fetch_add_explicit(&t->copies, 1, memory_order_relaxed);
+}
+
+void spw_team_copy_end(struct spw_team *t)
+{
+    atomic_fetch_sub(&t->copies, 1);
+    spw_counter_add(&t->copied, 1);
+}
+
+/* The last job stays open until every worker has joined it and gone; nobody copies any more. */
 static void workers_stop(struct spw_team *t)
 {
     t->stop = true;
@@ -232,12 +256,14 @@ static int workers_start(struct spw_team *t)
     return 0;
 }
 
-int spw_team_open(struct spw_team **out, unsigned threads, const struct spw_topology *topology)
+int spw_team_open(struct spw_team **out, unsigned threads, unsigned cores,
+                  const struct spw_topology *topology)
 {
     struct spw_team *t = spw_alloc_zero(1, sizeof *t);
     if (!t)
         return -ENOMEM;
     t->threads = threads;
+    t->cores = cores;
     t->topology = topology;
     t->workers = spw_alloc_zero(threads, sizeof *t->workers);
     if (!t->workers)
@@ -248,13 +274,17 @@ int spw_team_open(struct spw_team **out, unsigned threads, const struct spw_topo
         goto fail_turn;
     if (spw_counter_init(&t->left))
         goto fail_jobs;
-    if (workers_start(t))
+    if (spw_counter_init(&t->copied))
         goto fail_left;
+    if (workers_start(t))
+        goto fail_copied;
     *out = t;
     return 0;
 
-fail_left:
+fail_copied:
     workers_stop(t);
+    spw_counter_free(&t->copied);
+fail_left:
     spw_counter_free(&t->left);
 fail_jobs:
     spw_counter_free(&t->jobs);
@@ -272,6 +302,7 @@ void spw_team_close(struct spw_team *t)
     if (!t)
         return;
     workers_stop(t);
+    spw_counter_free(&t->copied);
     spw_counter_free(&t->left);
     spw_counter_free(&t->jobs);
     pthread_mutex_destroy(&t->turn);
