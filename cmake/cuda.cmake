@@ -31,9 +31,10 @@ endif()
 
 if(BUILD_TESTING)
   # A .cu file is a source of the real library, in CUDA; a one-line wrapper makes it C++ here. Always
-  # optimized, for fibers and tensor products are slow enough.
+  # optimized, for fibers and tensor products are slow enough. threadIdx is unsigned, what it is
+  # compared with mostly not.
   enable_language(CXX)
-  set(SPW_EMULATED_OPTIONS -std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas
+  set(SPW_EMULATED_OPTIONS -std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas -Wno-sign-compare
     -fno-exceptions -ffp-contract=off -fno-math-errno -fvisibility=hidden
     -include ${CMAKE_SOURCE_DIR}/tests/simt_emulator.h)
   set(SPW_EMULATED_SOURCES tests/simt_emulator.cc tests/simt_runtime.cc)

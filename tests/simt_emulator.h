@@ -243,6 +243,7 @@ static inline float __int_as_float(int i)
 struct __half {
     unsigned short bits;
 };
+typedef __half half;
 
 static inline __half __ushort_as_half(unsigned short u)
 {
@@ -388,6 +389,7 @@ typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 typedef void (*cudaHostFn_t)(void *);
 
+extern "C" {
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorName(cudaError_t rc);
@@ -404,10 +406,6 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
-template <class T> static inline cudaError_t cudaMalloc(T **out, size_t bytes)
-{
-    return cudaMalloc((void **)out, bytes);
-}
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 /* A copy whose host side crosses from one registered range into another is refused. */
@@ -432,9 +430,16 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t s = nullptr);
-cudaError_t cudaMemset(void *to, int value, size_t bytes); /* on the null stream */
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemset(void *to, int value, size_t bytes); /* on the null stream, like memcpy */
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s = nullptr);
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *argument);
+}
+
+template <class T> static inline cudaError_t cudaMalloc(T **out, size_t bytes)
+{
+    return cudaMalloc((void **)out, bytes);
+}
 
 cudaError_t spw_simt_set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
 template <class T>

@@ -888,6 +888,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s)
     return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    return cudaMemcpyAsync(to, from, bytes, kind);
+}
+
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     return cudaMemsetAsync(to, value, bytes);
