@@ -9,7 +9,11 @@
 
 /* A launch may name many tiles, so that all splits of a long context run side by side. */
 static const struct spw_ops cuda_ops = {
+    .norm = spw_norm_cuda,
     .linear = spw_linear_cuda,
+    .rope = spw_rope_cuda,
+    .gated = spw_gated_cuda,
+    .add = spw_add_cuda,
     .softcap = spw_softcap_cuda,
     .attention_tiles = SPW_ATTENTION_TILES,
 };
