@@ -444,7 +444,18 @@ static void test_tools(void)
     CHECK(sh("mv m/tokenizer.json .; \"$S\" inspect m") == 0 && strstr(out, "tokenizer   none"));
     CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3") == 0);
     CHECK_MSG(strspn(out, "0123456789 \n") == n_out && n_out > 5, "%s", out);
-    CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 3") == 2 && !n_out);
+    char ids[64];
+    snprintf(ids, sizeof ids, "%.60s", out);
+    /* Without being asked for ids it says that it prints them; text that is asked for is refused.
+     */
+    CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 3 --report i.json") == 0);
+    CHECK_MSG(strcmp(out, ids) == 0 && strstr(err, "tokenizer.json: no such file"), "%s%s", out,
+              err);
+    j = parse_file("i.json");
+    CHECK(number(j, "n_generated") == (long long)json_array_size(json_object_get(j, "tokens")));
+    json_decref(j);
+    CHECK(sh("\"$S\" generate m --token-ids t --stop x --max-new-tokens 3") == 2 && !n_out);
+    CHECK(sh("\"$S\" generate missing --token-ids t") == 2 && !n_out && !strstr(err, "ids"));
     CHECK(sh("mv tokenizer.json m") == 0);
     CHECK(sh("\"$S\" plan m --context 1000 --device-memory 1MiB") == 0 && strstr(out, "smallest") &&
           strstr(out, "at most"));

@@ -16,6 +16,7 @@ struct run {
     struct cli_inputs inputs;
     struct spw_engine *engine;
     struct cli_npy *npy;
+    bool ids;             /* are printed instead of text */
     uint64_t n_expected;  /* new tokens of all inputs, at most */
     int write_error;      /* of stdout, -errno */
     const char *bad_file; /* that could not be written */
@@ -57,7 +58,7 @@ static int on_token(void *context, int32_t token, const float *logits)
     struct stream *s = context;
     struct run *r = s->run;
     cli_progress_token(r->n_expected);
-    if (r->o->ids && !r->o->prompts) {
+    if (r->ids && !r->o->prompts) {
         char id[16];
         int n = snprintf(id, sizeof id, "%s%d", s->first ? "" : " ", (int)token);
         s->first = false;
@@ -118,7 +119,7 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .stop = in->stop.items,
         .n_stop = in->stop.n,
         .ignore_eos = in->ignore_eos,
-        .on_text = batch ? keep_text : (r->o->ids ? NULL : stream_text),
+        .on_text = batch ? keep_text : (r->ids ? NULL : stream_text),
         .on_token = on_token,
         .context = s,
     };
@@ -263,7 +264,7 @@ static int generate(struct run *r, struct stream *streams, struct spw_request *r
     if (npy_rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", r->o->dump_logits, strerror(-npy_rc));
     /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
-    if (!r->o->prompts && (r->o->ids || isatty(STDOUT_FILENO) == 1))
+    if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
         cli_write("\n", 1);
     int code = r->o->prompts ? print_lines(r, streams, results) : 0;
     if (code == 0 && r->o->report)
@@ -289,13 +290,27 @@ static int run_all(struct run *r)
     return code;
 }
 
+/* A folder without a tokenizer can be run on ids, and answers in ids, also when that was not asked
+ * for: what was computed is worth more than a refusal. Stop strings are compared in text. */
+static bool prints_ids(const struct cli_options *o)
+{
+    char path[4096];
+    if (o->ids || !o->token_ids || o->stop.n > 0 ||
+        snprintf(path, sizeof path, "%s/tokenizer.json", o->operand) >= (int)sizeof path ||
+        access(o->operand, X_OK) != 0 || access(path, F_OK) == 0 || errno != ENOENT)
+        return o->ids;
+    cli_fail(0, "%s: no such file, so token ids are printed instead of text", path);
+    return true;
+}
+
 int cli_generate(const struct cli_options *o)
 {
     struct run r = {.o = o};
     int code = check_options(o);
     if (code)
         return code;
-    code = cli_model_open(&r.model, o->operand, !o->ids || !o->token_ids);
+    r.ids = prints_ids(o);
+    code = cli_model_open(&r.model, o->operand, !r.ids || !o->token_ids);
     if (code)
         return code;
     code = check_stops(&r);
