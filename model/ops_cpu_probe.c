@@ -18,7 +18,7 @@ enum {
 };
 /* Several times any L3 of a desktop. */
 static const size_t ARRAY_BYTES = (size_t)256 << 20;
-static const double ROUND_SECONDS = 0.05;
+static const double ROUND_SECONDS = 0.02;
 
 struct probe;
 

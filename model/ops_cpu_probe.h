@@ -1,6 +1,6 @@
 /* What this machine can do, to put a measured speed beside: memory and arithmetic limits.
  *
- * Each call starts `threads` threads of its own, runs five rounds of about 0.05 s and returns the
+ * Each call starts `threads` threads of its own, runs five rounds of about 0.02 s and returns the
  * median round. 0: it could not be measured (no memory, no thread, an
  * instruction set or type that does not run here). Nothing else should be running. */
 #ifndef SPW_MODEL_OPS_CPU_PROBE_H

@@ -213,7 +213,7 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  struct spw_generate_times *times, struct spw_error *err);
 void spw_result_free(struct spw_result *r);
 
-/* ---- the machine's own limits, measured now (about a second) ---- */
+/* ---- the machine's own limits, measured now (about half a second) ---- */
 
 struct spw_machine {
     char cpu[128], isa[32];

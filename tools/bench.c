@@ -1,4 +1,5 @@
-/* `spillway bench`: speed beside the machine's own limits, all measured in one run.
+/* `spillway bench`: speed beside the machine's own limits, each measured right before and right
+ * after what it is set beside.
  *
  * A case is a context under a device budget. Each repeat runs every case once, so that a slow
  * minute of the machine falls on all of them; medians are shown. One run of a case:
@@ -7,11 +8,14 @@
  *   tokens in one step (prefill, timed) -> one token at a time (decode, timed) -> close
  *
  * and just before it the weight files are read once from the page cache (timed), which is what the
- * time to the first token is set beside. Decode is set beside the bytes of weights and KV that a
- * token reads at the measured read bandwidth; prefill beside its multiplications at the measured
- * matrix peak. The cost of offloading is the time of a token above what it must be: the time under
- * the first budget of the list, or that of the copies alone at the measured copy bandwidth where
- * that is longer and cannot be hidden. */
+ * time to the first token is set beside. The machine is probed before the prompt, between prompt
+ * and decode, and at the end, because a host that is shared changes its speed within minutes; a
+ * limit is the mean of the two probes around it, and where those differ much, both are shown.
+ * Decode is set beside the bytes of weights and KV that a token reads at the measured read
+ * bandwidth; prefill beside its multiplications at the measured matrix peak. The cost of offloading
+ * is the time of a token above what it must be: the time under the first budget of the list, or
+ * that of the copies alone at the measured copy bandwidth where that is longer and cannot be
+ * hidden. */
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/progress.h"
@@ -27,9 +31,17 @@ enum measure {
     DECODE_SECONDS, /* a token */
     FIRST_SECONDS,
     WEIGHTS_SECONDS,
-    WAIT_SECONDS, /* of a decoded token: not hidden behind computation */
+    WAIT_SECONDS,     /* of a decoded token: not hidden behind computation */
+    PREFILL_FRACTION, /* of the limits of that run */
+    DECODE_FRACTION,
+    READ_LIMIT, /* around decode */
+    COPY_LIMIT,
+    MATRIX_LIMIT, /* around the prompt, for the type that is computed with */
     MEASURES,
 };
+
+/* Two probes that differ by more are both shown. */
+#define MUCH 1.1
 
 struct bench_case {
     uint64_t context, budget;
@@ -37,15 +49,17 @@ struct bench_case {
     double *samples[MEASURES]; /* owned, [repeat] each */
     double median[MEASURES];
     uint64_t device_peak_bytes, host_peak_bytes;
-    uint64_t moved_bytes; /* a decoded token, both ways */
+    uint64_t moved_bytes;             /* a decoded token, both ways */
+    struct spw_machine before, after; /* decode of the run in which they differ most */
+    double drift;                     /* larger over smaller, the most of reads and copies */
 };
 
 struct bench {
     const struct cli_options *o;
     struct cli_model model;
-    struct spw_machine machine;
-    int32_t *tokens;          /* owned: of the longest prompt and what is decoded */
-    struct bench_case *cases; /* owned */
+    struct spw_machine machine; /* probed last */
+    int32_t *tokens;            /* owned: of the longest prompt and what is decoded */
+    struct bench_case *cases;   /* owned */
     size_t n_cases;
     double *samples; /* owned: of all cases */
 };
@@ -72,8 +86,40 @@ static int sync_tokens(struct spw_engine *e, struct spw_session *s, const int32_
     return rc < 0 ? rc : cli_interrupted() ? -ECANCELED : 0;
 }
 
+static double larger_over_smaller(double a, double b)
+{
+    return fmax(a, b) / fmin(a, b);
+}
+
+/* Probes the machine again: into b->machine, the one before into `before`. */
+static int probe_again(struct bench *b, struct spw_machine *before, struct spw_error *err)
+{
+    *before = b->machine;
+    return spw_machine_probe(&b->machine, (uint32_t)b->o->threads, err);
+}
+
+/* Decode of a run lay between two probes. */
+static void set_beside_limits(struct bench_case *c, const struct spw_machine *before,
+                              const struct spw_machine *after, size_t repeat)
+{
+    double read = (before->read_bytes_per_second + after->read_bytes_per_second) / 2;
+    c->samples[READ_LIMIT][repeat] = read;
+    c->samples[COPY_LIMIT][repeat] =
+        (before->copy_bytes_per_second + after->copy_bytes_per_second) / 2;
+    c->samples[DECODE_FRACTION][repeat] =
+        (double)c->plan.decode_read_bytes / c->samples[DECODE_SECONDS][repeat] / read;
+    double drift =
+        fmax(larger_over_smaller(before->read_bytes_per_second, after->read_bytes_per_second),
+             larger_over_smaller(before->copy_bytes_per_second, after->copy_bytes_per_second));
+    if (drift <= c->drift)
+        return;
+    c->drift = drift;
+    c->before = *before;
+    c->after = *after;
+}
+
 /* The likeliest token is decoded, as a greedy generation would: looking for it is part of the time.
- */
+ * The first is not timed: the probe before it has emptied the caches. */
 static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
                   struct spw_session *s, size_t repeat, struct spw_error *err)
 {
@@ -84,14 +130,15 @@ static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
     double sum = 0;
     SPW_TRY(spw_sampler_open(&sampler, b->model.config.vocab, err));
     int rc = 0;
-    spw_engine_stats(e, &before);
     int32_t *tokens = b->tokens;
-    for (size_t i = 0; i < n_new && rc == 0; i++) {
+    for (size_t i = 0; i <= n_new && rc == 0; i++) {
+        if (i == 1)
+            spw_engine_stats(e, &before);
         double start = cli_now_seconds(), step;
         tokens[c->context + i] =
             spw_sampler_pick(sampler, &greedy, spw_session_logits(s), tokens, c->context + i, 0);
         rc = sync_tokens(e, s, tokens, c->context + i + 1, &step, err);
-        sum += cli_now_seconds() - start;
+        sum += i ? cli_now_seconds() - start : 0;
     }
     spw_engine_stats(e, &after);
     spw_sampler_close(sampler);
@@ -116,17 +163,30 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     /* Another first token, so that nothing of the short prompt is reused. */
     int32_t first = b->tokens[0];
     b->tokens[0] = first ? first - 1 : 1;
+    struct spw_machine before;
     int rc = sync_tokens(e, s, b->tokens, c->context, &seconds, err);
+    if (rc == 0)
+        rc = probe_again(b, &before, err);
+    double peak = (cli_matrix_peak(&before, c->plan.compute) +
+                   cli_matrix_peak(&b->machine, c->plan.compute)) /
+                  2;
     c->samples[PREFILL_SECONDS][repeat] = seconds;
+    c->samples[MATRIX_LIMIT][repeat] = peak;
+    c->samples[PREFILL_FRACTION][repeat] =
+        cli_prefill_flops(&b->model.config, c->context) / seconds / peak;
     if (rc == 0)
         rc = decode(b, c, e, s, repeat, err);
+    if (rc == 0)
+        rc = probe_again(b, &before, err);
+    if (rc == 0)
+        set_beside_limits(c, &before, &b->machine, repeat);
     b->tokens[0] = first;
     return rc;
 }
 
 static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
 {
-    struct spw_options options = case_options(b, c, c->context + b->o->decode_tokens);
+    struct spw_options options = case_options(b, c, c->context + b->o->decode_tokens + 1);
     struct spw_engine *e = NULL;
     struct spw_session *s = NULL;
     struct spw_error err = {0};
@@ -177,10 +237,10 @@ static int plan_cases(struct bench *b)
     for (size_t i = 0; i < b->n_cases; i++) {
         struct bench_case *c = &b->cases[i];
         struct spw_error err = {0};
-        struct spw_options full = case_options(b, c, c->context + b->o->decode_tokens);
+        struct spw_options full = case_options(b, c, c->context + b->o->decode_tokens + 1);
         int rc = spw_plan_query(&c->plan, b->o->operand, &full, &err);
         /* The same budgets seen from the middle of what is decoded. */
-        struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2);
+        struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2 + 1);
         uint32_t resident = c->plan.n_layers_resident;
         if (rc == 0)
             rc = spw_plan_query(&c->plan, b->o->operand, &middle, &err);
@@ -226,7 +286,7 @@ static int make_tokens(struct bench *b)
     uint64_t longest = 0, state = b->o->seed;
     for (size_t i = 0; i < b->n_cases; i++)
         longest = spw_max_u64(longest, b->cases[i].context);
-    size_t n = longest + b->o->decode_tokens;
+    size_t n = longest + b->o->decode_tokens + 1;
     b->tokens = spw_alloc_zero(n, sizeof *b->tokens);
     if (!b->tokens)
         return cli_fail(CLI_FAILED, "out of memory");
@@ -270,18 +330,27 @@ static struct row make_row(const struct bench *b, size_t i)
     size_t n_budgets = b->o->budgets.n ? b->o->budgets.n : 1;
     const struct bench_case *base = &b->cases[i - i % n_budgets];
     double prefill = c->median[PREFILL_SECONDS], token = c->median[DECODE_SECONDS];
-    double peak = cli_matrix_peak(&b->machine, c->plan.compute);
-    double copy = (double)c->moved_bytes / b->machine.copy_bytes_per_second;
+    double copy = (double)c->moved_bytes / c->median[COPY_LIMIT];
     return (struct row){
         .prefill_rate = (double)c->context / prefill,
-        .prefill_fraction = cli_prefill_flops(&b->model.config, c->context) / prefill / peak,
+        .prefill_fraction = c->median[PREFILL_FRACTION],
         .decode_rate = 1 / token,
-        .decode_fraction =
-            (double)c->plan.decode_read_bytes / token / b->machine.read_bytes_per_second,
+        .decode_fraction = c->median[DECODE_FRACTION],
         .slowdown = token / base->median[DECODE_SECONDS],
         .offload_cost = token / fmax(base->median[DECODE_SECONDS], copy) - 1,
         .first_fraction = c->median[FIRST_SECONDS] / c->median[WEIGHTS_SECONDS],
     };
+}
+
+/* Where the machine changed its speed while tokens were decoded. */
+static void print_drift(const struct bench_case *c)
+{
+    if (c->drift > MUCH)
+        printf(
+            "%9s the machine changed around decode: reads %.1f -> %.1f GB/s, copies %.1f -> %.1f "
+            "GB/s\n",
+            "", c->before.read_bytes_per_second * 1e-9, c->after.read_bytes_per_second * 1e-9,
+            c->before.copy_bytes_per_second * 1e-9, c->after.copy_bytes_per_second * 1e-9);
 }
 
 static void print_table(const struct bench *b)
@@ -290,7 +359,8 @@ static void print_table(const struct bench *b)
     const struct spw_plan_info *p = &b->cases[0].plan;
     char text[32];
     printf("machine   %s, %s, %u threads\n"
-           "limits    reads %.2f GB/s, copies %.2f GB/s, bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
+           "limits    measured around each run; the last: reads %.2f GB/s, copies %.2f GB/s, "
+           "bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
            "model     %s, %s weights, %s to compute, %s for KV\n"
            "runs      medians of %llu, %llu tokens decoded in each\n\n",
            m->cpu, m->isa, m->threads, m->read_bytes_per_second * 1e-9,
@@ -312,6 +382,7 @@ static void print_table(const struct bench *b)
                r.prefill_rate, 100 * r.prefill_fraction, r.decode_rate, 100 * r.decode_fraction,
                100 * r.offload_cost, cli_format_bytes(moved, c->moved_bytes),
                c->median[FIRST_SECONDS], r.first_fraction);
+        print_drift(c);
     }
 }
 
@@ -327,8 +398,8 @@ static void quote(FILE *to, const char *text)
 static void write_csv(const struct bench *b, FILE *to)
 {
     const struct spw_machine *m = &b->machine;
-    fputs("cpu,isa,threads,read_bytes_per_second,copy_bytes_per_second,bf16_flops,f32_flops,model,"
-          "compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
+    fputs("cpu,isa,threads,read_bytes_per_second,copy_bytes_per_second,matrix_flops,limits_drift,"
+          "model,compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
           "layers_resident,prefill_seconds,prefill_tokens_per_second,prefill_fraction_of_peak,"
           "decode_seconds_per_token,decode_tokens_per_second,decode_read_bytes,"
           "decode_fraction_of_read,slowdown,offload_cost,decode_moved_bytes,unhidden_wait_seconds_"
@@ -339,8 +410,8 @@ static void write_csv(const struct bench *b, FILE *to)
         const struct bench_case *c = &b->cases[i];
         struct row r = make_row(b, i);
         quote(to, m->cpu);
-        fprintf(to, ",%s,%u,%.4g,%.4g,%.4g,%.4g,", m->isa, m->threads, m->read_bytes_per_second,
-                m->copy_bytes_per_second, m->bf16_flops, m->f32_flops);
+        fprintf(to, ",%s,%u,%.4g,%.4g,%.4g,%.4g,", m->isa, m->threads, c->median[READ_LIMIT],
+                c->median[COPY_LIMIT], c->median[MATRIX_LIMIT], c->drift);
         quote(to, b->o->operand);
         fprintf(to, ",%s,%s,%llu,%llu,%llu,%llu,%u,", spw_dtype_name(c->plan.compute),
                 spw_dtype_name(c->plan.kv), (unsigned long long)c->context,
