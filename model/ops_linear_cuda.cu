@@ -237,11 +237,14 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
 
 /* ---- many rows: tiles of y ---- */
 
-/* Two groups of warps, one for each slice; in a group, warps_n x warps_m warps of tiles_n x tiles_m
- * products. A stage holds `blocks` blocks of both slices. */
-template <int warps_n_, int warps_m_, int tiles_n_, int tiles_m_, int blocks_, int stages_>
+/* Two groups of warps with a slice each, or one that makes both slices, one after the other. In a
+ * group, warps_n x warps_m warps of tiles_n x tiles_m products. A stage holds `blocks` blocks of
+ * each group. y [m][y_pitch] collects the slices: where the stages were, or beside them. */
+template <int groups_, int warps_n_, int warps_m_, int tiles_n_, int tiles_m_, int blocks_,
+          int stages_>
 struct tile_shape {
     enum {
+        groups = groups_,
         warps_n = warps_n_,
         warps_m = warps_m_,
         tiles_n = tiles_n_,
@@ -251,24 +254,29 @@ struct tile_shape {
         n = warps_n * tiles_n * 16,
         m = warps_m * tiles_m * 8,
         group = warps_n * warps_m * WARP, /* threads */
-        threads = SLICES * group,
-        rows = n + m,
-        block_pieces = rows * 4,
+        threads = groups * group,
+        block_pieces = (n + m) * 4,
         slice_pieces = blocks * block_pieces,
-        stage_pieces = SLICES * slice_pieces,
+        stage_pieces = groups * slice_pieces,
+        ring_pieces = stages * stage_pieces,
         y_pitch = n + 4, /* floats: rows 2t of a quad's lanes lie 8 banks apart */
-        ring_bytes = stages * stage_pieces * 16,
-        y_bytes = m * y_pitch * 4,
-        shared = ring_bytes > y_bytes ? ring_bytes : y_bytes,
+        y_pieces = m * y_pitch / 4,
+        y_at = groups == 1 ? ring_pieces : 0,
+        shared = 16 * (y_at + y_pieces > ring_pieces ? y_at + y_pieces : ring_pieces),
     };
 };
 
-struct tile_low : tile_shape<1, 2, 2, 4, 2, 4> {
-}; /* 32 x 64: batches in decode, n small */
-struct tile_mid : tile_shape<2, 1, 2, 8, 1, 3> {
-}; /* 64 x 64: 48 KB, which every GPU has */
-struct tile_high : tile_shape<2, 2, 4, 8, 1, 3> {
-}; /* 128 x 128: half the L2 traffic of 64 x 64 */
+/* 32 x 64: batches in decode. 64 x 64: where there are few tiles; 48 KB, which every GPU has.
+ * 128 x 128: half as much to load for a product, 96 KB. 256 x 128: 3/4 of that; 202 KB, and then
+ * the sums of slice 0 have no registers to wait in. */
+struct tile_low : tile_shape<2, 1, 2, 2, 4, 2, 4> {
+};
+struct tile_mid : tile_shape<2, 2, 1, 2, 8, 1, 3> {
+};
+struct tile_high : tile_shape<2, 2, 2, 4, 8, 1, 3> {
+};
+struct tile_wide : tile_shape<1, 4, 2, 4, 8, 1, 3> {
+};
 
 /* Which tile this CTA computes: GROUP tiles of m pass along n together, so that the CTAs that run
  * at one time share both their W and their x in L2. */
@@ -348,6 +356,21 @@ static __device__ __forceinline__ void tile_merge(float d[shape::tiles_n][shape:
             }
 }
 
+/* Slice 0 waits in y, and the next one starts at zero. */
+template <typename shape>
+static __device__ __forceinline__ void tile_park(float d[shape::tiles_n][shape::tiles_m][4],
+                                                 float *y)
+{
+    tile_merge<shape, false>(d, y);
+#pragma unroll
+    for (int i = 0; i < shape::tiles_n; i++)
+#pragma unroll
+        for (int j = 0; j < shape::tiles_m; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                d[i][j][e] = 0.0f;
+}
+
 /* Four adjacent outputs. */
 static __device__ __forceinline__ void store4(const struct product &p, int row, int col, float4 sum)
 {
@@ -378,9 +401,11 @@ static __global__ void __launch_bounds__(shape::threads)
     int tile_n, tile_m;
     tile_place(tiles_n, tiles_m, &tile_n, &tile_m);
     const int n_first = tile_n * shape::n, m_first = tile_m * shape::m;
-    const int slice = (int)(threadIdx.x / shape::group), begin = slice * p.half;
-    const int step_k = shape::blocks * BLOCK, steps = p.half / step_k;
-    uint4 *ring = shared + slice * shape::slice_pieces;
+    const int group = (int)(threadIdx.x / shape::group), begin = group * p.half;
+    const int step_k = shape::blocks * BLOCK, slice_steps = p.half / step_k;
+    const int steps = shape::groups == 1 ? SLICES * slice_steps : slice_steps;
+    uint4 *ring = shared + group * shape::slice_pieces;
+    float *y = (float *)(shared + shape::y_at);
     float d[shape::tiles_n][shape::tiles_m][4] = {};
     for (int i = 0; i < shape::stages - 1; i++) {
         if (i < steps)
@@ -400,15 +425,20 @@ static __global__ void __launch_bounds__(shape::threads)
         tile_multiply<shape>(d, ring + slot * shape::stage_pieces);
         refill = slot;
         slot = slot + 1 == shape::stages ? 0 : slot + 1;
+        if (shape::groups == 1 && i + 1 == slice_steps)
+            tile_park<shape>(d, y);
     }
-    float *y = (float *)shared;
     spw_copy_async_wait<0>();
-    __syncthreads(); /* the stages are no longer read: y takes their place */
-    if (slice == 1)
-        tile_merge<shape, false>(d, y);
-    __syncthreads(); /* slice 1 is there */
-    if (slice == 0)
-        tile_merge<shape, true>(d, y);
+    if (shape::groups == 1) {
+        tile_merge<shape, true>(d, y); /* each thread what it parked itself */
+    } else {
+        __syncthreads(); /* the stages are no longer read: y takes their place */
+        if (group == 1)
+            tile_merge<shape, false>(d, y);
+        __syncthreads(); /* slice 1 is there */
+        if (group == 0)
+            tile_merge<shape, true>(d, y);
+    }
     __syncthreads(); /* the sums are there, for whole rows to be stored */
     for (int i = (int)threadIdx.x; i < shape::m * shape::n / 4; i += shape::threads) {
         const int row = i / (shape::n / 4), col = i % (shape::n / 4) * 4;
@@ -419,17 +449,48 @@ static __global__ void __launch_bounds__(shape::threads)
 
 /* ---- which kernel ---- */
 
-enum choice { STREAM_8, STREAM_16, TILE_LOW, TILE_MID, TILE_HIGH };
+enum choice { STREAM_8, STREAM_16, TILE_LOW, TILE_MID, TILE_HIGH, TILE_WIDE };
 
-/* The result does not depend on it. The large tile needs enough of its kind to fill a large GPU. */
-static enum choice choose(uint64_t m, uint64_t n)
+struct card {
+    int multiprocessors, shared_bytes; /* the latter for one CTA */
+};
+
+/* Time for y if `at_once` tiles of n x m run side by side, `each` long. */
+static uint64_t tiles_time(uint64_t y_m, uint64_t y_n, uint64_t m, uint64_t n, uint64_t at_once,
+                           uint64_t each)
 {
-    const uint64_t enough = 96;
+    return spw_div_up(spw_div_up(y_m, m) * spw_div_up(y_n, n), at_once) * each;
+}
+
+/* The result does not depend on it. How long a tile takes next to others is an estimate from what
+ * it loads for a product (1 : 1/2 : 3/8), in thirteenths of a 64 x 64 tile; nothing was measured.
+ * Of that tile three fit on a multiprocessor, of the larger ones one. */
+static enum choice choose(uint64_t m, uint64_t n, const struct card *c)
+{
+    const uint64_t count = (uint64_t)c->multiprocessors;
     if (m <= 16)
         return m <= 8 ? STREAM_8 : STREAM_16;
     if (m <= 64)
-        return TILE_LOW;
-    return spw_div_up(m, 128) * spw_div_up(n, 128) >= enough ? TILE_HIGH : TILE_MID;
+        return c->shared_bytes >= tile_low::shared ? TILE_LOW : TILE_MID;
+    uint64_t best = tiles_time(m, n, tile_mid::m, tile_mid::n, 3 * count, 3 * 13);
+    enum choice choice = TILE_MID;
+    uint64_t high = tiles_time(m, n, tile_high::m, tile_high::n, count, 4 * 10);
+    if (c->shared_bytes >= tile_high::shared && high <= best) {
+        best = high;
+        choice = TILE_HIGH;
+    }
+    uint64_t wide = tiles_time(m, n, tile_wide::m, tile_wide::n, count, 8 * 9);
+    return c->shared_bytes >= tile_wide::shared && wide <= best ? TILE_WIDE : choice;
+}
+
+static int card_get(struct card *c)
+{
+    int device;
+    SPW_TRY(spw_cuda_result(cudaGetDevice(&device)));
+    SPW_TRY(spw_cuda_result(
+        cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, device)));
+    return spw_cuda_result(
+        cudaDeviceGetAttribute(&c->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
 }
 
 template <int tiles_m> static int launch_stream(const struct product *p, bool aligned, spw_stream s)
@@ -443,15 +504,13 @@ template <int tiles_m> static int launch_stream(const struct product *p, bool al
     return spw_cuda_launched();
 }
 
-/* Above 48 KB a kernel has to ask; what a GPU has not is -ENOTSUP. */
+/* Above 48 KB a kernel has to ask. */
 template <typename kernel> static int allow_shared(kernel k, int bytes)
 {
     if (bytes <= 48 << 10)
         return 0;
-    if (cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess)
-        return 0;
-    (void)cudaGetLastError();
-    return -ENOTSUP;
+    return spw_cuda_result(
+        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 template <typename shape>
@@ -485,23 +544,28 @@ static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
     p.m = (int)a->m;
     p.n = (int)a->n;
     p.k = (int)a->k;
-    p.half = (int)(CUT * spw_div_up(a->k, SLICES * CUT));
+    p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, SLICES * CUT), 1));
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
     p.y_wide = a->y_stride % 4 == 0 && (uintptr_t)a->y % (4 * y_bytes) == 0;
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->w) % 16 == 0 && a->k % PIECE == 0 &&
                          a->x_stride % PIECE == 0;
-    enum choice c = choose(a->m, a->n);
-    int rc = -ENOTSUP;
-    if (c == STREAM_8)
+    struct card card;
+    SPW_TRY(card_get(&card));
+    switch (choose(a->m, a->n, &card)) {
+    case STREAM_8:
         return launch_stream<1>(&p, aligned, s);
-    if (c == STREAM_16)
+    case STREAM_16:
         return launch_stream<2>(&p, aligned, s);
-    if (c == TILE_LOW)
-        rc = launch_tile<tile_low>(&p, aligned, s);
-    if (c == TILE_HIGH)
-        rc = launch_tile<tile_high>(&p, aligned, s);
-    /* sm_75 has 64 KB of shared memory: the middle tile serves it for every m. */
-    return rc == -ENOTSUP ? launch_tile<tile_mid>(&p, aligned, s) : rc;
+    case TILE_LOW:
+        return launch_tile<tile_low>(&p, aligned, s);
+    case TILE_MID:
+        return launch_tile<tile_mid>(&p, aligned, s);
+    case TILE_HIGH:
+        return launch_tile<tile_high>(&p, aligned, s);
+    case TILE_WIDE:
+        return launch_tile<tile_wide>(&p, aligned, s);
+    }
+    return -EINVAL;
 }
 
 int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s)

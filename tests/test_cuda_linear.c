@@ -248,16 +248,19 @@ static void check_invariance(size_t i, size_t n, size_t k, bool tidy, uint64_t *
     problem_close(&p);
 }
 
-/* The large tile is for 96 tiles of 128 x 128 and more: here two by 48, the last ones ragged. */
-static void check_large(uint64_t *seed)
+/* Rows of a call that takes the large tiles, where the card has the shared memory: the emulated one
+ * has four multiprocessors, which four tiles of 256 x 128 fill, the last ones ragged. */
+static void check_large(int capability, bool tidy, uint64_t *seed)
 {
-    struct problem p = {.a = shape(check_range(seed, 0, 1), 130, 48 * 128 - 5, 150, true, seed)};
-    problem_open(&p, FILL_FRACTIONS, false, seed);
-    p.a.y_stride = p.a.n;
+    spw_simt_set(&(struct spw_simt_options){.seed = check_random(seed), .capability = capability});
+    struct problem p = {.a = shape(check_range(seed, 0, 1), 130, check_range(seed, 400, 512),
+                                   check_range(seed, 1, 300), tidy, seed)};
+    problem_open(&p, FILL_FRACTIONS, !tidy, seed);
     run(&p.a);
     check_close(&p);
     check_rows(&p, check_range(seed, 0, 129), 1);
     check_rows(&p, check_range(seed, 0, 100), 30);
+    check_rows(&p, 0, 66);
     problem_close(&p);
 }
 
@@ -290,14 +293,16 @@ int main(void)
                          check_range(&seed, 1, 300), &seed);
         check_values(i, check_range(&seed, 1, 8), check_range(&seed, 1, 20),
                      check_range(&seed, 2000, 4000), &seed);
+        check_values(i, check_range(&seed, 1, 70), 5, 0, &seed); /* the bias */
         check_values(i, check_range(&seed, 9, 66), check_range(&seed, 1, 40),
                      check_range(&seed, 1000, 1500), &seed);
         check_invariance(i, check_range(&seed, 1, 140), check_range(&seed, 1, 600), true, &seed);
         check_invariance(i, check_range(&seed, 1, 70), check_range(&seed, 1, 300), false, &seed);
     }
-    check_large(&seed);
-    /* Without the shared memory for it, other tiles do the work. */
-    spw_simt_set(&(struct spw_simt_options){.seed = check_random(&seed), .capability = 75});
-    check_invariance(0, check_range(&seed, 1, 140), check_range(&seed, 1, 200), true, &seed);
+    check_large(75, true, &seed);
+    for (int tidy = 0; tidy < 2; tidy++) {
+        check_large(80, tidy, &seed);
+        check_large(90, tidy, &seed);
+    }
     return check_done();
 }
