@@ -20,11 +20,19 @@
 /* Kernel templates in parentheses: SPW_LAUNCH((k_norm<T>), grid, block, bytes, stream, a). */
 #define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define SPW_UNROLL _Pragma("unroll")
+#define SPW_UNROLL_NOT _Pragma("unroll 1")
+/* A kernel's struct argument whose address may be taken: it is not copied. */
+#define SPW_PARAMETER const __grid_constant__
 #define SPW_SHARED(type, name, count) __shared__ type name[count]
 /* The launch's shared_bytes, 16-byte aligned. */
 #define SPW_SHARED_DYNAMIC(type, name)                                                             \
     extern __shared__ __align__(16) unsigned char spw_shared_dynamic[];                            \
     type *name = reinterpret_cast<type *>(spw_shared_dynamic)
+#else
+#define SPW_UNROLL
+#define SPW_UNROLL_NOT
+#define SPW_PARAMETER const
 #endif
 
 /* ---- errors ---- */
@@ -70,6 +78,31 @@ __device__ __forceinline__ float spw_device_f16(uint16_t bits)
 __device__ __forceinline__ uint16_t spw_device_to_f16(float f)
 {
     return __half_as_ushort(__float2half_rn(f));
+}
+
+/* Two bf16 in a register, the first in the lower half; rounded to nearest even. */
+__device__ __forceinline__ uint32_t spw_device_pack_bf16(float low, float high)
+{
+#if !defined(SPW_SIMT_EMULATOR) && __CUDA_ARCH__ >= 800
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#else
+    return (uint32_t)spw_device_to_bf16(high) << 16 | spw_device_to_bf16(low);
+#endif
+}
+
+/* 2^x, at most 2 ulp off; exact at 0 and at minus infinity. Results below 2^-126 are 0. */
+__device__ __forceinline__ float spw_device_exp2(float x)
+{
+#ifndef SPW_SIMT_EMULATOR
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+#endif
 }
 
 /* ---- asynchronous copies to shared memory ----

@@ -1,0 +1,156 @@
+/* Attention on the GPU: what is launched for a call, the merge of splits that ran side by side, and
+ * the two small operations around it. The arithmetic is in model/attention_cuda.cuh; none of the
+ * choices made here shows in a result.
+ *
+ *   few items (decode)   ops_attention_few_cuda.cu    a block of the grid takes one split
+ *   many (prefill)       ops_attention_rows_cuda.cu   a block walks the splits in order
+ *   other types, sizes   ops_attention_fma_cuda.cu    either
+ *
+ * Side by side the splits go to `partials`: (head_dim + 2) * 4 bytes for an item and split, beside
+ * 512 * head_dim * 4 bytes of K and V that it comes from. */
+#include "model/attention_cuda.cuh"
+
+enum {
+    FEW_ITEMS = 32,      /* of one KV head: two tiles of 16 rows */
+    ENOUGH_BLOCKS = 256, /* of the grid: splits need not run side by side */
+    MOST_SPLITS = SPW_ATTENTION_TILES / SPW_SPLIT_TILES,
+};
+
+/* ---- attention ---- */
+
+bool spw_attention_takes_mma(const struct spw_attention_args *a)
+{
+    uint32_t d = a->head_dim;
+    int device, major = 0;
+    if (a->dtype != SPW_DTYPE_BF16 || a->kv_dtype != SPW_DTYPE_BF16 || a->q_stride % 2 != 0)
+        return false;
+    if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256)
+        return false;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
+    return major >= 8;
+}
+
+/* A block per (row, head): the factors of all splits at once, for the maximum so far is exact; then
+ * one chain over the splits for each channel. Two channels a thread. */
+__global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const float *partials,
+                                  uint32_t n_splits)
+{
+    SPW_SHARED(float, tops, MOST_SPLITS);
+    SPW_SHARED(float, sums, MOST_SPLITS);
+    SPW_SHARED(struct attention_factors, factors, MOST_SPLITS);
+    const struct spw_attention_args &a = job.a;
+    uint32_t d = a.head_dim, item = blockIdx.x;
+    size_t at = (size_t)item * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
+    float *state = a.state + at, all_sum = a.first ? 0.0f : state[d + 1];
+    float all_top = a.first ? -INFINITY : state[d];
+    const float *split = partials + at;
+    for (uint32_t i = threadIdx.x; i < n_splits; i += blockDim.x) {
+        tops[i] = split[i * stride + d];
+        sums[i] = split[i * stride + d + 1];
+    }
+    __syncthreads(); /* tops and sums are there; the state's were read before they change */
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < n_splits; i++) {
+            if (sums[i] == 0)
+                continue;
+            factors[i] = attention_merge(all_top, all_sum, tops[i], sums[i]);
+            all_top = factors[i].top;
+            all_sum = factors[i].sum;
+        }
+        state[d] = all_top;
+        state[d + 1] = all_sum;
+    }
+    __syncthreads(); /* the factors are there */
+    for (uint32_t c = 2 * threadIdx.x; c < d; c += 2 * blockDim.x) {
+        float2 out = a.first ? make_float2(0.0f, 0.0f) : *(const float2 *)(state + c);
+        for (uint32_t i = 0; i < n_splits; i++) {
+            float2 x = *(const float2 *)(split + i * stride + c);
+            if (sums[i] == 0)
+                continue;
+            out.x = attention_merge_out(factors[i], out.x, x.x);
+            out.y = attention_merge_out(factors[i], out.y, x.y);
+        }
+        *(float2 *)(state + c) = out;
+    }
+}
+
+typedef int launcher(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+
+/* Each split into a partial of its own, then all of them into the states. */
+static int side_by_side(const struct attention_job *job, uint32_t n_splits, launcher *launch,
+                        spw_stream s)
+{
+    const struct spw_attention_args *a = &job->a;
+    struct attention_job split = *job;
+    split.split_floats = a->rows * a->n_heads * (size_t)(a->head_dim + 2);
+    split.a.state = a->partials;
+    SPW_TRY(launch(&split, n_splits, s));
+    unsigned threads = a->head_dim > 64 ? 64 : 32;
+    SPW_LAUNCH(k_attention_merge, (unsigned)(a->rows * a->n_heads), threads, 0, s, *job,
+               (const float *)a->partials, n_splits);
+    return spw_cuda_launched();
+}
+
+static struct attention_job make_job(const struct spw_attention_args *a)
+{
+    const float log2_e = 1.44269504f;
+    struct attention_job job = {};
+    job.a = *a;
+    job.cap = a->softcap * log2_e;
+    job.factor = a->softcap != 0 ? a->scale / a->softcap : a->scale * log2_e;
+    return job;
+}
+
+int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
+{
+    uint32_t n_splits = (uint32_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES);
+    if (!a->rows)
+        return 0;
+    if (a->n_tiles > SPW_ATTENTION_TILES || a->tile_first % SPW_SPLIT_TILES || !a->n_kv_heads ||
+        a->n_heads % a->n_kv_heads || a->head_dim % 2 || (uintptr_t)a->state % 8 ||
+        (uintptr_t)a->partials % 8 || (uintptr_t)a->q % 4)
+        return -EINVAL;
+    struct attention_job job = make_job(a);
+    size_t items = a->rows * (a->n_heads / a->n_kv_heads);
+    bool mma = spw_attention_takes_mma(a), many = n_splits > 1 && a->partials;
+    if (mma && items <= FEW_ITEMS && (many || n_splits <= 1))
+        return many ? side_by_side(&job, n_splits, spw_attention_few_launch, s)
+                    : spw_attention_few_launch(&job, 1, s);
+    launcher *launch = mma ? spw_attention_rows_launch : spw_attention_fma_launch;
+    if (many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS)
+        return side_by_side(&job, n_splits, launch, s);
+    return launch(&job, 1, s);
+}
+
+/* ---- attention_finish: reads a state and writes a row of y once ---- */
+
+template <bool bf16>
+__global__ void k_attention_finish(const float *state, void *y, size_t n, uint32_t d)
+{
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        const float *from = state + i / d * (d + 2);
+        float out = from[i % d] / from[d + 1];
+        if (bf16)
+            ((uint16_t *)y)[i] = spw_device_to_bf16(out);
+        else
+            ((float *)y)[i] = out;
+    }
+}
+
+int spw_attention_finish_cuda(const struct spw_attention_finish_args *a, spw_stream s)
+{
+    size_t n = a->rows * a->n_heads * a->head_dim;
+    unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
+    if (!n)
+        return 0;
+    if (a->dtype == SPW_DTYPE_BF16)
+        SPW_LAUNCH((k_attention_finish<true>), blocks, ATTENTION_THREADS, 0, s, a->state, a->y, n,
+                   a->head_dim);
+    else
+        SPW_LAUNCH((k_attention_finish<false>), blocks, ATTENTION_THREADS, 0, s, a->state, a->y, n,
+                   a->head_dim);
+    return spw_cuda_launched();
+}

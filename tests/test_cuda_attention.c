@@ -1,0 +1,485 @@
+/* attention's .cu files on the emulated GPU, every kernel of them: against an f64 reference that
+ * knows nothing of tiles and against the portable CPU kernels, and by memcmp against themselves:
+ * however rows and tiles are cut into calls, with partials or without, many rows or one at a time.
+ * What no row may see is NaN in every tile. */
+#include "tests/ops_cpu_each.h"
+
+#include "model/ops_cuda.h"
+#include "tests/simt_control.h"
+
+enum { MAX_TOKENS = 1700, MAX_TILES = MAX_TOKENS / SPW_TILE_TOKENS + 1, MAX_DIM = 512 };
+
+static uint64_t rng;
+
+static size_t draw(size_t low, size_t high)
+{
+    return (size_t)check_range(&rng, low, high);
+}
+
+/* A problem: q rows at `position`, and K, V of all positions up to the last row's. */
+struct problem {
+    struct spw_attention_args a; /* but for state, tiles and cuts */
+    size_t n_tokens;
+    void *q;
+    float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values that bf16 and f16 hold */
+    char *tiles[MAX_TILES];
+};
+
+/* Exactly so many bytes, 16-byte aligned; the byte 0xff makes a NaN of every type. */
+static void *poisoned(size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p)
+        exit(1);
+    return memset(p, 0xff, bytes);
+}
+
+/* ---- kv_append: how the tiles are filled ---- */
+
+/* Rows [from, to) of `x`, widened or rounded to `dtype`, as the executor hands them over. */
+static void append(struct problem *p, size_t from, size_t to,
+                   int (*launch)(const struct spw_kv_append_args *a))
+{
+    const struct spw_attention_args *a = &p->a;
+    size_t width = (size_t)a->n_kv_heads * a->head_dim, stride = 2 * width + draw(0, 3);
+    char *kv = poisoned((to - from) * stride * spw_dtype_bytes(a->dtype));
+    struct spw_kv_append_args call = {.k = kv,
+                                      .v = kv + width * spw_dtype_bytes(a->dtype),
+                                      .rows = to - from,
+                                      .stride = stride,
+                                      .position = from,
+                                      .n_kv_heads = a->n_kv_heads,
+                                      .head_dim = a->head_dim,
+                                      .dtype = a->dtype,
+                                      .kv_dtype = a->kv_dtype};
+    for (size_t i = 0; i < (to - from) * width; i++) {
+        each_store(kv, i / width * stride + i % width, a->dtype, (double)p->k[from * width + i]);
+        each_store(kv, i / width * stride + width + i % width, a->dtype,
+                   (double)p->v[from * width + i]);
+    }
+    for (size_t t = from / SPW_TILE_TOKENS; t * SPW_TILE_TOKENS < to; t++)
+        call.tiles[t - from / SPW_TILE_TOKENS] = p->tiles[t];
+    CHECK(launch(&call) == 0);
+    free(kv);
+}
+
+static int append_cuda(const struct spw_kv_append_args *a)
+{
+    return spw_kv_append_cuda(a, NULL);
+}
+
+static int append_cpu(const struct spw_kv_append_args *a)
+{
+    each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->kv_append, a, EACH_FORWARD);
+    return 0;
+}
+
+/* Both ways, in chunks that differ: the same bytes, and the rest of the tiles untouched. */
+static void fill_tiles(struct problem *p)
+{
+    const struct spw_attention_args *a = &p->a;
+    size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype), to;
+    char *ours[MAX_TILES] = {0};
+    for (size_t t = 0; t * SPW_TILE_TOKENS < p->n_tokens; t++)
+        p->tiles[t] = poisoned(bytes);
+    for (size_t from = 0; from < p->n_tokens; from = to) {
+        to = from + draw(1, 400) < p->n_tokens ? from + draw(1, 400) : p->n_tokens;
+        to = to < p->n_tokens ? to : p->n_tokens;
+        append(p, from, to, append_cuda);
+    }
+    memcpy(ours, p->tiles, sizeof ours);
+    for (size_t t = 0; t * SPW_TILE_TOKENS < p->n_tokens; t++)
+        p->tiles[t] = poisoned(bytes);
+    append(p, 0, p->n_tokens, append_cpu);
+    for (size_t t = 0; t * SPW_TILE_TOKENS < p->n_tokens; t++) {
+        CHECK_MSG(!memcmp(p->tiles[t], ours[t], bytes), "tile %zu of %zu tokens, types %s %s", t,
+                  p->n_tokens, spw_dtype_name(a->dtype), spw_dtype_name(a->kv_dtype));
+        free(p->tiles[t]);
+        p->tiles[t] = ours[t];
+    }
+}
+
+/* ---- problems ---- */
+
+static void problem_fill(struct problem *p)
+{
+    struct spw_attention_args *a = &p->a;
+    size_t q = a->rows * a->q_stride, kv = p->n_tokens * a->n_kv_heads * a->head_dim;
+    a->position = p->n_tokens - a->rows;
+    a->q = p->q = poisoned(q * spw_dtype_bytes(a->dtype));
+    for (size_t i = 0; i < q; i++)
+        each_store(p->q, i, a->dtype, 2 * each_uniform(&rng));
+    p->k = malloc(kv * sizeof(float));
+    p->v = malloc(kv * sizeof(float));
+    for (size_t i = 0; i < kv; i++) { /* 8 bits, above f16's smallest: every type holds them */
+        p->k[i] = (float)each_round_as(2 * each_uniform(&rng), SPW_DTYPE_BF16) + 0.0f;
+        p->v[i] = (float)each_round_as(2 * each_uniform(&rng), SPW_DTYPE_BF16) + 0.0f;
+        p->k[i] = fabsf(p->k[i]) < 0x1p-14f ? 0 : p->k[i];
+        p->v[i] = fabsf(p->v[i]) < 0x1p-14f ? 0 : p->v[i];
+    }
+    fill_tiles(p);
+}
+
+/* `mma`: types and sizes that the tensor-core kernels take. */
+static struct problem problem_draw(bool mma)
+{
+    static const uint32_t dims[] = {2, 6, 10, 48, 64, 128, 80, 288};
+    static const uint32_t mma_dims[] = {64, 128, 80, 96, 256, 64, 128, 64};
+    static const uint32_t groups[] = {1, 2, 3, 4, 4, 5, 8, 21};
+    static const enum spw_dtype types[] = {SPW_DTYPE_F16, SPW_DTYPE_F32, SPW_DTYPE_BF16};
+    struct problem p = {0};
+    struct spw_attention_args *a = &p.a;
+    a->dtype = mma || !draw(0, 2) ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+    a->kv_dtype = mma ? SPW_DTYPE_BF16 : types[draw(0, 2)];
+    a->head_dim = (mma ? mma_dims : dims)[draw(0, 7)];
+    a->n_kv_heads = a->head_dim > 64 ? 1 : (uint32_t)draw(1, 2);
+    a->n_heads = a->n_kv_heads * groups[draw(0, a->head_dim > 64 ? 5 : 7)];
+    a->rows = draw(0, 2) ? draw(1, 40) : 1;
+    p.n_tokens = a->rows + (draw(0, 2) ? draw(0, 300) : draw(0, MAX_TOKENS - 100));
+    a->q_stride = (size_t)a->n_heads * a->head_dim + 2 * draw(0, 3);
+    a->window = draw(0, 1) ? 0 : draw(0, 1) ? draw(1, 130) : draw(100, 1500);
+    a->scale = (float)(1 / sqrt(a->head_dim) * (1 + each_uniform(&rng) / 2));
+    a->softcap = draw(0, 3) ? 0 : (float)draw(1, 5);
+    problem_fill(&p);
+    return p;
+}
+
+static void problem_free(struct problem *p)
+{
+    for (int i = 0; i < MAX_TILES; i++)
+        free(p->tiles[i]);
+    free(p->q), free(p->k), free(p->v);
+}
+
+static size_t state_floats(const struct problem *p)
+{
+    return p->a.rows * p->a.n_heads * (p->a.head_dim + 2);
+}
+
+static bool takes_mma(const struct spw_attention_args *a)
+{
+    uint32_t d = a->head_dim;
+    return a->dtype == SPW_DTYPE_BF16 && a->kv_dtype == SPW_DTYPE_BF16 &&
+           (d == 64 || d == 80 || d == 96 || d == 128 || d == 256);
+}
+
+/* ---- the references ---- */
+
+/* out[head_dim] of one row and head, and the sum of |p v|: what rounding errors are relative to. */
+static void reference(const struct problem *p, size_t row, size_t head, double *out, double *size)
+{
+    static double s[MAX_TOKENS];
+    const struct spw_attention_args *a = &p->a;
+    size_t d = a->head_dim, kv = head / (a->n_heads / a->n_kv_heads), query = a->position + row;
+    size_t first = a->window && query + 1 > a->window ? query + 1 - (size_t)a->window : 0;
+    double max = -INFINITY, sum = 0;
+    for (size_t t = first; t <= query; t++) {
+        const float *k = p->k + (t * a->n_kv_heads + kv) * d;
+        s[t] = 0;
+        for (size_t c = 0; c < d; c++)
+            s[t] += each_load(p->q, row * a->q_stride + head * d + c, a->dtype) * (double)k[c];
+        s[t] *= (double)a->scale;
+        if (a->softcap != 0)
+            s[t] = (double)a->softcap * tanh(s[t] / (double)a->softcap);
+        max = s[t] > max ? s[t] : max;
+    }
+    for (size_t t = first; t <= query; t++)
+        sum += s[t] = exp(s[t] - max);
+    for (size_t c = 0; c < d; c++) {
+        out[c] = size[c] = 0;
+        for (size_t t = first; t <= query; t++) {
+            double part = s[t] / sum * (double)p->v[(t * a->n_kv_heads + kv) * d + c];
+            out[c] += part, size[c] += fabs(part);
+        }
+    }
+}
+
+/* As for the CPU's kernels: f32 scores are chains of d products of at most 4 (relative 2^-24 each),
+ * so a p is off by up to d 2^-24 * 4 d scale, in practice its square root; the tensor-core kernels
+ * round p to bf16, which is 2^-9 of itself, and 2^-8 with the sums' share. */
+static double slack_of(const struct problem *p)
+{
+    return (takes_mma(&p->a) ? 0x1p-8 : 0) + 2e-5;
+}
+
+static bool row_matches(const struct problem *p, size_t i, const double *expected,
+                        const double *size, const float *got)
+{
+    double sum = (double)got[p->a.head_dim + 1];
+    for (size_t c = 0; c < p->a.head_dim; c++) {
+        double y = (double)got[c] / sum;
+        if (!(fabs(y - expected[c]) <= slack_of(p) * size[c])) {
+            fprintf(stderr, "row %zu head %zu channel %zu: got %.9g, expected %.9g\n",
+                    i / p->a.n_heads, i % p->a.n_heads, c, y, expected[c]);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Some rows against f64, all of them against the portable CPU kernels. */
+static bool matches(const struct problem *p, const float *state, const float *cpu)
+{
+    const struct spw_attention_args *a = &p->a;
+    double out[MAX_DIM], size[MAX_DIM];
+    for (size_t i = 0; i < a->rows * a->n_heads; i++) {
+        const float *got = state + i * (a->head_dim + 2), *other = cpu + i * (a->head_dim + 2);
+        bool some = i % 7 == 0 || i + 3 >= a->rows * a->n_heads;
+        if (some) {
+            reference(p, i / a->n_heads, i % a->n_heads, out, size);
+            if (!row_matches(p, i, out, size, got))
+                return false;
+        }
+        for (size_t c = 0; c < a->head_dim; c++) { /* |v| is at most 2, and p sums to 1 */
+            out[c] = (double)other[c] / (double)other[a->head_dim + 1];
+            size[c] = 2;
+        }
+        if (!row_matches(p, i, out, size, got))
+            return false;
+    }
+    return true;
+}
+
+/* ---- ways to run a problem ---- */
+
+struct way {
+    size_t rows;   /* in a call */
+    size_t splits; /* in a call */
+    bool partials;
+    bool cpu;
+};
+
+static bool seen(const struct problem *p, const struct spw_attention_args *call, uint64_t tile)
+{
+    uint64_t first = call->position + 1, last = call->position + call->rows;
+    uint64_t start = call->window ? spw_sub_u64(first, call->window) : 0;
+    return tile * SPW_TILE_TOKENS < last && (tile + 1) * SPW_TILE_TOKENS > start &&
+           tile * SPW_TILE_TOKENS < p->n_tokens;
+}
+
+static void run_call(const struct spw_attention_args *call, struct way way)
+{
+    struct spw_attention_args a = *call;
+    size_t splits = (size_t)spw_div_up(a.n_tiles, SPW_SPLIT_TILES);
+    if (way.cpu) {
+        each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->attention, &a, EACH_FORWARD);
+        return;
+    }
+    if (way.partials)
+        a.partials = poisoned(splits * a.rows * a.n_heads * (a.head_dim + 2) * sizeof(float));
+    CHECK(spw_attention_cuda(&a, NULL) == 0);
+    free(a.partials);
+}
+
+/* States of all rows, computed the given way. */
+static float *run(const struct problem *p, struct way way)
+{
+    size_t n = state_floats(p), per_row = n / p->a.rows;
+    float *state = poisoned(n * sizeof(float));
+    for (size_t row = 0; row < p->a.rows; row += way.rows) {
+        struct spw_attention_args call = p->a;
+        call.rows = p->a.rows - row < way.rows ? p->a.rows - row : way.rows;
+        call.position += row;
+        call.q = (const char *)p->q + row * p->a.q_stride * spw_dtype_bytes(p->a.dtype);
+        call.state = state + row * per_row;
+        call.first = true;
+        size_t tiles = (size_t)spw_div_up(call.position + call.rows, SPW_TILE_TOKENS);
+        for (size_t t = 0; t < tiles; t += way.splits * SPW_SPLIT_TILES) {
+            call.tile_first = t;
+            call.n_tiles = (uint32_t)spw_min_u64(way.splits * SPW_SPLIT_TILES, tiles - t);
+            for (uint32_t i = 0; i < call.n_tiles; i++)
+                call.tiles[i] = seen(p, &call, t + i) ? p->tiles[t + i] : NULL;
+            run_call(&call, way);
+            call.first = false;
+        }
+    }
+    return state;
+}
+
+static void check_way(const struct problem *p, const float *state, struct way way)
+{
+    const struct spw_attention_args *a = &p->a;
+    float *other = run(p, way);
+    CHECK_MSG(!memcmp(state, other, state_floats(p) * sizeof(float)),
+              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s: "
+              "%zu rows, %zu splits a call, partials %d",
+              a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
+              (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
+              spw_dtype_name(a->kv_dtype), way.rows, way.splits, way.partials);
+    free(other);
+}
+
+static void check_problem(const struct problem *p)
+{
+    const struct spw_attention_args *a = &p->a;
+    float *state = run(p, (struct way){.rows = a->rows, .splits = 8});
+    float *cpu = run(p, (struct way){.rows = a->rows, .splits = 8, .cpu = true});
+    CHECK_MSG(matches(p, state, cpu),
+              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s", a->rows,
+              (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
+              (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
+              spw_dtype_name(a->kv_dtype));
+    check_way(p, state, (struct way){.rows = a->rows, .splits = 8, .partials = true});
+    check_way(p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3)});
+    check_way(p, state,
+              (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3), .partials = true});
+    free(state);
+    free(cpu);
+}
+
+/* One problem each: the decode kernel, and the same row inside a prefill. */
+static void test_decode_in_prefill(void)
+{
+    struct problem p = {.n_tokens = 1100};
+    p.a = (struct spw_attention_args){.rows = 70,
+                                      .q_stride = 2 * 64,
+                                      .n_heads = 2,
+                                      .n_kv_heads = 1,
+                                      .head_dim = 64,
+                                      .scale = 0.25f,
+                                      .dtype = SPW_DTYPE_BF16,
+                                      .kv_dtype = SPW_DTYPE_BF16};
+    problem_fill(&p);
+    float *state = run(&p, (struct way){.rows = 70, .splits = 8});
+    size_t per_row = state_floats(&p) / 70;
+    for (size_t row = 0; row < 70; row += 23) {
+        struct problem one = p;
+        one.a.rows = 1;
+        one.a.position += row;
+        one.a.q = one.q = (char *)p.q + row * p.a.q_stride * 2;
+        check_way(&one, state + row * per_row,
+                  (struct way){.rows = 1, .splits = 8, .partials = true});
+    }
+    free(state);
+    problem_free(&p);
+}
+
+/* A V that is not finite reaches the rows that see it, and no others of the call. */
+static void test_infinity(uint32_t head_dim, size_t rows, enum spw_dtype type)
+{
+    struct problem p = {.n_tokens = 62 + rows};
+    uint32_t d = head_dim;
+    p.a = (struct spw_attention_args){.rows = rows,
+                                      .q_stride = 2 * d,
+                                      .n_heads = 2,
+                                      .n_kv_heads = 1,
+                                      .head_dim = d,
+                                      .window = 5,
+                                      .scale = 0.25f,
+                                      .dtype = type,
+                                      .kv_dtype = type};
+    problem_fill(&p);
+    char *v = p.tiles[0] + spw_tile_head_bytes(d, type);
+    each_store(v, spw_tile_v_index(d, type, 63, 3), type, INFINITY);
+    float *state = run(&p, (struct way){.rows = rows, .splits = 1});
+    for (size_t i = 0; i < 2 * rows; i++) {
+        size_t query = 62 + i / 2;
+        CHECK(isfinite(state[i * (d + 2) + 3]) == (query < 63 || query >= 63 + 5));
+        CHECK(isfinite(state[i * (d + 2) + 2]));
+    }
+    check_way(&p, state, (struct way){.rows = rows == 8 ? 1 : 3, .splits = 1});
+    free(state);
+    problem_free(&p);
+}
+
+/* A call that no row sees anything in leaves a state alone, or makes a fresh one empty. */
+static void test_unseen(enum spw_dtype type, size_t rows)
+{
+    enum { D = 64, MOST = 40 };
+    static uint16_t q[2 * MOST * D];
+    for (int way = 0; way < 4; way++) {
+        float *state = poisoned(rows * (D + 2) * sizeof(float));
+        struct spw_attention_args a = {.q = q,
+                                       .state = state,
+                                       .rows = rows,
+                                       .q_stride = D,
+                                       .position = 2000,
+                                       .n_tiles = way % 2 ? 8 : 4,
+                                       .n_heads = 1,
+                                       .n_kv_heads = 1,
+                                       .head_dim = D,
+                                       .window = 100,
+                                       .scale = 1,
+                                       .first = way >= 2,
+                                       .dtype = type,
+                                       .kv_dtype = SPW_DTYPE_BF16};
+        for (size_t i = 0; i < rows * (D + 2); i++)
+            state[i] = 7;
+        run_call(&a, (struct way){.partials = way % 2});
+        for (size_t r = 0; r < rows; r++) {
+            const float *s = state + r * (D + 2);
+            CHECK(s[D + 1] == (a.first ? 0.0f : 7.0f) && s[0] == s[D + 1] && s[D - 1] == s[0]);
+            CHECK(a.first ? s[D] == -INFINITY : s[D] == 7);
+        }
+        free(state);
+    }
+}
+
+/* y = out / sum, rounded once. */
+static void test_finish(enum spw_dtype type)
+{
+    enum { ROWS = 3, HEADS = 5, D = 6, N = ROWS * HEADS };
+    float state[N * (D + 2)];
+    struct spw_attention_finish_args a = {
+        .state = state, .rows = ROWS, .n_heads = HEADS, .head_dim = D, .dtype = type};
+    for (size_t i = 0; i < N * (D + 2); i++)
+        state[i] = (float)(1.5 + each_uniform(&rng));
+    a.y = poisoned(N * D * spw_dtype_bytes(type));
+    CHECK(spw_attention_finish_cuda(&a, NULL) == 0);
+    for (size_t i = 0; i < N * D; i++) {
+        float y = state[i / D * (D + 2) + i % D] / state[i / D * (D + 2) + D + 1];
+        CHECK(each_load(a.y, i, type) == each_round_as((double)y, type));
+    }
+    free(a.y);
+}
+
+/* What the kernels do not take is refused, not computed. */
+static void test_refused(void)
+{
+    struct spw_attention_args a = {.rows = 1,
+                                   .n_heads = 1,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 64,
+                                   .n_tiles = SPW_ATTENTION_TILES + 4,
+                                   .dtype = SPW_DTYPE_BF16,
+                                   .kv_dtype = SPW_DTYPE_BF16};
+    CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
+    a.n_tiles = 4, a.tile_first = 2;
+    CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
+    a.tile_first = 0, a.head_dim = 2000;
+    CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
+    struct spw_kv_append_args k = {
+        .rows = SPW_APPEND_TILES * SPW_TILE_TOKENS + 1, .n_kv_heads = 1, .head_dim = 64};
+    CHECK(spw_kv_append_cuda(&k, NULL) == -EINVAL);
+}
+
+int main(void)
+{
+    enum { DRAWS = 12 };
+    rng = check_seed();
+    struct spw_simt_options options = {.seed = rng};
+    spw_simt_set(&options);
+    for (int i = 0; i < DRAWS; i++) {
+        struct problem p = problem_draw(i % 3 != 0);
+        check_problem(&p);
+        problem_free(&p);
+    }
+    /* Before sm_80 there is no tensor core for bf16. */
+    options.capability = 75;
+    spw_simt_set(&options);
+    test_infinity(64, 8, SPW_DTYPE_BF16);
+    options.capability = 0;
+    spw_simt_set(&options);
+    test_decode_in_prefill();
+    test_infinity(64, 8, SPW_DTYPE_BF16);
+    test_infinity(80, 40, SPW_DTYPE_BF16);
+    test_infinity(10, 8, SPW_DTYPE_BF16);
+    test_infinity(10, 40, SPW_DTYPE_F32);
+    test_unseen(SPW_DTYPE_BF16, 1);
+    test_unseen(SPW_DTYPE_BF16, 40);
+    test_unseen(SPW_DTYPE_F32, 40);
+    test_finish(SPW_DTYPE_BF16);
+    test_finish(SPW_DTYPE_F32);
+    test_refused();
+    return check_done();
+}
