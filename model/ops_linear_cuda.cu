@@ -220,6 +220,7 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
     /* Slice 1 goes to slice 0's warp through its own ring, where nothing is under way any more. */
     spw_copy_async_wait<0>();
     float *other = (float *)(shared + shape::STAGES * slot_size);
+    __syncwarp(); /* a lane writes where others have read their pieces */
     if (slice == 1)
         for (int i = 0; i < 4 * tiles_m; i++)
             other[i * WARP + lane] = d[i / 4][i % 4];
