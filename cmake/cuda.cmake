@@ -37,7 +37,8 @@ if(BUILD_TESTING)
   set(SPW_EMULATED_OPTIONS -std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas -Wno-sign-compare
     -fno-exceptions -ffp-contract=off -fno-math-errno -fvisibility=hidden
     -include ${CMAKE_SOURCE_DIR}/tests/simt_emulator.h)
-  set(SPW_EMULATED_SOURCES tests/simt_emulator.cc tests/simt_runtime.cc)
+  set(SPW_EMULATED_SOURCES tests/simt_emulator.cc tests/simt_runtime.cc
+    tests/simt_streams.cc)
   foreach(source ${SPW_CUDA_SOURCES})
     get_filename_component(name ${source} NAME_WE)
     set(wrapper ${CMAKE_BINARY_DIR}/emulated/${name}.cc)

@@ -18,6 +18,13 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#if defined(__has_feature) /* clang's way to say it */
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__
+#elif __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__
+#endif
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
