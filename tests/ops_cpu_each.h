@@ -67,7 +67,7 @@ static inline void each_store(void *base, size_t i, enum spw_dtype t, double x)
 {
     double y = each_round_as(x, t);
     uint32_t bits = each_float_bits((float)y);
-    uint16_t half = (uint16_t)(bits >> 16);
+    uint16_t narrow = (uint16_t)(bits >> 16);
     if (t == SPW_DTYPE_F32) {
         memcpy((char *)base + 4 * i, &bits, 4);
         return;
@@ -81,27 +81,27 @@ static inline void each_store(void *base, size_t i, enum spw_dtype t, double x)
                         : size < 0x1p-14
                             ? (uint32_t)ldexp(size, 24)
                             : (uint32_t)(e + 14) << 10 | ((uint32_t)ldexp(size, 11 - e) & 0x3ff);
-        half = (uint16_t)(code | (bits >> 16 & 0x8000));
+        narrow = (uint16_t)(code | (bits >> 16 & 0x8000));
     }
-    memcpy((char *)base + 2 * i, &half, 2);
+    memcpy((char *)base + 2 * i, &narrow, 2);
 }
 
 static inline double each_load(const void *base, size_t i, enum spw_dtype t)
 {
     uint32_t bits;
-    uint16_t half;
+    uint16_t narrow;
     if (t == SPW_DTYPE_F32) {
         memcpy(&bits, (const char *)base + 4 * i, 4);
         return (double)each_bits_float(bits);
     }
-    memcpy(&half, (const char *)base + 2 * i, 2);
+    memcpy(&narrow, (const char *)base + 2 * i, 2);
     if (t == SPW_DTYPE_BF16)
-        return (double)each_bits_float((uint32_t)half << 16);
-    int e = half >> 10 & 31, fraction = half & 1023;
+        return (double)each_bits_float((uint32_t)narrow << 16);
+    int e = narrow >> 10 & 31, fraction = narrow & 1023;
     double size = e == 31 ? (fraction ? NAN : INFINITY)
                   : e     ? ldexp(1024 + fraction, e - 25)
                           : ldexp(fraction, -24);
-    return half & 0x8000 ? -size : size;
+    return narrow & 0x8000 ? -size : size;
 }
 
 /* The spacing of type t's values around x. */

@@ -4,10 +4,9 @@
  * its builds alone. */
 #include "quant/cuda.cuh"
 
-#include "tests/check.h"
+#include "tests/ops_cpu_each.h"
 #include "tests/simt_control.h"
 
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -326,6 +325,77 @@ static void host_wait_missing(bool planted)
     between_streams(true, !planted);
 }
 
+/* Pinned memory is read when the copy runs, not when it is queued. */
+static void pinned_reused_early(bool planted)
+{
+    enum { ROUNDS = 50 };
+    struct spw_simt_options o = {};
+    o.seed = check_seed();
+    o.delay_us = 300;
+    spw_simt_set(&o);
+    static int x[64], y[64];
+    cudaStream_t s;
+    int *d = (int *)device(sizeof x);
+    must(cudaHostRegister(x, sizeof x, 0));
+    must(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    bool right = true;
+    for (int round = 0; round < ROUNDS; round++) {
+        x[0] = round;
+        must(cudaMemcpyAsync(d, x, sizeof x, cudaMemcpyHostToDevice, s));
+        if (!planted)
+            must(cudaStreamSynchronize(s));
+        x[0] = -1;
+        must(cudaMemcpyAsync(y, d, sizeof y, cudaMemcpyDeviceToHost, s));
+        right = right && y[0] == round;
+    }
+    must(cudaStreamDestroy(s));
+    must(cudaHostUnregister(x));
+    must(cudaFree(d));
+    expect(right);
+}
+
+static void call_runtime(void *argument)
+{
+    if (*(bool *)argument)
+        cudaFree(NULL);
+}
+
+static void host_function_calls(bool planted)
+{
+    must(cudaLaunchHostFunc(nullptr, call_runtime, &planted));
+}
+
+__global__ void k_much_shared(float *y)
+{
+    SPW_SHARED_DYNAMIC(float, dynamic);
+    SPW_SHARED(float, fixed, 8192);
+    dynamic[threadIdx.x] = fixed[threadIdx.x] = 1;
+    y[threadIdx.x] = dynamic[threadIdx.x] + fixed[threadIdx.x];
+}
+
+static void shared_too_much(bool planted)
+{
+    float y[32];
+    SPW_LAUNCH(k_much_shared, 1, 32, planted ? 16388 : 16384, nullptr, y);
+}
+
+__global__ void k_whole_vector(float *y)
+{
+    SPW_SHARED(float, tile, 4);
+    SPW_SHARED(float4, whole, 1);
+    tile[0] = tile[1] = tile[2] = tile[3] = whole[0].x = whole[0].w = 1;
+    y[0] = (uintptr_t)tile % 16 ? 1 : 2;
+    y[1] = (uintptr_t)whole % 16 ? 1 : 2;
+}
+
+/* An array of float is not aligned for float4. */
+static void vector_of_floats(bool planted)
+{
+    float y[2];
+    SPW_LAUNCH(k_whole_vector, 1, 1, 0, nullptr, y);
+    expect(y[planted ? 0 : 1] == 2);
+}
+
 static const struct planted {
     const char *name;
     void (*run)(bool planted);
@@ -350,6 +420,10 @@ static const struct planted {
     {"shared_unwritten", shared_unwritten, "wrong result", false},
     {"event_wait_missing", event_wait_missing, "wrong result", false},
     {"host_wait_missing", host_wait_missing, "wrong result", false},
+    {"pinned_reused_early", pinned_reused_early, "wrong result", false},
+    {"host_function_calls", host_function_calls, "a host function calls the runtime", false},
+    {"shared_too_much", shared_too_much, "asks for 49168 bytes of shared memory", false},
+    {"vector_of_floats", vector_of_floats, "wrong result", false},
 };
 
 /* What the program prints and its exit status, with these arguments. */
@@ -382,6 +456,185 @@ static void test_planted(void)
     }
 }
 
+/* ---- what the instructions mean ---- */
+
+enum { LANES = 32, SHUFFLES = 4 };
+
+__global__ void k_shuffles(unsigned *y, int argument, int width)
+{
+    unsigned all = 0xffffffffu, lane = threadIdx.x, value = 100 + lane;
+    y[lane] = __shfl_sync(all, value, argument, width);
+    y[LANES + lane] = __shfl_up_sync(all, value, argument, width);
+    y[2 * LANES + lane] = __shfl_down_sync(all, value, argument, width);
+    y[3 * LANES + lane] = (unsigned)__shfl_xor_sync(all, (double)value, argument, width);
+}
+
+/* Against the text of the CUDA C++ programming guide, "Warp Shuffle Functions". */
+static void test_shuffles(void)
+{
+    unsigned y[SHUFFLES * LANES];
+    for (int width = 1; width <= LANES; width *= 2)
+        for (int argument = 0; argument < LANES; argument++) {
+            SPW_LAUNCH(k_shuffles, 1, LANES, 0, nullptr, y, argument, width);
+            bool right = true;
+            for (int lane = 0; lane < LANES; lane++) {
+                int group = lane / width, at = lane % width, other = lane ^ argument;
+                int from[SHUFFLES] = {group * width + argument % width,
+                                      at < argument ? lane : lane - argument,
+                                      at + argument >= width ? lane : lane + argument,
+                                      other / width > group ? lane : other};
+                for (int i = 0; i < SHUFFLES; i++)
+                    right = right && y[i * LANES + lane] == 100 + (unsigned)from[i];
+            }
+            CHECK_MSG(right, "argument %d width %d", argument, width);
+        }
+}
+
+__global__ void k_votes(unsigned *y, unsigned votes, unsigned low)
+{
+    /* two groups of one warp at the same time */
+    unsigned lane = threadIdx.x, mask = low >> lane & 1 ? low : ~low, vote = votes >> lane & 1;
+    y[lane] = __ballot_sync(mask, (int)vote);
+    y[LANES + lane] = (unsigned)(__any_sync(mask, (int)vote) + 2 * __all_sync(mask, (int)vote));
+}
+
+static void test_votes(uint64_t *rng)
+{
+    unsigned y[2 * LANES];
+    for (int i = 0; i < 50; i++) {
+        unsigned votes = (unsigned)check_random(rng), low = (unsigned)check_random(rng);
+        votes = i % 3 ? votes : i % 2 ? 0 : ~0u;
+        low = i ? low : ~0u;
+        SPW_LAUNCH(k_votes, 1, LANES, 0, nullptr, y, votes, low);
+        bool right = true;
+        for (int lane = 0; lane < LANES; lane++) {
+            unsigned mask = low >> lane & 1 ? low : ~low;
+            unsigned any = (votes & mask) != 0, every = (votes & mask) == mask;
+            right = right && y[lane] == (votes & mask) && y[LANES + lane] == any + 2 * every;
+        }
+        CHECK(right);
+    }
+}
+
+/* Fragments as quant/cuda.cuh places them. */
+__global__ void k_mma(const uint16_t *a, const uint16_t *b, float *d)
+{
+    int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
+    uint32_t left[4], right[2];
+    float sums[4] = {d[g * 8 + 2 * t], d[g * 8 + 2 * t + 1], d[(g + 8) * 8 + 2 * t],
+                     d[(g + 8) * 8 + 2 * t + 1]};
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *at = a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
+        left[i] = at[0] | (uint32_t)at[1] << 16;
+    }
+    for (int i = 0; i < 2; i++) {
+        const uint16_t *at = b + (2 * t + i * 8) * 8 + g;
+        right[i] = at[0] | (uint32_t)at[8] << 16;
+    }
+    spw_mma_bf16(sums, left, right);
+    for (int i = 0; i < 4; i++)
+        d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+static void test_mma(uint64_t *rng)
+{
+    uint16_t a[16 * 16], b[16 * 8];
+    float d[16 * 8], want[16 * 8];
+    for (int i = 0; i < 16 * 16; i++)
+        each_store(a, (size_t)i, SPW_DTYPE_BF16, each_uniform(rng));
+    for (int i = 0; i < 16 * 8; i++) {
+        each_store(b, (size_t)i, SPW_DTYPE_BF16, each_uniform(rng));
+        want[i] = d[i] = (float)each_uniform(rng);
+    }
+    for (int i = 0; i < 16 * 8; i++)
+        for (int k = 0; k < 16; k++)
+            want[i] = fmaf((float)each_load(a, (size_t)(i / 8 * 16 + k), SPW_DTYPE_BF16),
+                           (float)each_load(b, (size_t)(k * 8 + i % 8), SPW_DTYPE_BF16), want[i]);
+    SPW_LAUNCH(k_mma, 1, LANES, 0, nullptr, a, b, d);
+    CHECK(!memcmp(d, want, sizeof d));
+}
+
+/* Every f16 there is, and roundings of drawn f32. */
+static void test_half(uint64_t *rng)
+{
+    bool right = true;
+    for (unsigned i = 0; i < 1u << 16; i++) {
+        uint16_t bits = (uint16_t)i;
+        double want = each_load(&bits, 0, SPW_DTYPE_F16), got = (double)spw_device_f16(bits);
+        right = right && (isnan(want) ? isnan(got) : got == want);
+        right = right && (isnan(want) || spw_device_to_f16((float)want) == bits);
+    }
+    CHECK(right);
+    for (int i = 0; i < 100000; i++) {
+        uint16_t want;
+        float x = (float)ldexp(each_uniform(rng), (int)check_range(rng, 0, 44) - 26);
+        each_store(&want, 0, SPW_DTYPE_F16, (double)x);
+        right = right && spw_device_to_f16(x) == want;
+    }
+    CHECK(right);
+    CHECK(isnan(spw_device_f16(spw_device_to_f16(NAN))));
+}
+
+/* ---- indices and orders ---- */
+
+__global__ void k_indices(int *y, unsigned *turn)
+{
+    unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+    y[i] = (int)atomicAdd(turn, 1u);
+}
+
+static const dim3 grid(3, 2, 2), block(5, 3, 4);
+enum { ALL = 3 * 2 * 2 * 5 * 3 * 4 };
+
+static void draw_turns(uint64_t seed, int *turns)
+{
+    unsigned turn = 0;
+    struct spw_simt_options o = {};
+    o.seed = seed;
+    spw_simt_set(&o);
+    SPW_LAUNCH(k_indices, grid, block, 0, nullptr, turns, &turn);
+    CHECK(turn == ALL);
+}
+
+/* Every thread runs once, in an order that the seed decides. */
+static void test_indices(void)
+{
+    int first[ALL], again[ALL], other[ALL], seen[ALL] = {};
+    draw_turns(1, first);
+    draw_turns(1, again);
+    draw_turns(2, other);
+    CHECK(!memcmp(first, again, sizeof first));
+    CHECK(memcmp(first, other, sizeof first));
+    for (int i = 0; i < ALL; i++)
+        seen[first[i]]++;
+    for (int i = 0; i < ALL; i++)
+        CHECK(seen[i] == 1);
+}
+
+/* Blocks of barriers on several streams at the same time. */
+static void test_side_by_side(void)
+{
+    enum { STREAMS = 3, ROUNDS = 30 };
+    float x[N], y[STREAMS][N];
+    cudaStream_t streams[STREAMS];
+    for (int i = 0; i < N; i++)
+        x[i] = (float)i;
+    for (int i = 0; i < STREAMS; i++)
+        must(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < STREAMS; i++)
+            SPW_LAUNCH(k_reverse, 5, N, 0, streams[i], x, y[i], true);
+    for (int i = 0; i < STREAMS; i++) {
+        must(cudaStreamDestroy(streams[i]));
+        bool right = true;
+        for (int j = 0; j < N; j++)
+            right = right && y[i][j] == x[N - 1 - j];
+        CHECK(right);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3) {
@@ -393,6 +646,14 @@ int main(int argc, char **argv)
             }
         return 2;
     }
+    uint64_t rng = check_seed();
     test_planted();
+    test_shuffles();
+    test_votes(&rng);
+    for (int i = 0; i < 20; i++)
+        test_mma(&rng);
+    test_half(&rng);
+    test_indices();
+    test_side_by_side();
     return check_done();
 }
