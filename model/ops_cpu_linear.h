@@ -15,7 +15,7 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum {
-    SPW_LINEAR_THIN_ROWS = 8,
+    SPW_LINEAR_THIN_ROWS = 10,
     SPW_LINEAR_ROW_BLOCK = 384, /* whole tiles of 6, of 3 and of 2 rows */
     SPW_LINEAR_COL_BLOCK = 128,
     SPW_LINEAR_TASK_BYTES = 512 << 10, /* of W: half an L2 */

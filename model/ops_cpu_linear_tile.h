@@ -6,7 +6,7 @@
  * loads and to hide the latency of a multiply-add), so that neither it nor the number of rows nor
  * the cut into tasks can show in a result. A partial last vector is loaded with zeros behind it.
  *
- *   thin (up to 8 rows): one column after the other, all rows side by side. W is read from memory
+ *   thin (up to 10 rows): one column after the other, all rows side by side. W is read from memory
  *     strictly in the order it lies in, which is what the hardware prefetchers follow best.
  *
  *   tiled: for a panel of columns, for a tile of rows, for a block of k, for the columns of the
@@ -31,13 +31,16 @@
 enum {
     BLOCK_BYTES = 4096, /* of a row of x: TILE_ROWS of them are half an L1 cache */
     THIN_AHEAD_BYTES = 8192,
-    THIN_COLS = 8,           /* that wait between blocks of k */
-    THIN_X_BYTES = 32 << 10, /* all rows' blocks stay in the L1 cache */
+    THIN_COLS = 24,          /* that wait between blocks of k */
+    THIN_X_BYTES = 40 << 10, /* all rows' blocks stay in the L1 cache */
     FEW_ROWS = 64,           /* up to here x is small beside a part of W ... */
     FEW_PANEL = 32,          /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
 };
+
+_Static_assert(THIN_COLS *SPW_LINEAR_THIN_ROWS *LANES <= WORK_TILES * CHAIN_FLOATS,
+               "chains of a few rows fit into the workspace");
 
 /* One block of k of one tile. */
 struct tile {
@@ -157,10 +160,9 @@ struct work {
     const struct spw_linear_args *a;
     struct spw_linear_part part;
     enum kind kind;
-    float *chains;      /* one per tile that waits */
-    size_t block;       /* of k, channels */
-    size_t panel;       /* columns */
-    size_t ahead_bytes; /* thin: how far in front of W to fetch */
+    float *chains; /* one per tile that waits */
+    size_t block;  /* of k, channels */
+    size_t panel;  /* columns */
 };
 
 /* What will be wanted next and may not be near: the next panel of W, while the first two row tiles
@@ -250,50 +252,66 @@ static void run_tiled(const struct work *w)
         run_panel(w, col, (size_t)spw_min_u64(col + w->panel, p->col_end));
 }
 
-/* One block of k of one column, up to 8 rows. */
+/* One block of k of one column, up to 10 rows. `ahead`: what to fetch meanwhile. */
 ALWAYS_INLINE void thin_column(enum kind kind, int rows, const struct work *work, size_t col,
-                               size_t from, float *chains)
+                               size_t from, const char *ahead, float *chains)
 {
     const struct spw_linear_args *a = work->a;
     const size_t step = raw_channels(kind), bytes = kind_w_bytes(kind);
     const size_t x_bytes = a->x_stride * kind_x_bytes(kind);
     const size_t end = (size_t)spw_min_u64(from + work->block, a->k);
     const char *wp = (const char *)a->w + col * a->k * bytes, *xp = a->x;
-    vec acc[SPW_LINEAR_THIN_ROWS];
-    float out[SPW_LINEAR_THIN_ROWS];
+    vec acc[SPW_LINEAR_THIN_ROWS + 2]; /* sums are of four */
+    float out[SPW_LINEAR_THIN_ROWS + 2];
     size_t i = from;
-#pragma GCC unroll 8
-    for (int r = 0; r < SPW_LINEAR_THIN_ROWS; r++)
+#pragma GCC unroll 12
+    for (int r = 0; r < SPW_LINEAR_THIN_ROWS + 2; r++)
         acc[r] = from == 0 || r >= rows ? vec_zero() : vec_load(chains + r * LANES);
     for (; i + step <= end; i += step) {
-        __builtin_prefetch(wp + i * bytes + work->ahead_bytes);
+        __builtin_prefetch(ahead + (i - from) * bytes);
         raw w = load_w(kind, wp + i * bytes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < rows; r++)
             acc[r] = multiply_add(
                 kind, acc[r], load_x(kind, xp + (size_t)r * x_bytes + i * kind_x_bytes(kind)), w);
     }
     if (end < a->k) {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < rows; r++)
             vec_store(chains + r * LANES, acc[r]);
         return;
     }
     if (i < end) {
         raw w = load_w_part(kind, wp + i * bytes, end - i);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < rows; r++) {
             const char *x = xp + (size_t)r * x_bytes + i * kind_x_bytes(kind);
             acc[r] = multiply_add(kind, acc[r], load_x_part(kind, x, end - i), w);
         }
     }
-    vec_sums(acc[0], acc[1], acc[2], acc[3], out);
-    if (rows > 4)
-        vec_sums(acc[4], acc[5], acc[6], acc[7], out + 4);
+#pragma GCC unroll 3
+    for (int r = 0; r < rows; r += 4)
+        vec_sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3], out + r);
     for (int r = 0; r < rows; r++)
         spw_linear_store((char *)a->y +
                              ((size_t)r * a->y_stride + col) * spw_dtype_bytes(a->y_dtype),
                          a->y_dtype, &out[r], a->bias ? &a->bias[col] : NULL, 1);
+}
+
+/* What is read THIN_AHEAD_BYTES or more after the block at k of column `col`, in the order in which
+ * the columns [first, end) pass. */
+static const char *thin_ahead(const struct work *w, size_t first, size_t end, size_t col, size_t k)
+{
+    const size_t bytes = kind_w_bytes(w->kind);
+    const char *base = w->a->w;
+    if (w->block >= w->a->k)
+        return base + col * w->a->k * bytes + THIN_AHEAD_BYTES;
+    col += (size_t)spw_div_up(THIN_AHEAD_BYTES, w->block * bytes);
+    if (col >= end) {
+        col -= end - first;
+        k += w->block;
+    }
+    return base + (col * w->a->k + k) * bytes;
 }
 
 ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
@@ -302,7 +320,7 @@ ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
         size_t end = (size_t)spw_min_u64(col + THIN_COLS, w->part.col_end), k = 0;
         do {
             for (size_t c = col; c < end; c++)
-                thin_column(kind, rows, w, c, k,
+                thin_column(kind, rows, w, c, k, thin_ahead(w, col, end, c, k),
                             w->chains + (c - col) * SPW_LINEAR_THIN_ROWS * LANES);
             k += w->block;
         } while (k < w->a->k);
@@ -324,6 +342,8 @@ ALWAYS_INLINE void thin_kind(enum kind kind, const struct work *w)
         CASE(6);
         CASE(7);
         CASE(8);
+        CASE(9);
+        CASE(10);
 #undef CASE
     }
 }
@@ -377,9 +397,8 @@ static void run(const void *args, size_t task, unsigned worker)
     w.block = BLOCK_BYTES / kind_x_bytes(w.kind);
     w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
     if (a->m <= SPW_LINEAR_THIN_ROWS) {
-        w.block = THIN_X_BYTES / (a->m * kind_x_bytes(w.kind)) / 64 * 64;
-        /* Where W is walked in blocks, two columns on is the next but one to come. */
-        w.ahead_bytes = w.block < a->k ? 2 * a->k * kind_w_bytes(w.kind) : THIN_AHEAD_BYTES;
+        uint64_t n_blocks = spw_div_up(a->m * a->k * kind_x_bytes(w.kind), THIN_X_BYTES);
+        w.block = (size_t)spw_align_up(spw_div_up(a->k, spw_max_u64(n_blocks, 1)), 64);
         run_thin(&w);
     } else {
         run_tiled(&w);
