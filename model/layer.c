@@ -89,6 +89,26 @@ static int linear(const struct spw_layer_run *r, const struct part parts[3], uin
     return 0;
 }
 
+/* h += y, then x = norm(h): the layer's middle. */
+static int add_norm(const struct spw_layer_run *r, uint64_t weight, void *h, size_t rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    return r->ops->norm(&(struct spw_norm_args){.x = h,
+                                                .add = r->b.y,
+                                                .sum = h,
+                                                .y = r->b.x,
+                                                .weight = vector(r, weight),
+                                                .rows = rows,
+                                                .groups = 1,
+                                                .cols = c->hidden,
+                                                .x_stride = c->hidden,
+                                                .y_stride = c->hidden,
+                                                .eps = c->rms_eps,
+                                                .kind = c->norm,
+                                                .dtype = r->dtype},
+                        r->stream);
+}
+
 static int add(const struct spw_layer_run *r, void *h, size_t rows)
 {
     size_t n = rows * r->weights->config->hidden;
@@ -127,9 +147,8 @@ int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
     SPW_TRY(r->attend(r->context, layer, rows));
     SPW_TRY(linear(r, o, v->o_bias, b->attention, q, b->y, rows));
     SPW_TRY(norm(r, v->after_attention_norm, b->y, b->y, rows));
-    SPW_TRY(add(r, h, rows));
+    SPW_TRY(add_norm(r, v->mlp_norm, h, rows));
 
-    SPW_TRY(norm(r, v->mlp_norm, h, b->x, rows));
     SPW_TRY(linear(r, gate_up, v->gate_up_bias, b->x, hidden, b->gate_up, rows));
     SPW_TRY(gated(r, rows));
     SPW_TRY(linear(r, down, v->down_bias, b->gated, inter, b->y, rows));

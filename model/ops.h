@@ -22,11 +22,14 @@ enum spw_activation {
     SPW_ACT_GELU_ERF,
 };
 
-/* y = norm(x) for every group of `cols` of every row: groups > 1 norms each head of a row. */
+/* y = norm(x) for every group of `cols` of every row: groups > 1 norms each head of a row. Where
+ * there is something to add, sum = x + add (rounded) and y = norm(sum): one pass for both. */
 struct spw_norm_args {
     const void *x;                                 /* [rows][x_stride], dtype */
     void *y;                                       /* [rows][y_stride], dtype; may be x */
     const float *weight;                           /* [cols] */
+    const void *add;                               /* as x, or NULL */
+    void *sum;                                     /* as x; may be x */
     size_t rows, groups, cols, x_stride, y_stride; /* elements; group g starts at g * cols */
     float eps;
     enum spw_norm_kind kind;

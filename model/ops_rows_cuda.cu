@@ -142,13 +142,30 @@ __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-/* Of the chunks first, first + step, ...: one chain. */
+/* What is normed, from element `at` on: x, or x + add, which is written on the way. */
 template <typename T>
-__device__ __forceinline__ float square_sum(const T *x, size_t cols, size_t first, size_t step)
+__device__ __forceinline__ void load_summed(const struct spw_norm_args &a, size_t at, size_t n,
+                                            float v[CHUNK])
+{
+    load_chunk((const T *)a.x + at, n, v);
+    if (!a.add)
+        return;
+    float more[CHUNK];
+    load_chunk((const T *)a.add + at, n, more);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        v[i] = rounded<T>(v[i] + more[i]);
+    store_chunk((T *)a.sum + at, n, v);
+}
+
+/* Of the chunks first, first + step, ... of the group at x: one chain. */
+template <typename T>
+__device__ __forceinline__ float square_sum(const struct spw_norm_args &a, size_t x, size_t first,
+                                            size_t step)
 {
     float sum = 0.0f, v[CHUNK];
-    for (size_t c = first * CHUNK; c < cols; c += step * CHUNK) {
-        load_chunk(x + c, cols - c, v);
+    for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
+        load_summed<T>(a, x + c, a.cols - c, v);
 #pragma unroll
         for (int i = 0; i < CHUNK; i++)
             sum = fmaf(v[i], v[i], sum);
@@ -156,11 +173,12 @@ __device__ __forceinline__ float square_sum(const T *x, size_t cols, size_t firs
     return sum;
 }
 
-/* A thread rewrites only what it alone reads, so that y may be x. */
+/* A thread rewrites only what it alone reads, so that y may be x; a sum it wrote itself. */
 template <typename T>
-__device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, T *y, float sum,
+__device__ __forceinline__ void scale(const struct spw_norm_args &a, size_t at, T *y, float sum,
                                       size_t first, size_t step)
 {
+    const T *x = (const T *)(a.add ? a.sum : a.x) + at;
     float inverse = 1.0f / sqrtf(sum / (float)a.cols + a.eps), v[CHUNK], w[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
         load_chunk(x + c, a.cols - c, v);
@@ -181,9 +199,9 @@ __global__ void __launch_bounds__(THREADS) k_norm_warp(const struct spw_norm_arg
     if (i >= a.rows * a.groups)
         return; /* the whole warp */
     size_t row = i / a.groups, column = i % a.groups * a.cols, lane = threadIdx.x % LANES;
-    const T *x = (const T *)a.x + row * a.x_stride + column;
+    size_t x = row * a.x_stride + column;
     T *y = (T *)a.y + row * a.y_stride + column;
-    float sum = warp_sum(square_sum(x, a.cols, lane, LANES));
+    float sum = warp_sum(square_sum<T>(a, x, lane, LANES));
     scale(a, x, y, sum, lane, LANES);
 }
 
@@ -193,9 +211,9 @@ __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_ar
 {
     SPW_SHARED(float, sums, THREADS / LANES);
     size_t row = blockIdx.x / a.groups, column = blockIdx.x % a.groups * a.cols;
-    const T *x = (const T *)a.x + row * a.x_stride + column;
+    size_t x = row * a.x_stride + column;
     T *y = (T *)a.y + row * a.y_stride + column;
-    float sum = warp_sum(square_sum(x, a.cols, threadIdx.x, THREADS));
+    float sum = warp_sum(square_sum<T>(a, x, threadIdx.x, THREADS));
     if (threadIdx.x % LANES == 0)
         sums[threadIdx.x / LANES] = sum;
     __syncthreads(); /* sums is written */

@@ -174,6 +174,41 @@ static void test_norm(void)
     drop(&x), drop(&y), drop(&weight);
 }
 
+/* The sum and its norm in one launch are the bits of two launches. */
+static void test_norm_of_sum(void)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t cols = draw_cols(), rows = draw(1, 5), n = rows * cols;
+    struct both h = make(n, t, 3), x = make(n, t, 1), y = make(n, t, 1);
+    struct both weight = make(cols, SPW_DTYPE_F32, 2);
+    struct both h2 = h, y2 = make(n, t, 1);
+    h2.gpu = cuda_copy_of(h.cpu, bytes_of(&h), h.offset);
+    struct spw_norm_args a = {.x = h.gpu,
+                              .add = x.gpu,
+                              .sum = h.gpu,
+                              .y = y.gpu,
+                              .weight = weight.gpu,
+                              .rows = rows,
+                              .groups = 1,
+                              .cols = cols,
+                              .x_stride = cols,
+                              .y_stride = cols,
+                              .eps = 1e-5f,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .dtype = t};
+    struct spw_add_args add = {.h = h2.gpu, .x = x.gpu, .n = n, .dtype = t};
+    struct spw_norm_args norm = a;
+    norm.x = h2.gpu, norm.add = NULL, norm.y = y2.gpu;
+    CHECK(!spw_norm_cuda(&a, NULL));
+    CHECK(!spw_add_cuda(&add, NULL));
+    CHECK(!spw_norm_cuda(&norm, NULL));
+    void *sums[2] = {take(&h), take(&h2)}, *norms[2] = {take(&y), take(&y2)};
+    CHECK(!memcmp(sums[0], sums[1], bytes_of(&h)));
+    CHECK(!memcmp(norms[0], norms[1], bytes_of(&y)));
+    free(sums[0]), free(sums[1]), free(norms[0]), free(norms[1]);
+    drop(&h), drop(&x), drop(&y), drop(&y2), drop(&weight);
+}
+
 /* ---- rope ---- */
 
 static void test_rope(void)
@@ -336,6 +371,7 @@ int main(void)
         test_gated();
     check_same("gated");
     for (int i = 0; i < DRAWS; i++) {
+        test_norm_of_sum();
         test_add();
         test_softcap();
     }

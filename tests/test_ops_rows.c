@@ -101,6 +101,40 @@ static void test_norm(const struct spw_cpu_kernels *table)
     free(x), free(y), free(again), free(weight);
 }
 
+/* The sum and its norm in one pass are the bits of one after the other. */
+static void test_norm_of_sum(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t rows = draw(1, 9), cols = draw(1, 200), n = rows * cols;
+    void *h = buffer(n, t, 3), *x = buffer(n, t, 1), *y = buffer(n, t, 1),
+         *want_y = buffer(n, t, 1);
+    void *want_h = copy_of(h, n, t);
+    float *weight = buffer(cols, SPW_DTYPE_F32, 2);
+    struct spw_norm_args a = {.x = h,
+                              .add = x,
+                              .sum = h,
+                              .y = y,
+                              .weight = weight,
+                              .rows = rows,
+                              .groups = 1,
+                              .cols = cols,
+                              .x_stride = cols,
+                              .y_stride = cols,
+                              .eps = 1e-5f,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .dtype = t};
+    struct spw_add_args add = {.h = want_h, .x = x, .n = n, .dtype = t};
+    struct spw_norm_args norm = a;
+    norm.x = want_h, norm.add = NULL, norm.y = want_y;
+    each_run(table->norm, &a, EACH_BACKWARD);
+    each_run(table->add, &add, EACH_FORWARD);
+    each_run(table->norm, &norm, EACH_FORWARD);
+    CHECK(!memcmp(h, want_h, n * spw_dtype_bytes(t)));
+    CHECK(!memcmp(y, want_y, n * spw_dtype_bytes(t)));
+    CHECK(canary_lives(h, n, t) && canary_lives(y, n, t));
+    free(h), free(x), free(y), free(want_y), free(want_h), free(weight);
+}
+
 /* ---- rope ---- */
 
 static void test_rope(const struct spw_cpu_kernels *table)
@@ -364,6 +398,7 @@ int main(void)
         fprintf(stderr, "%s\n", spw_isa_name(table->isa));
         for (int i = 0; i < DRAWS; i++) {
             test_norm(table);
+            test_norm_of_sum(table);
             test_rope(table);
             test_kv_append(table);
             test_finish(table);
