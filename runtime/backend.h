@@ -5,6 +5,18 @@
 #include "model/ops.h"
 #include "offload/device.h"
 
+/* What a device's limits are measured with, where model/ops_cpu_probe.h does not: see
+ * model/probe_cuda.h. */
+struct spw_probe_matrix;
+struct spw_probe_ops {
+    int (*read)(const void *from, uint64_t bytes, void *sink, spw_stream s);
+    int (*matrix_open)(struct spw_probe_matrix **out, enum spw_dtype dtype, uint64_t n,
+                       struct spw_error *err);
+    uint64_t (*matrix_bytes)(const struct spw_probe_matrix *m);
+    int (*matrix_run)(struct spw_probe_matrix *m, void *memory, spw_stream s);
+    void (*matrix_close)(struct spw_probe_matrix *m);
+};
+
 struct spw_backend {
     char name[80];
     const struct spw_device_ops *device_ops;
@@ -18,6 +30,7 @@ struct spw_backend {
     /* Kernels read the host's memory as fast as the device's: resident weights are computed from
      * the mapped file. Otherwise they are copied, and streamed ones wait in the host arena. */
     bool reads_host_memory;
+    const struct spw_probe_ops *probe; /* NULL: the CPU's own */
 };
 
 /* -EINVAL where a slot is NULL: an operation is there before a model is loaded, or never asked for.

@@ -4,6 +4,7 @@
 
 #ifdef SPW_CUDA
 #include "model/ops_cuda.h"
+#include "model/probe_cuda.h"
 
 #include <stdio.h>
 
@@ -12,10 +13,21 @@ static const struct spw_ops cuda_ops = {
     .norm = spw_norm_cuda,
     .linear = spw_linear_cuda,
     .rope = spw_rope_cuda,
+    .kv_append = spw_kv_append_cuda,
+    .attention = spw_attention_cuda,
+    .attention_finish = spw_attention_finish_cuda,
     .gated = spw_gated_cuda,
     .add = spw_add_cuda,
     .softcap = spw_softcap_cuda,
     .attention_tiles = SPW_ATTENTION_TILES,
+};
+
+static const struct spw_probe_ops cuda_probe = {
+    .read = spw_probe_read_cuda,
+    .matrix_open = spw_probe_matrix_open,
+    .matrix_bytes = spw_probe_matrix_bytes,
+    .matrix_run = spw_probe_matrix_run,
+    .matrix_close = spw_probe_matrix_close,
 };
 
 /* Two events and a launch, some 5 us, while a link of 16 lanes moves 25 GB/s. An estimate: nothing
@@ -37,6 +49,7 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
     *out = (struct spw_backend){
         .device_ops = &spw_device_cuda,
         .ops = &cuda_ops,
+        .probe = &cuda_probe,
         .index = index,
         .linear_workspace = no_workspace,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,

@@ -190,6 +190,17 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
     return open_device(e, o, device_bytes, host_bytes, err);
 }
 
+int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device,
+                             const struct spw_options *o, uint64_t device_bytes,
+                             uint64_t host_bytes, struct spw_error *err)
+{
+    struct spw_engine e = {0};
+    int rc = choose_device(&e, o, device_bytes, host_bytes, err);
+    *out = e.backend;
+    *device = e.device;
+    return rc;
+}
+
 /* Device and model, before anything is planned. `backend` NULL: what the options say. */
 static int begin(struct spw_engine **out, const struct spw_backend *backend, const char *model_dir,
                  const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,

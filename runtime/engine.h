@@ -62,6 +62,11 @@ struct spw_engine {
     uint64_t rope_length;            /* of the tables on the device */
 };
 
+/* The backend that the options name, and its device under these budgets. */
+int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device,
+                             const struct spw_options *o, uint64_t device_bytes,
+                             uint64_t host_bytes, struct spw_error *err);
+
 /* spw_plan_query and spw_engine_open on a backend that the caller chose: a test's way to devices
  * that spw_options cannot name. */
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,

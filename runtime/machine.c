@@ -1,7 +1,7 @@
 /* The machine's own limits, measured now: what a speed is to be set beside. */
 #include "model/ops_cpu_probe.h"
 #include "offload/topology.h"
-#include "runtime/spillway.h"
+#include "runtime/machine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,13 +43,9 @@ static int count_cores(uint32_t *out, struct spw_error *err)
     return 0;
 }
 
-int spw_machine_probe(struct spw_machine *out, uint32_t threads, struct spw_error *err)
+static int probe_cpu(struct spw_machine *out, struct spw_error *err)
 {
-    *out = (struct spw_machine){.threads = threads};
-    if (threads == 0)
-        SPW_TRY(count_cores(&out->threads, err));
     enum spw_isa isa = spw_isa_best();
-    read_cpu_name(out->cpu, sizeof out->cpu);
     snprintf(out->isa, sizeof out->isa, "%s", spw_isa_name(isa));
     out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads);
     out->copy_bytes_per_second = spw_probe_copy_bandwidth(1); /* a stream is one thread */
@@ -59,4 +55,18 @@ int spw_machine_probe(struct spw_machine *out, uint32_t threads, struct spw_erro
         out->bf16_flops == 0 || out->f32_flops == 0)
         return spw_fail(err, -ENOMEM, "no memory or threads to measure the machine with");
     return 0;
+}
+
+int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)
+{
+    struct spw_backend b;
+    struct spw_device *device;
+    *out = (struct spw_machine){.threads = o->threads};
+    read_cpu_name(out->cpu, sizeof out->cpu);
+    if (!out->threads)
+        SPW_TRY(count_cores(&out->threads, err));
+    SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
+    int rc = b.probe ? spw_machine_probe_device(out, &b, device, err) : 0;
+    b.device_ops->close(device);
+    return rc || b.probe ? rc : probe_cpu(out, err);
 }

@@ -213,16 +213,34 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  struct spw_generate_times *times, struct spw_error *err);
 void spw_result_free(struct spw_result *r);
 
-/* ---- the machine's own limits, measured now (about half a second) ---- */
+/* ---- the machine's own limits, measured now (half a second, on a GPU one or two) ---- */
 
 struct spw_machine {
-    char cpu[128], isa[32];
+    char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads;
-    double read_bytes_per_second; /* memory, all threads */
-    double copy_bytes_per_second; /* host to device as the ring copies, one stream */
-    double bf16_flops, f32_flops; /* register-resident matrix peak, all threads */
+    double read_bytes_per_second; /* the device's memory; on the CPU by all threads */
+    double copy_bytes_per_second; /* host to device as the ring copies: GPU, 64 MiB pinned; CPU, one
+                                     stream */
+    /* Matrix peak: CPU, register-resident, all threads; GPU, cuBLASLt on 8192 x 8192 (0: the
+     * library was not found, and `note` says so). */
+    double bf16_flops, f32_flops;
+    char note[160];
 };
 
-int spw_machine_probe(struct spw_machine *out, uint32_t threads, struct spw_error *err);
+/* Of the device that `o` would compute on (backend, device_index, threads). */
+int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err);
+
+/* One decode step's attention alone, over a cache of `context` tokens in device memory. */
+struct spw_attention_shape {
+    uint32_t n_heads, n_kv_heads, head_dim;
+    enum spw_dtype dtype; /* of activations and cache */
+    uint64_t context;
+};
+struct spw_attention_speed {
+    uint64_t kv_bytes; /* that a step reads */
+    double seconds;    /* a step, the median of several */
+};
+int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
+                          const struct spw_options *o, struct spw_error *err);
 
 #endif

@@ -15,9 +15,9 @@
  * bandwidth; prefill beside its multiplications at the measured matrix peak. The cost of offloading
  * is the time of a token above what it must be: the time under the first budget of the list, or
  * that of the copies alone at the measured copy bandwidth where that is longer and cannot be
- * hidden. */
-#include "tools/input.h"
-#include "tools/limits.h"
+ * hidden. A GPU is probed once, for a run leaves no memory on it to probe with, and its limits do
+ * not drift; there a token's attention is also timed alone. */
+#include "tools/bench.h"
 #include "tools/progress.h"
 
 #include <math.h>
@@ -25,44 +25,6 @@
 #include <string.h>
 
 #define FIRST_PROMPT 10 /* tokens of the prompt that the time to the first token is taken with */
-
-enum measure {
-    PREFILL_SECONDS,
-    DECODE_SECONDS, /* a token */
-    FIRST_SECONDS,
-    WEIGHTS_SECONDS,
-    WAIT_SECONDS,     /* of a decoded token: not hidden behind computation */
-    PREFILL_FRACTION, /* of the limits of that run */
-    DECODE_FRACTION,
-    READ_LIMIT, /* around decode */
-    COPY_LIMIT,
-    MATRIX_LIMIT, /* around the prompt, for the type that is computed with */
-    MEASURES,
-};
-
-/* Two probes that differ by more are both shown. */
-#define MUCH 1.1
-
-struct bench_case {
-    uint64_t context, budget;
-    struct spw_plan_info plan; /* for `context` + half the decoded tokens */
-    double *samples[MEASURES]; /* owned, [repeat] each */
-    double median[MEASURES];
-    uint64_t device_peak_bytes, host_peak_bytes;
-    uint64_t moved_bytes;             /* a decoded token, both ways */
-    struct spw_machine before, after; /* decode of the run in which they differ most */
-    double drift;                     /* larger over smaller, the most of reads and copies */
-};
-
-struct bench {
-    const struct cli_options *o;
-    struct cli_model model;
-    struct spw_machine machine; /* probed last */
-    int32_t *tokens;            /* owned: of the longest prompt and what is decoded */
-    struct bench_case *cases;   /* owned */
-    size_t n_cases;
-    double *samples; /* owned: of all cases */
-};
 
 static struct spw_options case_options(const struct bench *b, const struct bench_case *c,
                                        uint64_t context)
@@ -94,8 +56,9 @@ static double larger_over_smaller(double a, double b)
 /* Probes the machine again: into b->machine, the one before into `before`. */
 static int probe_again(struct bench *b, struct spw_machine *before, struct spw_error *err)
 {
+    struct spw_options options = cli_engine_options(b->o, 0, 1);
     *before = b->machine;
-    return spw_machine_probe(&b->machine, (uint32_t)b->o->threads, err);
+    return *b->machine.gpu ? 0 : spw_machine_probe(&b->machine, &options, err);
 }
 
 /* Decode of a run lay between two probes. */
@@ -150,6 +113,7 @@ static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
         c->moved_bytes += (after.moved_bytes[i] - before.moved_bytes[i]) / n_new;
     c->device_peak_bytes = after.device_peak_bytes;
     c->host_peak_bytes = after.host_peak_bytes;
+    c->card_bytes = after.card_bytes;
     return rc;
 }
 
@@ -172,8 +136,8 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
                   2;
     c->samples[PREFILL_SECONDS][repeat] = seconds;
     c->samples[MATRIX_LIMIT][repeat] = peak;
-    c->samples[PREFILL_FRACTION][repeat] =
-        cli_prefill_flops(&b->model.config, c->context) / seconds / peak;
+    c->samples[PREFILL_FRACTION][repeat] = /* no cuBLASLt, no peak */
+        peak > 0 ? cli_prefill_flops(&b->model.config, c->context) / seconds / peak : 0;
     if (rc == 0)
         rc = decode(b, c, e, s, repeat, err);
     if (rc == 0)
@@ -199,6 +163,8 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     rc = spw_engine_open(&e, b->o->operand, &options, &err);
     if (rc == 0)
         rc = spw_session_open(&s, e, &err);
+    if (rc == 0)
+        snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(e));
     cli_progress_engine(e);
     if (rc == 0)
         rc = run_steps(b, c, e, s, opened, repeat, &err);
@@ -231,6 +197,28 @@ static void find_medians(struct bench *b)
     }
 }
 
+/* The kernel that a long context lives on, without the rest of the token. */
+static int time_attention(struct bench *b)
+{
+    const struct spw_model_config *c = &b->model.config;
+    struct spw_options options = cli_engine_options(b->o, 0, 1);
+    struct spw_error err = {0};
+    b->attention = spw_alloc_zero(b->n_cases, sizeof *b->attention);
+    if (!b->attention)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < b->n_cases && *b->machine.gpu; i += bench_n_budgets(b)) {
+        struct spw_attention_shape shape = {.n_heads = c->n_heads,
+                                            .n_kv_heads = c->n_kv_heads,
+                                            .head_dim = c->head_dim,
+                                            .dtype = b->cases[i].plan.kv,
+                                            .context = b->cases[i].context};
+        int rc = spw_machine_attention(&b->attention[i], &shape, &options, &err);
+        if (rc < 0)
+            return cli_fail_error(rc, &err, false);
+    }
+    return 0;
+}
+
 /* Budgets that cannot work are refused before anything is measured. */
 static int plan_cases(struct bench *b)
 {
@@ -255,7 +243,7 @@ static int make_cases(struct bench *b)
 {
     static const struct cli_counts default_contexts = {.items = {128, 2048}, .n = 2};
     const struct cli_counts *contexts = b->o->contexts.n ? &b->o->contexts : &default_contexts;
-    size_t n_budgets = b->o->budgets.n ? b->o->budgets.n : 1, n_repeat = b->o->repeat;
+    size_t n_budgets = bench_n_budgets(b), n_repeat = b->o->repeat;
     b->n_cases = contexts->n * n_budgets;
     b->cases = spw_alloc_zero(b->n_cases, sizeof *b->cases);
     b->samples = spw_alloc_zero(b->n_cases * MEASURES * n_repeat, sizeof *b->samples);
@@ -314,136 +302,6 @@ static int make_tokens(struct bench *b)
     return code;
 }
 
-/* ---- output ---- */
-
-/* What is shown of a case. Fractions are of the machine's limit, 1 is the limit. */
-struct row {
-    double prefill_rate, prefill_fraction, decode_rate, decode_fraction;
-    double slowdown;       /* decode time / that under the context's first budget */
-    double offload_cost;   /* decode time / what it must be, less 1 */
-    double first_fraction; /* time to the first token / reading the weights */
-};
-
-static struct row make_row(const struct bench *b, size_t i)
-{
-    const struct bench_case *c = &b->cases[i];
-    size_t n_budgets = b->o->budgets.n ? b->o->budgets.n : 1;
-    const struct bench_case *base = &b->cases[i - i % n_budgets];
-    double prefill = c->median[PREFILL_SECONDS], token = c->median[DECODE_SECONDS];
-    double copy = (double)c->moved_bytes / c->median[COPY_LIMIT];
-    return (struct row){
-        .prefill_rate = (double)c->context / prefill,
-        .prefill_fraction = c->median[PREFILL_FRACTION],
-        .decode_rate = 1 / token,
-        .decode_fraction = c->median[DECODE_FRACTION],
-        .slowdown = token / base->median[DECODE_SECONDS],
-        .offload_cost = token / fmax(base->median[DECODE_SECONDS], copy) - 1,
-        .first_fraction = c->median[FIRST_SECONDS] / c->median[WEIGHTS_SECONDS],
-    };
-}
-
-/* Where the machine changed its speed while tokens were decoded. */
-static void print_drift(const struct bench_case *c)
-{
-    if (c->drift > MUCH)
-        printf(
-            "%9s the machine changed around decode: reads %.1f -> %.1f GB/s, copies %.1f -> %.1f "
-            "GB/s\n",
-            "", c->before.read_bytes_per_second * 1e-9, c->after.read_bytes_per_second * 1e-9,
-            c->before.copy_bytes_per_second * 1e-9, c->after.copy_bytes_per_second * 1e-9);
-}
-
-static void print_table(const struct bench *b)
-{
-    const struct spw_machine *m = &b->machine;
-    const struct spw_plan_info *p = &b->cases[0].plan;
-    char text[32];
-    printf("machine   %s, %s, %u threads\n"
-           "limits    measured around each run; the last: reads %.2f GB/s, copies %.2f GB/s, "
-           "bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
-           "model     %s, %s weights, %s to compute, %s for KV\n"
-           "runs      medians of %llu, %llu tokens decoded in each\n\n",
-           m->cpu, m->isa, m->threads, m->read_bytes_per_second * 1e-9,
-           m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
-           b->o->operand, cli_format_bytes(text, p->weights_bytes), spw_dtype_name(p->compute),
-           spw_dtype_name(p->kv), (unsigned long long)b->o->repeat,
-           (unsigned long long)b->o->decode_tokens);
-    printf("%9s %11s %11s %9s %7s %9s %7s %8s %11s %9s %7s\n", "context", "budget", "peak",
-           "prefill/s", "of peak", "decode/s", "of read", "offload", "moved/token", "1st token",
-           "/ read");
-    for (size_t i = 0; i < b->n_cases; i++) {
-        const struct bench_case *c = &b->cases[i];
-        struct row r = make_row(b, i);
-        char budget[32] = "all", peak[32], moved[32];
-        if (c->budget)
-            cli_format_bytes(budget, c->budget);
-        printf("%9llu %11s %11s %9.1f %5.1f %% %9.2f %5.1f %% %6.1f %% %11s %7.2f s %7.2f\n",
-               (unsigned long long)c->context, budget, cli_format_bytes(peak, c->device_peak_bytes),
-               r.prefill_rate, 100 * r.prefill_fraction, r.decode_rate, 100 * r.decode_fraction,
-               100 * r.offload_cost, cli_format_bytes(moved, c->moved_bytes),
-               c->median[FIRST_SECONDS], r.first_fraction);
-        print_drift(c);
-    }
-}
-
-/* A field in quotes, as RFC 4180 has them. */
-static void quote(FILE *to, const char *text)
-{
-    fputc('"', to);
-    for (; *text; text++)
-        fprintf(to, *text == '"' ? "\"\"" : "%c", *text);
-    fputc('"', to);
-}
-
-static void write_csv(const struct bench *b, FILE *to)
-{
-    const struct spw_machine *m = &b->machine;
-    fputs("cpu,isa,threads,read_bytes_per_second,copy_bytes_per_second,matrix_flops,limits_drift,"
-          "model,compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
-          "layers_resident,prefill_seconds,prefill_tokens_per_second,prefill_fraction_of_peak,"
-          "decode_seconds_per_token,decode_tokens_per_second,decode_read_bytes,"
-          "decode_fraction_of_read,slowdown,offload_cost,decode_moved_bytes,unhidden_wait_seconds_"
-          "per_token,"
-          "first_token_seconds,weights_read_seconds,first_token_over_read\n",
-          to);
-    for (size_t i = 0; i < b->n_cases; i++) {
-        const struct bench_case *c = &b->cases[i];
-        struct row r = make_row(b, i);
-        quote(to, m->cpu);
-        fprintf(to, ",%s,%u,%.4g,%.4g,%.4g,%.4g,", m->isa, m->threads, c->median[READ_LIMIT],
-                c->median[COPY_LIMIT], c->median[MATRIX_LIMIT], c->drift);
-        quote(to, b->o->operand);
-        fprintf(to, ",%s,%s,%llu,%llu,%llu,%llu,%u,", spw_dtype_name(c->plan.compute),
-                spw_dtype_name(c->plan.kv), (unsigned long long)c->context,
-                (unsigned long long)c->plan.device_budget_bytes,
-                (unsigned long long)c->device_peak_bytes, (unsigned long long)c->host_peak_bytes,
-                c->plan.n_layers_resident);
-        fprintf(to, "%.6g,%.5g,%.4g,%.6g,%.5g,%llu,%.4g,%.4g,%.4g,%llu,%.4g,%.5g,%.5g,%.4g\n",
-                c->median[PREFILL_SECONDS], r.prefill_rate, r.prefill_fraction,
-                c->median[DECODE_SECONDS], r.decode_rate,
-                (unsigned long long)c->plan.decode_read_bytes, r.decode_fraction, r.slowdown,
-                r.offload_cost, (unsigned long long)c->moved_bytes, c->median[WAIT_SECONDS],
-                c->median[FIRST_SECONDS], c->median[WEIGHTS_SECONDS], r.first_fraction);
-    }
-}
-
-static int print_results(const struct bench *b)
-{
-    const char *path = b->o->csv;
-    bool to_stdout = path && strcmp(path, "-") == 0;
-    if (!to_stdout)
-        print_table(b);
-    if (!path)
-        return 0;
-    FILE *file = to_stdout ? stdout : fopen(path, "w");
-    if (!file)
-        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
-    write_csv(b, file);
-    if (!to_stdout && fclose(file) != 0)
-        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
-    return 0;
-}
-
 static int sweep(struct bench *b)
 {
     struct spw_error err = {0};
@@ -452,9 +310,13 @@ static int sweep(struct bench *b)
         code = make_tokens(b);
     if (code)
         return code;
-    int rc = spw_machine_probe(&b->machine, (uint32_t)b->o->threads, &err);
+    struct spw_options options = cli_engine_options(b->o, 0, 1);
+    int rc = spw_machine_probe(&b->machine, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, false);
+    code = time_attention(b);
+    if (code)
+        return code;
     double seconds;
     uint64_t bytes; /* once unseen, so that the page cache is warm from the first run on */
     rc = cli_read_weights(b->o->operand, b->machine.threads, &seconds, &bytes);
@@ -468,7 +330,7 @@ static int sweep(struct bench *b)
     if (code)
         return code;
     find_medians(b);
-    return print_results(b);
+    return bench_print(b);
 }
 
 int cli_bench(const struct cli_options *o)
@@ -481,12 +343,15 @@ int cli_bench(const struct cli_options *o)
         return cli_fail(CLI_REFUSED,
                         "found both --budgets and --device-memory, expected one of them");
     int code = cli_check_writable("csv", o->csv);
+    if (code == 0)
+        code = cli_check_writable("report", o->report);
     if (code)
         return code;
     code = cli_model_open(&b.model, o->operand, o->prompt_file != NULL);
     if (code)
         return code;
     code = sweep(&b);
+    spw_free(b.attention);
     spw_free(b.samples);
     spw_free(b.cases);
     spw_free(b.tokens);

@@ -52,6 +52,9 @@ json_t *cli_machine_json(const struct spw_machine *m)
 {
     json_t *o = json_object();
     int failed = json_object_set_new(o, "cpu", json_string(m->cpu));
+    failed |= json_object_set_new(o, "gpu", *m->gpu ? json_string(m->gpu) : json_null());
+    if (*m->note)
+        failed |= json_object_set_new(o, "note", json_string(m->note));
     failed |= json_object_set_new(o, "isa", json_string(m->isa));
     failed |= json_object_set_new(o, "threads", cli_json_count(m->threads));
     failed |=

@@ -119,7 +119,7 @@ const struct cli_row cli_rows[] = {
      FIELD(ids)},
     {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE", "the table as CSV too; - replaces it",
      FIELD(csv)},
-    {"report", CLI_FILE_OUT, CLI_GENERATE | CLI_SCORE, "Output", "FILE.json",
+    {"report", CLI_FILE_OUT, RUNS, "Output", "FILE.json",
      "what was computed, where it lay, what moved", FIELD(report)},
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
      "logits of every generated position, float32 [tokens, vocabulary]", FIELD(dump_logits)},

@@ -110,7 +110,8 @@ static int print_plan(const struct cli_options *o, const struct spw_plan_info *p
     struct prediction at_most = {0};
     struct spw_error err = {0};
     if (!o->no_probe) {
-        int rc = spw_machine_probe(&machine, (uint32_t)o->threads, &err);
+        struct spw_options options = cli_engine_options(o, 0, 1);
+        int rc = spw_machine_probe(&machine, &options, &err);
         if (rc < 0)
             return cli_fail_error(rc, &err, false);
         at_most = predict(p, config, &machine);

@@ -1,0 +1,59 @@
+/* What `spillway bench` measures, and showing it. */
+#ifndef SPW_TOOLS_BENCH_H
+#define SPW_TOOLS_BENCH_H
+
+#include "tools/input.h"
+#include "tools/limits.h"
+
+enum measure {
+    PREFILL_SECONDS,
+    DECODE_SECONDS, /* a token */
+    FIRST_SECONDS,
+    WEIGHTS_SECONDS,
+    WAIT_SECONDS,     /* of a decoded token: not hidden behind computation */
+    PREFILL_FRACTION, /* of the limits of that run */
+    DECODE_FRACTION,
+    READ_LIMIT, /* around decode */
+    COPY_LIMIT,
+    MATRIX_LIMIT, /* around the prompt, for the type that is computed with */
+    MEASURES,
+};
+
+/* Two probes that differ by more are both shown. */
+#define MUCH 1.1
+
+struct bench_case {
+    uint64_t context, budget;
+    struct spw_plan_info plan; /* for `context` + half the decoded tokens */
+    double *samples[MEASURES]; /* owned, [repeat] each */
+    double median[MEASURES];
+    uint64_t device_peak_bytes, host_peak_bytes;
+    uint64_t moved_bytes;             /* a decoded token, both ways */
+    uint64_t card_bytes;              /* GPU: what the driver says is gone, at the end */
+    struct spw_machine before, after; /* decode of the run in which they differ most */
+    double drift;                     /* larger over smaller, the most of reads and copies */
+};
+
+struct bench {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct spw_machine machine; /* probed last */
+    char backend[80];
+    int32_t *tokens;          /* owned: of the longest prompt and what is decoded */
+    struct bench_case *cases; /* owned */
+    size_t n_cases;
+    struct spw_attention_speed *attention; /* owned, [n_cases]: alone, of a context's first case;
+                                              GPU only */
+    double *samples;                       /* owned: of all cases */
+};
+
+/* How many cases share a context: they lie side by side, the first budget first. */
+static inline size_t bench_n_budgets(const struct bench *b)
+{
+    return b->o->budgets.n ? b->o->budgets.n : 1;
+}
+
+/* Table to stdout, CSV and JSON to where the options say. An exit code. */
+int bench_print(const struct bench *b);
+
+#endif

@@ -1,0 +1,246 @@
+/* Showing what was measured: see bench.h. */
+#include "tools/bench.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What is shown of a case. Fractions are of the machine's limit, 1 is the limit. */
+struct row {
+    double prefill_rate, prefill_fraction, decode_rate, decode_fraction;
+    double slowdown;       /* decode time / that under the context's first budget */
+    double offload_cost;   /* decode time / what it must be, less 1 */
+    double first_fraction; /* time to the first token / reading the weights */
+    double link_fraction;  /* the copies alone / decode time */
+    double prefill_slowdown;
+    double attention_fraction; /* of the read bandwidth; 0: not timed */
+};
+
+static struct row make_row(const struct bench *b, size_t i)
+{
+    const struct bench_case *c = &b->cases[i];
+    size_t first = i - i % bench_n_budgets(b);
+    const struct bench_case *base = &b->cases[first];
+    const struct spw_attention_speed *attention = &b->attention[first];
+    double prefill = c->median[PREFILL_SECONDS], token = c->median[DECODE_SECONDS];
+    double copy = (double)c->moved_bytes / c->median[COPY_LIMIT];
+    return (struct row){
+        .prefill_rate = (double)c->context / prefill,
+        .prefill_fraction = c->median[PREFILL_FRACTION],
+        .decode_rate = 1 / token,
+        .decode_fraction = c->median[DECODE_FRACTION],
+        .slowdown = token / base->median[DECODE_SECONDS],
+        .offload_cost = token / fmax(base->median[DECODE_SECONDS], copy) - 1,
+        .first_fraction = c->median[FIRST_SECONDS] / c->median[WEIGHTS_SECONDS],
+        .link_fraction = copy / token,
+        .prefill_slowdown = prefill / base->median[PREFILL_SECONDS],
+        .attention_fraction = attention->seconds > 0
+                                  ? (double)attention->kv_bytes / attention->seconds /
+                                        b->machine.read_bytes_per_second
+                                  : 0,
+    };
+}
+
+/* Where the machine changed its speed while tokens were decoded. */
+static void print_drift(const struct bench_case *c)
+{
+    if (c->drift > MUCH)
+        printf(
+            "%9s the machine changed around decode: reads %.1f -> %.1f GB/s, copies %.1f -> %.1f "
+            "GB/s\n",
+            "", c->before.read_bytes_per_second * 1e-9, c->after.read_bytes_per_second * 1e-9,
+            c->before.copy_bytes_per_second * 1e-9, c->after.copy_bytes_per_second * 1e-9);
+}
+
+static void print_table(const struct bench *b)
+{
+    const struct spw_machine *m = &b->machine;
+    const struct spw_plan_info *p = &b->cases[0].plan;
+    char text[32];
+    printf("machine   %s, %s, %u threads\n"
+           "limits    measured around each run; the last: reads %.2f GB/s, copies %.2f GB/s, "
+           "bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
+           "model     %s, %s weights, %s to compute, %s for KV\n"
+           "runs      medians of %llu, %llu tokens decoded in each\n",
+           m->cpu, m->isa, m->threads, m->read_bytes_per_second * 1e-9,
+           m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
+           b->o->operand, cli_format_bytes(text, p->weights_bytes), spw_dtype_name(p->compute),
+           spw_dtype_name(p->kv), (unsigned long long)b->o->repeat,
+           (unsigned long long)b->o->decode_tokens);
+    if (*m->gpu)
+        printf("gpu       %s\n", m->gpu);
+    if (*m->note)
+        printf("          %s\n", m->note);
+    printf("\n%9s %11s %11s %9s %7s %9s %7s %8s %11s %9s %7s\n", "context", "budget", "peak",
+           "prefill/s", "of peak", "decode/s", "of read", "offload", "moved/token", "1st token",
+           "/ read");
+    for (size_t i = 0; i < b->n_cases; i++) {
+        const struct bench_case *c = &b->cases[i];
+        struct row r = make_row(b, i);
+        char budget[32] = "all", peak[32], moved[32];
+        if (c->budget)
+            cli_format_bytes(budget, c->budget);
+        printf("%9llu %11s %11s %9.1f %5.1f %% %9.2f %5.1f %% %6.1f %% %11s %7.2f s %7.2f\n",
+               (unsigned long long)c->context, budget, cli_format_bytes(peak, c->device_peak_bytes),
+               r.prefill_rate, 100 * r.prefill_fraction, r.decode_rate, 100 * r.decode_fraction,
+               100 * r.offload_cost, cli_format_bytes(moved, c->moved_bytes),
+               c->median[FIRST_SECONDS], r.first_fraction);
+        print_drift(c);
+    }
+}
+
+/* What only a GPU has: the link, the card, attention alone. */
+static void print_gpu_table(const struct bench *b)
+{
+    printf("\n%9s %11s %7s %9s %8s %11s %9s\n", "context", "budget", "of link", "wait", "prefill",
+           "off card", "attention");
+    for (size_t i = 0; i < b->n_cases; i++) {
+        const struct bench_case *c = &b->cases[i];
+        struct row r = make_row(b, i);
+        char budget[32] = "all", card[32];
+        if (c->budget)
+            cli_format_bytes(budget, c->budget);
+        printf("%9llu %11s %5.1f %% %6.2f ms %6.2f x %11s %7.1f %%\n",
+               (unsigned long long)c->context, budget, 100 * r.link_fraction,
+               1e3 * c->median[WAIT_SECONDS], r.prefill_slowdown,
+               cli_format_bytes(card, c->card_bytes), 100 * r.attention_fraction);
+    }
+}
+
+/* A field in quotes, as RFC 4180 has them. */
+static void quote(FILE *to, const char *text)
+{
+    fputc('"', to);
+    for (; *text; text++)
+        fprintf(to, *text == '"' ? "\"\"" : "%c", *text);
+    fputc('"', to);
+}
+
+static void write_csv(const struct bench *b, FILE *to)
+{
+    const struct spw_machine *m = &b->machine;
+    fputs("cpu,isa,threads,read_bytes_per_second,copy_bytes_per_second,matrix_flops,limits_drift,"
+          "model,compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
+          "layers_resident,prefill_seconds,prefill_tokens_per_second,prefill_fraction_of_peak,"
+          "decode_seconds_per_token,decode_tokens_per_second,decode_read_bytes,"
+          "decode_fraction_of_read,slowdown,offload_cost,decode_moved_bytes,unhidden_wait_seconds_"
+          "per_token,"
+          "first_token_seconds,weights_read_seconds,first_token_over_read,"
+          "gpu,card_bytes,link_fraction,prefill_slowdown,attention_fraction_of_read\n",
+          to);
+    for (size_t i = 0; i < b->n_cases; i++) {
+        const struct bench_case *c = &b->cases[i];
+        struct row r = make_row(b, i);
+        quote(to, m->cpu);
+        fprintf(to, ",%s,%u,%.4g,%.4g,%.4g,%.4g,", m->isa, m->threads, c->median[READ_LIMIT],
+                c->median[COPY_LIMIT], c->median[MATRIX_LIMIT], c->drift);
+        quote(to, b->o->operand);
+        fprintf(to, ",%s,%s,%llu,%llu,%llu,%llu,%u,", spw_dtype_name(c->plan.compute),
+                spw_dtype_name(c->plan.kv), (unsigned long long)c->context,
+                (unsigned long long)c->plan.device_budget_bytes,
+                (unsigned long long)c->device_peak_bytes, (unsigned long long)c->host_peak_bytes,
+                c->plan.n_layers_resident);
+        fprintf(to, "%.6g,%.5g,%.4g,%.6g,%.5g,%llu,%.4g,%.4g,%.4g,%llu,%.4g,%.5g,%.5g,%.4g,",
+                c->median[PREFILL_SECONDS], r.prefill_rate, r.prefill_fraction,
+                c->median[DECODE_SECONDS], r.decode_rate,
+                (unsigned long long)c->plan.decode_read_bytes, r.decode_fraction, r.slowdown,
+                r.offload_cost, (unsigned long long)c->moved_bytes, c->median[WAIT_SECONDS],
+                c->median[FIRST_SECONDS], c->median[WEIGHTS_SECONDS], r.first_fraction);
+        quote(to, m->gpu);
+        fprintf(to, ",%llu,%.4g,%.4g,%.4g\n", (unsigned long long)c->card_bytes, r.link_fraction,
+                r.prefill_slowdown, r.attention_fraction);
+    }
+}
+
+/* What was not measured is 0 inside and null outside. */
+static double measured(double value)
+{
+    return value > 0 ? value : NAN;
+}
+
+/* ---- JSON ---- */
+
+static json_t *case_json(const struct bench *b, size_t i)
+{
+    const struct bench_case *c = &b->cases[i];
+    struct row r = make_row(b, i);
+    const struct {
+        const char *name;
+        double value;
+    } reals[] = {
+        {"prefill_seconds", c->median[PREFILL_SECONDS]},
+        {"prefill_tokens_per_second", r.prefill_rate},
+        {"prefill_fraction_of_peak", measured(r.prefill_fraction)},
+        {"prefill_slowdown", r.prefill_slowdown},
+        {"decode_seconds_per_token", c->median[DECODE_SECONDS]},
+        {"decode_tokens_per_second", r.decode_rate},
+        {"decode_fraction_of_read", r.decode_fraction},
+        {"decode_slowdown", r.slowdown},
+        {"link_fraction", r.link_fraction},
+        {"unhidden_wait_seconds_per_token", c->median[WAIT_SECONDS]},
+        {"attention_fraction_of_read", measured(r.attention_fraction)},
+        {"first_token_seconds", c->median[FIRST_SECONDS]},
+        {"weights_read_seconds", c->median[WEIGHTS_SECONDS]},
+    };
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {
+        {"context", c->context},
+        {"device_budget_bytes", c->plan.device_budget_bytes},
+        {"device_peak_bytes", c->device_peak_bytes},
+        {"host_peak_bytes", c->host_peak_bytes},
+        {"card_bytes", c->card_bytes},
+        {"layers_resident", c->plan.n_layers_resident},
+        {"decode_read_bytes", c->plan.decode_read_bytes},
+        {"decode_moved_bytes", c->moved_bytes},
+    };
+    json_t *o = json_object();
+    int failed = 0;
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        failed |= json_object_set_new(o, counts[k].name, cli_json_count(counts[k].value));
+    for (size_t k = 0; k < sizeof reals / sizeof *reals; k++)
+        failed |= json_object_set_new(o, reals[k].name, cli_json_real(reals[k].value));
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+static int write_json(const struct bench *b)
+{
+    json_t *cases = json_array(), *o = json_object();
+    int failed = 0;
+    for (size_t i = 0; i < b->n_cases; i++)
+        failed |= json_array_append_new(cases, case_json(b, i));
+    failed |= json_object_set_new(o, "backend", json_string(b->backend));
+    failed |= json_object_set_new(o, "model", json_string(b->o->operand));
+    failed |=
+        json_object_set_new(o, "compute", json_string(spw_dtype_name(b->cases[0].plan.compute)));
+    failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(b->cases[0].plan.kv)));
+    failed |= json_object_set_new(o, "repeat", cli_json_count(b->o->repeat));
+    failed |= json_object_set_new(o, "machine", cli_machine_json(&b->machine));
+    failed |= json_object_set_new(o, "cases", cases);
+    if (failed) {
+        json_decref(o);
+        o = NULL;
+    }
+    return cli_write_json(b->o->report, o);
+}
+
+int bench_print(const struct bench *b)
+{
+    const char *path = b->o->csv;
+    bool to_stdout = path && strcmp(path, "-") == 0;
+    if (!to_stdout)
+        print_table(b);
+    if (!to_stdout && *b->machine.gpu)
+        print_gpu_table(b);
+    FILE *file = to_stdout ? stdout : path ? fopen(path, "w") : NULL;
+    if (path && !file)
+        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
+    if (path)
+        write_csv(b, file);
+    if (path && !to_stdout && fclose(file) != 0)
+        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
+    return b->o->report ? write_json(b) : 0;
+}
