@@ -277,26 +277,25 @@ uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st)
 /* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the
  * last page come back from the file when they are touched again. Advice: a refusal changes nothing.
  */
-static void advise(const void *data, uint64_t bytes, int advice)
+void spw_safetensors_release(const void *data, uint64_t bytes)
 {
     if (!bytes)
         return;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = (uintptr_t)data & ~(page - 1);
-    madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, advice);
+    madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_DONTNEED);
 }
 
-void spw_safetensors_release(const void *data, uint64_t bytes)
-{
-    advise(data, bytes, MADV_DONTNEED);
-}
-
+/* One read in each window that Linux maps around a fault, or in a huge page, where nearly all are
+ * free. MADV_POPULATE_READ looks at every page and took 1.6 times as long (2.3 GiB of 4 KiB pages
+ * in the page cache: 0.185 against 0.113 s of processor time; of 2 MiB pages 0.003 s either way).
+ */
 void spw_safetensors_populate(const void *data, uint64_t bytes)
 {
-#ifdef MADV_POPULATE_READ
-    advise(data, bytes, MADV_POPULATE_READ);
-#else
-    (void)data;
-    (void)bytes;
-#endif
+    enum { FAULT_AROUND_BYTES = 64 << 10 };
+    const volatile uint8_t *p = data;
+    for (uint64_t at = 0; at < bytes; at += FAULT_AROUND_BYTES)
+        (void)p[at];
+    if (bytes)
+        (void)p[bytes - 1];
 }

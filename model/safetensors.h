@@ -48,8 +48,7 @@ uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st);
  * the process's resident size does not grow with what was read. The data stays valid: it is read
  * again when touched. */
 void spw_safetensors_release(const void *data, uint64_t bytes);
-/* Reads the pages in and enters them in the page table, many in one call, before somebody touches
- * them one fault at a time. Where the system knows no such call, nothing happens. */
+/* Reads the pages in and has them entered in the page table, before many threads wait for that. */
 void spw_safetensors_populate(const void *data, uint64_t bytes);
 
 /* The JSON of one header (after its 8 bytes of length), for a file that has `data_bytes` bytes
