@@ -47,6 +47,7 @@ if(BUILD_TESTING)
   endforeach()
   set_source_files_properties(${SPW_EMULATED_SOURCES} PROPERTIES COMPILE_OPTIONS
     "${SPW_EMULATED_OPTIONS}")
+  set_property(SOURCE tests/simt_emulator.cc APPEND PROPERTY COMPILE_OPTIONS -O3)
   add_library(spillway_emulated STATIC ${SPW_CUDA_ROW} ${SPW_EMULATED_SOURCES})
   target_compile_definitions(spillway_emulated PRIVATE SPW_CUDA SPW_SIMT_EMULATOR)
   target_link_libraries(spillway_emulated PUBLIC spillway_core)

@@ -476,8 +476,8 @@ static inline __attribute__((always_inline)) void product(float (*d)[8], const f
 }
 
 #ifdef __x86_64__
-__attribute__((target("fma"))) static void product_fma(float (*d)[8], const float (*a)[16],
-                                                       const float (*b)[8])
+__attribute__((target("avx2,fma"))) static void product_fma(float (*d)[8], const float (*a)[16],
+                                                            const float (*b)[8])
 {
     product(d, a, b);
 }
@@ -486,7 +486,7 @@ __attribute__((target("fma"))) static void product_fma(float (*d)[8], const floa
 static void product_any(float (*d)[8], const float (*a)[16], const float (*b)[8])
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         product_fma(d, a, b);
         return;
     }
