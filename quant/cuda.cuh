@@ -176,17 +176,8 @@ template <int n> __device__ __forceinline__ void spw_copy_async_wait(void)
  *   d[0..1] = D[g][2t..]  d[2..3] = D[g+8][2t..]
  * (PTX ISA, "mma.m16n8k16"). An element of D depends on its own row of A and column of B alone.
  * Before sm_80 the same sums are made with fmaf from shuffled operands, k = 0..15 in order. */
-#ifndef SPW_SIMT_EMULATOR
-#if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#else
-__device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+__device__ __forceinline__ void spw_mma_bf16_shuffled(float d[4], const uint32_t a[4],
+                                                      const uint32_t b[2])
 {
     const unsigned all = 0xffffffffu;
     int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
@@ -208,7 +199,19 @@ __device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], co
             }
         }
 }
+
+#ifndef SPW_SIMT_EMULATOR
+__device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    spw_mma_bf16_shuffled(d, a, b);
 #endif
+}
 #endif
 
 #endif

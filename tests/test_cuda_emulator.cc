@@ -521,7 +521,7 @@ static void test_votes(uint64_t *rng)
 }
 
 /* Fragments as quant/cuda.cuh places them. */
-__global__ void k_mma(const uint16_t *a, const uint16_t *b, float *d)
+__global__ void k_mma(const uint16_t *a, const uint16_t *b, float *d, bool shuffled)
 {
     int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
     uint32_t left[4], right[2];
@@ -535,12 +535,16 @@ __global__ void k_mma(const uint16_t *a, const uint16_t *b, float *d)
         const uint16_t *at = b + (2 * t + i * 8) * 8 + g;
         right[i] = at[0] | (uint32_t)at[8] << 16;
     }
-    spw_mma_bf16(sums, left, right);
+    if (shuffled)
+        spw_mma_bf16_shuffled(sums, left, right);
+    else
+        spw_mma_bf16(sums, left, right);
     for (int i = 0; i < 4; i++)
         d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
 }
 
-static void test_mma(uint64_t *rng)
+/* The emulator's own, and the one for a GPU without the instruction: both are sums in order. */
+static void test_mma(uint64_t *rng, bool shuffled)
 {
     uint16_t a[16 * 16], b[16 * 8];
     float d[16 * 8], want[16 * 8];
@@ -554,7 +558,7 @@ static void test_mma(uint64_t *rng)
         for (int k = 0; k < 16; k++)
             want[i] = fmaf((float)each_load(a, (size_t)(i / 8 * 16 + k), SPW_DTYPE_BF16),
                            (float)each_load(b, (size_t)(k * 8 + i % 8), SPW_DTYPE_BF16), want[i]);
-    SPW_LAUNCH(k_mma, 1, LANES, 0, nullptr, a, b, d);
+    SPW_LAUNCH(k_mma, 1, LANES, 0, nullptr, a, b, d, shuffled);
     CHECK(!memcmp(d, want, sizeof d));
 }
 
@@ -655,7 +659,8 @@ int main(int argc, char **argv)
     test_shuffles();
     test_votes(&rng);
     for (int i = 0; i < 20; i++)
-        test_mma(&rng);
+        test_mma(&rng, false);
+    test_mma(&rng, true);
     test_half(&rng);
     test_indices();
     test_side_by_side();
