@@ -8,10 +8,13 @@
  *     block:  | slab 0 | slab 1 | ... | rest |      one mapping, one registration a slab
  *
  * A copy may not cross the border of two registrations, so copies are cut there. Where pinning is
- * refused the block stays pageable and the driver stages its copies: right, in stream order, but
- * the calling thread waits for each. The same holds for a copy from any other memory, such as a
- * mapped model file: the driver takes it through its own pinned buffer. Only what is copied once at
- * open comes from there; the token loop copies from pinned memory alone.
+ * refused the block stays pageable: the driver stages its copies, and may read the source as soon
+ * as it is asked (CUDA runtime API, "API synchronization behavior"), before what is queued in front
+ * has written it. So the calling thread waits for the stream first: right, but slow.
+ *
+ * Other memory, such as a mapped model file, goes the driver's way too. It does not change, so
+ * nothing need be waited for; and it is copied once, at open. The token loop copies from pinned
+ * memory alone.
  *
  * Waiting that computation did not hide is measured on the stream "compute", by two events around a
  * wait:
@@ -420,15 +423,21 @@ static void cuda_range_end(struct spw_device *d)
 
 /* --- work --- */
 
-/* Bytes from `p` to the end of its slab; UINT64_MAX for memory that is not pinned by us. */
-static uint64_t to_slab_end(const struct spw_device *d, const void *p)
+/* The block of ours that `p` lies in, NULL for device memory and what others own. */
+static const struct host_block *block_of(const struct spw_device *d, const void *p)
 {
-    for (const struct host_block *b = d->blocks; b; b = b->next) {
-        uint64_t offset = (uintptr_t)p - (uintptr_t)b->from; /* wraps below the block */
-        if (offset < b->bytes)
-            return b->pinned ? d->slab_bytes - offset % d->slab_bytes : UINT64_MAX;
-    }
-    return UINT64_MAX;
+    for (const struct host_block *b = d->blocks; b; b = b->next)
+        if ((uintptr_t)p - (uintptr_t)b->from < b->bytes) /* wraps below the block */
+            return b;
+    return NULL;
+}
+
+/* Bytes from `p` to the end of its slab. */
+static uint64_t to_slab_end(const struct spw_device *d, const struct host_block *b, const void *p)
+{
+    if (!b || !b->pinned)
+        return UINT64_MAX;
+    return d->slab_bytes - ((uintptr_t)p - (uintptr_t)b->from) % d->slab_bytes;
 }
 
 static int cuda_copy(struct spw_device *d, void *to, const void *from, uint64_t bytes,
@@ -441,10 +450,11 @@ static int cuda_copy(struct spw_device *d, void *to, const void *from, uint64_t 
     assert((unsigned)link < SPW_LINK_COUNT);
     SPW_TRY(enter(d));
     cuda_range_begin(d, names[link], bytes);
-    int rc = 0;
+    const struct host_block *here = block_of(d, from), *there = block_of(d, to);
+    int rc = here && !here->pinned ? result(d, cudaStreamSynchronize(s)) : 0;
     for (uint64_t at = 0; at < bytes && !rc;) {
-        uint64_t n = spw_min_u64(bytes - at, to_slab_end(d, (char *)to + at));
-        n = spw_min_u64(n, to_slab_end(d, (const char *)from + at));
+        uint64_t n = spw_min_u64(bytes - at, to_slab_end(d, there, (char *)to + at));
+        n = spw_min_u64(n, to_slab_end(d, here, (const char *)from + at));
         rc =
             result(d, cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kinds[link], s));
         at += n;

@@ -29,6 +29,8 @@ void spw_simt_fail_register_nth(int64_t n);
 void spw_simt_lose_device_nth(int64_t n);
 /* So many bytes of every card belong to somebody else. */
 void spw_simt_others_take(uint64_t bytes);
+/* The same, but only once the next allocation is asked for: too late for who asked what is free. */
+void spw_simt_others_take_late(uint64_t bytes);
 
 struct spw_simt_usage {
     uint64_t device_bytes, device_peak_bytes, registered_bytes;

@@ -16,6 +16,8 @@ struct range {
 struct spw_simt_driver spw_simt_driver = {PTHREAD_MUTEX_INITIALIZER, {}, 0, 0, 0, 0, 0, -1, 0};
 static struct range *ranges;
 static uint64_t device_bytes[MOST_DEVICES], others_bytes, peak_bytes, registered_bytes;
+static uint64_t others_late_bytes;
+static bool others_are_late;
 static int64_t alloc_countdown = -1, register_countdown = -1; /* atomic */
 static struct {
     const void *kernel;
@@ -126,6 +128,7 @@ void spw_simt_set(const struct spw_simt_options *o)
     if (spw_simt_driver.n_streams || spw_simt_driver.n_events)
         spw_simt_fault("spw_simt_set while streams or events are alive");
     spw_simt_driver.options = o ? *o : spw_simt_options{};
+    others_are_late = false;
     others_bytes = peak_bytes = spw_simt_driver.n_seeds = 0;
     alloc_countdown = register_countdown = spw_simt_driver.lose_countdown = -1;
     spw_simt_driver.n_kernels = spw_simt_driver.n_copies = 0;
@@ -153,6 +156,14 @@ void spw_simt_others_take(uint64_t bytes)
 {
     pthread_mutex_lock(&spw_simt_driver.lock);
     others_bytes = bytes;
+    pthread_mutex_unlock(&spw_simt_driver.lock);
+}
+
+void spw_simt_others_take_late(uint64_t bytes)
+{
+    pthread_mutex_lock(&spw_simt_driver.lock);
+    others_late_bytes = bytes;
+    others_are_late = true;
     pthread_mutex_unlock(&spw_simt_driver.lock);
 }
 
@@ -363,6 +374,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     uint64_t *used = &device_bytes[current_device],
              rounded = (bytes + GRANULE - 1) / GRANULE * GRANULE;
     void *p = NULL;
+    if (others_are_late)
+        others_bytes = others_late_bytes;
+    others_are_late = false;
     if (rounded < bytes || *used + others_bytes + rounded > card_bytes() ||
         spw_simt_counts_down(&alloc_countdown) || posix_memalign(&p, 256, bytes)) {
         pthread_mutex_unlock(&spw_simt_driver.lock);

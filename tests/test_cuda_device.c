@@ -201,6 +201,19 @@ static void test_card_is_full(void)
     spw_simt_set(NULL);
 }
 
+struct late_fill {
+    unsigned char *at;
+    int bytes;
+};
+
+static void fill_late(void *argument)
+{
+    struct late_fill *f = argument;
+    usleep(3000);
+    for (int i = 0; i < f->bytes; i++)
+        f->at[i] = (unsigned char)(i * 7);
+}
+
 /* Any slab may be refused: then none stays pinned, the copies are right, and it can be asked. */
 static void test_pinning_refused(void)
 {
@@ -218,8 +231,9 @@ static void test_pinning_refused(void)
         CHECK(ops->alloc_host(d, SLAB * SLABS, (void **)&host) == 0);
         spw_simt_usage_get(&u);
         CHECK(usage(d).host_pageable && u.registered_bytes == 0);
-        for (int i = 0; i < SLAB * SLABS; i++)
-            host[i] = (unsigned char)(i * 7);
+        /* What a host function writes in front of the copy is copied. */
+        struct late_fill f = {host, SLAB * SLABS};
+        CHECK(ops->host_call(d, fill_late, &f, s) == 0);
         CHECK(ops->copy(d, device, host, SLAB * SLABS, SPW_LINK_HOST_TO_DEVICE, s) == 0);
         CHECK(ops->stream_sync(d, s) == 0);
         memset(host, 0, SLAB * SLABS);

@@ -9,6 +9,7 @@
 #ifndef TEST_STRIDE
 #define TEST_STRIDE (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 7 : 3)
 #define TEST_ALLOCATION_STRIDE 1
+#define TEST_GENERATION_STRIDE 15
 #endif
 
 enum { N_PROMPT = 300, N_MORE = 5, N_GENERATED = 4, CONTEXT = 400, MOST_VOCAB = 128 };
@@ -201,7 +202,7 @@ static void fail_generation(const struct spw_backend *b, const char *dir,
     CHECK_MSG(!spw_generate(e, NULL, &r, 1, &expected, NULL, &err), "%s", err.text);
     spw_engine_close(e);
     CHECK(expected.n_tokens == N_NEW && expected.finish == SPW_FINISH_LENGTH);
-    bool seen[N_NEW + 1] = {false};
+    bool seen[N_NEW + 1] = {false}, part = false;
     int rc = -EIO;
     for (int64_t n = 0; rc; n += stride) {
         e = run_open_on(b, dir, o);
@@ -213,11 +214,12 @@ static void fail_generation(const struct spw_backend *b, const char *dir,
         CHECK(!result.n_tokens ||
               !memcmp(result.tokens, expected.tokens, result.n_tokens * sizeof *result.tokens));
         seen[result.n_tokens] = true;
+        part = part || (result.n_tokens && result.n_tokens < N_NEW);
         spw_result_free(&result);
         spw_engine_close(e);
         run_restore_device();
     }
-    CHECK(seen[0] && seen[N_NEW / 2] && seen[N_NEW]);
+    CHECK(seen[0] && part && seen[N_NEW]);
     spw_result_free(&expected);
 }
 
@@ -240,7 +242,7 @@ int main(int argc, char **argv)
         run_tight_on(&b, dir, &o, 0);
         fail_allocations(&b, dir, &o, ids);
         fail_commands(&b, dir, &o, ids, stride);
-        fail_generation(&b, dir, &o, ids, stride * 5);
+        fail_generation(&b, dir, &o, ids, TEST_GENERATION_STRIDE);
         tiny_model_remove(dir);
     }
     return check_done();

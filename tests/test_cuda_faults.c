@@ -1,0 +1,8 @@
+/* test_faults on CUDA: steps over more of the allocations and commands, because an emulated GPU is
+ * slow. */
+#define TEST_BACKEND SPW_BACKEND_CUDA
+#define TEST_STRIDE 41
+#define TEST_ALLOCATION_STRIDE 13
+#define TEST_GENERATION_STRIDE 31
+
+#include "tests/test_faults.c"
