@@ -181,12 +181,12 @@ __device__ __forceinline__ void spw_mma_bf16_shuffled(float d[4], const uint32_t
 {
     const unsigned all = 0xffffffffu;
     int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    for (int half = 0; half < 2; half++)
-        for (int p = 0; p < 4; p++) { /* k = 8 * half + 2 * p, + 1 */
-            uint32_t top = __shfl_sync(all, a[2 * half], 4 * g + p);
-            uint32_t low = __shfl_sync(all, a[2 * half + 1], 4 * g + p);
-            uint32_t left = __shfl_sync(all, b[half], 4 * (2 * t) + p);
-            uint32_t right = __shfl_sync(all, b[half], 4 * (2 * t + 1) + p);
+    for (int h = 0; h < 2; h++)
+        for (int p = 0; p < 4; p++) { /* k = 8 * h + 2 * p, + 1 */
+            uint32_t top = __shfl_sync(all, a[2 * h], 4 * g + p);
+            uint32_t low = __shfl_sync(all, a[2 * h + 1], 4 * g + p);
+            uint32_t left = __shfl_sync(all, b[h], 4 * (2 * t) + p);
+            uint32_t right = __shfl_sync(all, b[h], 4 * (2 * t + 1) + p);
             for (int k = 0; k < 2; k++) {
                 float x = spw_device_bf16((uint16_t)(top >> 16 * k));
                 float y = spw_device_bf16((uint16_t)(low >> 16 * k));
