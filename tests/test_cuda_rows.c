@@ -22,11 +22,12 @@ static void count_same(enum spw_dtype t, double got, double want)
     n_bf16_same += t == SPW_DTYPE_BF16 && got == want;
 }
 
-/* A tip takes a value within some 2^-23 of the middle between two bf16 values 2^-8 apart: less than
- * one in a thousand, even where three roundings follow each other. */
+/* A tip takes a value within some 2^-22 of the middle between two bf16 values 2^-8 apart, which is
+ * one in ten thousand, and a few in a thousand where 1 + tanh cancels. A rounding that is left out
+ * changes one in eight at least. */
 static void check_same(const char *op)
 {
-    CHECK_MSG(n_bf16 && (double)n_bf16_same >= 0.999 * (double)n_bf16, "%s: %zu of %zu bf16 alike",
+    CHECK_MSG(n_bf16 && (double)n_bf16_same >= 0.99 * (double)n_bf16, "%s: %zu of %zu bf16 alike",
               op, n_bf16_same, n_bf16);
     n_bf16 = n_bf16_same = 0;
 }

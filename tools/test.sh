@@ -28,7 +28,7 @@ format_version=14 # of clang-format: versions differ in what they want
 # Under ThreadSanitizer all but what has one thread, and the probe of the machine's limits, which takes
 # minutes there: a new test is in until it is named here.
 not_for_tsan='test_(config|rope|safetensors|sampler|stop|random_model)|check_.*'
-not_for_tsan+='|test_ops_(attention|rows|probe)'
+not_for_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|linear|rows)'
 
 passed=0 failed=0 skipped=0
 timings=
