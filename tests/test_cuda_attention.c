@@ -1,11 +1,15 @@
-/* attention's .cu files on the emulated GPU, every kernel of them: against an f64 reference that
+/* attention's .cu files, every kernel of them: against an f64 reference that
  * knows nothing of tiles and against the portable CPU kernels, and by memcmp against themselves:
  * however rows and tiles are cut into calls, with partials or without, many rows or one at a time.
  * What no row may see is NaN in every tile. */
 #include "tests/ops_cpu_each.h"
 
 #include "model/ops_cuda.h"
+#include "tests/cuda_memory.h"
 #include "tests/simt_control.h"
+
+/* Not there on a real GPU. */
+extern __typeof__(spw_simt_set) spw_simt_set __attribute__((weak));
 
 enum { MAX_TOKENS = 1700, MAX_TILES = MAX_TOKENS / SPW_TILE_TOKENS + 1, MAX_DIM = 512 };
 
@@ -63,9 +67,59 @@ static void append(struct problem *p, size_t from, size_t to,
     free(kv);
 }
 
+/* The launchers below take the CPU's memory: what a call reads and writes goes to the GPU in blocks
+ * of exactly its size, and comes back. */
+
 static int append_cuda(const struct spw_kv_append_args *a)
 {
-    return spw_kv_append_cuda(a, NULL);
+    struct spw_kv_append_args call = *a;
+    size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
+    size_t tiles = (size_t)spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
+    call.k = cuda_copy_of(a->k, a->rows * a->stride * spw_dtype_bytes(a->dtype), 0);
+    call.v = (const char *)call.k + ((const char *)a->v - (const char *)a->k);
+    for (size_t t = 0; t < tiles; t++)
+        call.tiles[t] = cuda_copy_of(a->tiles[t], bytes, 0);
+    int rc = spw_kv_append_cuda(&call, NULL);
+    for (size_t t = 0; t < tiles; t++)
+        cuda_take_back(a->tiles[t], call.tiles[t], bytes, 0);
+    cuda_take_back(NULL, (void *)call.k, 0, 0);
+    return rc;
+}
+
+static int attention_cuda(const struct spw_attention_args *a, bool partials)
+{
+    struct spw_attention_args call = *a;
+    size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
+    size_t state = a->rows * a->n_heads * (a->head_dim + 2) * sizeof(float);
+    size_t spread = (size_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES) * state;
+    void *nan = poisoned(spread);
+    call.q = cuda_copy_of(a->q, a->rows * a->q_stride * spw_dtype_bytes(a->dtype), 0);
+    call.state = cuda_copy_of(a->state, state, 0);
+    call.partials = partials ? cuda_copy_of(nan, spread, 0) : NULL;
+    for (uint32_t t = 0; t < a->n_tiles; t++)
+        call.tiles[t] = a->tiles[t] ? cuda_copy_of(a->tiles[t], bytes, 0) : NULL;
+    int rc = spw_attention_cuda(&call, NULL);
+    for (uint32_t t = 0; t < a->n_tiles; t++)
+        if (a->tiles[t])
+            cuda_take_back(NULL, (void *)call.tiles[t], 0, 0);
+    if (partials)
+        cuda_take_back(NULL, call.partials, 0, 0);
+    cuda_take_back(a->state, call.state, state, 0);
+    cuda_take_back(NULL, (void *)call.q, 0, 0);
+    free(nan);
+    return rc;
+}
+
+static int attention_finish_cuda(const struct spw_attention_finish_args *a)
+{
+    struct spw_attention_finish_args call = *a;
+    size_t n = a->rows * a->n_heads, bytes = n * a->head_dim * spw_dtype_bytes(a->dtype);
+    call.state = cuda_copy_of(a->state, n * (a->head_dim + 2) * sizeof(float), 0);
+    call.y = cuda_copy_of(a->y, bytes, 0);
+    int rc = spw_attention_finish_cuda(&call, NULL);
+    cuda_take_back(a->y, call.y, bytes, 0);
+    cuda_take_back(NULL, (void *)call.state, 0, 0);
+    return rc;
 }
 
 static int append_cpu(const struct spw_kv_append_args *a)
@@ -259,16 +313,10 @@ static bool seen(const struct problem *p, const struct spw_attention_args *call,
 
 static void run_call(const struct spw_attention_args *call, struct way way)
 {
-    struct spw_attention_args a = *call;
-    size_t splits = (size_t)spw_div_up(a.n_tiles, SPW_SPLIT_TILES);
-    if (way.cpu) {
-        each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->attention, &a, EACH_FORWARD);
-        return;
-    }
-    if (way.partials)
-        a.partials = poisoned(splits * a.rows * a.n_heads * (a.head_dim + 2) * sizeof(float));
-    CHECK(spw_attention_cuda(&a, NULL) == 0);
-    free(a.partials);
+    if (way.cpu)
+        each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->attention, call, EACH_FORWARD);
+    else
+        CHECK(attention_cuda(call, way.partials) == 0);
 }
 
 /* States of all rows, computed the given way. */
@@ -425,7 +473,7 @@ static void test_finish(enum spw_dtype type)
     for (size_t i = 0; i < N * (D + 2); i++)
         state[i] = (float)(1.5 + each_uniform(&rng));
     a.y = poisoned(N * D * spw_dtype_bytes(type));
-    CHECK(spw_attention_finish_cuda(&a, NULL) == 0);
+    CHECK(attention_finish_cuda(&a) == 0);
     for (size_t i = 0; i < N * D; i++) {
         float y = state[i / D * (D + 2) + i % D] / state[i / D * (D + 2) + D + 1];
         CHECK(each_load(a.y, i, type) == each_round_as((double)y, type));
@@ -453,23 +501,29 @@ static void test_refused(void)
     CHECK(spw_kv_append_cuda(&k, NULL) == -EINVAL);
 }
 
+/* On the emulated GPU, one of this compute capability. */
+static void set(int capability)
+{
+    if (spw_simt_set)
+        spw_simt_set(&(struct spw_simt_options){.seed = rng, .capability = capability});
+}
+
 int main(void)
 {
     enum { DRAWS = 12 };
+    if (!cuda_there())
+        return CHECK_SKIP;
     rng = check_seed();
-    struct spw_simt_options options = {.seed = rng};
-    spw_simt_set(&options);
+    set(0);
     for (int i = 0; i < DRAWS; i++) {
         struct problem p = problem_draw(i % 3 != 0);
         check_problem(&p);
         problem_free(&p);
     }
     /* Before sm_80 there is no tensor core for bf16. */
-    options.capability = 75;
-    spw_simt_set(&options);
+    set(75);
     test_infinity(64, 8, SPW_DTYPE_BF16);
-    options.capability = 0;
-    spw_simt_set(&options);
+    set(0);
     test_decode_in_prefill();
     test_infinity(64, 8, SPW_DTYPE_BF16);
     test_infinity(80, 40, SPW_DTYPE_BF16);
