@@ -95,10 +95,18 @@ __device__ __forceinline__ float *attention_state(const struct attention_job &jo
 
 /* ---- a score and its weight ---- */
 
-__device__ __forceinline__ float attention_score(const struct attention_job &job, float raw)
+/* n raw scores; one branch for all of them, so that they stay side by side without a softcap. */
+template <int n>
+__device__ __forceinline__ void attention_scale(float *s, const struct attention_job &job)
 {
-    float s = fmaf(raw, job.factor, 0.0f); /* never a negative zero: a maximum has one sign */
-    return job.cap != 0 ? job.cap * tanhf(s) : s;
+    SPW_UNROLL
+    for (int i = 0; i < n; i++)
+        s[i] = fmaf(s[i], job.factor, 0.0f); /* never a negative zero: a maximum has one sign */
+    if (job.cap == 0)
+        return;
+    SPW_UNROLL
+    for (int i = 0; i < n; i++)
+        s[i] = job.cap * tanhf(s[i]);
 }
 
 /* What is subtracted: of a block in which everything is masked so far, not minus infinity. */

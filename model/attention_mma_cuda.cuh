@@ -4,17 +4,18 @@
  * The tile (quant/tile.h) is made for this. A 32-bit word of K is two channels of a position: a
  * register of B of S = Q K^T. A word of V is two positions of a channel: a register of B of P V. In
  * shared memory both stay as they lie, in chunks of 16 bytes, except that a chunk's place in its
- * line of 128 bytes is exchanged so that eight lanes never meet in a bank:
+ * line of 128 bytes is exchanged so that the words of one register lie in 32 banks:
  *
  *   K: [4 blocks of 16][D/2 pairs][4 chunks of 4 positions]   chunk ^= 2 * (pair / 2 % 2)
- *   V: [32 pairs of positions][D/4 chunks of 4 channels]      chunk ^= 2 * (pair / 4 % 4)
- *      (the chunks of a V row are filled up to a multiple of 8, with zeros)
+ *   V: [32 pairs of positions][D/4 chunks of 4 channels]      chunk ^= 2 * (pair % 4)
+ *      (a row of V has places for a multiple of 8 chunks)
  *
- * With g = lane / 4, t = lane % 4: of S a lane ends up with positions 32 h + 8 t + (0..7) of rows g
- * and g + 8, and these are what it must hold of P in the two steps e = 0, 1 of 16 positions that
- * the 32 make: in step 2 h + e its k = 2t, 2t+1, 2t+8, 2t+9 are positions 32 h + 8 t + 4 e +
- * (0..3). So P never leaves the registers. A kernel that holds S otherwise brings P into the same
- * places. */
+ * They are read a word at a time: the two registers of B must be neighbours, and words that are
+ * neighbours in memory never are (read by 16 bytes, each product costs two moves).
+ *
+ * With g = lane / 4, t = lane % 4: of S a lane ends up with positions 8 n + 2 t + (0, 1) of rows g
+ * and g + 8, and these are what it must hold of P in the steps of 16 positions. So P never leaves
+ * the registers. A kernel that holds S otherwise brings P into the same places. */
 #ifndef SPW_MODEL_ATTENTION_MMA_CUDA_CUH
 #define SPW_MODEL_ATTENTION_MMA_CUDA_CUH
 
@@ -27,12 +28,12 @@
 #endif
 
 template <int D> struct attention_shape {
-    static const int steps = D / 16;         /* of a score's chain */
-    static const int groups = (D + 31) / 32; /* of 32 channels of V */
-    static const int k_block = 2 * D;        /* chunks of 16 positions */
-    static const int k_chunks = 4 * k_block; /* of a block of 64 */
-    static const int v_row = 8 * groups;     /* chunks of two positions */
-    static const int v_chunks = 32 * v_row;  /* of a block of 64 */
+    static const int steps = D / 16;              /* of a score's chain */
+    static const int tiles = D / 8;               /* of 8 channels of V */
+    static const int k_block = 2 * D;             /* chunks of 16 positions */
+    static const int k_chunks = 4 * k_block;      /* of a block of 64 */
+    static const int v_row = (D / 4 + 7) / 8 * 8; /* chunks of two positions, with gaps */
+    static const int v_chunks = ATTENTION_BLOCK / 2 * v_row;
 };
 
 /* The K (or, from the tile's middle on, V) half of a KV head, or NULL. */
@@ -62,16 +63,46 @@ template <int D>
 __device__ __forceinline__ void attention_copy_v(uint4 *to, const struct spw_attention_args &a,
                                                  int x, uint32_t kv_head)
 {
-    const int v_row = attention_shape<D>::v_row;
+    const int row = D / 4, v_row = attention_shape<D>::v_row;
     const uint4 *head = attention_half(a, x, a.n_kv_heads + kv_head);
-    const uint4 *from = head + x % 2 * (32 * D / 4);
+    const uint4 *from = head + x % 2 * (ATTENTION_BLOCK / 2 * row);
     SPW_UNROLL
-    for (int n = 0; n < attention_shape<D>::v_chunks / ATTENTION_THREADS; n++) {
-        int i = n * ATTENTION_THREADS + (int)threadIdx.x, pair = i / v_row, chunk = i % v_row;
-        bool take = head != nullptr && chunk < D / 4;
-        int place = pair * v_row + (chunk ^ (pair >> 1 & 6));
-        spw_copy16_async(to + place, from + (take ? pair * (D / 4) + chunk : 0), take);
+    for (int n = 0; n < ATTENTION_BLOCK / 2 * row / ATTENTION_THREADS; n++) {
+        int i = n * ATTENTION_THREADS + (int)threadIdx.x, pair = i / row, chunk = i % row;
+        spw_copy16_async(to + pair * v_row + (chunk ^ pair % 4 * 2), from + i, head != nullptr);
     }
+}
+
+/* ---- a lane's words of B ----
+ *
+ * Offsets that the loops add constants to. K, n = 8 positions of the block, step = 16 channels:
+ * word k.at[n % 2] + n / 2 * 4 k_block + step * 128, and 64 on. V, n = 8 channels, step = 16
+ * positions: word v.at[n % 4] + n / 4 * 32 + step * 32 v_row, and 16 v_row on. */
+struct attention_k_words {
+    int at[2];
+};
+
+struct attention_v_words {
+    int at[4];
+};
+
+__device__ __forceinline__ struct attention_k_words attention_k_lane(void)
+{
+    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    struct attention_k_words k;
+    k.at[0] = 16 * t + 4 * (t & 2) + g;
+    k.at[1] = 16 * t + 4 * (2 ^ (t & 2)) + g;
+    return k;
+}
+
+template <int D> __device__ __forceinline__ struct attention_v_words attention_v_lane(void)
+{
+    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    struct attention_v_words v;
+    SPW_UNROLL
+    for (int i = 0; i < 4; i++)
+        v.at[i] = 4 * attention_shape<D>::v_row * t + 8 * (i ^ t) + g;
+    return v;
 }
 
 /* ---- values that are not finite ----
@@ -86,12 +117,6 @@ __device__ __forceinline__ bool attention_finite(uint32_t word)
     return (word & 0x7f80u) != 0x7f80u && (word & 0x7f800000u) != 0x7f800000u;
 }
 
-__device__ __forceinline__ bool attention_finite(uint4 words)
-{
-    return attention_finite(words.x) && attention_finite(words.y) && attention_finite(words.z) &&
-           attention_finite(words.w);
-}
-
 /* The halves of a word of V at positions at, at + 1 that lie in [lo, hi). */
 __device__ __forceinline__ uint32_t attention_hide(uint32_t word, int at, struct attention_span s)
 {
@@ -100,13 +125,14 @@ __device__ __forceinline__ uint32_t attention_hide(uint32_t word, int at, struct
 }
 
 /* d += a b, one step, in which row r of the 16 meets only what it sees of b (`at`: the position of
- * the lane's first word; the second is two positions on): what the lane holds of row r is updated.
+ * the lane's first word; the second is eight positions on): what the lane holds of row r is
+ * updated.
  */
 __device__ __forceinline__ void attention_mma_row(float d[4], const uint32_t a[4],
                                                   const uint32_t b[2], struct attention_span seen,
                                                   int at, int r)
 {
-    const uint32_t words[2] = {attention_hide(b[0], at, seen), attention_hide(b[1], at + 2, seen)};
+    const uint32_t words[2] = {attention_hide(b[0], at, seen), attention_hide(b[1], at + 8, seen)};
     float own[4] = {d[0], d[1], d[2], d[3]};
     int g = (int)threadIdx.x % 32 / 4;
     spw_mma_bf16(own, a, words);

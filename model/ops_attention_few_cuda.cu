@@ -6,8 +6,9 @@
  * bit, in another order of time, for here the lanes must share one item's positions:
  *
  *   1  scores    4 warps, each 16 of the 64 positions of a block; S of all 512 stays in registers
- *   2  weights   the maximum after each block is known once all scores are; P goes to shared memory
- *   3  values    4 warps, each 16 channels at a time, over all positions in order
+ *   2  weights   the maximum after each block is known once all scores are
+ *   3  values    4 warps, each 16 channels at a time, over all positions in order; P of a block
+ * goes to shared memory, where all warps find it
  *
  * K of the split's blocks, then V of them, pass through a ring of STAGES pieces in shared memory; a
  * piece is asked for STAGES - 1 pieces ahead, V already while the scores are computed. */
@@ -17,9 +18,9 @@ enum { ITEMS = 16 };
 
 /* Shared memory beside the ring. */
 struct split_rows {
-    uint4 p[ATTENTION_BLOCKS][4][32];                     /* P as registers of A, 4 steps a block */
-    float most[ATTENTION_BLOCKS][ATTENTION_WARPS][ITEMS]; /* of 16 scores */
-    float sums[ATTENTION_BLOCKS][8][ITEMS];               /* of 8 weights */
+    uint4 p[2][4][32]; /* P of a block, and of the one before: registers of A, 4 steps */
+    float most[ATTENTION_BLOCKS][ATTENTION_WARPS][ITEMS];    /* of 16 scores */
+    float sums[ATTENTION_BLOCKS][ATTENTION_WARPS][4][ITEMS]; /* of 4 of 16 weights */
     float old[ATTENTION_BLOCKS][ITEMS]; /* factor of what was summed before the block */
 };
 
@@ -84,24 +85,22 @@ __device__ __forceinline__ void load_queries(uint32_t q[D / 16][4],
     }
 }
 
-/* Scores of this warp's 16 positions of a block: s[i][2 side + c] is row side of position
- * 16 warp + 4 t + 2 c + i. Eight bytes of K are a register of B for two of them. */
+/* Scores of this warp's 16 positions of a block: s[n][2 side + c] is row side of position
+ * 16 warp + 8 n + 2 t + c. */
 template <int D>
-__device__ __forceinline__ void scores(float s[2][4], const uint32_t q[D / 16][4], const uint4 *k)
+__device__ __forceinline__ void scores(float s[2][4], const uint32_t q[D / 16][4],
+                                       const uint32_t *k)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = lane / 4,
-              t = lane % 4;
-    const uint4 *chunk = k + warp * attention_shape<D>::k_block + 4 * t + (g / 2 ^ (t & 2));
-    const uint2 *mine = (const uint2 *)chunk + g % 2;
+    const struct attention_k_words lane = attention_k_lane();
+    const uint32_t *mine = k + threadIdx.x / 32 * 4 * attention_shape<D>::k_block;
     SPW_UNROLL
     for (int i = 0; i < 8; i++)
         s[i / 4][i % 4] = 0.0f;
     SPW_UNROLL
-    for (int step = 0; step < D / 16; step++) {
-        uint2 low = mine[step * 64], high = mine[step * 64 + 32];
-        const uint32_t even[2] = {low.x, high.x}, odd[2] = {low.y, high.y};
-        spw_mma_bf16(s[0], q[step], even);
-        spw_mma_bf16(s[1], q[step], odd);
+    for (int i = 0; i < 2 * (D / 16); i++) {
+        const uint32_t *at = mine + lane.at[i % 2] + i / 2 * 128;
+        const uint32_t b[2] = {at[0], at[64]};
+        spw_mma_bf16(s[i % 2], q[i / 2], b);
     }
 }
 
@@ -110,15 +109,17 @@ __device__ __forceinline__ void mask(float s[2][4], struct split_rows *r, const 
                                      const struct attention_job &job, int x)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int first = x * ATTENTION_BLOCK + 16 * warp + 4 * (lane % 4);
+    int first = x * ATTENTION_BLOCK + 16 * warp + 2 * (lane % 4);
+    attention_scale<8>(&s[0][0], job);
     SPW_UNROLL
     for (int side = 0; side < 2; side++) {
         float most = -INFINITY;
         SPW_UNROLL
         for (int i = 0; i < 4; i++) {
-            float *score = &s[i % 2][2 * side + i / 2];
-            bool seen = first + i >= w.span[side].lo && first + i < w.span[side].hi;
-            *score = seen ? attention_score(job, *score) : -INFINITY;
+            float *score = &s[i / 2][2 * side + i % 2];
+            int at = first + i / 2 * 8 + i % 2;
+            bool seen = at >= w.span[side].lo && at < w.span[side].hi;
+            *score = seen ? *score : -INFINITY;
             most = fmaxf(most, *score);
         }
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
@@ -128,10 +129,10 @@ __device__ __forceinline__ void mask(float s[2][4], struct split_rows *r, const 
     }
 }
 
-/* This lane's scores of block b become weights in P's order, their sums of 8, and the factor of
- * what came before; the maximum moves on. */
-__device__ __forceinline__ void weights(const float s[2][4], struct split_rows *r,
-                                        struct lane_rows &w, int b)
+/* This lane's scores of block b become weights, rounded and packed as its registers of A; their
+ * sums, and the factor of what came before; the maximum moves on. */
+__device__ __forceinline__ uint4 weights(const float s[8], struct split_rows *r,
+                                         struct lane_rows &w, int b)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = lane / 4,
               t = lane % 4;
@@ -139,71 +140,81 @@ __device__ __forceinline__ void weights(const float s[2][4], struct split_rows *
     SPW_UNROLL
     for (int side = 0; side < 2; side++) {
         float top = w.top[side], x[4];
+        SPW_UNROLL
         for (int i = 0; i < ATTENTION_WARPS; i++)
             w.top[side] = fmaxf(w.top[side], r->most[b][i][g + 8 * side]);
         float base = attention_base(w.top[side]);
         SPW_UNROLL
         for (int i = 0; i < 4; i++)
-            x[i] = spw_device_exp2(s[i % 2][2 * side + i / 2] - base);
-        float sum = (x[0] + x[1]) + (x[2] + x[3]);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        if (t % 2 == 0)
-            r->sums[b][2 * warp + t / 2][g + 8 * side] = sum;
+            x[i] = spw_device_exp2(s[i / 2 * 4 + 2 * side + i % 2] - base);
+        r->sums[b][warp][t][g + 8 * side] = (x[0] + x[1]) + (x[2] + x[3]);
         if (warp == 0 && t == 0)
             r->old[b][g + 8 * side] = spw_device_exp2(top - base);
         p[side] = spw_device_pack_bf16(x[0], x[1]);
         p[side + 2] = spw_device_pack_bf16(x[2], x[3]);
     }
-    int step = warp / 2 * 2 + t % 2, to = 4 * g + 2 * (warp % 2) + t / 2;
-    r->p[b][step][to] = make_uint4(p[0], p[1], p[2], p[3]);
+    return make_uint4(p[0], p[1], p[2], p[3]);
 }
 
 /* Sum of a row's weights: a lane's blocks in order, then the four lanes, as they are summed where a
- * lane holds 8 positions of every 32. */
+ * lane holds the same positions of all 64. */
 __device__ __forceinline__ float row_sum(const struct split_rows *r, int row, int from, int to)
 {
     const int t = (int)threadIdx.x % 4;
     float sum = 0.0f;
-    for (int b = from; b < to; b++)
-        sum = fmaf(sum, r->old[b][row], r->sums[b][t][row] + r->sums[b][t + 4][row]);
+    for (int b = from; b < to; b++) {
+        float low = r->sums[b][0][t][row] + r->sums[b][1][t][row];
+        sum = fmaf(sum, r->old[b][row], low + (r->sums[b][2][t][row] + r->sums[b][3][t][row]));
+    }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
-/* Channels 16 unit + 4 t + (0..3): out[i][2 side + c] is channel 2 c + i of row side. */
-template <int D>
-__device__ __forceinline__ void values(float out[2][4], const struct split_rows *r, const uint4 *v,
-                                       const struct attention_job &job, uint32_t item, int unit,
-                                       int x, bool masked)
+/* The product of one step when not all words of V are finite: row by row. */
+__device__ __forceinline__ void values_hidden(float out[4], const uint32_t p[4],
+                                              const uint32_t words[2],
+                                              const struct attention_job &job, uint32_t item,
+                                              int at)
 {
-    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, b = x % ATTENTION_BLOCKS;
-    const int row = attention_shape<D>::v_row;
-    const uint4 *chunk = v + 4 * t * row + ((4 * unit + g / 2) ^ 2 * t);
-    const uint2 *mine = (const uint2 *)chunk + g % 2;
-    float old[2] = {r->old[b][g], r->old[b][g + 8]};
+    SPW_UNROLL_NOT
+    for (int r = 0; r < 16; r++) {
+        uint32_t row = row_of(job.a, item + (uint32_t)r);
+        attention_mma_row(out, p, words, attention_visible(job.a, row), at, r);
+    }
+}
+
+/* out += P V of block x, `p` its P. `masked`: some row does not see all of it. */
+template <int D, bool masked>
+__device__ __forceinline__ void values(float out[(D / 16 + 3) / 4][2][4], const uint4 p[4][32],
+                                       const float old[2], const uint32_t *v,
+                                       const struct attention_job &job, uint32_t item, int x)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int row = 4 * attention_shape<D>::v_row;
+    const struct attention_v_words words = attention_v_lane<D>();
+    /* Warps 0 and 2 take the first, 1 and 3 the second half of 32 channels, whatever the round. */
+    const int at[2] = {(warp % 2 ? words.at[2] : words.at[0]) + warp / 2 * 32,
+                       (warp % 2 ? words.at[3] : words.at[1]) + warp / 2 * 32};
     SPW_UNROLL
-    for (int i = 0; i < 8; i++)
-        out[i / 4][i % 4] *= old[i % 4 / 2];
-    SPW_UNROLL
-    for (int step = 0; step < 4; step++) {
-        const uint4 weight = r->p[b][step][lane];
-        const uint32_t p[4] = {weight.x, weight.y, weight.z, weight.w};
-        uint2 low = mine[(step / 2 * 16 + step % 2 * 2) * row * 2];
-        uint2 high = mine[(step / 2 * 16 + step % 2 * 2 + 1) * row * 2];
-        const uint32_t words[2][2] = {{low.x, high.x}, {low.y, high.y}};
-        bool finite = attention_finite(make_uint4(low.x, low.y, high.x, high.y));
-        if (!masked || !__any_sync(0xffffffffu, !finite)) {
-            spw_mma_bf16(out[0], p, words[0]);
-            spw_mma_bf16(out[1], p, words[1]);
+    for (int u = 0; u < (D / 16 + 3) / 4; u++) {
+        if (u * ATTENTION_WARPS + warp >= D / 16)
             continue;
-        }
-        int at = x * ATTENTION_BLOCK + step / 2 * 32 + 8 * t + step % 2 * 4;
-        SPW_UNROLL_NOT
-        for (int i = 0; i < 16; i++) {
-            struct attention_span seen =
-                attention_visible(job.a, row_of(job.a, item + (uint32_t)i));
-            attention_mma_row(out[0], p, words[0], seen, at, i);
-            attention_mma_row(out[1], p, words[1], seen, at, i);
+        SPW_UNROLL
+        for (int i = 0; i < 8; i++)
+            out[u][i / 4][i % 4] *= old[i % 4 / 2];
+        SPW_UNROLL
+        for (int i = 0; i < 8; i++) {
+            int step = i / 2, n = i % 2;
+            const uint4 weight = p[step][lane];
+            const uint32_t rows[4] = {weight.x, weight.y, weight.z, weight.w};
+            const uint32_t *from = v + at[n] + u * 64 + 8 * step * row;
+            const uint32_t b[2] = {from[0], from[4 * row]};
+            if (masked &&
+                __any_sync(0xffffffffu, !(attention_finite(b[0]) && attention_finite(b[1]))))
+                values_hidden(out[u][n], rows, b, job, item,
+                              x * ATTENTION_BLOCK + 16 * step + 2 * (lane % 4));
+            else
+                spw_mma_bf16(out[u][n], rows, b);
         }
     }
 }
@@ -244,11 +255,11 @@ __device__ __forceinline__ void merge(const struct attention_job &job,
                 continue;
             SPW_UNROLL
             for (int c = 0; c < 2; c++) {
-                float2 *at = (float2 *)(state[side] + 16 * unit + 4 * t + 2 * c);
+                float2 *at = (float2 *)(state[side] + 16 * unit + 8 * c + 2 * t);
                 float2 was = all[side] == 0 ? make_float2(0.0f, 0.0f) : *at;
                 /* adding 0 drops a zero's sign */
-                was.x = attention_merge_out(by, was.x, out[n][0][2 * side + c] + 0.0f);
-                was.y = attention_merge_out(by, was.y, out[n][1][2 * side + c] + 0.0f);
+                was.x = attention_merge_out(by, was.x, out[n][c][2 * side] + 0.0f);
+                was.y = attention_merge_out(by, was.y, out[n][c][2 * side + 1] + 0.0f);
                 *at = was;
             }
         }
@@ -286,31 +297,38 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     }
     uint32_t q[D / 16][4];
     load_queries<D>(q, a, item, n_items);
-    float s[ATTENTION_BLOCKS][2][4];
-    SPW_UNROLL
-    for (int i = 0; i < ATTENTION_BLOCKS; i++)
-        if (i < n) {
-            const uint4 *k = next_piece<D, STAGES>(ring, a, i, blocks.lo, n);
-            scores<D>(s[i], q, k);
-            mask(s[i], r, w, job, blocks.lo + i);
-        }
+    float s[ATTENTION_BLOCKS][8];
+    for (int i = 0; i < n; i++) {
+        float block[2][4];
+        const uint4 *k = next_piece<D, STAGES>(ring, a, i, blocks.lo, n);
+        scores<D>(block, q, reinterpret_cast<const uint32_t *>(k));
+        mask(block, r, w, job, blocks.lo + i);
+        SPW_UNROLL
+        for (int b = 0; b < ATTENTION_BLOCKS * 8; b++) /* registers have no index */
+            s[b / 8][b % 8] = b / 8 == i ? block[b % 8 / 4][b % 4] : s[b / 8][b % 8];
+    }
     __syncthreads(); /* the maxima are there */
+    uint4 p[ATTENTION_BLOCKS];
     SPW_UNROLL
     for (int i = 0; i < ATTENTION_BLOCKS; i++)
         if (i < n)
-            weights(s[i], r, w, start + i);
+            p[i] = weights(s[i], r, w, start + i);
 
     float out[(D / 16 + 3) / 4][2][4] = {};
     for (int i = 0; i < n; i++) {
-        /* The first one's barrier also makes P and its factors visible. */
-        const uint4 *v = next_piece<D, STAGES>(ring, a, n + i, blocks.lo, n);
-        int from = (blocks.lo + i) * ATTENTION_BLOCK;
-        bool masked = tail.lo > from || head.hi < from + ATTENTION_BLOCK;
         SPW_UNROLL
-        for (int u = 0; u < (D / 16 + 3) / 4; u++)
-            if (u * ATTENTION_WARPS + warp < D / 16)
-                values<D>(out[u], r, v, job, item, u * ATTENTION_WARPS + warp, blocks.lo + i,
-                          masked);
+        for (int b = 0; b < ATTENTION_BLOCKS; b++)
+            if (b == i)
+                r->p[i % 2][warp][lane] = p[b];
+        /* Its barrier also makes P and the factors visible. */
+        const uint4 *piece = next_piece<D, STAGES>(ring, a, n + i, blocks.lo, n);
+        const uint32_t *v = reinterpret_cast<const uint32_t *>(piece);
+        const float old[2] = {r->old[start + i][lane / 4], r->old[start + i][lane / 4 + 8]};
+        int x = blocks.lo + i, from = x * ATTENTION_BLOCK;
+        if (tail.lo > from || head.hi < from + ATTENTION_BLOCK)
+            values<D, true>(out, r->p[i % 2], old, v, job, item, x);
+        else
+            values<D, false>(out, r->p[i % 2], old, v, job, item, x);
     }
     merge<D>(job, out, r, w, item, n_items, start, start + n);
 #endif
@@ -329,19 +347,20 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
     return spw_cuda_launched();
 }
 
-/* Two blocks of the grid, or more, at a time on a multiprocessor with 164 KiB (sm_80) or 228
- * (sm_90), one with 100 (sm_86, sm_89), with 48 KiB or more asked for ahead in each. */
+/* Of 58 KiB at D = 128 there is room for three blocks of the grid on a multiprocessor of sm_90, for
+ * two on sm_80, for one on sm_86 and sm_89, each with 32 KiB asked for ahead. Other sizes are
+ * alike. */
 int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
     switch (job->a.head_dim) {
     case 64:
-        return launch<64, 6>(job, n_grid, s);
+        return launch<64, 4>(job, n_grid, s);
     case 80:
-        return launch<80, 4>(job, n_grid, s);
+        return launch<80, 3>(job, n_grid, s);
     case 96:
-        return launch<96, 4>(job, n_grid, s);
+        return launch<96, 3>(job, n_grid, s);
     case 128:
-        return launch<128, 4>(job, n_grid, s);
+        return launch<128, 3>(job, n_grid, s);
     default:
         return launch<256, 2>(job, n_grid, s);
     }

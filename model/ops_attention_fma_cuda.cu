@@ -53,10 +53,11 @@ __device__ __forceinline__ void scores(struct item_rows<ITEMS> &r, const float *
             acc[i] = fmaf(pair.y, word.y, fmaf(pair.x, word.x, acc[i]));
         }
     }
+    attention_scale<ITEMS / 2>(acc, job);
     SPW_UNROLL
     for (int i = 0; i < ITEMS / 2; i++) {
         bool seen = at >= r.span[side + i].lo && at < r.span[side + i].hi;
-        r.p[side + i][j] = seen ? attention_score(job, acc[i]) : -INFINITY;
+        r.p[side + i][j] = seen ? acc[i] : -INFINITY;
     }
 }
 

@@ -21,10 +21,9 @@
 
 /* A warp's items: where they are and what is known of them between blocks. */
 template <int D, int MT> struct warp_rows {
-    /* Of the running split: [c][m][i] holds channels 32 c + 8 t + i and + 4 + i of both rows. */
-    float out[attention_shape<D>::groups][MT][4][4];
-    float top[MT][2], sum[MT][2];         /* of the running split; sum: this lane's share */
-    float all_top[MT][2], all_sum[MT][2]; /* of the state */
+    float out[attention_shape<D>::tiles][MT][4]; /* channels 8 n + 2 t + (0, 1) of both rows */
+    float top[MT][2], sum[MT][2];                /* of the running split; sum: this lane's share */
+    float all_top[MT][2], all_sum[MT][2];        /* of the state */
     uint32_t item, n_items, group, last_row;
 };
 
@@ -66,37 +65,30 @@ __device__ __forceinline__ void load_queries(uint32_t *to, const struct attentio
     }
 }
 
-/* s = Q K^T of the block's 64 positions, scaled: s[m][4 h + i][2 side + c] is row side of position
- * 32 h + 8 t + 4 c + i. */
+/* s = Q K^T of the block's 64 positions: s[m][n][2 side + c] is row side of position 8 n + 2 t + c.
+ */
 template <int D, int MT>
-__device__ __forceinline__ void scores(float s[MT][8][4], const uint4 *q, const uint4 *k)
+__device__ __forceinline__ void scores(float s[MT][8][4], const uint4 *q, const uint32_t *k)
 {
-    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int block = attention_shape<D>::k_block;
-    const uint4 *mine = k + g / 4 * block + 4 * t + (g % 4 ^ (t & 2));
+    const struct attention_k_words lane = attention_k_lane();
     SPW_UNROLL
-    for (int m = 0; m < MT; m++)
-        SPW_UNROLL
-    for (int i = 0; i < 8; i++)
-        s[m][i][0] = s[m][i][1] = s[m][i][2] = s[m][i][3] = 0.0f;
+    for (int i = 0; i < MT * 32; i++)
+        s[i / 32][i / 4 % 8][i % 4] = 0.0f;
     SPW_UNROLL
     for (int step = 0; step < D / 16; step++) {
         uint4 a[MT];
         SPW_UNROLL
         for (int m = 0; m < MT; m++)
-            a[m] = q[(m * (D / 16) + step) * 32 + lane];
+            a[m] = q[(m * (D / 16) + step) * 32 + threadIdx.x % 32];
         SPW_UNROLL
-        for (int h = 0; h < 2; h++) {
-            uint4 low = mine[h * 2 * block + step * 32],
-                  high = mine[h * 2 * block + step * 32 + 16];
-            const uint32_t b[4][2] = {
-                {low.x, high.x}, {low.y, high.y}, {low.z, high.z}, {low.w, high.w}};
+        for (int n = 0; n < 8; n++) {
+            const uint32_t *at =
+                k + lane.at[n % 2] + n / 2 * 4 * attention_shape<D>::k_block + step * 128;
+            const uint32_t b[2] = {at[0], at[64]};
             SPW_UNROLL
             for (int m = 0; m < MT; m++) {
                 const uint32_t rows[4] = {a[m].x, a[m].y, a[m].z, a[m].w};
-                SPW_UNROLL
-                for (int i = 0; i < 4; i++)
-                    spw_mma_bf16(s[m][4 * h + i], rows, b[i]);
+                spw_mma_bf16(s[m][n], rows, b);
             }
         }
     }
@@ -107,16 +99,14 @@ template <int D, int MT>
 __device__ __forceinline__ void mask(float s[MT][8][4], const struct attention_job &job,
                                      const struct warp_rows<D, MT> &w, int x)
 {
-    int first = x * ATTENTION_BLOCK + 8 * (int)(threadIdx.x % 4);
+    int first = x * ATTENTION_BLOCK + 2 * (int)(threadIdx.x % 4);
     SPW_UNROLL
-    for (int m = 0; m < MT; m++)
-        SPW_UNROLL
-    for (int side = 0; side < 2; side++) {
-        struct attention_span span = attention_visible(job.a, row_of(w, m, side));
+    for (int r = 0; r < 2 * MT; r++) {
+        struct attention_span span = attention_visible(job.a, row_of(w, r / 2, r % 2));
         SPW_UNROLL
         for (int i = 0; i < 16; i++) {
-            int at = first + i / 8 * 32 + i / 4 % 2 * 4 + i % 4;
-            float *score = &s[m][i / 8 * 4 + i % 4][2 * side + i / 4 % 2];
+            int at = first + i / 2 * 8 + i % 2;
+            float *score = &s[r / 2][i / 2][2 * (r % 2) + i % 2];
             if (at < span.lo || at >= span.hi)
                 *score = -INFINITY;
         }
@@ -127,7 +117,7 @@ __device__ __forceinline__ void mask(float s[MT][8][4], const struct attention_j
  * was summed before. */
 __device__ __forceinline__ float weigh(float s[8][4], int side, float *top, float *sum)
 {
-    float most = *top, old, total = 0.0f;
+    float most = *top, old, part[4];
     SPW_UNROLL
     for (int i = 0; i < 8; i++)
         most = fmaxf(most, fmaxf(s[i][2 * side], s[i][2 * side + 1]));
@@ -136,26 +126,22 @@ __device__ __forceinline__ float weigh(float s[8][4], int side, float *top, floa
     float base = attention_base(most);
     old = spw_device_exp2(*top - base);
     SPW_UNROLL
-    for (int h = 0; h < 2; h++) {
-        float part[2];
+    for (int step = 0; step < 4; step++) {
+        float p[4];
         SPW_UNROLL
-        for (int c = 0; c < 2; c++) {
-            float p[4];
-            SPW_UNROLL
-            for (int i = 0; i < 4; i++) {
-                float *score = &s[4 * h + i][2 * side + c];
-                p[i] = *score = spw_device_exp2(*score - base);
-            }
-            part[c] = (p[0] + p[1]) + (p[2] + p[3]);
+        for (int i = 0; i < 4; i++) {
+            float *score = &s[2 * step + i / 2][2 * side + i % 2];
+            p[i] = *score = spw_device_exp2(*score - base);
         }
-        total = h ? total + (part[0] + part[1]) : part[0] + part[1];
+        part[step] = (p[0] + p[1]) + (p[2] + p[3]);
     }
+    float total = (part[0] + part[1]) + (part[2] + part[3]);
     *sum = fmaf(*sum, old, total);
     *top = most;
     return old;
 }
 
-/* Scores become P, as registers of A: p[2 h + e][m]; `out` follows the new maximum. */
+/* Scores become P, as registers of A, 16 positions a step; `out` follows the new maximum. */
 template <int D, int MT>
 __device__ __forceinline__ void weights(uint32_t p[4][MT][4], float s[MT][8][4],
                                         struct warp_rows<D, MT> &w)
@@ -167,75 +153,61 @@ __device__ __forceinline__ void weights(uint32_t p[4][MT][4], float s[MT][8][4],
         for (int side = 0; side < 2; side++)
             old[side] = weigh(s[m], side, &w.top[m][side], &w.sum[m][side]);
         SPW_UNROLL
-        for (int i = 0; i < 16; i++) { /* i = (h, e, register) */
-            int h = i / 8, e = i / 4 % 2, side = i % 2, from = 4 * h + (i / 2 % 2) * 2;
-            p[i / 4][m][i % 4] =
-                spw_device_pack_bf16(s[m][from][2 * side + e], s[m][from + 1][2 * side + e]);
+        for (int i = 0; i < 16; i++) {
+            const float *from = &s[m][i / 4 * 2 + i % 4 / 2][i % 2 * 2];
+            p[i / 4][m][i % 4] = spw_device_pack_bf16(from[0], from[1]);
         }
         /* A factor of 1 changes nothing, and after a few blocks most are. */
         if (!__any_sync(0xffffffffu, old[0] != 1.0f || old[1] != 1.0f))
             continue;
         SPW_UNROLL
-        for (int n = 0; n < 4 * attention_shape<D>::groups; n++) {
-            w.out[n / 4][m][n % 4][0] *= old[0];
-            w.out[n / 4][m][n % 4][1] *= old[0];
-            w.out[n / 4][m][n % 4][2] *= old[1];
-            w.out[n / 4][m][n % 4][3] *= old[1];
+        for (int n = 0; n < attention_shape<D>::tiles; n++) {
+            w.out[n][m][0] *= old[0];
+            w.out[n][m][1] *= old[0];
+            w.out[n][m][2] *= old[1];
+            w.out[n][m][3] *= old[1];
         }
     }
 }
 
-/* One step of 16 positions from `at` on (this lane's first) and 32 channels: out += P V. */
+/* One step of 16 positions and 8 channels when not all words of V are finite: out += P V, row by
+ * row. `at`: this lane's first position. */
 template <int D, int MT>
-__device__ __forceinline__ void values_step(float out[MT][4][4], const uint32_t p[MT][4],
-                                            const uint32_t b[4][2])
-{
-    SPW_UNROLL
-    for (int i = 0; i < 4; i++)
-        SPW_UNROLL
-    for (int m = 0; m < MT; m++)
-        spw_mma_bf16(out[m][i], p[m], b[i]);
-}
-
-/* The same for words that are not all finite. */
-template <int D, int MT>
-__device__ __forceinline__ void
-values_step_hidden(float out[MT][4][4], const uint32_t p[MT][4], const uint32_t b[4][2],
-                   const struct attention_job &job, const struct warp_rows<D, MT> &w, int at)
+__device__ __forceinline__ void values_hidden(float out[MT][4], const uint32_t p[MT][4],
+                                              const uint32_t b[2], const struct attention_job &job,
+                                              const struct warp_rows<D, MT> &w, int at)
 {
     SPW_UNROLL_NOT
-    for (int r = 0; r < 16; r++)
+    for (int r = 0; r < 16; r++) {
         SPW_UNROLL
-    for (int m = 0; m < MT; m++) {
-        uint32_t row = min((w.item + (uint32_t)(m * 16 + r)) / w.group, w.last_row);
-        struct attention_span seen = attention_visible(job.a, row);
-        SPW_UNROLL
-        for (int i = 0; i < 4; i++)
-            attention_mma_row(out[m][i], p[m], b[i], seen, at, r);
+        for (int m = 0; m < MT; m++) {
+            uint32_t row = min((w.item + (uint32_t)(m * 16 + r)) / w.group, w.last_row);
+            attention_mma_row(out[m], p[m], b, attention_visible(job.a, row), at, r);
+        }
     }
 }
 
 /* out += P V. `masked`: some row of the warp does not see all of block x. */
 template <int D, int MT, bool masked>
 __device__ __forceinline__ void values(struct warp_rows<D, MT> &w, const uint32_t p[4][MT][4],
-                                       const uint4 *v, const struct attention_job &job, int x)
+                                       const uint32_t *v, const struct attention_job &job, int x)
 {
-    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int row = attention_shape<D>::v_row;
-    const uint4 *mine = v + 4 * t * row + (g ^ 2 * t);
+    const int tiles = attention_shape<D>::tiles, row = 4 * attention_shape<D>::v_row;
+    const struct attention_v_words lane = attention_v_lane<D>();
     SPW_UNROLL
-    for (int n = 0; n < 4 * attention_shape<D>::groups; n++) {
-        int step = n / attention_shape<D>::groups, c = n % attention_shape<D>::groups;
-        const uint4 *from = mine + (step / 2 * 16 + step % 2 * 2) * row + 8 * c;
-        uint4 low = from[0], high = from[row];
-        const uint32_t b[4][2] = {
-            {low.x, high.x}, {low.y, high.y}, {low.z, high.z}, {low.w, high.w}};
-        if (masked && __any_sync(0xffffffffu, !(attention_finite(low) && attention_finite(high)))) {
-            int at = x * ATTENTION_BLOCK + step / 2 * 32 + 8 * t + step % 2 * 4;
-            values_step_hidden<D, MT>(w.out[c], p[step], b, job, w, at);
-        } else {
-            values_step<D, MT>(w.out[c], p[step], b);
+    for (int i = 0; i < 4 * tiles; i++) {
+        int step = i / tiles, n = i % tiles;
+        const uint32_t *from = v + lane.at[n % 4] + n / 4 * 32 + 8 * step * row;
+        const uint32_t b[2] = {from[0], from[4 * row]};
+        if (masked &&
+            __any_sync(0xffffffffu, !(attention_finite(b[0]) && attention_finite(b[1])))) {
+            int at = x * ATTENTION_BLOCK + 16 * step + 2 * (int)(threadIdx.x % 4);
+            values_hidden<D, MT>(w.out[n], p[step], b, job, w, at);
+            continue;
         }
+        SPW_UNROLL
+        for (int m = 0; m < MT; m++)
+            spw_mma_bf16(w.out[n][m], p[step][m], b);
     }
 }
 
@@ -244,32 +216,25 @@ template <int D, int MT> __device__ __forceinline__ void start_split(struct warp
     SPW_UNROLL
     for (int m = 0; m < MT; m++) {
         SPW_UNROLL
-        for (int n = 0; n < 4 * attention_shape<D>::groups; n++)
-            SPW_UNROLL
-        for (int i = 0; i < 4; i++)
-            w.out[n / 4][m][n % 4][i] = 0.0f;
+        for (int i = 0; i < 4 * attention_shape<D>::tiles; i++)
+            w.out[i / 4][m][i % 4] = 0.0f;
         w.top[m][0] = w.top[m][1] = -INFINITY;
         w.sum[m][0] = w.sum[m][1] = 0.0f;
     }
 }
 
-/* Merges one row's `out` into its state: this lane's channels 32 c + 8 t + (0..7). */
+/* Merges one row's `out` into its state: this lane's channels. */
 template <int D, int MT>
 __device__ __forceinline__ void merge_row(float *state, const struct warp_rows<D, MT> &w, int m,
                                           int side, struct attention_factors by, bool empty)
 {
-    const int t = (int)threadIdx.x % 4;
     SPW_UNROLL
-    for (int n = 0; n < 4 * attention_shape<D>::groups; n++) {
-        int c = n / 4, i = n % 4 * 2, channel = 32 * c + 8 * t + i;
-        if (D % 32 && channel >= D)
-            continue;
-        float2 *to = (float2 *)(state + channel);
+    for (int n = 0; n < attention_shape<D>::tiles; n++) {
+        float2 *to = (float2 *)(state + 8 * n) + threadIdx.x % 4;
         float2 was = empty ? make_float2(0.0f, 0.0f) : *to;
-        const float *first = &w.out[c][m][i % 4][2 * side + i / 4];
-        const float *second = &w.out[c][m][i % 4 + 1][2 * side + i / 4];
-        was.x = attention_merge_out(by, was.x, *first + 0.0f); /* a zero's sign is dropped */
-        was.y = attention_merge_out(by, was.y, *second + 0.0f);
+        /* adding 0 drops a zero's sign */
+        was.x = attention_merge_out(by, was.x, w.out[n][m][2 * side] + 0.0f);
+        was.y = attention_merge_out(by, was.y, w.out[n][m][2 * side + 1] + 0.0f);
         *to = was;
     }
 }
@@ -279,53 +244,35 @@ __device__ __forceinline__ void end_split(const struct attention_job &job,
                                           struct warp_rows<D, MT> &w)
 {
     SPW_UNROLL
-    for (int m = 0; m < MT; m++)
-        SPW_UNROLL
-    for (int side = 0; side < 2; side++) {
+    for (int i = 0; i < 2 * MT; i++) {
+        int m = i / 2, side = i % 2;
         float sum = w.sum[m][side], *state = state_of(job, w, m, side);
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (sum == 0 || !state)
+        bool merges = state && sum != 0;
+        float top = merges ? state[D] : 0.0f, all = merges ? state[D + 1] : 0.0f;
+        __syncwarp(); /* the row's four lanes have read them */
+        if (!merges)
             continue;
-        float *top = &w.all_top[m][side], *all = &w.all_sum[m][side];
-        struct attention_factors by = attention_merge(*top, *all, w.top[m][side], sum);
-        merge_row(state, w, m, side, by, *all == 0);
-        *top = by.top;
-        *all = by.sum;
+        struct attention_factors by = attention_merge(top, all, w.top[m][side], sum);
+        merge_row(state, w, m, side, by, all == 0);
+        if (threadIdx.x % 4 == 0) {
+            state[D] = by.top;
+            state[D + 1] = by.sum;
+        }
     }
 }
 
-/* The states' (max, sum) come in, and go out once all splits are merged. */
+/* Fresh states start empty: zeros, minus infinity, zero. */
 template <int D, int MT>
-__device__ __forceinline__ void load_states(const struct attention_job &job,
-                                            struct warp_rows<D, MT> &w)
-{
-    bool fresh = job.a.first || job.split_floats;
-    SPW_UNROLL
-    for (int i = 0; i < 2 * MT; i++) {
-        const float *state = fresh ? nullptr : state_of(job, w, i / 2, i % 2);
-        w.all_top[i / 2][i % 2] = state ? state[D] : -INFINITY;
-        w.all_sum[i / 2][i % 2] = state ? state[D + 1] : 0.0f;
-    }
-}
-
-template <int D, int MT>
-__device__ __forceinline__ void store_states(const struct attention_job &job,
+__device__ __forceinline__ void start_states(const struct attention_job &job,
                                              const struct warp_rows<D, MT> &w)
 {
-    int t = (int)threadIdx.x % 4;
     SPW_UNROLL
     for (int i = 0; i < 2 * MT; i++) {
-        float *state = state_of(job, w, i / 2, i % 2), sum = w.all_sum[i / 2][i % 2];
-        if (!state)
-            continue;
-        if (sum == 0)
-            for (int c = t; c < D; c += 4)
-                state[c] = 0.0f;
-        if (t == 0) {
-            state[D] = w.all_top[i / 2][i % 2];
-            state[D + 1] = sum;
-        }
+        float *state = state_of(job, w, i / 2, i % 2);
+        for (int c = (int)threadIdx.x % 4; state && c < D + 2; c += 4)
+            state[c] = c == D ? -INFINITY : 0.0f;
     }
 }
 
@@ -340,6 +287,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     SPW_SHARED_DYNAMIC(uint4, shared);
     uint4 *q = shared + warp * (MT * D / 16 * 32);
     uint4 *k = shared + ATTENTION_WARPS * (MT * D / 16 * 32), *v = k + attention_shape<D>::k_chunks;
+    const uint32_t *v_words = reinterpret_cast<const uint32_t *>(v);
     struct warp_rows<D, MT> w;
     w.group = a.n_heads / a.n_kv_heads;
     w.n_items = (uint32_t)a.rows * w.group;
@@ -352,7 +300,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     struct attention_span tail =
         attention_visible(a, min((w.item + (uint32_t)warp_items - 1) / w.group, w.last_row));
 
-    load_states(job, w);
+    if (a.first || job.split_floats)
+        start_states(job, w);
     start_split(w);
     if (blocks.lo < blocks.hi)
         attention_copy_k<D>(k, a, blocks.lo, blockIdx.y);
@@ -369,10 +318,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         spw_copy_async_commit();
         if (sees) {
             float s[MT][8][4];
-            scores<D, MT>(s, q, k);
-            SPW_UNROLL
-            for (int i = 0; i < MT * 32; i++)
-                s[i / 32][i / 4 % 8][i % 4] = attention_score(job, s[i / 32][i / 4 % 8][i % 4]);
+            scores<D, MT>(s, q, reinterpret_cast<const uint32_t *>(k));
+            attention_scale<MT * 32>(&s[0][0][0], job);
             if (masked)
                 mask<D, MT>(s, job, w, x);
             weights<D, MT>(p, s, w);
@@ -383,15 +330,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             attention_copy_k<D>(k, a, x + 1, blockIdx.y);
         spw_copy_async_commit();
         if (sees && masked)
-            values<D, MT, true>(w, p, v, job, x);
+            values<D, MT, true>(w, p, v_words, job, x);
         else if (sees)
-            values<D, MT, false>(w, p, v, job, x);
+            values<D, MT, false>(w, p, v_words, job, x);
         if (x % ATTENTION_BLOCKS == ATTENTION_BLOCKS - 1 || x + 1 == blocks.hi) {
             end_split(job, w);
             start_split(w);
         }
     }
-    store_states(job, w);
 #endif
 }
 
