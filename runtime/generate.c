@@ -125,10 +125,11 @@ static int slot_start(struct generation *g, struct slot *s, size_t i, struct spw
     s->tokens = spw_alloc_zero(r->n_prompt + n_new, sizeof *s->tokens);
     s->result->tokens = spw_alloc_zero(n_new, sizeof *s->tokens);
     s->hash = spw_alloc_fails() ? NULL : XXH3_createState();
+    if (s->hash)
+        XXH3_64bits_reset(s->hash); /* before anything fails: what is abandoned is hashed too */
     if (!s->tokens || !s->result->tokens || !s->hash)
         return spw_fail(err, -ENOMEM, "request %zu: no memory for %zu tokens", i + 1,
                         r->n_prompt + n_new);
-    XXH3_64bits_reset(s->hash);
     memcpy(s->tokens, r->prompt, r->n_prompt * sizeof *s->tokens);
     s->n_tokens = r->n_prompt;
     if (has_text(r))
