@@ -27,6 +27,7 @@ struct spw_backend {
     /* What a link could move in the time that one transfer costs beside its bytes: events, a
      * launch. */
     uint64_t transfer_cost_bytes;
+    uint32_t reads_per_link_byte; /* bytes a kernel reads while a link moves one */
     /* Kernels read the host's memory as fast as the device's: resident weights are computed from
      * the mapped file. Otherwise they are copied, and streamed ones wait in the host arena. */
     bool reads_host_memory;

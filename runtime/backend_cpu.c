@@ -9,6 +9,9 @@
  */
 enum { TRANSFER_COST_BYTES = 20000 };
 
+/* 50 to 90 GB/s are read there. */
+enum { READS_PER_LINK_BYTE = 3 };
+
 static const struct spw_cpu_kernels *kernels(spw_stream s)
 {
     return spw_device_cpu_context(s);
@@ -96,6 +99,7 @@ void spw_backend_cpu(struct spw_backend *out)
         .context = k,
         .linear_workspace = k->linear_workspace,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
+        .reads_per_link_byte = READS_PER_LINK_BYTE,
         .reads_host_memory = true,
     };
     snprintf(out->name, sizeof out->name, "cpu %s", spw_isa_name(k->isa));

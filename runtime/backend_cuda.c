@@ -34,6 +34,9 @@ static const struct spw_probe_ops cuda_probe = {
  * was measured yet. It only weighs the size of a slot. */
 enum { TRANSFER_COST_BYTES = 125000 };
 
+/* Memory of 500 GB/s to 4 TB/s beside links of 12 to 50 GB/s: an estimate, too. */
+enum { READS_PER_LINK_BYTE = 60 };
+
 /* Kernels keep what they need in shared memory. */
 static size_t no_workspace(size_t k)
 {
@@ -53,6 +56,7 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
         .index = index,
         .linear_workspace = no_workspace,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
+        .reads_per_link_byte = READS_PER_LINK_BYTE,
     };
     snprintf(out->name, sizeof out->name, "cuda:%u %s", index, gpu);
     return spw_backend_check(out, err);

@@ -145,6 +145,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .prefetch_slots = o->prefetch_slots,
         .prefetch_splits = o->prefetch_splits,
         .transfer_cost_bytes = b->transfer_cost_bytes,
+        .reads_per_link_byte = b->reads_per_link_byte,
         .workspace_bytes =
             b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,

@@ -245,14 +245,20 @@ static bool fits(const struct spw_plan *p, const struct spw_plan_input *in)
 
 /* ---- what decode costs the link ---- */
 
+/* Tiles of one full and of one sliding layer that a decode step at the full context brings up. */
+static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
+                           uint64_t *full, uint64_t *sliding)
+{
+    *full = spw_sub_u64(p->max_tiles, p->residency.resident);
+    *sliding = spw_sub_u64(kv_need(p, in).window_tiles, p->residency.resident_sliding);
+}
+
 /* What KV costs the link in a decode step at the full context, in bytes: those that move, and for
  * each transfer what it costs beside them. */
 static uint64_t kv_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    const struct spw_residency *r = &p->residency;
-    uint32_t window = kv_need(p, in).window_tiles;
-    uint64_t full = spw_sub_u64(p->max_tiles, r->resident);
-    uint64_t sliding = spw_sub_u64(window, r->resident_sliding);
+    uint64_t full, sliding;
+    streamed_tiles(p, in, &full, &sliding);
     uint64_t tiles = p->n_full * full + p->n_sliding * sliding;
     uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
                          p->n_sliding * spw_div_up(sliding, p->slot_tiles);
@@ -424,20 +430,38 @@ static bool take_splits(struct spw_plan *p, const struct spw_plan_input *in, uin
     return fits(p, in);
 }
 
-/* A larger slot saves transfers and costs tiles that could have stayed: the cheapest is taken. Only
- * a plan that works is asked, so that no smallest budget grows by it. A prompt, too, may lose tiles
- * of the layer it passes; those come up beside far more computation. */
+/* What of that the ring brings up while the weights of a layer are read: as much as it holds. */
+static uint64_t hidden_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    for (uint32_t u = 0; u < c->n_layers; u++)
+        weights += spw_weights_unit_bytes(in->weights, u);
+    if (in->reads_per_link_byte)
+        ring = spw_min_u64(ring, weights / c->n_layers / in->reads_per_link_byte);
+    else
+        ring = 0;
+    uint64_t full, sliding;
+    streamed_tiles(p, in, &full, &sliding);
+    full *= in->sessions * p->tile_bytes;
+    sliding *= in->sessions * p->tile_bytes;
+    return p->n_full * spw_min_u64(full, ring) + p->n_sliding * spw_min_u64(sliding, ring);
+}
+
+/* A larger slot saves transfers, hides more, and costs tiles that could have stayed: the cheapest
+ * is taken. Only a plan that works is asked, so that no smallest budget grows by it. A prompt, too,
+ * may lose tiles of the layer it passes; those come up beside far more computation. */
 static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_plan narrow = *p;
-    uint64_t least = kv_link_cost(p, in);
+    uint64_t least = kv_link_cost(p, in) - hidden_bytes(p, in);
     if (!p->n_kv_slots || in->prefetch_splits)
         return;
     for (uint32_t splits = 2; splits <= in->attention_tiles / SPW_SPLIT_TILES; splits++) {
         struct spw_plan wide = narrow;
         if (!take_splits(&wide, in, splits))
             break;
-        uint64_t cost = kv_link_cost(&wide, in);
+        uint64_t cost = kv_link_cost(&wide, in) - hidden_bytes(&wide, in);
         if (cost < least) {
             least = cost;
             *p = wide;

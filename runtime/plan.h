@@ -20,7 +20,8 @@ struct spw_plan_input {
     uint64_t device_bytes, host_bytes;
     uint64_t workspace_bytes;     /* of linear, all workers */
     uint32_t attention_tiles;     /* most of one attention call */
-    uint64_t transfer_cost_bytes; /* see spw_backend */
+    uint64_t transfer_cost_bytes; /* see spw_backend; */
+    uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
     bool reads_host_memory;       /* the same */
 };
 

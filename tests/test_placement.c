@@ -90,7 +90,7 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     struct spw_plan_info all, least;
     struct spw_error err = {{0}};
     uint32_t chunks[] = {0, 0, 1, 7, 16, 64, 100, 128, 200, 333};
-    uint32_t splits[] = {0, 0, 0, 0, 0, 1, 2, 3};
+    uint32_t splits[] = {0, 0, 0, 0, 0, 0, 1, 2};
     *o = (struct spw_options){
         .backend = TEST_BACKEND,
         .threads = (uint32_t)check_range(seed, 1, 3),
@@ -188,7 +188,7 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     char what[400];
     d.n_sessions = check_random(seed) % 2 ? 1 : (uint32_t)check_range(seed, 1, N_SEQUENCES);
     d.context =
-        check_random(seed) % 4 ? check_range(seed, 400, MOST_TOKENS) : check_range(seed, 2, 400);
+        check_random(seed) % 6 ? check_range(seed, 400, MOST_TOKENS) : check_range(seed, 2, 400);
     d.backend = run_backend(check_random(seed) % 2);
     draw_options(&d, &o, seed);
     snprintf(

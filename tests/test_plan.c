@@ -249,6 +249,28 @@ static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
            a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
 }
 
+/* Tile by tile, what the ring brings up while a layer's weights are read: as far as it is not full,
+ * as there are tiles, and as there is time. */
+static uint64_t hidden_beside_weights(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t bytes = 0, weights = 0, n = in->weights->config->n_layers;
+    for (uint32_t l = 0; l < n; l++)
+        weights += spw_weights_unit_bytes(in->weights, l);
+    for (uint32_t l = 0; l < n && in->reads_per_link_byte; l++) {
+        bool slides = in->weights->config->layer_kinds[l] == SPW_LAYER_SLIDING;
+        uint64_t tiles = p->max_tiles, stay = p->residency.resident;
+        if (slides) {
+            tiles = spw_min_u64(tiles, spw_waterline_window_tiles(p->residency.window));
+            stay = p->residency.resident_sliding;
+        }
+        uint64_t streamed = tiles > stay ? (tiles - stay) * in->sessions * p->tile_bytes : 0;
+        uint64_t time = weights / n / in->reads_per_link_byte;
+        uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+        bytes += spw_min_u64(streamed, spw_min_u64(ring, time));
+    }
+    return bytes;
+}
+
 /* What KV costs the link in a decode step, tile by tile. */
 static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
@@ -264,7 +286,7 @@ static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input 
         for (uint32_t t = 0; t + stay < n; t++)
             cost += p->tile_bytes + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes);
     }
-    return cost * in->sessions;
+    return cost * in->sessions - hidden_beside_weights(p, in);
 }
 
 /* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
@@ -325,6 +347,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
                                 .prefetch_splits = splits[check_random(seed) % 6],
                                 .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+                                .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
                                 .device_bytes = 0,
                                 .host_bytes = (uint64_t)1 << 32,
                                 .workspace_bytes = check_range(seed, 0, 1 << 18),
@@ -361,6 +384,7 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
                                 .sessions = 1,
                                 .prefill_chunk = check_random(seed) % 2 ? 64 : 0,
                                 .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+                                .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
                                 .host_bytes = (uint64_t)1 << 32};
     const enum spw_moved up = SPW_MOVED_HOST_TO_DEVICE;
     spw_plan_smallest(&info, &in);
