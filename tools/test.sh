@@ -12,6 +12,8 @@
 #     tsan      ThreadSanitizer, the tests with threads
 #     fuzz      every fuzz target (clang), 20 seconds each, from its committed seeds
 #     clang     the library and the command compile with clang too
+#     cuda      nvcc compiles every kernel for every architecture (part of the release build where
+#               nvcc is; skipped where it is not)
 #
 # A stage that does not build, and a run without a test, count as failed. Build output goes to
 # build/log/. Exit status: 0 when nothing failed.
@@ -20,7 +22,7 @@ set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 . tools/lib/setup.sh
 
-all_stages=(check release debug tsan fuzz clang)
+all_stages=(check release debug tsan fuzz clang cuda)
 folders=(runtime prefetch offload model quant tools tests)
 jobs=2 build_jobs=2
 fuzz_seconds=20
@@ -29,6 +31,9 @@ format_version=14 # of clang-format: versions differ in what they want
 # minutes there: a new test is in until it is named here.
 not_for_tsan='test_(config|rope|safetensors|sampler|stop|random_model)|check_.*'
 not_for_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|linear|rows)'
+# And what runs whole models on the emulated GPU, whose threads are fibers, which are slow there; the
+# order of its streams is looked at by test_cuda_device, _emulator and _runtime.
+not_for_tsan+='|test_cuda_(engine|faults|goldens|placement)'
 
 passed=0 failed=0 skipped=0
 timings=
@@ -141,6 +146,25 @@ stage_clang() {
     else
         count failed 1
     fi
+}
+
+stage_cuda() {
+    local nvcc=${CUDACXX:-nvcc} version
+    if ! command -v "$nvcc" >/dev/null; then
+        say "cuda: skipped, there is no nvcc here: no kernel was compiled for a GPU"
+        count skipped 1
+        return
+    fi
+    build release || { count failed 1 && return; }
+    if grep -q '^SPILLWAY_CUDA:.*=OFF' build/release/CMakeCache.txt ||
+        ! ls build/release/CMakeFiles/spillway.dir/offload/device_cuda.cu.o >/dev/null; then
+        echo "failed: nvcc is here, but the release build has left CUDA out"
+        count failed 1
+        return
+    fi
+    version=$("$nvcc" --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
+    say "cuda: $(find build/release/CMakeFiles/spillway.dir -name '*.cu.o' | wc -l) files, by nvcc $version"
+    count passed 1
 }
 
 usage() {
