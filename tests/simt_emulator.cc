@@ -77,7 +77,7 @@ struct fiber {
     uint64_t value, result;
     int argument, width;
     /* Asynchronous copies: those of groups below `group` are committed. */
-    struct copy copies[MOST_COPIES];
+    struct copy *copies; /* owned [MOST_COPIES], made when first needed */
     int n_copies;
     uint64_t group;
 };
@@ -101,7 +101,8 @@ struct shared_array {
 
 struct machine {
     struct context host;
-    struct fiber *fibers[MOST_THREADS]; /* owned, made when first needed */
+    struct fiber fibers[MOST_THREADS]; /* side by side, for the sake of caches */
+    int n_fibers;                      /* that have a stack */
     uint16_t ready[MOST_THREADS];
     int n_threads, n_ready, n_returned, n_at_barrier;
     struct warp warps[MOST_THREADS / WARP];
@@ -166,12 +167,12 @@ __attribute__((noreturn)) static void fault_stuck(struct machine *m)
             "have returned",
             m->n_returned, m->n_threads);
     for (int i = 0; i < m->n_threads; i++) {
-        struct fiber *f = m->fibers[i];
+        struct fiber *f = &m->fibers[i];
         if (!f->what)
             continue;
         int n = 0;
         for (int j = i; j < m->n_threads; j++) {
-            struct fiber *g = m->fibers[j];
+            struct fiber *g = &m->fibers[j];
             if (g->what == f->what && g->line == f->line && (n++, j != i))
                 g->what = NULL; /* counted */
         }
@@ -237,7 +238,7 @@ static void switch_away(struct machine *m, struct context *from)
     spw_simt_self = NULL;
     if (m->n_ready) {
         int i = (int)((draw(&m->rng) >> 32) * (uint64_t)m->n_ready >> 32);
-        struct fiber *f = m->fibers[m->ready[i]];
+        struct fiber *f = &m->fibers[m->ready[i]];
         m->ready[i] = m->ready[--m->n_ready];
         spw_simt_self = &f->self;
         to = &f->context;
@@ -248,7 +249,7 @@ static void switch_away(struct machine *m, struct context *from)
 
 static void make_ready(struct machine *m, int i)
 {
-    m->fibers[i]->what = NULL;
+    m->fibers[i].what = NULL;
     m->ready[m->n_ready++] = (uint16_t)i;
 }
 
@@ -284,9 +285,8 @@ static void *map_stack(void)
     return p + GUARD_BYTES;
 }
 
-static struct fiber *fiber_init(struct machine *m)
+static void fiber_init(struct machine *m, struct fiber *f)
 {
-    struct fiber *f = new fiber();
     struct context *c = &f->context;
     f->machine = m;
     c->stack = map_stack();
@@ -306,7 +306,6 @@ static struct fiber *fiber_init(struct machine *m)
     c->saved.uc_stack.ss_size = STACK_BYTES;
     makecontext(&c->saved, fiber_loop, 0);
 #endif
-    return f;
 }
 
 static void fiber_free(struct fiber *f)
@@ -318,7 +317,7 @@ static void fiber_free(struct fiber *f)
     __asan_unpoison_memory_region(f->context.stack, STACK_BYTES);
 #endif
     munmap((char *)f->context.stack - GUARD_BYTES, STACK_BYTES + GUARD_BYTES);
-    delete f;
+    delete[] f->copies;
 }
 
 /* ---- the machine of an OS thread ---- */
@@ -329,8 +328,8 @@ static pthread_once_t machine_key_once = PTHREAD_ONCE_INIT;
 static void machine_free(void *p)
 {
     struct machine *m = (struct machine *)p;
-    for (int i = 0; i < MOST_THREADS && m->fibers[i]; i++)
-        fiber_free(m->fibers[i]);
+    for (int i = 0; i < m->n_fibers; i++)
+        fiber_free(&m->fibers[i]);
     delete m;
 }
 
@@ -434,9 +433,9 @@ void __syncthreads(const char *file, int line)
     if (++m->n_at_barrier == m->n_threads) {
         m->n_at_barrier = 0;
         for (int i = 0; i < m->n_threads; i++) {
-            if (!same_place(f, m->fibers[i]))
+            if (!same_place(f, &m->fibers[i]))
                 spw_simt_fault("is at the barrier at %s:%d, thread %d at the one at %s:%d", file,
-                               line, i, m->fibers[i]->file, m->fibers[i]->line);
+                               line, i, m->fibers[i].file, m->fibers[i].line);
             make_ready(m, i);
         }
     }
@@ -495,11 +494,11 @@ static void product_any(float (*d)[8], const float (*a)[16], const float (*b)[8]
 }
 
 /* The registers' places: quant/cuda.cuh. */
-static void warp_mma(struct fiber *const *lanes)
+static void warp_mma(struct fiber *lanes)
 {
     float a[16][16], b[16][8], d[16][8];
     for (int lane = 0; lane < WARP; lane++) {
-        const struct spw_simt_mma *m = (const struct spw_simt_mma *)(uintptr_t)lanes[lane]->value;
+        const struct spw_simt_mma *m = (const struct spw_simt_mma *)(uintptr_t)lanes[lane].value;
         int g = lane / 4, t = lane % 4;
         for (int i = 0; i < 2; i++) {
             for (int r = 0; r < 4; r++)
@@ -512,24 +511,24 @@ static void warp_mma(struct fiber *const *lanes)
     }
     product_any(d, a, b);
     for (int lane = 0; lane < WARP; lane++) {
-        const struct spw_simt_mma *m = (const struct spw_simt_mma *)(uintptr_t)lanes[lane]->value;
+        const struct spw_simt_mma *m = (const struct spw_simt_mma *)(uintptr_t)lanes[lane].value;
         for (int r = 0; r < 4; r++)
             m->d[r] = d[lane / 4 + r / 2 * 8][lane % 4 * 2 + r % 2];
     }
 }
 
-static void warp_results(struct fiber *const *lanes, const struct gathering *g)
+static void warp_results(struct fiber *lanes, const struct gathering *g)
 {
     uint64_t ballot = 0;
     if (g->op == SPW_SIMT_MMA)
         warp_mma(lanes);
     for (int lane = 0; lane < WARP; lane++)
         if (g->op == SPW_SIMT_BALLOT && g->mask >> lane & 1)
-            ballot |= lanes[lane]->value << lane;
+            ballot |= lanes[lane].value << lane;
     for (int lane = 0; lane < WARP; lane++) {
         if (!(g->mask >> lane & 1))
             continue;
-        struct fiber *f = lanes[lane];
+        struct fiber *f = &lanes[lane];
         f->result = ballot;
         if (g->op < SPW_SIMT_SHUFFLE || g->op > SPW_SIMT_XOR)
             continue;
@@ -537,7 +536,7 @@ static void warp_results(struct fiber *const *lanes, const struct gathering *g)
         if (from < 0 || from >= WARP || !(g->mask >> from & 1))
             spw_simt_fault("%s at %s:%d: lane %d reads from lane %d, which does not take part",
                            f->what, f->file, f->line, lane, from);
-        f->result = lanes[from]->value;
+        f->result = lanes[from].value;
     }
 }
 
@@ -564,7 +563,7 @@ uint64_t spw_simt_warp(enum spw_simt_op op, const char *name, unsigned mask, uin
     const uint3 *at = &f->self.index;
     const dim3 *dim = &m->block.dim;
     int index = (int)((at->z * dim->y + at->y) * dim->x + at->x), lane = index % WARP;
-    struct fiber *const *lanes = m->fibers + index - lane;
+    struct fiber *lanes = m->fibers + index - lane;
     if (!(mask >> lane & 1))
         spw_simt_fault("%s at %s:%d: lane %d is not in its own mask %08x", name, file, line, lane,
                        mask);
@@ -577,7 +576,7 @@ uint64_t spw_simt_warp(enum spw_simt_op op, const char *name, unsigned mask, uin
     struct warp *w = &m->warps[index / WARP];
     struct gathering *g = gather(w, op, mask);
     if (g->arrived) {
-        const struct fiber *other = lanes[__builtin_ctz(g->arrived)];
+        const struct fiber *other = &lanes[__builtin_ctz(g->arrived)];
         if (g->op != op || !same_place(f, other))
             spw_simt_fault("is in %s at %s:%d, others of its warp are in %s at %s:%d", name, file,
                            line, other->what, other->file, other->line);
@@ -611,6 +610,8 @@ void spw_copy16_async(void *shared, const void *from, bool take, const char *fil
     if (!inside)
         spw_simt_fault("asynchronous copy at %s:%d to %p, which is not in shared memory", file,
                        line, shared);
+    if (!f->copies)
+        f->copies = new copy[MOST_COPIES];
     if (f->n_copies == MOST_COPIES)
         spw_simt_fault("more than %d asynchronous copies under way at %s:%d", MOST_COPIES, file,
                        line);
@@ -650,9 +651,9 @@ static void block_begin(struct machine *m)
     const dim3 *dim = &m->block.dim;
     m->n_returned = m->n_at_barrier = m->n_ready = 0;
     for (int i = 0; i < m->n_threads; i++) {
-        if (!m->fibers[i])
-            m->fibers[i] = fiber_init(m);
-        struct fiber *f = m->fibers[i];
+        if (i == m->n_fibers)
+            fiber_init(m, &m->fibers[m->n_fibers++]);
+        struct fiber *f = &m->fibers[i];
         unsigned u = (unsigned)i;
         f->self.index = {u % dim->x, u / dim->x % dim->y, u / dim->x / dim->y};
         f->self.block = &m->block;
