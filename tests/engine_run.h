@@ -55,7 +55,17 @@ static inline bool run_is_there(void)
     return false;
 }
 
-/* The n-th command from now on fails, and with it the device; a GPU cannot be told to. */
+/* Whether run_lose_device does anything: a real GPU cannot be told to fail. */
+static inline bool run_can_lose_device(void)
+{
+#ifdef SPW_SIMT_EMULATOR
+    return true;
+#else
+    return TEST_BACKEND == SPW_BACKEND_CPU;
+#endif
+}
+
+/* The n-th command from now on fails, and with it the device. */
 static inline void run_lose_device(struct spw_engine *e, int64_t n)
 {
     if (TEST_BACKEND == SPW_BACKEND_CPU)
