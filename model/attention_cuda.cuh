@@ -118,27 +118,31 @@ __device__ __forceinline__ float attention_base(float top)
 /* ---- the merge ---- */
 
 struct attention_factors {
-    float old, now; /* factors of the state's and of the split's values */
-    float top, sum; /* the new state's */
+    float old, now; /* of the state's and of the split's values */
+    float top;      /* the new state's */
 };
 
-/* Of a state (an empty one: minus infinity, 0) and a split whose sum is not 0. */
-__device__ __forceinline__ struct attention_factors
-attention_merge(float top, float sum, float split_top, float split_sum)
+/* Of a state (an empty one: minus infinity) and a split. */
+__device__ __forceinline__ struct attention_factors attention_factors_of(float top, float split_top)
 {
-    struct attention_factors m;
-    m.top = fmaxf(top, split_top);
-    m.old = spw_device_exp2(top - attention_base(m.top));
-    m.now = spw_device_exp2(split_top - attention_base(m.top));
-    m.sum = fmaf(sum, m.old, split_sum * m.now);
-    return m;
+    struct attention_factors f;
+    f.top = fmaxf(top, split_top);
+    f.old = spw_device_exp2(top - attention_base(f.top));
+    f.now = spw_device_exp2(split_top - attention_base(f.top));
+    return f;
+}
+
+__device__ __forceinline__ float attention_merge_sum(struct attention_factors f, float sum,
+                                                     float split)
+{
+    return fmaf(sum, f.old, split * f.now);
 }
 
 /* `state` of an empty state is 0. */
-__device__ __forceinline__ float attention_merge_out(struct attention_factors m, float state,
+__device__ __forceinline__ float attention_merge_out(struct attention_factors f, float state,
                                                      float split)
 {
-    return fmaf(state, m.old, split * m.now);
+    return fmaf(state, f.old, split * f.now);
 }
 
 #endif

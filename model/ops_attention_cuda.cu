@@ -32,47 +32,51 @@ bool spw_attention_takes_mma(const struct spw_attention_args *a)
     return major >= 8;
 }
 
-/* A block per (row, head): the factors of all splits at once, for the maximum so far is exact; then
- * one chain over the splits for each channel. Two channels a thread. */
+/* A block per (row, head). The maximum after each split is exact, so that the factors of all splits
+ * are found side by side; then the sum, and two channels a thread, are chains over the splits. An
+ * empty split takes no part. */
 __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const float *partials,
                                   uint32_t n_splits)
 {
-    SPW_SHARED(float, tops, MOST_SPLITS);
-    SPW_SHARED(float, sums, MOST_SPLITS);
-    SPW_SHARED(struct attention_factors, factors, MOST_SPLITS);
+    SPW_SHARED(float, tops, MOST_SPLITS + 1); /* of the state, and of each split */
+    SPW_SHARED(float, sums, MOST_SPLITS + 1);
+    SPW_SHARED(struct attention_factors, factors, MOST_SPLITS + 1);
     const struct spw_attention_args &a = job.a;
-    uint32_t d = a.head_dim, item = blockIdx.x;
-    size_t at = (size_t)item * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
-    float *state = a.state + at, all_sum = a.first ? 0.0f : state[d + 1];
-    float all_top = a.first ? -INFINITY : state[d];
-    const float *split = partials + at;
-    for (uint32_t i = threadIdx.x; i < n_splits; i += blockDim.x) {
-        tops[i] = split[i * stride + d];
-        sums[i] = split[i * stride + d + 1];
+    const uint32_t d = a.head_dim;
+    const size_t at = (size_t)blockIdx.x * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
+    float *state = a.state + at;
+    const float *split = partials + at - stride; /* counted from 1 */
+    for (uint32_t i = threadIdx.x; i <= n_splits; i += blockDim.x) {
+        const float *from = i ? split + i * stride + d : state + d;
+        bool none = i == 0 && a.first;
+        tops[i] = none ? -INFINITY : from[0];
+        sums[i] = none ? 0.0f : from[1];
     }
-    __syncthreads(); /* tops and sums are there; the state's were read before they change */
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < n_splits; i++) {
-            if (sums[i] == 0)
-                continue;
-            factors[i] = attention_merge(all_top, all_sum, tops[i], sums[i]);
-            all_top = factors[i].top;
-            all_sum = factors[i].sum;
-        }
-        state[d] = all_top;
-        state[d + 1] = all_sum;
+    __syncthreads(); /* they are there, and the state's were read before they change */
+    for (uint32_t i = threadIdx.x + 1; i <= n_splits; i += blockDim.x) {
+        float top = tops[0]; /* of an empty split it is minus infinity */
+        for (uint32_t k = 1; k < i; k++)
+            top = fmaxf(top, tops[k]);
+        factors[i] = attention_factors_of(top, tops[i]);
     }
     __syncthreads(); /* the factors are there */
     for (uint32_t c = 2 * threadIdx.x; c < d; c += 2 * blockDim.x) {
         float2 out = a.first ? make_float2(0.0f, 0.0f) : *(const float2 *)(state + c);
-        for (uint32_t i = 0; i < n_splits; i++) {
+        SPW_UNROLL_BY(8) /* so many loads are under way */
+        for (uint32_t i = 1; i <= n_splits; i++) {
             float2 x = *(const float2 *)(split + i * stride + c);
-            if (sums[i] == 0)
-                continue;
-            out.x = attention_merge_out(factors[i], out.x, x.x);
-            out.y = attention_merge_out(factors[i], out.y, x.y);
+            float2 merged = make_float2(attention_merge_out(factors[i], out.x, x.x),
+                                        attention_merge_out(factors[i], out.y, x.y));
+            out = sums[i] != 0 ? merged : out;
         }
         *(float2 *)(state + c) = out;
+    }
+    if (threadIdx.x == 0) {
+        float sum = sums[0];
+        for (uint32_t i = 1; i <= n_splits; i++)
+            sum = sums[i] != 0 ? attention_merge_sum(factors[i], sum, sums[i]) : sum;
+        state[d] = n_splits ? factors[n_splits].top : tops[0];
+        state[d + 1] = sum;
     }
 }
 

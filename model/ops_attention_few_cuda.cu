@@ -247,7 +247,7 @@ __device__ __forceinline__ void merge(const struct attention_job &job,
         if (!state[side] || (sum[side] == 0 && !fresh))
             continue;
         /* A fresh state that sees nothing comes out empty: zeros, minus infinity, zero. */
-        struct attention_factors by = attention_merge(top[side], all[side], w.top[side], sum[side]);
+        struct attention_factors by = attention_factors_of(top[side], w.top[side]);
         SPW_UNROLL
         for (int n = 0; n < (D / 16 + 3) / 4; n++) {
             int unit = n * ATTENTION_WARPS + warp;
@@ -265,7 +265,7 @@ __device__ __forceinline__ void merge(const struct attention_job &job,
         }
         if (warp == 0 && t == 0) {
             state[side][D] = by.top;
-            state[side][D + 1] = by.sum;
+            state[side][D + 1] = attention_merge_sum(by, all[side], sum[side]);
         }
     }
 }

@@ -85,33 +85,31 @@ template <int ITEMS> __device__ __forceinline__ void weights(struct item_rows<IT
     }
 }
 
-/* out[item][c] += p v for this thread's channels. A position takes part only for the items that see
- * it: V may be anything elsewhere. */
-template <enum spw_dtype T, int ITEMS>
+/* out[item][c] += p v for this thread's channels. `masked`: some item does not see all of block x;
+ * a position then takes part only for the items that see it, for V may be anything elsewhere. */
+template <enum spw_dtype T, int ITEMS, bool masked>
 __device__ __forceinline__ void values(const struct item_rows<ITEMS> &r, float *out,
                                        const struct attention_job &job, int x)
 {
     const uint32_t d = job.a.head_dim;
     const char *tile = (const char *)job.a.tiles[x / 2];
     const char *v = tile + (job.a.n_kv_heads + blockIdx.y) * spw_tile_head_bytes(d, T);
-    int from = x * ATTENTION_BLOCK;
-    if (!tile)
-        return;
     for (uint32_t c = threadIdx.x; c < d; c += ATTENTION_THREADS) {
         float acc[ITEMS];
         SPW_UNROLL
         for (int i = 0; i < ITEMS; i++)
             acc[i] = out[i * d + c] * r.old[i];
         for (int j = 0; j < ATTENTION_BLOCK; j += 2) {
-            uint32_t in_tile = (uint32_t)((from + j) % SPW_TILE_TOKENS);
-            float2 word = load_two<T>(v, spw_tile_v_index(d, T, in_tile, c), d);
+            int at = x * ATTENTION_BLOCK + j;
+            float2 word =
+                load_two<T>(v, spw_tile_v_index(d, T, (uint32_t)(at % SPW_TILE_TOKENS), c), d);
             SPW_UNROLL
             for (int i = 0; i < ITEMS; i++) {
-                struct attention_span s = r.span[i];
-                if (from + j >= s.lo && from + j < s.hi)
-                    acc[i] = fmaf(r.p[i][j], word.x, acc[i]);
-                if (from + j + 1 >= s.lo && from + j + 1 < s.hi)
-                    acc[i] = fmaf(r.p[i][j + 1], word.y, acc[i]);
+                float2 p = *(const float2 *)&r.p[i][j];
+                if (!masked || (at >= r.span[i].lo && at < r.span[i].hi))
+                    acc[i] = fmaf(p.x, word.x, acc[i]);
+                if (!masked || (at + 1 >= r.span[i].lo && at + 1 < r.span[i].hi))
+                    acc[i] = fmaf(p.y, word.y, acc[i]);
             }
         }
         SPW_UNROLL
@@ -142,10 +140,10 @@ __device__ __forceinline__ void end_split(struct item_rows<ITEMS> &r, float *out
     __syncthreads(); /* the sums were read */
     if (threadIdx.x < ITEMS) {
         int i = (int)threadIdx.x;
-        r.by[i] = attention_merge(r.all_top[i], r.all_sum[i], r.top[i], r.sum[i]);
+        r.by[i] = attention_factors_of(r.all_top[i], r.top[i]);
         if (r.sum[i] != 0) {
             r.all_top[i] = r.by[i].top;
-            r.all_sum[i] = r.by[i].sum;
+            r.all_sum[i] = attention_merge_sum(r.by[i], r.all_sum[i], r.sum[i]);
         }
         r.top[i] = -INFINITY;
         r.sum[i] = 0.0f;
@@ -163,7 +161,7 @@ __device__ __forceinline__ void end_split(struct item_rows<ITEMS> &r, float *out
     }
 }
 
-/* Queries widened; states' (max, sum); spans. Items behind the last one see nothing. */
+/* Queries widened; states' (max, sum); spans. Items behind the last one see what it sees. */
 template <int ITEMS>
 __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, float *out,
                                       const struct attention_job &job, uint32_t first, uint32_t n)
@@ -182,8 +180,7 @@ __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, floa
         uint32_t i = threadIdx.x;
         const float *state = i < n ? state_of(job, first + i) : nullptr;
         bool fresh = a.first || job.split_floats || !state;
-        struct attention_span none = {0, 0};
-        r.span[i] = state ? attention_visible(a, (first + i) / group) : none;
+        r.span[i] = attention_visible(a, (first + min(i, n - 1)) / group);
         r.all_top[i] = fresh ? -INFINITY : state[d];
         r.all_sum[i] = fresh ? 0.0f : state[d + 1];
         r.top[i] = -INFINITY;
@@ -228,7 +225,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         __syncthreads(); /* all scores are there */
         weights(r);
         __syncthreads(); /* all weights are */
-        values<T>(r, out, job, x);
+        int from = x * ATTENTION_BLOCK;
+        bool whole = r.span[n - 1].lo <= from && r.span[0].hi >= from + ATTENTION_BLOCK;
+        if (whole)
+            values<T, ITEMS, false>(r, out, job, x);
+        else if (a.tiles[x / 2])
+            values<T, ITEMS, true>(r, out, job, x);
         if (x % ATTENTION_BLOCKS == ATTENTION_BLOCKS - 1 || x + 1 == blocks.hi)
             end_split(r, out, job, first, n);
         __syncthreads(); /* weights were read */

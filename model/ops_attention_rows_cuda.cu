@@ -254,11 +254,11 @@ __device__ __forceinline__ void end_split(const struct attention_job &job,
         __syncwarp(); /* the row's four lanes have read them */
         if (!merges)
             continue;
-        struct attention_factors by = attention_merge(top, all, w.top[m][side], sum);
+        struct attention_factors by = attention_factors_of(top, w.top[m][side]);
         merge_row(state, w, m, side, by, all == 0);
         if (threadIdx.x % 4 == 0) {
             state[D] = by.top;
-            state[D + 1] = by.sum;
+            state[D + 1] = attention_merge_sum(by, all, sum);
         }
     }
 }

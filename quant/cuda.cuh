@@ -22,6 +22,8 @@
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
 #define SPW_UNROLL _Pragma("unroll")
 #define SPW_UNROLL_NOT _Pragma("unroll 1")
+#define SPW_UNROLL_BY(n) SPW_UNROLL_BY_(unroll n)
+#define SPW_UNROLL_BY_(text) _Pragma(#text)
 /* A kernel's struct argument whose address may be taken: it is not copied. */
 #define SPW_PARAMETER const __grid_constant__
 #define SPW_SHARED(type, name, count) __shared__ type name[count]
@@ -32,6 +34,7 @@
 #else
 #define SPW_UNROLL
 #define SPW_UNROLL_NOT
+#define SPW_UNROLL_BY(n)
 #define SPW_PARAMETER const
 #endif
 

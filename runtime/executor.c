@@ -233,6 +233,8 @@ static int age_tiles(struct spw_executor *x, uint32_t layer)
 
 /* ---- attention over the cache ---- */
 
+enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
+
 struct query {
     struct spw_kv_seq *seq;
     const struct spw_cut_segment *segment;
@@ -262,9 +264,6 @@ static struct query make_query(const struct spw_executor *x, uint32_t layer,
         .rows = rows,
         .args = {.q = element(x, x->layer.b.qkv, row * width),
                  .state = (float *)(arena + x->plan->device.state) + row * state_row,
-                 .partials = rows <= x->plan->partial_rows
-                                 ? (float *)(arena + x->plan->device.partials)
-                                 : NULL,
                  .rows = rows,
                  .q_stride = width,
                  .position = s->from,
@@ -318,12 +317,22 @@ static int append(struct spw_executor *x, const struct query *q)
     return x->layer.ops->kv_append(&a, x->o.compute);
 }
 
+/* How many splits of so many rows `partials` holds. */
+static uint64_t splits_side_by_side(const struct spw_executor *x, uint64_t rows)
+{
+    return x->layer.ops->attention_tiles / SPW_SPLIT_TILES * x->plan->partial_rows / rows;
+}
+
 /* One call over tiles [from, to), from a split's border on; tiles from `resident` on are in place,
  * those in [streamed, resident) lie in `slot`, those below are not visible. */
 static int attend_tiles(struct spw_executor *x, struct query *q, uint32_t from, uint32_t to,
                         uint32_t streamed, uint32_t resident, const uint8_t *slot)
 {
     struct spw_attention_args *a = &q->args;
+    uint64_t fit = splits_side_by_side(x, q->rows);
+    a->partials = spw_div_up(to - from, SPW_SPLIT_TILES) <= fit
+                      ? (float *)(x->o.device_arena + x->plan->device.partials)
+                      : NULL;
     a->tile_first = from;
     a->n_tiles = to - from;
     for (uint32_t t = from; t < to; t++) {
@@ -355,7 +364,11 @@ static int attend_segment(struct spw_executor *x, struct query *q)
         SPW_TRY(attend_tiles(x, q, from, to < end ? to : end, tile, here, slot));
         SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
     }
+    /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
+    uint64_t fit = splits_side_by_side(x, q->rows);
     uint32_t most = x->layer.ops->attention_tiles;
+    if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
+        most = (uint32_t)fit * SPW_SPLIT_TILES;
     for (; from < end; from = to) {
         to = end - from < most ? end : from + most;
         uint32_t visible = first > from ? first : from;
