@@ -107,8 +107,8 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     CHECK_MSG(spw_plan_query_on(&all, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
     uint64_t low = all.smallest_device_bytes, high = all.device.total;
     uint64_t fraction = check_random(seed) % 4;
-    if (check_random(seed) % 6 == 0) /* up to what holds everything, and beyond */
-        o->device_bytes = between(seed, low, high + (high - low) / 2);
+    if (check_random(seed) % 6 == 0) /* around what holds everything */
+        o->device_bytes = between(seed, high - (high - low) / 4, high + (high - low) / 4);
     else
         o->device_bytes =
             fraction ? between(seed, low, low + (high - low) / (1 << 2 * fraction)) : low;
