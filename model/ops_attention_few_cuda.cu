@@ -347,7 +347,7 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
     return spw_cuda_launched();
 }
 
-/* Of 58 KiB at D = 128 there is room for three blocks of the grid on a multiprocessor of sm_90, for
+/* Of 62 KiB at D = 128 there is room for three blocks of the grid on a multiprocessor of sm_90, for
  * two on sm_80, for one on sm_86 and sm_89, each with 32 KiB asked for ahead. Other sizes are
  * alike. */
 int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)

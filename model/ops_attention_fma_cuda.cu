@@ -13,12 +13,12 @@ enum { MANY_ITEMS = 16, FEW_ITEMS = 4 };
 
 /* Of a block of items; in shared memory. */
 template <int ITEMS> struct item_rows {
-    float p[ITEMS][ATTENTION_BLOCK];
-    float old[ITEMS];                     /* factor of what was summed before */
-    float top[ITEMS], sum[ITEMS];         /* of the running split */
-    float all_top[ITEMS], all_sum[ITEMS]; /* of the state */
-    struct attention_factors by[ITEMS];   /* of the merge */
-    struct attention_span span[ITEMS];    /* positions seen */
+    __align__(8) float p[ITEMS][ATTENTION_BLOCK]; /* read two at a time */
+    float old[ITEMS];                             /* factor of what was summed before */
+    float top[ITEMS], sum[ITEMS];                 /* of the running split */
+    float all_top[ITEMS], all_sum[ITEMS];         /* of the state */
+    struct attention_factors by[ITEMS];           /* of the merge */
+    struct attention_span span[ITEMS];            /* positions seen */
 };
 
 /* Elements i and i + apart of K or V. */
