@@ -24,6 +24,9 @@ enum spw_link {
     SPW_LINK_COUNT,
 };
 
+/* Ranges whose waiting is told apart. */
+enum { SPW_RANGES = 512 };
+
 struct spw_device_options {
     uint64_t device_bytes, host_bytes; /* budgets; UINT64_MAX: none */
     int threads;                       /* CPU: workers of a kernel, 0 = every core we may use */
@@ -88,11 +91,14 @@ struct spw_device_ops {
     int (*host_call)(struct spw_device *d, void (*fn)(void *), void *argument, spw_stream s);
 
     /* Seconds that stream `s` has spent so far inside stream_wait with nothing to run: waiting that
-     * computation did not hide. Exact after stream_sync. CUDA: of the stream "compute" only. */
-    double (*waited_seconds)(struct spw_device *d, spw_stream s);
+     * computation did not hide; of the waits queued in ranges of this number, or (SPW_RANGES)
+     * outside of any. Exact after stream_sync. CUDA: of the stream "compute" only. */
+    double (*waited_seconds)(struct spw_device *d, spw_stream s, uint32_t range);
     void (*usage)(struct spw_device *d, struct spw_device_usage *out);
 
-    /* For a profiler: what is queued between the two calls shows under this name and number. */
+    /* What is queued between the two calls shows under this name and number in a profiler, and its
+     * waits count for the number. Ranges do not nest; a number from SPW_RANGES on counts outside.
+     */
     void (*range_begin)(struct spw_device *d, const char *name, uint64_t number);
     void (*range_end)(struct spw_device *d);
 };

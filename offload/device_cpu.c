@@ -58,6 +58,7 @@ struct command {
         struct {
             spw_stream stream;
             uint64_t ticket;
+            uint32_t range;
         } wait;
         struct {
             const struct spw_kernel *kernel;
@@ -73,8 +74,8 @@ struct CUstream_st {
     uint64_t first;           /* number of the worker's first command */
     bool copying;             /* the worker's: it has told the team so */
     pthread_t worker;
-    struct command *ring; /* owned [RING_COMMANDS] */
-    _Atomic uint64_t waited_ns;
+    struct command *ring;                       /* owned [RING_COMMANDS] */
+    _Atomic uint64_t waited_ns[SPW_RANGES + 1]; /* by range; the last: outside of any */
     struct spw_counter queued;
     char apart[64]; /* the host writes above, the worker below */
     struct spw_counter done;
@@ -97,6 +98,7 @@ struct spw_device {
     _Atomic int64_t fail_countdown; /* negative: never */
     uint64_t delay_seed;
     const void *context;
+    uint32_t range;     /* that waits queued now count for */
     uint64_t n_streams; /* ever made */
     spw_stream closed;
     struct spw_topology *topology; /* owned; NULL: not asked for, or unknown */
@@ -235,7 +237,7 @@ static void pause_for(struct CUstream_st *s, struct spw_counter *c, uint64_t at_
     spw_counter_wait(c, at_least, 0);
 }
 
-static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket)
+static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket, uint32_t range)
 {
     if (spw_counter_get(&other->done) >= ticket)
         return;
@@ -244,7 +246,7 @@ static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket)
     pause_for(s, &other->done, ticket);
     clock_gettime(CLOCK_MONOTONIC, &to);
     int64_t ns = (int64_t)(to.tv_sec - from.tv_sec) * 1000000000 + (to.tv_nsec - from.tv_nsec);
-    atomic_fetch_add(&s->waited_ns, (uint64_t)ns);
+    atomic_fetch_add(&s->waited_ns[range], (uint64_t)ns);
 }
 
 /* Whether the command may run: not once the device has failed, and not the one that a test fails.
@@ -261,7 +263,7 @@ static void command_run(struct CUstream_st *s, const struct command *c)
 {
     struct spw_device *d = s->device;
     if (c->kind == COMMAND_WAIT) { /* also on a failed device: the order of streams stays */
-        wait_for(s, c->wait.stream, c->wait.ticket);
+        wait_for(s, c->wait.stream, c->wait.ticket, c->wait.range);
         return;
     }
     if (!healthy(d))
@@ -404,6 +406,7 @@ static int cpu_stream_wait(struct spw_device *d, spw_stream s, spw_event e)
     struct command *c = command_next(s, COMMAND_WAIT);
     c->wait.stream = e->stream;
     c->wait.ticket = e->ticket;
+    c->wait.range = d->range;
     command_queue(s);
     return 0;
 }
@@ -470,7 +473,8 @@ static int cpu_stream_open(struct spw_device *d, const char *name, spw_stream *o
     spw_stream s = d->closed;
     if (!s)
         return -ENOMEM;
-    atomic_store(&s->waited_ns, 0);
+    for (uint32_t i = 0; i <= SPW_RANGES; i++)
+        atomic_store(&s->waited_ns[i], 0);
     s->first = spw_counter_get(&s->queued);
     SPW_TRY(spw_thread_start(&s->worker, name, stream_main, s)); /* stays in the list of closed */
     d->closed = s->next;
@@ -490,10 +494,10 @@ static void cpu_stream_close(struct spw_device *d, spw_stream s)
     d->closed = s;
 }
 
-static double cpu_waited_seconds(struct spw_device *d, spw_stream s)
+static double cpu_waited_seconds(struct spw_device *d, spw_stream s, uint32_t range)
 {
     (void)d;
-    return (double)atomic_load(&s->waited_ns) * 1e-9;
+    return (double)atomic_load(&s->waited_ns[range]) * 1e-9;
 }
 
 /* --- the device --- */
@@ -541,6 +545,7 @@ static int cpu_open(struct spw_device **out, const struct spw_device_options *o,
     d->device.budget = o->device_bytes;
     d->host.budget = o->host_bytes;
     d->delay_seed = o->delay_seed;
+    d->range = SPW_RANGES;
     d->context = o->context;
     atomic_store(&d->fail_countdown, -1);
     int rc = team_open(d, o->threads, err);
@@ -572,14 +577,13 @@ static uint64_t cpu_available(struct spw_device *d)
 
 static void cpu_range_begin(struct spw_device *d, const char *name, uint64_t number)
 {
-    (void)d;
     (void)name;
-    (void)number;
+    d->range = (uint32_t)spw_min_u64(number, SPW_RANGES);
 }
 
 static void cpu_range_end(struct spw_device *d)
 {
-    (void)d;
+    d->range = SPW_RANGES;
 }
 
 unsigned spw_device_cpu_threads(const struct spw_device *d)

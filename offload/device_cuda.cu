@@ -62,7 +62,8 @@ struct timed_stream {
     spw_stream stream;         /* borrowed; NULL: none is open */
     spw_event *before, *after; /* [TIMED_WAITS] each, owned */
     uint64_t queued, added;    /* waits so far, and those that `seconds` holds */
-    double seconds;
+    uint32_t range[TIMED_WAITS];
+    double seconds[SPW_RANGES + 1]; /* by range; the last: outside of any */
 };
 
 struct spw_device {
@@ -73,6 +74,7 @@ struct spw_device {
     uint64_t slab_bytes, available_at_open;
     bool failed, pageable;
     struct host_block *blocks; /* owned */
+    uint32_t range;            /* that waits queued now count for */
     struct timed_stream timed;
 };
 
@@ -277,7 +279,7 @@ static int timed_add(struct spw_device *d, uint64_t end)
         float ms;
         unsigned i = (unsigned)(t->added % TIMED_WAITS);
         SPW_TRY(result(d, cudaEventElapsedTime(&ms, t->before[i], t->after[i])));
-        t->seconds += ms * 1e-3;
+        t->seconds[t->range[i]] += ms * 1e-3;
     }
     return 0;
 }
@@ -301,21 +303,22 @@ static int timed_wait(struct spw_device *d, spw_event e)
     SPW_TRY(result(d, cudaEventRecord(t->before[i], t->stream)));
     SPW_TRY(result(d, cudaStreamWaitEvent(t->stream, e, 0)));
     SPW_TRY(result(d, cudaEventRecord(t->after[i], t->stream)));
+    t->range[i] = d->range;
     t->queued++;
     return 0;
 }
 
-static double cuda_waited_seconds(struct spw_device *d, spw_stream s)
+static double cuda_waited_seconds(struct spw_device *d, spw_stream s, uint32_t range)
 {
     struct timed_stream *t = &d->timed;
     if (s != t->stream || enter(d))
-        return s == t->stream ? t->seconds : 0;
+        return s == t->stream ? t->seconds[range] : 0;
     while (t->added < t->queued && cudaEventQuery(t->after[t->added % TIMED_WAITS]) == cudaSuccess)
         if (timed_add(d, t->added + 1))
             break;
     if (t->added < t->queued)
         (void)cudaGetLastError();
-    return t->seconds;
+    return t->seconds[range];
 }
 
 /* --- streams and events --- */
@@ -395,9 +398,8 @@ static int cuda_stream_sync(struct spw_device *d, spw_stream s)
 
 /* --- a profiler's ranges --- */
 
-static void cuda_range_begin(struct spw_device *d, const char *name, uint64_t number)
+static void mark_begin(const char *name, uint64_t number)
 {
-    (void)d;
 #ifdef HAVE_NVTX
     nvtxEventAttributes_t a = {};
     a.version = NVTX_VERSION;
@@ -413,12 +415,23 @@ static void cuda_range_begin(struct spw_device *d, const char *name, uint64_t nu
 #endif
 }
 
-static void cuda_range_end(struct spw_device *d)
+static void mark_end(void)
 {
-    (void)d;
 #ifdef HAVE_NVTX
     nvtxRangePop();
 #endif
+}
+
+static void cuda_range_begin(struct spw_device *d, const char *name, uint64_t number)
+{
+    d->range = (uint32_t)spw_min_u64(number, SPW_RANGES);
+    mark_begin(name, number);
+}
+
+static void cuda_range_end(struct spw_device *d)
+{
+    d->range = SPW_RANGES;
+    mark_end();
 }
 
 /* --- work --- */
@@ -449,7 +462,7 @@ static int cuda_copy(struct spw_device *d, void *to, const void *from, uint64_t 
                                                       "device to device"};
     assert((unsigned)link < SPW_LINK_COUNT);
     SPW_TRY(enter(d));
-    cuda_range_begin(d, names[link], bytes);
+    mark_begin(names[link], bytes);
     const struct host_block *here = block_of(d, from), *there = block_of(d, to);
     int rc = here && !here->pinned ? result(d, cudaStreamSynchronize(s)) : 0;
     for (uint64_t at = 0; at < bytes && !rc;) {
@@ -459,7 +472,7 @@ static int cuda_copy(struct spw_device *d, void *to, const void *from, uint64_t 
             result(d, cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kinds[link], s));
         at += n;
     }
-    cuda_range_end(d);
+    mark_end();
     if (!rc)
         __atomic_fetch_add(&d->moved[link], bytes, __ATOMIC_RELAXED);
     return rc;
@@ -534,6 +547,7 @@ static int cuda_open(struct spw_device **out, const struct spw_device_options *o
     if (!d)
         return spw_fail(err, -ENOMEM, "out of memory for the CUDA device");
     d->index = o->index;
+    d->range = SPW_RANGES;
     d->device.budget = o->device_bytes;
     d->host.budget = o->host_bytes;
     d->slab_bytes = o->slab_bytes ? o->slab_bytes : SLAB_BYTES;

@@ -110,6 +110,9 @@ void spw_engine_close(struct spw_engine *e);
 const struct spw_model_config *spw_engine_config(const struct spw_engine *e);
 const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e);
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
+/* Of stats.unhidden_wait_seconds, what layer `layer` waited for; the rest are hidden rows and the
+ * head. 0 for layers from the 512th on. */
+double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer);
 /* "cpu avx512bf16", "cuda:0 NVIDIA H200, sm_90" */
 const char *spw_engine_backend(const struct spw_engine *e);
 /* What the user should know of how the engine was opened: why AUTO took the CPU, that host memory

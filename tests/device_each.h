@@ -303,15 +303,19 @@ static inline void test_waited(void)
     clock_gettime(CLOCK_MONOTONIC, &from);
     CHECK(ops->host_call(d, sleep_call, NULL, a) == 0);
     CHECK(ops->event_record(d, e, a) == 0);
+    ops->range_begin(d, "layer", 3);
     CHECK(ops->stream_wait(d, b, e) == 0);
+    ops->range_end(d);
     CHECK(ops->stream_sync(d, b) == 0);
     clock_gettime(CLOCK_MONOTONIC, &to);
     double spent = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
-    double waited = ops->waited_seconds(d, b);
+    double waited = ops->waited_seconds(d, b, 3);
     CHECK_MSG(waited > 0.002 && waited <= spent, "waited %g of %g seconds", waited, spent);
-    CHECK(ops->waited_seconds(d, a) == 0);
+    CHECK(ops->waited_seconds(d, a, 3) == 0);
+    CHECK(ops->waited_seconds(d, b, 2) == 0 && ops->waited_seconds(d, b, SPW_RANGES) == 0);
     CHECK(ops->stream_wait(d, b, e) == 0); /* done already: costs nothing */
-    CHECK(ops->stream_sync(d, b) == 0 && ops->waited_seconds(d, b) == waited);
+    CHECK(ops->stream_sync(d, b) == 0 && ops->waited_seconds(d, b, 3) == waited);
+    CHECK(ops->waited_seconds(d, b, SPW_RANGES) == 0);
     ops->event_close(d, e);
     ops->stream_close(d, a);
     ops->stream_close(d, b);

@@ -258,11 +258,11 @@ static void check_moved(const json_t *report)
 
 static void test_report(void)
 {
-    static const char *const keys[] = {"model",           "backend",        "n_prompt",
-                                       "n_generated",     "tokens",         "logits_hash",
-                                       "prefill_seconds", "decode_seconds", "peak_bytes",
-                                       "budget_bytes",    "moved_bytes",    "unhidden_wait_seconds",
-                                       "waterlines",      "ladder_events",  "finish"};
+    static const char *const keys[] = {
+        "model",      "backend",       "n_prompt",        "n_generated",
+        "tokens",     "logits_hash",   "prefill_seconds", "decode_seconds",
+        "peak_bytes", "budget_bytes",  "moved_bytes",     "unhidden_wait_seconds",
+        "waterlines", "ladder_events", "finish",          "unhidden_wait_seconds_by_layer"};
     static char text[1 << 16];
     CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
              "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
@@ -280,6 +280,11 @@ static void test_report(void)
     CHECK(number(r, "peak_bytes.device") <= number(r, "budget_bytes.device"));
     CHECK(number(r, "peak_bytes.disk") == 0);
     check_moved(r);
+    json_t *waits = json_object_get(r, "unhidden_wait_seconds_by_layer"), *wait;
+    double all = json_real_value(json_object_get(r, "unhidden_wait_seconds")), sum = 0;
+    size_t layer;
+    json_array_foreach(waits, layer, wait) sum += json_real_value(wait);
+    CHECK(json_array_size(waits) > 0 && sum <= all * (1 + 1e-9));
 
     /* The dump is what was hashed: [300, 96] float32 behind a header of 128 bytes. */
     static char npy[300 * 96 * 4 + 200];

@@ -125,15 +125,15 @@ static void test_many_waits(void)
         rc |= ops->event_record(d, e, load);
         rc |= ops->stream_wait(d, compute, e);
         if (i % 500 == 0) {
-            double now = ops->waited_seconds(d, compute);
+            double now = ops->waited_seconds(d, compute, SPW_RANGES);
             grows &= now >= before;
             before = now;
         }
     }
     CHECK(rc == 0 && grows);
     CHECK(ops->stream_sync(d, compute) == 0);
-    CHECK(ops->waited_seconds(d, compute) >= before);
-    CHECK(ops->waited_seconds(d, load) == 0);
+    CHECK(ops->waited_seconds(d, compute, SPW_RANGES) >= before);
+    CHECK(ops->waited_seconds(d, load, SPW_RANGES) == 0);
     ops->event_close(d, e);
     ops->stream_close(d, load);
     ops->stream_close(d, compute);

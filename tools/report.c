@@ -80,6 +80,15 @@ json_t *cli_report_tokens(const int32_t *tokens, size_t n)
     return checked(list, failed);
 }
 
+static json_t *waits_by_layer(struct spw_engine *e)
+{
+    json_t *a = json_array();
+    int failed = 0;
+    for (uint32_t l = 0; l < spw_engine_config(e)->n_layers; l++)
+        failed |= json_array_append_new(a, cli_json_real(spw_engine_layer_wait(e, l)));
+    return checked(a, failed);
+}
+
 json_t *cli_report_engine(const char *model, struct spw_engine *e)
 {
     struct spw_stats s;
@@ -103,6 +112,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     failed |= json_object_set_new(o, "moved_bytes", moved_and_predicted(&s));
     failed |=
         json_object_set_new(o, "unhidden_wait_seconds", cli_json_real(s.unhidden_wait_seconds));
+    failed |= json_object_set_new(o, "unhidden_wait_seconds_by_layer", waits_by_layer(e));
     failed |= json_object_set_new(o, "ladder_events", json_array());
     return checked(o, failed);
 }
