@@ -283,7 +283,7 @@ static void test_report(void)
     json_t *waits = json_object_get(r, "unhidden_wait_seconds_by_layer"), *wait;
     double all = json_real_value(json_object_get(r, "unhidden_wait_seconds")), waited = 0;
     size_t layer;
-    json_array_foreach(waits, layer, wait) sum += json_real_value(wait);
+    json_array_foreach(waits, layer, wait) waited += json_real_value(wait);
     CHECK(json_array_size(waits) > 0 && waited <= all * (1 + 1e-9));
 
     /* The dump is what was hashed: [300, 96] float32 behind a header of 128 bytes. */
