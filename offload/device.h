@@ -65,10 +65,10 @@ struct spw_device_ops {
      * give NULL. Not in the token loop. */
     int (*alloc)(struct spw_device *d, uint64_t bytes, void **out);
     void (*free)(struct spw_device *d, void *p, uint64_t bytes);
-    /* Counts memory that kernels read in place, such as a mapped file, like memory of alloc. NULL
-     * on a device that cannot. */
-    int (*charge)(struct spw_device *d, uint64_t bytes);
-    void (*discharge)(struct spw_device *d, uint64_t bytes);
+    /* Counts memory that is used in place, such as a mapped file, like memory of alloc or
+     * alloc_host: both or none. NULL on a device that cannot. */
+    int (*charge)(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
+    void (*discharge)(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
     int (*alloc_host)(struct spw_device *d, uint64_t bytes, void **out); /* pinned */
     void (*free_host)(struct spw_device *d, void *p, uint64_t bytes);
 

@@ -162,14 +162,19 @@ static void pool_free(struct pool *pool, void *p, uint64_t bytes)
     pool_discharge(pool, bytes);
 }
 
-static int cpu_charge(struct spw_device *d, uint64_t bytes)
+static int cpu_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    return pool_charge(d, &d->device, bytes);
+    SPW_TRY(pool_charge(d, &d->device, device_bytes));
+    int rc = pool_charge(d, &d->host, host_bytes);
+    if (rc)
+        pool_discharge(&d->device, device_bytes);
+    return rc;
 }
 
-static void cpu_discharge(struct spw_device *d, uint64_t bytes)
+static void cpu_discharge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    pool_discharge(&d->device, bytes);
+    pool_discharge(&d->device, device_bytes);
+    pool_discharge(&d->host, host_bytes);
 }
 
 static int cpu_alloc(struct spw_device *d, uint64_t bytes, void **out)

@@ -286,8 +286,8 @@ static int open_memory(struct spw_engine *e, struct spw_plan_input *in, struct s
     const struct spw_device_ops *ops = e->backend.device_ops;
     struct spw_device_usage usage;
     int rc = take_device_memory(e, in, err);
-    if (!rc && e->plan.mapped_bytes) {
-        rc = ops->charge(e->device, e->plan.mapped_bytes);
+    if (!rc && e->backend.reads_host_memory) {
+        rc = ops->charge(e->device, e->plan.mapped_bytes, e->plan.kept_bytes);
         e->charged = !rc;
     }
     if (!rc)
@@ -349,7 +349,7 @@ static void describe_unit(struct spw_engine *e, uint32_t u, uint8_t **image)
         unit->pieces = &c->image;
         unit->n_pieces = 1;
         unit->prepare = fill_image;
-    } else {
+    } else if (spw_plan_unit_resident(&e->plan, w, u) || !e->plan.kept_bytes) {
         unit->copied = release_unit;
     }
 }
@@ -506,7 +506,7 @@ void spw_engine_close(struct spw_engine *e)
     if (e->device_arena)
         ops->free(e->device, e->device_arena, e->plan.device.end);
     if (e->charged)
-        ops->discharge(e->device, e->plan.mapped_bytes);
+        ops->discharge(e->device, e->plan.mapped_bytes, e->plan.kept_bytes);
     if (e->host_arena)
         ops->free_host(e->device, e->host_arena, e->plan.host.end);
     if (e->device)

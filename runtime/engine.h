@@ -52,7 +52,7 @@ struct spw_engine {
     void *device_arena, *host_arena;
     struct spw_unit *units;                 /* [weights->n_units] */
     struct spw_unit_context *unit_contexts; /* [weights->n_units] */
-    bool charged;                           /* plan.mapped_bytes, to the device */
+    bool charged;                           /* plan.mapped_bytes and plan.kept_bytes */
     struct spw_kv *kv;
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;

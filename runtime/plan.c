@@ -469,6 +469,21 @@ static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
     }
 }
 
+static bool streamed_from_file(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
+{
+    return !spw_plan_unit_resident(p, w, unit) && !spw_plan_unit_image(p, w, unit);
+}
+
+/* Pages of the file that were copied from are memory of this process. Where the host budget has
+ * room for those of all streamed units, they stay; else each unit's go back after its copy, and the
+ * next one faults them in again. */
+static void keep_mapped(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t bytes = bytes_of(p, in->weights, streamed_from_file);
+    if (bytes <= spw_sub_u64(in->host_bytes, p->host.end))
+        p->kept_bytes = bytes;
+}
+
 enum { NO_LIMIT_SHIFT = 50 };
 
 /* The smallest budget, to the page, at which the plan works while the other is `other`; 0: none. */
@@ -528,8 +543,8 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.kv = h->hidden - h->kv_frames;
     i->host.hidden = h->staging - h->hidden;
     i->host.staging = h->images - h->staging;
-    i->host.weights = h->end - h->images;
-    i->host.total = h->end;
+    i->host.weights = h->end - h->images + p->kept_bytes;
+    i->host.total = h->end + p->kept_bytes;
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_units; u++) {
         i->weights_bytes += spw_weights_unit_bytes(in->weights, u);
@@ -577,6 +592,7 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
 {
     if (works(in, in->device_bytes, in->host_bytes, out)) {
         widen_slots(out, in);
+        keep_mapped(out, in);
         describe(out, in);
         return 0;
     }

@@ -55,6 +55,7 @@ struct spw_plan {
     uint32_t slot_tiles;        /* of a KV slot: whole splits */
     uint64_t tile_bytes, hidden_row_bytes, slot_unit_bytes;
     uint64_t mapped_bytes; /* of units that are computed from the mapped file */
+    uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */
     bool reads_host_memory;
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
     struct spw_plan_device device;

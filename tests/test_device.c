@@ -5,18 +5,22 @@
 
 /* --- memory --- */
 
-/* Memory of others that kernels read in place counts like what alloc gave. */
+/* Memory of others that is used in place counts like what alloc and alloc_host gave. */
 static void test_charge(void)
 {
-    struct spw_device_options o = {.device_bytes = 5 * 4096 + 100, .threads = 1};
+    struct spw_device_options o = {
+        .device_bytes = 5 * 4096 + 100, .host_bytes = 2 * 4096, .threads = 1};
     struct spw_device *d;
     void *p;
     CHECK(ops->open(&d, &o, NULL) == 0 && ops->alloc(d, 4 * 4096, &p) == 0);
-    CHECK(ops->charge(d, 4096 + 1) == -ENOMEM && ops->charge(d, UINT64_MAX) == -ENOMEM);
-    CHECK(ops->charge(d, 10) == 0 && usage(d).device_bytes == 5 * 4096);
+    CHECK(ops->charge(d, 4096 + 1, 0) == -ENOMEM && ops->charge(d, UINT64_MAX, 0) == -ENOMEM);
+    CHECK(ops->charge(d, 10, 3 * 4096) == -ENOMEM && usage(d).device_bytes == 4 * 4096);
+    CHECK(ops->charge(d, 10, 4097) == 0 && usage(d).device_bytes == 5 * 4096);
+    CHECK(usage(d).host_bytes == 2 * 4096);
     ops->free(d, p, 4 * 4096);
     CHECK(ops->alloc(d, 4 * 4096 + 1, &p) == -ENOMEM);
-    ops->discharge(d, 10);
+    ops->discharge(d, 10, 4097);
+    CHECK(usage(d).host_bytes == 0 && usage(d).host_peak_bytes == 2 * 4096);
     CHECK(usage(d).device_bytes == 0 && usage(d).device_peak_bytes == 5 * 4096);
     ops->close(d);
 }

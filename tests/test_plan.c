@@ -19,10 +19,15 @@ static void check_apart(const struct region *r, size_t n, uint64_t end)
     }
 }
 
-/* Where a unit's bytes belong: every unit has its place, and one that is converted or pinned an
- * image besides. */
+/* Bytes of units by where they lie. */
+struct unit_bytes {
+    uint64_t copied, mapped, images, from_file;
+};
+
+/* Every unit has its place on the device, or is streamed; one that is converted or pinned has an
+ * image besides, another that is streamed comes from the file. */
 static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
-                       uint64_t *copied, uint64_t *mapped, uint64_t *images)
+                       struct unit_bytes *sum)
 {
     const struct spw_weights *w = in->weights;
     uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
@@ -34,11 +39,13 @@ static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in
         as_stored = as_stored && (t->n_dims != 2 || t->dtype == w->dtype);
     }
     if (resident && in->reads_host_memory && as_stored && aligned)
-        *mapped += bytes;
+        sum->mapped += bytes;
     else if (resident)
-        *copied += bytes;
+        sum->copied += bytes;
     if (!as_stored || (!resident && !in->reads_host_memory))
-        *images += bytes;
+        sum->images += bytes;
+    else if (!resident)
+        sum->from_file += bytes;
 }
 
 static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -47,13 +54,13 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     const struct spw_plan_device *d = &p->device;
     const struct spw_plan_host *h = &p->host;
     uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
-    uint64_t copied = 0, mapped = 0, images = 0;
+    struct unit_bytes sum = {0};
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
     uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
     uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
     uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
     for (uint32_t u = 0; u < in->weights->n_units; u++)
-        count_unit(p, in, u, &copied, &mapped, &images);
+        count_unit(p, in, u, &sum);
     uint64_t unit_slots = p->n_unit_slots * p->slot_unit_bytes;
     uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     struct region first[] = {
@@ -68,7 +75,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->partials, in->attention_tiles / 4 * (uint64_t)p->partial_rows * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
-        {d->units, copied},
+        {d->units, sum.copied},
         {d->unit_slots, unit_slots},
         {d->kv_slots, kv_slots},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
@@ -83,13 +90,15 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->staging, 2 * m * p->hidden_row_bytes},
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
-        {h->images, images},
+        {h->images, sum.images},
     };
     check_apart(first, sizeof first / sizeof *first, d->end);
     check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
     check_apart(host, sizeof host / sizeof *host, h->end);
-    CHECK(p->mapped_bytes == mapped);
-    CHECK(d->end + mapped <= in->device_bytes && h->end <= in->host_bytes);
+    CHECK(p->mapped_bytes == sum.mapped);
+    CHECK(d->end + sum.mapped <= in->device_bytes && h->end <= in->host_bytes);
+    CHECK(p->kept_bytes == (h->end + sum.from_file <= in->host_bytes ? sum.from_file : 0));
+    CHECK(p->info.host.total == h->end + p->kept_bytes);
     CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
           p->slot_tiles <= in->attention_tiles);
     CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
