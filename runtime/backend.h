@@ -40,7 +40,7 @@ int spw_backend_check(const struct spw_backend *b, struct spw_error *err);
 
 /* The best instruction set of this processor. */
 void spw_backend_cpu(struct spw_backend *out);
-/* GPU `index`. -ENODEV, with what to do, where it cannot be used; -EINVAL where this build has no
+/* GPU `index`. -ENODEV, with what to do, where it cannot be used; -ENOTSUP where this build has no
  * CUDA. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
 

@@ -65,7 +65,7 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err)
 {
     *out = (struct spw_backend){0};
-    return spw_fail(err, -EINVAL,
+    return spw_fail(err, -ENOTSUP,
                     "device cuda:%u: this spillway was built without CUDA; build it where nvcc is "
                     "found, or use --device cpu",
                     index);

@@ -184,7 +184,8 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
             rc = open_device(e, o, device_bytes, host_bytes, must ? err : &why);
         if (!rc || must)
             return rc;
-        snprintf(e->note, sizeof e->note, "%.400s", why.text);
+        if (rc != -ENOTSUP) /* a build without CUDA is nothing to note */
+            snprintf(e->note, sizeof e->note, "%.400s", why.text);
     }
     spw_backend_cpu(&e->backend);
     SPW_TRY(spw_backend_check(&e->backend, err));

@@ -60,7 +60,9 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
     cli_fail(0, "%s", err->text[0] ? err->text : strerror(-rc));
     if (rc == -EIO || (rc == -ENOMEM && !refusable))
         return CLI_FAILED;
-    return refusable || rc == -EINVAL || rc == -ENODEV || rc == -E2BIG ? CLI_REFUSED : CLI_FAILED;
+    return refusable || rc == -EINVAL || rc == -ENODEV || rc == -ENOTSUP || rc == -E2BIG
+               ? CLI_REFUSED
+               : CLI_FAILED;
 }
 
 int cli_write(const char *text, size_t bytes)
