@@ -6,24 +6,38 @@ static const float *vector(const struct spw_layer_run *r, uint64_t at)
     return at == SPW_SMALL_NONE ? NULL : r->small + at;
 }
 
-/* y = norm(x), row by row; a family without this norm skips the line. */
-static int norm(const struct spw_layer_run *r, uint64_t weight, const void *x, void *y, size_t rows)
+/* y = norm(x), row by row. */
+static struct spw_norm_args norm_args(const struct spw_layer_run *r, uint64_t weight, const void *x,
+                                      void *y, size_t rows)
 {
     const struct spw_model_config *c = r->weights->config;
-    if (weight == SPW_SMALL_NONE)
-        return 0;
-    return r->ops->norm(&(struct spw_norm_args){.x = x,
-                                                .y = y,
-                                                .weight = vector(r, weight),
-                                                .rows = rows,
-                                                .groups = 1,
-                                                .cols = c->hidden,
-                                                .x_stride = c->hidden,
-                                                .y_stride = c->hidden,
-                                                .eps = c->rms_eps,
-                                                .kind = c->norm,
-                                                .dtype = r->dtype},
-                        r->stream);
+    return (struct spw_norm_args){.x = x,
+                                  .y = y,
+                                  .weight = vector(r, weight),
+                                  .rows = rows,
+                                  .groups = 1,
+                                  .cols = c->hidden,
+                                  .x_stride = c->hidden,
+                                  .y_stride = c->hidden,
+                                  .eps = c->rms_eps,
+                                  .kind = c->norm,
+                                  .dtype = r->dtype};
+}
+
+/* A family without this norm skips the line. */
+static int norm(const struct spw_layer_run *r, uint64_t weight, const void *x, void *y, size_t rows)
+{
+    struct spw_norm_args a = norm_args(r, weight, x, y, rows);
+    return weight == SPW_SMALL_NONE ? 0 : r->ops->norm(&a, r->stream);
+}
+
+/* h += y, then x = norm(h): the layer's middle. */
+static int add_norm(const struct spw_layer_run *r, uint64_t weight, void *h, size_t rows)
+{
+    struct spw_norm_args a = norm_args(r, weight, h, r->b.x, rows);
+    a.add = r->b.y;
+    a.sum = h;
+    return r->ops->norm(&a, r->stream);
 }
 
 /* Norm over each head of q (first 0) or k (first n_heads), in place in b.qkv. */
@@ -87,26 +101,6 @@ static int linear(const struct spw_layer_run *r, const struct part parts[3], uin
         done += n;
     }
     return 0;
-}
-
-/* h += y, then x = norm(h): the layer's middle. */
-static int add_norm(const struct spw_layer_run *r, uint64_t weight, void *h, size_t rows)
-{
-    const struct spw_model_config *c = r->weights->config;
-    return r->ops->norm(&(struct spw_norm_args){.x = h,
-                                                .add = r->b.y,
-                                                .sum = h,
-                                                .y = r->b.x,
-                                                .weight = vector(r, weight),
-                                                .rows = rows,
-                                                .groups = 1,
-                                                .cols = c->hidden,
-                                                .x_stride = c->hidden,
-                                                .y_stride = c->hidden,
-                                                .eps = c->rms_eps,
-                                                .kind = c->norm,
-                                                .dtype = r->dtype},
-                        r->stream);
 }
 
 static int add(const struct spw_layer_run *r, void *h, size_t rows)
