@@ -54,7 +54,7 @@ static void make_subject(struct subject *s, int i)
 
 /* How much the draws really tried. */
 static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
-static uint64_t draws_with_mapped_weights, draws_with_images;
+static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept, draws_with_released;
 
 struct draw {
     const struct subject *subject;
@@ -218,7 +218,10 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     rows_compared += d.checked;
     draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
     draws_with_mapped_weights += d.engine->plan.mapped_bytes > 0;
-    draws_with_images += spw_engine_plan(d.engine)->host.weights > 0;
+    draws_with_images += d.engine->plan.host.end > d.engine->plan.host.images;
+    draws_with_kept += d.engine->plan.kept_bytes > 0;
+    draws_with_released += d.engine->plan.n_unit_slots && !d.engine->plan.kept_bytes &&
+                           d.engine->plan.host.end == d.engine->plan.host.images;
     draws_with_streamed_weights += spw_engine_plan(d.engine)->device.weights_slots > 0;
     for (uint32_t i = 0; i < d.n_sessions; i++)
         spw_session_close(d.sessions[i]);
@@ -244,15 +247,17 @@ int main(int argc, char **argv)
     }
     CHECK(spw_alloc_outstanding() == outstanding);
     fprintf(stderr,
-            "%d draws, %llu with tiles on the host, %llu with streamed weights (%llu from images), "
-            "%llu with mapped ones, %llu rows\n",
+            "%d draws, %llu with tiles on the host, %llu with streamed weights (%llu from images, "
+            "%llu from kept and %llu from released pages), %llu with mapped ones, %llu rows\n",
             draws, (unsigned long long)draws_with_spill,
             (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
+            (unsigned long long)draws_with_kept, (unsigned long long)draws_with_released,
             (unsigned long long)draws_with_mapped_weights, (unsigned long long)rows_compared);
     CHECK(rows_compared > (uint64_t)draws);
     CHECK(draws < 20 || draws_with_spill > (draws < 160 ? 0 : (uint64_t)draws / 4));
     /* Few draws may miss a kind by chance. */
-    CHECK(draws < 160 || (draws_with_images &&
-                          (draws_with_mapped_weights || !run_backend(true).reads_host_memory)));
+    CHECK(draws < 160 || draws_with_images);
+    CHECK(draws < 160 || !run_backend(true).reads_host_memory ||
+          (draws_with_mapped_weights && draws_with_kept && draws_with_released));
     return check_done();
 }
