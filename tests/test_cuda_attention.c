@@ -2,6 +2,7 @@
  * knows nothing of tiles and against the portable CPU kernels, and by memcmp against themselves:
  * however rows and tiles are cut into calls, with partials or without, many rows or one at a time.
  * What no row may see is NaN in every tile. */
+#include "tests/attention_reference.h"
 #include "tests/ops_cpu_each.h"
 
 #include "model/ops_cuda.h"
@@ -219,35 +220,6 @@ static bool takes_mma(const struct spw_attention_args *a)
 
 /* ---- the references ---- */
 
-/* out[head_dim] of one row and head, and the sum of |p v|: what rounding errors are relative to. */
-static void reference(const struct problem *p, size_t row, size_t head, double *out, double *size)
-{
-    static double s[MAX_TOKENS];
-    const struct spw_attention_args *a = &p->a;
-    size_t d = a->head_dim, kv = head / (a->n_heads / a->n_kv_heads), query = a->position + row;
-    size_t first = a->window && query + 1 > a->window ? query + 1 - (size_t)a->window : 0;
-    double max = -INFINITY, sum = 0;
-    for (size_t t = first; t <= query; t++) {
-        const float *k = p->k + (t * a->n_kv_heads + kv) * d;
-        s[t] = 0;
-        for (size_t c = 0; c < d; c++)
-            s[t] += each_load(p->q, row * a->q_stride + head * d + c, a->dtype) * (double)k[c];
-        s[t] *= (double)a->scale;
-        if (a->softcap != 0)
-            s[t] = (double)a->softcap * tanh(s[t] / (double)a->softcap);
-        max = s[t] > max ? s[t] : max;
-    }
-    for (size_t t = first; t <= query; t++)
-        sum += s[t] = exp(s[t] - max);
-    for (size_t c = 0; c < d; c++) {
-        out[c] = size[c] = 0;
-        for (size_t t = first; t <= query; t++) {
-            double part = s[t] / sum * (double)p->v[(t * a->n_kv_heads + kv) * d + c];
-            out[c] += part, size[c] += fabs(part);
-        }
-    }
-}
-
 /* As for the CPU's kernels: f32 scores are chains of d products of at most 4 (relative 2^-24 each),
  * so a p is off by up to d 2^-24 * 4 d scale, in practice its square root; the tensor-core kernels
  * round p to bf16, which is 2^-9 of itself, and 2^-8 with the sums' share. */
@@ -275,12 +247,14 @@ static bool row_matches(const struct problem *p, size_t i, const double *expecte
 static bool matches(const struct problem *p, const float *state, const float *cpu)
 {
     const struct spw_attention_args *a = &p->a;
+    struct spw_attention_args host = *a;
     double out[MAX_DIM], size[MAX_DIM];
+    host.q = p->q;
     for (size_t i = 0; i < a->rows * a->n_heads; i++) {
         const float *got = state + i * (a->head_dim + 2), *other = cpu + i * (a->head_dim + 2);
         bool some = i % 7 == 0 || i + 3 >= a->rows * a->n_heads;
         if (some) {
-            reference(p, i / a->n_heads, i % a->n_heads, out, size);
+            attention_reference(&host, p->k, p->v, i / a->n_heads, i % a->n_heads, out, size);
             if (!row_matches(p, i, out, size, got))
                 return false;
         }

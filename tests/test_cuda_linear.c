@@ -6,6 +6,7 @@
 #include "model/ops_cpu.h"
 #include "model/ops_cuda.h"
 #include "tests/cuda_memory.h"
+#include "tests/ops_cpu_each.h"
 #include "tests/simt_control.h"
 
 #include <math.h>
@@ -38,24 +39,6 @@ static const struct {
 };
 
 enum { N_COMBINATIONS = sizeof combinations / sizeof combinations[0] };
-
-/* Exact conversions, independent of the kernels' own. */
-static double get(const void *p, size_t i, enum spw_dtype t)
-{
-    uint16_t h;
-    float f;
-    if (t == SPW_DTYPE_F32) {
-        memcpy(&f, (const char *)p + i * 4, 4);
-        return (double)f;
-    }
-    memcpy(&h, (const char *)p + i * 2, 2);
-    double sign = h & 0x8000 ? -1 : 1;
-    int e = t == SPW_DTYPE_F16 ? h >> 10 & 31 : h >> 7 & 255;
-    int bits = t == SPW_DTYPE_F16 ? 10 : 7, bias = t == SPW_DTYPE_F16 ? 15 : 127;
-    int fraction = h & ((1 << bits) - 1);
-    return sign *
-           (e ? ldexp(1.0 + ldexp(fraction, -bits), e - bias) : ldexp(fraction, 1 - bias - bits));
-}
 
 /* A value of at most 8 significant bits, and of f16's normal range, which every type holds. */
 static void put(void *p, size_t i, enum spw_dtype t, float v)
@@ -184,15 +167,15 @@ static void check_close(const struct problem *p)
         for (size_t c = 0; c < a->n; c++) {
             double sum = p->bias ? (double)((float *)p->bias)[c] : 0, magnitude = fabs(sum);
             for (size_t i = 0; i < a->k; i++) {
-                double product = get(p->x, r * a->x_stride + i, a->x_dtype) *
-                                 get(p->w, c * a->k + i, a->w_dtype);
+                double product = each_load(p->x, r * a->x_stride + i, a->x_dtype) *
+                                 each_load(p->w, c * a->k + i, a->w_dtype);
                 sum += product;
                 magnitude += fabs(product);
             }
             double bound = ((double)a->k + 10) * 0x1p-23 * magnitude;
             if (a->y_dtype == SPW_DTYPE_BF16)
                 bound += (fabs(sum) + bound) * 0x1p-8;
-            double error = fabs(get(p->y, r * a->y_stride + c, a->y_dtype) - sum);
+            double error = fabs(each_load(p->y, r * a->y_stride + c, a->y_dtype) - sum);
             bad += !(error <= bound);
             worst = fmax(worst, error / bound);
         }

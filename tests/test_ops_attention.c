@@ -2,6 +2,7 @@
  * invariances by memcmp: however rows and tiles are cut into calls, in whatever task order, with
  * `attention` or `attention_splits` + `attention_merge`. What no row may see is NaN in every tile.
  */
+#include "tests/attention_reference.h"
 #include "tests/ops_cpu_each.h"
 
 enum { MAX_TOKENS = 2400, MAX_TILES = MAX_TOKENS / SPW_TILE_TOKENS + 1, DRAWS = 30 };
@@ -95,48 +96,21 @@ static size_t state_floats(const struct problem *p)
 
 /* ---- the reference ---- */
 
-/* out[head_dim] of one row and head, and the sum of |p v|: what rounding errors are relative to. */
-static void reference(const struct problem *p, size_t row, size_t head, double *out, double *size)
-{
-    static double s[MAX_TOKENS];
-    const struct spw_attention_args *a = &p->a;
-    size_t d = a->head_dim, kv = head / (a->n_heads / a->n_kv_heads), query = a->position + row;
-    size_t first = a->window && query + 1 > a->window ? query + 1 - (size_t)a->window : 0;
-    double max = -INFINITY, sum = 0;
-    for (size_t t = first; t <= query; t++) {
-        const float *k = p->k + (t * a->n_kv_heads + kv) * d;
-        s[t] = 0;
-        for (size_t c = 0; c < d; c++)
-            s[t] += each_load(p->q, row * a->q_stride + head * d + c, a->dtype) * (double)k[c];
-        s[t] *= (double)a->scale;
-        if (a->softcap != 0)
-            s[t] = (double)a->softcap * tanh(s[t] / (double)a->softcap);
-        max = s[t] > max ? s[t] : max;
-    }
-    for (size_t t = first; t <= query; t++)
-        sum += s[t] = exp(s[t] - max);
-    for (size_t c = 0; c < d; c++) {
-        out[c] = size[c] = 0;
-        for (size_t t = first; t <= query; t++) {
-            double part = s[t] / sum * (double)p->v[(t * a->n_kv_heads + kv) * d + c];
-            out[c] += part, size[c] += fabs(part);
-        }
-    }
-}
-
 /* f32: scores are chains of d products of at most 4 (relative 2^-24 each), so a p is off by up to
  * d 2^-24 * 4 d scale, in practice its square root; rounding a p to bf16 adds 2^-8 of itself. */
 static bool matches(const struct problem *p, const float *state, bool rounds_p)
 {
     const struct spw_attention_args *a = &p->a;
+    struct spw_attention_args host = *a;
     double out[512], size[512];
     double slack = (rounds_p ? 0x1p-8 : 0) + 2e-5;
+    host.q = p->q;
     for (size_t i = 0; i < a->rows * a->n_heads; i++) {
         /* all rows of small problems, some of large ones */
         if (a->rows > 4 && i % 7 != 0 && i + 3 < a->rows * a->n_heads)
             continue;
         const float *got = state + i * (a->head_dim + 2);
-        reference(p, i / a->n_heads, i % a->n_heads, out, size);
+        attention_reference(&host, p->k, p->v, i / a->n_heads, i % a->n_heads, out, size);
         for (size_t c = 0; c < a->head_dim; c++) {
             double y = (double)(got[c] / got[a->head_dim + 1]);
             if (!(fabs(y - out[c]) <= slack * size[c])) {

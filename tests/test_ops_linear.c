@@ -15,6 +15,7 @@
 
 #include "model/ops_cpu.h"
 #include "model/ops_cpu_linear.h"
+#include "tests/ops_cpu_each.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -57,24 +58,6 @@ static void guarded_close(struct guarded *g)
 static float uniform(uint64_t *seed)
 {
     return (float)((double)(check_random(seed) >> 11) * 0x1p-52 - 1.0);
-}
-
-/* Exact conversions, independent of the kernels' own. */
-static double get(const void *p, size_t i, enum spw_dtype t)
-{
-    uint16_t h;
-    float f;
-    if (t == SPW_DTYPE_F32) {
-        memcpy(&f, (const char *)p + i * 4, 4);
-        return (double)f;
-    }
-    memcpy(&h, (const char *)p + i * 2, 2);
-    double sign = h & 0x8000 ? -1 : 1;
-    int e = t == SPW_DTYPE_F16 ? h >> 10 & 31 : h >> 7 & 255;
-    int bits = t == SPW_DTYPE_F16 ? 10 : 7, bias = t == SPW_DTYPE_F16 ? 15 : 127;
-    int fraction = h & ((1 << bits) - 1);
-    return sign *
-           (e ? ldexp(1.0 + ldexp(fraction, -bits), e - bias) : ldexp(fraction, 1 - bias - bits));
 }
 
 /* Random 16-bit patterns make random numbers: exponents near zero, now and then a subnormal f16. */
@@ -193,15 +176,15 @@ static void check_values(const struct subject *s, const struct problem *p)
         for (size_t c = 0; c < a->n; c++) {
             double sum = a->bias ? (double)a->bias[c] : 0, magnitude = fabs(sum);
             for (size_t i = 0; i < a->k; i++) {
-                double product = get(a->x, r * a->x_stride + i, a->x_dtype) *
-                                 get(a->w, c * a->k + i, a->w_dtype);
+                double product = each_load(a->x, r * a->x_stride + i, a->x_dtype) *
+                                 each_load(a->w, c * a->k + i, a->w_dtype);
                 sum += product;
                 magnitude += fabs(product);
             }
             double bound = ((double)(a->k / 4) + 24) * 0x1p-24 * magnitude + 1e-30;
             if (a->y_dtype == SPW_DTYPE_BF16)
                 bound += fabs(sum) * 0x1p-8 + 0x1p-133;
-            double error = fabs(get(a->y, r * a->y_stride + c, a->y_dtype) - sum);
+            double error = fabs(each_load(a->y, r * a->y_stride + c, a->y_dtype) - sum);
             bad += !(error <= bound);
             worst = fmax(worst, error / bound);
         }
