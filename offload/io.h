@@ -1,0 +1,117 @@
+/* Reads and writes of files beside the computation, on I/O threads of their own.
+ *
+ * A job is one contiguous piece of a file, to or from memory. It is cut into requests of about
+ * 1 MiB that are in flight together; what the kernel leaves undone (short counts, EAGAIN, EINTR) is
+ * asked for again. Jobs start in the order of their submission and end in any. Two engines with one
+ * meaning: io_uring (one ring a thread, registered memory and files), and threads that call pread
+ * and pwrite. A job with checksums is summed before it is written, or compared after it is read, by
+ * the I/O thread, record by record; what does not agree is read once more before it is called
+ * -EBADMSG.
+ *
+ * The caller owns jobs and memory until a job is over. submit may be called from any thread and
+ * never blocks; wait sleeps. Errors of a job: -EIO, -ENOSPC, -EBADMSG, -ENODATA (the file ends
+ * inside), or what the kernel said. Nothing allocates after open. */
+#ifndef SPW_OFFLOAD_IO_H
+#define SPW_OFFLOAD_IO_H
+
+#include "runtime/base.h"
+
+#include <stdatomic.h>
+
+enum spw_io_kind { SPW_IO_AUTO, SPW_IO_URING, SPW_IO_THREADS };
+
+/* A request as the kernel got it. */
+struct spw_io_request {
+    bool write;
+    int fd;
+    uint64_t offset, bytes;
+    uint8_t *memory;
+};
+
+/* What stands between engine and kernel in tests: sees every result before the engine does. */
+struct spw_io_fault {
+    /* `result`: bytes done or -errno. Returns what the engine is to see; may sleep (late), change
+     * the memory of a read, or undo nothing at all. -ENOSYS from a request of 0 bytes at open:
+     * io_uring is refused. Called on I/O threads. */
+    int64_t (*completed)(void *context, const struct spw_io_request *r, int64_t result);
+    /* Requests that may be held back and delivered behind later ones; 0: none. */
+    unsigned reorder;
+    void *context;
+};
+
+struct spw_io_span {
+    void *from;
+    uint64_t bytes;
+};
+
+struct spw_io_options {
+    enum spw_io_kind kind;
+    unsigned threads;       /* io_uring: rings; 0: 1. Threads: of the pool; 0: queue_depth */
+    unsigned queue_depth;   /* requests in flight; 0: 16 */
+    uint64_t request_bytes; /* 0: 1 MiB */
+    /* Registered with the kernel where that is possible: what most jobs read into or write from. */
+    const struct spw_io_span *memory;
+    unsigned n_memory;
+    const struct spw_io_fault *fault; /* borrowed; NULL: none */
+    /* Called once at the start of I/O thread i: puts it where it should run. May be NULL. */
+    void (*place)(void *context, unsigned i);
+    void *place_context;
+};
+
+struct spw_io;
+
+/* One open file. `direct`: O_DIRECT was taken; then memory, offset and bytes of a job are multiples
+ * of `align`. */
+struct spw_io_file {
+    int fd;
+    uint32_t index; /* in the engine's table of registered files */
+    uint32_t align; /* 1 where direct is false */
+    bool direct;
+};
+
+struct spw_io_job {
+    /* Given. */
+    struct spw_io *io; /* for whoever submits it later, in stream order */
+    const struct spw_io_file *file;
+    bool write;
+    uint64_t offset, bytes;
+    uint8_t *memory;
+    uint64_t record_bytes; /* 0: no checksums; else bytes is a multiple of it */
+    uint64_t *sums;        /* [bytes / record_bytes], XXH3-64 of each record */
+    /* Read when the job is over. */
+    int rc;
+    uint32_t bad_record; /* the first that failed */
+    uint32_t n_rereads;  /* records that agreed only when read again */
+    /* The engine's own. */
+    struct spw_io_job *next;
+    _Atomic uint32_t state;
+    uint64_t asked, done;
+    uint32_t in_flight;
+};
+
+struct spw_io_usage {
+    uint64_t read_bytes, written_bytes; /* of jobs, each byte once, whatever was asked again */
+    uint64_t n_requests, n_resumed, n_rereads;
+    double cpu_seconds; /* of the I/O threads */
+};
+
+/* AUTO takes io_uring where the kernel and the limits let it, else threads. -ENOTSUP with text for
+ * URING where it is refused. `why` (static or owned by the engine) says what was taken and why. */
+int spw_io_open(struct spw_io **out, const struct spw_io_options *o, struct spw_error *err);
+/* Cancels what has not been asked of the kernel (-ECANCELED), waits for the rest. NULL is fine. */
+void spw_io_close(struct spw_io *io);
+/* "io_uring, 16 in flight, registered memory" or "threads (io_uring: Operation not permitted)" */
+const char *spw_io_describe(const struct spw_io *io);
+
+/* Adds an open descriptor; finds out alignment and whether O_DIRECT is on. At most 256. Not in the
+ * token loop. The caller closes the descriptor after the engine. */
+int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out);
+
+void spw_io_job_init(struct spw_io_job *job); /* over, nothing given */
+void spw_io_submit(struct spw_io *io, struct spw_io_job *job);
+bool spw_io_is_over(const struct spw_io_job *job);
+/* Sleeps until it is over; job->rc. */
+int spw_io_wait(struct spw_io *io, struct spw_io_job *job);
+void spw_io_usage(const struct spw_io *io, struct spw_io_usage *out);
+
+#endif
