@@ -14,11 +14,10 @@
 #ifndef SPW_OFFLOAD_IO_H
 #define SPW_OFFLOAD_IO_H
 
+#include "offload/io_kind.h"
 #include "runtime/base.h"
 
 #include <stdatomic.h>
-
-enum spw_io_kind { SPW_IO_AUTO, SPW_IO_URING, SPW_IO_THREADS };
 
 /* A request as the kernel got it. */
 struct spw_io_request {

@@ -36,6 +36,11 @@ uint32_t spw_waterline_begin(const struct spw_residency *r, bool sliding, uint64
     return max_u32(less(end, r->resident_sliding), spw_waterline_first(r->window, n_tokens));
 }
 
+uint32_t spw_waterline_disk(const struct spw_residency *r, bool sliding, uint32_t written)
+{
+    return less(written, sliding ? r->host_sliding : r->host);
+}
+
 uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_passage *p)
 {
     if (!p->chunked)

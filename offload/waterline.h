@@ -1,15 +1,17 @@
 /* Where the tiles of a sequence lie, as pure functions of positions.
  *
- * A sequence ages downward: its tiles [begin, end) are on the device, those below on the host.
- * Between steps every full layer keeps its newest `resident` tiles. A prompt that passes a layer in
- * several chunks keeps more of the layer that is passing (`pass`) at the cost of the others
+ * A sequence ages downward: its tiles [begin, end) are on the device, those below on the host, and
+ * below `disk_end` on disk. What comes back up keeps its copy below, so that the copies are those
+ * of [0, written), where `written` is the highest `begin` the layer ever had. Between steps every
+ * full layer keeps its newest `resident` tiles. A prompt that passes a layer in several chunks
+ * keeps more of the layer that is passing (`pass`) at the cost of the others
  * (`resident_pass`), so that the layer's own KV need not come back for each chunk. A sliding layer
  * holds the tiles its next query can still see, of which the newest `resident_sliding` lie on the
  * device.
  *
- *      0        first              begin                 end        tiles of one layer
- *      | dropped  | host             | device              |
- *        (sliding)   streamed          read in place
+ *      0        first       disk_end         begin                 end        tiles of one layer
+ *      | dropped  | disk        | host         | device              |
+ *        (sliding)   streamed     streamed       read in place
  *
  * All counts are tiles, all positions tokens. No state, no failure, any thread. */
 #ifndef SPW_OFFLOAD_WATERLINE_H
@@ -24,6 +26,9 @@ struct spw_residency {
     uint32_t pass;             /* the full layer a prompt passes; at least resident_pass */
     uint32_t resident_sliding; /* a sliding layer; at least 1 */
     uint32_t window;           /* keys a sliding query sees, itself included; 0: no such layers */
+    /* Newest copies below that lie on the host, of a full and of a sliding layer; older ones lie on
+     * disk. UINT32_MAX: all of them on the host. */
+    uint32_t host, host_sliding;
 };
 
 /* Tiles that hold n tokens. */
@@ -39,6 +44,10 @@ uint32_t spw_waterline_window_tiles(uint32_t window);
 
 /* Between steps, with n tokens held: the first tile on the device. */
 uint32_t spw_waterline_begin(const struct spw_residency *r, bool sliding, uint64_t n_tokens);
+
+/* The first tile whose copy below is on the host; those before it are on disk. In a sliding layer
+ * tiles before the layer's first are nowhere. */
+uint32_t spw_waterline_disk(const struct spw_residency *r, bool sliding, uint32_t written);
 
 /* The part of a step that concerns one sequence: [from, to) new tokens, in one chunk or several. */
 struct spw_passage {

@@ -531,6 +531,11 @@ const char *spw_engine_backend(const struct spw_engine *e)
     return e->backend.name;
 }
 
+const char *spw_engine_io(const struct spw_engine *e)
+{
+    return e->io;
+}
+
 const char *spw_engine_note(const struct spw_engine *e)
 {
     return e->note;
@@ -557,6 +562,7 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     *out = (struct spw_stats){
         .device_budget_bytes = e->plan.info.device_budget_bytes,
         .host_budget_bytes = e->plan.info.host_budget_bytes,
+        .disk_budget_bytes = e->plan.info.disk_budget_bytes,
         .device_peak_bytes = u.device_peak_bytes,
         .host_peak_bytes = u.host_peak_bytes,
         .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],

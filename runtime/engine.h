@@ -48,6 +48,7 @@ struct spw_engine {
     struct spw_backend backend;
     struct spw_device *device;
     char note[512]; /* see spw_engine_note */
+    char io[256];   /* see spw_engine_io */
     spw_stream streams[SPW_STREAM_COUNT];
     void *device_arena, *host_arena;
     struct spw_unit *units;                 /* [weights->n_units] */

@@ -150,7 +150,8 @@ static void settle_residency(struct spw_plan *p, const struct spw_plan_input *in
 {
     uint64_t b = in->sessions, full = p->n_full, sliding = p->n_sliding, n = p->max_tiles;
     struct spw_residency *r = &p->residency;
-    *r = (struct spw_residency){.window = in->weights->config->window};
+    *r = (struct spw_residency){
+        .window = in->weights->config->window, .host = UINT32_MAX, .host_sliding = UINT32_MAX};
     p->n_device_frames = (uint32_t)frames;
     if (frames >= need->all) {
         r->resident = r->resident_pass = r->pass = p->max_tiles;
@@ -230,6 +231,7 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     d->end = end;
     end = 0;
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
+    h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
     h->hidden = take(&end, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0);
     h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
@@ -540,7 +542,8 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->device.hidden = d->x - d->hidden;
     i->device.activations = d->units - d->x + d->hidden - d->workspace;
     i->device.total = d->end + p->mapped_bytes;
-    i->host.kv = h->hidden - h->kv_frames;
+    i->host.kv = h->bounce - h->kv_frames;
+    i->host.disk_staging = h->hidden - h->bounce;
     i->host.hidden = h->staging - h->hidden;
     i->host.staging = h->images - h->staging;
     i->host.weights = h->end - h->images + p->kept_bytes;

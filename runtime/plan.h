@@ -18,6 +18,11 @@ struct spw_plan_input {
     uint32_t prefetch_slots;  /* 0: choose */
     uint32_t prefetch_splits; /* in one KV slot; 0: choose */
     uint64_t device_bytes, host_bytes;
+    uint64_t disk_bytes;          /* 0: no disk */
+    uint64_t disk_write_limit;    /* 0: none */
+    uint64_t disk_ring_bytes;     /* of reads that should be under way together */
+    uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
+    bool host_kv;                 /* with a disk: KV may lie on the host too */
     uint64_t workspace_bytes;     /* of linear, all workers */
     uint32_t attention_tiles;     /* most of one attention call */
     uint64_t transfer_cost_bytes; /* see spw_backend; */
@@ -26,8 +31,8 @@ struct spw_plan_input {
 };
 
 /*   device arena                              host arena
- *   | small | workspace | hidden | x | y |    | KV frames | hidden | staging | logits rows |
- *   | qkv, attention, state  or  gate_up,     | session logits | images of units |
+ *   | small | workspace | hidden | x | y |    | KV frames | bounce slots | hidden | staging |
+ *   | qkv, attention, state  or  gate_up,     | logits rows | session logits | images of units |
  *     gated | partials | rows | logits |
  *   | copied units | unit slots |
  *   | KV slots | KV frames |
@@ -39,7 +44,7 @@ struct spw_plan_device {
 };
 
 struct spw_plan_host {
-    uint64_t kv_frames, hidden, staging, logits, session_logits, images, end;
+    uint64_t kv_frames, bounce, hidden, staging, logits, session_logits, images, end;
 };
 
 struct spw_plan {
@@ -57,7 +62,12 @@ struct spw_plan {
     uint64_t mapped_bytes; /* of units that are computed from the mapped file */
     uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */
     bool reads_host_memory;
+    bool direct; /* the disk's reads and writes are of device memory itself */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
+    uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
+    uint32_t n_bounce;      /* landing buffers on the host for the disk's reads; slot_tiles each */
+    uint32_t n_disk_frames; /* 0: the disk is not needed */
+    uint32_t disk_run;      /* disk frames of one layer of one session */
     struct spw_plan_device device;
     struct spw_plan_host host;
 };

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
+#include "offload/io_kind.h"
 #include "runtime/base.h"
 
 #define SPW_VERSION "0.1.0"
@@ -36,14 +37,18 @@ struct spw_options {
     uint32_t threads;      /* compute threads; 0: every core this process may use */
     uint64_t device_bytes; /* hard budgets; 0: what is available now, less a margin */
     uint64_t host_bytes;
-    enum spw_dtype compute;   /* AUTO: bf16 for a bf16 model, else f32 */
-    enum spw_dtype kv;        /* AUTO: as compute */
-    uint64_t context;         /* most tokens a session may hold; 0: what the model knows */
-    uint32_t sessions;        /* most sessions at a time; 0: 1 */
-    uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
-    uint32_t prefetch_slots;  /* landing buffers of the KV ring; 0: planned */
-    uint32_t prefetch_splits; /* of 512 positions in one of them; 0: planned */
-    uint64_t delay_seed;      /* CPU: random delays around every copy and kernel (validation) */
+    const char *disk_dir;      /* where KV may lie on disk; NULL: no disk tier */
+    uint64_t disk_bytes;       /* with it; 0: what is free there, less a margin */
+    uint64_t disk_write_limit; /* most bytes written to disk; 0: any number */
+    enum spw_io_kind io;       /* who reads and writes there */
+    enum spw_dtype compute;    /* AUTO: bf16 for a bf16 model, else f32 */
+    enum spw_dtype kv;         /* AUTO: as compute */
+    uint64_t context;          /* most tokens a session may hold; 0: what the model knows */
+    uint32_t sessions;         /* most sessions at a time; 0: 1 */
+    uint32_t prefill_chunk;    /* tokens of a prompt that pass a layer together; 0: planned */
+    uint32_t prefetch_slots;   /* landing buffers of the KV ring; 0: planned */
+    uint32_t prefetch_splits;  /* of 512 positions in one of them; 0: planned */
+    uint64_t delay_seed;       /* CPU: random delays around every copy and kernel (validation) */
     /* Called from within spw_sync, as prompts are computed, and at the end of a step. May be NULL.
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);
@@ -53,6 +58,8 @@ struct spw_options {
 enum spw_moved {
     SPW_MOVED_HOST_TO_DEVICE,
     SPW_MOVED_DEVICE_TO_HOST,
+    SPW_MOVED_HOST_TO_DISK, /* over the drive's link, whatever memory is at the other end */
+    SPW_MOVED_DISK_TO_HOST,
     SPW_MOVED_COUNT,
 };
 
@@ -66,13 +73,16 @@ struct spw_plan_info {
     uint64_t context;
     uint32_t sessions, prefill_chunk, prefetch_slots, prefetch_splits;
     enum spw_dtype compute, kv;
-    uint64_t device_budget_bytes, host_budget_bytes;
+    uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     struct {
         uint64_t weights_resident, weights_slots, kv_resident, kv_slots, hidden, activations, total;
     } device;
     struct {
-        uint64_t kv, hidden, staging, weights, total;
+        uint64_t kv, hidden, staging, disk_staging, weights, total;
     } host;
+    struct {
+        uint64_t kv, total;
+    } disk;
     uint32_t n_layers, n_layers_resident; /* layers whose weights stay on the device */
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t kv_bytes_per_token;          /* all full-attention layers */
@@ -82,12 +92,14 @@ struct spw_plan_info {
     uint64_t decode_read_bytes; /* weights and KV that computation reads */
     /* A prompt of `context` tokens from nothing. */
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
-    uint64_t smallest_device_bytes, smallest_host_bytes; /* that would still work */
+    /* The most that all sessions write to disk as they grow to `context` tokens. */
+    uint64_t disk_write_bytes;
+    uint64_t smallest_device_bytes, smallest_host_bytes, smallest_disk_bytes; /* that still work */
 };
 
 struct spw_stats {
-    uint64_t device_budget_bytes, host_budget_bytes;
-    uint64_t device_peak_bytes, host_peak_bytes;
+    uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
+    uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
     uint64_t moved_bytes[SPW_MOVED_COUNT];     /* counted where bytes are copied */
     uint64_t predicted_bytes[SPW_MOVED_COUNT]; /* by the plan, from positions alone */
     double unhidden_wait_seconds;              /* computation waited for a transfer */
@@ -115,6 +127,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
 double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer);
 /* "cpu avx512bf16", "cuda:0 NVIDIA H200, sm_90" */
 const char *spw_engine_backend(const struct spw_engine *e);
+/* Who reads and writes the disk, how, and why: "io_uring, 16 in flight, ..."; "" without a disk. */
+const char *spw_engine_io(const struct spw_engine *e);
 /* What the user should know of how the engine was opened: why AUTO took the CPU, that host memory
  * could not be pinned, that device memory was gone and the plan is another one. "" if nothing. */
 const char *spw_engine_note(const struct spw_engine *e);

@@ -52,7 +52,25 @@ static struct spw_residency draw(uint64_t *seed)
     r.resident_pass = (uint32_t)check_range(seed, 1, r.resident);
     r.pass = (uint32_t)check_range(seed, r.resident_pass, 20);
     r.resident_sliding = (uint32_t)check_range(seed, 1, 5);
+    r.host = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 9) : UINT32_MAX;
+    r.host_sliding = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 3) : UINT32_MAX;
     return r;
+}
+
+/* Copies below, one at a time: the host is a queue, and what falls out of it is on disk. */
+static void check_disk(uint64_t *seed)
+{
+    struct spw_residency r = draw(seed);
+    bool sliding = check_random(seed) % 2;
+    uint32_t host = sliding ? r.host_sliding : r.host, n_host = 0, n_disk = 0;
+    for (uint32_t written = 0; written < 40; written++) {
+        CHECK(spw_waterline_disk(&r, sliding, written) == n_disk && n_disk + n_host == written);
+        n_host++;
+        if (n_host > host) {
+            n_host--;
+            n_disk++;
+        }
+    }
 }
 
 /* One full layer through one passage, in chunks; returns its first device tile afterwards. The
@@ -124,5 +142,7 @@ int main(void)
         check_window(&seed);
     for (int i = 0; i < 3000; i++)
         check_life(&seed);
+    for (int i = 0; i < 300; i++)
+        check_disk(&seed);
     return check_done();
 }

@@ -9,10 +9,9 @@
 static const char *const moved_names[SPW_MOVED_COUNT] = {
     [SPW_MOVED_HOST_TO_DEVICE] = "host_to_device",
     [SPW_MOVED_DEVICE_TO_HOST] = "device_to_host",
+    [SPW_MOVED_HOST_TO_DISK] = "host_to_disk",
+    [SPW_MOVED_DISK_TO_HOST] = "disk_to_host",
 };
-
-/* The disk tier is not part of this version: its fields are there, and zero. */
-static const char *const disk_links[] = {"host_to_disk", "disk_to_host"};
 
 static json_t *checked(json_t *object, int failed)
 {
@@ -37,8 +36,6 @@ json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT])
     int failed = 0;
     for (size_t i = 0; i < SPW_MOVED_COUNT; i++)
         failed |= json_object_set_new(o, moved_names[i], cli_json_count(moved[i]));
-    for (size_t i = 0; i < sizeof disk_links / sizeof *disk_links; i++)
-        failed |= json_object_set_new(o, disk_links[i], json_integer(0));
     return checked(o, failed);
 }
 
@@ -57,8 +54,6 @@ static json_t *moved_and_predicted(const struct spw_stats *s)
     for (size_t i = 0; i < SPW_MOVED_COUNT; i++)
         failed |= json_object_set_new(o, moved_names[i],
                                       counted(s->moved_bytes[i], s->predicted_bytes[i]));
-    for (size_t i = 0; i < sizeof disk_links / sizeof *disk_links; i++)
-        failed |= json_object_set_new(o, disk_links[i], counted(0, 0));
     return checked(o, failed);
 }
 
