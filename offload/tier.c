@@ -51,70 +51,98 @@ static void set_remove(struct spw_tier_set *s, uint32_t i)
 
 /* ---- frames ---- */
 
-int spw_tier_init(struct spw_tier *t, void *arena, uint64_t frame_bytes, uint32_t n_frames,
-                  uint32_t run)
+int spw_tier_frames_init(struct spw_tier_frames *f, uint32_t n_frames, uint32_t run)
 {
-    *t = (struct spw_tier){
-        .arena = arena, .frame_bytes = frame_bytes, .n_frames = n_frames, .run = run};
-    int rc = set_init(&t->free_frames, n_frames);
+    *f = (struct spw_tier_frames){.n_frames = n_frames, .run = run};
+    int rc = set_init(&f->free_frames, n_frames);
     if (!rc)
-        rc = set_init(&t->free_runs, n_frames / run);
+        rc = set_init(&f->free_runs, n_frames / run);
     if (!rc)
-        t->n_taken = spw_alloc_zero(n_frames / run, sizeof *t->n_taken);
-    if (rc || !t->n_taken) {
-        spw_tier_free(t);
+        f->n_taken = spw_alloc_zero(n_frames / run, sizeof *f->n_taken);
+    if (rc || !f->n_taken) {
+        spw_tier_frames_free(f);
         return -ENOMEM;
     }
     return 0;
 }
 
+void spw_tier_frames_free(struct spw_tier_frames *f)
+{
+    set_free(&f->free_frames);
+    set_free(&f->free_runs);
+    spw_free(f->n_taken);
+    *f = (struct spw_tier_frames){0};
+}
+
+/* The first choice is the frame behind `after`, the second one with free frames behind it. The
+ * lowest number was put in last: a short sequence touches few pages. */
+static uint32_t choose(const struct spw_tier_frames *f, uint32_t after)
+{
+    if (after != SPW_TIER_NONE && after + 1 < f->n_frames && set_has(&f->free_frames, after + 1))
+        return after + 1;
+    if (f->free_runs.n)
+        return f->free_runs.items[f->free_runs.n - 1] * f->run;
+    return f->free_frames.items[f->free_frames.n - 1];
+}
+
+int spw_tier_frames_take(struct spw_tier_frames *f, uint32_t after, uint32_t *out)
+{
+    if (!f->free_frames.n)
+        return -ENOMEM;
+    uint32_t frame = choose(f, after), run = frame / f->run;
+    set_remove(&f->free_frames, frame);
+    if (run < f->n_frames / f->run && !f->n_taken[run]++) /* the last run may be incomplete */
+        set_remove(&f->free_runs, run);
+    *out = frame;
+    return 0;
+}
+
+void spw_tier_frames_put(struct spw_tier_frames *f, uint32_t frame)
+{
+    uint32_t run = frame / f->run;
+    set_add(&f->free_frames, frame);
+    if (run < f->n_frames / f->run && !--f->n_taken[run])
+        set_add(&f->free_runs, run);
+}
+
+/* ---- in memory ---- */
+
+int spw_tier_init(struct spw_tier *t, void *arena, uint64_t frame_bytes, uint32_t n_frames,
+                  uint32_t run)
+{
+    *t = (struct spw_tier){.arena = arena, .frame_bytes = frame_bytes};
+    return spw_tier_frames_init(&t->frames, n_frames, run);
+}
+
 void spw_tier_free(struct spw_tier *t)
 {
-    set_free(&t->free_frames);
-    set_free(&t->free_runs);
-    spw_free(t->n_taken);
-    *t = (struct spw_tier){0};
+    spw_tier_frames_free(&t->frames);
+}
+
+bool spw_tier_has(const struct spw_tier *t, const void *frame)
+{
+    uintptr_t at = (uintptr_t)frame, from = (uintptr_t)t->arena;
+    return at >= from && at - from < t->frames.n_frames * t->frame_bytes;
 }
 
 static uint32_t number(const struct spw_tier *t, const void *frame)
 {
+    assert(spw_tier_has(t, frame));
     uint64_t offset = (uint64_t)((const uint8_t *)frame - t->arena);
-    assert(offset % t->frame_bytes == 0 && offset / t->frame_bytes < t->n_frames);
+    assert(offset % t->frame_bytes == 0);
     return (uint32_t)(offset / t->frame_bytes);
-}
-
-/* The first choice is the frame behind `after`, the second one with free frames behind it. The
- * lowest address was put in last: a short sequence touches few pages. */
-static uint32_t choose(const struct spw_tier *t, const void *after)
-{
-    if (after) {
-        uint32_t next = number(t, after) + 1;
-        if (next < t->n_frames && set_has(&t->free_frames, next))
-            return next;
-    }
-    if (t->free_runs.n)
-        return t->free_runs.items[t->free_runs.n - 1] * t->run;
-    return t->free_frames.items[t->free_frames.n - 1];
 }
 
 int spw_tier_take(struct spw_tier *t, const void *after, void **out)
 {
-    if (!t->free_frames.n)
-        return -ENOMEM;
-    uint32_t frame = choose(t, after), run = frame / t->run;
-    set_remove(&t->free_frames, frame);
-    if (run < t->n_frames / t->run && !t->n_taken[run]++) /* the last run may be incomplete */
-        set_remove(&t->free_runs, run);
-    *out = t->arena + (uint64_t)frame * t->frame_bytes;
+    uint32_t frame;
+    SPW_TRY(spw_tier_frames_take(&t->frames, after ? number(t, after) : SPW_TIER_NONE, &frame));
+    *out = t->arena + frame * t->frame_bytes;
     return 0;
 }
 
 void spw_tier_put(struct spw_tier *t, void *frame)
 {
-    if (!frame)
-        return;
-    uint32_t i = number(t, frame), run = i / t->run;
-    set_add(&t->free_frames, i);
-    if (run < t->n_frames / t->run && !--t->n_taken[run])
-        set_add(&t->free_runs, run);
+    if (frame)
+        spw_tier_frames_put(&t->frames, number(t, frame));
 }

@@ -1,0 +1,318 @@
+/* The scratch file: see tier_disk.h.
+ *
+ *   file:  | frame 0 | frame 1 | ... | frame n - 1 |      frame = one tile, a multiple of 4096
+ * bytes sums:  |  XXH3   |  XXH3   | ... |             |      in memory, never on the disk
+ *
+ * Opening takes what there is: O_TMPFILE, or a name that is taken away at once; O_DIRECT, or the
+ * page cache; fallocate, or a sparse file. What was taken is said by describe. */
+#include "offload/tier_disk.h"
+
+#include "offload/tier.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+enum { BLOCK_BYTES = 4096 };
+
+struct spw_disk {
+    struct spw_io *io; /* borrowed */
+    int fd;
+    struct spw_io_file file;
+    uint64_t tile_bytes, write_limit_bytes, written_bytes; /* written: or about to be */
+    struct spw_tier_frames frames;
+    uint32_t n_retired;
+    uint64_t *sums; /* [n_frames], owned */
+    char text[128];
+};
+
+/* ---- the file ---- */
+
+static const char *filesystem_name(int fd)
+{
+    static const struct {
+        long magic;
+        const char *name;
+    } known[] = {{EXT4_SUPER_MAGIC, "ext4"},
+                 {XFS_SUPER_MAGIC, "xfs"},
+                 {BTRFS_SUPER_MAGIC, "btrfs"},
+                 {TMPFS_MAGIC, "tmpfs"},
+                 {OVERLAYFS_SUPER_MAGIC, "overlayfs"},
+                 {NFS_SUPER_MAGIC, "nfs"},
+                 {F2FS_SUPER_MAGIC, "f2fs"},
+                 {V9FS_MAGIC, "9p"},
+                 {0x2fc12fc1, "zfs"}};
+    struct statfs s;
+    if (fstatfs(fd, &s))
+        return "this filesystem";
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if ((long)s.f_type == known[i].magic)
+            return known[i].name;
+    return "this filesystem";
+}
+
+/* A file without a name, or one that loses it before anything else can happen to it. -errno. */
+static int open_anonymous(const char *directory, int direct)
+{
+    char name[4096];
+    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | direct, 0600);
+    /* EISDIR: a kernel, EOPNOTSUPP: a filesystem that knows no O_TMPFILE */
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+        return fd >= 0 ? fd : -errno;
+    if ((size_t)snprintf(name, sizeof name, "%s/spillway.XXXXXX", directory) >= sizeof name)
+        return -ENAMETOOLONG;
+    fd = mkostemp(name, O_CLOEXEC | direct); /* mode 0600 */
+    if (fd < 0)
+        return -errno;
+    unlink(name);
+    return fd;
+}
+
+static int refused(const char *directory, int rc, struct spw_error *err)
+{
+    const char *what = strerror(-rc), *remedy = "name another directory with --disk";
+    if (rc == -ENOENT)
+        what = "does not exist", remedy = "create it, or name another one with --disk";
+    else if (rc == -ENOTDIR)
+        what = "is not a directory", remedy = "name a directory with --disk";
+    else if (rc == -EACCES || rc == -EPERM)
+        what = "is not writable for this user";
+    else if (rc == -EROFS)
+        what = "is on a read-only filesystem";
+    return spw_fail(err, rc, "disk: %s: %s; %s", directory, what, remedy);
+}
+
+static int open_file(struct spw_disk *d, const char *directory, struct spw_error *err)
+{
+    struct stat s;
+    if (stat(directory, &s))
+        return refused(directory, -errno, err);
+    if (!S_ISDIR(s.st_mode))
+        return refused(directory, -ENOTDIR, err);
+    d->fd = open_anonymous(directory, O_DIRECT);
+    if (d->fd == -EINVAL) /* what filesystems without direct I/O say */
+        d->fd = open_anonymous(directory, 0);
+    return d->fd < 0 ? refused(directory, d->fd, err) : 0;
+}
+
+static int no_room(const char *directory, int rc, uint64_t bytes, uint64_t available,
+                   struct spw_error *err)
+{
+    return spw_fail(err, rc,
+                    "disk: %s: %.1f MiB are wanted, %.1f MiB are free; give --disk-memory less, "
+                    "or name another directory with --disk",
+                    directory, (double)bytes / (1 << 20), (double)available / (1 << 20));
+}
+
+/* Takes the room of all frames now, so that no write finds the filesystem full. `sparse`: it could
+ * not. */
+static int take_room(const struct spw_disk *d, const char *directory, uint64_t bytes, bool *sparse,
+                     struct spw_error *err)
+{
+    struct statvfs v;
+    uint64_t available = UINT64_MAX;
+    if (!fstatvfs(d->fd, &v))
+        available = v.f_bavail * v.f_frsize;
+    if (bytes > INT64_MAX || bytes > available)
+        return no_room(directory, -ENOSPC, bytes, available, err);
+    int rc;
+    do
+        rc = fallocate(d->fd, 0, 0, (off_t)bytes) ? -errno : 0;
+    while (rc == -EINTR);
+    *sparse = rc == -EOPNOTSUPP || rc == -ENOSYS;
+    if (*sparse)
+        rc = ftruncate(d->fd, (off_t)bytes) ? -errno : 0;
+    if (rc == -ENOSPC || rc == -EDQUOT)
+        return no_room(directory, rc, bytes, available, err);
+    if (rc)
+        return spw_fail(err, rc,
+                        "disk: %s: a file of %.1f MiB: %s; name another directory with "
+                        "--disk",
+                        directory, (double)bytes / (1 << 20), strerror(-rc));
+    return 0;
+}
+
+/* Direct I/O in blocks that do not divide a tile is none. */
+static int attach(struct spw_disk *d)
+{
+    SPW_TRY(spw_io_attach(d->io, d->fd, &d->file));
+    if (!d->file.direct || d->tile_bytes % d->file.align == 0)
+        return 0;
+    int flags = fcntl(d->fd, F_GETFL);
+    if (flags < 0 || fcntl(d->fd, F_SETFL, flags & ~O_DIRECT))
+        return -errno;
+    return spw_io_attach(d->io, d->fd, &d->file);
+}
+
+static void describe(struct spw_disk *d, bool sparse)
+{
+    const char *filesystem = filesystem_name(d->fd);
+    const char *room = sparse ? ", room not taken in advance" : "";
+    if (d->file.direct)
+        snprintf(d->text, sizeof d->text, "O_DIRECT, %u-byte blocks, %s%s", d->file.align,
+                 filesystem, room);
+    else
+        snprintf(d->text, sizeof d->text, "buffered (%s refuses O_DIRECT)%s", filesystem, room);
+}
+
+static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct spw_error *err)
+{
+    bool sparse = false;
+    uint64_t bytes;
+    SPW_TRY(open_file(d, o->directory, err));
+    if (!spw_mul_u64(o->tile_bytes, o->n_frames, &bytes))
+        bytes = UINT64_MAX;
+    SPW_TRY(take_room(d, o->directory, bytes, &sparse, err));
+    int rc = attach(d);
+    if (rc)
+        return spw_fail(err, rc, "disk: %s: the I/O engine refuses the file (%s)", o->directory,
+                        strerror(-rc));
+    d->sums = spw_alloc_zero(o->n_frames, sizeof *d->sums);
+    rc = d->sums ? spw_tier_frames_init(&d->frames, o->n_frames, o->run) : -ENOMEM;
+    if (rc)
+        return spw_fail(err, rc, "out of memory for the checksums of %u frames", o->n_frames);
+    describe(d, sparse);
+    return 0;
+}
+
+int spw_disk_open(struct spw_disk **out, const struct spw_disk_options *o, struct spw_error *err)
+{
+    assert(o->tile_bytes && o->tile_bytes % BLOCK_BYTES == 0 && o->run);
+    *out = NULL;
+    struct spw_disk *d = spw_alloc_zero(1, sizeof *d);
+    if (!d)
+        return spw_fail(err, -ENOMEM, "out of memory for the disk tier");
+    d->io = o->io;
+    d->fd = -1;
+    d->tile_bytes = o->tile_bytes;
+    d->write_limit_bytes = o->write_limit_bytes ? o->write_limit_bytes : UINT64_MAX;
+    int rc = open_all(d, o, err);
+    if (rc) {
+        spw_disk_close(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+void spw_disk_close(struct spw_disk *d)
+{
+    if (!d)
+        return;
+    spw_tier_frames_free(&d->frames);
+    spw_free(d->sums);
+    if (d->fd >= 0)
+        close(d->fd);
+    spw_free(d);
+}
+
+const char *spw_disk_describe(const struct spw_disk *d)
+{
+    return d->text;
+}
+
+/* ---- frames ---- */
+
+static int count_write(struct spw_disk *d)
+{
+    if (d->tile_bytes > spw_sub_u64(d->write_limit_bytes, d->written_bytes))
+        return -EDQUOT;
+    d->written_bytes += d->tile_bytes;
+    return 0;
+}
+
+int spw_disk_take(struct spw_disk *d, uint32_t after, uint32_t *frame)
+{
+    if (!d->frames.free_frames.n)
+        return -ENOMEM;
+    SPW_TRY(count_write(d));
+    return spw_tier_frames_take(&d->frames, after, frame);
+}
+
+void spw_disk_put(struct spw_disk *d, uint32_t frame)
+{
+    spw_tier_frames_put(&d->frames, frame);
+}
+
+void spw_disk_retire(struct spw_disk *d, uint32_t frame)
+{
+    assert(frame < d->frames.n_frames);
+    (void)frame; /* taken, and never put */
+    d->n_retired++;
+}
+
+int spw_disk_again(struct spw_disk *d, bool bad, uint32_t *frame)
+{
+    SPW_TRY(count_write(d));
+    uint32_t other;
+    if (!bad || spw_tier_frames_take(&d->frames, SPW_TIER_NONE, &other))
+        return 0;
+    spw_disk_retire(d, *frame);
+    *frame = other;
+    return 0;
+}
+
+uint32_t spw_disk_n_retired(const struct spw_disk *d)
+{
+    return d->n_retired;
+}
+
+/* ---- jobs ---- */
+
+void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, uint32_t frame,
+                      uint32_t n, void *memory)
+{
+    assert(n && frame < d->frames.n_frames && n <= d->frames.n_frames - frame);
+    spw_io_job_init(&job->io);
+    atomic_store(&job->submitted, false);
+    job->io.io = d->io;
+    job->io.file = &d->file;
+    job->io.write = write;
+    job->io.offset = frame * d->tile_bytes;
+    job->io.bytes = n * d->tile_bytes;
+    job->io.memory = memory;
+    job->io.record_bytes = d->tile_bytes;
+    job->io.sums = d->sums + frame;
+}
+
+static void submit(void *argument)
+{
+    struct spw_disk_job *job = argument;
+    spw_io_submit(job->io.io, &job->io);
+    atomic_store(&job->submitted, true);
+}
+
+int spw_disk_submit(const struct spw_device_ops *ops, struct spw_device *device,
+                    struct spw_disk_job *job, spw_stream s)
+{
+    return ops->host_call(device, submit, job, s);
+}
+
+bool spw_disk_is_over(const struct spw_disk_job *job)
+{
+    return atomic_load(&job->submitted) && spw_io_is_over(&job->io);
+}
+
+int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
+                  struct spw_disk_job *job, spw_event behind)
+{
+    int rc = ops->event_sync(device, behind);
+    if (atomic_load(&job->submitted))
+        spw_io_wait(job->io.io, &job->io);
+    else
+        job->io.rc = -ECANCELED; /* a lost device: nobody will submit it any more */
+    return rc;
+}
+
+int spw_disk_run(struct spw_disk_job *job)
+{
+    submit(job);
+    return spw_io_wait(job->io.io, &job->io);
+}
