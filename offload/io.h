@@ -4,13 +4,14 @@
  * 1 MiB that are in flight together; what the kernel leaves undone (short counts, EAGAIN, EINTR) is
  * asked for again. Jobs start in the order of their submission and end in any. Two engines with one
  * meaning: io_uring (one ring a thread, registered memory and files), and threads that call pread
- * and pwrite. A job with checksums is summed before it is written, or compared after it is read, by
- * the I/O thread, record by record; what does not agree is read once more before it is called
- * -EBADMSG.
+ * and pwrite. The I/O thread sums the records of a job that has checksums as soon as their bytes
+ * are there; a record of a read that does not agree, or whose read was -EIO, is read once more
+ * before the job is called -EBADMSG, or -EIO.
  *
  * The caller owns jobs and memory until a job is over. submit may be called from any thread and
  * never blocks; wait sleeps. Errors of a job: -EIO, -ENOSPC, -EBADMSG, -ENODATA (the file ends
- * inside), or what the kernel said. Nothing allocates after open. */
+ * inside), -EINVAL (not in multiples of what it must be), -ECANCELED, or what the kernel said.
+ * Nothing allocates after open. */
 #ifndef SPW_OFFLOAD_IO_H
 #define SPW_OFFLOAD_IO_H
 
@@ -59,8 +60,8 @@ struct spw_io_options {
 
 struct spw_io;
 
-/* One open file. `direct`: O_DIRECT was taken; then memory, offset and bytes of a job are multiples
- * of `align`. */
+/* One open file. `direct`: O_DIRECT was taken; then memory, offset, bytes and record_bytes of a job
+ * are multiples of `align`. */
 struct spw_io_file {
     int fd;
     uint32_t index; /* in the engine's table of registered files */
@@ -69,7 +70,7 @@ struct spw_io_file {
 };
 
 struct spw_io_job {
-    /* Given. */
+    /* Given; submit leaves it as it is. */
     struct spw_io *io; /* for whoever submits it later, in stream order */
     const struct spw_io_file *file;
     bool write;
@@ -79,34 +80,40 @@ struct spw_io_job {
     uint64_t *sums;        /* [bytes / record_bytes], XXH3-64 of each record */
     /* Read when the job is over. */
     int rc;
-    uint32_t bad_record; /* the first that failed */
-    uint32_t n_rereads;  /* records that agreed only when read again */
+    uint32_t bad_record; /* with checksums: the first that was seen to fail; else UINT32_MAX */
+    uint32_t n_rereads;  /* records and requests that were right only when read again */
     /* The engine's own. */
     struct spw_io_job *next;
     _Atomic uint32_t state;
-    uint64_t asked, done;
+    uint64_t asked; /* bytes that were cut into requests */
     uint32_t in_flight;
 };
 
 struct spw_io_usage {
     uint64_t read_bytes, written_bytes; /* of jobs, each byte once, whatever was asked again */
-    uint64_t n_requests, n_resumed, n_rereads;
+    uint64_t n_requests;                /* to the kernel */
+    uint64_t n_resumed;                 /* of them: the rest of one that was left undone */
+    uint64_t n_rereads; /* of them: a record that did not agree, or a read that failed */
     double cpu_seconds; /* of the I/O threads */
 };
 
-/* AUTO takes io_uring where the kernel and the limits let it, else threads. -ENOTSUP with text for
- * URING where it is refused. `why` (static or owned by the engine) says what was taken and why. */
+/* AUTO takes io_uring where the kernel lets it and the memory can be registered, else threads.
+ * -ENOTSUP with text for URING where it is refused; memory that cannot be registered is used all
+ * the same then. */
 int spw_io_open(struct spw_io **out, const struct spw_io_options *o, struct spw_error *err);
 /* Cancels what has not been asked of the kernel (-ECANCELED), waits for the rest. NULL is fine. */
 void spw_io_close(struct spw_io *io);
-/* "io_uring, 16 in flight, registered memory" or "threads (io_uring: Operation not permitted)" */
+/* "io_uring, 16 in flight, registered memory" or
+ * "16 threads (io_uring: Operation not permitted)": what was taken and why. Owned by the engine. */
 const char *spw_io_describe(const struct spw_io *io);
 
-/* Adds an open descriptor; finds out alignment and whether O_DIRECT is on. At most 256. Not in the
- * token loop. The caller closes the descriptor after the engine. */
+/* Adds an open descriptor; finds out alignment and whether O_DIRECT is on. At most 256 (-ENFILE).
+ * Not in the token loop. The caller closes the descriptor after the engine. */
 int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out);
 
 void spw_io_job_init(struct spw_io_job *job); /* over, nothing given */
+/* For a job that will be submitted in stream order: from here on it is not over. */
+void spw_io_job_promise(struct spw_io_job *job);
 void spw_io_submit(struct spw_io *io, struct spw_io_job *job);
 bool spw_io_is_over(const struct spw_io_job *job);
 /* Sleeps until it is over; job->rc. */
