@@ -17,6 +17,8 @@ extern "C" {
 
 typedef struct CUevent_st *spw_event;
 
+struct spw_placement;
+
 enum spw_link {
     SPW_LINK_HOST_TO_DEVICE,
     SPW_LINK_DEVICE_TO_HOST,
@@ -29,7 +31,10 @@ enum { SPW_RANGES = 512 };
 
 struct spw_device_options {
     uint64_t device_bytes, host_bytes; /* budgets; UINT64_MAX: none */
-    int threads;                       /* CPU: workers of a kernel, 0 = every core we may use */
+    int threads;                       /* CPU: workers of a kernel, 0: see offload/placement.h */
+    unsigned io_threads; /* that will read and write files beside the computation; 0: none */
+    /* The folder these files lie in, for threads that want to be near its drive; may be NULL. */
+    const char *io_path;
     /* CPU: a seed for random delays before and after every copy and kernel; 0 = none. A test's way
      * to try other interleavings. */
     uint64_t delay_seed;
@@ -57,6 +62,8 @@ struct spw_device_ops {
 
     /* Workers that a kernel's scratch is needed for; 0 where kernels bring their own. */
     unsigned (*workers)(const struct spw_device *d);
+    /* Where threads beside this device should run. Valid until close. */
+    const struct spw_placement *(*placement)(const struct spw_device *d);
     /* Device memory that could still be taken now, whatever the budget; UINT64_MAX: the system's
      * own memory is all there is. */
     uint64_t (*available)(struct spw_device *d);

@@ -17,6 +17,8 @@
 
 #include "offload/copy_cpu.h"
 #include "offload/device_cpu_team.h"
+#include "offload/host_pages.h"
+#include "offload/placement.h"
 #include "offload/topology.h"
 
 #include <assert.h>
@@ -73,6 +75,7 @@ struct CUstream_st {
     uint64_t index;           /* what the delays are drawn for */
     uint64_t first;           /* number of the worker's first command */
     bool copying;             /* the worker's: it has told the team so */
+    bool computes;            /* its worker is worker 0 of kernels */
     pthread_t worker;
     struct command *ring;                       /* owned [RING_COMMANDS] */
     _Atomic uint64_t waited_ns[SPW_RANGES + 1]; /* by range; the last: outside of any */
@@ -102,7 +105,8 @@ struct spw_device {
     uint64_t n_streams; /* ever made */
     spw_stream closed;
     struct spw_topology *topology; /* owned; NULL: not asked for, or unknown */
-    struct spw_team *team;         /* owned */
+    struct spw_placement placement;
+    struct spw_team *team; /* owned */
 };
 
 /* --- memory --- */
@@ -287,6 +291,8 @@ static void command_run(struct CUstream_st *s, const struct command *c)
 static void *stream_main(void *argument)
 {
     struct CUstream_st *s = argument;
+    spw_placement_bind(&s->device->placement, s->computes ? SPW_ROLE_COMPUTE : SPW_ROLE_TRANSFER,
+                       0);
     if (s->device->delay_seed)
         prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* sleeps of microseconds, not of 50 more */
     for (uint64_t n = s->first;; n++) {
@@ -481,6 +487,7 @@ static int cpu_stream_open(struct spw_device *d, const char *name, spw_stream *o
     for (uint32_t i = 0; i <= SPW_RANGES; i++)
         atomic_store(&s->waited_ns[i], 0);
     s->first = spw_counter_get(&s->queued);
+    s->computes = !strcmp(name, "compute");
     SPW_TRY(spw_thread_start(&s->worker, name, stream_main, s)); /* stays in the list of closed */
     d->closed = s->next;
     s->next = NULL;
@@ -507,22 +514,39 @@ static double cpu_waited_seconds(struct spw_device *d, spw_stream s, uint32_t ra
 
 /* --- the device --- */
 
-/* How many workers; on more than two processors also where. Workers are bound only when they are as
- * many as the cores: with fewer, several processes would all sit on the same first cores, and with
- * two the copies need one of them. hwloc is asked (2 ms at start-up) only when that can matter. */
-static int team_open(struct spw_device *d, int threads, struct spw_error *err)
+/* Copies that run side by side: KV, weights and hidden rows up, and one down. */
+enum { TRANSFER_THREADS = 4 };
+
+/* hwloc is asked (2 ms at start-up) only where there is something to decide. A machine that hwloc
+ * cannot read is one where nothing is bound. */
+static int choose_places(struct spw_device *d, const struct spw_device_options *o)
 {
-    unsigned n = (unsigned)threads, usable = spw_topology_usable_threads(), cores = usable;
-    if (cores > 2 && n != 1 && n != 2) {
-        int rc = spw_topology_open(&d->topology, NULL, NULL);
-        if (rc == -ENOMEM)
-            return spw_fail(err, rc, "out of memory for the topology");
-        if (!rc)
-            cores = spw_topology_cores(d->topology);
-    }
+    struct spw_placement_request q = {
+        .compute = o->threads, .transfer = TRANSFER_THREADS, .io = o->io_threads};
+    unsigned usable = spw_topology_usable_threads();
+    bool few_workers = o->threads == 1 || o->threads == 2;
+    if (usable <= 2 || (few_workers && !o->io_threads))
+        return 0;
+    int rc = spw_topology_open(&d->topology, NULL, NULL);
+    if (rc)
+        return rc == -ENOMEM ? rc : 0;
+    int node = o->io_path ? spw_topology_node_of_path(d->topology, o->io_path) : -1;
+    q.has_node = node >= 0;
+    q.node = q.has_node ? (unsigned)node : 0;
+    return spw_placement_init(&d->placement, d->topology, &q);
+}
+
+static int team_open(struct spw_device *d, const struct spw_device_options *o,
+                     struct spw_error *err)
+{
+    unsigned usable = spw_topology_usable_threads(), n = (unsigned)o->threads;
+    int rc = choose_places(d, o);
+    if (rc)
+        return spw_fail(err, rc, "out of memory for the topology");
     if (!n)
-        n = (unsigned)spw_min_u64(cores, MAX_THREADS);
-    int rc = spw_team_open(&d->team, n, usable, n == cores ? d->topology : NULL);
+        n = d->topology ? d->placement.role[SPW_ROLE_COMPUTE].n_threads : usable;
+    n = (unsigned)spw_min_u64(n, MAX_THREADS);
+    rc = spw_team_open(&d->team, n, usable, &d->placement);
     return rc ? spw_fail(err, rc, "no memory for a team of %u worker threads", n) : 0;
 }
 
@@ -532,6 +556,7 @@ static void cpu_close(struct spw_device *d)
         return;
     assert(!atomic_load(&d->device.used) && !atomic_load(&d->host.used));
     spw_team_close(d->team);
+    spw_placement_free(&d->placement);
     spw_topology_close(d->topology);
     streams_free(d->closed);
     spw_free(d);
@@ -553,7 +578,7 @@ static int cpu_open(struct spw_device **out, const struct spw_device_options *o,
     d->range = SPW_RANGES;
     d->context = o->context;
     atomic_store(&d->fail_countdown, -1);
-    int rc = team_open(d, o->threads, err);
+    int rc = team_open(d, o, err);
     if (rc) {
         cpu_close(d);
         return rc;
@@ -572,6 +597,11 @@ static void cpu_usage(struct spw_device *d, struct spw_device_usage *out)
     };
     for (int i = 0; i < SPW_LINK_COUNT; i++)
         out->moved_bytes[i] = atomic_load(&d->moved[i]);
+}
+
+static const struct spw_placement *cpu_placement(const struct spw_device *d)
+{
+    return &d->placement;
 }
 
 static uint64_t cpu_available(struct spw_device *d)
@@ -606,6 +636,7 @@ const struct spw_device_ops spw_device_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .workers = spw_device_cpu_threads,
+    .placement = cpu_placement,
     .available = cpu_available,
     .alloc = cpu_alloc,
     .free = cpu_free,

@@ -12,7 +12,7 @@
  * two tasks, and joins it again when the copy ends. */
 #include "offload/device_cpu_team.h"
 
-#include "offload/topology.h"
+#include "offload/placement.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ struct worker {
 struct spw_team {
     unsigned threads, started; /* started: of workers[], which leaves out worker 0 */
     unsigned cores;
-    const struct spw_topology *topology;
+    const struct spw_placement *placement;
     pthread_mutex_t turn; /* held for one whole kernel: scratch is private to a worker index */
     struct worker *workers;
 
@@ -177,8 +177,7 @@ static void *worker_main(void *argument)
 {
     struct worker *w = argument;
     struct spw_team *t = w->team;
-    if (t->topology)
-        spw_topology_bind(t->topology, w->index);
+    spw_placement_bind(t->placement, SPW_ROLE_COMPUTE, w->index);
     for (;;) {
         /* Read before joining: a job that opens in between is then met twice, never missed. */
         uint64_t seen = spw_counter_get(&t->jobs), copied = spw_counter_get(&t->copied);
@@ -257,14 +256,14 @@ static int workers_start(struct spw_team *t)
 }
 
 int spw_team_open(struct spw_team **out, unsigned threads, unsigned cores,
-                  const struct spw_topology *topology)
+                  const struct spw_placement *placement)
 {
     struct spw_team *t = spw_alloc_zero(1, sizeof *t);
     if (!t)
         return -ENOMEM;
     t->threads = threads;
     t->cores = cores;
-    t->topology = topology;
+    t->placement = placement;
     t->workers = spw_alloc_zero(threads, sizeof *t->workers);
     if (!t->workers)
         goto fail_team;

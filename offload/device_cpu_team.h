@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-struct spw_topology;
+struct spw_placement;
 
 struct spw_counter {
     _Atomic uint64_t value;
@@ -43,9 +43,9 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
 
 struct spw_team;
 
-/* `topology` (borrowed, may be NULL): bind worker i to the i-th place. cores: of this process. */
+/* Worker i runs where the placement (borrowed) puts compute thread i. cores: of this process. */
 int spw_team_open(struct spw_team **out, unsigned threads, unsigned cores,
-                  const struct spw_topology *topology);
+                  const struct spw_placement *placement);
 void spw_team_close(struct spw_team *t);
 unsigned spw_team_threads(const struct spw_team *t);
 /* Runs every task of the kernel once and returns when all are done. */

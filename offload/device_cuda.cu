@@ -27,6 +27,8 @@
 #include "offload/device.h"
 
 #include "offload/host_pages.h"
+#include "offload/placement.h"
+#include "offload/topology.h"
 #include "quant/cuda.cuh"
 
 #include <assert.h>
@@ -68,7 +70,8 @@ struct timed_stream {
 
 struct spw_device {
     int index;
-    char bus_id[32];
+    struct spw_topology *topology; /* owned; NULL: unknown */
+    struct spw_placement placement;
     struct pool device, host;
     uint64_t moved[SPW_LINK_COUNT];
     uint64_t slab_bytes, available_at_open;
@@ -202,7 +205,7 @@ static int cuda_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
     SPW_TRY(pool_take(&d->host, &bytes));
     struct host_block *b = (struct host_block *)spw_alloc_zero(1, sizeof *b);
     void *p = NULL;
-    int rc = b ? spw_host_pages_map(bytes, d->bus_id, &p) : -ENOMEM;
+    int rc = b ? spw_host_pages_map(bytes, &d->placement, &p) : -ENOMEM;
     if (rc) {
         spw_free(b);
         pool_give(&d->host, bytes);
@@ -535,7 +538,26 @@ static void cuda_close(struct spw_device *d)
     if (!d)
         return;
     assert(!d->device.used && !d->host.used && !d->blocks);
+    spw_placement_free(&d->placement);
+    spw_topology_close(d->topology);
     spw_free(d);
+}
+
+/* A machine that hwloc cannot read is one where nothing is bound. Copies are the card's own work:
+ * the driver's threads only hand them over. */
+static int choose_places(struct spw_device *d, const struct spw_device_options *o,
+                         const char *bus_id)
+{
+    struct spw_placement_request q = {};
+    int rc = spw_topology_open(&d->topology, NULL, NULL);
+    if (rc)
+        return rc == -ENOMEM ? rc : 0;
+    int node = spw_topology_node_of_pci(d->topology, bus_id);
+    q.compute = -1;
+    q.io = o->io_threads;
+    q.has_node = node >= 0;
+    q.node = node >= 0 ? (unsigned)node : 0;
+    return spw_placement_init(&d->placement, d->topology, &q);
 }
 
 static int cuda_open(struct spw_device **out, const struct spw_device_options *o,
@@ -552,9 +574,10 @@ static int cuda_open(struct spw_device **out, const struct spw_device_options *o
     d->host.budget = o->host_bytes;
     d->slab_bytes = o->slab_bytes ? o->slab_bytes : SLAB_BYTES;
     size_t total;
+    char bus_id[32] = "";
     cudaError_t rc = cudaSetDevice(d->index);
     if (rc == cudaSuccess)
-        rc = cudaDeviceGetPCIBusId(d->bus_id, (int)sizeof d->bus_id, d->index);
+        rc = cudaDeviceGetPCIBusId(bus_id, (int)sizeof bus_id, d->index);
     if (rc == cudaSuccess)
         rc = cudaMemGetInfo(&d->available_at_open, &total);
     if (rc != cudaSuccess) {
@@ -565,6 +588,11 @@ static int cuda_open(struct spw_device **out, const struct spw_device_options *o
                         "use --device cpu",
                         o->index, cudaGetErrorString(rc));
     }
+    int places = choose_places(d, o, bus_id);
+    if (places) {
+        cuda_close(d);
+        return spw_fail(err, places, "out of memory for the topology");
+    }
     *out = d;
     return 0;
 }
@@ -573,6 +601,11 @@ static unsigned cuda_workers(const struct spw_device *d)
 {
     (void)d;
     return 0;
+}
+
+static const struct spw_placement *cuda_placement(const struct spw_device *d)
+{
+    return &d->placement;
 }
 
 static void cuda_usage(struct spw_device *d, struct spw_device_usage *out)
@@ -595,6 +628,7 @@ const struct spw_device_ops spw_device_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .workers = cuda_workers,
+    .placement = cuda_placement,
     .available = cuda_available,
     .alloc = cuda_alloc,
     .free = cuda_free,

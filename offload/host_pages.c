@@ -2,6 +2,7 @@
 #include "offload/host_pages.h"
 
 #include "offload/device_cpu_team.h"
+#include "offload/placement.h"
 #include "offload/topology.h"
 
 #include <assert.h>
@@ -15,20 +16,28 @@
 enum { MOST_THREADS = 16, SLICE_BYTES = 32 << 20 };
 
 struct slice {
+    const struct spw_placement *place;
     volatile unsigned char *from;
     uint64_t bytes;
 };
 
-static void *touch(void *argument)
+static void touch(const struct slice *s)
 {
-    const struct slice *s = argument;
     for (uint64_t i = 0; i < s->bytes; i += PAGE_BYTES)
         s->from[i] = 0;
+}
+
+static void *touch_main(void *argument)
+{
+    const struct slice *s = argument;
+    spw_placement_bind_near(s->place);
+    touch(s);
     return NULL;
 }
 
-/* A thread that cannot be started leaves its slice to this one. */
-static void touch_all(void *p, uint64_t bytes)
+/* The last slice is the caller's, who stays where he is, and so is that of a thread that cannot be
+ * started. */
+static void touch_all(void *p, uint64_t bytes, const struct spw_placement *place)
 {
     pthread_t threads[MOST_THREADS];
     bool started[MOST_THREADS];
@@ -38,8 +47,9 @@ static void touch_all(void *p, uint64_t bytes)
     uint64_t each = spw_align_up(spw_div_up(bytes, n), HUGE_PAGE_BYTES);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t from = spw_min_u64(i * each, bytes);
-        slices[i] = (struct slice){(unsigned char *)p + from, spw_min_u64(each, bytes - from)};
-        started[i] = i + 1 < n && !spw_thread_start(&threads[i], "touch", touch, &slices[i]);
+        slices[i] =
+            (struct slice){place, (unsigned char *)p + from, spw_min_u64(each, bytes - from)};
+        started[i] = i + 1 < n && !spw_thread_start(&threads[i], "touch", touch_main, &slices[i]);
         if (!started[i])
             touch(&slices[i]);
     }
@@ -48,7 +58,7 @@ static void touch_all(void *p, uint64_t bytes)
             pthread_join(threads[i], NULL);
 }
 
-int spw_host_pages_map(uint64_t bytes, const char *bus_id, void **out)
+int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void **out)
 {
     assert(bytes && bytes % PAGE_BYTES == 0);
     *out = NULL;
@@ -58,10 +68,9 @@ int spw_host_pages_map(uint64_t bytes, const char *bus_id, void **out)
     if (p == MAP_FAILED)
         return -ENOMEM;
     if (bytes >= HUGE_PAGE_BYTES)
-        madvise(p, bytes, MADV_HUGEPAGE); /* fewer pages to pin; refused on some kernels */
-    if (bus_id)
-        spw_topology_place_memory(bus_id, p, bytes);
-    touch_all(p, bytes);
+        madvise(p, bytes, MADV_HUGEPAGE); /* refused on some kernels */
+    spw_placement_place_memory(place, p, bytes);
+    touch_all(p, bytes, place);
     *out = p;
     return 0;
 }

@@ -11,9 +11,11 @@
 extern "C" {
 #endif
 
-/* `bytes` > 0 is a multiple of 4096. `bus_id` (may be NULL): the PCI device it should lie next to.
- */
-int spw_host_pages_map(uint64_t bytes, const char *bus_id, void **out);
+struct spw_placement;
+
+/* `bytes` > 0 is a multiple of 4096. `place` says where pages should lie and which cores touch
+ * them. */
+int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void **out);
 void spw_host_pages_unmap(void *p, uint64_t bytes);
 
 #ifdef __cplusplus

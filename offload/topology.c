@@ -2,13 +2,25 @@
 #include "offload/topology.h"
 
 #include <hwloc.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+struct core {
+    hwloc_obj_t object;
+    unsigned rank;
+};
 
 struct spw_topology {
     hwloc_topology_t hwloc;
-    unsigned cores, threads;
-    hwloc_obj_t *places; /* hardware threads in worker order */
+    unsigned n_cores, n_threads, n_nodes;
+    struct core *cores; /* owned */
+    bool synthetic;
 };
 
 /* Caches and devices cost time to discover, and nobody here asks for them. Packages and groups
@@ -35,55 +47,54 @@ static int load(hwloc_topology_t h, const char *synthetic, struct spw_error *err
     return 0;
 }
 
-/* The n-th hardware thread inside a core (or whatever `type` is), NULL past the last. */
-static hwloc_obj_t thread_in(hwloc_topology_t h, hwloc_obj_t core, unsigned n)
+/* hwloc ranks kinds by what the system says of them: its own name for a slow core, or the highest
+ * frequency where that differs by more than a tenth. */
+static struct core core_of(hwloc_topology_t h, hwloc_obj_t object)
 {
-    return hwloc_get_obj_inside_cpuset_by_type(h, core->cpuset, HWLOC_OBJ_PU, n);
+    int efficiency = -1, kind = hwloc_cpukinds_get_by_cpuset(h, object->cpuset, 0);
+    if (kind >= 0)
+        hwloc_cpukinds_get_info(h, (unsigned)kind, NULL, &efficiency, NULL, NULL, 0);
+    return (struct core){object, efficiency > 0 ? (unsigned)efficiency : 0};
 }
 
-/* hwloc numbers cores depth-first, so its order is already one NUMA node after the other. */
-static void place_all(struct spw_topology *t, hwloc_obj_type_t core_type)
+int spw_topology_open_loaded(struct spw_topology **out, struct hwloc_topology *loaded,
+                             struct spw_error *err)
 {
-    unsigned placed = 0;
-    for (unsigned round = 0; placed < t->threads; round++)
-        for (unsigned i = 0; i < t->cores; i++) {
-            hwloc_obj_t core = hwloc_get_obj_by_type(t->hwloc, core_type, i);
-            hwloc_obj_t pu = thread_in(t->hwloc, core, round);
-            if (pu)
-                t->places[placed++] = pu;
-        }
+    struct spw_topology *t = spw_alloc_zero(1, sizeof *t);
+    int cores = hwloc_get_nbobjs_by_type(loaded, HWLOC_OBJ_CORE);
+    /* Some virtual machines name no cores. */
+    hwloc_obj_type_t type = cores > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    unsigned n = (unsigned)hwloc_get_nbobjs_by_type(loaded, type);
+    if (t)
+        t->cores = spw_alloc_zero(n, sizeof *t->cores);
+    if (!t || !t->cores) {
+        spw_free(t);
+        hwloc_topology_destroy(loaded);
+        return spw_fail(err, -ENOMEM, "out of memory for the topology");
+    }
+    t->hwloc = loaded;
+    t->n_cores = n;
+    t->n_threads = (unsigned)hwloc_get_nbobjs_by_type(loaded, HWLOC_OBJ_PU);
+    t->n_nodes = (unsigned)hwloc_get_nbobjs_by_type(loaded, HWLOC_OBJ_NUMANODE);
+    t->synthetic = !hwloc_topology_is_thissystem(loaded);
+    /* hwloc numbers cores depth-first, so its order is already one NUMA node after the other. */
+    for (unsigned i = 0; i < n; i++)
+        t->cores[i] = core_of(loaded, hwloc_get_obj_by_type(loaded, type, i));
+    *out = t;
+    return 0;
 }
 
 int spw_topology_open(struct spw_topology **out, const char *synthetic, struct spw_error *err)
 {
-    struct spw_topology *t = spw_alloc_zero(1, sizeof *t);
-    if (!t)
+    hwloc_topology_t h;
+    if (hwloc_topology_init(&h))
         return spw_fail(err, -ENOMEM, "out of memory for the topology");
-    int rc = -ENOMEM;
-    if (hwloc_topology_init(&t->hwloc))
-        goto fail_block;
-    rc = load(t->hwloc, synthetic, err);
-    if (rc)
-        goto fail_hwloc;
-
-    t->threads = (unsigned)hwloc_get_nbobjs_by_type(t->hwloc, HWLOC_OBJ_PU);
-    int cores = hwloc_get_nbobjs_by_type(t->hwloc, HWLOC_OBJ_CORE);
-    /* Some virtual machines name no cores. */
-    hwloc_obj_type_t core_type = cores > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
-    t->cores = cores > 0 ? (unsigned)cores : t->threads;
-    t->places = spw_alloc_zero(t->threads, sizeof *t->places);
-    rc = t->places ? 0 : spw_fail(err, -ENOMEM, "out of memory for the topology");
-    if (rc)
-        goto fail_hwloc;
-    place_all(t, core_type);
-    *out = t;
-    return 0;
-
-fail_hwloc:
-    hwloc_topology_destroy(t->hwloc);
-fail_block:
-    spw_free(t);
-    return rc;
+    int rc = load(h, synthetic, err);
+    if (rc) {
+        hwloc_topology_destroy(h);
+        return rc;
+    }
+    return spw_topology_open_loaded(out, h, err);
 }
 
 void spw_topology_close(struct spw_topology *t)
@@ -91,63 +102,125 @@ void spw_topology_close(struct spw_topology *t)
     if (!t)
         return;
     hwloc_topology_destroy(t->hwloc);
-    spw_free(t->places);
+    spw_free(t->cores);
     spw_free(t);
 }
 
 unsigned spw_topology_cores(const struct spw_topology *t)
 {
-    return t->cores;
+    return t->n_cores;
 }
 
 unsigned spw_topology_threads(const struct spw_topology *t)
 {
-    return t->threads;
+    return t->n_threads;
 }
 
-unsigned spw_topology_place(const struct spw_topology *t, unsigned worker)
+unsigned spw_topology_nodes(const struct spw_topology *t)
 {
-    return t->places[worker % t->threads]->os_index;
+    return t->n_nodes;
 }
 
-/* The whole core, not one of its threads: inside a core the system may choose. */
-void spw_topology_bind(const struct spw_topology *t, unsigned worker)
+unsigned spw_topology_core_thread(const struct spw_topology *t, unsigned core)
 {
-    hwloc_obj_t place = t->places[worker % t->threads];
-    hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(t->hwloc, HWLOC_OBJ_CORE, place);
-    hwloc_set_thread_cpubind(t->hwloc, pthread_self(), (core ? core : place)->cpuset, 0);
+    return (unsigned)hwloc_bitmap_first(t->cores[core].object->cpuset);
 }
 
-static bool has_nodes(void)
+unsigned spw_topology_core_rank(const struct spw_topology *t, unsigned core)
 {
+    return t->cores[core].rank;
+}
+
+bool spw_topology_core_on_node(const struct spw_topology *t, unsigned core, unsigned node)
+{
+    return hwloc_bitmap_isset(t->cores[core].object->nodeset, node);
+}
+
+/* --- devices --- */
+
+/* Finding PCI devices takes a slower look at /sys, so only where it can matter. The libraries of
+ * GPUs are not asked: they take a second to say what /sys says too. */
+int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
+{
+    static const char *const slow[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"};
     hwloc_topology_t h;
-    bool several = false;
-    if (hwloc_topology_init(&h))
-        return false;
-    leave_out(h);
-    if (!hwloc_topology_load(h))
-        several = hwloc_get_nbobjs_by_type(h, HWLOC_OBJ_NUMANODE) > 1;
-    hwloc_topology_destroy(h);
-    return several;
-}
-
-/* Finding PCI devices takes a slower look at /sys, so first whether it can matter. Preferred, not
- * bound: a full node must not fail what another has room for. */
-void spw_topology_place_memory(const char *bus_id, void *memory, uint64_t bytes)
-{
-    hwloc_topology_t h;
-    if (!has_nodes() || hwloc_topology_init(&h))
-        return;
+    int node = -1;
+    if (t->synthetic || t->n_nodes < 2 || hwloc_topology_init(&h))
+        return -1;
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
+        hwloc_topology_set_components(h, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, slow[i]);
     leave_out(h);
     hwloc_topology_set_io_types_filter(h, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     if (!hwloc_topology_load(h)) {
         hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(h, bus_id);
         hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(h, device) : NULL;
-        if (near && near->nodeset)
-            hwloc_set_area_membind(h, memory, bytes, near->nodeset, HWLOC_MEMBIND_BIND,
-                                   HWLOC_MEMBIND_BYNODESET);
+        /* Next to all of them is next to none. */
+        if (near && hwloc_bitmap_weight(near->nodeset) == 1)
+            node = hwloc_bitmap_first(near->nodeset);
     }
     hwloc_topology_destroy(h);
+    return node;
+}
+
+/* hwloc knows whole drives, a file lies on a partition: the folders of /sys/devices above it lead
+ * to the controller, which names its node. Files of tmpfs and the like have no drive. */
+int spw_topology_node_of_path(const struct spw_topology *t, const char *path)
+{
+    char name[64], folder[PATH_MAX], file[PATH_MAX + 16];
+    struct stat s;
+    int node = -1;
+    if (t->synthetic || t->n_nodes < 2 || stat(path, &s))
+        return -1;
+    snprintf(name, sizeof name, "/sys/dev/block/%u:%u", major(s.st_dev), minor(s.st_dev));
+    if (!realpath(name, folder))
+        return -1;
+    for (char *end; (end = strrchr(folder, '/')) && end > folder; *end = 0) {
+        snprintf(file, sizeof file, "%s/numa_node", folder);
+        FILE *f = fopen(file, "re");
+        if (!f)
+            continue;
+        if (fscanf(f, "%d", &node) != 1)
+            node = -1;
+        fclose(f);
+        break;
+    }
+    return node;
+}
+
+/* --- binding --- */
+
+/* Processors of these cores, or the nodes next to them; NULL when out of memory. */
+static hwloc_bitmap_t set_of(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
+                             bool nodes)
+{
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    for (unsigned i = 0; set && i < n_cores; i++) {
+        hwloc_obj_t core = t->cores[cores[i]].object;
+        hwloc_bitmap_or(set, set, nodes ? core->nodeset : core->cpuset);
+    }
+    return set;
+}
+
+void spw_topology_bind(const struct spw_topology *t, const unsigned *cores, unsigned n_cores)
+{
+    hwloc_bitmap_t set = set_of(t, cores, n_cores, false);
+    if (set && !hwloc_bitmap_iszero(set))
+        hwloc_set_thread_cpubind(t->hwloc, pthread_self(), set, 0);
+    hwloc_bitmap_free(set);
+}
+
+void spw_topology_place_memory(const struct spw_topology *t, const unsigned *cores,
+                               unsigned n_cores, void *memory, uint64_t bytes)
+{
+    if (t->n_nodes < 2)
+        return;
+    hwloc_bitmap_t nodes = set_of(t, cores, n_cores, true);
+    if (nodes && !hwloc_bitmap_iszero(nodes))
+        hwloc_set_area_membind(t->hwloc, memory, bytes, nodes,
+                               hwloc_bitmap_weight(nodes) == 1 ? HWLOC_MEMBIND_BIND
+                                                               : HWLOC_MEMBIND_INTERLEAVE,
+                               HWLOC_MEMBIND_BYNODESET);
+    hwloc_bitmap_free(nodes);
 }
 
 unsigned spw_topology_usable_threads(void)
