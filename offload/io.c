@@ -16,7 +16,7 @@
 #define ALIGN_DEFAULT 4096 /* where the kernel does not say: no drive asks for more */
 
 /* In the order in which AUTO asks them. */
-static const struct spw_io_engine *const engines[] = {&spw_io_threads};
+static const struct spw_io_engine *const engines[] = {&spw_io_uring, &spw_io_threads};
 
 #define N_ENGINES (sizeof engines / sizeof engines[0])
 
@@ -101,7 +101,7 @@ static int engine_start(struct spw_io *io, const struct spw_io_options *o,
 
 static int engine_choose(struct spw_io *io, const struct spw_io_options *o, struct spw_error *err)
 {
-    char why[128] = "";
+    char why[192] = "";
     for (unsigned i = 0; i < N_ENGINES; i++) {
         if (o->kind != SPW_IO_AUTO && o->kind != engines[i]->kind)
             continue;
@@ -196,8 +196,7 @@ int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out)
     SPW_TRY(find_align(fd, &align));
     pthread_mutex_lock(&io->lock);
     unsigned index = io->n_files;
-    if (index < SPW_IO_FILES)
-        io->files[io->n_files++] = fd;
+    io->n_files += index < SPW_IO_FILES;
     pthread_mutex_unlock(&io->lock);
     if (index == SPW_IO_FILES)
         return -ENFILE;

@@ -64,7 +64,7 @@ struct spw_io {
     void *place_context;
     struct spw_io_thread *threads; /* owned: [n_threads] */
     struct spw_io_ask *asks;       /* owned; those not in use are in `free_asks` */
-    char text[256];                /* spw_io_describe */
+    char text[320];                /* spw_io_describe */
 
     /* All below is under the lock, which nobody holds while he sums, sleeps or reads. */
     pthread_mutex_t lock;
@@ -73,7 +73,6 @@ struct spw_io {
     unsigned n_asks;
     bool closing;
     unsigned n_files;
-    int files[SPW_IO_FILES];
     struct spw_io_usage usage;
 };
 

@@ -236,7 +236,7 @@ static void test_random(struct world *w, uint64_t *random)
 
 int main(void)
 {
-    static const enum spw_io_kind kinds[] = {SPW_IO_THREADS};
+    static const enum spw_io_kind kinds[] = {SPW_IO_THREADS, SPW_IO_URING};
     static const struct {
         const char *directory;
         bool direct;

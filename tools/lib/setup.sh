@@ -22,6 +22,7 @@ header:stdio.h       libc6-dev
 command:g++          g++
 command:pkg-config   pkg-config
 library:hwloc        libhwloc-dev
+library:liburing     liburing-dev
 library:jansson      libjansson-dev
 library:libpcre2-8   libpcre2-dev
 library:libutf8proc  libutf8proc-dev
