@@ -2,9 +2,11 @@
 #include "model/ops_cpu_probe.h"
 #include "offload/topology.h"
 #include "runtime/machine.h"
+#include "runtime/profile.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* The processor's name as Linux says it; the file has it on x86, other machines keep "unknown". */
 static void read_cpu_name(char *out, size_t bytes)
@@ -46,7 +48,6 @@ static int count_cores(uint32_t *out, struct spw_error *err)
 static int probe_cpu(struct spw_machine *out, struct spw_error *err)
 {
     enum spw_isa isa = spw_isa_best();
-    snprintf(out->isa, sizeof out->isa, "%s", spw_isa_name(isa));
     out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads);
     out->copy_bytes_per_second = spw_probe_copy_bandwidth(1); /* a stream is one thread */
     out->bf16_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_BF16, out->threads);
@@ -57,16 +58,81 @@ static int probe_cpu(struct spw_machine *out, struct spw_error *err)
     return 0;
 }
 
-int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)
+/* Who it is: what a profile is looked up by. */
+static int identify(struct spw_machine *out, const struct spw_options *o,
+                    const struct spw_backend *b, struct spw_error *err)
+{
+    *out = (struct spw_machine){.threads = o->threads};
+    read_cpu_name(out->cpu, sizeof out->cpu);
+    SPW_TRY(count_cores(&out->cores, err));
+    if (!out->threads)
+        out->threads = out->cores;
+    if (b->probe)
+        snprintf(out->gpu, sizeof out->gpu, "%s", b->name);
+    snprintf(out->isa, sizeof out->isa, "%s",
+             b->probe ? b->device_ops->name : spw_isa_name(spw_isa_best()));
+    return 0;
+}
+
+static int measure(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
+                   struct spw_error *err)
+{
+    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err) : probe_cpu(out, err));
+    out->measured_at = (int64_t)time(NULL);
+    return 0;
+}
+
+/* ---- kept ---- */
+
+static int measure_and_keep(struct spw_machine *out, const struct spw_backend *b,
+                            struct spw_device *device, struct spw_profile *p, const char *path,
+                            struct spw_error *err)
+{
+    struct spw_error why = {{0}};
+    SPW_TRY(measure(out, b, device, err));
+    spw_profile_keep_machine(p, out);
+    if (spw_profile_write(p, path, &why) < 0)
+        snprintf(out->note, sizeof out->note, "%.200s, so the machine will be measured again",
+                 why.text);
+    return 0;
+}
+
+static int recall(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
+                  const char *path, bool redo, struct spw_error *err)
+{
+    struct spw_error why = {{0}};
+    struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+    int rc = spw_profile_read(p, path, &why);
+    bool unusable = rc < 0 && rc != -ENOENT;
+    const struct spw_machine *known = redo ? NULL : spw_profile_find_machine(p, out);
+    rc = 0;
+    if (known)
+        *out = *known;
+    else
+        rc = measure_and_keep(out, b, device, p, path, err);
+    if (unusable && !*out->note)
+        snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
+                 why.text);
+    spw_free(p);
+    return rc;
+}
+
+int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                       bool redo, struct spw_error *err)
 {
     struct spw_backend b;
     struct spw_device *device;
-    *out = (struct spw_machine){.threads = o->threads};
-    read_cpu_name(out->cpu, sizeof out->cpu);
-    if (!out->threads)
-        SPW_TRY(count_cores(&out->threads, err));
     SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
-    int rc = b.probe ? spw_machine_probe_device(out, &b, device, err) : 0;
+    int rc = identify(out, o, &b, err);
+    if (!rc)
+        rc = profile ? recall(out, &b, device, profile, redo, err) : measure(out, &b, device, err);
     b.device_ops->close(device);
-    return rc || b.probe ? rc : probe_cpu(out, err);
+    return rc;
+}
+
+int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)
+{
+    return spw_machine_recall(out, o, NULL, false, err);
 }

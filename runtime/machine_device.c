@@ -145,8 +145,6 @@ int spw_machine_probe_device(struct spw_machine *out, const struct spw_backend *
                              struct spw_device *device, struct spw_error *err)
 {
     struct bench b = {.backend = backend, .ops = backend->device_ops, .device = device};
-    snprintf(out->gpu, sizeof out->gpu, "%s", backend->name);
-    snprintf(out->isa, sizeof out->isa, "%s", backend->device_ops->name);
     int rc = probe_bandwidths(out, &b);
     give(&b);
     if (!rc)

@@ -234,18 +234,59 @@ void spw_result_free(struct spw_result *r);
 
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
-    uint32_t threads;
-    double read_bytes_per_second; /* the device's memory; on the CPU by all threads */
+    uint32_t threads, cores;         /* cores: that this process may use, whatever `threads` is */
+    double read_bytes_per_second;    /* the device's memory; on the CPU by all threads */
     double copy_bytes_per_second; /* host to device as the ring copies: GPU, 64 MiB pinned; CPU, one
                                      stream */
     /* Matrix peak: CPU, register-resident, all threads; GPU, cuBLASLt on 8192 x 8192 (0: the
      * library was not found, and `note` says so). */
     double bf16_flops, f32_flops;
-    char note[160];
+    int64_t measured_at; /* seconds since 1970 */
+    char note[320];
 };
 
 /* Of the device that `o` would compute on (backend, device_index, threads). */
 int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err);
+/* What the file `profile` (NULL: none) knows of the same device and threads; if it knows nothing,
+ * or with `redo`, measured now and kept there. A file that cannot be used is no failure: out->note
+ * says so. */
+int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                       bool redo, struct spw_error *err);
+
+/* ---- the drive, measured once and kept ---- */
+
+/* The drive behind a directory, as the disk tier uses it: records of request_bytes with checksums,
+ * O_DIRECT where it is allowed. */
+struct spw_drive {
+    char device[192];    /* model and serial number; without them its number, name and size */
+    char filesystem[32]; /* "ext4" */
+    enum spw_io_kind io; /* as asked for */
+    char engine[128];    /* what was taken: spw_io_describe */
+    bool direct;         /* false: buffered, the page cache is part of what was measured */
+    uint64_t request_bytes;
+    uint32_t queue_depth;                                 /* bandwidth x latency, from 4 to 64 */
+    double read_bytes_per_second, write_bytes_per_second; /* with that many requests in flight */
+    double latency_seconds;                               /* of one request alone */
+    double cpu_seconds_per_byte; /* of the I/O threads, reading, checksums included */
+    int64_t measured_at;         /* seconds since 1970 */
+    /* Not kept: */
+    uint64_t written_bytes; /* that measuring cost now; 0: known from the profile */
+    char note[320];         /* what the user should know: a profile that was unusable; "" */
+};
+
+struct spw_drive_options {
+    const char *directory;
+    const char *profile; /* a file; NULL: nothing is kept, so that every call measures */
+    bool redo;           /* measure though the profile knows the drive */
+    enum spw_io_kind io;
+    uint64_t write_limit_bytes; /* most that measuring may write; 0: 256 MiB */
+};
+
+/* The profile's numbers, or new ones: about a second, at most 256 MiB written to an anonymous file
+ * in the directory. A profile that is corrupt is measured again and replaced. -ENOENT, -ENOTDIR,
+ * -EACCES, -EROFS, -ENOSPC, -EDQUOT (the limit is under 8 MiB): the directory cannot be used. */
+int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o,
+                    struct spw_error *err);
 
 /* One decode step's attention alone, over a cache of `context` tokens in device memory. */
 struct spw_attention_shape {

@@ -93,8 +93,8 @@ static void make_model(void)
 
 /* ---- help and completion ---- */
 
-static const char *const commands[] = {"generate", "score", "plan",      "inspect",
-                                       "tokenize", "bench", "completion"};
+static const char *const commands[] = {"generate", "score", "plan",  "inspect",
+                                       "tokenize", "bench", "probe", "completion"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void test_help(void)
@@ -223,6 +223,11 @@ static void test_refusals(void)
         {"bench m --contexts 1,,2", "--contexts: found ''"},
         {"bench m --random-tokens --prompt-file x", "found both --random-tokens and --prompt-file"},
         {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
+        {"probe missing", "missing: No such file"},
+        {"probe m/config.json", "m/config.json: found a file, expected a directory"},
+        {"probe /proc", "/proc"},
+        {"probe m m", "found 'm' after 'm'"},
+        {"probe --threads 0", "--threads: found '0'"},
         {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
     };
     CHECK(sh("echo '1 2 x' >bad1; echo 1,96 >bad2; echo '1 -1' >bad3\n"
@@ -471,6 +476,31 @@ static void test_tools(void)
     CHECK_MSG(strcmp(out, "1\n3\n") == 0, "%s", out);
 }
 
+/* Measured once, shown from the profile, measured again when that is not to be trusted. */
+static void test_probe(void)
+{
+    CHECK(sh("\"$S\" probe --json --drive-profile d.json") == 0 && !*err);
+    json_t *first = parse(out), *again;
+    CHECK(number(first, "drive.written_bytes") > 0 && number(first, "drive.queue_depth") >= 4);
+    CHECK(number(first, "drive.request_bytes") == 1 << 20);
+    CHECK(sh("\"$S\" probe . --drive-profile d.json --json") == 0 && !*err);
+    again = parse(out);
+    CHECK(number(again, "drive.written_bytes") == 0);
+    CHECK(json_object_set_new(json_object_get(again, "drive"), "written_bytes",
+                              json_integer(number(first, "drive.written_bytes"))) == 0);
+    CHECK_MSG(json_equal(first, again), "%s", out);
+    json_decref(again);
+    json_decref(first);
+    CHECK(sh("\"$S\" probe . --drive-profile d.json") == 0 && strstr(out, "kept in     d.json"));
+    CHECK(sh("sed -i 's/[0-9]e*\\.*[0-9],/7,/' d.json; \"$S\" probe --drive-profile d.json") == 0);
+    CHECK_MSG(strstr(err, "d.json: ") && strstr(err, "measured again") &&
+                  strchr(err, '\n') == err + strlen(err) - 1,
+              "%s", err);
+    CHECK(sh("\"$S\" probe --drive-profile m/config.json/d.json") == 0 &&
+          strstr(err, "Not a directory"));
+    CHECK(sh("\"$S\" probe --drive-profile d.json") == 0 && !*err);
+}
+
 /* ---- the end that others put to it ---- */
 
 /* Starts the command with stdout on `fd`, stderr in the file err. */
@@ -607,6 +637,7 @@ int main(void)
     setenv("S", command, 1);
     CHECK(getcwd(root, sizeof root));
     make_model();
+    setenv("XDG_CACHE_HOME", folder, 1); /* limits that are measured here are not the user's */
     test_help();
     test_completion();
     test_refusals();
@@ -614,6 +645,7 @@ int main(void)
     test_placement();
     test_batch();
     test_tools();
+    test_probe();
     test_broken_pipe();
     test_interrupt();
     if (data)

@@ -49,5 +49,6 @@ int cli_plan(const struct cli_options *o);
 int cli_inspect(const struct cli_options *o);
 int cli_tokenize(const struct cli_options *o);
 int cli_bench(const struct cli_options *o);
+int cli_probe(const struct cli_options *o);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 uint64_t cli_layer_parameters(const struct spw_model_config *c)
@@ -57,16 +58,65 @@ json_t *cli_machine_json(const struct spw_machine *m)
         failed |= json_object_set_new(o, "note", json_string(m->note));
     failed |= json_object_set_new(o, "isa", json_string(m->isa));
     failed |= json_object_set_new(o, "threads", cli_json_count(m->threads));
+    failed |= json_object_set_new(o, "cores", cli_json_count(m->cores));
     failed |=
         json_object_set_new(o, "read_bytes_per_second", cli_json_real(m->read_bytes_per_second));
     failed |=
         json_object_set_new(o, "copy_bytes_per_second", cli_json_real(m->copy_bytes_per_second));
     failed |= json_object_set_new(o, "bf16_flops", cli_json_real(m->bf16_flops));
     failed |= json_object_set_new(o, "f32_flops", cli_json_real(m->f32_flops));
+    failed |= json_object_set_new(o, "measured_at", json_integer(m->measured_at));
     if (!failed)
         return o;
     json_decref(o);
     return NULL;
+}
+
+json_t *cli_drive_json(const struct spw_drive *d)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "device", json_string(d->device));
+    failed |= json_object_set_new(o, "filesystem", json_string(d->filesystem));
+    failed |= json_object_set_new(o, "engine", json_string(d->engine));
+    failed |= json_object_set_new(o, "direct", json_boolean(d->direct));
+    failed |= json_object_set_new(o, "request_bytes", cli_json_count(d->request_bytes));
+    failed |= json_object_set_new(o, "queue_depth", cli_json_count(d->queue_depth));
+    failed |=
+        json_object_set_new(o, "read_bytes_per_second", cli_json_real(d->read_bytes_per_second));
+    failed |=
+        json_object_set_new(o, "write_bytes_per_second", cli_json_real(d->write_bytes_per_second));
+    failed |= json_object_set_new(o, "latency_seconds", cli_json_real(d->latency_seconds));
+    failed |= json_object_set_new(o, "cpu_seconds_per_gib",
+                                  cli_json_real(d->cpu_seconds_per_byte * (double)(1 << 30)));
+    failed |= json_object_set_new(o, "measured_at", json_integer(d->measured_at));
+    failed |= json_object_set_new(o, "written_bytes", cli_json_count(d->written_bytes));
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+/* A folder that is not absolute counts as none, as the XDG base directory specification has it. */
+const char *cli_profile_path(const struct cli_options *o, char *buffer)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (o->drive_profile)
+        return o->drive_profile;
+    int n = -1;
+    if (cache && *cache == '/')
+        n = snprintf(buffer, CLI_PATH_BYTES, "%s/spillway/drives.json", cache);
+    else if (home && *home == '/')
+        n = snprintf(buffer, CLI_PATH_BYTES, "%s/.cache/spillway/drives.json", home);
+    return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
+}
+
+const char *cli_format_date(char buffer[32], int64_t seconds)
+{
+    struct tm utc;
+    time_t t = (time_t)seconds;
+    if (!gmtime_r(&t, &utc) || strftime(buffer, 32, "%Y-%m-%d %H:%M UTC", &utc) == 0)
+        snprintf(buffer, 32, "unknown");
+    return buffer;
 }
 
 /* ---- reading weight files ---- */

@@ -16,6 +16,13 @@ uint64_t cli_head_parameters(const struct spw_model_config *config);
 double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute);
 /* NULL when out of memory. */
 json_t *cli_machine_json(const struct spw_machine *machine);
+json_t *cli_drive_json(const struct spw_drive *drive);
+/* --drive-profile, else drives.json in $XDG_CACHE_HOME/spillway or ~/.cache/spillway. NULL where
+ * there is none of them. `buffer` has CLI_PATH_BYTES. */
+#define CLI_PATH_BYTES 4096
+const char *cli_profile_path(const struct cli_options *o, char *buffer);
+/* "2026-11-21 04:05 UTC" */
+const char *cli_format_date(char buffer[32], int64_t seconds);
 /* Reads every byte of the folder's weight files once with read calls, `threads` at a time, and says
  * how long that took: the page cache's own limit. 0 or -errno. */
 int cli_read_weights(const char *folder, uint32_t threads, double *seconds, uint64_t *bytes);

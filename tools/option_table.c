@@ -87,14 +87,19 @@ const struct cli_row cli_rows[] = {
      "times 512 positions of KV that one of them holds (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
 
-    {"device", CLI_DEVICE, RUNS | CLI_PLAN, "Machine", "NAME",
+    {"device", CLI_DEVICE, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "NAME",
      "where to compute: auto takes a GPU that works, else the CPU; cuda:1 is the second GPU (auto)",
      FIELD(device), .choices = devices},
-    {"threads", CLI_COUNT, RUNS | CLI_PLAN, "Machine", "N", "compute threads (every core)",
-     FIELD(threads), RANGE(1, 4096)},
+    {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "N",
+     "compute threads (every core)", FIELD(threads), RANGE(1, 4096)},
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "TYPE",
      "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
      .choices = compute_types},
+    {"drive-profile", CLI_FILE_OUT, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "FILE",
+     "where the limits of drives and of this machine are kept once they are measured "
+     "(~/.cache/spillway/drives.json)",
+     FIELD(drive_profile)},
+    {"redo", CLI_FLAG, CLI_PROBE, "Machine", NULL, "measure again what is known", FIELD(redo)},
     {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",
      "validation: random delays around every copy and kernel", FIELD(delay_seed)},
 
@@ -109,8 +114,8 @@ const struct cli_row cli_rows[] = {
     {"random-tokens", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
      "prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
 
-    {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE, "Output", NULL,
-     "one JSON object", FIELD(json)},
+    {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE, "Output",
+     NULL, "one JSON object", FIELD(json)},
     {"tensors", CLI_FLAG, CLI_INSPECT, "Output", NULL, "list every tensor", FIELD(tensors)},
     {"no-probe", CLI_FLAG, CLI_PLAN, "Output", NULL,
      "do not measure the machine; leaves out predicted tokens/s", FIELD(no_probe)},

@@ -336,7 +336,7 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
         if (rc)
             return rc;
     }
-    if (!o->operand)
+    if (!o->operand && command->operand[0] != '[')
         return cli_fail(CLI_REFUSED, "%s: found no %s; usage: spillway %s %s [options]",
                         command->name, command->operand, command->name, command->operand);
     return 0;

@@ -68,8 +68,8 @@ struct cli_options {
     uint64_t delay_seed;
 
     /* output */
-    const char *report, *dump_logits, *csv;
-    bool json, ids, tensors, no_probe;
+    const char *report, *dump_logits, *csv, *drive_profile;
+    bool json, ids, tensors, no_probe, redo;
     int progress;
 
     /* bench */
@@ -82,7 +82,7 @@ struct cli_options {
 struct cli_command {
     const char *name;
     unsigned bit;            /* in the option table's `commands` */
-    const char *operand;     /* as shown: "MODEL" */
+    const char *operand;     /* as shown: "MODEL"; "[DIR]" may be left out */
     const char *summary;     /* one line */
     const char *description; /* a paragraph for --help */
     const char *examples;    /* lines for --help */
@@ -100,6 +100,7 @@ enum {
     CLI_TOKENIZE = 1 << 4,
     CLI_BENCH = 1 << 5,
     CLI_COMPLETION = 1 << 6,
+    CLI_PROBE = 1 << 7,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

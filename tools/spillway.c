@@ -50,6 +50,12 @@ const struct cli_command cli_commands[] = {
      "spillway bench MODEL --contexts 128,2048,16384\n"
      "spillway bench MODEL --contexts 16384 --budgets 0,512MiB --csv speed.csv",
      cli_bench},
+    {"probe", CLI_PROBE, "[DIR]", "how fast a drive and this machine are",
+     "Shows the limits that plans are made with: of the drive behind DIR (or behind the\n"
+     "current directory) and of this machine. What is not known yet is measured, which\n"
+     "takes two seconds and writes at most 256 MiB to a file without a name, and is\n"
+     "kept for later runs.",
+     "spillway probe /mnt/scratch\nspillway probe /mnt/scratch --redo --json", cli_probe},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
      "Prints a completion script for SHELL: bash, zsh or fish.",
      "spillway completion bash > ~/.local/share/bash-completion/completions/spillway\n"
