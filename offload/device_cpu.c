@@ -24,12 +24,10 @@
 #include <assert.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
 
 #define PAGE_BYTES 4096u
-#define HUGE_PAGE_BYTES (2u << 20)
 #define RING_COMMANDS 256u /* a power of two; 160 KiB a stream */
 #define ARGS_BYTES 512u
 #define MAX_THREADS 1024
@@ -100,6 +98,7 @@ struct spw_device {
     _Atomic bool failed;
     _Atomic int64_t fail_countdown; /* negative: never */
     uint64_t delay_seed;
+    bool touches; /* all pages of an allocation are taken at once: see host_pages.h */
     const void *context;
     uint32_t range;     /* that waits queued now count for */
     uint64_t n_streams; /* ever made */
@@ -141,28 +140,21 @@ static int pool_alloc(struct spw_device *d, struct pool *pool, uint64_t bytes, v
         return -EIO;
     if (!bytes)
         return 0;
-    if (spw_alloc_fails())
-        return -ENOMEM;
     SPW_TRY(pool_charge(d, pool, bytes));
     bytes = spw_align_up(bytes, PAGE_BYTES);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
+    int rc = spw_host_pages_map(bytes, &d->placement, out);
+    if (rc)
         pool_discharge(pool, bytes);
-        return -ENOMEM;
-    }
-    if (bytes >= HUGE_PAGE_BYTES)
-        madvise(p, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused on some kernels */
-    *out = p;
-    return 0;
+    else if (d->touches)
+        spw_host_pages_touch(*out, bytes, &d->placement);
+    return rc;
 }
 
 static void pool_free(struct pool *pool, void *p, uint64_t bytes)
 {
     if (!p)
         return;
-    int rc = munmap(p, spw_align_up(bytes, PAGE_BYTES));
-    assert(!rc);
-    (void)rc;
+    spw_host_pages_unmap(p, spw_align_up(bytes, PAGE_BYTES));
     pool_discharge(pool, bytes);
 }
 
@@ -575,6 +567,7 @@ static int cpu_open(struct spw_device **out, const struct spw_device_options *o,
     d->device.budget = o->device_bytes;
     d->host.budget = o->host_bytes;
     d->delay_seed = o->delay_seed;
+    d->touches = o->io_threads > 0;
     d->range = SPW_RANGES;
     d->context = o->context;
     atomic_store(&d->fail_countdown, -1);

@@ -211,6 +211,7 @@ static int cuda_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
         pool_give(&d->host, bytes);
         return rc;
     }
+    spw_host_pages_touch(p, bytes, &d->placement);
     pool_reached(&d->host);
     b->from = (unsigned char *)p;
     b->bytes = bytes;

@@ -1,4 +1,9 @@
-/* Pages for pinned memory: see host_pages.h. */
+/* Pages for pinned memory: see host_pages.h.
+ *
+ * Measured on 2 cores of an EPYC under Linux 6.18, 2026-11-21: one thread makes 3.1 GB/s of 4 KiB
+ * pages present and 21 GB/s of huge ones; io_uring registers memory that is present at 20 ms a GiB
+ * in 4 KiB pages and 1.4 ms in huge ones, and what is not present as slowly as one thread touches
+ * it. MADV_POPULATE_WRITE is 8 % faster than the loop below and unknown to kernels before 5.14. */
 #include "offload/host_pages.h"
 
 #include "offload/device_cpu_team.h"
@@ -11,8 +16,7 @@
 #define PAGE_BYTES 4096u
 #define HUGE_PAGE_BYTES (2u << 20)
 
-/* A thread clears a few GB/s of fresh pages, so that a few of them reach what the memory does; less
- * than a slice each is not worth starting one. */
+/* A few threads reach what the memory does; less than a slice each is not worth starting one. */
 enum { MOST_THREADS = 16, SLICE_BYTES = 32 << 20 };
 
 struct slice {
@@ -37,7 +41,7 @@ static void *touch_main(void *argument)
 
 /* The last slice is the caller's, who stays where he is, and so is that of a thread that cannot be
  * started. */
-static void touch_all(void *p, uint64_t bytes, const struct spw_placement *place)
+void spw_host_pages_touch(void *p, uint64_t bytes, const struct spw_placement *place)
 {
     pthread_t threads[MOST_THREADS];
     bool started[MOST_THREADS];
@@ -70,7 +74,6 @@ int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void *
     if (bytes >= HUGE_PAGE_BYTES)
         madvise(p, bytes, MADV_HUGEPAGE); /* refused on some kernels */
     spw_placement_place_memory(place, p, bytes);
-    touch_all(p, bytes, place);
     *out = p;
     return 0;
 }

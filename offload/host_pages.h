@@ -1,7 +1,11 @@
-/* Host memory for a device to copy from and to: whole pages of the system, zeroed, all of them
- * present, so that neither the first step nor the pinning waits for page faults one by one.
+/* Host memory that devices copy from and to and that files are read into: anonymous, zeroed, whole
+ * pages of the system, huge ones where it has them; near the device, else near those who compute.
  *
- * Safe from any thread. -ENOMEM is the only failure; it counts as an allocation (base.h). */
+ * The system takes a page when it is first written. Whoever pins memory, for a GPU or for the
+ * kernel's own reads and writes, has it take all of them in that one call, in one thread: so they
+ * are touched before, by several. What is not pinned is not touched, for a large context may never
+ * be filled. Safe from any thread; -ENOMEM is the only failure, and counts as an allocation
+ * (base.h). */
 #ifndef SPW_OFFLOAD_HOST_PAGES_H
 #define SPW_OFFLOAD_HOST_PAGES_H
 
@@ -13,9 +17,10 @@ extern "C" {
 
 struct spw_placement;
 
-/* `bytes` > 0 is a multiple of 4096. `place` says where pages should lie and which cores touch
- * them. */
+/* `bytes` > 0 is a multiple of 4096; `place` says where pages should lie. */
 int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void **out);
+/* Makes all of it present, by threads on the cores near it. Nobody else may use it yet. */
+void spw_host_pages_touch(void *p, uint64_t bytes, const struct spw_placement *place);
 void spw_host_pages_unmap(void *p, uint64_t bytes);
 
 #ifdef __cplusplus
