@@ -1,16 +1,18 @@
-/* The KV cache: for every sequence and layer a table of tiles that lie on the device, on the host,
- * or on both. Tiles are shared by reference between forked sequences; a tile is written down at
- * most once; the last, unfinished tile of a sequence is on the device and its own before it is
- * written to.
+/* The KV cache: for every sequence and layer a table of tiles that lie on the device, below it on
+ * the host or on the disk, or on the device and below. Tiles are shared by reference between forked
+ * sequences; a tile is written to each tier at most once; the last, unfinished tile of a sequence
+ * is on the device and its own before it is written to.
  *
- * Owns the tile table; borrows device and streams. One host thread. Everything that moves is
- * queued: `compute` for what kernels read and write, `down` for spills, `up` for what comes back;
- * the cache orders the three where they touch the same tile. -ENOMEM: a tier is full (the plan was
- * passed). */
+ * Owns the tile table; borrows device, streams and disk. One host thread. Everything that moves is
+ * queued: `compute` for what kernels read and write, `down` for spills, `up` for what comes back,
+ * `disk_stream` for the submissions of reads and writes; the cache orders them where they touch the
+ * same tile. -ENOMEM: a tier is full (the plan was passed). -EDQUOT: the disk's write limit.
+ * -EBADMSG: a tile could not be read back; see spw_kv_take_loss. */
 #ifndef SPW_OFFLOAD_KV_CACHE_H
 #define SPW_OFFLOAD_KV_CACHE_H
 
 #include "offload/device.h"
+#include "offload/tier_disk.h"
 #include "offload/waterline.h"
 
 struct spw_kv_options {
@@ -24,6 +26,10 @@ struct spw_kv_options {
     const uint8_t *sliding; /* [n_layers], 1: sliding; borrowed */
     uint32_t max_tiles;     /* of one layer of one sequence */
     uint32_t slot_tiles;    /* that come back as one transfer: kept together; at least 1 */
+    struct spw_disk *disk;  /* borrowed; NULL: none, and the rest is not looked at */
+    spw_stream disk_stream;
+    uint32_t n_disk_frames;
+    bool direct; /* the disk reads and writes device frames; else it goes by way of host frames */
 };
 
 struct spw_kv;
@@ -37,19 +43,29 @@ void spw_kv_seq_close(struct spw_kv_seq *seq);
 /* `to` must be empty; it shares every tile of `from`. */
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
 
-/* Tiles [first, end) exist, [begin, end) are on the device. */
+/* Tiles [first, end) exist, [begin, end) are on the device; those below disk_end go to the disk. */
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer);
+uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer);
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
+/* Where a tile's copy below is: NULL or SPW_DISK_NONE if it is not there. Neither: it is lost. */
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
+uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
 /* Makes room for tokens [from, to) of a layer that holds `from`: new tiles on the device, and a
  * tail tile of its own if it is shared or has a copy below. */
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
-/* Raises the layer's waterline: writes down what has no copy below and gives the frames back. */
-int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
-/* Lowers it: brings [begin, ...) back to the device. */
+/* Raises the layer's waterlines, of which either may be there already: writes down what has no copy
+ * below and gives the frames back; what lies below disk_end goes on to the disk. What one call
+ * could not do stays where it was. The host waits only where frames are still being written from.
+ *
+ * A write that fails is repeated once, elsewhere. If that fails too, the tile stays on the host (a
+ * device frame, if it went down directly), and the next call returns the failure, having done what
+ * it was to do: nothing is lost, and the same call may be repeated. */
+int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end);
+/* Lowers `begin`: brings [begin, ...) back to the device. Waits for what comes from the disk.
+ * -EBADMSG: a tile is lost; nothing has changed but that. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
 /* Forgets the tiles below `first`. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
@@ -59,17 +75,44 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t
  */
 void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
 
-/* Makes `up` wait until the tile's copy on the host is whole, if that is not known yet. */
+/* Makes `up` wait until the tile's copy on the host is whole, if that is not known yet; of a tile
+ * on the disk, waits for its write. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* Whether tiles [begin, end) are complete and their copies on the host are made or on their way. A
- * tile that a cut has opened again is not, though an old copy may be there. */
+/* Whether tiles [begin, end) are complete and their copies below are made or on their way. A tile
+ * that a cut has opened again is not, though an old copy may be there. */
 bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
+/* Whether they could be read without waiting on the host: written, none on its way to the disk. */
+bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
 
 /* Facts for the byte account: tiles of [begin, end) without a copy below; and not on the device. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);
 uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                              uint32_t end);
+/* Tiles that spw_kv_spill with the same arguments would bring to each tier. */
+void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
+                        uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);
+/* Where the copies below of [begin, end) are: what streaming them reads. */
+void spw_kv_count_below(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
+                        uint64_t *from_host, uint64_t *from_disk);
+/* The same, of those that are not on the device: what loading them reads. */
+void spw_kv_count_load(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
+                       uint64_t *from_host, uint64_t *from_disk);
+
+/* A tile that did not come back from the disk as it went down: the lowest of its sequence since
+ * this was last asked. Its frame is retired. Every sequence that shares it finds it lost, at once
+ * and with no I/O, when it reads it. */
+struct spw_kv_loss {
+    struct spw_kv_seq *seq;
+    uint32_t layer, tile;
+    int rc;
+};
+
+void spw_kv_note_loss(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile, int rc);
+/* 0, or what happened to a tile that was lost. */
+int spw_kv_lost(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
+/* false: no more. */
+bool spw_kv_take_loss(struct spw_kv *kv, struct spw_kv_loss *out);
 
 #endif
