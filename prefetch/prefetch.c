@@ -9,11 +9,11 @@ struct spw_prefetch {
     const struct spw_schedule *schedule; /* being issued from */
     struct spw_kv_cursor kv_next;        /* the next transfer to issue */
     struct spw_unit_cursor unit_next;
-    struct spw_ring kv, weights;
-    struct spw_transfer *kv_issued; /* [n_kv_slots], what each slot was filled with */
-    uint32_t *unit_issued;          /* [n_weight_slots] */
-    spw_event *loaded;              /* [n_units], prepared and resident; until first used */
-    uint64_t dropped_bytes;
+    struct spw_landing kv;
+    struct spw_ring weights;
+    uint32_t *unit_issued;  /* [n_weight_slots] */
+    spw_event *loaded;      /* [n_units], prepared and resident; until first used */
+    uint64_t dropped_bytes; /* of weights */
 };
 
 static int copy_unit(struct spw_prefetch *p, const struct spw_unit *u, uint8_t *to, spw_stream link)
@@ -58,15 +58,19 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     if (!p)
         return -ENOMEM;
     p->o = *o;
-    p->kv_issued = spw_alloc_zero(o->n_kv_slots, sizeof *p->kv_issued);
     p->unit_issued = spw_alloc_zero(o->n_weight_slots, sizeof *p->unit_issued);
-    p->kv = (struct spw_ring){.ops = o->ops,
-                              .device = o->device,
-                              .link = o->kv_link,
-                              .compute = o->compute,
-                              .arena = o->kv_arena,
-                              .slot_bytes = o->tile_bytes * o->slot_tiles,
-                              .n_slots = o->n_kv_slots};
+    struct spw_landing_options kv = {.ops = o->ops,
+                                     .device = o->device,
+                                     .compute = o->compute,
+                                     .link = o->kv_link,
+                                     .arena = o->kv_arena,
+                                     .tile_bytes = o->tile_bytes,
+                                     .n_slots = o->n_kv_slots,
+                                     .slot_tiles = o->slot_tiles,
+                                     .disk = o->disk,
+                                     .disk_stream = o->disk_stream,
+                                     .bounce_arena = o->bounce_arena,
+                                     .n_bounce = o->disk ? o->n_bounce : 0};
     p->weights = (struct spw_ring){.ops = o->ops,
                                    .device = o->device,
                                    .link = o->weights_link,
@@ -74,9 +78,9 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
                                    .arena = o->weights_arena,
                                    .slot_bytes = o->unit_bytes,
                                    .n_slots = o->n_weight_slots};
-    int rc = p->kv_issued && p->unit_issued ? 0 : -ENOMEM;
+    int rc = p->unit_issued ? 0 : -ENOMEM;
     if (!rc)
-        rc = spw_ring_init(&p->kv);
+        rc = spw_landing_init(&p->kv, &kv);
     if (!rc)
         rc = spw_ring_init(&p->weights);
     if (!rc)
@@ -98,54 +102,24 @@ void spw_prefetch_close(struct spw_prefetch *p)
     for (uint32_t i = 0; p->loaded && i < p->o.n_units; i++)
         if (p->loaded[i])
             p->o.ops->event_close(p->o.device, p->loaded[i]);
-    spw_ring_free(&p->kv);
+    spw_landing_free(&p->kv);
     spw_ring_free(&p->weights);
     spw_free(p->loaded);
-    spw_free(p->kv_issued);
     spw_free(p->unit_issued);
     spw_free(p);
 }
 
 /* ---- issuing ---- */
 
-/* Tiles from `from` on that are adjacent in host memory move as one copy. */
-static uint32_t end_of_run(const struct spw_prefetch *p, const struct spw_transfer *t,
-                           uint32_t from)
-{
-    const uint8_t *next = spw_kv_host_tile(t->seq, t->layer, from);
-    do {
-        next += p->o.tile_bytes;
-        from++;
-    } while (from < t->tile_end && spw_kv_host_tile(t->seq, t->layer, from) == next);
-    return from;
-}
-
-static int issue_kv(struct spw_prefetch *p, const struct spw_transfer *t)
-{
-    uint8_t *slot;
-    p->kv_issued[p->kv.issued % p->kv.n_slots] = *t;
-    SPW_TRY(spw_ring_issue(&p->kv, &slot));
-    for (uint32_t i = t->tile_begin, end; i < t->tile_end; i = end) {
-        end = end_of_run(p, t, i);
-        for (uint32_t k = i; k < end; k++)
-            SPW_TRY(spw_kv_wait_written(t->seq, t->layer, k));
-        SPW_TRY(p->o.ops->copy(p->o.device, slot, spw_kv_host_tile(t->seq, t->layer, i),
-                               (end - i) * p->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE, p->o.kv_link));
-        slot += (end - i) * p->o.tile_bytes;
-    }
-    return spw_ring_commit(&p->kv);
-}
-
-/* Stops at tiles that are not below yet: inside a layer that a prompt passes, later chunks read
- * what earlier ones have still to spill. */
+/* Stops at tiles that are not below yet, or not where they will be: inside a layer that a prompt
+ * passes, later chunks read what earlier ones have still to spill. */
 static int fill_kv(struct spw_prefetch *p)
 {
     struct spw_kv_cursor next = p->kv_next;
     struct spw_transfer t;
-    while (!spw_ring_full(&p->kv) && spw_schedule_next_kv(p->schedule, &next, &t) &&
-           spw_kv_is_written(t.seq, t.layer, t.tile_begin, t.tile_end)) {
+    while (spw_schedule_next_kv(p->schedule, &next, &t) && spw_landing_can_issue(&p->kv, &t)) {
         p->kv_next = next;
-        SPW_TRY(issue_kv(p, &t));
+        SPW_TRY(spw_landing_issue(&p->kv, &t));
     }
     return 0;
 }
@@ -174,22 +148,18 @@ static int fill_weights(struct spw_prefetch *p)
 {
     uint32_t unit;
     while (!spw_ring_full(&p->weights) && next_streamed(p, &p->unit_next, &unit)) {
-        uint8_t *slot;
-        p->unit_issued[p->weights.issued % p->weights.n_slots] = unit;
-        SPW_TRY(spw_ring_issue(&p->weights, &slot));
+        uint64_t n = p->weights.issued;
+        uint8_t *slot = spw_ring_take(&p->weights);
+        p->unit_issued[n % p->weights.n_slots] = unit;
+        SPW_TRY(spw_ring_enter(&p->weights, n, p->o.weights_link));
         SPW_TRY(wait_loaded(p, unit, p->o.weights_link));
         SPW_TRY(copy_unit(p, &p->o.units[unit], slot, p->o.weights_link));
-        SPW_TRY(spw_ring_commit(&p->weights));
+        SPW_TRY(spw_ring_land(&p->weights, n));
     }
     return 0;
 }
 
 /* ---- steps ---- */
-
-static uint64_t kv_bytes(const struct spw_prefetch *p, const struct spw_transfer *t)
-{
-    return (t->tile_end - t->tile_begin) * p->o.tile_bytes;
-}
 
 static bool same_transfer(const struct spw_transfer *a, const struct spw_transfer *b)
 {
@@ -202,9 +172,9 @@ static bool continue_with(struct spw_prefetch *p)
 {
     struct spw_transfer t;
     uint32_t unit;
-    for (uint64_t i = p->kv.waited; i < p->kv.issued; i++)
+    for (uint64_t i = p->kv.ring.waited; i < p->kv.ring.issued; i++)
         if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
-            !same_transfer(&t, &p->kv_issued[i % p->kv.n_slots]))
+            !same_transfer(&t, spw_landing_transfer(&p->kv, i)))
             return false;
     for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
         if (!next_streamed(p, &p->unit_next, &unit) ||
@@ -213,20 +183,28 @@ static bool continue_with(struct spw_prefetch *p)
     return true;
 }
 
-uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p)
+static uint64_t weights_ahead(const struct spw_prefetch *p)
 {
     uint64_t bytes = p->dropped_bytes;
-    for (uint64_t i = p->kv.waited; i < p->kv.issued; i++)
-        bytes += kv_bytes(p, &p->kv_issued[i % p->kv.n_slots]);
     for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
         bytes += p->o.units[p->unit_issued[i % p->weights.n_slots]].moved_bytes;
     return bytes;
 }
 
+uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p)
+{
+    return weights_ahead(p) + spw_landing_ahead(&p->kv).host_to_device;
+}
+
+uint64_t spw_prefetch_ahead_disk_bytes(const struct spw_prefetch *p)
+{
+    return spw_landing_ahead(&p->kv).disk_to_host;
+}
+
 static void drop(struct spw_prefetch *p)
 {
-    p->dropped_bytes = spw_prefetch_ahead_bytes(p);
-    spw_ring_drop(&p->kv);
+    p->dropped_bytes = weights_ahead(p);
+    spw_landing_drop(&p->kv);
     spw_ring_drop(&p->weights);
     p->kv_next = (struct spw_kv_cursor){0};
     p->unit_next = (struct spw_unit_cursor){0};
@@ -250,14 +228,14 @@ int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s)
 
 int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
 {
-    assert(p->kv.waited == p->kv.released && p->weights.waited == p->weights.released);
+    assert(p->kv.ring.waited == p->kv.ring.released && p->weights.waited == p->weights.released);
     return start(p, next);
 }
 
 int spw_prefetch_forget(struct spw_prefetch *p)
 {
     /* A step that failed may have left slots in use; by now nothing reads them. */
-    p->kv.released = p->kv.waited;
+    p->kv.ring.released = p->kv.ring.waited;
     p->weights.released = p->weights.waited;
     drop(p);
     return p->o.ops->stream_sync(p->o.device, p->o.kv_link);
@@ -265,19 +243,30 @@ int spw_prefetch_forget(struct spw_prefetch *p)
 
 /* ---- consuming ---- */
 
+/* The next transfer was not issued ahead: its tiles were spilled only just now, and may still be on
+ * their way to the disk. */
+static int issue_now(struct spw_prefetch *p)
+{
+    struct spw_transfer t;
+    bool more = spw_schedule_next_kv(p->schedule, &p->kv_next, &t);
+    assert(more);
+    (void)more;
+    SPW_TRY(spw_landing_issue(&p->kv, &t));
+    return fill_kv(p);
+}
+
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot)
 {
-    if (p->kv.waited == p->kv.issued)
-        SPW_TRY(fill_kv(p)); /* its tiles were spilled only just now */
-    assert(p->kv.waited < p->kv.issued);
-    assert(same_transfer(t, &p->kv_issued[p->kv.waited % p->kv.n_slots]));
+    if (p->kv.ring.waited == p->kv.ring.issued)
+        SPW_TRY(issue_now(p));
+    assert(same_transfer(t, spw_landing_transfer(&p->kv, p->kv.ring.waited)));
     (void)t;
-    return spw_ring_wait(&p->kv, slot);
+    return spw_landing_wait(&p->kv, slot);
 }
 
 int spw_prefetch_release_kv(struct spw_prefetch *p)
 {
-    SPW_TRY(spw_ring_release(&p->kv));
+    SPW_TRY(spw_landing_release(&p->kv));
     return fill_kv(p);
 }
 

@@ -3,11 +3,13 @@
  * Two rings, KV and weights, each on its own stream: a weight unit is held for a whole layer while
  * KV slots turn over inside it. The executor consumes in the schedule's order; whatever a ring has
  * room for is issued at once. At the end of a step the caller may hand over the schedule it expects
- * next: what has landed for it is used if it comes true and dropped if not. One host thread. */
+ * next: what has landed for it is used if it comes true and dropped if not. Nothing blocks the host
+ * but spw_prefetch_wait_kv, where tiles come from the disk, and giving such transfers up. One host
+ * thread. */
 #ifndef SPW_PREFETCH_PREFETCH_H
 #define SPW_PREFETCH_PREFETCH_H
 
-#include "prefetch/ring.h"
+#include "prefetch/landing.h"
 #include "prefetch/schedule.h"
 
 /* A block of weights that is moved and used as one: a layer's matrices, or rows of the head. */
@@ -32,6 +34,10 @@ struct spw_prefetch_options {
     uint32_t slot_tiles;          /* of a KV slot */
     const struct spw_unit *units; /* layers, then head blocks */
     uint32_t n_units;
+    struct spw_disk *disk; /* NULL: none, and the rest is not looked at */
+    spw_stream disk_stream;
+    void *bounce_arena; /* [n_bounce][slot_tiles][tile_bytes] of host memory */
+    uint32_t n_bounce;  /* 0: the disk reads into KV slots */
 };
 
 struct spw_prefetch;
@@ -44,11 +50,13 @@ void spw_prefetch_close(struct spw_prefetch *p);
 int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s);
 /* The step is consumed; fill up for the one expected next. */
 int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next);
-/* Drops what is ahead and waits until no copy is under way: tiles are about to be given back. */
+/* Drops what is ahead and waits until no copy and no read is under way: tiles are about to be given
+ * back. */
 int spw_prefetch_forget(struct spw_prefetch *p);
 
 /* The next KV transfer, which must be `t`: compute will wait for it; its tiles are at
- * slot + i * tile_bytes. */
+ * slot + i * tile_bytes. Tiles that are not issued yet because they are being written to the disk
+ * are waited for. -EBADMSG: a tile is lost, see spw_kv_take_loss; forget is what can follow. */
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
 /* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
@@ -57,7 +65,8 @@ int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t 
 int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit);
 
 /* Bytes issued for steps that have not come (yet): the difference between what has been issued and
- * what the steps so far needed. */
+ * what the steps so far needed; to the device, and from the disk. */
 uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p);
+uint64_t spw_prefetch_ahead_disk_bytes(const struct spw_prefetch *p);
 
 #endif

@@ -38,18 +38,21 @@ bool spw_ring_full(const struct spw_ring *r)
     return r->issued - r->released >= r->n_slots;
 }
 
-int spw_ring_issue(struct spw_ring *r, uint8_t **slot)
+uint8_t *spw_ring_take(struct spw_ring *r)
 {
     assert(!spw_ring_full(r));
-    uint32_t i = (uint32_t)(r->issued % r->n_slots);
-    *slot = r->arena + i * r->slot_bytes;
-    /* the kernels that read what lay here before */
-    return r->ops->stream_wait(r->device, r->link, r->free[i]);
+    return r->arena + r->issued++ % r->n_slots * r->slot_bytes;
 }
 
-int spw_ring_commit(struct spw_ring *r)
+int spw_ring_enter(struct spw_ring *r, uint64_t n, spw_stream s)
 {
-    return r->ops->event_record(r->device, r->ready[r->issued++ % r->n_slots], r->link);
+    /* the kernels that read what lay here before */
+    return r->ops->stream_wait(r->device, s, r->free[n % r->n_slots]);
+}
+
+int spw_ring_land(struct spw_ring *r, uint64_t n)
+{
+    return r->ops->event_record(r->device, r->ready[n % r->n_slots], r->link);
 }
 
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot)

@@ -1,7 +1,8 @@
-/* Landing buffers that are filled, read and given back in one order, on two streams.
+/* Landing buffers that are filled, read and given back in one order.
  *
- * issue -> (copies on `link`) -> commit | wait -> (kernels on `compute`) -> release. A slot is
- * filled again only after the kernels that read it; nothing blocks the host. Borrows arena and
+ * take -> enter -> (copies on `link`, or others) -> land | wait -> (kernels on `compute`) ->
+ * release. A slot is filled again only after the kernels that read it; nothing blocks the host.
+ * Slots are taken, waited for and released in one order, but may land in any. Borrows arena and
  * streams. */
 #ifndef SPW_PREFETCH_RING_H
 #define SPW_PREFETCH_RING_H
@@ -23,12 +24,17 @@ struct spw_ring {
 int spw_ring_init(struct spw_ring *r);
 void spw_ring_free(struct spw_ring *r);
 
-bool spw_ring_full(const struct spw_ring *r); /* nothing can be issued before a release */
-int spw_ring_issue(struct spw_ring *r, uint8_t **slot);
-int spw_ring_commit(struct spw_ring *r);
+bool spw_ring_full(const struct spw_ring *r); /* nothing can be taken before a release */
+/* The next slot; its number is what r->issued was. */
+uint8_t *spw_ring_take(struct spw_ring *r);
+/* What is queued on `s` from now on may write slot `n`. */
+int spw_ring_enter(struct spw_ring *r, uint64_t n, spw_stream s);
+/* Slot `n` is filled once `link` gets here. */
+int spw_ring_land(struct spw_ring *r, uint64_t n);
+/* Compute waits for the next slot, which must have landed. */
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot);
 int spw_ring_release(struct spw_ring *r);
-/* Gives up what was issued and not waited for. */
+/* Gives up what was taken and not waited for. */
 void spw_ring_drop(struct spw_ring *r);
 
 #endif

@@ -15,7 +15,11 @@ bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
             if (c->tile >= r->end)
                 continue;
             uint32_t next = (c->tile / s->slot_tiles + 1) * s->slot_tiles;
-            *out = (struct spw_transfer){g->seq, c->layer, c->tile, next < r->end ? next : r->end};
+            *out = (struct spw_transfer){.seq = g->seq,
+                                         .layer = c->layer,
+                                         .tile_begin = c->tile,
+                                         .tile_end = next < r->end ? next : r->end,
+                                         .disk_end = g->disk_end[s->sliding[c->layer]]};
             c->tile = out->tile_end;
             return true;
         }

@@ -15,6 +15,7 @@ struct spw_stream_range {
 struct spw_schedule_segment {
     struct spw_kv_seq *seq;
     struct spw_stream_range ranges[2]; /* full layers, sliding layers */
+    uint32_t disk_end[2]; /* of each: tiles below come from the disk by the time they are read */
 };
 
 struct spw_schedule {
@@ -32,6 +33,7 @@ struct spw_schedule {
 struct spw_transfer {
     struct spw_kv_seq *seq;
     uint32_t layer, tile_begin, tile_end;
+    uint32_t disk_end; /* as in the segment; not part of what the transfer is */
 };
 
 struct spw_kv_cursor {

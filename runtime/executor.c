@@ -165,7 +165,7 @@ static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
     if (begin <= from)
         return 0;
     account(x, SPW_MOVED_DEVICE_TO_HOST, spw_kv_count_unwritten(seq, layer, from, begin));
-    return spw_kv_spill(seq, layer, begin);
+    return spw_kv_spill(seq, layer, begin, 0);
 }
 
 static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
@@ -358,7 +358,8 @@ static int attend_segment(struct spw_executor *x, struct query *q)
     for (uint32_t tile = first; tile < streamed_end; tile = from = to) {
         to = (tile / x->plan->slot_tiles + 1) * x->plan->slot_tiles;
         uint32_t here = to < streamed_end ? to : streamed_end;
-        struct spw_transfer t = {q->seq, q->layer, tile, here};
+        struct spw_transfer t = {
+            .seq = q->seq, .layer = q->layer, .tile_begin = tile, .tile_end = here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(x->o.prefetch, &t, &slot));
         SPW_TRY(attend_tiles(x, q, from, to < end ? to : end, tile, here, slot));

@@ -290,7 +290,7 @@ static void do_spill(struct world *w, struct model_seq *m, uint32_t layer)
     drain(w);
     w->ops->usage(w->device, &before);
     uint32_t unwritten = spw_kv_count_unwritten(m->seq, layer, m->begin[layer], begin);
-    CHECK(spw_kv_spill(m->seq, layer, begin) == 0);
+    CHECK(spw_kv_spill(m->seq, layer, begin, 0) == 0);
     m->begin[layer] = begin;
     if (check_random(&w->seed) % 2) { /* each tile goes down once */
         drain(w);
@@ -404,7 +404,7 @@ static void run_round(uint64_t seed, uint64_t delay_seed, int steps)
     struct model_seq *m = &w.seqs[0];
     do_open(&w, m);
     for (uint32_t l = 0; l < 2; l++)
-        CHECK(spw_kv_grow(m->seq, l, 0, MAX_TOKENS) == 0 && spw_kv_spill(m->seq, l, 5) == 0 &&
+        CHECK(spw_kv_grow(m->seq, l, 0, MAX_TOKENS) == 0 && spw_kv_spill(m->seq, l, 5, 0) == 0 &&
               spw_kv_load(m->seq, l, 0) == 0);
     drain(&w);
     do_close(&w, m);
@@ -434,7 +434,7 @@ static void check_full(void)
                 }
         CHECK(rc == -ENOMEM && taken == DEVICE_FRAMES);
         /* one goes down, one frame is there again */
-        CHECK(spw_kv_spill(seqs[0], 0, 1) == 0);
+        CHECK(spw_kv_spill(seqs[0], 0, 1, 0) == 0);
         CHECK(spw_kv_load(seqs[0], 0, 0) == 0);
         CHECK(spw_kv_load(seqs[0], 0, 0) == 0);
         drain(&w);

@@ -165,7 +165,7 @@ static void make_tiles(struct world *w)
             for (uint32_t t = 0; t < MAX_TILES; t++)
                 launch(w, &filler, spw_kv_device_tile(w->seqs[i], l, t), TILE_BYTES,
                        tile_value(i, l, t));
-            CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES) == 0);
+            CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES, 0) == 0);
         }
     }
 }
@@ -255,8 +255,9 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed)
                                         .n_head_units = N_HEADS,
                                         .n_head_rounds = (uint32_t)check_range(seed, 0, 2)};
     for (uint32_t i = 0; i < 3; i++)
-        p->segments[i] = (struct spw_schedule_segment){w->seqs[check_random(seed) % N_SEQS],
-                                                       {draw_range(seed), draw_range(seed)}};
+        p->segments[i] =
+            (struct spw_schedule_segment){.seq = w->seqs[check_random(seed) % N_SEQS],
+                                          .ranges = {draw_range(seed), draw_range(seed)}};
 }
 
 /* The brute force order of a layer's transfers: every tile, grouped where a slot ends. */
@@ -269,7 +270,8 @@ static void consume_layer(struct world *w, const struct spw_schedule *s, uint32_
             uint32_t end = t + 1;
             while (end < r.end && end % s->slot_tiles)
                 end++;
-            struct spw_transfer x = {g->seq, layer, t, end};
+            struct spw_transfer x = {
+                .seq = g->seq, .layer = layer, .tile_begin = t, .tile_end = end};
             uint8_t *slot;
             CHECK(spw_prefetch_wait_kv(w->prefetch, &x, &slot) == 0);
             for (; t < end; t++, slot += TILE_BYTES)

@@ -24,7 +24,8 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
                 if (t > r.first && t / s->slot_tiles == (t - 1) / s->slot_tiles)
                     out[n - 1].tile_end++;
                 else
-                    out[n++] = (struct spw_transfer){g->seq, l, t, t + 1};
+                    out[n++] =
+                        (struct spw_transfer){g->seq, l, t, t + 1, g->disk_end[s->sliding[l]]};
             }
         }
     return n;
@@ -44,7 +45,9 @@ static void run(uint64_t *seed)
         sliding[i] = check_random(seed) % 2;
     for (int i = 0; i < N_SEGMENTS; i++)
         segments[i] = (struct spw_schedule_segment){(struct spw_kv_seq *)(void *)&names[i],
-                                                    {draw_range(seed), draw_range(seed)}};
+                                                    {draw_range(seed), draw_range(seed)},
+                                                    {(uint32_t)(check_random(seed) % MOST_TILES),
+                                                     (uint32_t)(check_random(seed) % MOST_TILES)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
                              .sliding = sliding,
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
@@ -56,7 +59,7 @@ static void run(uint64_t *seed)
     for (; spw_schedule_next_kv(&s, &kv, &t) && got < n; got++) {
         CHECK(t.seq == expected[got].seq && t.layer == expected[got].layer);
         CHECK(t.tile_begin == expected[got].tile_begin && t.tile_end == expected[got].tile_end);
-        CHECK(t.tile_end - t.tile_begin <= s.slot_tiles);
+        CHECK(t.tile_end - t.tile_begin <= s.slot_tiles && t.disk_end == expected[got].disk_end);
     }
     CHECK(got == n && !spw_schedule_next_kv(&s, &kv, &t));
     for (uint32_t l = 0; l < s.n_layers; l++)
