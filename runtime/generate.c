@@ -268,6 +268,7 @@ static int step(struct generation *g, struct spw_generate_times *times, struct s
     double start = now_seconds();
     SPW_TRY(spw_sync(g->engine, g->spans, n, NULL, NULL, err));
     *(prefill ? &times->prefill_seconds : &times->decode_seconds) += now_seconds() - start;
+    times->n_decode_steps += !prefill;
     for (size_t i = 0; i < n; i++)
         SPW_TRY(slot_step(g, g->stepping[i]));
     return 1;

@@ -218,7 +218,8 @@ struct spw_result {
 };
 
 struct spw_generate_times {
-    double prefill_seconds, decode_seconds;
+    double prefill_seconds, decode_seconds; /* steps that a prompt is part of; the others */
+    uint64_t n_decode_steps;
 };
 
 /* Runs the requests together, up to the engine's number of sessions at a time; each ends on its
@@ -287,6 +288,27 @@ struct spw_drive_options {
  * -EACCES, -EROFS, -ENOSPC, -EDQUOT (the limit is under 8 MiB): the directory cannot be used. */
 int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o,
                     struct spw_error *err);
+
+/* ---- what a plan must take on this machine, from bytes and measured limits ---- */
+
+enum spw_bound { SPW_BOUND_COMPUTE, SPW_BOUND_LINK, SPW_BOUND_DISK };
+
+struct spw_prediction {
+    double compute_seconds, link_seconds, disk_seconds; /* each alone; on the CPU computation has
+                                                           what copies and I/O take of its cores */
+    double seconds;                                     /* the longest of them: they overlap */
+    enum spw_bound bound;                               /* which one that is */
+};
+
+/* One decode step at the full context. Pure. `d`: NULL without a disk. */
+void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
+                      const struct spw_machine *m, const struct spw_drive *d);
+/* A prompt of the full context that takes `flops` multiplications and additions: a lower bound, for
+ * no kernel reaches the matrix peak. */
+void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
+                        const struct spw_machine *m, const struct spw_drive *d);
+/* "computation", "host link", "disk" */
+const char *spw_bound_name(enum spw_bound bound);
 
 /* One decode step's attention alone, over a cache of `context` tokens in device memory. */
 struct spw_attention_shape {

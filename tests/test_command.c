@@ -285,6 +285,10 @@ static void test_report(void)
     CHECK(number(r, "peak_bytes.device") <= number(r, "budget_bytes.device"));
     CHECK(number(r, "peak_bytes.disk") == 0);
     check_moved(r);
+    double predicted = json_real_value(json_object_get(r, "predicted_step_seconds"));
+    double measured = json_real_value(json_object_get(r, "measured_step_seconds"));
+    CHECK_MSG(predicted > 0 && predicted < measured, "%g %g", predicted, measured); /* a bound */
+    CHECK(fabs(measured * 299 - json_real_value(json_object_get(r, "decode_seconds"))) < 1e-6);
     json_t *waits = json_object_get(r, "unhidden_wait_seconds_by_layer"), *wait;
     double all = json_real_value(json_object_get(r, "unhidden_wait_seconds")), waited = 0;
     size_t layer;
@@ -469,6 +473,15 @@ static void test_tools(void)
     CHECK(sh("mv tokenizer.json m") == 0);
     CHECK(sh("\"$S\" plan m --context 1000 --device-memory 1MiB") == 0 && strstr(out, "smallest") &&
           strstr(out, "at most"));
+    CHECK(sh("\"$S\" plan m --context 1000 --json") == 0);
+    j = parse(out);
+    const json_t *step = json_object_get(j, "predicted_step");
+    double rate = json_real_value(
+        json_object_get(json_object_get(j, "predicted_tokens_per_second"), "decode"));
+    double seconds = json_real_value(json_object_get(step, "seconds"));
+    CHECK(seconds > 0 && fabs(rate * seconds - 1) < 1e-9);
+    CHECK(json_is_string(json_object_get(step, "bottleneck")));
+    json_decref(j);
     CHECK(sh("\"$S\" bench m --contexts 20 --budgets 0,300K --repeat 2 --decode-tokens 4 "
              "--csv b.csv") == 0);
     CHECK_MSG(strstr(out, "of peak") && strstr(out, "300.00 KiB"), "%s %s", out, err);

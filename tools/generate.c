@@ -2,10 +2,12 @@
  * Everything that can be refused is refused before the model is loaded and before a byte of output.
  */
 #include "tools/input.h"
+#include "tools/limits.h"
 #include "tools/npy.h"
 #include "tools/progress.h"
 #include "tools/report.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,6 +22,8 @@ struct run {
     uint64_t n_expected;  /* new tokens of all inputs, at most */
     int write_error;      /* of stdout, -errno */
     const char *bad_file; /* that could not be written */
+    bool has_limits;      /* for the report */
+    struct cli_limits limits;
 };
 
 /* One request's callbacks. */
@@ -171,6 +175,20 @@ static int add_batch(json_t *report, const struct run *r, const struct spw_resul
     return failed;
 }
 
+/* One step of the full context as the plan and the limits have it, beside the mean of the run; for
+ * one sequence: a step of several has no prediction. */
+static int add_step_seconds(json_t *report, const struct run *r,
+                            const struct spw_generate_times *times)
+{
+    struct spw_prediction step = {.seconds = NAN};
+    double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without any */
+    if (r->has_limits && !r->o->prompts)
+        spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
+                         cli_limits_drive(&r->limits));
+    int failed = json_object_set_new(report, "predicted_step_seconds", cli_json_real(step.seconds));
+    return failed | json_object_set_new(report, "measured_step_seconds", cli_json_real(measured));
+}
+
 static int write_report(const struct run *r, const struct spw_result *results,
                         const struct spw_generate_times *times)
 {
@@ -178,6 +196,7 @@ static int write_report(const struct run *r, const struct spw_result *results,
     int failed =
         json_object_set_new(report, "prefill_seconds", cli_json_real(times->prefill_seconds));
     failed |= json_object_set_new(report, "decode_seconds", cli_json_real(times->decode_seconds));
+    failed |= add_step_seconds(report, r, times);
     if (r->o->prompts)
         failed |= add_batch(report, r, results);
     else
@@ -199,9 +218,14 @@ static int open_engine(struct run *r)
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
     struct spw_error err = {0};
     options.on_progress = cli_progress_callback();
+    struct spw_error unknown = {0};
+    if (o->report) /* before the engine takes the memory that measuring needs */
+        r->has_limits = cli_limits_read(&r->limits, o, &options, &unknown) == 0;
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
+    if (o->report && !r->has_limits)
+        cli_fail(0, "%s; so no times are predicted", unknown.text);
     cli_say_device(o, r->engine);
     cli_progress_engine(r->engine);
     if (o->dump_logits) {

@@ -110,6 +110,33 @@ const char *cli_profile_path(const struct cli_options *o, char *buffer)
     return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
 }
 
+int cli_limits_read(struct cli_limits *out, const struct cli_options *o,
+                    const struct spw_options *options, struct spw_error *err)
+{
+    char path[CLI_PATH_BYTES];
+    const char *profile = cli_profile_path(o, path);
+    *out = (struct cli_limits){.has_drive = options->disk_dir != NULL};
+    struct spw_drive_options drive = {.directory = options->disk_dir,
+                                      .profile = profile,
+                                      .io = options->io,
+                                      .write_limit_bytes = options->disk_write_limit};
+    if (out->has_drive)
+        SPW_TRY(spw_drive_probe(&out->drive, &drive, err));
+    SPW_TRY(spw_machine_recall(&out->machine, options, profile, false, err));
+    if (*out->drive.note || *out->machine.note)
+        cli_fail(0, "%s", *out->drive.note ? out->drive.note : out->machine.note);
+    return 0;
+}
+
+json_t *cli_prediction_json(const struct spw_prediction *p)
+{
+    return json_pack("{s:o,s:s,s:o,s:o,s:o}", "seconds", cli_json_real(p->seconds), "bottleneck",
+                     spw_bound_name(p->bound), "computation_seconds",
+                     cli_json_real(p->compute_seconds), "link_seconds",
+                     cli_json_real(p->link_seconds), "disk_seconds",
+                     cli_json_real(p->disk_seconds));
+}
+
 const char *cli_format_date(char buffer[32], int64_t seconds)
 {
     struct tm utc;

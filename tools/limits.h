@@ -21,6 +21,21 @@ json_t *cli_drive_json(const struct spw_drive *drive);
  * there is none of them. `buffer` has CLI_PATH_BYTES. */
 #define CLI_PATH_BYTES 4096
 const char *cli_profile_path(const struct cli_options *o, char *buffer);
+/* What predictions are made with: the machine's limits and, where the options name a disk, the
+ * drive's; from the profile, or measured and kept there. */
+struct cli_limits {
+    struct spw_machine machine;
+    struct spw_drive drive;
+    bool has_drive;
+};
+/* Says on stderr what the user should know. 0, or -errno with text. */
+int cli_limits_read(struct cli_limits *out, const struct cli_options *o,
+                    const struct spw_options *options, struct spw_error *err);
+static inline const struct spw_drive *cli_limits_drive(const struct cli_limits *l)
+{
+    return l->has_drive ? &l->drive : NULL;
+}
+json_t *cli_prediction_json(const struct spw_prediction *prediction);
 /* "2026-11-21 04:05 UTC" */
 const char *cli_format_date(char buffer[32], int64_t seconds);
 /* Reads every byte of the folder's weight files once with read calls, `threads` at a time, and says

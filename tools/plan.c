@@ -6,40 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bounds: computation and transfers overlap, so the slower of the two sets the pace. */
+/* What the plan must take; `limits` are what that follows from. */
 struct prediction {
-    double decode, prefill; /* tokens/s, at most */
+    struct cli_limits limits;
+    struct spw_prediction step, prompt;
 };
 
-static struct prediction predict(const struct spw_plan_info *p, const struct spw_model_config *c,
-                                 const struct spw_machine *m)
+static int add_prediction(json_t *j, const struct prediction *p, uint64_t context)
 {
-    const uint64_t *step = p->decode_moved_bytes, *prompt = p->prefill_moved_bytes;
-    double read = (double)p->decode_read_bytes / m->read_bytes_per_second;
-    double copy = (double)(step[SPW_MOVED_HOST_TO_DEVICE] + step[SPW_MOVED_DEVICE_TO_HOST]) /
-                  m->copy_bytes_per_second;
-    double multiply = cli_prefill_flops(c, p->context) / cli_matrix_peak(m, p->compute);
-    double stream = (double)(prompt[SPW_MOVED_HOST_TO_DEVICE] + prompt[SPW_MOVED_DEVICE_TO_HOST]) /
-                    m->copy_bytes_per_second;
-    return (struct prediction){
-        .decode = 1 / (read > copy ? read : copy),
-        .prefill = (double)p->context / (multiply > stream ? multiply : stream),
-    };
+    int failed = json_object_set_new(j, "machine", cli_machine_json(&p->limits.machine));
+    if (p->limits.has_drive)
+        failed |= json_object_set_new(j, "drive", cli_drive_json(&p->limits.drive));
+    failed |= json_object_set_new(j, "predicted_step", cli_prediction_json(&p->step));
+    failed |= json_object_set_new(j, "predicted_prompt", cli_prediction_json(&p->prompt));
+    return failed |
+           json_object_set_new(j, "predicted_tokens_per_second",
+                               json_pack("{s:o,s:o}", "prefill",
+                                         cli_json_real((double)context / p->prompt.seconds),
+                                         "decode", cli_json_real(1 / p->step.seconds)));
 }
 
-static int print_json(const struct cli_options *o, const struct spw_plan_info *p,
-                      const struct spw_machine *machine, const struct prediction *at_most)
+static int print_json(const struct cli_options *o, const struct spw_plan_info *plan,
+                      const struct prediction *p)
 {
-    json_t *j = cli_report_plan(o->operand, p);
-    int failed = 0;
-    if (machine) {
-        failed |= json_object_set_new(j, "machine", cli_machine_json(machine));
-        failed |=
-            json_object_set_new(j, "predicted_tokens_per_second",
-                                json_pack("{s:o,s:o}", "prefill", cli_json_real(at_most->prefill),
-                                          "decode", cli_json_real(at_most->decode)));
-    }
-    if (failed) {
+    json_t *j = cli_report_plan(o->operand, plan);
+    if (p && add_prediction(j, p, plan->context)) {
         json_decref(j);
         j = NULL;
     }
@@ -103,27 +94,60 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
            cli_format_bytes(b, spw_min_u64(p->weights_bytes, p->decode_read_bytes)));
 }
 
-static int print_plan(const struct cli_options *o, const struct spw_plan_info *p,
-                      const struct spw_model_config *config)
+static void show_prediction(const char *name, const struct spw_prediction *p)
 {
-    struct spw_machine machine;
-    struct prediction at_most = {0};
+    printf("%-12s%.4g s, bound by %s (computation %.3g s, host link %.3g s, disk %.3g s)\n", name,
+           p->seconds, spw_bound_name(p->bound), p->compute_seconds, p->link_seconds,
+           p->disk_seconds);
+}
+
+static void print_prediction(const struct prediction *p, uint64_t context)
+{
+    const struct spw_machine *m = &p->limits.machine;
+    const struct spw_drive *d = &p->limits.drive;
+    char date[32];
+    printf("\nat most     %.4g tokens/s of prompt, %.4g tokens/s after it\n",
+           (double)context / p->prompt.seconds, 1 / p->step.seconds);
+    show_prediction("prompt", &p->prompt);
+    show_prediction("each token", &p->step);
+    printf("measured    %s: %s, %u threads: reads %.3g GB/s, copies %.3g GB/s\n",
+           cli_format_date(date, m->measured_at), *m->gpu ? m->gpu : m->cpu, m->threads,
+           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9);
+    if (p->limits.has_drive)
+        printf("            %s: %s: reads %.3g GB/s, writes %.3g GB/s\n",
+               cli_format_date(date, d->measured_at), d->device, d->read_bytes_per_second * 1e-9,
+               d->write_bytes_per_second * 1e-9);
+}
+
+/* A drive or machine that cannot be measured leaves the plan as good as it was. */
+static bool predict(struct prediction *out, const struct cli_options *o,
+                    const struct spw_options *options, const struct spw_plan_info *p,
+                    const struct spw_model_config *config)
+{
     struct spw_error err = {0};
-    if (!o->no_probe) {
-        struct spw_options options = cli_engine_options(o, 0, 1);
-        int rc = spw_machine_probe(&machine, &options, &err);
-        if (rc < 0)
-            return cli_fail_error(rc, &err, false);
-        at_most = predict(p, config, &machine);
+    if (o->no_probe)
+        return false;
+    if (cli_limits_read(&out->limits, o, options, &err) < 0) {
+        cli_fail(0, "%s; so no times are predicted", err.text);
+        return false;
     }
+    const struct spw_drive *drive = cli_limits_drive(&out->limits);
+    spw_predict_step(&out->step, p, &out->limits.machine, drive);
+    spw_predict_prompt(&out->prompt, p, cli_prefill_flops(config, p->context), &out->limits.machine,
+                       drive);
+    return true;
+}
+
+static int print_plan(const struct cli_options *o, const struct spw_options *options,
+                      const struct spw_plan_info *p, const struct spw_model_config *config)
+{
+    struct prediction prediction;
+    bool predicted = predict(&prediction, o, options, p, config);
     if (o->json)
-        return print_json(o, p, o->no_probe ? NULL : &machine, &at_most);
+        return print_json(o, p, predicted ? &prediction : NULL);
     print_table(o, p);
-    if (!o->no_probe)
-        printf("at most     %.4g tokens/s of prompt, %.4g tokens/s after it (%s, %u threads: reads "
-               "%.3g GB/s)\n",
-               at_most.prefill, at_most.decode, machine.cpu, machine.threads,
-               machine.read_bytes_per_second * 1e-9);
+    if (predicted)
+        print_prediction(&prediction, p->context);
     return 0;
 }
 
@@ -147,7 +171,7 @@ int cli_plan(const struct cli_options *o)
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
         int rc = spw_plan_query(&plan, o->operand, &options, &err);
-        code = rc < 0 ? cli_fail_error(rc, &err, true) : print_plan(o, &plan, &m.config);
+        code = rc < 0 ? cli_fail_error(rc, &err, true) : print_plan(o, &options, &plan, &m.config);
     }
     cli_inputs_free(&inputs);
     cli_model_close(&m);

@@ -1,0 +1,81 @@
+/* How long a step must take, from bytes and measured limits: see spillway.h.
+ *
+ * Computation, copies and the drive work at the same time, each on its own bytes, so that the
+ * slowest of them sets the pace. What cannot overlap is added where it is known: on the CPU copies
+ * and I/O take turns with computation on the same cores. A team of `threads` that computes for C
+ * seconds, a copying thread that is busy for L and I/O threads for D need threads x C + L + D
+ * core-seconds, and no more than `cores` pass in a second. On a GPU the copies and the drive cost
+ * computation nothing, and the link's two directions are apart.
+ *
+ * Nothing here is fitted to runs. What the kernels leave of the machine's limit shows as the
+ * difference between prediction and measurement. */
+#include "runtime/spillway.h"
+
+#include <math.h>
+
+/* What is asked of the machine. */
+struct work {
+    double compute_seconds; /* by all threads, nothing beside it */
+    const uint64_t *moved;  /* [SPW_MOVED_COUNT] */
+};
+
+static double link_seconds(const uint64_t *moved, const struct spw_machine *m)
+{
+    double up = (double)moved[SPW_MOVED_HOST_TO_DEVICE];
+    double down = (double)moved[SPW_MOVED_DEVICE_TO_HOST];
+    return (*m->gpu ? fmax(up, down) : up + down) / m->copy_bytes_per_second;
+}
+
+static void predict(struct spw_prediction *out, const struct work *w, const struct spw_machine *m,
+                    const struct spw_drive *d)
+{
+    double read = (double)w->moved[SPW_MOVED_DISK_TO_HOST];
+    double write = (double)w->moved[SPW_MOVED_HOST_TO_DISK], io_seconds = 0;
+    *out = (struct spw_prediction){.compute_seconds = w->compute_seconds,
+                                   .link_seconds = link_seconds(w->moved, m)};
+    if (d) {
+        out->disk_seconds = read / d->read_bytes_per_second + write / d->write_bytes_per_second;
+        io_seconds = (read + write) * d->cpu_seconds_per_byte;
+    }
+    if (!*m->gpu) {
+        double cores = fmax(m->cores, 1), threads = fmin(m->threads, cores);
+        double all = threads * w->compute_seconds + out->link_seconds + io_seconds;
+        out->compute_seconds = fmax(w->compute_seconds, all / cores);
+    }
+    out->seconds = out->compute_seconds;
+    out->bound = SPW_BOUND_COMPUTE;
+    if (out->link_seconds > out->seconds) {
+        out->seconds = out->link_seconds;
+        out->bound = SPW_BOUND_LINK;
+    }
+    if (out->disk_seconds > out->seconds) {
+        out->seconds = out->disk_seconds;
+        out->bound = SPW_BOUND_DISK;
+    }
+}
+
+void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
+                      const struct spw_machine *m, const struct spw_drive *d)
+{
+    struct work w = {.compute_seconds = (double)p->decode_read_bytes / m->read_bytes_per_second,
+                     .moved = p->decode_moved_bytes};
+    predict(out, &w, m, d);
+}
+
+void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
+                        const struct spw_machine *m, const struct spw_drive *d)
+{
+    double peak = p->compute == SPW_DTYPE_F32 ? m->f32_flops : m->bf16_flops;
+    double multiply = peak > 0 ? flops / peak : 0;                     /* no cuBLASLt, no peak */
+    double read = (double)p->weights_bytes / m->read_bytes_per_second; /* at least once */
+    struct work w = {.compute_seconds = fmax(multiply, read), .moved = p->prefill_moved_bytes};
+    predict(out, &w, m, d);
+}
+
+const char *spw_bound_name(enum spw_bound bound)
+{
+    static const char *const names[] = {[SPW_BOUND_COMPUTE] = "computation",
+                                        [SPW_BOUND_LINK] = "host link",
+                                        [SPW_BOUND_DISK] = "disk"};
+    return names[bound];
+}
