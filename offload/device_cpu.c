@@ -515,14 +515,13 @@ static int choose_places(struct spw_device *d, const struct spw_device_options *
 {
     struct spw_placement_request q = {
         .compute = o->threads, .transfer = TRANSFER_THREADS, .io = o->io_threads};
-    unsigned usable = spw_topology_usable_threads();
     bool few_workers = o->threads == 1 || o->threads == 2;
-    if (usable <= 2 || (few_workers && !o->io_threads))
-        return 0;
-    int rc = spw_topology_open(&d->topology, NULL, NULL);
-    if (rc)
-        return rc == -ENOMEM ? rc : 0;
-    int node = o->io_path ? spw_topology_node_of_path(d->topology, o->io_path) : -1;
+    if (spw_topology_usable_threads() > 2 && (!few_workers || o->io_threads)) {
+        int rc = spw_topology_open(&d->topology, NULL, NULL);
+        if (rc == -ENOMEM)
+            return rc;
+    }
+    int node = d->topology && o->io_path ? spw_topology_node_of_path(d->topology, o->io_path) : -1;
     q.has_node = node >= 0;
     q.node = q.has_node ? (unsigned)node : 0;
     return spw_placement_init(&d->placement, d->topology, &q);
@@ -538,6 +537,7 @@ static int team_open(struct spw_device *d, const struct spw_device_options *o,
     if (!n)
         n = d->topology ? d->placement.role[SPW_ROLE_COMPUTE].n_threads : usable;
     n = (unsigned)spw_min_u64(n, MAX_THREADS);
+    d->placement.role[SPW_ROLE_COMPUTE].n_threads = n;
     rc = spw_team_open(&d->team, n, usable, &d->placement);
     return rc ? spw_fail(err, rc, "no memory for a team of %u worker threads", n) : 0;
 }

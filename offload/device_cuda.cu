@@ -551,9 +551,9 @@ static int choose_places(struct spw_device *d, const struct spw_device_options *
 {
     struct spw_placement_request q = {};
     int rc = spw_topology_open(&d->topology, NULL, NULL);
-    if (rc)
-        return rc == -ENOMEM ? rc : 0;
-    int node = spw_topology_node_of_pci(d->topology, bus_id);
+    if (rc == -ENOMEM)
+        return rc;
+    int node = d->topology ? spw_topology_node_of_pci(d->topology, bus_id) : -1;
     q.compute = -1;
     q.io = o->io_threads;
     q.has_node = node >= 0;

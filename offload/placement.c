@@ -143,7 +143,6 @@ static void decide(struct spw_placement *p, const struct spw_placement_request *
     if (few) {
         p->role[SPW_ROLE_TRANSFER] = (struct spw_places){q->transfer, 0, n, false};
         p->role[SPW_ROLE_IO] = (struct spw_places){q->io, 0, n, false};
-        p->why = "few cores: the system places threads";
     } else if (bound) {
         place_beside(p, q, n, computing);
     } else {
@@ -175,7 +174,13 @@ static void choose_near(struct spw_placement *p, const struct spw_placement_requ
 int spw_placement_init(struct spw_placement *out, const struct spw_topology *topology,
                        const struct spw_placement_request *request)
 {
-    *out = (struct spw_placement){.topology = topology};
+    *out =
+        (struct spw_placement){.topology = topology, .why = "few cores: the system places threads"};
+    out->role[SPW_ROLE_COMPUTE].n_threads = request->compute > 0 ? (unsigned)request->compute : 0;
+    out->role[SPW_ROLE_TRANSFER].n_threads = request->transfer;
+    out->role[SPW_ROLE_IO].n_threads = request->io;
+    if (!topology)
+        return 0;
     out->cores = spw_alloc_zero(spw_topology_cores(topology), sizeof *out->cores);
     if (!out->cores)
         return -ENOMEM;

@@ -40,7 +40,7 @@ struct spw_places {
 };
 
 struct spw_placement {
-    const struct spw_topology *topology;    /* borrowed */
+    const struct spw_topology *topology;    /* borrowed; NULL: nothing is bound */
     struct spw_places role[SPW_ROLE_COUNT]; /* compute thread i has the i-th core; the others share
                                                theirs */
     unsigned first_near, n_near;            /* cores next to host memory for the device */
@@ -48,7 +48,7 @@ struct spw_placement {
     const char *why;                        /* a few words for people; static */
 };
 
-/* -ENOMEM is the only failure. */
+/* -ENOMEM is the only failure. Without a topology nothing is bound. */
 int spw_placement_init(struct spw_placement *out, const struct spw_topology *topology,
                        const struct spw_placement_request *request);
 void spw_placement_free(struct spw_placement *p); /* also of one that is all zeros */

@@ -138,26 +138,29 @@ bool spw_topology_core_on_node(const struct spw_topology *t, unsigned core, unsi
 
 /* --- devices --- */
 
+static int node_next_to(hwloc_topology_t h, const char *bus_id)
+{
+    hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(h, bus_id);
+    hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(h, device) : NULL;
+    /* Next to all of them is next to none. */
+    return near && hwloc_bitmap_weight(near->nodeset) == 1 ? hwloc_bitmap_first(near->nodeset) : -1;
+}
+
 /* Finding PCI devices takes a slower look at /sys, so only where it can matter. The libraries of
  * GPUs are not asked: they take a second to say what /sys says too. */
 int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
 {
     static const char *const slow[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"};
     hwloc_topology_t h;
-    int node = -1;
-    if (t->synthetic || t->n_nodes < 2 || hwloc_topology_init(&h))
+    if (t->synthetic || t->n_nodes < 2)
+        return node_next_to(t->hwloc, bus_id);
+    if (hwloc_topology_init(&h))
         return -1;
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
         hwloc_topology_set_components(h, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, slow[i]);
     leave_out(h);
     hwloc_topology_set_io_types_filter(h, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    if (!hwloc_topology_load(h)) {
-        hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(h, bus_id);
-        hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(h, device) : NULL;
-        /* Next to all of them is next to none. */
-        if (near && hwloc_bitmap_weight(near->nodeset) == 1)
-            node = hwloc_bitmap_first(near->nodeset);
-    }
+    int node = hwloc_topology_load(h) ? -1 : node_next_to(h, bus_id);
     hwloc_topology_destroy(h);
     return node;
 }
@@ -199,6 +202,16 @@ static hwloc_bitmap_t set_of(const struct spw_topology *t, const unsigned *cores
         hwloc_bitmap_or(set, set, nodes ? core->nodeset : core->cpuset);
     }
     return set;
+}
+
+void spw_topology_list(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
+                       char *text, size_t bytes)
+{
+    hwloc_bitmap_t set = set_of(t, cores, n_cores, false);
+    *text = 0;
+    if (set)
+        hwloc_bitmap_list_snprintf(text, bytes, set);
+    hwloc_bitmap_free(set);
 }
 
 void spw_topology_bind(const struct spw_topology *t, const unsigned *cores, unsigned n_cores)

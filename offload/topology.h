@@ -34,6 +34,10 @@ unsigned spw_topology_core_thread(const struct spw_topology *t, unsigned core);
 unsigned spw_topology_core_rank(const struct spw_topology *t, unsigned core);
 bool spw_topology_core_on_node(const struct spw_topology *t, unsigned core, unsigned node);
 
+/* Their hardware threads for people: "0-7,16-23". */
+void spw_topology_list(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
+                       char *text, size_t bytes);
+
 /* The NUMA node next to the PCI device `bus_id` ("0000:65:00.0"), next to the drive that holds the
  * file or folder `path`; -1: not known, or nothing to choose, for there is one node. */
 int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id);

@@ -162,6 +162,8 @@ static int open_device(struct spw_engine *e, const struct spw_options *o, uint64
     struct spw_device_options x = {.device_bytes = device_bytes,
                                    .host_bytes = host_bytes,
                                    .threads = (int)o->threads,
+                                   .io_threads = o->disk_dir ? 1 : 0,
+                                   .io_path = o->disk_dir,
                                    .delay_seed = o->delay_seed,
                                    .context = e->backend.context,
                                    .index = (int)e->backend.index};

@@ -12,6 +12,7 @@
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
 #include "offload/io_kind.h"
+#include "offload/topology_info.h"
 #include "runtime/base.h"
 
 #define SPW_VERSION "0.1.0"
@@ -253,6 +254,12 @@ int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, stru
  * says so. */
 int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
                        bool redo, struct spw_error *err);
+
+/* What this machine is made of, what of it this process may use, and where the threads of a run
+ * with these options (backend, device_index, threads, disk_dir) would be. The caller frees `out`
+ * with spw_topology_info_free. */
+int spw_machine_topology(struct spw_topology_info *out, const struct spw_options *o,
+                         struct spw_error *err);
 
 /* ---- the drive, measured once and kept ---- */
 

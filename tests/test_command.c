@@ -220,6 +220,11 @@ static void test_refusals(void)
         {"tokenize m --token-ids bad2 --decode", "bad2: token 2: found id 96"},
         {"tokenize missing --text x", "missing/tokenizer.json"},
         {"inspect missing", "missing/config.json"},
+        {"inspect", "found neither MODEL nor --topology"},
+        {"inspect m --topology", "--topology: found with m"},
+        {"inspect --topology --tensors", "--topology: found with --tensors"},
+        {"inspect m --threads 2", "--threads: found without --topology"},
+        {"inspect --topology --threads 2000 --device cpu", "threads: found 2000"},
         {"bench m --contexts 1,,2", "--contexts: found ''"},
         {"bench m --random-tokens --prompt-file x", "found both --random-tokens and --prompt-file"},
         {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
@@ -489,6 +494,33 @@ static void test_tools(void)
     CHECK_MSG(strcmp(out, "1\n3\n") == 0, "%s", out);
 }
 
+/* This machine; cut down to its first processor it is a smaller one. */
+static void test_topology(void)
+{
+    CHECK(sh("\"$S\" inspect --topology --device cpu") == 0 && !*err);
+    CHECK(strncmp(out, "processors  ", 12) == 0 && strstr(out, "\nmemory      ") &&
+          strstr(out, "\na run may use ") && strstr(out, "\n  I/O  "));
+    CHECK(sh("\"$S\" inspect --topology --device cpu --threads 3 --json") == 0 && !*err);
+    json_t *j = parse(out);
+    CHECK(number(j, "packages") >= 1 && number(j, "cores") <= number(j, "hardware_threads"));
+    CHECK(number(j, "usable.hardware_threads") == sysconf(_SC_NPROCESSORS_ONLN) ||
+          number(j, "usable.hardware_threads") < number(j, "hardware_threads"));
+    CHECK(json_array_size(json_object_get(j, "nodes")) >= 1 && number(j, "memory_bytes") > 0);
+    CHECK(number(j, "usable.memory_bytes") > 0);
+    CHECK(number(j, "placement.compute.count") == 3 && number(j, "placement.io.count") == 1);
+    json_decref(j);
+    if (sh("command -v taskset") != 0 || sh("taskset -c 0 true") != 0)
+        return;
+    CHECK(sh("taskset -c 0 \"$S\" inspect --topology --device cpu --json") == 0);
+    j = parse(out);
+    CHECK(number(j, "usable.cores") == 1 && number(j, "usable.hardware_threads") == 1);
+    CHECK(number(j, "placement.compute.count") == 1);
+    const char *threads =
+        json_string_value(json_object_get(json_object_get(j, "usable"), "threads"));
+    CHECK(threads && strcmp(threads, "0") == 0);
+    json_decref(j);
+}
+
 /* Measured once, shown from the profile, measured again when that is not to be trusted. */
 static void test_probe(void)
 {
@@ -658,6 +690,7 @@ int main(void)
     test_placement();
     test_batch();
     test_tools();
+    test_topology();
     test_probe();
     test_broken_pipe();
     test_interrupt();

@@ -47,6 +47,7 @@ int cli_generate(const struct cli_options *o);
 int cli_score(const struct cli_options *o);
 int cli_plan(const struct cli_options *o);
 int cli_inspect(const struct cli_options *o);
+int cli_inspect_topology(const struct cli_options *o);
 int cli_tokenize(const struct cli_options *o);
 int cli_bench(const struct cli_options *o);
 int cli_probe(const struct cli_options *o);

@@ -1,4 +1,5 @@
-/* `spillway inspect`: the facts of a model folder, from its headers. */
+/* `spillway inspect`: the facts of a model folder, from its headers. The other form, --topology, is
+ * inspect_topology.c. */
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/report.h"
@@ -202,6 +203,14 @@ static int open_tokenizer(struct facts *f, const char *folder)
 
 int cli_inspect(const struct cli_options *o)
 {
+    if (o->topology)
+        return cli_inspect_topology(o);
+    if (!o->operand)
+        return cli_fail(CLI_REFUSED, "inspect: found neither MODEL nor --topology; usage: spillway "
+                                     "inspect MODEL [options]");
+    if (cli_given(o, "device") || cli_given(o, "threads"))
+        return cli_fail(CLI_REFUSED, "--%s: found without --topology, expected with it",
+                        cli_given(o, "device") ? "device" : "threads");
     struct facts f = {0};
     struct spw_error err = {0};
     int code = 0, rc = spw_config_open(&f.config, o->operand, &err);

@@ -87,10 +87,10 @@ const struct cli_row cli_rows[] = {
      "times 512 positions of KV that one of them holds (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
 
-    {"device", CLI_DEVICE, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "NAME",
+    {"device", CLI_DEVICE, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT, "Machine", "NAME",
      "where to compute: auto takes a GPU that works, else the CPU; cuda:1 is the second GPU (auto)",
      FIELD(device), .choices = devices},
-    {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "N",
+    {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT, "Machine", "N",
      "compute threads (every core)", FIELD(threads), RANGE(1, 4096)},
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "TYPE",
      "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
@@ -116,6 +116,8 @@ const struct cli_row cli_rows[] = {
 
     {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE, "Output",
      NULL, "one JSON object", FIELD(json)},
+    {"topology", CLI_FLAG, CLI_INSPECT, "Output", NULL,
+     "show this machine instead of a model, and where threads would run", FIELD(topology)},
     {"tensors", CLI_FLAG, CLI_INSPECT, "Output", NULL, "list every tensor", FIELD(tensors)},
     {"no-probe", CLI_FLAG, CLI_PLAN, "Output", NULL,
      "do not measure the machine; leaves out predicted tokens/s", FIELD(no_probe)},

@@ -69,7 +69,7 @@ struct cli_options {
 
     /* output */
     const char *report, *dump_logits, *csv, *drive_profile;
-    bool json, ids, tensors, no_probe, redo;
+    bool json, ids, tensors, topology, no_probe, redo;
     int progress;
 
     /* bench */

@@ -34,10 +34,14 @@ const struct cli_command cli_commands[] = {
      "spillway plan MODEL --context 200000 --device-memory 4GiB\n"
      "spillway plan MODEL --prompt-file book.txt --device-memory 64MiB --json",
      cli_plan},
-    {"inspect", CLI_INSPECT, "MODEL", "facts about a model folder",
+    {"inspect", CLI_INSPECT, "[MODEL]", "facts about a model folder, or about this machine",
      "Shows the shape of the model, its tensors and their bytes, its tokenizer, and\n"
-     "what a token of context costs.",
-     "spillway inspect MODEL\nspillway inspect MODEL --tensors --json", cli_inspect},
+     "what a token of context costs. With --topology instead: this machine's cores,\n"
+     "memory, GPUs and drives, what of them a run may use, and where its threads\n"
+     "would be.",
+     "spillway inspect MODEL\nspillway inspect MODEL --tensors --json\n"
+     "spillway inspect --topology\nspillway inspect --topology --threads 4 --json",
+     cli_inspect},
     {"tokenize", CLI_TOKENIZE, "MODEL", "text to token ids and back",
      "Prints the ids of a text, or with --decode the text of ids.",
      "spillway tokenize MODEL --text 'Hello there'\n"
