@@ -52,8 +52,9 @@ uint32_t spw_waterline_disk(const struct spw_residency *r, bool sliding, uint32_
 /* The part of a step that concerns one sequence: [from, to) new tokens, in one chunk or several. */
 struct spw_passage {
     uint64_t from, to;
-    uint32_t begin; /* first device tile of a full layer when the step starts */
-    bool chunked;   /* more than one chunk */
+    uint32_t begin;   /* first device tile of a full layer when the step starts */
+    uint32_t written; /* the highest that ever was; 0 where nobody asks what lies on disk */
+    bool chunked;     /* more than one chunk */
 };
 
 /* A full layer before its first chunk: higher than passage.begin frees memory for the layers that

@@ -113,8 +113,10 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
     if (card == UINT64_MAX) {
         in->device_bytes = budget(o->device_bytes, system * 8);
         in->host_bytes = budget(o->host_bytes, spw_sub_u64(system * 9, in->device_bytes));
+        in->host_kv = o->host_bytes; /* else the device is as good a place as the host */
         return 0;
     }
+    in->host_kv = true;
     in->device_bytes = budget(o->device_bytes, leave_margin(card));
     in->host_bytes = budget(o->host_bytes, system * 8);
     if (in->device_bytes <= card)
@@ -124,6 +126,33 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                     "--device-memory, or end what uses the GPU",
                     (unsigned long long)in->device_bytes, e->backend.name,
                     (unsigned long long)card);
+}
+
+enum {
+    DISK_MARGIN = 16, /* one in so many free bytes is left to others */
+    DISK_RING_BYTES = 16 << 20,
+    DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
+};
+
+static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *o,
+                           struct spw_error *err)
+{
+    uint64_t free_bytes;
+    if (!o->disk_dir && (o->disk_bytes || o->disk_write_limit))
+        return spw_fail(err, -EINVAL, "disk memory was given without a directory; give --disk DIR");
+    if (!o->disk_dir || o->disk_bytes == SPW_BYTES_NONE)
+        return 0;
+    SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
+    in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
+    in->disk_write_limit = o->disk_write_limit;
+    in->disk_ring_bytes = DISK_RING_BYTES;
+    in->disk_cost = DISK_COST;
+    if (in->disk_bytes && in->disk_bytes <= free_bytes)
+        return 0;
+    return spw_fail(err, -ENOSPC,
+                    "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
+                    "--disk-memory, or name another --disk",
+                    (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
 }
 
 static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
@@ -151,7 +180,8 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .attention_tiles = b->ops->attention_tiles,
         .reads_host_memory = b->reads_host_memory,
     };
-    return set_budgets(in, e, o, err);
+    SPW_TRY(set_budgets(in, e, o, err));
+    return set_disk_budget(in, o, err);
 }
 
 /* ---- the device ---- */

@@ -570,7 +570,8 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     const struct spw_hidden_source source = {embed, x};
     uint64_t heads = count_wanted(x);
     x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
-    spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, x->now->passages, heads);
+    spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, heads);
+    spw_traffic_kv(&x->predicted, x->plan, &x->now->cut, x->now->passages);
     SPW_TRY(raise_waiting(x, n_spans));
     SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
     SPW_TRY(spw_hidden_begin(&x->hidden, &x->now->cut, &source));

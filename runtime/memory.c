@@ -3,6 +3,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 enum { FALLBACK_SHIFT = 30 };
 
@@ -41,4 +45,24 @@ uint64_t spw_memory_available(void)
     if (limit == UINT64_MAX || used == UINT64_MAX)
         return system;
     return spw_min_u64(system, spw_sub_u64(limit, used));
+}
+
+int spw_memory_on_disk(uint64_t *bytes, const char *dir, struct spw_error *err)
+{
+    static const char advice[] = "expected a directory that files can be made in; name another one";
+    struct stat st;
+    struct statvfs fs;
+    int rc = 0;
+    if (stat(dir, &st) || statvfs(dir, &fs))
+        rc = -errno;
+    else if (!S_ISDIR(st.st_mode))
+        rc = -ENOTDIR;
+    else if (fs.f_flag & ST_RDONLY)
+        rc = -EROFS;
+    else if (access(dir, W_OK | X_OK))
+        rc = -errno;
+    if (rc)
+        return spw_fail(err, rc, "disk directory %.500s: %s; %s", dir, strerror(-rc), advice);
+    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    return 0;
 }

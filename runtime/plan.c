@@ -10,9 +10,18 @@
  *   5. the newest tiles of all layers.
  * The other way round, with the whole KV cache on the device and 4 getting the rest, is taken where
  * decode streams less with it. Last of all,
- * some of the tiles' memory may make the KV slots larger: fewer, larger transfers. */
+ * some of the tiles' memory may make the KV slots larger: fewer, larger transfers.
+ *
+ * Tiles that do not stay on the device have their copy on the host, without a disk all of them.
+ * With one, the host holds what the disk has no room for, then hidden states, then buffers between
+ * the two and as many of the newest copies as fit. A byte from disk costs as much as `disk_cost`
+ * over the link: once the plan stands, weights that come from the host make room for tiles where
+ * that is cheaper, and the ring becomes as deep as the disk wants it. */
 #include "runtime/plan.h"
 
+#include "runtime/below.h"
+
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -23,8 +32,12 @@ enum {
     UNIT_SLOTS = 2,
     LOGITS_ROWS = 16,
     PARTIAL_ROWS = 4,
+    MOST_SLOTS = 256,
+    RING_SHARE = 8, /* a ring for the disk takes at most one in so many of the KV's tiles */
     MOST_FRAMES = INT32_MAX,
 };
+
+enum { DEVICE, HOST, DISK, BUDGETS };
 
 static uint64_t pages(uint64_t bytes)
 {
@@ -172,16 +185,6 @@ static void settle_residency(struct spw_plan *p, const struct spw_plan_input *in
     r->pass = (uint32_t)spw_min_u64(left - (full - 1) * waiting, n);
 }
 
-static uint64_t host_frames(const struct spw_plan *p, const struct spw_plan_input *in,
-                            const struct kv_need *need)
-{
-    const struct spw_residency *r = &p->residency; /* at most need.all, so it fits */
-    uint64_t keep = in->context > p->chunk ? r->resident_pass : r->resident;
-    uint64_t full = p->n_full * spw_sub_u64(p->max_tiles, keep);
-    uint64_t sliding = p->n_sliding * spw_sub_u64(need->window_tiles, r->resident_sliding);
-    return in->sessions * (full + sliding);
-}
-
 /* ---- layouts ---- */
 
 static uint64_t take(uint64_t *end, uint64_t bytes)
@@ -255,13 +258,30 @@ static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input
     *sliding = spw_sub_u64(kv_need(p, in).window_tiles, p->residency.resident_sliding);
 }
 
-/* What KV costs the link in a decode step at the full context, in bytes: those that move, and for
- * each transfer what it costs beside them. */
+static uint64_t disk_cost(const struct spw_plan_input *in)
+{
+    return in->disk_cost ? in->disk_cost : 1;
+}
+
+/* What the first `n` tiles cost of a layer that streams `tiles`, those on disk first. */
+static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_input *in,
+                              bool sliding, uint64_t tiles, uint64_t n)
+{
+    struct spw_below b;
+    spw_below_count(&b, p, in);
+    uint64_t on_disk = spw_waterline_disk(&p->residency, sliding, sliding ? b.sliding : b.full);
+    n = spw_min_u64(n, tiles);
+    return n + spw_min_u64(n, on_disk) * (disk_cost(in) - 1);
+}
+
+/* What KV costs the link in a decode step at the full context, in bytes: those that move, the
+ * disk's at their price, and for each transfer what it costs beside them. */
 static uint64_t kv_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t full, sliding;
     streamed_tiles(p, in, &full, &sliding);
-    uint64_t tiles = p->n_full * full + p->n_sliding * sliding;
+    uint64_t tiles = p->n_full * cost_of_first(p, in, false, full, full) +
+                     p->n_sliding * cost_of_first(p, in, true, sliding, sliding);
     uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
                          p->n_sliding * spw_div_up(sliding, p->slot_tiles);
     return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
@@ -287,7 +307,6 @@ static bool keep_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_
         return false;
     p->n_kv_slots = 0;
     settle_residency(p, in, &need, need.all);
-    p->n_host_frames = 0;
     return true;
 }
 
@@ -311,23 +330,16 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
         return false;
     uint64_t frames = spw_min_u64((left - used) / p->tile_bytes, need.all - 1);
     settle_residency(p, in, &need, frames);
-    p->n_host_frames = (uint32_t)host_frames(p, in, &need);
     return true;
 }
 
-/* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. */
-static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
-                        bool all_kv)
+/* With n copies of each session on the host. `rows` 0: of hidden states as many as it has room for.
+ */
+static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
+                       const struct spw_below *b, uint32_t n, uint64_t rows)
 {
     uint64_t wanted = in->sessions * in->context;
-    p->hidden_on_host = !rows;
-    p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
-    lay_out_work(p, in, rows ? rows : 2 * p->chunk);
-    if (p->device.units > in->device_bytes || kv_need(p, in).all > MOST_FRAMES)
-        return false;
-    uint64_t left = in->device_bytes - p->device.units;
-    if (!(all_kv ? keep_kv(p, in, left) : stream_kv(p, in, left)))
-        return false;
+    spw_below_place(p, in, b, n);
     p->pass_rows = rows;
     if (!rows) {
         lay_out_rest(p, in);
@@ -338,6 +350,46 @@ static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uin
     }
     lay_out_rest(p, in);
     return fits(p, in);
+}
+
+/* Divides host and disk. Either the disk takes what it has room for and the host what it can hold
+ * beside that, or all copies lie on the host and no buffers between the two are needed. */
+static bool divide_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
+{
+    struct spw_below b;
+    spw_below_count(&b, p, in);
+    uint32_t n = spw_below_least(&b, p, in);
+    struct spw_plan all = *p;
+    if (n && !in->host_kv)
+        return false;
+    if (n == b.all)
+        return fit_copies(p, in, &b, n, rows);
+    if (!fit_copies(p, in, &b, n, rows)) {
+        *p = all;
+        return in->host_kv && fit_copies(p, in, &b, b.all, rows);
+    }
+    if (in->host_kv && fit_copies(&all, in, &b, b.all, p->pass_rows)) {
+        *p = all;
+        return true;
+    }
+    spw_below_grow(p, in, &b, n, in->host_bytes - p->host.end);
+    lay_out_rest(p, in);
+    return true;
+}
+
+/* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. */
+static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
+                        bool all_kv)
+{
+    p->hidden_on_host = !rows;
+    p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
+    lay_out_work(p, in, rows ? rows : 2 * p->chunk);
+    if (p->device.units > in->device_bytes || kv_need(p, in).all > MOST_FRAMES)
+        return false;
+    uint64_t left = in->device_bytes - p->device.units;
+    if (!(all_kv ? keep_kv(p, in, left) : stream_kv(p, in, left)))
+        return false;
+    return divide_below(p, in, rows);
 }
 
 /* Of the two divisions the one that decode streams less with. */
@@ -391,7 +443,7 @@ static void start(struct spw_plan *p, const struct spw_plan_input *in)
     const struct spw_model_config *c = in->weights->config;
     *p = (struct spw_plan){0};
     count_layers(p, c);
-    p->tile_bytes = spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv);
+    p->tile_bytes = pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
     p->hidden_row_bytes = c->hidden * spw_dtype_bytes(in->compute);
     p->max_tiles = spw_waterline_tiles(in->context);
     p->partial_rows = PARTIAL_ROWS;
@@ -402,12 +454,14 @@ static void start(struct spw_plan *p, const struct spw_plan_input *in)
         p->logits_rows = in->sessions;
 }
 
-static bool works(const struct spw_plan_input *in, uint64_t device_bytes, uint64_t host_bytes,
+/* Within other budgets than those of `in`. */
+static bool works(const struct spw_plan_input *in, const uint64_t budgets[BUDGETS],
                   struct spw_plan *p)
 {
     struct spw_plan_input with = *in;
-    with.device_bytes = device_bytes;
-    with.host_bytes = host_bytes;
+    with.device_bytes = budgets[DEVICE];
+    with.host_bytes = budgets[HOST];
+    with.disk_bytes = budgets[DISK];
     start(p, &with);
     if (try_plan(p, &with))
         return true;
@@ -416,38 +470,72 @@ static bool works(const struct spw_plan_input *in, uint64_t device_bytes, uint64
     return try_plan(p, &with);
 }
 
-/* ---- the size of a KV slot ---- */
+/* ---- weights or KV ---- */
 
-/* Slots of `splits` splits, at the cost of frames; false if that does not fit. */
-static bool take_splits(struct spw_plan *p, const struct spw_plan_input *in, uint32_t splits)
+/* The plan with other resident units, whose memory the tiles get. False if it does not work. */
+static bool take_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident)
 {
     struct kv_need need = kv_need(p, in);
-    uint32_t tiles = splits * SPW_SPLIT_TILES, more = p->n_kv_slots * (tiles - p->slot_tiles);
-    if (p->n_device_frames < more + need.least)
+    uint64_t slots = pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
+    uint64_t used = weights_use(p, in->weights, n_resident) + slots;
+    uint64_t frames = spw_sub_u64(in->device_bytes - p->device.units, used) / p->tile_bytes;
+    if (frames < need.least)
         return false;
-    p->slot_tiles = tiles;
-    settle_residency(p, in, &need, p->n_device_frames - more);
-    p->n_host_frames = (uint32_t)host_frames(p, in, &need);
-    lay_out_rest(p, in);
-    return fits(p, in);
+    settle_residency(p, in, &need, spw_min_u64(frames, need.all - 1));
+    return divide_below(p, in, p->pass_rows);
 }
 
-/* What of that the ring brings up while the weights of a layer are read: as much as it holds. */
+/* Weights that stream leave memory for tiles, which else come from the disk. */
+static void trade_weights(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_plan given = *p;
+    uint64_t least = link_cost(p, in);
+    if (!p->n_kv_slots || !p->n_disk_frames)
+        return;
+    for (uint32_t n = given.n_resident_units; n-- > 0;) {
+        struct spw_plan other = given;
+        if (!take_units(&other, in, n))
+            continue;
+        uint64_t cost = link_cost(&other, in);
+        if (cost < least) {
+            least = cost;
+            *p = other;
+        }
+    }
+}
+
+/* ---- the size of a KV slot ---- */
+
+/* A larger ring, at the cost of frames; false if that does not fit. */
+static bool take_ring(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_slots,
+                      uint32_t slot_tiles)
+{
+    struct kv_need need = kv_need(p, in);
+    uint32_t more = n_slots * slot_tiles - p->n_kv_slots * p->slot_tiles;
+    if (p->n_device_frames < more + need.least)
+        return false;
+    p->n_kv_slots = n_slots;
+    p->slot_tiles = slot_tiles;
+    settle_residency(p, in, &need, p->n_device_frames - more);
+    return divide_below(p, in, p->pass_rows);
+}
+
+/* Of what KV costs, the part that the ring brings up while the weights of a layer are read: as much
+ * as it holds, and as there is time. */
 static uint64_t hidden_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
-    uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles, full, sliding;
     for (uint32_t u = 0; u < c->n_layers; u++)
         weights += spw_weights_unit_bytes(in->weights, u);
-    if (in->reads_per_link_byte)
-        ring = spw_min_u64(ring, weights / c->n_layers / in->reads_per_link_byte);
-    else
-        ring = 0;
-    uint64_t full, sliding;
+    if (!in->reads_per_link_byte)
+        return 0;
+    uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
     streamed_tiles(p, in, &full, &sliding);
-    full *= in->sessions * p->tile_bytes;
-    sliding *= in->sessions * p->tile_bytes;
-    return p->n_full * spw_min_u64(full, ring) + p->n_sliding * spw_min_u64(sliding, ring);
+    full = cost_of_first(p, in, false, in->sessions * full, ring);
+    sliding = cost_of_first(p, in, true, in->sessions * sliding, ring);
+    return p->n_full * spw_min_u64(full * p->tile_bytes, time) +
+           p->n_sliding * spw_min_u64(sliding * p->tile_bytes, time);
 }
 
 /* A larger slot saves transfers, hides more, and costs tiles that could have stayed: the cheapest
@@ -461,12 +549,30 @@ static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
         return;
     for (uint32_t splits = 2; splits <= in->attention_tiles / SPW_SPLIT_TILES; splits++) {
         struct spw_plan wide = narrow;
-        if (!take_splits(&wide, in, splits))
+        if (!take_ring(&wide, in, narrow.n_kv_slots, splits * SPW_SPLIT_TILES))
             break;
         uint64_t cost = kv_link_cost(&wide, in) - hidden_bytes(&wide, in);
         if (cost < least) {
             least = cost;
             *p = wide;
+        }
+    }
+}
+
+/* A disk answers late and wants many reads under way; so does the way through the host, whose slots
+ * are filled ahead of the device's. */
+static void deepen_ring(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    if (!p->n_disk_frames || in->prefetch_slots)
+        return;
+    uint64_t tiles = p->n_device_frames + (uint64_t)p->n_kv_slots * p->slot_tiles;
+    uint64_t n = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
+    n = spw_min_u64(spw_min_u64(n, MOST_SLOTS), tiles / RING_SHARE / p->slot_tiles);
+    for (; n > p->n_kv_slots; n--) {
+        struct spw_plan deep = *p;
+        if (take_ring(&deep, in, (uint32_t)n, p->slot_tiles)) {
+            *p = deep;
+            return;
         }
     }
 }
@@ -486,37 +592,81 @@ static void keep_mapped(struct spw_plan *p, const struct spw_plan_input *in)
         p->kept_bytes = bytes;
 }
 
-enum { NO_LIMIT_SHIFT = 50 };
+#define MOST_BYTES ((uint64_t)1 << 50)
 
-/* The smallest budget, to the page, at which the plan works while the other is `other`; 0: none. */
-static uint64_t smallest(const struct spw_plan_input *in, bool device, uint64_t other)
+/* The smallest budget of this tier, to the page, at which the plan works beside the other budgets.
+ * False: none does, and nothing is set. */
+static bool smallest(uint64_t *bytes, const struct spw_plan_input *in, int tier,
+                     const uint64_t others[BUDGETS])
 {
     struct spw_plan p;
-    uint64_t low = 0, high = (uint64_t)1 << (NO_LIMIT_SHIFT - 12); /* pages */
-    if (!works(in, device ? high * PAGE : other, device ? other : high * PAGE, &p))
-        return 0;
+    uint64_t with[BUDGETS] = {others[DEVICE], others[HOST], others[DISK]};
+    uint64_t low = 0, high = MOST_BYTES / PAGE;
+    with[tier] = MOST_BYTES;
+    if (!works(in, with, &p))
+        return false;
     while (low < high) {
         uint64_t middle = (low + high) / 2;
-        if (works(in, device ? middle * PAGE : other, device ? other : middle * PAGE, &p))
+        with[tier] = middle * PAGE;
+        if (works(in, with, &p))
             high = middle;
         else
             low = middle + 1;
     }
-    return high * PAGE;
+    *bytes = high * PAGE;
+    return true;
 }
 
-void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in)
+/* See spw_plan_smallest; `alone`: of each budget, whether it is the one beside the given others. */
+static void find_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
+                          bool alone[BUDGETS])
 {
-    struct spw_plan p;
-    uint64_t host = in->host_bytes;
-    info->smallest_device_bytes = smallest(in, true, host);
-    if (!info->smallest_device_bytes) { /* the host budget is too small for any device */
-        host = (uint64_t)1 << NO_LIMIT_SHIFT;
-        info->smallest_device_bytes = smallest(in, true, host);
-    }
-    info->smallest_host_bytes = smallest(in, false, in->device_bytes);
-    if (!info->smallest_host_bytes && !works(in, in->device_bytes, 0, &p)) /* nor any host */
-        info->smallest_host_bytes = smallest(in, false, info->smallest_device_bytes);
+    uint64_t *device = &info->smallest_device_bytes, *host = &info->smallest_host_bytes;
+    uint64_t *disk = &info->smallest_disk_bytes;
+    uint64_t all_disk = in->disk_bytes ? MOST_BYTES : 0;
+    const uint64_t given[BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    *device = *host = *disk = 0;
+    alone[DEVICE] = smallest(device, in, DEVICE, given);
+    if (!alone[DEVICE]) /* the others are too small for any device */
+        smallest(device, in, DEVICE, (const uint64_t[]){0, MOST_BYTES, all_disk});
+    alone[HOST] = smallest(host, in, HOST, given);
+    if (!alone[HOST] && !smallest(host, in, HOST, (const uint64_t[]){*device, 0, in->disk_bytes}))
+        smallest(host, in, HOST, (const uint64_t[]){*device, 0, all_disk});
+    alone[DISK] = in->disk_bytes && smallest(disk, in, DISK, given);
+    if (in->disk_bytes && !alone[DISK])
+        smallest(disk, in, DISK, (const uint64_t[]){*device, *host, 0});
+}
+
+/* Without a disk the host is where KV lies. */
+static struct spw_plan_input settle_input(const struct spw_plan_input *given)
+{
+    struct spw_plan_input in = *given;
+    in.host_kv = in.host_kv || !in.disk_bytes;
+    return in;
+}
+
+void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *given)
+{
+    struct spw_plan_input in = settle_input(given);
+    bool alone[BUDGETS];
+    find_smallest(info, &in, alone);
+}
+
+/* ---- the account ---- */
+
+/* Copies go to disk once. A sequence that grows token by token writes the most: none of its tiles
+ * leaves a sliding window before it was written. */
+static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_below b;
+    uint64_t tiles;
+    spw_below_count(&b, p, in);
+    tiles = (uint64_t)p->n_full * spw_waterline_disk(&p->residency, false, b.full);
+    if (spw_waterline_disk(&p->residency, true, b.sliding))
+        tiles += (uint64_t)p->n_sliding *
+                 spw_waterline_disk(&p->residency, true,
+                                    spw_waterline_begin(&p->residency, true, in->context));
+    return in->sessions * tiles * p->tile_bytes;
 }
 
 static void describe(struct spw_plan *p, const struct spw_plan_input *in)
@@ -534,6 +684,7 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->kv = in->kv;
     i->device_budget_bytes = in->device_bytes;
     i->host_budget_bytes = in->host_bytes;
+    i->disk_budget_bytes = in->disk_bytes;
     i->device.weights_resident =
         d->workspace - d->small + d->unit_slots - d->units + p->mapped_bytes;
     i->device.weights_slots = d->kv_slots - d->unit_slots;
@@ -542,12 +693,14 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->device.hidden = d->x - d->hidden;
     i->device.activations = d->units - d->x + d->hidden - d->workspace;
     i->device.total = d->end + p->mapped_bytes;
-    i->host.kv = h->bounce - h->kv_frames;
-    i->host.disk_staging = h->hidden - h->bounce;
+    i->host.kv = (p->n_host_frames - p->n_transit) * p->tile_bytes;
+    i->host.disk_staging = h->hidden - h->kv_frames - i->host.kv;
     i->host.hidden = h->staging - h->hidden;
     i->host.staging = h->images - h->staging;
     i->host.weights = h->end - h->images + p->kept_bytes;
     i->host.total = h->end + p->kept_bytes;
+    i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
+    i->disk_write_bytes = disk_write_bytes(p, in);
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_units; u++) {
         i->weights_bytes += spw_weights_unit_bytes(in->weights, u);
@@ -563,23 +716,17 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
 
 /* Says which budget would do: one of them, or either. */
 static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in,
-                  struct spw_error *err)
+                  const bool alone[BUDGETS], struct spw_error *err)
 {
-    struct spw_plan p;
     unsigned long long context = in->context, device = in->device_bytes, host = in->host_bytes;
     unsigned long long device_least = i->smallest_device_bytes;
     unsigned long long host_least = i->smallest_host_bytes;
-    if (!device_least)
-        return spw_fail(err, -ENOMEM,
-                        "a context of %llu tokens and %u sessions is too large for any budget; "
-                        "ask for a smaller --context",
-                        context, in->sessions);
-    if (!works(in, device, host_least, &p))
+    if (!alone[HOST])
         return spw_fail(err, -ENOMEM,
                         "device memory: %llu bytes given, a context of %llu tokens needs at least "
                         "%llu; raise --device-memory, or lower --context or --prefill-chunk",
                         device, context, device_least);
-    if (!works(in, device_least, host, &p))
+    if (!alone[DEVICE])
         return spw_fail(err, -ENOMEM,
                         "host memory: %llu bytes given, a context of %llu tokens needs at least "
                         "%llu; raise --host-memory, or lower --context",
@@ -591,15 +738,62 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
                     host, context, host_least, device_least);
 }
 
-int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
+/* The same of three. */
+static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan_input *in,
+                            const bool alone[BUDGETS], struct spw_error *err)
 {
-    if (works(in, in->device_bytes, in->host_bytes, out)) {
-        widen_slots(out, in);
-        keep_mapped(out, in);
-        describe(out, in);
-        return 0;
+    static const char *const names[BUDGETS] = {"device", "host", "disk"};
+    const uint64_t least[BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
+                                     i->smallest_disk_bytes};
+    bool any = alone[DEVICE] || alone[HOST] || alone[DISK];
+    char would[256] = "";
+    for (int tier = 0; tier < BUDGETS; tier++) {
+        size_t n = strlen(would);
+        if (alone[tier] || !any)
+            snprintf(would + n, sizeof would - n, "%s--%s-memory %llu",
+                     n ? any ? " or " : " with " : "", names[tier],
+                     (unsigned long long)least[tier]);
     }
-    *out = (struct spw_plan){0};
-    spw_plan_smallest(&out->info, in);
-    return refuse(&out->info, in, err);
+    return spw_fail(err, -ENOMEM,
+                    "device memory of %llu, host memory of %llu%s and disk memory of %llu bytes do "
+                    "not hold a context of %llu tokens; %s would do, or a lower --context",
+                    (unsigned long long)in->device_bytes, (unsigned long long)in->host_bytes,
+                    in->host_kv ? "" : " (without KV)", (unsigned long long)in->disk_bytes,
+                    (unsigned long long)in->context, would);
+}
+
+static int refuse_budgets(struct spw_plan_info *info, const struct spw_plan_input *in,
+                          struct spw_error *err)
+{
+    bool alone[BUDGETS];
+    find_smallest(info, in, alone);
+    if (!info->smallest_device_bytes)
+        return spw_fail(err, -ENOMEM,
+                        "a context of %llu tokens and %u sessions is too large for any budget; "
+                        "ask for a smaller --context",
+                        (unsigned long long)in->context, in->sessions);
+    return in->disk_bytes ? refuse_with_disk(info, in, alone, err) : refuse(info, in, alone, err);
+}
+
+int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *given, struct spw_error *err)
+{
+    struct spw_plan_input in = settle_input(given);
+    const uint64_t budgets[BUDGETS] = {in.device_bytes, in.host_bytes, in.disk_bytes};
+    if (!works(&in, budgets, out)) {
+        *out = (struct spw_plan){0};
+        return refuse_budgets(&out->info, &in, err);
+    }
+    trade_weights(out, &in);
+    widen_slots(out, &in);
+    deepen_ring(out, &in);
+    keep_mapped(out, &in);
+    describe(out, &in);
+    if (!in.disk_write_limit || out->info.disk_write_bytes <= in.disk_write_limit)
+        return 0;
+    return spw_fail(err, -EDQUOT,
+                    "disk write limit: %llu bytes given, a context of %llu tokens writes up to "
+                    "%llu; raise --disk-write-limit, --device-memory or --host-memory, or lower "
+                    "--context",
+                    (unsigned long long)in.disk_write_limit, (unsigned long long)in.context,
+                    (unsigned long long)out->info.disk_write_bytes);
 }

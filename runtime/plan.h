@@ -1,7 +1,8 @@
 /* What will lie where, decided before any memory is taken: a pure function of the model's sizes,
  * the options and the two budgets. The executor only carries it out.
  *
- * -ENOMEM when a budget is too small; plan.info.smallest_*_bytes then say what would do. */
+ * -ENOMEM when a budget is too small; plan.info.smallest_*_bytes then say what would do. -EDQUOT
+ * when more would be written to disk than is allowed. */
 #ifndef SPW_RUNTIME_PLAN_H
 #define SPW_RUNTIME_PLAN_H
 
@@ -73,8 +74,8 @@ struct spw_plan {
 };
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
-/* Fills in info->smallest_*_bytes: each for the other budget as given; if no amount would do beside
- * that, beside the smallest other one that works at all. */
+/* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do
+ * beside those, beside the smallest other ones that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
 /* Resident units are spread evenly, so that streamed ones cross the link beside computation. */
 bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);

@@ -14,6 +14,19 @@ void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct
     }
 }
 
+uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
+                          uint64_t from)
+{
+    uint32_t written, wait;
+    if (sliding)
+        return spw_waterline_disk(r, true, spw_waterline_begin(r, true, from));
+    /* Every chunk before this one has raised the waterline to where it is now, or higher before. */
+    written = spw_waterline_pass(r, p, from);
+    wait = spw_waterline_wait(r, p);
+    written = written > wait ? written : wait;
+    return spw_waterline_disk(r, false, written > p->written ? written : p->written);
+}
+
 static uint64_t streamed_weights(const struct spw_plan *p, const struct spw_weights *w,
                                  uint64_t head_rounds)
 {
@@ -26,66 +39,127 @@ static uint64_t streamed_weights(const struct spw_plan *p, const struct spw_weig
 }
 
 void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                      const struct spw_cut *cut, const struct spw_passage *passages, uint64_t heads)
+                      const struct spw_cut *cut, uint64_t heads)
 {
-    uint64_t up = 0, down = 0, layers = w->config->n_layers;
-    for (uint32_t i = 0; i < cut->n_segments; i++) {
-        const struct spw_cut_segment *s = &cut->segments[i];
-        uint32_t first, end;
-        spw_traffic_range(&p->residency, false, &passages[s->span], s->from, &first, &end);
-        up += (uint64_t)p->n_full * (end - first) * p->tile_bytes;
-        if (!p->n_sliding)
-            continue;
-        spw_traffic_range(&p->residency, true, &passages[s->span], s->from, &first, &end);
-        up += (uint64_t)p->n_sliding * (end - first) * p->tile_bytes;
-    }
-    up += cut->rows * p->hidden_row_bytes; /* embeddings */
+    uint64_t up = cut->rows * p->hidden_row_bytes /* embeddings */, layers = w->config->n_layers;
+    uint64_t down = heads * w->config->vocab * sizeof(float);
     if (p->hidden_on_host && cut->n_chunks > 1) {
         up += ((layers - 1) * cut->rows + heads) * p->hidden_row_bytes;
         down += layers * cut->rows * p->hidden_row_bytes;
     }
     up += streamed_weights(p, w, spw_div_up(heads, p->logits_rows));
-    down += heads * w->config->vocab * sizeof(float);
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
 }
 
-/* Spills of one sliding layer: chunk by chunk, because what leaves the window is never written. */
-static uint64_t sliding_spills(const struct spw_plan *p, const struct spw_cut *cut,
-                               const struct spw_passage *passage)
+/* ---- what comes back up ---- */
+
+/* Tiles [first, end) of `n_layers` layers, those below `disk` from there. */
+static void add_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t n_layers,
+                   uint32_t first, uint32_t end, uint32_t disk)
+{
+    uint64_t tiles = end > first ? end - first : 0;
+    uint64_t from_disk = disk > first ? spw_min_u64(disk - first, tiles) : 0;
+    uint64_t over_link = p->direct ? tiles - from_disk : tiles;
+    t->bytes[SPW_MOVED_DISK_TO_HOST] += n_layers * from_disk * p->tile_bytes;
+    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += n_layers * over_link * p->tile_bytes;
+}
+
+void spw_traffic_kv(struct spw_traffic *t, const struct spw_plan *p, const struct spw_cut *cut,
+                    const struct spw_passage *passages)
 {
     const struct spw_residency *r = &p->residency;
-    uint64_t n = 0;
-    uint32_t begin = spw_waterline_begin(r, true, passage->from);
     for (uint32_t i = 0; i < cut->n_segments; i++) {
-        uint64_t to = cut->segments[i].to;
-        uint32_t first = spw_waterline_first(r->window, to);
-        if (begin < first)
-            begin = first;
-        uint32_t next = spw_waterline_begin(r, true, to);
-        if (next > begin) {
-            n += next - begin;
-            begin = next;
+        const struct spw_cut_segment *s = &cut->segments[i];
+        const struct spw_passage *passage = &passages[s->span];
+        for (int sliding = 0; sliding < 2; sliding++) {
+            uint32_t first, end, n_layers = sliding ? p->n_sliding : p->n_full;
+            if (!n_layers)
+                continue;
+            spw_traffic_range(r, sliding, passage, s->from, &first, &end);
+            add_up(t, p, n_layers, first, end, spw_traffic_disk(r, sliding, passage, s->from));
         }
     }
-    return n;
+}
+
+/* ---- what goes down ---- */
+
+/* The copies below of one layer, as its waterlines rise. */
+struct copies {
+    const struct spw_plan *plan;
+    bool sliding;
+    uint32_t written, disk; /* tiles below `disk` are on disk, those below `written` on the host */
+    uint64_t to_host, to_disk;
+};
+
+/* A tile that is below the disk's waterline already need not touch the host on its way. */
+static void rise(struct copies *c, uint32_t begin)
+{
+    if (begin <= c->written)
+        return;
+    uint32_t disk = spw_waterline_disk(&c->plan->residency, c->sliding, begin);
+    disk = disk > c->disk ? disk : c->disk;
+    uint32_t on_host = disk > c->written && c->plan->direct ? disk : c->written;
+    c->to_host += begin - on_host;
+    c->to_disk += disk - c->disk;
+    c->written = begin;
+    c->disk = disk;
+}
+
+/* Tiles below `first` are forgotten, wherever they were. */
+static void drop(struct copies *c, uint32_t first)
+{
+    c->written = c->written > first ? c->written : first;
+    c->disk = c->disk > first ? c->disk : first;
+}
+
+static void add_down(struct spw_traffic *t, const struct copies *c, uint64_t n_layers)
+{
+    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += n_layers * c->to_host * c->plan->tile_bytes;
+    t->bytes[SPW_MOVED_HOST_TO_DISK] += n_layers * c->to_disk * c->plan->tile_bytes;
+}
+
+/* A full layer: down to wait, up when it begins to pass, down with each chunk, up to rest. */
+static void full_waterlines(struct spw_traffic *t, const struct spw_plan *p,
+                            const struct spw_cut *cut, const struct spw_passage *passage)
+{
+    const struct spw_residency *r = &p->residency;
+    uint32_t wait = spw_waterline_wait(r, passage), leave = spw_waterline_leave(r, passage);
+    struct copies c = {.plan = p};
+    c.written = passage->written > passage->begin ? passage->written : passage->begin;
+    c.disk = spw_waterline_disk(r, false, c.written);
+    rise(&c, wait);
+    add_up(t, p, p->n_full, spw_waterline_enter(r, passage), wait, c.disk);
+    for (uint32_t i = 0; i + 1 < cut->n_segments; i++)
+        rise(&c, spw_waterline_pass(r, passage, cut->segments[i].to));
+    rise(&c, leave);
+    add_up(t, p, p->n_full, spw_waterline_begin(r, false, passage->to), leave, c.disk);
+    add_down(t, &c, p->n_full);
+}
+
+/* A sliding layer: chunk by chunk, because what leaves the window is never written. */
+static void sliding_waterlines(struct spw_traffic *t, const struct spw_plan *p,
+                               const struct spw_cut *cut, const struct spw_passage *passage)
+{
+    const struct spw_residency *r = &p->residency;
+    struct copies c = {.plan = p, .sliding = true};
+    c.written = spw_waterline_begin(r, true, passage->from);
+    c.disk = spw_waterline_disk(r, true, c.written);
+    drop(&c, spw_waterline_first(r->window, passage->from));
+    for (uint32_t i = 0; i < cut->n_segments; i++) {
+        drop(&c, spw_waterline_first(r->window, cut->segments[i].to));
+        rise(&c, spw_waterline_begin(r, true, cut->segments[i].to));
+    }
+    add_down(t, &c, p->n_sliding);
 }
 
 void spw_traffic_waterlines(struct spw_traffic *t, const struct spw_plan *p,
-                            const struct spw_cut *cut, const struct spw_passage *passage,
-                            uint32_t written)
+                            const struct spw_cut *cut, const struct spw_passage *passage)
 {
-    const struct spw_residency *r = &p->residency;
-    uint32_t wait = spw_waterline_wait(r, passage), enter = spw_waterline_enter(r, passage);
-    uint32_t leave = spw_waterline_leave(r, passage);
-    uint32_t rest = spw_waterline_begin(r, false, passage->to);
-    uint64_t loads = (uint64_t)(wait - enter) + (leave > rest ? leave - rest : 0);
-    uint64_t spills = leave > written ? leave - written : 0;
-    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += p->n_full * loads * p->tile_bytes;
-    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += p->n_full * spills * p->tile_bytes;
+    if (p->n_full)
+        full_waterlines(t, p, cut, passage);
     if (p->n_sliding)
-        t->bytes[SPW_MOVED_DEVICE_TO_HOST] +=
-            p->n_sliding * sliding_spills(p, cut, passage) * p->tile_bytes;
+        sliding_waterlines(t, p, cut, passage);
 }
 
 uint64_t spw_traffic_open(const struct spw_plan *p, const struct spw_weights *w)
@@ -97,23 +171,26 @@ uint64_t spw_traffic_open(const struct spw_plan *p, const struct spw_weights *w)
     return bytes;
 }
 
-/* One step of one session from `from` to `to` tokens, pass by pass. */
+/* One step of one session from `from` to `to` tokens, pass by pass. `written`: see spw_passage. */
 static int walk(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                uint64_t from, uint64_t to)
+                uint64_t from, uint64_t to, uint32_t *written)
 {
     struct spw_cut cut;
     struct spw_cut_span span = {from, to};
-    uint32_t written = spw_waterline_begin(&p->residency, false, from);
+    if (from == to)
+        return 0;
     SPW_TRY(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, to - from), 1));
     for (uint64_t done = from; spw_cut_next(&cut, &span, 1); done = span.from) {
         struct spw_passage passage = {.from = done,
                                       .to = span.from,
                                       .begin = spw_waterline_begin(&p->residency, false, done),
+                                      .written = *written,
                                       .chunked = cut.n_segments > 1};
-        spw_traffic_pass(t, p, w, &cut, &passage, span.from == to);
-        spw_traffic_waterlines(t, p, &cut, &passage, written);
+        spw_traffic_pass(t, p, w, &cut, span.from == to);
+        spw_traffic_kv(t, p, &cut, &passage);
+        spw_traffic_waterlines(t, p, &cut, &passage);
         uint32_t leave = spw_waterline_leave(&p->residency, &passage);
-        written = written > leave ? written : leave;
+        *written = *written > leave ? *written : leave;
     }
     spw_cut_free(&cut);
     return 0;
@@ -130,9 +207,15 @@ static uint64_t decode_read_bytes(const struct spw_plan *p, const struct spw_wei
 int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
 {
     struct spw_plan_info *i = &p->info;
-    struct spw_traffic prefill = {{0}}, decode = {{0}};
-    SPW_TRY(walk(&prefill, p, w, 0, i->context));
-    SPW_TRY(walk(&decode, p, w, i->context - 1, i->context));
+    struct spw_traffic prefill = {{0}}, before = {{0}}, decode = {{0}};
+    uint32_t written = 0, written_before = 0;
+    SPW_TRY(walk(&prefill, p, w, 0, i->context, &written));
+    SPW_TRY(walk(&before, p, w, 0, i->context - 1, &written_before));
+    SPW_TRY(walk(&decode, p, w, i->context - 1, i->context, &written_before));
+    if (p->n_full)
+        i->waterlines.disk_end = spw_min_u64(
+            (uint64_t)spw_waterline_disk(&p->residency, false, written) * SPW_TILE_TOKENS,
+            i->waterlines.host_end);
     memcpy(i->prefill_moved_bytes, prefill.bytes, sizeof prefill.bytes);
     memcpy(i->decode_moved_bytes, decode.bytes, sizeof decode.bytes);
     i->decode_read_bytes = decode_read_bytes(p, w);

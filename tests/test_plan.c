@@ -7,6 +7,8 @@
 
 enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
 
+static int n_with_disk, n_with_three; /* plans that use it; and the host as well */
+
 struct region {
     uint64_t at, bytes;
 };
@@ -86,6 +88,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
                            {d->rows, 0}};
     struct region host[] = {
         {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
+        {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
         {h->staging, 2 * m * p->hidden_row_bytes},
         {h->logits, logits},
@@ -108,14 +111,33 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
               i->device.kv_slots + i->device.hidden + i->device.activations ==
           i->device.total);
-    CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.weights == i->host.total);
+    CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.disk_staging + i->host.weights ==
+          i->host.total);
     CHECK(p->n_device_frames * p->tile_bytes <= i->device.kv_resident);
+    CHECK(p->tile_bytes % PAGE == 0);
+}
+
+/* What lies between host and disk is there where it is needed, and nowhere else. */
+static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    bool bounces = p->n_disk_frames && !in->reads_host_memory;
+    CHECK(p->info.disk.total == (uint64_t)p->n_disk_frames * p->tile_bytes);
+    CHECK(p->info.disk.total <= in->disk_bytes && p->info.disk_budget_bytes == in->disk_bytes);
+    CHECK(p->direct == (in->disk_bytes && in->reads_host_memory));
+    CHECK((p->n_transit >= 1) == bounces && p->n_transit <= p->n_host_frames);
+    CHECK(!bounces == !p->n_bounce && p->n_bounce <= p->n_kv_slots);
+    CHECK(in->host_kv || !in->disk_bytes || p->n_host_frames == p->n_transit);
+    CHECK(!p->n_disk_frames || (p->disk_run && p->disk_run <= p->n_disk_frames));
+    CHECK(!p->n_disk_frames == !p->info.disk_write_bytes);
+    bool sinks = p->residency.host < UINT32_MAX || p->residency.host_sliding < UINT32_MAX;
+    CHECK(sinks == (p->n_disk_frames > 0));
 }
 
 /* ---- every step of a life, tile by tile ---- */
 
 struct layer_state {
-    uint32_t first, begin, end, written; /* tiles [first, written) have a copy on the host */
+    uint32_t first, begin, end;
+    uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
 };
 
 struct life {
@@ -123,28 +145,40 @@ struct life {
     const struct spw_model_config *config;
     struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
     uint64_t n[MOST_SESSIONS];
-    uint32_t sessions, most_device, most_host;
+    uint32_t sessions, most_device, most_host, most_disk;
+    uint64_t n_written_to_disk;
 };
 
 static void count(struct life *f)
 {
-    uint32_t device = 0, host = 0;
+    uint32_t device = 0, host = 0, disk = 0;
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++) {
             const struct layer_state *x = &f->layers[s][l];
             device += x->end - x->begin;
-            host += x->written > x->first ? x->written - x->first : 0;
+            host += x->written - x->disk;
+            disk += x->disk - x->first;
         }
+    f->most_disk = disk > f->most_disk ? disk : f->most_disk;
     f->most_device = device > f->most_device ? device : f->most_device;
     f->most_host = host > f->most_host ? host : f->most_host;
 }
 
-static void raise_to(struct layer_state *x, uint32_t begin)
+static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint32_t begin)
 {
+    const struct spw_residency *r = &f->plan->residency;
+    uint32_t host = f->config->layer_kinds[layer] == SPW_LAYER_SLIDING ? r->host_sliding : r->host;
     if (begin > x->begin)
         x->begin = begin;
     if (x->written < x->begin)
         x->written = x->begin;
+    for (; x->written - x->disk > host; x->disk++)
+        f->n_written_to_disk++;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
 }
 
 static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_cut_chunk *k,
@@ -163,12 +197,13 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
         if (f->config->layer_kinds[l] == SPW_LAYER_SLIDING) {
             uint32_t first = spw_waterline_first(r->window, s->to);
             first = first < x->end ? first : x->end;
-            x->first = first > x->first ? first : x->first;
-            x->begin = x->begin > first ? x->begin : first;
-            x->written = x->written > first ? x->written : first;
-            raise_to(x, spw_waterline_begin(r, true, s->to));
+            x->first = larger(first, x->first);
+            x->begin = larger(first, x->begin);
+            x->written = larger(first, x->written);
+            x->disk = larger(first, x->disk);
+            raise_to(f, l, x, spw_waterline_begin(r, true, s->to));
         } else {
-            raise_to(x,
+            raise_to(f, l, x,
                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p));
         }
         count(f);
@@ -182,7 +217,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
-                raise_to(&f->layers[s][l], spw_waterline_wait(r, &passages[s]));
+                raise_to(f, l, &f->layers[s][l], spw_waterline_wait(r, &passages[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
         for (uint32_t s = 0; s < f->sessions; s++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
@@ -197,7 +232,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
         for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
             struct layer_state *x = &f->layers[s][l];
             uint32_t begin = spw_waterline_begin(r, kinds[l], passages[s].to);
-            raise_to(x, begin);
+            raise_to(f, l, x, begin);
             x->begin = begin;
             count(f);
         }
@@ -244,8 +279,14 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
     }
     CHECK_MSG(f.most_device <= p->n_device_frames, "%u device frames, %u planned", f.most_device,
               p->n_device_frames);
-    CHECK_MSG(f.most_host <= p->n_host_frames, "%u host frames, %u planned", f.most_host,
-              p->n_host_frames);
+    CHECK_MSG(f.most_host <= p->n_host_frames - p->n_transit, "%u host frames, %u planned",
+              f.most_host, p->n_host_frames - p->n_transit);
+    CHECK_MSG(f.most_disk <= p->n_disk_frames, "%u disk frames, %u planned", f.most_disk,
+              p->n_disk_frames);
+    CHECK_MSG(f.n_written_to_disk * p->tile_bytes <= p->info.disk_write_bytes,
+              "%llu tiles written to disk, %llu bytes planned",
+              (unsigned long long)f.n_written_to_disk,
+              (unsigned long long)p->info.disk_write_bytes);
     spw_cut_free(&cut);
 }
 
@@ -258,44 +299,52 @@ static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
            a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
 }
 
-/* Tile by tile, what the ring brings up while a layer's weights are read: as far as it is not full,
- * as there are tiles, and as there is time. */
-static uint64_t hidden_beside_weights(const struct spw_plan *p, const struct spw_plan_input *in)
+struct layer_cost {
+    uint64_t all, hidden; /* bytes over the link, as the disk counts them */
+};
+
+/* What a layer's KV costs the link in a decode step, tile by tile; and of that, what the ring
+ * brings up while a layer's weights are read: as far as it is not full, as there are tiles, and as
+ * there is time. */
+static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_plan_input *in,
+                                    bool slides)
 {
-    uint64_t bytes = 0, weights = 0, n = in->weights->config->n_layers;
+    struct layer_cost c = {0};
+    const struct spw_residency *r = &p->residency;
+    uint64_t weights = 0, n = in->weights->config->n_layers;
+    uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
+    uint32_t tiles = p->max_tiles, stay = r->resident, copies;
     for (uint32_t l = 0; l < n; l++)
         weights += spw_weights_unit_bytes(in->weights, l);
-    for (uint32_t l = 0; l < n && in->reads_per_link_byte; l++) {
-        bool slides = in->weights->config->layer_kinds[l] == SPW_LAYER_SLIDING;
-        uint64_t tiles = p->max_tiles, stay = p->residency.resident;
-        if (slides) {
-            tiles = spw_min_u64(tiles, spw_waterline_window_tiles(p->residency.window));
-            stay = p->residency.resident_sliding;
-        }
-        uint64_t streamed = tiles > stay ? (tiles - stay) * in->sessions * p->tile_bytes : 0;
-        uint64_t time = weights / n / in->reads_per_link_byte;
-        uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
-        bytes += spw_min_u64(streamed, spw_min_u64(ring, time));
+    copies = tiles - (in->context > p->chunk ? r->resident_pass : r->resident);
+    if (slides) {
+        uint32_t most = spw_waterline_window_tiles(r->window);
+        tiles = tiles < most ? tiles : most;
+        stay = r->resident_sliding;
+        copies = tiles - stay;
     }
-    return bytes;
+    uint32_t host = slides ? r->host_sliding : r->host;
+    for (uint32_t t = 0; t + stay < tiles; t++) {
+        bool on_disk = copies > host && t < copies - host;
+        uint64_t tile = p->tile_bytes * (on_disk && in->disk_cost ? in->disk_cost : 1);
+        c.all += in->sessions * (tile + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes));
+        c.hidden += t < ring ? tile : 0;
+    }
+    for (uint64_t t = tiles - stay; t < (uint64_t)in->sessions * (tiles - stay) && t < ring; t++)
+        c.hidden += p->tile_bytes; /* of the sessions behind the first one */
+    if (in->reads_per_link_byte)
+        c.hidden = spw_min_u64(c.hidden, weights / n / in->reads_per_link_byte);
+    else
+        c.hidden = 0;
+    return c;
 }
 
-/* What KV costs the link in a decode step, tile by tile. */
 static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t cost = 0;
-    for (uint32_t l = 0; l < in->weights->config->n_layers; l++) {
-        bool slides = in->weights->config->layer_kinds[l] == SPW_LAYER_SLIDING;
-        uint32_t n = p->max_tiles, stay = p->residency.resident;
-        if (slides) {
-            uint32_t most = spw_waterline_window_tiles(p->residency.window);
-            n = n < most ? n : most;
-            stay = p->residency.resident_sliding;
-        }
-        for (uint32_t t = 0; t + stay < n; t++)
-            cost += p->tile_bytes + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes);
-    }
-    return cost * in->sessions - hidden_beside_weights(p, in);
+    struct layer_cost full = layer_cost(p, in, false), sliding = {0};
+    if (p->n_sliding)
+        sliding = layer_cost(p, in, true);
+    return p->n_full * (full.all - full.hidden) + p->n_sliding * (sliding.all - sliding.hidden);
 }
 
 /* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
@@ -304,8 +353,8 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
     struct spw_plan_input with = *in;
     struct spw_error err = {{0}};
     struct spw_plan other;
-    if (in->prefetch_splits || !p->n_kv_slots)
-        return;
+    if (in->prefetch_splits || !p->n_kv_slots || (p->n_disk_frames && !in->prefetch_slots))
+        return; /* with a disk the ring's depth follows the size of its slots */
     with.prefill_chunk = p->chunk;
     for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
          with.prefetch_splits++)
@@ -319,32 +368,103 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
 
 /* ---- draws ---- */
 
+enum { DEVICE, HOST, DISK, BUDGETS };
+
+static uint64_t *budget_of(struct spw_plan_input *in, int tier)
+{
+    return tier == DEVICE ? &in->device_bytes : tier == HOST ? &in->host_bytes : &in->disk_bytes;
+}
+
+static uint64_t smallest_of(const struct spw_plan_info *i, int tier)
+{
+    return tier == DEVICE ? i->smallest_device_bytes
+           : tier == HOST ? i->smallest_host_bytes
+                          : i->smallest_disk_bytes;
+}
+
 /* At the smallest budget the plan works; a page less is refused by its name. */
-static void check_smallest(const struct spw_plan_input *in, bool device, uint64_t bytes)
+static void check_smallest(const struct spw_plan_input *in, int tier)
+{
+    static const char *const names[BUDGETS] = {"device", "host", "disk"};
+    struct spw_plan_input with = *in;
+    struct spw_error err = {{0}};
+    struct spw_plan_info info;
+    struct spw_plan p;
+    char number[32], name[32];
+    spw_plan_smallest(&info, in);
+    uint64_t bytes = smallest_of(&info, tier);
+    snprintf(number, sizeof number, "%llu", (unsigned long long)bytes);
+    snprintf(name, sizeof name, "%s memory", names[tier]);
+    if (bytes ||
+        tier != DISK) { /* a disk of nothing is no disk, and KV may lie on the host again */
+        *budget_of(&with, tier) = bytes;
+        CHECK_MSG(spw_plan_make(&p, &with, &err) == 0, "%s", err.text);
+    }
+    if (bytes < 2 * PAGE)
+        return;
+    *budget_of(&with, tier) = bytes - PAGE;
+    CHECK(spw_plan_make(&p, &with, &err) == -ENOMEM);
+    CHECK_MSG(strstr(err.text, number) && strstr(err.text, name), "%s does not name %s", err.text,
+              number);
+    CHECK(smallest_of(&p.info, tier) == bytes);
+}
+
+/* The smallest one, or more, up to about what the whole cache takes. */
+static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
+{
+    const struct spw_model_config *c = in->weights->config;
+    uint64_t tile = spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv), more = 0;
+    uint64_t all = in->sessions * c->n_layers * (in->context / SPW_TILE_TOKENS + 1) * tile;
+    struct spw_plan_info info;
+    spw_plan_smallest(&info, in);
+    if (check_random(seed) % 4)
+        more = check_range(seed, 0, check_random(seed) % 4 ? all / (tier == DEVICE ? 4 : 1) : tile);
+    *budget_of(in, tier) = spw_max_u64(smallest_of(&info, tier), tier == DISK ? PAGE : 0) + more;
+}
+
+/* A limit below what the plan may write is refused with both numbers. */
+static void check_write_limit(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     struct spw_plan_input with = *in;
     struct spw_error err = {{0}};
-    struct spw_plan p;
+    struct spw_plan limited;
     char number[32];
-    uint64_t *budget = device ? &with.device_bytes : &with.host_bytes;
-    snprintf(number, sizeof number, "%llu", (unsigned long long)bytes);
-    *budget = bytes;
-    CHECK_MSG(spw_plan_make(&p, &with, &err) == 0, "%s", err.text);
-    if (!bytes)
+    if (!p->info.disk_write_bytes)
         return;
-    *budget = bytes - PAGE;
-    CHECK(spw_plan_make(&p, &with, &err) == -ENOMEM);
-    CHECK_MSG(strstr(err.text, number) &&
-                  strstr(err.text, device ? "device memory" : "host memory"),
-              "%s does not name %s", err.text, number);
-    CHECK((device ? p.info.smallest_device_bytes : p.info.smallest_host_bytes) == bytes);
+    snprintf(number, sizeof number, " %llu;", (unsigned long long)p->info.disk_write_bytes);
+    with.disk_write_limit = p->info.disk_write_bytes;
+    CHECK(spw_plan_make(&limited, &with, &err) == 0);
+    with.disk_write_limit--;
+    CHECK(spw_plan_make(&limited, &with, &err) == -EDQUOT && strstr(err.text, number));
+}
+
+/* More memory on the host or on disk never turns a plan that works into one that does not, and more
+ * on the host never takes more from the disk. */
+static void check_more(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct spw_plan last = *p, more;
+    struct spw_error err = {{0}};
+    for (int tier = HOST; tier < BUDGETS; tier++) {
+        struct spw_plan_input with = *in;
+        if (tier == DISK && !in->disk_bytes)
+            continue;
+        for (int i = 0; i < 8; i++) {
+            *budget_of(&with, tier) += check_range(seed, 1, 1 << check_range(seed, 0, 20));
+            CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
+            if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
+                more.slot_tiles != last.slot_tiles)
+                continue;
+            CHECK(more.residency.host >= last.residency.host &&
+                  more.residency.host_sliding >= last.residency.host_sliding);
+            last = more;
+        }
+    }
 }
 
 static void run_draw(const struct spw_model *model, uint64_t *seed)
 {
     static const uint32_t chunks[] = {0, 0, 0, 1, 16, 100, 128, 333};
     static const uint32_t splits[] = {0, 0, 0, 1, 2, 8};
-    struct spw_plan_info info = {0};
     struct spw_plan p;
     struct spw_error err = {{0}};
     struct spw_plan_input in = {.weights = model->weights,
@@ -359,22 +479,30 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
                                 .device_bytes = 0,
                                 .host_bytes = (uint64_t)1 << 32,
+                                .disk_bytes = check_random(seed) % 3 ? (uint64_t)1 << 32 : 0,
+                                .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+                                .disk_cost = (uint32_t)check_range(seed, 0, 20),
+                                .host_kv = check_random(seed) % 4,
                                 .workspace_bytes = check_range(seed, 0, 1 << 18),
                                 .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64),
                                 .reads_host_memory = check_random(seed) % 2};
     in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
-    spw_plan_smallest(&info, &in);
-    check_smallest(&in, true, info.smallest_device_bytes);
-    in.device_bytes =
-        info.smallest_device_bytes + check_range(seed, 0, 1 << check_range(seed, 0, 22));
-    spw_plan_smallest(&info, &in);
-    check_smallest(&in, false, info.smallest_host_bytes);
-    if (check_random(seed) % 2)
-        in.host_bytes = info.smallest_host_bytes;
+    for (int tier = DEVICE; tier < BUDGETS; tier++) {
+        if (tier == DISK && !in.disk_bytes)
+            continue;
+        check_smallest(&in, tier);
+        if (tier == DEVICE || in.disk_bytes || check_random(seed) % 2)
+            draw_budget(&in, tier, seed);
+    }
     CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
     check_layout(&p, &in);
+    check_disk(&p, &in);
     check_frames(&p, &in, seed);
     check_slots(&p, &in);
+    check_write_limit(&p, &in);
+    check_more(&p, &in, seed);
+    n_with_disk += p.n_disk_frames > 0;
+    n_with_three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
 }
 
 /* More device memory never costs more traffic in decode, as long as it is not spent on larger work
@@ -485,5 +613,8 @@ int main(int argc, char **argv)
         tiny_model_remove(dir);
     }
     check_large_units(&seed);
+    printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,
+           n_with_three);
+    CHECK(draws < 300 || (n_with_disk > draws / 10 && n_with_three > draws / 60));
     return check_done();
 }

@@ -174,6 +174,40 @@ struct rows {
     size_t last[3], n[3], wrong_order;
 };
 
+/* A fork goes on until its window has left what it shares: all that was shared has a copy below,
+ * which the first one still holds. The planned host memory has room for it. */
+static void check_left_behind(void)
+{
+    static const struct tiny_model m = {
+        "mistral", 3,     48,    80,   6,     2, 8, 96, 4096, ",\"sliding_window\":1000",
+        false,     false, false, true, false, 5};
+    enum { SHARED = 1408, ALL = 2600 };
+    static int32_t ids[ALL];
+    char dir[128];
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    struct spw_session *fork = NULL;
+    struct spw_backend b = run_backend(true);
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = ALL, .sessions = 2, .threads = 2, .prefill_chunk = 64};
+    run_folder(dir, &m, "left_behind");
+    run_ids(ids, ALL, m.vocab, 3);
+    run_tight_on(&b, dir, &o, 100 * 1000); /* so that a session keeps two tiles of a layer */
+    CHECK_MSG(spw_plan_query_on(&info, &b, dir, &o, &err) == 0, "%s", err.text);
+    o.host_bytes = info.smallest_host_bytes;
+    struct spw_engine *e = run_open_on(&b, dir, &o);
+    CHECK(e->plan.residency.resident_sliding >= 2 && e->plan.n_host_frames);
+    struct spw_session *s = run_session(e);
+    run_to(s, e, ids, SHARED);
+    CHECK(spw_session_fork(&fork, s, &err) == 0);
+    for (size_t n = SHARED; n < ALL; n += 64)
+        run_to(fork, e, ids, n + 64 < ALL ? n + 64 : ALL);
+    spw_session_close(fork);
+    spw_session_close(s);
+    spw_engine_close(e);
+    tiny_model_remove(dir);
+}
+
 static void keep(void *context, size_t span, size_t position, const float *logits)
 {
     struct rows *r = context;
@@ -482,6 +516,7 @@ int main(void)
     check_prefix(&tiny_models[0]);
     check_prefix(&tiny_models[2]);
     check_fork();
+    check_left_behind();
     check_batch(&tiny_models[1]);
     check_batch(&tiny_models[4]);
     check_batch(&tiny_models[5]);
