@@ -118,7 +118,7 @@ static int take_room(const struct spw_disk *d, const char *directory, uint64_t b
 {
     struct statvfs v;
     uint64_t available = UINT64_MAX;
-    if (!fstatvfs(d->fd, &v))
+    if (!fstatvfs(d->fd, &v) && v.f_blocks) /* some filesystems have no number for it */
         available = v.f_bavail * v.f_frsize;
     if (bytes > INT64_MAX || bytes > available)
         return no_room(directory, -ENOSPC, bytes, available, err);
