@@ -84,6 +84,7 @@ static int fall(struct spw_kv *kv, struct spw_kv_layer *l, const struct fall *f)
         if (i >= l->disk_end && i < f->disk_end)
             l->disk_end = i + 1;
     }
+    l->disk_end = f->disk_end; /* also where the tiles below have been dropped */
     return 0;
 }
 
