@@ -19,8 +19,8 @@
 
 enum { JOB_OVER, JOB_PENDING, JOB_WAITED }; /* spw_io_job.state */
 
-/* The kernel may say EAGAIN for as long as it lacks memory; a file system that never moves on is
- * given up after a second. */
+/* Times in a row that nothing moves. The kernel may say EAGAIN for as long as it lacks memory: that
+ * is given up after a second. A count that is no error and no progress is not worth so much. */
 #define STALLS_AT_ONCE 10
 #define STALLS_MOST 1000
 #define STALL_SECONDS 0.001
@@ -246,10 +246,10 @@ static int advance(struct spw_io_ask *a, int64_t result)
         done -= done % job->file->align;
     a->at += done;
     a->stalls = done ? 0 : a->stalls + 1;
-    if (a->stalls < STALLS_MOST)
-        return 0;
     if (result < 0)
-        return (int)result;
+        return a->stalls < STALLS_MOST ? 0 : (int)result;
+    if (a->stalls < STALLS_AT_ONCE)
+        return 0;
     return job->write ? -EIO : -ENODATA; /* a file that ends inside a block */
 }
 
