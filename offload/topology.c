@@ -147,17 +147,19 @@ static int node_next_to(hwloc_topology_t h, const char *bus_id)
 }
 
 /* Finding PCI devices takes a slower look at /sys, so only where it can matter. The libraries of
- * GPUs are not asked: they take a second to say what /sys says too. */
+ * GPUs are not asked: they take a second to say what /sys says too. Nor is libpciaccess, for names
+ * of devices: hwloc's part for it leaks. */
 int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
 {
-    static const char *const slow[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"};
+    static const char *const left_out[] = {"pci",  "cuda",      "nvml", "opencl",
+                                           "rsmi", "levelzero", "gl"};
     hwloc_topology_t h;
     if (t->synthetic || t->n_nodes < 2)
         return node_next_to(t->hwloc, bus_id);
     if (hwloc_topology_init(&h))
         return -1;
-    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
-        hwloc_topology_set_components(h, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, slow[i]);
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        hwloc_topology_set_components(h, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, left_out[i]);
     leave_out(h);
     hwloc_topology_set_io_types_filter(h, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     int node = hwloc_topology_load(h) ? -1 : node_next_to(h, bus_id);

@@ -160,25 +160,53 @@ static void set_place(struct spw_machine_device_info *d, hwloc_topology_t h, hwl
                  pci->attr->pcidev.bus, pci->attr->pcidev.dev, pci->attr->pcidev.func);
 }
 
+/* NVIDIA's driver names its GPUs in a file each. */
+static bool read_driver(char *out, size_t bytes, const char *bus)
+{
+    static const char key[] = "Model:";
+    char path[96], line[160];
+    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", bus);
+    FILE *file = fopen(path, "re");
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, sizeof key - 1) != 0)
+            continue;
+        const char *value = line + sizeof key - 1 + strspn(line + sizeof key - 1, " \t");
+        snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
+        found = true;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* Without a name, the maker and PCI's numbers. */
+static void name_pci(char *out, size_t bytes, const struct hwloc_pcidev_attr_s *pci)
+{
+    const char *maker = pci->vendor_id == 0x10de   ? "NVIDIA "
+                        : pci->vendor_id == 0x1002 ? "AMD "
+                        : pci->vendor_id == 0x8086 ? "Intel "
+                                                   : "";
+    snprintf(out, bytes, "%s%04x:%04x", maker, pci->vendor_id, pci->device_id);
+}
+
 static void describe_gpu(struct spw_topology_info *out, hwloc_topology_t h, hwloc_obj_t pci)
 {
     struct spw_machine_device_info *d = &out->devices[out->n_devices++];
-    const char *model = hwloc_obj_get_info_by_name(pci, "PCIDevice"), *vendor;
+    const char *model = NULL;
     d->kind = SPW_MACHINE_GPU;
     set_place(d, h, pci, pci);
     for (hwloc_obj_t o = pci->io_first_child; o; o = o->next_sibling) {
-        const char *name = hwloc_obj_get_info_by_name(o, "GPUModel");
+        const char *name = hwloc_obj_get_info_by_name(o, "GPUModel"); /* NVML says so */
         if (o->type != HWLOC_OBJ_OS_DEVICE || (!name && *d->name))
             continue;
         snprintf(d->name, sizeof d->name, "%s", o->name ? o->name : "");
         model = name ? name : model;
     }
-    vendor = hwloc_obj_get_info_by_name(pci, "PCIVendor");
     if (model)
         snprintf(d->model, sizeof d->model, "%s", model);
-    else
-        snprintf(d->model, sizeof d->model, "%s%sPCI %04x:%04x", vendor ? vendor : "",
-                 vendor ? ", " : "", pci->attr->pcidev.vendor_id, pci->attr->pcidev.device_id);
+    else if (!hwloc_topology_is_thissystem(h) || !read_driver(d->model, sizeof d->model, d->bus))
+        name_pci(d->model, sizeof d->model, &pci->attr->pcidev);
 }
 
 static void describe_drive(struct spw_topology_info *out, hwloc_topology_t h, hwloc_obj_t block)
@@ -247,10 +275,11 @@ int spw_topology_describe_loaded(struct spw_topology_info *out, struct hwloc_top
 }
 
 /* The whole machine, then what of it is ours. Of the libraries of GPUs only NVML is asked, for a
- * name: the others would open the GPU, or a display. */
+ * name: the others would open the GPU, or a display. hwloc's part for libpciaccess leaks, and /sys
+ * has all but names. */
 int spw_topology_describe(struct spw_topology_info *out, struct spw_error *err)
 {
-    static const char *const left_out[] = {"cuda", "opencl", "rsmi", "levelzero", "gl"};
+    static const char *const left_out[] = {"pci", "cuda", "opencl", "rsmi", "levelzero", "gl"};
     hwloc_topology_t h;
     *out = (struct spw_topology_info){0};
     if (hwloc_topology_init(&h))

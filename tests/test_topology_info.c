@@ -100,7 +100,7 @@ static void test_devices(void)
     CHECK(info.n_usable_cores == 8 && !strcmp(info.usable.text, "0-15"));
     CHECK(info.n_devices == 4);
     if (info.n_devices == 4) {
-        check_device(&info.devices[0], SPW_MACHINE_GPU, "", "PCI 1a03:2000", "0000:02:00.0", 0);
+        check_device(&info.devices[0], SPW_MACHINE_GPU, "", "1a03:2000", "0000:02:00.0", 0);
         check_device(&info.devices[1], SPW_MACHINE_GPU, "nvml0", "NVIDIA H200", "0000:81:00.0", 1);
         check_device(&info.devices[2], SPW_MACHINE_DRIVE, "nvme0n1", "Model of nvme0n1",
                      "0000:01:00.0", 0);
