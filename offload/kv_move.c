@@ -47,7 +47,8 @@ static bool leaves_device(const struct spw_kv_layer *l, const struct fall *f,
 static bool leaves_host(const struct spw_kv_layer *l, const struct fall *f,
                         const struct spw_kv_tile *t, uint32_t i)
 {
-    return i >= l->disk_end && i < f->disk_end && t->host;
+    /* also one that another sequence spilled while it was on the device for this one */
+    return (i >= l->disk_end || i >= l->begin) && i < f->disk_end && t->host;
 }
 
 /* Makes the copy below of a tile that has none. */

@@ -73,6 +73,8 @@ int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
         SPW_TRY(spw_kv_order(kv, kv->o.up, kv->o.down)); /* 7 */
         kv->up_may_read = false;
     }
+    if (!spw_tier_has(&kv->host, after))
+        after = NULL; /* none, or one that stayed on the device because it could not be written */
     return spw_tier_take(&kv->host, after, out);
 }
 
