@@ -71,7 +71,7 @@ static int map_file(const char *path, uint8_t **base, uint64_t *bytes, struct sp
     return rc;
 }
 
-static int read_header(struct shard *shard, struct spw_error *err)
+static int read_header(struct shard *shard, uint32_t index, struct spw_error *err)
 {
     uint64_t header_bytes = 0;
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
@@ -87,16 +87,21 @@ static int read_header(struct shard *shard, struct spw_error *err)
     SPW_TRY(spw_safetensors_parse_header(&shard->table, (const char *)shard->base + LENGTH_BYTES,
                                          (size_t)header_bytes, data_bytes, shard->path, err));
     for (size_t i = 0; i < shard->table.n; i++) {
-        shard->table.tensors[i].data = data + shard->table.tensors[i].offset;
-        shard->table.tensors[i].file = shard->path;
+        struct spw_tensor *t = &shard->table.tensors[i];
+        t->data = data + t->offset;
+        t->file = shard->path;
+        t->file_index = index;
+        t->file_offset = LENGTH_BYTES + header_bytes + t->offset;
     }
     return 0;
 }
 
-/* `named_by`: the index, for the message when the file is not there. */
-static int open_shard(struct shard *shard, const char *folder, const char *name,
+/* The next one. `named_by`: the index, for the message when the file is not there. */
+static int open_shard(struct spw_safetensors *st, const char *folder, const char *name,
                       const char *named_by, struct spw_error *err)
 {
+    uint32_t index = (uint32_t)st->n_shards++;
+    struct shard *shard = &st->shards[index];
     shard->path = join(folder, name);
     if (!shard->path)
         return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
@@ -104,7 +109,7 @@ static int open_shard(struct shard *shard, const char *folder, const char *name,
     if (rc == -ENOENT)
         spw_fail(err, rc, "%s: found no such file, expected a shard that %s names", shard->path,
                  named_by);
-    return rc ? rc : read_header(shard, err);
+    return rc ? rc : read_header(shard, index, err);
 }
 
 static int compare_names(const void *a, const void *b)
@@ -160,10 +165,8 @@ static int open_shards(struct spw_safetensors *st, const char *folder,
     st->shards = spw_alloc_zero(index->n_files, sizeof *st->shards);
     if (!st->shards)
         return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    for (size_t i = 0; i < index->n_files; i++) {
-        st->n_shards++;
-        SPW_TRY(open_shard(&st->shards[i], folder, index->files[i], index_path, err));
-    }
+    for (size_t i = 0; i < index->n_files; i++)
+        SPW_TRY(open_shard(st, folder, index->files[i], index_path, err));
     SPW_TRY(merge(st, folder, err));
     return check_index(st, index, index_path, err);
 }
@@ -206,8 +209,7 @@ static int open_folder(struct spw_safetensors *st, const char *folder, struct sp
     } else if (!(st->shards = spw_alloc_zero(1, sizeof *st->shards))) {
         rc = spw_fail(err, -ENOMEM, "%s: out of memory", folder);
     } else {
-        st->n_shards = 1;
-        rc = open_shard(&st->shards[0], folder, "model.safetensors", folder, err);
+        rc = open_shard(st, folder, "model.safetensors", folder, err);
         if (!rc)
             rc = merge(st, folder, err);
     }
@@ -272,6 +274,16 @@ uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st)
     for (size_t i = 0; i < st->n_tensors; i++)
         total += st->tensors[i].bytes;
     return total;
+}
+
+uint32_t spw_safetensors_n_files(const struct spw_safetensors *st)
+{
+    return (uint32_t)st->n_shards;
+}
+
+const char *spw_safetensors_path(const struct spw_safetensors *st, uint32_t file_index)
+{
+    return st->shards[file_index].path;
 }
 
 /* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the

@@ -21,11 +21,13 @@ struct spw_tensor {
     uint64_t shape[SPW_TENSOR_MAX_DIMS]; /* row-major, slowest first */
     uint64_t offset;                     /* of the data, from the end of the header */
     uint64_t bytes;
-    const void *data; /* borrowed, in the mapping; may be unaligned: old writers did not pad */
-    const char *file; /* the path, for messages */
+    const void *data;     /* borrowed, in the mapping; may be unaligned: old writers did not pad */
+    const char *file;     /* the path */
+    uint32_t file_index;  /* of that file in the folder */
+    uint64_t file_offset; /* of the data in it, from its first byte */
 };
 
-/* What one header lists, sorted by name. `data` and `file` are still NULL. */
+/* What one header lists, sorted by name. Nothing says yet which file that is. */
 struct spw_tensor_table {
     struct spw_tensor *tensors; /* owned */
     size_t n;
@@ -44,6 +46,9 @@ size_t spw_safetensors_count(const struct spw_safetensors *st);
 const struct spw_tensor *spw_safetensors_at(const struct spw_safetensors *st, size_t i);
 /* The sum of all tensors' bytes. */
 uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st);
+/* The files, by file_index: how many, and the path of each. */
+uint32_t spw_safetensors_n_files(const struct spw_safetensors *st);
+const char *spw_safetensors_path(const struct spw_safetensors *st, uint32_t file_index);
 /* Tells the system that the pages of these bytes of a mapped file are not needed for now, so that
  * the process's resident size does not grow with what was read. The data stays valid: it is read
  * again when touched. */

@@ -466,6 +466,41 @@ bool spw_weights_unit_mappable(const struct spw_weights *w, uint32_t unit)
     return spw_weights_unit_as_stored(w, unit);
 }
 
+uint32_t spw_weights_unit_ranges(const struct spw_weights *w, uint32_t unit,
+                                 struct spw_file_range out[SPW_FILE_PARTS],
+                                 uint64_t lands[SPW_FILE_PARTS])
+{
+    struct span s = unit_sources(w, unit);
+    struct spw_file_part parts[SPW_FILE_PARTS];
+    static_assert((int)LAYER_SOURCES <= (int)SPW_FILE_PARTS, "each matrix of a layer is a part");
+    for (uint32_t i = s.first; i < s.end; i++) {
+        const struct spw_weight_source *from = &w->sources[i];
+        uint64_t at =
+            from->tensor->file_offset + from->first * spw_dtype_bytes(from->tensor->dtype);
+        parts[i - s.first] =
+            (struct spw_file_part){from->tensor->file_index, at, source_bytes(from)};
+    }
+    return spw_file_ranges(parts, s.end - s.first, out, lands);
+}
+
+uint64_t spw_weights_unit_read_bytes(const struct spw_weights *w, uint32_t unit)
+{
+    struct spw_file_range ranges[SPW_FILE_PARTS];
+    uint64_t lands[SPW_FILE_PARTS];
+    return spw_file_ranges_bytes(ranges, spw_weights_unit_ranges(w, unit, ranges, lands));
+}
+
+void spw_weights_place_unit_as_in_file(struct spw_weights *w, uint32_t unit)
+{
+    struct span s = unit_sources(w, unit);
+    struct spw_file_range ranges[SPW_FILE_PARTS];
+    uint64_t lands[SPW_FILE_PARTS];
+    assert(spw_weights_unit_mappable(w, unit));
+    spw_weights_unit_ranges(w, unit, ranges, lands);
+    for (uint32_t i = s.first; i < s.end; i++)
+        w->pieces[i].offset = lands[i - s.first];
+}
+
 void spw_weights_fill_image(const struct spw_weights *w, uint32_t unit, void *image)
 {
     struct span s = unit_sources(w, unit);
@@ -505,7 +540,8 @@ void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_
 
 const uint8_t *spw_weights_head(const struct spw_weights *w, uint32_t unit, const uint8_t *packed)
 {
-    return packed ? packed : w->pieces[w->unit_pieces[unit]].from;
+    const struct spw_piece *p = &w->pieces[w->unit_pieces[unit]];
+    return packed ? packed + p->offset : p->from;
 }
 
 /* ---- use ---- */

@@ -9,6 +9,7 @@
 #define SPW_MODEL_WEIGHTS_H
 
 #include "model/config.h"
+#include "model/file_ranges.h"
 #include "model/ops.h"
 #include "model/safetensors.h"
 
@@ -69,13 +70,22 @@ uint64_t spw_weights_unit_stored_bytes(const struct spw_weights *w, uint32_t uni
  * that a kernel can read them from. */
 bool spw_weights_unit_as_stored(const struct spw_weights *w, uint32_t unit);
 bool spw_weights_unit_mappable(const struct spw_weights *w, uint32_t unit);
+/* What to read of which files for the unit (file: as in spw_tensor.file_index), and where each of
+ * its pieces then lies; the ranges' bytes. */
+uint32_t spw_weights_unit_ranges(const struct spw_weights *w, uint32_t unit,
+                                 struct spw_file_range out[SPW_FILE_PARTS],
+                                 uint64_t lands[SPW_FILE_PARTS]);
+uint64_t spw_weights_unit_read_bytes(const struct spw_weights *w, uint32_t unit);
+/* Before the unit is used: in a slot its matrices lie as these ranges land, not packed. It must be
+ * mappable. */
+void spw_weights_place_unit_as_in_file(struct spw_weights *w, uint32_t unit);
 /* Converts or copies the unit into its image [unit_bytes], gaps left as they are. */
 void spw_weights_fill_image(const struct spw_weights *w, uint32_t unit, void *image);
 /* The unit's pages of the file are wanted soon; are not needed for now. */
 void spw_weights_populate_unit(const struct spw_weights *w, uint32_t unit);
 void spw_weights_release_unit(const struct spw_weights *w, uint32_t unit);
-/* The matrices of a layer, and of a head block. `packed`: where the unit lies; NULL: in the file.
- */
+/* The matrices of a layer, and of a head block. `packed`: where the unit lies (or was read into,
+ * see spw_weights_place_unit_as_in_file); NULL: in the file. */
 void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_t *packed,
                        struct spw_layer_weights *out);
 const uint8_t *spw_weights_head(const struct spw_weights *w, uint32_t unit, const uint8_t *packed);

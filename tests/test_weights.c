@@ -1,7 +1,10 @@
 /* Units of weights: an image holds every matrix in its place, converted by an independent rounding;
  * where the file can be computed from, the mapped matrices are the same bytes; advice about pages
- * changes no byte; embeddings are rows of the file. */
+ * changes no byte; embeddings are rows of the file; a unit that is read from its ranges of the file
+ * has its matrices where they are said to lie. */
 #include "tests/engine_run.h"
+
+#include <fcntl.h>
 
 #include <math.h>
 
@@ -70,7 +73,52 @@ static void check_layer(const struct spw_model *m, uint32_t layer, const uint8_t
     CHECK(sum <= spw_weights_unit_bytes(m->weights, layer));
 }
 
-static void check_unit(const struct spw_model *m, const struct tiny_model *tiny, uint32_t u)
+/* What direct I/O would leave in a slot. */
+static uint8_t *read_ranges(const struct spw_model *m, const struct spw_file_range *ranges,
+                            uint32_t n)
+{
+    uint8_t *slot = malloc(spw_file_ranges_bytes(ranges, n));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct spw_file_range *r = &ranges[i];
+        int fd = open(spw_safetensors_path(m->file, r->file), O_RDONLY);
+        ssize_t read = pread(fd, slot + r->slot_offset, r->bytes, (off_t)r->offset);
+        CHECK(fd >= 0 && read >= (ssize_t)r->least_bytes);
+        close(fd);
+    }
+    return slot;
+}
+
+/* Every piece of the unit, byte for byte as it is mapped; and, where kernels can read it there, as
+ * the layer or the head block is used. */
+static void check_ranges(struct spw_model *m, uint32_t u, bool maps)
+{
+    struct spw_weights *w = m->weights;
+    struct spw_file_range ranges[SPW_FILE_PARTS];
+    uint64_t lands[SPW_FILE_PARTS];
+    uint32_t n = spw_weights_unit_ranges(w, u, ranges, lands), first = w->unit_pieces[u];
+    uint8_t *slot = read_ranges(m, ranges, n);
+    CHECK(n && spw_file_ranges_bytes(ranges, n) == spw_weights_unit_read_bytes(w, u));
+    for (uint32_t i = first; i < w->unit_pieces[u + 1]; i++)
+        if (spw_weights_unit_as_stored(w, u))
+            CHECK(!memcmp(slot + lands[i - first], w->pieces[i].from, w->pieces[i].bytes));
+    if (maps)
+        spw_weights_place_unit_as_in_file(w, u);
+    if (maps && u < m->config.n_layers) {
+        struct spw_layer_weights a, b;
+        spw_weights_layer(w, u, slot, &a);
+        spw_weights_layer(w, u, NULL, &b);
+        const uint8_t *read[] = {a.q, a.k, a.v, a.o, a.gate, a.up, a.down};
+        const uint8_t *mapped[] = {b.q, b.k, b.v, b.o, b.gate, b.up, b.down};
+        for (uint32_t i = 0; i < 7; i++)
+            CHECK(!memcmp(read[i], mapped[i], w->pieces[first + i].bytes));
+    } else if (maps) {
+        CHECK(!memcmp(spw_weights_head(w, u, slot), spw_weights_head(w, u, NULL),
+                      w->pieces[first].bytes));
+    }
+    free(slot);
+}
+
+static void check_unit(struct spw_model *m, const struct tiny_model *tiny, uint32_t u)
 {
     const struct spw_weights *w = m->weights;
     bool as_stored = tiny->bf16 == (w->dtype == SPW_DTYPE_BF16);
@@ -94,6 +142,7 @@ static void check_unit(const struct spw_model *m, const struct tiny_model *tiny,
               bytes == spw_weights_unit_stored_bytes(w, u));
     }
     free(image);
+    check_ranges(m, u, maps);
 }
 
 /* Few rows and many, with and without units that stay mapped. */
