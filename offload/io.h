@@ -76,6 +76,8 @@ struct spw_io_job {
     bool write;
     uint64_t offset, bytes;
     uint8_t *memory;
+    /* Of a read without checksums: so many must be there, behind them the file may end; 0: all. */
+    uint64_t least_bytes;
     uint64_t record_bytes; /* 0: no checksums; else bytes is a multiple of it */
     uint64_t *sums;        /* [bytes / record_bytes], XXH3-64 of each record */
     /* Read when the job is over. */

@@ -82,6 +82,8 @@ static int job_is_sound(const struct spw_io_job *job)
         return -EINVAL;
     if (job->offset % align || job->bytes % align || (uintptr_t)job->memory % align)
         return -EINVAL;
+    if (job->least_bytes && (job->write || job->record_bytes || job->least_bytes > job->bytes))
+        return -EINVAL;
     if (!job->record_bytes)
         return 0;
     if (job->bytes % job->record_bytes || job->record_bytes % align)
@@ -230,18 +232,29 @@ static void pause_thread(void)
     nanosleep(&t, NULL);
 }
 
+/* Whether all that the file must have is there, once `done` more bytes are. */
+static bool is_enough(const struct spw_io_ask *a, uint64_t done)
+{
+    uint64_t least = a->job->least_bytes;
+    return least && a->at + done >= least;
+}
+
 /* Moves `at` on by what was done. Direct I/O goes on at a multiple of the alignment, so that a
  * count in the middle of a block moves less, maybe nothing. */
 static int advance(struct spw_io_ask *a, int64_t result)
 {
     const struct spw_io_job *job = a->job;
-    if (result == 0 && !job->write)
+    if (result == 0 && !job->write && !is_enough(a, 0))
         return -ENODATA;
     if (result < 0 && result != -EAGAIN && result != -EINTR)
         return (int)result;
     uint64_t done = result > 0 ? (uint64_t)result : 0;
     if (done > a->stop - a->at)
         return -EIO;
+    if (result >= 0 && is_enough(a, done)) {
+        a->at = a->stop;
+        return 0;
+    }
     if (job->file->direct)
         done -= done % job->file->align;
     a->at += done;

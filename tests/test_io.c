@@ -351,7 +351,7 @@ static void test_odd_end(struct world *w, uint64_t *random)
         return;
     CHECK(ftruncate(w->fd, (off_t)(w->bytes - 100)) == 0);
     struct spw_io_file file;
-    struct spw_io_options o = {.threads = 1};
+    struct spw_io_options o = {.threads = 1, .request_bytes = check_range(random, 1, 80) * BLOCK};
     struct spw_io *io = open_engine(w, &o, &file);
     struct spw_io_job job;
     spw_io_job_init(&job);
@@ -361,6 +361,21 @@ static void test_odd_end(struct world *w, uint64_t *random)
     CHECK(run_job(io, &job) == -ENODATA);
     job.bytes = w->bytes - BLOCK;
     CHECK(run_job(io, &job) == 0 && !memcmp(w->memory, w->model, job.bytes));
+    job.bytes = w->bytes;
+    for (uint64_t less = 0; less <= BLOCK; less += 25) { /* it may end behind least_bytes */
+        job.least_bytes = w->bytes - less;
+        memset(w->memory, 0, w->bytes);
+        CHECK(run_job(io, &job) == (less < 100 ? -ENODATA : 0));
+        CHECK(less < 100 || !memcmp(w->memory, w->model, w->bytes - 100));
+    }
+    job.least_bytes = job.bytes + 1;
+    CHECK(run_job(io, &job) == -EINVAL);
+    job.least_bytes = job.bytes = BLOCK;
+    job.record_bytes = BLOCK;
+    CHECK(run_job(io, &job) == -EINVAL);
+    job.record_bytes = 0;
+    job.write = true;
+    CHECK(run_job(io, &job) == -EINVAL);
     spw_io_close(io);
     world_close(w);
 }

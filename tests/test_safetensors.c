@@ -219,6 +219,9 @@ static void test_shards(void)
     CHECK(spw_safetensors_count(st) == 2 && spw_safetensors_total_bytes(st) == 8);
     const struct spw_tensor *b = spw_safetensors_find(st, "b");
     CHECK(b && strstr(b->file, "/two.safetensors") && ((const uint8_t *)b->data)[3] == 3);
+    CHECK(spw_safetensors_n_files(st) == 2 && b &&
+          !strcmp(spw_safetensors_path(st, b->file_index), b->file));
+    CHECK(b && b->file_offset == 8 + strlen(SHARD("b"))); /* its data begins behind the header */
     spw_safetensors_close(st);
 
     write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"gone.safetensors\"}}");
