@@ -139,15 +139,20 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *
 {
     uint64_t free_bytes;
     if (!o->disk_dir && (o->disk_bytes || o->disk_write_limit))
-        return spw_fail(err, -EINVAL, "disk memory was given without a directory; give --disk DIR");
-    if (!o->disk_dir || o->disk_bytes == SPW_BYTES_NONE)
+        return spw_fail(err, -EINVAL,
+                        "a budget or a limit of the disk was given, but no disk; give --disk DIR");
+    if (!o->disk_dir || o->disk_bytes == SPW_BYTES_NONE || o->disk_write_limit == SPW_BYTES_NONE)
         return 0;
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
     in->disk_write_limit = o->disk_write_limit;
     in->disk_ring_bytes = DISK_RING_BYTES;
     in->disk_cost = DISK_COST;
-    if (in->disk_bytes && in->disk_bytes <= free_bytes)
+    if (!in->disk_bytes)
+        return spw_fail(err, -ENOSPC,
+                        "disk directory %.500s: found no free space; name another --disk",
+                        o->disk_dir);
+    if (in->disk_bytes <= free_bytes)
         return 0;
     return spw_fail(err, -ENOSPC,
                     "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
@@ -597,6 +602,7 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .disk_budget_bytes = e->plan.info.disk_budget_bytes,
         .device_peak_bytes = u.device_peak_bytes,
         .host_peak_bytes = u.host_peak_bytes,
+        .disk_peak_bytes = e->plan.info.disk.total, /* taken at open, whole */
         .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
                         [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
         .card_bytes = u.card_bytes,

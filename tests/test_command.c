@@ -183,6 +183,16 @@ static void test_refusals(void)
         {"generate m --prompt x --device-memory 1.5.5G", "--device-memory: found '1.5.5G'"},
         {"generate m --prompt x --device-memory 1000", "device memory: 1000 bytes given"},
         {"generate m --prompt x --device-memory 0", "device memory: 0 bytes given"},
+        {"generate m --prompt x --disk-memory 1GiB", "no disk; give --disk DIR"},
+        {"generate m --prompt x --disk-write-limit 1GiB", "no disk; give --disk DIR"},
+        {"generate m --prompt x --disk missing", "disk directory missing: No such file"},
+        {"score m --text xy --disk m/config.json", "m/config.json: Not a directory"},
+        {"generate m --prompt x --disk /proc", "disk directory /proc: "},
+        {"plan m --context 9 --disk . --disk-memory 1000000TiB", "has only"},
+        {"plan m --context 9 --disk . --disk-memory 2.5.1", "--disk-memory: found '2.5.1'"},
+        {"plan m --context 9 --disk . --disk-write-limit x", "--disk-write-limit: found 'x'"},
+        {"bench m --contexts 9 --disk missing", "disk directory missing: No such file"},
+        {"generate m --prompt x --io fast", "--io: found 'fast', expected auto, uring or threads"},
         {"generate m --prompt x --kv-dtype f64", "--kv-dtype: found 'f64', expected auto, f32"},
         {"generate m --prompt x --device tpu", "--device: found 'tpu', expected auto, cpu or cuda"},
         {"generate m --prompt x --device cuda:", "--device: found 'cuda:', expected the number"},
@@ -383,6 +393,60 @@ static void test_placement(void)
     CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
              "--temperature 1 --seed 6") == 0);
     CHECK(strcmp(text, out) != 0);
+}
+
+/* ---- the disk ---- */
+
+static json_t *plan_on_disk(long long device, const char *more)
+{
+    char budget[64] = "";
+    if (device)
+        snprintf(budget, sizeof budget, "--device-memory %lld", device);
+    CHECK_MSG(sh("\"$S\" plan m --context 1000 --prefill-chunk 64 --device cpu --no-probe --disk . "
+                 "--json %s %s",
+                 budget, more) == 0,
+              "%s", err);
+    return parse(out);
+}
+
+/* At the smallest device memory the cache lies on disk; a page less of that is refused by the
+ * number that would do, and so is a byte less of writes. */
+static void test_disk_plan(void)
+{
+    static const char line[] =
+        "\"$S\" %s --prefill-chunk 64 --device cpu --device-memory %lld --disk . "
+        "--disk-memory %lld %s";
+    json_t *p = plan_on_disk(0, "");
+    long long device = number(p, "smallest_bytes.device");
+    json_decref(p);
+    p = plan_on_disk(device, "");
+    long long disk = number(p, "smallest_bytes.disk"), writes = number(p, "disk_write_bytes");
+    CHECK(disk > 0 && number(p, "disk.total") >= disk && number(p, "host.kv") == 0);
+    CHECK(number(p, "peak_bytes.disk") == number(p, "disk.total"));
+    CHECK(number(p, "budget_bytes.disk") >= number(p, "disk.total"));
+    CHECK(number(p, "waterlines.disk_end") > 0 &&
+          number(p, "waterlines.disk_end") == number(p, "waterlines.host_end"));
+    CHECK(writes > 0 && number(p, "moved_bytes.prefill.host_to_disk") == writes);
+    CHECK(number(p, "moved_bytes.decode_step.disk_to_host") > 0);
+    json_decref(p);
+    p = plan_on_disk(device, "--host-memory 64MiB"); /* what the host may hold, the disk need not */
+    CHECK(number(p, "disk.total") == 0 && number(p, "host.kv") > 0);
+    CHECK(number(p, "waterlines.disk_end") == 0 && number(p, "smallest_bytes.disk") == 0);
+    json_decref(p);
+    CHECK(sh(line, "plan m --context 1000 --no-probe", device, disk, "") == 0 && !*err);
+    CHECK(strstr(out, "\ndisk ") && strstr(out, "on the disk, ") && strstr(out, " lie on disk, "));
+    for (int run = 0; run < 2; run++) {
+        const char *command =
+            run ? "generate m --prompt x --max-new-tokens 999" : "plan m --context 1000 --no-probe";
+        char says[64];
+        CHECK(sh(line, command, device, disk - 4096, "") == 2 && !n_out);
+        snprintf(says, sizeof says, "--disk-memory %lld would do", disk);
+        CHECK_MSG(strstr(err, says) || strstr(err, " or --disk-memory "), "%s", err);
+        snprintf(says, sizeof says, "--disk-write-limit %lld", writes - 1);
+        CHECK(sh(line, command, device, disk, says) == 2 && !n_out);
+        snprintf(says, sizeof says, " writes up to %lld;", writes);
+        CHECK_MSG(strstr(err, says), "%s", err);
+    }
 }
 
 /* Lines of a batch are what single runs give, byte for byte. */
@@ -688,6 +752,7 @@ int main(void)
     test_refusals();
     test_report();
     test_placement();
+    test_disk_plan();
     test_batch();
     test_tools();
     test_topology();

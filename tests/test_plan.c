@@ -146,7 +146,7 @@ struct life {
     struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
     uint64_t n[MOST_SESSIONS];
     uint32_t sessions, most_device, most_host, most_disk;
-    uint64_t n_written_to_disk;
+    uint64_t n_written_to_disk, n_read_from_disk;
 };
 
 static void count(struct life *f)
@@ -181,13 +181,22 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+/* Tiles [from, to) come up, to the ring or to stay. */
+static void bring_up(struct life *f, const struct layer_state *x, uint32_t from, uint32_t to)
+{
+    for (uint32_t t = larger(from, x->first); t < to; t++)
+        f->n_read_from_disk += t < x->disk;
+}
+
 static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_cut_chunk *k,
                        const struct spw_passage *passages, uint32_t l)
 {
     const struct spw_residency *r = &f->plan->residency;
     for (uint32_t i = 0; i < k->n_segments; i++) {
         const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
-        f->layers[s->span][l].end = spw_waterline_tiles(s->to);
+        struct layer_state *x = &f->layers[s->span][l];
+        bring_up(f, x, 0, x->begin);
+        x->end = spw_waterline_tiles(s->to);
     }
     count(f);
     for (uint32_t i = 0; i < k->n_segments; i++) {
@@ -222,8 +231,9 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
         for (uint32_t s = 0; s < f->sessions; s++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
                 uint32_t enter = spw_waterline_enter(r, &passages[s]);
-                if (enter < f->layers[s][l].begin)
-                    f->layers[s][l].begin = enter;
+                struct layer_state *x = &f->layers[s][l];
+                bring_up(f, x, enter, x->begin);
+                x->begin = enter < x->begin ? enter : x->begin;
             }
         for (uint32_t k = 0; k < cut->n_chunks; k++)
             pass_chunk(f, cut, &cut->chunks[k], passages, l);
@@ -233,6 +243,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
             struct layer_state *x = &f->layers[s][l];
             uint32_t begin = spw_waterline_begin(r, kinds[l], passages[s].to);
             raise_to(f, l, x, begin);
+            bring_up(f, x, begin, x->begin);
             x->begin = begin;
             count(f);
         }
@@ -287,6 +298,27 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
               "%llu tiles written to disk, %llu bytes planned",
               (unsigned long long)f.n_written_to_disk,
               (unsigned long long)p->info.disk_write_bytes);
+    spw_cut_free(&cut);
+}
+
+/* A prompt of the whole context: what the plan says of the disk, counted tile by tile. */
+static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct life f = {.plan = p, .config = in->weights->config, .sessions = 1};
+    struct spw_cut cut;
+    uint64_t *prompt = p->info.prefill_moved_bytes, *step = p->info.decode_moved_bytes;
+    uint64_t before = in->context - 1;
+    CHECK(spw_traffic_info(p, in->weights) == 0);
+    CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
+    run_step(&f, &cut, &in->context);
+    CHECK(prompt[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
+    CHECK(prompt[SPW_MOVED_DISK_TO_HOST] == f.n_read_from_disk * p->tile_bytes);
+    f = (struct life){.plan = p, .config = in->weights->config, .sessions = 1};
+    run_step(&f, &cut, &before);
+    f.n_written_to_disk = f.n_read_from_disk = 0;
+    run_step(&f, &cut, &in->context);
+    CHECK(step[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
+    CHECK(step[SPW_MOVED_DISK_TO_HOST] == f.n_read_from_disk * p->tile_bytes);
     spw_cut_free(&cut);
 }
 
@@ -498,6 +530,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     check_layout(&p, &in);
     check_disk(&p, &in);
     check_frames(&p, &in, seed);
+    check_disk_account(&p, &in);
     check_slots(&p, &in);
     check_write_limit(&p, &in);
     check_more(&p, &in, seed);

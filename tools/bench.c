@@ -108,8 +108,8 @@ static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
     c->samples[DECODE_SECONDS][repeat] = sum / (double)n_new;
     c->samples[WAIT_SECONDS][repeat] =
         (after.unhidden_wait_seconds - before.unhidden_wait_seconds) / (double)n_new;
-    c->moved_bytes = 0;
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+    c->moved_bytes = 0; /* over the link that is measured beside it: not the disk's */
+    for (int i = SPW_MOVED_HOST_TO_DEVICE; i <= SPW_MOVED_DEVICE_TO_HOST; i++)
         c->moved_bytes += (after.moved_bytes[i] - before.moved_bytes[i]) / n_new;
     c->device_peak_bytes = after.device_peak_bytes;
     c->host_peak_bytes = after.host_peak_bytes;

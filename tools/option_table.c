@@ -11,6 +11,8 @@ static const struct cli_choice kv_types[] = {{"auto", SPW_DTYPE_AUTO},
                                              {"bf16", SPW_DTYPE_BF16},
                                              {"f16", SPW_DTYPE_F16},
                                              {NULL, 0}};
+static const struct cli_choice io_kinds[] = {
+    {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
                                                    {"never", CLI_PROGRESS_NEVER},
@@ -71,7 +73,15 @@ const struct cli_row cli_rows[] = {
      "a 32nd part and at least 256 MiB)",
      FIELD(device_memory)},
     {"host-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
-     "hard budget of what leaves the device; 0: none (what is available)", FIELD(host_memory)},
+     "hard budget of what leaves the device; 0: none (what is available; on the CPU with --disk "
+     "no KV)",
+     FIELD(host_memory)},
+    {"disk", CLI_FILE_IN, RUNS | CLI_PLAN, "Memory", "DIR",
+     "a directory on a fast drive, for KV that neither device nor host hold", FIELD(disk)},
+    {"disk-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
+     "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
+    {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
+     "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
     {"context", CLI_COUNT, CLI_GENERATE | CLI_SCORE | CLI_PLAN, "Memory", "N",
      "most tokens a sequence may have (prompt + --max-new-tokens)", FIELD(context), RANGE(1, 1e12)},
     {"sessions", CLI_COUNT, PROMPTED, "Memory", "N", "prompts of --prompts that run at a time (4)",
@@ -95,6 +105,10 @@ const struct cli_row cli_rows[] = {
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "TYPE",
      "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
      .choices = compute_types},
+    {"io", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "HOW",
+     "who reads and writes the disk: auto takes io_uring where the system lets it, else threads "
+     "(auto)",
+     FIELD(io), .choices = io_kinds},
     {"drive-profile", CLI_FILE_OUT, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "FILE",
      "where the limits of drives and of this machine are kept once they are measured "
      "(~/.cache/spillway/drives.json)",

@@ -63,6 +63,9 @@ struct cli_options {
     /* machine and memory */
     struct cli_device device;
     int compute, kv_dtype;
+    const char *disk;
+    int io; /* enum spw_io_kind */
+    uint64_t disk_memory, disk_write_limit;
     uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
         prefetch_splits;
     uint64_t delay_seed;

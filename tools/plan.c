@@ -55,9 +55,22 @@ static void show_part(const char *name, uint64_t bytes)
 static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT])
 {
     char a[32], b[32];
-    printf("%-12s%s to the device, %s to the host\n", name,
+    printf("%-12s%s to the device, %s to the host", name,
            cli_format_bytes(a, moved[SPW_MOVED_HOST_TO_DEVICE]),
            cli_format_bytes(b, moved[SPW_MOVED_DEVICE_TO_HOST]));
+    if (moved[SPW_MOVED_HOST_TO_DISK] > 0 || moved[SPW_MOVED_DISK_TO_HOST] > 0)
+        printf(", %s from the disk, %s to it", cli_format_bytes(a, moved[SPW_MOVED_DISK_TO_HOST]),
+               cli_format_bytes(b, moved[SPW_MOVED_HOST_TO_DISK]));
+    putchar('\n');
+}
+
+static void show_waterlines(const struct spw_waterlines *w)
+{
+    printf("\nwaterlines  of %llu tokens the oldest %llu lie", (unsigned long long)w->n_tokens,
+           (unsigned long long)(w->disk_end ? w->disk_end : w->host_end));
+    if (w->disk_end)
+        printf(" on disk, the next %llu", (unsigned long long)(w->host_end - w->disk_end));
+    printf(" in host memory, the rest on the device\n");
 }
 
 static void print_table(const struct cli_options *o, const struct spw_plan_info *p)
@@ -71,6 +84,8 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     printf("%-12s%14s%14s%14s\n", "", "budget", "planned", "smallest");
     show_tier("device", p->device_budget_bytes, p->device.total, p->smallest_device_bytes);
     show_tier("host", p->host_budget_bytes, p->host.total, p->smallest_host_bytes);
+    if (p->disk_budget_bytes > 0)
+        show_tier("disk", p->disk_budget_bytes, p->disk.total, p->smallest_disk_bytes);
     printf("\non the device, %u of %u layers' weights stay\n", p->n_layers_resident, p->n_layers);
     show_part("weights", p->device.weights_resident);
     show_part("weights in transit", p->device.weights_slots);
@@ -83,9 +98,12 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     show_part("hidden states", p->host.hidden);
     show_part("staging", p->host.staging);
     show_part("weights", p->host.weights);
-    printf("\nwaterlines  of %llu tokens the oldest %llu lie in host memory, the rest on the "
-           "device\n",
-           (unsigned long long)p->waterlines.n_tokens, (unsigned long long)p->waterlines.host_end);
+    show_part("between host and disk", p->host.disk_staging);
+    if (p->disk.total > 0)
+        printf("on the disk, to which at most %s are written\n",
+               cli_format_bytes(a, p->disk_write_bytes));
+    show_part("KV", p->disk.kv);
+    show_waterlines(&p->waterlines);
     printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
     show_moved("prompt", p->prefill_moved_bytes);
     show_moved("each token", p->decode_moved_bytes);

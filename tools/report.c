@@ -21,12 +21,12 @@ static json_t *checked(json_t *object, int failed)
     return NULL;
 }
 
-json_t *cli_report_tiers(uint64_t device, uint64_t host)
+json_t *cli_report_tiers(uint64_t device, uint64_t host, uint64_t disk)
 {
     json_t *o = json_object();
     int failed = json_object_set_new(o, "device", cli_json_count(device));
     failed |= json_object_set_new(o, "host", cli_json_count(host));
-    failed |= json_object_set_new(o, "disk", json_integer(0));
+    failed |= json_object_set_new(o, "disk", cli_json_count(disk));
     return checked(o, failed);
 }
 
@@ -93,6 +93,8 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     int failed = json_object_set_new(o, "version", json_string(SPW_VERSION));
     failed |= json_object_set_new(o, "model", json_string(model));
     failed |= json_object_set_new(o, "backend", json_string(spw_engine_backend(e)));
+    const char *io = spw_engine_io(e);
+    failed |= json_object_set_new(o, "io", *io ? json_string(io) : json_null());
     failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(plan->compute)));
     failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(plan->kv)));
     failed |= json_object_set_new(o, "context", cli_json_count(plan->context));
@@ -100,10 +102,12 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(plan->prefill_chunk));
     failed |= json_object_set_new(o, "prefetch_slots", cli_json_count(plan->prefetch_slots));
     failed |= json_object_set_new(o, "prefetch_splits", cli_json_count(plan->prefetch_splits));
-    failed |= json_object_set_new(o, "budget_bytes",
-                                  cli_report_tiers(s.device_budget_bytes, s.host_budget_bytes));
-    failed |= json_object_set_new(o, "peak_bytes",
-                                  cli_report_tiers(s.device_peak_bytes, s.host_peak_bytes));
+    failed |= json_object_set_new(
+        o, "budget_bytes",
+        cli_report_tiers(s.device_budget_bytes, s.host_budget_bytes, s.disk_budget_bytes));
+    failed |= json_object_set_new(
+        o, "peak_bytes",
+        cli_report_tiers(s.device_peak_bytes, s.host_peak_bytes, s.disk_peak_bytes));
     failed |= json_object_set_new(o, "moved_bytes", moved_and_predicted(&s));
     failed |=
         json_object_set_new(o, "unhidden_wait_seconds", cli_json_real(s.unhidden_wait_seconds));
@@ -149,8 +153,17 @@ static json_t *plan_host(const struct spw_plan_info *p)
     int failed = json_object_set_new(o, "kv", cli_json_count(p->host.kv));
     failed |= json_object_set_new(o, "hidden", cli_json_count(p->host.hidden));
     failed |= json_object_set_new(o, "staging", cli_json_count(p->host.staging));
+    failed |= json_object_set_new(o, "disk_staging", cli_json_count(p->host.disk_staging));
     failed |= json_object_set_new(o, "weights", cli_json_count(p->host.weights));
     failed |= json_object_set_new(o, "total", cli_json_count(p->host.total));
+    return checked(o, failed);
+}
+
+static json_t *plan_disk(const struct spw_plan_info *p)
+{
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "kv", cli_json_count(p->disk.kv));
+    failed |= json_object_set_new(o, "total", cli_json_count(p->disk.total));
     return checked(o, failed);
 }
 
@@ -174,14 +187,18 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
     failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(p->prefill_chunk));
     failed |= json_object_set_new(o, "prefetch_slots", cli_json_count(p->prefetch_slots));
     failed |= json_object_set_new(o, "prefetch_splits", cli_json_count(p->prefetch_splits));
-    failed |= json_object_set_new(o, "budget_bytes",
-                                  cli_report_tiers(p->device_budget_bytes, p->host_budget_bytes));
-    failed |=
-        json_object_set_new(o, "peak_bytes", cli_report_tiers(p->device.total, p->host.total));
     failed |= json_object_set_new(
-        o, "smallest_bytes", cli_report_tiers(p->smallest_device_bytes, p->smallest_host_bytes));
+        o, "budget_bytes",
+        cli_report_tiers(p->device_budget_bytes, p->host_budget_bytes, p->disk_budget_bytes));
+    failed |= json_object_set_new(o, "peak_bytes",
+                                  cli_report_tiers(p->device.total, p->host.total, p->disk.total));
+    failed |= json_object_set_new(
+        o, "smallest_bytes",
+        cli_report_tiers(p->smallest_device_bytes, p->smallest_host_bytes, p->smallest_disk_bytes));
     failed |= json_object_set_new(o, "device", plan_device(p));
     failed |= json_object_set_new(o, "host", plan_host(p));
+    failed |= json_object_set_new(o, "disk", plan_disk(p));
+    failed |= json_object_set_new(o, "disk_write_bytes", cli_json_count(p->disk_write_bytes));
     failed |= json_object_set_new(o, "n_layers", cli_json_count(p->n_layers));
     failed |= json_object_set_new(o, "n_layers_resident", cli_json_count(p->n_layers_resident));
     failed |= json_object_set_new(o, "weights_bytes", cli_json_count(p->weights_bytes));

@@ -11,8 +11,8 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e);
 /* n_prompt, n_generated, tokens, finish, logits_hash, waterlines: set in `into`. */
 int cli_report_result(json_t *into, size_t n_prompt, const struct spw_result *r);
 json_t *cli_report_waterlines(const struct spw_waterlines *w);
-/* {"device": ..., "host": ..., "disk": 0} */
-json_t *cli_report_tiers(uint64_t device, uint64_t host);
+/* {"device": ..., "host": ..., "disk": ...} */
+json_t *cli_report_tiers(uint64_t device, uint64_t host, uint64_t disk);
 /* {"host_to_device": N, ...} */
 json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT]);
 json_t *cli_report_tokens(const int32_t *tokens, size_t n);
