@@ -513,14 +513,19 @@ enum { TRANSFER_THREADS = 4 };
  * cannot read is one where nothing is bound. */
 static int choose_places(struct spw_device *d, const struct spw_device_options *o)
 {
-    struct spw_placement_request q = {
-        .compute = o->threads, .transfer = TRANSFER_THREADS, .io = o->io_threads};
+    struct spw_placement_request q = {.compute = o->threads,
+                                      .transfer = TRANSFER_THREADS,
+                                      .io = o->io_threads,
+                                      .quota = spw_topology_quota()};
+    unsigned usable = spw_topology_usable_threads();
     bool few_workers = o->threads == 1 || o->threads == 2;
-    if (spw_topology_usable_threads() > 2 && (!few_workers || o->io_threads)) {
+    if (usable > 2 && (!few_workers || o->io_threads)) {
         int rc = spw_topology_open(&d->topology, NULL, NULL);
         if (rc == -ENOMEM)
             return rc;
     }
+    if (!d->topology && !q.compute)
+        q.compute = (int)(q.quota ? spw_min_u64(q.quota, usable) : usable);
     int node = d->topology && o->io_path ? spw_topology_node_of_path(d->topology, o->io_path) : -1;
     q.has_node = node >= 0;
     q.node = q.has_node ? (unsigned)node : 0;
@@ -530,15 +535,12 @@ static int choose_places(struct spw_device *d, const struct spw_device_options *
 static int team_open(struct spw_device *d, const struct spw_device_options *o,
                      struct spw_error *err)
 {
-    unsigned usable = spw_topology_usable_threads(), n = (unsigned)o->threads;
     int rc = choose_places(d, o);
     if (rc)
         return spw_fail(err, rc, "out of memory for the topology");
-    if (!n)
-        n = d->topology ? d->placement.role[SPW_ROLE_COMPUTE].n_threads : usable;
-    n = (unsigned)spw_min_u64(n, MAX_THREADS);
-    d->placement.role[SPW_ROLE_COMPUTE].n_threads = n;
-    rc = spw_team_open(&d->team, n, usable, &d->placement);
+    unsigned *n_threads = &d->placement.role[SPW_ROLE_COMPUTE].n_threads;
+    unsigned n = *n_threads = (unsigned)spw_min_u64(*n_threads, MAX_THREADS);
+    rc = spw_team_open(&d->team, n, spw_topology_usable_threads(), &d->placement);
     return rc ? spw_fail(err, rc, "no memory for a team of %u worker threads", n) : 0;
 }
 

@@ -2,7 +2,9 @@
  *
  * How many cores compute, when the caller does not say: the fast ones; one less where files are
  * read beside the computation, for that thread sums every byte it reads, which takes a core at the
- * speed of a drive, and a kernel is over when its slowest worker is.
+ * speed of a drive, and a kernel is over when its slowest worker is. Not more than the control
+ * group grants time for: who has used it up is stopped on all cores for the rest of each tenth
+ * second.
  *
  * What is bound. Workers, when they are as many as chosen here or more: with fewer, several
  * processes would all sit on the same first cores. Copies and I/O follow: beside bound workers they
@@ -136,7 +138,9 @@ static void decide(struct spw_placement *p, const struct spw_placement_request *
     unsigned n = spw_topology_cores(p->topology), chosen = n_fast;
     if (q->io && n_fast == n && n >= SPARING_CORES)
         chosen = n - 1;
-    unsigned threads = q->compute < 0 ? 0 : q->compute ? (unsigned)q->compute : chosen;
+    unsigned threads = q->compute < 0 ? 0 : (unsigned)q->compute;
+    if (q->compute == 0)
+        threads = q->quota ? (unsigned)spw_min_u64(q->quota, chosen) : chosen;
     unsigned computing = (unsigned)spw_min_u64(threads, n);
     bool few = n <= FEW_CORES, bound = !few && threads >= chosen && threads <= n;
     p->role[SPW_ROLE_COMPUTE] = (struct spw_places){threads, 0, computing, bound};

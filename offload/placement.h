@@ -26,6 +26,7 @@ enum spw_role { SPW_ROLE_COMPUTE, SPW_ROLE_TRANSFER, SPW_ROLE_IO, SPW_ROLE_COUNT
 struct spw_placement_request {
     int compute;           /* threads; 0: choose; negative: none */
     unsigned transfer, io; /* threads that will run; 0: none */
+    unsigned quota;        /* processors whose time is ours; 0: all of those there are */
     /* The NUMA node next to what the transfers and files come from; unset: nowhere in particular.
      */
     bool has_node;

@@ -246,3 +246,36 @@ unsigned spw_topology_usable_threads(void)
     int n = CPU_COUNT(&set);
     return n > 0 ? (unsigned)n : 1;
 }
+
+unsigned spw_topology_parse_quota(const char *text)
+{
+    long long quota = 0, period = 0;
+    if (sscanf(text, "%lld %lld", &quota, &period) != 2 || quota <= 0 || period <= 0)
+        return 0;
+    return (unsigned)spw_min_u64(spw_div_up((uint64_t)quota, (uint64_t)period), UINT_MAX);
+}
+
+static void read_line(const char *path, char *out, size_t bytes)
+{
+    FILE *f = fopen(path, "re");
+    *out = 0;
+    if (f && !fgets(out, (int)bytes, f))
+        *out = 0;
+    if (f)
+        fclose(f);
+    out[strcspn(out, "\n")] = 0;
+}
+
+/* A container sees its own group at the root. Version 2 has one file, version 1 two, with the same
+ * numbers; -1 there is "max". */
+unsigned spw_topology_quota(void)
+{
+    char quota[32], period[32], both[72];
+    read_line("/sys/fs/cgroup/cpu.max", both, sizeof both);
+    if (!*both) {
+        read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota, sizeof quota);
+        read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period, sizeof period);
+        snprintf(both, sizeof both, "%s %s", quota, period);
+    }
+    return spw_topology_parse_quota(both);
+}

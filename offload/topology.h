@@ -52,6 +52,11 @@ void spw_topology_place_memory(const struct spw_topology *t, const unsigned *cor
 
 /* Hardware threads by affinity alone: a system call, no hwloc. */
 unsigned spw_topology_usable_threads(void);
+/* Of how many processors the control group grants the time, rounded up, whatever number it lets us
+ * see; 0: no limit. Two small files. */
+unsigned spw_topology_quota(void);
+/* The same from the text of cpu.max, "150000 100000" or "max 100000"; 0 for any other. */
+unsigned spw_topology_parse_quota(const char *text);
 
 #ifdef __cplusplus
 }

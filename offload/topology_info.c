@@ -1,6 +1,8 @@
 /* The machine in words and numbers, from hwloc: see topology_info.h. */
 #include "offload/topology_info.h"
 
+#include "offload/topology.h"
+
 #include <hwloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +53,7 @@ static int describe_usable(struct spw_topology_info *out, hwloc_topology_t h)
     if (!rc) {
         if (hwloc_topology_is_thissystem(h) && !hwloc_get_cpubind(h, bound, HWLOC_CPUBIND_THREAD))
             hwloc_bitmap_and(usable, usable, bound);
+        out->quota = hwloc_topology_is_thissystem(h) ? spw_topology_quota() : 0;
         out->n_usable_threads = (unsigned)hwloc_bitmap_weight(usable);
         out->n_usable_cores = count_usable_cores(h, usable);
         list_threads(&out->usable, usable);

@@ -58,6 +58,7 @@ struct spw_topology_info {
     uint64_t memory_bytes;
     uint32_t n_usable_cores, n_usable_threads; /* by this process: control group and affinity */
     struct spw_thread_list usable;
+    uint32_t quota;              /* processors whose time the control group grants; 0: no limit */
     uint64_t available_bytes;    /* memory that this process could still take */
     struct spw_node_info *nodes; /* owned, like the other lists */
     struct spw_cache_info *caches;

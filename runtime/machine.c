@@ -29,7 +29,7 @@ static void read_cpu_name(char *out, size_t bytes)
     fclose(file);
 }
 
-/* As the device chooses: every core this process may use. */
+/* Every core this process may use. */
 static int count_cores(uint32_t *out, struct spw_error *err)
 {
     struct spw_topology *t;
@@ -60,11 +60,14 @@ static int probe_cpu(struct spw_machine *out, struct spw_error *err)
 
 /* Who it is: what a profile is looked up by. */
 static int identify(struct spw_machine *out, const struct spw_options *o,
-                    const struct spw_backend *b, struct spw_error *err)
+                    const struct spw_backend *b, const struct spw_device *device,
+                    struct spw_error *err)
 {
     *out = (struct spw_machine){.threads = o->threads};
     read_cpu_name(out->cpu, sizeof out->cpu);
     SPW_TRY(count_cores(&out->cores, err));
+    if (!out->threads) /* as many as the device chose, for instance the fast ones of the cores */
+        out->threads = b->device_ops->workers(device);
     if (!out->threads)
         out->threads = out->cores;
     if (b->probe)
@@ -125,7 +128,7 @@ int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, con
     struct spw_backend b;
     struct spw_device *device;
     SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
-    int rc = identify(out, o, &b, err);
+    int rc = identify(out, o, &b, device, err);
     if (!rc)
         rc = profile ? recall(out, &b, device, profile, redo, err) : measure(out, &b, device, err);
     b.device_ops->close(device);

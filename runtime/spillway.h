@@ -35,7 +35,8 @@ struct spw_progress {
 struct spw_options {
     enum spw_backend_kind backend;
     uint32_t device_index; /* CUDA: which GPU */
-    uint32_t threads;      /* compute threads; 0: every core this process may use */
+    uint32_t threads;      /* compute threads; 0: every core this process may use, of two kinds the
+                              fast ones; of eight or more one less beside a disk tier */
     uint64_t device_bytes; /* hard budgets; 0: what is available now, less a margin */
     uint64_t host_bytes;
     const char *disk_dir;      /* where KV may lie on disk; NULL: no disk tier */

@@ -190,6 +190,26 @@ static void test_hybrid(void)
     check_placement(hybrid("core:6 pu:1", "0-3"), reads, "4 0-3 | 4 4-5 | 1 5");
 }
 
+/* A control group that grants less time than it shows processors. */
+static void test_quota(void)
+{
+    struct spw_placement_request q = reads;
+    CHECK(spw_topology_parse_quota("max 100000\n") == 0);
+    CHECK(spw_topology_parse_quota("200000 100000\n") == 2);
+    CHECK(spw_topology_parse_quota("150000 100000") == 2);
+    CHECK(spw_topology_parse_quota("1000 100000") == 1);
+    CHECK(spw_topology_parse_quota("-1 100000") == 0 && spw_topology_parse_quota("5") == 0);
+    CHECK(spw_topology_parse_quota("5 0") == 0 && spw_topology_parse_quota("") == 0);
+    CHECK(spw_topology_parse_quota("9000000000000000000 1") == UINT32_MAX);
+    q.quota = 2;
+    check_placement(made_up("pack:2 [numa] core:8 pu:1"), q, "2 free | 4 free | 1 free");
+    check_placement(made_up("pack:2 [numa] core:8 pu:1"), with_threads(q, 15),
+                    "15 0-14 | 4 14-15 | 1 15");
+    check_placement(made_up("core:4 pu:1"), q, "2 free | 4 free | 1 free");
+    q.quota = 40;
+    check_placement(made_up("pack:2 [numa] core:8 pu:1"), q, "15 0-14 | 4 14-15 | 1 15");
+}
+
 static void test_few_cores(void)
 {
     check_placement(made_up("core:2 pu:1"), reads, "2 free | 4 free | 1 free");
@@ -315,6 +335,7 @@ int main(void)
     test_threads_of_cores();
     test_hybrid();
     test_few_cores();
+    test_quota();
     test_any();
     test_this_machine();
     test_failures();

@@ -71,8 +71,9 @@ static int print_json(const struct spw_topology_info *t)
     failed |= add_lists(o, t);
     failed |= json_object_set_new(
         o, "usable",
-        json_pack("{s:I,s:I,s:s,s:I}", "cores", (json_int_t)t->n_usable_cores, "hardware_threads",
-                  (json_int_t)t->n_usable_threads, "threads", t->usable.text, "memory_bytes",
+        json_pack("{s:I,s:I,s:s,s:o,s:I}", "cores", (json_int_t)t->n_usable_cores,
+                  "hardware_threads", (json_int_t)t->n_usable_threads, "threads", t->usable.text,
+                  "quota", t->quota ? json_integer(t->quota) : json_null(), "memory_bytes",
                   (json_int_t)t->available_bytes));
     failed |= json_object_set_new(o, "placement",
                                   json_pack("{s:s,s:s,s:o,s:o,s:o}", "backend", t->backend, "why",
@@ -157,8 +158,11 @@ static void print_text(const struct spw_topology_info *t)
     print_processors(t);
     for (uint32_t i = 0; i < t->n_devices; i++)
         print_device(t, &t->devices[i]);
-    printf("\na run may use %u of %u cores, hardware thread%s %s\n", t->n_usable_cores, t->n_cores,
+    printf("\na run may use %u of %u cores, hardware thread%s %s", t->n_usable_cores, t->n_cores,
            plural(t->n_usable_threads), t->usable.text);
+    if (t->quota && t->quota < t->n_usable_threads)
+        printf(", and the time of %u of them", t->quota);
+    putchar('\n');
     printf("on %s, reading files beside the computation (%s)\n", t->backend, t->why);
     print_role("compute", &t->compute);
     print_role("transfer", &t->transfer);
