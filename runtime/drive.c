@@ -9,12 +9,10 @@
  * Where O_DIRECT is refused the numbers are those of the page cache in front of the drive. That is
  * what the tier will use there, as long as the cache holds it. */
 #include "runtime/drive.h"
-#include "offload/tier_disk.h"
 #include "runtime/profile.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <time.h>
 
@@ -32,36 +30,8 @@ static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 
 static const double FLIGHT_SECONDS = 0.25;
 static const double ENOUGH = 0.95; /* of the best bandwidth */
 
-struct bench {
-    struct spw_io *io;     /* owned, as what follows */
-    struct spw_disk *disk; /* [n_frames] frames of one record */
-    uint8_t *memory;       /* [MOST_DEPTH][RECORD_BYTES], mapped */
-    struct spw_disk_job jobs[MOST_DEPTH];
-    uint32_t frames[MOST_RECORDS];
-    uint32_t n_frames, n_written;
-};
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Numbers that no drive or filesystem can compress. */
-static void fill(uint8_t *memory, uint64_t bytes)
-{
-    uint64_t state = (uint64_t)(uintptr_t)memory;
-    for (uint64_t i = 0; i + 8 <= bytes; i += 8) {
-        state ^= state << 13; /* xorshift64 (G. Marsaglia, 2003) */
-        state ^= state >> 7;
-        state ^= state << 17;
-        memcpy(memory + i, &state, sizeof state);
-    }
-}
-
 /* How many records: what the limit and the filesystem leave, half of it for others. */
-static int count_records(struct bench *b, const struct spw_drive_options *o, struct spw_error *err)
+static int count_records(uint64_t *n, const struct spw_drive_options *o, struct spw_error *err)
 {
     struct statvfs v;
     if (statvfs(o->directory, &v) != 0)
@@ -76,76 +46,20 @@ static int count_records(struct bench *b, const struct spw_drive_options *o, str
     if (room < FEWEST_RECORDS)
         return spw_fail(err, -ENOSPC, "%s: found %llu MiB free, expected at least %d to measure it",
                         o->directory, (unsigned long long)room * 2, 2 * FEWEST_RECORDS);
-    b->n_frames = (uint32_t)spw_min_u64(MOST_RECORDS, spw_min_u64(room, limit));
+    *n = spw_min_u64(MOST_RECORDS, spw_min_u64(room, limit));
     return 0;
 }
 
-static int take(struct bench *b, const struct spw_drive_options *o, struct spw_error *err)
+static int read_at(struct spw_drive_bench *b, uint32_t depth, double seconds,
+                   struct spw_drive_pass *out, struct spw_error *err)
 {
-    SPW_TRY(count_records(b, o, err));
-    void *memory = spw_alloc_fails() ? MAP_FAILED
-                                     : mmap(NULL, MOST_DEPTH * RECORD_BYTES, PROT_READ | PROT_WRITE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return spw_fail(err, -ENOMEM, "%s: no memory to measure it with", o->directory);
-    b->memory = memory;
-    fill(b->memory, MOST_DEPTH * RECORD_BYTES);
-    struct spw_io_span span = {memory, MOST_DEPTH * RECORD_BYTES};
-    struct spw_io_options io = {.kind = o->io,
-                                .queue_depth = MOST_DEPTH,
-                                .request_bytes = RECORD_BYTES,
-                                .memory = &span,
-                                .n_memory = 1};
-    SPW_TRY(spw_io_open(&b->io, &io, err));
-    struct spw_disk_options disk = {.directory = o->directory,
-                                    .io = b->io,
-                                    .tile_bytes = RECORD_BYTES,
-                                    .n_frames = b->n_frames,
-                                    .run = b->n_frames};
-    SPW_TRY(spw_disk_open(&b->disk, &disk, err));
-    for (uint32_t i = 0, last = SPW_DISK_NONE; i < b->n_frames; last = b->frames[i++])
-        SPW_TRY(spw_disk_take(b->disk, last, &b->frames[i]));
-    return 0;
+    struct spw_drive_pass_options p = {.slots = depth, .seconds = seconds};
+    return spw_drive_bench_pass(b, &p, out, err);
 }
 
-static void give(struct bench *b)
+static double rate(const struct spw_drive_pass *p)
 {
-    spw_io_close(b->io);
-    spw_disk_close(b->disk);
-    if (b->memory)
-        munmap(b->memory, MOST_DEPTH * RECORD_BYTES);
-}
-
-static void submit(struct bench *b, bool write, uint32_t slot, uint32_t frame)
-{
-    struct spw_disk_job *job = &b->jobs[slot];
-    spw_disk_prepare(b->disk, job, write, frame, 1, b->memory + slot * RECORD_BYTES);
-    spw_io_submit(b->io, &job->io);
-}
-
-/* Keeps `depth` requests in flight over the first n records until `seconds` are over (writing: also
- * until there is no record left). What is in flight is waited for after a failure, too. */
-static int pass(struct bench *b, bool write, uint32_t depth, uint32_t n, double seconds,
-                double *bytes_per_second)
-{
-    double start = now_seconds();
-    uint64_t asked = 0, over = 0;
-    int rc = 0;
-    for (;;) {
-        bool more = !rc && !(write && asked == n) && (!asked || now_seconds() - start < seconds);
-        if (more && asked - over < depth) {
-            submit(b, write, (uint32_t)(asked % depth), b->frames[asked % n]);
-            asked++;
-        } else if (over < asked) {
-            int done = spw_io_wait(b->io, &b->jobs[over++ % depth].io);
-            rc = rc ? rc : done;
-        } else {
-            break;
-        }
-    }
-    *bytes_per_second = (double)(asked * RECORD_BYTES) / (now_seconds() - start);
-    b->n_written = write ? (uint32_t)asked : b->n_written;
-    return rc;
+    return (double)p->bytes / p->seconds;
 }
 
 uint32_t spw_drive_choose_depth(const struct spw_drive_point *points, unsigned n,
@@ -162,54 +76,60 @@ uint32_t spw_drive_choose_depth(const struct spw_drive_point *points, unsigned n
     return best->depth;
 }
 
-static int measure_reads(struct spw_drive *out, struct bench *b)
+static int measure_reads(struct spw_drive *out, struct spw_drive_bench *b, struct spw_error *err)
 {
     struct spw_drive_point points[8];
-    struct spw_io_usage before, after;
-    double alone;
+    struct spw_drive_pass pass;
     unsigned n = 0;
-    SPW_TRY(pass(b, false, 1, b->n_written, ALONE_SECONDS, &alone));
-    out->latency_seconds = (double)RECORD_BYTES / alone;
+    SPW_TRY(read_at(b, 1, ALONE_SECONDS, &pass, err));
+    out->latency_seconds = (double)RECORD_BYTES / rate(&pass);
     for (uint32_t depth = FEWEST_DEPTH; depth <= MOST_DEPTH; depth *= 2) {
         if (n > 0 && depth * (double)RECORD_BYTES > FLIGHT_SECONDS * points[n - 1].bytes_per_second)
             break;
-        points[n].depth = depth;
-        SPW_TRY(pass(b, false, depth, b->n_written, DEPTH_SECONDS, &points[n].bytes_per_second));
-        n++;
+        SPW_TRY(read_at(b, depth, DEPTH_SECONDS, &pass, err));
+        points[n++] = (struct spw_drive_point){depth, rate(&pass)};
     }
     out->queue_depth = spw_drive_choose_depth(points, n, out->latency_seconds, RECORD_BYTES);
-    spw_io_usage(b->io, &before);
-    SPW_TRY(
-        pass(b, false, out->queue_depth, b->n_written, READ_SECONDS, &out->read_bytes_per_second));
-    spw_io_usage(b->io, &after);
-    out->cpu_seconds_per_byte =
-        (after.cpu_seconds - before.cpu_seconds) / (double)(after.read_bytes - before.read_bytes);
+    SPW_TRY(read_at(b, out->queue_depth, READ_SECONDS, &pass, err));
+    out->read_bytes_per_second = rate(&pass);
+    out->cpu_seconds_per_byte = pass.cpu_seconds / (double)pass.bytes;
+    return 0;
+}
+
+static int measure(struct spw_drive *out, struct spw_drive_bench *b, struct spw_error *err)
+{
+    struct spw_drive_pass_options write = {
+        .write = true, .slots = WRITE_DEPTH, .seconds = WRITE_SECONDS};
+    struct spw_drive_pass pass;
+    int fd, rc = spw_drive_bench_pass(b, &write, &pass, err);
+    out->written_bytes = pass.bytes;
+    out->write_bytes_per_second = rate(&pass);
+    SPW_TRY(rc);
+    SPW_TRY(measure_reads(out, b, err));
+    spw_drive_bench_file(b, &fd, &out->direct);
+    snprintf(out->engine, sizeof out->engine, "%s", spw_drive_bench_engine(b));
+    out->request_bytes = RECORD_BYTES;
+    out->measured_at = (int64_t)time(NULL);
     return 0;
 }
 
 int spw_drive_measure(struct spw_drive *out, const struct spw_drive_options *o,
                       struct spw_error *err)
 {
-    struct bench *b = spw_alloc_zero(1, sizeof *b);
-    if (!b)
-        return spw_fail(err, -ENOMEM, "%s: no memory to measure it with", o->directory);
-    int rc = take(b, o, err);
-    if (!rc)
-        rc = pass(b, true, WRITE_DEPTH, b->n_frames, WRITE_SECONDS, &out->write_bytes_per_second);
-    out->written_bytes = b->n_written * RECORD_BYTES;
-    if (!rc)
-        rc = measure_reads(out, b);
-    if (!rc) {
-        snprintf(out->engine, sizeof out->engine, "%s", spw_io_describe(b->io));
-        out->direct = b->jobs[0].io.file->direct;
-        out->request_bytes = RECORD_BYTES;
-        out->measured_at = (int64_t)time(NULL);
-    }
-    give(b);
-    spw_free(b);
-    return rc ? spw_fail(err, rc, "%s: the drive could not be measured: %s", o->directory,
-                         strerror(-rc))
-              : 0;
+    struct spw_drive_bench *b;
+    uint64_t n_records = 0;
+    SPW_TRY(count_records(&n_records, o, err));
+    struct spw_drive_bench_options bench = {.directory = o->directory,
+                                            .io = o->io,
+                                            .queue_depth = MOST_DEPTH,
+                                            .tile_bytes = RECORD_BYTES,
+                                            .slot_tiles = 1,
+                                            .n_slots = MOST_DEPTH,
+                                            .file_bytes = n_records * RECORD_BYTES};
+    SPW_TRY(spw_drive_bench_open(&b, &bench, err));
+    int rc = measure(out, b, err);
+    spw_drive_bench_close(b);
+    return rc;
 }
 
 /* ---- kept ---- */

@@ -297,6 +297,41 @@ struct spw_drive_options {
 int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o,
                     struct spw_error *err);
 
+/* ---- the I/O path alone: the disk tier's file, written and read in order, with checksums ---- */
+
+struct spw_drive_bench_options {
+    const char *directory;
+    enum spw_io_kind io;
+    uint32_t queue_depth;         /* requests in flight; 0: 16 */
+    uint64_t tile_bytes;          /* a multiple of 4096 */
+    uint32_t slot_tiles, n_slots; /* a slot is read or written as one job; n_slots at a time */
+    uint64_t file_bytes;          /* preallocated, before anything is timed */
+};
+
+struct spw_drive_pass_options {
+    bool write;
+    uint32_t slots; /* in flight; 0: n_slots */
+    /* Stops after so long; reading goes round and round until then. 0: the whole file once; of a
+     * file that was not written whole, what was. */
+    double seconds;
+};
+
+struct spw_drive_pass {
+    uint64_t bytes;
+    double seconds, cpu_seconds; /* cpu: of the I/O threads */
+};
+
+struct spw_drive_bench;
+int spw_drive_bench_open(struct spw_drive_bench **out, const struct spw_drive_bench_options *o,
+                         struct spw_error *err);
+void spw_drive_bench_close(struct spw_drive_bench *b);
+/* What is read must have been written. */
+int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
+                         struct spw_drive_pass *out, struct spw_error *err);
+const char *spw_drive_bench_engine(const struct spw_drive_bench *b);
+/* "O_DIRECT, 4096-byte blocks, ext4"; `fd` for others that are to read the same file. */
+const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool *direct);
+
 /* ---- what a plan must take on this machine, from bytes and measured limits ---- */
 
 enum spw_bound { SPW_BOUND_COMPUTE, SPW_BOUND_LINK, SPW_BOUND_DISK };
