@@ -37,12 +37,13 @@ static int count_records(uint64_t *n, const struct spw_drive_options *o, struct 
     if (statvfs(o->directory, &v) != 0)
         return spw_fail(err, -errno, "%s: %s", o->directory, strerror(errno));
     uint64_t room = (uint64_t)v.f_bavail * v.f_frsize / 2 / RECORD_BYTES;
-    uint64_t limit = o->write_limit_bytes ? o->write_limit_bytes / RECORD_BYTES : MOST_RECORDS;
+    uint64_t given = o->write_limit_bytes == SPW_BYTES_NONE ? 0 : o->write_limit_bytes;
+    uint64_t limit = o->write_limit_bytes ? given / RECORD_BYTES : MOST_RECORDS;
     if (limit < FEWEST_RECORDS)
         return spw_fail(err, -EDQUOT,
                         "%s: measuring the drive writes at least %d MiB, the write limit is %llu "
                         "bytes; raise it, or have the drive measured beforehand",
-                        o->directory, FEWEST_RECORDS, (unsigned long long)o->write_limit_bytes);
+                        o->directory, FEWEST_RECORDS, (unsigned long long)given);
     if (room < FEWEST_RECORDS)
         return spw_fail(err, -ENOSPC, "%s: found %llu MiB free, expected at least %d to measure it",
                         o->directory, (unsigned long long)room * 2, 2 * FEWEST_RECORDS);

@@ -288,7 +288,7 @@ struct spw_drive_options {
     const char *profile; /* a file; NULL: nothing is kept, so that every call measures */
     bool redo;           /* measure though the profile knows the drive */
     enum spw_io_kind io;
-    uint64_t write_limit_bytes; /* most that measuring may write; 0: 256 MiB */
+    uint64_t write_limit_bytes; /* most that measuring may write; 0: 256 MiB; or SPW_BYTES_NONE */
 };
 
 /* The profile's numbers, or new ones: about a second, at most 256 MiB written to an anonymous file

@@ -133,6 +133,11 @@ static void test_completion(void)
     CHECK(sh("bash -c '. ./bash.completion; COMP_WORDS=(spillway generate m --kv-dtype b); "
              "COMP_CWORD=4; _spillway; echo \"${COMPREPLY[@]}\"'") == 0);
     CHECK_MSG(strcmp(out, "bf16\n") == 0, "%s", out);
+    /* --io is a choice here and a flag there. */
+    CHECK(sh("bash -c '. ./bash.completion; COMP_WORDS=(spillway generate m --io u); COMP_CWORD=4; "
+             "_spillway; echo \"${COMPREPLY[@]}\"; COMP_WORDS=(spillway bench m --io --repe); "
+             "COMP_CWORD=4; _spillway; echo \"${COMPREPLY[@]}\"'") == 0);
+    CHECK_MSG(strcmp(out, "uring\n--repeat\n") == 0, "%s", out);
     for (int i = 0; i < N_COMMANDS; i++) {
         CHECK(sh("\"$S\" %s --help | sed -n 's/^  \\(--[a-z-]*\\).*/\\1/p'", commands[i]) == 0);
         memcpy(help, out, n_out + 1);
@@ -238,6 +243,8 @@ static void test_refusals(void)
         {"bench m --contexts 1,,2", "--contexts: found ''"},
         {"bench m --random-tokens --prompt-file x", "found both --random-tokens and --prompt-file"},
         {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
+        {"bench m --io", "--io: found no --disk"},
+        {"bench m --io --disk missing", "missing: No such file"},
         {"probe missing", "missing: No such file"},
         {"probe m/config.json", "m/config.json: found a file, expected a directory"},
         {"probe /proc", "/proc"},

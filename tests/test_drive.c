@@ -314,6 +314,8 @@ static void test_refusals(void)
     CHECK(sh(": >file") == 0 && probe(&d, in_folder("file"), NULL, false, &err) == -ENOTDIR);
     struct spw_drive_options o = {.directory = folder, .write_limit_bytes = 1 << 20};
     CHECK(spw_drive_probe(&d, &o, &err) == -EDQUOT);
+    o.write_limit_bytes = SPW_BYTES_NONE;
+    CHECK(spw_drive_probe(&d, &o, &err) == -EDQUOT);
     /* A profile that cannot be written is a note: what was measured is used all the same. */
     CHECK(probe(&d, folder, in_folder("file/p.json"), false, &err) == 0 && d.written_bytes > 0);
     CHECK_MSG(strstr(d.note, "cannot be written"), "%s", d.note);

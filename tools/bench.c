@@ -38,8 +38,8 @@ static struct spw_options case_options(const struct bench *b, const struct bench
 
 /* ---- one run ---- */
 
-static int sync_tokens(struct spw_engine *e, struct spw_session *s, const int32_t *tokens, size_t n,
-                       double *seconds, struct spw_error *err)
+int bench_sync(struct spw_engine *e, struct spw_session *s, const int32_t *tokens, size_t n,
+               double *seconds, struct spw_error *err)
 {
     struct spw_span span = {.session = s, .tokens = tokens, .n_tokens = n, .n_logits = 1};
     double start = cli_now_seconds();
@@ -100,7 +100,7 @@ static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
         double start = cli_now_seconds(), step;
         tokens[c->context + i] =
             spw_sampler_pick(sampler, &greedy, spw_session_logits(s), tokens, c->context + i, 0);
-        rc = sync_tokens(e, s, tokens, c->context + i + 1, &step, err);
+        rc = bench_sync(e, s, tokens, c->context + i + 1, &step, err);
         sum += i ? cli_now_seconds() - start : 0;
     }
     spw_engine_stats(e, &after);
@@ -122,13 +122,13 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
 {
     double seconds;
     size_t n_first = (size_t)spw_min_u64(FIRST_PROMPT, c->context);
-    SPW_TRY(sync_tokens(e, s, b->tokens, n_first, &seconds, err));
+    SPW_TRY(bench_sync(e, s, b->tokens, n_first, &seconds, err));
     c->samples[FIRST_SECONDS][repeat] = cli_now_seconds() - opened;
     /* Another first token, so that nothing of the short prompt is reused. */
     int32_t first = b->tokens[0];
     b->tokens[0] = first ? first - 1 : 1;
     struct spw_machine before;
-    int rc = sync_tokens(e, s, b->tokens, c->context, &seconds, err);
+    int rc = bench_sync(e, s, b->tokens, c->context, &seconds, err);
     if (rc == 0)
         rc = probe_again(b, &before, err);
     double peak = (cli_matrix_peak(&before, c->plan.compute) +
@@ -185,16 +185,17 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double bench_median(double *v, size_t n)
+{
+    qsort(v, n, sizeof *v, compare);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
 static void find_medians(struct bench *b)
 {
-    size_t n = b->o->repeat;
-    for (size_t i = 0; i < b->n_cases; i++) {
-        for (int m = 0; m < MEASURES; m++) {
-            double *v = b->cases[i].samples[m];
-            qsort(v, n, sizeof *v, compare);
-            b->cases[i].median[m] = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-        }
-    }
+    for (size_t i = 0; i < b->n_cases; i++)
+        for (int m = 0; m < MEASURES; m++)
+            b->cases[i].median[m] = bench_median(b->cases[i].samples[m], b->o->repeat);
 }
 
 /* The kernel that a long context lives on, without the rest of the token. */
@@ -268,18 +269,24 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
+int32_t *bench_random_tokens(uint32_t vocab, uint64_t seed, size_t n)
+{
+    int32_t *tokens = spw_alloc_zero(n, sizeof *tokens);
+    for (size_t i = 0; tokens && i < n; i++)
+        tokens[i] = (int32_t)(next_random(&seed) % vocab);
+    return tokens;
+}
+
 /* Text first, as far as it goes; a text that is too short is no measurement of a text. */
 static int make_tokens(struct bench *b)
 {
-    uint64_t longest = 0, state = b->o->seed;
+    uint64_t longest = 0;
     for (size_t i = 0; i < b->n_cases; i++)
         longest = spw_max_u64(longest, b->cases[i].context);
-    size_t n = longest + b->o->decode_tokens + 1;
-    b->tokens = spw_alloc_zero(n, sizeof *b->tokens);
+    b->tokens =
+        bench_random_tokens(b->model.config.vocab, b->o->seed, longest + b->o->decode_tokens + 1);
     if (!b->tokens)
         return cli_fail(CLI_FAILED, "out of memory");
-    for (size_t i = 0; i < n; i++)
-        b->tokens[i] = (int32_t)(next_random(&state) % b->model.config.vocab);
     if (!b->o->prompt_file)
         return 0;
     char *text;
@@ -336,6 +343,8 @@ static int sweep(struct bench *b)
 int cli_bench(const struct cli_options *o)
 {
     struct bench b = {.o = o};
+    if (o->io_bench)
+        return bench_io(o);
     if (o->random_tokens && o->prompt_file)
         return cli_fail(CLI_REFUSED,
                         "found both --random-tokens and --prompt-file, expected one of them");

@@ -53,6 +53,16 @@ static inline size_t bench_n_budgets(const struct bench *b)
     return b->o->budgets.n ? b->o->budgets.n : 1;
 }
 
+/* [n] random tokens; NULL when out of memory. The caller frees. */
+int32_t *bench_random_tokens(uint32_t vocab, uint64_t seed, size_t n);
+/* One step that brings a session to these tokens, timed. -ECANCELED: interrupted. */
+int bench_sync(struct spw_engine *e, struct spw_session *s, const int32_t *tokens, size_t n,
+               double *seconds, struct spw_error *err);
+double bench_median(double *values, size_t n); /* sorts them */
+
+/* `spillway bench --io`: see bench_io.c. */
+int bench_io(const struct cli_options *o);
+
 /* Table to stdout, CSV and JSON to where the options say. An exit code. */
 int bench_print(const struct bench *b);
 

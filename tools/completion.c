@@ -3,24 +3,44 @@
 
 #include <string.h>
 
-static void bash_choices(FILE *to, const struct cli_row *row)
+/* The command and the word before: any command, where all that have the option mean the same. */
+static void bash_pattern(FILE *to, const struct cli_row *row)
 {
-    fprintf(to, "        --%s) COMPREPLY=($(compgen -W \"", row->name);
-    for (const struct cli_choice *c = row->choices; c->name; c++)
-        fprintf(to, "%s%s", c == row->choices ? "" : " ", c->name);
-    fputs("\" -- \"$word\")); return;;\n", to);
+    bool alone = true;
+    for (const struct cli_row *other = cli_rows; other->name; other++)
+        alone = alone && (other == row || strcmp(other->name, row->name) != 0);
+    fputs("        ", to);
+    if (alone) {
+        fprintf(to, "*' --%s')", row->name);
+        return;
+    }
+    const char *between = "";
+    for (const struct cli_command *c = cli_commands; c->name; c++) {
+        if (!(row->commands & c->bit))
+            continue;
+        fprintf(to, "%s'%s --%s'", between, c->name, row->name);
+        between = "|";
+    }
+    fputc(')', to);
 }
 
 static void bash_values(FILE *to)
 {
     for (const struct cli_row *row = cli_rows; row->name; row++) {
-        if (row->choices)
-            bash_choices(to, row);
-        else if (row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT)
-            fprintf(to, "        --%s) COMPREPLY=($(compgen -f -- \"$word\")); return;;\n",
-                    row->name);
-        else if (row->kind != CLI_FLAG)
-            fprintf(to, "        --%s) return;;\n", row->name);
+        if (row->kind == CLI_FLAG)
+            continue;
+        bash_pattern(to, row);
+        if (row->choices) {
+            fputs(" COMPREPLY=($(compgen -W \"", to);
+            for (const struct cli_choice *c = row->choices; c->name; c++)
+                fprintf(to, "%s%s", c == row->choices ? "" : " ", c->name);
+            fputs("\" -- \"$word\"))", to);
+        } else if (row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT) {
+            fputs(" COMPREPLY=($(compgen -f -- \"$word\"))", to);
+        }
+        fputs(row->choices || row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT ? "; return;;\n"
+                                                                                    : " return;;\n",
+              to);
     }
 }
 
@@ -37,7 +57,7 @@ static void bash(FILE *to)
         fprintf(to, "%s ", c->name);
     fputs("--help --version\" -- \"$word\")); return\n"
           "    fi\n"
-          "    case \"$before\" in\n",
+          "    case \"${COMP_WORDS[1]} $before\" in\n",
           to);
     bash_values(to);
     fputs("    esac\n"

@@ -106,7 +106,7 @@ const struct cli_row cli_rows[] = {
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "TYPE",
      "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
      .choices = compute_types},
-    {"io", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "HOW",
+    {"io", CLI_CHOICE, CLI_GENERATE | CLI_SCORE | CLI_PLAN | CLI_PROBE, "Machine", "HOW",
      "who reads and writes the disk: auto takes io_uring where the system lets it, else threads "
      "(auto)",
      FIELD(io), .choices = io_kinds},
@@ -128,6 +128,10 @@ const struct cli_row cli_rows[] = {
      FIELD(decode_tokens), RANGE(1, 100000)},
     {"random-tokens", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
      "prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
+    {"io", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
+     "the disk tier instead, in turn with fio on the filesystem of --disk: its file, decode with "
+     "3/4 of the KV on disk, prompts that spill, blocking reads; 5 times",
+     FIELD(io_bench)},
 
     {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE, "Output",
      NULL, "one JSON object", FIELD(json)},

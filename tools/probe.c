@@ -68,7 +68,7 @@ int cli_probe(const struct cli_options *o)
                        .profile = cli_profile_path(o, path)};
     struct spw_options options = cli_engine_options(o, 0, 1);
     struct spw_drive_options drive = {
-        .directory = l.directory, .profile = l.profile, .redo = o->redo};
+        .directory = l.directory, .profile = l.profile, .redo = o->redo, .io = options.io};
     struct spw_error err = {0};
     int rc = spw_drive_probe(&l.drive, &drive, &err);
     if (rc == 0)
