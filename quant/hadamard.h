@@ -1,0 +1,50 @@
+/* The orthonormal Hadamard rotation: it spreads a channel that sticks out over a whole block, so
+ * that one step serves them all, and it changes no dot product of two vectors that are both
+ * rotated.
+ *
+ * The matrix is Sylvester's, H[i][j] = (-1)^popcount(i & j) / sqrt(block): symmetric and its own
+ * inverse. One order everywhere: the factor first (so that nothing overflows that the result does
+ * not), then the stages of distance 1, 2, 4, ... Every output is one tree of additions and
+ * subtractions, and therefore the same bits however lanes are laid over it. */
+#ifndef SPW_QUANT_HADAMARD_H
+#define SPW_QUANT_HADAMARD_H
+
+#include <math.h>
+
+#include "runtime/base.h"
+
+/* The largest power of two that divides head_dim: what keys (and queries) are rotated in. */
+SPW_INLINE uint32_t spw_hadamard_k_block(uint32_t head_dim)
+{
+    return head_dim & (~head_dim + 1);
+}
+
+/* The same for values (and outputs), of which a rotation never leaves its group of 64. */
+SPW_INLINE uint32_t spw_hadamard_v_block(uint32_t head_dim)
+{
+    uint32_t block = spw_hadamard_k_block(head_dim);
+    return block < 64 ? block : 64;
+}
+
+/* 1 / sqrt(block), rounded once. */
+SPW_INLINE float spw_hadamard_factor(uint32_t block)
+{
+    return (float)(1 / sqrt((double)block));
+}
+
+/* Rotates x[n] in place; `block`, a power of two, divides n. */
+SPW_INLINE void spw_hadamard_rotate(float *x, uint32_t n, uint32_t block)
+{
+    float factor = spw_hadamard_factor(block);
+    for (uint32_t c = 0; c < n; c++)
+        x[c] *= factor;
+    for (uint32_t h = 1; h < block; h *= 2)
+        for (uint32_t i = 0; i < n; i += 2 * h)
+            for (uint32_t c = i; c < i + h; c++) {
+                float a = x[c], b = x[c + h];
+                x[c] = a + b;
+                x[c + h] = a - b;
+            }
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* The layout of one quantized tile: 128 positions of one layer, K and V, all KV heads.
+ *
+ *   | K meta | V meta | K high | V high | K low | V low |      each: head 0, head 1, ...
+ *   '--------- int4 ------------------'       |       |
+ *   '--------- int8:int4 ---------------------'       |
+ *   '--------- int8 ----------------------------------'
+ *
+ *   K meta  f32 mean[channels, padded to 16]                  of the rotated channels
+ *           bf16 step[groups][128]                            of each position and 64 channels
+ *   V meta  bf16 step[groups][128]
+ *   K plane [8 blocks][padded channels / 8][16 positions][4]  a byte: channel 8i + r in the low
+ *                                                             half, channel 8i + 4 + r in the high
+ *   V plane [16 octets][channels][4]                          a byte: position 8o + r in the low
+ *                                                             half, position 8o + 4 + r in the high
+ *
+ * Every format is the beginning of the next one, so that going down is cutting off the end: nothing
+ * is moved and nothing is quantized twice. A code is 8 bits, midrise: u stands for (u - 127.5)
+ * step, its high half h alone for (h - 7.5) 16 step, the middle of the sixteen codes that share it.
+ *
+ * 64 bytes of a plane are two vectors of 16 lanes (positions for K, channels for V) times 4 bytes
+ * along the sum: the operand of the instructions that multiply bytes in fours, and one mask and one
+ * shift away from the plane as it lies. What is padded holds codes like any others: its q is 0.
+ * Every piece of a head is a multiple of 64 bytes; the tile's start is aligned by its owner. */
+#ifndef SPW_QUANT_QTILE_H
+#define SPW_QUANT_QTILE_H
+
+#include "quant/tile.h"
+
+/* Keys, then values; in the order of size. */
+enum spw_qformat {
+    SPW_QFORMAT_INT4,
+    SPW_QFORMAT_INT8_INT4,
+    SPW_QFORMAT_INT8,
+    SPW_QFORMAT_COUNT,
+};
+
+enum {
+    SPW_QTILE_GROUP = 64, /* channels that share a step */
+    SPW_QTILE_OCTET = 8,  /* positions in one row of a V plane */
+};
+
+/* Steps a position has in one head. */
+SPW_INLINE uint32_t spw_qtile_groups(uint32_t head_dim)
+{
+    return (head_dim + SPW_QTILE_GROUP - 1) / SPW_QTILE_GROUP;
+}
+
+/* Channels of a K plane. */
+SPW_INLINE uint32_t spw_qtile_k_channels(uint32_t head_dim)
+{
+    return (head_dim + 7) / 8 * 8;
+}
+
+/* Bytes of one head's steps, of K or of V. */
+SPW_INLINE size_t spw_qtile_steps_bytes(uint32_t head_dim)
+{
+    return (size_t)spw_qtile_groups(head_dim) * SPW_TILE_TOKENS * sizeof(uint16_t);
+}
+
+/* Bytes of one head's means. */
+SPW_INLINE size_t spw_qtile_means_bytes(uint32_t head_dim)
+{
+    return (size_t)(head_dim + 15) / 16 * 16 * sizeof(float);
+}
+
+/* Bytes of one head's K plane, and of its V plane; the high and the low one alike. */
+SPW_INLINE size_t spw_qtile_k_plane_bytes(uint32_t head_dim)
+{
+    return (size_t)SPW_TILE_TOKENS / 2 * spw_qtile_k_channels(head_dim);
+}
+
+SPW_INLINE size_t spw_qtile_v_plane_bytes(uint32_t head_dim)
+{
+    return (size_t)SPW_TILE_TOKENS / 2 * head_dim;
+}
+
+/* Where head `head`'s pieces start in a tile. The low planes are there only in formats that have
+ * them. */
+struct spw_qtile_head {
+    size_t k_means, k_steps, v_steps, k_high, v_high, k_low, v_low;
+};
+
+SPW_INLINE struct spw_qtile_head spw_qtile_head(uint32_t n_kv_heads, uint32_t head_dim,
+                                                uint32_t head)
+{
+    size_t means = spw_qtile_means_bytes(head_dim), steps = spw_qtile_steps_bytes(head_dim);
+    size_t k = spw_qtile_k_plane_bytes(head_dim), v = spw_qtile_v_plane_bytes(head_dim);
+    size_t n = n_kv_heads, meta = n * (means + 2 * steps);
+    struct spw_qtile_head h;
+    h.k_means = head * (means + steps);
+    h.k_steps = h.k_means + means;
+    h.v_steps = n * (means + steps) + head * steps;
+    h.k_high = meta + head * k;
+    h.v_high = meta + n * k + head * v;
+    h.k_low = meta + n * (k + v) + head * k;
+    h.v_low = meta + n * (2 * k + v) + head * v;
+    return h;
+}
+
+SPW_INLINE size_t spw_qtile_bytes(uint32_t n_kv_heads, uint32_t head_dim, enum spw_qformat format)
+{
+    size_t k = spw_qtile_k_plane_bytes(head_dim), v = spw_qtile_v_plane_bytes(head_dim);
+    size_t meta = spw_qtile_means_bytes(head_dim) + 2 * spw_qtile_steps_bytes(head_dim);
+    size_t low = format == SPW_QFORMAT_INT4 ? 0 : format == SPW_QFORMAT_INT8_INT4 ? k : k + v;
+    return n_kv_heads * (meta + k + v + low);
+}
+
+/* Byte index, inside a K plane, of channel c of position j; its half: spw_qtile_k_shift. */
+SPW_INLINE size_t spw_qtile_k_index(uint32_t head_dim, uint32_t j, uint32_t c)
+{
+    size_t row = (size_t)(j / SPW_TILE_BLOCK) * (spw_qtile_k_channels(head_dim) / 8) + c / 8;
+    return (row * SPW_TILE_BLOCK + j % SPW_TILE_BLOCK) * 4 + c % 4;
+}
+
+SPW_INLINE uint32_t spw_qtile_k_shift(uint32_t c)
+{
+    return c / 4 % 2 * 4;
+}
+
+/* Byte index, inside a V plane, of channel c of position j; its half: spw_qtile_v_shift. */
+SPW_INLINE size_t spw_qtile_v_index(uint32_t head_dim, uint32_t j, uint32_t c)
+{
+    return ((size_t)(j / SPW_QTILE_OCTET) * head_dim + c) * 4 + j % 4;
+}
+
+SPW_INLINE uint32_t spw_qtile_v_shift(uint32_t j)
+{
+    return j / 4 % 2 * 4;
+}
+
+#endif
