@@ -103,7 +103,7 @@ struct spw_io_usage {
  * -ENOTSUP with text for URING where it is refused; memory that cannot be registered is used all
  * the same then. */
 int spw_io_open(struct spw_io **out, const struct spw_io_options *o, struct spw_error *err);
-/* Cancels what has not been asked of the kernel (-ECANCELED), waits for the rest. NULL is fine. */
+/* Cancels what has not begun (-ECANCELED), waits for the rest. NULL is fine. */
 void spw_io_close(struct spw_io *io);
 /* "io_uring, 16 in flight, registered memory" or
  * "16 threads (io_uring: Operation not permitted)": what was taken and why. Owned by the engine. */
@@ -114,8 +114,6 @@ const char *spw_io_describe(const struct spw_io *io);
 int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out);
 
 void spw_io_job_init(struct spw_io_job *job); /* over, nothing given */
-/* For a job that will be submitted in stream order: from here on it is not over. */
-void spw_io_job_promise(struct spw_io_job *job);
 void spw_io_submit(struct spw_io *io, struct spw_io_job *job);
 bool spw_io_is_over(const struct spw_io_job *job);
 /* Sleeps until it is over; job->rc. */

@@ -36,11 +36,6 @@ void spw_io_job_init(struct spw_io_job *job)
     atomic_init(&job->state, JOB_OVER);
 }
 
-void spw_io_job_promise(struct spw_io_job *job)
-{
-    atomic_store_explicit(&job->state, JOB_PENDING, memory_order_relaxed);
-}
-
 bool spw_io_is_over(const struct spw_io_job *job)
 {
     return atomic_load_explicit(&job->state, memory_order_acquire) == JOB_OVER;
@@ -93,9 +88,7 @@ static int job_is_sound(const struct spw_io_job *job)
 
 void spw_io_submit(struct spw_io *io, struct spw_io_job *job)
 {
-    /* Not a plain store: of a promised job the owner may already have said that it sleeps. */
-    uint32_t over = JOB_OVER;
-    atomic_compare_exchange_strong(&job->state, &over, JOB_PENDING);
+    atomic_store(&job->state, JOB_PENDING);
     job->next = NULL;
     job->asked = 0;
     job->in_flight = job->n_rereads = 0;
@@ -310,6 +303,8 @@ bool spw_io_settle(struct spw_io *io, struct spw_io_ask *a)
     int rc = advance(a, a->result);
     pthread_mutex_lock(&io->lock);
     io->usage.n_requests++;
+    if (!rc && a->result < 0 && io->closing)
+        rc = -ECANCELED; /* EINTR may be what is left of a cancelled one */
     bool once_more = rc == -EIO && !job->write && !a->failed_once && !job->rc;
     bool go_on = once_more || (!rc && a->at < a->stop && !job->rc);
     if (once_more) {

@@ -34,6 +34,7 @@ struct ring {
     int event;
     unsigned in_kernel, depth;
     bool polled;                            /* the ring watches `event` */
+    bool cancelled;                         /* the kernel was told to end what it has */
     struct spw_io_held held;                /* by the fault */
     struct spw_io_ask *landed, *landed_end; /* to be summed, oldest first */
     uint8_t files[SPW_IO_FILES];            /* enum file_state */
@@ -72,8 +73,6 @@ static void close_rings(struct spw_io *io)
  * one that may use it then. */
 static int init_ring(struct ring *r, unsigned entries)
 {
-    if (spw_alloc_fails()) /* the kernel's memory */
-        return -ENOMEM;
     unsigned lazy = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
     int rc = io_uring_queue_init(entries, &r->ring, IORING_SETUP_R_DISABLED | lazy);
     if (rc == -EINVAL)
@@ -90,19 +89,19 @@ static int register_files(struct ring *r)
     return io_uring_register_files(&r->ring, none, SPW_IO_FILES);
 }
 
+/* Whatever the kernel refuses, threads do without. */
 static int open_ring(struct uring *u, unsigned depth, char *why, size_t why_bytes)
 {
     struct ring *r = &u->rings[u->n_rings];
     r->depth = depth;
+    if (spw_alloc_fails()) /* the kernel's memory */
+        return -ENOMEM;
     r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (r->event < 0)
-        return -errno;
     /* Twice: what waits to be summed may have to be read again beside all that is in flight. */
-    int rc = init_ring(r, 2 * depth + 2);
+    int rc = r->event < 0 ? -errno : init_ring(r, 2 * depth + 2);
     if (rc < 0) {
-        close(r->event);
-        if (rc == -ENOMEM)
-            return rc;
+        if (r->event >= 0)
+            close(r->event);
         snprintf(why, why_bytes, "io_uring: %s", strerror(-rc));
         return -ENOTSUP;
     }
@@ -237,7 +236,7 @@ static void watch_event(struct ring *r)
         return;
     struct io_uring_sqe *sqe = next_sqe(r);
     io_uring_prep_poll_add(sqe, r->event, POLLIN);
-    io_uring_sqe_set_data(sqe, NULL);
+    io_uring_sqe_set_data(sqe, &r->polled);
     r->polled = true;
 }
 
@@ -247,6 +246,16 @@ static void event_came(struct ring *r)
     ssize_t got = read(r->event, &value, sizeof value);
     (void)got; /* nothing in it: somebody's wake was taken for two */
     r->polled = false;
+}
+
+/* At the end: what the kernel has not begun, or waits for, comes back with -ECANCELED. The drive
+ * finishes what it has; so do kernels that do not know this, before 5.19. */
+static void cancel_all(struct ring *r)
+{
+    struct io_uring_sqe *sqe = next_sqe(r);
+    io_uring_prep_cancel(sqe, NULL, IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY);
+    io_uring_sqe_set_data(sqe, &r->cancelled);
+    r->cancelled = true;
 }
 
 /* --- asking the kernel --- */
@@ -295,23 +304,22 @@ static void ask_kernel(const struct uring *u, struct ring *r, struct spw_io_ask 
     r->in_kernel++;
 }
 
-/* false: the engine closes, and no work is left. */
+/* Whether the engine is being closed. */
 static bool fill(struct spw_io *io, struct ring *r)
 {
-    bool more = true;
-    while (more && r->in_kernel < r->depth) {
+    bool closing;
+    struct spw_io_ask *a;
+    do {
+        bool room = r->in_kernel < r->depth;
         pthread_mutex_lock(&io->lock);
-        struct spw_io_ask *a = spw_io_cut(io);
-        bool closing = io->closing;
-        r->wants_work = !a;
+        a = room ? spw_io_cut(io) : NULL;
+        r->wants_work = room && !a;
+        closing = io->closing;
         pthread_mutex_unlock(&io->lock);
-        more = a;
         if (a)
             ask_kernel(io->engine_state, r, a);
-        else if (closing && !r->in_kernel && !r->landed)
-            return false;
-    }
-    return true;
+    } while (a);
+    return closing;
 }
 
 /* --- results --- */
@@ -339,15 +347,16 @@ static struct spw_io_ask *collect(struct ring *r)
     unsigned head, n = 0;
     io_uring_for_each_cqe(&r->ring, head, cqe)
     {
-        struct spw_io_ask *a = io_uring_cqe_get_data(cqe);
+        void *data = io_uring_cqe_get_data(cqe);
         n++;
-        if (!a) {
+        if (data == &r->polled) {
             event_came(r);
-            continue;
+        } else if (data != &r->cancelled) {
+            struct spw_io_ask *a = data;
+            a->result = cqe->res;
+            *end = a;
+            end = &a->next;
         }
-        a->result = cqe->res;
-        *end = a;
-        end = &a->next;
     }
     *end = NULL;
     io_uring_cq_advance(&r->ring, n);
@@ -384,7 +393,12 @@ static void uring_run(struct spw_io *io, unsigned thread)
     /* liburing 2.3 declares io_uring_enable_rings and does not have it. */
     int rc = io_uring_register((unsigned)r->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
     assert(rc == 0); /* it was opened to be enabled */
-    while (fill(io, r)) {
+    for (;;) {
+        bool closing = fill(io, r);
+        if (closing && !r->in_kernel && !r->landed)
+            return;
+        if (closing && !r->cancelled)
+            cancel_all(r);
         watch_event(r);
         rc = r->landed ? io_uring_submit_and_get_events(&r->ring)
                        : io_uring_submit_and_wait(&r->ring, 1);
