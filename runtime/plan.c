@@ -20,9 +20,7 @@
 #include "runtime/plan.h"
 
 #include "runtime/below.h"
-
-#include <stdio.h>
-#include <string.h>
+#include "runtime/budgets.h"
 
 enum {
     PAGE = 4096,
@@ -32,12 +30,11 @@ enum {
     UNIT_SLOTS = 2,
     LOGITS_ROWS = 16,
     PARTIAL_ROWS = 4,
+    FEW_CHUNKS = 4,
     MOST_SLOTS = 256,
     RING_SHARE = 8, /* a ring for the disk takes at most one in so many of the KV's tiles */
     MOST_FRAMES = INT32_MAX,
 };
-
-enum { DEVICE, HOST, DISK, BUDGETS };
 
 static uint64_t pages(uint64_t bytes)
 {
@@ -333,18 +330,26 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
     return true;
 }
 
-/* With n copies of each session on the host. `rows` 0: of hidden states as many as it has room for.
- */
+/* Of hidden states as many rows as the host has room for; where KV could use that room too, instead
+ * of the disk, half of it: a prompt that passes in two passes reads weights twice, KV is read with
+ * every token. */
+static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t room = spw_sub_u64(in->host_bytes, p->host.end) / p->hidden_row_bytes;
+    if (p->n_disk_frames && in->host_kv)
+        room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
+    return spw_min_u64(in->sessions * in->context, room);
+}
+
+/* With n copies of each session on the host. `rows` 0: hidden states where there is room. */
 static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
                        const struct spw_below *b, uint32_t n, uint64_t rows)
 {
-    uint64_t wanted = in->sessions * in->context;
     spw_below_place(p, in, b, n);
     p->pass_rows = rows;
     if (!rows) {
         lay_out_rest(p, in);
-        uint64_t room = spw_sub_u64(in->host_bytes, p->host.end) / p->hidden_row_bytes;
-        p->pass_rows = spw_min_u64(wanted, room);
+        p->pass_rows = rows_below(p, in);
         if (p->pass_rows <= p->chunk)
             return false;
     }
@@ -364,17 +369,17 @@ static bool divide_below(struct spw_plan *p, const struct spw_plan_input *in, ui
         return false;
     if (n == b.all)
         return fit_copies(p, in, &b, n, rows);
-    if (!fit_copies(p, in, &b, n, rows)) {
-        *p = all;
-        return in->host_kv && fit_copies(p, in, &b, b.all, rows);
-    }
-    if (in->host_kv && fit_copies(&all, in, &b, b.all, p->pass_rows)) {
+    bool some = fit_copies(p, in, &b, n, rows);
+    if (in->host_kv && fit_copies(&all, in, &b, b.all, rows) &&
+        (!some || all.pass_rows >= p->pass_rows)) {
         *p = all;
         return true;
     }
-    spw_below_grow(p, in, &b, n, in->host_bytes - p->host.end);
-    lay_out_rest(p, in);
-    return true;
+    if (some) {
+        spw_below_grow(p, in, &b, n, in->host_bytes - p->host.end);
+        lay_out_rest(p, in);
+    }
+    return some;
 }
 
 /* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. */
@@ -455,19 +460,25 @@ static void start(struct spw_plan *p, const struct spw_plan_input *in)
 }
 
 /* Within other budgets than those of `in`. */
-static bool works(const struct spw_plan_input *in, const uint64_t budgets[BUDGETS],
+static bool works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS],
                   struct spw_plan *p)
 {
     struct spw_plan_input with = *in;
-    with.device_bytes = budgets[DEVICE];
-    with.host_bytes = budgets[HOST];
-    with.disk_bytes = budgets[DISK];
+    with.device_bytes = budgets[SPW_BUDGET_DEVICE];
+    with.host_bytes = budgets[SPW_BUDGET_HOST];
+    with.disk_bytes = budgets[SPW_BUDGET_DISK];
     start(p, &with);
     if (try_plan(p, &with))
         return true;
     start(p, &with); /* many rows of logits are a comfort: a larger budget must not fail by them */
     p->logits_rows = in->sessions;
     return try_plan(p, &with);
+}
+
+bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS])
+{
+    struct spw_plan p;
+    return works(in, budgets, &p);
 }
 
 /* ---- weights or KV ---- */
@@ -592,51 +603,6 @@ static void keep_mapped(struct spw_plan *p, const struct spw_plan_input *in)
         p->kept_bytes = bytes;
 }
 
-#define MOST_BYTES ((uint64_t)1 << 50)
-
-/* The smallest budget of this tier, to the page, at which the plan works beside the other budgets.
- * False: none does, and nothing is set. */
-static bool smallest(uint64_t *bytes, const struct spw_plan_input *in, int tier,
-                     const uint64_t others[BUDGETS])
-{
-    struct spw_plan p;
-    uint64_t with[BUDGETS] = {others[DEVICE], others[HOST], others[DISK]};
-    uint64_t low = 0, high = MOST_BYTES / PAGE;
-    with[tier] = MOST_BYTES;
-    if (!works(in, with, &p))
-        return false;
-    while (low < high) {
-        uint64_t middle = (low + high) / 2;
-        with[tier] = middle * PAGE;
-        if (works(in, with, &p))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    *bytes = high * PAGE;
-    return true;
-}
-
-/* See spw_plan_smallest; `alone`: of each budget, whether it is the one beside the given others. */
-static void find_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
-                          bool alone[BUDGETS])
-{
-    uint64_t *device = &info->smallest_device_bytes, *host = &info->smallest_host_bytes;
-    uint64_t *disk = &info->smallest_disk_bytes;
-    uint64_t all_disk = in->disk_bytes ? MOST_BYTES : 0;
-    const uint64_t given[BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
-    *device = *host = *disk = 0;
-    alone[DEVICE] = smallest(device, in, DEVICE, given);
-    if (!alone[DEVICE]) /* the others are too small for any device */
-        smallest(device, in, DEVICE, (const uint64_t[]){0, MOST_BYTES, all_disk});
-    alone[HOST] = smallest(host, in, HOST, given);
-    if (!alone[HOST] && !smallest(host, in, HOST, (const uint64_t[]){*device, 0, in->disk_bytes}))
-        smallest(host, in, HOST, (const uint64_t[]){*device, 0, all_disk});
-    alone[DISK] = in->disk_bytes && smallest(disk, in, DISK, given);
-    if (in->disk_bytes && !alone[DISK])
-        smallest(disk, in, DISK, (const uint64_t[]){*device, *host, 0});
-}
-
 /* Without a disk the host is where KV lies. */
 static struct spw_plan_input settle_input(const struct spw_plan_input *given)
 {
@@ -648,8 +614,8 @@ static struct spw_plan_input settle_input(const struct spw_plan_input *given)
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *given)
 {
     struct spw_plan_input in = settle_input(given);
-    bool alone[BUDGETS];
-    find_smallest(info, &in, alone);
+    bool alone[SPW_BUDGETS];
+    spw_budgets_smallest(info, &in, alone);
 }
 
 /* ---- the account ---- */
@@ -714,74 +680,13 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
         i->waterlines.host_end = 0;
 }
 
-/* Says which budget would do: one of them, or either. */
-static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in,
-                  const bool alone[BUDGETS], struct spw_error *err)
-{
-    unsigned long long context = in->context, device = in->device_bytes, host = in->host_bytes;
-    unsigned long long device_least = i->smallest_device_bytes;
-    unsigned long long host_least = i->smallest_host_bytes;
-    if (!alone[HOST])
-        return spw_fail(err, -ENOMEM,
-                        "device memory: %llu bytes given, a context of %llu tokens needs at least "
-                        "%llu; raise --device-memory, or lower --context or --prefill-chunk",
-                        device, context, device_least);
-    if (!alone[DEVICE])
-        return spw_fail(err, -ENOMEM,
-                        "host memory: %llu bytes given, a context of %llu tokens needs at least "
-                        "%llu; raise --host-memory, or lower --context",
-                        host, context, host_least);
-    return spw_fail(err, -ENOMEM,
-                    "host memory: %llu bytes given, a context of %llu tokens needs at least %llu "
-                    "beside this device memory (or device memory of at least %llu beside this host "
-                    "memory); raise --host-memory or --device-memory, or lower --context",
-                    host, context, host_least, device_least);
-}
-
-/* The same of three. */
-static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan_input *in,
-                            const bool alone[BUDGETS], struct spw_error *err)
-{
-    static const char *const names[BUDGETS] = {"device", "host", "disk"};
-    const uint64_t least[BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
-                                     i->smallest_disk_bytes};
-    bool any = alone[DEVICE] || alone[HOST] || alone[DISK];
-    char would[256] = "";
-    for (int tier = 0; tier < BUDGETS; tier++) {
-        size_t n = strlen(would);
-        if (alone[tier] || !any)
-            snprintf(would + n, sizeof would - n, "%s--%s-memory %llu",
-                     n ? any ? " or " : " with " : "", names[tier],
-                     (unsigned long long)least[tier]);
-    }
-    return spw_fail(err, -ENOMEM,
-                    "device memory of %llu, host memory of %llu%s and disk memory of %llu bytes do "
-                    "not hold a context of %llu tokens; %s would do, or a lower --context",
-                    (unsigned long long)in->device_bytes, (unsigned long long)in->host_bytes,
-                    in->host_kv ? "" : " (without KV)", (unsigned long long)in->disk_bytes,
-                    (unsigned long long)in->context, would);
-}
-
-static int refuse_budgets(struct spw_plan_info *info, const struct spw_plan_input *in,
-                          struct spw_error *err)
-{
-    bool alone[BUDGETS];
-    find_smallest(info, in, alone);
-    if (!info->smallest_device_bytes)
-        return spw_fail(err, -ENOMEM,
-                        "a context of %llu tokens and %u sessions is too large for any budget; "
-                        "ask for a smaller --context",
-                        (unsigned long long)in->context, in->sessions);
-    return in->disk_bytes ? refuse_with_disk(info, in, alone, err) : refuse(info, in, alone, err);
-}
-
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *given, struct spw_error *err)
 {
     struct spw_plan_input in = settle_input(given);
-    const uint64_t budgets[BUDGETS] = {in.device_bytes, in.host_bytes, in.disk_bytes};
+    const uint64_t budgets[SPW_BUDGETS] = {in.device_bytes, in.host_bytes, in.disk_bytes};
     if (!works(&in, budgets, out)) {
         *out = (struct spw_plan){0};
-        return refuse_budgets(&out->info, &in, err);
+        return spw_budgets_refuse(&out->info, &in, err);
     }
     trade_weights(out, &in);
     widen_slots(out, &in);

@@ -1,0 +1,20 @@
+/* Which budgets would do: the smallest ones, found by search over the plan itself, so that they are
+ * exact to the page; and the text that says so. For plan.c; pure. */
+#ifndef SPW_RUNTIME_BUDGETS_H
+#define SPW_RUNTIME_BUDGETS_H
+
+#include "runtime/plan.h"
+
+enum { SPW_BUDGET_DEVICE, SPW_BUDGET_HOST, SPW_BUDGET_DISK, SPW_BUDGETS };
+
+/* Whether there is a plan within these budgets instead of those of `in`: plan.c. */
+bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS]);
+
+/* See spw_plan_smallest; `alone`: of each budget, whether it is the one beside the given others. */
+void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
+                          bool alone[SPW_BUDGETS]);
+/* -ENOMEM: says which budget would do, one of them or all; fills in info->smallest_*_bytes. */
+int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
+                       struct spw_error *err);
+
+#endif
