@@ -21,6 +21,7 @@ struct spw_landing_slot {
     struct spw_transfer t;
     uint8_t *memory, *lands; /* the slot; where reads go: the same, or the bounce slot */
     uint32_t n_host, n_disk; /* tiles that were issued */
+    uint32_t first_host;     /* the lowest of those on the host */
     struct spw_landing_read *reads;
     uint32_t n_reads; /* under way */
     spw_event behind; /* the submission of the reads */
@@ -135,6 +136,7 @@ static uint32_t copy_run(struct spw_landing *l, struct spw_landing_slot *s, uint
     } while (end < t->tile_end &&
              spw_kv_host_tile(t->seq, t->layer, end) == first + (end - from) * l->o.tile_bytes);
     s->n_host += end - from;
+    s->first_host = from < s->first_host ? from : s->first_host;
     *rc = l->o.ops->copy(l->o.device, place(l, s, s->memory, from), first,
                          (end - from) * l->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE, l->o.link);
     return end;
@@ -210,6 +212,7 @@ int spw_landing_issue(struct spw_landing *l, const struct spw_transfer *t)
     spw_ring_take(&l->ring);
     s->t = *t;
     s->n_host = s->n_disk = 0;
+    s->first_host = UINT32_MAX;
     s->rc = 0;
     int rc = issue_tiles(l, s, n);
     if (rc &&
@@ -289,9 +292,11 @@ int spw_landing_release(struct spw_landing *l)
 
 /* ---- what is ahead ---- */
 
-const struct spw_transfer *spw_landing_transfer(const struct spw_landing *l, uint64_t n)
+bool spw_landing_holds(const struct spw_landing *l, uint64_t n, const struct spw_transfer *t)
 {
-    return &nth(l, n)->t;
+    const struct spw_landing_slot *s = nth(l, n);
+    return s->t.seq == t->seq && s->t.layer == t->layer && s->t.tile_begin == t->tile_begin &&
+           s->t.tile_end == t->tile_end && s->first_host >= t->disk_end;
 }
 
 struct spw_landing_bytes spw_landing_ahead(const struct spw_landing *l)

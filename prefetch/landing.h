@@ -55,8 +55,9 @@ int spw_landing_wait(struct spw_landing *l, uint8_t **slot);
 int spw_landing_release(struct spw_landing *l);
 /* Gives up what was issued and not waited for; waits until no read is under way. */
 void spw_landing_drop(struct spw_landing *l);
-/* What the n-th transfer brings, of [ring.waited, ring.issued). */
-const struct spw_transfer *spw_landing_transfer(const struct spw_landing *l, uint64_t n);
+/* Whether the n-th transfer, of [ring.waited, ring.issued), is `t` and was brought from where `t`
+ * is to come from. */
+bool spw_landing_holds(const struct spw_landing *l, uint64_t n, const struct spw_transfer *t);
 /* Of all that was dropped, or is issued and not waited for. */
 struct spw_landing_bytes spw_landing_ahead(const struct spw_landing *l);
 

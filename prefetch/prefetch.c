@@ -161,12 +161,6 @@ static int fill_weights(struct spw_prefetch *p)
 
 /* ---- steps ---- */
 
-static bool same_transfer(const struct spw_transfer *a, const struct spw_transfer *b)
-{
-    return a->seq == b->seq && a->layer == b->layer && a->tile_begin == b->tile_begin &&
-           a->tile_end == b->tile_end;
-}
-
 /* Moves the cursors past what already lies in the rings; false if that is not what comes first. */
 static bool continue_with(struct spw_prefetch *p)
 {
@@ -174,7 +168,7 @@ static bool continue_with(struct spw_prefetch *p)
     uint32_t unit;
     for (uint64_t i = p->kv.ring.waited; i < p->kv.ring.issued; i++)
         if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
-            !same_transfer(&t, spw_landing_transfer(&p->kv, i)))
+            !spw_landing_holds(&p->kv, i, &t))
             return false;
     for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
         if (!next_streamed(p, &p->unit_next, &unit) ||
@@ -259,7 +253,7 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
 {
     if (p->kv.ring.waited == p->kv.ring.issued)
         SPW_TRY(issue_now(p));
-    assert(same_transfer(t, spw_landing_transfer(&p->kv, p->kv.ring.waited)));
+    assert(spw_landing_holds(&p->kv, p->kv.ring.waited, t));
     (void)t;
     return spw_landing_wait(&p->kv, slot);
 }

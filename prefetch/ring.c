@@ -46,7 +46,10 @@ uint8_t *spw_ring_take(struct spw_ring *r)
 
 int spw_ring_enter(struct spw_ring *r, uint64_t n, spw_stream s)
 {
-    /* the kernels that read what lay here before */
+    /* the kernels that read what lay here before; for others than `link`, also copies to here that
+     * were dropped and may still be under way */
+    if (s != r->link)
+        SPW_TRY(r->ops->stream_wait(r->device, s, r->ready[n % r->n_slots]));
     return r->ops->stream_wait(r->device, s, r->free[n % r->n_slots]);
 }
 
@@ -71,7 +74,8 @@ int spw_ring_release(struct spw_ring *r)
 
 void spw_ring_drop(struct spw_ring *r)
 {
-    /* A dropped copy may still be under way; what lands in its slot next is on the same stream. */
+    /* A dropped copy may still be under way; what lands in its slot next is on the same stream, or
+     * waits for it. */
     assert(r->released == r->waited);
     r->issued = r->waited;
 }

@@ -2,6 +2,10 @@
  * while kernels read it; what was fetched ahead is used if it comes true and dropped if not; and
  * ahead_bytes is exact. With random delays around every copy and kernel.
  *
+ * Tiles lie on the host and on the disk, which is read directly or by way of bounce slots; between
+ * two segments of a layer more of them go down, as they do while a prompt passes. Drives are late,
+ * out of order, and in some rounds lose tiles: then the wait says so, and nothing wrong is read.
+ *
  *   test_prefetch [rounds] */
 #include "tests/engine_run.h"
 
@@ -15,11 +19,16 @@ enum {
     N_UNITS = N_LAYERS + N_HEADS,
     N_SEQS = 2,
     MAX_TILES = 14,
-    TILE_BYTES = 512,
+    TILE_BYTES = 4096,
     UNIT_BYTES = 1024, /* with gaps between two pieces */
     MOST_SLOTS = 4,
     MOST_SPLITS = 3, /* in a slot */
     DEVICE_FRAMES = N_SEQS * N_LAYERS * MAX_TILES,
+    DISK_FRAMES = 2 * DEVICE_FRAMES, /* some are retired */
+};
+
+struct drive {
+    bool there, direct, faulty;
 };
 
 static const uint8_t sliding[N_LAYERS] = {0, 1, 0, 0};
@@ -80,8 +89,20 @@ struct world {
         uint8_t value;
         _Atomic uint32_t prepared, copied;
     } calls[N_UNITS];
-    uint32_t n_kv_slots, n_weight_slots, slot_tiles;
-    uint64_t needed_bytes; /* of the steps that were begun */
+    uint32_t n_kv_slots, n_weight_slots, slot_tiles, n_bounce;
+    uint64_t needed_bytes, needed_disk_bytes; /* of the steps that were begun */
+    struct drive drive;
+    spw_stream disk_stream;
+    struct spw_io *io;
+    struct spw_disk *disk;
+    struct spw_io_fault fault;
+    struct faults {
+        _Atomic uint8_t bad[DISK_FRAMES]; /* 1: an error, 2: a flipped bit */
+        _Atomic uint64_t draws;
+        bool late;
+    } faults;
+    uint8_t *bounce;
+    uint32_t fallen[N_SEQS][2]; /* disk_end of every layer of a kind */
 };
 
 static uint8_t tile_value(int seq, uint32_t layer, uint32_t tile)
@@ -89,11 +110,13 @@ static uint8_t tile_value(int seq, uint32_t layer, uint32_t tile)
     return (uint8_t)(1 + (uint32_t)seq * 97 + layer * 31 + tile * 7);
 }
 
+static bool lost_device; /* on purpose */
+
 static void launch(struct world *w, const struct spw_kernel *k, const void *at, uint64_t bytes,
                    uint8_t value)
 {
     struct read_args a = {at, bytes, value};
-    CHECK(spw_device_cpu_launch(w->device, w->compute, k, &a, sizeof a) == 0);
+    CHECK(spw_device_cpu_launch(w->device, w->compute, k, &a, sizeof a) == 0 || lost_device);
 }
 
 static void count_copy(void *context)
@@ -135,6 +158,52 @@ static void make_units(struct world *w, uint64_t *seed)
     }
 }
 
+/* Sees each request of the disk. */
+static int64_t disturb(void *context, const struct spw_io_request *r, int64_t result)
+{
+    struct faults *f = context;
+    uint64_t draw = atomic_fetch_add(&f->draws, 1);
+    if (f->late && check_random(&draw) % 8 == 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(check_random(&draw) % 300000)}, NULL);
+    if (result <= 0 || r->write)
+        return result;
+    for (uint64_t i = r->offset / TILE_BYTES; i * TILE_BYTES < r->offset + r->bytes; i++) {
+        if (f->bad[i] == 1)
+            return -EIO;
+        if (f->bad[i] == 2)
+            r->memory[i * TILE_BYTES < r->offset ? 0 : i * TILE_BYTES - r->offset] ^= 1;
+    }
+    return result;
+}
+
+static void open_drive(struct world *w, uint64_t *seed, bool late)
+{
+    struct spw_error err = {{0}};
+    w->faults.late = late;
+    w->fault = (struct spw_io_fault){disturb, (unsigned)check_range(seed, 0, 3), &w->faults};
+    struct spw_io_options io = {.kind = check_random(seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
+                                .queue_depth = (unsigned)check_range(seed, 1, 8),
+                                .request_bytes = TILE_BYTES * check_range(seed, 1, 4),
+                                .fault = &w->fault};
+    CHECK_MSG(spw_io_open(&w->io, &io, &err) == 0, "%s", err.text);
+    bool memory = check_random(seed) % 4 && !access("/dev/shm", W_OK);
+    struct spw_disk_options d = {.directory = memory ? "/dev/shm" : "/tmp",
+                                 .io = w->io,
+                                 .tile_bytes = TILE_BYTES,
+                                 .n_frames = DISK_FRAMES,
+                                 .run = MAX_TILES};
+    CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
+}
+
+static uint8_t *arena(size_t tiles)
+{
+    uint8_t *p = aligned_alloc(4096, tiles * TILE_BYTES);
+    if (!p)
+        abort();
+    memset(p, 0, tiles * TILE_BYTES);
+    return p;
+}
+
 static void open_device(struct world *w, uint64_t delay_seed)
 {
     struct spw_error err = {{0}};
@@ -148,32 +217,36 @@ static void open_device(struct world *w, uint64_t delay_seed)
     CHECK(w->ops->stream_open(w->device, "down", &w->down) == 0);
     CHECK(w->ops->stream_open(w->device, "kv", &w->kv_up) == 0);
     CHECK(w->ops->stream_open(w->device, "weights", &w->weights_up) == 0);
-    w->device_arena = calloc(DEVICE_FRAMES, TILE_BYTES);
-    w->host_arena = calloc(DEVICE_FRAMES, TILE_BYTES);
-    w->slots = calloc(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES, TILE_BYTES);
+    CHECK(w->ops->stream_open(w->device, "disk", &w->disk_stream) == 0);
+    w->device_arena = arena(DEVICE_FRAMES);
+    w->host_arena = arena(DEVICE_FRAMES);
+    w->slots = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
+    w->bounce = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
     w->unit_slots = calloc(MOST_SLOTS, UNIT_BYTES);
     w->resident = calloc(N_UNITS, UNIT_BYTES);
 }
 
-/* Sequences of full tiles, all of them below. */
-static void make_tiles(struct world *w)
+/* A sequence of full tiles, all of them below. */
+static void make_tiles(struct world *w, int i)
 {
-    for (int i = 0; i < N_SEQS; i++) {
-        CHECK(spw_kv_seq_open(&w->seqs[i], w->kv) == 0);
-        for (uint32_t l = 0; l < N_LAYERS; l++) {
-            CHECK(spw_kv_grow(w->seqs[i], l, 0, MAX_TILES * SPW_TILE_TOKENS) == 0);
-            for (uint32_t t = 0; t < MAX_TILES; t++)
-                launch(w, &filler, spw_kv_device_tile(w->seqs[i], l, t), TILE_BYTES,
-                       tile_value(i, l, t));
-            CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES, 0) == 0);
-        }
+    CHECK(spw_kv_seq_open(&w->seqs[i], w->kv) == 0);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        CHECK(spw_kv_grow(w->seqs[i], l, 0, MAX_TILES * SPW_TILE_TOKENS) == 0);
+        for (uint32_t t = 0; t < MAX_TILES; t++)
+            launch(w, &filler, spw_kv_device_tile(w->seqs[i], l, t), TILE_BYTES,
+                   tile_value(i, l, t));
+        CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES, w->fallen[i][sliding[l]]) == 0);
     }
 }
 
-static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed)
+static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
+                       const struct drive *drive)
 {
     memset(w, 0, sizeof *w);
+    w->drive = *drive;
     open_device(w, delay_seed);
+    if (drive->there)
+        open_drive(w, seed, delay_seed != 0);
     make_units(w, seed);
     w->slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, MOST_SPLITS);
     struct spw_kv_options k = {.ops = w->ops,
@@ -189,9 +262,18 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed)
                                .n_layers = N_LAYERS,
                                .sliding = sliding,
                                .max_tiles = MAX_TILES,
-                               .slot_tiles = w->slot_tiles};
+                               .slot_tiles = w->slot_tiles,
+                               .disk = w->disk,
+                               .disk_stream = w->disk_stream,
+                               .n_disk_frames = DISK_FRAMES,
+                               .direct = drive->direct};
     CHECK(spw_kv_open(&w->kv, &k) == 0);
-    make_tiles(w);
+    for (int i = 0; i < N_SEQS; i++) {
+        for (int kind = 0; kind < 2 && drive->there; kind++)
+            w->fallen[i][kind] = (uint32_t)check_range(seed, 0, MAX_TILES);
+        make_tiles(w, i);
+    }
+    w->n_bounce = (uint32_t)check_range(seed, 1, MOST_SLOTS);
     w->n_kv_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
     w->n_weight_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
     struct spw_prefetch_options p = {.ops = w->ops,
@@ -207,7 +289,11 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed)
                                      .slot_tiles = w->slot_tiles,
                                      .n_weight_slots = w->n_weight_slots,
                                      .units = w->units,
-                                     .n_units = N_UNITS};
+                                     .n_units = N_UNITS,
+                                     .disk = w->disk,
+                                     .disk_stream = w->disk_stream,
+                                     .bounce_arena = w->bounce,
+                                     .n_bounce = drive->direct ? 0 : w->n_bounce};
     CHECK(spw_prefetch_open(&w->prefetch, &p) == 0);
     for (uint32_t u = 0; u < N_UNITS; u++)
         w->needed_bytes += w->units[u].resident ? w->units[u].moved_bytes : 0;
@@ -220,10 +306,14 @@ static void world_close(struct world *w)
     w->ops->stream_close(w->device, w->down);
     w->ops->stream_close(w->device, w->kv_up);
     w->ops->stream_close(w->device, w->weights_up);
+    w->ops->stream_close(w->device, w->disk_stream);
     for (int i = 0; i < N_SEQS; i++)
         spw_kv_seq_close(w->seqs[i]);
     spw_kv_close(w->kv);
+    spw_disk_close(w->disk);
+    spw_io_close(w->io);
     w->ops->close(w->device);
+    free(w->bounce);
     free(w->device_arena);
     free(w->host_arena);
     free(w->slots);
@@ -245,7 +335,8 @@ static struct spw_stream_range draw_range(uint64_t *seed)
     return (struct spw_stream_range){first, (uint32_t)check_range(seed, first, MAX_TILES)};
 }
 
-static void draw_plan(struct world *w, struct plan *p, uint64_t *seed)
+/* fallen: where the layers are when the step begins; what they are at its end. */
+static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t fallen[N_SEQS][2])
 {
     p->schedule = (struct spw_schedule){.n_layers = N_LAYERS,
                                         .sliding = sliding,
@@ -254,18 +345,37 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed)
                                         .segments = p->segments,
                                         .n_head_units = N_HEADS,
                                         .n_head_rounds = (uint32_t)check_range(seed, 0, 2)};
-    for (uint32_t i = 0; i < 3; i++)
-        p->segments[i] =
-            (struct spw_schedule_segment){.seq = w->seqs[check_random(seed) % N_SEQS],
-                                          .ranges = {draw_range(seed), draw_range(seed)}};
+    for (uint32_t i = 0; i < p->schedule.n_segments; i++) {
+        uint64_t seq = check_random(seed) % N_SEQS;
+        struct spw_schedule_segment *g = &p->segments[i];
+        *g = (struct spw_schedule_segment){.seq = w->seqs[seq],
+                                           .ranges = {draw_range(seed), draw_range(seed)}};
+        for (int kind = 0; kind < 2; kind++) {
+            uint32_t *f = &fallen[seq][kind];
+            if (w->drive.there && check_random(seed) % 4 == 0 && *f < MAX_TILES)
+                *f += (uint32_t)check_range(seed, 1, 2 < MAX_TILES - *f ? 2 : MAX_TILES - *f);
+            g->disk_end[kind] = *f;
+        }
+    }
 }
 
-/* The brute force order of a layer's transfers: every tile, grouped where a slot ends. */
-static void consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
+/* What the transfer takes from each tier, where the layer is now. */
+static void count_needed(struct world *w, const struct spw_transfer *x)
+{
+    uint64_t from_host, from_disk;
+    spw_kv_count_below(x->seq, x->layer, x->tile_begin, x->tile_end, &from_host, &from_disk);
+    w->needed_bytes += (from_host + (w->drive.direct ? 0 : from_disk)) * TILE_BYTES;
+    w->needed_disk_bytes += from_disk * TILE_BYTES;
+}
+
+/* The brute force order of a layer's transfers: every tile, grouped where a slot ends. Before each
+ * segment the layer sinks. */
+static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
 {
     for (uint32_t i = 0; i < s->n_segments; i++) {
         const struct spw_schedule_segment *g = &s->segments[i];
         struct spw_stream_range r = g->ranges[sliding[layer]];
+        SPW_TRY(spw_kv_spill(g->seq, layer, MAX_TILES, g->disk_end[sliding[layer]]));
         for (uint32_t t = r.first; t < r.end;) {
             uint32_t end = t + 1;
             while (end < r.end && end % s->slot_tiles)
@@ -273,19 +383,20 @@ static void consume_layer(struct world *w, const struct spw_schedule *s, uint32_
             struct spw_transfer x = {
                 .seq = g->seq, .layer = layer, .tile_begin = t, .tile_end = end};
             uint8_t *slot;
-            CHECK(spw_prefetch_wait_kv(w->prefetch, &x, &slot) == 0);
+            count_needed(w, &x);
+            SPW_TRY(spw_prefetch_wait_kv(w->prefetch, &x, &slot));
             for (; t < end; t++, slot += TILE_BYTES)
                 launch(w, &reader, slot, TILE_BYTES, tile_value(g->seq == w->seqs[1], layer, t));
-            CHECK(spw_prefetch_release_kv(w->prefetch) == 0);
-            w->needed_bytes += (x.tile_end - x.tile_begin) * TILE_BYTES;
+            SPW_TRY(spw_prefetch_release_kv(w->prefetch));
         }
     }
+    return 0;
 }
 
-static void use_unit(struct world *w, uint32_t unit, const struct spw_schedule *s, uint32_t layer)
+static int use_unit(struct world *w, uint32_t unit, const struct spw_schedule *s, uint32_t layer)
 {
     const uint8_t *weights;
-    CHECK(spw_prefetch_wait_unit(w->prefetch, unit, &weights) == 0);
+    SPW_TRY(spw_prefetch_wait_unit(w->prefetch, unit, &weights));
     CHECK(!w->units[unit].resident || weights == w->units[unit].resident);
     CHECK(w->units[unit].in_place == !weights);
     bool streamed = weights && !w->units[unit].resident;
@@ -296,24 +407,43 @@ static void use_unit(struct world *w, uint32_t unit, const struct spw_schedule *
         if (streamed)
             w->needed_bytes += p->bytes;
         if (s && i == 0) /* KV turns over while the unit is held */
-            consume_layer(w, s, layer);
+            SPW_TRY(consume_layer(w, s, layer));
     }
-    CHECK(spw_prefetch_release_unit(w->prefetch, unit) == 0);
+    return spw_prefetch_release_unit(w->prefetch, unit);
 }
 
-static void consume(struct world *w, const struct spw_schedule *s)
+static int consume(struct world *w, const struct spw_schedule *s)
 {
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        use_unit(w, l, s, l);
+        SPW_TRY(use_unit(w, l, s, l));
     for (uint32_t round = 0; round < s->n_head_rounds; round++)
         for (uint32_t u = N_LAYERS; u < N_UNITS; u++)
-            use_unit(w, u, NULL, 0);
+            SPW_TRY(use_unit(w, u, NULL, 0));
+    return 0;
+}
+
+/* Of the disk too; reads that are under way are waited for. */
+static void check_disk_bytes(struct world *w, const char *what, bool idle)
+{
+    uint64_t expected = w->needed_disk_bytes + spw_prefetch_ahead_disk_bytes(w->prefetch);
+    struct spw_io_usage u;
+    time_t from = time(NULL);
+    do
+        spw_io_usage(w->io, &u);
+    while (u.read_bytes < expected && !idle && time(NULL) < from + 20);
+    CHECK_MSG(u.read_bytes == expected, "%s: %llu read, %llu needed, %llu ahead", what,
+              (unsigned long long)u.read_bytes, (unsigned long long)w->needed_disk_bytes,
+              (unsigned long long)spw_prefetch_ahead_disk_bytes(w->prefetch));
 }
 
 /* All that crossed the link is what the steps needed and what is ahead. */
-static void check_bytes(struct world *w, const char *what)
+static void check_bytes(struct world *w, const char *what, bool idle)
 {
     struct spw_device_usage u;
+    if (w->drive.faulty)
+        return; /* what was lost was read, or not */
+    if (w->drive.there)
+        check_disk_bytes(w, what, idle);
     w->ops->stream_sync(w->device, w->kv_up);
     w->ops->stream_sync(w->device, w->weights_up);
     w->ops->usage(w->device, &u);
@@ -325,35 +455,80 @@ static void check_bytes(struct world *w, const char *what)
               (unsigned long long)spw_prefetch_ahead_bytes(w->prefetch));
 }
 
-/* Random steps; after some the right next one is told, after some a wrong one, after some none. */
-static void run_round(uint64_t seed, uint64_t delay_seed)
+/* A drive that fails: some frames are bad from now on, or good again. */
+static void draw_faults(struct world *w, uint64_t *seed)
 {
-    static struct world w;
+    for (uint32_t i = 0; i < DISK_FRAMES; i++)
+        w->faults.bad[i] = check_random(seed) % 40 ? 0 : (uint8_t)check_range(seed, 1, 2);
+}
+
+static uint64_t n_losses;
+
+/* What was lost is computed again, here: the sequence is made anew. The step is given up. */
+static void recover(struct world *w)
+{
+    struct spw_kv_loss loss;
+    bool any = false;
+    CHECK(spw_prefetch_forget(w->prefetch) == 0);
+    w->ops->stream_sync(w->device, w->compute);
+    memset(w->faults.bad, 0, sizeof w->faults.bad);
+    for (; spw_kv_take_loss(w->kv, &loss); any = true) {
+        int i = loss.seq == w->seqs[1];
+        CHECK(loss.seq == w->seqs[i] && loss.rc < 0);
+        CHECK(loss.tile < w->fallen[i][sliding[loss.layer]]);
+        CHECK(!spw_kv_host_tile(loss.seq, loss.layer, loss.tile));
+        CHECK(spw_kv_lost(loss.seq, loss.layer, loss.tile) == loss.rc);
+        spw_kv_seq_close(loss.seq);
+        make_tiles(w, i);
+        n_losses++;
+    }
+    CHECK(any && w->drive.faulty);
+}
+
+/* Some steps are followed by the right next one, some by a wrong one, some by none. */
+static void run_steps(struct world *w, uint64_t *seed)
+{
     struct plan plans[2], wrong_plan;
-    uint64_t wrong = atomic_load(&wrong_reads);
-    world_open(&w, &seed, delay_seed);
-    draw_plan(&w, &plans[0], &seed);
+    draw_plan(w, &plans[0], seed, w->fallen);
     for (int step = 0; step < 12; step++) {
         struct plan *now = &plans[step % 2], *next = &plans[(step + 1) % 2];
-        CHECK(spw_prefetch_begin(w.prefetch, &now->schedule) == 0);
-        consume(&w, &now->schedule);
-        draw_plan(&w, next, &seed);
-        draw_plan(&w, &wrong_plan, &seed);
-        uint64_t told = check_random(&seed) % 4, before = spw_prefetch_ahead_bytes(w.prefetch);
+        if (w->drive.faulty && check_random(seed) % 2)
+            draw_faults(w, seed);
+        int rc = spw_prefetch_begin(w->prefetch, &now->schedule);
+        rc = rc ? rc : consume(w, &now->schedule);
+        CHECK(!rc || (w->drive.faulty && rc == -EBADMSG));
+        if (rc)
+            recover(w);
+        draw_plan(w, next, seed, w->fallen);
+        uint32_t elsewhere[N_SEQS][2];
+        memcpy(elsewhere, w->fallen, sizeof elsewhere);
+        draw_plan(w, &wrong_plan, seed, elsewhere);
+        uint64_t told = check_random(seed) % 4, before = spw_prefetch_ahead_bytes(w->prefetch);
+        if (rc)
+            continue;
         if (told == 0)
-            CHECK(spw_prefetch_ahead(w.prefetch, &wrong_plan.schedule) == 0);
+            CHECK(spw_prefetch_ahead(w->prefetch, &wrong_plan.schedule) == 0);
         if (told == 1 || told == 2)
-            CHECK(spw_prefetch_ahead(w.prefetch, &next->schedule) == 0);
-        CHECK(spw_prefetch_ahead_bytes(w.prefetch) >= before);
-        check_bytes(&w, "ahead");
-        if (check_random(&seed) % 8 == 0) {
-            CHECK(spw_prefetch_forget(w.prefetch) == 0);
-            check_bytes(&w, "forget");
+            CHECK(spw_prefetch_ahead(w->prefetch, &next->schedule) == 0);
+        CHECK(spw_prefetch_ahead_bytes(w->prefetch) >= before);
+        check_bytes(w, "ahead", false);
+        if (check_random(seed) % 8 == 0) {
+            CHECK(spw_prefetch_forget(w->prefetch) == 0);
+            check_bytes(w, "forget", true);
         }
     }
+}
+
+static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *drive)
+{
+    static struct world w;
+    uint64_t wrong = atomic_load(&wrong_reads), first_seed = seed;
+    world_open(&w, &seed, delay_seed, drive);
+    run_steps(&w, &seed);
     w.ops->stream_sync(w.device, w.compute);
-    CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu: %llu wrong bytes",
-              (unsigned long long)seed, (unsigned long long)(atomic_load(&wrong_reads) - wrong));
+    CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu, drive %d %d %d: %llu wrong bytes",
+              (unsigned long long)first_seed, drive->there, drive->direct, drive->faulty,
+              (unsigned long long)(atomic_load(&wrong_reads) - wrong));
     for (uint32_t u = 0; u < N_UNITS; u++) {
         const struct spw_unit *unit = &w.units[u];
         CHECK(w.calls[u].prepared == (unit->prepare ? 1 : 0));
@@ -366,32 +541,67 @@ static void run_round(uint64_t seed, uint64_t delay_seed)
 }
 
 /* What was fetched ahead and comes true does not cross the link twice. */
-static void check_lookahead_used(void)
+static void check_lookahead_used(const struct drive *drive)
 {
     static struct world w;
     struct plan p;
     uint64_t seed = 5;
-    world_open(&w, &seed, 0);
-    draw_plan(&w, &p, &seed);
+    world_open(&w, &seed, 0, drive);
+    draw_plan(&w, &p, &seed, w.fallen);
     p.schedule.n_segments = 1;
     p.segments[0].ranges[0] = p.segments[0].ranges[1] = (struct spw_stream_range){1, MAX_TILES};
     for (int i = 0; i < 5; i++) {
         CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0);
-        consume(&w, &p.schedule);
+        CHECK(consume(&w, &p.schedule) == 0);
         CHECK(spw_prefetch_ahead_bytes(w.prefetch) == 0);
+        CHECK(spw_prefetch_ahead_disk_bytes(w.prefetch) == 0);
         CHECK(spw_prefetch_ahead(w.prefetch, &p.schedule) == 0);
-        CHECK(spw_prefetch_ahead_bytes(w.prefetch) > 0);
-        check_bytes(&w, "used");
+        CHECK(spw_prefetch_ahead_bytes(w.prefetch) + spw_prefetch_ahead_disk_bytes(w.prefetch) > 0);
+        check_bytes(&w, "used", false);
     }
     uint64_t ahead = spw_prefetch_ahead_bytes(w.prefetch);
+    uint64_t disk = spw_prefetch_ahead_disk_bytes(w.prefetch);
     CHECK(spw_prefetch_forget(w.prefetch) == 0); /* given up: paid for nothing */
     CHECK(spw_prefetch_ahead_bytes(w.prefetch) == ahead);
     CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0);
-    consume(&w, &p.schedule);
-    check_bytes(&w, "dropped");
+    CHECK(consume(&w, &p.schedule) == 0);
+    check_bytes(&w, "dropped", true);
     CHECK(spw_prefetch_ahead_bytes(w.prefetch) == ahead);
+    CHECK(spw_prefetch_ahead_disk_bytes(w.prefetch) == disk);
     w.ops->stream_sync(w.device, w.compute);
     world_close(&w);
+}
+
+/* The device is lost at the n-th command, for n = 0, 1, ... until it is not: whatever is under way
+ * then, everything closes. */
+static void check_lost_device(const struct drive *drive, uint64_t seed)
+{
+    int rc = -EIO;
+    for (int64_t n = 0; rc; n += 1 + n / 8) {
+        static struct world w;
+        struct plan p;
+        uint64_t same = seed;
+        world_open(&w, &same, 0, drive);
+        draw_plan(&w, &p, &same, w.fallen);
+        w.ops->stream_sync(w.device, w.compute); /* what opening queued */
+        w.ops->stream_sync(w.device, w.disk_stream);
+        w.ops->stream_sync(w.device, w.weights_up);
+        w.ops->stream_sync(w.device, w.kv_up);
+        spw_device_cpu_fail_nth(w.device, n);
+        lost_device = true;
+        rc = 0;
+        for (int i = 0; i < 2 && !rc; i++) {
+            rc = spw_prefetch_begin(w.prefetch, &p.schedule);
+            rc = rc ? rc : consume(&w, &p.schedule);
+            rc = rc ? rc : spw_prefetch_ahead(w.prefetch, &p.schedule);
+        }
+        rc = rc ? rc : w.ops->stream_sync(w.device, w.compute);
+        rc = rc ? rc : spw_prefetch_forget(w.prefetch);
+        CHECK(!rc || rc == -EIO);
+        spw_device_cpu_fail_nth(w.device, -1);
+        world_close(&w);
+        lost_device = false;
+    }
 }
 
 int main(int argc, char **argv)
@@ -399,10 +609,18 @@ int main(int argc, char **argv)
     int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 200;
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
-    check_lookahead_used();
-    for (int i = 0; i < rounds; i++)
-        run_round(check_random(&seed), i % 3 ? check_random(&seed) | 1 : 0);
-    fprintf(stderr, "%llu reads\n", (unsigned long long)atomic_load(&n_reads));
+    for (int i = 0; i < 3; i++) {
+        struct drive d = {.there = i, .direct = i == 2};
+        check_lookahead_used(&d);
+        check_lost_device(&d, check_random(&seed));
+    }
+    for (int i = 0; i < rounds; i++) {
+        struct drive d = {.there = i % 4, .direct = check_random(&seed) % 2, .faulty = i % 4 == 3};
+        run_round(check_random(&seed), check_random(&seed) % 3 ? check_random(&seed) | 1 : 0, &d);
+    }
+    fprintf(stderr, "%llu reads, %llu losses\n", (unsigned long long)atomic_load(&n_reads),
+            (unsigned long long)n_losses);
+    CHECK(rounds < 30 || n_losses);
     CHECK(!atomic_load(&wrong_reads));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
