@@ -1,16 +1,17 @@
 /* How fast a drive is, measured through the disk tier itself: see drive.h and spillway.h.
  *
  * An anonymous file of records of 1 MiB is written in order, at most 256 MiB or 0.35 s of it, and
- * read in order, round and round, with 1, 4, 8, ... 64 requests in flight, 0.1 s each. One request
- * alone gives the latency, the others say how many are enough; with that many it is read once more,
- * for longer, and this is the bandwidth that counts. Records pass through checksums as tiles do, so
- * that the time of the processor is the real one as well.
+ * read in order, round and round, with 1, 4, 8, ... 64 requests in flight, for about 0.1 s each.
+ * One request alone gives the latency, the others say how many are enough; with that many it is
+ * read once more, for longer, and this is the bandwidth that counts. Records pass through checksums
+ * as tiles do, so that the time of the processor is the real one as well.
  *
  * Where O_DIRECT is refused the numbers are those of the page cache in front of the drive. That is
  * what the tier will use there, as long as the cache holds it. */
 #include "runtime/drive.h"
 #include "runtime/profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -24,7 +25,7 @@ enum {
     FEWEST_DEPTH = 4,
     WRITE_DEPTH = 16,
 };
-static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.08,
+static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,
                     READ_SECONDS = 0.25;
 /* Of a slow drive's requests, no more than this is put in flight: it must be waited for. */
 static const double FLIGHT_SECONDS = 0.25;
@@ -37,13 +38,12 @@ static int count_records(uint64_t *n, const struct spw_drive_options *o, struct 
     if (statvfs(o->directory, &v) != 0)
         return spw_fail(err, -errno, "%s: %s", o->directory, strerror(errno));
     uint64_t room = (uint64_t)v.f_bavail * v.f_frsize / 2 / RECORD_BYTES;
-    uint64_t given = o->write_limit_bytes == SPW_BYTES_NONE ? 0 : o->write_limit_bytes;
-    uint64_t limit = o->write_limit_bytes ? given / RECORD_BYTES : MOST_RECORDS;
+    uint64_t limit = o->write_limit_bytes ? o->write_limit_bytes / RECORD_BYTES : MOST_RECORDS;
     if (limit < FEWEST_RECORDS)
         return spw_fail(err, -EDQUOT,
                         "%s: measuring the drive writes at least %d MiB, the write limit is %llu "
                         "bytes; raise it, or have the drive measured beforehand",
-                        o->directory, FEWEST_RECORDS, (unsigned long long)given);
+                        o->directory, FEWEST_RECORDS, (unsigned long long)o->write_limit_bytes);
     if (room < FEWEST_RECORDS)
         return spw_fail(err, -ENOSPC, "%s: found %llu MiB free, expected at least %d to measure it",
                         o->directory, (unsigned long long)room * 2, 2 * FEWEST_RECORDS);
@@ -77,19 +77,36 @@ uint32_t spw_drive_choose_depth(const struct spw_drive_point *points, unsigned n
     return best->depth;
 }
 
+/* Twice over, because a drive that others use may change its speed on the way; they only take, so
+ * the better of two counts. */
+static int measure_depths(struct spw_drive_point *points, unsigned *n, struct spw_drive_bench *b,
+                          struct spw_error *err)
+{
+    struct spw_drive_pass pass;
+    *n = 0;
+    for (int round = 0; round < 2; round++) {
+        unsigned i = 0;
+        for (uint32_t depth = FEWEST_DEPTH; depth <= MOST_DEPTH; depth *= 2, i++) {
+            if (i > 0 &&
+                depth * (double)RECORD_BYTES > FLIGHT_SECONDS * points[i - 1].bytes_per_second)
+                break;
+            SPW_TRY(read_at(b, depth, DEPTH_SECONDS, &pass, err));
+            double before = i < *n ? points[i].bytes_per_second : 0;
+            points[i] = (struct spw_drive_point){depth, fmax(before, rate(&pass))};
+            *n = i < *n ? *n : i + 1;
+        }
+    }
+    return 0;
+}
+
 static int measure_reads(struct spw_drive *out, struct spw_drive_bench *b, struct spw_error *err)
 {
     struct spw_drive_point points[8];
     struct spw_drive_pass pass;
-    unsigned n = 0;
+    unsigned n;
     SPW_TRY(read_at(b, 1, ALONE_SECONDS, &pass, err));
     out->latency_seconds = (double)RECORD_BYTES / rate(&pass);
-    for (uint32_t depth = FEWEST_DEPTH; depth <= MOST_DEPTH; depth *= 2) {
-        if (n > 0 && depth * (double)RECORD_BYTES > FLIGHT_SECONDS * points[n - 1].bytes_per_second)
-            break;
-        SPW_TRY(read_at(b, depth, DEPTH_SECONDS, &pass, err));
-        points[n++] = (struct spw_drive_point){depth, rate(&pass)};
-    }
+    SPW_TRY(measure_depths(points, &n, b, err));
     out->queue_depth = spw_drive_choose_depth(points, n, out->latency_seconds, RECORD_BYTES);
     SPW_TRY(read_at(b, out->queue_depth, READ_SECONDS, &pass, err));
     out->read_bytes_per_second = rate(&pass);
@@ -176,10 +193,15 @@ int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, st
     SPW_TRY(spw_drive_identify(out, o->directory, err));
     if (o->profile)
         SPW_TRY(open_profile(&p, o->profile, out, err));
-    const struct spw_drive *known = p && !o->redo ? spw_profile_find_drive(p, out) : NULL;
+    const struct spw_drive *known =
+        p && o->mode != SPW_PROBE_AGAIN ? spw_profile_find_drive(p, out) : NULL;
     int rc = 0;
     if (known)
         *out = *known;
+    else if (o->mode == SPW_PROBE_NEVER)
+        rc = spw_fail(err, -ENODATA,
+                      "%s: its drive has not been measured; run 'spillway probe %s' once",
+                      o->directory, o->directory);
     else
         rc = measure_and_keep(out, o, p, err);
     spw_free(p);

@@ -132,7 +132,16 @@ enum {
     DISK_MARGIN = 16, /* one in so many free bytes is left to others */
     DISK_RING_BYTES = 16 << 20,
     DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
+    MOST_DISK_COST = 1024,
 };
+
+static uint32_t disk_cost(const struct spw_options *o)
+{
+    if (!o->machine || !o->drive)
+        return DISK_COST;
+    double cost = o->machine->copy_bytes_per_second / o->drive->read_bytes_per_second + 0.5;
+    return cost < 1 ? 1 : cost > MOST_DISK_COST ? MOST_DISK_COST : (uint32_t)cost;
+}
 
 static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *o,
                            struct spw_error *err)
@@ -146,8 +155,9 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
     in->disk_write_limit = o->disk_write_limit;
-    in->disk_ring_bytes = DISK_RING_BYTES;
-    in->disk_cost = DISK_COST;
+    in->disk_ring_bytes =
+        o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_RING_BYTES;
+    in->disk_cost = disk_cost(o);
     if (!in->disk_bytes)
         return spw_fail(err, -ENOSPC,
                         "disk directory %.500s: found no free space; name another --disk",

@@ -101,7 +101,7 @@ static int measure_and_keep(struct spw_machine *out, const struct spw_backend *b
 }
 
 static int recall(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
-                  const char *path, bool redo, struct spw_error *err)
+                  const char *path, enum spw_probe_mode mode, struct spw_error *err)
 {
     struct spw_error why = {{0}};
     struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
@@ -109,10 +109,13 @@ static int recall(struct spw_machine *out, const struct spw_backend *b, struct s
         return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
     int rc = spw_profile_read(p, path, &why);
     bool unusable = rc < 0 && rc != -ENOENT;
-    const struct spw_machine *known = redo ? NULL : spw_profile_find_machine(p, out);
+    const struct spw_machine *known =
+        mode == SPW_PROBE_AGAIN ? NULL : spw_profile_find_machine(p, out);
     rc = 0;
     if (known)
         *out = *known;
+    else if (mode == SPW_PROBE_NEVER)
+        rc = spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
     else
         rc = measure_and_keep(out, b, device, p, path, err);
     if (unusable && !*out->note)
@@ -123,19 +126,19 @@ static int recall(struct spw_machine *out, const struct spw_backend *b, struct s
 }
 
 int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
-                       bool redo, struct spw_error *err)
+                       enum spw_probe_mode mode, struct spw_error *err)
 {
     struct spw_backend b;
     struct spw_device *device;
     SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
     int rc = identify(out, o, &b, device, err);
     if (!rc)
-        rc = profile ? recall(out, &b, device, profile, redo, err) : measure(out, &b, device, err);
+        rc = profile ? recall(out, &b, device, profile, mode, err) : measure(out, &b, device, err);
     b.device_ops->close(device);
     return rc;
 }
 
 int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)
 {
-    return spw_machine_recall(out, o, NULL, false, err);
+    return spw_machine_recall(out, o, NULL, SPW_PROBE_AGAIN, err);
 }

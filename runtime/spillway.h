@@ -31,6 +31,9 @@ struct spw_progress {
     uint64_t n_new_tokens; /* tokens the step computes */
 };
 
+struct spw_machine;
+struct spw_drive;
+
 /* Zero is the default everywhere. */
 struct spw_options {
     enum spw_backend_kind backend;
@@ -43,14 +46,18 @@ struct spw_options {
     uint64_t disk_bytes;       /* with it; 0: what is free there, less a margin */
     uint64_t disk_write_limit; /* most bytes written to disk; 0: any number */
     enum spw_io_kind io;       /* who reads and writes there */
-    enum spw_dtype compute;    /* AUTO: bf16 for a bf16 model, else f32 */
-    enum spw_dtype kv;         /* AUTO: as compute */
-    uint64_t context;          /* most tokens a session may hold; 0: what the model knows */
-    uint32_t sessions;         /* most sessions at a time; 0: 1 */
-    uint32_t prefill_chunk;    /* tokens of a prompt that pass a layer together; 0: planned */
-    uint32_t prefetch_slots;   /* landing buffers of the KV ring; 0: planned */
-    uint32_t prefetch_splits;  /* of 512 positions in one of them; 0: planned */
-    uint64_t delay_seed;       /* CPU: random delays around every copy and kernel (validation) */
+    /* What was measured of this machine and of the drive behind disk_dir; borrowed while the engine
+     * opens or the plan is asked. NULL: typical numbers. Never changes a result. */
+    const struct spw_machine *machine;
+    const struct spw_drive *drive;
+    enum spw_dtype compute;   /* AUTO: bf16 for a bf16 model, else f32 */
+    enum spw_dtype kv;        /* AUTO: as compute */
+    uint64_t context;         /* most tokens a session may hold; 0: what the model knows */
+    uint32_t sessions;        /* most sessions at a time; 0: 1 */
+    uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
+    uint32_t prefetch_slots;  /* landing buffers of the KV ring; 0: planned */
+    uint32_t prefetch_splits; /* of 512 positions in one of them; 0: planned */
+    uint64_t delay_seed;      /* CPU: random delays around every copy and kernel (validation) */
     /* Called from within spw_sync, as prompts are computed, and at the end of a step. May be NULL.
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);
@@ -235,6 +242,13 @@ void spw_result_free(struct spw_result *r);
 
 /* ---- the machine's own limits, measured now (half a second, on a GPU one or two) ---- */
 
+/* A profile is a file in which what was measured is kept. */
+enum spw_probe_mode {
+    SPW_PROBE_UNKNOWN, /* measure what the profile does not know */
+    SPW_PROBE_AGAIN,   /* measure though it does */
+    SPW_PROBE_NEVER,   /* -ENODATA for what it does not know */
+};
+
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: that this process may use, whatever `threads` is */
@@ -250,11 +264,10 @@ struct spw_machine {
 
 /* Of the device that `o` would compute on (backend, device_index, threads). */
 int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err);
-/* What the file `profile` (NULL: none) knows of the same device and threads; if it knows nothing,
- * or with `redo`, measured now and kept there. A file that cannot be used is no failure: out->note
+/* By way of a profile (NULL: nothing is kept). A file that cannot be used is no failure: out->note
  * says so. */
 int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
-                       bool redo, struct spw_error *err);
+                       enum spw_probe_mode mode, struct spw_error *err);
 
 /* What this machine is made of, what of it this process may use, and where the threads of a run
  * with these options (backend, device_index, threads, disk_dir) would be. The caller frees `out`
@@ -285,10 +298,10 @@ struct spw_drive {
 
 struct spw_drive_options {
     const char *directory;
-    const char *profile; /* a file; NULL: nothing is kept, so that every call measures */
-    bool redo;           /* measure though the profile knows the drive */
+    const char *profile; /* NULL: nothing is kept */
+    enum spw_probe_mode mode;
     enum spw_io_kind io;
-    uint64_t write_limit_bytes; /* most that measuring may write; 0: 256 MiB; or SPW_BYTES_NONE */
+    uint64_t write_limit_bytes; /* most that measuring may write; 0: 256 MiB */
 };
 
 /* The profile's numbers, or new ones: about a second, at most 256 MiB written to an anonymous file

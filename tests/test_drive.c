@@ -266,7 +266,7 @@ static int probe(struct spw_drive *d, const char *directory, const char *profile
 {
     struct spw_drive_options o = {.directory = directory,
                                   .profile = profile,
-                                  .redo = redo,
+                                  .mode = redo ? SPW_PROBE_AGAIN : SPW_PROBE_UNKNOWN,
                                   .io = SPW_IO_THREADS,
                                   .write_limit_bytes = 10 << 20};
     err->text[0] = 0;
@@ -314,8 +314,10 @@ static void test_refusals(void)
     CHECK(sh(": >file") == 0 && probe(&d, in_folder("file"), NULL, false, &err) == -ENOTDIR);
     struct spw_drive_options o = {.directory = folder, .write_limit_bytes = 1 << 20};
     CHECK(spw_drive_probe(&d, &o, &err) == -EDQUOT);
-    o.write_limit_bytes = SPW_BYTES_NONE;
-    CHECK(spw_drive_probe(&d, &o, &err) == -EDQUOT);
+    o.mode = SPW_PROBE_NEVER;
+    o.profile = in_folder("none.json");
+    err.text[0] = 0;
+    CHECK(spw_drive_probe(&d, &o, &err) == -ENODATA && strstr(err.text, "spillway probe"));
     /* A profile that cannot be written is a note: what was measured is used all the same. */
     CHECK(probe(&d, folder, in_folder("file/p.json"), false, &err) == 0 && d.written_bytes > 0);
     CHECK_MSG(strstr(d.note, "cannot be written"), "%s", d.note);

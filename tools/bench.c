@@ -33,6 +33,8 @@ static struct spw_options case_options(const struct bench *b, const struct bench
     if (b->o->budgets.n > 0)
         options.device_bytes = c->budget;
     options.on_progress = cli_progress_callback();
+    options.drive = cli_limits_drive(&b->limits);
+    options.machine = b->limits.has_machine ? &b->limits.machine : NULL;
     return options;
 }
 
@@ -312,12 +314,14 @@ static int make_tokens(struct bench *b)
 static int sweep(struct bench *b)
 {
     struct spw_error err = {0};
+    struct spw_options options = cli_engine_options(b->o, 0, 1);
+    if (options.disk_dir)
+        cli_limits_read(&b->limits, b->o, &options, SPW_PROBE_UNKNOWN);
     int code = make_cases(b);
     if (code == 0)
         code = make_tokens(b);
     if (code)
         return code;
-    struct spw_options options = cli_engine_options(b->o, 0, 1);
     int rc = spw_machine_probe(&b->machine, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, false);

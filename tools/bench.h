@@ -38,6 +38,7 @@ struct bench {
     const struct cli_options *o;
     struct cli_model model;
     struct spw_machine machine; /* probed last */
+    struct cli_limits limits;   /* what plans with a disk are made with */
     char backend[80];
     int32_t *tokens;          /* owned: of the longest prompt and what is decoded */
     struct bench_case *cases; /* owned */

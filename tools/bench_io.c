@@ -238,6 +238,7 @@ static struct spw_options resident_options(const struct io_bench *b)
     struct spw_options o = b->options;
     o.device_bytes = 0;
     o.disk_dir = NULL;
+    o.drive = NULL;
     o.disk_bytes = o.disk_write_limit = 0;
     return o;
 }
@@ -322,6 +323,9 @@ static int prepare(struct io_bench *b, struct spw_error *err)
     if (!b->options.disk_dir)
         return spw_fail(err, -EINVAL, "--io: found no --disk, expected the directory to measure");
     SPW_TRY(choose_file(b, err));
+    cli_limits_read(&b->limits, b->o, &b->options, SPW_PROBE_UNKNOWN);
+    if (!b->limits.has_drive || !b->limits.has_machine)
+        return spw_fail(err, -EINVAL, "%s", b->limits.why.text);
     SPW_TRY(find_budget(b, err));
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed,
                                     b->context + b->o->decode_tokens + 1);
@@ -335,7 +339,6 @@ static int prepare(struct io_bench *b, struct spw_error *err)
 
 static int measure(struct io_bench *b, struct spw_error *err)
 {
-    SPW_TRY(cli_limits_read(&b->limits, b->o, &b->options, err));
     spw_predict_step(&b->predicted, &b->plan, &b->limits.machine, cli_limits_drive(&b->limits));
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
     for (size_t i = 0; i < b->n_pairs; i++) {

@@ -22,7 +22,6 @@ struct run {
     uint64_t n_expected;  /* new tokens of all inputs, at most */
     int write_error;      /* of stdout, -errno */
     const char *bad_file; /* that could not be written */
-    bool has_limits;      /* for the report */
     struct cli_limits limits;
 };
 
@@ -182,7 +181,7 @@ static int add_step_seconds(json_t *report, const struct run *r,
 {
     struct spw_prediction step = {.seconds = NAN};
     double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without any */
-    if (r->has_limits && !r->o->prompts)
+    if (cli_limits_suffice(&r->limits, spw_engine_plan(r->engine)) && !r->o->prompts)
         spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
                          cli_limits_drive(&r->limits));
     int failed = json_object_set_new(report, "predicted_step_seconds", cli_json_real(step.seconds));
@@ -218,14 +217,13 @@ static int open_engine(struct run *r)
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
     struct spw_error err = {0};
     options.on_progress = cli_progress_callback();
-    struct spw_error unknown = {0};
-    if (o->report) /* before the engine takes the memory that measuring needs */
-        r->has_limits = cli_limits_read(&r->limits, o, &options, &unknown) == 0;
+    if (o->report || options.disk_dir) /* before the engine takes the memory to measure with */
+        cli_limits_read_for(&r->limits, o, &options);
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
-    if (o->report && !r->has_limits)
-        cli_fail(0, "%s; so no times are predicted", unknown.text);
+    if (*r->limits.why.text)
+        cli_fail(0, "%s", r->limits.why.text);
     cli_say_device(o, r->engine);
     cli_progress_engine(r->engine);
     if (o->dump_logits) {

@@ -110,22 +110,60 @@ const char *cli_profile_path(const struct cli_options *o, char *buffer)
     return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
 }
 
-int cli_limits_read(struct cli_limits *out, const struct cli_options *o,
-                    const struct spw_options *options, struct spw_error *err)
+static void read_drive(struct cli_limits *out, const struct cli_options *o,
+                       struct spw_options *options, enum spw_probe_mode mode)
 {
     char path[CLI_PATH_BYTES];
-    const char *profile = cli_profile_path(o, path);
-    *out = (struct cli_limits){.has_drive = options->disk_dir != NULL};
     struct spw_drive_options drive = {.directory = options->disk_dir,
-                                      .profile = profile,
-                                      .io = options->io,
-                                      .write_limit_bytes = options->disk_write_limit};
-    if (out->has_drive)
-        SPW_TRY(spw_drive_probe(&out->drive, &drive, err));
-    SPW_TRY(spw_machine_recall(&out->machine, options, profile, false, err));
-    if (*out->drive.note || *out->machine.note)
-        cli_fail(0, "%s", *out->drive.note ? out->drive.note : out->machine.note);
-    return 0;
+                                      .profile = cli_profile_path(o, path),
+                                      .mode = mode,
+                                      .io = options->io};
+    out->has_drive = spw_drive_probe(&out->drive, &drive, &out->why) == 0;
+    options->drive = cli_limits_drive(out);
+}
+
+static void read_machine(struct cli_limits *out, const struct cli_options *o,
+                         struct spw_options *options, enum spw_probe_mode mode)
+{
+    char path[CLI_PATH_BYTES];
+    out->has_machine =
+        spw_machine_recall(&out->machine, options, cli_profile_path(o, path), mode, &out->why) == 0;
+    options->machine = out->has_machine ? &out->machine : NULL;
+}
+
+static void say_notes(const struct cli_limits *l)
+{
+    if (*l->drive.note || *l->machine.note)
+        cli_fail(0, "%s", *l->drive.note ? l->drive.note : l->machine.note);
+}
+
+void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
+                     struct spw_options *options, enum spw_probe_mode mode)
+{
+    memset(out, 0, sizeof *out);
+    if (options->disk_dir)
+        read_drive(out, o, options, mode);
+    read_machine(out, o, options, mode);
+    say_notes(out);
+}
+
+void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
+                         struct spw_options *options)
+{
+    struct spw_plan_info plan;
+    enum spw_probe_mode mode = o->no_probe ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN;
+    memset(out, 0, sizeof *out);
+    if (spw_plan_query(&plan, o->operand, options, NULL) < 0)
+        return;
+    if (plan.disk.total > 0)
+        read_drive(out, o, options, options->disk_write_limit ? SPW_PROBE_NEVER : mode);
+    read_machine(out, o, options, mode);
+    say_notes(out);
+}
+
+bool cli_limits_suffice(const struct cli_limits *l, const struct spw_plan_info *plan)
+{
+    return l->has_machine && (l->has_drive || plan->disk.total == 0);
 }
 
 json_t *cli_prediction_json(const struct spw_prediction *p)

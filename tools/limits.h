@@ -21,16 +21,25 @@ json_t *cli_drive_json(const struct spw_drive *drive);
  * there is none of them. `buffer` has CLI_PATH_BYTES. */
 #define CLI_PATH_BYTES 4096
 const char *cli_profile_path(const struct cli_options *o, char *buffer);
-/* What predictions are made with: the machine's limits and, where the options name a disk, the
+/* What plans and predictions are made with: the machine's limits and, where there is a disk, the
  * drive's; from the profile, or measured and kept there. */
 struct cli_limits {
     struct spw_machine machine;
     struct spw_drive drive;
-    bool has_drive;
+    bool has_machine, has_drive;
+    struct spw_error why; /* what could not be had, and what would do; "" if nothing */
 };
-/* Says on stderr what the user should know. 0, or -errno with text. */
-int cli_limits_read(struct cli_limits *out, const struct cli_options *o,
-                    const struct spw_options *options, struct spw_error *err);
+/* Also puts them into the options, which then borrow from `out`. Says on stderr what the user
+ * should know, except `why`. */
+void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
+                     struct spw_options *options, enum spw_probe_mode mode);
+/* The same for a run of the model o->operand: nothing is done for budgets that would be refused,
+ * the drive is left alone where the plan leaves it alone, and where writes are limited nothing is
+ * written for this. */
+void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
+                         struct spw_options *options);
+/* Whether both are there that `plan` needs. */
+bool cli_limits_suffice(const struct cli_limits *l, const struct spw_plan_info *plan);
 static inline const struct spw_drive *cli_limits_drive(const struct cli_limits *l)
 {
     return l->has_drive ? &l->drive : NULL;

@@ -137,16 +137,14 @@ static void print_prediction(const struct prediction *p, uint64_t context)
                d->write_bytes_per_second * 1e-9);
 }
 
-/* A drive or machine that cannot be measured leaves the plan as good as it was. */
+/* Without limits the plan is as good as it was. */
 static bool predict(struct prediction *out, const struct cli_options *o,
-                    const struct spw_options *options, const struct spw_plan_info *p,
-                    const struct spw_model_config *config)
+                    const struct spw_plan_info *p, const struct spw_model_config *config)
 {
-    struct spw_error err = {0};
     if (o->no_probe)
         return false;
-    if (cli_limits_read(&out->limits, o, options, &err) < 0) {
-        cli_fail(0, "%s; so no times are predicted", err.text);
+    if (!cli_limits_suffice(&out->limits, p)) {
+        cli_fail(0, "%s; no times are predicted", out->limits.why.text);
         return false;
     }
     const struct spw_drive *drive = cli_limits_drive(&out->limits);
@@ -156,16 +154,22 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     return true;
 }
 
-static int print_plan(const struct cli_options *o, const struct spw_options *options,
-                      const struct spw_plan_info *p, const struct spw_model_config *config)
+static int make_plan(const struct cli_options *o, struct spw_options *options,
+                     const struct spw_model_config *config)
 {
     struct prediction prediction;
-    bool predicted = predict(&prediction, o, options, p, config);
+    struct spw_plan_info plan;
+    struct spw_error err = {0};
+    cli_limits_read_for(&prediction.limits, o, options);
+    int rc = spw_plan_query(&plan, o->operand, options, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    bool predicted = predict(&prediction, o, &plan, config);
     if (o->json)
-        return print_json(o, p, predicted ? &prediction : NULL);
-    print_table(o, p);
+        return print_json(o, &plan, predicted ? &prediction : NULL);
+    print_table(o, &plan);
     if (predicted)
-        print_prediction(&prediction, p->context);
+        print_prediction(&prediction, plan.context);
     return 0;
 }
 
@@ -173,8 +177,6 @@ int cli_plan(const struct cli_options *o)
 {
     struct cli_model m;
     struct cli_inputs inputs = {0};
-    struct spw_plan_info plan;
-    struct spw_error err = {0};
     bool with_text = o->prompt || o->prompt_file || o->prompts;
     int code = cli_model_open(&m, o->operand, with_text);
     if (code)
@@ -188,8 +190,7 @@ int cli_plan(const struct cli_options *o)
     if (code == 0) {
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
-        int rc = spw_plan_query(&plan, o->operand, &options, &err);
-        code = rc < 0 ? cli_fail_error(rc, &err, true) : print_plan(o, &options, &plan, &m.config);
+        code = make_plan(o, &options, &m.config);
     }
     cli_inputs_free(&inputs);
     cli_model_close(&m);

@@ -66,13 +66,14 @@ int cli_probe(const struct cli_options *o)
     char path[CLI_PATH_BYTES];
     struct limits l = {.directory = o->operand ? o->operand : ".",
                        .profile = cli_profile_path(o, path)};
+    enum spw_probe_mode mode = o->redo ? SPW_PROBE_AGAIN : SPW_PROBE_UNKNOWN;
     struct spw_options options = cli_engine_options(o, 0, 1);
     struct spw_drive_options drive = {
-        .directory = l.directory, .profile = l.profile, .redo = o->redo, .io = options.io};
+        .directory = l.directory, .profile = l.profile, .mode = mode, .io = options.io};
     struct spw_error err = {0};
     int rc = spw_drive_probe(&l.drive, &drive, &err);
     if (rc == 0)
-        rc = spw_machine_recall(&l.machine, &options, l.profile, o->redo, &err);
+        rc = spw_machine_recall(&l.machine, &options, l.profile, mode, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
     if (*l.drive.note)

@@ -1,5 +1,6 @@
 /* `spillway score`: the log-likelihood of a text, every token given all tokens before it. */
 #include "tools/input.h"
+#include "tools/limits.h"
 #include "tools/progress.h"
 #include "tools/report.h"
 
@@ -103,9 +104,14 @@ static int score_text(const struct cli_options *o, struct score *s)
     struct spw_error err = {0};
     cli_progress_start((enum cli_progress_mode)o->progress, false);
     options.on_progress = cli_progress_callback();
+    struct cli_limits limits = {0};
+    if (options.disk_dir)
+        cli_limits_read_for(&limits, o, &options);
     int rc = spw_engine_open(&engine, o->operand, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
+    if (*limits.why.text)
+        cli_fail(0, "%s", limits.why.text);
     cli_say_device(o, engine);
     cli_progress_engine(engine);
     rc = spw_session_open(&session, engine, &err);
