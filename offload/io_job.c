@@ -120,12 +120,6 @@ static void pop_head(struct spw_io *io)
     io->head = job->next;
 }
 
-static void end_if_done(struct spw_io_job *job)
-{
-    if (job->asked == job->bytes && !job->in_flight)
-        end_job(job);
-}
-
 /* The first error of a job stays. What was not cut yet never is: only the head of the queue has
  * been cut in part. */
 static void fail(struct spw_io *io, struct spw_io_job *job, int rc, uint64_t at)
@@ -145,7 +139,8 @@ void spw_io_cancel(struct spw_io *io)
         struct spw_io_job *job = io->head;
         job->rc = -ECANCELED;
         pop_head(io);
-        end_if_done(job);
+        if (!job->in_flight)
+            end_job(job);
     }
 }
 
@@ -360,13 +355,14 @@ static void release(struct spw_io *io, struct spw_io_ask *a, int rc)
     pthread_mutex_lock(&io->lock);
     if (rc)
         fail(io, job, rc, a->record * job->record_bytes);
-    job->in_flight--;
-    end_if_done(job);
+    bool over = --job->in_flight == 0 && job->asked == job->bytes;
     a->next = io->free_asks;
     io->free_asks = a;
     if (io->head)
         io->engine->wake(io); /* for one that found no ask free */
     pthread_mutex_unlock(&io->lock);
+    if (over)
+        end_job(job); /* whoever wakes for it may submit the next one at once: not under the lock */
 }
 
 bool spw_io_check(struct spw_io *io, struct spw_io_ask *a)
