@@ -237,10 +237,22 @@ static struct spw_options resident_options(const struct io_bench *b)
 {
     struct spw_options o = b->options;
     o.device_bytes = 0;
+    if (!cli_given(b->o, "host-memory"))
+        o.host_bytes = 0;
     o.disk_dir = NULL;
     o.drive = NULL;
     o.disk_bytes = o.disk_write_limit = 0;
     return o;
+}
+
+/* What the bytes from disk take at least: at fio's rate, and on a GPU over the second hop, too,
+ * both under way together. */
+static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_rate)
+{
+    const struct spw_machine *m = &b->limits.machine;
+    double rate =
+        *m->gpu && m->copy_bytes_per_second < fio_rate ? m->copy_bytes_per_second : fio_rate;
+    return (double)bytes / rate;
 }
 
 static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
@@ -259,7 +271,7 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     SPW_TRY(read_blocking(b, &s[IO_BLOCKING][i], err));
     s[IO_STEP][i] = disk.step;
     s[IO_STEP_ALONE][i] = alone.step;
-    s[IO_STEP_LINK][i] = (double)disk.from_disk / ((fio_before + fio_after) / 2);
+    s[IO_STEP_LINK][i] = link_seconds(b, disk.from_disk, (fio_before + fio_after) / 2);
     s[IO_STEP_RATIO][i] = s[IO_STEP_LINK][i] / disk.step;
     s[IO_STEP_WAIT][i] = disk.wait;
     s[IO_PREDICTED][i] = b->predicted.seconds / disk.step;
@@ -281,6 +293,17 @@ static int query(struct io_bench *b, uint64_t device_bytes, struct spw_error *er
 static double on_disk(const struct spw_plan_info *p)
 {
     return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
+}
+
+/* A device that does not read host memory keeps KV there before it goes to the disk. What it gets
+ * here is enough for what must lie there and for the bounce buffers, so that the KV goes on. */
+static int bound_host(struct io_bench *b, struct spw_error *err)
+{
+    if (!*b->limits.machine.gpu || cli_given(b->o, "host-memory"))
+        return 0;
+    SPW_TRY(query(b, 0, err));
+    b->options.host_bytes = b->plan.smallest_host_bytes + 4 * RING_BYTES;
+    return 0;
 }
 
 /* The largest device budget that leaves 3/4 of the KV to the disk, to 1 part in 1000: less memory,
@@ -326,6 +349,7 @@ static int prepare(struct io_bench *b, struct spw_error *err)
     cli_limits_read(&b->limits, b->o, &b->options, SPW_PROBE_UNKNOWN);
     if (!b->limits.has_drive || !b->limits.has_machine)
         return spw_fail(err, -EINVAL, "%s", b->limits.why.text);
+    SPW_TRY(bound_host(b, err));
     SPW_TRY(find_budget(b, err));
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed,
                                     b->context + b->o->decode_tokens + 1);

@@ -22,7 +22,7 @@ static const struct line {
     [IO_WRITE_CPU] = {"write_core_seconds_per_gib", "core-seconds a GiB, writing", CPU, -0.15},
     [IO_STEP] = {"step_seconds", "a token, KV on disk", SECONDS, 0},
     [IO_STEP_ALONE] = {"resident_step_seconds", "a token, KV on the device", SECONDS, 0},
-    [IO_STEP_LINK] = {"link_seconds", "its bytes from disk at fio's rate", SECONDS, 0},
+    [IO_STEP_LINK] = {"link_seconds", "its bytes from disk, at fio's rate", SECONDS, 0},
     [IO_STEP_RATIO] = {"link_over_step", "  of the token", RATIO, 0.90},
     [IO_STEP_WAIT] = {"unhidden_wait_seconds", "waiting not hidden, a token", SECONDS, 0},
     [IO_PREDICTED] = {"predicted_over_step", "predicted / measured token", FACTOR, 0},

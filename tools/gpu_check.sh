@@ -244,6 +244,21 @@ bench() {
     [ $status = 0 ] || note "bench $name failed: $(tail -n 1 "$out/bench_$name.log")"
 }
 
+# bench_io MODEL SECONDS OPTIONS...: the disk tier beside fio, disk to pinned memory to the card
+bench_io() {
+    local model=$1 needed=$2 start=$SECONDS status
+    shift 2
+    if ! seconds_left "$needed"; then
+        note "bench io: left out, it takes about $needed seconds and $((limit - SECONDS)) were left"
+        return
+    fi
+    timeout $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --io --disk "$models" \
+        --decode-tokens 16 --report "$out/io.json" "$@" >"$out/bench_io.log" 2>&1
+    status=$?
+    say "bench io: exit $status ($((SECONDS - start)) s)"
+    [ $status = 0 ] || note "bench io failed: $(tail -n 1 "$out/bench_io.log")"
+}
+
 make_model() { # NAME CONFIG
     [ -s "$models/$1/config.json" ] && return
     mkdir -p "$models"
@@ -270,6 +285,7 @@ compare() {
 if [ $quick = 0 ] && command -v python3 >/dev/null; then
     if make_model 1b llama-3.2-1b.json; then
         bench 1b "$models/1b" 60 --contexts 8192,32768,130944 --budgets 0,4GiB
+        bench_io "$models/1b" 60 --contexts 32768
     fi
     if seconds_left 150 && make_model 8b llama-3.1-8b.json; then
         bench 8b "$models/8b" 60 --contexts 8192,32768 --budgets 0,24GiB,8GiB,4GiB

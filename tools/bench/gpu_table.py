@@ -25,6 +25,10 @@ def percent(value):
     return "not measured" if value is None else f"{100 * value:.1f} %"
 
 
+def number(value):
+    return "not measured" if value is None else f"{value:.4g}"
+
+
 def gib(n):
     return f"{n / 2**30:.2f} GiB"
 
@@ -36,13 +40,13 @@ class Table:
     def say(self, text=""):
         self.lines.append(text)
 
-    def target(self, what, value, wanted, at_least=True):
+    def target(self, what, value, wanted, at_least=True, show=percent):
         """A ratio against what it must reach."""
         reached = None if value is None else value >= wanted if at_least else value <= wanted
         self.targets.append({"what": what, "measured": value, "target": wanted,
                              "at_least": at_least, "reached": reached})
         verdict = {None: "-", True: "reached", False: "MISSED"}[reached]
-        self.say(f"  {what:<66} {percent(value):>12}  {'>=' if at_least else '<='} {percent(wanted):<8} {verdict}")
+        self.say(f"  {what:<66} {show(value):>12}  {'>=' if at_least else '<='} {show(wanted):<8} {verdict}")
 
 
 def tests(table, out):
@@ -86,6 +90,28 @@ def bench(table, name, data):
     table.say()
 
 
+def disk(table, out):
+    """What spillway bench --io measured."""
+    data = load(os.path.join(out, "io.json"))
+    if not data:
+        return
+    table.say()
+    table.say(f"disk tier: {data['drive']['device']}, {data['drive']['filesystem']}; {data['engine']}")
+    table.say(f"  3/4 of the KV of {data['context']} tokens on disk, {gib(data['step_bytes_from_disk'])} a token")
+    if data["fio"] is not True:
+        table.say(f"  {data['fio']}")
+    for name, entry in data.items():
+        if not isinstance(entry, dict) or "median" not in entry:
+            continue
+        wanted = entry.get("at_least", entry.get("at_most"))
+        if wanted is None:
+            table.say(f"  {name}: {number(entry['median'])}")
+        else:
+            table.target(name, entry["median"], wanted, "at_least" in entry,
+                         number if "seconds" in name else percent)
+    table.say()
+
+
 def comparison(table, out):
     for path in sorted(glob.glob(os.path.join(out, "hf_*.json"))):
         hf, ours = load(path), load(path.replace("hf_", "spillway_"))
@@ -118,6 +144,8 @@ def main():
             name = os.path.basename(path)[6:-5]
             summary["benches"][name] = data
             bench(table, name, data)
+    disk(table, out)
+    summary["io"] = load(os.path.join(out, "io.json"))
     comparison(table, out)
     summary["targets"] = table.targets
     missed = sum(t["reached"] is False for t in table.targets)
