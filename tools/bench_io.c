@@ -53,7 +53,7 @@ static double fio(struct io_bench *b, const char *file, bool write)
     double rate;
     if (*b->no_fio)
         return NAN;
-    if (cli_fio_run(file, write, b->file_bytes, &rate, &why) == 0)
+    if (cli_fio_run(file, write, b->fio_bytes, &rate, &why) == 0)
         return rate;
     snprintf(b->no_fio, sizeof b->no_fio, "%.300s", why.text);
     return NAN;
@@ -97,6 +97,8 @@ static int open_file(struct io_bench *b, struct spw_error *err)
     o.n_slots =
         (uint32_t)spw_max_u64(b->plan.prefetch_slots, spw_div_up(RING_BYTES, b->slot_bytes));
     b->n_slots = o.n_slots;
+    o.file_bytes -= o.file_bytes % b->slot_bytes;
+    b->fio_bytes = o.file_bytes; /* more than the file has, and fio would make another one */
     spw_drive_bench_close(b->drive);
     SPW_TRY(spw_drive_bench_open(&b->drive, &o, err));
     snprintf(b->engine, sizeof b->engine, "%s", spw_drive_bench_engine(b->drive));
@@ -143,7 +145,7 @@ static int read_layer(const struct io_bench *b, int fd, uint8_t *memory, uint64_
                       uint64_t *at)
 {
     for (uint64_t done = 0; done < bytes;) {
-        uint64_t left = b->file_bytes - *at;
+        uint64_t left = b->fio_bytes - *at;
         if (left == 0) {
             posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
             *at = 0;

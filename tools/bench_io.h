@@ -35,10 +35,10 @@ struct io_bench {
     struct spw_plan_info plan;  /* of options */
     struct cli_limits limits;
     struct spw_prediction predicted;
-    int32_t *tokens;                                      /* owned: [context + decode_tokens + 1] */
-    struct spw_drive_bench *drive;                        /* owned: the file that is read */
-    char engine[128], file[128];                          /* how the path alone reads and writes */
-    uint64_t context, file_bytes, slot_bytes, step_bytes; /* step: from disk, a token */
+    int32_t *tokens;               /* owned: [context + decode_tokens + 1] */
+    struct spw_drive_bench *drive; /* owned: the file that is read */
+    char engine[128], file[128];   /* how the path alone reads and writes */
+    uint64_t context, file_bytes, slot_bytes, fio_bytes, step_bytes; /* step: from disk, a token */
     uint32_t n_slots;
     double *samples[IO_MEASURES]; /* owned, [n_pairs] each; NAN: not measured */
     size_t n_pairs;
