@@ -17,6 +17,9 @@
  * is moved and nothing is quantized twice. A code is 8 bits, midrise: u stands for (u - 127.5)
  * step, its high half h alone for (h - 7.5) 16 step, the middle of the sixteen codes that share it.
  *
+ * Why so: tools/bench/kv_formats.py compares it with the formats of others. At head dim 128 a tile
+ * takes 52.3 % of bf16 in int8, 27.3 % in int4.
+ *
  * 64 bytes of a plane are two vectors of 16 lanes (positions for K, channels for V) times 4 bytes
  * along the sum: the operand of the instructions that multiply bytes in fours, and one mask and one
  * shift away from the plane as it lies. What is padded holds codes like any others: its q is 0.
