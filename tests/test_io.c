@@ -76,6 +76,26 @@ static void world_close(struct world *w)
     close(w->fd);
 }
 
+/* Kernels count rings as memory that the user has locked, and give a closed one back in their own
+ * time: with a limit of 64 KiB the next may have to wait for the last. The n-th allocation fails.
+ */
+static int open_in_turn(struct spw_io **io, const struct spw_io_options *o, int64_t n,
+                        struct spw_error *err)
+{
+    for (int tries = 0;; tries++) {
+        spw_error_clear(err);
+        spw_alloc_fail_nth(n);
+        int rc = spw_io_open(io, o, err);
+        spw_alloc_fail_nth(-1);
+        bool full = rc ? rc == -ENOTSUP && strstr(err->text, "io_uring: Cannot allocate memory")
+                       : !!strstr(spw_io_describe(*io), "(io_uring: Cannot allocate memory");
+        if (!full || tries == 300)
+            return rc;
+        spw_io_close(*io);
+        usleep(10000);
+    }
+}
+
 static struct spw_io *open_engine(struct world *w, const struct spw_io_options *given,
                                   struct spw_io_file *file)
 {
@@ -83,7 +103,7 @@ static struct spw_io *open_engine(struct world *w, const struct spw_io_options *
     o.kind = w->kind;
     struct spw_io *io;
     struct spw_error err = {0};
-    int rc = spw_io_open(&io, &o, &err);
+    int rc = open_in_turn(&io, &o, -1, &err);
     CHECK_MSG(rc == 0, "%d %s", rc, err.text);
     if (rc)
         exit(1);
@@ -753,9 +773,7 @@ static void test_allocations(struct world *w, uint64_t *random)
                                    .threads = 3};
         struct spw_io *io;
         struct spw_error err = {0};
-        spw_alloc_fail_nth(n);
-        int rc = spw_io_open(&io, &o, &err);
-        spw_alloc_fail_nth(-1);
+        int rc = open_in_turn(&io, &o, n, &err);
         if (!rc) {
             spw_io_close(io);
             CHECK(n >= 5 && spw_alloc_outstanding() == before);
@@ -794,7 +812,7 @@ static bool uring_works(struct spw_error *err)
 {
     struct spw_io *io;
     struct spw_io_options o = {.kind = SPW_IO_URING, .queue_depth = 5};
-    if (spw_io_open(&io, &o, err))
+    if (open_in_turn(&io, &o, -1, err))
         return false;
     CHECK(!strcmp(spw_io_describe(io), "io_uring, 5 in flight"));
     spw_io_close(io);
@@ -814,7 +832,8 @@ static void with_little_locked_memory(uint64_t *random)
     struct spw_io_span span = {w.memory, w.bytes};
     struct spw_io_options o = {.memory = &span, .n_memory = 1, .queue_depth = 2};
     struct spw_io *io;
-    CHECK(spw_io_open(&io, &o, NULL) == 0); /* auto */
+    struct spw_error err;
+    CHECK(open_in_turn(&io, &o, -1, &err) == 0); /* auto */
     CHECK_MSG(!strcmp(spw_io_describe(io), "2 threads (io_uring: cannot register 1.0 MiB: Cannot "
                                            "allocate memory; RLIMIT_MEMLOCK is 0.1 MiB for each "
                                            "ring)"),
