@@ -8,6 +8,7 @@
 #ifndef SPW_RUNTIME_SPILLWAY_H
 #define SPW_RUNTIME_SPILLWAY_H
 
+#include "model/chat_template.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
