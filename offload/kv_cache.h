@@ -64,6 +64,10 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
  * device frame, if it went down directly), and the next call returns the failure, having done what
  * it was to do: nothing is lost, and the same call may be repeated. */
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end);
+/* Waits until nothing is being written to the disk. A write that failed is told by the next spill,
+ * or here: 0, or its failure, once. */
+void spw_kv_finish_writes(struct spw_kv *kv);
+int spw_kv_take_write_failure(struct spw_kv *kv);
 /* Lowers `begin`: brings [begin, ...) back to the device. Waits for what comes from the disk.
  * -EBADMSG: a tile is lost; nothing has changed but that. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);

@@ -203,3 +203,16 @@ int spw_kv_finish_tile(struct spw_kv *kv, const struct spw_kv_tile *t)
         SPW_TRY(spw_kv_finish_sink(kv));
     return 0;
 }
+
+void spw_kv_finish_writes(struct spw_kv *kv)
+{
+    while (spw_kv_sinks(kv))
+        spw_kv_finish_sink(kv); /* a lost device shows soon enough */
+}
+
+int spw_kv_take_write_failure(struct spw_kv *kv)
+{
+    int rc = kv->write_failure;
+    kv->write_failure = 0;
+    return rc;
+}

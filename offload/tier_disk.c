@@ -28,7 +28,8 @@ struct spw_disk {
     struct spw_io_file file;
     uint64_t tile_bytes, write_limit_bytes, written_bytes; /* written: or about to be */
     struct spw_tier_frames frames;
-    uint32_t n_retired;
+    uint32_t *retired; /* [n_frames], owned; oldest first from first_retired on, round and round */
+    uint32_t first_retired, n_retired;
     uint64_t *sums; /* [n_frames], owned */
     char text[128];
 };
@@ -175,7 +176,8 @@ static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct
         return spw_fail(err, rc, "disk: %s: the I/O engine refuses the file (%s)", o->directory,
                         strerror(-rc));
     d->sums = spw_alloc_zero(o->n_frames, sizeof *d->sums);
-    rc = d->sums ? spw_tier_frames_init(&d->frames, o->n_frames, o->run) : -ENOMEM;
+    d->retired = spw_alloc_zero(o->n_frames, sizeof *d->retired);
+    rc = d->sums && d->retired ? spw_tier_frames_init(&d->frames, o->n_frames, o->run) : -ENOMEM;
     if (rc)
         return spw_fail(err, rc, "out of memory for the checksums of %u frames", o->n_frames);
     describe(d, sparse);
@@ -208,6 +210,7 @@ void spw_disk_close(struct spw_disk *d)
         return;
     spw_tier_frames_free(&d->frames);
     spw_free(d->sums);
+    spw_free(d->retired);
     if (d->fd >= 0)
         close(d->fd);
     spw_free(d);
@@ -230,10 +233,15 @@ static int count_write(struct spw_disk *d)
 
 int spw_disk_take(struct spw_disk *d, uint32_t after, uint32_t *frame)
 {
-    if (!d->frames.free_frames.n)
+    if (!d->frames.free_frames.n && !d->n_retired)
         return -ENOMEM;
     SPW_TRY(count_write(d));
-    return spw_tier_frames_take(&d->frames, after, frame);
+    if (d->frames.free_frames.n)
+        return spw_tier_frames_take(&d->frames, after, frame);
+    *frame = d->retired[d->first_retired];
+    d->first_retired = (d->first_retired + 1) % d->frames.n_frames;
+    d->n_retired--;
+    return 0;
 }
 
 void spw_disk_put(struct spw_disk *d, uint32_t frame)
@@ -243,9 +251,8 @@ void spw_disk_put(struct spw_disk *d, uint32_t frame)
 
 void spw_disk_retire(struct spw_disk *d, uint32_t frame)
 {
-    assert(frame < d->frames.n_frames);
-    (void)frame; /* taken, and never put */
-    d->n_retired++;
+    assert(frame < d->frames.n_frames && d->n_retired < d->frames.n_frames);
+    d->retired[(d->first_retired + d->n_retired++) % d->frames.n_frames] = frame;
 }
 
 int spw_disk_again(struct spw_disk *d, bool bad, uint32_t *frame)

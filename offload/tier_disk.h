@@ -40,7 +40,8 @@ const char *spw_disk_describe(const struct spw_disk *d);
  * new one is to follow, or SPW_DISK_NONE. -ENOMEM: the tier is full; -EDQUOT: the write limit. */
 int spw_disk_take(struct spw_disk *d, uint32_t after, uint32_t *frame);
 void spw_disk_put(struct spw_disk *d, uint32_t frame);
-/* Instead of put: the drive failed here, the frame is never used again. */
+/* Instead of put: the drive failed here, the frame is used again only when no other one is free:
+ * what is written there is checked like everything else. */
 void spw_disk_retire(struct spw_disk *d, uint32_t frame);
 /* The frame is to be written again. bad: the drive failed here, so in another one if there is any,
  * and this one is retired. -EDQUOT: the write limit; the frame stays as it is. */

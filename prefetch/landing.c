@@ -311,6 +311,12 @@ struct spw_landing_bytes spw_landing_ahead(const struct spw_landing *l)
     return bytes;
 }
 
+void spw_landing_finish(struct spw_landing *l)
+{
+    for (uint64_t n = l->ring.waited; n < l->ring.issued; n++)
+        finish_reads(l, nth(l, n)); /* what came of them is for spw_landing_wait */
+}
+
 void spw_landing_drop(struct spw_landing *l)
 {
     l->dropped = spw_landing_ahead(l);

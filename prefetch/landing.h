@@ -58,6 +58,8 @@ void spw_landing_drop(struct spw_landing *l);
 /* Whether the n-th transfer, of [ring.waited, ring.issued), is `t` and was brought from where `t`
  * is to come from. */
 bool spw_landing_holds(const struct spw_landing *l, uint64_t n, const struct spw_transfer *t);
+/* Waits until no read is under way, and changes nothing else. */
+void spw_landing_finish(struct spw_landing *l);
 /* Of all that was dropped, or is issued and not waited for. */
 struct spw_landing_bytes spw_landing_ahead(const struct spw_landing *l);
 

@@ -226,6 +226,11 @@ int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
     return start(p, next);
 }
 
+void spw_prefetch_finish(struct spw_prefetch *p)
+{
+    spw_landing_finish(&p->kv);
+}
+
 int spw_prefetch_forget(struct spw_prefetch *p)
 {
     /* A step that failed may have left slots in use; by now nothing reads them. */

@@ -53,6 +53,8 @@ int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next);
 /* Drops what is ahead and waits until no copy and no read is under way: tiles are about to be given
  * back. */
 int spw_prefetch_forget(struct spw_prefetch *p);
+/* Waits until no read of the disk is under way: counters are exact then. */
+void spw_prefetch_finish(struct spw_prefetch *p);
 
 /* The next KV transfer, which must be `t`: compute will wait for it; its tiles are at
  * slot + i * tile_bytes. Tiles that are not issued yet because they are being written to the disk
