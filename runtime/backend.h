@@ -4,6 +4,7 @@
 
 #include "model/ops.h"
 #include "offload/device.h"
+#include "offload/io.h"
 
 /* What a device's limits are measured with, where model/ops_cpu_probe.h does not: see
  * model/probe_cuda.h. */
@@ -31,7 +32,8 @@ struct spw_backend {
     /* Kernels read the host's memory as fast as the device's: resident weights are computed from
      * the mapped file. Otherwise they are copied, and streamed ones wait in the host arena. */
     bool reads_host_memory;
-    const struct spw_probe_ops *probe; /* NULL: the CPU's own */
+    const struct spw_probe_ops *probe;   /* NULL: the CPU's own */
+    const struct spw_io_fault *io_fault; /* a test's hold on the disk; NULL: none */
 };
 
 /* -EINVAL where a slot is NULL: an operation is there before a model is loaded, or never asked for.

@@ -329,8 +329,8 @@ static int take_device_memory(struct spw_engine *e, struct spw_plan_input *in,
 
 static int open_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
 {
-    static const char *const names[SPW_STREAM_COUNT] = {"compute", "kv-up", "weights-up",
-                                                        "hidden-up", "down"};
+    static const char *const names[SPW_STREAM_COUNT] = {"compute",   "kv-up", "weights-up",
+                                                        "hidden-up", "down",  "disk"};
     const struct spw_device_ops *ops = e->backend.device_ops;
     struct spw_device_usage usage;
     int rc = take_device_memory(e, in, err);
@@ -439,6 +439,10 @@ static int open_cache(struct spw_engine *e)
         .sliding = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
         .slot_tiles = p->slot_tiles,
+        .disk = e->disk,
+        .disk_stream = e->streams[SPW_STREAM_DISK],
+        .direct = p->direct,
+        .n_disk_frames = p->n_disk_frames,
     };
     return spw_kv_open(&e->kv, &o);
 }
@@ -461,6 +465,10 @@ static int open_prefetch(struct spw_engine *e)
         .n_weight_slots = p->n_unit_slots,
         .units = e->units,
         .n_units = e->model.weights->n_units,
+        .disk = e->disk,
+        .disk_stream = e->streams[SPW_STREAM_DISK],
+        .bounce_arena = (uint8_t *)e->host_arena + p->host.bounce,
+        .n_bounce = p->n_bounce,
     };
     return spw_prefetch_open(&e->prefetch, &o);
 }
@@ -493,7 +501,14 @@ static int open_parts(struct spw_engine *e, const struct spw_options *o, struct 
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->spans = spw_alloc_zero(n, sizeof *e->spans);
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
-    int rc = e->sessions && e->spans && e->span_index ? 0 : -ENOMEM;
+    e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->keep = spw_alloc_zero(n, sizeof *e->keep);
+    e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
+    e->on_incident = o->on_incident;
+    e->incident_context = o->incident_context;
+    int rc = e->sessions && e->spans && e->span_index && e->stepping && e->keep && e->delivered
+                 ? 0
+                 : -ENOMEM;
     if (!rc)
         rc = describe_units(e);
     if (!rc)
@@ -519,6 +534,8 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
         rc = make_plan(e, &in, err);
     if (!rc)
         rc = open_memory(e, &in, err);
+    if (!rc)
+        rc = spw_engine_open_disk(e, o, err);
     if (!rc)
         rc = open_parts(e, o, err);
     if (rc) {
@@ -546,11 +563,15 @@ void spw_engine_close(struct spw_engine *e)
         if (e->streams[i])
             ops->stream_close(e->device, e->streams[i]);
     spw_kv_close(e->kv);
+    spw_engine_close_disk(e);
     spw_free(e->units);
     spw_free(e->unit_contexts);
     spw_free(e->sessions);
     spw_free(e->spans);
     spw_free(e->span_index);
+    spw_free(e->stepping);
+    spw_free(e->keep);
+    spw_free(e->delivered);
     if (e->device_arena)
         ops->free(e->device, e->device_arena, e->plan.device.end);
     if (e->charged)
@@ -580,12 +601,18 @@ const char *spw_engine_backend(const struct spw_engine *e)
 
 const char *spw_engine_io(const struct spw_engine *e)
 {
-    return e->io;
+    return e->io_text;
 }
 
 const char *spw_engine_note(const struct spw_engine *e)
 {
     return e->note;
+}
+
+const struct spw_incident *spw_engine_incidents(const struct spw_engine *e, uint64_t *n)
+{
+    *n = e->n_incidents;
+    return e->incidents;
 }
 
 double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
@@ -604,6 +631,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     struct spw_traffic predicted;
     for (int i = 0; i < SPW_STREAM_COUNT; i++) /* counters are exact when nothing is under way */
         ops->stream_sync(e->device, e->streams[i]);
+    spw_prefetch_finish(e->prefetch);
+    spw_kv_finish_writes(e->kv);
     ops->usage(e->device, &u);
     spw_executor_predicted(e->executor, &predicted);
     *out = (struct spw_stats){
@@ -620,5 +649,6 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     };
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
+    spw_engine_disk_stats(e, out);
     memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);
 }

@@ -10,6 +10,7 @@ enum spw_engine_stream {
     SPW_STREAM_WEIGHTS_UP,
     SPW_STREAM_HIDDEN_UP, /* embeddings and hidden states */
     SPW_STREAM_DOWN,      /* spilled tiles, hidden states */
+    SPW_STREAM_DISK,      /* no work: orders what is asked of the disk behind other streams */
     SPW_STREAM_COUNT,
 };
 
@@ -47,8 +48,10 @@ struct spw_engine {
     struct spw_plan plan;
     struct spw_backend backend;
     struct spw_device *device;
-    char note[512]; /* see spw_engine_note */
-    char io[256];   /* see spw_engine_io */
+    char note[512];    /* see spw_engine_note */
+    char io_text[256]; /* see spw_engine_io */
+    struct spw_io *io; /* NULL: nothing lies on disk */
+    struct spw_disk *disk;
     spw_stream streams[SPW_STREAM_COUNT];
     void *device_arena, *host_arena;
     struct spw_unit *units;                 /* [weights->n_units] */
@@ -60,7 +63,14 @@ struct spw_engine {
     struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */
     struct spw_executor_span *spans; /* [sessions], of the running sync */
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
-    uint64_t rope_length;            /* of the tables on the device */
+    struct spw_session **stepping;   /* [sessions], of the running sync, as spans */
+    uint64_t *keep;                  /* [sessions], scratch of recover.c */
+    uint64_t *delivered;             /* [sessions], logits before this position were handed over */
+    struct spw_incident incidents[SPW_INCIDENTS_KEPT];
+    uint64_t n_incidents;
+    void (*on_incident)(void *context, const struct spw_incident *incident);
+    void *incident_context;
+    uint64_t rope_length; /* of the tables on the device */
 };
 
 /* The backend that the options name, and its device under these budgets. */
@@ -74,5 +84,10 @@ int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backe
                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
+
+/* engine_disk.c: what the plan lays on disk, after the arenas are there. */
+int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err);
+void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
+void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);
 
 #endif

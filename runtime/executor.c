@@ -28,6 +28,7 @@ struct spw_executor {
     struct frame frames[2], *now, *next;
     struct spw_cut_span *spans;           /* [most_spans] */
     struct spw_cut_span *next_spans;      /* [most_spans] */
+    uint32_t *written;                    /* [most_spans], see spw_passage: before the next pass */
     const struct spw_executor_span *step; /* of the running step */
     const struct spw_cut_chunk *chunk;    /* that passes */
     struct spw_traffic predicted;
@@ -100,7 +101,8 @@ static int open_parts(struct spw_executor *x)
     uint32_t n = x->o.most_spans;
     x->spans = spw_alloc_zero(n, sizeof *x->spans);
     x->next_spans = spw_alloc_zero(n, sizeof *x->next_spans);
-    if (!x->spans || !x->next_spans)
+    x->written = spw_alloc_zero(n, sizeof *x->written);
+    if (!x->spans || !x->next_spans || !x->written)
         return -ENOMEM;
     uint64_t most_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
     SPW_TRY(open_frame(x, &x->frames[0], most_rows));
@@ -149,6 +151,7 @@ void spw_executor_close(struct spw_executor *x)
     close_frame(&x->frames[1]);
     spw_free(x->spans);
     spw_free(x->next_spans);
+    spw_free(x->written);
     spw_free(x);
 }
 
@@ -161,19 +164,31 @@ static void account(struct spw_executor *x, enum spw_moved link, uint64_t n_tile
 
 static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
-    uint32_t from = spw_kv_begin(seq, layer);
-    if (begin <= from)
+    bool sliding = x->config->layer_kinds[layer] == SPW_LAYER_SLIDING;
+    uint32_t disk_end = spw_waterline_disk(&x->plan->residency, sliding, begin);
+    uint64_t to_host, to_disk;
+    if (begin <= spw_kv_begin(seq, layer))
         return 0;
-    account(x, SPW_MOVED_DEVICE_TO_HOST, spw_kv_count_unwritten(seq, layer, from, begin));
-    return spw_kv_spill(seq, layer, begin, 0);
+    spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
+    account(x, SPW_MOVED_DEVICE_TO_HOST, to_host);
+    account(x, SPW_MOVED_HOST_TO_DISK, to_disk);
+    return spw_kv_spill(seq, layer, begin, disk_end);
+}
+
+static void account_up(struct spw_executor *x, uint64_t from_host, uint64_t from_disk)
+{
+    account(x, SPW_MOVED_HOST_TO_DEVICE, from_host + (x->plan->direct ? 0 : from_disk));
+    account(x, SPW_MOVED_DISK_TO_HOST, from_disk);
 }
 
 static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
     uint32_t to = spw_kv_begin(seq, layer);
+    uint64_t from_host, from_disk;
     if (begin >= to)
         return 0;
-    account(x, SPW_MOVED_HOST_TO_DEVICE, spw_kv_count_absent(seq, layer, begin, to));
+    spw_kv_count_load(seq, layer, begin, to, &from_host, &from_disk);
+    account_up(x, from_host, from_disk);
     return spw_kv_load(seq, layer, begin);
 }
 
@@ -360,7 +375,10 @@ static int attend_segment(struct spw_executor *x, struct query *q)
         uint32_t here = to < streamed_end ? to : streamed_end;
         struct spw_transfer t = {
             .seq = q->seq, .layer = q->layer, .tile_begin = tile, .tile_end = here};
+        uint64_t from_host, from_disk;
         uint8_t *slot;
+        spw_kv_count_below(q->seq, q->layer, tile, here, &from_host, &from_disk);
+        account_up(x, from_host, from_disk);
         SPW_TRY(spw_prefetch_wait_kv(x->o.prefetch, &t, &slot));
         SPW_TRY(attend_tiles(x, q, from, to < end ? to : end, tile, here, slot));
         SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
@@ -536,17 +554,40 @@ static void describe_pass(struct spw_executor *x, struct frame *f, const struct 
         p->chunked = s->to < p->to;
         p->from = s->from;
         p->begin = spw_waterline_begin(r, false, s->from);
+        p->written = x->written[s->span];
     }
     for (uint32_t i = 0; i < f->cut.n_segments; i++) {
         const struct spw_cut_segment *s = &f->cut.segments[i];
         struct spw_schedule_segment *g = &f->segments[i];
         *g = (struct spw_schedule_segment){.seq = x->step[s->span].seq};
         for (int sliding = 0; sliding < 2; sliding++)
-            if (!sliding || r->window)
-                spw_traffic_range(r, sliding, &f->passages[s->span], s->from,
-                                  &g->ranges[sliding].first, &g->ranges[sliding].end);
+            if (!sliding || r->window) {
+                const struct spw_passage *p = &f->passages[s->span];
+                spw_traffic_range(r, sliding, p, s->from, &g->ranges[sliding].first,
+                                  &g->ranges[sliding].end);
+                g->disk_end[sliding] = spw_traffic_disk(r, sliding, p, s->from);
+            }
     }
     f->schedule.n_segments = f->cut.n_segments;
+}
+
+/* The highest waterline so far, as far as it shows: where nothing is on disk it does not matter. */
+static uint32_t written_before(const struct spw_executor *x, const struct spw_kv_seq *seq)
+{
+    for (uint32_t l = 0; l < x->config->n_layers; l++)
+        if (x->config->layer_kinds[l] == SPW_LAYER_FULL) {
+            uint32_t disk_end = spw_kv_disk_end(seq, l);
+            return disk_end ? disk_end + x->plan->residency.host : 0;
+        }
+    return 0;
+}
+
+static void raise_written(struct spw_executor *x, uint32_t n_spans)
+{
+    for (uint32_t i = 0; i < n_spans; i++) {
+        uint32_t leave = spw_waterline_leave(&x->plan->residency, &x->now->passages[i]);
+        x->written[i] = leave > x->written[i] ? leave : x->written[i];
+    }
 }
 
 /* The pass that will come if every session goes on by one token. None past the context. */
@@ -571,7 +612,6 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     uint64_t heads = count_wanted(x);
     x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
     spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, heads);
-    spw_traffic_kv(&x->predicted, x->plan, &x->now->cut, x->now->passages);
     SPW_TRY(raise_waiting(x, n_spans));
     SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
     SPW_TRY(spw_hidden_begin(&x->hidden, &x->now->cut, &source));
@@ -608,11 +648,13 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
     uint64_t n_new_tokens = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
         x->spans[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
+        x->written[i] = written_before(x, spans[i].seq);
         n_new_tokens += spans[i].to - spans[i].from;
     }
     spw_progress_begin(&x->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n_spans);
     while (spw_cut_next(&x->now->cut, x->spans, n_spans)) {
         describe_pass(x, x->now, x->spans, n_spans);
+        raise_written(x, n_spans);
         x->next->schedule.n_segments = 0;
         if (all_done(x, n_spans))
             expect_decode(x, n_spans);
@@ -639,4 +681,5 @@ void spw_executor_predicted(const struct spw_executor *x, struct spw_traffic *ou
 {
     *out = x->predicted;
     out->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_prefetch_ahead_bytes(x->o.prefetch);
+    out->bytes[SPW_MOVED_DISK_TO_HOST] += spw_prefetch_ahead_disk_bytes(x->o.prefetch);
 }

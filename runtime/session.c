@@ -2,7 +2,7 @@
  *
  * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
  * off, and the executor computes what is missing, for all sessions of the call in one step. */
-#include "runtime/engine.h"
+#include "runtime/recover.h"
 
 #include <assert.h>
 #include <string.h>
@@ -84,6 +84,8 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
         if (c->layer_kinds[l] == SPW_LAYER_FULL) {
             uint64_t end = (uint64_t)spw_kv_begin(s->seq, l) * SPW_TILE_TOKENS;
             out->host_end = spw_min_u64(end, s->n_tokens);
+            end = (uint64_t)spw_kv_disk_end(s->seq, l) * SPW_TILE_TOKENS;
+            out->disk_end = spw_min_u64(end, out->host_end);
             break;
         }
 }
@@ -151,16 +153,9 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     return spw_kv_can_truncate(s->seq, c->window, keep) ? keep : 0;
 }
 
-static int cut_back(struct spw_session *s, uint64_t keep)
+static int cut_back(struct spw_session *s, uint64_t *keep)
 {
-    struct spw_engine *e = s->engine;
-    if (keep == s->n_tokens)
-        return 0;
-    SPW_TRY(spw_prefetch_forget(e->prefetch));
-    s->n_tokens = keep;
-    s->has_logits = false;
-    spw_kv_truncate(s->seq, keep);
-    return spw_executor_settle(e->executor, s->seq, keep);
+    return *keep == s->n_tokens ? 0 : spw_recover_rest(s, keep);
 }
 
 /* ---- sync: the step ---- */
@@ -177,6 +172,9 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
 {
     const struct delivery *d = context;
     const struct spw_span *span = &d->spans[d->index[i]];
+    if (position < d->engine->delivered[i])
+        return 0; /* the step was run again after a tile was lost */
+    d->engine->delivered[i] = position + 1;
     if (position + 1 == span->n_tokens) {
         memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
         span->session->has_logits = true;
@@ -186,21 +184,51 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
     return 0;
 }
 
-/* After a failure the tiles hold parts of a step: nothing of these sessions is reused. */
-static int reset(struct spw_engine *e, uint32_t n, const struct spw_span *spans, int rc,
-                 struct spw_error *err)
+/* After a failure of the device the tiles hold parts of a step: nothing of these sessions is
+ * reused.
+ */
+static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         e->backend.device_ops->stream_sync(e->device, e->streams[i]);
     spw_prefetch_forget(e->prefetch);
     for (uint32_t i = 0; i < n; i++) {
-        struct spw_session *s = spans[e->span_index[i]].session;
+        struct spw_session *s = e->stepping[i];
         s->n_tokens = 0;
         s->has_logits = false;
         spw_kv_truncate(s->seq, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
                     strerror(-rc));
+}
+
+/* The step has failed for good. If only the disk has, its sessions hold what they held before. */
+static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
+{
+    if (!e->disk || spw_recover_step(e, e->stepping, n))
+        return reset(e, n, rc, err);
+    if (rc == -EBADMSG)
+        return spw_fail(err, -EIO,
+                        "disk: tiles were lost again each time they had been computed again; the "
+                        "drive is failing: give another directory with --disk");
+    return spw_fail(err, rc,
+                    "disk: tiles could not be written down (%s); the sessions hold what they held "
+                    "before the step: give more room, or another directory with --disk",
+                    strerror(-rc));
+}
+
+/* Runs it again from where sessions were cut back to, as long as tiles are lost. */
+static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
+{
+    enum { MOST_RUNS = 8 };
+    for (uint32_t i = 0; i < n; i++)
+        e->delivered[i] = 0;
+    for (int i = 0;; i++) {
+        int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
+        if (rc != -EBADMSG || i == MOST_RUNS)
+            return rc;
+        SPW_TRY(spw_recover_step(e, e->stepping, n));
+    }
 }
 
 /* One step for the spans of the caller whose rope table is that of `length`. */
@@ -212,15 +240,15 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t
         /* the tables' upload before this one may still be reading them: at open nothing waits */
         rc = e->backend.device_ops->stream_sync(e->device, e->streams[SPW_STREAM_COMPUTE]);
         if (rc)
-            return reset(e, n, spans, rc, err);
+            return reset(e, n, rc, err);
         SPW_TRY(spw_weights_rope(e->model.weights, length, err));
         rc = spw_executor_upload_rope(e->executor);
         e->rope_length = length;
     }
     if (!rc)
-        rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
+        rc = run_and_recover(e, n, d);
     if (rc)
-        return reset(e, n, spans, rc, err);
+        return give_up(e, n, rc, err);
     for (uint32_t i = 0; i < n; i++) {
         const struct spw_span *span = &spans[e->span_index[i]];
         struct spw_session *s = span->session;
@@ -241,9 +269,10 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     struct spw_session *s = span->session;
     uint64_t keep = reusable(s, span);
     e->span_index[*n] = (uint32_t)i;
-    int rc = cut_back(s, keep);
+    e->stepping[*n] = s;
+    int rc = cut_back(s, &keep);
     if (rc)
-        return reset(e, *n + 1, spans, rc, err);
+        return reset(e, *n + 1, rc, err);
     s->reused = keep;
     if (keep == span->n_tokens) {
         if (span->n_logits && d->on_logits)

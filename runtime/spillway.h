@@ -35,6 +35,16 @@ struct spw_progress {
 struct spw_machine;
 struct spw_drive;
 
+/* A tile that could not be read back as it was written, and what was done about it. */
+enum { SPW_INCIDENTS_KEPT = 64 };
+
+struct spw_incident {
+    int error;             /* -EBADMSG: the checksum; else what the drive said */
+    uint32_t layer;        /* of the tile */
+    uint64_t position;     /* its first token */
+    uint64_t n_recomputed; /* tokens whose KV was cut off and computed again */
+};
+
 /* Zero is the default everywhere. */
 struct spw_options {
     enum spw_backend_kind backend;
@@ -63,6 +73,10 @@ struct spw_options {
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
+    /* Called from within spw_sync when a tile was lost on disk and its tokens are about to be
+     * computed again. May be NULL. */
+    void (*on_incident)(void *context, const struct spw_incident *incident);
+    void *incident_context;
 };
 
 enum spw_moved {
@@ -142,6 +156,10 @@ const char *spw_engine_io(const struct spw_engine *e);
 /* What the user should know of how the engine was opened: why AUTO took the CPU, that host memory
  * could not be pinned, that device memory was gone and the plan is another one. "" if nothing. */
 const char *spw_engine_note(const struct spw_engine *e);
+
+/* What was lost on disk and computed again since the engine opened; the first ones are kept, `n`
+ * counts all. Valid until the next spw_sync. */
+const struct spw_incident *spw_engine_incidents(const struct spw_engine *e, uint64_t *n);
 
 /* -ENOMEM when `sessions` are open already. */
 int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err);

@@ -53,6 +53,7 @@ static void make_subject(struct subject *s, int i)
 }
 
 /* How much the draws really tried. */
+static uint64_t draws_with_disk, draws_with_three_tiers, disk_tiles_read;
 static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
 static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept, draws_with_released;
 
@@ -82,6 +83,32 @@ static void compare_logits(void *context, size_t span, size_t position, const fl
 static uint64_t between(uint64_t *seed, uint64_t low, uint64_t high)
 {
     return low >= high ? low : check_range(seed, low, high);
+}
+
+/* A third tier below this device budget: with the host's from the least upward, or (CPU) with no KV
+ * on the host; and as much disk as that takes, or more. */
+static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
+{
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    uint64_t host = check_random(seed) % 4;
+    o->disk_dir = d->subject->dir;
+    o->disk_bytes = 256 << 20;
+    o->io = (enum spw_io_kind)(check_random(seed) % 3);
+    CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
+    if (check_random(seed) % 2) { /* where most of the KV has to go down */
+        o->device_bytes = between(seed, info.smallest_device_bytes,
+                                  info.smallest_device_bytes + info.smallest_device_bytes / 16);
+        CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s",
+                  err.text);
+    }
+    if (host) /* some of what would lie on disk */
+        o->host_bytes = info.smallest_host_bytes +
+                        between(seed, 0, host == 1 ? info.disk.total : info.disk.total / 2);
+    CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
+    o->disk_bytes = between(seed, info.smallest_disk_bytes, 2 * info.disk.total);
+    if (!o->disk_bytes)
+        o->disk_bytes = 1 << 20;
 }
 
 /* Budgets from the smallest that can work upward. */
@@ -114,6 +141,10 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
             fraction ? between(seed, low, low + (high - low) / (1 << 2 * fraction)) : low;
     CHECK_MSG(spw_plan_query_on(&least, &d->backend, d->subject->dir, o, &err) == 0, "%s",
               err.text);
+    if (check_random(seed) % 2) {
+        draw_disk(d, o, seed);
+        return;
+    }
     if (check_random(seed) % 2)
         o->host_bytes = between(seed, least.smallest_host_bytes, 2 * least.host.total);
     if (!o->host_bytes)
@@ -175,8 +206,14 @@ static void check_account(struct draw *d, const struct spw_options *o, const cha
                   (unsigned long long)s.moved_bytes[i], (unsigned long long)s.predicted_bytes[i]);
     CHECK_MSG(s.device_peak_bytes <= o->device_bytes, "%s: device peak %llu", what,
               (unsigned long long)s.device_peak_bytes);
-    CHECK_MSG(s.host_peak_bytes <= o->host_bytes, "%s: host peak %llu", what,
+    CHECK_MSG(!o->host_bytes || s.host_peak_bytes <= o->host_bytes, "%s: host peak %llu", what,
               (unsigned long long)s.host_peak_bytes);
+    CHECK_MSG(s.disk_peak_bytes <= o->disk_bytes, "%s: disk peak %llu", what,
+              (unsigned long long)s.disk_peak_bytes);
+    draws_with_disk += s.moved_bytes[SPW_MOVED_HOST_TO_DISK] > 0;
+    draws_with_three_tiers +=
+        s.moved_bytes[SPW_MOVED_HOST_TO_DISK] && d->engine->plan.residency.host;
+    disk_tiles_read += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] / d->engine->plan.tile_bytes;
 }
 
 static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
@@ -188,17 +225,18 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     char what[400];
     d.n_sessions = check_random(seed) % 2 ? 1 : (uint32_t)check_range(seed, 1, N_SEQUENCES);
     d.context =
-        check_random(seed) % 6 ? check_range(seed, 400, MOST_TOKENS) : check_range(seed, 2, 400);
+        check_random(seed) % 6 ? check_range(seed, 600, MOST_TOKENS) : check_range(seed, 2, 400);
     d.backend = run_backend(check_random(seed) % 2);
     draw_options(&d, &o, seed);
     snprintf(
         what, sizeof what,
-        "draw %d (seed %llu): %s context %llu sessions %u device %llu host %llu chunk %u slots "
-        "%u of %u splits threads %u delays %llu weights %s",
+        "draw %d (seed %llu): %s context %llu sessions %u device %llu host %llu disk %llu (io %d) "
+        "chunk %u slots %u of %u splits threads %u delays %llu weights %s",
         number, (unsigned long long)start, d.subject->dir, (unsigned long long)d.context,
         d.n_sessions, (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
-        o.prefill_chunk, o.prefetch_slots, o.prefetch_splits, o.threads,
-        (unsigned long long)o.delay_seed, d.backend.reads_host_memory ? "mapped" : "copied");
+        (unsigned long long)o.disk_bytes, (int)o.io, o.prefill_chunk, o.prefetch_slots,
+        o.prefetch_splits, o.threads, (unsigned long long)o.delay_seed,
+        d.backend.reads_host_memory ? "mapped" : "copied");
     int rc = spw_engine_open_on(&d.engine, &d.backend, d.subject->dir, &o, &err);
     CHECK_MSG(rc == 0, "%s: %s", what, err.text);
     if (rc)
@@ -246,16 +284,21 @@ int main(int argc, char **argv)
             free(subjects[i].logits[k]);
     }
     CHECK(spw_alloc_outstanding() == outstanding);
-    fprintf(stderr,
-            "%d draws, %llu with tiles on the host, %llu with streamed weights (%llu from images, "
-            "%llu from kept and %llu from released pages), %llu with mapped ones, %llu rows\n",
-            draws, (unsigned long long)draws_with_spill,
-            (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
-            (unsigned long long)draws_with_kept, (unsigned long long)draws_with_released,
-            (unsigned long long)draws_with_mapped_weights, (unsigned long long)rows_compared);
+    fprintf(
+        stderr,
+        "%d draws, %llu with tiles on the host, %llu on disk (%llu on host and disk, %llu tiles "
+        "read), %llu with streamed weights (%llu from images, "
+        "%llu from kept and %llu from released pages), %llu with mapped ones, %llu rows\n",
+        draws, (unsigned long long)draws_with_spill, (unsigned long long)draws_with_disk,
+        (unsigned long long)draws_with_three_tiers, (unsigned long long)disk_tiles_read,
+        (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
+        (unsigned long long)draws_with_kept, (unsigned long long)draws_with_released,
+        (unsigned long long)draws_with_mapped_weights, (unsigned long long)rows_compared);
     CHECK(rows_compared > (uint64_t)draws);
     CHECK(draws < 20 || draws_with_spill > (draws < 160 ? 0 : (uint64_t)draws / 4));
+    CHECK(draws < 20 || draws_with_disk > (draws < 160 ? 0 : (uint64_t)draws / 8));
     /* Few draws may miss a kind by chance. */
+    CHECK(draws < 160 || (draws_with_three_tiers && disk_tiles_read > (uint64_t)draws));
     CHECK(draws < 160 || draws_with_images);
     CHECK(draws < 160 || !run_backend(true).reads_host_memory ||
           (draws_with_mapped_weights && draws_with_kept && draws_with_released));

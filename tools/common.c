@@ -153,6 +153,19 @@ static uint64_t budget(const struct cli_options *o, const char *name, uint64_t b
     return cli_given(o, name) && bytes == 0 ? SPW_BYTES_NONE : bytes;
 }
 
+/* One line for each; the answer goes on, and is the same. */
+static void say_incident(void *context, const struct spw_incident *i)
+{
+    (void)context;
+    cli_fail(
+        0,
+        "disk: the KV of token %llu on, layer %u, could not be read back (%s): %llu tokens are "
+        "computed again",
+        (unsigned long long)i->position, i->layer,
+        i->error == -EBADMSG ? "checksum" : strerror(-i->error),
+        (unsigned long long)i->n_recomputed);
+}
+
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions)
 {
@@ -174,6 +187,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_slots = (uint32_t)o->prefetch_slots,
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .delay_seed = o->delay_seed,
+        .on_incident = say_incident,
     };
 }
 

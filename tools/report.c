@@ -84,6 +84,25 @@ static json_t *waits_by_layer(struct spw_engine *e)
     return checked(a, failed);
 }
 
+static json_t *disk_events(const struct spw_engine *e)
+{
+    uint64_t n;
+    const struct spw_incident *list = spw_engine_incidents(e, &n);
+    json_t *a = json_array();
+    int failed = 0;
+    for (uint64_t i = 0; i < n && i < SPW_INCIDENTS_KEPT; i++) {
+        json_t *o = json_object();
+        failed |= json_object_set_new(
+            o, "error",
+            json_string(list[i].error == -EBADMSG ? "checksum" : strerror(-list[i].error)));
+        failed |= json_object_set_new(o, "layer", cli_json_count(list[i].layer));
+        failed |= json_object_set_new(o, "position", cli_json_count(list[i].position));
+        failed |= json_object_set_new(o, "recomputed_tokens", cli_json_count(list[i].n_recomputed));
+        failed |= json_array_append_new(a, o);
+    }
+    return checked(a, failed);
+}
+
 json_t *cli_report_engine(const char *model, struct spw_engine *e)
 {
     struct spw_stats s;
@@ -113,6 +132,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
         json_object_set_new(o, "unhidden_wait_seconds", cli_json_real(s.unhidden_wait_seconds));
     failed |= json_object_set_new(o, "unhidden_wait_seconds_by_layer", waits_by_layer(e));
     failed |= json_object_set_new(o, "ladder_events", json_array());
+    failed |= json_object_set_new(o, "disk_events", disk_events(e));
     return checked(o, failed);
 }
 

@@ -1,0 +1,66 @@
+/* The engine's I/O threads and the scratch file of its disk tier.
+ *
+ * What is registered with the kernel is the memory that reads land in and writes come from: of a
+ * device whose memory the drive can reach, its slots and frames; and the KV part of the host arena.
+ */
+#include "offload/placement.h"
+#include "runtime/engine.h"
+
+#include <stdio.h>
+
+static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span spans[2])
+{
+    const struct spw_plan *p = &e->plan;
+    unsigned n = 0;
+    if (p->direct)
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.unit_slots,
+                                          p->device.end - p->device.unit_slots};
+    if (p->host.hidden > p->host.kv_frames)
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.kv_frames,
+                                          p->host.hidden - p->host.kv_frames};
+    return n;
+}
+
+int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+{
+    const struct spw_plan *p = &e->plan;
+    struct spw_io_span memory[2];
+    if (!p->n_disk_frames)
+        return 0;
+    struct spw_io_options io = {.kind = o->io,
+                                .memory = memory,
+                                .n_memory = describe_memory(e, memory),
+                                .fault = e->backend.io_fault,
+                                .place = spw_placement_bind_io,
+                                .place_context =
+                                    (void *)(uintptr_t)e->backend.device_ops->placement(e->device)};
+    SPW_TRY(spw_io_open(&e->io, &io, err));
+    struct spw_disk_options disk = {.directory = o->disk_dir,
+                                    .io = e->io,
+                                    .tile_bytes = p->tile_bytes,
+                                    .n_frames = p->n_disk_frames,
+                                    .run = p->disk_run,
+                                    .write_limit_bytes = o->disk_write_limit};
+    SPW_TRY(spw_disk_open(&e->disk, &disk, err));
+    snprintf(e->io_text, sizeof e->io_text, "%s; %s", spw_io_describe(e->io),
+             spw_disk_describe(e->disk));
+    return 0;
+}
+
+void spw_engine_close_disk(struct spw_engine *e)
+{
+    spw_disk_close(e->disk);
+    spw_io_close(e->io);
+}
+
+void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)
+{
+    out->disk_budget_bytes = e->plan.info.disk_budget_bytes;
+    if (!e->io)
+        return;
+    struct spw_io_usage u;
+    spw_io_usage(e->io, &u);
+    out->disk_peak_bytes = e->plan.info.disk.total; /* preallocated */
+    out->moved_bytes[SPW_MOVED_HOST_TO_DISK] = u.written_bytes;
+    out->moved_bytes[SPW_MOVED_DISK_TO_HOST] = u.read_bytes;
+}

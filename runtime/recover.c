@@ -1,0 +1,72 @@
+/* After the disk failed: see recover.h. */
+#include "runtime/recover.h"
+
+/* A drive that loses a tile in every one of so many tries is not worth another one. */
+enum { MOST_TRIES = 8 };
+
+static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_t n_recomputed)
+{
+    struct spw_incident incident = {.error = loss->rc,
+                                    .layer = loss->layer,
+                                    .position = (uint64_t)loss->tile * SPW_TILE_TOKENS,
+                                    .n_recomputed = n_recomputed};
+    if (e->n_incidents < SPW_INCIDENTS_KEPT)
+        e->incidents[e->n_incidents] = incident;
+    e->n_incidents++;
+    if (e->on_incident)
+        e->on_incident(e->incident_context, &incident);
+}
+
+/* Lowers keep[i] of the session that lost something, for all that was lost. False: nothing was. */
+static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uint64_t *keep,
+                  uint32_t n)
+{
+    struct spw_kv_loss loss;
+    bool any = false;
+    while (spw_kv_take_loss(e->kv, &loss))
+        for (uint32_t i = 0; i < n; i++)
+            if (sessions[i]->seq == loss.seq) {
+                uint64_t held = keep[i];
+                keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
+                if (!spw_kv_can_truncate(loss.seq, e->model.config.window, keep[i]))
+                    keep[i] = 0;
+                report(e, &loss, held - keep[i]);
+                any = true;
+            }
+    return any;
+}
+
+int spw_recover_rest(struct spw_session *s, uint64_t *keep)
+{
+    struct spw_engine *e = s->engine;
+    for (int i = 0; i < MOST_TRIES; i++) {
+        if (!spw_kv_can_truncate(s->seq, e->model.config.window, *keep))
+            *keep = 0;
+        SPW_TRY(spw_prefetch_forget(e->prefetch));
+        s->n_tokens = *keep;
+        s->has_logits = false;
+        spw_kv_truncate(s->seq, *keep);
+        int rc = spw_executor_settle(e->executor, s->seq, *keep);
+        if (rc != -EBADMSG)
+            return rc;
+        if (!lower(e, &s, keep, 1))
+            break;
+    }
+    return -EIO;
+}
+
+int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n)
+{
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
+    spw_kv_finish_writes(e->kv);
+    spw_kv_take_write_failure(e->kv); /* it belongs to the step that has failed */
+    for (uint32_t i = 0; i < n; i++)
+        e->keep[i] = e->spans[i].from;
+    lower(e, sessions, e->keep, n);
+    for (uint32_t i = 0; i < n; i++) {
+        SPW_TRY(spw_recover_rest(sessions[i], &e->keep[i]));
+        e->spans[i].from = e->keep[i];
+    }
+    return 0;
+}

@@ -1,0 +1,235 @@
+/* Faults of the drive, seen from the top: the N-th read or write of a run fails, is cut short,
+ * late, out of order or one bit off, for N = 0, 1, ... until the run meets none, with both I/O
+ * engines, and with tiles that land on the device at once as well as by way of the host. A run ends
+ * with the same logits or with one line that says what is wrong; then the drive is well again, and
+ * the same sessions go on to the right logits. Nothing leaks, nothing hangs.
+ *
+ *   test_disk_faults [stride]    of N; default 5 under sanitizers, else 2 */
+#include "tests/engine_run.h"
+
+#include <pthread.h>
+
+#ifndef TEST_STRIDE
+#define TEST_STRIDE (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 5 : 2)
+#endif
+
+enum { N_PROMPT = 1900, N_TOKENS = 1904, CONTEXT = 2048, WATCHDOG_SECONDS = 600 };
+
+enum fault_kind {
+    READ_ONCE,    /* the next try succeeds */
+    READ_FOREVER, /* of this place */
+    FLIP_ONCE,    /* of a bit, on the way */
+    FLIP_FOREVER, /* in this place */
+    SHORT_READ,
+    WRITE_ONCE,
+    WRITE_FOREVER, /* to this place */
+    SHORT_WRITE,
+    LATE,
+    ALL_READS,  /* from the N-th on */
+    ALL_WRITES, /* the drive is full from the N-th on */
+    FAULT_KINDS,
+};
+
+static const char *const fault_names[FAULT_KINDS] = {
+    "a read fails once", "a place cannot be read", "a bit flips on its way",    "a bit is flipped",
+    "a short read",      "a write fails once",     "a place cannot be written", "a short write",
+    "a late completion", "all reads fail",         "the drive is full"};
+
+struct fault {
+    enum fault_kind kind;
+    int64_t n;    /* of the request that meets it; negative: none */
+    int64_t seen; /* requests of its direction so far */
+    bool met;
+    uint64_t place; /* in the file, of what stays broken */
+    pthread_mutex_t lock;
+};
+
+static bool hits(enum fault_kind kind, const struct spw_io_request *r)
+{
+    if (kind == LATE)
+        return true;
+    return r->write == (kind == WRITE_ONCE || kind == WRITE_FOREVER || kind == SHORT_WRITE ||
+                        kind == ALL_WRITES);
+}
+
+static bool covers(const struct spw_io_request *r, int64_t result, uint64_t place)
+{
+    return result > 0 && place >= r->offset && place < r->offset + (uint64_t)result;
+}
+
+/* What the engine sees of the request that meets the fault, and of those that come to its place. */
+static int64_t broken(const struct fault *f, const struct spw_io_request *r, int64_t result,
+                      bool first)
+{
+    switch (f->kind) {
+    case READ_ONCE:
+    case WRITE_ONCE:
+        return first ? -EIO : result;
+    case FLIP_ONCE:
+        if (first && result > 0)
+            r->memory[result / 3] ^= 16;
+        return result;
+    case READ_FOREVER:
+    case WRITE_FOREVER:
+        return covers(r, result, f->place) ? -EIO : result;
+    case FLIP_FOREVER:
+        if (covers(r, result, f->place))
+            r->memory[f->place - r->offset] ^= 1;
+        return result;
+    case SHORT_READ:
+    case SHORT_WRITE:
+        return first && result > 4096 ? result / 8192 * 4096 : result;
+    case LATE:
+        if (first)
+            usleep(50000);
+        return result;
+    case ALL_READS:
+        return -EIO;
+    case ALL_WRITES:
+        return -ENOSPC;
+    default:
+        return result;
+    }
+}
+
+static int64_t completed(void *context, const struct spw_io_request *r, int64_t result)
+{
+    struct fault *f = context;
+    pthread_mutex_lock(&f->lock);
+    bool first = false;
+    if (f->n >= 0 && r->bytes && hits(f->kind, r)) {
+        first = f->seen++ == f->n;
+        if (first) {
+            f->met = true;
+            f->place = r->offset + 77;
+        }
+        if (f->met)
+            result = broken(f, r, result, first);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return result;
+}
+
+struct subject {
+    const char *dir;
+    enum spw_io_kind io;
+    struct spw_backend backend;
+    struct spw_options options;
+    int32_t ids[N_TOKENS];
+    float *expected; /* [N_TOKENS][vocab] */
+    uint32_t vocab;
+};
+
+/* A prompt, then a few tokens one by one. The first failure ends it. */
+static int run(const struct subject *s, struct spw_engine *e, struct spw_session *session,
+               const char *what, struct spw_error *err)
+{
+    for (size_t n = N_PROMPT; n <= N_TOKENS; n++) {
+        struct spw_span span = {session, s->ids, n, 1};
+        SPW_TRY(spw_sync(e, &span, 1, NULL, NULL, err));
+        CHECK_MSG(run_same(spw_session_logits(session), s->expected + (n - 1) * s->vocab, s->vocab),
+                  "%s: wrong logits after %zu tokens", what, n);
+    }
+    return 0;
+}
+
+static void heal(struct fault *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->n = -1;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static uint64_t n_runs, n_errors, n_recovered;
+
+/* Whether the fault was met. */
+static bool one(struct subject *s, enum fault_kind kind, int64_t n)
+{
+    struct fault f = {.kind = kind, .n = n};
+    struct spw_io_fault hook = {.completed = completed, .reorder = n % 3 ? 0 : 4, .context = &f};
+    struct spw_error err = {{0}};
+    char what[256];
+    snprintf(what, sizeof what, "%s, io %d, %s, N = %lld", fault_names[kind], (int)s->io,
+             s->backend.reads_host_memory ? "direct" : "by the host", (long long)n);
+    pthread_mutex_init(&f.lock, NULL);
+    s->backend.io_fault = &hook;
+    alarm(WATCHDOG_SECONDS);
+    struct spw_engine *e = run_open_on(&s->backend, s->dir, &s->options);
+    struct spw_session *session = run_session(e);
+    int rc = run(s, e, session, what, &err);
+    if (rc) {
+        CHECK_MSG(kind == ALL_READS || kind == ALL_WRITES, "%s: %s", what, err.text);
+        CHECK_MSG(err.text[0] && !strchr(err.text, '\n'), "%s: no line of text", what);
+        CHECK_MSG(strstr(err.text, "disk"), "%s: %s", what, err.text);
+        n_errors++;
+        heal(&f);
+        spw_error_clear(&err);
+        rc = run(s, e, session, what, &err);
+        CHECK_MSG(rc == 0, "%s: the drive is well, but: %s", what, err.text);
+    } else if (!f.met) {
+        run_check_account(e, &s->options, what);
+    }
+    uint64_t n_incidents;
+    const struct spw_incident *incidents = spw_engine_incidents(e, &n_incidents);
+    if (n_incidents && kind != ALL_READS)
+        CHECK_MSG(incidents[0].error == (kind == FLIP_FOREVER ? -EBADMSG : -EIO), "%s: %d", what,
+                  incidents[0].error);
+    if (f.met && (kind == READ_FOREVER || kind == FLIP_FOREVER))
+        CHECK_MSG(n_incidents > 0, "%s: nobody was told", what);
+    n_recovered += n_incidents > 0;
+    n_runs++;
+    spw_session_close(session);
+    spw_engine_close(e);
+    pthread_mutex_destroy(&f.lock);
+    return f.met;
+}
+
+static void sweep(struct subject *s, int stride)
+{
+    for (int kind = 0; kind < FAULT_KINDS; kind++)
+        for (int64_t n = 0; one(s, (enum fault_kind)kind, n);)
+            n += n < 4 ? 1 : n < 40 ? stride : n / 4 * stride;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct tiny_model model = {"llama", 4,    32,    48,    2,     1,    16,   67,
+                                            2048,    NULL, false, false, false, true, true, 91};
+    static struct subject s;
+    int stride = argc > 1 ? atoi(argv[1]) : TEST_STRIDE;
+    char dir[128];
+    if (!run_is_there())
+        return CHECK_SKIP;
+    int64_t outstanding = spw_alloc_outstanding();
+    run_folder(dir, &model, "disk_faults");
+    run_ids(s.ids, N_TOKENS, model.vocab, 5);
+    s.dir = dir;
+    s.options = (struct spw_options){.backend = TEST_BACKEND, .context = CONTEXT, .threads = 2};
+    s.expected = model_all_logits(dir, &s.options, s.ids, N_TOKENS, &s.vocab);
+    s.options.disk_dir = dir;
+    s.options.disk_bytes = 64 << 20;
+    s.options.prefill_chunk = 128;
+    for (int direct = 0; direct < 2; direct++)
+        for (int io = SPW_IO_URING; io <= SPW_IO_THREADS; io++) {
+            struct spw_plan_info info;
+            struct spw_error err = {{0}};
+            s.backend = run_backend(direct);
+            s.io = s.options.io = (enum spw_io_kind)io;
+            s.options.device_bytes = s.options.host_bytes = 0;
+            CHECK_MSG(!spw_plan_query_on(&info, &s.backend, dir, &s.options, &err), "%s", err.text);
+            s.options.device_bytes = info.smallest_device_bytes;
+            CHECK_MSG(!spw_plan_query_on(&info, &s.backend, dir, &s.options, &err), "%s", err.text);
+            s.options.host_bytes = info.smallest_host_bytes;
+            CHECK_MSG(!spw_plan_query_on(&info, &s.backend, dir, &s.options, &err), "%s", err.text);
+            CHECK(info.disk.kv > 0);
+            sweep(&s, stride);
+        }
+    tiny_model_remove(dir);
+    free(s.expected);
+    CHECK(spw_alloc_outstanding() == outstanding);
+    fprintf(stderr, "%llu runs, %llu with lost tiles computed again, %llu ended with an error\n",
+            (unsigned long long)n_runs, (unsigned long long)n_recovered,
+            (unsigned long long)n_errors);
+    CHECK(n_recovered > 0 && n_errors > 0);
+    return check_done();
+}

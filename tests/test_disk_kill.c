@@ -1,0 +1,109 @@
+/* SIGKILL while tiles are spilled to disk and stream back, at random moments: no file is left
+ * behind, and the next run is right.
+ *
+ *   test_disk_kill [times]    default 200, under sanitizers 20 */
+#include "tests/engine_run.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { N_PROMPT = 900, N_TOKENS = 960, CONTEXT = 1024, WATCHDOG_SECONDS = 600 };
+
+static void spend(const char *dir, const struct spw_options *o, const int32_t *ids, int tell)
+{
+    struct spw_engine *e = run_open(dir, o);
+    struct spw_session *s = run_session(e);
+    if (write(tell, "o", 1) != 1)
+        exit(1);
+    for (size_t n = N_PROMPT; n <= N_TOKENS; n++)
+        run_to(s, e, ids, n);
+    spw_session_close(s);
+    spw_engine_close(e);
+    _exit(check_failed_ != 0);
+}
+
+static int count_files(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    if (!d)
+        return -1;
+    for (struct dirent *entry; (entry = readdir(d));)
+        n += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+    closedir(d);
+    return n;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Kills the run after `delay` seconds of work; whether it was still at work. Negative: never. */
+static bool kill_one(const char *dir, const struct spw_options *o, const int32_t *ids, double delay)
+{
+    int tell[2], status;
+    char byte;
+    CHECK(pipe(tell) == 0);
+    pid_t child = fork();
+    if (child == 0)
+        spend(dir, o, ids, tell[1]);
+    close(tell[1]);
+    CHECK(read(tell[0], &byte, 1) == 1); /* the scratch file is there by now */
+    close(tell[0]);
+    if (delay >= 0) {
+        usleep((useconds_t)(delay * 1e6));
+        kill(child, SIGKILL);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_MSG(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the run failed: %d", status);
+    return WIFSIGNALED(status);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct tiny_model model = {"llama", 2,    32,    48,    2,     1,    16,   67,
+                                            2048,    NULL, false, false, false, true, true, 92};
+    int times = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 20 : 200, killed = 0;
+    uint64_t seed = check_seed();
+    char dir[128], scratch[160];
+    int32_t ids[N_TOKENS];
+    uint32_t vocab = 0;
+    struct spw_options o = {.context = CONTEXT, .threads = 2};
+    alarm(WATCHDOG_SECONDS);
+    run_folder(dir, &model, "disk_kill");
+    snprintf(scratch, sizeof scratch, "%s/scratch", dir);
+    CHECK(mkdir(scratch, 0700) == 0);
+    run_ids(ids, N_TOKENS, model.vocab, 6);
+    float *expected = model_all_logits(dir, &o, ids, N_TOKENS, &vocab);
+    o.disk_dir = scratch;
+    o.disk_bytes = 64 << 20;
+    run_tight(dir, &o, 0);
+    o.host_bytes = 0; /* tiles go to the disk at once */
+    double start = seconds();
+    kill_one(dir, &o, ids, -1);
+    double whole = seconds() - start;
+    for (int i = 0; i < times; i++) {
+        double part = (double)check_range(&seed, 0, 1000) / 1000;
+        killed += kill_one(dir, &o, ids, part * whole);
+        CHECK_MSG(count_files(scratch) == 0, "time %d: a file was left behind", i);
+    }
+    struct spw_engine *e = run_open(dir, &o);
+    struct spw_session *s = run_session(e);
+    const float *logits = run_to(s, e, ids, N_TOKENS);
+    CHECK(run_same(logits, expected + (size_t)(N_TOKENS - 1) * vocab, vocab));
+    struct spw_stats stats;
+    spw_engine_stats(e, &stats);
+    CHECK(stats.moved_bytes[SPW_MOVED_HOST_TO_DISK] > 0); /* that is what was killed */
+    spw_session_close(s);
+    spw_engine_close(e);
+    fprintf(stderr, "%d of %d runs were killed at work\n", killed, times);
+    CHECK(killed > times / 2);
+    CHECK(rmdir(scratch) == 0);
+    tiny_model_remove(dir);
+    free(expected);
+    return check_done();
+}
