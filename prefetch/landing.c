@@ -285,6 +285,13 @@ int spw_landing_wait(struct spw_landing *l, uint8_t **slot)
     return spw_ring_wait(&l->ring, slot);
 }
 
+void spw_landing_sources(const struct spw_landing *l, uint32_t *from_host, uint32_t *from_disk)
+{
+    const struct spw_landing_slot *s = nth(l, l->ring.waited - 1);
+    *from_host = s->n_host;
+    *from_disk = s->n_disk;
+}
+
 int spw_landing_release(struct spw_landing *l)
 {
     return spw_ring_release(&l->ring);

@@ -52,6 +52,9 @@ bool spw_landing_can_issue(const struct spw_landing *l, const struct spw_transfe
 int spw_landing_issue(struct spw_landing *l, const struct spw_transfer *t);
 /* The oldest that was issued: compute waits for it. */
 int spw_landing_wait(struct spw_landing *l, uint8_t **slot);
+/* Where the tiles of the latest one waited for came from: of shared tiles another sequence may have
+ * moved some since. */
+void spw_landing_sources(const struct spw_landing *l, uint32_t *from_host, uint32_t *from_disk);
 int spw_landing_release(struct spw_landing *l);
 /* Gives up what was issued and not waited for; waits until no read is under way. */
 void spw_landing_drop(struct spw_landing *l);

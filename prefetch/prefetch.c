@@ -263,6 +263,11 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     return spw_landing_wait(&p->kv, slot);
 }
 
+void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk)
+{
+    spw_landing_sources(&p->kv, from_host, from_disk);
+}
+
 int spw_prefetch_release_kv(struct spw_prefetch *p)
 {
     SPW_TRY(spw_landing_release(&p->kv));

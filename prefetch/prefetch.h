@@ -60,6 +60,8 @@ void spw_prefetch_finish(struct spw_prefetch *p);
  * slot + i * tile_bytes. Tiles that are not issued yet because they are being written to the disk
  * are waited for. -EBADMSG: a tile is lost, see spw_kv_take_loss; forget is what can follow. */
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
+/* Tiles of the latest transfer waited for, by where they came from. */
+void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
 /* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
  */

@@ -375,11 +375,11 @@ static int attend_segment(struct spw_executor *x, struct query *q)
         uint32_t here = to < streamed_end ? to : streamed_end;
         struct spw_transfer t = {
             .seq = q->seq, .layer = q->layer, .tile_begin = tile, .tile_end = here};
-        uint64_t from_host, from_disk;
+        uint32_t from_host, from_disk;
         uint8_t *slot;
-        spw_kv_count_below(q->seq, q->layer, tile, here, &from_host, &from_disk);
-        account_up(x, from_host, from_disk);
         SPW_TRY(spw_prefetch_wait_kv(x->o.prefetch, &t, &slot));
+        spw_prefetch_sources(x->o.prefetch, &from_host, &from_disk);
+        account_up(x, from_host, from_disk);
         SPW_TRY(attend_tiles(x, q, from, to < end ? to : end, tile, here, slot));
         SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
     }
