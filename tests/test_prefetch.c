@@ -503,6 +503,12 @@ static void run_steps(struct world *w, uint64_t *seed)
         uint32_t elsewhere[N_SEQS][2];
         memcpy(elsewhere, w->fallen, sizeof elsewhere);
         draw_plan(w, &wrong_plan, seed, elsewhere);
+        if (check_random(seed) % 2) { /* wrong only in where tiles will come from */
+            memcpy(wrong_plan.segments, next->segments, sizeof next->segments);
+            wrong_plan.schedule.n_segments = next->schedule.n_segments;
+            for (uint32_t i = 0; i < next->schedule.n_segments; i++)
+                memset(wrong_plan.segments[i].disk_end, 0, sizeof wrong_plan.segments[i].disk_end);
+        }
         uint64_t told = check_random(seed) % 4, before = spw_prefetch_ahead_bytes(w->prefetch);
         if (rc)
             continue;
