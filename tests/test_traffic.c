@@ -4,6 +4,8 @@
  *   test_traffic [draws] */
 #include "tests/engine_run.h"
 
+static int n_with_disk, n_with_three;
+
 struct moved {
     uint64_t bytes[SPW_MOVED_COUNT];
 };
@@ -16,6 +18,7 @@ static struct moved moved_so_far(struct spw_engine *e)
     memcpy(m.bytes, s.moved_bytes, sizeof m.bytes);
     /* what was issued for a step that has not come does not belong to the ones that were run */
     m.bytes[SPW_MOVED_HOST_TO_DEVICE] -= spw_prefetch_ahead_bytes(e->prefetch);
+    m.bytes[SPW_MOVED_DISK_TO_HOST] -= spw_prefetch_ahead_disk_bytes(e->prefetch);
     return m;
 }
 
@@ -26,19 +29,46 @@ static void compare(const char *what, const uint64_t *plan, const struct moved *
         uint64_t counted = after->bytes[i] - before->bytes[i];
         CHECK_MSG(counted == plan[i],
                   "%s, link %d: planned %llu, counted %llu (context %llu, device %llu, host %llu, "
-                  "chunk %u, slots %u of %u)",
+                  "disk %llu, chunk %u, slots %u of %u)",
                   what, i, (unsigned long long)plan[i], (unsigned long long)counted,
                   (unsigned long long)o->context, (unsigned long long)o->device_bytes,
-                  (unsigned long long)o->host_bytes, o->prefill_chunk, o->prefetch_slots,
-                  o->prefetch_splits);
+                  (unsigned long long)o->host_bytes, (unsigned long long)o->disk_bytes,
+                  o->prefill_chunk, o->prefetch_slots, o->prefetch_splits);
     }
+}
+
+/* Device memory from the smallest to all (with a disk not so much that it stays empty); then of
+ * host and disk the least that works beside that, or more. */
+static void draw_budgets(struct spw_options *o, const struct spw_backend *b, const char *dir,
+                         uint64_t *seed)
+{
+    struct spw_error err = {{0}};
+    struct spw_plan_info all, least;
+    bool on_disk = check_random(seed) % 2;
+    if (on_disk)
+        o->disk_dir = dir;
+    CHECK_MSG(spw_plan_query_on(&all, b, dir, o, &err) == 0, "%s", err.text);
+    o->device_bytes = all.smallest_device_bytes;
+    if (check_random(seed) % 3 && all.device.total > o->device_bytes)
+        o->device_bytes +=
+            check_range(seed, 0, (all.device.total - o->device_bytes) / (on_disk ? 4 : 1));
+    if (on_disk && check_random(seed) % 3 == 0)
+        return; /* on the CPU no KV on the host then */
+    o->host_bytes = (uint64_t)1 << 30;
+    CHECK_MSG(spw_plan_query_on(&least, b, dir, o, &err) == 0, "%s", err.text);
+    uint64_t host = least.smallest_host_bytes;
+    if (check_random(seed) % 2 || on_disk)
+        o->host_bytes = host + (on_disk ? check_range(seed, 0, least.host.kv) : 0);
+    if (!o->host_bytes)
+        o->host_bytes = SPW_BYTES_NONE;
+    CHECK_MSG(spw_plan_query_on(&least, b, dir, o, &err) == 0, "%s", err.text);
+    if (on_disk && least.smallest_disk_bytes && check_random(seed) % 2)
+        o->disk_bytes = least.smallest_disk_bytes;
 }
 
 static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
 {
     static int32_t ids[1500];
-    struct spw_error err = {{0}};
-    struct spw_plan_info all, least;
     static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
     struct spw_options o = {.backend = TEST_BACKEND,
                             .threads = 2,
@@ -47,14 +77,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
                             .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
                             .prefetch_splits = check_random(seed) % 2 ? 0 : 2};
     struct spw_backend b = run_backend(check_random(seed) % 2);
-    CHECK_MSG(spw_plan_query_on(&all, &b, dir, &o, &err) == 0, "%s", err.text);
-    o.device_bytes = all.smallest_device_bytes;
-    if (check_random(seed) % 3 && all.device.total > o.device_bytes)
-        o.device_bytes = check_range(seed, o.device_bytes, all.device.total);
-    CHECK_MSG(spw_plan_query_on(&least, &b, dir, &o, &err) == 0, "%s", err.text);
-    o.host_bytes = check_random(seed) % 2 ? least.smallest_host_bytes : (uint64_t)1 << 30;
-    if (!o.host_bytes)
-        o.host_bytes = SPW_BYTES_NONE;
+    draw_budgets(&o, &b, dir, seed);
     run_ids(ids, o.context, vocab, *seed);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     struct spw_session *s = run_session(e);
@@ -65,7 +88,8 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     compare("prefill", plan->prefill_moved_bytes, &opened, &prompt, &o);
     struct spw_waterlines w;
     spw_session_waterlines(s, &w);
-    CHECK(w.n_tokens == plan->waterlines.n_tokens && w.host_end == plan->waterlines.host_end);
+    CHECK(w.n_tokens == plan->waterlines.n_tokens && w.host_end == plan->waterlines.host_end &&
+          w.disk_end == plan->waterlines.disk_end);
     spw_session_close(s);
     if (o.context > 1) { /* the state of context - 1 tokens, as a generation would have left it */
         s = run_session(e);
@@ -83,6 +107,10 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     spw_engine_stats(e, &stats);
     CHECK(stats.device_peak_bytes == plan->device.total);
     CHECK(stats.host_peak_bytes == plan->host.total);
+    CHECK(stats.disk_peak_bytes == plan->disk.total &&
+          stats.disk_peak_bytes <= plan->disk_budget_bytes);
+    n_with_disk += plan->disk.total > 0;
+    n_with_three += plan->disk.total > 0 && plan->host.kv > 0;
     spw_engine_close(e);
 }
 
@@ -97,5 +125,8 @@ int main(int argc, char **argv)
             run_draw(dir, tiny_models[i].vocab, &seed);
         tiny_model_remove(dir);
     }
+    printf("%d engines with tiles on disk, %d of them with some on the host too\n", n_with_disk,
+           n_with_three);
+    CHECK(draws < 100 || (n_with_disk > 0 && n_with_three > 0));
     return check_done();
 }
