@@ -456,6 +456,41 @@ static void test_disk_plan(void)
     }
 }
 
+/* A run under these budgets says the same as one without, and its report tells of the disk. */
+static void test_disk_run(void)
+{
+    static const char line[] =
+        "\"$S\" generate m --prompt 'A long prompt, a long answer.' --ignore-eos "
+        "--max-new-tokens 800 --context 1000 --prefill-chunk 64 --device cpu %s";
+    static const char *const engines[] = {"threads", "auto"};
+    char budgets[256];
+    CHECK(sh(line, "--report all.json") == 0);
+    json_t *all = parse_file("all.json"), *plan;
+    CHECK(sh("\"$S\" plan m --context 1000 --prefill-chunk 64 --device cpu --no-probe --disk . "
+             "--json") == 0);
+    plan = parse(out);
+    for (int i = 0; i < 2; i++) {
+        snprintf(budgets, sizeof budgets,
+                 "--disk . --io %s --device-memory %lld --disk-memory 4MiB --report disk.json",
+                 engines[i], number(plan, "smallest_bytes.device"));
+        CHECK_MSG(sh(line, budgets) == 0, "%s", err);
+        json_t *r = parse_file("disk.json");
+        const char *io = json_string_value(json_object_get(r, "io"));
+        CHECK_MSG(io && (i || (strstr(io, " threads") && !strstr(io, "uring"))), "%s",
+                  io ? io : "null");
+        CHECK(json_equal(json_object_get(r, "logits_hash"), json_object_get(all, "logits_hash")));
+        CHECK(json_equal(json_object_get(r, "tokens"), json_object_get(all, "tokens")));
+        check_moved(r);
+        CHECK(number(r, "moved_bytes.disk_to_host.counted") > 0);
+        CHECK(number(r, "waterlines.disk_end") > 0 && number(r, "peak_bytes.disk") > 0);
+        CHECK(number(r, "peak_bytes.disk") <= number(r, "budget_bytes.disk"));
+        CHECK(number(r, "moved_bytes.host_to_disk.counted") <= number(r, "peak_bytes.disk"));
+        json_decref(r);
+    }
+    json_decref(plan);
+    json_decref(all);
+}
+
 /* Lines of a batch are what single runs give, byte for byte. */
 static void test_batch(void)
 {
@@ -760,6 +795,7 @@ int main(void)
     test_report();
     test_placement();
     test_disk_plan();
+    test_disk_run();
     test_batch();
     test_tools();
     test_topology();
