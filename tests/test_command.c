@@ -460,11 +460,12 @@ static void test_disk_plan(void)
 static void test_disk_run(void)
 {
     static const char line[] =
-        "\"$S\" generate m --prompt 'A long prompt, a long answer.' --ignore-eos "
-        "--max-new-tokens 800 --context 1000 --prefill-chunk 64 --device cpu %s";
+        "\"$S\" generate m --prompt-file long.txt --ignore-eos --max-new-tokens 40 --context 1000 "
+        "--prefill-chunk 64 --device cpu %s";
     static const char *const engines[] = {"threads", "auto"};
     char budgets[256];
-    CHECK(sh(line, "--report all.json") == 0);
+    CHECK(sh("for i in $(seq 100 270); do printf \"$i \"; done >long.txt") == 0);
+    CHECK_MSG(sh(line, "--report all.json") == 0, "%s", err);
     json_t *all = parse_file("all.json"), *plan;
     CHECK(sh("\"$S\" plan m --context 1000 --prefill-chunk 64 --device cpu --no-probe --disk . "
              "--json") == 0);
