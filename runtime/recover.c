@@ -62,7 +62,7 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv); /* it belongs to the step that has failed */
     for (uint32_t i = 0; i < n; i++)
-        e->keep[i] = e->spans[i].from;
+        e->keep[i] = sessions[i]->n_tokens; /* less than the span's, if a try before this gave up */
     lower(e, sessions, e->keep, n);
     for (uint32_t i = 0; i < n; i++) {
         SPW_TRY(spw_recover_rest(sessions[i], &e->keep[i]));

@@ -4,13 +4,13 @@
  * with the same logits or with one line that says what is wrong; then the drive is well again, and
  * the same sessions go on to the right logits. Nothing leaks, nothing hangs.
  *
- *   test_disk_faults [stride]    of N; default 5 under sanitizers, else 2 */
+ *   test_disk_faults [stride]    of N; default 12 under sanitizers, else 4 */
 #include "tests/engine_run.h"
 
 #include <pthread.h>
 
 #ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 5 : 2)
+#define TEST_STRIDE (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 12 : 4)
 #endif
 
 enum { N_PROMPT = 1900, N_TOKENS = 1904, CONTEXT = 2048, WATCHDOG_SECONDS = 600 };
