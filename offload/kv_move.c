@@ -104,9 +104,8 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
     int rc = fall(kv, l, &f);
     int copies = spw_kv_flush_copies(kv); /* also what a failure left */
     int sinks = spw_kv_flush_sinks(kv);
-    if (!rc && !copies && !sinks) {
+    if (!rc && !copies && !sinks)
         rc = spw_kv_take_write_failure(kv);
-    }
     return rc ? rc : copies ? copies : sinks;
 }
 

@@ -41,6 +41,8 @@ struct drive {
     bool there, direct, host; /* host: has room for tiles, else only for those on their way */
     bool faulty;
     enum spw_io_kind kind;
+    uint32_t frames; /* 0: enough */
+    uint64_t limit;  /* writes, in tiles; 0: none */
 };
 
 static const uint8_t sliding[N_LAYERS] = {0, 0, 1};
@@ -168,6 +170,11 @@ static int64_t disturb(void *context, const struct spw_io_request *r, int64_t re
     return result;
 }
 
+static uint32_t disk_frames(const struct world *w)
+{
+    return w->drive.frames ? w->drive.frames : DISK_FRAMES;
+}
+
 static void open_drive(struct world *w)
 {
     struct spw_error err = {{0}};
@@ -178,8 +185,9 @@ static void open_drive(struct world *w)
     struct spw_disk_options d = {.directory = memory ? "/dev/shm" : "/tmp",
                                  .io = w->io,
                                  .tile_bytes = TILE_BYTES,
-                                 .n_frames = DISK_FRAMES,
-                                 .run = MAX_TILES};
+                                 .n_frames = disk_frames(w),
+                                 .run = MAX_TILES,
+                                 .write_limit_bytes = w->drive.limit * TILE_BYTES};
     CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
     w->landing = aligned_alloc(4096, TILE_BYTES);
 }
@@ -189,9 +197,9 @@ static void close_drive(struct world *w)
 {
     struct spw_io_usage u;
     uint32_t frame, n_retired = spw_disk_n_retired(w->disk);
-    for (uint32_t i = 0; i < DISK_FRAMES; i++)
+    for (uint32_t i = 0; i < disk_frames(w) && !w->drive.limit; i++)
         CHECK(spw_disk_take(w->disk, SPW_DISK_NONE, &frame) == 0);
-    CHECK(spw_disk_take(w->disk, SPW_DISK_NONE, &frame) == -ENOMEM);
+    CHECK(w->drive.limit || spw_disk_take(w->disk, SPW_DISK_NONE, &frame) == -ENOMEM);
     spw_io_usage(w->io, &u);
     if (!w->drive.faulty) {
         CHECK(n_retired == 0);
@@ -254,7 +262,7 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
                                .slot_tiles = 1 + (uint32_t)(seed % 5),
                                .disk = w->disk,
                                .disk_stream = w->disk_stream,
-                               .n_disk_frames = DISK_FRAMES,
+                               .n_disk_frames = disk_frames(w),
                                .direct = drive->direct};
     CHECK(spw_kv_open(&w->kv, &k) == 0);
 }
@@ -701,6 +709,66 @@ static void check_full(void)
     world_close(&w);
 }
 
+/* A disk that takes three tiles, or may be written three times: the fourth stays where it is, and
+ * the call may be repeated when there is room, or without the disk. */
+static void check_disk_full(const struct drive *drive, int expected)
+{
+    static struct world w;
+    world_open(&w, 3, 0, drive);
+    struct model_seq *m = &w.seqs[0];
+    do_open(&w, m);
+    while (m->n_tokens < MAX_TOKENS)
+        do_grow(&w, m);
+    for (int repeat = 0; repeat < 2; repeat++) {
+        uint64_t to_host, to_disk;
+        spw_kv_count_spill(m->seq, 0, 5, 5, &to_host, &to_disk);
+        CHECK(to_disk == (repeat ? 2u : 5u));
+        CHECK(spw_kv_spill(m->seq, 0, 5, 5) == expected);
+        m->begin[0] = m->disk_end[0] = 3;
+        check_seq(&w, m);
+    }
+    CHECK(spw_kv_spill(m->seq, 0, 5, 3) == 0); /* the host has room */
+    m->begin[0] = 5;
+    check_seq(&w, m);
+    do_load(&w, m, 0, 0);
+    check_seq(&w, m);
+    drain(&w);
+    CHECK(atomic_load(&words_wrong) == 0);
+    do_close(&w, m);
+    w.moves.written += 3 * TILE_BYTES;
+    w.moves.down += (drive->direct ? 2u : 5u) * TILE_BYTES;
+    world_close(&w);
+}
+
+/* The device is lost at the n-th command, for n = 0, 1, ... until it is not: what is under way then
+ * comes to its end, and everything can be closed. */
+static void check_lost_device(const struct drive *drive)
+{
+    int rc = -EIO;
+    for (int64_t n = 0; rc; n++) {
+        static struct world w;
+        struct spw_kv_seq *a, *b;
+        world_open(&w, 3 + (uint64_t)n, 0, drive);
+        CHECK(spw_kv_seq_open(&a, w.kv) == 0 && spw_kv_seq_open(&b, w.kv) == 0);
+        spw_device_cpu_fail_nth(w.device, n);
+        rc = spw_kv_grow(a, 0, 0, MAX_TOKENS);
+        rc = rc ? rc : spw_kv_spill(a, 0, 5, drive->host ? 3 : 5);
+        rc = rc ? rc : spw_kv_load(a, 0, 1);
+        spw_kv_seq_fork(b, a);
+        rc = rc ? rc : spw_kv_spill(b, 0, 4, 4);
+        rc = rc ? rc : spw_kv_spill(a, 0, 4, 4);
+        rc = rc ? rc : spw_kv_load(b, 0, 0);
+        rc = rc ? rc : w.ops->stream_sync(w.device, w.disk_stream);
+        rc = rc ? rc : w.ops->stream_sync(w.device, w.compute);
+        CHECK(!rc || rc == -EIO);
+        spw_device_cpu_fail_nth(w.device, -1);
+        spw_kv_seq_close(a);
+        spw_kv_seq_close(b);
+        world_close(&w);
+        CHECK(n < 1000);
+    }
+}
+
 static void check_tier(void)
 {
     struct spw_tier t;
@@ -761,6 +829,16 @@ int main(int argc, char **argv)
     for (int i = 0; i < 100; i++)
         check_tier_series(&seed);
     check_full();
+    for (int i = 0; i < 2; i++) {
+        struct drive d = {.there = true, .direct = i, .host = true, .frames = 3};
+        check_disk_full(&d, -ENOMEM);
+        d = (struct drive){.there = true, .direct = i, .host = true, .limit = 3};
+        check_disk_full(&d, -EDQUOT);
+        d = (struct drive){.there = true, .direct = i, .faulty = true};
+        check_lost_device(&d);
+        d.host = true;
+        check_lost_device(&d);
+    }
     for (int i = 0; i < rounds; i++) {
         struct drive d = {.there = i % 4, .faulty = i % 4 == 3};
         d.direct = check_random(&seed) % 2;
