@@ -245,6 +245,7 @@ static void test_refusals(void)
         {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
         {"bench m --io", "--io: found no --disk"},
         {"bench m --io --disk missing", "missing: No such file"},
+        {"bench m --io --disk . --disk-memory 1MiB", "expected at least 16777216"},
         {"probe missing", "missing: No such file"},
         {"probe m/config.json", "m/config.json: found a file, expected a directory"},
         {"probe /proc", "/proc"},

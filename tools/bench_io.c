@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define FILE_BYTES ((uint64_t)1 << 30)
+#define FEWEST_BYTES ((uint64_t)16 << 20)
 #define RING_BYTES ((uint64_t)32 << 20) /* twice what fio has in flight: one half lands */
 #define GIB ((double)(1 << 30))
 enum { PAIRS = 5, CONTEXT = 16384, TILE_TOKENS = 128, SPLIT_TILES = 4 };
@@ -325,17 +326,25 @@ static int find_budget(struct io_bench *b, struct spw_error *err)
     return query(b, low, err);
 }
 
-/* The file that is read in turn with fio: 1 GiB, or a quarter of what is free. */
+/* The file that is read in turn with fio: 1 GiB, or a quarter of what is free. Of --disk-memory the
+ * engine gets one half; the other is for two files, ours and fio's, or for ours beside the engine.
+ */
 static int choose_file(struct io_bench *b, struct spw_error *err)
 {
     struct statvfs v;
     if (statvfs(b->options.disk_dir, &v) != 0)
         return spw_fail(err, -errno, "--disk: %s: %s", b->options.disk_dir, strerror(errno));
-    b->file_bytes =
-        spw_min_u64(FILE_BYTES, (uint64_t)v.f_bavail * v.f_frsize / 4) / ((uint64_t)64 << 20) << 26;
-    if (b->file_bytes == 0)
-        return spw_fail(err, -ENOSPC, "--disk: %s: found less than 256 MiB free, expected more",
-                        b->options.disk_dir);
+    b->file_bytes = spw_min_u64(FILE_BYTES, (uint64_t)v.f_bavail * v.f_frsize / 4);
+    if (cli_given(b->o, "disk-memory")) {
+        b->options.disk_bytes = b->o->disk_memory / 2;
+        b->file_bytes = spw_min_u64(b->file_bytes, b->o->disk_memory / 4);
+    }
+    if (b->file_bytes < FEWEST_BYTES)
+        return spw_fail(err, -ENOSPC,
+                        "--disk: %s: the file to measure would have %llu bytes, expected at least "
+                        "%llu: a quarter of what is free, or of --disk-memory",
+                        b->options.disk_dir, (unsigned long long)b->file_bytes,
+                        (unsigned long long)FEWEST_BYTES);
     return 0;
 }
 
