@@ -28,6 +28,8 @@ int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, stru
     if (!p->n_disk_frames)
         return 0;
     struct spw_io_options io = {.kind = o->io,
+                                .queue_depth = o->drive ? o->drive->queue_depth : 0,
+                                .request_bytes = o->drive ? o->drive->request_bytes : 0,
                                 .memory = memory,
                                 .n_memory = describe_memory(e, memory),
                                 .fault = e->backend.io_fault,
