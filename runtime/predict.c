@@ -7,6 +7,9 @@
  * core-seconds, and no more than `cores` pass in a second. On a GPU the copies and the drive cost
  * computation nothing, and the link's two directions are apart.
  *
+ * What the drive reads must land: a ring of R bytes whose slots take a time of t each when they are
+ * read alone gives R / t at most (Little's law), whatever the drive can do with more in flight.
+ *
  * Nothing here is fitted to runs. What the kernels leave of the machine's limit shows as the
  * difference between prediction and measurement. */
 #include "runtime/spillway.h"
@@ -26,15 +29,30 @@ static double link_seconds(const uint64_t *moved, const struct spw_machine *m)
     return (*m->gpu ? fmax(up, down) : up + down) / m->copy_bytes_per_second;
 }
 
-static void predict(struct spw_prediction *out, const struct work *w, const struct spw_machine *m,
-                    const struct spw_drive *d)
+/* One request of the drive's size alone takes latency_seconds; of a smaller one that time less what
+ * its bytes save at full speed. */
+static double disk_rate(const struct spw_plan_info *p, const struct spw_drive *d)
+{
+    double ring = (double)p->device.kv_slots, full = d->read_bytes_per_second;
+    if (p->host.disk_staging > 0)
+        ring = fmin(ring, (double)p->host.disk_staging);
+    if (ring <= 0 || p->prefetch_slots == 0)
+        return full;
+    double request = (double)d->request_bytes;
+    double slot = fmin(ring / p->prefetch_slots, request);
+    double alone = fmax(d->latency_seconds - (request - slot) / full, slot / full);
+    return fmin(full, ring / alone);
+}
+
+static void predict(struct spw_prediction *out, const struct work *w, const struct spw_plan_info *p,
+                    const struct spw_machine *m, const struct spw_drive *d)
 {
     double read = (double)w->moved[SPW_MOVED_DISK_TO_HOST];
     double write = (double)w->moved[SPW_MOVED_HOST_TO_DISK], io_seconds = 0;
     *out = (struct spw_prediction){.compute_seconds = w->compute_seconds,
                                    .link_seconds = link_seconds(w->moved, m)};
     if (d) {
-        out->disk_seconds = read / d->read_bytes_per_second + write / d->write_bytes_per_second;
+        out->disk_seconds = read / disk_rate(p, d) + write / d->write_bytes_per_second;
         io_seconds = (read + write) * d->cpu_seconds_per_byte;
     }
     if (!*m->gpu) {
@@ -59,7 +77,7 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
 {
     struct work w = {.compute_seconds = (double)p->decode_read_bytes / m->read_bytes_per_second,
                      .moved = p->decode_moved_bytes};
-    predict(out, &w, m, d);
+    predict(out, &w, p, m, d);
 }
 
 void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
@@ -69,7 +87,7 @@ void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *
     double multiply = peak > 0 ? flops / peak : 0;                     /* no cuBLASLt, no peak */
     double read = (double)p->weights_bytes / m->read_bytes_per_second; /* at least once */
     struct work w = {.compute_seconds = fmax(multiply, read), .moved = p->prefill_moved_bytes};
-    predict(out, &w, m, d);
+    predict(out, &w, p, m, d);
 }
 
 const char *spw_bound_name(enum spw_bound bound)

@@ -74,6 +74,26 @@ static void test_cpu(void)
     check(&p, &many, &drive, (0.2 + 0.015) / 2, SPW_BOUND_COMPUTE);
 }
 
+/* A request takes 1 ms and its bytes at 2 GiB/s. */
+static void test_ring(void)
+{
+    const double mib = 1 << 20;
+    struct spw_drive d = {.request_bytes = 1 << 20,
+                          .latency_seconds = 1e-3 + 1 / 2048.0,
+                          .read_bytes_per_second = 2048 * mib,
+                          .write_bytes_per_second = 1e9};
+    struct spw_plan_info p = plan(0, 0, 0, 512 * mib, 0);
+    check(&p, &cpu, &d, 0.25, SPW_BOUND_DISK); /* a plan without a ring */
+    p.prefetch_slots = 4;
+    p.device.kv_slots = 16 << 20; /* slots of several requests: 16 MiB in flight are enough */
+    check(&p, &cpu, &d, 0.25, SPW_BOUND_DISK);
+    p.device.kv_slots = 1 << 20; /* slots of a quarter of a request */
+    check(&p, &cpu, &d, 512 * (1e-3 + 0.25 / 2048), SPW_BOUND_DISK);
+    p.device.kv_slots = 16 << 20; /* the bounce buffers are what the drive sees */
+    p.host.disk_staging = 1 << 20;
+    check(&p, &cpu, &d, 512 * (1e-3 + 0.25 / 2048), SPW_BOUND_DISK);
+}
+
 static void test_gpu(void)
 {
     /* Both directions at once, and nothing is taken from computation. */
@@ -105,6 +125,7 @@ static void test_prompt(void)
 int main(void)
 {
     test_cpu();
+    test_ring();
     test_gpu();
     test_prompt();
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_COMPUTE), "computation"));
