@@ -130,7 +130,7 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
 
 enum {
     DISK_MARGIN = 16, /* one in so many free bytes is left to others */
-    DISK_RING_BYTES = 16 << 20,
+    DISK_FLIGHT_BYTES = 16 << 20,
     DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
     MOST_DISK_COST = 1024,
 };
@@ -155,8 +155,9 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
     in->disk_write_limit = o->disk_write_limit;
+    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
     in->disk_ring_bytes =
-        o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_RING_BYTES;
+        2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
     in->disk_cost = disk_cost(o);
     if (!in->disk_bytes)
         return spw_fail(err, -ENOSPC,

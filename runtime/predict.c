@@ -8,7 +8,9 @@
  * computation nothing, and the link's two directions are apart.
  *
  * What the drive reads must land: a ring of R bytes whose slots take a time of t each when they are
- * read alone gives R / t at most (Little's law), whatever the drive can do with more in flight.
+ * read alone gives R / t at most (Little's law), whatever the drive can do with more in flight. And
+ * while a layer's weights are used nobody takes from the ring: when it is full, the drive stands
+ * still until the layer's attention comes.
  *
  * Nothing here is fitted to runs. What the kernels leave of the machine's limit shows as the
  * difference between prediction and measurement. */
@@ -19,7 +21,8 @@
 /* What is asked of the machine. */
 struct work {
     double compute_seconds; /* by all threads, nothing beside it */
-    const uint64_t *moved;  /* [SPW_MOVED_COUNT] */
+    double disk_still_seconds;
+    const uint64_t *moved; /* [SPW_MOVED_COUNT] */
 };
 
 static double link_seconds(const uint64_t *moved, const struct spw_machine *m)
@@ -29,13 +32,18 @@ static double link_seconds(const uint64_t *moved, const struct spw_machine *m)
     return (*m->gpu ? fmax(up, down) : up + down) / m->copy_bytes_per_second;
 }
 
+/* Where reads land: in slots of the device, or in bounce buffers before it. */
+static double ring_bytes(const struct spw_plan_info *p)
+{
+    double slots = (double)p->device.kv_slots, staging = (double)p->host.disk_staging;
+    return staging > 0 ? fmin(slots, staging) : slots;
+}
+
 /* One request of the drive's size alone takes latency_seconds; of a smaller one that time less what
  * its bytes save at full speed. */
 static double disk_rate(const struct spw_plan_info *p, const struct spw_drive *d)
 {
-    double ring = (double)p->device.kv_slots, full = d->read_bytes_per_second;
-    if (p->host.disk_staging > 0)
-        ring = fmin(ring, (double)p->host.disk_staging);
+    double ring = ring_bytes(p), full = d->read_bytes_per_second;
     if (ring <= 0 || p->prefetch_slots == 0)
         return full;
     double request = (double)d->request_bytes;
@@ -52,7 +60,8 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
     *out = (struct spw_prediction){.compute_seconds = w->compute_seconds,
                                    .link_seconds = link_seconds(w->moved, m)};
     if (d) {
-        out->disk_seconds = read / disk_rate(p, d) + write / d->write_bytes_per_second;
+        out->disk_seconds =
+            read / disk_rate(p, d) + write / d->write_bytes_per_second + w->disk_still_seconds;
         io_seconds = (read + write) * d->cpu_seconds_per_byte;
     }
     if (!*m->gpu) {
@@ -72,10 +81,23 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
     }
 }
 
+/* How long the drive stands still in a step, for a ring without the slot that is computed with. */
+static double still_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
+                            const struct spw_drive *d)
+{
+    if (!d || !p->prefetch_slots || !p->n_layers || !p->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST])
+        return 0;
+    double read = (double)spw_min_u64(p->weights_bytes, p->decode_read_bytes);
+    double weights = fmax(read / m->read_bytes_per_second, link_seconds(p->decode_moved_bytes, m));
+    double ring = ring_bytes(p) * (p->prefetch_slots - 1) / p->prefetch_slots;
+    return fmax(0, weights - p->n_layers * ring / disk_rate(p, d));
+}
+
 void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d)
 {
     struct work w = {.compute_seconds = (double)p->decode_read_bytes / m->read_bytes_per_second,
+                     .disk_still_seconds = still_seconds(p, m, d),
                      .moved = p->decode_moved_bytes};
     predict(out, &w, p, m, d);
 }

@@ -94,6 +94,24 @@ static void test_ring(void)
     check(&p, &cpu, &d, 512 * (1e-3 + 0.25 / 2048), SPW_BOUND_DISK);
 }
 
+/* 4 layers of 250 MB of weights, read in 5 ms each; 3 of 4 slots of 1 MiB fill in 1.5 ms. */
+static void test_stand_still(void)
+{
+    const double mib = 1 << 20;
+    struct spw_drive d = {.request_bytes = 1 << 20,
+                          .latency_seconds = 1e-3,
+                          .read_bytes_per_second = 2000 * mib,
+                          .write_bytes_per_second = 1e9};
+    struct spw_plan_info p = plan(1.5e9, 0, 0, 200 * mib, 0);
+    p.n_layers = 4;
+    p.weights_bytes = (uint64_t)1e9;
+    p.prefetch_slots = 4;
+    p.device.kv_slots = 4 << 20;
+    check(&p, &cpu, &d, 0.1 + 4 * (0.005 - 0.0015), SPW_BOUND_DISK);
+    p.device.kv_slots = 16 << 20; /* 6 ms to fill: it does not stand still */
+    check(&p, &cpu, &d, 0.1, SPW_BOUND_DISK);
+}
+
 static void test_gpu(void)
 {
     /* Both directions at once, and nothing is taken from computation. */
@@ -126,6 +144,7 @@ int main(void)
 {
     test_cpu();
     test_ring();
+    test_stand_still();
     test_gpu();
     test_prompt();
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_COMPUTE), "computation"));

@@ -19,7 +19,7 @@ enum io_measure {
     IO_STEP_LINK,  /* the bytes from disk at the rate fio reads with, before and after */
     IO_STEP_RATIO, /* link / step */
     IO_STEP_WAIT,  /* not hidden behind computation */
-    IO_PREDICTED,  /* prediction / step */
+    IO_PREDICTED,  /* with the limits of the same pair / step */
     IO_PROMPT,     /* seconds of the prompt, spilling */
     IO_PROMPT_ALONE,
     IO_PROMPT_RATIO, /* spilling / alone */
