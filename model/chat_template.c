@@ -331,7 +331,7 @@ static int cut_at_tag(char *text, size_t *bytes, struct spw_error *err)
     static const char tag[] = TAG;
     size_t n = sizeof tag - 2, at = *bytes; /* without the space at its end */
     do {
-        if (at < n)
+        if (at == 0)
             return spw_fail(err, -EINVAL,
                             "the chat template does not print the end of the last message, which "
                             "is to be continued");

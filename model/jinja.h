@@ -22,7 +22,7 @@
 #define SPW_JINJA_MAX_PARSE_DEPTH 200 /* of them, in the template's own text */
 #define SPW_JINJA_MAX_RANGE 100000    /* numbers in one range() */
 /* Limit = base + factor * bytes of the input. Work: about one unit an operation or 32 bytes. */
-#define SPW_JINJA_WORK_BASE (20u << 20)
+#define SPW_JINJA_WORK_BASE (4u << 20)
 #define SPW_JINJA_WORK_FACTOR 4
 #define SPW_JINJA_MEMORY_BASE (64u << 20)
 #define SPW_JINJA_MEMORY_FACTOR 64

@@ -238,7 +238,8 @@ static int eval_slice(struct spw_jj_run *r, struct spw_jj_scope *s, struct spw_j
     }
     if (v.type == SPW_JJ_UNDEFINED)
         return spw_jj_fail_undefined(r, v.u.undefined);
-    if (v.type == SPW_JJ_STRING || v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE)
+    if (v.type == SPW_JJ_STRING || v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE ||
+        v.type == SPW_JJ_RANGE)
         return spw_jj_slice(r, v, bounds, out);
     return spw_jj_fail(r, "found a slice of '%s', expected a string or a list",
                        spw_jj_type_name(v));

@@ -180,7 +180,7 @@ static int run_loop(struct spw_jj_run *r, struct spw_jj_scope *s, const struct s
 {
     struct spw_jj_loop *loop = spw_jj_take(&r->arena, sizeof *loop);
     struct spw_jj_scope *body;
-    bool more;
+    bool more, whole = false; /* as in jinja2: `else` unless an iteration came to its end */
     if (!loop)
         return spw_jj_no_memory(r);
     *loop = (struct spw_jj_loop){
@@ -202,9 +202,10 @@ static int run_loop(struct spw_jj_run *r, struct spw_jj_scope *s, const struct s
             return flow;
         if (flow == BREAK)
             break;
+        whole |= flow == 0;
         r->line = n->line;
     }
-    if (loop->index0 >= 0 || !n->other)
+    if (whole || !n->other)
         return 0;
     SPW_TRY(new_scope(r, s, &body));
     return exec_body(r, body, n->other);

@@ -28,20 +28,48 @@ static int as_iterator(struct spw_jj_run *r, struct spw_jj_value over, const cha
     return 0;
 }
 
-FILTER(items)
+/* A generator: nothing is done before its first item is asked for. */
+static int lazy(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,
+                int (*begin)(struct spw_jj_run *, struct spw_jj_value, const struct spw_jj_value *,
+                             struct spw_jj_value *),
+                struct spw_jj_value *out)
 {
     struct spw_jj_iterator *it;
+    struct spw_jj_value *args = spw_jj_take(&r->arena, (1 + SPW_JJ_MAX_PARAMS) * sizeof *args);
+    if (!args)
+        return spw_jj_no_memory(r);
+    args[0] = self;
+    memcpy(args + 1, a, SPW_JJ_MAX_PARAMS * sizeof *args);
+    SPW_TRY(as_iterator(r, self, "generator", &it, out));
+    it->begin = begin;
+    it->begin_args = args;
+    return 0;
+}
+
+#define LAZY_FILTER(name)                                                                          \
+    static int b_##name(struct spw_jj_run *r, struct spw_jj_value self,                            \
+                        const struct spw_jj_value *a, struct spw_jj_value *out);                   \
+    FILTER(name)                                                                                   \
+    {                                                                                              \
+        return lazy(r, self, a, b_##name, out);                                                    \
+    }                                                                                              \
+    static int b_##name(struct spw_jj_run *r, struct spw_jj_value self,                            \
+                        const struct spw_jj_value *a, struct spw_jj_value *out)
+
+LAZY_FILTER(items)
+{
     (void)a;
+    *out = self;
     if (self.type == SPW_JJ_UNDEFINED)
-        return as_iterator(r, self, "generator", &it, out);
+        return 0;
     if (self.type != SPW_JJ_DICT)
         return spw_jj_fail(r, "Can only get item pairs from a mapping.");
     struct spw_jj_view *v = spw_jj_take(&r->arena, sizeof *v);
     if (!v)
         return spw_jj_no_memory(r);
     *v = (struct spw_jj_view){self.u.dict, 'i'};
-    return as_iterator(r, (struct spw_jj_value){.type = SPW_JJ_VIEW, .u.view = v}, "generator", &it,
-                       out);
+    *out = (struct spw_jj_value){.type = SPW_JJ_VIEW, .u.view = v};
+    return 0;
 }
 
 FILTER(first)
@@ -151,22 +179,25 @@ static int key_of(struct spw_jj_run *r, struct spw_jj_value item, struct spw_jj_
     return folded(r, *out, case_sensitive, out);
 }
 
-/* By several attributes, "a,b". */
+/* By several attributes, "a,b". A list even of one: equal keys are not asked which is less. */
 static int keys_of(struct spw_jj_run *r, struct spw_jj_value item, struct spw_jj_value attribute,
                    bool case_sensitive, struct spw_jj_value *out)
 {
     struct spw_jj_value keys, key;
-    if (attribute.type != SPW_JJ_STRING ||
-        !memchr(attribute.u.string->at, ',', attribute.u.string->bytes))
-        return key_of(r, item, attribute, case_sensitive, out);
-    const char *p = attribute.u.string->at, *end = p + attribute.u.string->bytes, *comma;
+    const char *p = NULL, *end = NULL, *comma = NULL;
+    if (attribute.type == SPW_JJ_STRING) {
+        p = attribute.u.string->at;
+        end = p + attribute.u.string->bytes;
+    }
     SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &keys));
     do {
-        comma = memchr(p, ',', (size_t)(end - p));
-        SPW_TRY(spw_jj_borrow(r, p, (size_t)((comma ? comma : end) - p), &attribute));
+        if (p) {
+            comma = memchr(p, ',', (size_t)(end - p));
+            SPW_TRY(spw_jj_borrow(r, p, (size_t)((comma ? comma : end) - p), &attribute));
+            p = comma ? comma + 1 : end;
+        }
         SPW_TRY(key_of(r, item, attribute, case_sensitive, &key));
         SPW_TRY(spw_jj_append(r, keys.u.list, key));
-        p = comma ? comma + 1 : end;
     } while (comma);
     *out = keys;
     return 0;
@@ -272,7 +303,7 @@ FILTER(sum)
     return 0;
 }
 
-FILTER(unique)
+LAZY_FILTER(unique)
 {
     struct spw_jj_iterator *it;
     struct spw_jj_value item, key, seen, list;
@@ -293,18 +324,22 @@ FILTER(unique)
         SPW_TRY(spw_jj_dict_set(r, seen.u.dict, key, spw_jj_none()));
         SPW_TRY(spw_jj_append(r, list.u.list, item));
     }
-    return as_iterator(r, list, "generator", &it, out);
+    *out = list;
+    return 0;
 }
 
-/* ---- picking: lazy ---- */
+/* ---- picking ---- */
 
 static int picked(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj_pick what,
                   const struct spw_jj_value *a, size_t used, struct spw_jj_value *out)
 {
     struct spw_jj_pick *pick = spw_jj_take(&r->arena, sizeof *pick);
     const struct spw_jj_list *args = a[0].u.list;
-    struct spw_jj_iterator *it, *over;
+    struct spw_jj_iterator *it;
     bool any;
+    SPW_TRY(spw_jj_truth(r, self, &any));
+    if (!any) /* as jinja2: nothing, even where what it is cannot be walked */
+        return spw_jj_new_list(r, SPW_JJ_LIST, out);
     if (!pick)
         return spw_jj_no_memory(r);
     *pick = what;
@@ -312,18 +347,14 @@ static int picked(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj_
         SPW_TRY(spw_jj_want_string(r, args->at[used], "the name of a filter or test", &pick->call));
         pick->args = (struct spw_jj_args){args->at + used + 1, args->n - used - 1, a[1].u.dict};
     }
-    SPW_TRY(spw_jj_truth(r, self, &any));
-    if (!any) /* as jinja2: nothing, even where what it is cannot be walked */
-        SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &self));
-    SPW_TRY(spw_jj_iterate(r, self, &over));
-    if (self.type != SPW_JJ_ITERATOR)
-        self = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = over};
+    SPW_TRY(spw_jj_iterate(r, self, &it));
+    self = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = it};
     SPW_TRY(as_iterator(r, self, "generator", &it, out));
     it->pick = pick;
     return 0;
 }
 
-FILTER(map)
+LAZY_FILTER(map)
 {
     const struct spw_jj_value *attribute = spw_jj_dict_text(a[1].u.dict, "attribute", 9);
     const struct spw_jj_value *otherwise = spw_jj_dict_text(a[1].u.dict, "default", 7);
@@ -340,12 +371,12 @@ FILTER(map)
     return picked(r, self, what, a, 0, out);
 }
 
-FILTER(select)
+LAZY_FILTER(select)
 {
     return picked(r, self, (struct spw_jj_pick){0}, a, 0, out);
 }
 
-FILTER(reject)
+LAZY_FILTER(reject)
 {
     return picked(r, self, (struct spw_jj_pick){.reject = true}, a, 0, out);
 }
@@ -360,22 +391,21 @@ static int picked_by_attr(struct spw_jj_run *r, struct spw_jj_value self,
     return picked(r, self, what, a, 1, out);
 }
 
-FILTER(selectattr)
+LAZY_FILTER(selectattr)
 {
     return picked_by_attr(r, self, a, false, out);
 }
 
-FILTER(rejectattr)
+LAZY_FILTER(rejectattr)
 {
     return picked_by_attr(r, self, a, true, out);
 }
 
 /* ---- groups ---- */
 
-FILTER(batch)
+LAZY_FILTER(batch)
 {
     struct spw_jj_value items, batches, row;
-    struct spw_jj_iterator *it;
     int64_t n;
     SPW_TRY(spw_jj_want_int(r, a[0], "batch", &n));
     SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &items));
@@ -394,13 +424,13 @@ FILTER(batch)
             SPW_TRY(spw_jj_append(r, row.u.list, a[1]));
         SPW_TRY(spw_jj_append(r, batches.u.list, row));
     }
-    return as_iterator(r, batches, "generator", &it, out);
+    *out = batches;
+    return 0;
 }
 
-FILTER(slice)
+LAZY_FILTER(slice)
 {
     struct spw_jj_value items, slices, row;
-    struct spw_jj_iterator *it;
     int64_t n;
     SPW_TRY(spw_jj_want_int(r, a[0], "slice", &n));
     if (n < 1)
@@ -416,7 +446,8 @@ FILTER(slice)
             SPW_TRY(spw_jj_append(r, row.u.list, a[1]));
         SPW_TRY(spw_jj_append(r, slices.u.list, row));
     }
-    return as_iterator(r, slices, "generator", &it, out);
+    *out = slices;
+    return 0;
 }
 
 FILTER(groupby)

@@ -272,8 +272,11 @@ static int percent_integer(struct spw_jj_run *r, struct spec *f, struct spw_jj_v
 {
     if (v.type == SPW_JJ_STRING && f->type == 'c' && v.u.string->chars == 1)
         return print_string(r, f, v);
-    if (f->type == 'd' && v.type == SPW_JJ_FLOAT && fabs(v.u.number) < 9.2e18)
+    if (f->type == 'd' && v.type == SPW_JJ_FLOAT && isfinite(v.u.number)) {
+        if (fabs(v.u.number) >= 9223372036854775808.0)
+            return spw_jj_fail(r, "%%d format: found an integer of more than 64 bits");
         v = spw_jj_int((int64_t)v.u.number);
+    }
     if (!is_number(v) || v.type == SPW_JJ_FLOAT)
         return spw_jj_fail(r, "%%%c format: an integer is required, not %s", f->type,
                            spw_jj_type_name(v));
@@ -333,9 +336,10 @@ int spw_jj_percent(struct spw_jj_run *r, const struct spw_jj_string *format,
         if (next)
             SPW_TRY(percent_one(r, &x));
     }
-    bool all = args.type == SPW_JJ_TUPLE                              ? x.used == args.u.list->n
-               : args.type == SPW_JJ_DICT || args.type == SPW_JJ_LIST ? true
-                                                                      : x.used == 1;
+    /* Python only asks for the use of what has no items of its own. */
+    bool all = args.type == SPW_JJ_DICT || args.type == SPW_JJ_LIST || args.type == SPW_JJ_RANGE ||
+               args.type == SPW_JJ_UNDEFINED ||
+               x.used == (args.type == SPW_JJ_TUPLE ? args.u.list->n : 1);
     if (!all && !x.mapping)
         return spw_jj_fail(r, "not all arguments converted during string formatting");
     return spw_jj_captured(r, start, out);

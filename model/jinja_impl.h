@@ -30,6 +30,8 @@ struct spw_jj_arena {
 
 /* ---- values ---- */
 
+struct spw_jj_run;
+
 enum spw_jj_type {
     SPW_JJ_MISSING, /* an argument that was not given; never seen by a template */
     SPW_JJ_UNDEFINED,
@@ -117,6 +119,11 @@ struct spw_jj_iterator {
     bool reversed;
     const char *type_name;          /* Python's */
     const struct spw_jj_pick *pick; /* map, select, reject...; NULL: all as they are */
+    /* Until the first item is asked for: what makes `over`, of which nothing is done before, not
+     * even what fails. NULL: it is made. */
+    int (*begin)(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,
+                 struct spw_jj_value *out);
+    const struct spw_jj_value *begin_args; /* self, then SPW_JJ_MAX_PARAMS of them */
 };
 
 struct spw_jj_macro {

@@ -55,7 +55,7 @@ static int next_of_string(struct spw_jj_run *r, struct spw_jj_iterator *it,
     spw_jj_decode(s->at + it->offset, s->at + s->bytes, &n);
     SPW_TRY(spw_jj_borrow(r, s->at + it->offset, n, out));
     it->offset += n;
-    return spw_jj_mark(r, s, out);
+    return 0; /* plain, also of a string that was marked safe: as in Python */
 }
 
 /* The next of what is walked, before it is picked. */
@@ -112,10 +112,27 @@ static int apply_pick(struct spw_jj_run *r, const struct spw_jj_pick *pick,
     return 0;
 }
 
+static int begin(struct spw_jj_run *r, struct spw_jj_iterator *it)
+{
+    struct spw_jj_iterator *made;
+    struct spw_jj_value over;
+    int (*make)(struct spw_jj_run *, struct spw_jj_value, const struct spw_jj_value *,
+                struct spw_jj_value *) = it->begin;
+    it->begin = NULL;
+    SPW_TRY(spw_jj_enter(r));
+    SPW_TRY(make(r, it->begin_args[0], it->begin_args + 1, &over));
+    SPW_TRY(spw_jj_iterate(r, over, &made));
+    r->depth--;
+    it->over = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = made};
+    return 0;
+}
+
 int spw_jj_next(struct spw_jj_run *r, struct spw_jj_iterator *it, struct spw_jj_value *out,
                 bool *more)
 {
     bool taken = true;
+    if (it->begin)
+        SPW_TRY(begin(r, it));
     do {
         SPW_TRY(spw_jj_charge(r, 1));
         SPW_TRY(next_plain(r, it, out, more));

@@ -141,8 +141,7 @@ int spw_jj_no_memory(struct spw_jj_run *r)
 int spw_jj_charge(struct spw_jj_run *r, size_t work)
 {
     if (work > INT64_MAX || (r->work_left -= (int64_t)spw_min_u64(work, INT64_MAX / 2)) < 0)
-        return refuse(r->err, -E2BIG, r->name, r->line,
-                      "the template works for too long: does a loop never end?");
+        return refuse(r->err, -E2BIG, r->name, r->line, "the template takes too many steps");
     return 0;
 }
 

@@ -198,6 +198,7 @@ static int join(struct spw_jj_run *r, const struct spw_jj_string *a, const struc
                 struct spw_jj_value *out)
 {
     struct spw_jj_string *s = spw_jj_take(&r->arena, sizeof *s);
+    size_t copied = b->bytes;
     char *text;
     if (!s)
         return spw_jj_no_memory(r);
@@ -209,12 +210,13 @@ static int join(struct spw_jj_run *r, const struct spw_jj_string *a, const struc
             return spw_jj_no_memory(r);
         if (a->bytes)
             memcpy(text, a->at, a->bytes);
+        copied += a->bytes;
     }
     if (b->bytes)
         memcpy(text + a->bytes, b->at, b->bytes);
     *s = (struct spw_jj_string){text, a->bytes + b->bytes, a->chars + b->chars, a->markup};
     *out = spw_jj_constant(s);
-    return spw_jj_charge(r, s->bytes / 32);
+    return spw_jj_charge(r, copied / 32);
 }
 
 static int add_strings(struct spw_jj_run *r, struct spw_jj_value a, struct spw_jj_value b,
@@ -262,10 +264,8 @@ static int repeat(struct spw_jj_run *r, struct spw_jj_value v, int64_t times,
 {
     size_t start = r->out.bytes;
     if (v.type == SPW_JJ_STRING) {
-        for (int64_t i = 0; i < times && v.u.string->bytes; i++) {
-            SPW_TRY(spw_jj_charge(r, 1));
+        for (int64_t i = 0; i < times && v.u.string->bytes; i++)
             SPW_TRY(spw_jj_print_value(r, v));
-        }
         SPW_TRY(spw_jj_captured(r, start, out));
         return spw_jj_mark(r, v.u.string, out);
     }
@@ -392,6 +392,23 @@ static int slice_string(struct spw_jj_run *r, const struct spw_jj_string *s, int
     return spw_jj_mark(r, s, out);
 }
 
+static int slice_range(struct spw_jj_run *r, const struct spw_jj_range *range, int64_t start,
+                       int64_t stop, int64_t step, int64_t n, struct spw_jj_value *out)
+{
+    struct spw_jj_range *part = spw_jj_take(&r->arena, sizeof *part);
+    if (!part)
+        return spw_jj_no_memory(r);
+    part->n = n;
+    if (__builtin_mul_overflow(start, range->step, &part->start) ||
+        __builtin_add_overflow(part->start, range->start, &part->start) ||
+        __builtin_mul_overflow(stop, range->step, &part->stop) ||
+        __builtin_add_overflow(part->stop, range->start, &part->stop) ||
+        __builtin_mul_overflow(step, range->step, &part->step))
+        return spw_jj_fail(r, "a slice of a range has integers of more than 64 bits");
+    *out = (struct spw_jj_value){.type = SPW_JJ_RANGE, .u.range = part};
+    return 0;
+}
+
 int spw_jj_slice(struct spw_jj_run *r, struct spw_jj_value v, const struct spw_jj_value bounds[3],
                  struct spw_jj_value *out)
 {
@@ -412,6 +429,8 @@ int spw_jj_slice(struct spw_jj_run *r, struct spw_jj_value v, const struct spw_j
         n = (start - stop - 1) / -step + 1;
     if (v.type == SPW_JJ_STRING)
         return slice_string(r, v.u.string, n ? start : 0, step, n, out);
+    if (v.type == SPW_JJ_RANGE)
+        return slice_range(r, v.u.range, start, stop, step, n, out);
     struct spw_jj_value list;
     SPW_TRY(spw_jj_new_list(r, v.type, &list));
     for (int64_t i = 0; i < n; i++)

@@ -424,6 +424,8 @@ static int parse_body(struct spw_jj_parser *p, const char *const *ends, struct s
     if (!ends)
         return 0;
     char expected[64];
+    while (ends[1]) /* the one that closes */
+        ends++;
     snprintf(expected, sizeof expected, "{%% %s %%}", ends[0]);
     return spw_jj_unexpected(p, expected);
 }

@@ -15,13 +15,24 @@ static int wrap(struct spw_jj_parser *p, enum spw_jj_kind kind, uint32_t line,
     return 0;
 }
 
+/* Chains grow to the left, one node inside the other: each counts as a level. */
+static int chain(struct spw_jj_parser *p, uint32_t *n)
+{
+    if (++*n <= SPW_JINJA_MAX_PARSE_DEPTH)
+        return 0;
+    return spw_jj_syntax(&p->source, spw_jj_now(p)->line,
+                         "found a chain of more than %d operators, expected parentheses",
+                         SPW_JINJA_MAX_PARSE_DEPTH);
+}
+
 int spw_jj_parse_expression(struct spw_jj_parser *p, struct spw_jj_node **out)
 {
-    uint32_t line = spw_jj_now(p)->line;
+    uint32_t n_ifs = 0, line = spw_jj_now(p)->line;
     SPW_TRY(spw_jj_deeper(p));
     SPW_TRY(parse_or(p, out));
     while (spw_jj_skip_name(p, "if")) {
         struct spw_jj_node *n;
+        SPW_TRY(chain(p, &n_ifs));
         SPW_TRY(spw_jj_new_node(p, SPW_JJ_CONDITION, line, &n));
         n->b = *out;
         *out = n;
@@ -31,16 +42,6 @@ int spw_jj_parse_expression(struct spw_jj_parser *p, struct spw_jj_node **out)
     }
     p->depth--;
     return 0;
-}
-
-/* Chains grow to the left, one node inside the other: each counts as a level. */
-static int chain(struct spw_jj_parser *p, uint32_t *n)
-{
-    if (++*n <= SPW_JINJA_MAX_PARSE_DEPTH)
-        return 0;
-    return spw_jj_syntax(&p->source, spw_jj_now(p)->line,
-                         "found a chain of more than %d operators, expected parentheses",
-                         SPW_JINJA_MAX_PARSE_DEPTH);
 }
 
 static int parse_not(struct spw_jj_parser *p, struct spw_jj_node **out);

@@ -132,18 +132,26 @@ CALLABLE(t_upper)
     return in_case(r, self, "isupper", out);
 }
 
+/* Python looks the name up in a dict. */
+static int check_hashable(struct spw_jj_run *r, struct spw_jj_value v)
+{
+    if (v.type == SPW_JJ_LIST || v.type == SPW_JJ_DICT)
+        return spw_jj_fail(r, "unhashable type: '%s'", spw_jj_type_name(v));
+    return 0;
+}
+
 CALLABLE(t_filter)
 {
-    (void)r;
     (void)a;
+    SPW_TRY(check_hashable(r, self));
     *out = spw_jj_bool(self.type == SPW_JJ_STRING && spw_jj_filter(self.u.string));
     return 0;
 }
 
 CALLABLE(t_test)
 {
-    (void)r;
     (void)a;
+    SPW_TRY(check_hashable(r, self));
     *out = spw_jj_bool(self.type == SPW_JJ_STRING && spw_jj_test(self.u.string));
     return 0;
 }
