@@ -8,7 +8,7 @@
 #ifndef SPW_MODEL_OPS_H
 #define SPW_MODEL_OPS_H
 
-#include "quant/tile.h"
+#include "quant/qtile.h"
 #include "runtime/base.h"
 
 enum spw_norm_kind {
@@ -82,7 +82,10 @@ struct spw_kv_append_args {
  * For each row, head and split of 512 positions: scores in one chain over channels, their exact
  * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions; then the
  * split is merged into (max, sum, out) in position order. A row with no visible key in a split is
- * left untouched. Visible: key <= query, and key > query - window where window is not 0. */
+ * left untouched. Visible: key <= query, and key > query - window where window is not 0.
+ *
+ * Tiles [quantized_first, quantized_end) of the call are quantized (quant/qtile.h), for all its
+ * rows: rows that read a tile in another form (quant/residual.h) come in another call. */
 struct spw_attention_args {
     const void *q;   /* [rows][q_stride], dtype, n_heads heads adjacent */
     float *state;    /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
@@ -97,6 +100,8 @@ struct spw_attention_args {
     float scale, softcap; /* softcap 0: none; else cap * tanh(score / cap) */
     bool first;           /* the state is started afresh */
     enum spw_dtype dtype, kv_dtype;
+    uint32_t quantized_first, quantized_end; /* equal: none */
+    enum spw_qformat qformat;
     /* The last member: a launcher need not copy more than n_tiles of them. NULL: a tile no row of
      * this call can see. */
     const void *tiles[SPW_ATTENTION_TILES];

@@ -116,6 +116,8 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         a->n_heads % a->n_kv_heads || a->head_dim % 2 || (uintptr_t)a->state % 8 ||
         (uintptr_t)a->partials % 8 || (uintptr_t)a->q % 4)
         return -EINVAL;
+    if (a->quantized_first < a->quantized_end) /* these kernels know exact tiles only */
+        return -ENOTSUP;
     struct attention_job job = make_job(a);
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     bool mma = spw_attention_takes_mma(a), many = n_splits > 1 && a->partials;

@@ -24,6 +24,11 @@ VEC_FN void store_weights(float *scores, uint32_t block, struct vec p)
     _mm256_storeu_si256((void *)to, (__m256i)_mm512_cvtneps_pbh(p.v));
 }
 
+VEC_FN struct vec load_weights(const float *scores, uint32_t block)
+{
+    return vec_load_bf16((const uint16_t *)scores + (size_t)block * SPW_TILE_BLOCK);
+}
+
 /* A pair of bf16 values in all sixteen lanes. */
 VEC_FN __m512bh broadcast_pair(const void *p)
 {

@@ -6,9 +6,11 @@
  *
  *   batch_scores      scores[item][512] = scale * q . k, blocks of 64 positions (here: walk)
  *     scores_group    a few items against one such block                      (f32.h or avx512bf16)
+ *     score_codes     the same, where the tile is quantized                              (codes.h)
  *   weigh_item        softcap, mask, exact maximum, exp, sum                               (walk)
  *   batch_values      out[item][channels] += p . v, tile by tile                           (walk)
  *     values_group    a few items, a few vectors of channels, a run of positions (f32.h or ...)
+ *     value_codes     all items, a quantized tile; turned back once by turn_back         (codes.h)
  *   merge_out         into the state, or stored as a partial                               (walk)
  */
 #include "model/ops_cpu_kernels.h"
@@ -29,10 +31,22 @@ enum {
  * level. */
 struct fetcher {
     const char *at, *end;     /* the rest of the piece */
-    uint32_t piece, n_pieces; /* one head's K or V of one tile; eight to a split */
+    uint32_t piece, n_pieces; /* runs of one head's K or V of one tile: its meta bytes, high plane
+                                 and low plane, or all of it and two empty ones */
 };
 
-enum { FETCH_LEAD = 384, FETCH_OF_FOUR = 3, FETCH_LINE = 64 };
+enum {
+    FETCH_LEAD = 384,
+    FETCH_OF_FOUR = 3,
+    FETCH_LINE = 64,
+    FETCH_RUNS = 3,
+    SPLIT_PIECES = 2 * SPW_SPLIT_TILES * FETCH_RUNS,
+};
+
+/* One head of a quantized tile; the low planes are NULL where the format has none. */
+struct codes {
+    const char *k_means, *k_steps, *k_high, *k_low, *v_steps, *v_high, *v_low;
+};
 
 struct batch {
     const struct spw_attention_args *a;
@@ -41,11 +55,16 @@ struct batch {
     uint32_t lo[BATCH_ITEMS], hi[BATCH_ITEMS]; /* visible positions, from the split's start */
     float max[BATCH_ITEMS], sum[BATCH_ITEMS];
     const char *k[SPW_SPLIT_TILES], *v[SPW_SPLIT_TILES]; /* this head's halves of the tiles */
-    bool streams;                                        /* one group only: fetches ahead */
+    struct codes codes[SPW_SPLIT_TILES];                 /* of the quantized ones */
+    bool coded[SPW_SPLIT_TILES];                         /* which these are */
+    uint32_t n_coded;
+    bool streams; /* one group only: fetches ahead */
     struct fetcher fetcher;
     void *q;       /* [n_items][head_dim], what scores_group reads */
     float *scores; /* [n_items][512]; once weighed: p, of the type that values_group reads */
     float *out;    /* [n_items][out_stride] */
+    /* Rotated, for quantized tiles: q, and what they add to out. [n_items][out_stride] */
+    float *turned, *out_turned;
 };
 
 /* A run of positions of one tile, and a strip of channels, for values_group. */
@@ -56,21 +75,59 @@ struct strip {
     uint32_t channel, n_vectors;
 };
 
+static bool is_coded(const struct spw_attention_args *a, uint32_t tile)
+{
+    return tile >= a->quantized_first && tile < a->quantized_end;
+}
+
+static struct codes codes_of(const struct spw_attention_args *a, uint32_t tile, uint32_t kv_head)
+{
+    struct spw_qtile_head at = spw_qtile_head(a->n_kv_heads, a->head_dim, kv_head);
+    const char *p = a->tiles[tile];
+    struct codes t = {.k_means = p + at.k_means, .k_steps = p + at.k_steps};
+    t.v_steps = p + at.v_steps, t.k_high = p + at.k_high, t.v_high = p + at.v_high;
+    t.k_low = a->qformat == SPW_QFORMAT_INT4 ? NULL : p + at.k_low;
+    t.v_low = a->qformat == SPW_QFORMAT_INT8 ? p + at.v_low : NULL;
+    return t;
+}
+
+/* Points the fetcher at one run of a quantized tile's K or V; false: there is no such run. */
+static bool fetch_codes(struct batch *b, uint32_t tile, bool values, uint32_t run)
+{
+    uint32_t d = b->a->head_dim;
+    struct codes t = codes_of(b->a, tile, b->kv_head);
+    size_t meta = spw_qtile_steps_bytes(d) + (values ? 0 : spw_qtile_means_bytes(d));
+    size_t plane = values ? spw_qtile_v_plane_bytes(d) : spw_qtile_k_plane_bytes(d);
+    const char *first = values ? t.v_steps : t.k_means;
+    const char *from = run == 0   ? first
+                       : run == 1 ? (values ? t.v_high : t.k_high)
+                                  : (values ? t.v_low : t.k_low);
+    b->fetcher.at = from;
+    b->fetcher.end = from ? from + (run == 0 ? meta : plane) : NULL;
+    return from != NULL;
+}
+
 static bool fetch_next_piece(struct batch *b)
 {
     struct fetcher *f = &b->fetcher;
     size_t bytes = spw_tile_head_bytes(b->a->head_dim, b->a->kv_dtype);
     while (f->piece < f->n_pieces) {
-        uint32_t of_split = f->piece % (2 * SPW_SPLIT_TILES);
-        uint32_t tile = f->piece++ / (2 * SPW_SPLIT_TILES) * SPW_SPLIT_TILES;
-        size_t head = b->kv_head + (of_split < SPW_SPLIT_TILES ? 0 : b->a->n_kv_heads);
-        tile += of_split % SPW_SPLIT_TILES;
-        if (tile < b->a->n_tiles && b->a->tiles[tile]) {
+        uint32_t run = f->piece % FETCH_RUNS, of_split = f->piece % SPLIT_PIECES / FETCH_RUNS;
+        uint32_t tile = f->piece++ / SPLIT_PIECES * SPW_SPLIT_TILES + of_split % SPW_SPLIT_TILES;
+        bool values = of_split >= SPW_SPLIT_TILES;
+        if (tile >= b->a->n_tiles || !b->a->tiles[tile])
+            continue;
+        if (is_coded(b->a, tile)) {
+            if (fetch_codes(b, tile, values, run))
+                return true;
+        } else if (run == 0) {
+            size_t head = b->kv_head + (values ? b->a->n_kv_heads : 0);
             f->at = (const char *)b->a->tiles[tile] + head * bytes;
             f->end = f->at + bytes;
             return true;
         }
     }
+    f->at = f->end = NULL;
     return false;
 }
 

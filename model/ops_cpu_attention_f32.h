@@ -25,6 +25,11 @@ VEC_FN void store_weights(float *scores, uint32_t block, struct vec p)
     vec_store(scores + (size_t)block * SPW_TILE_BLOCK, p);
 }
 
+VEC_FN struct vec load_weights(const float *scores, uint32_t block)
+{
+    return vec_load(scores + (size_t)block * SPW_TILE_BLOCK);
+}
+
 /* Sixteen lanes of two elements that lie side by side in 2-byte types, `apart` elements in f32. */
 VEC_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec *odd,
                      enum spw_dtype t)

@@ -6,6 +6,8 @@
  * how items share loads never shows. K lanes beyond the visible ones may hold anything: they are
  * computed and masked. V beyond is never read into a product. */
 
+#include "model/ops_cpu_attention_codes.h"
+
 /* ---- the scores of one split ---- */
 
 /* The visible positions of items [first, first + n), all together. */
@@ -25,11 +27,18 @@ static void batch_scores(struct batch *b)
     size_t span_bytes = (size_t)SCORE_SPAN * b->a->head_dim * spw_dtype_bytes(b->a->kv_dtype);
     struct strip all = union_of(b, 0, b->n_items);
     for (uint32_t at = all.lo / SCORE_SPAN * SCORE_SPAN; at < all.hi; at += SCORE_SPAN) {
-        const char *k = b->k[at / SPW_TILE_TOKENS] + at % SPW_TILE_TOKENS / SCORE_SPAN * span_bytes;
+        uint32_t tile = at / SPW_TILE_TOKENS;
+        const char *k = b->k[tile];
+        if (!b->coded[tile])
+            k += at % SPW_TILE_TOKENS / SCORE_SPAN * span_bytes;
         for (uint32_t i = 0; i < b->n_items; i += GROUP_ITEMS) {
             uint32_t n = lesser(GROUP_ITEMS, b->n_items - i);
             struct strip u = union_of(b, i, n);
-            if (u.lo < at + SCORE_SPAN && u.hi > at)
+            if (u.lo >= at + SCORE_SPAN || u.hi <= at)
+                continue;
+            if (b->coded[tile])
+                score_codes(b, i, n, at, &b->codes[tile]);
+            else
                 scores_group(b, i, n, at, k);
         }
     }
@@ -38,7 +47,8 @@ static void batch_scores(struct batch *b)
 /* What is left over for each block that is weighed, of each item. */
 static uint32_t fetch_per_block(const struct batch *b)
 {
-    size_t bytes = 2 * SPW_SPLIT_TILES * spw_tile_head_bytes(b->a->head_dim, b->a->kv_dtype);
+    size_t head_bytes = spw_tile_head_bytes(b->a->head_dim, b->a->kv_dtype);
+    size_t bytes = 2 * (SPW_SPLIT_TILES - b->n_coded) * head_bytes;
     uint32_t blocks = b->n_items * (SPW_SPLIT_TOKENS / SPW_TILE_BLOCK);
     return b->streams ? (uint32_t)(bytes / FETCH_LINE) * (4 - FETCH_OF_FOUR) / 4 / blocks : 0;
 }
@@ -129,14 +139,22 @@ static void batch_values(struct batch *b)
     uint32_t d = b->a->head_dim;
     struct strip all = union_of(b, 0, b->n_items), s = {0};
     memset(b->out, 0, b->n_items * b->out_stride * sizeof(float));
+    if (b->n_coded)
+        memset(b->out_turned, 0, b->n_items * b->out_stride * sizeof(float));
     for (s.tile = all.lo / SPW_TILE_TOKENS; s.tile * SPW_TILE_TOKENS < all.hi; s.tile++) {
         s.v = b->v[s.tile];
+        if (b->coded[s.tile]) {
+            value_codes(b, s.tile);
+            continue;
+        }
         for (s.channel = 0; s.channel < d; s.channel += s.n_vectors * VEC_LANES) {
             s.n_vectors = d - s.channel >= STRIP_VECTORS * VEC_LANES ? STRIP_VECTORS : 1;
             for (uint32_t i = 0; i < b->n_items; i += GROUP_ITEMS)
                 values_of_group(b, i, lesser(GROUP_ITEMS, b->n_items - i), s);
         }
     }
+    if (b->n_coded)
+        turn_back(b);
 }
 
 /* ---- states ---- */
@@ -221,10 +239,18 @@ static bool batch_enter(struct batch *b, uint32_t split, size_t first)
     uint64_t end = base + (uint64_t)tiles * SPW_TILE_TOKENS;
     size_t head_bytes = spw_tile_head_bytes(a->head_dim, a->kv_dtype);
     bool any = false;
+    b->n_coded = 0;
+    memset(b->coded, 0, sizeof b->coded);
     for (uint32_t i = 0; i < tiles; i++) {
-        const char *tile = a->tiles[split * SPW_SPLIT_TILES + i];
-        b->k[i] = tile ? tile + b->kv_head * head_bytes : NULL;
-        b->v[i] = tile ? tile + (a->n_kv_heads + b->kv_head) * head_bytes : NULL;
+        uint32_t index = split * SPW_SPLIT_TILES + i;
+        const char *tile = a->tiles[index];
+        b->coded[i] = tile && is_coded(a, index);
+        b->n_coded += b->coded[i];
+        if (b->coded[i])
+            b->codes[i] = codes_of(a, index, b->kv_head);
+        bool exact = tile && !b->coded[i];
+        b->k[i] = exact ? tile + b->kv_head * head_bytes : NULL;
+        b->v[i] = exact ? tile + (a->n_kv_heads + b->kv_head) * head_bytes : NULL;
     }
     for (uint32_t i = 0; i < b->n_items; i++) {
         uint64_t past = a->position + (first + i) / group_heads(a) + 1;
@@ -254,6 +280,8 @@ static void batch_load(struct batch *b, size_t first)
     for (uint32_t i = 0; i < b->n_items; i++) {
         size_t row = (first + i) / group, head = b->kv_head * group + (first + i) % group;
         load_query(b, i, row * b->a->q_stride + head * b->a->head_dim);
+        if (b->a->quantized_first < b->a->quantized_end)
+            turn_queries(b, i, row * b->a->q_stride + head * b->a->head_dim);
     }
 }
 
@@ -289,21 +317,23 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
                    uint32_t from, uint32_t to, bool partial)
 {
     _Alignas(64) float q[BATCH_FLOATS], out[BATCH_FLOATS];
+    _Alignas(64) float turned[BATCH_FLOATS], out_turned[BATCH_FLOATS];
     _Alignas(64) float scores[(size_t)BATCH_ITEMS * SPW_SPLIT_TOKENS];
     struct batch b = {.a = a,
                       .kv_head = kv_head,
                       .out_stride = padded(a->head_dim),
                       .q = q,
                       .scores = scores,
-                      .out = out};
+                      .out = out,
+                      .turned = turned,
+                      .out_turned = out_turned};
     size_t group = group_heads(a), first = block * block_rows(a) * group;
     size_t end = spw_min_u64(first + block_rows(a) * group, a->rows * group);
     for (; first < end; first += b.n_items) {
         b.n_items = (uint32_t)spw_min_u64(batch_items(a), end - first);
         batch_load(&b, first);
         b.streams = b.n_items <= GROUP_ITEMS;
-        b.fetcher = (struct fetcher){.piece = from * 2 * SPW_SPLIT_TILES,
-                                     .n_pieces = to * 2 * SPW_SPLIT_TILES};
+        b.fetcher = (struct fetcher){.piece = from * SPLIT_PIECES, .n_pieces = to * SPLIT_PIECES};
         fetch_lines(&b, b.streams ? FETCH_LEAD : 0);
         for (uint32_t split = from; split < to; split++) {
             bool any = batch_enter(&b, split, first);

@@ -1,7 +1,9 @@
-/* Attention of every CPU table against an f64 reference that knows nothing of tiles, and the
- * invariances by memcmp: however rows and tiles are cut into calls, in whatever task order, with
- * `attention` or `attention_splits` + `attention_merge`. What no row may see is NaN in every tile.
+/* Attention of every CPU table against an f64 reference that knows nothing of tiles (where one is
+ * quantized: of what it stands for), and the invariances by memcmp: however rows and tiles are cut
+ * into calls, in whatever task order, with `attention` or `attention_splits` + `attention_merge`.
+ * What no row may see is NaN in every tile.
  */
+#include "quant/codec.h"
 #include "tests/attention_reference.h"
 #include "tests/ops_cpu_each.h"
 
@@ -21,6 +23,7 @@ struct problem {
     void *q;
     float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values the tile's type holds */
     char *tiles[MAX_TILES];
+    uint64_t quantized_first, quantized_end; /* tiles that all rows see whole, if at all */
 };
 
 /* The byte 0xff makes a NaN of every type. */
@@ -51,6 +54,44 @@ static void fill_tiles(struct problem *p)
     }
 }
 
+/* Tile t from now on is quantized, and its keys and values are what it stands for. */
+static void quantize(struct problem *p, uint64_t t)
+{
+    const struct spw_attention_args *a = &p->a;
+    uint32_t d = a->head_dim, not_finite = 0;
+    size_t n = (size_t)SPW_TILE_TOKENS * d;
+    char *qtile = poisoned(spw_qtile_bytes(a->n_kv_heads, d, a->qformat));
+    float *stands_for = malloc(spw_tile_bytes(a->n_kv_heads, d, SPW_DTYPE_F32));
+    struct spw_codec_args args = {p->tiles[t], qtile,      a->n_kv_heads, d,
+                                  a->kv_dtype, a->qformat, &not_finite};
+    each_run(&spw_codec_encode_kernel_portable, &args, EACH_FORWARD);
+    CHECK(!not_finite);
+    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, d, SPW_DTYPE_F32, stands_for);
+    for (size_t i = 0; i < n * a->n_kv_heads; i++) {
+        uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
+        uint32_t j = (uint32_t)(i / d / a->n_kv_heads);
+        const float *k = stands_for + head * n, *v = k + a->n_kv_heads * n;
+        p->k[t * n * a->n_kv_heads + i] = k[spw_tile_k_index(d, SPW_DTYPE_F32, j, c)];
+        p->v[t * n * a->n_kv_heads + i] = v[spw_tile_v_index(d, SPW_DTYPE_F32, j, c)];
+    }
+    free(stands_for);
+    free(p->tiles[t]);
+    p->tiles[t] = qtile;
+}
+
+/* In two of three problems a run of the tiles that are older than all rows. */
+static void quantize_some(struct problem *p)
+{
+    uint64_t whole = p->a.position / SPW_TILE_TOKENS;
+    if (draw(0, 2) == 0 || whole == 0)
+        return;
+    p->a.qformat = (enum spw_qformat)draw(0, SPW_QFORMAT_COUNT - 1);
+    p->quantized_first = draw(0, 1) ? whole > 1 : draw(0, (size_t)whole - 1);
+    p->quantized_end = draw((size_t)p->quantized_first, (size_t)whole);
+    for (uint64_t t = p->quantized_first; t < p->quantized_end; t++)
+        quantize(p, t);
+}
+
 static struct problem problem_draw(void)
 {
     static const uint32_t dims[] = {2, 6, 10, 16, 32, 48, 64, 64, 80, 96, 128, 256, 288};
@@ -79,6 +120,7 @@ static struct problem problem_draw(void)
     p.v = malloc(p.n_tokens * a->n_kv_heads * a->head_dim * sizeof(float));
     a->q = p.q;
     fill_tiles(&p);
+    quantize_some(&p);
     return p;
 }
 
@@ -171,6 +213,8 @@ static float *run(const struct spw_cpu_kernels *table, const struct problem *p, 
         for (size_t t = 0; t < tiles; t += way.splits * SPW_SPLIT_TILES) {
             call.tile_first = t;
             call.n_tiles = (uint32_t)spw_min_u64(way.splits * SPW_SPLIT_TILES, tiles - t);
+            call.quantized_first = (uint32_t)spw_sub_u64(p->quantized_first, t);
+            call.quantized_end = (uint32_t)spw_sub_u64(p->quantized_end, t);
             for (uint32_t i = 0; i < call.n_tiles; i++)
                 call.tiles[i] = seen(p, &call, t + i) ? p->tiles[t + i] : NULL;
             run_call(table, &call, way);
@@ -190,10 +234,13 @@ static void check_problem(const struct spw_cpu_kernels *table, const struct prob
     struct way plain = {.rows = a->rows, .splits = 8};
     float *state = run(table, p, plain);
     CHECK_MSG(matches(p, state, rounds_p),
-              "%s rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s",
+              "%s rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s, tiles "
+              "[%llu, %llu) in format %d",
               spw_isa_name(table->isa), a->rows, (unsigned long long)a->position, a->n_heads,
               a->n_kv_heads, a->head_dim, (unsigned long long)a->window, (double)a->softcap,
-              spw_dtype_name(a->dtype), spw_dtype_name(a->kv_dtype));
+              spw_dtype_name(a->dtype), spw_dtype_name(a->kv_dtype),
+              (unsigned long long)p->quantized_first, (unsigned long long)p->quantized_end,
+              (int)a->qformat);
     for (int i = 0; i < 4; i++) {
         struct way way = {.rows = i == 0 ? 1 : draw(1, a->rows),
                           .splits = draw(1, 5),
