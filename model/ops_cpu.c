@@ -55,7 +55,7 @@ enum spw_isa spw_isa_best(void)
     uint32_t unused;
     if (eax >= 1)
         __get_cpuid_count(7, 1, &bf16, &unused, &unused, &unused);
-    if (!all(bf16, bit_AVX512BF16))
+    if (!all(bf16, bit_AVX512BF16) || !all(ecx, bit_AVX512VNNI))
         return SPW_ISA_AVX512;
     if (!all(saved, XCR0_AMX) || !all(edx, CPUID7_EDX_AMX) || !amx_permitted())
         return SPW_ISA_AVX512BF16;

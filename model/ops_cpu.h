@@ -11,7 +11,7 @@ enum spw_isa {
     SPW_ISA_PORTABLE,   /* plain C */
     SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */
     SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
-    SPW_ISA_AVX512BF16, /* + vdpbf16ps */
+    SPW_ISA_AVX512BF16, /* + vdpbf16ps, vpdpbusd */
     SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16 for many rows and for one alike */
     SPW_ISA_COUNT,
 };

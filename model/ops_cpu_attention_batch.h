@@ -48,6 +48,12 @@ struct codes {
     const char *k_means, *k_steps, *k_high, *k_low, *v_steps, *v_high, *v_low;
 };
 
+/* Numbers as integers of two signed bytes: half of the unit they count in, and their sum. */
+struct limbs {
+    float unit;
+    int32_t sum;
+};
+
 struct batch {
     const struct spw_attention_args *a;
     uint32_t kv_head, n_items;
@@ -65,6 +71,10 @@ struct batch {
     float *out;    /* [n_items][out_stride] */
     /* Rotated, for quantized tiles: q, and what they add to out. [n_items][out_stride] */
     float *turned, *out_turned;
+    /* That q once more where sums are of integers: high and low bytes [n_items][2][out_stride], and
+     * what goes with the 64 channels of a group [n_items][groups]. */
+    signed char *q_bytes;
+    struct limbs *q_limbs;
 };
 
 /* A run of positions of one tile, and a strip of channels, for values_group. */
@@ -82,7 +92,7 @@ static bool is_coded(const struct spw_attention_args *a, uint32_t tile)
 
 static struct codes codes_of(const struct spw_attention_args *a, uint32_t tile, uint32_t kv_head)
 {
-    struct spw_qtile_head at = spw_qtile_head(a->n_kv_heads, a->head_dim, kv_head);
+    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, a->head_dim, kv_head);
     const char *p = a->tiles[tile];
     struct codes t = {.k_means = p + at.k_means, .k_steps = p + at.k_steps};
     t.v_steps = p + at.v_steps, t.k_high = p + at.k_high, t.v_high = p + at.v_high;

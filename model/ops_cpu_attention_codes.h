@@ -1,15 +1,21 @@
-/* The two inner products of attention on a quantized tile (quant/qtile.h), on its codes: f32
- * arithmetic for every type, because a code is exact in f32 and the planes are a quarter or a half
- * of the bytes.
+/* The two inner products of attention on a quantized tile (quant/qtile.h), on its codes.
  *
  *   score   scale * (turned q . mean + for each 64 channels: step * (turned q . codes))
  *   value   turned out += (p * step) . codes, position by position
  *
  * q is rotated once for all tiles, and what a split's quantized tiles add to `out` is turned back
- * once, so that exact and quantized tiles meet in the same split. Each sum has one order: even and
- * odd fours of channels (of positions) in a chain each, whatever items share the loads. */
+ * once, so that exact and quantized tiles meet in the same split. Each sum has one order, whatever
+ * items share the loads. The inner loops are f32 arithmetic for every type (codes_f32.h), because a
+ * code is exact in f32, or integer arithmetic where activations and tiles are bf16 and the
+ * processor multiplies bytes (codes_vnni.h). */
 #include "model/ops_cpu_vec_codes.h"
 #include "quant/hadamard.h"
+
+#if defined(__AVX512VNNI__)
+#include "model/ops_cpu_attention_codes_vnni.h"
+#else
+#include "model/ops_cpu_attention_codes_f32.h"
+#endif
 
 /* ---- scores ---- */
 
@@ -23,6 +29,7 @@ static void turn_queries(struct batch *b, uint32_t item, size_t from)
         vec_store(q + c, vec_load_as(a->q, from + c, n, a->dtype));
     }
     spw_hadamard_rotate(q, a->head_dim, spw_hadamard_k_block(a->head_dim));
+    split_query(b, item);
 }
 
 /* The turned query times the means: what all of the tile's scores have in common. Padding is 0. */
@@ -35,47 +42,14 @@ static float dot_means(const struct batch *b, uint32_t item, const struct codes 
     return vec_sum(sum);
 }
 
-/* Sixteen positions from j on, one block of a plane. */
-VEC_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const struct codes *t,
-                              const float *offsets, float *scores, const uint32_t items,
-                              const bool fine)
-{
-    uint32_t n = spw_qtile_k_channels(b->a->head_dim);
-    size_t at = spw_qtile_k_index(b->a->head_dim, j, 0);
-    const float *q = b->turned + item * b->out_stride;
-    const struct vec scale = vec_set1(b->a->scale), width = vec_set1(fine ? 1.0f : 16.0f);
-    struct vec total[GROUP_ITEMS], even[GROUP_ITEMS], odd[GROUP_ITEMS], x[8];
-    for (uint32_t i = 0; i < items; i++)
-        total[i] = vec_set1(offsets[i]);
-    for (uint32_t g = 0, c = 0; c < n; g++) {
-        uint32_t end = lesser(c + SPW_QTILE_GROUP, n);
-        for (uint32_t i = 0; i < items; i++)
-            even[i] = odd[i] = vec_set1(0);
-        for (; c < end; c += 8, at += 64) {
-            vec_load_codes(t->k_high + at, fine ? t->k_low + at : NULL, x);
-            if (b->streams)
-                fetch_lines(b, fine ? 2 : 1);
-            for (uint32_t i = 0; i < items; i++)
-                for (uint32_t r = 0; r < 4; r++) {
-                    const float *factors = q + i * b->out_stride + c + r;
-                    even[i] = vec_fma(vec_set1(factors[0]), x[r], even[i]);
-                    odd[i] = vec_fma(vec_set1(factors[4]), x[4 + r], odd[i]);
-                }
-        }
-        const char *steps = t->k_steps + ((size_t)g * SPW_TILE_TOKENS + j) * sizeof(uint16_t);
-        struct vec step = vec_mul(vec_load_bf16(steps), width);
-        for (uint32_t i = 0; i < items; i++)
-            total[i] = vec_fma(vec_add(even[i], odd[i]), step, total[i]);
-    }
-    for (uint32_t i = 0; i < items; i++)
-        vec_store(scores + (size_t)i * SPW_SPLIT_TOKENS, vec_mul(total[i], scale));
-}
-
 VEC_FN void score_codes_items(struct batch *b, uint32_t item, size_t at, const struct codes *t,
                               const uint32_t items)
 {
     float offsets[GROUP_ITEMS], *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS + at;
-    uint32_t j = at % SPW_TILE_TOKENS;
+    uint32_t j = at % SPW_TILE_TOKENS, d = b->a->head_dim;
+    if (b->streams) /* the means and steps of what comes, a half at each half of a tile */
+        fetch_lines(b, (uint32_t)(spw_qtile_means_bytes(d) + spw_qtile_steps_bytes(d)) /
+                           (2 * FETCH_LINE));
     for (uint32_t i = 0; i < items; i++)
         offsets[i] = dot_means(b, item + i, t);
     for (uint32_t k = 0; k < SCORE_SPAN; k += SPW_TILE_BLOCK)
@@ -100,8 +74,10 @@ static void score_codes(struct batch *b, uint32_t item, uint32_t items, size_t a
 /* ---- values ---- */
 
 /* p * step of the tile's 128 positions for channels of group g; exact zeros where masked. */
-static void weigh_codes(const struct batch *b, uint32_t item, uint32_t tile, uint32_t g, float *w)
+static void weigh_codes(const struct batch *b, uint32_t item, uint32_t tile, uint32_t g,
+                        struct weights *weights)
 {
+    _Alignas(64) float w[SPW_TILE_TOKENS];
     const struct codes *t = &b->codes[tile];
     const float *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS;
     const char *steps = t->v_steps + (size_t)g * SPW_TILE_TOKENS * sizeof(uint16_t);
@@ -118,50 +94,19 @@ static void weigh_codes(const struct batch *b, uint32_t item, uint32_t tile, uin
         struct vec p = vec_mul(load_weights(scores, at / SPW_TILE_BLOCK), step);
         vec_store(w + j, vec_select_range(lo, hi, p, none));
     }
-}
-
-/* Sixteen (or the last n) channels from c on. w: [items][128] */
-VEC_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *t, uint32_t c,
-                            const float *w, const uint32_t items, const bool fine)
-{
-    uint32_t d = b->a->head_dim, n = lesser(d - c, VEC_LANES);
-    float *out = b->out_turned + item * b->out_stride + c;
-    struct vec even[GROUP_ITEMS], odd[GROUP_ITEMS], x[8];
-    for (uint32_t i = 0; i < items; i++)
-        even[i] = odd[i] = vec_set1(0);
-    for (uint32_t j = 0; j < SPW_TILE_TOKENS; j += SPW_QTILE_OCTET) {
-        size_t at = spw_qtile_v_index(d, j, c);
-        const char *high = t->v_high + at, *low = fine ? t->v_low + at : NULL;
-        char staged[2][VEC_LANES * 4] = {{0}};
-        if (n < VEC_LANES) {
-            high = memcpy(staged[0], high, (size_t)n * 4);
-            low = fine ? memcpy(staged[1], low, (size_t)n * 4) : NULL;
-        }
-        vec_load_codes(high, low, x);
-        if (b->streams)
-            fetch_lines(b, fine ? 2 : 1);
-        for (uint32_t i = 0; i < items; i++)
-            for (uint32_t r = 0; r < 4; r++) {
-                const float *factors = w + (size_t)i * SPW_TILE_TOKENS + j + r;
-                even[i] = vec_fma(vec_set1(factors[0]), x[r], even[i]);
-                odd[i] = vec_fma(vec_set1(factors[4]), x[4 + r], odd[i]);
-            }
-    }
-    for (uint32_t i = 0; i < items; i++) {
-        struct vec *to = (void *)(out + i * b->out_stride);
-        vec_store(to, vec_add(vec_load(to), vec_add(even[i], odd[i])));
-    }
+    split_weights(w, weights);
 }
 
 VEC_FN void value_codes_items(struct batch *b, uint32_t item, uint32_t tile, const uint32_t items)
 {
-    _Alignas(64) float w[GROUP_ITEMS * SPW_TILE_TOKENS];
+    struct weights w[GROUP_ITEMS];
     const struct codes *t = &b->codes[tile];
+    if (b->streams)
+        fetch_lines(b, (uint32_t)spw_qtile_steps_bytes(b->a->head_dim) / FETCH_LINE);
     for (uint32_t c = 0; c < b->a->head_dim; c += VEC_LANES) {
         if (c % SPW_QTILE_GROUP == 0)
             for (uint32_t i = 0; i < items; i++)
-                weigh_codes(b, item + i, tile, c / SPW_QTILE_GROUP,
-                            w + (size_t)i * SPW_TILE_TOKENS);
+                weigh_codes(b, item + i, tile, c / SPW_QTILE_GROUP, &w[i]);
         if (t->v_low)
             value_codes_run(b, item, t, c, w, items, true);
         else

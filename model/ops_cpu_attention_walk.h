@@ -318,6 +318,8 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
 {
     _Alignas(64) float q[BATCH_FLOATS], out[BATCH_FLOATS];
     _Alignas(64) float turned[BATCH_FLOATS], out_turned[BATCH_FLOATS];
+    signed char q_bytes[2 * BATCH_FLOATS];
+    struct limbs q_limbs[BATCH_FLOATS / SPW_QTILE_GROUP + BATCH_ITEMS];
     _Alignas(64) float scores[(size_t)BATCH_ITEMS * SPW_SPLIT_TOKENS];
     struct batch b = {.a = a,
                       .kv_head = kv_head,
@@ -326,7 +328,9 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
                       .scores = scores,
                       .out = out,
                       .turned = turned,
-                      .out_turned = out_turned};
+                      .out_turned = out_turned,
+                      .q_bytes = q_bytes,
+                      .q_limbs = q_limbs};
     size_t group = group_heads(a), first = block * block_rows(a) * group;
     size_t end = spw_min_u64(first + block_rows(a) * group, a->rows * group);
     for (; first < end; first += b.n_items) {

@@ -22,7 +22,7 @@ static struct half half_of(const void *qtile, enum spw_qformat format, uint32_t 
                            uint32_t head_dim, uint32_t head, bool values)
 {
     const unsigned char *from = qtile;
-    struct spw_qtile_head at = spw_qtile_head(n_kv_heads, head_dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(n_kv_heads, head_dim, head);
     struct half h = {.head_dim = head_dim};
     bool low = format == SPW_QFORMAT_INT8 || (format == SPW_QFORMAT_INT8_INT4 && !values);
     h.high = from + (values ? at.v_high : at.k_high);

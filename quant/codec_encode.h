@@ -300,7 +300,7 @@ static size_t encode_tasks(const void *args)
 
 static struct half half_of(const struct spw_codec_args *a, uint32_t head, bool values)
 {
-    struct spw_qtile_head at = spw_qtile_head(a->n_kv_heads, a->head_dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, a->head_dim, head);
     unsigned char *to = a->qtile;
     bool low = a->format == SPW_QFORMAT_INT8 || (a->format == SPW_QFORMAT_INT8_INT4 && !values);
     size_t exact =

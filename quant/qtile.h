@@ -83,8 +83,8 @@ struct spw_qtile_head {
     size_t k_means, k_steps, v_steps, k_high, v_high, k_low, v_low;
 };
 
-SPW_INLINE struct spw_qtile_head spw_qtile_head(uint32_t n_kv_heads, uint32_t head_dim,
-                                                uint32_t head)
+SPW_INLINE struct spw_qtile_head spw_qtile_locate(uint32_t n_kv_heads, uint32_t head_dim,
+                                                  uint32_t head)
 {
     size_t means = spw_qtile_means_bytes(head_dim), steps = spw_qtile_steps_bytes(head_dim);
     size_t k = spw_qtile_k_plane_bytes(head_dim), v = spw_qtile_v_plane_bytes(head_dim);

@@ -175,21 +175,21 @@ static double bf16_at(const unsigned char *p)
 static double step_at(const struct sample *s, const unsigned char *q, int values, uint32_t head,
                       uint32_t j, uint32_t c)
 {
-    struct spw_qtile_head at = spw_qtile_head(s->heads, s->dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(s->heads, s->dim, head);
     return bf16_at(q + (values ? at.v_steps : at.k_steps) + 2 * ((size_t)c / 64 * TOKENS + j));
 }
 
 static double mean_at(const struct sample *s, const unsigned char *q, uint32_t head, uint32_t c)
 {
     float mean;
-    memcpy(&mean, q + spw_qtile_head(s->heads, s->dim, head).k_means + 4 * (size_t)c, 4);
+    memcpy(&mean, q + spw_qtile_locate(s->heads, s->dim, head).k_means + 4 * (size_t)c, 4);
     return (double)mean;
 }
 
 static uint32_t nibble_at(const struct sample *s, const unsigned char *q, int values, uint32_t head,
                           uint32_t j, uint32_t c, bool low)
 {
-    struct spw_qtile_head at = spw_qtile_head(s->heads, s->dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(s->heads, s->dim, head);
     if (values)
         return q[(low ? at.v_low : at.v_high) + spw_qtile_v_index(s->dim, j, c)] >>
                    spw_qtile_v_shift(j) &
@@ -549,8 +549,8 @@ static void check_sizes(void)
 {
     for (uint32_t heads = 1; heads <= 8; heads++)
         for (uint32_t dim = 2; dim <= 512; dim += 2) {
-            struct spw_qtile_head last = spw_qtile_head(heads, dim, heads - 1);
-            struct spw_qtile_head first = spw_qtile_head(heads, dim, 0);
+            struct spw_qtile_head last = spw_qtile_locate(heads, dim, heads - 1);
+            struct spw_qtile_head first = spw_qtile_locate(heads, dim, 0);
             size_t k = spw_qtile_k_plane_bytes(dim), v = spw_qtile_v_plane_bytes(dim);
             /* each piece ends where the next one starts */
             CHECK(first.k_means == 0 && first.v_steps == last.k_steps + spw_qtile_steps_bytes(dim));
