@@ -1,0 +1,7 @@
+/* test_disk_faults on a GPU (or the emulated one): tiles go to and from the disk by way of pinned
+ * host memory. */
+#include "runtime/spillway.h"
+
+#define TEST_BACKEND SPW_BACKEND_CUDA
+#define TEST_STRIDE 40
+#include "tests/test_disk_faults.c"
