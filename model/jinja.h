@@ -20,14 +20,15 @@
 #define SPW_JINJA_MAX_SOURCE (1u << 20) /* bytes of a template */
 #define SPW_JINJA_MAX_DEPTH 1000      /* expressions, blocks, calls and values inside each other */
 #define SPW_JINJA_MAX_PARSE_DEPTH 200 /* of them, in the template's own text */
+#define SPW_JINJA_MAX_ARGS 1000       /* of one call, or parameters of one macro */
 #define SPW_JINJA_MAX_RANGE 100000    /* numbers in one range() */
 /* Limit = base + factor * bytes of the input. Work: about one unit an operation or 32 bytes. */
 #define SPW_JINJA_WORK_BASE (4u << 20)
 #define SPW_JINJA_WORK_FACTOR 4
 #define SPW_JINJA_MEMORY_BASE (64u << 20)
-#define SPW_JINJA_MEMORY_FACTOR 64
+#define SPW_JINJA_MEMORY_FACTOR 16
 #define SPW_JINJA_OUTPUT_BASE (16u << 20)
-#define SPW_JINJA_OUTPUT_FACTOR 16
+#define SPW_JINJA_OUTPUT_FACTOR 8
 
 struct spw_jinja;
 

@@ -407,10 +407,11 @@ static int own_attr(struct spw_jj_run *r, struct spw_jj_value v, const struct sp
 {
     *found = true;
     if (v.type == SPW_JJ_NAMESPACE) {
-        struct spw_jj_value *value = spw_jj_dict_text(v.u.dict, name->at, name->bytes);
-        *found = value != NULL;
-        if (value)
-            *out = *value;
+        struct spw_jj_entry *entry;
+        SPW_TRY(spw_jj_dict_find(r, v.u.dict, spw_jj_constant(name), &entry));
+        *found = entry != NULL;
+        if (entry)
+            *out = entry->value;
         return 0;
     }
     /* every Python object has some of these; none is a template's business */
@@ -510,6 +511,7 @@ int spw_jj_get_item(struct spw_jj_run *r, struct spw_jj_value v, struct spw_jj_v
 static int get_part(struct spw_jj_run *r, struct spw_jj_value *v, struct spw_jj_value key,
                     struct spw_jj_value otherwise)
 {
+    SPW_TRY(spw_jj_charge(r, 1));
     SPW_TRY(spw_jj_get_item(r, *v, key, v));
     if (v->type == SPW_JJ_UNDEFINED && otherwise.type != SPW_JJ_MISSING &&
         otherwise.type != SPW_JJ_NONE)

@@ -6,12 +6,14 @@
 static int load(struct spw_jj_run *r, const struct spw_jj_scope *s,
                 const struct spw_jj_string *name, struct spw_jj_value *out)
 {
-    for (; s; s = s->parent)
+    for (; s; s = s->parent) {
+        SPW_TRY(spw_jj_charge(r, s->n / 16));
         for (size_t i = s->n; i-- > 0;)
             if (s->at[i].name == name) {
                 *out = s->at[i].value;
                 return 0;
             }
+    }
     const struct spw_jj_value *given = spw_jj_dict_text(r->vars, name->at, name->bytes);
     if (given) {
         *out = *given;
@@ -25,6 +27,7 @@ static int load(struct spw_jj_run *r, const struct spw_jj_scope *s,
 int spw_jj_set(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_string *name,
                struct spw_jj_value v)
 {
+    SPW_TRY(spw_jj_charge(r, s->n / 16));
     for (size_t i = 0; i < s->n; i++)
         if (s->at[i].name == name) {
             s->at[i].value = v;
@@ -87,13 +90,15 @@ static int add_named(struct spw_jj_run *r, struct spw_jj_args *args, struct spw_
                      struct spw_jj_value v)
 {
     struct spw_jj_value dict;
+    struct spw_jj_entry *entry;
     if (!args->named) {
         SPW_TRY(spw_jj_new_dict(r, SPW_JJ_DICT, &dict));
         args->named = dict.u.dict;
     }
     if (name.type != SPW_JJ_STRING)
         return spw_jj_fail(r, "keywords must be strings");
-    if (spw_jj_dict_text(args->named, name.u.string->at, name.u.string->bytes))
+    SPW_TRY(spw_jj_dict_find(r, args->named, name, &entry));
+    if (entry)
         return spw_jj_fail(r, "got multiple values for keyword argument '%.*s'",
                            (int)spw_min_u64(name.u.string->bytes, 64), name.u.string->at);
     return spw_jj_dict_set(r, args->named, name, v);

@@ -250,7 +250,7 @@ static int given_argument(struct spw_jj_run *r, const struct spw_jj_args *args, 
         return 0;
     *out = entry->value;
     spw_jj_dict_remove(rest, entry);
-    return 0;
+    return spw_jj_charge(r, rest->n / 4);
 }
 
 static int copy_named(struct spw_jj_run *r, const struct spw_jj_args *args,

@@ -140,9 +140,7 @@ static int print_indent(struct spw_jj_run *r, struct spw_jj_value width)
         return spw_jj_print_value(r, width);
     if (width.type != SPW_JJ_MISSING)
         SPW_TRY(spw_jj_want_int(r, width, "indent", &n));
-    for (int64_t i = 0; i < n; i++)
-        SPW_TRY(spw_jj_print(r, " ", 1));
-    return 0;
+    return spw_jj_print_times(r, " ", 1, n);
 }
 
 FILTER(indent)
@@ -351,6 +349,7 @@ FILTER(int)
     case SPW_JJ_BOOL:
         return spw_jj_unary(r, '+', self, out);
     case SPW_JJ_STRING:
+        SPW_TRY(spw_jj_charge(r, self.u.string->bytes / 8));
         if (read_int(self.u.string, (int)base, &i, &big)) {
             *out = spw_jj_int(i);
             return big ? spw_jj_fail(r, "int: the text is an integer of more than 64 bits") : 0;
@@ -380,6 +379,8 @@ FILTER(float)
     *out = a[0].type == SPW_JJ_MISSING ? spw_jj_float(0) : a[0];
     if (self.type == SPW_JJ_UNDEFINED)
         return spw_jj_fail_undefined(r, self.u.undefined);
+    if (self.type == SPW_JJ_STRING)
+        SPW_TRY(spw_jj_charge(r, self.u.string->bytes / 8));
     if (self.type == SPW_JJ_FLOAT)
         *out = self;
     else if (self.type == SPW_JJ_INT)
@@ -410,6 +411,7 @@ FILTER(round)
         *out = self;
         if (!isfinite(d) || precision > 22)
             return 0;
+        SPW_TRY(spw_jj_charge(r, 16));
         snprintf(text, sizeof text, "%.*f", (int)precision, d);
         *out = spw_jj_float(strtod(text, NULL));
         return 0;
@@ -435,8 +437,7 @@ static int json_indent(struct spw_jj_run *r, struct spw_jj_value v, struct spw_j
     if (v.type == SPW_JJ_STRING)
         return 0;
     SPW_TRY(spw_jj_want_int(r, v, "tojson: indent", &n));
-    for (int64_t i = 0; i < n; i++)
-        SPW_TRY(spw_jj_print(r, " ", 1));
+    SPW_TRY(spw_jj_print_times(r, " ", 1, n));
     return spw_jj_captured(r, start, &o->indent);
 }
 

@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_DIGITS = 200 }; /* of a width or precision that is more than padding */
+enum {
+    MAX_DIGITS = 200, /* of a precision */
+    FLOAT_WORK = 64,  /* long division is what a number of 300 digits costs */
+};
 
 struct spec {
     char fill[4];
@@ -37,14 +40,11 @@ static int print_padded(struct spw_jj_run *r, const struct spec *f, const char *
     int64_t left = align == '<' ? 0 : align == '^' ? pad / 2 : pad;
     if (align == '=')
         SPW_TRY(spw_jj_print(r, head, head_bytes));
-    for (int64_t i = 0; i < left; i++)
-        SPW_TRY(spw_jj_print(r, f->fill, f->fill_bytes));
+    SPW_TRY(spw_jj_print_times(r, f->fill, f->fill_bytes, left));
     if (align != '=')
         SPW_TRY(spw_jj_print(r, head, head_bytes));
     SPW_TRY(spw_jj_print(r, body, bytes));
-    for (int64_t i = left; i < pad; i++)
-        SPW_TRY(spw_jj_print(r, f->fill, f->fill_bytes));
-    return 0;
+    return spw_jj_print_times(r, f->fill, f->fill_bytes, pad - left);
 }
 
 static int print_number(struct spw_jj_run *r, const struct spec *f, bool negative,
@@ -119,6 +119,7 @@ static int print_double(struct spw_jj_run *r, const struct spec *f, double d)
     bool negative = signbit(d) && !isnan(d);
     int precision = f->precision < 0 ? 6 : (int)f->precision;
     double size = fabs(d);
+    SPW_TRY(spw_jj_charge(r, FLOAT_WORK));
     if (f->type == '%')
         size *= 100;
     if (!isfinite(size)) {

@@ -288,6 +288,7 @@ int spw_jj_no_memory(struct spw_jj_run *r);
 int spw_jj_charge(struct spw_jj_run *r, size_t work); /* counts work */
 int spw_jj_enter(struct spw_jj_run *r);               /* a level deeper; undone by r->depth-- */
 int spw_jj_print(struct spw_jj_run *r, const char *at, size_t bytes);
+int spw_jj_print_times(struct spw_jj_run *r, const char *at, size_t bytes, int64_t times);
 /* What was printed since `start` becomes a string and is taken back. */
 int spw_jj_captured(struct spw_jj_run *r, size_t start, struct spw_jj_value *out);
 

@@ -156,26 +156,48 @@ int spw_jj_enter(struct spw_jj_run *r)
     return refuse(r->err, -E2BIG, r->name, r->line, reason);
 }
 
-int spw_jj_print(struct spw_jj_run *r, const char *at, size_t bytes)
+/* Room for `times` times `bytes` more, and a NUL. */
+static int reserve(struct spw_jj_run *r, size_t bytes, uint64_t times)
 {
     struct spw_jj_buffer *b = &r->out;
-    if (bytes > r->out_limit - b->bytes) {
+    if (bytes && times > (r->out_limit - b->bytes) / bytes) {
         char reason[96];
         snprintf(reason, sizeof reason, "the template prints more than %zu bytes", r->out_limit);
         return refuse(r->err, -E2BIG, r->name, r->line, reason);
     }
-    if (b->bytes + bytes >= b->room) {
-        size_t room = (b->bytes + bytes) * 2 + 256;
+    size_t needed = b->bytes + bytes * times;
+    if (needed >= b->room) {
+        size_t room = needed * 2 + 256;
         char *grown = spw_realloc(b->at, room);
         if (!grown)
             return refuse(r->err, -ENOMEM, r->name, r->line, "out of memory");
         b->at = grown;
         b->room = room;
     }
+    return spw_jj_charge(r, bytes * times / 32);
+}
+
+int spw_jj_print(struct spw_jj_run *r, const char *at, size_t bytes)
+{
+    SPW_TRY(reserve(r, bytes, 1));
     if (bytes)
-        memcpy(b->at + b->bytes, at, bytes);
-    b->bytes += bytes;
-    return spw_jj_charge(r, bytes / 32);
+        memcpy(r->out.at + r->out.bytes, at, bytes);
+    r->out.bytes += bytes;
+    return 0;
+}
+
+int spw_jj_print_times(struct spw_jj_run *r, const char *at, size_t bytes, int64_t times)
+{
+    if (times <= 0 || !bytes)
+        return 0;
+    SPW_TRY(reserve(r, bytes, (uint64_t)times));
+    char *to = r->out.at + r->out.bytes;
+    size_t all = bytes * (size_t)times, done = bytes;
+    memcpy(to, at, bytes);
+    for (; done < all; done *= 2)
+        memcpy(to + done, to, done * 2 <= all ? done : all - done);
+    r->out.bytes += all;
+    return 0;
 }
 
 int spw_jj_captured(struct spw_jj_run *r, size_t start, struct spw_jj_value *out)

@@ -264,8 +264,7 @@ static int repeat(struct spw_jj_run *r, struct spw_jj_value v, int64_t times,
 {
     size_t start = r->out.bytes;
     if (v.type == SPW_JJ_STRING) {
-        for (int64_t i = 0; i < times && v.u.string->bytes; i++)
-            SPW_TRY(spw_jj_print_value(r, v));
+        SPW_TRY(spw_jj_print_times(r, v.u.string->at, v.u.string->bytes, times));
         SPW_TRY(spw_jj_captured(r, start, out));
         return spw_jj_mark(r, v.u.string, out);
     }
@@ -367,7 +366,8 @@ static int slice_string(struct spw_jj_run *r, const struct spw_jj_string *s, int
                         int64_t step, int64_t n, struct spw_jj_value *out)
 {
     size_t from = spw_jj_byte_of(s, (size_t)(n ? start : 0)), before = r->out.bytes;
-    SPW_TRY(spw_jj_charge(r, s->bytes / 32 + (uint64_t)n));
+    /* where each character is a byte, none is looked for */
+    SPW_TRY(spw_jj_charge(r, s->chars == s->bytes && step == 1 ? 1 : s->bytes / 32 + (uint64_t)n));
     if (step == 1) {
         struct spw_jj_string rest = {s->at + from, s->bytes - from, s->chars - (size_t)start,
                                      false};

@@ -236,6 +236,9 @@ static int parse_signature(struct spw_jj_parser *p, struct spw_jj_node *n)
             SPW_TRY(spw_jj_expect(p, ','));
         SPW_TRY(spw_jj_new_node(p, SPW_JJ_NAME, spw_jj_now(p)->line, &arg));
         SPW_TRY(spw_jj_parse_name(p, &arg->name));
+        if (n->count == SPW_JINJA_MAX_ARGS)
+            return spw_jj_syntax(&p->source, arg->line, "found more than %d parameters",
+                                 SPW_JINJA_MAX_ARGS);
         for (struct spw_jj_node *other = n->list; other; other = other->next)
             if (other->name == arg->name)
                 return spw_jj_syntax(&p->source, arg->line, "found the argument '%.*s' twice",

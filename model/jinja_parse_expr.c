@@ -220,7 +220,7 @@ static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, unsigned
 static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
 {
     struct spw_jj_node **last = &call->list;
-    unsigned seen = 0;
+    unsigned seen = 0, count = 0;
     SPW_TRY(spw_jj_expect(p, '('));
     while (spw_jj_now(p)->type != ')') {
         if (call->list) {
@@ -228,6 +228,9 @@ static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
             if (spw_jj_now(p)->type == ')')
                 break;
         }
+        if (count++ == SPW_JINJA_MAX_ARGS)
+            return spw_jj_syntax(&p->source, call->line, "found more than %d arguments",
+                                 SPW_JINJA_MAX_ARGS);
         SPW_TRY(parse_arg(p, last, &seen));
         for (struct spw_jj_node *n = call->list; n != *last; n = n->next)
             if (n->kind == SPW_JJ_KEYWORD && (*last)->kind == SPW_JJ_KEYWORD &&

@@ -48,6 +48,8 @@ METHOD(swapcase)
 
 /* ---- ends ---- */
 
+enum { MAX_STRIPPED = 256 }; /* each is looked at for each character of the text */
+
 static int strip_ends(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj_value which,
                       bool left, bool right, struct spw_jj_value *out)
 {
@@ -56,6 +58,9 @@ static int strip_ends(struct spw_jj_run *r, struct spw_jj_value self, struct spw
     size_t bytes = s->bytes;
     if (which.type != SPW_JJ_MISSING && which.type != SPW_JJ_NONE)
         SPW_TRY(spw_jj_want_string(r, which, "strip()", &chars));
+    if (chars && chars->bytes > MAX_STRIPPED)
+        return spw_jj_fail(r, "strip(): found more than %d bytes of characters to strip",
+                           MAX_STRIPPED);
     spw_jj_strip(&at, &bytes, chars, left, right);
     SPW_TRY(spw_jj_charge(r, (s->bytes - bytes) * (chars ? chars->bytes : 1)));
     SPW_TRY(spw_jj_borrow(r, at, bytes, out));
@@ -89,6 +94,7 @@ static int cut_end(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj
     const struct spw_jj_string *s = self.u.string, *end;
     SPW_TRY(spw_jj_want_string(r, what, at_start ? "removeprefix()" : "removesuffix()", &end));
     *out = self;
+    SPW_TRY(spw_jj_charge(r, end->bytes / 32));
     if (!has_end(s, end, at_start))
         return 0;
     SPW_TRY(spw_jj_borrow(r, at_start ? s->at + end->bytes : s->at, s->bytes - end->bytes, out));
@@ -133,6 +139,7 @@ static int ends_with(struct spw_jj_run *r, struct spw_jj_value self, const struc
             return spw_jj_fail(r, "%s first arg must be str or a tuple of str, not %s",
                                at_start ? "startswith" : "endswith", spw_jj_type_name(one));
         end = one.u.string;
+        SPW_TRY(spw_jj_charge(r, end->bytes / 32));
         found = has_end(s, end, at_start);
     }
     *out = spw_jj_bool(found);
@@ -163,6 +170,13 @@ static const char *last_of(const struct spw_jj_string *s, const struct spw_jj_st
     }
 }
 
+/* What last_of may cost, before it does: it looks at each place. */
+static int charge_last(struct spw_jj_run *r, const struct spw_jj_string *s,
+                       const struct spw_jj_string *what)
+{
+    return spw_jj_charge(r, (s->bytes / 8 + 1) * (what->bytes / 32 + 1));
+}
+
 static const char *first_of(const char *at, const char *end, const struct spw_jj_string *what)
 {
     return what->bytes ? memmem(at, (size_t)(end - at), what->at, what->bytes) : at;
@@ -175,8 +189,8 @@ static int search(struct spw_jj_run *r, struct spw_jj_value self, const struct s
     size_t offset;
     SPW_TRY(spw_jj_want_string(r, a[0], "find()", &what));
     SPW_TRY(part(r, self, a + 1, &s, &offset));
+    SPW_TRY(last ? charge_last(r, s, what) : spw_jj_charge(r, s->bytes / 32));
     const char *found = last ? last_of(s, what) : first_of(s->at, s->at + s->bytes, what);
-    SPW_TRY(spw_jj_charge(r, last ? s->bytes * (what->bytes / 32 + 1) : s->bytes / 32));
     if (!found && must)
         return spw_jj_fail(r, "substring not found");
     *out = spw_jj_int(
@@ -330,7 +344,7 @@ static int rsplit_at(struct spw_jj_run *r, const struct spw_jj_string *s,
 {
     struct spw_jj_string rest = *s;
     const char *found;
-    SPW_TRY(spw_jj_charge(r, s->bytes * (sep->bytes / 32 + 1)));
+    SPW_TRY(charge_last(r, s, sep));
     while (most-- != 0 && (found = last_of(&rest, sep))) {
         size_t at = (size_t)(found - s->at) + sep->bytes;
         SPW_TRY(add_piece(r, s, s->at + at, rest.bytes - at, to));
@@ -417,7 +431,7 @@ static int partition_either(struct spw_jj_run *r, struct spw_jj_value self,
     SPW_TRY(spw_jj_want_string(r, a[0], "partition()", &sep));
     if (!sep->bytes)
         return spw_jj_fail(r, "empty separator");
-    SPW_TRY(spw_jj_charge(r, s->bytes));
+    SPW_TRY(charge_last(r, s, sep));
     const char *found = right ? last_of(s, sep) : first_of(s->at, s->at + s->bytes, sep);
     size_t before = found ? (size_t)(found - s->at) : right ? 0 : s->bytes;
     size_t n = found ? sep->bytes : 0;
@@ -552,11 +566,9 @@ static int pad(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_
     int64_t left = where == 'c' ? total / 2 + (total & width & 1) : where == 'l' ? 0 : total;
     size_t sign = where == 'z' && s->bytes && (*s->at == '-' || *s->at == '+');
     SPW_TRY(spw_jj_print(r, s->at, sign));
-    for (int64_t i = 0; i < left; i++)
-        SPW_TRY(spw_jj_print(r, fill->at, fill->bytes));
+    SPW_TRY(spw_jj_print_times(r, fill->at, fill->bytes, left));
     SPW_TRY(spw_jj_print(r, s->at + sign, s->bytes - sign));
-    for (int64_t i = left; i < total; i++)
-        SPW_TRY(spw_jj_print(r, fill->at, fill->bytes));
+    SPW_TRY(spw_jj_print_times(r, fill->at, fill->bytes, total - left));
     SPW_TRY(spw_jj_captured(r, start, out));
     return spw_jj_mark(r, s, out);
 }

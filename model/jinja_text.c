@@ -39,6 +39,7 @@ void spw_jj_float_text(double d, char text[40])
 static int print_float(struct spw_jj_run *r, double d)
 {
     char text[40];
+    SPW_TRY(spw_jj_charge(r, 16));
     spw_jj_float_text(d, text);
     return print_text(r, text);
 }
@@ -133,7 +134,7 @@ static int print_range_repr(struct spw_jj_run *r, const struct spw_jj_range *ran
 static int print_macro_repr(struct spw_jj_run *r, const struct spw_jj_macro *m)
 {
     if (!m->node->name)
-        return print_text(r, "<Macro 'caller'>");
+        return print_text(r, "<Macro anonymous>");
     SPW_TRY(print_text(r, "<Macro "));
     SPW_TRY(print_string_repr(r, m->node->name));
     return print_text(r, ">");

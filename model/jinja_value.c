@@ -140,8 +140,9 @@ static int hash(struct spw_jj_run *r, struct spw_jj_value v, uint64_t *out)
         break;
     case SPW_JJ_TUPLE:
         SPW_TRY(spw_jj_enter(r));
+        SPW_TRY(spw_jj_charge(r, v.u.list->n));
         for (size_t n = 0; n < v.u.list->n; n++) {
-            uint64_t part;
+            uint64_t part = 0;
             SPW_TRY(hash(r, v.u.list->at[n], &part));
             i = (int64_t)(((uint64_t)i ^ part) * 0x9e3779b97f4a7c15u);
         }
@@ -472,7 +473,7 @@ int spw_jj_equal(struct spw_jj_run *r, struct spw_jj_value a, struct spw_jj_valu
         return 0;
     case SPW_JJ_STRING:
         *out = a.u.string->bytes == b.u.string->bytes && !order_strings(a.u.string, b.u.string);
-        return *out ? spw_jj_charge(r, a.u.string->bytes / 32) : 0;
+        return spw_jj_charge(r, spw_min_u64(a.u.string->bytes, b.u.string->bytes) / 32);
     case SPW_JJ_LIST:
     case SPW_JJ_TUPLE:
         if (a.u.list == b.u.list) {
