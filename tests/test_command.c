@@ -654,6 +654,29 @@ static void test_probe(void)
     CHECK(sh("\"$S\" probe --drive-profile d.json") == 0 && !*err);
 }
 
+/* What is measured is there and plausible; fio may be here or not. Nothing stays on the disk. */
+static void test_bench_io(const char *path)
+{
+    CHECK_MSG(sh("%s \"$S\" bench m --io --device cpu --disk . --disk-memory 64MiB --contexts 900 "
+                 "--repeat 1 --decode-tokens 3 --report io.json --csv io.csv",
+                 path) == 0,
+              "%s", err);
+    CHECK_MSG(strstr(out, "KV into slots") && strstr(out, "spilling / without"), "%s", out);
+    json_t *j = parse_file("io.json");
+    CHECK(number(j, "step_bytes_from_disk") > 0 && number(j, "pairs") == 1);
+    double read =
+        json_real_value(json_object_get(json_object_get(j, "read_bytes_per_second"), "median"));
+    double step = json_real_value(json_object_get(json_object_get(j, "step_seconds"), "median"));
+    CHECK_MSG(read > 1e6 && step > 0 && step < 10, "%g %g", read, step);
+    const json_t *fio = json_object_get(j, "fio");
+    const json_t *ratio = json_object_get(json_object_get(j, "read_over_fio"), "median");
+    CHECK(json_is_true(fio) ? json_real_value(ratio) > 0 : json_is_null(ratio));
+    CHECK(!*path || (json_is_string(fio) && strstr(out, "fio: No such file")));
+    json_decref(j);
+    CHECK(sh("awk -F, '{print NF}' io.csv | sort -u; ls | grep -c spillway-fio; true") == 0);
+    CHECK_MSG(strcmp(out, "5\n0\n") == 0, "%s", out);
+}
+
 /* ---- the end that others put to it ---- */
 
 /* Starts the command with stdout on `fd`, stderr in the file err. */
@@ -802,6 +825,8 @@ int main(void)
     test_tools();
     test_topology();
     test_probe();
+    test_bench_io("");
+    test_bench_io("PATH=/none");
     test_broken_pipe();
     test_interrupt();
     if (data)
