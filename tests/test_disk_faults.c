@@ -194,7 +194,7 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
 static void sweep(struct subject *s, int stride)
 {
     int step = TEST_BACKEND == SPW_BACKEND_CPU ? 1 : 2;
-    for (int kind = s->io % step; kind < FAULT_KINDS; kind += step)
+    for (int kind = (int)s->io % step; kind < FAULT_KINDS; kind += step)
         for (int64_t n = 0; one(s, (enum fault_kind)kind, n);)
             n += n < TEST_EVERY ? 1 : n < 40 ? stride : n / 4 * stride;
 }
