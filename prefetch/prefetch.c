@@ -10,21 +10,9 @@ struct spw_prefetch {
     struct spw_kv_cursor kv_next;        /* the next transfer to issue */
     struct spw_unit_cursor unit_next;
     struct spw_landing kv;
-    struct spw_ring weights;
-    uint32_t *unit_issued;  /* [n_weight_slots] */
-    spw_event *loaded;      /* [n_units], prepared and resident; until first used */
-    uint64_t dropped_bytes; /* of weights */
+    struct spw_unit_ring weights;
+    spw_event *loaded; /* [n_units], prepared and resident; until first used */
 };
-
-static int copy_unit(struct spw_prefetch *p, const struct spw_unit *u, uint8_t *to, spw_stream link)
-{
-    for (uint32_t i = 0; i < u->n_pieces; i++)
-        SPW_TRY(p->o.ops->copy(p->o.device, to + u->pieces[i].offset, u->pieces[i].from,
-                               u->pieces[i].bytes, SPW_LINK_HOST_TO_DEVICE, link));
-    if (u->copied)
-        SPW_TRY(p->o.ops->host_call(p->o.device, u->copied, u->context, link));
-    return 0;
-}
 
 static bool is_streamed(const struct spw_unit *u)
 {
@@ -46,7 +34,7 @@ static int load_units(struct spw_prefetch *p)
         if (u->prepare)
             SPW_TRY(p->o.ops->host_call(p->o.device, u->prepare, u->context, link));
         if (u->resident)
-            SPW_TRY(copy_unit(p, u, u->resident, link));
+            SPW_TRY(spw_unit_copy(&p->weights, u, u->resident, link));
         SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], link));
     }
     return 0;
@@ -58,7 +46,6 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     if (!p)
         return -ENOMEM;
     p->o = *o;
-    p->unit_issued = spw_alloc_zero(o->n_weight_slots, sizeof *p->unit_issued);
     struct spw_landing_options kv = {.ops = o->ops,
                                      .device = o->device,
                                      .compute = o->compute,
@@ -71,18 +58,21 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
                                      .disk_stream = o->disk_stream,
                                      .bounce_arena = o->bounce_arena,
                                      .n_bounce = o->disk ? o->n_bounce : 0};
-    p->weights = (struct spw_ring){.ops = o->ops,
-                                   .device = o->device,
-                                   .link = o->weights_link,
-                                   .compute = o->compute,
-                                   .arena = o->weights_arena,
-                                   .slot_bytes = o->unit_bytes,
-                                   .n_slots = o->n_weight_slots};
-    int rc = p->unit_issued ? 0 : -ENOMEM;
+    struct spw_unit_ring_options weights = {.ops = o->ops,
+                                            .device = o->device,
+                                            .compute = o->compute,
+                                            .link = o->weights_link,
+                                            .arena = o->weights_arena,
+                                            .slot_bytes = o->unit_bytes,
+                                            .n_slots = o->n_weight_slots,
+                                            .units = o->units,
+                                            .n_units = o->n_units,
+                                            .io = o->unit_io,
+                                            .bounce_arena = o->unit_bounce_arena,
+                                            .bounce_bytes = o->unit_bounce_bytes};
+    int rc = spw_landing_init(&p->kv, &kv);
     if (!rc)
-        rc = spw_landing_init(&p->kv, &kv);
-    if (!rc)
-        rc = spw_ring_init(&p->weights);
+        rc = spw_unit_ring_init(&p->weights, &weights);
     if (!rc)
         rc = load_units(p);
     if (rc) {
@@ -103,9 +93,8 @@ void spw_prefetch_close(struct spw_prefetch *p)
         if (p->loaded[i])
             p->o.ops->event_close(p->o.device, p->loaded[i]);
     spw_landing_free(&p->kv);
-    spw_ring_free(&p->weights);
+    spw_unit_ring_free(&p->weights);
     spw_free(p->loaded);
-    spw_free(p->unit_issued);
     spw_free(p);
 }
 
@@ -147,14 +136,9 @@ static int wait_loaded(struct spw_prefetch *p, uint32_t unit, spw_stream s)
 static int fill_weights(struct spw_prefetch *p)
 {
     uint32_t unit;
-    while (!spw_ring_full(&p->weights) && next_streamed(p, &p->unit_next, &unit)) {
-        uint64_t n = p->weights.issued;
-        uint8_t *slot = spw_ring_take(&p->weights);
-        p->unit_issued[n % p->weights.n_slots] = unit;
-        SPW_TRY(spw_ring_enter(&p->weights, n, p->o.weights_link));
+    while (!spw_ring_full(&p->weights.ring) && next_streamed(p, &p->unit_next, &unit)) {
         SPW_TRY(wait_loaded(p, unit, p->o.weights_link));
-        SPW_TRY(copy_unit(p, &p->o.units[unit], slot, p->o.weights_link));
-        SPW_TRY(spw_ring_land(&p->weights, n));
+        SPW_TRY(spw_unit_ring_issue(&p->weights, unit));
     }
     return 0;
 }
@@ -170,36 +154,27 @@ static bool continue_with(struct spw_prefetch *p)
         if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
             !spw_landing_holds(&p->kv, i, &t))
             return false;
-    for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
-        if (!next_streamed(p, &p->unit_next, &unit) ||
-            unit != p->unit_issued[i % p->weights.n_slots])
+    for (uint64_t i = p->weights.ring.waited; i < p->weights.ring.issued; i++)
+        if (!next_streamed(p, &p->unit_next, &unit) || unit != spw_unit_ring_unit(&p->weights, i))
             return false;
     return true;
 }
 
-static uint64_t weights_ahead(const struct spw_prefetch *p)
-{
-    uint64_t bytes = p->dropped_bytes;
-    for (uint64_t i = p->weights.waited; i < p->weights.issued; i++)
-        bytes += p->o.units[p->unit_issued[i % p->weights.n_slots]].moved_bytes;
-    return bytes;
-}
-
 uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p)
 {
-    return weights_ahead(p) + spw_landing_ahead(&p->kv).host_to_device;
+    return spw_unit_ring_ahead(&p->weights).host_to_device +
+           spw_landing_ahead(&p->kv).host_to_device;
 }
 
 uint64_t spw_prefetch_ahead_disk_bytes(const struct spw_prefetch *p)
 {
-    return spw_landing_ahead(&p->kv).disk_to_host;
+    return spw_unit_ring_ahead(&p->weights).disk_to_host + spw_landing_ahead(&p->kv).disk_to_host;
 }
 
 static void drop(struct spw_prefetch *p)
 {
-    p->dropped_bytes = weights_ahead(p);
     spw_landing_drop(&p->kv);
-    spw_ring_drop(&p->weights);
+    spw_unit_ring_drop(&p->weights);
     p->kv_next = (struct spw_kv_cursor){0};
     p->unit_next = (struct spw_unit_cursor){0};
 }
@@ -222,7 +197,8 @@ int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s)
 
 int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
 {
-    assert(p->kv.ring.waited == p->kv.ring.released && p->weights.waited == p->weights.released);
+    assert(p->kv.ring.waited == p->kv.ring.released &&
+           p->weights.ring.waited == p->weights.ring.released);
     return start(p, next);
 }
 
@@ -235,7 +211,8 @@ int spw_prefetch_forget(struct spw_prefetch *p)
 {
     /* A step that failed may have left slots in use; by now nothing reads them. */
     p->kv.ring.released = p->kv.ring.waited;
-    p->weights.released = p->weights.waited;
+    p->weights.ring.released = p->weights.ring.waited;
+    p->weights.failed = NULL;
     drop(p);
     return p->o.ops->stream_sync(p->o.device, p->o.kv_link);
 }
@@ -278,8 +255,8 @@ int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t 
 {
     if (is_streamed(&p->o.units[unit])) {
         uint8_t *slot;
-        assert(p->unit_issued[p->weights.waited % p->weights.n_slots] == unit);
-        SPW_TRY(spw_ring_wait(&p->weights, &slot));
+        assert(spw_unit_ring_unit(&p->weights, p->weights.ring.waited) == unit);
+        SPW_TRY(spw_unit_ring_wait(&p->weights, &slot));
         *weights = slot;
         return 0;
     }
@@ -291,6 +268,12 @@ int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit)
 {
     if (!is_streamed(&p->o.units[unit]))
         return 0;
-    SPW_TRY(spw_ring_release(&p->weights));
+    SPW_TRY(spw_unit_ring_release(&p->weights));
     return fill_weights(p);
+}
+
+const struct spw_unit_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc)
+{
+    *rc = p->weights.failed_rc;
+    return p->weights.failed;
 }

@@ -4,25 +4,13 @@
  * KV slots turn over inside it. The executor consumes in the schedule's order; whatever a ring has
  * room for is issued at once. At the end of a step the caller may hand over the schedule it expects
  * next: what has landed for it is used if it comes true and dropped if not. Nothing blocks the host
- * but spw_prefetch_wait_kv, where tiles come from the disk, and giving such transfers up. One host
- * thread. */
+ * but waiting for what comes from the disk, and giving such transfers up. One host thread. */
 #ifndef SPW_PREFETCH_PREFETCH_H
 #define SPW_PREFETCH_PREFETCH_H
 
 #include "prefetch/landing.h"
 #include "prefetch/schedule.h"
-
-/* A block of weights that is moved and used as one: a layer's matrices, or rows of the head. */
-struct spw_unit {
-    const struct spw_piece *pieces; /* in host memory, or a mapped file */
-    uint32_t n_pieces;
-    uint64_t moved_bytes;    /* the sum of the pieces */
-    uint8_t *resident;       /* its place on the device, or NULL */
-    bool in_place;           /* kernels read the pieces where they are: nothing is copied */
-    void (*prepare)(void *); /* called once, on a link, before anything reads the pieces */
-    void (*copied)(void *);  /* called in stream order when a copy is done */
-    void *context;           /* of both calls, each of which may be NULL */
-};
+#include "prefetch/unit_ring.h"
 
 struct spw_prefetch_options {
     const struct spw_device_ops *ops;
@@ -36,8 +24,11 @@ struct spw_prefetch_options {
     uint32_t n_units;
     struct spw_disk *disk; /* NULL: none, and the rest is not looked at */
     spw_stream disk_stream;
-    void *bounce_arena; /* [n_bounce][slot_tiles][tile_bytes] of host memory */
-    uint32_t n_bounce;  /* 0: the disk reads into KV slots */
+    void *bounce_arena;         /* [n_bounce][slot_tiles][tile_bytes] of host memory */
+    uint32_t n_bounce;          /* 0: the disk reads into KV slots */
+    struct spw_io *unit_io;     /* of units that are read from files; NULL: there are none */
+    void *unit_bounce_arena;    /* [n_weight_slots][unit_bounce_bytes] of host memory, if any of */
+    uint64_t unit_bounce_bytes; /* them says where its pieces land there */
 };
 
 struct spw_prefetch;
@@ -64,9 +55,12 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
 void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
 /* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
- */
+ * -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; forget is
+ * what can follow. */
 int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights);
 int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit);
+/* The first read of weights that failed since the last forget, and why; NULL: none. */
+const struct spw_unit_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
 
 /* Bytes issued for steps that have not come (yet): the difference between what has been issued and
  * what the steps so far needed; to the device, and from the disk. */
