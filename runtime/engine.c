@@ -158,7 +158,6 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *
     /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
     in->disk_ring_bytes =
         2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
-    in->disk_cost = disk_cost(o);
     if (!in->disk_bytes)
         return spw_fail(err, -ENOSPC,
                         "disk directory %.500s: found no free space; name another --disk",
@@ -195,6 +194,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
             b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,
         .reads_host_memory = b->reads_host_memory,
+        .disk_cost = disk_cost(o),
     };
     SPW_TRY(set_budgets(in, e, o, err));
     return set_disk_budget(in, o, err);

@@ -31,6 +31,7 @@ enum {
     LOGITS_ROWS = 16,
     PARTIAL_ROWS = 4,
     FEW_CHUNKS = 4,
+    FEW_PASSES = 4,
     MOST_SLOTS = 256,
     RING_SHARE = 8, /* a ring for the disk takes at most one in so many of the KV's tiles */
     MOST_FRAMES = INT32_MAX,
@@ -50,38 +51,6 @@ static void count_layers(struct spw_plan *p, const struct spw_model_config *c)
 
 /* ---- weights ---- */
 
-static uint32_t n_streamed_before(const struct spw_plan *p, uint32_t n_units, uint32_t unit)
-{
-    uint32_t n_streamed = n_units - p->n_resident_units;
-    return (uint32_t)((uint64_t)unit * n_streamed / n_units);
-}
-
-bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
-{
-    return n_streamed_before(p, w->n_units, unit + 1) == n_streamed_before(p, w->n_units, unit);
-}
-
-bool spw_plan_unit_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
-{
-    return p->reads_host_memory && spw_plan_unit_resident(p, w, unit) &&
-           spw_weights_unit_mappable(w, unit);
-}
-
-bool spw_plan_unit_image(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
-{
-    return !spw_weights_unit_as_stored(w, unit) ||
-           (!p->reads_host_memory && !spw_plan_unit_resident(p, w, unit));
-}
-
-uint64_t spw_plan_unit_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                   uint32_t unit)
-{
-    if (spw_plan_unit_mapped(p, w, unit))
-        return 0;
-    return spw_plan_unit_image(p, w, unit) ? spw_weights_unit_bytes(w, unit)
-                                           : spw_weights_unit_stored_bytes(w, unit);
-}
-
 /* Bytes of units that `is` holds for, each on a page, for the n_resident_units of p. */
 static uint64_t bytes_of(const struct spw_plan *p, const struct spw_weights *w,
                          bool (*is)(const struct spw_plan *, const struct spw_weights *, uint32_t))
@@ -91,14 +60,6 @@ static uint64_t bytes_of(const struct spw_plan *p, const struct spw_weights *w,
         if (is(p, w, u))
             bytes += pages(spw_weights_unit_bytes(w, u));
     return bytes;
-}
-
-static uint64_t largest_unit_bytes(const struct spw_weights *w)
-{
-    uint64_t most = 0;
-    for (uint32_t u = 0; u < w->n_units; u++)
-        most = spw_max_u64(most, spw_weights_unit_bytes(w, u));
-    return pages(most);
 }
 
 static uint64_t weights_use(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident)
@@ -113,7 +74,6 @@ static uint64_t weights_use(struct spw_plan *p, const struct spw_weights *w, uin
 static uint64_t fit_weights(struct spw_plan *p, const struct spw_weights *w, uint64_t bytes)
 {
     uint32_t low = 0, high = w->n_units - 1;
-    p->slot_unit_bytes = largest_unit_bytes(w);
     if (weights_use(p, w, w->n_units) <= bytes)
         return weights_use(p, w, w->n_units);
     if (weights_use(p, w, 0) > bytes)
@@ -232,6 +192,7 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     end = 0;
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
     h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
+    h->unit_bounce = take(&end, p->n_unit_bounce * p->bounce_unit_bytes);
     h->hidden = take(&end, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0);
     h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
@@ -242,7 +203,8 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
 
 static bool fits(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return p->device.end + p->mapped_bytes <= in->device_bytes && p->host.end <= in->host_bytes;
+    return p->device.end + p->mapped_bytes <= in->device_bytes &&
+           p->host.end + p->kept_bytes <= in->host_bytes;
 }
 
 /* ---- what decode costs the link ---- */
@@ -288,7 +250,9 @@ static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input 
 {
     uint64_t cost = p->n_kv_slots ? kv_link_cost(p, in) : 0;
     for (uint32_t u = 0; u < in->weights->n_units; u++)
-        if (!spw_plan_unit_resident(p, in->weights, u))
+        if (spw_plan_unit_from_disk(p, in->weights, u))
+            cost += spw_plan_unit_disk_bytes(p, in->weights, u) * disk_cost(in);
+        else if (!spw_plan_unit_resident(p, in->weights, u))
             cost += spw_plan_unit_moved_bytes(p, in->weights, u);
     return cost;
 }
@@ -319,8 +283,8 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
         return false;
     left -= slots;
     uint64_t passing = pages(need.passing * p->tile_bytes);
-    uint64_t for_kv = spw_min_u64(
-        passing, left - spw_min_u64(left, UNIT_SLOTS * largest_unit_bytes(in->weights)));
+    uint64_t for_kv =
+        spw_min_u64(passing, left - spw_min_u64(left, UNIT_SLOTS * p->slot_unit_bytes));
     for_kv = spw_max_u64(for_kv, least);
     uint64_t used = fit_weights(p, in->weights, left - for_kv);
     if (used == UINT64_MAX)
@@ -330,22 +294,33 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
     return true;
 }
 
-/* Of hidden states as many rows as the host has room for; where KV could use that room too, instead
- * of the disk, half of it: a prompt that passes in two passes reads weights twice, KV is read with
- * every token. */
+/* Of the streamed units the host holds all but those that come from n_disk places of them. */
+static void place_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_disk)
+{
+    p->n_disk_units = n_disk;
+    p->n_unit_bounce = 0;
+    for (uint32_t u = 0; u < in->weights->n_units && n_disk; u++)
+        if (spw_plan_unit_from_disk(p, in->weights, u) && !spw_plan_unit_direct(p, in->weights, u))
+            p->n_unit_bounce = p->n_unit_slots;
+    p->kept_bytes = bytes_of(p, in->weights, spw_plan_unit_kept);
+}
+
+/* Of hidden states as many rows as the host has room for; where KV or weights could use that room
+ * too, instead of the disk, half of it: a prompt that passes in two passes reads weights twice, KV
+ * and weights are read with every token. */
 static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t room = spw_sub_u64(in->host_bytes, p->host.end) / p->hidden_row_bytes;
-    if (p->n_disk_frames && in->host_kv)
+    uint64_t room = spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / p->hidden_row_bytes;
+    if ((p->n_disk_frames && in->host_kv) || p->n_disk_units)
         room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
     return spw_min_u64(in->sessions * in->context, room);
 }
 
-/* With n copies of each session on the host. `rows` 0: hidden states where there is room. */
-static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
-                       const struct spw_below *b, uint32_t n, uint64_t rows)
+/* Divides the host. `rows` 0: hidden states where there is room. */
+static bool fit_host(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
+                     uint32_t n_disk)
 {
-    spw_below_place(p, in, b, n);
+    place_units(p, in, n_disk);
     p->pass_rows = rows;
     if (!rows) {
         lay_out_rest(p, in);
@@ -355,6 +330,38 @@ static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
     }
     lay_out_rest(p, in);
     return fits(p, in);
+}
+
+/* The host holds streamed weights if it can without cutting a prompt into more than a few passes;
+ * else hidden states go first, and as many units come from disk as then must. */
+static bool fit_weights_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
+{
+    uint32_t low = 1, high = in->weights->n_units - p->n_resident_units;
+    bool all = fit_host(p, in, rows, 0);
+    struct spw_plan held = *p;
+    if (all && (rows || p->pass_rows * FEW_PASSES >= in->sessions * in->context))
+        return true;
+    if (!high || !fit_host(p, in, rows, high)) {
+        *p = held;
+        return all;
+    }
+    rows = p->pass_rows;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (fit_host(p, in, rows, middle))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return fit_host(p, in, rows, high);
+}
+
+/* With n copies of each session on the host. */
+static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
+                       const struct spw_below *b, uint32_t n, uint64_t rows)
+{
+    spw_below_place(p, in, b, n);
+    return fit_weights_below(p, in, rows);
 }
 
 /* Divides host and disk. Either the disk takes what it has room for and the host what it can hold
@@ -371,12 +378,12 @@ static bool divide_below(struct spw_plan *p, const struct spw_plan_input *in, ui
         return fit_copies(p, in, &b, n, rows);
     bool some = fit_copies(p, in, &b, n, rows);
     if (in->host_kv && fit_copies(&all, in, &b, b.all, rows) &&
-        (!some || all.pass_rows >= p->pass_rows)) {
+        (!some || (all.pass_rows >= p->pass_rows && all.n_disk_units <= p->n_disk_units))) {
         *p = all;
         return true;
     }
     if (some) {
-        spw_below_grow(p, in, &b, n, in->host_bytes - p->host.end);
+        spw_below_grow(p, in, &b, n, in->host_bytes - p->host.end - p->kept_bytes);
         lay_out_rest(p, in);
     }
     return some;
@@ -453,6 +460,7 @@ static void start(struct spw_plan *p, const struct spw_plan_input *in)
     p->max_tiles = spw_waterline_tiles(in->context);
     p->partial_rows = PARTIAL_ROWS;
     p->reads_host_memory = in->reads_host_memory;
+    spw_plan_size_units(p, in->weights);
     uint64_t many = (uint64_t)LOGITS_ROWS * c->vocab * sizeof(float);
     p->logits_rows = many <= in->device_bytes / 32 ? LOGITS_ROWS : 1;
     if (p->logits_rows < in->sessions)
@@ -588,21 +596,6 @@ static void deepen_ring(struct spw_plan *p, const struct spw_plan_input *in)
     }
 }
 
-static bool streamed_from_file(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit)
-{
-    return !spw_plan_unit_resident(p, w, unit) && !spw_plan_unit_image(p, w, unit);
-}
-
-/* Pages of the file that were copied from are memory of this process. Where the host budget has
- * room for those of all streamed units, they stay; else each unit's go back after its copy, and the
- * next one faults them in again. */
-static void keep_mapped(struct spw_plan *p, const struct spw_plan_input *in)
-{
-    uint64_t bytes = bytes_of(p, in->weights, streamed_from_file);
-    if (bytes <= spw_sub_u64(in->host_bytes, p->host.end))
-        p->kept_bytes = bytes;
-}
-
 /* Without a disk the host is where KV lies. */
 static struct spw_plan_input settle_input(const struct spw_plan_input *given)
 {
@@ -671,6 +664,8 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     for (uint32_t u = 0; u < in->weights->n_units; u++) {
         i->weights_bytes += spw_weights_unit_bytes(in->weights, u);
         i->n_layers_resident += u < c->n_layers && spw_plan_unit_resident(p, in->weights, u);
+        i->n_layers_from_disk += u < c->n_layers && spw_plan_unit_from_disk(p, in->weights, u);
+        i->weights_disk_bytes += spw_plan_unit_disk_bytes(p, in->weights, u);
     }
     i->kv_bytes_per_token = p->n_full * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;
@@ -691,7 +686,6 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *given, stru
     trade_weights(out, &in);
     widen_slots(out, &in);
     deepen_ring(out, &in);
-    keep_mapped(out, &in);
     describe(out, &in);
     if (!in.disk_write_limit || out->info.disk_write_bytes <= in.disk_write_limit)
         return 0;

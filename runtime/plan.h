@@ -32,9 +32,9 @@ struct spw_plan_input {
 };
 
 /*   device arena                              host arena
- *   | small | workspace | hidden | x | y |    | KV frames | bounce slots | hidden | staging |
- *   | qkv, attention, state  or  gate_up,     | logits rows | session logits | images of units |
- *     gated | partials | rows | logits |
+ *   | small | workspace | hidden | x | y |    | KV frames | bounce slots | unit bounce slots |
+ *   | qkv, attention, state  or  gate_up,     | hidden | staging | logits rows |
+ *     gated | partials | rows | logits |      | session logits | images of units |
  *   | copied units | unit slots |
  *   | KV slots | KV frames |
  * Byte offsets, each a multiple of 4096. Mapped units count as device memory but lie in no arena.
@@ -45,7 +45,7 @@ struct spw_plan_device {
 };
 
 struct spw_plan_host {
-    uint64_t kv_frames, bounce, hidden, staging, logits, session_logits, images, end;
+    uint64_t kv_frames, bounce, unit_bounce, hidden, staging, logits, session_logits, images, end;
 };
 
 struct spw_plan {
@@ -59,12 +59,15 @@ struct spw_plan {
     uint32_t partial_rows;      /* rows of which all splits of an attention call run side by side */
     uint32_t max_tiles;         /* of one layer of one sequence */
     uint32_t slot_tiles;        /* of a KV slot: whole splits */
-    uint64_t tile_bytes, hidden_row_bytes, slot_unit_bytes;
+    uint64_t tile_bytes, hidden_row_bytes;
+    uint64_t slot_unit_bytes, bounce_unit_bytes; /* of a unit slot; of one in host memory */
     uint64_t mapped_bytes; /* of units that are computed from the mapped file */
     uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */
     bool reads_host_memory;
     bool direct; /* the disk's reads and writes are of device memory itself */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
+    uint32_t n_disk_units;  /* places among the streamed units; see spw_plan_unit_from_disk */
+    uint32_t n_unit_bounce; /* n_unit_slots, or 0: no unit bounces */
     uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
     uint32_t n_bounce;      /* landing buffers on the host for the disk's reads; slot_tiles each */
     uint32_t n_disk_frames; /* 0: the disk is not needed */
@@ -82,10 +85,24 @@ bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *
 /* Resident without a copy: computed from where the file is mapped. */
 bool spw_plan_unit_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
 /* Read from an image in the host arena: what is stored in another type; and what is streamed to a
- * device that cannot read the mapped file. */
+ * device that cannot read the mapped file, unless it comes from disk. */
 bool spw_plan_unit_image(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
-/* What crosses the link each time the unit is brought up, or once when it is resident. */
+/* Streamed from the mapped file, whose pages stay between two uses and count as host memory. */
+bool spw_plan_unit_kept(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Streamed from the file itself, around the page cache: those that the host has no room for, spread
+ * evenly. Only what is stored as it is computed with; another unit in such a place has its image.
+ */
+bool spw_plan_unit_from_disk(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Would be read into the slot itself, where its matrices then lie as in the file. */
+bool spw_plan_unit_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* What crosses the link each time the unit is brought up, or once when it is resident; and what is
+ * read from disk. */
 uint64_t spw_plan_unit_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                    uint32_t unit);
+uint64_t spw_plan_unit_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                  uint32_t unit);
+/* Before anything else of the plan: how large slots must be for any unit, wherever it comes from.
+ */
+void spw_plan_size_units(struct spw_plan *p, const struct spw_weights *w);
 
 #endif

@@ -108,7 +108,9 @@ struct spw_plan_info {
         uint64_t kv, total;
     } disk;
     uint32_t n_layers, n_layers_resident; /* layers whose weights stay on the device */
+    uint32_t n_layers_from_disk;          /* whose weights are read from the files each time */
     uint64_t weights_bytes;               /* of all layers and the head */
+    uint64_t weights_disk_bytes;          /* that one decode step reads of the files */
     uint64_t kv_bytes_per_token;          /* all full-attention layers */
     struct spw_waterlines waterlines;     /* of one session that holds `context` tokens */
     /* One decode step of one session at the full context. */

@@ -27,15 +27,17 @@ uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const str
     return spw_waterline_disk(r, false, written > p->written ? written : p->written);
 }
 
-static uint64_t streamed_weights(const struct spw_plan *p, const struct spw_weights *w,
-                                 uint64_t head_rounds)
+/* The output matrix is streamed once for each round of logits rows. */
+static void add_streamed_weights(struct spw_traffic *t, const struct spw_plan *p,
+                                 const struct spw_weights *w, uint64_t head_rounds)
 {
-    uint64_t bytes = 0;
-    for (uint32_t u = 0; u < w->n_units; u++)
-        if (!spw_plan_unit_resident(p, w, u))
-            bytes +=
-                spw_plan_unit_moved_bytes(p, w, u) * (u < w->config->n_layers ? 1 : head_rounds);
-    return bytes;
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        uint64_t times = u < w->config->n_layers ? 1 : head_rounds;
+        if (spw_plan_unit_resident(p, w, u))
+            continue;
+        t->bytes[SPW_MOVED_HOST_TO_DEVICE] += times * spw_plan_unit_moved_bytes(p, w, u);
+        t->bytes[SPW_MOVED_DISK_TO_HOST] += times * spw_plan_unit_disk_bytes(p, w, u);
+    }
 }
 
 void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
@@ -47,7 +49,7 @@ void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const str
         up += ((layers - 1) * cut->rows + heads) * p->hidden_row_bytes;
         down += layers * cut->rows * p->hidden_row_bytes;
     }
-    up += streamed_weights(p, w, spw_div_up(heads, p->logits_rows));
+    add_streamed_weights(t, p, w, spw_div_up(heads, p->logits_rows));
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
 }

@@ -23,11 +23,14 @@ static void check_apart(const struct region *r, size_t n, uint64_t end)
 
 /* Bytes of units by where they lie. */
 struct unit_bytes {
-    uint64_t copied, mapped, images, from_file;
+    uint64_t copied, mapped, images, kept, most_slot, most_bounce;
+    uint32_t n_streamed, n_from_disk, n_bounce, n_others; /* others: streamed, could be from disk */
 };
 
-/* Every unit has its place on the device, or is streamed; one that is converted or pinned has an
- * image besides, another that is streamed comes from the file. */
+static int n_with_units_from_disk, n_with_units_bounced, n_with_both_kinds;
+
+/* Every unit has its place on the device, or is streamed; one that is converted has an image
+ * besides, another that is streamed comes from the host, pinned or mapped, or from its file. */
 static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
                        struct unit_bytes *sum)
 {
@@ -44,10 +47,59 @@ static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in
         sum->mapped += bytes;
     else if (resident)
         sum->copied += bytes;
-    if (!as_stored || (!resident && !in->reads_host_memory))
+    bool from_disk = spw_plan_unit_from_disk(p, w, u), direct = in->reads_host_memory && aligned;
+    CHECK(!from_disk || (as_stored && !resident));
+    sum->n_streamed += !resident;
+    sum->n_from_disk += from_disk;
+    sum->n_bounce += from_disk && !direct;
+    sum->n_others += !resident && as_stored && !from_disk;
+    uint64_t slot = from_disk && direct ? spw_weights_unit_read_bytes(w, u) : bytes;
+    if (!resident)
+        sum->most_slot = spw_max_u64(sum->most_slot, slot);
+    if (from_disk && !direct)
+        sum->most_bounce = spw_max_u64(sum->most_bounce, spw_weights_unit_read_bytes(w, u));
+    if (!as_stored || (!resident && !from_disk && !in->reads_host_memory))
         sum->images += bytes;
-    else if (!resident)
-        sum->from_file += bytes;
+    else if (!resident && !from_disk)
+        sum->kept += bytes;
+}
+
+/* No more units come from disk than must, those are spread over the others, and no budget knows of
+ * them but the drive's link. */
+static void check_units(const struct spw_plan *p, const struct spw_plan_input *in,
+                        const struct unit_bytes *sum)
+{
+    const struct spw_weights *w = in->weights;
+    uint64_t read = 0, host = p->host.end + p->kept_bytes;
+    uint32_t gap = 0, n_layers = 0;
+    CHECK(p->kept_bytes == sum->kept && sum->n_from_disk <= p->n_disk_units);
+    CHECK(!p->n_unit_slots || sum->most_slot <= p->slot_unit_bytes);
+    CHECK((p->n_unit_bounce > 0) == (sum->n_bounce > 0) &&
+          sum->most_bounce <= p->bounce_unit_bytes);
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        bool from_disk = spw_plan_unit_from_disk(p, w, u);
+        read += from_disk ? spw_weights_unit_read_bytes(w, u) : 0;
+        n_layers += from_disk && u < w->config->n_layers;
+        gap = from_disk ? 0 : gap + !spw_plan_unit_resident(p, w, u);
+        CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_units));
+    }
+    CHECK(p->info.weights_disk_bytes == read && p->info.n_layers_from_disk == n_layers);
+    n_with_units_from_disk += sum->n_from_disk > 0;
+    n_with_units_bounced += sum->n_bounce > 0;
+    n_with_both_kinds += sum->n_from_disk && sum->n_others;
+    if (p->n_disk_units < 2 || p->n_disk_frames) /* else tiles may have what the host has left */
+        return;
+    struct spw_plan fewer = *p;
+    fewer.n_disk_units--;
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
+        bool resident = spw_plan_unit_resident(p, w, u);
+        if (resident || !spw_weights_unit_as_stored(w, u))
+            continue;
+        host += spw_plan_unit_from_disk(&fewer, w, u) ? 0 : bytes;
+        host -= spw_plan_unit_from_disk(p, w, u) ? 0 : bytes;
+    }
+    CHECK(host > in->host_bytes);
 }
 
 static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -89,6 +141,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     struct region host[] = {
         {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
         {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
+        {h->unit_bounce, p->n_unit_bounce * p->bounce_unit_bytes},
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
         {h->staging, 2 * m * p->hidden_row_bytes},
         {h->logits, logits},
@@ -99,8 +152,8 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
     check_apart(host, sizeof host / sizeof *host, h->end);
     CHECK(p->mapped_bytes == sum.mapped);
-    CHECK(d->end + sum.mapped <= in->device_bytes && h->end <= in->host_bytes);
-    CHECK(p->kept_bytes == (h->end + sum.from_file <= in->host_bytes ? sum.from_file : 0));
+    CHECK(d->end + sum.mapped <= in->device_bytes && h->end + sum.kept <= in->host_bytes);
+    check_units(p, in, &sum);
     CHECK(p->info.host.total == h->end + p->kept_bytes);
     CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
           p->slot_tiles <= in->attention_tiles);
@@ -486,8 +539,12 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
                 more.slot_tiles != last.slot_tiles)
                 continue;
-            CHECK(more.residency.host >= last.residency.host &&
-                  more.residency.host_sliding >= last.residency.host_sliding);
+            /* weights first: a unit more on the host may cost the tiles some of it */
+            if (more.n_resident_units == last.n_resident_units)
+                CHECK(more.n_disk_units <= last.n_disk_units);
+            CHECK(more.n_disk_units != last.n_disk_units ||
+                  (more.residency.host >= last.residency.host &&
+                   more.residency.host_sliding >= last.residency.host_sliding));
             last = more;
         }
     }
@@ -646,6 +703,11 @@ int main(int argc, char **argv)
         tiny_model_remove(dir);
     }
     check_large_units(&seed);
+    fprintf(stderr,
+            "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
+            n_with_units_from_disk, n_with_both_kinds, n_with_units_bounced);
+    CHECK(draws < 300 || (n_with_both_kinds && n_with_units_bounced &&
+                          n_with_units_bounced < n_with_units_from_disk));
     printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,
            n_with_three);
     CHECK(draws < 300 || (n_with_disk > draws / 10 && n_with_three > draws / 60));
