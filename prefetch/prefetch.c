@@ -205,6 +205,7 @@ int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
 void spw_prefetch_finish(struct spw_prefetch *p)
 {
     spw_landing_finish(&p->kv);
+    spw_unit_ring_finish(&p->weights);
 }
 
 int spw_prefetch_forget(struct spw_prefetch *p)

@@ -226,6 +226,12 @@ struct spw_landing_bytes spw_unit_ring_ahead(const struct spw_unit_ring *r)
     return bytes;
 }
 
+void spw_unit_ring_finish(struct spw_unit_ring *r)
+{
+    for (uint64_t n = r->ring.waited; n < r->ring.issued; n++)
+        finish_reads(r, nth(r, n)); /* what came of them is for spw_unit_ring_wait */
+}
+
 void spw_unit_ring_drop(struct spw_unit_ring *r)
 {
     r->dropped = spw_unit_ring_ahead(r);

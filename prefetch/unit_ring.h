@@ -75,6 +75,8 @@ int spw_unit_ring_issue(struct spw_unit_ring *r, uint32_t unit);
 /* The oldest that was issued: compute waits for it. */
 int spw_unit_ring_wait(struct spw_unit_ring *r, uint8_t **slot);
 int spw_unit_ring_release(struct spw_unit_ring *r);
+/* Waits until no read is under way. */
+void spw_unit_ring_finish(struct spw_unit_ring *r);
 /* Gives up what was issued and not waited for; waits until no read is under way. */
 void spw_unit_ring_drop(struct spw_unit_ring *r);
 /* Which unit slot n holds or will hold, for n in [ring.waited, ring.issued). */

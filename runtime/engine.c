@@ -392,13 +392,15 @@ static void describe_unit(struct spw_engine *e, uint32_t u, uint8_t **image)
         spw_weights_map_unit(w, u);
         unit->in_place = true;
         unit->prepare = populate_unit;
+    } else if (spw_plan_unit_from_disk(&e->plan, w, u)) {
+        spw_engine_read_unit(e, u);
     } else if (spw_plan_unit_image(&e->plan, w, u)) {
         c->image = (struct spw_piece){.from = *image, .bytes = unit->moved_bytes};
         *image += spw_align_up(unit->moved_bytes, 4096);
         unit->pieces = &c->image;
         unit->n_pieces = 1;
         unit->prepare = fill_image;
-    } else if (spw_plan_unit_resident(&e->plan, w, u) || !e->plan.kept_bytes) {
+    } else if (spw_plan_unit_resident(&e->plan, w, u)) {
         unit->copied = release_unit;
     }
 }
@@ -470,6 +472,10 @@ static int open_prefetch(struct spw_engine *e)
         .disk_stream = e->streams[SPW_STREAM_DISK],
         .bounce_arena = (uint8_t *)e->host_arena + p->host.bounce,
         .n_bounce = p->n_bounce,
+        .unit_io = e->unit_files ? e->io : NULL,
+        .unit_bounce_arena =
+            p->n_unit_bounce ? (uint8_t *)e->host_arena + p->host.unit_bounce : NULL,
+        .unit_bounce_bytes = p->bounce_unit_bytes,
     };
     return spw_prefetch_open(&e->prefetch, &o);
 }

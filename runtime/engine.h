@@ -29,7 +29,15 @@ void spw_model_close(struct spw_model *m);
 struct spw_unit_context {
     const struct spw_weights *weights;
     uint32_t unit;
-    struct spw_piece image; /* the unit's image in the host arena, if it has one */
+    struct spw_piece image;                     /* in the host arena, if it has one */
+    struct spw_unit_read reads[SPW_FILE_PARTS]; /* if it comes from disk */
+    uint64_t landed[SPW_FILE_PARTS];
+};
+
+/* One of the model's files, as units are read from it; fd -1: none is. */
+struct spw_unit_file {
+    int fd;
+    struct spw_io_file io;
 };
 
 struct spw_session {
@@ -50,8 +58,10 @@ struct spw_engine {
     struct spw_device *device;
     char note[512];    /* see spw_engine_note */
     char io_text[256]; /* see spw_engine_io */
-    struct spw_io *io; /* NULL: nothing lies on disk */
+    struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;
+    struct spw_unit_file *unit_files; /* [n_unit_files], of the model; NULL: none is read from */
+    uint32_t n_unit_files;
     spw_stream streams[SPW_STREAM_COUNT];
     void *device_arena, *host_arena;
     struct spw_unit *units;                 /* [weights->n_units] */
@@ -88,6 +98,11 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
+/* unit_files.c: the model's files as weights are read from them. */
+int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err);
+void spw_engine_close_unit_files(struct spw_engine *e); /* no job may be under way */
+/* Where unit `u`, which comes from disk, is read from. */
+void spw_engine_read_unit(struct spw_engine *e, uint32_t u);
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);
 
 #endif

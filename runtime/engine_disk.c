@@ -1,18 +1,20 @@
-/* The engine's I/O threads and the scratch file of its disk tier.
+/* The engine's I/O threads and what they work on: the scratch file of the disk tier, and the
+ * model's files where weights are read from them.
  *
  * What is registered with the kernel is the memory that reads land in and writes come from: of a
- * device whose memory the drive can reach, its slots and frames; and the KV part of the host arena.
- */
+ * device whose memory the drive can reach, its slots and frames; and of the host arena KV and the
+ * bounce slots. */
 #include "offload/placement.h"
 #include "runtime/engine.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span spans[2])
 {
     const struct spw_plan *p = &e->plan;
     unsigned n = 0;
-    if (p->direct)
+    if (e->backend.reads_host_memory)
         spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.unit_slots,
                                           p->device.end - p->device.unit_slots};
     if (p->host.hidden > p->host.kv_frames)
@@ -21,12 +23,9 @@ static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span s
     return n;
 }
 
-int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+static int open_io(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
 {
-    const struct spw_plan *p = &e->plan;
     struct spw_io_span memory[2];
-    if (!p->n_disk_frames)
-        return 0;
     struct spw_io_options io = {.kind = o->io,
                                 .queue_depth = o->drive ? o->drive->queue_depth : 0,
                                 .request_bytes = o->drive ? o->drive->request_bytes : 0,
@@ -37,6 +36,13 @@ int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, stru
                                 .place_context =
                                     (void *)(uintptr_t)e->backend.device_ops->placement(e->device)};
     SPW_TRY(spw_io_open(&e->io, &io, err));
+    snprintf(e->io_text, sizeof e->io_text, "%s", spw_io_describe(e->io));
+    return 0;
+}
+
+static int open_scratch(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+{
+    const struct spw_plan *p = &e->plan;
     struct spw_disk_options disk = {.directory = o->disk_dir,
                                     .io = e->io,
                                     .tile_bytes = p->tile_bytes,
@@ -44,15 +50,27 @@ int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, stru
                                     .run = p->disk_run,
                                     .write_limit_bytes = o->disk_write_limit};
     SPW_TRY(spw_disk_open(&e->disk, &disk, err));
-    snprintf(e->io_text, sizeof e->io_text, "%s; %s", spw_io_describe(e->io),
-             spw_disk_describe(e->disk));
+    size_t used = strlen(e->io_text);
+    snprintf(e->io_text + used, sizeof e->io_text - used, "; %s", spw_disk_describe(e->disk));
     return 0;
+}
+
+int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+{
+    bool tiles = e->plan.n_disk_frames, weights = e->plan.info.weights_disk_bytes;
+    if (!tiles && !weights)
+        return 0;
+    SPW_TRY(open_io(e, o, err));
+    if (tiles)
+        SPW_TRY(open_scratch(e, o, err));
+    return weights ? spw_engine_open_unit_files(e, err) : 0;
 }
 
 void spw_engine_close_disk(struct spw_engine *e)
 {
     spw_disk_close(e->disk);
     spw_io_close(e->io);
+    spw_engine_close_unit_files(e);
 }
 
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)

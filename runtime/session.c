@@ -205,8 +205,16 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
 /* The step has failed for good. If only the disk has, its sessions hold what they held before. */
 static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
-    if (!e->disk || spw_recover_step(e, e->stepping, n))
+    int why;
+    const struct spw_unit_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
+    if (!e->io || spw_recover_step(e, e->stepping, n))
         return reset(e, n, rc, err);
+    if (failed)
+        return spw_fail(err, -EIO,
+                        "%s: weights could not be read (%s); the sessions hold what they held "
+                        "before the step",
+                        failed->path,
+                        why == -ENODATA ? "the file is shorter than it was" : strerror(-why));
     if (rc == -EBADMSG)
         return spw_fail(err, -EIO,
                         "disk: tiles were lost again each time they had been computed again; the "

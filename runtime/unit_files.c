@@ -10,12 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file that is read: its descriptor is -1 until then. */
-struct spw_unit_file {
-    int fd;
-    struct spw_io_file io;
-};
-
 /* Direct I/O, if blocks of SPW_FILE_BLOCK bytes do for it. 1: not here. */
 static int open_direct(struct spw_engine *e, struct spw_unit_file *f, const char *path)
 {
@@ -60,7 +54,7 @@ static void describe(struct spw_engine *e)
         n_direct += e->unit_files[i].fd >= 0 && e->unit_files[i].io.direct;
     }
     size_t used = strlen(e->io_text);
-    snprintf(e->io_text + used, sizeof e->io_text - used, "%sweights: %s", used ? "; " : "",
+    snprintf(e->io_text + used, sizeof e->io_text - used, "; weights: %s",
              n_direct == n ? "O_DIRECT"
              : n_direct    ? "O_DIRECT, some files buffered (refused there)"
                            : "buffered (O_DIRECT was refused)");
@@ -71,8 +65,6 @@ int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err)
     const struct spw_weights *w = e->model.weights;
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    if (!e->plan.info.weights_disk_bytes)
-        return 0;
     e->n_unit_files = spw_safetensors_n_files(e->model.file);
     e->unit_files = spw_alloc_zero(e->n_unit_files, sizeof *e->unit_files);
     if (!e->unit_files)

@@ -55,7 +55,8 @@ static void make_subject(struct subject *s, int i)
 /* How much the draws really tried. */
 static uint64_t draws_with_disk, draws_with_three_tiers, disk_tiles_read;
 static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
-static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept, draws_with_released;
+static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept;
+static uint64_t draws_from_disk, draws_from_both, draws_bounced;
 
 struct draw {
     const struct subject *subject;
@@ -213,7 +214,18 @@ static void check_account(struct draw *d, const struct spw_options *o, const cha
     draws_with_disk += s.moved_bytes[SPW_MOVED_HOST_TO_DISK] > 0;
     draws_with_three_tiers +=
         s.moved_bytes[SPW_MOVED_HOST_TO_DISK] && d->engine->plan.residency.host;
-    disk_tiles_read += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] / d->engine->plan.tile_bytes;
+    if (!d->engine->plan.info.weights_disk_bytes)
+        disk_tiles_read += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] / d->engine->plan.tile_bytes;
+}
+
+/* Beside others that stream from the host; and by way of bounce slots. */
+static void count_weights_from_disk(const struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    bool others = p->kept_bytes || p->host.end > p->host.images;
+    draws_from_disk += p->info.weights_disk_bytes > 0;
+    draws_from_both += p->info.weights_disk_bytes && others;
+    draws_bounced += p->n_unit_bounce > 0;
 }
 
 static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
@@ -258,8 +270,7 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     draws_with_mapped_weights += d.engine->plan.mapped_bytes > 0;
     draws_with_images += d.engine->plan.host.end > d.engine->plan.host.images;
     draws_with_kept += d.engine->plan.kept_bytes > 0;
-    draws_with_released += d.engine->plan.n_unit_slots && !d.engine->plan.kept_bytes &&
-                           d.engine->plan.host.end == d.engine->plan.host.images;
+    count_weights_from_disk(d.engine);
     draws_with_streamed_weights += spw_engine_plan(d.engine)->device.weights_slots > 0;
     for (uint32_t i = 0; i < d.n_sessions; i++)
         spw_session_close(d.sessions[i]);
@@ -288,19 +299,21 @@ int main(int argc, char **argv)
         stderr,
         "%d draws, %llu with tiles on the host, %llu on disk (%llu on host and disk, %llu tiles "
         "read), %llu with streamed weights (%llu from images, "
-        "%llu from kept and %llu from released pages), %llu with mapped ones, %llu rows\n",
+        "%llu from kept pages, %llu from disk: %llu of them beside others, %llu by way of the "
+        "host), %llu with mapped ones, %llu rows\n",
         draws, (unsigned long long)draws_with_spill, (unsigned long long)draws_with_disk,
         (unsigned long long)draws_with_three_tiers, (unsigned long long)disk_tiles_read,
         (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
-        (unsigned long long)draws_with_kept, (unsigned long long)draws_with_released,
+        (unsigned long long)draws_with_kept, (unsigned long long)draws_from_disk,
+        (unsigned long long)draws_from_both, (unsigned long long)draws_bounced,
         (unsigned long long)draws_with_mapped_weights, (unsigned long long)rows_compared);
     CHECK(rows_compared > (uint64_t)draws);
     CHECK(draws < 20 || draws_with_spill > (draws < 160 ? 0 : (uint64_t)draws / 4));
     CHECK(draws < 20 || draws_with_disk > (draws < 160 ? 0 : (uint64_t)draws / 8));
     /* Few draws may miss a kind by chance. */
     CHECK(draws < 160 || (draws_with_three_tiers && disk_tiles_read > (uint64_t)draws));
-    CHECK(draws < 160 || draws_with_images);
+    CHECK(draws < 160 || (draws_with_images && draws_from_disk && draws_bounced));
     CHECK(draws < 160 || !run_backend(true).reads_host_memory ||
-          (draws_with_mapped_weights && draws_with_kept && draws_with_released));
+          (draws_with_mapped_weights && draws_with_kept && draws_from_disk > draws_bounced));
     return check_done();
 }
