@@ -199,7 +199,7 @@ struct life {
     struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
     uint64_t n[MOST_SESSIONS];
     uint32_t sessions, most_device, most_host, most_disk;
-    uint64_t n_written_to_disk, n_read_from_disk;
+    uint64_t n_written_to_disk, n_read_from_disk, n_passes;
 };
 
 static void count(struct life *f)
@@ -323,6 +323,7 @@ static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
                 .chunked = segments > 1};
         }
         run_pass(f, cut, passages);
+        f->n_passes++;
     }
     memcpy(f->n, to, f->sessions * sizeof *to);
 }
@@ -354,6 +355,17 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
     spw_cut_free(&cut);
 }
 
+/* What passes that end with one row of logits read of the model's files. */
+static uint64_t read_of_files(const struct spw_plan *p, const struct spw_weights *w,
+                              uint64_t n_passes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; u < w->n_units; u++)
+        if (spw_plan_unit_from_disk(p, w, u))
+            bytes += spw_weights_unit_read_bytes(w, u) * (u < w->config->n_layers ? n_passes : 1);
+    return bytes;
+}
+
 /* A prompt of the whole context: what the plan says of the disk, counted tile by tile. */
 static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *in)
 {
@@ -365,13 +377,16 @@ static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *
     CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
     run_step(&f, &cut, &in->context);
     CHECK(prompt[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
-    CHECK(prompt[SPW_MOVED_DISK_TO_HOST] == f.n_read_from_disk * p->tile_bytes);
+    CHECK(prompt[SPW_MOVED_DISK_TO_HOST] ==
+          f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
     f = (struct life){.plan = p, .config = in->weights->config, .sessions = 1};
     run_step(&f, &cut, &before);
-    f.n_written_to_disk = f.n_read_from_disk = 0;
+    f.n_written_to_disk = f.n_read_from_disk = f.n_passes = 0;
     run_step(&f, &cut, &in->context);
     CHECK(step[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
-    CHECK(step[SPW_MOVED_DISK_TO_HOST] == f.n_read_from_disk * p->tile_bytes);
+    CHECK(step[SPW_MOVED_DISK_TO_HOST] ==
+          f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
+    CHECK(f.n_passes == 1 && read_of_files(p, in->weights, 1) == p->info.weights_disk_bytes);
     spw_cut_free(&cut);
 }
 
