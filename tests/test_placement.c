@@ -97,7 +97,8 @@ static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
     o->disk_bytes = 256 << 20;
     o->io = (enum spw_io_kind)(check_random(seed) % 3);
     CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
-    if (check_random(seed) % 2) { /* where most of the KV has to go down */
+    /* where most of the KV has to go down; short sequences have few tiles that could */
+    if (check_random(seed) % 2 || TEST_TOKENS < 1000) {
         o->device_bytes = between(seed, info.smallest_device_bytes,
                                   info.smallest_device_bytes + info.smallest_device_bytes / 16);
         CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s",
@@ -309,7 +310,7 @@ int main(int argc, char **argv)
         (unsigned long long)draws_with_mapped_weights, (unsigned long long)rows_compared);
     CHECK(rows_compared > (uint64_t)draws);
     CHECK(draws < 20 || draws_with_spill > (draws < 160 ? 0 : (uint64_t)draws / 4));
-    CHECK(draws < 20 || draws_with_disk > (draws < 160 ? 0 : (uint64_t)draws / 8));
+    CHECK(draws < 40 || draws_with_disk > (draws < 160 ? 0 : (uint64_t)draws / 8));
     /* Few draws may miss a kind by chance. */
     CHECK(draws < 160 || (draws_with_three_tiers && disk_tiles_read > (uint64_t)draws));
     CHECK(draws < 160 || (draws_with_images && draws_from_disk && draws_bounced));
