@@ -1,6 +1,8 @@
 /* Expressions of a Jinja template, one function a level of binding: see jinja_impl.h. */
 #include "model/jinja_impl.h"
 
+enum { MAX_DOTTED = 200 }; /* bytes of a filter's name with dots */
+
 static int parse_or(struct spw_jj_parser *p, struct spw_jj_node **out);
 static int parse_unary(struct spw_jj_parser *p, bool with_filter, struct spw_jj_node **out);
 
@@ -334,14 +336,35 @@ static int parse_postfix(struct spw_jj_parser *p, struct spw_jj_node **out)
     }
 }
 
+/* a.b.c: one name to jinja2, of filters that no chat template has. */
+static int parse_dotted(struct spw_jj_parser *p, const struct spw_jj_string **name)
+{
+    while (spw_jj_now(p)->type == '.') {
+        const struct spw_jj_string *first = *name, *more;
+        struct spw_jj_string *whole = spw_jj_take(p->source.arena, sizeof *whole);
+        p->at++;
+        SPW_TRY(spw_jj_parse_name(p, &more));
+        size_t bytes = first->bytes + 1 + more->bytes;
+        char *text = bytes <= MAX_DOTTED ? spw_jj_take_text(p->source.arena, bytes) : NULL;
+        if (bytes > MAX_DOTTED)
+            return spw_jj_unexpected(p, "the name of a filter or test");
+        if (!whole || !text)
+            return spw_fail(p->source.err, -ENOMEM, "%s: out of memory", p->source.name);
+        memcpy(text, first->at, first->bytes);
+        text[first->bytes] = '.';
+        memcpy(text + first->bytes + 1, more->at, more->bytes);
+        *whole = (struct spw_jj_string){text, bytes, spw_jj_chars(text, bytes), false};
+        *name = whole;
+    }
+    return 0;
+}
+
 /* The name of a filter or test, after which arguments may follow. */
 static int parse_call_name(struct spw_jj_parser *p, enum spw_jj_kind kind, struct spw_jj_node **out)
 {
     SPW_TRY(wrap(p, kind, spw_jj_now(p)->line, out));
     SPW_TRY(spw_jj_parse_name(p, &(*out)->name));
-    if (spw_jj_now(p)->type == '.')
-        return spw_jj_unexpected(p, "a filter or test that chat templates have");
-    return 0;
+    return parse_dotted(p, &(*out)->name);
 }
 
 int spw_jj_parse_filters(struct spw_jj_parser *p, struct spw_jj_node *on, bool inline_first,

@@ -279,7 +279,7 @@ static int split_space(struct spw_jj_run *r, const struct spw_jj_string *s, int6
     SPW_TRY(spw_jj_charge(r, s->bytes / 4));
     for (;; most--) {
         size_t left = (size_t)(end - p), n = 0, step;
-        spw_jj_strip(&p, &left, NULL, true, most == 0);
+        spw_jj_strip(&p, &left, NULL, true, false);
         if (!left)
             return 0;
         if (most == 0)
@@ -308,7 +308,7 @@ static int rsplit_space(struct spw_jj_run *r, const struct spw_jj_string *s, int
     size_t left = s->bytes, step;
     SPW_TRY(spw_jj_charge(r, s->bytes / 4));
     for (;; most--) {
-        spw_jj_strip(&at, &left, NULL, most == 0, true);
+        spw_jj_strip(&at, &left, NULL, false, true);
         if (!left)
             return 0;
         if (most == 0)

@@ -79,6 +79,7 @@ class Maker:
 
     def __init__(self, rng):
         self.rng, self.names, self.loops, self.macros, self.namespaces = rng, [*VARS, "missing", "x"], 0, [], []
+        self.soundness = rng.choice([0, 0.5, 0.9, 1])
 
     def pick(self, *choices):
         return self.rng.choice(choices)
@@ -141,7 +142,78 @@ class Maker:
                          f"gt({self.integer()})", f"lt {self.integer()}", f"ge({self.integer()})", f"in({self.expression(depth)})", "lower", "upper", "callable",
                          f"sameas({self.pick('true', 'false', 'none')})", "filter", "test", "escaped")
 
+    # Expressions of one type, so that most of them can be rendered.
+
+    def some_text(self, depth):
+        if depth <= 0 or self.rng.random() < 0.2:
+            return self.pick("s", "t", "e", "messages[1].content", "o.z", "rows[0].k", self.string(), self.string())
+        depth -= 1
+        text, s = lambda: f"({self.some_text(depth)})", self.string
+        return self.pick(
+            lambda: f"{text()}{self.pick('.strip()', '.lstrip()', '.rstrip()', '.upper()', '.lower()', '.title()', '.capitalize()', '.swapcase()')}",
+            lambda: f"{text()} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'string', 'e', 'reverse', 'indent', 'indent(2, true)', 'center(9)')}",
+            lambda: f"{text()}.{self.pick('strip', 'lstrip', 'rstrip', 'removeprefix', 'removesuffix')}({s()})",
+            lambda: f"{text()}.replace({s()}, {s()}{self.pick('', ', 1')})", lambda: f"({text()} | replace({s()}, {s()}))",
+            lambda: f"({text()})[{self.pick('1:', ':2', '-2:', '::2', '::-1', '1:-1', '-1:0:-1', '5:')}]", lambda: f"{text()} | truncate({self.pick(3, 5, 8)})",
+            lambda: f"({text()} + {text()})", lambda: f"({text()} ~ {self.some_number(depth)} ~ {self.some_items(depth)})",
+            lambda: f"{self.some_items(depth)} | join({s()})", lambda: f"{self.some_items(depth)} | {self.pick('string', 'tojson', 'tojson(indent=2)')}",
+            lambda: f"'%s|%r|%5s|%-4s' % ({text()}, {text()}, {self.some_number(depth)}, {text()})", lambda: f"'%d %05d %x' % ({self.some_number(0)}, n, l[0])",
+            lambda: f"'%.{self.pick(0, 1, 3)}{self.pick('f', 'e', 'g')}' % {self.pick('f', 'g', 'tiny', 'n')}",
+            lambda: f"'{{:{self.pick('<', '>', '^', '*^')}{self.pick(2, 7)}}}|{{!r}}'.format({text()}, {text()})",
+            lambda: f"'{{:{self.pick('', '+', ' ')}{self.pick('', '08', ',')}{self.pick('.2f', '.3e', '.4g', '', 'd', '.1%')}}}'.format({self.pick('f', 'n', 'g', 'neg')})",
+            lambda: f"({text()} if {self.some_truth(depth)} else {text()})", lambda: f"{self.pick('d', 'o', 'rows', 'messages')} | tojson",
+            lambda: f"{text()}.{self.pick('ljust', 'rjust', 'center', 'zfill')}({self.pick(2, 6, 9)})", lambda: f"({text()} | default({text()}, true))")()
+
+    def some_items(self, depth):
+        if depth <= 0 or self.rng.random() < 0.2:
+            return self.pick("l", "w", "none_list", "rows", "messages", "[1, 'a', none]", "('x', 'y')", "mixed", "range(4)", "d.values()")
+        depth -= 1
+        items, s = lambda: self.some_items(depth), self.string
+        return self.pick(
+            lambda: f"({self.some_text(depth)}).split({self.pick('', 'none, 1', repr(' '), repr('a'), repr(',') + ', 1')})",
+            lambda: f"({self.some_text(depth)}).{self.pick('rsplit()', 'rsplit(none, 1)', 'splitlines()', 'splitlines(true)', 'partition(' + repr('a') + ')')}",
+            lambda: f"({items()} | list)[{self.pick('1:', ':2', '-2:', '::2', '::-1', '1:-1', '5:')}]", lambda: f"({items()} | list + {items()} | list)",
+            lambda: f"(w | {self.pick('sort', 'sort(reverse=true)', 'sort(case_sensitive=true)', 'unique | list', 'reverse | list')})",
+            lambda: f"(rows | {self.pick('sort', 'groupby', 'map', 'selectattr', 'rejectattr')}({self.pick('attribute=', '')}'k') | list)",
+            lambda: f"(rows | {self.pick('selectattr', 'rejectattr')}('v', '{self.pick('gt', 'le', 'eq', 'in')}', {self.pick(1, 2, '[1, 3]')}) | list)",
+            lambda: f"(messages | map(attribute='{self.pick('role', 'content', 'n', 'tool_calls.0.name')}'{self.pick('', ', default=0')}) | list)",
+            lambda: f"({items()} | map('{self.pick('string', 'tojson', 'default', 'upper', 'int', 'trim')}') | list)",
+            lambda: f"({items()} | {self.pick('select', 'reject')}('{self.pick('string', 'none', 'defined', 'mapping', 'number', 'iterable')}') | list)",
+            lambda: f"({items()} | {self.pick('list', 'reverse | list', 'batch(2) | list', 'slice(2) | list', 'batch(3, 0) | list')})",
+            lambda: f"({self.pick('d', 'o')} | {self.pick('items | list', 'dictsort', 'list', 'dictsort(reverse=true)')})", lambda: f"({self.some_text(depth)} | list)",
+            lambda: f"[{self.some_text(depth)}, {self.some_number(depth)}, {self.some_truth(depth)}]", lambda: f"({items()} | list * {self.pick(0, 1, 2)})")()
+
+    def some_number(self, depth):
+        if depth <= 0 or self.rng.random() < 0.3:
+            return self.pick("n", "z", "neg", "f", "g", "tiny", "2", "0.1", "7", "true", "-3", "10.0")
+        depth -= 1
+        number = lambda: self.some_number(depth)
+        return self.pick(
+            lambda: f"({number()} {self.pick('+', '-', '*')} {number()})", lambda: f"({number()} {self.pick('/', '//', '%')} {self.pick(2, 3, -2, 0.5, 7)})",
+            lambda: f"({self.some_items(depth)} | list | length)", lambda: f"({self.some_text(depth)} | length)", lambda: f"(l | {self.pick('sum', 'max', 'min', 'first', 'last')})",
+            lambda: f"({self.some_text(depth)}).{self.pick('find', 'rfind', 'count')}({self.string()})", lambda: f"({number()} | {self.pick('abs', 'float', 'round(2)', 'int')})",
+            lambda: f"({self.some_text(depth)} | {self.pick('int', 'int(7)', 'float', 'wordcount')})", lambda: f"(-{self.pick('n', 'f', 'neg')})", lambda: f"({self.pick(2, 3, 1.5, -2)} ** {self.pick(0, 1, 2, 3, -1)})",
+            lambda: "(loop.index0 * loop.revindex)" if self.loops else "(rows | sum(attribute='v'))", lambda: f"({number()} | round({self.pick('', 1, 3)}))")()
+
+    def some_truth(self, depth):
+        if depth <= 0 or self.rng.random() < 0.2:
+            return self.pick("yes", "no", "true", "loop.first" if self.loops else "no", "loop.last" if self.loops else "yes", "missing is defined", "tools")
+        depth -= 1
+        return self.pick(
+            lambda: f"({self.some_number(depth)} {self.pick('==', '!=', '<', '>', '<=', '>=')} {self.some_number(depth)})",
+            lambda: f"({self.some_text(depth)} {self.pick('==', '!=', '<', '>', 'in', 'not in')} {self.some_text(depth)})",
+            lambda: f"({self.some_text(depth)} {self.pick('in', 'not in')} {self.some_items(depth)})", lambda: f"(not {self.some_truth(depth)})",
+            lambda: f"({self.some_truth(depth)} {self.pick('and', 'or')} {self.some_truth(depth)})", lambda: f"({self.some_items(depth)} == {self.some_items(depth)})",
+            lambda: f"({self.expression(depth)} is {self.pick('', 'not ')}{self.pick('defined', 'none', 'string', 'number', 'mapping', 'iterable', 'sequence', 'boolean')})",
+            lambda: f"({self.some_text(depth)}).{self.pick('startswith', 'endswith')}({self.string()})",
+            lambda: f"({self.some_text(depth)}).{self.pick('isdigit', 'isalpha', 'isupper', 'islower', 'isspace', 'isalnum')}()")()
+
+    def sound(self, depth):
+        return self.pick(self.some_text, self.some_text, self.some_items, self.some_number, self.some_truth)(depth)
+
     def expression(self, depth):
+        if self.rng.random() < self.soundness:
+            return f"({self.sound(depth)})"
         if depth <= 0 or self.rng.random() < 0.15:
             return self.atom()
         depth -= 1
@@ -224,7 +296,7 @@ class Maker:
         if kind < 0.7:
             return self.loop(depth)
         if kind < 0.78:
-            target = self.pick("x", "y", "n", "x")
+            target = self.pick("x", "y", "q", "x")
             value = self.expression(3)
             if target not in self.names:
                 self.names = self.names + [target]
