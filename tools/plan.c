@@ -87,6 +87,9 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     if (p->disk_budget_bytes > 0)
         show_tier("disk", p->disk_budget_bytes, p->disk.total, p->smallest_disk_bytes);
     printf("\non the device, %u of %u layers' weights stay\n", p->n_layers_resident, p->n_layers);
+    if (p->weights_disk_bytes > 0)
+        printf("from the model's files, %u layers' weights are read each time: %s a token\n",
+               p->n_layers_from_disk, cli_format_bytes(a, p->weights_disk_bytes));
     show_part("weights", p->device.weights_resident);
     show_part("weights in transit", p->device.weights_slots);
     show_part("KV", p->device.kv_resident);

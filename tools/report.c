@@ -221,6 +221,8 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
     failed |= json_object_set_new(o, "disk_write_bytes", cli_json_count(p->disk_write_bytes));
     failed |= json_object_set_new(o, "n_layers", cli_json_count(p->n_layers));
     failed |= json_object_set_new(o, "n_layers_resident", cli_json_count(p->n_layers_resident));
+    failed |= json_object_set_new(o, "n_layers_from_disk", cli_json_count(p->n_layers_from_disk));
+    failed |= json_object_set_new(o, "weights_disk_bytes", cli_json_count(p->weights_disk_bytes));
     failed |= json_object_set_new(o, "weights_bytes", cli_json_count(p->weights_bytes));
     failed |= json_object_set_new(o, "kv_bytes_per_token", cli_json_count(p->kv_bytes_per_token));
     failed |= json_object_set_new(o, "waterlines", cli_report_waterlines(&p->waterlines));
