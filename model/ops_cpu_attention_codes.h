@@ -11,6 +11,10 @@
 #include "model/ops_cpu_vec_codes.h"
 #include "quant/hadamard.h"
 
+/* Functions of their own, so that the loops over exact tiles keep the registers they have without.
+ */
+#define CODES_FN static __attribute__((noinline))
+
 #if defined(__AVX512VNNI__)
 #include "model/ops_cpu_attention_codes_vnni.h"
 #else
@@ -20,7 +24,7 @@
 /* ---- scores ---- */
 
 /* The queries of a batch, rotated. */
-static void turn_queries(struct batch *b, uint32_t item, size_t from)
+CODES_FN void turn_queries(struct batch *b, uint32_t item, size_t from)
 {
     const struct spw_attention_args *a = b->a;
     float *q = b->turned + item * b->out_stride;
@@ -60,8 +64,8 @@ VEC_FN void score_codes_items(struct batch *b, uint32_t item, size_t at, const s
 }
 
 /* Scores of `items` items for the 64 positions from `at` on, which lie in the quantized tile t. */
-static void score_codes(struct batch *b, uint32_t item, uint32_t items, size_t at,
-                        const struct codes *t)
+CODES_FN void score_codes(struct batch *b, uint32_t item, uint32_t items, size_t at,
+                          const struct codes *t)
 {
     for (; items >= GROUP_ITEMS; items -= GROUP_ITEMS, item += GROUP_ITEMS)
         score_codes_items(b, item, at, t, GROUP_ITEMS);
@@ -115,7 +119,7 @@ VEC_FN void value_codes_items(struct batch *b, uint32_t item, uint32_t tile, con
 }
 
 /* Adds the quantized tile's weighted values to every item, rotated. */
-static void value_codes(struct batch *b, uint32_t tile)
+CODES_FN void value_codes(struct batch *b, uint32_t tile)
 {
     uint32_t item = 0, left = b->n_items;
     for (; left >= GROUP_ITEMS; left -= GROUP_ITEMS, item += GROUP_ITEMS)
@@ -137,7 +141,7 @@ static bool sees_codes(const struct batch *b, uint32_t item)
 
 /* The split's quantized part, turned back, joins its exact part: for the items that have one, so
  * that those that share the call do not even change the sign of a zero. */
-static void turn_back(struct batch *b)
+CODES_FN void turn_back(struct batch *b)
 {
     uint32_t d = b->a->head_dim;
     for (uint32_t i = 0; i < b->n_items; i++) {

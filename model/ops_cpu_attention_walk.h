@@ -333,6 +333,7 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
                       .q_limbs = q_limbs};
     size_t group = group_heads(a), first = block * block_rows(a) * group;
     size_t end = spw_min_u64(first + block_rows(a) * group, a->rows * group);
+    find_runs(&b);
     for (; first < end; first += b.n_items) {
         b.n_items = (uint32_t)spw_min_u64(batch_items(a), end - first);
         batch_load(&b, first);
