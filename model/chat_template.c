@@ -262,6 +262,28 @@ static int add_extra(json_t *vars, json_t *extra, struct spw_error *err)
     return 0;
 }
 
+/* A message's reasoning goes by several names; templates read the first, or gpt-oss's `thinking`.
+ * As transformers: one that is given stands under both. */
+static int alias_reasoning(json_t *messages, struct spw_error *err)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i), *text = NULL, *both;
+        for (size_t k = 0; k < 3 && (!text || json_is_null(text)); k++)
+            text = json_object_get(message, names[k]);
+        if (!text || json_is_null(text))
+            continue;
+        both = json_object();
+        if (json_object_set(both, "thinking", text) || json_object_update(both, message) ||
+            json_object_set(both, "reasoning_content", text) || json_array_set(messages, i, both)) {
+            json_decref(both);
+            return spw_fail(err, -ENOMEM, "chat template: out of memory");
+        }
+        json_decref(both);
+    }
+    return 0;
+}
+
 static int make_vars(const struct spw_chat_template *t, const struct spw_chat_request *q,
                      json_t *vars, struct spw_error *err)
 {
@@ -277,6 +299,7 @@ static int make_vars(const struct spw_chat_template *t, const struct spw_chat_re
     SPW_TRY(load(q->messages_json, q->messages_bytes, "messages", false, &value, err));
     SPW_TRY(set(vars, "messages", value, err));
     SPW_TRY(check_objects(value, "messages", err));
+    SPW_TRY(alias_reasoning(value, err));
     SPW_TRY(load(q->tools_json, q->tools_bytes, "tools", false, &value, err));
     SPW_TRY(set(vars, "tools", value, err));
     SPW_TRY(check_objects(value, "tools", err));

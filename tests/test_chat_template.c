@@ -325,6 +325,20 @@ static void test_continued_parts(void)
     EXPECT(NULL, q, "messages: the last one has no text to continue");
 }
 
+/* What a message's reasoning is called: as transformers fills its other names. */
+static void test_reasoning(void)
+{
+    struct spw_chat_request q =
+        request("[{\"role\": \"a\", \"reasoning\": \"r\"}, {\"role\": \"b\", \"thinking\": \"t\", "
+                "\"reasoning_content\": null}, {\"role\": \"c\", \"reasoning_content\": null}]");
+    put("chat_template.jinja", "{% for m in messages %}{{ m | tojson }}{% endfor %}");
+    EXPECT(
+        NULL, q,
+        "{\"thinking\": \"r\", \"role\": \"a\", \"reasoning\": \"r\", \"reasoning_content\": \"r\"}"
+        "{\"thinking\": \"t\", \"role\": \"b\", \"reasoning_content\": \"t\"}"
+        "{\"role\": \"c\", \"reasoning_content\": null}");
+}
+
 static void test_allocations(void)
 {
     struct spw_chat_request q = request(HI);
@@ -356,6 +370,7 @@ static void test_folders(void)
     test_named_templates();
     test_requests();
     test_continued_parts();
+    test_reasoning();
     test_allocations();
     CHECK(!rmdir(folder));
 }
