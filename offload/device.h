@@ -88,8 +88,9 @@ struct spw_device_ops {
     /* An event means the work queued on `s` before its latest record. Never recorded = done. */
     int (*event_record)(struct spw_device *d, spw_event e, spw_stream s);
     int (*stream_wait)(struct spw_device *d, spw_stream s, spw_event e);
-    int (*event_sync)(struct spw_device *d, spw_event e);   /* the host waits */
-    int (*stream_sync)(struct spw_device *d, spw_stream s); /* the host waits */
+    int (*event_sync)(struct spw_device *d, spw_event e);     /* the host waits */
+    bool (*event_is_over)(struct spw_device *d, spw_event e); /* it would not wait */
+    int (*stream_sync)(struct spw_device *d, spw_stream s);   /* the host waits */
 
     /* Queued; the memory on both sides must stay until done. */
     int (*copy)(struct spw_device *d, void *to, const void *from, uint64_t bytes,

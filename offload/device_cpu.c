@@ -421,6 +421,12 @@ static int cpu_event_sync(struct spw_device *d, spw_event e)
     return atomic_load(&d->failed) ? -EIO : 0;
 }
 
+static bool cpu_event_is_over(struct spw_device *d, spw_event e)
+{
+    (void)d;
+    return !e->stream || spw_counter_get(&e->stream->done) >= e->ticket;
+}
+
 static int cpu_stream_sync(struct spw_device *d, spw_stream s)
 {
     spw_counter_wait(&s->done, spw_counter_get(&s->queued), HOST_SPIN_NS);
@@ -646,6 +652,7 @@ const struct spw_device_ops spw_device_cpu = {
     .event_record = cpu_event_record,
     .stream_wait = cpu_stream_wait,
     .event_sync = cpu_event_sync,
+    .event_is_over = cpu_event_is_over,
     .stream_sync = cpu_stream_sync,
     .copy = cpu_copy,
     .host_call = cpu_host_call,

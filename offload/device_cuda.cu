@@ -394,6 +394,15 @@ static int cuda_event_sync(struct spw_device *d, spw_event e)
     return result(d, cudaEventSynchronize(e));
 }
 
+static bool cuda_event_is_over(struct spw_device *d, spw_event e)
+{
+    if (enter(d))
+        return true;
+    cudaError_t rc = cudaEventQuery(e);
+    (void)cudaGetLastError(); /* "not ready" is no failure, and others show at the next call */
+    return rc != cudaErrorNotReady;
+}
+
 static int cuda_stream_sync(struct spw_device *d, spw_stream s)
 {
     SPW_TRY(enter(d));
@@ -644,6 +653,7 @@ const struct spw_device_ops spw_device_cuda = {
     .event_record = cuda_event_record,
     .stream_wait = cuda_stream_wait,
     .event_sync = cuda_event_sync,
+    .event_is_over = cuda_event_is_over,
     .stream_sync = cuda_stream_sync,
     .copy = cuda_copy,
     .host_call = cuda_host_call,

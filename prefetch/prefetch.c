@@ -11,6 +11,7 @@ struct spw_prefetch {
     struct spw_unit_cursor unit_next;
     struct spw_landing kv;
     struct spw_unit_ring weights;
+    struct spw_stall stall;
     spw_event *loaded; /* [n_units], prepared and resident; until first used */
 };
 
@@ -70,7 +71,10 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
                                             .io = o->unit_io,
                                             .bounce_arena = o->unit_bounce_arena,
                                             .bounce_bytes = o->unit_bounce_bytes};
-    int rc = spw_landing_init(&p->kv, &kv);
+    p->stall = (struct spw_stall){.ops = o->ops, .device = o->device, .compute = o->compute};
+    int rc = spw_stall_init(&p->stall);
+    if (!rc)
+        rc = spw_landing_init(&p->kv, &kv);
     if (!rc)
         rc = spw_unit_ring_init(&p->weights, &weights);
     if (!rc)
@@ -94,6 +98,7 @@ void spw_prefetch_close(struct spw_prefetch *p)
             p->o.ops->event_close(p->o.device, p->loaded[i]);
     spw_landing_free(&p->kv);
     spw_unit_ring_free(&p->weights);
+    spw_stall_free(&p->stall);
     spw_free(p->loaded);
     spw_free(p);
 }
@@ -237,8 +242,15 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     if (p->kv.ring.waited == p->kv.ring.issued)
         SPW_TRY(issue_now(p));
     assert(spw_landing_holds(&p->kv, p->kv.ring.waited, t));
-    (void)t;
-    return spw_landing_wait(&p->kv, slot);
+    SPW_TRY(spw_stall_begin(&p->stall));
+    int rc = spw_landing_wait(&p->kv, slot);
+    spw_stall_end(&p->stall, t->layer);
+    return rc;
+}
+
+double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range)
+{
+    return p->stall.seconds[range];
 }
 
 void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk)
@@ -257,9 +269,11 @@ int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t 
     if (is_streamed(&p->o.units[unit])) {
         uint8_t *slot;
         assert(spw_unit_ring_unit(&p->weights, p->weights.ring.waited) == unit);
-        SPW_TRY(spw_unit_ring_wait(&p->weights, &slot));
+        SPW_TRY(spw_stall_begin(&p->stall));
+        int rc = spw_unit_ring_wait(&p->weights, &slot);
+        spw_stall_end(&p->stall, unit < p->schedule->n_layers ? unit : SPW_RANGES);
         *weights = slot;
-        return 0;
+        return rc;
     }
     *weights = p->o.units[unit].resident;
     return wait_loaded(p, unit, p->o.compute);

@@ -10,6 +10,7 @@
 
 #include "prefetch/landing.h"
 #include "prefetch/schedule.h"
+#include "prefetch/stall.h"
 #include "prefetch/unit_ring.h"
 
 struct spw_prefetch_options {
@@ -53,6 +54,8 @@ void spw_prefetch_finish(struct spw_prefetch *p);
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
 /* Tiles of the latest transfer waited for, by where they came from. */
 void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk);
+/* Seconds that computation stood still for the disk: of a layer, or (SPW_RANGES) outside of any. */
+double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
 /* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
  * -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; forget is

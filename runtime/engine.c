@@ -627,7 +627,8 @@ double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
     spw_stream compute = e->streams[SPW_STREAM_COMPUTE];
     if (layer >= SPW_RANGES)
         return 0;
-    return e->backend.device_ops->waited_seconds(e->device, compute, layer);
+    return e->backend.device_ops->waited_seconds(e->device, compute, layer) +
+           spw_prefetch_stalled_seconds(e->prefetch, layer);
 }
 
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
@@ -652,7 +653,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
                         [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
         .card_bytes = u.card_bytes,
-        .unhidden_wait_seconds = ops->waited_seconds(e->device, compute, SPW_RANGES),
+        .unhidden_wait_seconds = ops->waited_seconds(e->device, compute, SPW_RANGES) +
+                                 spw_prefetch_stalled_seconds(e->prefetch, SPW_RANGES),
     };
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
