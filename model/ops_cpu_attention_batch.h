@@ -107,7 +107,8 @@ static struct codes codes_of(const struct spw_attention_args *a, uint32_t tile, 
     return t;
 }
 
-/* Where a head's pieces lie in a tile, exact or quantized. */
+/* Where a head's pieces lie in a tile, exact or quantized. Exact ones are fetched only by batches
+ * of one group, quantized ones by all. */
 static void find_runs(struct batch *b)
 {
     const struct spw_attention_args *a = b->a;
@@ -116,8 +117,10 @@ static void find_runs(struct batch *b)
     size_t k = spw_qtile_k_plane_bytes(d), v = spw_qtile_v_plane_bytes(d);
     struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, d, head);
     memset(b->runs, 0, sizeof b->runs);
-    b->runs[0][0][0] = (struct run){head * exact, exact};
-    b->runs[0][1][0] = (struct run){(a->n_kv_heads + head) * exact, exact};
+    if (b->streams) {
+        b->runs[0][0][0] = (struct run){head * exact, exact};
+        b->runs[0][1][0] = (struct run){(a->n_kv_heads + head) * exact, exact};
+    }
     b->runs[1][0][0] = (struct run){at.k_means, spw_qtile_means_bytes(d) + steps};
     b->runs[1][0][1] = (struct run){at.k_high, k};
     b->runs[1][0][2] = (struct run){at.k_low, a->qformat == SPW_QFORMAT_INT4 ? 0 : k};

@@ -7,7 +7,10 @@
  * once, so that exact and quantized tiles meet in the same split. Each sum has one order, whatever
  * items share the loads. The inner loops are f32 arithmetic for every type (codes_f32.h), because a
  * code is exact in f32, or integer arithmetic where activations and tiles are bf16 and the
- * processor multiplies bytes (codes_vnni.h). */
+ * processor multiplies bytes (codes_vnni.h).
+ *
+ * The first items of a batch fetch what comes next, however many there are: V is walked by
+ * channels, across its lines. */
 #include "model/ops_cpu_vec_codes.h"
 #include "quant/hadamard.h"
 
@@ -51,7 +54,7 @@ VEC_FN void score_codes_items(struct batch *b, uint32_t item, size_t at, const s
 {
     float offsets[GROUP_ITEMS], *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS + at;
     uint32_t j = at % SPW_TILE_TOKENS, d = b->a->head_dim;
-    if (b->streams) /* the means and steps of what comes, a half at each half of a tile */
+    if (item == 0) /* the means and steps of what comes, a half at each half of a tile */
         fetch_lines(b, (uint32_t)(spw_qtile_means_bytes(d) + spw_qtile_steps_bytes(d)) /
                            (2 * FETCH_LINE));
     for (uint32_t i = 0; i < items; i++)
@@ -105,7 +108,7 @@ VEC_FN void value_codes_items(struct batch *b, uint32_t item, uint32_t tile, con
 {
     struct weights w[GROUP_ITEMS];
     const struct codes *t = &b->codes[tile];
-    if (b->streams)
+    if (item == 0)
         fetch_lines(b, (uint32_t)spw_qtile_steps_bytes(b->a->head_dim) / FETCH_LINE);
     for (uint32_t c = 0; c < b->a->head_dim; c += VEC_LANES) {
         if (c % SPW_QTILE_GROUP == 0)

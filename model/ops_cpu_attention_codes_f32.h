@@ -24,7 +24,7 @@ VEC_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const 
             even[i] = odd[i] = vec_set1(0);
         for (; c < end; c += 8, at += 64) {
             vec_load_codes(t->k_high + at, fine ? t->k_low + at : NULL, x);
-            if (b->streams)
+            if (item == 0)
                 fetch_lines(b, fine ? 2 : 1);
             for (uint32_t i = 0; i < items; i++)
                 for (uint32_t r = 0; r < 4; r++) {
@@ -70,7 +70,7 @@ VEC_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *
             low = fine ? memcpy(staged[1], low, (size_t)n * 4) : NULL;
         }
         vec_load_codes(high, low, x);
-        if (b->streams)
+        if (item == 0)
             fetch_lines(b, fine ? 2 : 1);
         for (uint32_t i = 0; i < items; i++)
             for (uint32_t r = 0; r < 4; r++) {

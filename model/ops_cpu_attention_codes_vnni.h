@@ -93,7 +93,7 @@ VEC_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const 
         for (; c < end; c += 8, at += 64) {
             codes_u four[2];
             codes_load(t->k_high + at, fine ? t->k_low + at : NULL, four);
-            if (b->streams)
+            if (item == 0)
                 fetch_lines(b, fine ? 2 : 1);
             for (uint32_t i = 0; i < items; i++)
                 add_octet(sums[i], four, q + 2 * i * stride + c, q + (2 * i + 1) * stride + c);
@@ -139,7 +139,7 @@ VEC_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *
         }
         codes_u four[2];
         codes_load(high, low, four);
-        if (b->streams)
+        if (item == 0)
             fetch_lines(b, fine ? 2 : 1);
         for (uint32_t i = 0; i < items; i++)
             add_octet(sums[i], four, w[i].high + j, w[i].low + j);

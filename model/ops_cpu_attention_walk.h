@@ -333,13 +333,13 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
                       .q_limbs = q_limbs};
     size_t group = group_heads(a), first = block * block_rows(a) * group;
     size_t end = spw_min_u64(first + block_rows(a) * group, a->rows * group);
-    find_runs(&b);
     for (; first < end; first += b.n_items) {
         b.n_items = (uint32_t)spw_min_u64(batch_items(a), end - first);
         batch_load(&b, first);
         b.streams = b.n_items <= GROUP_ITEMS;
         b.fetcher = (struct fetcher){.piece = from * SPLIT_PIECES, .n_pieces = to * SPLIT_PIECES};
-        fetch_lines(&b, b.streams ? FETCH_LEAD : 0);
+        find_runs(&b);
+        fetch_lines(&b, b.streams || a->quantized_first < a->quantized_end ? FETCH_LEAD : 0);
         for (uint32_t split = from; split < to; split++) {
             bool any = batch_enter(&b, split, first);
             if (any)
