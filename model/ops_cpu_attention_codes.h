@@ -18,6 +18,21 @@
  */
 #define CODES_FN static __attribute__((noinline))
 
+CODES_FN bool fetch_next_run(struct batch *b)
+{
+    return fetch_next_piece(b);
+}
+
+/* fetch_lines for the loops over codes, whose sums a call seldom made costs less than more code. */
+VEC_FN void fetch_code_lines(struct batch *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++, b->fetcher.at += FETCH_LINE) {
+        if (b->fetcher.at == b->fetcher.end && !fetch_next_run(b))
+            return;
+        __builtin_prefetch(b->fetcher.at, 0, 3);
+    }
+}
+
 #if defined(__AVX512VNNI__)
 #include "model/ops_cpu_attention_codes_vnni.h"
 #else
@@ -55,8 +70,8 @@ VEC_FN void score_codes_items(struct batch *b, uint32_t item, size_t at, const s
     float offsets[GROUP_ITEMS], *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS + at;
     uint32_t j = at % SPW_TILE_TOKENS, d = b->a->head_dim;
     if (item == 0) /* the means and steps of what comes, a half at each half of a tile */
-        fetch_lines(b, (uint32_t)(spw_qtile_means_bytes(d) + spw_qtile_steps_bytes(d)) /
-                           (2 * FETCH_LINE));
+        fetch_code_lines(b, (uint32_t)(spw_qtile_means_bytes(d) + spw_qtile_steps_bytes(d)) /
+                                (2 * FETCH_LINE));
     for (uint32_t i = 0; i < items; i++)
         offsets[i] = dot_means(b, item + i, t);
     for (uint32_t k = 0; k < SCORE_SPAN; k += SPW_TILE_BLOCK)
@@ -109,7 +124,7 @@ VEC_FN void value_codes_items(struct batch *b, uint32_t item, uint32_t tile, con
     struct weights w[GROUP_ITEMS];
     const struct codes *t = &b->codes[tile];
     if (item == 0)
-        fetch_lines(b, (uint32_t)spw_qtile_steps_bytes(b->a->head_dim) / FETCH_LINE);
+        fetch_code_lines(b, (uint32_t)spw_qtile_steps_bytes(b->a->head_dim) / FETCH_LINE);
     for (uint32_t c = 0; c < b->a->head_dim; c += VEC_LANES) {
         if (c % SPW_QTILE_GROUP == 0)
             for (uint32_t i = 0; i < items; i++)

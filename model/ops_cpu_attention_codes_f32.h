@@ -25,7 +25,7 @@ VEC_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const 
         for (; c < end; c += 8, at += 64) {
             vec_load_codes(t->k_high + at, fine ? t->k_low + at : NULL, x);
             if (item == 0)
-                fetch_lines(b, fine ? 2 : 1);
+                fetch_code_lines(b, fine ? 2 : 1);
             for (uint32_t i = 0; i < items; i++)
                 for (uint32_t r = 0; r < 4; r++) {
                     const float *factors = q + i * b->out_stride + c + r;
@@ -71,7 +71,7 @@ VEC_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *
         }
         vec_load_codes(high, low, x);
         if (item == 0)
-            fetch_lines(b, fine ? 2 : 1);
+            fetch_code_lines(b, fine ? 2 : 1);
         for (uint32_t i = 0; i < items; i++)
             for (uint32_t r = 0; r < 4; r++) {
                 const float *factors = w[i].w + j + r;

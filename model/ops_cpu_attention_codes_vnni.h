@@ -94,7 +94,7 @@ VEC_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const 
             codes_u four[2];
             codes_load(t->k_high + at, fine ? t->k_low + at : NULL, four);
             if (item == 0)
-                fetch_lines(b, fine ? 2 : 1);
+                fetch_code_lines(b, fine ? 2 : 1);
             for (uint32_t i = 0; i < items; i++)
                 add_octet(sums[i], four, q + 2 * i * stride + c, q + (2 * i + 1) * stride + c);
         }
@@ -140,7 +140,7 @@ VEC_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *
         codes_u four[2];
         codes_load(high, low, four);
         if (item == 0)
-            fetch_lines(b, fine ? 2 : 1);
+            fetch_code_lines(b, fine ? 2 : 1);
         for (uint32_t i = 0; i < items; i++)
             add_octet(sums[i], four, w[i].high + j, w[i].low + j);
     }
