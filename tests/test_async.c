@@ -9,7 +9,7 @@ enum { N_PROMPT = 700, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, PROMPT_ROWS
 
 static const struct tiny_model models[] = {
     {"llama", 2, 32, 48, 2, 1, 16, 67, 1024, NULL, false, false, false, true, false, 51},
-    {"gemma3_text", 2, 32, 64, 2, 1, 16, 67, 1024,
+    {"gemma3_text", 3, 32, 64, 2, 1, 16, 67, 1024,
      ",\"sliding_window\":200,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":16,"
      "\"hidden_activation\":\"gelu_pytorch_tanh\"",
      false, true, true, false, true, 52},
