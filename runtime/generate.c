@@ -20,8 +20,8 @@
 struct slot {
     const struct spw_request *request; /* borrowed; NULL: the slot is free */
     struct spw_result *result;         /* borrowed */
-    struct spw_session *session;       /* owned, as what follows */
-    int32_t *tokens;                   /* [n_prompt + max_new_tokens] */
+    struct spw_session *session;       /* owned unless it is the request's own */
+    int32_t *tokens;                   /* owned, as what follows: [n_prompt + max_new_tokens] */
     size_t n_tokens;
     struct spw_detokenizer *text; /* NULL: nobody wants text */
     char *prompt_end; /* what the detokenizer held back at the end of the prompt: not new text */
@@ -77,7 +77,8 @@ static int check_request(const struct generation *g, size_t i, struct spw_error 
 
 static void slot_free(struct slot *s)
 {
-    spw_session_close(s->session);
+    if (!s->request || s->session != s->request->session)
+        spw_session_close(s->session);
     spw_free(s->prompt_end);
     spw_detokenizer_free(s->text);
     spw_stop_close(s->stop);
@@ -134,7 +135,8 @@ static int slot_start(struct generation *g, struct slot *s, size_t i, struct spw
     s->n_tokens = r->n_prompt;
     if (has_text(r))
         SPW_TRY(start_text(g, s, err));
-    return spw_session_open(&s->session, g->engine, err);
+    s->session = r->session;
+    return s->session ? 0 : spw_session_open(&s->session, g->engine, err);
 }
 
 static int emit_text(void *context, const char *text, size_t bytes)
@@ -211,6 +213,8 @@ static int slot_step(struct generation *g, struct slot *s)
 {
     const struct spw_request *r = s->request;
     struct spw_result *result = s->result;
+    if (result->n_tokens == 0)
+        result->n_reused = spw_session_reused(s->session);
     if (r->max_new_tokens == 0)
         return slot_end(s, SPW_FINISH_LENGTH);
     const float *logits = spw_session_logits(s->session); /* [vocab] */

@@ -230,6 +230,9 @@ struct spw_request {
     const char *const *stop; /* stop strings; the text ends before the first one found */
     size_t n_stop;
     bool ignore_eos;
+    /* Whose cache is used and stays with the caller, a sequence that goes on; NULL: one of its own
+     * for as long as it runs. No two requests of a call may name the same. */
+    struct spw_session *session;
     /* Text as it becomes final: whole characters, nothing that a stop string may still take back.
      * It continues the prompt's text: special tokens left out, the space before a word kept. */
     int (*on_text)(void *context, const char *text, size_t bytes);
@@ -242,6 +245,7 @@ struct spw_request {
 struct spw_result {
     int32_t *tokens; /* generated ones; spw_free */
     size_t n_tokens;
+    size_t n_reused; /* of the prompt: the session held them already */
     enum spw_finish finish;
     uint64_t logits_hash; /* XXH3-64 over the f32 logits of every generated position, in order */
     struct spw_waterlines waterlines; /* where its tokens lay at the end */

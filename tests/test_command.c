@@ -93,7 +93,7 @@ static void make_model(void)
 
 /* ---- help and completion ---- */
 
-static const char *const commands[] = {"generate", "score", "plan",  "inspect",
+static const char *const commands[] = {"generate", "chat",  "score", "plan",      "inspect",
                                        "tokenize", "bench", "probe", "completion"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

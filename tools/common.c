@@ -32,6 +32,12 @@ bool cli_interrupted(void)
     return interrupted;
 }
 
+void cli_interrupt_clear(void)
+{
+    interrupted = 0;
+    cli_catch_signals();
+}
+
 /* Messages may quote what the user gave: a line stays a line whatever that was. */
 static void print_line(const char *format, va_list args)
 {

@@ -15,6 +15,8 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 /* SIGINT asks for a stop after the running step; a second one kills. SIGPIPE becomes EPIPE. */
 void cli_catch_signals(void);
 bool cli_interrupted(void);
+/* What a SIGINT asked for is done: the next one asks again. */
+void cli_interrupt_clear(void);
 
 /* To stdout, flushed. 0 or -errno; -EPIPE is to be passed over in silence. */
 int cli_write(const char *text, size_t bytes);
@@ -51,5 +53,6 @@ int cli_inspect_topology(const struct cli_options *o);
 int cli_tokenize(const struct cli_options *o);
 int cli_bench(const struct cli_options *o);
 int cli_probe(const struct cli_options *o);
+int cli_chat(const struct cli_options *o);
 
 #endif

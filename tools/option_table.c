@@ -18,7 +18,8 @@ static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"never", CLI_PROGRESS_NEVER},
                                                    {NULL, 0}};
 
-#define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH) /* commands that compute */
+#define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT) /* commands that compute */
+#define ANSWERS (CLI_GENERATE | CLI_CHAT)
 #define PROMPTED (CLI_GENERATE | CLI_PLAN)
 #define TEXTUAL (CLI_SCORE | CLI_TOKENIZE)
 #define FIELD(name) .at = offsetof(struct cli_options, name)
@@ -36,6 +37,15 @@ const struct cli_row cli_rows[] = {
      "stop, "
      "ignore_eos, id; answers one line each, in order",
      FIELD(prompts)},
+    {"messages", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
+     "answer this conversation and end: a list of {\"role\": ..., \"content\": ...}; - reads stdin",
+     FIELD(messages)},
+    {"system", CLI_TEXT, CLI_CHAT, "Input", "TEXT", "the system message", FIELD(system)},
+    {"tools", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
+     "a list of functions that the model may call", FIELD(tools)},
+    {"documents", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
+     "a list of {\"title\": ..., \"text\": ...} for templates that know documents",
+     FIELD(documents)},
     {"text", CLI_TEXT, TEXTUAL, "Input", "TEXT", "the text", FIELD(text)},
     {"text-file", CLI_FILE_IN, TEXTUAL, "Input", "FILE", "the text; - reads stdin",
      FIELD(text_file)},
@@ -46,26 +56,26 @@ const struct cli_row cli_rows[] = {
      "without the ids a model wants around a text (bos); --decode: leave special tokens out",
      FIELD(no_special)},
 
-    {"max-new-tokens", CLI_COUNT, PROMPTED, "Generation", "N",
-     "at most N new tokens (128, or what the context leaves)", FIELD(max_new_tokens),
+    {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT, "Generation", "N",
+     "at most N new tokens (128, chat 4096, or what the context leaves)", FIELD(max_new_tokens),
      RANGE(0, 1e9)},
-    {"stop", CLI_TEXTS, CLI_GENERATE, "Generation", "TEXT",
+    {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
      "end before this text; may be given many times", FIELD(stop)},
-    {"ignore-eos", CLI_FLAG, CLI_GENERATE, "Generation", NULL, "go on after an end-of-text token",
+    {"ignore-eos", CLI_FLAG, ANSWERS, "Generation", NULL, "go on after an end-of-text token",
      FIELD(ignore_eos)},
-    {"temperature", CLI_NUMBER, CLI_GENERATE, "Generation", "X", "0 takes the likeliest token (0)",
+    {"temperature", CLI_NUMBER, ANSWERS, "Generation", "X", "0 takes the likeliest token (0)",
      FIELD(temperature), RANGE(0, 1e6)},
-    {"top-k", CLI_COUNT, CLI_GENERATE, "Generation", "N", "draw from the N likeliest; 0: off (0)",
+    {"top-k", CLI_COUNT, ANSWERS, "Generation", "N", "draw from the N likeliest; 0: off (0)",
      FIELD(top_k), RANGE(0, 4294967295.0)},
-    {"top-p", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+    {"top-p", CLI_NUMBER, ANSWERS, "Generation", "X",
      "draw from the likeliest that sum to X; 1: off (1)", FIELD(top_p), RANGE(0, 1)},
-    {"min-p", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+    {"min-p", CLI_NUMBER, ANSWERS, "Generation", "X",
      "leave out what is less likely than X times the likeliest; 0: off (0)", FIELD(min_p),
      RANGE(0, 1)},
-    {"repetition-penalty", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+    {"repetition-penalty", CLI_NUMBER, ANSWERS, "Generation", "X",
      "divides the logits of tokens seen before; 1: off (1)", FIELD(repetition_penalty),
      RANGE(0.001, 1000)},
-    {"seed", CLI_COUNT, CLI_GENERATE | CLI_BENCH, "Generation", "N", "same seed, same text (0)",
+    {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N", "same seed, same text (0)",
      FIELD(seed)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
@@ -82,8 +92,8 @@ const struct cli_row cli_rows[] = {
      "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
     {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
      "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
-    {"context", CLI_COUNT, CLI_GENERATE | CLI_SCORE | CLI_PLAN, "Memory", "N",
-     "most tokens a sequence may have (prompt + --max-new-tokens)", FIELD(context), RANGE(1, 1e12)},
+    {"context", CLI_COUNT, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", "N",
+     "most tokens a sequence may have (prompt + --max-new-tokens; a conversation 16384)", FIELD(context), RANGE(1, 1e12)},
     {"sessions", CLI_COUNT, PROMPTED, "Memory", "N", "prompts of --prompts that run at a time (4)",
      FIELD(sessions), RANGE(1, 65536)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN, "Memory", "TYPE",
@@ -106,7 +116,7 @@ const struct cli_row cli_rows[] = {
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN, "Machine", "TYPE",
      "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
      .choices = compute_types},
-    {"io", CLI_CHOICE, CLI_GENERATE | CLI_SCORE | CLI_PLAN | CLI_PROBE, "Machine", "HOW",
+    {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_PROBE, "Machine", "HOW",
      "who reads and writes the disk: auto takes io_uring where the system lets it, else threads "
      "(auto)",
      FIELD(io), .choices = io_kinds},

@@ -51,6 +51,7 @@ struct cli_options {
     /* input */
     const char *prompt, *prompt_file, *token_ids, *prompts;
     const char *text, *text_file;
+    const char *messages, *system, *tools, *documents;
     bool no_special, decode;
 
     /* generation */
@@ -104,6 +105,7 @@ enum {
     CLI_BENCH = 1 << 5,
     CLI_COMPLETION = 1 << 6,
     CLI_PROBE = 1 << 7,
+    CLI_CHAT = 1 << 8,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

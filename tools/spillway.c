@@ -21,6 +21,14 @@ const struct cli_command cli_commands[] = {
      "spillway generate MODEL --prompt-file - --temperature 0.8 --seed 7 < notes.txt\n"
      "spillway generate MODEL --prompts questions.jsonl --sessions 8 > answers.jsonl",
      cli_generate},
+    {"chat", CLI_CHAT, "MODEL", "a conversation in the terminal, or one answer for a script",
+     "Talks with the model in folder MODEL through the folder's own chat template. Each\n"
+     "turn computes only what is new. Ctrl-C ends the answer, /help lists the commands.\n"
+     "With --messages one answer goes to stdout and the command ends.",
+     "spillway chat MODEL --system 'You answer in one sentence.'\n"
+     "spillway chat MODEL --context 100000 --device-memory 8GiB --disk /mnt/scratch\n"
+     "spillway chat MODEL --messages conversation.json > answer.txt",
+     cli_chat},
     {"score", CLI_SCORE, "MODEL", "log-likelihood and perplexity of a text",
      "Adds up the log-probability of every token of a text given all tokens before\n"
      "it, the whole text in one context.",

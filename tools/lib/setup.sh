@@ -24,6 +24,7 @@ command:pkg-config   pkg-config
 library:hwloc        libhwloc-dev
 library:liburing     liburing-dev
 library:jansson      libjansson-dev
+library:libedit      libedit-dev
 library:libpcre2-8   libpcre2-dev
 library:libutf8proc  libutf8proc-dev
 library:libxxhash    libxxhash-dev

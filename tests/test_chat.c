@@ -1,0 +1,505 @@
+/* `spillway chat` as its users meet it, through pipes and through a terminal: a tiny model with a
+ * tokenizer of bytes (a committed golden model, and a random one that takes long to answer) and a
+ * small chat template. Answers are compared with those of `spillway generate` for the rendered text
+ * or the same token ids, and what was reused is counted. Skipped without the command. */
+#include "tests/byte_tokenizer.h"
+#include "tests/tiny_model.h"
+
+#include <jansson.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define TEMPLATE                                                                                   \
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% if m.role == 'assistant' %}#"       \
+    "{% endif %}{% endfor %}{% if tools %}<t>{{ tools[0].name }}{% endif %}"                       \
+    "{% if documents %}<d>{{ documents[0].text }}{% endif %}"                                      \
+    "{% if add_generation_prompt %}<a>{% endif %}"
+
+static char folder[64]; /* of this run: out, err, m and slow (the models), what the cases write */
+static char out[1 << 20], err[1 << 16];
+
+static void read_file(const char *name, char *text, size_t bytes)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    size_t n = file ? fread(text, 1, bytes - 1, file) : 0;
+    text[n] = 0;
+    if (file)
+        fclose(file);
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fputs(text, file) >= 0);
+    if (file)
+        fclose(file);
+}
+
+/* Runs a line of shell in `folder`, where $S is the command; fills out and err. */
+__attribute__((format(printf, 1, 2))) static int sh(const char *format, ...)
+{
+    char line[4096];
+    int n = snprintf(line, sizeof line, "cd %s && { ", folder);
+    va_list args;
+    va_start(args, format);
+    n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    va_end(args);
+    snprintf(line + n, sizeof line - (size_t)n, "\n} >out 2>err");
+    int status = system(line);
+    read_file("out", out, sizeof out);
+    read_file("err", err, sizeof err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* `input` goes to a chat with the model m. */
+__attribute__((format(printf, 2, 3))) static int chat(const char *input, const char *format, ...)
+{
+    char options[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(options, sizeof options, format, args);
+    va_end(args);
+    write_file("input", input);
+    return sh("\"$S\" chat m --device cpu %s <input", options);
+}
+
+static json_t *load(const char *name)
+{
+    char path[256];
+    json_error_t e;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    json_t *j = json_load_file(path, 0, &e);
+    CHECK_MSG(j, "%s: %s", name, e.text);
+    return j;
+}
+
+static long long number(const json_t *o, const char *key)
+{
+    CHECK_MSG(json_is_integer(json_object_get(o, key)), "no number %s", key);
+    return json_integer_value(json_object_get(o, key));
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+    CHECK_MSG(text, "no text %s", key);
+    return text ? text : "";
+}
+
+static const json_t *turn(const json_t *report, size_t i)
+{
+    return json_array_get(json_object_get(report, "turns"), i);
+}
+
+static size_t n_turns(const json_t *report)
+{
+    return json_array_size(json_object_get(report, "turns"));
+}
+
+static const char *content(const json_t *messages, size_t i)
+{
+    return text_of(json_array_get(messages, i), "content");
+}
+
+static void add_files(const char *model)
+{
+    char json[BYTE_TOKENIZER_BYTES], name[128];
+    byte_tokenizer_json(json);
+    snprintf(name, sizeof name, "%s/tokenizer.json", model);
+    write_file(name, json);
+    snprintf(name, sizeof name, "%s/chat_template.jinja", model);
+    write_file(name, TEMPLATE);
+}
+
+static void make_models(void)
+{
+    char command[256], path[128];
+    struct tiny_model slow = tiny_models[0];
+    slow.vocab = BYTE_TOKENIZER_VOCAB;
+    slow.positions = 100000;
+    snprintf(folder, sizeof folder, "/tmp/spw_chat_%d", (int)getpid());
+    snprintf(command, sizeof command,
+             "mkdir %s && cp -r tests/golden/llama_700 %s/m && chmod -R u+w %s", folder, folder,
+             folder);
+    CHECK(system(command) == 0);
+    snprintf(path, sizeof path, "%s/slow", folder);
+    tiny_model_write(&slow, path);
+    add_files("m");
+    add_files("slow");
+}
+
+/* ---- answers ---- */
+
+/* What the model is given is the rendered text; --messages gives the interactive answer. */
+static void test_first_answer(void)
+{
+    static char text[1 << 16];
+    const char *options = "--max-new-tokens 60 --temperature 1 --seed 3";
+    CHECK(sh("\"$S\" generate m --device cpu --prompt '<s>Be.<u>Hello<a>' %s", options) == 0);
+    memcpy(text, out, strlen(out) + 1);
+    CHECK(strlen(text) > 10);
+    write_file("q.json", "[{\"role\":\"user\",\"content\":\"Hello\"}]");
+    CHECK(sh("\"$S\" chat m --device cpu --messages q.json --system Be. %s", options) == 0);
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    CHECK(sh("\"$S\" chat m --device cpu --messages - --system Be. %s <q.json", options) == 0);
+    CHECK(strcmp(out, text) == 0);
+    strcat(text, "\n");
+    CHECK(chat("Hello\n", "--system Be. %s", options) == 0);
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    CHECK(chat("/system Be.\nHello", "%s", options) == 0); /* no line break at the end */
+    CHECK(strcmp(out, text) == 0);
+    CHECK(chat("/system Be.\n/system\nHello\n", "%s", options) == 0);
+    CHECK(strcmp(out, text) != 0);
+    write_file("t.json", "[{\"name\":\"clock\"}]");
+    write_file("d.json", "[{\"text\":\"Bergen\"}]");
+    CHECK(sh("\"$S\" generate m --device cpu --prompt '<u>Hello<t>clock<d>Bergen<a>' %s",
+             options) == 0);
+    memcpy(text, out, strlen(out) + 1);
+    CHECK(sh("\"$S\" chat m --device cpu --messages q.json --tools t.json --documents d.json %s",
+             options) == 0);
+    CHECK(strcmp(out, text) == 0);
+}
+
+/* Of the ten turns each computes what is new: the token that was picked last (the template writes
+ * the one that ends a turn), the question, and what the template puts around it. Half characters
+ * are among what this temperature draws, so that replies do not encode into their own tokens. */
+static void test_ten_turns(void)
+{
+    char input[256] = "", line[32];
+    for (int i = 0; i < 10; i++) {
+        snprintf(line, sizeof line, "Q%d\n", i);
+        strcat(input, line);
+    }
+    CHECK(chat(input, "--max-new-tokens 80 --temperature 3 --seed 11 --report r.json") == 0);
+    json_t *r = load("r.json");
+    CHECK(n_turns(r) == 10);
+    bool cut = false;
+    for (size_t i = 1; i < n_turns(r); i++) {
+        const json_t *before = turn(r, i - 1), *t = turn(r, i);
+        long long held = number(before, "n_prompt") + number(before, "n_generated") - 1;
+        bool eos = strcmp(text_of(before, "finish"), "eos") == 0;
+        CHECK_MSG(number(t, "n_reused") == held, "turn %zu: %lld reused, %lld held", i,
+                  number(t, "n_reused"), held);
+        CHECK(number(t, "n_prompt") - number(t, "n_reused") ==
+              1 - eos + (long long)strlen("#<u>Q1<a>"));
+        cut |= strstr(out, "\xef\xbf\xbd") != NULL;
+    }
+    CHECK(cut);
+    /* The whole of it as token ids gives the tenth answer again, to the bit. */
+    json_t *ids = json_array(), *id;
+    size_t k;
+    for (size_t i = 0; i < 10; i++) {
+        char text[32];
+        const json_t *t = turn(r, i);
+        bool eos = i > 0 && strcmp(text_of(turn(r, i - 1), "finish"), "eos") == 0;
+        snprintf(text, sizeof text, "%s<u>Q%zu<a>", i == 0 || eos ? "" : "#", i);
+        for (const char *c = text; *c; c++)
+            json_array_append_new(ids, json_integer(*c - 33));
+        CHECK((size_t)number(t, "n_prompt") == json_array_size(ids));
+        if (i < 9)
+            json_array_foreach(json_object_get(t, "tokens"), k, id) json_array_append(ids, id);
+    }
+    char *list = json_dumps(ids, JSON_COMPACT);
+    write_file("ids", list);
+    free(list);
+    CHECK(sh("\"$S\" generate m --device cpu --token-ids ids --max-new-tokens 80 --temperature 3 "
+             "--seed 11 --report g.json") == 0);
+    json_t *g = load("g.json");
+    CHECK(json_equal(json_object_get(g, "tokens"), json_object_get(turn(r, 9), "tokens")));
+    CHECK(strcmp(text_of(g, "logits_hash"), text_of(turn(r, 9), "logits_hash")) == 0);
+    json_decref(ids);
+    json_decref(g);
+    json_decref(r);
+}
+
+static void test_stop(void)
+{
+    CHECK(sh("\"$S\" chat m --device cpu --messages q.json --max-new-tokens 60") == 0);
+    char stop[3] = {out[8], out[9], 0}, whole[16];
+    memcpy(whole, out, 8);
+    char *first = strstr(out, stop);
+    size_t n = (size_t)(first - out);
+    CHECK(chat("Hello\nMore\n/save s.json\n", "--max-new-tokens 60 --stop '%s' --report r.json",
+               stop) == 0);
+    json_t *r = load("r.json"), *s = load("s.json");
+    CHECK(strlen(content(s, 1)) == n && strncmp(content(s, 1), out, n) == 0);
+    CHECK(strcmp(text_of(turn(r, 0), "finish"), "stop") == 0);
+    /* The tokens before the stop text are found again. */
+    CHECK(number(turn(r, 1), "n_reused") >= number(turn(r, 0), "n_prompt") + (long long)n);
+    json_decref(r);
+    json_decref(s);
+}
+
+/* ---- commands ---- */
+
+static void test_commands(void)
+{
+    static char text[1 << 16];
+    char options[80];
+    int seed = 0;
+    do { /* a file has texts: half characters would be lost with it */
+        snprintf(options, sizeof options, "--max-new-tokens 50 --temperature 1 --seed %d", ++seed);
+        CHECK(chat("One\nTwo\n/save a.json\n", "%s", options) == 0);
+    } while (seed < 100 && strstr(out, "\xef\xbf\xbd"));
+    memcpy(text, out, strlen(out) + 1);
+    json_t *a = load("a.json");
+    CHECK(json_array_size(a) == 4 && strcmp(content(a, 0), "One") == 0);
+
+    /* /undo: another question in between changes nothing. */
+    CHECK(chat("One\nOther\n/undo\nTwo\n/save b.json\n/undo\n/undo\n/save e.json\n",
+               "%s --report r.json", options) == 0);
+    json_t *b = load("b.json"), *e = load("e.json"), *r = load("r.json");
+    CHECK(json_equal(a, b) && json_array_size(e) == 0);
+    CHECK(number(turn(r, 2), "n_reused") >=
+          number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1);
+    json_decref(b);
+    json_decref(r);
+
+    /* /regen draws anew, from a prompt that is held but for the token that gives its logits. */
+    CHECK(chat("One\nTwo\n/regen\n/save b.json\n", "%s --report r.json", options) == 0);
+    b = load("b.json");
+    r = load("r.json");
+    CHECK(json_array_size(b) == 4 && strcmp(content(a, 1), content(b, 1)) == 0);
+    CHECK(strcmp(content(a, 3), content(b, 3)) != 0);
+    CHECK(number(turn(r, 2), "n_prompt") == number(turn(r, 1), "n_prompt"));
+    CHECK(number(turn(r, 2), "n_reused") == number(turn(r, 2), "n_prompt") - 1);
+    json_decref(b);
+    json_decref(r);
+
+    /* /save and /load: another process goes on as this one would have. */
+    CHECK(chat("One\nTwo\nThree\n/save c.json\n", "%s", options) == 0);
+    CHECK(chat("/load a.json\nThree\n/save d.json\n", "%s", options) == 0);
+    json_t *c = load("c.json"), *d = load("d.json");
+    CHECK(json_equal(c, d) && json_array_size(c) == 6);
+    json_decref(c);
+    json_decref(d);
+    json_decref(a);
+    json_decref(e);
+
+    CHECK(chat("One\n/stats\nTwo\n/stats\n/help\n/quit\nThree\n", "%s", options) == 0);
+    CHECK(strcmp(out, text) == 0);
+    CHECK(strstr(err, " 0 reused, 9 computed") && strstr(err, "conversation   4 messages"));
+    CHECK(strstr(err, "/regen") && strstr(err, "Ctrl-C"));
+}
+
+static void test_texts(void)
+{
+    CHECK(chat("a\\\nb\n\"\"\"\n/c\n\nd\n\"\"\"\n\n\"\"\"\n/e", "--max-new-tokens 5") == 0);
+    CHECK(chat("a\\\nb\n\"\"\"\n/c\n\nd\n\"\"\"\n/save s.json\n", "--max-new-tokens 5") == 0);
+    json_t *s = load("s.json");
+    CHECK(json_array_size(s) == 4 && strcmp(content(s, 0), "a\nb") == 0);
+    CHECK(strcmp(content(s, 2), "/c\n\nd") == 0);
+    json_decref(s);
+}
+
+static void test_full_context(void)
+{
+    CHECK(chat("One\nTwo\n/save s.json\n/undo\n/undo\n",
+               "--context 20 --max-new-tokens 30 --ignore-eos") == 2);
+    CHECK_MSG(strstr(err, "context of 20 tokens is full; /undo") &&
+                  strstr(err, "/undo takes back the last turn; a larger --context would do"),
+              "%s", err);
+    json_t *s = load("s.json");
+    CHECK(json_array_size(s) == 2); /* Two was never part of it */
+    CHECK(strstr(err, "0 messages are left") && strstr(err, "/undo: found no question"));
+    json_decref(s);
+}
+
+/* ---- what is refused ---- */
+
+static void test_refusals(void)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"chat m --messages missing", "missing: No such file"},
+        {"chat m --messages b1", "b1: line 2"},
+        {"chat m --messages b2", "b2: found no JSON list"},
+        {"chat m --messages b3", "b3: message 2: \"role\": found no text"},
+        {"chat m --messages b4", "b4: message 1: found no object"},
+        {"chat m --messages b5", "b5: found no messages"},
+        {"chat m --messages b6", "b6: found an answer as the last message"},
+        {"chat m --messages b7 --system x", "found both --system and a system message in b7"},
+        {"chat m --messages q.json --context 9", "q.json: found 11 tokens, expected at most"},
+        {"chat m --messages q.json --tools b1", "b1: line 2"},
+        {"chat m --messages q.json --documents b2", "b2: found no JSON list"},
+        {"chat m --messages q.json --stop ''", "--stop: found an empty text"},
+        {"chat m --messages q.json --report no/such", "--report: no/such"},
+        {"chat m --messages q.json --prompt x", "--prompt is no option of 'chat'"},
+        {"chat none --messages q.json", "none: found no chat template"},
+        {"chat wrong --messages q.json", "wrong/chat_template.jinja"},
+        {"chat raises --messages q.json", "only one role"},
+        {"chat missing", "missing/config.json"},
+    };
+    CHECK(
+        sh("echo '[{' >b1; echo '{}' >b2; echo '[{\"role\":\"user\"},{\"content\":\"x\"}]' >b3\n"
+           "echo '[1]' >b4; echo '[]' >b5; echo '[{\"role\":\"assistant\",\"content\":\"\"}]' >b6\n"
+           "echo '[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"}]' "
+           ">b7\n"
+           "for d in none wrong raises; do cp -r m $d; done; rm none/chat_template.jinja\n"
+           "echo '{%% for %%}' >wrong/chat_template.jinja\n"
+           "echo '{{ raise_exception(\"only one role\") }}' >raises/chat_template.jinja") == 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int code = sh("\"$S\" %s </dev/null", cases[i].line);
+        const char *end = strchr(err, '\n');
+        CHECK_MSG(code == 2 && !*out, "%s: exit %d, found '%s'", cases[i].line, code, out);
+        CHECK_MSG(strncmp(err, "spillway: ", 10) == 0 && end && strstr(err, cases[i].says),
+                  "%s: %s", cases[i].line, err);
+        CHECK_MSG(end && (!end[1] || strstr(cases[i].line, "raises")), "%s", err);
+    }
+    /* In a conversation each is one line, and the conversation goes on. */
+    CHECK(chat("/sve s\n/bogus\n/save\n/load b3\n/undo\n/regen\n/quit now\nOne\n/save s.json\n",
+               "--max-new-tokens 4") == 2);
+    CHECK(strstr(err, "did you mean /save?") && strstr(err, "unknown command /bogus"));
+    CHECK(strstr(err, "/save: found nothing, expected FILE") && strstr(err, "b3: message 2"));
+    CHECK(strstr(err, "/undo: found no question") && strstr(err, "/regen: found no question"));
+    json_t *s = load("s.json");
+    CHECK(json_array_size(s) == 2);
+    json_decref(s);
+}
+
+/* ---- interruption, and a terminal ---- */
+
+static void run_child(const char *const *arguments)
+{
+    if (chdir(folder) == 0)
+        execv(getenv("S"), (char *const *)(uintptr_t)arguments);
+    _exit(127);
+}
+
+/* Reads until `bytes` have come or, with `text`, until that has; a minute is for busy machines. */
+static size_t wait_for(int fd, char *into, size_t room, size_t bytes, const char *text)
+{
+    size_t n = 0;
+    into[0] = 0;
+    while (n + 1 < room && (text ? !strstr(into, text) : n < bytes)) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        ssize_t got = poll(&p, 1, 5000) == 1 ? read(fd, into + n, room - 1 - n) : 0;
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+        into[n] = 0;
+    }
+    return n;
+}
+
+static void send_text(int fd, const char *text)
+{
+    CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+}
+
+/* SIGINT ends the answer; what was said stays, and the next turn builds on it. */
+static void test_interrupt(void)
+{
+    static const char *const arguments[] = {
+        "spillway",     "chat",      "slow",  "--device",         "cpu",
+        "--ignore-eos", "--context", "90000", "--max-new-tokens", "80000",
+        "--report",     "r.json",    NULL};
+    int in[2], from[2], status;
+    CHECK(pipe(in) == 0 && pipe(from) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(from[1], STDOUT_FILENO);
+        close(in[1]);
+        close(from[0]);
+        run_child(arguments);
+    }
+    close(in[0]);
+    close(from[1]);
+    for (int i = 0; i < 2; i++) {
+        send_text(in[1], i == 0 ? "Hello\n" : "Again\n");
+        CHECK(wait_for(from[0], out, 200, 50, NULL) >= 50);
+        kill(pid, SIGINT);
+        CHECK(wait_for(from[0], out, sizeof out, 0, "\n") > 0);
+    }
+    send_text(in[1], "/save s.json\n/quit\n");
+    close(in[1]);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(from[0]);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    json_t *s = load("s.json"), *r = load("r.json");
+    CHECK(json_array_size(s) == 4 && strlen(content(s, 1)) >= 50 && strlen(content(s, 3)) >= 50);
+    CHECK(strcmp(text_of(turn(r, 0), "finish"), "interrupted") == 0);
+    /* But for half a character at the end, which was not shown, it is all there. */
+    long long held = number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1;
+    CHECK(number(turn(r, 1), "n_reused") <= held && number(turn(r, 1), "n_reused") >= held - 2);
+    json_decref(s);
+    json_decref(r);
+
+    write_file("q.json", "[{\"role\":\"user\",\"content\":\"Hello\"}]");
+    CHECK(sh("timeout -s INT 2 \"$S\" chat slow --device cpu --ignore-eos --context 90000 "
+             "--messages q.json --max-new-tokens 80000") == 124);
+    CHECK_MSG(strstr(err, "interrupted"), "%s", err);
+}
+
+/* Edited lines, the history, and Ctrl-C at the prompt and in an answer. */
+static void test_terminal(void)
+{
+    static const char *const arguments[] = {"spillway",  "chat",  "slow",
+                                            "--device",  "cpu",   "--ignore-eos",
+                                            "--context", "90000", "--max-new-tokens",
+                                            "80000",     NULL};
+    static const char *const lines[] = {"Hexx\177\177llo\r", "\033[A\r", "a\\\rb\xc3\xa9\r"};
+    int fd, status;
+    setenv("TERM", "xterm", 1);
+    setenv("HOME", folder, 1); /* nobody's .editrc */
+    pid_t pid = forkpty(&fd, NULL, NULL, NULL);
+    if (pid == 0)
+        run_child(arguments);
+    CHECK(wait_for(fd, out, sizeof out, 0, "> ") > 0);
+    for (int i = 0; i < 3; i++) {
+        send_text(fd, "junk\003");
+        CHECK(wait_for(fd, out, sizeof out, 0, "\n> ") > 0);
+        send_text(fd, lines[i]);
+        CHECK(wait_for(fd, out, 1000, 900, NULL) >= 900); /* well into the answer */
+        send_text(fd, "\003");
+        CHECK(wait_for(fd, out, sizeof out, 0, "\n> ") > 0);
+    }
+    send_text(fd, "/save p.json\r");
+    CHECK(wait_for(fd, out, sizeof out, 0, "\n> ") > 0);
+    send_text(fd, "\004");
+    while (read(fd, out, sizeof out) > 0)
+        ;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(fd);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    json_t *p = load("p.json");
+    CHECK(json_array_size(p) == 6);
+    CHECK_MSG(strcmp(content(p, 0), "Hello") == 0, "'%s'", content(p, 0));
+    CHECK_MSG(strcmp(content(p, 2), "Hello") == 0, "'%s'", content(p, 2));
+    CHECK_MSG(strcmp(content(p, 4), "a\nb\xc3\xa9") == 0, "'%s'", content(p, 4));
+    CHECK(strlen(content(p, 1)) > 0 && strlen(content(p, 3)) > 0 && strlen(content(p, 5)) > 0);
+    json_decref(p);
+}
+
+int main(void)
+{
+    const char *command = getenv("SPW_COMMAND");
+    if (!command || !*command || access(command, X_OK) != 0) {
+        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+        return CHECK_SKIP;
+    }
+    setenv("S", command, 1);
+    make_models();
+    setenv("XDG_CACHE_HOME", folder, 1);
+    test_first_answer();
+    test_ten_turns();
+    test_stop();
+    test_commands();
+    test_texts();
+    test_full_context();
+    test_refusals();
+    test_interrupt();
+    test_terminal();
+    sh("rm -r %s", folder);
+    return check_done();
+}
