@@ -460,7 +460,8 @@ static void test_terminal(void)
         send_text(fd, "junk\003");
         CHECK(wait_for(fd, out, sizeof out, 0, "\n> ") > 0);
         send_text(fd, lines[i]);
-        CHECK(wait_for(fd, out, 1000, 900, NULL) >= 900); /* well into the answer */
+        size_t n = wait_for(fd, out, 1000, 900, NULL); /* well into the answer */
+        CHECK_MSG(n >= 900, "%d: %zu: %s", i, n, out);
         send_text(fd, "\003");
         CHECK(wait_for(fd, out, sizeof out, 0, "\n> ") > 0);
     }

@@ -34,6 +34,7 @@ static unsigned char drop_line(EditLine *e, int key)
     void *data = NULL;
     el_get(e, EL_CLIENTDATA, &data);
     ((struct cli_terminal *)data)->dropped = true;
+    fputs("^C\n", stderr);
     return CC_NEWLINE;
 }
 
