@@ -380,7 +380,8 @@ static int read_layer_kinds(struct spw_model_config *out, const struct source *s
     if (spw_keys_is_null(keys, "sliding_window"))
         slides = false;
     bool listed = rule == WINDOW_OPT_IN || rule == WINDOW_PATTERN;
-    if (listed && spw_keys_has(keys, "layer_types"))
+    out->kinds_listed = listed && spw_keys_has(keys, "layer_types");
+    if (out->kinds_listed)
         SPW_TRY(read_layer_types(out, keys));
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
@@ -437,6 +438,26 @@ static int read_tokens(struct spw_model_config *out, const struct source *source
     return 0;
 }
 
+/* As for tokens, the later file wins; transformers has kept the key in both. */
+static int read_cache(struct spw_model_config *out, const struct source *source,
+                      const struct spw_keys *generation)
+{
+    const struct spw_keys *places[] = {&source->top, &source->text, generation};
+    const char *key = "cache_implementation", *asked = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        if (spw_keys_is_null(places[i], key))
+            asked = NULL;
+        else if (spw_keys_has(places[i], key))
+            out->cache_by_generation = i == 2;
+        SPW_TRY(spw_keys_string(places[i], key, &asked));
+    }
+    snprintf(out->cache_implementation, sizeof out->cache_implementation, "%s", asked ? asked : "");
+    for (char *p = out->cache_implementation; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+    return 0;
+}
+
 static int read_all(struct spw_model_config *out, const struct spw_keys *top,
                     const struct spw_keys *generation)
 {
@@ -449,6 +470,7 @@ static int read_all(struct spw_model_config *out, const struct spw_keys *top,
         return spw_fail(top->err, -ENOMEM, "%s: out of memory", top->file);
     SPW_TRY(read_layer_kinds(out, &source));
     SPW_TRY(spw_config_read_rope(out, &source.text, &source.family->rope));
+    SPW_TRY(read_cache(out, &source, generation));
     return read_tokens(out, &source, generation);
 }
 

@@ -47,7 +47,11 @@ struct spw_model_config {
     float embedding_scale;   /* 1: none. Unrounded: round it to the compute dtype before use */
     enum spw_dtype dtype;    /* what the file says the weights are; AUTO when it says nothing */
     uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
+    bool kinds_listed;       /* by layer_types; else they follow the family's rule */
     uint32_t window;         /* keys a sliding layer sees; 0 when no layer slides */
+    /* What the files ask of the cache, cut to fit and made printable; "": nothing. */
+    char cache_implementation[32];
+    bool cache_by_generation; /* asked by generation_config.json; else by config.json */
     struct spw_rope_config
         rope[SPW_LAYER_KINDS]; /* by layer kind; the same twice in most families */
     int32_t eos[SPW_CONFIG_MAX_EOS];

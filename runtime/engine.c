@@ -8,20 +8,22 @@
 #include "runtime/memory.h"
 
 #include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- the model folder ---- */
 
-/* bf16 for a model whose matrices are stored so (the first one speaks for all), else f32. */
-static enum spw_dtype auto_compute(const struct spw_model *m)
+/* AUTO is bf16 for a model whose matrices are stored so (the first one speaks for all), else f32.
+ */
+enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const struct spw_options *o)
 {
-    for (size_t i = 0; i < spw_safetensors_count(m->file); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(m->file, i);
+    for (size_t i = 0; !o->compute && i < spw_safetensors_count(weights); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(weights, i);
         if (t->n_dims == 2)
             return t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
     }
-    return SPW_DTYPE_F32;
+    return o->compute ? o->compute : SPW_DTYPE_F32;
 }
 
 int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
@@ -33,11 +35,12 @@ int spw_model_open(struct spw_model *m, const char *dir, const struct spw_option
         return rc;
     rc = spw_safetensors_open(&m->file, dir, err);
     if (!rc) {
-        m->compute = o->compute ? o->compute : auto_compute(m);
-        m->kv = o->kv ? o->kv : m->compute;
+        m->compute = spw_compute_type(m->file, o);
         if (m->compute == SPW_DTYPE_F16)
             rc = spw_fail(err, -EINVAL, "compute type f16: expected auto, f32 or bf16");
     }
+    if (!rc)
+        rc = spw_cache_policy_make(&m->cache, &m->config, m->compute, o, err);
     if (!rc)
         rc = spw_weights_open(&m->weights, &m->config, m->file, m->compute, err);
     if (rc)
@@ -113,10 +116,10 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
     if (card == UINT64_MAX) {
         in->device_bytes = budget(o->device_bytes, system * 8);
         in->host_bytes = budget(o->host_bytes, spw_sub_u64(system * 9, in->device_bytes));
-        in->host_kv = o->host_bytes; /* else the device is as good a place as the host */
+        in->host_kv = spw_cache_policy_host(o, false);
         return 0;
     }
-    in->host_kv = true;
+    in->host_kv = spw_cache_policy_host(o, true);
     in->device_bytes = budget(o->device_bytes, leave_margin(card));
     in->host_bytes = budget(o->host_bytes, system * 8);
     if (in->device_bytes <= card)
@@ -143,14 +146,11 @@ static uint32_t disk_cost(const struct spw_options *o)
     return cost < 1 ? 1 : cost > MOST_DISK_COST ? MOST_DISK_COST : (uint32_t)cost;
 }
 
-static int set_disk_budget(struct spw_plan_input *in, const struct spw_options *o,
-                           struct spw_error *err)
+static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e,
+                           const struct spw_options *o, struct spw_error *err)
 {
     uint64_t free_bytes;
-    if (!o->disk_dir && (o->disk_bytes || o->disk_write_limit))
-        return spw_fail(err, -EINVAL,
-                        "a budget or a limit of the disk was given, but no disk; give --disk DIR");
-    if (!o->disk_dir || o->disk_bytes == SPW_BYTES_NONE || o->disk_write_limit == SPW_BYTES_NONE)
+    if (!e->model.cache.disk)
         return 0;
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
@@ -182,7 +182,7 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
     *in = (struct spw_plan_input){
         .weights = m->weights,
         .compute = m->compute,
-        .kv = m->kv,
+        .kv = m->cache.kv,
         .context = o->context ? o->context : c->max_positions,
         .sessions = o->sessions ? o->sessions : 1,
         .prefill_chunk = o->prefill_chunk,
@@ -197,10 +197,24 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .disk_cost = disk_cost(o),
     };
     SPW_TRY(set_budgets(in, e, o, err));
-    return set_disk_budget(in, o, err);
+    return set_disk_budget(in, e, o, err);
 }
 
 /* ---- the device ---- */
+
+/* One line, of all that there is to note. */
+__attribute__((format(printf, 2, 3))) static void add_note(struct spw_engine *e, const char *format,
+                                                           ...)
+{
+    size_t n = strlen(e->note);
+    n += (size_t)snprintf(e->note + n, sizeof e->note - n, "%s", n ? "; " : "");
+    if (n >= sizeof e->note)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(e->note + n, sizeof e->note - n, format, args);
+    va_end(args);
+}
 
 static int open_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
                        uint64_t host_bytes, struct spw_error *err)
@@ -233,7 +247,7 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
         if (!rc || must)
             return rc;
         if (rc != -ENOTSUP) /* a build without CUDA is nothing to note */
-            snprintf(e->note, sizeof e->note, "%.400s", why.text);
+            add_note(e, "%.400s", why.text);
     }
     spw_backend_cpu(&e->backend);
     SPW_TRY(spw_backend_check(&e->backend, err));
@@ -265,6 +279,8 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
                      : choose_device(e, o, device_bytes, host_bytes, err);
     if (!rc)
         rc = spw_model_open(&e->model, model_dir, o, err);
+    if (!rc && e->model.cache.refused_files)
+        add_note(e, "%s", e->model.cache.files_why);
     if (rc) {
         spw_engine_close(e);
         return spw_fail(err, rc, "out of memory");
@@ -321,7 +337,7 @@ static int take_device_memory(struct spw_engine *e, struct spw_plan_input *in,
             return rc;
         in->device_bytes = leave_margin(available);
         SPW_TRY(make_plan(e, in, err));
-        snprintf(e->note, sizeof e->note,
+        add_note(e,
                  "the GPU had only %llu bytes left when %llu were taken; planned again with %llu",
                  (unsigned long long)available, (unsigned long long)wanted,
                  (unsigned long long)in->device_bytes);
@@ -351,7 +367,7 @@ static int open_memory(struct spw_engine *e, struct spw_plan_input *in, struct s
                         (unsigned long long)e->plan.host.end);
     ops->usage(e->device, &usage);
     if (usage.host_pageable)
-        snprintf(e->note, sizeof e->note,
+        add_note(e,
                  "the system refused to pin host memory: transfers are staged by the driver, and "
                  "computation waits for each of them");
     return 0;

@@ -19,7 +19,8 @@ struct spw_model {
     struct spw_model_config config;
     struct spw_safetensors *file;
     struct spw_weights *weights;
-    enum spw_dtype compute, kv;
+    enum spw_dtype compute;
+    struct spw_cache_policy cache;
 };
 
 int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
@@ -56,7 +57,7 @@ struct spw_engine {
     struct spw_plan plan;
     struct spw_backend backend;
     struct spw_device *device;
-    char note[512];    /* see spw_engine_note */
+    char note[1024];   /* see spw_engine_note */
     char io_text[256]; /* see spw_engine_io */
     struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;

@@ -15,6 +15,7 @@
 #include "offload/io_kind.h"
 #include "offload/topology_info.h"
 #include "runtime/base.h"
+#include "runtime/cache_policy.h"
 
 #define SPW_VERSION "0.1.0"
 
@@ -135,6 +136,10 @@ struct spw_stats {
 struct spw_engine;
 struct spw_session;
 
+/* The type that a model with these weights is computed in: what the options say, or AUTO's choice.
+ */
+enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const struct spw_options *o);
+
 /* Reads the headers and the budgets, decides, and takes nothing. Refuses what cannot work with the
  * smallest budgets that can: -ENOMEM (budgets), -EINVAL (options, model). `out` is filled with
  * smallest_*_bytes also when a budget was too small. */
@@ -156,7 +161,8 @@ const char *spw_engine_backend(const struct spw_engine *e);
 /* Who reads and writes the disk, how, and why: "io_uring, 16 in flight, ..."; "" without a disk. */
 const char *spw_engine_io(const struct spw_engine *e);
 /* What the user should know of how the engine was opened: why AUTO took the CPU, that host memory
- * could not be pinned, that device memory was gone and the plan is another one. "" if nothing. */
+ * could not be pinned, that device memory was gone and the plan is another one, that the model asks
+ * for a cache it does not get. "" if nothing. */
 const char *spw_engine_note(const struct spw_engine *e);
 
 /* What was lost on disk and computed again since the engine opened; the first ones are kept, `n`

@@ -190,6 +190,11 @@ static void test_refusals(void)
         {"generate m --prompt x --device-memory 0", "device memory: 0 bytes given"},
         {"generate m --prompt x --disk-memory 1GiB", "no disk; give --disk DIR"},
         {"generate m --prompt x --disk-write-limit 1GiB", "no disk; give --disk DIR"},
+        {"plan m --context 9 --disk . --disk-memory 1GiB --disk-write-limit 0",
+         "1073741824 bytes given, but --disk-write-limit 0"},
+        {"inspect m --disk . --disk-memory 1GiB --disk-write-limit 0",
+         "1073741824 bytes given, but --disk-write-limit 0"},
+        {"inspect m --disk-memory 1GiB", "no disk; give --disk DIR"},
         {"generate m --prompt x --disk missing", "disk directory missing: No such file"},
         {"score m --text xy --disk m/config.json", "m/config.json: Not a directory"},
         {"generate m --prompt x --disk /proc", "disk directory /proc: "},
@@ -238,6 +243,7 @@ static void test_refusals(void)
         {"inspect", "found neither MODEL nor --topology"},
         {"inspect m --topology", "--topology: found with m"},
         {"inspect --topology --tensors", "--topology: found with --tensors"},
+        {"inspect --topology --kv-dtype f16", "--topology: found with --kv-dtype"},
         {"inspect m --threads 2", "--threads: found without --topology"},
         {"inspect --topology --threads 2000 --device cpu", "threads: found 2000"},
         {"bench m --contexts 1,,2", "--contexts: found ''"},
@@ -602,6 +608,40 @@ static void test_tools(void)
     CHECK_MSG(strcmp(out, "1\n3\n") == 0, "%s", out);
 }
 
+/* What inspect says of the cache is what a run does, and options win over the model's files. */
+static void test_cache_policy(void)
+{
+    CHECK(sh("cp -r m q && echo '{\"cache_implementation\": \"quantized\"}' "
+             ">q/generation_config.json") == 0);
+    CHECK(sh("\"$S\" inspect q --disk . --device cpu --json") == 0);
+    json_t *j = parse(out), *cache = json_object_get(j, "cache");
+    json_t *range = json_array_get(json_object_get(cache, "layers"), 0);
+    CHECK(json_array_size(json_object_get(cache, "layers")) == 1);
+    CHECK(number(range, "first") == 0 && number(range, "last") == 2);
+    CHECK(!strcmp(json_string_value(json_object_get(range, "kind")), "full"));
+    CHECK(json_is_null(json_object_get(range, "window")));
+    CHECK(!strcmp(json_string_value(json_object_get(range, "kv_dtype")), "bf16"));
+    json_t *tiers = json_pack("[s,s]", "device", "disk");
+    CHECK(json_equal(json_object_get(range, "tiers"), tiers));
+    CHECK(!strcmp(json_string_value(json_object_get(cache, "asked")), "quantized"));
+    json_decref(tiers);
+    json_decref(j);
+
+    CHECK(sh("\"$S\" plan q --context 9 --no-probe --device cpu --kv-dtype f16") == 0);
+    CHECK_MSG(strstr(out, "f16 for KV"), "%s", out);
+    CHECK(sh("\"$S\" inspect q --kv-dtype f16") == 0 && strstr(out, "cache       f16"));
+    CHECK_MSG(strstr(out, "\"quantized\": overruled: --kv-dtype asks for f16"), "%s", out);
+
+    /* Exact KV where another precision was asked for is told, unless the user chose. */
+    CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 4 --device cpu") == 0 && !*err);
+    static char answer[4096];
+    snprintf(answer, sizeof answer, "%.4000s", out);
+    CHECK(sh("\"$S\" generate q --prompt x --max-new-tokens 4 --device cpu") == 0);
+    CHECK_MSG(!strcmp(out, answer) && strstr(err, "asks for \"quantized\": not done"), "%s", err);
+    CHECK(sh("\"$S\" generate q --prompt x --max-new-tokens 4 --device cpu --kv-dtype bf16") == 0);
+    CHECK_MSG(!strcmp(out, answer) && !*err, "%s", err);
+}
+
 /* This machine; cut down to its first processor it is a smaller one. */
 static void test_topology(void)
 {
@@ -823,6 +863,7 @@ int main(void)
     test_disk_run();
     test_batch();
     test_tools();
+    test_cache_policy();
     test_topology();
     test_probe();
     test_bench_io("");

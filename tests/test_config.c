@@ -211,6 +211,41 @@ static void test_windows(void)
            "layer_types[0]: found null");
 }
 
+static bool asks(const struct spw_model_config *c, const char *word, bool by_generation)
+{
+    return !strcmp(c->cache_implementation, word) && c->cache_by_generation == by_generation;
+}
+
+static void test_cache_words(void)
+{
+    struct spw_model_config c = accept(llama, "{}", "{}");
+    CHECK(asks(&c, "", false) && !c.kinds_listed);
+    spw_config_free(&c);
+    c = accept(llama, "{\"cache_implementation\": \"hybrid\"}", "{}");
+    CHECK(asks(&c, "hybrid", false));
+    spw_config_free(&c);
+    c = accept(llama, "{\"cache_implementation\": \"hybrid\"}",
+               "{\"cache_implementation\": \"static\"}");
+    CHECK(asks(&c, "static", true));
+    spw_config_free(&c);
+    c = accept(llama, "{\"cache_implementation\": \"hybrid\"}",
+               "{\"cache_implementation\": null}"); /* takes it back */
+    CHECK(asks(&c, "", false));
+    spw_config_free(&c);
+    c = accept(llama, "{}",
+               "{\"cache_implementation\": \"a\\u001b[31m\\u00e9 0123456789012345678901234567\"}");
+    CHECK_MSG(asks(&c, "a?[31m?? 0123456789012345678901", true), "%s", c.cache_implementation);
+    spw_config_free(&c);
+    c = accept(gemma3,
+               "{\"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\","
+               "\"full_attention\"]}",
+               NULL);
+    CHECK(c.kinds_listed && kinds_are(&c, "SF"));
+    spw_config_free(&c);
+    refuse(llama, "{\"cache_implementation\": 4}",
+           "config.json: cache_implementation: found 4, expected a string");
+}
+
 static void test_rope_keys(void)
 {
     /* the same model in both generations */
@@ -509,6 +544,7 @@ int main(void)
     test_defaults();
     test_gemma3();
     test_windows();
+    test_cache_words();
     test_rope_keys();
     test_bad_sizes();
     test_tokens();

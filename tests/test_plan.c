@@ -573,7 +573,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     struct spw_error err = {{0}};
     struct spw_plan_input in = {.weights = model->weights,
                                 .compute = model->compute,
-                                .kv = model->kv,
+                                .kv = model->cache.kv,
                                 .context = check_range(seed, 1, 4096),
                                 .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
                                 .prefill_chunk = chunks[check_random(seed) % 8],
@@ -621,7 +621,7 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
     struct spw_error err = {{0}};
     struct spw_plan_input in = {.weights = model->weights,
                                 .compute = model->compute,
-                                .kv = model->kv,
+                                .kv = model->cache.kv,
                                 .context = check_range(seed, 1, 4096),
                                 .sessions = 1,
                                 .prefill_chunk = check_random(seed) % 2 ? 64 : 0,
@@ -653,7 +653,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     struct spw_error err = {{0}};
     struct spw_plan_input in = {.weights = model->weights,
                                 .compute = model->compute,
-                                .kv = model->kv,
+                                .kv = model->cache.kv,
                                 .context = check_range(seed, 1024, 4096),
                                 .sessions = 1,
                                 .prefill_chunk = 64,

@@ -1,6 +1,7 @@
 /* `spillway inspect`: the facts of a model folder, from its headers. The other form, --topology, is
  * inspect_topology.c. */
 #include "tools/input.h"
+#include "tools/inspect_cache.h"
 #include "tools/limits.h"
 #include "tools/report.h"
 
@@ -14,7 +15,8 @@ struct facts {
     struct spw_tokenizer *tokenizer; /* NULL: the folder has none */
     uint32_t n_full, n_sliding;
     uint64_t n_parameters;
-    uint64_t kv_bytes_per_token; /* of full layers, in the model's own type */
+    struct spw_cache_policy cache;
+    uint64_t kv_bytes_per_token; /* of full layers, in the cache's type */
     uint64_t kv_bytes_sliding;   /* of sliding layers, once their window is full */
 };
 
@@ -30,7 +32,7 @@ static void count(struct facts *f)
             n *= t->shape[d];
         f->n_parameters += n;
     }
-    uint64_t token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(c->dtype);
+    uint64_t token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(f->cache.kv);
     f->kv_bytes_per_token = f->n_full * token;
     f->kv_bytes_sliding = f->n_sliding * token * c->window;
 }
@@ -101,6 +103,7 @@ static int print_json(const struct cli_options *o, const struct facts *f)
                                   cli_json_count(spw_safetensors_total_bytes(f->weights)));
     failed |= json_object_set_new(j, "kv_bytes_per_token", cli_json_count(f->kv_bytes_per_token));
     failed |= json_object_set_new(j, "kv_bytes_sliding", cli_json_count(f->kv_bytes_sliding));
+    failed |= json_object_set_new(j, "cache", cli_cache_json(&f->cache, &f->config));
     json_t *tokenizer = json_null();
     if (f->tokenizer)
         tokenizer =
@@ -185,6 +188,7 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     if (f->n_sliding > 0)
         printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_sliding));
     putchar('\n');
+    cli_cache_print(&f->cache, &f->config);
     print_tokenizer(f);
     if (o->tensors)
         print_tensors(f);
@@ -201,6 +205,16 @@ static int open_tokenizer(struct facts *f, const char *folder)
     return rc < 0 && rc != -ENOENT ? cli_fail_error(rc, &err, true) : 0;
 }
 
+/* As a run with these options would. */
+static int decide_cache(struct facts *f, const struct cli_options *o)
+{
+    struct spw_error err = {0};
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    enum spw_dtype compute = spw_compute_type(f->weights, &options);
+    int rc = spw_cache_policy_make(&f->cache, &f->config, compute, &options, &err);
+    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+}
+
 int cli_inspect(const struct cli_options *o)
 {
     if (o->topology)
@@ -208,9 +222,8 @@ int cli_inspect(const struct cli_options *o)
     if (!o->operand)
         return cli_fail(CLI_REFUSED, "inspect: found neither MODEL nor --topology; usage: spillway "
                                      "inspect MODEL [options]");
-    if (cli_given(o, "device") || cli_given(o, "threads"))
-        return cli_fail(CLI_REFUSED, "--%s: found without --topology, expected with it",
-                        cli_given(o, "device") ? "device" : "threads");
+    if (cli_given(o, "threads"))
+        return cli_fail(CLI_REFUSED, "--threads: found without --topology, expected with it");
     struct facts f = {0};
     struct spw_error err = {0};
     int code = 0, rc = spw_config_open(&f.config, o->operand, &err);
@@ -219,6 +232,8 @@ int cli_inspect(const struct cli_options *o)
     rc = spw_safetensors_open(&f.weights, o->operand, &err);
     if (rc < 0)
         code = cli_fail_error(rc, &err, true);
+    if (code == 0)
+        code = decide_cache(&f, o);
     if (code == 0)
         code = open_tokenizer(&f, o->operand);
     if (code == 0) {

@@ -174,9 +174,14 @@ int cli_inspect_topology(const struct cli_options *o)
     struct spw_topology_info t;
     struct spw_error err = {0};
     struct spw_options options = cli_engine_options(o, 0, 1);
-    if (o->operand || o->tensors)
-        return cli_fail(CLI_REFUSED, "--topology: found with %s, expected without",
-                        o->operand ? o->operand : "--tensors");
+    static const char *const of_models[] = {"tensors",     "kv-dtype",         "compute",    "disk",
+                                            "disk-memory", "disk-write-limit", "host-memory"};
+    if (o->operand)
+        return cli_fail(CLI_REFUSED, "--topology: found with %s, expected without", o->operand);
+    for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
+        if (cli_given(o, of_models[i]))
+            return cli_fail(CLI_REFUSED, "--topology: found with --%s, expected without",
+                            of_models[i]);
     options.disk_dir = ".";
     int rc = spw_machine_topology(&t, &options, &err);
     if (rc < 0)

@@ -44,10 +44,12 @@ const struct cli_command cli_commands[] = {
      cli_plan},
     {"inspect", CLI_INSPECT, "[MODEL]", "facts about a model folder, or about this machine",
      "Shows the shape of the model, its tensors and their bytes, its tokenizer, and\n"
-     "what a token of context costs. With --topology instead: this machine's cores,\n"
+     "what a token of context costs; of each layer's cache what a run with the same\n"
+     "options would use, and why. With --topology instead: this machine's cores,\n"
      "memory, GPUs and drives, what of them a run may use, and where its threads\n"
      "would be.",
      "spillway inspect MODEL\nspillway inspect MODEL --tensors --json\n"
+     "spillway inspect MODEL --kv-dtype f16 --disk /scratch\n"
      "spillway inspect --topology\nspillway inspect --topology --threads 4 --json",
      cli_inspect},
     {"tokenize", CLI_TOKENIZE, "MODEL", "text to token ids and back",

@@ -1,0 +1,46 @@
+/* The one owner of the cache policy: what is asked for (command line, API) wins over what the
+ * model's files ask for (cache_implementation), which wins over what the model's layers imply.
+ * The engine does what it says, `spillway inspect` shows it.
+ *
+ * Where keys and values lie and how memory grows never changes an answer here, so that most words
+ * of cache_implementation have nothing left to decide; what becomes of each is told. Nothing is
+ * owned. Pure; any thread. */
+#ifndef SPW_RUNTIME_CACHE_POLICY_H
+#define SPW_RUNTIME_CACHE_POLICY_H
+
+#include "model/config.h"
+
+struct spw_options;
+
+enum spw_cache_host {
+    SPW_CACHE_HOST_NEVER,
+    SPW_CACHE_HOST_OF_GPU, /* when the device is a GPU, which is not known yet */
+    SPW_CACHE_HOST_ALWAYS,
+};
+
+/* Of all layers of one kind; which ones they are is config.layer_kinds. */
+struct spw_cache_layers {
+    uint32_t n_layers, window; /* window 0: every key is kept */
+    char why[160];
+};
+
+struct spw_cache_policy {
+    enum spw_dtype kv; /* of every layer */
+    enum spw_cache_host host;
+    bool disk; /* may hold KV */
+    struct spw_cache_layers layers[SPW_LAYER_KINDS];
+    char kv_why[192], tiers_why[192];
+    char files_why[320]; /* what became of cache_implementation; "": the files ask for nothing */
+    bool refused_files;  /* they ask for a precision that is not used: worth a note on every run */
+};
+
+/* `compute`: resolved, not AUTO. -EINVAL for options that contradict each other; the text names
+ * both sides. */
+int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,
+                          enum spw_dtype compute, const struct spw_options *o,
+                          struct spw_error *err);
+
+/* Whether KV may lie on the host, of a device that is a GPU or not, if there is host memory. */
+bool spw_cache_policy_host(const struct spw_options *o, bool gpu);
+
+#endif
