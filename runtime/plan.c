@@ -389,6 +389,42 @@ static bool divide_below(struct spw_plan *p, const struct spw_plan_input *in, ui
     return some;
 }
 
+/* The same division with n resident units and what that leaves for tiles; false if it does not fit.
+ */
+static bool take_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident,
+                       uint64_t rows)
+{
+    struct kv_need need = kv_need(p, in);
+    uint64_t slots = pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
+    uint64_t used = weights_use(p, in->weights, n_resident) + slots;
+    uint64_t frames = spw_sub_u64(in->device_bytes - p->device.units, used) / p->tile_bytes;
+    if (frames < need.least)
+        return false;
+    settle_residency(p, in, &need, spw_min_u64(frames, need.all - 1));
+    return divide_below(p, in, rows);
+}
+
+/* More KV than host and disk have room for: as many weights stream as it takes to keep the rest of
+ * it on the device. */
+static bool stream_weights(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
+{
+    const struct spw_plan given = *p;
+    uint32_t low = 0, high = given.n_resident_units;
+    if (!high || !take_units(p, in, 0, rows))
+        return false;
+    while (low + 1 < high) {
+        struct spw_plan other = given;
+        uint32_t middle = (low + high) / 2;
+        if (take_units(&other, in, middle, rows)) {
+            low = middle;
+            *p = other;
+        } else {
+            high = middle;
+        }
+    }
+    return true;
+}
+
 /* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. */
 static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
                         bool all_kv)
@@ -401,7 +437,11 @@ static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uin
     uint64_t left = in->device_bytes - p->device.units;
     if (!(all_kv ? keep_kv(p, in, left) : stream_kv(p, in, left)))
         return false;
-    return divide_below(p, in, rows);
+    struct spw_plan other = *p;
+    if (divide_below(p, in, rows))
+        return true;
+    *p = other;
+    return !all_kv && stream_weights(p, in, rows);
 }
 
 /* Of the two divisions the one that decode streams less with. */
@@ -491,19 +531,6 @@ bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_
 
 /* ---- weights or KV ---- */
 
-/* The plan with other resident units, whose memory the tiles get. False if it does not work. */
-static bool take_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident)
-{
-    struct kv_need need = kv_need(p, in);
-    uint64_t slots = pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
-    uint64_t used = weights_use(p, in->weights, n_resident) + slots;
-    uint64_t frames = spw_sub_u64(in->device_bytes - p->device.units, used) / p->tile_bytes;
-    if (frames < need.least)
-        return false;
-    settle_residency(p, in, &need, spw_min_u64(frames, need.all - 1));
-    return divide_below(p, in, p->pass_rows);
-}
-
 /* Weights that stream leave memory for tiles, which else come from the disk. */
 static void trade_weights(struct spw_plan *p, const struct spw_plan_input *in)
 {
@@ -513,7 +540,7 @@ static void trade_weights(struct spw_plan *p, const struct spw_plan_input *in)
         return;
     for (uint32_t n = given.n_resident_units; n-- > 0;) {
         struct spw_plan other = given;
-        if (!take_units(&other, in, n))
+        if (!take_units(&other, in, n, given.pass_rows))
             continue;
         uint64_t cost = link_cost(&other, in);
         if (cost < least) {
