@@ -158,7 +158,8 @@ int cli_chat_answer(struct chat *c)
         return refuse_length(c, n, context);
     struct spw_request request = make_request(c, tokens, n);
     c->n_reply = 0;
-    cli_interrupt_clear();
+    if (c->interactive) /* else it may have come while the model was loaded */
+        cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     cli_progress_engine(c->engine);
     int rc = spw_generate(c->engine, c->model.tokenizer, &request, 1, &result, &times, &err);

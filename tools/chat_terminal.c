@@ -108,7 +108,10 @@ static int read_edited(struct cli_terminal *t)
     HistEvent event;
     int n = 0;
     t->dropped = false;
+    /* Between the prompt and the first key Ctrl-C still is a signal: then it means no more. */
+    void (*handler)(int) = signal(SIGINT, SIG_IGN);
     const char *line = el_gets(t->edit, &n);
+    signal(SIGINT, handler);
     if (!line || n <= 0)
         return 0;
     if (t->dropped)
