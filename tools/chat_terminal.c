@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 enum { HISTORY_LINES = 1000 };
 
@@ -28,7 +29,7 @@ static char *prompt(EditLine *e)
 }
 
 /* Ctrl-C comes as a key, so that the line is dropped and nothing else happens. */
-static unsigned char drop_line(EditLine *e, int key)
+static unsigned char drop_line(EditLine *e, wint_t key)
 {
     (void)key;
     void *data = NULL;
@@ -54,7 +55,8 @@ static int open_editor(struct cli_terminal *t)
     el_set(t->edit, EL_EDITOR, "emacs");
     el_set(t->edit, EL_HIST, history, t->history);
     el_source(t->edit, NULL); /* ~/.editrc */
-    el_set(t->edit, EL_ADDFN, "spillway-drop-line", "drops the line", drop_line);
+    /* The wide one: el_set leaks copies of both texts. */
+    el_wset(t->edit, EL_ADDFN, L"spillway-drop-line", L"drops the line", drop_line);
     el_set(t->edit, EL_BIND, "^C", "spillway-drop-line", NULL);
     el_set(t->edit, EL_SETTY, "-d", "-isig", NULL);
     return 0;
