@@ -34,7 +34,7 @@ not_for_tsan+='|jinja_differential'
 not_for_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|linear|rows)'
 # And what takes a minute or more on the emulated GPU there; the order of its streams is looked at by
 # test_cuda_device, _emulator, _runtime, and with whole models by _engine.
-not_for_tsan+='|test_cuda_(faults|goldens|placement)'
+not_for_tsan+='|test_cuda_(faults|disk_faults|goldens|placement)'
 
 passed=0 failed=0 skipped=0
 timings=
