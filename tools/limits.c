@@ -110,11 +110,11 @@ const char *cli_profile_path(const struct cli_options *o, char *buffer)
     return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
 }
 
-static void read_drive(struct cli_limits *out, const struct cli_options *o,
+static void read_drive(struct cli_limits *out, const struct cli_options *o, const char *directory,
                        struct spw_options *options, enum spw_probe_mode mode)
 {
     char path[CLI_PATH_BYTES];
-    struct spw_drive_options drive = {.directory = options->disk_dir,
+    struct spw_drive_options drive = {.directory = directory,
                                       .profile = cli_profile_path(o, path),
                                       .mode = mode,
                                       .io = options->io};
@@ -142,9 +142,14 @@ void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
 {
     memset(out, 0, sizeof *out);
     if (options->disk_dir)
-        read_drive(out, o, options, mode);
+        read_drive(out, o, options->disk_dir, options, mode);
     read_machine(out, o, options, mode);
     say_notes(out);
+}
+
+static bool reads_disk(const struct spw_plan_info *plan)
+{
+    return plan->disk.total > 0 || plan->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0;
 }
 
 void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
@@ -155,15 +160,19 @@ void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
     memset(out, 0, sizeof *out);
     if (spw_plan_query(&plan, o->operand, options, NULL) < 0)
         return;
+    /* A model's folder is not written to: what is known of its drive must do. */
     if (plan.disk.total > 0)
-        read_drive(out, o, options, options->disk_write_limit ? SPW_PROBE_NEVER : mode);
+        read_drive(out, o, options->disk_dir, options,
+                   options->disk_write_limit ? SPW_PROBE_NEVER : mode);
+    else if (reads_disk(&plan))
+        read_drive(out, o, o->operand, options, SPW_PROBE_NEVER);
     read_machine(out, o, options, mode);
     say_notes(out);
 }
 
 bool cli_limits_suffice(const struct cli_limits *l, const struct spw_plan_info *plan)
 {
-    return l->has_machine && (l->has_drive || plan->disk.total == 0);
+    return l->has_machine && (l->has_drive || !reads_disk(plan));
 }
 
 json_t *cli_prediction_json(const struct spw_prediction *p)
