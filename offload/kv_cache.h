@@ -97,10 +97,8 @@ uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint3
 /* Tiles that spw_kv_spill with the same arguments would bring to each tier. */
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);
-/* Where the copies below of [begin, end) are: what streaming them reads. */
-void spw_kv_count_below(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
-                        uint64_t *from_host, uint64_t *from_disk);
-/* The same, of those that are not on the device: what loading them reads. */
+/* Where the copies below are of those tiles of [begin, end) that are not on the device: what
+ * loading them reads. */
 void spw_kv_count_load(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
                        uint64_t *from_host, uint64_t *from_disk);
 

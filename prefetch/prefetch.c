@@ -242,6 +242,8 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     if (p->kv.ring.waited == p->kv.ring.issued)
         SPW_TRY(issue_now(p));
     assert(spw_landing_holds(&p->kv, p->kv.ring.waited, t));
+    if (!p->o.disk)
+        return spw_landing_wait(&p->kv, slot);
     SPW_TRY(spw_stall_begin(&p->stall));
     int rc = spw_landing_wait(&p->kv, slot);
     spw_stall_end(&p->stall, t->layer);
@@ -264,16 +266,24 @@ int spw_prefetch_release_kv(struct spw_prefetch *p)
     return fill_kv(p);
 }
 
+static int wait_streamed(struct spw_prefetch *p, uint32_t unit, uint8_t **slot)
+{
+    assert(spw_unit_ring_unit(&p->weights, p->weights.ring.waited) == unit);
+    if (!p->o.units[unit].n_reads)
+        return spw_unit_ring_wait(&p->weights, slot);
+    SPW_TRY(spw_stall_begin(&p->stall));
+    int rc = spw_unit_ring_wait(&p->weights, slot);
+    spw_stall_end(&p->stall, unit < p->schedule->n_layers ? unit : SPW_RANGES);
+    return rc;
+}
+
 int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights)
 {
     if (is_streamed(&p->o.units[unit])) {
         uint8_t *slot;
-        assert(spw_unit_ring_unit(&p->weights, p->weights.ring.waited) == unit);
-        SPW_TRY(spw_stall_begin(&p->stall));
-        int rc = spw_unit_ring_wait(&p->weights, &slot);
-        spw_stall_end(&p->stall, unit < p->schedule->n_layers ? unit : SPW_RANGES);
+        SPW_TRY(wait_streamed(p, unit, &slot));
         *weights = slot;
-        return rc;
+        return 0;
     }
     *weights = p->o.units[unit].resident;
     return wait_loaded(p, unit, p->o.compute);

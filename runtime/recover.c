@@ -1,9 +1,6 @@
 /* After the disk failed: see recover.h. */
 #include "runtime/recover.h"
 
-/* A drive that loses a tile in every one of so many tries is not worth another one. */
-enum { MOST_TRIES = 8 };
-
 static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_t n_recomputed)
 {
     struct spw_incident incident = {.error = loss->rc,
@@ -39,7 +36,7 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
 int spw_recover_rest(struct spw_session *s, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
-    for (int i = 0; i < MOST_TRIES; i++) {
+    for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
         if (!spw_kv_can_truncate(s->seq, e->model.config.window, *keep))
             *keep = 0;
         SPW_TRY(spw_prefetch_forget(e->prefetch));

@@ -10,6 +10,9 @@
 
 #include "runtime/engine.h"
 
+/* A drive that loses a tile in every one of so many tries is not worth another one. */
+enum { SPW_RECOVER_TRIES = 8 };
+
 /* Cuts the session back to `*keep` tokens or, if more is lost than that, lower, and brings its
  * tiles to their waterlines. Nothing may be queued that uses it but transfers ahead. */
 int spw_recover_rest(struct spw_session *s, uint64_t *keep);

@@ -207,7 +207,7 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
 {
     int why;
     const struct spw_unit_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
-    if (!e->io || spw_recover_step(e, e->stepping, n))
+    if ((!e->disk && !failed) || spw_recover_step(e, e->stepping, n))
         return reset(e, n, rc, err);
     if (failed)
         return spw_fail(err, -EIO,
@@ -228,12 +228,11 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
 /* Runs it again from where sessions were cut back to, as long as tiles are lost. */
 static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
-    enum { MOST_RUNS = 8 };
     for (uint32_t i = 0; i < n; i++)
         e->delivered[i] = 0;
     for (int i = 0;; i++) {
         int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
-        if (rc != -EBADMSG || i == MOST_RUNS)
+        if (rc != -EBADMSG || i == SPW_RECOVER_TRIES)
             return rc;
         SPW_TRY(spw_recover_step(e, e->stepping, n));
     }

@@ -417,8 +417,9 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t 
 /* What the transfer takes from each tier, where the layer is now. */
 static void count_needed(struct world *w, const struct spw_transfer *x)
 {
-    uint64_t from_host, from_disk;
-    spw_kv_count_below(x->seq, x->layer, x->tile_begin, x->tile_end, &from_host, &from_disk);
+    uint64_t from_host = 0, from_disk = 0;
+    for (uint32_t i = x->tile_begin; i < x->tile_end; i++)
+        ++*(spw_kv_host_tile(x->seq, x->layer, i) ? &from_host : &from_disk);
     w->needed_bytes += (from_host + (w->drive.direct ? 0 : from_disk)) * TILE_BYTES;
     w->needed_disk_bytes += from_disk * TILE_BYTES;
 }
