@@ -3,6 +3,7 @@
  * small chat template. Answers are compared with those of `spillway generate` for the rendered text
  * or the same token ids, and what was reused is counted. Skipped without the command. */
 #include "tests/byte_tokenizer.h"
+#include "tests/command_run.h"
 #include "tests/tiny_model.h"
 
 #include <errno.h>
@@ -12,27 +13,12 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #define TEMPLATE                                                                                   \
     "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% if m.role == 'assistant' %}#"       \
     "{% endif %}{% endfor %}{% if tools %}<t>{{ tools[0].name }}{% endif %}"                       \
     "{% if documents %}<d>{{ documents[0].text }}{% endif %}"                                      \
     "{% if add_generation_prompt %}<a>{% endif %}"
-
-static char folder[64]; /* of this run: out, err, m and slow (the models), what the cases write */
-static char out[1 << 20], err[1 << 16];
-
-static void read_file(const char *name, char *text, size_t bytes)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "rb");
-    size_t n = file ? fread(text, 1, bytes - 1, file) : 0;
-    text[n] = 0;
-    if (file)
-        fclose(file);
-}
 
 static void write_file(const char *name, const char *text)
 {
@@ -42,22 +28,6 @@ static void write_file(const char *name, const char *text)
     CHECK(file && fputs(text, file) >= 0);
     if (file)
         fclose(file);
-}
-
-/* Runs a line of shell in `folder`, where $S is the command; fills out and err. */
-__attribute__((format(printf, 1, 2))) static int sh(const char *format, ...)
-{
-    char line[4096];
-    int n = snprintf(line, sizeof line, "cd %s && { ", folder);
-    va_list args;
-    va_start(args, format);
-    n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
-    va_end(args);
-    snprintf(line + n, sizeof line - (size_t)n, "\n} >out 2>err");
-    int status = system(line);
-    read_file("out", out, sizeof out);
-    read_file("err", err, sizeof err);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* `input` goes to a chat with the model m. */

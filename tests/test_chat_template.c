@@ -6,18 +6,10 @@
 #include "model/chat_template.h"
 #include "model/jinja.h"
 #include "tests/check.h"
+#include "tests/fixed_now.h"
 
 #include <string.h>
 #include <sys/stat.h>
-
-static const struct tm fixed_now = {.tm_year = 124,
-                                    .tm_mon = 6,
-                                    .tm_mday = 26,
-                                    .tm_hour = 12,
-                                    .tm_min = 34,
-                                    .tm_sec = 56,
-                                    .tm_wday = 5,
-                                    .tm_yday = 207};
 
 /* The text, or NULL and the error in *err. */
 static char *render(const char *source, size_t source_bytes, const json_t *vars, bool may_change,

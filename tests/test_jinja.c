@@ -3,18 +3,10 @@
  * it is installed, tests/jinja_differential.py compares with it directly. */
 #include "model/jinja.h"
 #include "tests/check.h"
+#include "tests/fixed_now.h"
 
 #include <pthread.h>
 #include <string.h>
-
-static const struct tm fixed_now = {.tm_year = 124,
-                                    .tm_mon = 6,
-                                    .tm_mday = 26,
-                                    .tm_hour = 12,
-                                    .tm_min = 34,
-                                    .tm_sec = 56,
-                                    .tm_wday = 5,
-                                    .tm_yday = 207};
 
 static const char vars_text[] =
     "{\"s\": \" Hé llo \", \"l\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [true, null, 2.5]}, "
