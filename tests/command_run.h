@@ -2,6 +2,7 @@
 #ifndef SPW_TESTS_COMMAND_RUN_H
 #define SPW_TESTS_COMMAND_RUN_H
 
+#include "runtime/base.h" /* before `out`: its functions have parameters of that name */
 #include "tests/check.h"
 
 #include <stdarg.h>
