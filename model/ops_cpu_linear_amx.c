@@ -105,7 +105,7 @@ static void configure(size_t w_rows, size_t x_rows)
             config.row_bytes[2 * i + j] = w ? (uint16_t)(other_x * 4) : 0;
         }
     }
-    memory_barrier();
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* for gcc 12, as above */
     _tile_loadconfig(&config);
 }
 

@@ -17,6 +17,7 @@ static double bf16(uint64_t rounds)
         config.row_bytes[i] = 64;
         config.rows[i] = 16;
     }
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* gcc 12: else its stores may go */
     _tile_loadconfig(&config);
     _tile_zero(0);
     _tile_zero(1);
