@@ -20,7 +20,7 @@
 struct shard {
     char *path;    /* owned */
     uint8_t *base; /* the whole file, mapped read-only; NULL when not mapped */
-    uint64_t bytes;
+    uint64_t bytes, header_bytes;
     struct spw_tensor_table table;
 };
 
@@ -82,8 +82,9 @@ static int read_header(struct shard *shard, uint32_t index, struct spw_error *er
                         "; the file is cut short or is not safetensors",
                         shard->path, header_bytes,
                         spw_min_u64(MAX_HEADER_BYTES, shard->bytes - LENGTH_BYTES));
-    const uint8_t *data = shard->base + LENGTH_BYTES + header_bytes;
-    uint64_t data_bytes = shard->bytes - LENGTH_BYTES - header_bytes;
+    shard->header_bytes = LENGTH_BYTES + header_bytes;
+    const uint8_t *data = shard->base + shard->header_bytes;
+    uint64_t data_bytes = shard->bytes - shard->header_bytes;
     SPW_TRY(spw_safetensors_parse_header(&shard->table, (const char *)shard->base + LENGTH_BYTES,
                                          (size_t)header_bytes, data_bytes, shard->path, err));
     for (size_t i = 0; i < shard->table.n; i++) {
@@ -91,7 +92,7 @@ static int read_header(struct shard *shard, uint32_t index, struct spw_error *er
         t->data = data + t->offset;
         t->file = shard->path;
         t->file_index = index;
-        t->file_offset = LENGTH_BYTES + header_bytes + t->offset;
+        t->file_offset = shard->header_bytes + t->offset;
     }
     return 0;
 }
@@ -284,6 +285,14 @@ uint32_t spw_safetensors_n_files(const struct spw_safetensors *st)
 const char *spw_safetensors_path(const struct spw_safetensors *st, uint32_t file_index)
 {
     return st->shards[file_index].path;
+}
+
+struct spw_safetensors_extent spw_safetensors_extent(const struct spw_safetensors *st,
+                                                     uint32_t file_index)
+{
+    const struct shard *shard = &st->shards[file_index];
+    return (struct spw_safetensors_extent){
+        .header = shard->base, .header_bytes = shard->header_bytes, .file_bytes = shard->bytes};
 }
 
 /* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the

@@ -49,6 +49,12 @@ uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st);
 /* The files, by file_index: how many, and the path of each. */
 uint32_t spw_safetensors_n_files(const struct spw_safetensors *st);
 const char *spw_safetensors_path(const struct spw_safetensors *st, uint32_t file_index);
+struct spw_safetensors_extent {
+    const void *header; /* borrowed, in the mapping: 8 bytes of length and the JSON */
+    uint64_t header_bytes, file_bytes;
+};
+struct spw_safetensors_extent spw_safetensors_extent(const struct spw_safetensors *st,
+                                                     uint32_t file_index);
 /* Tells the system that the pages of these bytes of a mapped file are not needed for now, so that
  * the process's resident size does not grow with what was read. The data stays valid: it is read
  * again when touched. */

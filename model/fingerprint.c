@@ -1,0 +1,143 @@
+/* Which model this is: see fingerprint.h. */
+#include "model/fingerprint.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum {
+    SAMPLE_BYTES = 4096,    /* a page: less costs the drive as much */
+    MOST_PARTS = 7,         /* of one tensor, besides its start */
+    PART_BYTES = 16 << 20,  /* a tensor of so many bytes has one more part */
+    MOST_CONFIG = 16 << 20, /* as much of config.json as is looked at: far more than there is */
+};
+
+/* ---- samples ---- */
+
+struct sample {
+    const uint8_t *at;
+    size_t bytes;
+};
+
+static uint32_t n_parts(const struct spw_tensor *t)
+{
+    if (t->bytes <= SAMPLE_BYTES)
+        return 0;
+    return (uint32_t)spw_min_u64(1 + t->bytes / PART_BYTES, MOST_PARTS);
+}
+
+/* Sample 0 is the start; sample i > 0 lies somewhere in the i-th of equal parts. */
+static struct sample sample_of(const struct spw_tensor *t, uint32_t i)
+{
+    struct sample s = {t->data, (size_t)spw_min_u64(t->bytes, SAMPLE_BYTES)};
+    if (i == 0)
+        return s;
+    uint64_t part = t->bytes / n_parts(t), begin = (i - 1) * part;
+    uint64_t room = spw_sub_u64(part, SAMPLE_BYTES) + 1;
+    uint64_t place = begin + XXH3_64bits_withSeed(t->name, strlen(t->name), i) % room;
+    s.at += spw_min_u64(place, t->bytes - SAMPLE_BYTES);
+    return s;
+}
+
+/* One request for each, and nobody waits: the drive sees them together. Advice only. */
+static void ask_for_samples(const struct spw_safetensors *weights)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t k = 0; k < spw_safetensors_count(weights); k++) {
+        const struct spw_tensor *t = spw_safetensors_at(weights, k);
+        for (uint32_t i = 0; i <= n_parts(t); i++) {
+            struct sample s = sample_of(t, i);
+            uintptr_t begin = (uintptr_t)s.at / page * page;
+            if (s.bytes)
+                madvise((void *)begin, (uintptr_t)s.at + s.bytes - begin, MADV_WILLNEED);
+        }
+    }
+}
+
+static void add_samples(XXH3_state_t *to, const struct spw_safetensors *weights)
+{
+    for (size_t k = 0; k < spw_safetensors_count(weights); k++) {
+        const struct spw_tensor *t = spw_safetensors_at(weights, k);
+        XXH3_128bits_update(to, t->name, strlen(t->name) + 1);
+        for (uint32_t i = 0; i <= n_parts(t); i++) {
+            struct sample s = sample_of(t, i);
+            XXH3_128bits_update(to, s.at, s.bytes);
+        }
+    }
+}
+
+/* ---- config and headers ---- */
+
+static void add_bytes(XXH3_state_t *to, const void *bytes, uint64_t n)
+{
+    XXH3_128bits_update(to, &n, sizeof n); /* so that no two lists run together as the same bytes */
+    XXH3_128bits_update(to, bytes, (size_t)n);
+}
+
+static int add_config(XXH3_state_t *to, const char *folder, struct spw_error *err)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
+        return spw_fail(err, -ENAMETOOLONG, "%.200s...: the path is too long", folder);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    char piece[4096];
+    uint64_t total = 0;
+    for (size_t n; total < MOST_CONFIG && (n = fread(piece, 1, sizeof piece, file)) > 0; total += n)
+        XXH3_128bits_update(to, piece, n);
+    int rc = ferror(file) ? spw_fail(err, -EIO, "%s: cannot be read", path) : 0;
+    fclose(file);
+    XXH3_128bits_update(to, &total, sizeof total);
+    return rc;
+}
+
+static void add_headers(XXH3_state_t *to, const struct spw_safetensors *weights)
+{
+    for (uint32_t i = 0; i < spw_safetensors_n_files(weights); i++) {
+        const char *path = spw_safetensors_path(weights, i), *slash = strrchr(path, '/');
+        const char *name = slash ? slash + 1 : path;
+        struct spw_safetensors_extent e = spw_safetensors_extent(weights, i);
+        add_bytes(to, name, strlen(name));
+        add_bytes(to, e.header, e.header_bytes);
+        XXH3_128bits_update(to, &e.file_bytes, sizeof e.file_bytes);
+    }
+}
+
+/* ---- the fingerprint ---- */
+
+static void put(uint8_t out[16], const XXH3_state_t *state)
+{
+    XXH128_canonical_t bytes; /* the same on every machine */
+    XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(state));
+    memcpy(out, bytes.digest, sizeof bytes.digest);
+}
+
+int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const char *folder,
+                         const struct spw_safetensors *weights, struct spw_error *err)
+{
+    XXH3_state_t *state = spw_alloc_fails() ? NULL : XXH3_createState();
+    if (!state)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    XXH3_128bits_reset(state);
+    int rc = add_config(state, folder, err);
+    if (!rc) {
+        add_headers(state, weights);
+        put(out, state);
+        ask_for_samples(weights);
+        XXH3_128bits_reset(state);
+        add_samples(state, weights);
+        put(out + SPW_FINGERPRINT_BYTES / 2, state);
+    }
+    XXH3_freeState(state);
+    return rc;
+}
+
+void spw_fingerprint_text(char out[2 * SPW_FINGERPRINT_BYTES + 1],
+                          const uint8_t fingerprint[SPW_FINGERPRINT_BYTES])
+{
+    for (unsigned i = 0; i < SPW_FINGERPRINT_BYTES; i++)
+        snprintf(out + (size_t)2 * i, 3, "%02x", fingerprint[i]);
+}
