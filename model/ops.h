@@ -8,7 +8,7 @@
 #ifndef SPW_MODEL_OPS_H
 #define SPW_MODEL_OPS_H
 
-#include "quant/qtile.h"
+#include "quant/codec.h"
 #include "runtime/base.h"
 
 enum spw_norm_kind {
@@ -146,6 +146,9 @@ struct spw_ops {
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
     int (*rope)(const struct spw_rope_args *a, spw_stream s);
     int (*kv_append)(const struct spw_kv_append_args *a, spw_stream s);
+    /* From one exact tile to one quantized tile, all KV heads: quant/codec.h, of which every
+     * backend gives the same bits. `not_finite` is a word of device memory. */
+    int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
     int (*attention_finish)(const struct spw_attention_finish_args *a, spw_stream s);
     int (*gated)(const struct spw_gated_args *a, spw_stream s);

@@ -78,7 +78,7 @@ const char *spw_isa_name(enum spw_isa isa)
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
-/* Everything but `linear`. */
+/* Everything but `linear` and `kv_quantize`. */
 #define COMMON_KERNELS(isa)                                                                        \
     .norm = &spw_norm_kernel_##isa, .rope = &spw_rope_kernel_##isa,                                \
     .kv_append = &spw_kv_append_kernel_##isa, .attention = &spw_attention_kernel_##isa,            \
@@ -91,6 +91,7 @@ static const struct spw_cpu_kernels tables[] = {
     {
         .isa = SPW_ISA_PORTABLE,
         COMMON_KERNELS(portable),
+        .kv_quantize = &spw_codec_encode_kernel_portable,
         .linear = &spw_linear_kernel_portable,
         .linear_workspace = spw_linear_workspace_portable,
     },
@@ -98,24 +99,28 @@ static const struct spw_cpu_kernels tables[] = {
     {
         .isa = SPW_ISA_AVX2,
         COMMON_KERNELS(avx2),
+        .kv_quantize = &spw_codec_encode_kernel_avx2,
         .linear = &spw_linear_kernel_avx2,
         .linear_workspace = spw_linear_workspace_avx2,
     },
     {
         .isa = SPW_ISA_AVX512,
         COMMON_KERNELS(avx512),
+        .kv_quantize = &spw_codec_encode_kernel_avx512,
         .linear = &spw_linear_kernel_avx512,
         .linear_workspace = spw_linear_workspace_avx512,
     },
     {
         .isa = SPW_ISA_AVX512BF16,
         COMMON_KERNELS(avx512bf16),
+        .kv_quantize = &spw_codec_encode_kernel_avx512,
         .linear = &spw_linear_kernel_avx512bf16,
         .linear_workspace = spw_linear_workspace_avx512bf16,
     },
     {
         .isa = SPW_ISA_AMX,
         COMMON_KERNELS(avx512bf16),
+        .kv_quantize = &spw_codec_encode_kernel_avx512,
         .linear = &spw_linear_kernel_amx,
         .linear_workspace = spw_linear_workspace_amx,
     },

@@ -6,8 +6,8 @@
  * bits, 8 step in 4 (in the rotated channels; f32 rounding aside). A step is at least 2^-100, or 0
  * where all is 0 (or below 2^-120), which comes back as 0. The whole finite range of f32 is taken.
  *
- * Encoding is a CPU kernel for each instruction set, all with the same bits. No state, any thread.
- */
+ * Encoding is a CPU kernel for each instruction set and a CUDA one, all with the same bits. No
+ * state, any thread. */
 #ifndef SPW_QUANT_CODEC_H
 #define SPW_QUANT_CODEC_H
 
@@ -28,6 +28,16 @@ struct spw_codec_args {
 extern const struct spw_kernel spw_codec_encode_kernel_portable;
 extern const struct spw_kernel spw_codec_encode_kernel_avx2;
 extern const struct spw_kernel spw_codec_encode_kernel_avx512;
+
+/* The same on a GPU, where all pointers are its memory. Queued on `s`; -EINVAL: a shape or an
+ * alignment that it does not take. Linked where the kernels of model/ops_cuda.h are. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+int spw_codec_encode_cuda(const struct spw_codec_args *a, spw_stream s);
+#ifdef __cplusplus
+}
+#endif
 
 /* What a quantized tile stands for, as an exact tile of type `dtype` (too large for it: its largest
  * finite value). For tests and calibration: plain C, one thread. */

@@ -325,7 +325,7 @@ static void encode_run(const void *args, size_t task, unsigned worker)
     bool values = task >= a->n_kv_heads, finite;
     struct half h = half_of(a, (uint32_t)(task % a->n_kv_heads), values);
     (void)worker;
-    assert(a->head_dim % 2 == 0 && a->head_dim <= MOST_CHANNELS);
+    assert(a->head_dim % 2 == 0 && a->head_dim <= MOST_CHANNELS && a->format < SPW_QFORMAT_EXACT);
     if (!values) /* the padding of the means is part of the tile's bytes */
         memset(h.means, 0, spw_qtile_means_bytes(a->head_dim));
     if (a->dtype == SPW_DTYPE_F32)

@@ -27,13 +27,16 @@
 #ifndef SPW_QUANT_QTILE_H
 #define SPW_QUANT_QTILE_H
 
+#include <assert.h>
+
 #include "quant/tile.h"
 
-/* Keys, then values; in the order of size. */
+/* How a tile is kept that has aged. Keys, then values; in the order of size. */
 enum spw_qformat {
     SPW_QFORMAT_INT4,
     SPW_QFORMAT_INT8_INT4,
     SPW_QFORMAT_INT8,
+    SPW_QFORMAT_EXACT, /* as it is: quant/tile.h. The ones before it quantize */
     SPW_QFORMAT_COUNT,
 };
 
@@ -104,6 +107,7 @@ SPW_INLINE size_t spw_qtile_bytes(uint32_t n_kv_heads, uint32_t head_dim, enum s
 {
     size_t k = spw_qtile_k_plane_bytes(head_dim), v = spw_qtile_v_plane_bytes(head_dim);
     size_t meta = spw_qtile_means_bytes(head_dim) + 2 * spw_qtile_steps_bytes(head_dim);
+    assert(format < SPW_QFORMAT_EXACT);
     size_t low = format == SPW_QFORMAT_INT4 ? 0 : format == SPW_QFORMAT_INT8_INT4 ? k : k + v;
     return n_kv_heads * (meta + k + v + low);
 }

@@ -42,6 +42,11 @@ static int launch_kv_append(const struct spw_kv_append_args *a, spw_stream s)
     return launch(s, kernels(s)->kv_append, a, sizeof *a);
 }
 
+static int launch_kv_quantize(const struct spw_codec_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->kv_quantize, a, sizeof *a);
+}
+
 /* What a command ring's place for arguments holds beside the other members. */
 enum { ATTENTION_TILES = 32 };
 
@@ -82,6 +87,7 @@ static const struct spw_ops cpu_ops = {
     .linear = launch_linear,
     .rope = launch_rope,
     .kv_append = launch_kv_append,
+    .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
     .attention_finish = launch_attention_finish,
     .gated = launch_gated,

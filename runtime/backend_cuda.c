@@ -14,6 +14,7 @@ static const struct spw_ops cuda_ops = {
     .linear = spw_linear_cuda,
     .rope = spw_rope_cuda,
     .kv_append = spw_kv_append_cuda,
+    .kv_quantize = spw_codec_encode_cuda,
     .attention = spw_attention_cuda,
     .attention_finish = spw_attention_finish_cuda,
     .gated = spw_gated_cuda,

@@ -36,7 +36,7 @@ struct sample {
     uint32_t heads, dim;
     enum spw_dtype dtype;
     char *tile;                                     /* exact */
-    unsigned char *qtile[SPW_QFORMAT_COUNT];        /* by the portable encoder */
+    unsigned char *qtile[SPW_QFORMAT_EXACT];        /* by the portable encoder */
     double x[2][MOST_HEADS][TOKENS][MOST_DIM];      /* K, V: what the exact tile holds */
     double turned[2][MOST_HEADS][TOKENS][MOST_DIM]; /* rotated by the dense matrix */
 };
@@ -62,7 +62,7 @@ static struct sample *sample_new(uint32_t heads, uint32_t dim, enum spw_dtype dt
     struct sample *s = calloc(1, sizeof *s);
     s->heads = heads, s->dim = dim, s->dtype = dtype;
     s->tile = aligned_alloc(64, spw_align_up(spw_tile_bytes(heads, dim, dtype), 64));
-    for (int f = 0; f < SPW_QFORMAT_COUNT; f++) {
+    for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
         size_t bytes = spw_qtile_bytes(heads, dim, (enum spw_qformat)f);
         s->qtile[f] = aligned_alloc(64, spw_align_up(bytes + CANARY, 64));
         memset(s->qtile[f], 0xa5, bytes + CANARY);
@@ -72,7 +72,7 @@ static struct sample *sample_new(uint32_t heads, uint32_t dim, enum spw_dtype dt
 
 static void sample_free(struct sample *s)
 {
-    for (int f = 0; f < SPW_QFORMAT_COUNT; f++)
+    for (int f = 0; f < SPW_QFORMAT_EXACT; f++)
         free(s->qtile[f]);
     free(s->tile);
     free(s);
@@ -144,7 +144,7 @@ static const struct spw_kernel *kernel_of(int isa)
 static bool encode_all(struct sample *s)
 {
     uint32_t bad = 0;
-    for (int f = 0; f < SPW_QFORMAT_COUNT; f++) {
+    for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
         enum spw_qformat format = (enum spw_qformat)f;
         size_t bytes = spw_qtile_bytes(s->heads, s->dim, format);
         unsigned char *other = aligned_alloc(64, spw_align_up(bytes + CANARY, 64));
@@ -316,7 +316,7 @@ static void check_sample(struct sample *s, double *squares, double *n)
     turn(s);
     CHECK(encode_all(s));
     check_codes(s, squares, n);
-    for (int f = 0; f < SPW_QFORMAT_COUNT; f++)
+    for (int f = 0; f < SPW_QFORMAT_EXACT; f++)
         check_decoded(s, (enum spw_qformat)f);
 }
 
@@ -388,7 +388,7 @@ static void check_largest_and_zero(void)
                 put(s, 1, 1, j, c, j % 2 ? -0.0 : 0.0);
         }
     check_sample(s, squares, &n);
-    for (int f = 0; f < SPW_QFORMAT_COUNT; f++) {
+    for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
         spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, 80, 0, false, rotated);
         for (uint32_t i = 0; i < TOKENS * 80; i++)
             CHECK(rotated[i] == 0);
@@ -521,7 +521,7 @@ static void check_attention(void)
 {
     double worst = 0;
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
-        for (int f = 0; f < SPW_QFORMAT_COUNT; f++) {
+        for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
             struct sample *s = sample_new(1, dims[i], SPW_DTYPE_F32);
             float query[MOST_DIM], got[MOST_DIM], scale = 1 / sqrtf((float)s->dim);
             double want[MOST_DIM], size[MOST_DIM];

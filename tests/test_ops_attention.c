@@ -85,7 +85,7 @@ static void quantize_some(struct problem *p)
     uint64_t whole = p->a.position / SPW_TILE_TOKENS;
     if (draw(0, 2) == 0 || whole == 0)
         return;
-    p->a.qformat = (enum spw_qformat)draw(0, SPW_QFORMAT_COUNT - 1);
+    p->a.qformat = (enum spw_qformat)draw(0, SPW_QFORMAT_EXACT - 1);
     p->quantized_first = draw(0, 1) ? whole > 1 : draw(0, (size_t)whole - 1);
     p->quantized_end = draw((size_t)p->quantized_first, (size_t)whole);
     for (uint64_t t = p->quantized_first; t < p->quantized_end; t++)
