@@ -1,11 +1,215 @@
-/* The encoder of quant/codec.h on a GPU. */
+/* The encoder of quant/codec.h on a GPU: the bits of quant/codec_encode.h, which states the order
+ * of every sum.
+ *
+ * A block of the grid takes eight positions of K or of V of one head (a row of a V plane, half a
+ * block of a K plane), a warp each. What is a row of 128 channels to it is little enough to lie in
+ * shared memory from the rotation to the codes. For K every block sums the means of the whole tile
+ * once more, from the second-level cache: that is less than a second launch. Of a tile in bf16 at
+ * head_dim 128 a head's 64 KiB are read from memory and 34 KiB (int8) written, by 32 blocks. */
 #include "quant/codec.h"
 
+#include <float.h>
+
 #include "quant/cuda.cuh"
+#include "quant/hadamard.h"
+
+enum {
+    WARPS = SPW_QTILE_OCTET, /* a position each */
+    THREADS = 32 * WARPS,
+    MOST_CHANNELS = 1024,
+};
+
+struct encode_job {
+    struct spw_codec_args a;
+    float factor[2];   /* of the rotation of K and of V, shrunk */
+    float mean_factor; /* of the rotation of the means, which are shrunk already */
+};
+
+/* Shared memory of a block, in this order. */
+struct encode_rows {
+    float *x;             /* [8][channels] rotated and shrunk */
+    float *means;         /* [channels] */
+    unsigned char *codes; /* K: [8][channels], V: [channels][8] */
+};
+
+__device__ __forceinline__ float load_exact(const void *from, size_t i, enum spw_dtype t)
+{
+    if (t == SPW_DTYPE_F32)
+        return ((const float *)from)[i];
+    uint16_t bits = ((const uint16_t *)from)[i];
+    return t == SPW_DTYPE_F16 ? spw_device_f16(bits) : spw_device_bf16(bits);
+}
+
+__device__ __forceinline__ bool not_finite(float x)
+{
+    return (__float_as_uint(x) & 0x7fffffffu) >= 0x7f800000u;
+}
+
+/* The stages of one row, by one warp. */
+__device__ __forceinline__ void rotate_row(float *x, uint32_t n, uint32_t block)
+{
+    for (uint32_t h = 1; h < block; h *= 2) {
+        __syncwarp(); /* the stage before is written */
+        for (uint32_t i = threadIdx.x % 32; i < n / 2; i += 32) {
+            uint32_t c = i / h * 2 * h + i % h;
+            float a = x[c], b = x[c + h];
+            x[c] = a + b;
+            x[c + h] = a - b;
+        }
+    }
+    __syncwarp(); /* the last one is */
+}
+
+/* The shrunk mean of every channel; a half-warp sums a channel, a lane each sixteenth position. */
+__device__ __forceinline__ bool sum_means(float *means, const void *k, const struct encode_job &job)
+{
+    const uint32_t d = job.a.head_dim, lane = threadIdx.x % SPW_TILE_BLOCK;
+    const float part = 0x1p-24f / SPW_TILE_TOKENS;
+    bool bad = false;
+    /* d is even: the two halves of a warp take part together. */
+    for (uint32_t c = threadIdx.x / SPW_TILE_BLOCK; c < d; c += THREADS / SPW_TILE_BLOCK) {
+        float sum = 0.0f;
+        for (uint32_t j = lane; j < SPW_TILE_TOKENS; j += SPW_TILE_BLOCK) {
+            float x = load_exact(k, spw_tile_k_index(d, job.a.dtype, j, c), job.a.dtype);
+            bad |= not_finite(x);
+            sum += x * part;
+        }
+        for (int step = SPW_TILE_BLOCK / 2; step; step /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (lane == 0)
+            means[c] = sum;
+    }
+    return bad;
+}
+
+/* The means as they are stored, and (shrunk) as they are subtracted; one warp. */
+__device__ __forceinline__ void rotate_means(float *means, float *to, const struct encode_job &job)
+{
+    const float most = FLT_MAX * 0x1p-24f;
+    const uint32_t d = job.a.head_dim, lane = threadIdx.x % 32;
+    for (uint32_t c = lane; c < d; c += 32)
+        means[c] *= job.mean_factor;
+    rotate_row(means, d, spw_hadamard_k_block(d));
+    for (uint32_t c = lane; c < d; c += 32)
+        means[c] = means[c] > most ? most : means[c] < -most ? -most : means[c];
+    if (blockIdx.x == 0)
+        for (uint32_t c = lane; c < spw_qtile_means_bytes(d) / sizeof(float); c += 32)
+            to[c] = c < d ? means[c] * 0x1p24f : 0.0f;
+}
+
+/* The octet's rows, multiplied by the rotation's factor. */
+__device__ __forceinline__ bool load_rows(float *x, uint32_t stride, const void *from,
+                                          const struct encode_job &job, bool values)
+{
+    const uint32_t d = job.a.head_dim, first = blockIdx.x * SPW_QTILE_OCTET;
+    const enum spw_dtype t = job.a.dtype;
+    bool bad = false;
+    for (uint32_t i = threadIdx.x; i < SPW_QTILE_OCTET * d; i += THREADS) {
+        /* neighbours in the exact tile */
+        uint32_t j = values ? i / d : i % SPW_QTILE_OCTET, c = values ? i % d : i / SPW_QTILE_OCTET;
+        size_t at =
+            values ? spw_tile_v_index(d, t, first + j, c) : spw_tile_k_index(d, t, first + j, c);
+        float exact = load_exact(from, at, t);
+        bad |= not_finite(exact);
+        x[j * stride + c] = exact * job.factor[values];
+    }
+    return bad;
+}
+
+/* This warp's row becomes codes, group by group. */
+__device__ __forceinline__ void encode_row(const struct encode_rows &r, uint32_t stride,
+                                           uint16_t *steps, uint32_t d, bool values)
+{
+    const uint32_t j = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *x = r.x + j * stride;
+    for (uint32_t c = lane; c < stride && !values; c += 32)
+        x[c] = c < d ? x[c] - r.means[c] : 0.0f;
+    const uint32_t n = values ? d : stride;
+    for (uint32_t g = 0; g < spw_qtile_groups(d); g++) {
+        uint32_t end = min(n, (g + 1) * SPW_QTILE_GROUP), most = 0;
+        for (uint32_t c = g * SPW_QTILE_GROUP + lane; c < end; c += 32)
+            most = max(most, __float_as_uint(x[c]) & 0x7fffffffu);
+        for (int step = 16; step; step /= 2)
+            most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+        float step = __uint_as_float(most) * (0x1p24f / 128);
+        step = step < 0x1p-100f ? 0x1p-100f : step;
+        uint32_t bits = (__float_as_uint(step) + 0xffffu) & 0xffff0000u;
+        float inverse = most ? 0x1p24f / __uint_as_float(bits) : 0.0f;
+        if (lane == 0)
+            steps[g * SPW_TILE_TOKENS + blockIdx.x * SPW_QTILE_OCTET + j] =
+                (uint16_t)(most ? bits >> 16 : 0);
+        for (uint32_t c = g * SPW_QTILE_GROUP + lane; c < end; c += 32) {
+            float t = fmaxf(fminf(x[c] * inverse + 128.0f, 255.0f), 0.0f);
+            r.codes[values ? c * SPW_QTILE_OCTET + j : j * stride + c] = (unsigned char)t;
+        }
+    }
+}
+
+/* The octet's words of both planes: four codes and four codes each. */
+__device__ __forceinline__ void store_planes(const struct encode_rows &r, uint32_t stride,
+                                             unsigned char *high, unsigned char *low, uint32_t d,
+                                             bool values)
+{
+    const uint32_t *codes = reinterpret_cast<const uint32_t *>(r.codes);
+    const uint32_t first = blockIdx.x * SPW_QTILE_OCTET, n = values ? d : stride;
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        uint32_t j = i % SPW_QTILE_OCTET, octet = i / SPW_QTILE_OCTET;
+        uint32_t at = values ? 2 * i : j * (stride / 4) + 2 * octet;
+        size_t to = values ? spw_qtile_v_index(d, first, i)
+                           : spw_qtile_k_index(d, first + j, octet * SPW_QTILE_OCTET);
+        uint32_t four = codes[at], next = codes[at + 1];
+        *(uint32_t *)(high + to) = (four >> 4 & 0x0f0f0f0fu) | (next & 0xf0f0f0f0u);
+        if (low)
+            *(uint32_t *)(low + to) = (four & 0x0f0f0f0fu) | (next << 4 & 0xf0f0f0f0u);
+    }
+}
+
+/* grid: (16 octets of positions, KV heads, K and V) */
+__global__ void __launch_bounds__(THREADS) k_codec_encode(SPW_PARAMETER struct encode_job job)
+{
+    SPW_SHARED_DYNAMIC(float, shared);
+    const struct spw_codec_args &a = job.a;
+    const bool values = blockIdx.z != 0;
+    const uint32_t d = a.head_dim, stride = spw_qtile_k_channels(d), warp = threadIdx.x / 32;
+    const struct spw_qtile_head at = spw_qtile_locate(a.n_kv_heads, d, blockIdx.y);
+    unsigned char *to = (unsigned char *)a.qtile;
+    const char *exact = (const char *)a.tile +
+                        (blockIdx.z * a.n_kv_heads + blockIdx.y) * spw_tile_head_bytes(d, a.dtype);
+    struct encode_rows r;
+    r.x = shared;
+    r.means = r.x + SPW_QTILE_OCTET * stride;
+    r.codes = reinterpret_cast<unsigned char *>(r.means + stride);
+    bool bad = load_rows(r.x, stride, exact, job, values);
+    if (!values)
+        bad |= sum_means(r.means, exact, job);
+    __syncthreads(); /* rows and sums are there */
+    if (!values && warp == 0)
+        rotate_means(r.means, (float *)(to + at.k_means), job);
+    rotate_row(r.x + warp * stride, d, values ? spw_hadamard_v_block(d) : spw_hadamard_k_block(d));
+    __syncthreads(); /* the means are rotated */
+    encode_row(r, stride, (uint16_t *)(to + (values ? at.v_steps : at.k_steps)), d, values);
+    __syncthreads(); /* the codes are there */
+    bool fine = a.format == SPW_QFORMAT_INT8 || (a.format == SPW_QFORMAT_INT8_INT4 && !values);
+    unsigned char *low = to + (values ? at.v_low : at.k_low);
+    store_planes(r, stride, to + (values ? at.v_high : at.k_high), fine ? low : nullptr, d, values);
+    if (bad)
+        *a.not_finite = 1;
+}
 
 int spw_codec_encode_cuda(const struct spw_codec_args *a, spw_stream s)
 {
-    (void)a;
-    (void)s;
-    return -ENOTSUP;
+    const uint32_t d = a->head_dim;
+    if (!d || d % 2 || d > MOST_CHANNELS || a->format >= SPW_QFORMAT_EXACT ||
+        (uintptr_t)a->tile % 4 || (uintptr_t)a->qtile % 64 || (uintptr_t)a->not_finite % 4)
+        return -EINVAL;
+    struct encode_job job = {};
+    job.a = *a;
+    job.mean_factor = spw_hadamard_factor(spw_hadamard_k_block(d));
+    job.factor[0] = job.mean_factor * 0x1p-24f;
+    job.factor[1] = spw_hadamard_factor(spw_hadamard_v_block(d)) * 0x1p-24f;
+    size_t stride = spw_qtile_k_channels(d);
+    size_t bytes = stride * ((SPW_QTILE_OCTET + 1) * sizeof(float) + SPW_QTILE_OCTET);
+    dim3 grid(SPW_TILE_TOKENS / SPW_QTILE_OCTET, a->n_kv_heads, 2);
+    SPW_LAUNCH(k_codec_encode, grid, THREADS, bytes, s, job);
+    return spw_cuda_launched();
 }
