@@ -3,6 +3,8 @@
  * kv_sink.c. */
 #include "offload/kv_tile.h"
 
+#include "quant/residual.h"
+
 #include <assert.h>
 
 static int open_tables(struct spw_kv *kv)
@@ -24,6 +26,8 @@ static int open_tables(struct spw_kv *kv)
 
 int spw_kv_open(struct spw_kv **out, const struct spw_kv_options *o)
 {
+    assert(o->first_tile <= 1);
+    assert(!o->keeps_sink || (!o->first_tile && !o->n_host_frames && !o->disk));
     struct spw_kv *kv = spw_alloc_zero(1, sizeof *kv);
     if (!kv)
         return -ENOMEM;
@@ -55,10 +59,22 @@ void spw_kv_close(struct spw_kv *kv)
     spw_free(kv);
 }
 
+static bool keeps_sink(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return seq->kv->o.keeps_sink && !seq->kv->o.sliding[layer];
+}
+
+/* Whether the layer holds the sink besides [first, end). It holds the sink unless it is empty. */
+static bool sink_apart(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    return keeps_sink(seq, layer) && l->first && l->end;
+}
+
 static struct spw_kv_tile *tile_at(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
     const struct spw_kv_layer *l = &seq->layers[layer];
-    assert(tile >= l->first && tile < l->end);
+    assert((tile >= l->first && tile < l->end) || (!tile && sink_apart(seq, layer)));
     return &seq->kv->tiles[l->ids[tile]];
 }
 
@@ -76,8 +92,13 @@ int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv)
         spw_free(seq);
         return -ENOMEM;
     }
+    uint32_t first = kv->o.first_tile;
     for (uint32_t l = 0; l < n; l++)
-        seq->layers[l].ids = seq->ids + (size_t)l * kv->o.max_tiles;
+        seq->layers[l] = (struct spw_kv_layer){.first = first,
+                                               .begin = first,
+                                               .end = first,
+                                               .n_tokens = (uint64_t)first * SPW_TILE_TOKENS,
+                                               .ids = seq->ids + (size_t)l * kv->o.max_tiles};
     seq->next = kv->seqs;
     if (seq->next)
         seq->next->previous = seq;
@@ -92,12 +113,20 @@ static void forget(struct spw_kv_seq *seq, struct spw_kv_layer *l, uint32_t from
         spw_kv_put_tile(seq->kv, l->ids[i], i >= l->begin);
 }
 
+static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
+{
+    struct spw_kv_layer *l = &seq->layers[layer];
+    if (sink_apart(seq, layer))
+        spw_kv_put_tile(seq->kv, l->ids[0], true);
+    forget(seq, l, l->first, l->end);
+}
+
 void spw_kv_seq_close(struct spw_kv_seq *seq)
 {
     if (!seq)
         return;
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        forget(seq, &seq->layers[i], seq->layers[i].first, seq->layers[i].end);
+        forget_all(seq, i);
     if (seq->next)
         seq->next->previous = seq->previous;
     if (seq->previous)
@@ -106,6 +135,14 @@ void spw_kv_seq_close(struct spw_kv_seq *seq)
         seq->kv->seqs = seq->next;
     spw_free(seq->ids);
     spw_free(seq);
+}
+
+static void share(struct spw_kv *kv, struct spw_kv_layer *to, const struct spw_kv_layer *from,
+                  uint32_t tile, bool counted_on_device)
+{
+    uint32_t id = to->ids[tile] = from->ids[tile];
+    kv->tiles[id].refs++;
+    kv->tiles[id].device_refs += counted_on_device;
 }
 
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
@@ -120,11 +157,10 @@ void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
         t->end = f->end;
         t->disk_end = f->disk_end;
         t->n_tokens = f->n_tokens;
-        for (uint32_t j = f->first; j < f->end; j++) {
-            t->ids[j] = f->ids[j];
-            kv->tiles[f->ids[j]].refs++;
-            kv->tiles[f->ids[j]].device_refs += j >= f->begin;
-        }
+        if (sink_apart(from, i))
+            share(kv, t, f, 0, true);
+        for (uint32_t j = f->first; j < f->end; j++)
+            share(kv, t, f, j, j >= f->begin);
     }
 }
 
@@ -150,7 +186,7 @@ uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer)
 
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
-    assert(tile >= seq->layers[layer].begin);
+    assert(tile >= seq->layers[layer].begin || (!tile && sink_apart(seq, layer)));
     return tile_at(seq, layer, tile)->device;
 }
 
@@ -213,17 +249,30 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         first = l->end;
     if (first <= l->first)
         return;
-    forget(seq, l, l->first, first);
+    forget(seq, l, l->first + (keeps_sink(seq, layer) && !l->first), first);
     l->first = first;
     if (l->begin < first)
         l->begin = first;
 }
 
+/* The first tile that queries from position n on read, but for a sink that is kept and for what
+ * another cache holds. */
+static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer, uint32_t window,
+                           uint64_t n)
+{
+    const struct spw_kv_options *o = &seq->kv->o;
+    if (keeps_sink(seq, layer))
+        return spw_residual_end(spw_residual_block(n), o->residual_tiles);
+    return spw_max_u64(o->first_tile, o->sliding[layer] ? spw_waterline_first(window, n) : 0);
+}
+
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t n)
 {
-    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        if (seq->kv->o.sliding[i] && seq->layers[i].first > spw_waterline_first(window, n))
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
+        uint64_t from = first_read(seq, i, window, n);
+        if (seq->layers[i].first > from && from < spw_waterline_tiles(n))
             return false;
+    }
     return true;
 }
 
@@ -233,6 +282,8 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
     uint32_t end = spw_waterline_tiles(n);
     l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {
+        if (!end && sink_apart(seq, layer))
+            spw_kv_put_tile(seq->kv, l->ids[0], true);
         forget(seq, l, end > l->first ? end : l->first, l->end);
         l->end = end;
     }
@@ -240,12 +291,15 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
         l->first = l->end;
     if (l->begin > l->end)
         l->begin = l->end;
+    if (keeps_sink(seq, layer) && l->end <= 1)
+        l->first = l->begin = 0; /* the sink is the tail again */
     if (l->disk_end > n / SPW_TILE_TOKENS)
         l->disk_end = (uint32_t)(n / SPW_TILE_TOKENS);
 }
 
 void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n)
 {
+    n = spw_max_u64(n, (uint64_t)seq->kv->o.first_tile * SPW_TILE_TOKENS);
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
         truncate_layer(seq, i, n);
 }

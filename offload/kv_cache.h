@@ -24,9 +24,14 @@ struct spw_kv_options {
     uint64_t tile_bytes;
     uint32_t n_layers;
     const uint8_t *sliding; /* [n_layers], 1: sliding; borrowed */
-    uint32_t max_tiles;     /* of one layer of one sequence */
-    uint32_t slot_tiles;    /* that come back as one transfer: kept together; at least 1 */
-    struct spw_disk *disk;  /* borrowed; NULL: none, and the rest is not looked at */
+    uint32_t max_tiles;     /* of one layer of one sequence, those before first_tile included */
+    uint32_t first_tile;    /* 0 or 1: layers start here, the tiles before are another cache's */
+    /* Full layers keep the sink (tile 0) on the device when the tiles behind it are dropped, and
+     * are read as quant/residual.h says. Neither host nor disk then, and no first_tile. */
+    bool keeps_sink;
+    uint64_t residual_tiles; /* of keeps_sink: the window */
+    uint32_t slot_tiles;     /* that come back as one transfer: kept together; at least 1 */
+    struct spw_disk *disk;   /* borrowed; NULL: none, and the rest is not looked at */
     spw_stream disk_stream;
     uint32_t n_disk_frames;
     bool direct; /* the disk reads and writes device frames; else it goes by way of host frames */
@@ -43,7 +48,8 @@ void spw_kv_seq_close(struct spw_kv_seq *seq);
 /* `to` must be empty; it shares every tile of `from`. */
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
 
-/* Tiles [first, end) exist, [begin, end) are on the device; those below disk_end go to the disk. */
+/* Tiles [first, end) exist, [begin, end) are on the device; those below disk_end go to the disk.
+ * A sink that was kept exists besides. */
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer);
@@ -71,12 +77,11 @@ int spw_kv_take_write_failure(struct spw_kv *kv);
 /* Lowers `begin`: brings [begin, ...) back to the device. Waits for what comes from the disk.
  * -EBADMSG: a tile is lost; nothing has changed but that. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
-/* Forgets the tiles below `first`. */
+/* Forgets the tiles below `first`, but for a sink that is kept. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 /* Whether every layer still holds what queries from position n on can see. */
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t n);
-/* Cuts back to n tokens; nothing queued may still use the sequence. The tail comes to the device.
- */
+/* Cuts back to n tokens, or to where layers start; nothing queued may still use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
 
 /* Makes `up` wait until the tile's copy on the host is whole, if that is not known yet; of a tile

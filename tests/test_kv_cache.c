@@ -10,7 +10,7 @@
  *
  * With a disk: directly and by way of host frames, with room on the host or with just enough for
  * the way. Then with a drive that fails: frames that cannot be written, a time in which none can,
- * frames that come back with a flipped bit or an error.
+ * frames that come back with a flipped bit or an error. Layers start at tile 0, or at tile 1.
  *
  *   test_kv_cache [rounds] */
 #include "tests/engine_run.h"
@@ -40,6 +40,7 @@ enum {
 struct drive {
     bool there, direct, host; /* host: has room for tiles, else only for those on their way */
     bool faulty;
+    uint32_t first_tile;
     enum spw_io_kind kind;
     uint32_t frames; /* 0: enough */
     uint64_t limit;  /* writes, in tiles; 0: none */
@@ -259,6 +260,7 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
                                .n_layers = N_LAYERS,
                                .sliding = sliding,
                                .max_tiles = MAX_TILES,
+                               .first_tile = drive->first_tile,
                                .slot_tiles = 1 + (uint32_t)(seed % 5),
                                .disk = w->disk,
                                .disk_stream = w->disk_stream,
@@ -406,6 +408,9 @@ static void check_seq(struct world *w, const struct model_seq *m)
 static void do_open(struct world *w, struct model_seq *m)
 {
     memset(m, 0, sizeof *m);
+    m->n_tokens = w->drive.first_tile * SPW_TILE_TOKENS;
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        m->first[l] = m->begin[l] = w->drive.first_tile;
     CHECK(spw_kv_seq_open(&m->seq, w->kv) == 0);
 }
 
@@ -420,6 +425,8 @@ static void cut(struct world *w, struct model_seq *m, uint32_t n)
 {
     drain(w);
     spw_kv_truncate(m->seq, n);
+    if (n < w->drive.first_tile * SPW_TILE_TOKENS)
+        n = w->drive.first_tile * SPW_TILE_TOKENS;
     m->n_tokens = n;
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         m->first[l] = m->first[l] < end_of(m) ? m->first[l] : end_of(m);
@@ -543,7 +550,9 @@ static void do_truncate(struct world *w, struct model_seq *m)
 {
     uint32_t n = (uint32_t)check_range(&w->seed, 0, m->n_tokens);
     bool can = spw_kv_can_truncate(m->seq, WINDOW, n);
-    CHECK(can == (m->first[N_LAYERS - 1] <= spw_waterline_first(WINDOW, n)));
+    uint32_t first = m->first[N_LAYERS - 1], least = w->drive.first_tile;
+    CHECK(can == (n <= least * SPW_TILE_TOKENS || first <= least ||
+                  first <= spw_waterline_first(WINDOW, n)));
     if (!can)
         n = 0;
     cut(w, m, n);
@@ -636,20 +645,20 @@ static void step(struct world *w)
 static void fill_device(struct world *w)
 {
     struct spw_device_usage u;
-    uint32_t n = 0, disk_end = w->drive.there ? 5 : 0;
+    uint32_t n = 0, disk_end = w->drive.there ? 5 : 0, first = w->drive.first_tile;
     for (int i = 0; i < N_SEQS; i++)
         do_open(w, &w->seqs[i]);
     for (uint32_t k = 0; k < N_SEQS * N_LAYERS && n + MAX_TILES <= DEVICE_FRAMES; k++) {
         struct spw_kv_seq *seq = w->seqs[k / N_LAYERS].seq;
         uint32_t l = k % N_LAYERS;
-        CHECK(spw_kv_grow(seq, l, 0, MAX_TOKENS) == 0 && spw_kv_spill(seq, l, 5, disk_end) == 0 &&
-              spw_kv_load(seq, l, 0) == 0);
-        uint64_t on_disk = disk_end * TILE_BYTES, on_host = 5 * TILE_BYTES;
+        CHECK(spw_kv_grow(seq, l, first * SPW_TILE_TOKENS, MAX_TOKENS) == 0 &&
+              spw_kv_spill(seq, l, 5, disk_end) == 0 && spw_kv_load(seq, l, first) == 0);
+        uint64_t on_host = (5 - first) * TILE_BYTES, on_disk = disk_end ? on_host : 0;
         w->moves.down += disk_end && w->drive.direct ? 0 : on_host;
         w->moves.up += disk_end && w->drive.direct ? 0 : on_host;
         w->moves.written += on_disk;
         w->moves.read += on_disk;
-        n += MAX_TILES;
+        n += MAX_TILES - first;
     }
     drain(w);
     for (int i = 0; i < N_SEQS; i++)
@@ -853,6 +862,7 @@ int main(int argc, char **argv)
         struct drive d = {.there = i % 4, .faulty = i % 4 == 3};
         d.direct = check_random(&seed) % 2;
         d.host = check_random(&seed) % 2;
+        d.first_tile = check_random(&seed) % 2;
         d.kind = check_random(&seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS;
         run_round(check_random(&seed), check_random(&seed) % 3 ? check_random(&seed) | 1 : 0, &d,
                   300);
