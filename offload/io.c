@@ -204,6 +204,15 @@ int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out)
     return 0;
 }
 
+int spw_io_lend(int fd, struct spw_io_file *out)
+{
+    uint32_t align;
+    SPW_TRY(find_align(fd, &align));
+    *out =
+        (struct spw_io_file){.fd = fd, .index = SPW_IO_LENT, .align = align, .direct = align > 1};
+    return 0;
+}
+
 /* --- usage --- */
 
 static double thread_seconds(pthread_t thread)

@@ -60,11 +60,13 @@ struct spw_io_options {
 
 struct spw_io;
 
+#define SPW_IO_LENT UINT32_MAX
+
 /* One open file. `direct`: O_DIRECT was taken; then memory, offset, bytes and record_bytes of a job
  * are multiples of `align`. */
 struct spw_io_file {
     int fd;
-    uint32_t index; /* in the engine's table of registered files */
+    uint32_t index; /* in the engine's table of registered files, or SPW_IO_LENT */
     uint32_t align; /* 1 where direct is false */
     bool direct;
 };
@@ -112,6 +114,9 @@ const char *spw_io_describe(const struct spw_io *io);
 /* Adds an open descriptor; finds out alignment and whether O_DIRECT is on. At most 256 (-ENFILE).
  * Not in the token loop. The caller closes the descriptor after the engine. */
 int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out);
+/* The same for a file that comes and goes: any number, of any engine, and the descriptor may be
+ * closed once no job uses it. It has no place in the kernel's table, which would keep it open. */
+int spw_io_lend(int fd, struct spw_io_file *out);
 
 void spw_io_job_init(struct spw_io_job *job); /* over, nothing given */
 void spw_io_submit(struct spw_io *io, struct spw_io_job *job);

@@ -262,6 +262,8 @@ static void cancel_all(struct ring *r)
 
 static bool use_registered_file(struct ring *r, const struct spw_io_file *file)
 {
+    if (file->index == SPW_IO_LENT)
+        return false;
     uint8_t *state = &r->files[file->index];
     if (*state == FILE_NEW) {
         int fd = file->fd;

@@ -122,6 +122,12 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
     t->device = NULL;
 }
 
+static void put_disk_frame(struct spw_kv *kv, uint32_t frame)
+{
+    kv->n_adopted -= spw_disk_is_adopted(kv->o.disk, frame);
+    spw_disk_put(kv->o.disk, frame);
+}
+
 void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t)
 {
     assert(!t->sinking);
@@ -130,9 +136,12 @@ void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t)
     else if (t->host != t->device)
         spw_tier_put(&kv->device, t->host);
     if (t->disk != SPW_DISK_NONE)
-        spw_disk_put(kv->o.disk, t->disk);
+        put_disk_frame(kv, t->disk);
+    if (t->damaged)
+        put_disk_frame(kv, t->damaged);
     t->host = NULL;
     t->disk = SPW_DISK_NONE;
+    t->damaged = 0;
     t->lost = 0;
 }
 
@@ -152,4 +161,26 @@ void spw_kv_free_tile(struct spw_kv *kv, uint32_t id)
     spw_kv_put_below(kv, t);
     t->refs = kv->free_tile;
     kv->free_tile = id;
+}
+
+int spw_kv_extend(struct spw_kv *kv, uint32_t n)
+{
+    const struct spw_kv_options *o = &kv->o;
+    uint64_t frames = (uint64_t)o->n_device_frames + o->n_host_frames + o->n_disk_frames;
+    uint64_t needed = frames + kv->n_adopted + n;
+    if (needed <= kv->n_tiles)
+        return 0;
+    needed += needed / 4; /* there will be more: one adoption for each layer */
+    if (needed >= SPW_KV_NO_TILE)
+        return -ENOMEM;
+    struct spw_kv_tile *tiles = spw_realloc(kv->tiles, needed * sizeof *tiles);
+    if (!tiles)
+        return -ENOMEM;
+    for (uint32_t i = kv->n_tiles; i < needed; i++) {
+        tiles[i] = (struct spw_kv_tile){.disk = SPW_DISK_NONE, .refs = kv->free_tile};
+        kv->free_tile = i;
+    }
+    kv->tiles = tiles;
+    kv->n_tiles = (uint32_t)needed;
+    return 0;
 }

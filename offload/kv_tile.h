@@ -23,7 +23,9 @@ struct spw_kv_tile {
     uint32_t device_refs; /* of those, the ones that count on its device frame */
     int lost;             /* it has no copy below because reading it gave this */
     enum spw_kv_sinking sinking;
-    uint64_t ticket; /* of the spill that wrote `host` */
+    uint32_t damaged; /* 0, or the frame of an adopted file that it was lost from: kept until
+                         nothing that is queued can be reading it */
+    uint64_t ticket;  /* of the spill that wrote `host` */
 };
 
 /* One write of adjacent tiles, oldest first in a ring. */
@@ -58,7 +60,8 @@ struct spw_kv {
     struct spw_kv_options o;
     struct spw_tier device, host;
     struct spw_kv_tile *tiles; /* [n_tiles] */
-    uint32_t n_tiles;          /* as many as frames: every tile has one somewhere */
+    uint32_t n_tiles;          /* at least as many as frames: every tile has one somewhere */
+    uint32_t n_adopted;        /* of these frames, the ones in adopted files that tiles hold */
     uint32_t free_tile;        /* head of the free list */
     void **draining;           /* [n_device_frames] frames that `down` may still read */
     uint32_t n_draining;
@@ -125,6 +128,10 @@ static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
 {
     return tile > l->first ? &kv->tiles[l->ids[tile - 1]] : NULL;
 }
+
+/* Ids for n tiles of adopted frames besides those that all other frames may need. Allocates; tiles
+ * may move. */
+int spw_kv_extend(struct spw_kv *kv, uint32_t n);
 
 /* ---- kv_sink.c ---- */
 

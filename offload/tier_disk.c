@@ -4,9 +4,10 @@
  * bytes sums:  |  XXH3   |  XXH3   | ... |             |      in memory, never on the disk
  *
  * Opening takes what there is: O_TMPFILE, or a name that is taken away at once; O_DIRECT, or the
- * page cache; fallocate, or a sparse file. What was taken is said by describe. */
-#include "offload/tier_disk.h"
-
+ * page cache; fallocate, or a sparse file. What was taken is said by describe.
+ *
+ * Frames from n + 1 on are pieces of other files: see adopted.h. */
+#include "offload/adopted.h"
 #include "offload/tier.h"
 
 #include <assert.h>
@@ -31,6 +32,7 @@ struct spw_disk {
     uint32_t *retired; /* [n_frames], owned; oldest first from first_retired on, round and round */
     uint32_t first_retired, n_retired;
     uint64_t *sums; /* [n_frames], owned */
+    struct spw_adopted_set adopted;
     char text[128];
 };
 
@@ -163,7 +165,7 @@ static void describe(struct spw_disk *d, bool sparse)
         snprintf(d->text, sizeof d->text, "buffered (%s refuses O_DIRECT)%s", filesystem, room);
 }
 
-static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct spw_error *err)
+static int open_scratch(struct spw_disk *d, const struct spw_disk_options *o, struct spw_error *err)
 {
     bool sparse = false;
     uint64_t bytes;
@@ -175,12 +177,22 @@ static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct
     if (rc)
         return spw_fail(err, rc, "disk: %s: the I/O engine refuses the file (%s)", o->directory,
                         strerror(-rc));
+    describe(d, sparse);
+    return 0;
+}
+
+static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct spw_error *err)
+{
+    snprintf(d->text, sizeof d->text, "no scratch file");
+    if (o->n_frames)
+        SPW_TRY(open_scratch(d, o, err));
+    d->adopted.base = o->n_frames + 1; /* the number before it is nobody's */
     d->sums = spw_alloc_zero(o->n_frames, sizeof *d->sums);
     d->retired = spw_alloc_zero(o->n_frames, sizeof *d->retired);
-    rc = d->sums && d->retired ? spw_tier_frames_init(&d->frames, o->n_frames, o->run) : -ENOMEM;
+    int rc =
+        d->sums && d->retired ? spw_tier_frames_init(&d->frames, o->n_frames, o->run) : -ENOMEM;
     if (rc)
         return spw_fail(err, rc, "out of memory for the checksums of %u frames", o->n_frames);
-    describe(d, sparse);
     return 0;
 }
 
@@ -208,6 +220,7 @@ void spw_disk_close(struct spw_disk *d)
 {
     if (!d)
         return;
+    spw_adopted_free(&d->adopted);
     spw_tier_frames_free(&d->frames);
     spw_free(d->sums);
     spw_free(d->retired);
@@ -246,11 +259,24 @@ int spw_disk_take(struct spw_disk *d, uint32_t after, uint32_t *frame)
 
 void spw_disk_put(struct spw_disk *d, uint32_t frame)
 {
-    spw_tier_frames_put(&d->frames, frame);
+    if (spw_disk_is_adopted(d, frame))
+        spw_adopted_put(&d->adopted, frame);
+    else
+        spw_tier_frames_put(&d->frames, frame);
+}
+
+static void tell_damage(const struct spw_adopted *p, uint32_t frame)
+{
+    if (p->given.damaged)
+        p->given.damaged(p->given.context, frame - p->first);
 }
 
 void spw_disk_retire(struct spw_disk *d, uint32_t frame)
 {
+    if (spw_disk_is_adopted(d, frame)) {
+        tell_damage(spw_adopted_find(&d->adopted, frame), frame);
+        return;
+    }
     assert(frame < d->frames.n_frames && d->n_retired < d->frames.n_frames);
     d->retired[(d->first_retired + d->n_retired++) % d->frames.n_frames] = frame;
 }
@@ -271,29 +297,63 @@ uint32_t spw_disk_n_retired(const struct spw_disk *d)
     return d->n_retired;
 }
 
+/* ---- other files ---- */
+
+int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32_t *first)
+{
+    assert(a->n && a->offset % BLOCK_BYTES == 0);
+    return spw_adopted_add(&d->adopted, a, d->tile_bytes, first);
+}
+
+bool spw_disk_is_adopted(const struct spw_disk *d, uint32_t frame)
+{
+    return frame >= d->adopted.base && frame != SPW_DISK_NONE;
+}
+
 /* ---- jobs ---- */
+
+/* Where the frames lie. */
+static void locate(struct spw_disk *d, struct spw_io_job *io, uint32_t frame)
+{
+    if (spw_disk_is_adopted(d, frame)) {
+        struct spw_adopted *p = spw_adopted_find(&d->adopted, frame);
+        uint32_t i = frame - p->first;
+        assert(!io->write && io->bytes <= (p->given.n - i) * d->tile_bytes);
+        io->file = &p->file;
+        io->offset = p->given.offset + i * d->tile_bytes;
+        io->sums = p->sums + i;
+    } else {
+        assert(frame < d->frames.n_frames);
+        assert(io->bytes <= (d->frames.n_frames - frame) * d->tile_bytes);
+        io->file = &d->file;
+        io->offset = frame * d->tile_bytes;
+        io->sums = d->sums + frame;
+    }
+}
 
 void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, uint32_t frame,
                       uint32_t n, void *memory)
 {
-    assert(n && frame < d->frames.n_frames && n <= d->frames.n_frames - frame);
+    assert(n);
     spw_io_job_init(&job->io);
     atomic_store(&job->submitted, false);
     job->io.io = d->io;
-    job->io.file = &d->file;
     job->io.write = write;
-    job->io.offset = frame * d->tile_bytes;
     job->io.bytes = n * d->tile_bytes;
     job->io.memory = memory;
     job->io.record_bytes = d->tile_bytes;
-    job->io.sums = d->sums + frame;
+    locate(d, &job->io, frame);
+}
+
+void spw_disk_start(struct spw_disk_job *job)
+{
+    spw_io_submit(job->io.io, &job->io);
+    atomic_store(&job->submitted, true);
 }
 
 static void submit(void *argument)
 {
-    struct spw_disk_job *job = argument;
-    spw_io_submit(job->io.io, &job->io);
-    atomic_store(&job->submitted, true);
+    spw_disk_start(argument);
 }
 
 int spw_disk_submit(const struct spw_device_ops *ops, struct spw_device *device,
@@ -320,6 +380,6 @@ int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
 
 int spw_disk_run(struct spw_disk_job *job)
 {
-    submit(job);
+    spw_disk_start(job);
     return spw_io_wait(job->io.io, &job->io);
 }

@@ -4,8 +4,9 @@
  *
  * The checksum of each frame stays in memory: what comes back must be what went down, in that
  * frame. The file is made without a name (or loses it at once), mode 0600, and preallocated: it is
- * gone with the process however that ends. One host thread; jobs run on the I/O threads, and are
- * submitted in the order of a stream of the device. */
+ * gone with the process however that ends. Tiles in files that others wrote are adopted: read where
+ * they lie. One host thread; jobs run on the I/O threads, and are submitted in the order of a
+ * stream of the device. */
 #ifndef SPW_OFFLOAD_TIER_DISK_H
 #define SPW_OFFLOAD_TIER_DISK_H
 
@@ -15,10 +16,10 @@
 #define SPW_DISK_NONE UINT32_MAX
 
 struct spw_disk_options {
-    const char *directory;
+    const char *directory;      /* of the scratch file; not looked at where n_frames is 0 */
     struct spw_io *io;          /* borrowed */
     uint64_t tile_bytes;        /* a multiple of 4096 */
-    uint32_t n_frames, run;     /* run: of one layer of one sequence */
+    uint32_t n_frames, run;     /* 0: no scratch file. run: of one layer of one sequence */
     uint64_t write_limit_bytes; /* 0: none */
 };
 
@@ -48,6 +49,27 @@ void spw_disk_retire(struct spw_disk *d, uint32_t frame);
 int spw_disk_again(struct spw_disk *d, bool bad, uint32_t *frame);
 uint32_t spw_disk_n_retired(const struct spw_disk *d);
 
+/* Tiles in a file that is whole, side by side. */
+struct spw_disk_adoption {
+    int fd;          /* open for reading until `released` */
+    uint64_t offset; /* a multiple of 4096 */
+    uint32_t n;
+    const uint64_t *sums; /* [n], XXH3-64 of each; copied */
+    /* On the host thread; each may be NULL. The last frame was put, or the tier is being closed: */
+    void (*released)(void *context);
+    /* what lies in record i is not what it was (once for each that is retired): */
+    void (*damaged)(void *context, uint32_t i);
+    void *context;
+};
+
+/* Gives the tiles frames [*first, *first + n), for reading only: none of them counts as the
+ * tier's own, or against the write limit. put, prepare and what follows take them as they take
+ * others. retire tells that the tile is damaged; the frame must be put all the same, once no read
+ * of it can be under way. Not in the token loop. -ENOMEM, or what the descriptor is refused with:
+ * then nothing is adopted, and `released` is not called. */
+int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32_t *first);
+bool spw_disk_is_adopted(const struct spw_disk *d, uint32_t frame);
+
 /* Fills in a job over `n` adjacent frames. */
 void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, uint32_t frame,
                       uint32_t n, void *memory);
@@ -61,7 +83,8 @@ bool spw_disk_is_over(const struct spw_disk_job *job);
  * either, and was perhaps never submitted (-ECANCELED in job->io.rc). */
 int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
                   struct spw_disk_job *job, spw_event behind);
-/* The same without a stream: now, and until it is over. */
+/* Without a stream: now; job->io is waited for. Or until it is over. */
+void spw_disk_start(struct spw_disk_job *job);
 int spw_disk_run(struct spw_disk_job *job);
 
 #endif

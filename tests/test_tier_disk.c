@@ -1,7 +1,8 @@
 /* The disk tier: what a directory can refuse and how that is said; a file that has no name, mode
- * 0600, and room for all of its frames; frames, retired ones, the write limit; and tiles that come
- * back as they went down, through the stream of a device and without. Filesystems of its own
- * (small, full, read-only, without fallocate) are mounted where the kernel lets a test do that. */
+ * 0600, and room for all of its frames; frames, retired ones, the write limit; tiles that come back
+ * as they went down, through the stream of a device and without; and pieces of other files that
+ * are adopted. Filesystems of its own (small, full, read-only, without fallocate) are mounted where
+ * the kernel lets a test do that. */
 #include "tests/check.h"
 #include "tests/engine_run.h"
 
@@ -13,6 +14,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <xxhash.h>
 
 enum { TILE_BYTES = 8192, FRAMES = 40, RUN = 4 };
 
@@ -404,8 +406,203 @@ static void check_stream(const char *dir)
     free(from);
 }
 
+/* ---- pieces of other files ---- */
+
+/* Record i of the file is (i + 1) % 251 throughout; its descriptor can only read. */
+static int file_of_records(const char *dir, uint32_t n, uint64_t *sums)
+{
+    char path[256];
+    uint8_t *memory = memory_of(1);
+    snprintf(path, sizeof path, "%s/records", dir);
+    int out = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    for (uint32_t i = 0; i < n; i++) {
+        memset(memory, (int)((i + 1) % 251), TILE_BYTES);
+        sums[i] = XXH3_64bits(memory, TILE_BYTES);
+        CHECK(write(out, memory, TILE_BYTES) == TILE_BYTES);
+    }
+    close(out);
+    int in = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (in < 0)
+        in = open(path, O_RDONLY | O_CLOEXEC);
+    unlink(path);
+    free(memory);
+    return in;
+}
+
+/* What the test knows of an adoption. */
+struct piece {
+    uint32_t first, n, n_left, record, n_damaged;
+    bool there;
+    bool put[64];
+};
+
+static void piece_released(void *context)
+{
+    struct piece *p = context;
+    CHECK(p->there && !p->n_left);
+    p->there = false;
+}
+
+static void piece_damaged(void *context, uint32_t i)
+{
+    struct piece *p = context;
+    CHECK(i < p->n && !p->put[i]);
+    p->n_damaged++;
+}
+
+static int adopt(struct spw_disk *d, struct piece *p, int fd, const uint64_t *sums, uint32_t record,
+                 uint32_t n)
+{
+    struct spw_disk_adoption a = {.fd = fd,
+                                  .offset = (uint64_t)record * TILE_BYTES,
+                                  .n = n,
+                                  .sums = sums + record,
+                                  .released = piece_released,
+                                  .damaged = piece_damaged,
+                                  .context = p};
+    *p = (struct piece){.n = n, .n_left = n, .record = record};
+    int rc = spw_disk_adopt(d, &a, &p->first);
+    p->there = !rc;
+    return rc;
+}
+
+static void put_piece_frame(struct spw_disk *d, struct piece *p, uint32_t i)
+{
+    p->put[i] = true;
+    p->n_left--;
+    spw_disk_put(d, p->first + i);
+    CHECK(p->there == (p->n_left > 0));
+}
+
+/* All frames of a piece that are left, in reads of up to three. */
+static void read_piece(struct spw_disk *d, const struct piece *p, uint8_t *memory)
+{
+    for (uint32_t i = 0, n; i < p->n; i += n) {
+        struct spw_disk_job job;
+        n = p->n - i < 3 ? p->n - i : 3;
+        memset(memory, 0, (size_t)n * TILE_BYTES);
+        spw_disk_prepare(d, &job, false, p->first + i, n, memory);
+        CHECK(spw_disk_run(&job) == 0);
+        for (uint32_t k = 0; k < n; k++)
+            CHECK(memory[k * TILE_BYTES] == (p->record + i + k + 1) % 251 &&
+                  memory[(k + 1) * TILE_BYTES - 1] == (p->record + i + k + 1) % 251);
+    }
+}
+
+/* Numbers lie apart from all others, and apart by one. */
+static void check_numbers(const struct piece *p, const struct piece *all, uint32_t n,
+                          uint32_t scratch)
+{
+    CHECK(p->first > scratch);
+    for (const struct piece *q = all; q < all + n; q++)
+        if (q != p && q->there)
+            CHECK(p->first > q->first + q->n || q->first > p->first + p->n);
+}
+
+/* Pieces come and go in any order beside frames of the scratch file, or without one. */
+static void check_adopted(const char *dir, uint32_t scratch)
+{
+    enum { PIECES = 24, RECORDS = 64 };
+    static struct piece pieces[PIECES];
+    uint64_t sums[RECORDS], seed = check_seed(), highest = 0;
+    int fd = file_of_records(dir, RECORDS, sums), other;
+    struct spw_disk_options o = options(scratch ? dir : NULL);
+    o.n_frames = scratch;
+    o.write_limit_bytes = scratch * TILE_BYTES;
+    struct spw_disk *d = open_disk(&o);
+    uint8_t *memory = memory_of(3);
+    CHECK(scratch || strstr(spw_disk_describe(d), "no scratch file"));
+    memset(pieces, 0, sizeof pieces);
+    for (int step = 0; step < 3000; step++) {
+        struct piece *p = &pieces[check_random(&seed) % PIECES];
+        uint32_t record = (uint32_t)check_range(&seed, 0, RECORDS - 1);
+        if (!p->there) {
+            uint32_t n = (uint32_t)check_range(&seed, 1, RECORDS - record);
+            CHECK(adopt(d, p, fd, sums, record, n) == 0);
+            check_numbers(p, pieces, PIECES, scratch);
+            highest = spw_max_u64(highest, p->first + p->n);
+            continue;
+        }
+        uint32_t i = (uint32_t)check_range(&seed, 0, p->n - 1);
+        if (check_random(&seed) % 8 == 0)
+            read_piece(d, p, memory);
+        for (; i < p->n && check_random(&seed) % 16; i++)
+            if (!p->put[i])
+                put_piece_frame(d, p, i);
+    }
+    CHECK(highest < PIECES * 2 * RECORDS + scratch); /* numbers are used again */
+    uint32_t frame;
+    for (uint32_t i = 0; i < scratch; i++) /* none of it was counted or given away */
+        CHECK(spw_disk_take(d, pieces[0].first, &frame) == 0 && frame < scratch);
+    CHECK(spw_disk_take(d, SPW_DISK_NONE, &frame) == -ENOMEM);
+    for (struct piece *p = pieces; p < pieces + PIECES; p++)
+        p->n_left = 0; /* closing lets go of the rest */
+    spw_disk_close(d);
+    for (struct piece *p = pieces; p < pieces + PIECES; p++)
+        CHECK(!p->there);
+    CHECK(n_open(dir, &other) == 1 && other == fd); /* the caller's, still */
+    close(fd);
+    free(memory);
+}
+
+/* What lies in the file is not what it was: said, and the frame stays until it is put. */
+static void check_damaged(const char *dir)
+{
+    uint64_t sums[16] = {0};
+    int fd = file_of_records(dir, 8, sums);
+    struct spw_disk_options o = options(dir);
+    struct spw_disk *d = open_disk(&o);
+    uint8_t *memory = memory_of(4);
+    struct spw_disk_job job;
+    struct piece p;
+    sums[5] ^= 1;
+    CHECK(adopt(d, &p, fd, sums, 2, 6) == 0);
+    sums[3] ^= 1; /* it has its own */
+    spw_disk_prepare(d, &job, false, p.first, 3, memory);
+    CHECK(spw_disk_run(&job) == 0);
+    spw_disk_prepare(d, &job, false, p.first + 2, 3, memory);
+    spw_disk_start(&job);
+    CHECK(spw_io_wait(io, &job.io) == -EBADMSG && job.io.bad_record == 1);
+    spw_disk_retire(d, p.first + 3);
+    CHECK(p.n_damaged == 1 && p.n_left == 6 && !spw_disk_n_retired(d));
+    for (uint32_t i = 6; i-- > 0;)
+        put_piece_frame(d, &p, i);
+    CHECK(adopt(d, &p, fd, sums, 6, 8) == 0); /* the file ends inside */
+    spw_disk_prepare(d, &job, false, p.first, 4, memory);
+    CHECK(spw_disk_run(&job) == -ENODATA && job.io.bad_record == 2);
+    p.n_left = 0;
+    spw_disk_close(d);
+    close(fd);
+    free(memory);
+}
+
+static void check_adopt_fails(const char *dir)
+{
+    uint64_t sums[4];
+    int fd = file_of_records(dir, 4, sums);
+    struct spw_disk_options o = options(dir);
+    struct spw_disk *d = open_disk(&o);
+    struct piece p;
+    int rc = -ENOMEM;
+    CHECK(adopt(d, &p, -1, sums, 0, 4) == -EBADF);
+    for (int n = 0; rc == -ENOMEM; n++) {
+        spw_alloc_fail_nth(n);
+        rc = adopt(d, &p, fd, sums, 0, 4);
+        spw_alloc_fail_nth(-1);
+    }
+    CHECK(!rc);
+    for (uint32_t i = 0; i < 4; i++)
+        put_piece_frame(d, &p, i);
+    spw_disk_close(d);
+    close(fd);
+}
+
 static void check_in(const char *dir)
 {
+    check_adopted(dir, 0);
+    check_adopted(dir, FRAMES);
+    check_damaged(dir);
+    check_adopt_fails(dir);
     check_anonymous(dir);
     check_no_memory(dir);
     check_frames(dir);
