@@ -17,7 +17,11 @@
  *
  * A block that an item does not see changes nothing in it: old is 1 and the products are zeros, so
  * that blocks nobody sees are skipped. Only the sign of a zero in `out` could tell; it is dropped
- * at a split's end. Everything is in base 2: the state's max is a power of two's exponent. */
+ * at a split's end. Everything is in base 2: the state's max is a power of two's exponent.
+ *
+ * A split also ends where its tiles change between exact and quantized: a launch is about tiles of
+ * one form, and what it makes of its share of a split is merged like a split, in position order.
+ * Which tiles are quantized to a row follows from its position, so that this shows in no bit. */
 #ifndef SPW_MODEL_ATTENTION_CUDA_CUH
 #define SPW_MODEL_ATTENTION_CUDA_CUH
 
@@ -33,11 +37,13 @@ enum {
 };
 
 /* One launch. Splits one after the other into a.state, or (split_floats) block z of the grid takes
- * split z alone, as a fresh state at a.state + z * split_floats. */
+ * the z-th of them alone, as a fresh state at a.state + z * split_floats. */
 struct attention_job {
     size_t split_floats;
-    float factor; /* of a raw score: scale * log2(e), or with a softcap scale / cap */
-    float cap;    /* cap * log2(e), or 0 */
+    uint32_t tile_lo, tile_hi; /* of the call, all of one form: what lies outside is not seen */
+    float factor;              /* of a raw score: scale * log2(e), or with a softcap scale / cap */
+    float cap;                 /* cap * log2(e), or 0 */
+    float k_factor, v_factor;  /* of the rotations of q and out, for quantized tiles */
     struct spw_attention_args a;
 };
 
@@ -45,6 +51,9 @@ struct attention_job {
 int spw_attention_rows_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 int spw_attention_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+/* The same for quantized tiles. */
+int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+int spw_attention_codes_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 /* Whether the tensor-core kernels take these types and sizes on this device. */
 bool spw_attention_takes_mma(const struct spw_attention_args *a);
 
@@ -59,14 +68,16 @@ __device__ __forceinline__ int attention_clip(uint64_t x, uint64_t base, int lim
 }
 
 /* Both ends grow with the row. */
-__device__ __forceinline__ struct attention_span
-attention_visible(const struct spw_attention_args &a, uint32_t row)
+__device__ __forceinline__ struct attention_span attention_visible(const struct attention_job &job,
+                                                                   uint32_t row)
 {
+    const struct spw_attention_args &a = job.a;
     uint64_t past = a.position + row + 1, base = a.tile_first * SPW_TILE_TOKENS;
     uint64_t from = a.window ? spw_sub_u64(past, a.window) : 0;
-    int limit = (int)(a.n_tiles * SPW_TILE_TOKENS);
-    struct attention_span s = {attention_clip(from, base, limit),
-                               attention_clip(past, base, limit)};
+    int limit = (int)(job.tile_hi * SPW_TILE_TOKENS);
+    struct attention_span s = {
+        max(attention_clip(from, base, limit), (int)(job.tile_lo * SPW_TILE_TOKENS)),
+        attention_clip(past, base, limit)};
     return s;
 }
 
@@ -75,11 +86,12 @@ attention_visible(const struct spw_attention_args &a, uint32_t row)
 __device__ __forceinline__ struct attention_span attention_blocks(const struct attention_job &job,
                                                                   uint32_t first, uint32_t last)
 {
-    int lo = attention_visible(job.a, first).lo, hi = attention_visible(job.a, last).hi;
+    int lo = attention_visible(job, first).lo, hi = attention_visible(job, last).hi;
     int from = lo / ATTENTION_BLOCK, to = (hi + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
     if (job.split_floats) {
-        from = max(from, (int)blockIdx.z * ATTENTION_BLOCKS);
-        to = min(to, ((int)blockIdx.z + 1) * ATTENTION_BLOCKS);
+        int split = (int)(job.tile_lo / SPW_SPLIT_TILES + blockIdx.z);
+        from = max(from, split * ATTENTION_BLOCKS);
+        to = min(to, (split + 1) * ATTENTION_BLOCKS);
     }
     struct attention_span s = {from, to};
     return s;

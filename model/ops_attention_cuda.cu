@@ -5,10 +5,16 @@
  *   few items (decode)   ops_attention_few_cuda.cu    a block of the grid takes one split
  *   many (prefill)       ops_attention_rows_cuda.cu   a block walks the splits in order
  *   other types, sizes   ops_attention_fma_cuda.cu    either
+ *   quantized tiles      ops_attention_codes_cuda.cu  either, and ..._codes_fma_cuda.cu
+ *
+ * A call whose tiles are of both forms is up to three launches: those before the quantized ones,
+ * these, and those behind them.
  *
  * Side by side the splits go to `partials`: (head_dim + 2) * 4 bytes for an item and split, beside
  * 512 * head_dim * 4 bytes of K and V that it comes from. */
 #include "model/attention_cuda.cuh"
+
+#include "quant/hadamard.h"
 
 enum {
     FEW_ITEMS = 32,      /* of one KV head: two tiles of 16 rows */
@@ -97,37 +103,75 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
     return spw_cuda_launched();
 }
 
+/* Exact tiles. */
+static int launch_exact(const struct attention_job *job, uint32_t n_splits, bool mma, spw_stream s)
+{
+    const struct spw_attention_args *a = &job->a;
+    size_t items = a->rows * (a->n_heads / a->n_kv_heads);
+    bool many = n_splits > 1 && a->partials;
+    if (mma && items <= FEW_ITEMS && (many || n_splits <= 1))
+        return many ? side_by_side(job, n_splits, spw_attention_few_launch, s)
+                    : spw_attention_few_launch(job, 1, s);
+    launcher *launch = mma ? spw_attention_rows_launch : spw_attention_fma_launch;
+    if (many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS)
+        return side_by_side(job, n_splits, launch, s);
+    return launch(job, 1, s);
+}
+
+static int launch_codes(const struct attention_job *job, uint32_t n_splits, bool mma, spw_stream s)
+{
+    const struct spw_attention_args *a = &job->a;
+    size_t items = a->rows * (a->n_heads / a->n_kv_heads);
+    launcher *launch = mma ? spw_attention_codes_launch : spw_attention_codes_fma_launch;
+    if (n_splits > 1 && a->partials && spw_div_up(items, 16) * a->n_kv_heads < ENOUGH_BLOCKS)
+        return side_by_side(job, n_splits, launch, s);
+    return launch(job, 1, s);
+}
+
+/* Tiles [lo, hi) of the call, which are of one form; no tiles: only the states are started. */
+static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool codes,
+                       spw_stream s)
+{
+    uint32_t n_splits = (uint32_t)spw_div_up(hi, SPW_SPLIT_TILES) - lo / SPW_SPLIT_TILES;
+    bool mma = spw_attention_takes_mma(&job->a);
+    job->tile_lo = lo;
+    job->tile_hi = hi;
+    SPW_TRY((codes ? launch_codes : launch_exact)(job, n_splits, mma, s));
+    job->a.first = false;
+    return 0;
+}
+
 static struct attention_job make_job(const struct spw_attention_args *a)
 {
     const float log2_e = 1.44269504f;
     struct attention_job job = {};
     job.a = *a;
     job.cap = a->softcap * log2_e;
+    job.k_factor = spw_hadamard_factor(spw_hadamard_k_block(a->head_dim));
+    job.v_factor = spw_hadamard_factor(spw_hadamard_v_block(a->head_dim));
     job.factor = a->softcap != 0 ? a->scale / a->softcap : a->scale * log2_e;
     return job;
 }
 
 int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
 {
-    uint32_t n_splits = (uint32_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES);
     if (!a->rows)
         return 0;
     if (a->n_tiles > SPW_ATTENTION_TILES || a->tile_first % SPW_SPLIT_TILES || !a->n_kv_heads ||
         a->n_heads % a->n_kv_heads || a->head_dim % 2 || (uintptr_t)a->state % 8 ||
         (uintptr_t)a->partials % 8 || (uintptr_t)a->q % 4)
         return -EINVAL;
-    if (a->quantized_first < a->quantized_end) /* these kernels know exact tiles only */
-        return -ENOTSUP;
+    uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
+    uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);
     struct attention_job job = make_job(a);
-    size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    bool mma = spw_attention_takes_mma(a), many = n_splits > 1 && a->partials;
-    if (mma && items <= FEW_ITEMS && (many || n_splits <= 1))
-        return many ? side_by_side(&job, n_splits, spw_attention_few_launch, s)
-                    : spw_attention_few_launch(&job, 1, s);
-    launcher *launch = mma ? spw_attention_rows_launch : spw_attention_fma_launch;
-    if (many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS)
-        return side_by_side(&job, n_splits, launch, s);
-    return launch(&job, 1, s);
+    if (codes >= behind)
+        return launch_part(&job, 0, a->n_tiles, false, s);
+    if (a->qformat >= SPW_QFORMAT_EXACT)
+        return -EINVAL;
+    if (codes > 0)
+        SPW_TRY(launch_part(&job, 0, codes, false, s));
+    SPW_TRY(launch_part(&job, codes, behind, true, s));
+    return behind < a->n_tiles ? launch_part(&job, behind, a->n_tiles, false, s) : 0;
 }
 
 /* ---- attention_finish: reads a state and writes a row of y once ---- */

@@ -179,7 +179,7 @@ __device__ __forceinline__ void values_hidden(float out[4], const uint32_t p[4],
     SPW_UNROLL_NOT
     for (int r = 0; r < 16; r++) {
         uint32_t row = row_of(job.a, item + (uint32_t)r);
-        attention_mma_row(out, p, words, attention_visible(job.a, row), at, r);
+        attention_mma_row(out, p, words, attention_visible(job, row), at, r);
     }
 }
 
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         reinterpret_cast<struct split_rows *>(ring + STAGES * ring_shape<D>::piece);
     uint32_t n_items = (uint32_t)a.rows * (a.n_heads / a.n_kv_heads), item = blockIdx.x * ITEMS;
     uint32_t first = row_of(a, item), last = row_of(a, item + ITEMS - 1);
-    struct attention_span head = attention_visible(a, first), tail = attention_visible(a, last);
+    struct attention_span head = attention_visible(job, first), tail = attention_visible(job, last);
     struct attention_span blocks = attention_blocks(job, first, last);
     int n = max(blocks.hi - blocks.lo, 0), start = blocks.lo % ATTENTION_BLOCKS;
     for (int i = 0; i < STAGES - 1; i++)
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     struct lane_rows w;
     SPW_UNROLL
     for (int side = 0; side < 2; side++) {
-        w.span[side] = attention_visible(a, row_of(a, item + (uint32_t)(lane / 4 + 8 * side)));
+        w.span[side] = attention_visible(job, row_of(a, item + (uint32_t)(lane / 4 + 8 * side)));
         w.top[side] = -INFINITY;
     }
     uint32_t q[D / 16][4];

@@ -102,7 +102,7 @@ __device__ __forceinline__ void mask(float s[MT][8][4], const struct attention_j
     int first = x * ATTENTION_BLOCK + 2 * (int)(threadIdx.x % 4);
     SPW_UNROLL
     for (int r = 0; r < 2 * MT; r++) {
-        struct attention_span span = attention_visible(job.a, row_of(w, r / 2, r % 2));
+        struct attention_span span = attention_visible(job, row_of(w, r / 2, r % 2));
         SPW_UNROLL
         for (int i = 0; i < 16; i++) {
             int at = first + i / 2 * 8 + i % 2;
@@ -182,7 +182,7 @@ __device__ __forceinline__ void values_hidden(float out[MT][4], const uint32_t p
         SPW_UNROLL
         for (int m = 0; m < MT; m++) {
             uint32_t row = min((w.item + (uint32_t)(m * 16 + r)) / w.group, w.last_row);
-            attention_mma_row(out[m], p[m], b, attention_visible(job.a, row), at, r);
+            attention_mma_row(out[m], p[m], b, attention_visible(job, row), at, r);
         }
     }
 }
@@ -296,9 +296,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     uint32_t end = min(first + ATTENTION_WARPS * warp_items, w.n_items);
     w.item = first + (uint32_t)(warp * warp_items);
     struct attention_span blocks = attention_blocks(job, first / w.group, (end - 1) / w.group);
-    struct attention_span head = attention_visible(a, min(w.item / w.group, w.last_row));
+    struct attention_span head = attention_visible(job, min(w.item / w.group, w.last_row));
     struct attention_span tail =
-        attention_visible(a, min((w.item + (uint32_t)warp_items - 1) / w.group, w.last_row));
+        attention_visible(job, min((w.item + (uint32_t)warp_items - 1) / w.group, w.last_row));
 
     if (a.first || job.split_floats)
         start_states(job, w);

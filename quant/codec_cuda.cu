@@ -10,8 +10,7 @@
 
 #include <float.h>
 
-#include "quant/cuda.cuh"
-#include "quant/hadamard.h"
+#include "quant/hadamard_cuda.cuh"
 
 enum {
     WARPS = SPW_QTILE_OCTET, /* a position each */
@@ -45,21 +44,6 @@ __device__ __forceinline__ bool not_finite(float x)
     return (__float_as_uint(x) & 0x7fffffffu) >= 0x7f800000u;
 }
 
-/* The stages of one row, by one warp. */
-__device__ __forceinline__ void rotate_row(float *x, uint32_t n, uint32_t block)
-{
-    for (uint32_t h = 1; h < block; h *= 2) {
-        __syncwarp(); /* the stage before is written */
-        for (uint32_t i = threadIdx.x % 32; i < n / 2; i += 32) {
-            uint32_t c = i / h * 2 * h + i % h;
-            float a = x[c], b = x[c + h];
-            x[c] = a + b;
-            x[c + h] = a - b;
-        }
-    }
-    __syncwarp(); /* the last one is */
-}
-
 /* The shrunk mean of every channel; a half-warp sums a channel, a lane each sixteenth position. */
 __device__ __forceinline__ bool sum_means(float *means, const void *k, const struct encode_job &job)
 {
@@ -89,7 +73,7 @@ __device__ __forceinline__ void rotate_means(float *means, float *to, const stru
     const uint32_t d = job.a.head_dim, lane = threadIdx.x % 32;
     for (uint32_t c = lane; c < d; c += 32)
         means[c] *= job.mean_factor;
-    rotate_row(means, d, spw_hadamard_k_block(d));
+    spw_hadamard_stages(means, 1, 0, d, spw_hadamard_k_block(d));
     for (uint32_t c = lane; c < d; c += 32)
         means[c] = means[c] > most ? most : means[c] < -most ? -most : means[c];
     if (blockIdx.x == 0)
@@ -185,7 +169,8 @@ __global__ void __launch_bounds__(THREADS) k_codec_encode(SPW_PARAMETER struct e
     __syncthreads(); /* rows and sums are there */
     if (!values && warp == 0)
         rotate_means(r.means, (float *)(to + at.k_means), job);
-    rotate_row(r.x + warp * stride, d, values ? spw_hadamard_v_block(d) : spw_hadamard_k_block(d));
+    spw_hadamard_stages(r.x + warp * stride, 1, 0, d,
+                        values ? spw_hadamard_v_block(d) : spw_hadamard_k_block(d));
     __syncthreads(); /* the means are rotated */
     encode_row(r, stride, (uint16_t *)(to + (values ? at.v_steps : at.k_steps)), d, values);
     __syncthreads(); /* the codes are there */

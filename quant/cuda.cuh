@@ -95,6 +95,23 @@ __device__ __forceinline__ uint32_t spw_device_pack_bf16(float low, float high)
 #endif
 }
 
+/* a b + c of both bf16 halves, each rounded once to nearest even. */
+__device__ __forceinline__ uint32_t spw_device_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+#if !defined(SPW_SIMT_EMULATOR) && __CUDA_ARCH__ >= 800
+    uint32_t both;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(both) : "r"(a), "r"(b), "r"(c));
+    return both;
+#else
+    float x[2];
+    for (int i = 0; i < 2; i++) /* rounded twice: the same where the result is short */
+        x[i] =
+            fmaf(spw_device_bf16((uint16_t)(a >> 16 * i)), spw_device_bf16((uint16_t)(b >> 16 * i)),
+                 spw_device_bf16((uint16_t)(c >> 16 * i)));
+    return spw_device_pack_bf16(x[0], x[1]);
+#endif
+}
+
 /* 2^x, at most 2 ulp off; exact at 0 and at minus infinity. Results below 2^-126 are 0. */
 __device__ __forceinline__ float spw_device_exp2(float x)
 {

@@ -305,6 +305,17 @@ static inline unsigned max(unsigned a, unsigned b)
     return a > b ? a : b;
 }
 
+/* Four bytes of the eight of (low, high), by the low three bits of a selector's half-bytes; the
+ * fourth would replicate a sign, which is not used here. */
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
+{
+    uint64_t both = (uint64_t)high << 32 | low;
+    unsigned out = 0;
+    for (unsigned i = 0; i < 4; i++)
+        out |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return out;
+}
+
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);

@@ -1,7 +1,8 @@
 /* attention's .cu files, every kernel of them: against an f64 reference that
- * knows nothing of tiles and against the portable CPU kernels, and by memcmp against themselves:
- * however rows and tiles are cut into calls, with partials or without, many rows or one at a time.
- * What no row may see is NaN in every tile. */
+ * knows nothing of tiles (where one is quantized: of what it stands for) and against the portable
+ * CPU kernels, and by memcmp against themselves: however rows and tiles are cut into calls, with
+ * partials or without, many rows or one at a time. What no row may see is NaN in every tile. */
+#include "quant/codec.h"
 #include "tests/attention_reference.h"
 #include "tests/ops_cpu_each.h"
 
@@ -28,6 +29,7 @@ struct problem {
     void *q;
     float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values that bf16 and f16 hold */
     char *tiles[MAX_TILES];
+    uint64_t quantized_first, quantized_end;
 };
 
 /* Exactly so many bytes, 16-byte aligned; the byte 0xff makes a NaN of every type. */
@@ -87,10 +89,16 @@ static int append_cuda(const struct spw_kv_append_args *a)
     return rc;
 }
 
+static size_t tile_bytes(const struct spw_attention_args *a, uint32_t t)
+{
+    bool quantized = t >= a->quantized_first && t < a->quantized_end;
+    return quantized ? spw_qtile_bytes(a->n_kv_heads, a->head_dim, a->qformat)
+                     : spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
+}
+
 static int attention_cuda(const struct spw_attention_args *a, bool partials)
 {
     struct spw_attention_args call = *a;
-    size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
     size_t state = a->rows * a->n_heads * (a->head_dim + 2) * sizeof(float);
     size_t spread = (size_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES) * state;
     void *nan = poisoned(spread);
@@ -98,7 +106,7 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
     call.state = cuda_copy_of(a->state, state, 0);
     call.partials = partials ? cuda_copy_of(nan, spread, 0) : NULL;
     for (uint32_t t = 0; t < a->n_tiles; t++)
-        call.tiles[t] = a->tiles[t] ? cuda_copy_of(a->tiles[t], bytes, 0) : NULL;
+        call.tiles[t] = a->tiles[t] ? cuda_copy_of(a->tiles[t], tile_bytes(a, t), 0) : NULL;
     int rc = spw_attention_cuda(&call, NULL);
     for (uint32_t t = 0; t < a->n_tiles; t++)
         if (a->tiles[t])
@@ -152,6 +160,46 @@ static void fill_tiles(struct problem *p)
         free(p->tiles[t]);
         p->tiles[t] = ours[t];
     }
+}
+
+/* ---- quantized tiles ---- */
+
+/* Tile t from now on is quantized, and its keys and values are what it stands for. */
+static void quantize(struct problem *p, uint64_t t)
+{
+    const struct spw_attention_args *a = &p->a;
+    uint32_t d = a->head_dim, not_finite = 0;
+    size_t n = (size_t)SPW_TILE_TOKENS * d;
+    char *qtile = aligned_alloc(64, spw_qtile_bytes(a->n_kv_heads, d, a->qformat));
+    float *stands_for = malloc(spw_tile_bytes(a->n_kv_heads, d, SPW_DTYPE_F32));
+    struct spw_codec_args args = {p->tiles[t], qtile,      a->n_kv_heads, d,
+                                  a->kv_dtype, a->qformat, &not_finite};
+    each_run(&spw_codec_encode_kernel_portable, &args, EACH_FORWARD);
+    CHECK(!not_finite);
+    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, d, SPW_DTYPE_F32, stands_for);
+    for (size_t i = 0; i < n * a->n_kv_heads; i++) {
+        uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
+        uint32_t j = (uint32_t)(i / d / a->n_kv_heads);
+        const float *k = stands_for + head * n, *v = k + a->n_kv_heads * n;
+        p->k[t * n * a->n_kv_heads + i] = k[spw_tile_k_index(d, SPW_DTYPE_F32, j, c)];
+        p->v[t * n * a->n_kv_heads + i] = v[spw_tile_v_index(d, SPW_DTYPE_F32, j, c)];
+    }
+    free(stands_for);
+    free(p->tiles[t]);
+    p->tiles[t] = qtile;
+}
+
+/* A run of the tiles that are older than all rows: often all but the sink. */
+static void quantize_some(struct problem *p)
+{
+    uint64_t whole = p->a.position / SPW_TILE_TOKENS;
+    if (whole == 0)
+        return;
+    p->a.qformat = (enum spw_qformat)draw(0, SPW_QFORMAT_EXACT - 1);
+    p->quantized_first = draw(0, 1) ? whole > 1 : draw(0, (size_t)whole - 1);
+    p->quantized_end = draw(0, 1) ? whole : draw((size_t)p->quantized_first, (size_t)whole);
+    for (uint64_t t = p->quantized_first; t < p->quantized_end; t++)
+        quantize(p, t);
 }
 
 /* ---- problems ---- */
@@ -309,6 +357,8 @@ static float *run(const struct problem *p, struct way way)
         for (size_t t = 0; t < tiles; t += way.splits * SPW_SPLIT_TILES) {
             call.tile_first = t;
             call.n_tiles = (uint32_t)spw_min_u64(way.splits * SPW_SPLIT_TILES, tiles - t);
+            call.quantized_first = (uint32_t)spw_sub_u64(p->quantized_first, t);
+            call.quantized_end = (uint32_t)spw_sub_u64(p->quantized_end, t);
             for (uint32_t i = 0; i < call.n_tiles; i++)
                 call.tiles[i] = seen(p, &call, t + i) ? p->tiles[t + i] : NULL;
             run_call(&call, way);
@@ -324,10 +374,12 @@ static void check_way(const struct problem *p, const float *state, struct way wa
     float *other = run(p, way);
     CHECK_MSG(!memcmp(state, other, state_floats(p) * sizeof(float)),
               "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s: "
-              "%zu rows, %zu splits a call, partials %d",
+              "%zu rows, %zu splits a call, partials %d, tiles [%llu, %llu) in format %d",
               a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
               (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
-              spw_dtype_name(a->kv_dtype), way.rows, way.splits, way.partials);
+              spw_dtype_name(a->kv_dtype), way.rows, way.splits, way.partials,
+              (unsigned long long)p->quantized_first, (unsigned long long)p->quantized_end,
+              (int)a->qformat);
     free(other);
 }
 
@@ -337,10 +389,12 @@ static void check_problem(const struct problem *p)
     float *state = run(p, (struct way){.rows = a->rows, .splits = 8});
     float *cpu = run(p, (struct way){.rows = a->rows, .splits = 8, .cpu = true});
     CHECK_MSG(matches(p, state, cpu),
-              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s", a->rows,
-              (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
+              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s, tiles "
+              "[%llu, %llu) in format %d",
+              a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
               (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
-              spw_dtype_name(a->kv_dtype));
+              spw_dtype_name(a->kv_dtype), (unsigned long long)p->quantized_first,
+              (unsigned long long)p->quantized_end, (int)a->qformat);
     check_way(p, state, (struct way){.rows = a->rows, .splits = 8, .partials = true});
     check_way(p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3)});
     check_way(p, state,
@@ -350,7 +404,7 @@ static void check_problem(const struct problem *p)
 }
 
 /* One problem each: the decode kernel, and the same row inside a prefill. */
-static void test_decode_in_prefill(void)
+static void test_decode_in_prefill(bool quantized)
 {
     struct problem p = {.n_tokens = 1100};
     p.a = (struct spw_attention_args){.rows = 70,
@@ -362,6 +416,10 @@ static void test_decode_in_prefill(void)
                                       .dtype = SPW_DTYPE_BF16,
                                       .kv_dtype = SPW_DTYPE_BF16};
     problem_fill(&p);
+    p.a.qformat = SPW_QFORMAT_INT8_INT4;
+    p.quantized_end = quantized ? 6 : 0;
+    for (uint64_t t = 0; t < p.quantized_end; t++)
+        quantize(&p, t);
     float *state = run(&p, (struct way){.rows = 70, .splits = 8});
     size_t per_row = state_floats(&p) / 70;
     for (size_t row = 0; row < 70; row += 23) {
@@ -374,6 +432,33 @@ static void test_decode_in_prefill(void)
     }
     free(state);
     problem_free(&p);
+}
+
+/* The sink exact, then quantized tiles, then exact ones: every head size of the tensor-core
+ * kernels, and what others take, in every format; one query, and as many as make a prompt. */
+static void test_formats(void)
+{
+    static const uint32_t dims[] = {64, 80, 96, 128, 256, 6, 128};
+    for (size_t i = 0; i < 7 * SPW_QFORMAT_EXACT; i++) {
+        enum spw_dtype type = i / SPW_QFORMAT_EXACT < 6 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+        uint32_t d = dims[i / SPW_QFORMAT_EXACT];
+        struct problem p = {.quantized_first = 1, .quantized_end = draw(2, 6)};
+        p.a = (struct spw_attention_args){.rows = i % 2 ? 1 : draw(1, 20),
+                                          .q_stride = 4 * (size_t)d,
+                                          .n_heads = 4,
+                                          .n_kv_heads = i % 2 ? 2 : 1,
+                                          .head_dim = d,
+                                          .scale = (float)(1 / sqrt(d)),
+                                          .dtype = type,
+                                          .kv_dtype = type,
+                                          .qformat = (enum spw_qformat)(i % SPW_QFORMAT_EXACT)};
+        p.n_tokens = 7 * SPW_TILE_TOKENS + p.a.rows + draw(0, 60);
+        problem_fill(&p);
+        for (uint64_t t = p.quantized_first; t < p.quantized_end; t++)
+            quantize(&p, t);
+        check_problem(&p);
+        problem_free(&p);
+    }
 }
 
 /* A V that is not finite reaches the rows that see it, and no others of the call. */
@@ -405,7 +490,7 @@ static void test_infinity(uint32_t head_dim, size_t rows, enum spw_dtype type)
 }
 
 /* A call that no row sees anything in leaves a state alone, or makes a fresh one empty. */
-static void test_unseen(enum spw_dtype type, size_t rows)
+static void test_unseen(enum spw_dtype type, size_t rows, bool quantized)
 {
     enum { D = 64, MOST = 40 };
     static uint16_t q[2 * MOST * D];
@@ -423,6 +508,8 @@ static void test_unseen(enum spw_dtype type, size_t rows)
                                        .window = 100,
                                        .scale = 1,
                                        .first = way >= 2,
+                                       .quantized_first = 1,
+                                       .quantized_end = quantized ? 6 : 1,
                                        .dtype = type,
                                        .kv_dtype = SPW_DTYPE_BF16};
         for (size_t i = 0; i < rows * (D + 2); i++)
@@ -470,6 +557,10 @@ static void test_refused(void)
     CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
     a.tile_first = 0, a.head_dim = 2000;
     CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
+    a.quantized_end = 4;
+    CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
+    a.head_dim = 64, a.qformat = SPW_QFORMAT_EXACT;
+    CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
     struct spw_kv_append_args k = {
         .rows = SPW_APPEND_TILES * SPW_TILE_TOKENS + 1, .n_kv_heads = 1, .head_dim = 64};
     CHECK(spw_kv_append_cuda(&k, NULL) == -EINVAL);
@@ -492,20 +583,30 @@ int main(void)
     for (int i = 0; i < DRAWS; i++) {
         struct problem p = problem_draw(i % 3 != 0);
         check_problem(&p);
+        quantize_some(&p);
+        check_problem(&p);
         problem_free(&p);
     }
     /* Before sm_80 there is no tensor core for bf16. */
     set(75);
     test_infinity(64, 8, SPW_DTYPE_BF16);
+    struct problem p = problem_draw(true);
+    quantize_some(&p);
+    check_problem(&p);
+    problem_free(&p);
     set(0);
-    test_decode_in_prefill();
+    test_decode_in_prefill(false);
+    test_decode_in_prefill(true);
     test_infinity(64, 8, SPW_DTYPE_BF16);
     test_infinity(80, 40, SPW_DTYPE_BF16);
     test_infinity(10, 8, SPW_DTYPE_BF16);
     test_infinity(10, 40, SPW_DTYPE_F32);
-    test_unseen(SPW_DTYPE_BF16, 1);
-    test_unseen(SPW_DTYPE_BF16, 40);
-    test_unseen(SPW_DTYPE_F32, 40);
+    for (int quantized = 0; quantized < 2; quantized++) {
+        test_unseen(SPW_DTYPE_BF16, 1, quantized);
+        test_unseen(SPW_DTYPE_BF16, 40, quantized);
+        test_unseen(SPW_DTYPE_F32, 40, quantized);
+    }
+    test_formats();
     test_finish(SPW_DTYPE_BF16);
     test_finish(SPW_DTYPE_F32);
     test_refused();
