@@ -539,8 +539,9 @@ static int launch(const struct attention_job *job, int stages, uint32_t n_grid, 
     return spw_cuda_launched();
 }
 
-/* At D = 128 a block has 50 KiB in int4 (three pieces of 2 KiB a warp, two asked for ahead) and 57
- * in int8 (two of 4 KiB): four of them on a multiprocessor of sm_90, two on sm_80, one on sm_86 and
+/* At D = 128 a block has 50 KiB in int4 (three pieces of 2 KiB a warp, two of them on their way)
+ * and 57 in int8 (two of 4 KiB, one on its way), and 168 registers a thread (nvcc 13.0, no spills;
+ * D = 256: 254): three blocks on a multiprocessor of sm_90, three or two on sm_80, one on sm_86 and
  * sm_89. */
 int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
