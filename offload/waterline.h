@@ -13,11 +13,18 @@
  *      | dropped  | disk        | host         | device              |
  *        (sliding)   streamed     streamed       read in place
  *
+ * Where old tiles are kept in another format (`aged`), all this is about the aged tiles of full
+ * layers, [1, E(n)) with n tokens held (quant/residual.h): E(n) stands for `end`, and the first
+ * tile there is 1. What is exact then lies on the device and has its own line, spw_waterline_near.
+ *
  * All counts are tiles, all positions tokens. No state, no failure, any thread. */
 #ifndef SPW_OFFLOAD_WATERLINE_H
 #define SPW_OFFLOAD_WATERLINE_H
 
-#include "quant/tile.h"
+#include "quant/residual.h"
+
+/* Exact tiles before those that are read, which let a sequence be cut back a little. */
+enum { SPW_WATERLINE_SLACK = 1 };
 
 /* How many tiles of one layer a sequence may keep on the device. Fixed by the plan. */
 struct spw_residency {
@@ -29,6 +36,8 @@ struct spw_residency {
     /* Newest copies below that lie on the host, of a full and of a sliding layer; older ones lie on
      * disk. UINT32_MAX: all of them on the host. */
     uint32_t host, host_sliding;
+    bool aged;               /* old tiles of full layers are kept apart */
+    uint32_t residual_tiles; /* then: the window that is read exactly */
 };
 
 /* Tiles that hold n tokens. */
@@ -36,6 +45,19 @@ static inline uint32_t spw_waterline_tiles(uint64_t n_tokens)
 {
     return (uint32_t)spw_div_up(n_tokens, SPW_TILE_TOKENS);
 }
+
+/* With n tokens held: the end of the tiles of a full layer that waterlines are about, and the
+ * first of them. */
+uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens);
+static inline uint32_t spw_waterline_start(const struct spw_residency *r)
+{
+    return r->aged;
+}
+
+/* The first exact tile that is kept beside tile 0 by a full layer of n tokens whose old tiles are
+ * kept apart; and the most exact tiles that such a layer holds between steps. */
+uint32_t spw_waterline_near(const struct spw_residency *r, uint64_t n_tokens);
+uint32_t spw_waterline_near_tiles(uint32_t residual_tiles);
 
 /* The first tile a sliding query at `position` can see. */
 uint32_t spw_waterline_first(uint32_t window, uint64_t position);

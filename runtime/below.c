@@ -16,8 +16,8 @@ void spw_below_count(struct spw_below *b, const struct spw_plan *p, const struct
     uint32_t keep = in->context > p->chunk ? r->resident_pass : r->resident;
     *b = (struct spw_below){0};
     if (p->n_full)
-        b->full = p->max_tiles - keep;
-    if (p->n_sliding) {
+        b->full = (uint32_t)spw_sub_u64(p->full_tiles, keep);
+    if (p->n_sliding && !r->aged) {
         uint32_t window = spw_waterline_window_tiles(r->window);
         window = window < p->max_tiles ? window : p->max_tiles;
         b->sliding = window - r->resident_sliding;

@@ -7,6 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *spw_kv_precision_name(enum spw_kv_precision precision)
+{
+    static const char *const names[] = {[SPW_KV_EXACT] = "exact",
+                                        [SPW_KV_INT8] = "int8",
+                                        [SPW_KV_INT8_INT4] = "int8:int4",
+                                        [SPW_KV_INT4] = "int4"};
+    return names[precision];
+}
+
 /* ---- options that cannot both be meant ---- */
 
 static int check_options(const struct spw_options *o, struct spw_error *err)
@@ -15,6 +24,9 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     bool writes = o->disk_write_limit && o->disk_write_limit != SPW_BYTES_NONE;
     if (o->kv > SPW_DTYPE_BF16)
         return spw_fail(err, -EINVAL, "kv type %d: expected auto, f32, f16 or bf16", (int)o->kv);
+    if (o->precision > SPW_KV_INT4)
+        return spw_fail(err, -EINVAL, "kv precision %d: expected exact, int8, int8:int4 or int4",
+                        (int)o->precision);
     if (!o->disk_dir && (room || writes))
         return spw_fail(err, -EINVAL, "disk %s: %llu bytes given, but no disk; give --disk DIR",
                         room ? "memory" : "write limit",
@@ -87,17 +99,19 @@ static const struct {
     {"quantized", QUANTIZED},
 };
 
+/* "quantized" names no number of bits: int8, which comes closest to the exact answer. */
 static void explain_quantized(struct spw_cache_policy *out, const struct spw_options *o)
 {
-    if (o->kv)
-        snprintf(out->files_why + strlen(out->files_why),
-                 sizeof out->files_why - strlen(out->files_why),
-                 "overruled: --kv-dtype asks for %s", spw_dtype_name(out->kv));
+    size_t n = strlen(out->files_why);
+    if (o->kv || o->precision)
+        snprintf(out->files_why + n, sizeof out->files_why - n, "overruled: --kv-dtype asks for %s",
+                 o->precision ? spw_kv_precision_name(o->precision) : spw_dtype_name(o->kv));
     else
-        snprintf(out->files_why + strlen(out->files_why),
-                 sizeof out->files_why - strlen(out->files_why),
-                 "not done: this version keeps KV exact, as %s", spw_dtype_name(out->kv));
-    out->refused_files = !o->kv;
+        snprintf(out->files_why + n, sizeof out->files_why - n, "%s",
+                 out->layers[SPW_LAYER_FULL].n_layers
+                     ? "done, as int8; --kv-dtype bf16, f16 or f32 keeps all exact"
+                     : "not done: no layer sees every key, and a window is kept exact");
+    out->tell_files = !o->kv && !o->precision;
 }
 
 /* Against layers: a window that a layer does not have would change its answers, and one that it
@@ -164,6 +178,34 @@ static void count_layers(struct spw_cache_policy *out, const struct spw_model_co
     }
 }
 
+static bool files_ask_for_quantized(const struct spw_model_config *c)
+{
+    return !strcmp(c->cache_implementation, "quantized");
+}
+
+/* Of layers that see every key: what is asked for, then what the files ask for, else exact. */
+static void decide_precision(struct spw_cache_policy *out, const struct spw_model_config *c,
+                             const struct spw_options *o)
+{
+    const char *why = "no --kv-dtype asks for less";
+    enum { RESIDUAL_TOKENS = 1024 };
+    out->residual_tokens = o->residual_window == SPW_BYTES_NONE ? 0
+                           : o->residual_window                 ? o->residual_window
+                                                                : RESIDUAL_TOKENS;
+    if (o->precision) {
+        out->precision = o->precision;
+        why = "--kv-dtype asks for it";
+    } else if (!o->kv && files_ask_for_quantized(c)) {
+        out->precision = SPW_KV_INT8;
+        why = "the model's files ask for a quantized cache";
+    }
+    if (out->precision && !out->layers[SPW_LAYER_FULL].n_layers) {
+        out->precision = SPW_KV_EXACT;
+        why = "no layer sees every key, and a window is kept exact";
+    }
+    snprintf(out->precision_why, sizeof out->precision_why, "%s", why);
+}
+
 int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,
                           enum spw_dtype compute, const struct spw_options *o,
                           struct spw_error *err)
@@ -176,6 +218,7 @@ int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_c
                           : "as the computation, for no --kv-dtype was given");
     decide_tiers(out, o);
     count_layers(out, config);
+    decide_precision(out, config, o);
     heed_files(out, config, o);
     return 0;
 }

@@ -12,6 +12,17 @@
 
 struct spw_options;
 
+/* Of old keys and values. Codes of 8 bits, of 4, or of 8 for keys and 4 for values. */
+enum spw_kv_precision {
+    SPW_KV_EXACT,
+    SPW_KV_INT8,
+    SPW_KV_INT8_INT4,
+    SPW_KV_INT4,
+};
+
+/* "exact", "int8", "int8:int4", "int4" */
+const char *spw_kv_precision_name(enum spw_kv_precision precision);
+
 enum spw_cache_host {
     SPW_CACHE_HOST_NEVER,
     SPW_CACHE_HOST_OF_GPU, /* when the device is a GPU, which is not known yet */
@@ -25,13 +36,15 @@ struct spw_cache_layers {
 };
 
 struct spw_cache_policy {
-    enum spw_dtype kv; /* of every layer */
+    enum spw_dtype kv;               /* of every layer, as far as it is exact */
+    enum spw_kv_precision precision; /* of old tiles in layers that see every key */
+    uint64_t residual_tokens;        /* newer ones are exact */
     enum spw_cache_host host;
     bool disk; /* may hold KV */
     struct spw_cache_layers layers[SPW_LAYER_KINDS];
-    char kv_why[192], tiers_why[192];
+    char kv_why[192], precision_why[192], tiers_why[192];
     char files_why[320]; /* what became of cache_implementation; "": the files ask for nothing */
-    bool refused_files;  /* they ask for a precision that is not used: worth a note on every run */
+    bool tell_files;     /* they ask for a precision: worth a note on every run */
 };
 
 /* `compute`: resolved, not AUTO. -EINVAL for options that contradict each other; the text names

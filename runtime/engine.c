@@ -183,6 +183,10 @@ static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .weights = m->weights,
         .compute = m->compute,
         .kv = m->cache.kv,
+        .aged = m->cache.precision != SPW_KV_EXACT,
+        .precision = m->cache.precision,
+        .residual_tiles = (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
+                                                spw_waterline_tiles(longest_context(c))),
         .context = o->context ? o->context : c->max_positions,
         .sessions = o->sessions ? o->sessions : 1,
         .prefill_chunk = o->prefill_chunk,
@@ -279,7 +283,7 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
                      : choose_device(e, o, device_bytes, host_bytes, err);
     if (!rc)
         rc = spw_model_open(&e->model, model_dir, o, err);
-    if (!rc && e->model.cache.refused_files)
+    if (!rc && e->model.cache.tell_files)
         add_note(e, "%s", e->model.cache.files_why);
     if (rc) {
         spw_engine_close(e);
@@ -440,6 +444,24 @@ static int describe_units(struct spw_engine *e)
     return 0;
 }
 
+/* Exact tiles beside those that age: on the device only. */
+static int open_near_cache(struct spw_engine *e, const struct spw_kv_options *aged)
+{
+    struct spw_kv_options o = *aged;
+    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.near_frames;
+    o.host_arena = NULL;
+    o.n_device_frames = e->plan.n_near_frames;
+    o.n_host_frames = o.n_disk_frames = 0;
+    o.tile_bytes = e->plan.near_tile_bytes;
+    o.slot_tiles = 1;
+    o.disk = NULL;
+    o.direct = false;
+    o.first_tile = 0;
+    o.keeps_sink = true;
+    o.residual_tiles = e->plan.residency.residual_tiles;
+    return spw_kv_open(&e->near, &o);
+}
+
 static int open_cache(struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
@@ -463,7 +485,10 @@ static int open_cache(struct spw_engine *e)
         .direct = p->direct,
         .n_disk_frames = p->n_disk_frames,
     };
-    return spw_kv_open(&e->kv, &o);
+    if (p->residency.aged)
+        o.first_tile = spw_waterline_start(&p->residency);
+    SPW_TRY(spw_kv_open(&e->kv, &o));
+    return p->residency.aged ? open_near_cache(e, &o) : 0;
 }
 
 static int open_prefetch(struct spw_engine *e)
@@ -585,6 +610,7 @@ void spw_engine_close(struct spw_engine *e)
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         if (e->streams[i])
             ops->stream_close(e->device, e->streams[i]);
+    spw_kv_close(e->near);
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
     spw_free(e->units);

@@ -43,7 +43,7 @@ struct spw_unit_file {
 
 struct spw_session {
     struct spw_engine *engine;
-    struct spw_kv_seq *seq;
+    struct spw_sequence seq;
     int32_t *tokens; /* [context], the ones held */
     uint64_t n_tokens, reused;
     float *logits;        /* [vocab], host arena, borrowed */
@@ -68,7 +68,8 @@ struct spw_engine {
     struct spw_unit *units;                 /* [weights->n_units] */
     struct spw_unit_context *unit_contexts; /* [weights->n_units] */
     bool charged;                           /* plan.mapped_bytes and plan.kept_bytes */
-    struct spw_kv *kv;
+    struct spw_kv *kv;                      /* of what ages */
+    struct spw_kv *near; /* of what is exact beside that, NULL where nothing is kept apart */
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
     struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */

@@ -3,7 +3,7 @@
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
  *   chunk     norm, q k v, [attend], output, mlp: model/layer.c
- *   attend    rotate, append to the tail tiles, attention over what streams and what stays
+ *   attend    rotate, append, age, attention over what streams and what stays: attend.c
  *
  * Everything is queued: the host runs ahead of the streams and waits once, for the logits. */
 #include "runtime/executor.h"
@@ -24,6 +24,7 @@ struct spw_executor {
     const struct spw_model_config *config;
     const struct spw_plan *plan;
     struct spw_layer_run layer;
+    struct spw_attend attend;
     struct spw_hidden hidden;
     struct frame frames[2], *now, *next;
     struct spw_cut_span *spans;           /* [most_spans] */
@@ -82,6 +83,14 @@ static void borrow_buffers(struct spw_executor *x)
         .attend = attend,
         .context = x,
     };
+    x->attend = (struct spw_attend){.backend = x->o.backend,
+                                    .device = x->o.device,
+                                    .compute = x->o.compute,
+                                    .plan = x->plan,
+                                    .weights = x->o.weights,
+                                    .prefetch = x->o.prefetch,
+                                    .device_arena = device,
+                                    .predicted = &x->predicted};
     x->hidden = (struct spw_hidden){
         .ops = x->o.backend->device_ops,
         .device = x->o.device,
@@ -175,12 +184,6 @@ static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
     return spw_kv_spill(seq, layer, begin, disk_end);
 }
 
-static void account_up(struct spw_executor *x, uint64_t from_host, uint64_t from_disk)
-{
-    account(x, SPW_MOVED_HOST_TO_DEVICE, from_host + (x->plan->direct ? 0 : from_disk));
-    account(x, SPW_MOVED_DISK_TO_HOST, from_disk);
-}
-
 static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
     uint32_t to = spw_kv_begin(seq, layer);
@@ -188,13 +191,21 @@ static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, 
     if (begin >= to)
         return 0;
     spw_kv_count_load(seq, layer, begin, to, &from_host, &from_disk);
-    account_up(x, from_host, from_disk);
+    spw_traffic_up(&x->predicted, x->plan, from_host, from_disk);
     return spw_kv_load(seq, layer, begin);
+}
+
+/* Where old tiles are kept apart, sliding layers keep none: all they have is near. */
+static bool moves(const struct spw_executor *x, uint32_t layer)
+{
+    return !x->plan->residency.aged || x->config->layer_kinds[layer] == SPW_LAYER_FULL;
 }
 
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n)
 {
     for (uint32_t l = 0; l < x->config->n_layers; l++) {
+        if (!moves(x, l))
+            continue;
         uint32_t begin = spw_waterline_begin(&x->plan->residency, x->config->layer_kinds[l], n);
         SPW_TRY(spill(x, seq, l, begin));
         SPW_TRY(load(x, seq, l, begin));
@@ -209,7 +220,7 @@ static int raise_waiting(struct spw_executor *x, uint32_t n_spans)
         uint32_t wait = spw_waterline_wait(&x->plan->residency, &x->now->passages[i]);
         for (uint32_t l = 0; l < x->config->n_layers; l++)
             if (x->config->layer_kinds[l] == SPW_LAYER_FULL)
-                SPW_TRY(spill(x, x->step[i].seq, l, wait));
+                SPW_TRY(spill(x, x->step[i].seq->aged, l, wait));
     }
     return 0;
 }
@@ -221,7 +232,7 @@ static int enter_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
         return 0;
     for (uint32_t i = 0; i < n_spans; i++)
         if (x->now->passages[i].chunked)
-            SPW_TRY(load(x, x->step[i].seq, layer,
+            SPW_TRY(load(x, x->step[i].seq->aged, layer,
                          spw_waterline_enter(&x->plan->residency, &x->now->passages[i])));
     return 0;
 }
@@ -233,176 +244,35 @@ static int age_tiles(struct spw_executor *x, uint32_t layer)
     for (uint32_t i = 0; i < x->chunk->n_segments; i++) {
         const struct spw_cut_segment *s = &x->now->cut.segments[x->chunk->first_segment + i];
         const struct spw_passage *p = &x->now->passages[s->span];
-        struct spw_kv_seq *seq = x->step[s->span].seq;
+        const struct spw_sequence *seq = x->step[s->span].seq;
         if (x->config->layer_kinds[layer] == SPW_LAYER_SLIDING) {
-            spw_kv_drop(seq, layer, spw_waterline_first(r->window, s->to));
-            SPW_TRY(spill(x, seq, layer, spw_waterline_begin(r, true, s->to)));
-        } else {
-            SPW_TRY(
-                spill(x, seq, layer,
-                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p)));
+            spw_kv_drop(seq->near, layer, spw_waterline_first(r->window, s->to));
+            if (moves(x, layer))
+                SPW_TRY(spill(x, seq->aged, layer, spw_waterline_begin(r, true, s->to)));
+            continue;
         }
+        if (r->aged)
+            spw_kv_drop(seq->near, layer, spw_waterline_near(r, s->to));
+        SPW_TRY(spill(x, seq->aged, layer,
+                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p)));
     }
     return 0;
 }
 
-/* ---- attention over the cache ---- */
-
-enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
-
-struct query {
-    struct spw_kv_seq *seq;
-    const struct spw_cut_segment *segment;
-    uint32_t layer;
-    size_t rows;
-    struct spw_attention_args args; /* the same for all calls but tiles and `first` */
-};
-
-static uint8_t *element(const struct spw_executor *x, void *base, uint64_t index)
-{
-    return (uint8_t *)base + index * spw_dtype_bytes(x->plan->info.compute);
-}
-
-static struct query make_query(const struct spw_executor *x, uint32_t layer,
-                               const struct spw_cut_segment *s)
-{
-    const struct spw_model_config *c = x->config;
-    uint64_t row = s->row - x->chunk->row; /* in the chunk's buffers */
-    uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    uint64_t state_row = (uint64_t)c->n_heads * (c->head_dim + 2);
-    uint8_t *arena = x->o.device_arena;
-    size_t rows = s->to - s->from;
-    return (struct query){
-        .seq = x->step[s->span].seq,
-        .segment = s,
-        .layer = layer,
-        .rows = rows,
-        .args = {.q = element(x, x->layer.b.qkv, row * width),
-                 .state = (float *)(arena + x->plan->device.state) + row * state_row,
-                 .rows = rows,
-                 .q_stride = width,
-                 .position = s->from,
-                 .n_heads = c->n_heads,
-                 .n_kv_heads = c->n_kv_heads,
-                 .head_dim = c->head_dim,
-                 .window = c->layer_kinds[layer] == SPW_LAYER_SLIDING ? c->window : 0,
-                 .scale = c->attention_scale,
-                 .softcap = c->attention_softcap,
-                 .first = true,
-                 .dtype = x->plan->info.compute,
-                 .kv_dtype = x->plan->info.kv},
-    };
-}
-
-/* Rotates q and k in place, then writes k and v into the tail tiles. */
-static int append(struct spw_executor *x, const struct query *q)
-{
-    const struct spw_model_config *c = x->config;
-    const struct spw_cut_segment *s = q->segment;
-    uint32_t kind = c->layer_kinds[q->layer];
-    uint64_t k = (uint64_t)c->n_heads * c->head_dim;
-    uint64_t v = k + (uint64_t)c->n_kv_heads * c->head_dim;
-    void *qkv = (void *)(uintptr_t)q->args.q;
-    SPW_TRY(x->layer.ops->rope(
-        &(struct spw_rope_args){.x = qkv,
-                                .inv_freq = x->layer.small + x->o.weights->inv_freq[kind],
-                                .rows = q->rows,
-                                .stride = q->args.q_stride,
-                                .position = s->from,
-                                .n_heads = c->n_heads + c->n_kv_heads,
-                                .head_dim = c->head_dim,
-                                .rotary_dim = c->rope[kind].rotary_dim,
-                                .scaling = x->o.weights->rope_scaling[kind],
-                                .dtype = x->plan->info.compute},
-        x->o.compute));
-    struct spw_kv_append_args a = {.k = element(x, qkv, k),
-                                   .v = element(x, qkv, v),
-                                   .rows = q->rows,
-                                   .stride = q->args.q_stride,
-                                   .position = s->from,
-                                   .n_kv_heads = c->n_kv_heads,
-                                   .head_dim = c->head_dim,
-                                   .dtype = x->plan->info.compute,
-                                   .kv_dtype = x->plan->info.kv};
-    SPW_TRY(spw_kv_grow(q->seq, q->layer, s->from, s->to));
-    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(q->seq, q->layer);
-    assert(end - first <= SPW_APPEND_TILES);
-    for (uint32_t t = first; t < end; t++)
-        a.tiles[t - first] = spw_kv_device_tile(q->seq, q->layer, t);
-    return x->layer.ops->kv_append(&a, x->o.compute);
-}
-
-/* How many splits of so many rows `partials` holds. */
-static uint64_t splits_side_by_side(const struct spw_executor *x, uint64_t rows)
-{
-    return x->layer.ops->attention_tiles / SPW_SPLIT_TILES * x->plan->partial_rows / rows;
-}
-
-/* One call over tiles [from, to), from a split's border on; tiles from `resident` on are in place,
- * those in [streamed, resident) lie in `slot`, those below are not visible. */
-static int attend_tiles(struct spw_executor *x, struct query *q, uint32_t from, uint32_t to,
-                        uint32_t streamed, uint32_t resident, const uint8_t *slot)
-{
-    struct spw_attention_args *a = &q->args;
-    uint64_t fit = splits_side_by_side(x, q->rows);
-    a->partials = spw_div_up(to - from, SPW_SPLIT_TILES) <= fit
-                      ? (float *)(x->o.device_arena + x->plan->device.partials)
-                      : NULL;
-    a->tile_first = from;
-    a->n_tiles = to - from;
-    for (uint32_t t = from; t < to; t++) {
-        if (t >= resident)
-            a->tiles[t - from] = spw_kv_device_tile(q->seq, q->layer, t);
-        else
-            a->tiles[t - from] = t < streamed ? NULL : slot + (t - streamed) * x->plan->tile_bytes;
-    }
-    SPW_TRY(x->layer.ops->attention(a, x->o.compute));
-    a->first = false;
-    return 0;
-}
-
-/* Splits in position order: first those that (partly) stream, as many in a call as share a slot,
- * then those in place. */
-static int attend_segment(struct spw_executor *x, struct query *q)
-{
-    const struct spw_passage *p = &x->now->passages[q->segment->span];
-    bool sliding = x->config->layer_kinds[q->layer] == SPW_LAYER_SLIDING;
-    uint32_t first, streamed_end, end = spw_kv_end(q->seq, q->layer), from, to;
-    spw_traffic_range(&x->plan->residency, sliding, p, q->segment->from, &first, &streamed_end);
-    from = first - first % SPW_SPLIT_TILES;
-    for (uint32_t tile = first; tile < streamed_end; tile = from = to) {
-        to = (tile / x->plan->slot_tiles + 1) * x->plan->slot_tiles;
-        uint32_t here = to < streamed_end ? to : streamed_end;
-        struct spw_transfer t = {
-            .seq = q->seq, .layer = q->layer, .tile_begin = tile, .tile_end = here};
-        uint32_t from_host, from_disk;
-        uint8_t *slot;
-        SPW_TRY(spw_prefetch_wait_kv(x->o.prefetch, &t, &slot));
-        spw_prefetch_sources(x->o.prefetch, &from_host, &from_disk);
-        account_up(x, from_host, from_disk);
-        SPW_TRY(attend_tiles(x, q, from, to < end ? to : end, tile, here, slot));
-        SPW_TRY(spw_prefetch_release_kv(x->o.prefetch));
-    }
-    /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
-    uint64_t fit = splits_side_by_side(x, q->rows);
-    uint32_t most = x->layer.ops->attention_tiles;
-    if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
-        most = (uint32_t)fit * SPW_SPLIT_TILES;
-    for (; from < end; from = to) {
-        to = end - from < most ? end : from + most;
-        uint32_t visible = first > from ? first : from;
-        SPW_TRY(attend_tiles(x, q, from, to, visible, visible, NULL));
-    }
-    return 0;
-}
+/* ---- attention ---- */
 
 static int attend(void *context, uint32_t layer, size_t rows)
 {
     struct spw_executor *x = context;
     for (uint32_t i = 0; i < x->chunk->n_segments; i++) {
-        struct query q = make_query(x, layer, &x->now->cut.segments[x->chunk->first_segment + i]);
-        SPW_TRY(append(x, &q));
-        SPW_TRY(attend_segment(x, &q));
+        const struct spw_cut_segment *s = &x->now->cut.segments[x->chunk->first_segment + i];
+        SPW_TRY(spw_attend_segment(
+            &x->attend, &(struct spw_attend_segment){.seq = x->step[s->span].seq,
+                                                     .passage = &x->now->passages[s->span],
+                                                     .layer = layer,
+                                                     .from = s->from,
+                                                     .to = s->to,
+                                                     .row = s->row - x->chunk->row}));
     }
     return x->layer.ops->attention_finish(
         &(struct spw_attention_finish_args){
@@ -559,7 +429,7 @@ static void describe_pass(struct spw_executor *x, struct frame *f, const struct 
     for (uint32_t i = 0; i < f->cut.n_segments; i++) {
         const struct spw_cut_segment *s = &f->cut.segments[i];
         struct spw_schedule_segment *g = &f->segments[i];
-        *g = (struct spw_schedule_segment){.seq = x->step[s->span].seq};
+        *g = (struct spw_schedule_segment){.seq = x->step[s->span].seq->aged};
         for (int sliding = 0; sliding < 2; sliding++)
             if (!sliding || r->window) {
                 const struct spw_passage *p = &f->passages[s->span];
@@ -605,6 +475,30 @@ static void expect_decode(struct spw_executor *x, uint32_t n_spans)
     x->next->schedule.n_head_rounds = (uint32_t)spw_div_up(rows, x->plan->logits_rows);
 }
 
+/* Whether all that was quantized so far was finite. */
+static int ask_flags(struct spw_executor *x)
+{
+    if (!x->plan->residency.aged)
+        return 0;
+    return x->o.backend->device_ops->copy(x->o.device, x->o.host_arena + x->plan->host.flags,
+                                          x->o.device_arena + x->plan->device.flags,
+                                          sizeof(uint32_t), SPW_LINK_DEVICE_TO_HOST, x->o.compute);
+}
+
+/* After compute has been waited for. */
+static int check_flags(struct spw_executor *x)
+{
+    uint32_t *not_finite = (uint32_t *)(x->o.host_arena + x->plan->host.flags);
+    if (!x->plan->residency.aged || !*not_finite)
+        return 0;
+    *not_finite = 0;
+    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] += sizeof *not_finite;
+    SPW_TRY(x->o.backend->device_ops->copy(x->o.device, x->o.device_arena + x->plan->device.flags,
+                                           not_finite, sizeof *not_finite, SPW_LINK_HOST_TO_DEVICE,
+                                           x->o.compute));
+    return -EDOM;
+}
+
 static int run_pass(struct spw_executor *x, uint32_t n_spans,
                     int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
 {
@@ -623,10 +517,11 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
         SPW_TRY(rc);
     }
     for (uint32_t i = 0; i < n_spans; i++)
-        SPW_TRY(spw_executor_settle(x, x->step[i].seq, x->now->passages[i].to));
-    if (heads)
-        return run_logits(x, on_logits, context);
-    return ops->stream_sync(x->o.device, x->o.compute);
+        SPW_TRY(spw_executor_settle(x, x->step[i].seq->aged, x->now->passages[i].to));
+    SPW_TRY(ask_flags(x));
+    SPW_TRY(heads ? run_logits(x, on_logits, context)
+                  : ops->stream_sync(x->o.device, x->o.compute));
+    return check_flags(x);
 }
 
 static bool all_done(const struct spw_executor *x, uint32_t n_spans)
@@ -648,7 +543,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
     uint64_t n_new_tokens = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
         x->spans[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
-        x->written[i] = written_before(x, spans[i].seq);
+        x->written[i] = written_before(x, spans[i].seq->aged);
         n_new_tokens += spans[i].to - spans[i].from;
     }
     spw_progress_begin(&x->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n_spans);

@@ -8,6 +8,7 @@
 #include "model/layer.h"
 #include "offload/kv_cache.h"
 #include "prefetch/prefetch.h"
+#include "runtime/attend.h"
 #include "runtime/backend.h"
 #include "runtime/hidden.h"
 #include "runtime/plan.h"
@@ -29,7 +30,7 @@ struct spw_executor_options {
 
 /* One session's part. Its cache holds tokens [0, from). */
 struct spw_executor_span {
-    struct spw_kv_seq *seq;
+    const struct spw_sequence *seq;
     const int32_t *tokens; /* [to], the whole sequence */
     uint64_t from, to;     /* from < to */
     uint64_t n_logits;     /* rows wanted, counted from the end */
@@ -39,14 +40,15 @@ struct spw_executor;
 
 int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o);
 void spw_executor_close(struct spw_executor *x);
-/* `on_logits` is called in order of passes, spans and positions; [vocab] floats, valid during the
- * call; a negative return ends the step with it. */
+/* -EDOM: keys or values that were to be quantized are not finite. `on_logits` is called in order of
+ * passes, spans and positions; [vocab] floats, valid during the call; a negative return ends the
+ * step with it. */
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *spans,
                       uint32_t n_spans,
                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
                                        const float *logits),
                       void *context);
-/* Brings a sequence that was cut back to n tokens to the waterlines of n tokens. */
+/* Brings a sequence that was cut back to n tokens (what ages of it) to the waterlines of n. */
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
 /* New rope tables are needed: uploads the small block's. */
 int spw_executor_upload_rope(struct spw_executor *x);

@@ -12,6 +12,9 @@
  * decode streams less with it. Last of all,
  * some of the tiles' memory may make the KV slots larger: fewer, larger transfers.
  *
+ * Where old tiles are kept apart, all this is about them; what is exact then stays on the device,
+ * where its frames belong to what no step can do without.
+ *
  * Tiles that do not stay on the device have their copy on the host, without a disk all of them.
  * With one, the host holds what the disk has no room for, then hidden states, then buffers between
  * the two and as many of the newest copies as fit. A byte from disk costs as much as `disk_cost`
@@ -91,25 +94,45 @@ static uint64_t fit_weights(struct spw_plan *p, const struct spw_weights *w, uin
 /* ---- KV ---- */
 
 struct kv_need {
-    uint64_t extra;   /* frames for the tiles that one chunk adds to a layer */
-    uint64_t all;     /* frames with everything on the device */
-    uint64_t least;   /* one tile a layer and session */
-    uint64_t passing; /* with one whole layer beside that */
-    uint32_t window_tiles;
+    uint64_t extra;        /* frames for the tiles that one chunk adds to a layer */
+    uint64_t all;          /* frames with everything on the device */
+    uint64_t least;        /* one tile a layer and session */
+    uint64_t passing;      /* with one whole layer beside that */
+    uint32_t window_tiles; /* of a sliding layer */
 };
+
+static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    if (!p->n_sliding)
+        return 0;
+    return (uint32_t)spw_min_u64(spw_waterline_window_tiles(in->weights->config->window),
+                                 p->max_tiles);
+}
+
+/* A chunk of m rows in k segments starts at most m/128 + k tiles, and makes as many old. */
+static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
+}
+
+/* Exact tiles that are kept apart from those that age: all that layers hold between steps, and what
+ * one chunk adds to the layer it passes. */
+static uint32_t near_frames(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    if (!in->aged)
+        return 0;
+    uint64_t full = spw_min_u64(spw_waterline_near_tiles(in->residual_tiles), p->max_tiles);
+    uint64_t all = in->sessions * (p->n_full * full + p->n_sliding * window_tiles(p, in));
+    return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), MOST_FRAMES);
+}
 
 static struct kv_need kv_need(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t b = in->sessions, full = p->n_full, sliding = p->n_sliding;
-    struct kv_need n = {0};
-    if (sliding)
-        n.window_tiles = (uint32_t)spw_min_u64(
-            spw_waterline_window_tiles(in->weights->config->window), p->max_tiles);
-    /* A chunk of m rows in k segments starts at most m/128 + k tiles. */
-    n.extra = p->chunk / SPW_TILE_TOKENS + spw_min_u64(b, p->chunk);
-    n.all = b * (sliding * n.window_tiles + full * p->max_tiles) + (sliding ? n.extra : 0);
+    uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
+    struct kv_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
+    n.all = b * (sliding * n.window_tiles + full * p->full_tiles) + (sliding ? n.extra : 0);
     n.least = b * (sliding + full) + n.extra;
-    n.passing = b * (sliding * n.window_tiles + (full ? p->max_tiles + full - 1 : 0)) + n.extra;
+    n.passing = b * (sliding * n.window_tiles + (full ? p->full_tiles + full - 1 : 0)) + n.extra;
     n.passing = spw_max_u64(n.passing, n.least);
     return n;
 }
@@ -118,20 +141,25 @@ static struct kv_need kv_need(const struct spw_plan *p, const struct spw_plan_in
 static void settle_residency(struct spw_plan *p, const struct spw_plan_input *in,
                              const struct kv_need *need, uint64_t frames)
 {
-    uint64_t b = in->sessions, full = p->n_full, sliding = p->n_sliding, n = p->max_tiles;
+    uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
+    uint64_t n = p->full_tiles;
     struct spw_residency *r = &p->residency;
-    *r = (struct spw_residency){
-        .window = in->weights->config->window, .host = UINT32_MAX, .host_sliding = UINT32_MAX};
+    *r = (struct spw_residency){.window = in->weights->config->window,
+                                .resident_sliding = need->window_tiles,
+                                .host = UINT32_MAX,
+                                .host_sliding = UINT32_MAX,
+                                .aged = in->aged,
+                                .residual_tiles = in->residual_tiles};
     p->n_device_frames = (uint32_t)frames;
     if (frames >= need->all) {
         r->resident = r->resident_pass = r->pass = p->max_tiles;
-        r->resident_sliding = need->window_tiles;
         return;
     }
     uint64_t each = (frames - need->extra) / b; /* one session's frames */
     uint64_t slide = sliding ? spw_min_u64((each - full) / sliding, need->window_tiles) : 0;
     uint64_t left = each - sliding * slide; /* of the full layers, at least one each */
-    r->resident_sliding = (uint32_t)slide;
+    if (sliding)
+        r->resident_sliding = (uint32_t)slide;
     r->resident = r->resident_pass = r->pass = 1;
     if (!full)
         return;
@@ -174,6 +202,9 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     end = spw_max_u64(end, other);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
+    d->flags = take(&end, in->aged ? sizeof(uint32_t) : 0);
+    p->n_near_frames = near_frames(p, in);
+    d->near_frames = take(&end, p->n_near_frames * p->near_tile_bytes);
     d->units = end;
 }
 
@@ -197,6 +228,7 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
+    h->flags = take(&end, in->aged ? sizeof(uint32_t) : 0);
     h->images = take(&end, bytes_of(p, in->weights, spw_plan_unit_image));
     h->end = end;
 }
@@ -213,7 +245,7 @@ static bool fits(const struct spw_plan *p, const struct spw_plan_input *in)
 static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
                            uint64_t *full, uint64_t *sliding)
 {
-    *full = spw_sub_u64(p->max_tiles, p->residency.resident);
+    *full = spw_sub_u64(p->full_tiles, p->residency.resident);
     *sliding = spw_sub_u64(kv_need(p, in).window_tiles, p->residency.resident_sliding);
 }
 
@@ -222,13 +254,21 @@ static uint64_t disk_cost(const struct spw_plan_input *in)
     return in->disk_cost ? in->disk_cost : 1;
 }
 
+/* Tiles of one layer that lie on disk when all of `b` lie below the device. */
+static uint32_t tiles_on_disk(const struct spw_plan *p, const struct spw_below *b, bool sliding)
+{
+    uint32_t start = sliding ? 0 : spw_waterline_start(&p->residency);
+    uint32_t written = sliding ? b->sliding : start + b->full;
+    return spw_waterline_disk(&p->residency, sliding, written) - start;
+}
+
 /* What the first `n` tiles cost of a layer that streams `tiles`, those on disk first. */
 static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_input *in,
                               bool sliding, uint64_t tiles, uint64_t n)
 {
     struct spw_below b;
     spw_below_count(&b, p, in);
-    uint64_t on_disk = spw_waterline_disk(&p->residency, sliding, sliding ? b.sliding : b.full);
+    uint64_t on_disk = tiles_on_disk(p, &b, sliding);
     n = spw_min_u64(n, tiles);
     return n + spw_min_u64(n, on_disk) * (disk_cost(in) - 1);
 }
@@ -276,6 +316,8 @@ static bool keep_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_
 static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_t left)
 {
     struct kv_need need = kv_need(p, in);
+    if (!need.all)
+        return false;
     p->n_kv_slots = in->prefetch_slots ? in->prefetch_slots : SLOTS;
     uint64_t slots = pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     uint64_t least = pages(need.least * p->tile_bytes);
@@ -480,7 +522,7 @@ static bool try_plan(struct spw_plan *p, const struct spw_plan_input *in)
     /* A large chunk must not take the memory that the cache is there for. */
     for (uint32_t m = chunk; m >= CHUNK_LEAST; m /= 2)
         if (try_chunk(p, in, m) &&
-            p->device.units - pages(in->workspace_bytes) <= in->device_bytes / 4)
+            p->device.near_frames - pages(in->workspace_bytes) <= in->device_bytes / 4)
             return true;
     for (uint32_t m = CHUNK_LEAST; m <= chunk; m *= 2)
         if (try_chunk(p, in, m))
@@ -490,14 +532,30 @@ static bool try_plan(struct spw_plan *p, const struct spw_plan_input *in)
 
 /* ---- the plan ---- */
 
+static enum spw_qformat format_of(const struct spw_plan_input *in)
+{
+    static const enum spw_qformat formats[] = {[SPW_KV_EXACT] = SPW_QFORMAT_EXACT,
+                                               [SPW_KV_INT8] = SPW_QFORMAT_INT8,
+                                               [SPW_KV_INT8_INT4] = SPW_QFORMAT_INT8_INT4,
+                                               [SPW_KV_INT4] = SPW_QFORMAT_INT4};
+    return formats[in->precision];
+}
+
 static void start(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
     *p = (struct spw_plan){0};
     count_layers(p, c);
-    p->tile_bytes = pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
+    p->format = format_of(in);
+    p->near_tile_bytes = pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
+    p->tile_bytes = p->format == SPW_QFORMAT_EXACT
+                        ? p->near_tile_bytes
+                        : pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
     p->hidden_row_bytes = c->hidden * spw_dtype_bytes(in->compute);
-    p->max_tiles = spw_waterline_tiles(in->context);
+    p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
+    if (in->aged)
+        p->full_tiles =
+            (uint32_t)spw_residual_end(spw_residual_block(in->context), in->residual_tiles) - 1;
     p->partial_rows = PARTIAL_ROWS;
     p->reads_host_memory = in->reads_host_memory;
     spw_plan_size_units(p, in->weights);
@@ -647,8 +705,8 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
     struct spw_below b;
     uint64_t tiles;
     spw_below_count(&b, p, in);
-    tiles = (uint64_t)p->n_full * spw_waterline_disk(&p->residency, false, b.full);
-    if (spw_waterline_disk(&p->residency, true, b.sliding))
+    tiles = (uint64_t)p->n_full * tiles_on_disk(p, &b, false);
+    if (tiles_on_disk(p, &b, true))
         tiles += (uint64_t)p->n_sliding *
                  spw_waterline_disk(&p->residency, true,
                                     spw_waterline_begin(&p->residency, true, in->context));
@@ -668,6 +726,8 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->prefetch_splits = p->n_kv_slots ? p->slot_tiles / SPW_SPLIT_TILES : 0;
     i->compute = in->compute;
     i->kv = in->kv;
+    i->precision = in->precision;
+    i->residual_tokens = in->aged ? (uint64_t)in->residual_tiles * SPW_TILE_TOKENS : 0;
     i->device_budget_bytes = in->device_bytes;
     i->host_budget_bytes = in->host_bytes;
     i->disk_budget_bytes = in->disk_bytes;
@@ -675,9 +735,9 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
         d->workspace - d->small + d->unit_slots - d->units + p->mapped_bytes;
     i->device.weights_slots = d->kv_slots - d->unit_slots;
     i->device.kv_slots = d->kv_frames - d->kv_slots;
-    i->device.kv_resident = d->end - d->kv_frames;
+    i->device.kv_resident = d->end - d->kv_frames + d->units - d->near_frames;
     i->device.hidden = d->x - d->hidden;
-    i->device.activations = d->units - d->x + d->hidden - d->workspace;
+    i->device.activations = d->near_frames - d->x + d->hidden - d->workspace;
     i->device.total = d->end + p->mapped_bytes;
     i->host.kv = (p->n_host_frames - p->n_transit) * p->tile_bytes;
     i->host.disk_staging = h->hidden - h->kv_frames - i->host.kv;
@@ -696,10 +756,9 @@ static void describe(struct spw_plan *p, const struct spw_plan_input *in)
     }
     i->kv_bytes_per_token = p->n_full * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;
-    i->waterlines.host_end =
-        (uint64_t)spw_waterline_begin(&p->residency, false, in->context) * SPW_TILE_TOKENS;
-    if (!p->n_full)
-        i->waterlines.host_end = 0;
+    uint32_t begin = spw_waterline_begin(&p->residency, false, in->context);
+    if (p->n_full && begin > spw_waterline_start(&p->residency))
+        i->waterlines.host_end = (uint64_t)begin * SPW_TILE_TOKENS;
 }
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *given, struct spw_error *err)

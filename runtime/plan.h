@@ -13,6 +13,9 @@
 struct spw_plan_input {
     const struct spw_weights *weights;
     enum spw_dtype compute, kv;
+    bool aged; /* old tiles of full layers are kept apart, like this; */
+    enum spw_kv_precision precision;
+    uint32_t residual_tiles; /* the newest tiles that are read exactly */
     uint64_t context;
     uint32_t sessions;
     uint32_t prefill_chunk;   /* 0: choose */
@@ -34,18 +37,23 @@ struct spw_plan_input {
 /*   device arena                              host arena
  *   | small | workspace | hidden | x | y |    | KV frames | bounce slots | unit bounce slots |
  *   | qkv, attention, state  or  gate_up,     | hidden | staging | logits rows |
- *     gated | partials | rows | logits |      | session logits | images of units |
+ *     gated | partials | rows | logits |      | session logits | flags | images of units |
+ *   | flags | near frames |
  *   | copied units | unit slots |
  *   | KV slots | KV frames |
  * Byte offsets, each a multiple of 4096. Mapped units count as device memory but lie in no arena.
+ *
+ * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are
+ * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
  */
 struct spw_plan_device {
     uint64_t small, workspace, hidden, x, y, qkv, attention, state, gate_up, gated, partials;
-    uint64_t rows, logits, units, unit_slots, kv_slots, kv_frames, end;
+    uint64_t rows, logits, flags, near_frames, units, unit_slots, kv_slots, kv_frames, end;
 };
 
 struct spw_plan_host {
-    uint64_t kv_frames, bounce, unit_bounce, hidden, staging, logits, session_logits, images, end;
+    uint64_t kv_frames, bounce, unit_bounce, hidden, staging, logits, session_logits, flags, images;
+    uint64_t end;
 };
 
 struct spw_plan {
@@ -58,8 +66,13 @@ struct spw_plan {
     uint32_t logits_rows;       /* rows of the head's product */
     uint32_t partial_rows;      /* rows of which all splits of an attention call run side by side */
     uint32_t max_tiles;         /* of one layer of one sequence */
+    uint32_t full_tiles;        /* of those, the ones that age, of a full layer */
     uint32_t slot_tiles;        /* of a KV slot: whole splits */
-    uint64_t tile_bytes, hidden_row_bytes;
+    uint64_t tile_bytes;        /* of a tile that ages */
+    uint64_t near_tile_bytes; /* of an exact tile beside those, and the device's frames for them; */
+    uint32_t n_near_frames;   /* 0: nothing is kept apart */
+    enum spw_qformat format;  /* of what is */
+    uint64_t hidden_row_bytes;
     uint64_t slot_unit_bytes, bounce_unit_bytes; /* of a unit slot; of one in host memory */
     uint64_t mapped_bytes; /* of units that are computed from the mapped file */
     uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */

@@ -22,10 +22,10 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
     bool any = false;
     while (spw_kv_take_loss(e->kv, &loss))
         for (uint32_t i = 0; i < n; i++)
-            if (sessions[i]->seq == loss.seq) {
+            if (sessions[i]->seq.aged == loss.seq) {
                 uint64_t held = keep[i];
                 keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
-                if (!spw_kv_can_truncate(loss.seq, e->model.config.window, keep[i]))
+                if (!spw_sequence_can_truncate(&sessions[i]->seq, &e->plan.residency, keep[i]))
                     keep[i] = 0;
                 report(e, &loss, held - keep[i]);
                 any = true;
@@ -37,13 +37,13 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
-        if (!spw_kv_can_truncate(s->seq, e->model.config.window, *keep))
+        if (!spw_sequence_can_truncate(&s->seq, &e->plan.residency, *keep))
             *keep = 0;
         SPW_TRY(spw_prefetch_forget(e->prefetch));
         s->n_tokens = *keep;
         s->has_logits = false;
-        spw_kv_truncate(s->seq, *keep);
-        int rc = spw_executor_settle(e->executor, s->seq, *keep);
+        spw_sequence_truncate(&s->seq, &e->plan.residency, *keep);
+        int rc = spw_executor_settle(e->executor, s->seq.aged, *keep);
         if (rc != -EBADMSG)
             return rc;
         if (!lower(e, &s, keep, 1))

@@ -31,7 +31,7 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
     s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
                 (uint64_t)slot * e->model.config.vocab;
     s->tokens = spw_alloc(e->plan.info.context * sizeof *s->tokens);
-    if (!s->tokens || spw_kv_seq_open(&s->seq, e->kv)) {
+    if (!s->tokens || spw_sequence_open(&s->seq, e->kv, e->near)) {
         spw_free(s->tokens);
         spw_free(s);
         return spw_fail(err, -ENOMEM, "out of memory for a session's tables");
@@ -45,7 +45,7 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
 {
     SPW_TRY(spw_session_open(out, from->engine, err));
     struct spw_session *s = *out;
-    spw_kv_seq_fork(s->seq, from->seq);
+    spw_sequence_fork(&s->seq, &from->seq);
     memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = from->n_tokens;
     s->rope_length = from->rope_length;
@@ -61,7 +61,7 @@ void spw_session_close(struct spw_session *s)
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
     spw_prefetch_forget(s->engine->prefetch);
     s->engine->sessions[s->slot] = NULL;
-    spw_kv_seq_close(s->seq);
+    spw_sequence_close(&s->seq);
     spw_free(s->tokens);
     spw_free(s);
 }
@@ -79,13 +79,16 @@ size_t spw_session_reused(const struct spw_session *s)
 void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out)
 {
     const struct spw_model_config *c = &s->engine->model.config;
+    uint32_t start = spw_waterline_start(&s->engine->plan.residency);
     *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
     for (uint32_t l = 0; l < c->n_layers; l++)
         if (c->layer_kinds[l] == SPW_LAYER_FULL) {
-            uint64_t end = (uint64_t)spw_kv_begin(s->seq, l) * SPW_TILE_TOKENS;
-            out->host_end = spw_min_u64(end, s->n_tokens);
-            end = (uint64_t)spw_kv_disk_end(s->seq, l) * SPW_TILE_TOKENS;
-            out->disk_end = spw_min_u64(end, out->host_end);
+            uint32_t begin = spw_kv_begin(s->seq.aged, l);
+            uint32_t disk_end = spw_kv_disk_end(s->seq.aged, l);
+            if (begin > start)
+                out->host_end = spw_min_u64((uint64_t)begin * SPW_TILE_TOKENS, s->n_tokens);
+            if (disk_end > start)
+                out->disk_end = spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, out->host_end);
             break;
         }
 }
@@ -150,7 +153,7 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
     uint64_t keep = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
-    return spw_kv_can_truncate(s->seq, c->window, keep) ? keep : 0;
+    return spw_sequence_can_truncate(&s->seq, &s->engine->plan.residency, keep) ? keep : 0;
 }
 
 static int cut_back(struct spw_session *s, uint64_t *keep)
@@ -196,7 +199,7 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
         struct spw_session *s = e->stepping[i];
         s->n_tokens = 0;
         s->has_logits = false;
-        spw_kv_truncate(s->seq, 0);
+        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
                     strerror(-rc));
@@ -206,6 +209,13 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
 static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
     int why;
+    if (rc == -EDOM) {
+        reset(e, n, rc, NULL);
+        return spw_fail(err, rc,
+                        "keys or values are not finite (NaN or infinity), so that they cannot be "
+                        "quantized; its sessions are empty now: --kv-dtype f32 or --compute f32 "
+                        "has more range, or the weights are damaged");
+    }
     const struct spw_unit_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
     if ((!e->disk && !failed) || spw_recover_step(e, e->stepping, n))
         return reset(e, n, rc, err);
@@ -286,7 +296,7 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
             d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
         return 0;
     }
-    e->spans[(*n)++] = (struct spw_executor_span){.seq = s->seq,
+    e->spans[(*n)++] = (struct spw_executor_span){.seq = &s->seq,
                                                   .tokens = span->tokens,
                                                   .from = keep,
                                                   .to = span->n_tokens,

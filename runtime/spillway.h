@@ -62,8 +62,13 @@ struct spw_options {
      * opens or the plan is asked. NULL: typical numbers. Never changes a result. */
     const struct spw_machine *machine;
     const struct spw_drive *drive;
-    enum spw_dtype compute;   /* AUTO: bf16 for a bf16 model, else f32 */
-    enum spw_dtype kv;        /* AUTO: as compute */
+    enum spw_dtype compute; /* AUTO: bf16 for a bf16 model, else f32 */
+    enum spw_dtype kv;      /* of exact KV; AUTO: as compute */
+    /* How KV is kept once it is old: older than `residual_window` tokens (0: 1024; SPW_BYTES_NONE:
+     * none), in layers that see every key, but for the first 128. Changes results, and is a pure
+     * function of positions. */
+    enum spw_kv_precision precision;
+    uint64_t residual_window;
     uint64_t context;         /* most tokens a session may hold; 0: what the model knows */
     uint32_t sessions;        /* most sessions at a time; 0: 1 */
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
@@ -98,6 +103,8 @@ struct spw_plan_info {
     uint64_t context;
     uint32_t sessions, prefill_chunk, prefetch_slots, prefetch_splits;
     enum spw_dtype compute, kv;
+    enum spw_kv_precision precision; /* of old KV */
+    uint64_t residual_tokens;        /* then: the newest that are read exact */
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     struct {
         uint64_t weights_resident, weights_slots, kv_resident, kv_slots, hidden, activations, total;

@@ -6,7 +6,7 @@
 void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
                        uint64_t from, uint32_t *first, uint32_t *end)
 {
-    *first = 0;
+    *first = spw_waterline_start(r);
     *end = spw_waterline_pass(r, p, from);
     if (sliding) {
         *first = spw_waterline_first(r->window, from);
@@ -49,6 +49,8 @@ void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const str
         up += ((layers - 1) * cut->rows + heads) * p->hidden_row_bytes;
         down += layers * cut->rows * p->hidden_row_bytes;
     }
+    if (p->residency.aged)
+        down += sizeof(uint32_t); /* whether what was quantized was finite */
     add_streamed_weights(t, p, w, spw_div_up(heads, p->logits_rows));
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
@@ -56,15 +58,21 @@ void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const str
 
 /* ---- what comes back up ---- */
 
+void spw_traffic_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t from_host,
+                    uint64_t from_disk)
+{
+    uint64_t over_link = from_host + (p->direct ? 0 : from_disk);
+    t->bytes[SPW_MOVED_DISK_TO_HOST] += from_disk * p->tile_bytes;
+    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += over_link * p->tile_bytes;
+}
+
 /* Tiles [first, end) of `n_layers` layers, those below `disk` from there. */
 static void add_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t n_layers,
                    uint32_t first, uint32_t end, uint32_t disk)
 {
     uint64_t tiles = end > first ? end - first : 0;
     uint64_t from_disk = disk > first ? spw_min_u64(disk - first, tiles) : 0;
-    uint64_t over_link = p->direct ? tiles - from_disk : tiles;
-    t->bytes[SPW_MOVED_DISK_TO_HOST] += n_layers * from_disk * p->tile_bytes;
-    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += n_layers * over_link * p->tile_bytes;
+    spw_traffic_up(t, p, n_layers * (tiles - from_disk), n_layers * from_disk);
 }
 
 void spw_traffic_kv(struct spw_traffic *t, const struct spw_plan *p, const struct spw_cut *cut,
@@ -203,7 +211,9 @@ static uint64_t decode_read_bytes(const struct spw_plan *p, const struct spw_wei
     const struct spw_model_config *c = w->config;
     uint64_t per_token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(p->info.kv);
     uint64_t n = p->info.context, seen = p->n_sliding ? spw_min_u64(n, c->window) : 0;
-    return p->info.weights_bytes + per_token * (p->n_full * n + p->n_sliding * seen);
+    uint64_t old = p->residency.aged ? p->full_tiles : 0;
+    uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
+    return p->info.weights_bytes + p->n_full * full + p->n_sliding * seen * per_token;
 }
 
 int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
@@ -214,10 +224,10 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
     SPW_TRY(walk(&prefill, p, w, 0, i->context, &written));
     SPW_TRY(walk(&before, p, w, 0, i->context - 1, &written_before));
     SPW_TRY(walk(&decode, p, w, i->context - 1, i->context, &written_before));
-    if (p->n_full)
-        i->waterlines.disk_end = spw_min_u64(
-            (uint64_t)spw_waterline_disk(&p->residency, false, written) * SPW_TILE_TOKENS,
-            i->waterlines.host_end);
+    uint32_t disk_end = spw_waterline_disk(&p->residency, false, written);
+    if (p->n_full && disk_end > spw_waterline_start(&p->residency))
+        i->waterlines.disk_end =
+            spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
     memcpy(i->prefill_moved_bytes, prefill.bytes, sizeof prefill.bytes);
     memcpy(i->decode_moved_bytes, decode.bytes, sizeof decode.bytes);
     i->decode_read_bytes = decode_read_bytes(p, w);

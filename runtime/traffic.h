@@ -28,6 +28,9 @@ void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const str
  * another one. passages[i] belongs to span i of the cut. */
 void spw_traffic_kv(struct spw_traffic *t, const struct spw_plan *p, const struct spw_cut *cut,
                     const struct spw_passage *passages);
+/* Adds so many tiles that come up. */
+void spw_traffic_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t from_host,
+                    uint64_t from_disk);
 /* Adds what one session's waterlines move in a pass, under the same condition. */
 void spw_traffic_waterlines(struct spw_traffic *t, const struct spw_plan *p,
                             const struct spw_cut *cut, const struct spw_passage *passage);

@@ -3,5 +3,6 @@
 #define TEST_TOKENS 600
 #define TEST_DRAWS 24
 #define TEST_MODELS N_TINY_MODELS
+#define TEST_KINDS 1 /* until attention reads codes there */
 
 #include "tests/test_placement.c"

@@ -121,8 +121,9 @@ static uint32_t frames_held(struct spw_engine *e, struct spw_session *const *s, 
     uint32_t count = 0;
     for (size_t i = 0; i < n; i++)
         for (uint32_t l = 0; l < e->model.config.n_layers; l++)
-            for (uint32_t t = spw_kv_begin(s[i]->seq, l); t < spw_kv_end(s[i]->seq, l); t++) {
-                const void *frame = spw_kv_device_tile(s[i]->seq, l, t);
+            for (uint32_t t = spw_kv_begin(s[i]->seq.aged, l); t < spw_kv_end(s[i]->seq.aged, l);
+                 t++) {
+                const void *frame = spw_kv_device_tile(s[i]->seq.aged, l, t);
                 uint32_t k = 0;
                 while (k < count && seen[k] != frame)
                     k++;

@@ -4,7 +4,7 @@
  *   test_traffic [draws] */
 #include "tests/engine_run.h"
 
-static int n_with_disk, n_with_three;
+static int n_with_disk, n_with_three, n_with_old;
 
 struct moved {
     uint64_t bytes[SPW_MOVED_COUNT];
@@ -70,12 +70,15 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
 {
     static int32_t ids[1500];
     static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
     struct spw_options o = {.backend = TEST_BACKEND,
                             .threads = 2,
                             .context = check_range(seed, 1, 1500),
                             .prefill_chunk = chunks[check_random(seed) % 6],
                             .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
-                            .prefetch_splits = check_random(seed) % 2 ? 0 : 2};
+                            .prefetch_splits = check_random(seed) % 2 ? 0 : 2,
+                            .precision = (enum spw_kv_precision)(check_random(seed) % 4),
+                            .residual_window = windows[check_random(seed) % 4]};
     struct spw_backend b = run_backend(check_random(seed) % 2);
     draw_budgets(&o, &b, dir, seed);
     run_ids(ids, o.context, vocab, *seed);
@@ -111,6 +114,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
           stats.disk_peak_bytes <= plan->disk_budget_bytes);
     n_with_disk += plan->disk.total > 0;
     n_with_three += plan->disk.total > 0 && plan->host.kv > 0;
+    n_with_old += plan->precision && plan->waterlines.host_end > 0;
     spw_engine_close(e);
 }
 
@@ -125,8 +129,9 @@ int main(int argc, char **argv)
             run_draw(dir, tiny_models[i].vocab, &seed);
         tiny_model_remove(dir);
     }
-    printf("%d engines with tiles on disk, %d of them with some on the host too\n", n_with_disk,
-           n_with_three);
-    CHECK(draws < 100 || (n_with_disk > 0 && n_with_three > 0));
+    printf("%d engines with tiles on disk, %d of them with some on the host too; %d with quantized "
+           "ones below the device\n",
+           n_with_disk, n_with_three, n_with_old);
+    CHECK(draws < 100 || (n_with_disk > 0 && n_with_three > 0 && n_with_old > 0));
     return check_done();
 }

@@ -153,7 +153,7 @@ const char *cli_format_bytes(char *buffer, uint64_t bytes)
     return buffer;
 }
 
-/* On the command line 0 bytes are no bytes; left out, a budget is chosen. */
+/* On the command line 0 means none; left out, a number is chosen. */
 static uint64_t budget(const struct cli_options *o, const char *name, uint64_t bytes)
 {
     return cli_given(o, name) && bytes == 0 ? SPW_BYTES_NONE : bytes;
@@ -186,7 +186,11 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .disk_write_limit = budget(o, "disk-write-limit", o->disk_write_limit),
         .io = (enum spw_io_kind)o->io,
         .compute = (enum spw_dtype)o->compute,
-        .kv = (enum spw_dtype)o->kv_dtype,
+        .kv = o->kv_dtype < CLI_KV_PRECISION ? (enum spw_dtype)o->kv_dtype : SPW_DTYPE_AUTO,
+        .precision = o->kv_dtype < CLI_KV_PRECISION
+                         ? SPW_KV_EXACT
+                         : (enum spw_kv_precision)(o->kv_dtype - CLI_KV_PRECISION),
+        .residual_window = budget(o, "residual-window", o->residual_window),
         .context = context,
         .sessions = sessions,
         .prefill_chunk = (uint32_t)o->prefill_chunk,

@@ -73,6 +73,10 @@ json_t *cli_cache_json(const struct spw_cache_policy *p, const struct spw_model_
     }
     failed |= json_object_set_new(o, "layers", list);
     failed |= json_object_set_new(o, "kv_dtype_why", json_string(p->kv_why));
+    failed |= json_object_set_new(o, "old_kv", json_string(spw_kv_precision_name(p->precision)));
+    failed |= json_object_set_new(o, "old_kv_why", json_string(p->precision_why));
+    failed |= json_object_set_new(o, "residual_window",
+                                  p->precision ? cli_json_count(p->residual_tokens) : json_null());
     failed |= json_object_set_new(o, "tiers_why", json_string(p->tiers_why));
     failed |= json_object_set_new(
         o, "asked", *c->cache_implementation ? json_string(c->cache_implementation) : json_null());
@@ -113,6 +117,10 @@ void cli_cache_print(const struct spw_cache_policy *p, const struct spw_model_co
     const char *tiers[MOST_TIERS];
     size_t n = list_tiers(p, tiers);
     printf("cache       %s in every layer (%s)\n", spw_dtype_name(p->kv), p->kv_why);
+    if (p->precision)
+        printf("            %s where older than %llu tokens, in full layers (%s)\n",
+               spw_kv_precision_name(p->precision), (unsigned long long)p->residual_tokens,
+               p->precision_why);
     printf("            on");
     for (size_t i = 0; i < n; i++)
         printf("%s %s", i ? "," : "", tiers[i]);

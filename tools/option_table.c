@@ -10,6 +10,9 @@ static const struct cli_choice kv_types[] = {{"auto", SPW_DTYPE_AUTO},
                                              {"f32", SPW_DTYPE_F32},
                                              {"bf16", SPW_DTYPE_BF16},
                                              {"f16", SPW_DTYPE_F16},
+                                             {"int8", CLI_KV_PRECISION + SPW_KV_INT8},
+                                             {"int8:int4", CLI_KV_PRECISION + SPW_KV_INT8_INT4},
+                                             {"int4", CLI_KV_PRECISION + SPW_KV_INT4},
                                              {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
@@ -98,7 +101,12 @@ const struct cli_row cli_rows[] = {
     {"sessions", CLI_COUNT, PROMPTED, "Memory", "N", "prompts of --prompts that run at a time (4)",
      FIELD(sessions), RANGE(1, 65536)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "TYPE",
-     "precision of the KV cache (as --compute)", FIELD(kv_dtype), .choices = kv_types},
+     "precision of the KV cache; int8, int4 and int8:int4 (keys:values) are of old tokens (as "
+     "--compute)",
+     FIELD(kv_dtype), .choices = kv_types},
+    {"residual-window", CLI_COUNT, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "TOKENS",
+     "newest tokens that stay exact beside int8 and int4 (1024)", FIELD(residual_window),
+     RANGE(0, 1e12)},
     {"prefill-chunk", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "tokens of a prompt that pass a layer together (planned)", FIELD(prefill_chunk),
      RANGE(1, 1e9)},

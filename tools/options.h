@@ -18,6 +18,8 @@ enum cli_exit {
     CLI_HELP_SHOWN = -1,   /* cli_parse only: --help was answered, nothing is to be run */
 };
 
+enum { CLI_KV_PRECISION = 16 }; /* see cli_options.kv_dtype */
+
 enum cli_progress_mode {
     CLI_PROGRESS_AUTO,
     CLI_PROGRESS_ALWAYS,
@@ -63,7 +65,8 @@ struct cli_options {
 
     /* machine and memory */
     struct cli_device device;
-    int compute, kv_dtype;
+    int compute, kv_dtype; /* kv_dtype: enum spw_dtype, or CLI_KV_PRECISION + spw_kv_precision */
+    uint64_t residual_window;
     const char *disk;
     int io; /* enum spw_io_kind */
     uint64_t disk_memory, disk_write_limit;

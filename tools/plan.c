@@ -76,8 +76,12 @@ static void show_waterlines(const struct spw_waterlines *w)
 static void print_table(const struct cli_options *o, const struct spw_plan_info *p)
 {
     char a[32], b[32];
-    printf("model       %s, %u layers, %s to compute, %s for KV\n", o->operand, p->n_layers,
+    printf("model       %s, %u layers, %s to compute, %s for KV", o->operand, p->n_layers,
            spw_dtype_name(p->compute), spw_dtype_name(p->kv));
+    if (p->precision)
+        printf(", %s where older than %llu tokens", spw_kv_precision_name(p->precision),
+               (unsigned long long)p->residual_tokens);
+    printf("\n");
     printf("context     %llu tokens, %u session%s, %u tokens a chunk\n\n",
            (unsigned long long)p->context, p->sessions, p->sessions == 1 ? "" : "s",
            p->prefill_chunk);

@@ -116,6 +116,8 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     failed |= json_object_set_new(o, "io", *io ? json_string(io) : json_null());
     failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(plan->compute)));
     failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(plan->kv)));
+    failed |= json_object_set_new(o, "old_kv", json_string(spw_kv_precision_name(plan->precision)));
+    failed |= json_object_set_new(o, "residual_window", cli_json_count(plan->residual_tokens));
     failed |= json_object_set_new(o, "context", cli_json_count(plan->context));
     failed |= json_object_set_new(o, "sessions", cli_json_count(plan->sessions));
     failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(plan->prefill_chunk));
@@ -202,6 +204,8 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
     failed |= json_object_set_new(o, "model", json_string(model));
     failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(p->compute)));
     failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(p->kv)));
+    failed |= json_object_set_new(o, "old_kv", json_string(spw_kv_precision_name(p->precision)));
+    failed |= json_object_set_new(o, "residual_window", cli_json_count(p->residual_tokens));
     failed |= json_object_set_new(o, "context", cli_json_count(p->context));
     failed |= json_object_set_new(o, "sessions", cli_json_count(p->sessions));
     failed |= json_object_set_new(o, "prefill_chunk", cli_json_count(p->prefill_chunk));
