@@ -123,12 +123,17 @@ __device__ __forceinline__ const uint4 *next_piece(struct codes_memory<D> &m,
                                                    const struct codes_walk &w,
                                                    const struct spw_attention_args &a, int i)
 {
+    if (w.stages == 1) { /* there is no room for more: one at a time */
+        __syncwarp();    /* all have read piece i - 1 */
+        copy_piece<D>(m, w, a, i);
+    }
     if (w.stages > 2)
         spw_copy_async_wait<1>();
     else
         spw_copy_async_wait<0>();
     __syncwarp(); /* all lanes' copies are there, and all have read piece i - 1 */
-    copy_piece<D>(m, w, a, i + w.stages - 1);
+    if (w.stages > 1)
+        copy_piece<D>(m, w, a, i + w.stages - 1);
     return w.ring + i % w.stages * w.chunks;
 }
 
@@ -525,13 +530,21 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 #endif
 }
 
+/* The ring is as deep as is asked for, or as a block of this device has room. */
 template <int D>
 static int launch(const struct attention_job *job, int stages, uint32_t n_grid, spw_stream s)
 {
     const struct spw_attention_args *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    size_t ring = (size_t)stages * piece_chunks<D>(a->qformat != SPW_QFORMAT_INT4) * sizeof(uint4);
-    size_t bytes = sizeof(struct codes_memory<D>) + ATTENTION_WARPS * ring;
+    size_t stage =
+        ATTENTION_WARPS * sizeof(uint4) * (size_t)piece_chunks<D>(a->qformat != SPW_QFORMAT_INT4);
+    int device, most = 0;
+    SPW_TRY(spw_cuda_result(cudaGetDevice(&device)));
+    SPW_TRY(spw_cuda_result(
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+    while (stages > 1 && sizeof(struct codes_memory<D>) + (size_t)stages * stage > (size_t)most)
+        stages--;
+    size_t bytes = sizeof(struct codes_memory<D>) + (size_t)stages * stage;
     dim3 grid((unsigned)spw_div_up(items, ITEMS), a->n_kv_heads, n_grid);
     SPW_TRY(spw_cuda_result(cudaFuncSetAttribute(
         k_attention_codes<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)));
@@ -539,10 +552,10 @@ static int launch(const struct attention_job *job, int stages, uint32_t n_grid, 
     return spw_cuda_launched();
 }
 
-/* At D = 128 a block has 50 KiB in int4 (three pieces of 2 KiB a warp, two of them on their way)
- * and 57 in int8 (two of 4 KiB, one on its way), and 168 registers a thread (nvcc 13.0, no spills;
+/* At D = 128 a block has 51 KB in int4 (three pieces of 2 KiB a warp, two of them on their way) and
+ * 58 in int8 (two of 4 KiB, one on its way), and 168 registers a thread (nvcc 13.0, no spills;
  * D = 256: 254): three blocks on a multiprocessor of sm_90, three or two on sm_80, one on sm_86 and
- * sm_89. */
+ * sm_89. int8 at D = 256 would be 115 KB, and sm_86 has 99 KiB. */
 int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
     const int stages = job->a.qformat == SPW_QFORMAT_INT4 ? 3 : 2;

@@ -160,6 +160,23 @@ int spw_machine_probe_device(struct spw_machine *out, const struct spw_backend *
 
 enum { STEPS = 8 };
 
+static enum spw_qformat format_of(const struct spw_attention_shape *s)
+{
+    if (!s->k_bits)
+        return SPW_QFORMAT_EXACT;
+    if (s->v_bits == 8)
+        return SPW_QFORMAT_INT8;
+    return s->k_bits == 8 ? SPW_QFORMAT_INT8_INT4 : SPW_QFORMAT_INT4;
+}
+
+/* Bytes of a tile in the form that is asked for. */
+static uint64_t tile_bytes_of(const struct spw_attention_shape *s)
+{
+    enum spw_qformat format = format_of(s);
+    return format == SPW_QFORMAT_EXACT ? spw_tile_bytes(s->n_kv_heads, s->head_dim, s->dtype)
+                                       : spw_qtile_bytes(s->n_kv_heads, s->head_dim, format);
+}
+
 static int attend(struct bench *b)
 {
     struct spw_attention_args *a = &b->attention;
@@ -169,6 +186,7 @@ static int attend(struct bench *b)
         a->tile_first = first;
         a->n_tiles = (uint32_t)spw_min_u64(most, tiles - first);
         a->first = first == 0;
+        a->quantized_end = a->qformat == SPW_QFORMAT_EXACT ? 0 : a->n_tiles;
         for (uint32_t i = 0; i < a->n_tiles; i++)
             a->tiles[i] = b->tiles + (first + i) * b->tile_bytes;
         SPW_TRY(b->backend->ops->attention(a, b->stream));
@@ -185,8 +203,9 @@ static int time_attention(struct spw_attention_speed *out, struct bench *b,
     uint64_t q = 0, state = spw_align_up((uint64_t)s->n_heads * s->head_dim * 4, 4096);
     uint64_t partials = state + spw_align_up(state_row, 4096);
     uint64_t kv = partials + spw_align_up(splits * state_row, 4096);
+    uint64_t whole = s->context / SPW_TILE_TOKENS;
     b->context = s->context;
-    b->tile_bytes = spw_tile_bytes(s->n_kv_heads, s->head_dim, s->dtype);
+    b->tile_bytes = tile_bytes_of(s);
     SPW_TRY(take(b, spw_align_up(kv + tiles * b->tile_bytes, 4096)));
     b->tiles = b->memory + kv;
     b->attention = (struct spw_attention_args){
@@ -202,8 +221,11 @@ static int time_attention(struct spw_attention_speed *out, struct bench *b,
         .scale = 0.01f,
         .dtype = s->dtype,
         .kv_dtype = s->dtype,
+        .qformat = format_of(s),
     };
-    out->kv_bytes = 2 * s->context * s->n_kv_heads * s->head_dim * spw_dtype_bytes(s->dtype);
+    /* Of the last tile, the part that is seen. */
+    out->kv_bytes =
+        whole * b->tile_bytes + b->tile_bytes * (s->context % SPW_TILE_TOKENS) / SPW_TILE_TOKENS;
     return time_work(b, attend, STEPS, &out->seconds);
 }
 

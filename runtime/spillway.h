@@ -407,7 +407,8 @@ const char *spw_bound_name(enum spw_bound bound);
 /* One decode step's attention alone, over a cache of `context` tokens in device memory. */
 struct spw_attention_shape {
     uint32_t n_heads, n_kv_heads, head_dim;
-    enum spw_dtype dtype; /* of activations and cache */
+    enum spw_dtype dtype;    /* of activations and cache */
+    uint32_t k_bits, v_bits; /* of quantized tiles: 8 and 8, 8 and 4, 4 and 4; 0: exact ones */
     uint64_t context;
 };
 struct spw_attention_speed {

@@ -434,6 +434,13 @@ static void test_decode_in_prefill(bool quantized)
     problem_free(&p);
 }
 
+/* On the emulated GPU, one of this compute capability. */
+static void set(int capability)
+{
+    if (spw_simt_set)
+        spw_simt_set(&(struct spw_simt_options){.seed = rng, .capability = capability});
+}
+
 /* The sink exact, then quantized tiles, then exact ones: every head size of the tensor-core
  * kernels, and what others take, in every format; one query, and as many as make a prompt. */
 static void test_formats(void)
@@ -442,7 +449,8 @@ static void test_formats(void)
     for (size_t i = 0; i < 7 * SPW_QFORMAT_EXACT; i++) {
         enum spw_dtype type = i / SPW_QFORMAT_EXACT < 6 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
         uint32_t d = dims[i / SPW_QFORMAT_EXACT];
-        struct problem p = {.quantized_first = 1, .quantized_end = draw(2, 6)};
+        set(i % 2 ? 86 : 0);
+        struct problem p = {.quantized_first = 1, .quantized_end = draw(2, 5)};
         p.a = (struct spw_attention_args){.rows = i % 2 ? 1 : draw(1, 20),
                                           .q_stride = 4 * (size_t)d,
                                           .n_heads = 4,
@@ -452,7 +460,7 @@ static void test_formats(void)
                                           .dtype = type,
                                           .kv_dtype = type,
                                           .qformat = (enum spw_qformat)(i % SPW_QFORMAT_EXACT)};
-        p.n_tokens = 7 * SPW_TILE_TOKENS + p.a.rows + draw(0, 60);
+        p.n_tokens = 5 * SPW_TILE_TOKENS + p.a.rows + draw(0, 60);
         problem_fill(&p);
         for (uint64_t t = p.quantized_first; t < p.quantized_end; t++)
             quantize(&p, t);
@@ -566,13 +574,6 @@ static void test_refused(void)
     CHECK(spw_kv_append_cuda(&k, NULL) == -EINVAL);
 }
 
-/* On the emulated GPU, one of this compute capability. */
-static void set(int capability)
-{
-    if (spw_simt_set)
-        spw_simt_set(&(struct spw_simt_options){.seed = rng, .capability = capability});
-}
-
 int main(void)
 {
     enum { DRAWS = 12 };
@@ -582,8 +583,8 @@ int main(void)
     set(0);
     for (int i = 0; i < DRAWS; i++) {
         struct problem p = problem_draw(i % 3 != 0);
-        check_problem(&p);
-        quantize_some(&p);
+        if (i % 2)
+            quantize_some(&p);
         check_problem(&p);
         problem_free(&p);
     }

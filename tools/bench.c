@@ -200,25 +200,31 @@ static void find_medians(struct bench *b)
             b->cases[i].median[m] = bench_median(b->cases[i].samples[m], b->o->repeat);
 }
 
-/* The kernel that a long context lives on, without the rest of the token. */
+/* The kernel that a long context lives on, without the rest of the token: on exact tiles and on
+ * quantized ones. */
 static int time_attention(struct bench *b)
 {
+    static const uint32_t bits[BENCH_FORMS] = {0, 8, 4};
     const struct spw_model_config *c = &b->model.config;
     struct spw_options options = cli_engine_options(b->o, 0, 1);
     struct spw_error err = {0};
-    b->attention = spw_alloc_zero(b->n_cases, sizeof *b->attention);
+    b->attention = spw_alloc_zero(b->n_cases * BENCH_FORMS, sizeof *b->attention);
     if (!b->attention)
         return cli_fail(CLI_FAILED, "out of memory");
-    for (size_t i = 0; i < b->n_cases && *b->machine.gpu; i += bench_n_budgets(b)) {
-        struct spw_attention_shape shape = {.n_heads = c->n_heads,
-                                            .n_kv_heads = c->n_kv_heads,
-                                            .head_dim = c->head_dim,
-                                            .dtype = b->cases[i].plan.kv,
-                                            .context = b->cases[i].context};
-        int rc = spw_machine_attention(&b->attention[i], &shape, &options, &err);
-        if (rc < 0)
-            return cli_fail_error(rc, &err, false);
-    }
+    for (size_t i = 0; i < b->n_cases && *b->machine.gpu; i += bench_n_budgets(b))
+        for (size_t form = 0; form < BENCH_FORMS; form++) {
+            struct spw_attention_shape shape = {.n_heads = c->n_heads,
+                                                .n_kv_heads = c->n_kv_heads,
+                                                .head_dim = c->head_dim,
+                                                .dtype = b->cases[i].plan.kv,
+                                                .k_bits = bits[form],
+                                                .v_bits = bits[form],
+                                                .context = b->cases[i].context};
+            int rc = spw_machine_attention(&b->attention[i * BENCH_FORMS + form], &shape, &options,
+                                           &err);
+            if (rc < 0)
+                return cli_fail_error(rc, &err, false);
+        }
     return 0;
 }
 

@@ -34,6 +34,9 @@ struct bench_case {
     double drift;                     /* larger over smaller, the most of reads and copies */
 };
 
+/* What tiles attention is timed on, alone. */
+enum { BENCH_EXACT, BENCH_INT8, BENCH_INT4, BENCH_FORMS };
+
 struct bench {
     const struct cli_options *o;
     struct cli_model model;
@@ -43,9 +46,9 @@ struct bench {
     int32_t *tokens;          /* owned: of the longest prompt and what is decoded */
     struct bench_case *cases; /* owned */
     size_t n_cases;
-    struct spw_attention_speed *attention; /* owned, [n_cases]: alone, of a context's first case;
-                                              GPU only */
-    double *samples;                       /* owned: of all cases */
+    /* Owned, [n_cases][BENCH_FORMS]: alone, of a context's first case; GPU only. */
+    struct spw_attention_speed *attention;
+    double *samples; /* owned: of all cases */
 };
 
 /* How many cases share a context: they lie side by side, the first budget first. */

@@ -12,15 +12,22 @@ struct row {
     double first_fraction; /* time to the first token / reading the weights */
     double link_fraction;  /* the copies alone / decode time */
     double prefill_slowdown;
-    double attention_fraction; /* of the read bandwidth; 0: not timed */
+    double attention_fraction[BENCH_FORMS]; /* of the read bandwidth; 0: not timed */
 };
+
+static double attention_fraction(const struct bench *b, size_t first, int form)
+{
+    const struct spw_attention_speed *a = &b->attention[first * BENCH_FORMS + (size_t)form];
+    if (!(a->seconds > 0))
+        return 0;
+    return (double)a->kv_bytes / a->seconds / b->machine.read_bytes_per_second;
+}
 
 static struct row make_row(const struct bench *b, size_t i)
 {
     const struct bench_case *c = &b->cases[i];
     size_t first = i - i % bench_n_budgets(b);
     const struct bench_case *base = &b->cases[first];
-    const struct spw_attention_speed *attention = &b->attention[first];
     double prefill = c->median[PREFILL_SECONDS], token = c->median[DECODE_SECONDS];
     double copy = (double)c->moved_bytes / c->median[COPY_LIMIT];
     return (struct row){
@@ -33,10 +40,9 @@ static struct row make_row(const struct bench *b, size_t i)
         .first_fraction = c->median[FIRST_SECONDS] / c->median[WEIGHTS_SECONDS],
         .link_fraction = copy / token,
         .prefill_slowdown = prefill / base->median[PREFILL_SECONDS],
-        .attention_fraction = attention->seconds > 0
-                                  ? (double)attention->kv_bytes / attention->seconds /
-                                        b->machine.read_bytes_per_second
-                                  : 0,
+        .attention_fraction = {attention_fraction(b, first, BENCH_EXACT),
+                               attention_fraction(b, first, BENCH_INT8),
+                               attention_fraction(b, first, BENCH_INT4)},
     };
 }
 
@@ -91,18 +97,19 @@ static void print_table(const struct bench *b)
 /* What only a GPU has: the link, the card, attention alone. */
 static void print_gpu_table(const struct bench *b)
 {
-    printf("\n%9s %11s %7s %9s %8s %11s %9s\n", "context", "budget", "of link", "wait", "prefill",
-           "off card", "attention");
+    printf("\n%9s %11s %7s %9s %8s %11s %9s %7s %7s\n", "context", "budget", "of link", "wait",
+           "prefill", "off card", "attention", "int8", "int4");
     for (size_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
         struct row r = make_row(b, i);
         char budget[32] = "all", card[32];
         if (c->budget)
             cli_format_bytes(budget, c->budget);
-        printf("%9llu %11s %5.1f %% %6.2f ms %6.2f x %11s %7.1f %%\n",
+        printf("%9llu %11s %5.1f %% %6.2f ms %6.2f x %11s %7.1f %% %5.1f %% %5.1f %%\n",
                (unsigned long long)c->context, budget, 100 * r.link_fraction,
                1e3 * c->median[WAIT_SECONDS], r.prefill_slowdown,
-               cli_format_bytes(card, c->card_bytes), 100 * r.attention_fraction);
+               cli_format_bytes(card, c->card_bytes), 100 * r.attention_fraction[BENCH_EXACT],
+               100 * r.attention_fraction[BENCH_INT8], 100 * r.attention_fraction[BENCH_INT4]);
     }
 }
 
@@ -125,7 +132,8 @@ static void write_csv(const struct bench *b, FILE *to)
           "decode_fraction_of_read,slowdown,offload_cost,decode_moved_bytes,unhidden_wait_seconds_"
           "per_token,"
           "first_token_seconds,weights_read_seconds,first_token_over_read,"
-          "gpu,card_bytes,link_fraction,prefill_slowdown,attention_fraction_of_read\n",
+          "gpu,card_bytes,link_fraction,prefill_slowdown,attention_fraction_of_read,"
+          "attention_int8_fraction_of_read,attention_int4_fraction_of_read\n",
           to);
     for (size_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
@@ -146,8 +154,9 @@ static void write_csv(const struct bench *b, FILE *to)
                 r.offload_cost, (unsigned long long)c->moved_bytes, c->median[WAIT_SECONDS],
                 c->median[FIRST_SECONDS], c->median[WEIGHTS_SECONDS], r.first_fraction);
         quote(to, m->gpu);
-        fprintf(to, ",%llu,%.4g,%.4g,%.4g\n", (unsigned long long)c->card_bytes, r.link_fraction,
-                r.prefill_slowdown, r.attention_fraction);
+        fprintf(to, ",%llu,%.4g,%.4g,%.4g,%.4g,%.4g\n", (unsigned long long)c->card_bytes,
+                r.link_fraction, r.prefill_slowdown, r.attention_fraction[BENCH_EXACT],
+                r.attention_fraction[BENCH_INT8], r.attention_fraction[BENCH_INT4]);
     }
 }
 
@@ -177,7 +186,9 @@ static json_t *case_json(const struct bench *b, size_t i)
         {"decode_slowdown", r.slowdown},
         {"link_fraction", r.link_fraction},
         {"unhidden_wait_seconds_per_token", c->median[WAIT_SECONDS]},
-        {"attention_fraction_of_read", measured(r.attention_fraction)},
+        {"attention_fraction_of_read", measured(r.attention_fraction[BENCH_EXACT])},
+        {"attention_int8_fraction_of_read", measured(r.attention_fraction[BENCH_INT8])},
+        {"attention_int4_fraction_of_read", measured(r.attention_fraction[BENCH_INT4])},
         {"first_token_seconds", c->median[FIRST_SECONDS]},
         {"weights_read_seconds", c->median[WEIGHTS_SECONDS]},
     };

@@ -84,6 +84,9 @@ def bench(table, name, data):
             table.target(f"{where}: prompt time over the first budget's", case["prefill_slowdown"], 1.05, False)
         if case["context"] >= 32768:
             table.target(f"{where}: attention alone of device reads", case["attention_fraction_of_read"], 0.85)
+            for form in ("int8", "int4"):
+                table.target(f"{where}: attention alone on {form} tiles, of device reads",
+                             case[f"attention_{form}_fraction_of_read"], 0.80)
         table.say(f"     peak {gib(case['device_peak_bytes'])}; the driver says {gib(case['card_bytes'])} are gone from "
                   f"the card ({gib(max(case['card_bytes'] - case['device_peak_bytes'], 0))} of kernels and streams "
                   "beside the budget)")
