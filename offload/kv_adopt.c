@@ -9,10 +9,20 @@
 
 /* ---- in ---- */
 
-/* The layer is to go on at tile `first`: an empty one begins there. */
-static void begin_at(struct spw_kv_layer *l, uint32_t first)
+/* Whether the next tile may be any: there is none, or only a sink that is kept. */
+static bool is_open(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    if (l->first == l->end) {
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    return l->first == l->end || (spw_kv_keeps_sink(seq, layer) && l->end == 1);
+}
+
+/* The layer is to go on at tile `first`. */
+static void begin_at(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
+{
+    struct spw_kv_layer *l = &seq->layers[layer];
+    assert(first >= seq->kv->o.first_tile);
+    assert(!first || l->end || !spw_kv_keeps_sink(seq, layer)); /* the sink comes first */
+    if (first != l->end && is_open(seq, layer)) {
         l->first = l->begin = l->end = first;
         l->disk_end = l->disk_end < first ? l->disk_end : first;
         l->n_tokens = (uint64_t)first * SPW_TILE_TOKENS;
@@ -38,7 +48,7 @@ int spw_kv_adopt(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_
     if ((uint64_t)first + n > kv->o.max_tiles)
         return -E2BIG;
     SPW_TRY(spw_kv_extend(kv, n));
-    begin_at(l, first);
+    begin_at(seq, layer, first);
     assert(l->begin == l->end && (l->first == l->end || l->disk_end == l->end));
     for (uint32_t i = 0; i < n; i++)
         add_adopted(kv, l, frame + i);
@@ -74,7 +84,7 @@ int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint64
     uint32_t end = spw_waterline_tiles(to);
     if (end > kv->o.max_tiles)
         return -E2BIG;
-    begin_at(l, first);
+    begin_at(seq, layer, first);
     int rc = 0;
     while (!rc && l->end < end) {
         const struct spw_kv_tile *last = spw_kv_tile_before(kv, l, l->end);
@@ -189,7 +199,8 @@ int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32
 {
     struct spw_kv *kv = seq->kv;
     struct outflow o = {.seq = seq, .layer = layer, .begin = begin, .memory = memory};
-    assert(begin >= seq->layers[layer].first && end <= seq->layers[layer].end);
+    assert(end <= seq->layers[layer].end);
+    assert(begin >= seq->layers[layer].first || (end == 1 && spw_kv_sink_apart(seq, layer)));
     for (uint32_t i = begin; i < end; i++)
         SPW_TRY(spw_kv_finish_tile(kv, tile_of(&o, i)));
     SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.down)); /* 1 */

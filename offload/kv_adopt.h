@@ -17,8 +17,8 @@ int spw_kv_adopt(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_
                  uint32_t n);
 
 /* Adds tiles [first, ...) up to token `to` on the device, from memory [tiles][tile_bytes] of the
- * host, to a layer that is empty or ends at `first`. Waits until the memory may be used again.
- * -ENOMEM, -E2BIG: nothing has changed. */
+ * host, to a layer that is empty, ends at `first`, or has nothing but a sink that is kept. Waits
+ * until the memory may be used again. -ENOMEM, -E2BIG: nothing has changed. */
 int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint64_t to,
                   const void *memory);
 

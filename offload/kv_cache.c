@@ -59,22 +59,10 @@ void spw_kv_close(struct spw_kv *kv)
     spw_free(kv);
 }
 
-static bool keeps_sink(const struct spw_kv_seq *seq, uint32_t layer)
-{
-    return seq->kv->o.keeps_sink && !seq->kv->o.sliding[layer];
-}
-
-/* Whether the layer holds the sink besides [first, end). It holds the sink unless it is empty. */
-static bool sink_apart(const struct spw_kv_seq *seq, uint32_t layer)
-{
-    const struct spw_kv_layer *l = &seq->layers[layer];
-    return keeps_sink(seq, layer) && l->first && l->end;
-}
-
 static struct spw_kv_tile *tile_at(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
     const struct spw_kv_layer *l = &seq->layers[layer];
-    assert((tile >= l->first && tile < l->end) || (!tile && sink_apart(seq, layer)));
+    assert((tile >= l->first && tile < l->end) || (!tile && spw_kv_sink_apart(seq, layer)));
     return &seq->kv->tiles[l->ids[tile]];
 }
 
@@ -116,7 +104,7 @@ static void forget(struct spw_kv_seq *seq, struct spw_kv_layer *l, uint32_t from
 static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
-    if (sink_apart(seq, layer))
+    if (spw_kv_sink_apart(seq, layer))
         spw_kv_put_tile(seq->kv, l->ids[0], true);
     forget(seq, l, l->first, l->end);
 }
@@ -157,7 +145,7 @@ void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
         t->end = f->end;
         t->disk_end = f->disk_end;
         t->n_tokens = f->n_tokens;
-        if (sink_apart(from, i))
+        if (spw_kv_sink_apart(from, i))
             share(kv, t, f, 0, true);
         for (uint32_t j = f->first; j < f->end; j++)
             share(kv, t, f, j, j >= f->begin);
@@ -186,7 +174,7 @@ uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer)
 
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
-    assert(tile >= seq->layers[layer].begin || (!tile && sink_apart(seq, layer)));
+    assert(tile >= seq->layers[layer].begin || (!tile && spw_kv_sink_apart(seq, layer)));
     return tile_at(seq, layer, tile)->device;
 }
 
@@ -249,7 +237,7 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         first = l->end;
     if (first <= l->first)
         return;
-    forget(seq, l, l->first + (keeps_sink(seq, layer) && !l->first), first);
+    forget(seq, l, l->first + (spw_kv_keeps_sink(seq, layer) && !l->first), first);
     l->first = first;
     if (l->begin < first)
         l->begin = first;
@@ -261,7 +249,7 @@ static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer, uint32_
                            uint64_t n)
 {
     const struct spw_kv_options *o = &seq->kv->o;
-    if (keeps_sink(seq, layer))
+    if (spw_kv_keeps_sink(seq, layer))
         return spw_residual_end(spw_residual_block(n), o->residual_tiles);
     return spw_max_u64(o->first_tile, o->sliding[layer] ? spw_waterline_first(window, n) : 0);
 }
@@ -282,7 +270,7 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
     uint32_t end = spw_waterline_tiles(n);
     l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {
-        if (!end && sink_apart(seq, layer))
+        if (!end && spw_kv_sink_apart(seq, layer))
             spw_kv_put_tile(seq->kv, l->ids[0], true);
         forget(seq, l, end > l->first ? end : l->first, l->end);
         l->end = end;
@@ -291,7 +279,7 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
         l->first = l->end;
     if (l->begin > l->end)
         l->begin = l->end;
-    if (keeps_sink(seq, layer) && l->end <= 1)
+    if (spw_kv_keeps_sink(seq, layer) && l->end <= 1)
         l->first = l->begin = 0; /* the sink is the tail again */
     if (l->disk_end > n / SPW_TILE_TOKENS)
         l->disk_end = (uint32_t)(n / SPW_TILE_TOKENS);

@@ -92,6 +92,18 @@ struct spw_kv_seq {
     struct spw_kv_layer layers[];
 };
 
+static inline bool spw_kv_keeps_sink(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return seq->kv->o.keeps_sink && !seq->kv->o.sliding[layer];
+}
+
+/* Whether the layer holds the sink besides [first, end). It holds the sink unless it is empty. */
+static inline bool spw_kv_sink_apart(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    return spw_kv_keeps_sink(seq, layer) && l->first && l->end;
+}
+
 /* ---- kv_tile.c ---- */
 
 /* What is queued on `after` from now on comes behind what is queued on `before`. */

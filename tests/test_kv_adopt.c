@@ -817,6 +817,64 @@ static void check_shared_loss(bool direct)
     world_close(&w);
 }
 
+static void check_words(const struct world *w, uint32_t layer, uint32_t tile, const uint8_t *bytes,
+                        uint32_t n)
+{
+    struct verify_args a = {(const uint32_t *)(const void *)bytes,
+                            &w->files[0].word[layer][tile * SPW_TILE_TOKENS], n};
+    run_verify(&a, 0, 0);
+}
+
+/* What is near the present: the sink and, apart from it, the window go into a cache that has
+ * neither host nor disk, come out again, and are cut back. */
+static void check_sink(void)
+{
+    static struct world w;
+    world_open(&w, 4, 0, &plain);
+    struct spw_kv_options o = {.ops = w.ops,
+                               .device = w.device,
+                               .compute = w.compute,
+                               .down = w.down,
+                               .up = w.up,
+                               .device_arena = w.device_arena,
+                               .n_device_frames = 4,
+                               .tile_bytes = TILE_BYTES,
+                               .n_layers = N_LAYERS,
+                               .sliding = sliding,
+                               .max_tiles = MAX_TILES,
+                               .keeps_sink = true,
+                               .residual_tiles = 2,
+                               .slot_tiles = 1};
+    const uint8_t *records = w.files[0].records;
+    struct spw_kv *kv;
+    struct spw_kv_seq *seq;
+    CHECK(spw_kv_open(&kv, &o) == 0 && spw_kv_seq_open(&seq, kv) == 0);
+    for (int round = 0; round < 2; round++) {
+        CHECK(spw_kv_import(seq, 0, 0, SPW_TILE_TOKENS, records) == 0);
+        CHECK(spw_kv_import(seq, 0, 4, MAX_TOKENS, records + 4 * TILE_BYTES) == -ENOMEM);
+        CHECK(spw_kv_first(seq, 0) == 0 && spw_kv_end(seq, 0) == 1);
+        uint32_t n = 7 * SPW_TILE_TOKENS - 30;
+        CHECK(spw_kv_import(seq, 0, 4, n, records + 4 * TILE_BYTES) == 0);
+        CHECK(spw_kv_first(seq, 0) == 4 && spw_kv_begin(seq, 0) == 4 && spw_kv_end(seq, 0) == 7);
+        CHECK(spw_kv_can_truncate(seq, WINDOW, 6 * SPW_TILE_TOKENS));
+        CHECK(!spw_kv_can_truncate(seq, WINDOW, 5 * SPW_TILE_TOKENS));
+        CHECK(spw_kv_export(seq, 0, 0, 1, w.landing) == 0);
+        CHECK(spw_kv_export(seq, 0, 4, 7, w.landing + TILE_BYTES) == 0);
+        check_words(&w, 0, 0, w.landing, SPW_TILE_TOKENS);
+        for (uint32_t t = 4; t < 7; t++)
+            check_words(&w, 0, t, w.landing + (t - 3) * TILE_BYTES, t < 6 ? SPW_TILE_TOKENS : 98);
+        spw_kv_truncate(seq, 0);
+        CHECK(spw_kv_end(seq, 0) == 0);
+        w.moved_up += 4 * TILE_BYTES;
+        w.moved_down += 4 * TILE_BYTES;
+    }
+    CHECK(!atomic_load(&words_wrong));
+    spw_kv_seq_close(seq);
+    drain(&w);
+    spw_kv_close(kv);
+    world_close(&w);
+}
+
 /* The device is lost at the n-th command, for n = 0, 1, ... until it is not: what is under way then
  * comes to its end, and everything can be closed. */
 static void check_lost_device(const struct drive *drive)
@@ -848,6 +906,7 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     check_refused();
+    check_sink();
     for (int i = 0; i < 2; i++) {
         check_shared_loss(i);
         check_lost_device(&(struct drive){.direct = i, .host = true, .faulty = true});
