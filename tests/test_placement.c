@@ -12,7 +12,7 @@
 #define TEST_TOKENS 1500
 #define TEST_DRAWS (RUN_UNDER_TSAN ? 40 : RUN_UNDER_ASAN ? 160 : 320)
 #define TEST_MODELS N_TINY_MODELS
-#define TEST_KINDS 2
+#define TEST_QUANTIZES(model) true
 #endif
 
 enum { N_SEQUENCES = 3, MOST_TOKENS = TEST_TOKENS };
@@ -71,7 +71,7 @@ static void make_subject(struct subject *s, int i)
                                 .threads = 2,
                                 .compute = compute_of(i)};
         s->logits[EXACT][k] = model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
-        if (TEST_KINDS == 1)
+        if (!TEST_QUANTIZES(i))
             continue;
         o.precision = s->precision;
         o.residual_window = s->residual_window;
@@ -277,7 +277,7 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     d.context =
         check_random(seed) % 6 ? check_range(seed, 600, MOST_TOKENS) : check_range(seed, 2, 400);
     d.backend = run_backend(check_random(seed) % 2);
-    d.kind = (int)(check_random(seed) % TEST_KINDS);
+    d.kind = d.subject->logits[QUANTIZED][0] && check_random(seed) % 2 ? QUANTIZED : EXACT;
     draw_options(&d, &o, seed);
     snprintf(
         what, sizeof what,
@@ -353,7 +353,7 @@ int main(int argc, char **argv)
     CHECK(draws < 40 || draws_with_disk > (draws < 160 ? 0 : (uint64_t)draws / 8));
     /* Few draws may miss a kind by chance. */
     CHECK(draws < 160 || (draws_with_three_tiers && disk_tiles_read > (uint64_t)draws));
-    CHECK(draws < 160 || TEST_KINDS == 1 || draws_quantized > (uint64_t)draws / 16);
+    CHECK(draws < 160 || draws_quantized > (uint64_t)draws / 16);
     CHECK(draws < 160 || (draws_with_images && draws_from_disk && draws_bounced));
     CHECK(draws < 160 || !run_backend(true).reads_host_memory ||
           (draws_with_mapped_weights && draws_with_kept && draws_from_disk > draws_bounced));
