@@ -27,7 +27,7 @@ struct unit_bytes {
     uint32_t n_streamed, n_from_disk, n_bounce, n_others; /* others: streamed, could be from disk */
 };
 
-static int n_with_units_from_disk, n_with_units_bounced, n_with_both_kinds;
+static int n_with_old_below, n_with_units_from_disk, n_with_units_bounced, n_with_both_kinds;
 
 /* Every unit has its place on the device, or is streamed; one that is converted has an image
  * besides, another that is streamed comes from the host, pinned or mapped, or from its file. */
@@ -129,6 +129,8 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->partials, in->attention_tiles / 4 * (uint64_t)p->partial_rows * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
+        {d->flags, in->aged ? 4 : 0},
+        {d->near_frames, p->n_near_frames * p->near_tile_bytes},
         {d->units, sum.copied},
         {d->unit_slots, unit_slots},
         {d->kv_slots, kv_slots},
@@ -146,6 +148,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->staging, 2 * m * p->hidden_row_bytes},
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
+        {h->flags, in->aged ? 4 : 0},
         {h->images, sum.images},
     };
     check_apart(first, sizeof first / sizeof *first, d->end);
@@ -166,8 +169,10 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
           i->device.total);
     CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.disk_staging + i->host.weights ==
           i->host.total);
-    CHECK(p->n_device_frames * p->tile_bytes <= i->device.kv_resident);
-    CHECK(p->tile_bytes % PAGE == 0);
+    CHECK(p->n_device_frames * p->tile_bytes + p->n_near_frames * p->near_tile_bytes <=
+          i->device.kv_resident);
+    CHECK(p->tile_bytes % PAGE == 0 && p->near_tile_bytes % PAGE == 0);
+    CHECK(p->tile_bytes <= p->near_tile_bytes && (p->n_near_frames > 0) == in->aged);
 }
 
 /* What lies between host and disk is there where it is needed, and nowhere else. */
@@ -191,6 +196,7 @@ static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in
 struct layer_state {
     uint32_t first, begin, end;
     uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
+    uint32_t near_first, near_end; /* exact tiles that are kept apart, but for the sink */
 };
 
 struct life {
@@ -198,23 +204,37 @@ struct life {
     const struct spw_model_config *config;
     struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
     uint64_t n[MOST_SESSIONS];
-    uint32_t sessions, most_device, most_host, most_disk;
+    uint32_t sessions, most_device, most_host, most_disk, most_near;
     uint64_t n_written_to_disk, n_read_from_disk, n_passes;
 };
 
 static void count(struct life *f)
 {
-    uint32_t device = 0, host = 0, disk = 0;
+    uint32_t device = 0, host = 0, disk = 0, near = 0;
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++) {
             const struct layer_state *x = &f->layers[s][l];
             device += x->end - x->begin;
             host += x->written - x->disk;
             disk += x->disk - x->first;
+            near += x->near_end - x->near_first;
+            near += x->near_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
         }
+    f->most_near = near > f->most_near ? near : f->most_near;
     f->most_disk = disk > f->most_disk ? disk : f->most_disk;
     f->most_device = device > f->most_device ? device : f->most_device;
     f->most_host = host > f->most_host ? host : f->most_host;
+}
+
+/* A life that begins: where old tiles are kept apart, those of full layers start at tile 1. */
+static void start_life(struct life *f, const struct spw_plan *p, const struct spw_plan_input *in,
+                       uint32_t sessions)
+{
+    *f = (struct life){.plan = p, .config = in->weights->config, .sessions = sessions};
+    for (uint32_t s = 0; s < sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers && in->aged; l++)
+            if (f->config->layer_kinds[l] == SPW_LAYER_FULL)
+                f->layers[s][l] = (struct layer_state){1, 1, 1, 1, 1, 0, 0};
 }
 
 static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint32_t begin)
@@ -248,15 +268,29 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
     for (uint32_t i = 0; i < k->n_segments; i++) {
         const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
         struct layer_state *x = &f->layers[s->span][l];
+        bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
         bring_up(f, x, 0, x->begin);
-        x->end = spw_waterline_tiles(s->to);
+        if (r->aged)
+            x->near_end = spw_waterline_tiles(s->to);
+        if (!r->aged || full)
+            x->end = full ? spw_waterline_end(r, s->to) : spw_waterline_tiles(s->to);
     }
     count(f);
     for (uint32_t i = 0; i < k->n_segments; i++) {
         const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
         const struct spw_passage *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
-        if (f->config->layer_kinds[l] == SPW_LAYER_SLIDING) {
+        bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
+        if (r->aged) {
+            uint32_t near =
+                sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_near(r, s->to);
+            near = near < x->near_end ? near : x->near_end;
+            /* tile 0 is not dropped from a full layer, so that nothing goes while it is the only */
+            x->near_first = larger(!sliding && x->near_end < 2 ? 0 : near, x->near_first);
+            if (sliding)
+                continue;
+        }
+        if (sliding) {
             uint32_t first = spw_waterline_first(r->window, s->to);
             first = first < x->end ? first : x->end;
             x->first = larger(first, x->first);
@@ -294,6 +328,8 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
             struct layer_state *x = &f->layers[s][l];
+            if (r->aged && kinds[l] == SPW_LAYER_SLIDING)
+                continue;
             uint32_t begin = spw_waterline_begin(r, kinds[l], passages[s].to);
             raise_to(f, l, x, begin);
             bring_up(f, x, begin, x->begin);
@@ -330,10 +366,11 @@ static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
 
 static void check_frames(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
 {
-    struct life f = {.plan = p, .config = in->weights->config, .sessions = in->sessions};
+    struct life f;
     struct spw_cut cut;
     uint64_t rows = spw_min_u64(p->pass_rows, in->sessions * in->context), to[MOST_SESSIONS];
     CHECK(spw_cut_init(&cut, p->chunk, rows, in->sessions) == 0);
+    start_life(&f, p, in, in->sessions);
     for (int step = 0; step < 12; step++) {
         for (uint32_t s = 0; s < f.sessions; s++) {
             uint64_t most = in->context - f.n[s];
@@ -344,6 +381,9 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
     }
     CHECK_MSG(f.most_device <= p->n_device_frames, "%u device frames, %u planned", f.most_device,
               p->n_device_frames);
+    CHECK_MSG(f.most_near <= p->n_near_frames, "%u near frames, %u planned", f.most_near,
+              p->n_near_frames);
+    n_with_old_below += in->aged && f.most_host + f.most_disk;
     CHECK_MSG(f.most_host <= p->n_host_frames - p->n_transit, "%u host frames, %u planned",
               f.most_host, p->n_host_frames - p->n_transit);
     CHECK_MSG(f.most_disk <= p->n_disk_frames, "%u disk frames, %u planned", f.most_disk,
@@ -369,17 +409,18 @@ static uint64_t read_of_files(const struct spw_plan *p, const struct spw_weights
 /* A prompt of the whole context: what the plan says of the disk, counted tile by tile. */
 static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *in)
 {
-    struct life f = {.plan = p, .config = in->weights->config, .sessions = 1};
+    struct life f;
     struct spw_cut cut;
     uint64_t *prompt = p->info.prefill_moved_bytes, *step = p->info.decode_moved_bytes;
     uint64_t before = in->context - 1;
     CHECK(spw_traffic_info(p, in->weights) == 0);
     CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
+    start_life(&f, p, in, 1);
     run_step(&f, &cut, &in->context);
     CHECK(prompt[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
     CHECK(prompt[SPW_MOVED_DISK_TO_HOST] ==
           f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
-    f = (struct life){.plan = p, .config = in->weights->config, .sessions = 1};
+    start_life(&f, p, in, 1);
     run_step(&f, &cut, &before);
     f.n_written_to_disk = f.n_read_from_disk = f.n_passes = 0;
     run_step(&f, &cut, &in->context);
@@ -413,7 +454,7 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
     const struct spw_residency *r = &p->residency;
     uint64_t weights = 0, n = in->weights->config->n_layers;
     uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
-    uint32_t tiles = p->max_tiles, stay = r->resident, copies;
+    uint32_t tiles = p->full_tiles, stay = r->resident, copies;
     for (uint32_t l = 0; l < n; l++)
         weights += spw_weights_unit_bytes(in->weights, l);
     copies = tiles - (in->context > p->chunk ? r->resident_pass : r->resident);
@@ -590,6 +631,11 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .workspace_bytes = check_range(seed, 0, 1 << 18),
                                 .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64),
                                 .reads_host_memory = check_random(seed) % 2};
+    if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {
+        in.aged = true;
+        in.precision = (enum spw_kv_precision)(check_random(seed) % 4);
+        in.residual_tiles = (uint32_t)check_range(seed, 0, check_random(seed) % 2 ? 2 : 12);
+    }
     in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
     for (int tier = DEVICE; tier < BUDGETS; tier++) {
         if (tier == DISK && !in.disk_bytes)
@@ -721,6 +767,7 @@ int main(int argc, char **argv)
     fprintf(stderr,
             "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
             n_with_units_from_disk, n_with_both_kinds, n_with_units_bounced);
+    CHECK(draws < 300 || n_with_old_below > 20);
     CHECK(draws < 300 || (n_with_both_kinds && n_with_units_bounced &&
                           n_with_units_bounced < n_with_units_from_disk));
     printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,
