@@ -27,6 +27,9 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (o->precision > SPW_KV_INT4)
         return spw_fail(err, -EINVAL, "kv precision %d: expected exact, int8, int8:int4 or int4",
                         (int)o->precision);
+    if (o->on_oom > SPW_ON_OOM_FAIL)
+        return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
+                        o->on_oom);
     if (!o->disk_dir && (room || writes))
         return spw_fail(err, -EINVAL, "disk %s: %llu bytes given, but no disk; give --disk DIR",
                         room ? "memory" : "write limit",
@@ -41,9 +44,15 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
 
 /* ---- tiers ---- */
 
+static unsigned on_oom(const struct spw_options *o)
+{
+    return o->on_oom ? o->on_oom : SPW_ON_OOM_SPILL | SPW_ON_OOM_QUANTIZE;
+}
+
 static bool uses_disk(const struct spw_options *o)
 {
-    return o->disk_dir && o->disk_bytes != SPW_BYTES_NONE && o->disk_write_limit != SPW_BYTES_NONE;
+    return on_oom(o) & SPW_ON_OOM_SPILL && o->disk_dir && o->disk_bytes != SPW_BYTES_NONE &&
+           o->disk_write_limit != SPW_BYTES_NONE;
 }
 
 bool spw_cache_policy_host(const struct spw_options *o, bool gpu)
@@ -55,6 +64,11 @@ bool spw_cache_policy_host(const struct spw_options *o, bool gpu)
 static void decide_tiers(struct spw_cache_policy *out, const struct spw_options *o)
 {
     const char *host, *disk = "no --disk was given";
+    out->stays = !(on_oom(o) & SPW_ON_OOM_SPILL);
+    if (out->stays) {
+        snprintf(out->tiers_why, sizeof out->tiers_why, "--on-oom without spill keeps it there");
+        return;
+    }
     out->disk = uses_disk(o);
     if (out->disk)
         disk = "--disk names the disk";
@@ -204,6 +218,9 @@ static void decide_precision(struct spw_cache_policy *out, const struct spw_mode
         why = "no layer sees every key, and a window is kept exact";
     }
     snprintf(out->precision_why, sizeof out->precision_why, "%s", why);
+    /* A precision that somebody named is kept to. */
+    out->ladder = on_oom(o) & SPW_ON_OOM_QUANTIZE && !o->kv && !o->precision && !out->precision &&
+                  out->layers[SPW_LAYER_FULL].n_layers;
 }
 
 int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,

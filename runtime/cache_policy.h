@@ -40,7 +40,9 @@ struct spw_cache_policy {
     enum spw_kv_precision precision; /* of old tiles in layers that see every key */
     uint64_t residual_tokens;        /* newer ones are exact */
     enum spw_cache_host host;
-    bool disk; /* may hold KV */
+    bool disk;   /* may hold KV */
+    bool stays;  /* all KV stays on the device */
+    bool ladder; /* where memory does not suffice, old tiles may have less precision */
     struct spw_cache_layers layers[SPW_LAYER_KINDS];
     char kv_why[192], precision_why[192], tiers_why[192];
     char files_why[320]; /* what became of cache_implementation; "": the files ask for nothing */

@@ -5,8 +5,6 @@
  * The plan knows every byte before the first one is taken. See spillway.h and engine.h. */
 #include "runtime/engine.h"
 
-#include "runtime/memory.h"
-
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,154 +52,6 @@ void spw_model_close(struct spw_model *m)
     spw_safetensors_close(m->file);
     spw_config_free(&m->config);
     *m = (struct spw_model){0};
-}
-
-/* ---- the plan ---- */
-
-/* The longest sequence the model's positions reach. Dynamic rope stretches with the sequence; float
- * positions and tile numbers set the limit there. */
-static uint64_t longest_context(const struct spw_model_config *c)
-{
-    if (c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_DYNAMIC)
-        return 1 << 24;
-    return c->max_positions;
-}
-
-enum {
-    MOST_SESSIONS = 4096,
-    MOST_SLOTS = 256,
-    MOST_CHUNK = (SPW_APPEND_TILES - 1) * SPW_TILE_TOKENS,
-};
-
-static int check_options(const struct spw_model *m, const struct spw_backend *b,
-                         const struct spw_options *o, struct spw_error *err)
-{
-    uint64_t longest = longest_context(&m->config);
-    uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
-    if (o->context > longest)
-        return spw_fail(err, -EINVAL, "context of %llu tokens: the model knows %llu positions",
-                        (unsigned long long)o->context, (unsigned long long)longest);
-    if (o->sessions > MOST_SESSIONS)
-        return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
-    if (o->prefill_chunk > MOST_CHUNK)
-        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %d", o->prefill_chunk,
-                        MOST_CHUNK);
-    if (o->prefetch_slots > MOST_SLOTS)
-        return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
-                        MOST_SLOTS);
-    if (o->prefetch_splits > most_splits)
-        return spw_fail(err, -EINVAL, "%u splits in a prefetch slot: at most %u",
-                        o->prefetch_splits, most_splits);
-    return 0;
-}
-
-static uint64_t budget(uint64_t given, uint64_t otherwise)
-{
-    return given == SPW_BYTES_NONE ? 0 : given ? given : otherwise;
-}
-
-/* Left free on a card for kernels that are loaded late, the driver, and whoever draws on it. */
-static uint64_t leave_margin(uint64_t available)
-{
-    return spw_sub_u64(available, spw_max_u64((uint64_t)256 << 20, available / 32));
-}
-
-/* Hard budgets, or what is available: of system memory nine tenths together, eight of them for a
- * CPU's device; of a card all but a margin. */
-static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
-                       const struct spw_options *o, struct spw_error *err)
-{
-    uint64_t system = spw_memory_available() / 10;
-    uint64_t card = e->backend.device_ops->available(e->device);
-    if (card == UINT64_MAX) {
-        in->device_bytes = budget(o->device_bytes, system * 8);
-        in->host_bytes = budget(o->host_bytes, spw_sub_u64(system * 9, in->device_bytes));
-        in->host_kv = spw_cache_policy_host(o, false);
-        return 0;
-    }
-    in->host_kv = spw_cache_policy_host(o, true);
-    in->device_bytes = budget(o->device_bytes, leave_margin(card));
-    in->host_bytes = budget(o->host_bytes, system * 8);
-    if (in->device_bytes <= card)
-        return 0;
-    return spw_fail(err, -ENOMEM,
-                    "device memory: %llu bytes given, but %s has only %llu free; lower "
-                    "--device-memory, or end what uses the GPU",
-                    (unsigned long long)in->device_bytes, e->backend.name,
-                    (unsigned long long)card);
-}
-
-enum {
-    DISK_MARGIN = 16, /* one in so many free bytes is left to others */
-    DISK_FLIGHT_BYTES = 16 << 20,
-    DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
-    MOST_DISK_COST = 1024,
-};
-
-static uint32_t disk_cost(const struct spw_options *o)
-{
-    if (!o->machine || !o->drive)
-        return DISK_COST;
-    double cost = o->machine->copy_bytes_per_second / o->drive->read_bytes_per_second + 0.5;
-    return cost < 1 ? 1 : cost > MOST_DISK_COST ? MOST_DISK_COST : (uint32_t)cost;
-}
-
-static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e,
-                           const struct spw_options *o, struct spw_error *err)
-{
-    uint64_t free_bytes;
-    if (!e->model.cache.disk)
-        return 0;
-    SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
-    in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
-    in->disk_write_limit = o->disk_write_limit;
-    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
-    in->disk_ring_bytes =
-        2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
-    if (!in->disk_bytes)
-        return spw_fail(err, -ENOSPC,
-                        "disk directory %.500s: found no free space; name another --disk",
-                        o->disk_dir);
-    if (in->disk_bytes <= free_bytes)
-        return 0;
-    return spw_fail(err, -ENOSPC,
-                    "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
-                    "--disk-memory, or name another --disk",
-                    (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
-}
-
-static int plan_input(struct spw_plan_input *in, const struct spw_engine *e,
-                      const struct spw_options *o, struct spw_error *err)
-{
-    const struct spw_model *m = &e->model;
-    const struct spw_model_config *c = &m->config;
-    const struct spw_backend *b = &e->backend;
-    SPW_TRY(check_options(m, b, o, err));
-    uint64_t most_k =
-        spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
-    *in = (struct spw_plan_input){
-        .weights = m->weights,
-        .compute = m->compute,
-        .kv = m->cache.kv,
-        .aged = m->cache.precision != SPW_KV_EXACT,
-        .precision = m->cache.precision,
-        .residual_tiles = (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
-                                                spw_waterline_tiles(longest_context(c))),
-        .context = o->context ? o->context : c->max_positions,
-        .sessions = o->sessions ? o->sessions : 1,
-        .prefill_chunk = o->prefill_chunk,
-        .prefetch_slots = o->prefetch_slots,
-        .prefetch_splits = o->prefetch_splits,
-        .transfer_cost_bytes = b->transfer_cost_bytes,
-        .reads_per_link_byte = b->reads_per_link_byte,
-        .workspace_bytes =
-            b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
-        .attention_tiles = b->ops->attention_tiles,
-        .reads_host_memory = b->reads_host_memory,
-        .disk_cost = disk_cost(o),
-    };
-    SPW_TRY(set_budgets(in, e, o, err));
-    return set_disk_budget(in, e, o, err);
 }
 
 /* ---- the device ---- */
@@ -279,6 +129,10 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
         return spw_fail(err, -ENOMEM, "out of memory for the engine");
     if (backend)
         e->backend = *backend;
+    e->on_rung = o->on_rung;
+    e->rung_context = o->rung_context;
+    e->gate = o->gate;
+    e->gate_context = o->gate_context;
     int rc = backend ? open_device(e, o, device_bytes, host_bytes, err)
                      : choose_device(e, o, device_bytes, host_bytes, err);
     if (!rc)
@@ -293,12 +147,6 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
     return 0;
 }
 
-static int make_plan(struct spw_engine *e, const struct spw_plan_input *in, struct spw_error *err)
-{
-    SPW_TRY(spw_plan_make(&e->plan, in, err));
-    return spw_traffic_info(&e->plan, e->model.weights);
-}
-
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
@@ -307,9 +155,9 @@ int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backe
     *out = (struct spw_plan_info){0};
     /* The device says how many threads it would use, which is how many workspaces there are. */
     SPW_TRY(begin(&e, backend, model_dir, o, 0, 0, err));
-    int rc = plan_input(&in, e, o, err);
+    int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc) {
-        rc = make_plan(e, &in, err);
+        rc = spw_engine_make_plan(e, &in, err);
         if (!rc)
             spw_plan_smallest(&e->plan.info, &in);
         *out = e->plan.info;
@@ -339,8 +187,8 @@ static int take_device_memory(struct spw_engine *e, struct spw_plan_input *in,
         uint64_t available = rc == -ENOMEM ? ops->available(e->device) : UINT64_MAX;
         if (rc != -ENOMEM || available >= wanted || i == TRIES)
             return rc;
-        in->device_bytes = leave_margin(available);
-        SPW_TRY(make_plan(e, in, err));
+        in->device_bytes = spw_engine_leave_margin(available);
+        SPW_TRY(spw_engine_make_plan(e, in, err));
         add_note(e,
                  "the GPU had only %llu bytes left when %llu were taken; planned again with %llu",
                  (unsigned long long)available, (unsigned long long)wanted,
@@ -575,11 +423,11 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
 {
     struct spw_engine *e = NULL;
     struct spw_plan_input in;
-    SPW_TRY(begin(&e, backend, model_dir, o, budget(o->device_bytes, UINT64_MAX - 1),
-                  budget(o->host_bytes, UINT64_MAX - 1), err));
-    int rc = plan_input(&in, e, o, err);
+    SPW_TRY(begin(&e, backend, model_dir, o, spw_engine_budget(o->device_bytes, UINT64_MAX - 1),
+                  spw_engine_budget(o->host_bytes, UINT64_MAX - 1), err));
+    int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc)
-        rc = make_plan(e, &in, err);
+        rc = spw_engine_make_plan(e, &in, err);
     if (!rc)
         rc = open_memory(e, &in, err);
     if (!rc)

@@ -82,6 +82,12 @@ struct spw_engine {
     uint64_t n_incidents;
     void (*on_incident)(void *context, const struct spw_incident *incident);
     void *incident_context;
+    struct spw_rung rungs[SPW_RUNGS_KEPT];
+    uint64_t n_rungs;
+    void (*on_rung)(void *context, const struct spw_rung *rung);
+    void *rung_context;
+    bool (*gate)(void *context, enum spw_kv_precision precision);
+    void *gate_context;
     uint64_t rope_length; /* of the tables on the device */
 };
 
@@ -96,6 +102,17 @@ int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backe
                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
+
+/* engine_plan.c: what a plan is made from, -EINVAL, -ENOMEM and -ENOSPC for what options cannot
+ * mean here; a budget, or SPW_BYTES_NONE, or 0 for `otherwise`; and what of a card is not taken. */
+int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
+                          const struct spw_options *o, struct spw_error *err);
+uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise);
+uint64_t spw_engine_leave_margin(uint64_t available);
+/* Plans, and goes down the ladder where it must and may: `in` gets the precision that was taken. */
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
+/* Keeps it and tells of it. */
+void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung);
 
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err);

@@ -471,6 +471,8 @@ static bool stream_weights(struct spw_plan *p, const struct spw_plan_input *in, 
 static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
                         bool all_kv)
 {
+    if (in->kv_stays && !all_kv)
+        return false;
     p->hidden_on_host = !rows;
     p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
     lay_out_work(p, in, rows ? rows : 2 * p->chunk);

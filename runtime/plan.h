@@ -27,6 +27,7 @@ struct spw_plan_input {
     uint64_t disk_ring_bytes;     /* of reads that should be under way together */
     uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
     bool host_kv;                 /* with a disk: KV may lie on the host too */
+    bool kv_stays;                /* on the device, all of it */
     uint64_t workspace_bytes;     /* of linear, all workers */
     uint32_t attention_tiles;     /* most of one attention call */
     uint64_t transfer_cost_bytes; /* see spw_backend; */

@@ -46,6 +46,40 @@ struct spw_incident {
     uint64_t n_recomputed; /* tokens whose KV was cut off and computed again */
 };
 
+/* What gave way when memory did not suffice. All but the precisions leave every answer as it is. */
+enum spw_rung_kind {
+    SPW_RUNG_BUDGETS, /* less of what was spare */
+    SPW_RUNG_CHUNK,   /* a smaller prefill chunk */
+    SPW_RUNG_SLOTS,   /* fewer prefetch slots */
+    SPW_RUNG_WEIGHTS, /* fewer layers' weights on the device */
+    SPW_RUNG_HOST,    /* more KV on the host */
+    SPW_RUNG_DISK,    /* more KV on disk */
+    SPW_RUNG_INT8,    /* old KV as int8, as int8:int4, as int4 */
+    SPW_RUNG_INT8_INT4,
+    SPW_RUNG_INT4,
+    SPW_RUNG_UP, /* higher budgets: old KV has more precision again */
+};
+
+enum { SPW_RUNGS_KEPT = 64 };
+
+struct spw_rung {
+    enum spw_rung_kind kind;
+    const char *failed; /* "device budget": too small; "device memory": refused by the system */
+    uint64_t position;  /* tokens that the longest session held */
+    uint64_t bytes_asked, bytes_freed; /* of what failed; freed: that it needs no longer */
+    uint64_t n_recomputed;             /* tokens whose KV is computed again */
+};
+
+/* "int8 for old KV" */
+const char *spw_rung_name(enum spw_rung_kind kind);
+
+/* What may be done when memory does not suffice. */
+enum {
+    SPW_ON_OOM_SPILL = 1,    /* KV may leave the device */
+    SPW_ON_OOM_QUANTIZE = 2, /* old KV may have less precision, unless options name one */
+    SPW_ON_OOM_FAIL = 4,     /* neither */
+};
+
 /* Zero is the default everywhere. */
 struct spw_options {
     enum spw_backend_kind backend;
@@ -69,6 +103,11 @@ struct spw_options {
      * function of positions. */
     enum spw_kv_precision precision;
     uint64_t residual_window;
+    unsigned on_oom; /* SPW_ON_OOM_*; 0: SPILL | QUANTIZE */
+    /* Whether this model may keep old KV with less precision. Asked only where a plan needs it and
+     * would do with it, from within calls that plan; may take its time. NULL: it may not. */
+    bool (*gate)(void *context, enum spw_kv_precision precision);
+    void *gate_context;
     uint64_t context;         /* most tokens a session may hold; 0: what the model knows */
     uint32_t sessions;        /* most sessions at a time; 0: 1 */
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
@@ -83,6 +122,9 @@ struct spw_options {
      * computed again. May be NULL. */
     void (*on_incident)(void *context, const struct spw_incident *incident);
     void *incident_context;
+    /* Called when a rung has been entered, from within calls that plan. May be NULL. */
+    void (*on_rung)(void *context, const struct spw_rung *rung);
+    void *rung_context;
 };
 
 enum spw_moved {
@@ -149,7 +191,8 @@ enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const str
 
 /* Reads the headers and the budgets, decides, and takes nothing. Refuses what cannot work with the
  * smallest budgets that can: -ENOMEM (budgets), -EINVAL (options, model). `out` is filled with
- * smallest_*_bytes also when a budget was too small. */
+ * smallest_*_bytes also when a budget was too small: those of the plan's own precision, and of a
+ * refusal those of the precision that was asked for. */
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err);
 
@@ -175,6 +218,9 @@ const char *spw_engine_note(const struct spw_engine *e);
 /* What was lost on disk and computed again since the engine opened; the first ones are kept, `n`
  * counts all. Valid until the next spw_sync. */
 const struct spw_incident *spw_engine_incidents(const struct spw_engine *e, uint64_t *n);
+
+/* The rungs that were entered since the engine opened, as incidents are kept. */
+const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n);
 
 /* -ENOMEM when `sessions` are open already. */
 int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err);

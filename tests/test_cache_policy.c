@@ -101,6 +101,39 @@ static void test_words(void)
     CHECK(strstr(p.files_why, "the layers decide"));
 }
 
+/* What --on-oom leaves out is left out, and a precision that somebody named is kept to. */
+static void test_on_oom(void)
+{
+    const unsigned spill = SPW_ON_OOM_SPILL, quantize = SPW_ON_OOM_QUANTIZE;
+    const struct {
+        struct spw_options o;
+        uint8_t *kinds;
+        const char *asked;
+        bool stays, ladder;
+    } cases[] = {
+        {{.disk_dir = "."}, full, "", false, true},
+        {{.disk_dir = ".", .on_oom = spill | quantize}, mixed, "", false, true},
+        {{.disk_dir = ".", .on_oom = spill}, full, "", false, false},
+        {{.disk_dir = ".", .on_oom = quantize}, full, "", true, true},
+        {{.disk_dir = ".", .on_oom = SPW_ON_OOM_FAIL}, full, "", true, false},
+        {{.disk_dir = ".", .kv = SPW_DTYPE_BF16}, full, "", false, false},
+        {{.disk_dir = ".", .precision = SPW_KV_INT8}, full, "", false, false},
+        {{.disk_dir = "."}, full, "quantized", false, false},
+        {{.disk_dir = "."}, sliding, "", false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_cache_policy p = make(cases[i].kinds, cases[i].asked, &cases[i].o);
+        CHECK_MSG(p.stays == cases[i].stays && p.ladder == cases[i].ladder, "case %zu", i);
+        CHECK(p.disk == !p.stays && (p.host == SPW_CACHE_HOST_NEVER || !p.stays));
+        CHECK(!p.stays || strstr(p.tiers_why, "--on-oom"));
+    }
+    struct spw_model_config c = model(full, "");
+    struct spw_cache_policy p;
+    struct spw_error err = {0};
+    struct spw_options o = {.on_oom = SPW_ON_OOM_FAIL | SPW_ON_OOM_SPILL};
+    CHECK(spw_cache_policy_make(&p, &c, SPW_DTYPE_F32, &o, &err) == -EINVAL && err.text[0]);
+}
+
 static void test_tiers(void)
 {
     const uint64_t none = SPW_BYTES_NONE;
@@ -164,6 +197,7 @@ int main(void)
     test_precision();
     test_words();
     test_tiers();
+    test_on_oom();
     test_contradictions();
     return check_done();
 }

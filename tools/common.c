@@ -172,6 +172,15 @@ static void say_incident(void *context, const struct spw_incident *i)
         (unsigned long long)i->n_recomputed);
 }
 
+static void say_rung(void *context, const struct spw_rung *r)
+{
+    char asked[32], freed[32];
+    (void)context;
+    cli_fail(0, "ladder: %s: %s asked at token %llu; %s, %s freed", r->failed,
+             cli_format_bytes(asked, r->bytes_asked), (unsigned long long)r->position,
+             spw_rung_name(r->kind), cli_format_bytes(freed, r->bytes_freed));
+}
+
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions)
 {
@@ -198,6 +207,8 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .delay_seed = o->delay_seed,
         .on_incident = say_incident,
+        .on_oom = (unsigned)o->on_oom,
+        .on_rung = say_rung,
     };
 }
 

@@ -14,6 +14,12 @@ static const struct cli_choice kv_types[] = {{"auto", SPW_DTYPE_AUTO},
                                              {"int8:int4", CLI_KV_PRECISION + SPW_KV_INT8_INT4},
                                              {"int4", CLI_KV_PRECISION + SPW_KV_INT4},
                                              {NULL, 0}};
+static const struct cli_choice rungs[] = {
+    {"spill,quantize", SPW_ON_OOM_SPILL | SPW_ON_OOM_QUANTIZE},
+    {"spill", SPW_ON_OOM_SPILL},
+    {"quantize", SPW_ON_OOM_QUANTIZE},
+    {"fail", SPW_ON_OOM_FAIL},
+    {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
@@ -107,6 +113,11 @@ const struct cli_row cli_rows[] = {
     {"residual-window", CLI_COUNT, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "TOKENS",
      "newest tokens that stay exact beside int8 and int4 (1024)", FIELD(residual_window),
      RANGE(0, 1e12)},
+    {"on-oom", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "RUNGS",
+     "what memory that does not suffice may change: spill KV to host and disk; then quantize old "
+     "KV "
+     "to int8 or int4, if --kv-dtype is auto and the model passes its check (spill,quantize)",
+     FIELD(on_oom), .choices = rungs},
     {"prefill-chunk", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "tokens of a prompt that pass a layer together (planned)", FIELD(prefill_chunk),
      RANGE(1, 1e9)},

@@ -66,6 +66,7 @@ struct cli_options {
     /* machine and memory */
     struct cli_device device;
     int compute, kv_dtype; /* kv_dtype: enum spw_dtype, or CLI_KV_PRECISION + spw_kv_precision */
+    int on_oom;            /* SPW_ON_OOM_* */
     uint64_t residual_window;
     const char *disk;
     int io; /* enum spw_io_kind */

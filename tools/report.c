@@ -103,6 +103,25 @@ static json_t *disk_events(const struct spw_engine *e)
     return checked(a, failed);
 }
 
+static json_t *ladder_events(const struct spw_engine *e)
+{
+    uint64_t n;
+    const struct spw_rung *list = spw_engine_rungs(e, &n);
+    json_t *a = json_array();
+    int failed = 0;
+    for (uint64_t i = 0; i < n && i < SPW_RUNGS_KEPT; i++) {
+        json_t *o = json_object();
+        failed |= json_object_set_new(o, "position", cli_json_count(list[i].position));
+        failed |= json_object_set_new(o, "failed", json_string(list[i].failed));
+        failed |= json_object_set_new(o, "bytes_asked", cli_json_count(list[i].bytes_asked));
+        failed |= json_object_set_new(o, "rung", json_string(spw_rung_name(list[i].kind)));
+        failed |= json_object_set_new(o, "bytes_freed", cli_json_count(list[i].bytes_freed));
+        failed |= json_object_set_new(o, "recomputed_tokens", cli_json_count(list[i].n_recomputed));
+        failed |= json_array_append_new(a, o);
+    }
+    return checked(a, failed);
+}
+
 json_t *cli_report_engine(const char *model, struct spw_engine *e)
 {
     struct spw_stats s;
@@ -133,7 +152,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     failed |=
         json_object_set_new(o, "unhidden_wait_seconds", cli_json_real(s.unhidden_wait_seconds));
     failed |= json_object_set_new(o, "unhidden_wait_seconds_by_layer", waits_by_layer(e));
-    failed |= json_object_set_new(o, "ladder_events", json_array());
+    failed |= json_object_set_new(o, "ladder_events", ladder_events(e));
     failed |= json_object_set_new(o, "disk_events", disk_events(e));
     return checked(o, failed);
 }

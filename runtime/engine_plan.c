@@ -1,0 +1,280 @@
+/* The engine's plan: from options and what the machine has to a plan that works, down the ladder
+ * where it must. See engine.h. */
+#include "runtime/engine.h"
+#include "runtime/ladder.h"
+#include "runtime/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what it is made from ---- */
+
+/* The longest sequence the model's positions reach. Dynamic rope stretches with the sequence; float
+ * positions and tile numbers set the limit there. */
+static uint64_t longest_context(const struct spw_model_config *c)
+{
+    if (c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_DYNAMIC)
+        return 1 << 24;
+    return c->max_positions;
+}
+
+enum {
+    MOST_SESSIONS = 4096,
+    MOST_SLOTS = 256,
+    MOST_CHUNK = (SPW_APPEND_TILES - 1) * SPW_TILE_TOKENS,
+};
+
+static int check_options(const struct spw_model *m, const struct spw_backend *b,
+                         const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t longest = longest_context(&m->config);
+    uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
+    if (o->context > longest)
+        return spw_fail(err, -EINVAL, "context of %llu tokens: the model knows %llu positions",
+                        (unsigned long long)o->context, (unsigned long long)longest);
+    if (o->sessions > MOST_SESSIONS)
+        return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
+    if (o->prefill_chunk > MOST_CHUNK)
+        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %d", o->prefill_chunk,
+                        MOST_CHUNK);
+    if (o->prefetch_slots > MOST_SLOTS)
+        return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
+                        MOST_SLOTS);
+    if (o->prefetch_splits > most_splits)
+        return spw_fail(err, -EINVAL, "%u splits in a prefetch slot: at most %u",
+                        o->prefetch_splits, most_splits);
+    return 0;
+}
+
+uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise)
+{
+    return given == SPW_BYTES_NONE ? 0 : given ? given : otherwise;
+}
+
+uint64_t spw_engine_leave_margin(uint64_t available)
+{
+    return spw_sub_u64(available, spw_max_u64((uint64_t)256 << 20, available / 32));
+}
+
+/* Hard budgets, or what is available: of system memory nine tenths together, eight of them for a
+ * CPU's device; of a card all but a margin. */
+static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
+                       const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t system = spw_memory_available() / 10;
+    uint64_t card = e->backend.device_ops->available(e->device);
+    if (card == UINT64_MAX) {
+        in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
+        in->host_bytes =
+            spw_engine_budget(o->host_bytes, spw_sub_u64(system * 9, in->device_bytes));
+        in->host_kv = spw_cache_policy_host(o, false);
+        return 0;
+    }
+    in->host_kv = spw_cache_policy_host(o, true);
+    in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
+    in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
+    if (in->device_bytes <= card)
+        return 0;
+    return spw_fail(err, -ENOMEM,
+                    "device memory: %llu bytes given, but %s has only %llu free; lower "
+                    "--device-memory, or end what uses the GPU",
+                    (unsigned long long)in->device_bytes, e->backend.name,
+                    (unsigned long long)card);
+}
+
+enum {
+    DISK_MARGIN = 16, /* one in so many free bytes is left to others */
+    DISK_FLIGHT_BYTES = 16 << 20,
+    DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
+    MOST_DISK_COST = 1024,
+};
+
+static uint32_t disk_cost(const struct spw_options *o)
+{
+    if (!o->machine || !o->drive)
+        return DISK_COST;
+    double cost = o->machine->copy_bytes_per_second / o->drive->read_bytes_per_second + 0.5;
+    return cost < 1 ? 1 : cost > MOST_DISK_COST ? MOST_DISK_COST : (uint32_t)cost;
+}
+
+static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e,
+                           const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t free_bytes;
+    if (!e->model.cache.disk)
+        return 0;
+    SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
+    in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
+    in->disk_write_limit = o->disk_write_limit;
+    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
+    in->disk_ring_bytes =
+        2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
+    if (!in->disk_bytes)
+        return spw_fail(err, -ENOSPC,
+                        "disk directory %.500s: found no free space; name another --disk",
+                        o->disk_dir);
+    if (in->disk_bytes <= free_bytes)
+        return 0;
+    return spw_fail(err, -ENOSPC,
+                    "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
+                    "--disk-memory, or name another --disk",
+                    (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
+}
+
+int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
+                          const struct spw_options *o, struct spw_error *err)
+{
+    const struct spw_model *m = &e->model;
+    const struct spw_model_config *c = &m->config;
+    const struct spw_backend *b = &e->backend;
+    SPW_TRY(check_options(m, b, o, err));
+    uint64_t most_k =
+        spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
+    *in = (struct spw_plan_input){
+        .weights = m->weights,
+        .compute = m->compute,
+        .kv = m->cache.kv,
+        .aged = m->cache.precision != SPW_KV_EXACT,
+        .precision = m->cache.precision,
+        .residual_tiles = (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
+                                                spw_waterline_tiles(longest_context(c))),
+        .context = o->context ? o->context : c->max_positions,
+        .sessions = o->sessions ? o->sessions : 1,
+        .prefill_chunk = o->prefill_chunk,
+        .prefetch_slots = o->prefetch_slots,
+        .prefetch_splits = o->prefetch_splits,
+        .transfer_cost_bytes = b->transfer_cost_bytes,
+        .reads_per_link_byte = b->reads_per_link_byte,
+        .workspace_bytes =
+            b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
+        .attention_tiles = b->ops->attention_tiles,
+        .reads_host_memory = b->reads_host_memory,
+        .disk_cost = disk_cost(o),
+        .kv_stays = m->cache.stays,
+    };
+    SPW_TRY(set_budgets(in, e, o, err));
+    return set_disk_budget(in, e, o, err);
+}
+
+/* ---- rungs ---- */
+
+const char *spw_rung_name(enum spw_rung_kind kind)
+{
+    static const char *const names[] = {[SPW_RUNG_BUDGETS] = "less spare memory",
+                                        [SPW_RUNG_CHUNK] = "a smaller prefill chunk",
+                                        [SPW_RUNG_SLOTS] = "fewer prefetch slots",
+                                        [SPW_RUNG_WEIGHTS] = "fewer layers on the device",
+                                        [SPW_RUNG_HOST] = "more KV on the host",
+                                        [SPW_RUNG_DISK] = "more KV on disk",
+                                        [SPW_RUNG_INT8] = "int8 for old KV",
+                                        [SPW_RUNG_INT8_INT4] = "int8:int4 for old KV",
+                                        [SPW_RUNG_INT4] = "int4 for old KV",
+                                        [SPW_RUNG_UP] = "more precision for old KV"};
+    return names[kind];
+}
+
+void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung)
+{
+    if (e->n_rungs < SPW_RUNGS_KEPT)
+        e->rungs[e->n_rungs] = *rung;
+    e->n_rungs++;
+    if (e->on_rung)
+        e->on_rung(e->rung_context, rung);
+}
+
+const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n)
+{
+    *n = e->n_rungs;
+    return e->rungs;
+}
+
+/* ---- the plan ---- */
+
+static void set_precision(struct spw_plan_input *in, enum spw_kv_precision precision)
+{
+    in->precision = precision;
+    in->aged = precision != SPW_KV_EXACT;
+}
+
+/* Where nothing ever is old, nothing is won. */
+static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input *in)
+{
+    uint64_t block = spw_residual_block(in->context);
+    return e->gate && e->model.cache.ladder && spw_residual_end(block, in->residual_tiles) > 1;
+}
+
+/* From the plan that was refused to e->plan: of what lacked, what is needed now. */
+static void note_precision(struct spw_engine *e, const struct spw_plan_input *in,
+                           const struct spw_plan_info *refused, int why)
+{
+    static const char *const failed[SPW_BUDGETS] = {"device budget", "host budget", "disk budget"};
+    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    struct spw_plan_info now = e->plan.info;
+    struct spw_rung rung = {.failed = "disk write limit", .bytes_asked = refused->disk_write_bytes};
+    uint64_t need = now.disk_write_bytes;
+    if (why == -ENOMEM) {
+        int tier = spw_ladder_lacking(refused, given, &rung.bytes_asked);
+        spw_plan_smallest(&now, in);
+        need = tier == SPW_BUDGET_DEVICE ? now.smallest_device_bytes
+               : tier == SPW_BUDGET_HOST ? now.smallest_host_bytes
+                                         : now.smallest_disk_bytes;
+        rung.failed = failed[tier];
+    }
+    rung.bytes_freed = spw_sub_u64(rung.bytes_asked, need);
+    rung.kind = spw_ladder_name(refused, &now);
+    spw_engine_note_rung(e, &rung);
+}
+
+/* The refusal names what exact KV needs; this is what would do as well. */
+static void add_hint(struct spw_error *err, const struct spw_plan_info *refused,
+                     const struct spw_plan_input *in, bool fitted)
+{
+    static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
+    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    uint64_t needed, n = err ? strlen(err->text) : 0;
+    if (!n)
+        return;
+    int tier = spw_ladder_lacking(refused, given, &needed);
+    if (fitted)
+        snprintf(err->text + n, sizeof err->text - n,
+                 " (old KV with less precision would fit, but this model did not pass its check)");
+    else if (needed)
+        snprintf(err->text + n, sizeof err->text - n,
+                 " (with old KV as %s: --%s-memory %llu, if this model passes its check)",
+                 spw_kv_precision_name(in->precision), names[tier], (unsigned long long)needed);
+}
+
+/* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate
+ * lets pass; else as it was, and why. */
+static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, struct spw_error *err)
+{
+    const struct spw_plan refused = e->plan;
+    const struct spw_plan_input given = *in;
+    struct spw_ladder l = {.precision = in->precision, .quantize = true};
+    bool fitted = false;
+    while (spw_ladder_quantize(&l)) {
+        set_precision(in, l.precision);
+        if (spw_plan_make(&e->plan, in, NULL))
+            continue;
+        fitted = true;
+        if (!e->gate(e->gate_context, l.precision))
+            continue;
+        note_precision(e, in, &refused.info, why);
+        return 0;
+    }
+    add_hint(err, &e->plan.info, in, fitted);
+    *in = given;
+    e->plan = refused;
+    return why;
+}
+
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
+{
+    int rc = spw_plan_make(&e->plan, in, err);
+    if ((rc == -ENOMEM || rc == -EDQUOT) && may_quantize(e, in)) {
+        rc = go_down(e, in, rc, err);
+        if (!rc)
+            spw_error_clear(err);
+    }
+    return rc ? rc : spw_traffic_info(&e->plan, e->model.weights);
+}
