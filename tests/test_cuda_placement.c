@@ -3,6 +3,5 @@
 #define TEST_TOKENS 600
 #define TEST_DRAWS 24
 #define TEST_MODELS N_TINY_MODELS
-#define TEST_QUANTIZES(model) ((model) % 5 == 0) /* int8 of one family, int4 of another */
 
 #include "tests/test_placement.c"

@@ -12,7 +12,6 @@
 #define TEST_TOKENS 1500
 #define TEST_DRAWS (RUN_UNDER_TSAN ? 40 : RUN_UNDER_ASAN ? 160 : 320)
 #define TEST_MODELS N_TINY_MODELS
-#define TEST_QUANTIZES(model) true
 #endif
 
 enum { N_SEQUENCES = 3, MOST_TOKENS = TEST_TOKENS };
@@ -26,7 +25,7 @@ struct subject {
     uint64_t residual_window;
     uint32_t vocab;
     int32_t tokens[N_SEQUENCES][MOST_TOKENS];
-    float *logits[N_KINDS][N_SEQUENCES]; /* [MOST_TOKENS][vocab] */
+    float *logits[N_KINDS][N_SEQUENCES]; /* [MOST_TOKENS][vocab]; NULL: not asked for yet */
 };
 
 /* One model's weights are not stored in the type they are computed with. */
@@ -66,19 +65,24 @@ static void make_subject(struct subject *s, int i)
         /* sequences share a beginning, so that reuse across them is exercised */
         if (k)
             memcpy(s->tokens[k], s->tokens[0], (size_t)k * 200 * sizeof(int32_t));
-        struct spw_options o = {.backend = TEST_BACKEND,
-                                .context = MOST_TOKENS,
-                                .threads = 2,
-                                .compute = compute_of(i)};
-        s->logits[EXACT][k] = model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
-        if (!TEST_QUANTIZES(i))
-            continue;
+    }
+}
+
+/* What a draw is compared with: everything on the device, computed when it is first wanted. */
+static void want_logits(struct subject *s, int kind, int k)
+{
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = MOST_TOKENS, .threads = 2, .compute = s->compute};
+    if (s->logits[kind][k])
+        return;
+    if (kind == QUANTIZED) {
         o.precision = s->precision;
         o.residual_window = s->residual_window;
-        s->logits[QUANTIZED][k] =
-            model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
-        if (!k)
-            expect_other_bits(s, &o);
+    }
+    s->logits[kind][k] = model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
+    if (kind == QUANTIZED && !k) {
+        want_logits(s, EXACT, 0);
+        expect_other_bits(s, &o);
     }
 }
 
@@ -89,7 +93,7 @@ static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept;
 static uint64_t draws_from_disk, draws_from_both, draws_bounced, draws_quantized;
 
 struct draw {
-    const struct subject *subject;
+    struct subject *subject;
     int kind; /* EXACT or QUANTIZED */
     struct spw_backend backend;
     struct spw_engine *engine;
@@ -209,6 +213,7 @@ static void run_sync(struct draw *d, uint64_t *seed)
         if (!to)
             to = 1;
         d->spans[n].sequence = d->sequence[i];
+        want_logits(d->subject, d->kind, d->sequence[i]);
         spans[n++] = (struct spw_span){
             .session = d->sessions[i],
             .tokens = d->subject->tokens[d->sequence[i]],
@@ -266,7 +271,7 @@ static void count_weights_from_disk(const struct spw_engine *e)
     draws_bounced += p->n_unit_bounce > 0;
 }
 
-static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
+static void run_draw(struct subject *subjects, int number, uint64_t *seed)
 {
     struct spw_error err = {{0}};
     struct spw_options o;
@@ -277,7 +282,7 @@ static void run_draw(const struct subject *subjects, int number, uint64_t *seed)
     d.context =
         check_random(seed) % 6 ? check_range(seed, 600, MOST_TOKENS) : check_range(seed, 2, 400);
     d.backend = run_backend(check_random(seed) % 2);
-    d.kind = d.subject->logits[QUANTIZED][0] && check_random(seed) % 2 ? QUANTIZED : EXACT;
+    d.kind = (int)(check_random(seed) % N_KINDS);
     draw_options(&d, &o, seed);
     snprintf(
         what, sizeof what,
