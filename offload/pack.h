@@ -105,26 +105,23 @@ struct spw_pack_writer;
 /* What create would need in the file at most, UINT64_MAX when that is no number. */
 uint64_t spw_pack_bytes(const struct spw_pack_spec *s);
 /* A new file `path`, mode 0600, its room taken now. `replace`: what has the name until then is
- * replaced at the commit; else the commit is -EEXIST. -ENOSPC, -EINVAL (a spec that contradicts
- * itself), ... */
+ * replaced at the commit, and what killed writers left in its directory goes now; else the commit
+ * is -EEXIST. -ENOSPC, -EINVAL (a spec that contradicts itself), ... */
 int spw_pack_create(struct spw_pack_writer **out, const char *path, bool replace,
                     const struct spw_pack_spec *s, struct spw_error *err);
 /* More of a file that is there. -EBUSY: another process is at it; -ENOENT, -EBADMSG, -ESTALE as in
- * open: create it anew then. */
+ * open, or a section to keep is not there: create it anew then. */
 int spw_pack_append(struct spw_pack_writer **out, const char *path, const struct spw_pack_spec *s,
                     struct spw_error *err);
 /* Records of a new section of the spec, in any order, each once. */
 int spw_pack_write(struct spw_pack_writer *w, uint32_t section, uint32_t first_tile,
                    uint32_t n_tiles, const void *records);
-/* Makes all of it durable, then visible. Frees the writer whatever comes of it; after a failure the
- * file is what it was before. */
+/* Makes all of it durable, then visible. Frees the writer whatever comes of it. After a failure the
+ * file is what it was before, or all of the new one, if only the last sync failed. */
 int spw_pack_commit(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
                     struct spw_error *err);
 void spw_pack_abort(struct spw_pack_writer *w); /* NULL is fine */
 /* Bytes that it wrote so far, tables included. */
 uint64_t spw_pack_written_bytes(const struct spw_pack_writer *w);
-
-/* Removes what killed writers left in a directory; what a living one has locked stays. */
-void spw_pack_sweep(const char *directory);
 
 #endif

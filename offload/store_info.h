@@ -12,8 +12,8 @@ struct spw_store_entry {
     bool point;      /* a sequence may go on at its end */
     int64_t used_at; /* seconds since 1970 */
     uint8_t fingerprint[32];
-    bool damaged;
-    char damage[512]; /* why */
+    int error;               /* -EBADMSG: damaged; -ESTALE: of another version; else the drive's */
+    struct spw_error reason; /* for it */
 };
 
 /* All packs, the least recently used first; checks all but records, with `records` those too.
