@@ -98,6 +98,7 @@ struct spw_pack_spec {
      * where they lie; all others are new and must be written. What is not named is dropped. */
     const struct spw_pack_section *sections;
     uint32_t n_sections;
+    uint32_t most_state_bytes; /* that commit will be given; at most SPW_PACK_STATE_BYTES */
 };
 
 struct spw_pack_writer;

@@ -28,10 +28,11 @@ struct spw_pack_writer {
     uint32_t slot;                     /* of the commit record that will be written */
     struct spw_pack_section *sections; /* [n_sections], owned; as the spec has them, placed */
     uint64_t *first_record;            /* [n_sections], owned */
-    uint8_t *table;                    /* [table_bytes with the largest state], owned */
+    uint8_t *table;                    /* [table_bytes with most_state_bytes], owned */
     uint64_t *sums;                    /* in it */
     bool *written;                     /* [n_records], owned */
     uint64_t n_left, written_bytes;
+    uint32_t most_state_bytes;
     /* Append: what the file was, and what the commit that is in force needs. */
     uint64_t size_before, least_bytes;
 };
@@ -45,6 +46,8 @@ static const char *check_spec(const struct spw_pack_spec *s)
         return "tokens out of range";
     if (s->n_sections > SPW_PACK_MOST_SECTIONS)
         return "too many sections";
+    if (s->most_state_bytes > SPW_PACK_STATE_BYTES)
+        return "too large a state";
     for (uint32_t i = 0; i < s->n_sections; i++)
         if (!s->sections[i].n_tiles || !s->sections[i].record_bytes ||
             s->sections[i].record_bytes % SPW_PACK_ALIGN)
@@ -63,7 +66,7 @@ static uint64_t count_records(const struct spw_pack_spec *s)
 
 static uint64_t most_table_bytes(const struct spw_pack_spec *s)
 {
-    return spw_pack_table_bytes(s->n_tokens, s->n_sections, count_records(s), SPW_PACK_STATE_BYTES);
+    return spw_pack_table_bytes(s->n_tokens, s->n_sections, count_records(s), s->most_state_bytes);
 }
 
 uint64_t spw_pack_bytes(const struct spw_pack_spec *s)
@@ -168,6 +171,7 @@ static int writer_alloc(struct spw_pack_writer **out, const char *path,
     if (!w->path || !w->sections || !w->first_record || !w->table || !w->written)
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", path);
     w->n_left = n_records;
+    w->most_state_bytes = s->most_state_bytes;
     w->head = (struct spw_pack_head){.magic = SPW_PACK_MAGIC,
                                      .version = SPW_PACK_VERSION,
                                      .flags = s->point ? SPW_PACK_POINT : 0,
@@ -541,7 +545,7 @@ static int take_name(struct spw_pack_writer *w)
 int spw_pack_seal(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
                   struct spw_error *err)
 {
-    if (w->n_left || state_bytes > SPW_PACK_STATE_BYTES)
+    if (w->n_left || state_bytes > w->most_state_bytes)
         return spw_fail(err, -EINVAL, "%s: %llu records were not written, or a state of %u bytes",
                         w->path, (unsigned long long)w->n_left, state_bytes);
     int rc = write_data(w, state, state_bytes);

@@ -13,6 +13,8 @@ static int by_use(const void *a, const void *b)
     const struct spw_store_entry *x = a, *y = b;
     if (x->used_at != y->used_at)
         return x->used_at < y->used_at ? -1 : 1;
+    if (x->used_at_nanoseconds != y->used_at_nanoseconds)
+        return x->used_at_nanoseconds < y->used_at_nanoseconds ? -1 : 1;
     return x->first_token > y->first_token ? -1 : x->first_token < y->first_token;
 }
 
@@ -37,7 +39,9 @@ static bool look(struct spw_store_entry *e, const struct spw_store_directory *d,
 {
     char path[4096];
     struct spw_pack *p;
-    *e = (struct spw_store_entry){.bytes = item->bytes, .used_at = item->used.tv_sec};
+    *e = (struct spw_store_entry){.bytes = item->bytes,
+                                  .used_at = item->used.tv_sec,
+                                  .used_at_nanoseconds = (uint32_t)item->used.tv_nsec};
     spw_store_directory_name(e->name, item->id);
     snprintf(path, sizeof path, "%s/%s", d->path, e->name);
     e->error = spw_pack_open(&p, path, NULL, &e->reason);

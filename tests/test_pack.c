@@ -42,7 +42,8 @@ static struct spw_pack_spec make_spec(struct spw_pack_section *sections, uint64_
                                   .parent = parent,
                                   .point = near > 1,
                                   .sections = sections,
-                                  .n_sections = n};
+                                  .n_sections = n,
+                                  .most_state_bytes = 64};
 }
 
 static struct spw_chain_hash chain_at(uint32_t tile, uint64_t n_tokens)
