@@ -59,16 +59,11 @@ int spw_pack_pread(int fd, void *to, uint64_t bytes, uint64_t offset)
 
 int spw_pack_read_heads(int fd, struct spw_pack_head heads[2], bool intact[2])
 {
-    for (int i = 0; i < 2; i++) {
-        intact[i] = false;
-        int rc = spw_pack_pread(fd, &heads[i], sizeof *heads, (uint64_t)i * sizeof *heads);
-        if (rc == -ENODATA)
-            continue;
-        SPW_TRY(rc);
-        intact[i] = memcmp(heads[i].magic, SPW_PACK_MAGIC, sizeof heads[i].magic) == 0 &&
+    int rc = spw_pack_pread(fd, heads, 2 * sizeof *heads, 0);
+    for (int i = 0; i < 2; i++)
+        intact[i] = !rc && memcmp(heads[i].magic, SPW_PACK_MAGIC, sizeof heads[i].magic) == 0 &&
                     XXH3_64bits(&heads[i], offsetof(struct spw_pack_head, sum)) == heads[i].sum;
-    }
-    return 0;
+    return rc == -ENODATA ? 0 : rc; /* a file that is shorter has no commit record */
 }
 
 int spw_pack_newest(const struct spw_pack_head heads[2], const bool intact[2])

@@ -265,18 +265,6 @@ void spw_store_release(struct spw_store *s, struct spw_store_match *m)
 
 /* ---- open ---- */
 
-/* The limit may be less than it was. */
-static void keep_limit(struct spw_store *s)
-{
-    int lock = s->d.bytes > s->o.limit_bytes ? spw_store_directory_lock(&s->d) : -1;
-    if (lock < 0)
-        return;
-    if (!spw_store_directory_scan(&s->d, true))
-        spw_store_directory_shrink(&s->d, s->o.limit_bytes, &s->stats.n_evicted,
-                                   &s->stats.evicted_bytes);
-    close(lock);
-}
-
 int spw_store_open(struct spw_store **out, const struct spw_store_options *o, struct spw_error *err)
 {
     *out = NULL;
@@ -295,7 +283,6 @@ int spw_store_open(struct spw_store **out, const struct spw_store_options *o, st
         spw_store_close(s);
         return rc;
     }
-    keep_limit(s);
     *out = s;
     return 0;
 }
@@ -310,6 +297,8 @@ void spw_store_close(struct spw_store *s)
 
 void spw_store_stats(struct spw_store *s, struct spw_store_stats *out)
 {
+    int rc = spw_store_directory_scan(&s->d, true);
+    (void)rc; /* then as last seen */
     *out = s->stats;
     out->n_packs = s->d.n;
     out->bytes = s->d.bytes;

@@ -46,7 +46,7 @@ struct spw_store_stats {
 
 struct spw_store;
 
-/* -ENOENT, -ENOTDIR, -EACCES, ... with text. Reads names and sizes only. */
+/* -ENOENT, -ENOTDIR, -EACCES, ... with text. Reads names only. */
 int spw_store_open(struct spw_store **out, const struct spw_store_options *o,
                    struct spw_error *err);
 /* Matches must have been released. NULL is fine. */

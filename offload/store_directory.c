@@ -171,7 +171,7 @@ static int weigh(const struct spw_store_directory *d, const char *name, struct s
 }
 
 static int scan_entry(struct spw_store_directory *to, const struct spw_store_directory *old,
-                      const char *name, bool again)
+                      const char *name, bool weighed)
 {
     struct spw_store_item item = {0};
     if (spw_pack_is_temporary(name)) {
@@ -185,14 +185,14 @@ static int scan_entry(struct spw_store_directory *to, const struct spw_store_dir
     uint32_t known = old->n_slots ? *find_slot(old, item.id) : 0;
     if (known && !old->items[known - 1].gone)
         item = old->items[known - 1];
-    if ((again || !item.used.tv_sec) && weigh(to, name, &item))
+    if (weighed && weigh(to, name, &item))
         return 0; /* it went meanwhile */
     to->bytes += item.bytes;
     return add(to, &item);
 }
 
 static int read_names(struct spw_store_directory *to, const struct spw_store_directory *old,
-                      bool again)
+                      bool weighed)
 {
     struct timespec now;
     struct stat st;
@@ -213,15 +213,15 @@ static int read_names(struct spw_store_directory *to, const struct spw_store_dir
         SETTLED_NANOSECONDS;
     int rc = 0;
     for (struct dirent *entry; !rc && (entry = readdir(names));)
-        rc = scan_entry(to, old, entry->d_name, again);
+        rc = scan_entry(to, old, entry->d_name, weighed);
     closedir(names);
     return rc;
 }
 
-int spw_store_directory_scan(struct spw_store_directory *d, bool again)
+int spw_store_directory_scan(struct spw_store_directory *d, bool weighed)
 {
     struct spw_store_directory next = {.fd = d->fd, .path = d->path};
-    int rc = read_names(&next, d, again);
+    int rc = read_names(&next, d, weighed);
     if (!rc)
         rc = build_slots(&next);
     if (rc) {

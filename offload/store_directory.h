@@ -45,9 +45,9 @@ int spw_store_directory_open(struct spw_store_directory *d, const char *path, bo
                              struct spw_error *err);
 void spw_store_directory_close(struct spw_store_directory *d);
 
-/* Reads names, and bytes and last use of new ones, with `again` of all; removes what killed writers
- * left. */
-int spw_store_directory_scan(struct spw_store_directory *d, bool again);
+/* Reads names, `weighed`: and bytes and last use (a system call each, which a match has no need
+ * of); removes what killed writers left. */
+int spw_store_directory_scan(struct spw_store_directory *d, bool weighed);
 /* Reads names if they may have changed. */
 int spw_store_directory_refresh(struct spw_store_directory *d);
 struct spw_store_item *spw_store_directory_find(const struct spw_store_directory *d,
