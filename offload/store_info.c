@@ -2,6 +2,7 @@
 #include "offload/store_info.h"
 
 #include "offload/store_directory.h"
+#include "quant/tile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ static int look_into(struct spw_store_entry *e, const struct spw_pack *p, struct
     const char *misnamed = spw_store_misnamed(info, id);
     e->first_token = info->first_token;
     e->n_tokens = info->n_tokens;
+    e->n_tiles = info->n_tokens / SPW_TILE_TOKENS;
     e->n_records = info->n_records;
     e->point = info->point;
     memcpy(e->fingerprint, info->fingerprint, sizeof e->fingerprint);

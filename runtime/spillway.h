@@ -13,6 +13,7 @@
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
 #include "offload/io_kind.h"
+#include "offload/store_info.h"
 #include "offload/topology_info.h"
 #include "runtime/base.h"
 #include "runtime/cache_policy.h"

@@ -59,8 +59,8 @@ static void make_model(void)
 
 /* ---- help and completion ---- */
 
-static const char *const commands[] = {"generate", "chat",  "score", "plan",      "inspect",
-                                       "tokenize", "bench", "probe", "completion"};
+static const char *const commands[] = {"generate", "chat",  "score", "plan",  "inspect",
+                                       "tokenize", "bench", "probe", "cache", "completion"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void test_help(void)
@@ -223,6 +223,14 @@ static void test_refusals(void)
         {"probe /proc", "/proc"},
         {"probe m m", "found 'm' after 'm'"},
         {"probe --threads 0", "--threads: found '0'"},
+        {"cache", "found no ls|verify|prune DIR"},
+        {"cache ls", "found no ls|verify|prune DIR"},
+        {"cache ls missing", "prefix cache: missing: No such file"},
+        {"cache ls m/config.json", "m/config.json: Not a directory"},
+        {"cache list m", "cache: found 'list', expected ls, verify or prune"},
+        {"cache prune m", "cache prune: found no --size"},
+        {"cache ls m --size 1", "--size: found with ls"},
+        {"cache ls m m", "found 'm' after 'm'"},
         {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
     };
     CHECK(sh("echo '1 2 x' >bad1; echo 1,96 >bad2; echo '1 -1' >bad3\n"

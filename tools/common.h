@@ -54,5 +54,6 @@ int cli_tokenize(const struct cli_options *o);
 int cli_bench(const struct cli_options *o);
 int cli_probe(const struct cli_options *o);
 int cli_chat(const struct cli_options *o);
+int cli_cache(const struct cli_options *o);
 
 #endif

@@ -65,6 +65,8 @@ static void bash(FILE *to)
           "        -*) ;;\n"
           "        *) if [ \"${COMP_WORDS[1]}\" = completion ]; then\n"
           "               COMPREPLY=($(compgen -W \"bash zsh fish\" -- \"$word\"))\n"
+          "           elif [ \"${COMP_WORDS[1]}\" = cache ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
+          "               COMPREPLY=($(compgen -W \"ls verify prune\" -- \"$word\"))\n"
           "           else\n"
           "               COMPREPLY=($(compgen -d -- \"$word\"))\n"
           "           fi\n"
@@ -146,9 +148,12 @@ static void zsh(FILE *to)
         for (const struct cli_row *row = cli_rows; row->name; row++)
             if (row->commands & c->bit)
                 zsh_row(to, row);
-        fputs(c->bit == CLI_COMPLETION ? "            '1:shell:(bash zsh fish)';;\n"
-                                       : "            '1:model folder:_files -/';;\n",
-              to);
+        if (c->bit == CLI_COMPLETION)
+            fputs("            '1:shell:(bash zsh fish)';;\n", to);
+        else if (c->bit == CLI_CACHE)
+            fputs("            '1:what:(ls verify prune)' '2:folder:_files -/';;\n", to);
+        else
+            fputs("            '1:model folder:_files -/';;\n", to);
     }
     fputs("    esac\n"
           "}\n"
@@ -187,7 +192,9 @@ static void fish(FILE *to)
         fprintf(to, "complete -c spillway -n __fish_use_subcommand -a %s -d '%s'\n", c->name,
                 c->summary);
         fprintf(to, "complete -c spillway -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name,
-                c->bit == CLI_COMPLETION ? "bash zsh fish" : "(__fish_complete_directories)");
+                c->bit == CLI_COMPLETION ? "bash zsh fish"
+                : c->bit == CLI_CACHE    ? "ls verify prune (__fish_complete_directories)"
+                                         : "(__fish_complete_directories)");
         for (const struct cli_row *row = cli_rows; row->name; row++)
             if (row->commands & c->bit)
                 fish_row(to, c, row);

@@ -64,7 +64,7 @@ void cli_help(FILE *to, const struct cli_command *command)
         group = row->group;
         show_row(to, row);
     }
-    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH))
+    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE))
         fputs("\nSIZE is 64MiB, 2GiB, 1.5G or a number of bytes. Defaults are in parentheses.\n",
               to);
     fputs("\nExamples:\n", to);

@@ -60,6 +60,7 @@ const struct cli_row cli_rows[] = {
      FIELD(text_file)},
     {"token-ids", CLI_FILE_IN, PROMPTED | TEXTUAL, "Input", "FILE",
      "ids, separated by spaces, commas or lines; - reads stdin", FIELD(token_ids)},
+    {"size", CLI_SIZE, CLI_CACHE, "Input", "SIZE", "prune: bytes that stay at most", FIELD(size)},
     {"decode", CLI_FLAG, CLI_TOKENIZE, "Input", NULL, "from --token-ids to text", FIELD(decode)},
     {"no-special", CLI_FLAG, CLI_TOKENIZE, "Input", NULL,
      "without the ids a model wants around a text (bos); --decode: leave special tokens out",
@@ -163,8 +164,8 @@ const struct cli_row cli_rows[] = {
      "3/4 of the KV on disk, prompts that spill, blocking reads; 5 times",
      FIELD(io_bench)},
 
-    {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE, "Output",
-     NULL, "one JSON object", FIELD(json)},
+    {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE,
+     "Output", NULL, "one JSON object", FIELD(json)},
     {"topology", CLI_FLAG, CLI_INSPECT, "Output", NULL,
      "show this machine instead of a model, and where threads would run", FIELD(topology)},
     {"tensors", CLI_FLAG, CLI_INSPECT, "Output", NULL, "list every tensor", FIELD(tensors)},

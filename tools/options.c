@@ -298,6 +298,10 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
 
 static int set_operand(struct cli_options *o, const char *word)
 {
+    if (!o->verb && strchr(o->command->operand, ' ')) {
+        o->verb = word;
+        return 0;
+    }
     if (o->operand)
         return cli_fail(CLI_REFUSED,
                         "found '%s' after '%s', expected one %s; text with spaces "

@@ -48,6 +48,7 @@ struct cli_command;
 struct cli_options {
     const struct cli_command *command;
     const char *operand; /* MODEL, or the shell of `completion` */
+    const char *verb;    /* what comes before it, where a command does several things */
     uint64_t given;      /* a bit a row of the table: ask cli_given */
 
     /* input */
@@ -73,7 +74,7 @@ struct cli_options {
     uint64_t disk_memory, disk_write_limit;
     uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
         prefetch_splits;
-    uint64_t delay_seed;
+    uint64_t delay_seed, size;
 
     /* output */
     const char *report, *dump_logits, *csv, *drive_profile;
@@ -90,7 +91,7 @@ struct cli_options {
 struct cli_command {
     const char *name;
     unsigned bit;            /* in the option table's `commands` */
-    const char *operand;     /* as shown: "MODEL"; "[DIR]" may be left out */
+    const char *operand;     /* as shown: "MODEL"; "[DIR]" may be left out; "do|undo DIR": a verb */
     const char *summary;     /* one line */
     const char *description; /* a paragraph for --help */
     const char *examples;    /* lines for --help */
@@ -110,6 +111,7 @@ enum {
     CLI_COMPLETION = 1 << 6,
     CLI_PROBE = 1 << 7,
     CLI_CHAT = 1 << 8,
+    CLI_CACHE = 1 << 9,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

@@ -70,6 +70,16 @@ const struct cli_command cli_commands[] = {
      "takes two seconds and writes at most 256 MiB to a file without a name, and is\n"
      "kept for later runs.",
      "spillway probe /mnt/scratch\nspillway probe /mnt/scratch --redo --json", cli_probe},
+    {"cache", CLI_CACHE, "ls|verify|prune DIR", "what is in a prefix cache, and less of it",
+     "ls lists the packs of the prefix cache in DIR, least recently used first: which\n"
+     "tokens they cover, their bytes, and the beginning of the fingerprint of model and\n"
+     "KV precision that they belong to. verify reads all of them, says what is damaged,\n"
+     "and ends with 1 if something is. prune removes what is damaged, and then the least\n"
+     "recently used until --size is left. All of it beside processes that use DIR.",
+     "spillway cache ls ~/.cache/spillway/prefixes\n"
+     "spillway cache verify ~/.cache/spillway/prefixes --json\n"
+     "spillway cache prune ~/.cache/spillway/prefixes --size 20GiB",
+     cli_cache},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
      "Prints a completion script for SHELL: bash, zsh or fish.",
      "spillway completion bash > ~/.local/share/bash-completion/completions/spillway\n"
