@@ -1,9 +1,7 @@
 /* What was measured once is kept: drives and the machine's own limits, in one small JSON file.
  *
- * Nothing in the file is trusted: it carries its version and the XXH3-64 of what it holds, and
- * every field is checked for type and range. What does not pass is as good as no file: the caller
- * measures again and writes a new one. Written under another name and renamed, so that a reader
- * sees the old file or the new one; of two writers the last one wins. */
+ * A file of records (record_file.h): what is wrong with it makes it as good as none, and the caller
+ * measures again and writes a new one. */
 #ifndef SPW_RUNTIME_PROFILE_H
 #define SPW_RUNTIME_PROFILE_H
 
