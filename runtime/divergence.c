@@ -50,27 +50,20 @@ static struct row look_at(const float *logits, uint32_t vocab)
     return r;
 }
 
-/* log of the sum of exp(sharp * (logit - top)) */
-static double log_sum(const float *logits, uint32_t vocab, double top, double sharp)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < vocab; i++)
-        sum += exp(sharp * ((double)logits[i] - top));
-    return log(sum);
-}
-
-/* Of rows multiplied by `sharp`. Never under 0, though rounding might be. */
+/* Of rows multiplied by `sharp`: the mean of log p - log q under p. Never under 0, though rounding
+ * might be. */
 static double divergence(const float *exact, const struct row *p, const float *candidate,
                          const struct row *q, uint32_t vocab, double sharp)
 {
-    double p_sum = log_sum(exact, vocab, p->top, sharp);
-    double q_sum = log_sum(candidate, vocab, q->top, sharp), kl = 0;
+    double p_sum = 0, q_sum = 0, difference = 0;
     for (uint32_t i = 0; i < vocab; i++) {
-        double log_p = sharp * ((double)exact[i] - p->top) - p_sum;
-        double log_q = sharp * ((double)candidate[i] - q->top) - q_sum;
-        kl += exp(log_p) * (log_p - log_q);
+        double x = sharp * ((double)exact[i] - p->top);
+        double y = sharp * ((double)candidate[i] - q->top), weight = exp(x);
+        p_sum += weight;
+        q_sum += exp(y);
+        difference += weight * (x - y);
     }
-    return fmax(kl, 0);
+    return fmax(difference / p_sum - log(p_sum) + log(q_sum), 0);
 }
 
 void spw_divergence_add(struct spw_divergence *d, const float *exact, const float *candidate,

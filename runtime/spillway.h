@@ -395,6 +395,42 @@ struct spw_drive_options {
 int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o,
                     struct spw_error *err);
 
+/* ---- the gate: whether a model may be run with quantized KV, checked once and kept ---- */
+
+enum { SPW_GATE_FORMATS = 3 };
+
+/* A calibration text with old KV in one format beside the same text with all KV exact. Divergences
+ * are Kullback-Leibler, in nats, of the quantized next-token distribution from the exact one. */
+struct spw_gate_result {
+    enum spw_kv_precision precision; /* given by the caller */
+    bool passes;
+    bool known;           /* from the file, not measured now */
+    uint64_t n_positions; /* that were compared: they read quantized tiles */
+    uint64_t n_sure; /* of them, where exact KV gives one token twice the next one's probability */
+    uint64_t
+        n_sharpened; /* of them, where the distribution is so flat that it was sharpened first */
+    double kl_median, kl_p999;  /* half of the positions, 99.9 % of them, are not above it */
+    double same_top, same_sure; /* how often the likeliest token is the same; where sure */
+    uint64_t bytes_per_token, exact_bytes_per_token; /* of KV, full-attention layers */
+    int64_t measured_at;                             /* seconds since 1970 */
+    char note[320]; /* why it does not pass; or that the result could not be kept */
+};
+
+struct spw_gate_options {
+    const char *profile; /* the file in which results are kept; NULL: nothing is kept */
+    enum spw_probe_mode mode;
+};
+
+/* Fills results[n], n at most SPW_GATE_FORMATS, whose `precision` is set, none of them EXACT. What
+ * the file does not know is measured on engines of its own, within the budgets of `o` and before
+ * the caller takes them for his: some seconds for a small model, a minute for 1 GB on few cores.
+ * `o->precision` does not matter, of `o->residual_window` only whether there is one.
+ * A format that does not pass is no failure. -ENODATA: not known, and mode is NEVER. -ENOMEM: two
+ * engines do not fit side by side. Else as spw_engine_open and spw_sync. */
+int spw_gate_check(struct spw_gate_result *results, size_t n, const char *model_dir,
+                   const struct spw_options *o, const struct spw_gate_options *g,
+                   struct spw_error *err);
+
 /* ---- the I/O path alone: the disk tier's file, written and read in order, with checksums ---- */
 
 struct spw_drive_bench_options {

@@ -123,10 +123,10 @@ static void test_large(void)
     }
     fclose(file);
     struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     CHECK(spw_fingerprint_take(after, dir, st, &err) == 0 &&
           memcmp(before, after, sizeof after) == 0);
-    clock_gettime(CLOCK_MONOTONIC, &b);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double seconds = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     CHECK_MSG(seconds < 0.05, "%.3f s", seconds); /* hashing all of it takes longer than that */
     spw_free(zeros);

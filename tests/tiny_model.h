@@ -108,6 +108,18 @@ static inline void tiny_config(const struct tiny_model *m, const char *dir)
     fclose(f);
 }
 
+/* Data at a multiple of 8 (as writers pad today) plus `odd`. */
+static inline void tiny_file_write(const char *path, const char *header, size_t header_bytes,
+                                   const char *data, size_t data_bytes, uint64_t odd)
+{
+    FILE *f = fopen(path, "wb");
+    uint64_t n = (header_bytes + 7) / 8 * 8 + odd;
+    fwrite(&n, 8, 1, f);
+    fprintf(f, "%-*s", (int)n, header);
+    fwrite(data, 1, data_bytes, f);
+    fclose(f);
+}
+
 /* `dir` must be writable and is made; two files lie in it afterwards. */
 static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
 {
@@ -129,13 +141,8 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     fclose(w.header);
     fclose(w.data);
     snprintf(path, sizeof path, "%.500s/model.safetensors", dir);
-    FILE *f = fopen(path, "wb");
-    /* Data at a multiple of 8, as writers pad today; with every third seed at an odd address. */
-    uint64_t n = (header_bytes + 7) / 8 * 8 + (m->seed % 3 == 0);
-    fwrite(&n, 8, 1, f);
-    fprintf(f, "%-*s", (int)n, header);
-    fwrite(data, 1, data_bytes, f);
-    fclose(f);
+    /* With every third seed at an odd address. */
+    tiny_file_write(path, header, header_bytes, data, data_bytes, m->seed % 3 == 0);
     free(header);
     free(data);
 }
