@@ -111,6 +111,8 @@ static int open_lanes(struct run *r, const struct spw_gate_result *results, cons
     o.residual_window = spw_gate_window(o.residual_window);
     if (!o.residual_window)
         o.residual_window = SPW_BYTES_NONE;
+    o.on_oom = SPW_ON_OOM_SPILL; /* each lane has the precision that it is there for */
+    o.gate = NULL;
     o.on_progress = NULL;
     o.on_incident = NULL;
     for (size_t i = 0; i < r->n_lanes; i++) {

@@ -59,8 +59,9 @@ static void make_model(void)
 
 /* ---- help and completion ---- */
 
-static const char *const commands[] = {"generate", "chat",  "score", "plan",  "inspect",
-                                       "tokenize", "bench", "probe", "cache", "completion"};
+static const char *const commands[] = {"generate", "chat",     "score",     "plan",
+                                       "inspect",  "tokenize", "bench",     "probe",
+                                       "cache",    "check-kv", "completion"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void test_help(void)

@@ -1,5 +1,6 @@
 /* `spillway chat`: a conversation, or one answer to the messages of a file. Each turn hands the
  * whole conversation as tokens to one session, which computes what it does not hold yet. */
+#include "tools/check_kv.h"
 #include "tools/chat.h"
 #include "tools/chat_terminal.h"
 #include "tools/limits.h"
@@ -310,6 +311,7 @@ static int open_engine(struct chat *c)
     if (*limits.why.text)
         cli_fail(0, "%s", limits.why.text);
     cli_say_device(c->o, c->engine);
+    cli_check_kv_warn(c->o, &options);
     return 0;
 }
 

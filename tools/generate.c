@@ -1,6 +1,7 @@
 /* `spillway generate`: one prompt with its text streamed to stdout, or many with a JSON line each.
  * Everything that can be refused is refused before the model is loaded and before a byte of output.
  */
+#include "tools/check_kv.h"
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/npy.h"
@@ -225,6 +226,7 @@ static int open_engine(struct run *r)
     if (*r->limits.why.text)
         cli_fail(0, "%s", r->limits.why.text);
     cli_say_device(o, r->engine);
+    cli_check_kv_warn(o, &options);
     cli_progress_engine(r->engine);
     if (o->dump_logits) {
         rc = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);

@@ -97,17 +97,27 @@ json_t *cli_drive_json(const struct spw_drive *d)
 }
 
 /* A folder that is not absolute counts as none, as the XDG base directory specification has it. */
-const char *cli_profile_path(const struct cli_options *o, char *buffer)
+static const char *cache_path(const char *given, const char *name, char *buffer)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (o->drive_profile)
-        return o->drive_profile;
+    if (given)
+        return given;
     int n = -1;
     if (cache && *cache == '/')
-        n = snprintf(buffer, CLI_PATH_BYTES, "%s/spillway/drives.json", cache);
+        n = snprintf(buffer, CLI_PATH_BYTES, "%s/spillway/%s", cache, name);
     else if (home && *home == '/')
-        n = snprintf(buffer, CLI_PATH_BYTES, "%s/.cache/spillway/drives.json", home);
+        n = snprintf(buffer, CLI_PATH_BYTES, "%s/.cache/spillway/%s", home, name);
     return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
+}
+
+const char *cli_profile_path(const struct cli_options *o, char *buffer)
+{
+    return cache_path(o->drive_profile, "drives.json", buffer);
+}
+
+const char *cli_kv_profile_path(const struct cli_options *o, char *buffer)
+{
+    return cache_path(o->kv_profile, "kv-checks.json", buffer);
 }
 
 static void read_drive(struct cli_limits *out, const struct cli_options *o, const char *directory,

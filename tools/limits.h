@@ -21,6 +21,8 @@ json_t *cli_drive_json(const struct spw_drive *drive);
  * there is none of them. `buffer` has CLI_PATH_BYTES. */
 #define CLI_PATH_BYTES 4096
 const char *cli_profile_path(const struct cli_options *o, char *buffer);
+/* The same of --kv-profile and kv-checks.json. */
+const char *cli_kv_profile_path(const struct cli_options *o, char *buffer);
 /* What plans and predictions are made with: the machine's limits and, where there is a disk, the
  * drive's; from the profile, or measured and kept there. */
 struct cli_limits {

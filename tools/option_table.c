@@ -22,6 +22,7 @@ static const struct cli_choice rungs[] = {
     {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
+static const struct cli_choice switches[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
                                                    {"never", CLI_PROGRESS_NEVER},
@@ -88,30 +89,30 @@ const struct cli_row cli_rows[] = {
     {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N", "same seed, same text (0)",
      FIELD(seed)},
 
-    {"device-memory", CLI_SIZE, RUNS | CLI_PLAN, "Memory", "SIZE",
+    {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget of the device; on the CPU, of working memory (what is available, on a GPU less "
      "a 32nd part and at least 256 MiB)",
      FIELD(device_memory)},
-    {"host-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "SIZE",
+    {"host-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget of what leaves the device; 0: none (what is available; on the CPU with --disk "
      "no KV)",
      FIELD(host_memory)},
-    {"disk", CLI_FILE_IN, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "DIR",
+    {"disk", CLI_FILE_IN, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "DIR",
      "a directory on a fast drive, for KV that neither device nor host hold", FIELD(disk)},
-    {"disk-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "SIZE",
+    {"disk-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
-    {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "SIZE",
+    {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
     {"context", CLI_COUNT, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", "N",
      "most tokens a sequence may have (prompt + --max-new-tokens; a conversation 16384)",
      FIELD(context), RANGE(1, 1e12)},
     {"sessions", CLI_COUNT, PROMPTED, "Memory", "N", "prompts of --prompts that run at a time (4)",
      FIELD(sessions), RANGE(1, 65536)},
-    {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "TYPE",
+    {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
      "precision of the KV cache; int8, int4 and int8:int4 (keys:values) are of old tokens (as "
      "--compute)",
      FIELD(kv_dtype), .choices = kv_types},
-    {"residual-window", CLI_COUNT, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "TOKENS",
+    {"residual-window", CLI_COUNT, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TOKENS",
      "newest tokens that stay exact beside int8 and int4 (1024)", FIELD(residual_window),
      RANGE(0, 1e12)},
     {"on-oom", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "RUNGS",
@@ -119,6 +120,9 @@ const struct cli_row cli_rows[] = {
      "KV "
      "to int8 or int4, if --kv-dtype is auto and the model passes its check (spill,quantize)",
      FIELD(on_oom), .choices = rungs},
+    {"kv-gate", CLI_CHOICE, ANSWERS | CLI_SCORE, "Memory", "SWITCH",
+     "on: say where --kv-dtype asks for a format that the model is known not to pass (on)",
+     FIELD(kv_gate), .choices = switches},
     {"prefill-chunk", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "tokens of a prompt that pass a layer together (planned)", FIELD(prefill_chunk),
      RANGE(1, 1e9)},
@@ -128,16 +132,17 @@ const struct cli_row cli_rows[] = {
      "times 512 positions of KV that one of them holds (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
 
-    {"device", CLI_DEVICE, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT, "Machine", "NAME",
+    {"device", CLI_DEVICE, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT | CLI_CHECK_KV, "Machine",
+     "NAME",
      "where to compute: auto takes a GPU that works, else the CPU; cuda:1 is the second GPU (auto)",
      FIELD(device), .choices = devices},
-    {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT, "Machine", "N",
+    {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT | CLI_CHECK_KV, "Machine", "N",
      "compute threads (every core; the fast ones where there are two kinds)", FIELD(threads),
      RANGE(1, 4096)},
-    {"compute", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Machine", "TYPE",
+    {"compute", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Machine", "TYPE",
      "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
      .choices = compute_types},
-    {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_PROBE, "Machine", "HOW",
+    {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_PROBE | CLI_CHECK_KV, "Machine", "HOW",
      "who reads and writes the disk: auto takes io_uring where the system lets it, else threads "
      "(auto)",
      FIELD(io), .choices = io_kinds},
@@ -145,7 +150,10 @@ const struct cli_row cli_rows[] = {
      "where the limits of drives and of this machine are kept once they are measured "
      "(~/.cache/spillway/drives.json)",
      FIELD(drive_profile)},
-    {"redo", CLI_FLAG, CLI_PROBE, "Machine", NULL, "measure again what is known", FIELD(redo)},
+    {"kv-profile", CLI_FILE_OUT, ANSWERS | CLI_SCORE | CLI_CHECK_KV, "Machine", "FILE",
+     "where checks of quantized KV are kept (~/.cache/spillway/kv-checks.json)", FIELD(kv_profile)},
+    {"redo", CLI_FLAG, CLI_PROBE | CLI_CHECK_KV, "Machine", NULL, "measure again what is known",
+     FIELD(redo)},
     {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",
      "validation: random delays around every copy and kernel", FIELD(delay_seed)},
 
@@ -164,7 +172,8 @@ const struct cli_row cli_rows[] = {
      "3/4 of the KV on disk, prompts that spill, blocking reads; 5 times",
      FIELD(io_bench)},
 
-    {"json", CLI_FLAG, CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE,
+    {"json", CLI_FLAG,
+     CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE | CLI_CHECK_KV,
      "Output", NULL, "one JSON object", FIELD(json)},
     {"topology", CLI_FLAG, CLI_INSPECT, "Output", NULL,
      "show this machine instead of a model, and where threads would run", FIELD(topology)},
@@ -176,7 +185,7 @@ const struct cli_row cli_rows[] = {
      FIELD(ids)},
     {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE", "the table as CSV too; - replaces it",
      FIELD(csv)},
-    {"report", CLI_FILE_OUT, RUNS, "Output", "FILE.json",
+    {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
      "what was computed, where it lay, what moved", FIELD(report)},
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
      "logits of every generated position, float32 [tokens, vocabulary]", FIELD(dump_logits)},
@@ -185,3 +194,5 @@ const struct cli_row cli_rows[] = {
     {.name = NULL},
 };
 /* clang-format on */
+
+_Static_assert(sizeof cli_rows / sizeof *cli_rows <= CLI_MAX_ROWS, "raise CLI_MAX_ROWS");

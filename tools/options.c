@@ -11,7 +11,7 @@ bool cli_given(const struct cli_options *o, const char *name)
 {
     for (size_t i = 0; cli_rows[i].name; i++)
         if (strcmp(cli_rows[i].name, name) == 0)
-            return o->given >> i & 1;
+            return o->given[i];
     return false;
 }
 
@@ -249,7 +249,7 @@ const char *cli_nearest(const char *word, const char *const *names, size_t n)
 
 static int refuse_option(const struct cli_command *command, const char *name)
 {
-    const char *names[64];
+    const char *names[CLI_MAX_ROWS];
     size_t n = 0;
     for (const struct cli_row *row = cli_rows; row->name; row++) {
         if (row->commands & command->bit && n < sizeof names / sizeof *names)
@@ -292,7 +292,7 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
             return cli_fail(CLI_REFUSED, "--%s: found no value, expected %s", name, row->argument);
         value = argv[++*i];
     }
-    o->given |= UINT64_C(1) << (row - cli_rows);
+    o->given[row - cli_rows] = true;
     return set_value(o, row, value);
 }
 
@@ -318,6 +318,7 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
                               .repetition_penalty = 1,
                               .top_p = 1,
                               .sessions = 4,
+                              .kv_gate = 1,
                               .repeat = 3,
                               .decode_tokens = 16};
     bool only_operands = false;

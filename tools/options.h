@@ -27,6 +27,7 @@ enum cli_progress_mode {
 };
 
 #define CLI_MAX_COUNTS 64
+#define CLI_MAX_ROWS 128 /* of the table of options */
 
 struct cli_counts {
     uint64_t items[CLI_MAX_COUNTS];
@@ -47,9 +48,9 @@ struct cli_command;
 
 struct cli_options {
     const struct cli_command *command;
-    const char *operand; /* MODEL, or the shell of `completion` */
-    const char *verb;    /* what comes before it, where a command does several things */
-    uint64_t given;      /* a bit a row of the table: ask cli_given */
+    const char *operand;      /* MODEL, or the shell of `completion` */
+    const char *verb;         /* what comes before it, where a command does several things */
+    bool given[CLI_MAX_ROWS]; /* by row of the table: ask cli_given */
 
     /* input */
     const char *prompt, *prompt_file, *token_ids, *prompts;
@@ -70,14 +71,15 @@ struct cli_options {
     int on_oom;            /* SPW_ON_OOM_* */
     uint64_t residual_window;
     const char *disk;
-    int io; /* enum spw_io_kind */
+    int io;      /* enum spw_io_kind */
+    int kv_gate; /* 1: on */
     uint64_t disk_memory, disk_write_limit;
     uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
         prefetch_splits;
     uint64_t delay_seed, size;
 
     /* output */
-    const char *report, *dump_logits, *csv, *drive_profile;
+    const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
     bool json, ids, tensors, topology, no_probe, redo;
     int progress;
 
@@ -112,6 +114,7 @@ enum {
     CLI_PROBE = 1 << 7,
     CLI_CHAT = 1 << 8,
     CLI_CACHE = 1 << 9,
+    CLI_CHECK_KV = 1 << 10,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

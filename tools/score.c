@@ -1,4 +1,5 @@
 /* `spillway score`: the log-likelihood of a text, every token given all tokens before it. */
+#include "tools/check_kv.h"
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/progress.h"
@@ -113,6 +114,7 @@ static int score_text(const struct cli_options *o, struct score *s)
     if (*limits.why.text)
         cli_fail(0, "%s", limits.why.text);
     cli_say_device(o, engine);
+    cli_check_kv_warn(o, &options);
     cli_progress_engine(engine);
     rc = spw_session_open(&session, engine, &err);
     struct spw_span span = {

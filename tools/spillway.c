@@ -80,6 +80,14 @@ const struct cli_command cli_commands[] = {
      "spillway cache verify ~/.cache/spillway/prefixes --json\n"
      "spillway cache prune ~/.cache/spillway/prefixes --size 20GiB",
      cli_cache},
+    {"check-kv", CLI_CHECK_KV, "MODEL", "what quantized KV does to a model's answers",
+     "Runs a short text through the model with exact and with quantized KV, and says\n"
+     "how far the predictions are apart and which formats pass. The result is kept\n"
+     "for later runs. KL is the divergence of the next-token distribution, in nats;\n"
+     "'if sure' counts tokens that the exact model gives twice the next one's\n"
+     "probability.",
+     "spillway check-kv MODEL\nspillway check-kv MODEL --kv-dtype int4 --redo --json",
+     cli_check_kv},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
      "Prints a completion script for SHELL: bash, zsh or fish.",
      "spillway completion bash > ~/.local/share/bash-completion/completions/spillway\n"

@@ -1,0 +1,139 @@
+/* `spillway check-kv`: what quantized KV does to a model's answers, and whether it passes. */
+#include "tools/check_kv.h"
+
+#include "tools/limits.h"
+
+#include <string.h>
+
+/* Everything that is shown, in either form. */
+struct checks {
+    const struct cli_options *o;
+    const char *profile;
+    struct spw_gate_result results[SPW_GATE_FORMATS];
+    size_t n;
+};
+
+static json_t *result_json(const struct spw_gate_result *r)
+{
+    json_t *o = json_object();
+    int failed =
+        json_object_set_new(o, "kv_dtype", json_string(spw_kv_precision_name(r->precision)));
+    failed |= json_object_set_new(o, "passes", json_boolean(r->passes));
+    failed |= json_object_set_new(o, "bytes_per_token", cli_json_count(r->bytes_per_token));
+    failed |=
+        json_object_set_new(o, "exact_bytes_per_token", cli_json_count(r->exact_bytes_per_token));
+    failed |= json_object_set_new(o, "kl_median", cli_json_real(r->kl_median));
+    failed |= json_object_set_new(o, "kl_p999", cli_json_real(r->kl_p999));
+    failed |= json_object_set_new(o, "same_top", cli_json_real(r->same_top));
+    failed |= json_object_set_new(o, "same_top_where_sure", cli_json_real(r->same_sure));
+    failed |= json_object_set_new(o, "n_positions", cli_json_count(r->n_positions));
+    failed |= json_object_set_new(o, "n_sure", cli_json_count(r->n_sure));
+    failed |= json_object_set_new(o, "n_sharpened", cli_json_count(r->n_sharpened));
+    failed |= json_object_set_new(o, "measured_at", json_integer(r->measured_at));
+    failed |= json_object_set_new(o, "known", json_boolean(r->known));
+    if (*r->note)
+        failed |= json_object_set_new(o, "note", json_string(r->note));
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+static json_t *checks_json(const struct checks *c)
+{
+    json_t *o = json_object(), *list = json_array();
+    int failed = 0;
+    for (size_t i = 0; i < c->n; i++)
+        failed |= json_array_append_new(list, result_json(&c->results[i]));
+    failed |= json_object_set_new(o, "model", json_string(c->o->operand));
+    failed |= json_object_set_new(o, "profile", c->profile ? json_string(c->profile) : json_null());
+    failed |= json_object_set_new(o, "formats", list);
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+static void print_table(const struct checks *c)
+{
+    char date[32];
+    uint64_t n_sharpened = 0;
+    printf("%-10s %12s %9s %10s %10s %9s %9s\n", "KV", "bytes/token", "of exact", "median KL",
+           "99.9 % KL", "same top", "if sure");
+    for (size_t i = 0; i < c->n; i++) {
+        const struct spw_gate_result *r = &c->results[i];
+        double part = (double)r->bytes_per_token / (double)spw_max_u64(r->exact_bytes_per_token, 1);
+        printf("%-10s %12llu %7.1f %% %10.2g %10.2g %7.2f %% %7.2f %%  %s",
+               spw_kv_precision_name(r->precision), (unsigned long long)r->bytes_per_token,
+               100 * part, r->kl_median, r->kl_p999, 100 * r->same_top, 100 * r->same_sure,
+               r->passes ? "passes" : "REFUSED");
+        printf(*r->note && !r->passes ? ": %s\n" : "\n", r->note);
+        n_sharpened = spw_max_u64(n_sharpened, r->n_sharpened);
+    }
+    const struct spw_gate_result *first = &c->results[0];
+    printf("exact KV   %12llu bytes/token; %llu positions compared, %llu of them sure\n",
+           (unsigned long long)first->exact_bytes_per_token, (unsigned long long)first->n_positions,
+           (unsigned long long)first->n_sure);
+    if (n_sharpened)
+        printf("sharpened  %12llu positions, whose distribution is flat\n",
+               (unsigned long long)n_sharpened);
+    printf("measured   %s%s\n", cli_format_date(date, first->measured_at),
+           first->known ? ", known; --redo measures again" : "");
+    printf("kept in    %s\n", c->profile ? c->profile : "nothing: no --kv-profile and no HOME");
+}
+
+/* All formats, or the one that --kv-dtype names. */
+static size_t choose(struct spw_gate_result *results, const struct spw_options *options)
+{
+    static const enum spw_kv_precision all[SPW_GATE_FORMATS] = {SPW_KV_INT8, SPW_KV_INT8_INT4,
+                                                                SPW_KV_INT4};
+    size_t n = options->precision == SPW_KV_EXACT ? SPW_GATE_FORMATS : 1;
+    for (size_t i = 0; i < n; i++)
+        results[i] = (struct spw_gate_result){.precision = n == 1 ? options->precision : all[i]};
+    return n;
+}
+
+int cli_check_kv(const struct cli_options *o)
+{
+    char path[CLI_PATH_BYTES];
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    struct checks c = {.o = o, .profile = cli_kv_profile_path(o, path)};
+    struct spw_gate_options gate = {.profile = c.profile,
+                                    .mode = o->redo ? SPW_PROBE_AGAIN : SPW_PROBE_UNKNOWN};
+    struct spw_error err = {0};
+    int code = cli_check_writable("report", o->report);
+    if (code)
+        return code;
+    c.n = choose(c.results, &options);
+    int rc = spw_gate_check(c.results, c.n, o->operand, &options, &gate, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    for (size_t i = 0; i < c.n; i++)
+        if (c.results[i].passes && *c.results[i].note) {
+            cli_fail(0, "%s", c.results[i].note);
+            break;
+        }
+    if (o->report)
+        code = cli_write_json(o->report, checks_json(&c));
+    if (code)
+        return code;
+    if (o->json)
+        return cli_print_json(checks_json(&c), JSON_INDENT(2));
+    print_table(&c);
+    return 0;
+}
+
+void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *options)
+{
+    char path[CLI_PATH_BYTES];
+    struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
+                                    .mode = SPW_PROBE_NEVER};
+    struct spw_gate_result r = {.precision = options->precision};
+    if (r.precision == SPW_KV_EXACT || !o->kv_gate || !gate.profile)
+        return;
+    if (spw_gate_check(&r, 1, o->operand, options, &gate, NULL) == 0 && !r.passes)
+        cli_fail(0,
+                 "--kv-dtype %s: this model did not pass the check: %s; 'spillway check-kv %s' "
+                 "shows what would",
+                 spw_kv_precision_name(r.precision), r.note, o->operand);
+}
