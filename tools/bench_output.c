@@ -122,6 +122,12 @@ static void quote(FILE *to, const char *text)
     fputc('"', to);
 }
 
+/* The type of exact KV, or what becomes of it where it is old. */
+static const char *kv_name(const struct spw_plan_info *p)
+{
+    return p->precision ? spw_kv_precision_name(p->precision) : spw_dtype_name(p->kv);
+}
+
 static void write_csv(const struct bench *b, FILE *to)
 {
     const struct spw_machine *m = &b->machine;
@@ -143,7 +149,7 @@ static void write_csv(const struct bench *b, FILE *to)
                 c->median[COPY_LIMIT], c->median[MATRIX_LIMIT], c->drift);
         quote(to, b->o->operand);
         fprintf(to, ",%s,%s,%llu,%llu,%llu,%llu,%u,", spw_dtype_name(c->plan.compute),
-                spw_dtype_name(c->plan.kv), (unsigned long long)c->context,
+                kv_name(&c->plan), (unsigned long long)c->context,
                 (unsigned long long)c->plan.device_budget_bytes,
                 (unsigned long long)c->device_peak_bytes, (unsigned long long)c->host_peak_bytes,
                 c->plan.n_layers_resident);
@@ -227,7 +233,7 @@ static int write_json(const struct bench *b)
     failed |= json_object_set_new(o, "model", json_string(b->o->operand));
     failed |=
         json_object_set_new(o, "compute", json_string(spw_dtype_name(b->cases[0].plan.compute)));
-    failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(b->cases[0].plan.kv)));
+    failed |= json_object_set_new(o, "kv_dtype", json_string(kv_name(&b->cases[0].plan)));
     failed |= json_object_set_new(o, "repeat", cli_json_count(b->o->repeat));
     failed |= json_object_set_new(o, "machine", cli_machine_json(&b->machine));
     failed |= json_object_set_new(o, "cases", cases);
