@@ -122,7 +122,7 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
     t->device = NULL;
 }
 
-static void put_disk_frame(struct spw_kv *kv, uint32_t frame)
+void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame)
 {
     kv->n_adopted -= spw_disk_is_adopted(kv->o.disk, frame);
     spw_disk_put(kv->o.disk, frame);
@@ -136,9 +136,9 @@ void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t)
     else if (t->host != t->device)
         spw_tier_put(&kv->device, t->host);
     if (t->disk != SPW_DISK_NONE)
-        put_disk_frame(kv, t->disk);
+        spw_kv_put_disk_frame(kv, t->disk);
     if (t->damaged)
-        put_disk_frame(kv, t->damaged);
+        spw_kv_put_disk_frame(kv, t->damaged);
     t->host = NULL;
     t->disk = SPW_DISK_NONE;
     t->damaged = 0;

@@ -119,6 +119,7 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
 int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out);
 void spw_kv_put_host_frame(struct spw_kv *kv, void *frame);
 int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out);
+void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame); /* an adopted one, too */
 
 int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out);
 /* One sequence less counts on the tile's device frame; holds the tile. */

@@ -89,12 +89,20 @@ int spw_tier_frames_take(struct spw_tier_frames *f, uint32_t after, uint32_t *ou
 {
     if (!f->free_frames.n)
         return -ENOMEM;
-    uint32_t frame = choose(f, after), run = frame / f->run;
+    *out = choose(f, after);
+    spw_tier_frames_claim(f, *out);
+    return 0;
+}
+
+bool spw_tier_frames_claim(struct spw_tier_frames *f, uint32_t frame)
+{
+    uint32_t run = frame / f->run;
+    if (!set_has(&f->free_frames, frame))
+        return false;
     set_remove(&f->free_frames, frame);
     if (run < f->n_frames / f->run && !f->n_taken[run]++) /* the last run may be incomplete */
         set_remove(&f->free_runs, run);
-    *out = frame;
-    return 0;
+    return true;
 }
 
 void spw_tier_frames_put(struct spw_tier_frames *f, uint32_t frame)
@@ -125,7 +133,7 @@ bool spw_tier_has(const struct spw_tier *t, const void *frame)
     return at >= from && at - from < t->frames.n_frames * t->frame_bytes;
 }
 
-static uint32_t number(const struct spw_tier *t, const void *frame)
+uint32_t spw_tier_number(const struct spw_tier *t, const void *frame)
 {
     assert(spw_tier_has(t, frame));
     uint64_t offset = (uint64_t)((const uint8_t *)frame - t->arena);
@@ -136,7 +144,8 @@ static uint32_t number(const struct spw_tier *t, const void *frame)
 int spw_tier_take(struct spw_tier *t, const void *after, void **out)
 {
     uint32_t frame;
-    SPW_TRY(spw_tier_frames_take(&t->frames, after ? number(t, after) : SPW_TIER_NONE, &frame));
+    SPW_TRY(spw_tier_frames_take(&t->frames, after ? spw_tier_number(t, after) : SPW_TIER_NONE,
+                                 &frame));
     *out = t->arena + frame * t->frame_bytes;
     return 0;
 }
@@ -144,5 +153,5 @@ int spw_tier_take(struct spw_tier *t, const void *after, void **out)
 void spw_tier_put(struct spw_tier *t, void *frame)
 {
     if (frame)
-        spw_tier_frames_put(&t->frames, number(t, frame));
+        spw_tier_frames_put(&t->frames, spw_tier_number(t, frame));
 }

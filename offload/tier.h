@@ -33,6 +33,8 @@ int spw_tier_frames_init(struct spw_tier_frames *f, uint32_t n_frames, uint32_t 
 void spw_tier_frames_free(struct spw_tier_frames *f);
 /* `after`: the frame that the new one is to follow, or SPW_TIER_NONE. */
 int spw_tier_frames_take(struct spw_tier_frames *f, uint32_t after, uint32_t *out);
+/* This very frame; false: it is not free. */
+bool spw_tier_frames_claim(struct spw_tier_frames *f, uint32_t frame);
 void spw_tier_frames_put(struct spw_tier_frames *f, uint32_t frame);
 
 /* Frames in memory. */
@@ -49,6 +51,7 @@ void spw_tier_free(struct spw_tier *t);
 int spw_tier_take(struct spw_tier *t, const void *after, void **out);
 void spw_tier_put(struct spw_tier *t, void *frame); /* NULL is fine */
 bool spw_tier_has(const struct spw_tier *t, const void *frame);
+uint32_t spw_tier_number(const struct spw_tier *t, const void *frame); /* of one that it has */
 
 static inline uint32_t spw_tier_n_free(const struct spw_tier *t)
 {

@@ -25,7 +25,7 @@ enum { BLOCK_BYTES = 4096 };
 
 struct spw_disk {
     struct spw_io *io; /* borrowed */
-    int fd;
+    int fd;            /* -1: another disk's, which `file` is too */
     struct spw_io_file file;
     uint64_t tile_bytes, write_limit_bytes, written_bytes; /* written: or about to be */
     struct spw_tier_frames frames;
@@ -33,6 +33,7 @@ struct spw_disk {
     uint32_t first_retired, n_retired;
     uint64_t *sums; /* [n_frames], owned */
     struct spw_adopted_set adopted;
+    bool sparse; /* no room was taken in advance */
     char text[128];
 };
 
@@ -143,21 +144,28 @@ static int take_room(const struct spw_disk *d, const char *directory, uint64_t b
 }
 
 /* Direct I/O in blocks that do not divide a tile is none. */
-static int attach(struct spw_disk *d)
+static int fit_blocks(struct spw_disk *d, uint64_t tile_bytes)
 {
-    SPW_TRY(spw_io_attach(d->io, d->fd, &d->file));
-    if (!d->file.direct || d->tile_bytes % d->file.align == 0)
+    if (!d->file.direct || tile_bytes % d->file.align == 0)
         return 0;
     int flags = fcntl(d->fd, F_GETFL);
     if (flags < 0 || fcntl(d->fd, F_SETFL, flags & ~O_DIRECT))
         return -errno;
-    return spw_io_attach(d->io, d->fd, &d->file);
+    d->file.direct = false;
+    d->file.align = 1;
+    return 0;
 }
 
-static void describe(struct spw_disk *d, bool sparse)
+static int attach(struct spw_disk *d)
+{
+    SPW_TRY(spw_io_attach(d->io, d->fd, &d->file));
+    return fit_blocks(d, d->tile_bytes);
+}
+
+static void describe(struct spw_disk *d)
 {
     const char *filesystem = filesystem_name(d->fd);
-    const char *room = sparse ? ", room not taken in advance" : "";
+    const char *room = d->sparse ? ", room not taken in advance" : "";
     if (d->file.direct)
         snprintf(d->text, sizeof d->text, "O_DIRECT, %u-byte blocks, %s%s", d->file.align,
                  filesystem, room);
@@ -165,19 +173,34 @@ static void describe(struct spw_disk *d, bool sparse)
         snprintf(d->text, sizeof d->text, "buffered (%s refuses O_DIRECT)%s", filesystem, room);
 }
 
+static int open_frames(struct spw_disk *d, uint32_t n_frames, uint32_t run)
+{
+    d->adopted.base = n_frames + 1; /* the number before it is nobody's */
+    d->sums = spw_alloc_zero(n_frames, sizeof *d->sums);
+    d->retired = spw_alloc_zero(n_frames, sizeof *d->retired);
+    return d->sums && d->retired ? spw_tier_frames_init(&d->frames, n_frames, run) : -ENOMEM;
+}
+
+static void close_frames(struct spw_disk *d)
+{
+    spw_adopted_free(&d->adopted);
+    spw_tier_frames_free(&d->frames);
+    spw_free(d->sums);
+    spw_free(d->retired);
+}
+
 static int open_scratch(struct spw_disk *d, const struct spw_disk_options *o, struct spw_error *err)
 {
-    bool sparse = false;
     uint64_t bytes;
     SPW_TRY(open_file(d, o->directory, err));
     if (!spw_mul_u64(o->tile_bytes, o->n_frames, &bytes))
         bytes = UINT64_MAX;
-    SPW_TRY(take_room(d, o->directory, bytes, &sparse, err));
+    SPW_TRY(take_room(d, o->directory, bytes, &d->sparse, err));
     int rc = attach(d);
     if (rc)
         return spw_fail(err, rc, "disk: %s: the I/O engine refuses the file (%s)", o->directory,
                         strerror(-rc));
-    describe(d, sparse);
+    describe(d);
     return 0;
 }
 
@@ -186,11 +209,7 @@ static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct
     snprintf(d->text, sizeof d->text, "no scratch file");
     if (o->n_frames)
         SPW_TRY(open_scratch(d, o, err));
-    d->adopted.base = o->n_frames + 1; /* the number before it is nobody's */
-    d->sums = spw_alloc_zero(o->n_frames, sizeof *d->sums);
-    d->retired = spw_alloc_zero(o->n_frames, sizeof *d->retired);
-    int rc =
-        d->sums && d->retired ? spw_tier_frames_init(&d->frames, o->n_frames, o->run) : -ENOMEM;
+    int rc = open_frames(d, o->n_frames, o->run);
     if (rc)
         return spw_fail(err, rc, "out of memory for the checksums of %u frames", o->n_frames);
     return 0;
@@ -220,10 +239,7 @@ void spw_disk_close(struct spw_disk *d)
 {
     if (!d)
         return;
-    spw_adopted_free(&d->adopted);
-    spw_tier_frames_free(&d->frames);
-    spw_free(d->sums);
-    spw_free(d->retired);
+    close_frames(d);
     if (d->fd >= 0)
         close(d->fd);
     spw_free(d);
@@ -308,6 +324,75 @@ int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32
 bool spw_disk_is_adopted(const struct spw_disk *d, uint32_t frame)
 {
     return frame >= d->adopted.base && frame != SPW_DISK_NONE;
+}
+
+/* ---- other frames ---- */
+
+int spw_disk_reframe(struct spw_disk **out, struct spw_disk *d, uint64_t tile_bytes,
+                     uint32_t n_frames)
+{
+    assert(tile_bytes && tile_bytes % BLOCK_BYTES == 0);
+    assert(n_frames * tile_bytes <= d->frames.n_frames * d->tile_bytes);
+    *out = NULL;
+    bool direct = d->file.direct;
+    if (fit_blocks(d, tile_bytes))
+        return -EINVAL;
+    if (direct && !d->file.direct)
+        describe(d);
+    struct spw_disk *by = spw_alloc_zero(1, sizeof *by);
+    if (!by)
+        return -ENOMEM;
+    *by = (struct spw_disk){.io = d->io,
+                            .fd = -1,
+                            .file = d->file,
+                            .tile_bytes = tile_bytes,
+                            .write_limit_bytes = d->write_limit_bytes,
+                            .written_bytes = d->written_bytes};
+    if (open_frames(by, n_frames, d->frames.run)) {
+        spw_disk_close(by);
+        return -ENOMEM;
+    }
+    *out = by;
+    return 0;
+}
+
+int spw_disk_claim(struct spw_disk *d, uint32_t frame)
+{
+    SPW_TRY(count_write(d));
+    bool free_before = spw_tier_frames_claim(&d->frames, frame);
+    assert(free_before);
+    (void)free_before;
+    return 0;
+}
+
+/* What lies where a retired frame lay. */
+static void retire_places(const struct spw_disk *d, struct spw_disk *by)
+{
+    for (uint32_t i = 0; i < d->n_retired; i++) {
+        uint64_t place = d->retired[(d->first_retired + i) % d->frames.n_frames] * d->tile_bytes;
+        uint64_t end = spw_div_up(place + d->tile_bytes, by->tile_bytes);
+        for (uint64_t f = place / by->tile_bytes; f < spw_min_u64(end, by->frames.n_frames); f++)
+            if (spw_tier_frames_claim(&by->frames, (uint32_t)f))
+                spw_disk_retire(by, (uint32_t)f);
+    }
+}
+
+void spw_disk_replace(struct spw_disk *d, struct spw_disk *by)
+{
+    assert(!d->adopted.n);
+    retire_places(d, by);
+    close_frames(d);
+    d->tile_bytes = by->tile_bytes;
+    d->written_bytes = by->written_bytes;
+    d->frames = by->frames;
+    d->retired = by->retired;
+    d->first_retired = by->first_retired;
+    d->n_retired = by->n_retired;
+    d->sums = by->sums;
+    d->adopted = by->adopted;
+    spw_free(by);
+    int rc = d->fd < 0 ? 0 : ftruncate(d->fd, (off_t)(d->frames.n_frames * d->tile_bytes));
+    (void)rc; /* the rest of the file is within the budget, too */
 }
 
 /* ---- jobs ---- */

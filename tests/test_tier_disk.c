@@ -366,6 +366,52 @@ static void check_tiles(const char *dir)
     free(memory);
 }
 
+/* Frames of two tiles become frames of one, while the file is moved upward from its beginning; bad
+ * places stay bad, what was written stays counted, and the rest of the file is given back. */
+static void check_reframe(const char *dir)
+{
+    enum { OLD = 6, NEW = 9 };
+    struct spw_disk_options o = options(dir);
+    o.tile_bytes = 2 * TILE_BYTES;
+    o.n_frames = OLD;
+    o.write_limit_bytes = (2 * OLD + NEW) * TILE_BYTES;
+    struct spw_disk *d = open_disk(&o), *by;
+    uint8_t *memory = memory_of(2);
+    struct spw_disk_job job;
+    struct stat s;
+    uint32_t frame;
+    int fd = -1;
+    for (uint32_t i = 0; i < OLD; i++) {
+        CHECK(spw_disk_take(d, SPW_DISK_NONE, &frame) == 0 && frame == i);
+        memset(memory, (int)i + 1, 2 * TILE_BYTES);
+        spw_disk_prepare(d, &job, true, i, 1, memory);
+        CHECK(spw_disk_run(&job) == 0);
+    }
+    spw_disk_retire(d, 2); /* tiles 4 and 5 of the file */
+    CHECK(spw_disk_reframe(&by, d, TILE_BYTES, NEW) == 0);
+    spw_disk_close(by); /* nothing has happened */
+    CHECK(spw_disk_reframe(&by, d, TILE_BYTES, NEW) == 0);
+    for (uint32_t i = 0; i < OLD; i++) {
+        spw_disk_prepare(d, &job, false, i, 1, memory);
+        CHECK(spw_disk_run(&job) == 0 && memory[TILE_BYTES] == i + 1);
+        CHECK(spw_disk_claim(by, i) == 0);
+        spw_disk_prepare(by, &job, true, i, 1, memory);
+        CHECK(spw_disk_run(&job) == 0);
+    }
+    spw_disk_put(by, 4);
+    spw_disk_replace(d, by);
+    for (uint32_t i = 0; i < OLD; i++)
+        read_frame(d, i, memory, (uint8_t)(i + 1));
+    CHECK(spw_disk_n_retired(d) == 1); /* 5 is in use */
+    for (uint32_t i = OLD; i < NEW; i++)
+        CHECK(spw_disk_take(d, SPW_DISK_NONE, &frame) == 0 && frame >= OLD);
+    CHECK(spw_disk_take(d, SPW_DISK_NONE, &frame) == -EDQUOT);
+    CHECK(n_open(dir, &fd) == 1 && fstat(fd, &s) == 0 && s.st_size == NEW * TILE_BYTES);
+    spw_disk_close(d);
+    CHECK(n_open(dir, &fd) == 0);
+    free(memory);
+}
+
 /* Behind a stream: not before what was queued there; never on a device that is lost before. */
 static void check_stream(const char *dir)
 {
@@ -608,6 +654,7 @@ static void check_in(const char *dir)
     check_frames(dir);
     check_limit(dir);
     check_tiles(dir);
+    check_reframe(dir);
     check_stream(dir);
     CHECK(n_names(dir) == 0);
 }
