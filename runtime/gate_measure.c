@@ -83,11 +83,26 @@ static int steps(struct run *r, struct spw_error *err)
 
 /* ---- lanes ---- */
 
-/* A budget that was given, less what the logits take, in equal parts. */
+static bool is_given(uint64_t budget)
+{
+    return budget != 0 && budget != SPW_BYTES_NONE;
+}
+
+/* A budget that was given, less what the logits take of it, in equal parts. */
 static uint64_t part_of(uint64_t budget, uint64_t logits_bytes, size_t n)
 {
-    bool given = budget != 0 && budget != SPW_BYTES_NONE;
-    return given ? spw_max_u64(spw_sub_u64(budget, logits_bytes) / n, 1) : budget;
+    return is_given(budget) ? spw_max_u64(spw_sub_u64(budget, logits_bytes) / n, 1) : budget;
+}
+
+/* The logits of the running rows lie on the host; where its budget is small beside them, as it may
+ * be on the CPU, the device's answers for them. */
+static void share_out(struct spw_options *o, uint64_t logits_bytes, size_t n)
+{
+    bool on_host = is_given(o->host_bytes) && o->host_bytes / 4 >= logits_bytes;
+    o->device_bytes = part_of(o->device_bytes, on_host ? 0 : logits_bytes, n);
+    o->host_bytes = part_of(o->host_bytes, on_host ? logits_bytes : 0, n);
+    o->disk_bytes = part_of(o->disk_bytes, 0, n);
+    o->disk_write_limit = part_of(o->disk_write_limit, 0, n);
 }
 
 static int open_lane(struct lane *l, const char *model_dir, const struct spw_options *o,
@@ -101,11 +116,7 @@ static int open_lanes(struct run *r, const struct spw_gate_result *results, cons
                       const struct spw_options *caller, struct spw_error *err)
 {
     struct spw_options o = *caller;
-    uint64_t logits_bytes = (uint64_t)ROWS * r->vocab * sizeof(float);
-    o.device_bytes = part_of(o.device_bytes, o.host_bytes ? 0 : logits_bytes, r->n_lanes);
-    o.host_bytes = part_of(o.host_bytes, logits_bytes, r->n_lanes);
-    o.disk_bytes = part_of(o.disk_bytes, 0, r->n_lanes);
-    o.disk_write_limit = part_of(o.disk_write_limit, 0, r->n_lanes);
+    share_out(&o, (uint64_t)ROWS * r->vocab * sizeof(float), r->n_lanes);
     o.context = r->n_tokens;
     o.sessions = 1;
     o.residual_window = spw_gate_window(o.residual_window);
@@ -113,6 +124,7 @@ static int open_lanes(struct run *r, const struct spw_gate_result *results, cons
         o.residual_window = SPW_BYTES_NONE;
     o.on_oom = SPW_ON_OOM_SPILL; /* each lane has the precision that it is there for */
     o.gate = NULL;
+    o.on_rung = NULL;
     o.on_progress = NULL;
     o.on_incident = NULL;
     for (size_t i = 0; i < r->n_lanes; i++) {

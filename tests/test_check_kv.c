@@ -64,6 +64,34 @@ static void test_told(void)
     CHECK_MSG(!strstr(err, "--kv-dtype"), "%s", err);
 }
 
+/* A budget that exact KV does not fit: the first format that fits and passes is taken, checked at
+ * the first need; int4 alone would fit the smaller one, and is refused. */
+static void test_ladder(void)
+{
+    const char *run = "\"$S\" generate m --device cpu --compute f32 --token-ids ids --ids "
+                      "--max-new-tokens 4 --context 20000 --host-memory 1MiB --kv-profile l.json";
+    CHECK(
+        sh("\"$S\" plan m --device cpu --compute f32 --context 20000 --host-memory 1MiB --no-probe "
+           "--device-memory 20MiB --kv-profile l.json") == 0);
+    CHECK_MSG(strstr(err, "int8 KV: not checked on this model yet") && sh("ls l.json") != 0, "%s",
+              err);
+    CHECK_MSG(sh("%s --device-memory 20MiB --report r.json", run) == 0, "%s", err);
+    CHECK_MSG(strstr(err, "int8 KV: this model passes its check") && strstr(err, "ladder: "), "%s",
+              err);
+    CHECK(sh("grep -q '\"old_kv\": \"int8\"' r.json") == 0);
+    CHECK(sh("%s --device-memory 20MiB", run) == 0);
+    CHECK_MSG(!strstr(err, "check") && strstr(err, "ladder: "), "%s", err);
+    CHECK(sh("%s --device-memory 10MiB", run) == 2); /* nor do two caches for the check */
+    CHECK_MSG(strstr(err, "int4 KV cannot be checked on this model, and is not used: "), "%s", err);
+    CHECK(sh("\"$S\" check-kv m --compute f32 --kv-dtype int4 --kv-profile l.json") == 0);
+    CHECK(sh("%s --device-memory 10MiB", run) == 2);
+    CHECK_MSG(strstr(err, "int4 KV is not used: this model does not pass its check: ") &&
+                  strstr(err, "did not pass its check)"),
+              "%s", err);
+    CHECK(sh("%s --device-memory 10MiB --kv-gate off", run) == 0);
+    CHECK_MSG(strstr(err, "int4 for old KV") && !strstr(err, "check"), "%s", err);
+}
+
 static void test_refusals(void)
 {
     CHECK(sh("\"$S\" check-kv") == 2 && strstr(err, "MODEL"));
@@ -71,6 +99,7 @@ static void test_refusals(void)
     CHECK(sh("\"$S\" check-kv m --redo --device-memory 1K") == 2 && strstr(err, "device memory"));
     CHECK(sh("\"$S\" check-kv m --report none/r.json") == 2 && strstr(err, "none/r.json"));
     CHECK(sh("\"$S\" check-kv m --kv-gate off") == 2);
+    CHECK(sh("\"$S\" generate m --token-ids ids --ids --kv-gate maybe") == 2);
 }
 
 int main(void)
@@ -91,6 +120,7 @@ int main(void)
     test_refusals();
     test_check();
     test_told();
+    test_ladder();
     sh("rm -r %s", folder);
     return check_done();
 }

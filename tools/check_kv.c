@@ -137,3 +137,52 @@ void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *op
                  "shows what would",
                  spw_kv_precision_name(r.precision), r.note, o->operand);
 }
+
+/* ---- the gate ---- */
+
+/* What is only planned is not run: the model is taken to pass what it was not checked for. */
+static bool take_to_pass(const struct cli_options *o, enum spw_kv_precision precision)
+{
+    cli_fail(
+        0, "%s KV: not checked on this model yet, taken to pass; 'spillway check-kv %s' checks it",
+        spw_kv_precision_name(precision), o->operand);
+    return true;
+}
+
+static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
+{
+    char path[CLI_PATH_BYTES];
+    bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
+                                    .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
+    struct spw_gate_result r = {.precision = precision};
+    struct spw_error err = {{0}};
+    const char *name = spw_kv_precision_name(precision);
+    int rc = spw_gate_check(&r, 1, o->operand, &options, &gate, &err);
+    if (rc == -ENODATA)
+        return take_to_pass(o, precision);
+    if (rc < 0)
+        cli_fail(0, "%s KV cannot be checked on this model, and is not used: %s", name, err.text);
+    else if (!r.passes)
+        cli_fail(0, "%s KV is not used: this model does not pass its check: %s", name, r.note);
+    else if (!r.known)
+        cli_fail(0, "%s KV: this model passes its check: median KL %.2g in %llu positions%s%s",
+                 name, r.kl_median, (unsigned long long)r.n_positions, *r.note ? "; " : "", r.note);
+    return rc == 0 && r.passes;
+}
+
+/* A run plans more than once: each format is asked for, and said, once. */
+bool cli_check_kv_gate(void *context, enum spw_kv_precision precision)
+{
+    static struct {
+        bool asked, passes;
+    } formats[SPW_KV_INT4 + 1];
+    const struct cli_options *o = context;
+    if (!o->kv_gate)
+        return true;
+    if (!formats[precision].asked)
+        formats[precision].passes = ask(o, precision);
+    formats[precision].asked = true;
+    return formats[precision].passes;
+}

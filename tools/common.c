@@ -1,5 +1,7 @@
 /* Errors, signals and output of the command: see common.h. */
 #include "tools/common.h"
+
+#include "tools/check_kv.h"
 #include "tools/progress.h"
 
 #include <math.h>
@@ -209,6 +211,8 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .on_incident = say_incident,
         .on_oom = (unsigned)o->on_oom,
         .on_rung = say_rung,
+        .gate = cli_check_kv_gate,
+        .gate_context = (void *)o,
     };
 }
 

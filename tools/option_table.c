@@ -120,8 +120,9 @@ const struct cli_row cli_rows[] = {
      "KV "
      "to int8 or int4, if --kv-dtype is auto and the model passes its check (spill,quantize)",
      FIELD(on_oom), .choices = rungs},
-    {"kv-gate", CLI_CHOICE, ANSWERS | CLI_SCORE, "Memory", "SWITCH",
-     "on: say where --kv-dtype asks for a format that the model is known not to pass (on)",
+    {"kv-gate", CLI_CHOICE, RUNS | CLI_PLAN, "Memory", "SWITCH",
+     "on: --on-oom quantizes only where the model passes check-kv, which is run if it was not yet; "
+     "and --kv-dtype is told where it is known not to pass (on)",
      FIELD(kv_gate), .choices = switches},
     {"prefill-chunk", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "tokens of a prompt that pass a layer together (planned)", FIELD(prefill_chunk),
@@ -150,7 +151,7 @@ const struct cli_row cli_rows[] = {
      "where the limits of drives and of this machine are kept once they are measured "
      "(~/.cache/spillway/drives.json)",
      FIELD(drive_profile)},
-    {"kv-profile", CLI_FILE_OUT, ANSWERS | CLI_SCORE | CLI_CHECK_KV, "Machine", "FILE",
+    {"kv-profile", CLI_FILE_OUT, RUNS | CLI_PLAN | CLI_CHECK_KV, "Machine", "FILE",
      "where checks of quantized KV are kept (~/.cache/spillway/kv-checks.json)", FIELD(kv_profile)},
     {"redo", CLI_FLAG, CLI_PROBE | CLI_CHECK_KV, "Machine", NULL, "measure again what is known",
      FIELD(redo)},
