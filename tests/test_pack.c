@@ -280,7 +280,7 @@ static void test_append(uint64_t *seed)
     const struct spw_pack_info *info = spw_pack_info(p);
     struct spw_pack_spec s = {.fingerprint = pack_fingerprint,
                               .n_tokens = info->n_tokens,
-                              .tokens = info->tokens,
+                              .tokens = tokens,
                               .parent = info->parent,
                               .sections = info->sections,
                               .n_sections = info->n_sections};
@@ -568,7 +568,7 @@ int main(int argc, char **argv)
     test_failing_calls(true, &seed);
     test_failing_allocations(false);
     test_failing_allocations(true);
-    test_corruption(&seed, 10000);
+    test_corruption(&seed, PACK_RUN_SANITIZED ? 2000 : 10000);
     test_made_up(&seed);
     test_foreign();
     pack_remove_folder(dir);
