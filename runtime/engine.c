@@ -394,6 +394,9 @@ static int open_parts(struct spw_engine *e, const struct spw_options *o, struct 
     uint32_t n = e->plan.info.sessions;
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_length = 1;
+    e->file_limit_bytes = UINT64_MAX;
+    if (o->disk_write_limit) /* the rest is what the plan may need for spills */
+        e->file_limit_bytes = spw_sub_u64(o->disk_write_limit, e->plan.info.disk_write_bytes);
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->spans = spw_alloc_zero(n, sizeof *e->spans);
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
@@ -428,6 +431,8 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc)
         rc = spw_engine_make_plan(e, &in, err);
+    if (!rc && o->keeps)
+        rc = spw_fingerprint_take(e->model_fingerprint, model_dir, e->model.file, err);
     if (!rc)
         rc = open_memory(e, &in, err);
     if (!rc)

@@ -2,6 +2,7 @@
 #ifndef SPW_RUNTIME_ENGINE_H
 #define SPW_RUNTIME_ENGINE_H
 
+#include "model/fingerprint.h"
 #include "runtime/executor.h"
 
 enum spw_engine_stream {
@@ -88,7 +89,9 @@ struct spw_engine {
     void *rung_context;
     bool (*gate)(void *context, enum spw_kv_precision precision);
     void *gate_context;
-    uint64_t rope_length; /* of the tables on the device */
+    uint64_t rope_length;                             /* of the tables on the device */
+    uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
+    uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (save.c) */
 };
 
 /* The backend that the options name, and its device under these budgets. */

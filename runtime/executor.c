@@ -166,12 +166,13 @@ void spw_executor_close(struct spw_executor *x)
 
 /* ---- waterlines, each move accounted before it is made ---- */
 
-static void account(struct spw_executor *x, enum spw_moved link, uint64_t n_tiles)
+void spw_executor_account(struct spw_executor *x, enum spw_moved link, uint64_t bytes)
 {
-    x->predicted.bytes[link] += n_tiles * x->plan->tile_bytes;
+    x->predicted.bytes[link] += bytes;
 }
 
-static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
+                       uint32_t begin)
 {
     bool sliding = x->config->layer_kinds[layer] == SPW_LAYER_SLIDING;
     uint32_t disk_end = spw_waterline_disk(&x->plan->residency, sliding, begin);
@@ -179,8 +180,8 @@ static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
     if (begin <= spw_kv_begin(seq, layer))
         return 0;
     spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
-    account(x, SPW_MOVED_DEVICE_TO_HOST, to_host);
-    account(x, SPW_MOVED_HOST_TO_DISK, to_disk);
+    spw_executor_account(x, SPW_MOVED_DEVICE_TO_HOST, to_host * x->plan->tile_bytes);
+    spw_executor_account(x, SPW_MOVED_HOST_TO_DISK, to_disk * x->plan->tile_bytes);
     return spw_kv_spill(seq, layer, begin, disk_end);
 }
 
@@ -207,7 +208,7 @@ int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t
         if (!moves(x, l))
             continue;
         uint32_t begin = spw_waterline_begin(&x->plan->residency, x->config->layer_kinds[l], n);
-        SPW_TRY(spill(x, seq, l, begin));
+        SPW_TRY(spw_executor_spill(x, seq, l, begin));
         SPW_TRY(load(x, seq, l, begin));
     }
     return 0;
@@ -220,7 +221,7 @@ static int raise_waiting(struct spw_executor *x, uint32_t n_spans)
         uint32_t wait = spw_waterline_wait(&x->plan->residency, &x->now->passages[i]);
         for (uint32_t l = 0; l < x->config->n_layers; l++)
             if (x->config->layer_kinds[l] == SPW_LAYER_FULL)
-                SPW_TRY(spill(x, x->step[i].seq->aged, l, wait));
+                SPW_TRY(spw_executor_spill(x, x->step[i].seq->aged, l, wait));
     }
     return 0;
 }
@@ -248,13 +249,15 @@ static int age_tiles(struct spw_executor *x, uint32_t layer)
         if (x->config->layer_kinds[layer] == SPW_LAYER_SLIDING) {
             spw_kv_drop(seq->near, layer, spw_waterline_first(r->window, s->to));
             if (moves(x, layer))
-                SPW_TRY(spill(x, seq->aged, layer, spw_waterline_begin(r, true, s->to)));
+                SPW_TRY(
+                    spw_executor_spill(x, seq->aged, layer, spw_waterline_begin(r, true, s->to)));
             continue;
         }
         if (r->aged)
             spw_kv_drop(seq->near, layer, spw_waterline_near(r, s->to));
-        SPW_TRY(spill(x, seq->aged, layer,
-                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p)));
+        SPW_TRY(spw_executor_spill(x, seq->aged, layer,
+                                   s->to < p->to ? spw_waterline_pass(r, p, s->to)
+                                                 : spw_waterline_leave(r, p)));
     }
     return 0;
 }

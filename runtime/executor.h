@@ -50,6 +50,11 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
                       void *context);
 /* Brings a sequence that was cut back to n tokens (what ages of it) to the waterlines of n. */
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
+/* Raises the waterlines of one layer, accounted; nothing where they are there already. */
+int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
+                       uint32_t begin);
+/* Bytes that are about to be moved by somebody else. */
+void spw_executor_account(struct spw_executor *x, enum spw_moved link, uint64_t bytes);
 /* New rope tables are needed: uploads the small block's. */
 int spw_executor_upload_rope(struct spw_executor *x);
 /* What all steps so far should have moved. */

@@ -28,6 +28,7 @@
 enum {
     PAGE = 4096,
     CHUNK_MOST = 512,
+    PIECE_BYTES = 4 << 20,
     CHUNK_LEAST = 16,
     SLOTS = 3, /* one is read, one lands, one waits to be released */
     UNIT_SLOTS = 2,
@@ -229,6 +230,7 @@ static void lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->flags = take(&end, in->aged ? sizeof(uint32_t) : 0);
+    h->piece = take(&end, p->piece_bytes);
     h->images = take(&end, bytes_of(p, in->weights, spw_plan_unit_image));
     h->end = end;
 }
@@ -543,6 +545,15 @@ static enum spw_qformat format_of(const struct spw_plan_input *in)
     return formats[in->precision];
 }
 
+/* As many tiles as make large reads and writes of files; a row of logits goes there too. */
+static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t tile = spw_max_u64(p->near_tile_bytes, p->tile_bytes);
+    uint64_t tiles = spw_min_u64(PIECE_BYTES / tile, spw_waterline_tiles(in->context));
+    return spw_max_u64(tile * spw_max_u64(tiles, 1),
+                       pages(in->weights->config->vocab * sizeof(float)));
+}
+
 static void start(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
@@ -553,6 +564,7 @@ static void start(struct spw_plan *p, const struct spw_plan_input *in)
     p->tile_bytes = p->format == SPW_QFORMAT_EXACT
                         ? p->near_tile_bytes
                         : pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
+    p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = c->hidden * spw_dtype_bytes(in->compute);
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->aged)

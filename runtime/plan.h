@@ -33,12 +33,13 @@ struct spw_plan_input {
     uint64_t transfer_cost_bytes; /* see spw_backend; */
     uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
     bool reads_host_memory;       /* the same */
+    bool keeps; /* tiles go to files and come from them, by way of a piece of host memory */
 };
 
 /*   device arena                              host arena
  *   | small | workspace | hidden | x | y |    | KV frames | bounce slots | unit bounce slots |
  *   | qkv, attention, state  or  gate_up,     | hidden | staging | logits rows |
- *     gated | partials | rows | logits |      | session logits | flags | images of units |
+ *     gated | partials | rows | logits |      | session logits | flags | piece | images of units |
  *   | flags | near frames |
  *   | copied units | unit slots |
  *   | KV slots | KV frames |
@@ -53,7 +54,8 @@ struct spw_plan_device {
 };
 
 struct spw_plan_host {
-    uint64_t kv_frames, bounce, unit_bounce, hidden, staging, logits, session_logits, flags, images;
+    uint64_t kv_frames, bounce, unit_bounce, hidden, staging, logits, session_logits, flags, piece;
+    uint64_t images;
     uint64_t end;
 };
 
@@ -74,6 +76,7 @@ struct spw_plan {
     uint32_t n_near_frames;   /* 0: nothing is kept apart */
     enum spw_qformat format;  /* of what is */
     uint64_t hidden_row_bytes;
+    uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t slot_unit_bytes, bounce_unit_bytes; /* of a unit slot; of one in host memory */
     uint64_t mapped_bytes; /* of units that are computed from the mapped file */
     uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */

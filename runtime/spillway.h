@@ -114,7 +114,10 @@ struct spw_options {
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
     uint32_t prefetch_slots;  /* landing buffers of the KV ring; 0: planned */
     uint32_t prefetch_splits; /* of 512 positions in one of them; 0: planned */
-    uint64_t delay_seed;      /* CPU: random delays around every copy and kernel (validation) */
+    /* Sessions will be written to files or taken from them (spw_session_save): host memory for the
+     * pieces is part of the plan. */
+    bool keeps;
+    uint64_t delay_seed; /* CPU: random delays around every copy and kernel (validation) */
     /* Called from within spw_sync, as prompts are computed, and at the end of a step. May be NULL.
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);
@@ -251,6 +254,41 @@ struct spw_span {
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err);
+
+/* ---- sessions in files ---- */
+
+enum { SPW_SAVED_STATE_BYTES = 60 << 10 };
+
+/* Writes all that the session holds to `path`, mode 0600, and `state`, the caller's own bytes. The
+ * file is the one before or the new one, whenever the process dies. A file of the same tokens
+ * grows: only what is new is written. *written_bytes may be NULL. Needs options.keeps. -EDQUOT: the
+ * disk write limit; -ENOSPC, -EBUSY (another process is at the file), -EIO. The session stays as it
+ * is. */
+int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
+                     uint64_t *written_bytes, struct spw_error *err);
+
+/* A file that was saved, open. */
+struct spw_saved;
+struct spw_saved_info {
+    const int32_t *tokens; /* [n_tokens] */
+    size_t n_tokens;
+    const void *state; /* [state_bytes], of the caller of save */
+    size_t state_bytes;
+    enum spw_dtype compute, kv; /* what it was computed with: an engine must have the same */
+    enum spw_kv_precision precision;
+    uint64_t residual_tokens;
+    const char *backend; /* spw_engine_backend */
+};
+/* -ENOENT; -EBADMSG: damaged, or no such file; -ESTALE: of another version. */
+int spw_saved_open(struct spw_saved **out, const char *path, struct spw_error *err);
+void spw_saved_close(struct spw_saved *v); /* NULL is fine */
+const struct spw_saved_info *spw_saved_info(const struct spw_saved *v);
+/* A new session that holds what was saved, under any budgets; what it computes from there on is
+ * what the other one would have. Needs options.keeps. -ESTALE: the model, the backend or the KV's
+ * types are others, and `err` names both sides; -EBADMSG: damaged; -E2BIG: more tokens than the
+ * context. */
+int spw_session_resume(struct spw_session **out, struct spw_engine *e, const struct spw_saved *v,
+                       struct spw_error *err);
 
 /* ---- sampling ---- */
 
