@@ -82,8 +82,9 @@ static void place(struct spw_plan *p, const struct spw_plan_input *in, const str
 void spw_below_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
                      uint32_t n)
 {
-    bool bounces = n < b->all && !in->reads_host_memory;
-    p->direct = in->disk_bytes && in->reads_host_memory;
+    bool bounces = (n < b->all || in->adopts) && !in->reads_host_memory;
+    p->direct = (in->disk_bytes || in->adopts) && in->reads_host_memory;
+    p->adopts = in->adopts;
     p->n_transit = bounces;
     p->n_bounce = bounces ? (uint32_t)spw_min_u64(BOUNCE_LEAST, p->n_kv_slots) : 0;
     place(p, in, b, n);
@@ -94,24 +95,36 @@ static uint64_t more_of(uint64_t wanted, uint32_t have, uint64_t most)
     return spw_min_u64(spw_sub_u64(wanted, have), most);
 }
 
+/* Tiles that pass through the host together: writes overlap, and so do the reads of what a session
+ * begins with. */
+static uint64_t transit_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t writes = spw_max_u64(TRANSIT_TILES, TRANSIT_BYTES / p->tile_bytes);
+    uint64_t reads = in->adopts ? spw_div_up(in->disk_ring_bytes, p->tile_bytes) : 0;
+    return spw_max_u64(spw_min_u64(writes, p->n_disk_frames), reads);
+}
+
+/* Enlarges the buffers between host and disk by so many tiles at most. Returns how many. */
+static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in, uint64_t most)
+{
+    uint64_t ring = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
+    uint64_t bounce = more_of(spw_min_u64(ring, p->n_kv_slots), p->n_bounce, most / p->slot_tiles);
+    uint64_t tiles = bounce * p->slot_tiles;
+    uint64_t transit = more_of(transit_tiles(p, in), p->n_transit, most - tiles);
+    p->n_bounce += (uint32_t)bounce;
+    p->n_transit += (uint32_t)transit;
+    return tiles + transit;
+}
+
 void spw_below_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
                     uint32_t n, uint64_t room)
 {
-    uint64_t tiles = room / p->tile_bytes, share = tiles / STAGING_SHARE;
-    if (p->n_bounce) {
-        uint64_t ring = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
-        uint64_t transit = spw_max_u64(TRANSIT_TILES, TRANSIT_BYTES / p->tile_bytes);
-        uint64_t bounce =
-            more_of(spw_min_u64(ring, p->n_kv_slots), p->n_bounce, share / p->slot_tiles);
-        p->n_bounce += (uint32_t)bounce;
-        tiles -= bounce * p->slot_tiles;
-        share -= bounce * p->slot_tiles;
-        transit = more_of(spw_min_u64(transit, p->n_disk_frames), p->n_transit, share);
-        p->n_transit += (uint32_t)transit;
-        tiles -= transit;
-    }
+    uint64_t tiles = room / p->tile_bytes;
+    if (p->n_transit)
+        tiles -= grow_buffers(p, in, tiles / STAGING_SHARE);
     uint64_t frames = host_frames(b, p, in, n) + tiles;
-    uint32_t high = in->host_kv ? b->all - 1 : n; /* all was tried: it needs no buffers */
+    /* Fewer than all: that was tried, as it needs no buffers. */
+    uint32_t high = in->host_kv && n < b->all ? b->all - 1 : n;
     while (n < high) {
         uint32_t middle = n + (high - n + 1) / 2;
         if (host_frames(b, p, in, middle) <= frames)

@@ -70,14 +70,20 @@ __attribute__((format(printf, 2, 3))) static void add_note(struct spw_engine *e,
     va_end(args);
 }
 
+/* Where files lie that are read and written beside the computation; NULL: there are none. */
+static const char *io_folder(const struct spw_options *o)
+{
+    return o->disk_dir ? o->disk_dir : o->prefix_cache_dir;
+}
+
 static int open_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
                        uint64_t host_bytes, struct spw_error *err)
 {
     struct spw_device_options x = {.device_bytes = device_bytes,
                                    .host_bytes = host_bytes,
                                    .threads = (int)o->threads,
-                                   .io_threads = o->disk_dir ? 1 : 0,
-                                   .io_path = o->disk_dir,
+                                   .io_threads = io_folder(o) ? 1 : 0,
+                                   .io_path = io_folder(o),
                                    .delay_seed = o->delay_seed,
                                    .context = e->backend.context,
                                    .index = (int)e->backend.index};

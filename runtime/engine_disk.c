@@ -1,5 +1,5 @@
-/* The engine's I/O threads and what they work on: the scratch file of the disk tier, and the
- * model's files where weights are read from them.
+/* The engine's I/O threads and what they work on: the scratch file of the disk tier, files of
+ * others whose tiles are adopted, and the model's files where weights are read from them.
  *
  * What is registered with the kernel is the memory that reads land in and writes come from: of a
  * device whose memory the drive can reach, its slots and frames; and of the host arena KV and the
@@ -40,7 +40,7 @@ static int open_io(struct spw_engine *e, const struct spw_options *o, struct spw
     return 0;
 }
 
-static int open_scratch(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+static int open_tier(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
 {
     const struct spw_plan *p = &e->plan;
     struct spw_disk_options disk = {.directory = o->disk_dir,
@@ -57,12 +57,12 @@ static int open_scratch(struct spw_engine *e, const struct spw_options *o, struc
 
 int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
 {
-    bool tiles = e->plan.n_disk_frames, weights = e->plan.info.weights_disk_bytes;
+    bool tiles = e->plan.n_disk_frames || e->plan.adopts, weights = e->plan.info.weights_disk_bytes;
     if (!tiles && !weights)
         return 0;
     SPW_TRY(open_io(e, o, err));
     if (tiles)
-        SPW_TRY(open_scratch(e, o, err));
+        SPW_TRY(open_tier(e, o, err));
     return weights ? spw_engine_open_unit_files(e, err) : 0;
 }
 

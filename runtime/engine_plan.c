@@ -101,14 +101,15 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
                            const struct spw_options *o, struct spw_error *err)
 {
     uint64_t free_bytes;
+    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
+    in->disk_ring_bytes =
+        2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
+    in->adopts = o->prefix_cache_dir != NULL;
     if (!e->model.cache.disk)
         return 0;
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
     in->disk_write_limit = o->disk_write_limit;
-    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
-    in->disk_ring_bytes =
-        2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
     if (!in->disk_bytes)
         return spw_fail(err, -ENOSPC,
                         "disk directory %.500s: found no free space; name another --disk",

@@ -444,13 +444,14 @@ static void describe_pass(struct spw_executor *x, struct frame *f, const struct 
     f->schedule.n_segments = f->cut.n_segments;
 }
 
-/* The highest waterline so far, as far as it shows: where nothing is on disk it does not matter. */
+/* The highest waterline so far, as far as it shows: where nothing is on disk it does not matter. Of
+ * a sequence that began with adopted tiles: one that would have brought the same ones to disk. */
 static uint32_t written_before(const struct spw_executor *x, const struct spw_kv_seq *seq)
 {
     for (uint32_t l = 0; l < x->config->n_layers; l++)
         if (x->config->layer_kinds[l] == SPW_LAYER_FULL) {
-            uint32_t disk_end = spw_kv_disk_end(seq, l);
-            return disk_end ? disk_end + x->plan->residency.host : 0;
+            uint64_t disk_end = spw_kv_disk_end(seq, l), host = x->plan->residency.host;
+            return disk_end ? (uint32_t)spw_min_u64(disk_end + host, UINT32_MAX) : 0;
         }
     return 0;
 }

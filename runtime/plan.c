@@ -355,7 +355,7 @@ static void place_units(struct spw_plan *p, const struct spw_plan_input *in, uin
 static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t room = spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / p->hidden_row_bytes;
-    if ((p->n_disk_frames && in->host_kv) || p->n_disk_units)
+    if ((p->n_disk_frames && in->host_kv) || p->n_disk_units || (in->adopts && p->n_transit))
         room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
     return spw_min_u64(in->sessions * in->context, room);
 }
@@ -408,6 +408,25 @@ static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
     return fit_weights_below(p, in, rows);
 }
 
+/* Spends what the host has left. */
+static void enlarge(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+                    uint32_t n)
+{
+    spw_below_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
+    lay_out_rest(p, in);
+}
+
+/* All copies lie on the host; buffers are there only for what others wrote. */
+static bool fit_all_copies(struct spw_plan *p, const struct spw_plan_input *in,
+                           const struct spw_below *b, uint64_t rows)
+{
+    if (!fit_copies(p, in, b, b->all, rows))
+        return false;
+    if (in->adopts)
+        enlarge(p, in, b, b->all);
+    return true;
+}
+
 /* Divides host and disk. Either the disk takes what it has room for and the host what it can hold
  * beside that, or all copies lie on the host and no buffers between the two are needed. */
 static bool divide_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
@@ -419,17 +438,15 @@ static bool divide_below(struct spw_plan *p, const struct spw_plan_input *in, ui
     if (n && !in->host_kv)
         return false;
     if (n == b.all)
-        return fit_copies(p, in, &b, n, rows);
+        return fit_all_copies(p, in, &b, rows);
     bool some = fit_copies(p, in, &b, n, rows);
-    if (in->host_kv && fit_copies(&all, in, &b, b.all, rows) &&
+    if (in->host_kv && fit_all_copies(&all, in, &b, rows) &&
         (!some || (all.pass_rows >= p->pass_rows && all.n_disk_units <= p->n_disk_units))) {
         *p = all;
         return true;
     }
-    if (some) {
-        spw_below_grow(p, in, &b, n, in->host_bytes - p->host.end - p->kept_bytes);
-        lay_out_rest(p, in);
-    }
+    if (some)
+        enlarge(p, in, &b, n);
     return some;
 }
 
@@ -681,7 +698,7 @@ static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
  * are filled ahead of the device's. */
 static void deepen_ring(struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (!p->n_disk_frames || in->prefetch_slots)
+    if (!p->n_kv_slots || (!p->n_disk_frames && !in->adopts) || in->prefetch_slots)
         return;
     uint64_t tiles = p->n_device_frames + (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint64_t n = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);

@@ -93,6 +93,9 @@ struct spw_options {
     uint64_t disk_bytes;       /* with it; 0: what is free there, less a margin */
     uint64_t disk_write_limit; /* most bytes written to disk; 0: any number */
     enum spw_io_kind io;       /* who reads and writes there */
+    /* Where prefixes lie that sessions may begin with; NULL: nowhere. Their tiles are read where
+     * they lie, beside disk_dir or without it. */
+    const char *prefix_cache_dir;
     /* What was measured of this machine and of the drive behind disk_dir; borrowed while the engine
      * opens or the plan is asked. NULL: typical numbers. Never changes a result. */
     const struct spw_machine *machine;
