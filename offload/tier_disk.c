@@ -209,7 +209,7 @@ static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct
     snprintf(d->text, sizeof d->text, "no scratch file");
     if (o->n_frames)
         SPW_TRY(open_scratch(d, o, err));
-    int rc = open_frames(d, o->n_frames, o->run);
+    int rc = open_frames(d, o->n_frames, o->n_frames ? o->run : 1);
     if (rc)
         return spw_fail(err, rc, "out of memory for the checksums of %u frames", o->n_frames);
     return 0;
@@ -217,7 +217,7 @@ static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct
 
 int spw_disk_open(struct spw_disk **out, const struct spw_disk_options *o, struct spw_error *err)
 {
-    assert(o->tile_bytes && o->tile_bytes % BLOCK_BYTES == 0 && o->run);
+    assert(o->tile_bytes && o->tile_bytes % BLOCK_BYTES == 0 && (o->run || !o->n_frames));
     *out = NULL;
     struct spw_disk *d = spw_alloc_zero(1, sizeof *d);
     if (!d)

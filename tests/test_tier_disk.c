@@ -554,6 +554,7 @@ static void check_adopted(const char *dir, uint32_t scratch)
     int fd = file_of_records(dir, RECORDS, sums), other;
     struct spw_disk_options o = options(scratch ? dir : NULL);
     o.n_frames = scratch;
+    o.run = scratch ? RUN : 0;
     o.write_limit_bytes = scratch * TILE_BYTES;
     struct spw_disk *d = open_disk(&o);
     uint8_t *memory = memory_of(3);
