@@ -430,9 +430,11 @@ static int publish(struct spw_store_writer *w, struct spw_error *err)
     return rc;
 }
 
-int spw_store_commit(struct spw_store_writer *w, struct spw_error *err)
+int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err)
 {
     int rc = spw_pack_seal(w->pack, NULL, 0, err);
+    if (written_bytes)
+        *written_bytes = spw_pack_written_bytes(w->pack);
     if (!rc)
         rc = publish(w, err);
     spw_store_abort(w);

@@ -83,8 +83,9 @@ int spw_store_begin(struct spw_store_writer **out, struct spw_store *s,
                     const struct spw_store_addition *a, struct spw_error *err);
 int spw_store_write(struct spw_store_writer *w, uint32_t section, uint32_t first_tile,
                     uint32_t n_tiles, const void *records);
-/* Frees the writer. -EEXIST: another process was faster, with the same. */
-int spw_store_commit(struct spw_store_writer *w, struct spw_error *err);
+/* Frees the writer. -EEXIST: another process was faster, with the same. *written_bytes (may be
+ * NULL): of the file, tables included. */
+int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err);
 void spw_store_abort(struct spw_store_writer *w); /* NULL is fine */
 
 #endif

@@ -3,7 +3,7 @@
  *   model folder -> plan -> device, arenas, streams -> weights -> cache -> prefetch -> executor
  *
  * The plan knows every byte before the first one is taken. See spillway.h and engine.h. */
-#include "runtime/engine.h"
+#include "runtime/prefix.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -437,8 +437,10 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc)
         rc = spw_engine_make_plan(e, &in, err);
-    if (!rc && o->keeps)
+    if (!rc && (o->keeps || o->prefix_cache_dir))
         rc = spw_fingerprint_take(e->model_fingerprint, model_dir, e->model.file, err);
+    if (!rc)
+        rc = spw_prefix_open(e, o, err);
     if (!rc)
         rc = open_memory(e, &in, err);
     if (!rc)
@@ -472,6 +474,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_kv_close(e->near);
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
+    spw_prefix_close(e);
     spw_free(e->units);
     spw_free(e->unit_contexts);
     spw_free(e->sessions);

@@ -48,6 +48,7 @@ struct spw_session {
     int32_t *tokens; /* [context], the ones held */
     uint64_t n_tokens, reused;
     float *logits;        /* [vocab], host arena, borrowed */
+    uint64_t from_store;  /* of those reused, by the latest sync */
     bool has_logits;      /* of the last token held */
     uint64_t rope_length; /* the length whose rope table rotated the keys */
     uint32_t slot;        /* in engine.sessions */
@@ -70,7 +71,8 @@ struct spw_engine {
     struct spw_unit_context *unit_contexts; /* [weights->n_units] */
     bool charged;                           /* plan.mapped_bytes and plan.kept_bytes */
     struct spw_kv *kv;                      /* of what ages */
-    struct spw_kv *near; /* of what is exact beside that, NULL where nothing is kept apart */
+    struct spw_kv *near;       /* of what is exact beside that, NULL where nothing is kept apart */
+    struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
     struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */

@@ -239,16 +239,24 @@ static uint32_t first_there(const struct spw_session *s, const struct spw_pack *
     return t.first;
 }
 
+int spw_keep_read_kind(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind kind,
+                       uint32_t layer, uint64_t n, uint64_t *read_bytes, struct spw_error *err)
+{
+    struct tiles t = tiles_of(s, kind, layer, 0, n);
+    if (kind == SPW_KEEP_NEAR && t.first < t.end)
+        t.first = first_there(s, p, layer, t, n);
+    *read_bytes += t.first < t.end ? (t.end - t.first) * record_bytes(s, kind) : 0;
+    while (t.first < t.end)
+        SPW_TRY(read_some(s, p, kind, layer, &t.first, t.end, n, err));
+    return 0;
+}
+
 static int read_layer(struct spw_session *s, const struct spw_pack *p, uint32_t layer, uint64_t n,
                       struct spw_error *err)
 {
-    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++) {
-        struct tiles t = tiles_of(s, kind, layer, 0, n);
-        if (kind == SPW_KEEP_NEAR && t.first < t.end)
-            t.first = first_there(s, p, layer, t, n);
-        while (t.first < t.end)
-            SPW_TRY(read_some(s, p, kind, layer, &t.first, t.end, n, err));
-    }
+    uint64_t read_bytes = 0;
+    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++)
+        SPW_TRY(spw_keep_read_kind(s, p, kind, layer, n, &read_bytes, err));
     return 0;
 }
 

@@ -2,6 +2,7 @@
  *
  * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
  * off, and the executor computes what is missing, for all sessions of the call in one step. */
+#include "runtime/prefix.h"
 #include "runtime/recover.h"
 
 #include <assert.h>
@@ -91,6 +92,11 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
                 out->disk_end = spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, out->host_end);
             break;
         }
+}
+
+size_t spw_session_from_store(const struct spw_session *s)
+{
+    return s->from_store;
 }
 
 const float *spw_session_logits(const struct spw_session *s)
@@ -287,7 +293,12 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     uint64_t keep = reusable(s, span);
     e->span_index[*n] = (uint32_t)i;
     e->stepping[*n] = s;
-    int rc = cut_back(s, &keep);
+    int rc = 0;
+    s->from_store = 0;
+    if (rope_length(&e->model.config, span->n_tokens) == 1)
+        rc = spw_prefix_adopt(s, span, &keep);
+    if (!rc)
+        rc = cut_back(s, &keep);
     if (rc)
         return reset(e, *n + 1, rc, err);
     s->reused = keep;
@@ -304,6 +315,24 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     return 0;
 }
 
+/* A step up to where the span leaves what others have computed, so that the next one that leaves
+ * it there can begin there. */
+static int make_point(struct spw_engine *e, const struct spw_span *whole, struct spw_error *err)
+{
+    struct spw_span span = *whole;
+    struct delivery d = {.engine = e, .spans = &span, .index = e->span_index};
+    uint32_t n = 0;
+    span.n_tokens = spw_prefix_branch(span.session, whole);
+    span.n_logits = 0;
+    if (!span.n_tokens)
+        return 0;
+    SPW_TRY(add_span(e, &span, 0, &n, &d, err));
+    if (n)
+        SPW_TRY(run_step(e, &span, n, 1, &d, err));
+    spw_session_keep(span.session, NULL); /* if it cannot, nothing is lost */
+    return 0;
+}
+
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err)
@@ -313,6 +342,9 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
     uint32_t n = 0;
     for (size_t i = 0; i < n_spans; i++)
         SPW_TRY(check_span(e, spans, i, err));
+    for (size_t i = 0; i < n_spans && e->prefix; i++)
+        if (rope_length(c, spans[i].n_tokens) == 1)
+            SPW_TRY(make_point(e, &spans[i], err));
     for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
         if (rope_length(c, spans[i].n_tokens) == 1)
             SPW_TRY(add_span(e, spans, i, &n, &d, err));

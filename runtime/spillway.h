@@ -34,6 +34,12 @@ struct spw_progress {
     uint64_t n_new_tokens; /* tokens the step computes */
 };
 
+/* A session began with KV that was kept earlier. */
+struct spw_reuse {
+    uint64_t n_tokens, n_asked; /* found; of the whole sequence */
+    uint64_t bytes;             /* of their KV, read where it lies or as the session begins */
+};
+
 struct spw_machine;
 struct spw_drive;
 
@@ -96,6 +102,7 @@ struct spw_options {
     /* Where prefixes lie that sessions may begin with; NULL: nowhere. Their tiles are read where
      * they lie, beside disk_dir or without it. */
     const char *prefix_cache_dir;
+    uint64_t prefix_cache_bytes; /* with it: most that all of them take; 0: 16 GiB */
     /* What was measured of this machine and of the drive behind disk_dir; borrowed while the engine
      * opens or the plan is asked. NULL: typical numbers. Never changes a result. */
     const struct spw_machine *machine;
@@ -129,6 +136,12 @@ struct spw_options {
      * computed again. May be NULL. */
     void (*on_incident)(void *context, const struct spw_incident *incident);
     void *incident_context;
+    /* Called from within spw_sync when a session begins with a prefix that was kept, and from there
+     * and spw_session_keep with one line where the prefix cache is damaged or cannot take more: no
+     * answer depends on it. May be NULL. */
+    void (*on_reuse)(void *context, const struct spw_reuse *reuse);
+    void (*on_prefix_note)(void *context, const char *text);
+    void *prefix_context;
     /* Called when a rung has been entered, from within calls that plan. May be NULL. */
     void (*on_rung)(void *context, const struct spw_rung *rung);
     void *rung_context;
@@ -235,8 +248,10 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err);
 void spw_session_close(struct spw_session *s);
 size_t spw_session_n_tokens(const struct spw_session *s);
-/* Tokens the latest spw_sync did not have to compute. */
+/* Tokens the latest spw_sync did not have to compute; and those of them that came from the prefix
+ * cache: all or none. */
 size_t spw_session_reused(const struct spw_session *s);
+size_t spw_session_from_store(const struct spw_session *s);
 void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out);
 /* [vocab] logits after the last token, f32; valid until the next spw_sync. */
 const float *spw_session_logits(const struct spw_session *s);
@@ -292,6 +307,21 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v);
  * context. */
 int spw_session_resume(struct spw_session **out, struct spw_engine *e, const struct spw_saved *v,
                        struct spw_error *err);
+/* ---- prefixes ---- */
+
+/* Keeps the session's whole tiles in the prefix cache, those that are not there yet: any session of
+ * any process that begins with the same tokens finds them, in spw_sync. Where layers slide or old
+ * KV has less precision one can begin only where another one was kept. What the cache refuses
+ * (-ENOSPC, -EBUSY, ...) is told by on_prefix_note too, and harmless; 0 also without a cache. */
+int spw_session_keep(struct spw_session *s, struct spw_error *err);
+
+/* Since the engine opened. */
+struct spw_prefix_stats {
+    uint64_t n_reused, reused_bytes; /* tokens that sessions began with, their KV */
+    uint64_t n_kept, kept_bytes;     /* new in the cache */
+    uint64_t written_bytes;          /* for that, tables included */
+};
+void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out);
 
 /* ---- sampling ---- */
 

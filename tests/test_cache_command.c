@@ -29,7 +29,7 @@ static void add(struct spw_store *s, uint64_t seed, uint32_t first, uint32_t end
     struct spw_store_writer *w;
     CHECK(spw_store_begin(&w, s, &a, NULL) == 0);
     CHECK(spw_store_write(w, 0, first, end - first, records) == 0);
-    CHECK(spw_store_commit(w, NULL) == 0);
+    CHECK(spw_store_commit(w, NULL, NULL) == 0);
     usleep(12000); /* longer than a tick of the clock that files get their times from */
 }
 

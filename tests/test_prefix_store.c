@@ -82,7 +82,7 @@ static int add(struct spw_store *s, const int32_t *tokens, uint32_t first, uint3
 {
     struct spw_store_writer *w;
     SPW_TRY(begin(&w, s, tokens, first, end, point, NULL));
-    return spw_store_commit(w, NULL);
+    return spw_store_commit(w, NULL, NULL);
 }
 
 /* Tiles of the longest match; *point: of the last point. Everything that is matched must be right.
@@ -165,7 +165,7 @@ static void test_match(void)
     struct spw_store_writer *w2;
     CHECK(begin(&w, s, c, 0, 4, false, NULL) == 0 && begin(&w2, other, c, 0, 6, false, NULL) == 0);
     CHECK(match(s, c, 9, NULL) == 0); /* nothing is there before it is whole */
-    CHECK(spw_store_commit(w2, NULL) == 0 && spw_store_commit(w, NULL) == -EEXIST);
+    CHECK(spw_store_commit(w2, NULL, NULL) == 0 && spw_store_commit(w, NULL, NULL) == -EEXIST);
     CHECK(match(s, c, 9, NULL) == 6);
     spw_store_close(s);
     spw_store_close(other);
@@ -191,7 +191,7 @@ static void test_long_chain(void)
     make_chain(a, NULL, 0, 11);
     for (uint32_t t = 0; t < SPW_STORE_MOST_PACKS; t++) {
         CHECK(begin(&w, s, a, t, t + 1, false, NULL) == 0);
-        CHECK(spw_store_commit(w, NULL) == 0);
+        CHECK(spw_store_commit(w, NULL, NULL) == 0);
     }
     CHECK(begin(&w, s, a, SPW_STORE_MOST_PACKS, 200, false, NULL) == -EMLINK);
     CHECK(match(s, a, MOST_TILES, NULL) == SPW_STORE_MOST_PACKS);
@@ -471,7 +471,7 @@ static void test_failing_calls(void)
         if (!rc && (rc = spw_store_write(w, 0, 4, 2, records)))
             spw_store_abort(w);
         else if (!rc)
-            rc = spw_store_commit(w, NULL);
+            rc = spw_store_commit(w, NULL, NULL);
         file_fault_nth(-1, 0);
         succeeded = rc == 0;
         failed += rc == -ENOSPC;

@@ -1,0 +1,35 @@
+/* What sessions begin with that was computed earlier, by any process, and what of them is kept for
+ * others: the engine's side of a prefix store (offload/prefix_store.h). See spillway.h for what
+ * callers see of it.
+ *
+ * Old tiles are adopted where they lie in the store's packs: the ring streams them, or the usual
+ * settling loads them. Where layers slide or old tiles are kept apart a session can begin only at a
+ * point, for which the few tiles near it are read at once. The engine's thread. */
+#ifndef SPW_RUNTIME_PREFIX_H
+#define SPW_RUNTIME_PREFIX_H
+
+#include "runtime/engine.h"
+
+/* Pure: whether `found` tokens from files are worth more than `held` ones that would go for them.
+ * Reading a token's KV costs a small part of computing it. */
+bool spw_prefix_is_worth(uint64_t held, uint64_t found);
+
+/* Opens the directory that the options name and sets e->prefix; nothing where they name none. After
+ * the plan, before memory is taken. -EINVAL: its size; what the system says of the directory. */
+int spw_prefix_open(struct spw_engine *e, const struct spw_options *o, struct spw_error *err);
+void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which has its tiles */
+
+/* Whether a session of this engine can begin only at a point. */
+bool spw_prefix_needs_points(const struct spw_engine *e);
+
+/* If files hold more of the span than the `*keep` tokens that the session would, and it is worth
+ * it, the session holds what they do instead, and `*keep` says how much. Damage is told and costs
+ * computation. Fails only with the device. */
+int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
+
+/* Where a point would be new, useful and far enough behind the last one: where the span leaves what
+ * others have computed, or its last tile, if there can be none once the span is computed. The
+ * session is to be brought there first, and kept. 0: nowhere. */
+uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span);
+
+#endif

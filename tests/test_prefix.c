@@ -1,0 +1,478 @@
+/* Prefixes that were kept: one engine computes a sequence and keeps what it can, in this process or
+ * in another one, and others begin with it under budgets, chunks and threads of their own. Whatever
+ * was found, and whatever the session does from there on, its logits are the bits of one run that
+ * computed everything, and bytes that moved are those that were predicted. Sequences branch, caches
+ * are too small for all of them, files are damaged while they are in use.
+ *
+ *   test_prefix [draws] */
+#include "tests/engine_run.h"
+
+#include "offload/pack.h"
+#include "runtime/prefix.h"
+#include "tests/pack_run.h"
+
+#ifndef TEST_TOKENS
+#define TEST_TOKENS 1200
+#define TEST_DRAWS (RUN_UNDER_TSAN ? 8 : RUN_UNDER_ASAN ? 20 : 60)
+#define TEST_MODELS N_TINY_MODELS
+#endif
+
+enum { N_SEQUENCES = 2, BRANCH = 600, N_SESSIONS = 2, MIB = 1 << 20 };
+
+struct subject {
+    char dir[128];
+    struct spw_options o;
+    uint32_t vocab;
+    bool needs_points, aged, slides;
+    int32_t ids[N_SEQUENCES][TEST_TOKENS]; /* the same as far as BRANCH */
+    float *expected[N_SEQUENCES];          /* [TEST_TOKENS][vocab] */
+};
+
+struct draw {
+    const struct subject *s;
+    struct spw_backend backend;
+    char cache[160];
+    uint64_t limit;
+    bool faulty;
+};
+
+/* One engine of a draw. */
+struct run {
+    const struct draw *d;
+    struct spw_options o;
+    struct spw_engine *e;
+    struct spw_session *sessions[N_SESSIONS];
+    int sequence[N_SESSIONS];
+    int stepping[N_SESSIONS]; /* whose the step's spans are */
+    uint64_t wrong, n_told;
+};
+
+static uint64_t rows, found, found_aged, found_sliding, found_elsewhere, streamed, bounced,
+    branched, n_notes, n_lost;
+
+/* ---- engines ---- */
+
+static void on_reuse(void *context, const struct spw_reuse *reuse)
+{
+    struct run *r = context;
+    CHECK(reuse->n_tokens && reuse->n_tokens % SPW_TILE_TOKENS == 0 && reuse->bytes);
+    CHECK(reuse->n_tokens < reuse->n_asked);
+    r->n_told++;
+}
+
+static void on_note(void *context, const char *text)
+{
+    struct run *r = context;
+    n_notes++;
+    CHECK_MSG(r->d->faulty || r->d->limit < MIB, "%s", text);
+}
+
+static void draw_options(struct run *r, uint64_t *seed)
+{
+    const struct draw *d = r->d;
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    struct spw_options *o = &r->o;
+    *o = d->s->o;
+    o->threads = (uint32_t)check_range(seed, 1, 3);
+    o->sessions = N_SESSIONS;
+    o->io = (enum spw_io_kind)(check_random(seed) % 3);
+    o->prefill_chunk = check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 16, 200);
+    o->delay_seed = check_random(seed) % 6 ? 0 : check_random(seed) | 1;
+    o->prefix_cache_dir = d->cache;
+    o->prefix_cache_bytes = d->limit;
+    o->on_reuse = on_reuse;
+    o->on_prefix_note = on_note;
+    o->prefix_context = r;
+    if (check_random(seed) % 2) {
+        o->disk_dir = d->s->dir;
+        o->disk_bytes = 256 * MIB;
+    }
+    CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->s->dir, o, &err), "%s", err.text);
+    uint64_t least = info.smallest_device_bytes, most = info.device.total;
+    uint64_t kind = check_random(seed) % 4;
+    o->device_bytes = kind == 0  ? most
+                      : kind < 3 ? least
+                                 : least + check_range(seed, 0, (most - least) / 3);
+    o->host_bytes = (uint64_t)1 << 30;
+}
+
+static void open_run(struct run *r, const struct draw *d, uint64_t *seed)
+{
+    *r = (struct run){.d = d};
+    draw_options(r, seed);
+    r->e = run_open_on(&d->backend, d->s->dir, &r->o);
+    for (int i = 0; i < N_SESSIONS; i++)
+        r->sessions[i] = run_session(r->e);
+}
+
+static void close_run(struct run *r)
+{
+    struct spw_stats s;
+    struct spw_prefix_stats p;
+    uint64_t n_incidents;
+    spw_engine_stats(r->e, &s);
+    spw_engine_prefix(r->e, &p);
+    for (int i = 0; i < SPW_MOVED_COUNT && !r->d->faulty; i++)
+        CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
+                  "%s: link %d: counted %llu, predicted %llu", r->d->s->dir, i,
+                  (unsigned long long)s.moved_bytes[i], (unsigned long long)s.predicted_bytes[i]);
+    CHECK(s.device_peak_bytes <= r->o.device_bytes && s.host_peak_bytes <= r->o.host_bytes);
+    CHECK_MSG(!r->wrong, "%s: %llu rows differ", r->d->s->dir, (unsigned long long)r->wrong);
+    spw_engine_incidents(r->e, &n_incidents);
+    CHECK(r->d->faulty || !n_incidents);
+    n_lost += n_incidents;
+    found += p.n_reused;
+    found_aged += r->d->s->aged ? p.n_reused : 0;
+    found_sliding += r->d->s->slides ? p.n_reused : 0;
+    streamed += p.n_reused && r->e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_DISK_TO_HOST];
+    bounced += p.n_reused && r->e->plan.n_bounce;
+    CHECK(!p.n_reused == !r->n_told);
+    CHECK(p.kept_bytes <= p.written_bytes);
+    for (int i = 0; i < N_SESSIONS; i++)
+        spw_session_close(r->sessions[i]);
+    spw_engine_close(r->e);
+}
+
+static void compare(void *context, size_t span, size_t position, const float *logits)
+{
+    struct run *r = context;
+    const struct subject *s = r->d->s;
+    const float *expected = s->expected[r->sequence[r->stepping[span]]] + position * s->vocab;
+    rows++;
+    r->wrong += memcmp(logits, expected, s->vocab * sizeof *logits) != 0;
+}
+
+/* Session i to the first n tokens of the sequence. Returns what came from the store. */
+static uint64_t go_to(struct run *r, int i, int sequence, uint64_t n, uint64_t n_logits)
+{
+    struct spw_error err = {{0}};
+    struct spw_span span = {.session = r->sessions[i],
+                            .tokens = r->d->s->ids[sequence],
+                            .n_tokens = n,
+                            .n_logits = spw_min_u64(n_logits, n)};
+    r->sequence[i] = sequence;
+    r->stepping[0] = i;
+    CHECK_MSG(spw_sync(r->e, &span, 1, compare, r, &err) == 0, "%s", err.text);
+    CHECK(spw_session_n_tokens(r->sessions[i]) == n);
+    CHECK(spw_session_from_store(r->sessions[i]) <= spw_session_reused(r->sessions[i]));
+    return spw_session_from_store(r->sessions[i]);
+}
+
+static void keep(struct run *r, int i)
+{
+    struct spw_error err = {{0}};
+    int rc = spw_session_keep(r->sessions[i], &err);
+    CHECK_MSG(!rc || r->d->faulty || (rc == -ENOSPC && r->d->limit < MIB), "%s", err.text);
+}
+
+/* ---- what is kept, and by whom ---- */
+
+static void keep_sequences(const struct draw *d, uint64_t *seed)
+{
+    struct run r;
+    open_run(&r, d, seed);
+    for (int turn = (int)check_range(seed, 1, 3); turn; turn--) {
+        int i = (int)(check_random(seed) % N_SESSIONS);
+        uint64_t n = check_range(seed, 1, TEST_TOKENS), rest = n % SPW_TILE_TOKENS;
+        n -= check_random(seed) % 2 && n > rest ? rest : 0;
+        go_to(&r, i, (int)(check_random(seed) % N_SEQUENCES), n, 1);
+        keep(&r, i);
+    }
+    close_run(&r);
+}
+
+/* In a process of its own, that shares nothing but the directory. */
+static void keep_elsewhere(const struct draw *d, uint64_t *seed)
+{
+    int status = 1;
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        keep_sequences(d, seed);
+        _exit(check_failed_ != 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    check_random(seed);
+}
+
+static void spoil(const struct draw *d, uint64_t *seed)
+{
+    char path[512], name[256] = "";
+    uint8_t byte;
+    struct stat st;
+    DIR *dir = opendir(d->cache);
+    int n = 0;
+    for (struct dirent *x; dir && (x = readdir(dir));)
+        if (x->d_name[0] != '.' && check_random(seed) % (uint64_t)++n == 0)
+            snprintf(name, sizeof name, "%s", x->d_name);
+    closedir(dir);
+    snprintf(path, sizeof path, "%s/%s", d->cache, name);
+    int fd = *name ? open(path, O_RDWR) : -1;
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size > 0) {
+        off_t at = (off_t)check_range(seed, 0, (uint64_t)st.st_size - 1);
+        CHECK(pread(fd, &byte, 1, at) == 1);
+        byte ^= (uint8_t)(1 << check_random(seed) % 8);
+        CHECK(pwrite(fd, &byte, 1, at) == 1);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- draws ---- */
+
+static void go_on(struct run *r, uint64_t *seed)
+{
+    int i = (int)(check_random(seed) % N_SESSIONS);
+    uint64_t held = spw_session_n_tokens(r->sessions[i]), kind = check_random(seed) % 8;
+    struct spw_error err = {{0}};
+    if (kind == 0) {
+        spw_session_close(r->sessions[i]);
+        CHECK(spw_session_fork(&r->sessions[i], r->sessions[!i], &err) == 0);
+        r->sequence[i] = r->sequence[!i];
+    } else if (kind == 1) {
+        keep(r, i);
+    } else if (kind < 5 && held) {
+        go_to(r, i, r->sequence[i], spw_min_u64(held + kind - 1, TEST_TOKENS), 1);
+    } else {
+        uint64_t n = check_range(seed, 1, TEST_TOKENS);
+        n -= check_random(seed) % 3 ? 0 : spw_min_u64(n % SPW_TILE_TOKENS, n - 1);
+        go_to(r, i, (int)(check_random(seed) % N_SEQUENCES), n, check_range(seed, 0, 5));
+    }
+}
+
+static void run_draw(const struct subject *subjects, uint64_t *seed)
+{
+    struct run r;
+    struct draw d = {.s = &subjects[check_random(seed) % (2 * TEST_MODELS)], .limit = 64 * MIB};
+    d.faulty = check_random(seed) % 4 == 0;
+    d.backend = run_backend(check_random(seed) % 2);
+    if (check_random(seed) % 5 == 0)
+        d.limit = check_range(seed, 200 << 10, MIB - 1); /* of a few tiles: eviction and return */
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", d.s->dir);
+    if (check_random(seed) % 3)
+        keep_sequences(&d, seed);
+    else
+        keep_elsewhere(&d, seed);
+    if (d.faulty)
+        spoil(&d, seed);
+    open_run(&r, &d, seed);
+    uint64_t before = found;
+    for (int step = (int)check_range(seed, 3, 8); step; step--) {
+        go_on(&r, seed);
+        if (d.faulty && check_random(seed) % 2)
+            spoil(&d, seed);
+    }
+    close_run(&r);
+    found_elsewhere += found > before;
+    pack_remove_folder(d.cache);
+}
+
+/* ---- one by one ---- */
+
+/* Exactly what must be found where any tile may be the first that is computed; what is left to
+ * compute, and that another model finds nothing. */
+static void test_counts(const struct subject *s)
+{
+    static const uint64_t rests[] = {0, 1, 127, 128, 129, 300};
+    uint64_t seed = 7, n = 6 * SPW_TILE_TOKENS + 50;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    CHECK(go_to(&r, 0, 0, n, 1) == 0);
+    keep(&r, 0);
+    close_run(&r);
+    for (size_t i = 0; i < sizeof rests / sizeof *rests; i++)
+        for (uint64_t n_logits = i % 2; n_logits < 3; n_logits += 2) {
+            uint64_t to = 5 * SPW_TILE_TOKENS + rests[i];
+            uint64_t left = to - (n_logits > 1 ? n_logits : 1);
+            uint64_t expected = left - left % SPW_TILE_TOKENS;
+            open_run(&r, &d, &seed);
+            uint64_t n_found = go_to(&r, 0, 0, to, n_logits);
+            expected = spw_min_u64(expected, n - n % SPW_TILE_TOKENS);
+            if (s->needs_points) /* there is one, at the end */
+                expected = left >= n - n % SPW_TILE_TOKENS ? n - n % SPW_TILE_TOKENS : 0;
+            CHECK_MSG(n_found == expected, "%s: %llu tokens: found %llu, expected %llu", s->dir,
+                      (unsigned long long)to, (unsigned long long)n_found,
+                      (unsigned long long)expected);
+            go_to(&r, 0, 0, to + 1, 1);
+            close_run(&r);
+        }
+    struct subject other = *s;
+    other.o.precision = s->o.precision ? SPW_KV_EXACT : SPW_KV_INT8;
+    d.s = &other;
+    open_run(&r, &d, &seed);
+    struct spw_span span = {r.sessions[0], s->ids[0], n, 0};
+    CHECK(spw_sync(r.e, &span, 1, NULL, NULL, NULL) == 0);
+    CHECK(spw_session_from_store(r.sessions[0]) == 0);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+/* A text that others have gone on from: the second one to leave it makes a point there, the third
+ * begins there. */
+static void test_branch(const struct subject *s)
+{
+    struct subject *x = calloc(1, sizeof *x);
+    uint64_t seed = 3, text = 17 * SPW_TILE_TOKENS, at[3];
+    int32_t *ids = calloc(text + 256, sizeof *ids);
+    struct draw d = {.s = x, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    *x = *s;
+    x->o.context = text + 256;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    for (int i = 0; i < 3; i++) {
+        struct spw_error err = {{0}};
+        run_ids(ids, text, s->vocab, 9);
+        run_ids(ids + text, 256, s->vocab, 20 + (uint64_t)i);
+        open_run(&r, &d, &seed);
+        struct spw_span span = {r.sessions[0], ids, text + 200, 1};
+        CHECK_MSG(spw_sync(r.e, &span, 1, NULL, NULL, &err) == 0, "%s", err.text);
+        at[i] = spw_session_from_store(r.sessions[0]);
+        keep(&r, 0);
+        close_run(&r);
+    }
+    CHECK(at[0] == 0 && at[2] == text);
+    CHECK(at[1] == (s->needs_points ? 0 : text));
+    branched += at[2] > at[1];
+    pack_remove_folder(d.cache);
+    free(ids);
+    free(x);
+}
+
+/* Each turn computes what is new, and a process that comes later as little as it can. */
+static void test_turns(const struct subject *s)
+{
+    enum { TURN = 97 };
+    uint64_t seed = 5, n = 0;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    struct spw_prefix_stats p;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    for (int turn = 0; turn < 10; turn++) {
+        go_to(&r, 0, 0, n + TURN, 1);
+        CHECK(spw_session_reused(r.sessions[0]) == n);
+        CHECK(spw_session_from_store(r.sessions[0]) == 0);
+        n += TURN;
+        keep(&r, 0);
+    }
+    spw_engine_prefix(r.e, &p);
+    CHECK(s->needs_points || p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
+    close_run(&r);
+    open_run(&r, &d, &seed);
+    uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);
+    CHECK(s->slides || n_found == n - n % SPW_TILE_TOKENS);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+static void test_refusals(const struct subject *s)
+{
+    struct spw_engine *e;
+    struct spw_error err = {{0}};
+    struct spw_options o = s->o;
+    char cache[200];
+    o.prefix_cache_dir = cache;
+    snprintf(cache, sizeof cache, "%s/none/there", s->dir);
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -ENOENT && err.text[0]);
+    snprintf(cache, sizeof cache, "%s/config.json", s->dir);
+    err.text[0] = 0;
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -ENOTDIR && err.text[0]);
+    err.text[0] = 0;
+    snprintf(cache, sizeof cache, "%.120s_cache", s->dir);
+    o.prefix_cache_bytes = 1000;
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -EINVAL && strstr(err.text, "at least"));
+    CHECK(access(cache, F_OK) != 0);
+}
+
+/* What a model of 8 billion weights writes beside its KV: 32 layers, 8 heads of 128, bf16. */
+static void test_overhead(void)
+{
+    enum { LAYERS = 32, TILES = 8 };
+    static int32_t tokens[TILES * SPW_TILE_TOKENS];
+    struct spw_pack_section sections[LAYERS];
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES] = {1};
+    uint64_t kv = 0, record = (uint64_t)2 * 8 * 128 * 128 * 2;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        sections[l] = (struct spw_pack_section){
+            .kind = 1, .layer = l, .n_tiles = TILES, .record_bytes = record};
+        kv += TILES * record;
+    }
+    struct spw_pack_spec spec = {.fingerprint = fingerprint,
+                                 .n_tokens = TILES * SPW_TILE_TOKENS,
+                                 .tokens = tokens,
+                                 .sections = sections,
+                                 .n_sections = LAYERS};
+    CHECK(spw_pack_bytes(&spec) <= kv + kv * 3 / 100);
+    CHECK(!spw_prefix_is_worth(0, 127) && spw_prefix_is_worth(0, 128));
+    CHECK(!spw_prefix_is_worth(8000, 8128) && spw_prefix_is_worth(8000, 9088));
+}
+
+/* ---- subjects: each model as it is, and with old KV in less precision ---- */
+
+static void make_subject(struct subject *s, int i)
+{
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200, SPW_BYTES_NONE};
+    const struct tiny_model *m = &tiny_models[i / 2];
+    snprintf(s->dir, sizeof s->dir, "/tmp/spw_prefix_%d_%d", (int)getpid(), i);
+    tiny_model_write(m, s->dir);
+    s->o = (struct spw_options){.backend = TEST_BACKEND, .context = TEST_TOKENS, .threads = 2};
+    if (i % 2) {
+        s->o.precision = (enum spw_kv_precision)(SPW_KV_INT8 + i / 2 % 3);
+        s->o.residual_window = windows[i / 2 % 4];
+    }
+    for (int q = 0; q < N_SEQUENCES; q++) {
+        run_ids(s->ids[q], TEST_TOKENS, m->vocab, (uint64_t)i / 2 + 5);
+        if (q)
+            run_ids(s->ids[q] + BRANCH, TEST_TOKENS - BRANCH, m->vocab, (uint64_t)i + 77);
+        s->expected[q] = model_all_logits(s->dir, &s->o, s->ids[q], TEST_TOKENS, &s->vocab);
+    }
+    struct spw_engine *e = run_open(s->dir, &s->o);
+    s->aged = e->plan.residency.aged;
+    s->slides = e->plan.n_sliding;
+    s->needs_points = spw_prefix_needs_points(e);
+    spw_engine_close(e);
+}
+
+int main(int argc, char **argv)
+{
+    static struct subject subjects[2 * TEST_MODELS];
+    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
+    if (!run_is_there())
+        return CHECK_SKIP;
+    uint64_t seed = check_seed();
+    int64_t outstanding = spw_alloc_outstanding();
+    for (int i = 0; i < 2 * TEST_MODELS; i++)
+        make_subject(&subjects[i], i);
+    test_overhead();
+    test_refusals(&subjects[0]);
+    for (int i = 0; i < 2 * TEST_MODELS; i++) {
+        test_turns(&subjects[i]);
+        if (!subjects[i].slides && i < 4)
+            test_counts(&subjects[i]);
+        if (i > 6)
+            test_branch(&subjects[i]);
+    }
+    for (int i = 0; i < draws; i++)
+        run_draw(subjects, &seed);
+    for (int i = 0; i < 2 * TEST_MODELS; i++) {
+        tiny_model_remove(subjects[i].dir);
+        for (int q = 0; q < N_SEQUENCES; q++)
+            free(subjects[i].expected[q]);
+    }
+    fprintf(stderr,
+            "%llu rows compared; %llu tokens found (%llu with old KV in less precision, %llu with "
+            "windows), in %llu of %d draws; %llu engines stream them, %llu bounce; %llu branches, "
+            "%llu notes, %llu losses\n",
+            (unsigned long long)rows, (unsigned long long)found, (unsigned long long)found_aged,
+            (unsigned long long)found_sliding, (unsigned long long)found_elsewhere, draws,
+            (unsigned long long)streamed, (unsigned long long)bounced, (unsigned long long)branched,
+            (unsigned long long)n_notes, (unsigned long long)n_lost);
+    CHECK(found_aged && branched);
+    CHECK(draws < 40 || (found_sliding && found_elsewhere && streamed && bounced && n_notes));
+    CHECK(spw_alloc_outstanding() == outstanding);
+    return check_done();
+}
