@@ -34,6 +34,10 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
         return spw_fail(err, -EINVAL, "disk %s: %llu bytes given, but no disk; give --disk DIR",
                         room ? "memory" : "write limit",
                         (unsigned long long)(room ? o->disk_bytes : o->disk_write_limit));
+    if (!o->prefix_cache_dir && o->prefix_cache_bytes)
+        return spw_fail(err, -EINVAL,
+                        "prefix cache size: found no prefix cache beside it; give --prefix-cache "
+                        "DIR");
     if (room && o->disk_write_limit == SPW_BYTES_NONE)
         return spw_fail(err, -EINVAL,
                         "disk memory: %llu bytes given, but --disk-write-limit 0 lets nothing be "

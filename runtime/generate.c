@@ -10,7 +10,7 @@
  *                                                   token -> detokenizer -> stop strings -> on_text
  *
  * All memory of a slot is taken when its request starts; the token loop takes none here. */
-#include "runtime/spillway.h"
+#include "runtime/prefix.h"
 #include "runtime/stop.h"
 
 #include <string.h>
@@ -171,6 +171,12 @@ static int push_text(struct slot *s, const char *text, size_t bytes)
     return spw_stop_push(s->stop, text, bytes, emit_text, (void *)(uintptr_t)s->request);
 }
 
+/* For those that begin like this one. What it cannot keep it has told, and the answer goes on. */
+static void keep(const struct slot *s)
+{
+    spw_session_keep(s->session, NULL);
+}
+
 /* The request is over: flushes its text, unless a stop string has ended it. */
 static int slot_end(struct slot *s, enum spw_finish finish)
 {
@@ -187,6 +193,7 @@ static int slot_end(struct slot *s, enum spw_finish finish)
     s->result->finish = finish;
     s->result->logits_hash = XXH3_64bits_digest(s->hash);
     spw_session_waterlines(s->session, &s->result->waterlines);
+    keep(s);
     slot_free(s);
     return 0;
 }
@@ -213,8 +220,11 @@ static int slot_step(struct generation *g, struct slot *s)
 {
     const struct spw_request *r = s->request;
     struct spw_result *result = s->result;
-    if (result->n_tokens == 0)
+    bool first = result->n_tokens == 0;
+    if (first) {
         result->n_reused = spw_session_reused(s->session);
+        result->n_from_store = spw_session_from_store(s->session);
+    }
     if (r->max_new_tokens == 0)
         return slot_end(s, SPW_FINISH_LENGTH);
     const float *logits = spw_session_logits(s->session); /* [vocab] */
@@ -235,7 +245,11 @@ static int slot_step(struct generation *g, struct slot *s)
         if (spw_stop_found(s->stop))
             return slot_end(s, SPW_FINISH_STOP);
     }
-    return result->n_tokens == r->max_new_tokens ? slot_end(s, SPW_FINISH_LENGTH) : 0;
+    if (result->n_tokens == r->max_new_tokens)
+        return slot_end(s, SPW_FINISH_LENGTH);
+    if (first && spw_prefix_needs_points(g->engine))
+        keep(s); /* the session still ends where others will go on */
+    return 0;
 }
 
 /* ---- all of them ---- */

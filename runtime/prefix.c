@@ -25,6 +25,7 @@ enum {
 struct spw_prefix {
     struct spw_store *store; /* owned */
     struct spw_prefix_stats stats;
+    int refused; /* what it said last of what it did not keep */
     void (*on_reuse)(void *context, const struct spw_reuse *reuse);
     void (*on_note)(void *context, const char *text);
     void *context;
@@ -432,6 +433,8 @@ int spw_session_keep(struct spw_session *s, struct spw_error *err)
     spw_free(sections);
     if (!rc || rc == -EEXIST) /* another process was faster */
         return 0;
-    note(e->prefix, why.text);
+    if (rc != e->prefix->refused) /* not at the end of each answer */
+        note(e->prefix, why.text);
+    e->prefix->refused = rc;
     return spw_fail(err, rc, "%s", why.text);
 }

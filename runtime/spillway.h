@@ -265,10 +265,10 @@ struct spw_span {
 };
 
 /* Brings every span's session to exactly its tokens, all in one step: each layer's weights cross
- * the link once for all of them. Reuses the longest common prefix each session holds. `on_logits`
- * gets the logits after token `position` of spans[span]; it is called in position order. -EINVAL
- * for a token out of range or a session named twice, -E2BIG past the context: nothing has changed
- * then. */
+ * the link once for all of them. Reuses the longest common prefix each session holds, or the
+ * prefix cache if that has much more. `on_logits` gets the logits after token `position` of
+ * spans[span]; it is called in position order. -EINVAL for a token out of range or a session named
+ * twice, -E2BIG past the context: nothing has changed then. */
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err);
@@ -312,7 +312,8 @@ int spw_session_resume(struct spw_session **out, struct spw_engine *e, const str
 /* Keeps the session's whole tiles in the prefix cache, those that are not there yet: any session of
  * any process that begins with the same tokens finds them, in spw_sync. Where layers slide or old
  * KV has less precision one can begin only where another one was kept. What the cache refuses
- * (-ENOSPC, -EBUSY, ...) is told by on_prefix_note too, and harmless; 0 also without a cache. */
+ * (-ENOSPC, -EBUSY, ...) is told by on_prefix_note too, once, and harmless; 0 also without a cache.
+ */
 int spw_session_keep(struct spw_session *s, struct spw_error *err);
 
 /* Since the engine opened. */
@@ -376,7 +377,8 @@ struct spw_request {
 struct spw_result {
     int32_t *tokens; /* generated ones; spw_free */
     size_t n_tokens;
-    size_t n_reused; /* of the prompt: the session held them already */
+    size_t n_reused;     /* of the prompt: not computed */
+    size_t n_from_store; /* then: from the prefix cache; else the session held them already */
     enum spw_finish finish;
     uint64_t logits_hash; /* XXH3-64 over the f32 logits of every generated position, in order */
     struct spw_waterlines waterlines; /* where its tokens lay at the end */
@@ -387,10 +389,11 @@ struct spw_generate_times {
     uint64_t n_decode_steps;
 };
 
-/* Runs the requests together, up to the engine's number of sessions at a time; each ends on its
- * own. `tokenizer` may be NULL when no request has text or stop strings. After a failure (a lost
- * device, say) the results hold what was generated until then; they must be freed with
- * spw_result_free all the same. */
+/* Runs the requests together; what they compute is kept in the prefix cache, if there is one, when
+ * they end (and where a session can only go on at points, once their first token is there). Up to
+ * the engine's number of sessions at a time; each ends on its own. `tokenizer` may be NULL when no
+ * request has text or stop strings. After a failure (a lost device, say) the results hold what was
+ * generated until then; they must be freed with spw_result_free all the same. */
 int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  const struct spw_request *requests, size_t n_requests, struct spw_result *results,
                  struct spw_generate_times *times, struct spw_error *err);

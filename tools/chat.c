@@ -101,10 +101,15 @@ static int report_turn(const struct chat *c, size_t n_prompt, const struct spw_r
 static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result *r,
                        const struct spw_generate_times *times)
 {
-    c->last = (struct chat_turn){n_prompt, r->n_reused, r->n_tokens, times->prefill_seconds,
+    c->last = (struct chat_turn){n_prompt,
+                                 r->n_reused,
+                                 r->n_from_store,
+                                 r->n_tokens,
+                                 times->prefill_seconds,
                                  times->decode_seconds};
     c->sum.n_prompt += n_prompt;
     c->sum.n_reused += r->n_reused;
+    c->sum.n_from_store += r->n_from_store;
     c->sum.n_generated += r->n_tokens;
     c->sum.prefill_seconds += times->prefill_seconds;
     c->sum.decode_seconds += times->decode_seconds;
@@ -318,7 +323,10 @@ static int open_engine(struct chat *c)
 static int write_report(const struct chat *c)
 {
     json_t *report = cli_report_engine(c->o->operand, c->engine);
-    if (report && json_object_set(report, "turns", c->turns)) {
+    const struct cli_reuse reuse = {c->sum.n_prompt, c->sum.n_reused, c->sum.n_from_store,
+                                    c->sum.prefill_seconds};
+    if (report && (cli_report_prefix(report, c->engine, &reuse) ||
+                   json_object_set(report, "turns", c->turns))) {
         json_decref(report);
         report = NULL;
     }

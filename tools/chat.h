@@ -6,7 +6,7 @@
 #include "tools/chat_prompt.h"
 
 struct chat_turn {
-    size_t n_prompt, n_reused, n_generated; /* tokens */
+    size_t n_prompt, n_reused, n_from_store, n_generated; /* tokens */
     double prefill_seconds, decode_seconds;
 };
 

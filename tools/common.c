@@ -183,6 +183,21 @@ static void say_rung(void *context, const struct spw_rung *r)
              spw_rung_name(r->kind), cli_format_bytes(freed, r->bytes_freed));
 }
 
+static void say_reuse(void *context, const struct spw_reuse *r)
+{
+    char bytes[32];
+    (void)context;
+    cli_fail(0, "prefix cache: the first %llu of %llu tokens were found, %s",
+             (unsigned long long)r->n_tokens, (unsigned long long)r->n_asked,
+             cli_format_bytes(bytes, r->bytes));
+}
+
+static void say_prefix_note(void *context, const char *text)
+{
+    (void)context;
+    cli_fail(0, "%s", text);
+}
+
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions)
 {
@@ -195,6 +210,10 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .disk_dir = o->disk,
         .disk_bytes = budget(o, "disk-memory", o->disk_memory),
         .disk_write_limit = budget(o, "disk-write-limit", o->disk_write_limit),
+        .prefix_cache_dir = o->prefix_cache,
+        .prefix_cache_bytes = budget(o, "prefix-cache-size", o->prefix_cache_size),
+        .on_reuse = say_reuse,
+        .on_prefix_note = say_prefix_note,
         .io = (enum spw_io_kind)o->io,
         .compute = (enum spw_dtype)o->compute,
         .kv = o->kv_dtype < CLI_KV_PRECISION ? (enum spw_dtype)o->kv_dtype : SPW_DTYPE_AUTO,

@@ -189,6 +189,18 @@ static int add_step_seconds(json_t *report, const struct run *r,
     return failed | json_object_set_new(report, "measured_step_seconds", cli_json_real(measured));
 }
 
+static int add_prefix(json_t *report, const struct run *r, const struct spw_result *results,
+                      const struct spw_generate_times *times)
+{
+    struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
+    for (size_t i = 0; i < r->inputs.n; i++) {
+        reuse.n_prompt += r->inputs.items[i].n_tokens;
+        reuse.n_reused += results[i].n_reused;
+        reuse.n_from_store += results[i].n_from_store;
+    }
+    return cli_report_prefix(report, r->engine, &reuse);
+}
+
 static int write_report(const struct run *r, const struct spw_result *results,
                         const struct spw_generate_times *times)
 {
@@ -197,6 +209,7 @@ static int write_report(const struct run *r, const struct spw_result *results,
         json_object_set_new(report, "prefill_seconds", cli_json_real(times->prefill_seconds));
     failed |= json_object_set_new(report, "decode_seconds", cli_json_real(times->decode_seconds));
     failed |= add_step_seconds(report, r, times);
+    failed |= add_prefix(report, r, results, times);
     if (r->o->prompts)
         failed |= add_batch(report, r, results);
     else

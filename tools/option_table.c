@@ -103,6 +103,14 @@ const struct cli_row cli_rows[] = {
      "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
     {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
+    {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN, "Memory", "DIR",
+     "a directory, made if need be, where KV is kept when an answer ends; what begins with the "
+     "same "
+     "tokens, in any process, reads it instead of computing it",
+     FIELD(prefix_cache)},
+    {"prefix-cache-size", CLI_SIZE, ANSWERS | CLI_PLAN, "Memory", "SIZE",
+     "most bytes in it; what was not used for longest goes first (16GiB)",
+     FIELD(prefix_cache_size)},
     {"context", CLI_COUNT, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", "N",
      "most tokens a sequence may have (prompt + --max-new-tokens; a conversation 16384)",
      FIELD(context), RANGE(1, 1e12)},

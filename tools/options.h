@@ -74,6 +74,8 @@ struct cli_options {
     int io;      /* enum spw_io_kind */
     int kv_gate; /* 1: on */
     uint64_t disk_memory, disk_write_limit;
+    const char *prefix_cache;
+    uint64_t prefix_cache_size;
     uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
         prefetch_splits;
     uint64_t delay_seed, size;

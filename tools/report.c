@@ -174,6 +174,31 @@ int cli_report_result(json_t *into, size_t n_prompt, const struct spw_result *r)
     return failed;
 }
 
+/* Fewer tokens take as long as reading the weights does, and say nothing of a prompt's speed. */
+enum { SPEED_TOKENS = 64 };
+
+int cli_report_prefix(json_t *into, const struct spw_engine *e, const struct cli_reuse *r)
+{
+    struct spw_prefix_stats s;
+    uint64_t n_computed = r->n_prompt - r->n_reused;
+    double saved = r->prefill_seconds / (double)n_computed * (double)r->n_reused;
+    spw_engine_prefix(e, &s);
+    json_t *o = json_object();
+    int failed = json_object_set_new(o, "n_tokens_reused", cli_json_count(r->n_reused));
+    failed |= json_object_set_new(o, "from",
+                                  r->n_from_store ? json_string("store")
+                                  : r->n_reused   ? json_string("session")
+                                                  : json_null());
+    failed |= json_object_set_new(o, "n_tokens_from_store", cli_json_count(r->n_from_store));
+    failed |= json_object_set_new(o, "bytes_read", cli_json_count(s.reused_bytes));
+    failed |= json_object_set_new(o, "seconds_saved",
+                                  n_computed < SPEED_TOKENS ? json_null() : cli_json_real(saved));
+    failed |= json_object_set_new(o, "n_tokens_kept", cli_json_count(s.n_kept));
+    failed |= json_object_set_new(o, "kept_bytes", cli_json_count(s.kept_bytes));
+    failed |= json_object_set_new(o, "bytes_written", cli_json_count(s.written_bytes));
+    return failed | json_object_set_new(into, "prefix", o);
+}
+
 static json_t *plan_device(const struct spw_plan_info *p)
 {
     json_t *o = json_object();
