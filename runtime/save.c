@@ -60,21 +60,23 @@ static void fill_head(struct head *h, const struct spw_session *s, size_t state_
 }
 
 /* Of the file that is there, how many tokens it shares with the session. */
-static void look_before(struct save *v)
+static int look_before(struct save *v)
 {
     struct head h;
     v->n_kept = 0;
-    if (spw_pack_open(&v->before, v->path, v->fingerprint, NULL))
-        return;
+    int rc = spw_pack_open(&v->before, v->path, v->fingerprint, NULL);
+    if (rc)
+        return rc == -ENOMEM ? rc : 0; /* what it is else, it will be replaced */
     const struct spw_pack_info *i = spw_pack_info(v->before);
     if (i->first_token || i->state_bytes < sizeof h)
-        return;
+        return 0;
     memcpy(&h, i->state, sizeof h);
     if (h.rope_length != v->s->rope_length)
-        return;
+        return 0;
     uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
     while (v->n_kept < n && i->tokens[v->n_kept] == v->s->tokens[v->n_kept])
         v->n_kept++;
+    return 0;
 }
 
 /* The section of the file whose record of this tile may stay; NULL: the tile is to be written. */
@@ -140,7 +142,7 @@ static int plan_save(struct save *v)
         return -ENOMEM;
     struct spw_keep_range all = {.to = s->n_tokens, .point = true, .tail = true};
     v->n_wanted = spw_keep_sections(s, &all, v->wanted);
-    look_before(v);
+    SPW_TRY(look_before(v));
     cut_sections(v);
     return 0;
 }

@@ -1,9 +1,26 @@
 /* Sessions in files: what a session computes after it was saved and resumed is what it would have
  * computed, to the last bit, under other budgets than it was saved under, in this process and in
- * another, for exact KV and every precision. */
+ * another, for exact KV and every precision. What is damaged or cut off is refused or harmless,
+ * what is foreign is refused, and a save that is killed leaves the file before it or the new one.
+ *
+ *   test_save [corruptions [kills]]    default 200 and 24, under sanitizers 40 and 6 */
 #include "tests/engine_run.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
+
+/* Overridden by test_cuda_save. */
+#ifndef TEST_CORRUPTIONS
+#define TEST_CORRUPTIONS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 40 : 200)
+#define TEST_KILLS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 6 : 24)
+#define TEST_FIRST_MODEL 0
+#define TEST_PRECISIONS 4 /* of each model */
+#define TEST_STEP 260     /* most tokens between two lengths that are looked at */
+#endif
+
+/* A process that has used a GPU cannot go on with it in a child. */
+enum { FORKS = TEST_BACKEND == SPW_BACKEND_CPU };
 
 enum { CONTEXT = 1280, MOST = 1200, WINDOW = 300, MOST_VOCAB = 128 };
 
@@ -56,12 +73,12 @@ static void world_open(struct world *w, const struct tiny_model *m, enum spw_kv_
                                    .residual_window = WINDOW,
                                    .keeps = true};
     /* Some lengths are whole tiles, or a token beside. */
-    uint64_t n = check_range(seed, 1, 400);
+    uint64_t n = check_range(seed, 1, TEST_STEP + 100);
     for (int i = 0; i < 4; i++) {
         w->n[i] = n;
         if (check_range(seed, 0, 2) == 0)
             w->n[i] = spw_align_up(n, SPW_TILE_TOKENS) + check_range(seed, 0, 2);
-        n = w->n[i] + check_range(seed, 1, i == 2 ? 3 : 260);
+        n = w->n[i] + check_range(seed, 1, i == 2 ? 3 : TEST_STEP);
     }
     expect(w);
 }
@@ -174,17 +191,283 @@ static void check_round(const struct tiny_model *m, enum spw_kv_precision precis
     world_open(&w, m, precision, seed);
     save(&w, seed);
     resume(&w, seed);
-    resume_elsewhere(&w, seed);
+    if (FORKS)
+        resume_elsewhere(&w, seed);
     world_close(&w);
 }
 
-int main(void)
+/* ---- files that are not as they were written ---- */
+
+/* Whether the file is refused; if not, what is computed behind it must be right. */
+static bool is_refused(const struct world *w, struct spw_engine *e)
 {
+    struct spw_error err = {{0}};
+    struct spw_saved *saved = NULL;
+    struct spw_session *s = NULL;
+    int rc = spw_saved_open(&saved, w->file, &err);
+    if (!rc)
+        rc = spw_session_resume(&s, e, saved, &err);
+    CHECK_MSG(!rc == !*err.text && !strchr(err.text, '\n'), "%d: %s", rc, err.text);
+    if (!rc) {
+        check_logits(w, 1, run_to(s, e, w->ids, w->n[1]), "resumed from a changed file");
+        check_logits(w, 2, run_to(s, e, w->ids, w->n[2]), "behind a changed file");
+    }
+    spw_session_close(s);
+    spw_saved_close(saved);
+    return rc != 0;
+}
+
+static void flip(int fd, off_t at, uint8_t bits)
+{
+    uint8_t byte;
+    CHECK(pread(fd, &byte, 1, at) == 1);
+    byte ^= bits;
+    CHECK(pwrite(fd, &byte, 1, at) == 1);
+}
+
+static void check_damage(const struct tiny_model *m, enum spw_kv_precision precision, int times,
+                         uint64_t *seed)
+{
+    struct world w;
+    int refused = 0;
+    world_open(&w, m, precision, seed);
+    save(&w, seed);
+    struct spw_engine *e = run_open(w.dir, &w.base);
+    int fd = open(w.file, O_RDWR);
+    off_t bytes = lseek(fd, 0, SEEK_END);
+    CHECK(!is_refused(&w, e));
+    for (int i = 0; i < times; i++) {
+        off_t at = (off_t)check_range(seed, 0, (uint64_t)bytes - 1);
+        uint8_t bits = (uint8_t)check_range(seed, 1, 255);
+        flip(fd, at, bits);
+        refused += is_refused(&w, e);
+        flip(fd, at, bits);
+    }
+    CHECK_MSG(refused >= times / 4, "%d of %d refused", refused, times);
+    CHECK(!is_refused(&w, e));
+    for (int i = 0; i < 8; i++) {
+        bytes = (off_t)check_range(seed, 0, (uint64_t)bytes - 1);
+        CHECK(ftruncate(fd, bytes) == 0);
+        is_refused(&w, e);
+    }
+    run_check_account(e, &w.base, "damage");
+    close(fd);
+    spw_engine_close(e);
+    world_close(&w);
+}
+
+/* Refused with both sides' names. */
+static void refuse(const struct world *w, const char *dir, const struct spw_options *o,
+                   int expected, const char *why)
+{
+    struct spw_error err = {{0}};
+    struct spw_saved *saved = NULL;
+    struct spw_session *s = NULL;
+    struct spw_engine *e = run_open(dir, o);
+    CHECK_MSG(spw_saved_open(&saved, w->file, &err) == 0, "%s", err.text);
+    int rc = spw_session_resume(&s, e, saved, &err);
+    CHECK_MSG(rc == expected && strstr(err.text, why), "%d, not %d: %s", rc, expected, err.text);
+    CHECK(!s);
+    spw_saved_close(saved);
+    CHECK_MSG(spw_session_open(&s, e, &err) == 0, "the refused session holds its place");
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+static void check_foreign(uint64_t *seed)
+{
+    struct world w;
+    char other[128];
+    struct tiny_model changed = tiny_models[0];
+    changed.seed++;
+    world_open(&w, &tiny_models[0], SPW_KV_INT8, seed);
+    save(&w, seed);
+    run_folder(other, &changed, "save_other");
+    refuse(&w, other, &w.base, -ESTALE, "another model");
+    tiny_model_remove(other);
+    struct spw_options o = w.base;
+    o.precision = SPW_KV_INT4;
+    refuse(&w, w.dir, &o, -ESTALE, "old KV int8; this run has f32, int4");
+    o = w.base;
+    o.compute = SPW_DTYPE_BF16;
+    refuse(&w, w.dir, &o, -ESTALE, "--compute f32, this run has bf16");
+    o = w.base;
+    o.residual_window = 600;
+    refuse(&w, w.dir, &o, -ESTALE, "--residual-window 384, this run has 640");
+    o = w.base;
+    o.keeps = false;
+    refuse(&w, w.dir, &o, -EINVAL, "without the option to resume");
+    if (w.n[1] > 1) {
+        o = w.base;
+        o.context = w.n[1] - 1;
+        refuse(&w, w.dir, &o, -E2BIG, "planned for");
+    }
+    world_close(&w);
+}
+
+/* No more than the limit leaves beside what spills may need. */
+static void check_write_limit(uint64_t *seed)
+{
+    struct world w;
+    struct spw_error err = {{0}};
+    world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
+    struct spw_options o = w.base;
+    o.disk_dir = w.scratch;
+    o.disk_bytes = 64 << 20;
+    o.disk_write_limit = 4096;
+    struct spw_engine *e = run_open(w.dir, &o);
+    struct spw_session *s = run_session(e);
+    CHECK(spw_session_save(s, w.file, NULL, 0, NULL, &err) == -EINVAL); /* it is empty */
+    spw_error_clear(&err);
+    check_logits(&w, 0, run_to(s, e, w.ids, w.n[0]), "computed");
+    int rc = spw_session_save(s, w.file, NULL, 0, NULL, &err);
+    CHECK_MSG(rc == -EDQUOT && strstr(err.text, "--disk-write-limit"), "%d: %s", rc, err.text);
+    CHECK(access(w.file, F_OK) != 0);
+    check_logits(&w, 1, run_to(s, e, w.ids, w.n[1]), "after a refused save");
+    spw_session_close(s);
+    spw_engine_close(e);
+    world_close(&w);
+}
+
+/* The n-th allocation fails, for every n: an error with a text, and the session as it was. */
+static void check_allocations(uint64_t *seed)
+{
+    struct world w;
+    struct spw_saved *saved = NULL;
+    struct spw_session *s[2] = {NULL};
+    int rc = -ENOMEM, n;
+    world_open(&w, &tiny_models[5], SPW_KV_INT8, seed);
+    w.base.sessions = 2;
+    struct spw_engine *e = run_open(w.dir, &w.base);
+    s[0] = run_session(e);
+    run_to(s[0], e, w.ids, w.n[1]);
+    for (n = 0; rc && n < 1000; n++) {
+        struct spw_error err = {{0}};
+        spw_alloc_fail_nth(n);
+        rc = spw_session_save(s[0], w.file, "state", 5, NULL, &err);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || (rc == -ENOMEM && *err.text), "save, allocation %d: %d %s", n, rc,
+                  err.text);
+    }
+    CHECK(n > 3 && !rc);
+    for (n = 0, rc = -ENOMEM; rc && n < 1000; n++) {
+        struct spw_error err = {{0}};
+        spw_alloc_fail_nth(n);
+        rc = spw_saved_open(&saved, w.file, &err);
+        if (!rc)
+            rc = spw_session_resume(&s[1], e, saved, &err);
+        spw_alloc_fail_nth(-1);
+        spw_saved_close(saved);
+        saved = NULL;
+        CHECK_MSG(!rc || (rc == -ENOMEM && *err.text), "resume, allocation %d: %d %s", n, rc,
+                  err.text);
+    }
+    CHECK(n > 3 && !rc);
+    for (int i = 0; i < 2 && !rc; i++) {
+        check_logits(&w, 1, run_to(s[i], e, w.ids, w.n[1]), "after allocations failed");
+        check_logits(&w, 2, run_to(s[i], e, w.ids, w.n[2]), "after allocations failed");
+    }
+    spw_session_close(s[1]);
+    spw_session_close(s[0]);
+    spw_engine_close(e);
+    world_close(&w);
+}
+
+/* ---- killed ---- */
+
+enum { KILL_FROM = 200, KILL_STEP = 7, KILL_TO = 1000 };
+
+static void save_on_and_on(const struct world *w, int tell)
+{
+    struct spw_error err = {{0}};
+    struct spw_engine *e = run_open(w->dir, &w->base);
+    struct spw_session *s = run_session(e);
+    for (size_t n = KILL_FROM; n <= KILL_TO; n += KILL_STEP) {
+        run_to(s, e, w->ids, n);
+        CHECK_MSG(spw_session_save(s, w->file, &n, sizeof n, NULL, &err) == 0, "%s", err.text);
+        if (n == KILL_FROM && write(tell, "s", 1) != 1)
+            exit(1);
+    }
+    _exit(check_failed_ != 0);
+}
+
+/* What is there is whole, and says itself how long it is. */
+static void check_survivor(const struct world *w, const float *expected)
+{
+    struct spw_error err = {{0}};
+    struct spw_saved *saved = NULL;
+    struct spw_session *s = NULL;
+    struct spw_engine *e = run_open(w->dir, &w->base);
+    int rc = spw_saved_open(&saved, w->file, &err);
+    if (!rc)
+        rc = spw_session_resume(&s, e, saved, &err);
+    CHECK_MSG(!rc, "%s", err.text);
+    if (!rc) {
+        const struct spw_saved_info *i = spw_saved_info(saved);
+        size_t n = i->n_tokens;
+        CHECK(n >= KILL_FROM && !memcmp(i->tokens, w->ids, n * sizeof *w->ids));
+        CHECK(i->state_bytes == sizeof n && !memcmp(i->state, &n, sizeof n));
+        CHECK(run_same(run_to(s, e, w->ids, n), expected + (n - 1) * w->m->vocab, w->m->vocab));
+        CHECK(run_same(run_to(s, e, w->ids, n + 1), expected + n * w->m->vocab, w->m->vocab));
+    }
+    spw_session_close(s);
+    spw_saved_close(saved);
+    spw_engine_close(e);
+}
+
+static bool kill_one(const struct world *w, uint64_t *seed)
+{
+    int tell[2], status;
+    char byte;
+    unlink(w->file);
+    CHECK(pipe(tell) == 0);
+    pid_t child = fork();
+    if (child == 0)
+        save_on_and_on(w, tell[1]);
+    close(tell[1]);
+    CHECK(read(tell[0], &byte, 1) == 1);
+    close(tell[0]);
+    usleep((useconds_t)check_range(seed, 0, 60000));
+    kill(child, SIGKILL);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_MSG(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the run failed: %d", status);
+    return WIFSIGNALED(status);
+}
+
+static void check_kills(int times, uint64_t *seed)
+{
+    struct world w;
+    uint32_t vocab;
+    int killed = 0;
+    world_open(&w, &tiny_models[5], SPW_KV_INT8, seed);
+    float *expected = model_all_logits(w.dir, &w.base, w.ids, KILL_TO + 1, &vocab);
+    for (int i = 0; i < times; i++) {
+        killed += kill_one(&w, seed);
+        check_survivor(&w, expected);
+    }
+    CHECK_MSG(killed > times / 2, "%d of %d were killed at work", killed, times);
+    free(expected);
+    world_close(&w);
+}
+
+int main(int argc, char **argv)
+{
+    int corruptions = argc > 1 ? atoi(argv[1]) : TEST_CORRUPTIONS;
+    int kills = argc > 2 ? atoi(argv[2]) : TEST_KILLS;
     uint64_t seed = check_seed();
+    if (!run_is_there())
+        return CHECK_SKIP;
     alarm(600);
-    for (uint64_t i = 0; i < N_TINY_MODELS; i++)
-        for (enum spw_kv_precision p = SPW_KV_EXACT; p <= SPW_KV_INT4; p++)
-            check_round(&tiny_models[i], p, &seed);
+    for (uint64_t i = TEST_FIRST_MODEL; i < N_TINY_MODELS; i++)
+        for (uint64_t p = 0; p < TEST_PRECISIONS; p++)
+            check_round(&tiny_models[i], (enum spw_kv_precision)((i + p) % 4), &seed);
     check_round(&dynamic, SPW_KV_EXACT, &seed);
+    check_damage(&tiny_models[4], SPW_KV_EXACT, corruptions / 2, &seed);
+    check_damage(&tiny_models[5], SPW_KV_INT4, corruptions / 2, &seed);
+    check_foreign(&seed);
+    check_write_limit(&seed);
+    check_allocations(&seed);
+    if (FORKS)
+        check_kills(kills, &seed);
     return check_done();
 }
