@@ -26,6 +26,7 @@ struct slot {
     struct spw_detokenizer *text; /* NULL: nobody wants text */
     char *prompt_end; /* what the detokenizer held back at the end of the prompt: not new text */
     size_t n_prompt_end, n_skipped;
+    uint64_t n_text_left; /* of text_given: not to be handed over again */
     struct spw_stop *stop;
     XXH3_state_t *hash;
 };
@@ -49,17 +50,36 @@ static bool has_text(const struct spw_request *r)
     return r->on_text || r->n_stop > 0;
 }
 
+static int check_ids(const struct generation *g, size_t i, const char *what, const int32_t *ids,
+                     size_t n, struct spw_error *err)
+{
+    uint32_t vocab = spw_engine_config(g->engine)->vocab;
+    for (size_t k = 0; k < n; k++)
+        if (ids[k] < 0 || (uint32_t)ids[k] >= vocab)
+            return spw_fail(err, -EINVAL,
+                            "request %zu: token %zu of the %s: found id %d, expected 0 to %u",
+                            i + 1, k + 1, what, (int)ids[k], vocab - 1);
+    return 0;
+}
+
+static int check_given(const struct generation *g, size_t i, struct spw_error *err)
+{
+    const struct spw_request *r = &g->requests[i];
+    if (r->n_given > r->max_new_tokens)
+        return spw_fail(err, -EINVAL,
+                        "request %zu: found %zu tokens generated before, expected at most the %zu "
+                        "that it may have",
+                        i + 1, r->n_given, r->max_new_tokens);
+    return check_ids(g, i, "answer", r->given, r->n_given, err);
+}
+
 static int check_request(const struct generation *g, size_t i, struct spw_error *err)
 {
     const struct spw_request *r = &g->requests[i];
     if (r->n_prompt == 0)
         return spw_fail(err, -EINVAL, "request %zu: found an empty prompt, expected tokens", i + 1);
-    uint32_t vocab = spw_engine_config(g->engine)->vocab;
-    for (size_t k = 0; k < r->n_prompt; k++)
-        if (r->prompt[k] < 0 || (uint32_t)r->prompt[k] >= vocab)
-            return spw_fail(err, -EINVAL,
-                            "request %zu: token %zu of the prompt: found id %d, expected 0 to %u",
-                            i + 1, k + 1, (int)r->prompt[k], vocab - 1);
+    SPW_TRY(check_ids(g, i, "prompt", r->prompt, r->n_prompt, err));
+    SPW_TRY(check_given(g, i, err));
     /* The last token is only picked, never computed on. */
     uint64_t needed, context = spw_engine_plan(g->engine)->context;
     size_t n_computed = r->max_new_tokens > 0 ? r->max_new_tokens - 1 : 0;
@@ -117,6 +137,81 @@ static int start_text(const struct generation *g, struct slot *s, struct spw_err
     return spw_stop_open(&s->stop, r->stop, r->n_stop, err);
 }
 
+static size_t character_bytes(const char *text, size_t bytes)
+{
+    size_t n = 1;
+    while (n < bytes && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+static int emit_text(void *context, const char *text, size_t bytes)
+{
+    struct slot *s = context;
+    const struct spw_request *r = s->request;
+    while (bytes > 0 && s->n_text_left > 0) {
+        size_t n = character_bytes(text, bytes);
+        if (n > s->n_text_left) { /* then it was half a character, at that call's end */
+            s->n_text_left = 0;
+            break;
+        }
+        s->n_text_left -= n;
+        text += n;
+        bytes -= n;
+    }
+    return bytes > 0 && r->on_text ? r->on_text(r->context, text, bytes) : 0;
+}
+
+/* Passes over the characters that still are the prompt's. Half a character at its end was U+FFFD
+ * there; once new bytes complete it, it is another character, and new. */
+static int push_text(struct slot *s, const char *text, size_t bytes)
+{
+    while (bytes > 0 && s->n_skipped < s->n_prompt_end) {
+        size_t n = character_bytes(text, bytes);
+        if (n > s->n_prompt_end - s->n_skipped ||
+            memcmp(text, s->prompt_end + s->n_skipped, n) != 0) {
+            s->n_prompt_end = 0;
+            break;
+        }
+        s->n_skipped += n;
+        text += n;
+        bytes -= n;
+    }
+    return spw_stop_push(s->stop, text, bytes, emit_text, s);
+}
+
+/* Whether the token ends the request's answer; its text is not part of it. */
+static bool is_end(const struct generation *g, const struct spw_request *r, int32_t token)
+{
+    const struct spw_model_config *config = spw_engine_config(g->engine);
+    for (uint32_t i = 0; i < config->n_eos && !r->ignore_eos; i++)
+        if (config->eos[i] == token)
+            return true;
+    return false;
+}
+
+/* Takes one more token of the answer, and hands over what text it makes final. */
+static int push_token(struct slot *s, int32_t token)
+{
+    const char *text;
+    size_t bytes;
+    SPW_TRY(spw_detokenizer_push(s->text, token, &text, &bytes));
+    return push_text(s, text, bytes);
+}
+
+/* What was generated before: the detokenizer and the stop strings see it as they did then. */
+static int push_given(const struct generation *g, struct slot *s)
+{
+    const struct spw_request *r = s->request;
+    for (size_t i = 0; i < r->n_given; i++) {
+        s->tokens[s->n_tokens++] = r->given[i];
+        s->result->tokens[s->result->n_tokens++] = r->given[i];
+        if (s->text && !is_end(g, r, r->given[i]))
+            SPW_TRY(push_token(s, r->given[i]));
+    }
+    return 0;
+}
+
 static int slot_start(struct generation *g, struct slot *s, size_t i, struct spw_error *err)
 {
     const struct spw_request *r = &g->requests[i];
@@ -135,40 +230,10 @@ static int slot_start(struct generation *g, struct slot *s, size_t i, struct spw
     s->n_tokens = r->n_prompt;
     if (has_text(r))
         SPW_TRY(start_text(g, s, err));
+    s->n_text_left = r->n_text_given;
+    SPW_TRY(push_given(g, s));
     s->session = r->session;
     return s->session ? 0 : spw_session_open(&s->session, g->engine, err);
-}
-
-static int emit_text(void *context, const char *text, size_t bytes)
-{
-    const struct spw_request *r = context;
-    return r->on_text ? r->on_text(r->context, text, bytes) : 0;
-}
-
-static size_t character_bytes(const char *text, size_t bytes)
-{
-    size_t n = 1;
-    while (n < bytes && ((unsigned char)text[n] & 0xc0) == 0x80)
-        n++;
-    return n;
-}
-
-/* Passes over the characters that still are the prompt's. Half a character at its end was U+FFFD
- * there; once new bytes complete it, it is another character, and new. */
-static int push_text(struct slot *s, const char *text, size_t bytes)
-{
-    while (bytes > 0 && s->n_skipped < s->n_prompt_end) {
-        size_t n = character_bytes(text, bytes);
-        if (n > s->n_prompt_end - s->n_skipped ||
-            memcmp(text, s->prompt_end + s->n_skipped, n) != 0) {
-            s->n_prompt_end = 0;
-            break;
-        }
-        s->n_skipped += n;
-        text += n;
-        bytes -= n;
-    }
-    return spw_stop_push(s->stop, text, bytes, emit_text, (void *)(uintptr_t)s->request);
 }
 
 /* For those that begin like this one. What it cannot keep it has told, and the answer goes on. */
@@ -188,7 +253,7 @@ static int slot_end(struct slot *s, enum spw_finish finish)
         /* What was held back may complete a stop string even now. */
         if (spw_stop_found(s->stop))
             finish = SPW_FINISH_STOP;
-        SPW_TRY(spw_stop_finish(s->stop, emit_text, (void *)(uintptr_t)s->request));
+        SPW_TRY(spw_stop_finish(s->stop, emit_text, s));
     }
     s->result->finish = finish;
     s->result->logits_hash = XXH3_64bits_digest(s->hash);
@@ -206,21 +271,26 @@ static void slot_abandon(struct slot *s)
     slot_free(s);
 }
 
-static bool is_eos(const struct spw_model_config *config, int32_t token)
+/* A request whose answer was over already, though nobody had looked at its last token. */
+static int slot_end_given(const struct generation *g, struct slot *s)
 {
-    for (uint32_t i = 0; i < config->n_eos; i++)
-        if (config->eos[i] == token)
-            return true;
-    return false;
+    const struct spw_request *r = s->request;
+    if (r->n_given == 0)
+        return 0;
+    if (is_end(g, r, r->given[r->n_given - 1]))
+        return slot_end(s, SPW_FINISH_EOS);
+    if (s->text && spw_stop_found(s->stop))
+        return slot_end(s, SPW_FINISH_STOP);
+    return r->n_given == r->max_new_tokens ? slot_end(s, SPW_FINISH_LENGTH) : 0;
 }
 
 /* Picks the slot's next token from the step's logits; the slot is free again when that was its
- * last. The text of an eos token is not part of the answer. */
+ * last. */
 static int slot_step(struct generation *g, struct slot *s)
 {
     const struct spw_request *r = s->request;
     struct spw_result *result = s->result;
-    bool first = result->n_tokens == 0;
+    bool first = result->n_tokens == r->n_given;
     if (first) {
         result->n_reused = spw_session_reused(s->session);
         result->n_from_store = spw_session_from_store(s->session);
@@ -234,14 +304,10 @@ static int slot_step(struct generation *g, struct slot *s)
     result->tokens[result->n_tokens++] = token;
     if (r->on_token)
         SPW_TRY(r->on_token(r->context, token, logits));
-    if (!r->ignore_eos && is_eos(spw_engine_config(g->engine), token)) {
+    if (is_end(g, r, token))
         return slot_end(s, SPW_FINISH_EOS);
-    }
     if (s->text) {
-        const char *text;
-        size_t bytes;
-        SPW_TRY(spw_detokenizer_push(s->text, token, &text, &bytes));
-        SPW_TRY(push_text(s, text, bytes));
+        SPW_TRY(push_token(s, token));
         if (spw_stop_found(s->stop))
             return slot_end(s, SPW_FINISH_STOP);
     }
@@ -269,12 +335,13 @@ static int step(struct generation *g, struct spw_generate_times *times, struct s
     size_t n = 0;
     for (size_t i = 0; i < g->n_slots; i++) {
         struct slot *s = &g->slots[i];
-        if (!s->request) {
-            if (g->n_started == g->n_requests)
-                continue;
+        while (!s->request && g->n_started < g->n_requests) {
             SPW_TRY(slot_start(g, s, g->n_started++, err));
+            SPW_TRY(slot_end_given(g, s));
             prefill = true;
         }
+        if (!s->request)
+            continue;
         g->stepping[n] = s;
         g->spans[n++] = (struct spw_span){.session = s->session,
                                           .tokens = s->tokens,

@@ -1,8 +1,7 @@
 /* The spillway command as its users meet it: run through sh on a tiny model (a committed golden
  * model with a tokenizer of bytes), on stories260K where the shared data is, on the bundled model
  * where it is. Skipped without the command. */
-#include "tests/byte_tokenizer.h"
-#include "tests/command_run.h"
+#include "tests/command_model.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -39,22 +38,6 @@ static long long number(const json_t *j, const char *path)
     }
     CHECK_MSG(json_is_integer(j), "no number %s", key);
     return json_integer_value(j);
-}
-
-static void make_model(void)
-{
-    char json[BYTE_TOKENIZER_BYTES], path[256], command[512];
-    snprintf(folder, sizeof folder, "/tmp/spw_command_%d", (int)getpid());
-    snprintf(command, sizeof command,
-             "mkdir %s && cp -r tests/golden/llama_700 %s/m && chmod -R u+w %s", folder, folder,
-             folder);
-    CHECK(system(command) == 0);
-    snprintf(path, sizeof path, "%s/m/tokenizer.json", folder);
-    size_t n = byte_tokenizer_json(json);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fwrite(json, 1, n, file) == n);
-    if (file)
-        fclose(file);
 }
 
 /* ---- help and completion ---- */
@@ -828,7 +811,7 @@ int main(void)
     }
     setenv("S", command, 1);
     CHECK(getcwd(root, sizeof root));
-    make_model();
+    command_model("command");
     setenv("XDG_CACHE_HOME", folder, 1); /* limits that are measured here are not the user's */
     test_help();
     test_completion();

@@ -7,6 +7,7 @@
 #include "tools/npy.h"
 #include "tools/progress.h"
 #include "tools/report.h"
+#include "tools/saved.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +18,12 @@ struct run {
     const struct cli_options *o;
     struct cli_model model;
     struct cli_inputs inputs;
+    struct cli_saved saved; /* what the run goes on from; empty: from nothing */
     struct spw_engine *engine;
+    struct spw_session *session; /* of --save and --resume, owned */
+    struct spw_result *results;  /* [inputs.n], borrowed */
+    uint64_t n_text;             /* bytes of text of the answer so far */
+    uint64_t saved_bytes, n_saves;
     struct cli_npy *npy;
     bool ids;             /* are printed instead of text */
     uint64_t n_expected;  /* new tokens of all inputs, at most */
@@ -34,11 +40,18 @@ struct stream {
     bool first;
 };
 
+static int print(struct run *r, const char *text, size_t bytes)
+{
+    cli_progress_clear();
+    return r->write_error = cli_write(text, bytes);
+}
+
 static int stream_text(void *context, const char *text, size_t bytes)
 {
     struct stream *s = context;
-    cli_progress_clear();
-    return s->run->write_error = cli_write(text, bytes);
+    SPW_TRY(print(s->run, text, bytes));
+    s->run->n_text += bytes;
+    return 0;
 }
 
 static int keep_text(void *context, const char *text, size_t bytes)
@@ -57,6 +70,17 @@ static int keep_text(void *context, const char *text, size_t bytes)
     return 0;
 }
 
+static int save_run(struct run *r)
+{
+    struct cli_progress_made made = {.prompt = r->inputs.items[0].tokens,
+                                     .n_prompt = r->inputs.items[0].n_tokens,
+                                     .result = r->results,
+                                     .n_text = r->n_text};
+    int code = cli_saved_write(r->session, r->o, &made, &r->saved_bytes);
+    r->n_saves += !code;
+    return code;
+}
+
 static int on_token(void *context, int32_t token, const float *logits)
 {
     struct stream *s = context;
@@ -66,7 +90,7 @@ static int on_token(void *context, int32_t token, const float *logits)
         char id[16];
         int n = snprintf(id, sizeof id, "%s%d", s->first ? "" : " ", (int)token);
         s->first = false;
-        SPW_TRY(stream_text(s, id, (size_t)n));
+        SPW_TRY(print(r, id, (size_t)n));
     }
     if (r->npy) {
         int rc = cli_npy_append(r->npy, logits);
@@ -75,7 +99,11 @@ static int on_token(void *context, int32_t token, const float *logits)
             return rc;
         }
     }
-    return cli_interrupted() ? -ECANCELED : 0;
+    if (cli_interrupted())
+        return -ECANCELED;
+    if (r->o->save_every && r->results[0].n_tokens % r->o->save_every == 0)
+        save_run(r); /* where that fails, it has said so: the answer goes on */
+    return 0;
 }
 
 static int check_options(const struct cli_options *o)
@@ -87,6 +115,9 @@ static int check_options(const struct cli_options *o)
         if (cli_given(o, only_alone[i]))
             return cli_fail(CLI_REFUSED, "found both --prompts and --%s, expected one of them",
                             only_alone[i]);
+    int refused = cli_saved_check(o);
+    if (refused)
+        return refused;
     if (o->ids && o->stop.n > 0)
         return cli_fail(CLI_REFUSED, "found both --ids and --stop, expected one of them");
     for (size_t i = 0; i < o->stop.n; i++)
@@ -119,6 +150,10 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .prompt = in->tokens,
         .n_prompt = in->n_tokens,
         .max_new_tokens = in->max_new_tokens,
+        .given = r->saved.tokens ? r->saved.tokens + r->saved.n_prompt : NULL,
+        .n_given = r->saved.n_given,
+        .n_text_given = r->saved.n_text,
+        .session = r->session,
         .sampling = in->sampling,
         .stop = in->stop.items,
         .n_stop = in->stop.n,
@@ -194,11 +229,19 @@ static int add_prefix(json_t *report, const struct run *r, const struct spw_resu
 {
     struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
     for (size_t i = 0; i < r->inputs.n; i++) {
-        reuse.n_prompt += r->inputs.items[i].n_tokens;
+        reuse.n_prompt += r->inputs.items[i].n_tokens + r->saved.n_given;
         reuse.n_reused += results[i].n_reused;
         reuse.n_from_store += results[i].n_from_store;
     }
     return cli_report_prefix(report, r->engine, &reuse);
+}
+
+/* What was read of a file and what was written to one. */
+static int add_saved(json_t *report, const struct run *r)
+{
+    int failed = json_object_set_new(report, "n_resumed", cli_json_count(r->saved.n_given));
+    failed |= json_object_set_new(report, "saves", cli_json_count(r->n_saves));
+    return failed | json_object_set_new(report, "saved_bytes", cli_json_count(r->saved_bytes));
 }
 
 static int write_report(const struct run *r, const struct spw_result *results,
@@ -210,6 +253,7 @@ static int write_report(const struct run *r, const struct spw_result *results,
     failed |= json_object_set_new(report, "decode_seconds", cli_json_real(times->decode_seconds));
     failed |= add_step_seconds(report, r, times);
     failed |= add_prefix(report, r, results, times);
+    failed |= add_saved(report, r);
     if (r->o->prompts)
         failed |= add_batch(report, r, results);
     else
@@ -223,6 +267,17 @@ static int write_report(const struct run *r, const struct spw_result *results,
 
 /* ---- one run ---- */
 
+static int open_session(struct run *r)
+{
+    struct spw_error err = {0};
+    int rc = 0;
+    if (r->saved.file)
+        rc = spw_session_resume(&r->session, r->engine, r->saved.file, &err);
+    else if (r->o->save)
+        rc = spw_session_open(&r->session, r->engine, &err);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
+}
+
 static int open_engine(struct run *r)
 {
     const struct cli_options *o = r->o;
@@ -231,6 +286,7 @@ static int open_engine(struct run *r)
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
     struct spw_error err = {0};
     options.on_progress = cli_progress_callback();
+    options.keeps = o->save || o->resume;
     if (o->report || options.disk_dir) /* before the engine takes the memory to measure with */
         cli_limits_read_for(&r->limits, o, &options);
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
@@ -248,7 +304,9 @@ static int open_engine(struct run *r)
     }
     for (size_t i = 0; i < r->inputs.n; i++)
         r->n_expected += r->inputs.items[i].max_new_tokens;
-    return 0;
+    r->n_expected -= r->saved.n_given;
+    r->n_text = r->saved.n_text;
+    return open_session(r);
 }
 
 /* What ended a generation early. */
@@ -282,11 +340,20 @@ static int save(const struct run *r, const struct stream *streams, const struct 
     return code;
 }
 
+/* A run that ended early, with what its session still holds. */
+static void save_ended(struct run *r)
+{
+    if (r->o->save && spw_session_n_tokens(r->session) && !save_run(r))
+        cli_fail(0, "%s has the run until there: --resume %s goes on with it", r->o->save,
+                 r->o->save);
+}
+
 static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
                     struct spw_result *results)
 {
     struct spw_generate_times times;
     struct spw_error err = {0};
+    r->results = results;
     for (size_t i = 0; i < r->inputs.n; i++) {
         streams[i] = (struct stream){.run = r, .first = true};
         requests[i] = make_request(r, &r->inputs.items[i], &streams[i]);
@@ -296,14 +363,17 @@ static int generate(struct run *r, struct stream *streams, struct spw_request *r
     cli_progress_end();
     int npy_rc = cli_npy_close(r->npy);
     r->npy = NULL;
-    if (rc < 0)
-        return save(r, streams, results, &times, explain(r, rc, &err));
+    if (rc < 0) {
+        int why = explain(r, rc, &err);
+        save_ended(r);
+        return save(r, streams, results, &times, why);
+    }
     if (npy_rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", r->o->dump_logits, strerror(-npy_rc));
     /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
     if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
         cli_write("\n", 1);
-    int code = r->o->prompts ? print_lines(r, streams, results) : 0;
+    int code = r->o->prompts ? print_lines(r, streams, results) : r->o->save ? save_run(r) : 0;
     if (code == 0 && r->o->report)
         code = write_report(r, results, &times);
     return code;
@@ -327,12 +397,17 @@ static int run_all(struct run *r)
     return code;
 }
 
+static bool takes_ids(const struct cli_options *o)
+{
+    return o->token_ids || o->resume;
+}
+
 /* A folder without a tokenizer can be run on ids, and answers in ids, also when that was not asked
  * for: what was computed is worth more than a refusal. Stop strings are compared in text. */
 static bool prints_ids(const struct cli_options *o)
 {
     char path[4096];
-    if (o->ids || !o->token_ids || o->stop.n > 0 ||
+    if (o->ids || !takes_ids(o) || o->stop.n > 0 ||
         snprintf(path, sizeof path, "%s/tokenizer.json", o->operand) >= (int)sizeof path ||
         access(o->operand, X_OK) != 0 || access(path, F_OK) == 0 || errno != ENOENT)
         return o->ids;
@@ -340,19 +415,32 @@ static bool prints_ids(const struct cli_options *o)
     return true;
 }
 
-int cli_generate(const struct cli_options *o)
+static int read_inputs(struct run *r)
 {
+    int code = check_stops(r);
+    if (code)
+        return code;
+    return r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
+                         : cli_inputs_read(&r->inputs, r->o, &r->model, false);
+}
+
+int cli_generate(const struct cli_options *given)
+{
+    struct cli_options options = *given; /* a saved run has its own */
+    const struct cli_options *o = &options;
     struct run r = {.o = o};
     int code = check_options(o);
+    if (code == 0)
+        code = cli_saved_open(&r.saved, &options);
     if (code)
         return code;
     r.ids = prints_ids(o);
-    code = cli_model_open(&r.model, o->operand, !r.ids || !o->token_ids);
-    if (code)
+    code = cli_model_open(&r.model, o->operand, !r.ids || !takes_ids(o));
+    if (code) {
+        cli_saved_close(&r.saved);
         return code;
-    code = check_stops(&r);
-    if (code == 0)
-        code = cli_inputs_read(&r.inputs, o, &r.model, false);
+    }
+    code = read_inputs(&r);
     bool terminal = isatty(STDOUT_FILENO) == 1 && !o->prompts;
     cli_progress_start((enum cli_progress_mode)o->progress, terminal);
     if (code == 0)
@@ -361,8 +449,10 @@ int cli_generate(const struct cli_options *o)
         code = run_all(&r);
     cli_progress_end();
     cli_npy_close(r.npy);
+    spw_session_close(r.session);
     spw_engine_close(r.engine);
     cli_inputs_free(&r.inputs);
     cli_model_close(&r.model);
+    cli_saved_close(&r.saved);
     return code;
 }

@@ -67,9 +67,15 @@ const struct cli_row cli_rows[] = {
      "without the ids a model wants around a text (bos); --decode: leave special tokens out",
      FIELD(no_special)},
 
+    {"resume", CLI_FILE_IN, CLI_GENERATE, "Input", "FILE",
+     "go on where the run that was saved to FILE ended, with its prompt and options; prints the "
+     "text that it had not printed yet, so that both outputs together are those of one run",
+     FIELD(resume)},
+
     {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT, "Generation", "N",
-     "at most N new tokens (128, chat 4096, or what the context leaves)", FIELD(max_new_tokens),
-     RANGE(0, 1e9)},
+     "at most N new tokens, --resume: with those before (128, chat 4096, or what the context "
+     "leaves)",
+     FIELD(max_new_tokens), RANGE(0, 1e9)},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
      "end before this text; may be given many times", FIELD(stop)},
     {"ignore-eos", CLI_FLAG, ANSWERS, "Generation", NULL, "go on after an end-of-text token",
@@ -194,6 +200,12 @@ const struct cli_row cli_rows[] = {
      FIELD(ids)},
     {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE", "the table as CSV too; - replaces it",
      FIELD(csv)},
+    {"save", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
+     "the run as it ended, also by Ctrl-C or a failure, for --resume; of FILE only what is new is "
+     "written",
+     FIELD(save)},
+    {"save-every", CLI_COUNT, CLI_GENERATE, "Output", "N", "save after every N new tokens too",
+     FIELD(save_every), RANGE(1, 1e9)},
     {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
      "what was computed, where it lay, what moved", FIELD(report)},
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",

@@ -81,6 +81,8 @@ struct cli_options {
     uint64_t delay_seed, size;
 
     /* output */
+    const char *save, *resume; /* files of a session */
+    uint64_t save_every;
     const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
     bool json, ids, tensors, topology, no_probe, redo;
     int progress;

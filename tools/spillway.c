@@ -19,7 +19,9 @@ const struct cli_command cli_commands[] = {
      "spillway generate MODEL --prompt 'Once upon a time'\n"
      "spillway generate MODEL --prompt-file book.txt --device-memory 1GiB --report r.json\n"
      "spillway generate MODEL --prompt-file - --temperature 0.8 --seed 7 < notes.txt\n"
-     "spillway generate MODEL --prompts questions.jsonl --sessions 8 > answers.jsonl",
+     "spillway generate MODEL --prompts questions.jsonl --sessions 8 > answers.jsonl\n"
+     "spillway generate MODEL --prompt-file book.txt --save run.spw > answer.txt\n"
+     "spillway generate MODEL --resume run.spw --save run.spw >> answer.txt",
      cli_generate},
     {"chat", CLI_CHAT, "MODEL", "a conversation in the terminal, or one answer for a script",
      "Talks with the model in folder MODEL through the folder's own chat template. Each\n"

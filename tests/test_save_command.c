@@ -1,0 +1,215 @@
+/* `spillway generate --save` and `--resume` as their users meet them: the outputs of the parts are,
+ * one behind the other, the output of the run that was never ended. */
+#include "tests/command_model.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define RUN "--progress never --device cpu"
+
+static char whole[1 << 16], first[1 << 16], second[1 << 16];
+
+static long long number(const char *report, const char *key)
+{
+    static char text[1 << 20];
+    read_file(report, text, sizeof text);
+    json_t *j = json_loads(text, 0, NULL);
+    long long n = json_integer_value(json_object_get(j, key));
+    json_decref(j);
+    return n;
+}
+
+/* Counted and predicted, on every link. */
+static void check_account(const char *report)
+{
+    static char text[1 << 20];
+    const char *link;
+    json_t *value;
+    read_file(report, text, sizeof text);
+    json_t *j = json_loads(text, 0, NULL), *moved = json_object_get(j, "moved_bytes");
+    CHECK(json_object_size(moved) == 4);
+    json_object_foreach(moved, link, value) CHECK_MSG(
+        json_equal(json_object_get(value, "counted"), json_object_get(value, "predicted")),
+        "%s: %s", report, link);
+    json_decref(j);
+}
+
+static bool is_whole(void)
+{
+    size_t n = strlen(first);
+    return strncmp(whole, first, n) == 0 && strcmp(whole + n, second) == 0;
+}
+
+/* ---- cut at a token ---- */
+
+static void check_split(const char *options, int cut, const char *others)
+{
+    CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 400 %s " RUN " >whole",
+                 options) == 0,
+              "%s", err);
+    CHECK_MSG(sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens %d --save f "
+                 "--report a.json %s " RUN " >first",
+                 cut, options) == 0,
+              "%s", err);
+    CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 400 --save f --save-every 100 "
+                 "--report b.json %s " RUN " >second",
+                 others) == 0,
+              "%s", err);
+    read_file("whole", whole, sizeof whole);
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
+    CHECK(strlen(whole) > 200 && *first && *second);
+    CHECK_MSG(is_whole(), "%s, cut at %d: '%s' + '%s' is not '%s'", options, cut, first, second,
+              whole);
+    CHECK(number("a.json", "n_resumed") == 0 && number("b.json", "n_resumed") == cut);
+    CHECK(number("b.json", "n_generated") == 400);
+    CHECK(number("a.json", "saves") == 1 && number("a.json", "saved_bytes") > 0);
+    CHECK(number("b.json", "saves") == 5 - cut / 100);
+    check_account("a.json");
+    check_account("b.json");
+    CHECK(sh("\"$S\" generate m --resume f " RUN) == 0 && n_out == 0); /* nothing is left */
+}
+
+static void test_splits(void)
+{
+    static const char sampled[] =
+        "--ignore-eos --temperature 1.3 --top-p 0.95 --min-p 0.001 --top-k 80 --seed 9 "
+        "--repetition-penalty 1.2 --stop 'this does not come'";
+    check_split("--ignore-eos", 1, "--threads 1 --prefill-chunk 100");
+    check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
+                "--kv-dtype int8 --threads 2");
+    check_split(sampled, 130, "--disk . --disk-memory 64MiB --host-memory 6MiB");
+    check_split(sampled, 257, "--seed 9 --ignore-eos");
+}
+
+/* A stop string, or an end of text, that lies behind the cut, or half before it. */
+static void test_stops(void)
+{
+    size_t n = 0;
+    CHECK(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 60 --ignore-eos "
+             "--temperature 1.5 --seed 3 " RUN " >whole") == 0);
+    read_file("whole", whole, sizeof whole);
+    /* Three characters that a shell takes as they are. */
+    for (size_t i = 20; i + 3 < strlen(whole) && !n; i++)
+        if (strspn(whole + i, "abcdefghijklmnopqrstuvwxyz0123456789") >= 3)
+            n = i;
+    CHECK_MSG(n > 0, "no word in '%s'", whole);
+    char stop[4] = {whole[n], whole[n + 1], whole[n + 2], 0};
+    n = (size_t)(strstr(whole, stop) - whole);
+    for (int cut = (int)n; cut < (int)n + 4; cut++) {
+        if (cut < 1)
+            continue;
+        CHECK(sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens %d --save f "
+                 "--stop %s --ignore-eos --temperature 1.5 --seed 3 " RUN " >first",
+                 cut, stop) == 0);
+        CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 60 " RUN " >second") == 0, "%s",
+                  err);
+        read_file("first", first, sizeof first);
+        read_file("second", second, sizeof second);
+        strcat(first, second);
+        /* what was held back when the limit was reached is out: it cannot be taken back */
+        CHECK_MSG(strncmp(first, whole, strlen(first)) == 0 && strlen(first) >= n &&
+                      strlen(first) < n + 3,
+                  "cut at %d: '%s'", cut, first);
+    }
+}
+
+/* ---- ended from outside ---- */
+
+static void expect_whole(void)
+{
+    CHECK(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 900 --ignore-eos " RUN
+             " >whole") == 0);
+    read_file("whole", whole, sizeof whole);
+}
+
+/* Starts a run of 900 tokens, and sends the signal once it has saved for the first time. */
+static int interrupt(const char *signal_name)
+{
+    return sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens 900 --ignore-eos "
+              "--save f --save-every 20 " RUN " >first & pid=$!; "
+              "while ! [ -s f ] && kill -0 $pid; do sleep 0.01; done; "
+              "kill -%s $pid; wait $pid",
+              signal_name);
+}
+
+static void resume_rest(void)
+{
+    CHECK_MSG(sh("\"$S\" generate m --resume f " RUN " >second") == 0, "%s", err);
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
+}
+
+static void test_interrupted(void)
+{
+    expect_whole();
+    int code = interrupt("INT");
+    CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
+              code, err);
+    resume_rest();
+    CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
+    CHECK(*second);
+    code = interrupt("KILL");
+    CHECK_MSG(code == 137, "%d: %s", code, err);
+    resume_rest();
+    /* What was printed since the last save comes again. */
+    size_t n = strlen(second), total = strlen(whole);
+    CHECK(n > 0 && n <= total && strcmp(whole + total - n, second) == 0);
+    CHECK(strncmp(whole, first, strlen(first)) == 0 && strlen(first) + n >= total);
+}
+
+/* ---- refusals ---- */
+
+static void refuse(const char *options, const char *expected)
+{
+    int code = sh("\"$S\" generate m %s " RUN, options);
+    const char *line = strchr(err, '\n');
+    CHECK_MSG(code == 2 && strstr(err, expected) && line && !line[1] && n_out == 0,
+              "%s: %d, '%s', not '%s'", options, code, err, expected);
+}
+
+static void test_refusals(void)
+{
+    CHECK(
+        sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 20 --save f --temperature 0.5 "
+           "--kv-dtype int8 --ignore-eos " RUN) == 0);
+    refuse("--resume f --temperature 0.7", "saved with --temperature 0.5, found --temperature 0.7");
+    refuse("--resume f --seed 7", "saved with --seed 0, found --seed 7");
+    refuse("--resume f --kv-dtype f16", "saved with --kv-dtype int8, found --kv-dtype f16");
+    refuse("--resume f --compute f32", "saved with --compute bf16, found --compute f32");
+    refuse("--resume f --residual-window 600", "saved with --residual-window 1024, found 600");
+    refuse("--resume f --stop x", "--stop");
+    refuse("--resume f --max-new-tokens 19", "expected at least the 20 that f has");
+    refuse("--resume f --prompt x", "both --resume and --prompt");
+    refuse("--resume none", "none: No such file");
+    refuse("--resume m/config.json", "m/config.json: ");
+    refuse("--prompt x --save-every 3", "without --save");
+    refuse("--prompts f --save f", "both --prompts and --save");
+    refuse("--prompt x --save /none/f", "--save: /none/f");
+    CHECK(sh("cp -r m n && sed -i 's/10000.0/20000.0/' n/config.json && \"$S\" generate n --resume "
+             "f " RUN) == 2 &&
+          strstr(err, "another model"));
+    CHECK(sh("dd if=/dev/zero of=f bs=1 count=60 seek=0 conv=notrunc 2>/dev/null; "
+             "dd if=/dev/zero of=f bs=1 count=60 seek=4096 conv=notrunc 2>/dev/null") == 0);
+    refuse("--resume f", "f: ");
+}
+
+int main(void)
+{
+    const char *command = getenv("SPW_COMMAND");
+    if (!command || !*command || access(command, X_OK) != 0) {
+        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+        return CHECK_SKIP;
+    }
+    setenv("S", command, 1);
+    command_model("save_command");
+    setenv("XDG_CACHE_HOME", folder, 1);
+    test_splits();
+    test_stops();
+    test_interrupted();
+    test_refusals();
+    sh("rm -r %s", folder);
+    return check_done();
+}
