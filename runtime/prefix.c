@@ -42,11 +42,10 @@ struct piece {
 struct use {
     struct spw_prefix *prefix;
     struct spw_store_match match;
-    uint32_t refs;                /* pieces with tiles in use, and whoever makes them */
-    uint32_t n_pieces, n_records; /* records: also those that were read at once */
-    uint64_t bytes;
+    uint32_t refs;        /* pieces with tiles in use, and whoever makes them */
+    uint64_t bytes;       /* of what was adopted, and of what was read */
     struct piece *pieces; /* owned, [most_pieces] */
-    uint32_t most_pieces;
+    uint32_t n_pieces, most_pieces;
 };
 
 /* ---- open, close ---- */
@@ -172,14 +171,20 @@ static void released(void *context)
     put_use(((struct piece *)context)->use);
 }
 
-static void damaged(void *context, uint32_t i)
+static int set_aside(struct use *u, struct spw_pack *pack, uint32_t layer, uint32_t tile)
 {
-    const struct piece *p = context;
     struct spw_error text = {{0}};
     spw_fail(&text, -EBADMSG,
              "prefix cache: %.500s: layer %u, tile %u is not what was kept; the file is removed",
-             spw_pack_path(p->pack), p->layer, p->first_tile + i);
-    spw_store_damaged(p->use->prefix->store, p->pack, text.text);
+             spw_pack_path(pack), layer, tile);
+    spw_store_damaged(u->prefix->store, pack, text.text);
+    return -EBADMSG;
+}
+
+static void damaged(void *context, uint32_t i)
+{
+    const struct piece *p = context;
+    set_aside(p->use, p->pack, p->layer, p->first_tile + i);
 }
 
 static int new_piece(struct use *u, struct piece **out)
@@ -198,7 +203,7 @@ static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pa
     struct spw_engine *e = s->engine;
     const struct spw_pack_section *x = spw_pack_find(pack, kind, layer, *first);
     if (!x || x->record_bytes != e->plan.tile_bytes)
-        return -EBADMSG;
+        return set_aside(u, pack, layer, *first);
     uint32_t frame, n = x->first_tile + x->n_tiles - *first;
     n = n < end - *first ? n : end - *first;
     struct spw_pack_section part = spw_pack_part(x, *first, n);
@@ -218,7 +223,6 @@ static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pa
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
-    u->n_records += n;
     u->bytes += n * x->record_bytes;
     *first += n;
     return 0;
@@ -299,8 +303,10 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     int rc = 0;
     for (uint32_t l = 0; l < e->model.config.n_layers && !rc; l++)
         rc = take_layer(u, s, l, n, &err);
-    if (rc == -EBADMSG && u->match.point && *err.text)
+    if (rc && rc != -ENOMEM && *err.text) { /* the point could not be read: the file's fault */
         spw_store_damaged(e->prefix->store, u->match.point, err.text);
+        rc = -EBADMSG;
+    }
     if (rc) {
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
         return rc;

@@ -7,17 +7,18 @@
  *   test_prefix [draws] */
 #include "tests/engine_run.h"
 
-#include "offload/pack.h"
+#include "offload/prefix_store.h"
+#include "runtime/keep.h"
 #include "runtime/prefix.h"
 #include "tests/pack_run.h"
 
 #ifndef TEST_TOKENS
-#define TEST_TOKENS 1200
+#define TEST_TOKENS 1100
 #define TEST_DRAWS (RUN_UNDER_TSAN ? 8 : RUN_UNDER_ASAN ? 20 : 60)
 #define TEST_MODELS N_TINY_MODELS
 #endif
 
-enum { N_SEQUENCES = 2, BRANCH = 600, N_SESSIONS = 2, MIB = 1 << 20 };
+enum { N_SEQUENCES = 2, BRANCH = TEST_TOKENS / 2, N_SESSIONS = 2, MIB = 1 << 20 };
 
 struct subject {
     char dir[128];
@@ -251,7 +252,8 @@ static void run_draw(const struct subject *subjects, uint64_t *seed)
     if (check_random(seed) % 5 == 0)
         d.limit = check_range(seed, 200 << 10, MIB - 1); /* of a few tiles: eviction and return */
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", d.s->dir);
-    if (check_random(seed) % 3)
+    /* a driver of a GPU does not work in a process that was forked */
+    if (TEST_BACKEND == SPW_BACKEND_CUDA || check_random(seed) % 3)
         keep_sequences(&d, seed);
     else
         keep_elsewhere(&d, seed);
@@ -369,6 +371,62 @@ static void test_turns(const struct subject *s)
     pack_remove_folder(d.cache);
 }
 
+/* Whatever allocation fails on the way, the answer is right or refused, and the next one is right.
+ */
+static void test_allocations(const struct subject *s)
+{
+    uint64_t seed = 11, n = 4 * SPW_TILE_TOKENS + 9, n_found = 0;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    close_run(&r);
+    int i = -1, rc;
+    do {
+        struct spw_error err = {{0}};
+        open_run(&r, &d, &seed);
+        struct spw_span span = {r.sessions[0], s->ids[0], n, 1};
+        r.d = &d;
+        spw_alloc_fail_nth(++i);
+        rc = spw_sync(r.e, &span, 1, compare, &r, &err);
+        n_found = rc ? 0 : spw_session_from_store(r.sessions[0]);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || rc == -ENOMEM, "%s", err.text);
+        go_to(&r, 0, 0, n + 1, 1);
+        close_run(&r);
+    } while (!n_found && i < 200);
+    CHECK_MSG(i > 2 && i < 200, "%d", i);
+    pack_remove_folder(d.cache);
+}
+
+/* A pack of the right name, tokens and fingerprint that has not got the tiles: told, removed,
+ * computed and kept anew. */
+static void test_incomplete(const struct subject *s)
+{
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    uint64_t seed = 17, n = 5 * SPW_TILE_TOKENS, before = n_notes;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true), .faulty = true};
+    struct spw_store_addition a = {.tokens = s->ids[0], .n_tiles = 5, .point = true};
+    struct spw_store_options o = {
+        .directory = d.cache, .limit_bytes = d.limit, .fingerprint = fingerprint};
+    struct spw_store *store;
+    struct spw_store_writer *w;
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    spw_keep_fingerprint(fingerprint, r.e);
+    CHECK(spw_store_open(&store, &o, NULL) == 0);
+    CHECK(spw_store_begin(&w, store, &a, NULL) == 0 && spw_store_commit(w, NULL, NULL) == 0);
+    spw_store_close(store);
+    CHECK(go_to(&r, 0, 0, n + 1, 1) == 0 && n_notes == before + 1);
+    keep(&r, 0);
+    CHECK(go_to(&r, 1, 0, n + 1, 1) == n && n_notes == before + 1);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
 static void test_refusals(const struct subject *s)
 {
     struct spw_engine *e;
@@ -437,6 +495,24 @@ static void make_subject(struct subject *s, int i)
     spw_engine_close(e);
 }
 
+static void test_one_by_one(const struct subject *subjects)
+{
+    test_overhead();
+    test_refusals(&subjects[0]);
+    test_allocations(&subjects[0]);
+    test_allocations(&subjects[1]);
+    test_incomplete(&subjects[0]);
+    test_incomplete(&subjects[3]);
+    for (int i = 0; i < 2 * TEST_MODELS; i++) {
+        test_turns(&subjects[i]);
+        if (!subjects[i].slides && i < 4)
+            test_counts(&subjects[i]);
+        if (i > 6)
+            test_branch(&subjects[i]);
+    }
+    CHECK(found_aged && found_sliding && branched);
+}
+
 int main(int argc, char **argv)
 {
     static struct subject subjects[2 * TEST_MODELS];
@@ -447,15 +523,8 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < 2 * TEST_MODELS; i++)
         make_subject(&subjects[i], i);
-    test_overhead();
-    test_refusals(&subjects[0]);
-    for (int i = 0; i < 2 * TEST_MODELS; i++) {
-        test_turns(&subjects[i]);
-        if (!subjects[i].slides && i < 4)
-            test_counts(&subjects[i]);
-        if (i > 6)
-            test_branch(&subjects[i]);
-    }
+    if (TEST_TOKENS > 1000)
+        test_one_by_one(subjects);
     for (int i = 0; i < draws; i++)
         run_draw(subjects, &seed);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {
@@ -471,8 +540,7 @@ int main(int argc, char **argv)
             (unsigned long long)found_sliding, (unsigned long long)found_elsewhere, draws,
             (unsigned long long)streamed, (unsigned long long)bounced, (unsigned long long)branched,
             (unsigned long long)n_notes, (unsigned long long)n_lost);
-    CHECK(found_aged && branched);
-    CHECK(draws < 40 || (found_sliding && found_elsewhere && streamed && bounced && n_notes));
+    CHECK(draws < 40 || (found_elsewhere && streamed && bounced && n_notes));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

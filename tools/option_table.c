@@ -111,8 +111,7 @@ const struct cli_row cli_rows[] = {
      "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
     {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN, "Memory", "DIR",
      "a directory, made if need be, where KV is kept when an answer ends; what begins with the "
-     "same "
-     "tokens, in any process, reads it instead of computing it",
+     "same tokens, in any process, reads it instead of computing it",
      FIELD(prefix_cache)},
     {"prefix-cache-size", CLI_SIZE, ANSWERS | CLI_PLAN, "Memory", "SIZE",
      "most bytes in it; what was not used for longest goes first (16GiB)",
