@@ -501,6 +501,13 @@ void spw_weights_place_unit_as_in_file(struct spw_weights *w, uint32_t unit)
         w->pieces[i].offset = lands[i - s.first];
 }
 
+void spw_weights_place_packed(struct spw_weights *w)
+{
+    for (uint32_t i = 0; i < w->n_sources; i++)
+        w->pieces[i].offset = w->sources[i].offset;
+    memset(w->mapped, 0, w->n_units * sizeof *w->mapped);
+}
+
 void spw_weights_fill_image(const struct spw_weights *w, uint32_t unit, void *image)
 {
     struct span s = unit_sources(w, unit);

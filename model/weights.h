@@ -79,6 +79,8 @@ uint64_t spw_weights_unit_read_bytes(const struct spw_weights *w, uint32_t unit)
 /* Before the unit is used: in a slot its matrices lie as these ranges land, not packed. It must be
  * mappable. */
 void spw_weights_place_unit_as_in_file(struct spw_weights *w, uint32_t unit);
+/* Of every unit again: as at open, neither mapped nor as in the file. */
+void spw_weights_place_packed(struct spw_weights *w);
 /* Converts or copies the unit into its image [unit_bytes], gaps left as they are. */
 void spw_weights_fill_image(const struct spw_weights *w, uint32_t unit, void *image);
 /* The unit's pages of the file are wanted soon; are not needed for now. */

@@ -76,6 +76,8 @@ struct spw_device_ops {
      * alloc_host: both or none. NULL on a device that cannot. */
     int (*charge)(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
     void (*discharge)(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
+    /* Other budgets than at open; what is taken stays taken. Peaks begin with what it is. */
+    void (*set_budgets)(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
     int (*alloc_host)(struct spw_device *d, uint64_t bytes, void **out); /* pinned */
     void (*free_host)(struct spw_device *d, void *p, uint64_t bytes);
 

@@ -173,6 +173,14 @@ static void cpu_discharge(struct spw_device *d, uint64_t device_bytes, uint64_t 
     pool_discharge(&d->host, host_bytes);
 }
 
+static void cpu_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
+{
+    d->device.budget = device_bytes;
+    d->host.budget = host_bytes;
+    atomic_store(&d->device.peak, atomic_load(&d->device.used));
+    atomic_store(&d->host.peak, atomic_load(&d->host.used));
+}
+
 static int cpu_alloc(struct spw_device *d, uint64_t bytes, void **out)
 {
     return pool_alloc(d, &d->device, bytes, out);
@@ -643,6 +651,7 @@ const struct spw_device_ops spw_device_cpu = {
     .free = cpu_free,
     .charge = cpu_charge,
     .discharge = cpu_discharge,
+    .set_budgets = cpu_set_budgets,
     .alloc_host = cpu_alloc_host,
     .free_host = cpu_free_host,
     .stream_open = cpu_stream_open,

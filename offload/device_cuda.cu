@@ -242,6 +242,18 @@ static void cuda_free_host(struct spw_device *d, void *p, uint64_t bytes)
     spw_free(b);
 }
 
+static void pool_allow(struct pool *pool, uint64_t bytes)
+{
+    pool->budget = bytes;
+    __atomic_store_n(&pool->peak, __atomic_load_n(&pool->used, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+static void cuda_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
+{
+    pool_allow(&d->device, device_bytes);
+    pool_allow(&d->host, host_bytes);
+}
+
 /* --- the timed stream --- */
 
 static void timed_close(struct timed_stream *t)
@@ -644,6 +656,7 @@ const struct spw_device_ops spw_device_cuda = {
     .free = cuda_free,
     .charge = NULL, /* kernels read nothing in place */
     .discharge = NULL,
+    .set_budgets = cuda_set_budgets,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .stream_open = cuda_stream_open,

@@ -313,6 +313,16 @@ uint32_t spw_disk_n_retired(const struct spw_disk *d)
     return d->n_retired;
 }
 
+uint32_t spw_disk_n_used(const struct spw_disk *d)
+{
+    return d->frames.n_frames - d->frames.free_frames.n - d->n_retired;
+}
+
+uint64_t spw_disk_written(const struct spw_disk *d)
+{
+    return d->written_bytes;
+}
+
 /* ---- other files ---- */
 
 int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32_t *first)

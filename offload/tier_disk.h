@@ -48,6 +48,9 @@ void spw_disk_retire(struct spw_disk *d, uint32_t frame);
  * and this one is retired. -EDQUOT: the write limit; the frame stays as it is. */
 int spw_disk_again(struct spw_disk *d, bool bad, uint32_t *frame);
 uint32_t spw_disk_n_retired(const struct spw_disk *d);
+/* Frames that are taken; bytes that count against the limit. */
+uint32_t spw_disk_n_used(const struct spw_disk *d);
+uint64_t spw_disk_written(const struct spw_disk *d);
 
 /* Tiles in a file that is whole, side by side. */
 struct spw_disk_adoption {

@@ -4,6 +4,7 @@
 
 #include "model/fingerprint.h"
 #include "runtime/executor.h"
+#include "runtime/ladder.h"
 
 enum spw_engine_stream {
     SPW_STREAM_COMPUTE,
@@ -50,13 +51,20 @@ struct spw_session {
     float *logits;        /* [vocab], host arena, borrowed */
     uint64_t from_store;  /* of those reused, by the latest sync */
     bool has_logits;      /* of the last token held */
+    bool cached;          /* the cache holds them; else all are computed again */
     uint64_t rope_length; /* the length whose rope table rotated the keys */
     uint32_t slot;        /* in engine.sessions */
 };
 
+/* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
 struct spw_engine {
     struct spw_model model;
+    struct spw_options options; /* what they point to is below */
+    char *disk_dir, *prefix_cache_dir;
+    struct spw_machine machine;
+    struct spw_drive drive;
     struct spw_plan plan;
+    struct spw_plan_input in; /* it was made from these */
     struct spw_backend backend;
     struct spw_device *device;
     char note[1024];   /* see spw_engine_note */
@@ -87,10 +95,10 @@ struct spw_engine {
     void *incident_context;
     struct spw_rung rungs[SPW_RUNGS_KEPT];
     uint64_t n_rungs;
-    void (*on_rung)(void *context, const struct spw_rung *rung);
-    void *rung_context;
-    bool (*gate)(void *context, enum spw_kv_precision precision);
-    void *gate_context;
+    struct spw_traffic past; /* counted on plans before this one, as what follows: */
+    double past_stalled[SPW_RANGES + 1];
+    uint64_t past_read_bytes, past_written_bytes;     /* of files */
+    uint64_t past_disk_writes;                        /* that count against the limit */
     uint64_t rope_length;                             /* of the tables on the device */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
     uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (save.c) */
@@ -114,13 +122,40 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err);
 uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise);
 uint64_t spw_engine_leave_margin(uint64_t available);
-/* Plans, and goes down the ladder where it must and may: `in` gets the precision that was taken. */
-int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
+/* The least that a device may be allowed for a budget of the options. */
+uint64_t spw_engine_limit(uint64_t given);
+/* What is left of the disk's write limit; without any left, of the disk. */
+void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
+/* Plans, and goes down the ladder where it must and may: `in` gets the precision that was taken,
+ * `rung` what there is to tell of that; rung->failed is NULL if nothing. */
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_rung *rung,
+                         struct spw_error *err);
 /* Keeps it and tells of it. */
 void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung);
 
+/* engine_memory.c: what stands on e->plan, all or nothing; `f` says which tier refused, if one did.
+ */
+int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
+                           struct spw_error *err);
+void spw_engine_give_memory(struct spw_engine *e);
+/* Tables in the caches for a session that has none. */
+int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);
+/* Waits for all that is under way, and adds what it should have moved. */
+void spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted);
+__attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine *e,
+                                                               const char *format, ...);
+
+/* engine_budgets.c: the same for `in` and e->plan, which was made from it; a tier that refuses gets
+ * a lower budget, and both change. */
+int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
+/* If it could not be taken back when it was last asked for. */
+int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
+/* The disk took no more (why: -ENOSPC, -EDQUOT): on with what it held, every cache empty. Fails
+ * where no plan does with that; all is as it was then, unless memory is gone. */
+int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err);
+
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
-int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err);
+int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
 /* unit_files.c: the model's files as weights are read from them. */
 int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err);

@@ -23,8 +23,9 @@ static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span s
     return n;
 }
 
-static int open_io(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+static int open_io(struct spw_engine *e, struct spw_error *err)
 {
+    const struct spw_options *o = &e->options;
     struct spw_io_span memory[2];
     struct spw_io_options io = {.kind = o->io,
                                 .queue_depth = o->drive ? o->drive->queue_depth : 0,
@@ -40,47 +41,56 @@ static int open_io(struct spw_engine *e, const struct spw_options *o, struct spw
     return 0;
 }
 
-static int open_tier(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+static int open_tier(struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_plan *p = &e->plan;
-    struct spw_disk_options disk = {.directory = o->disk_dir,
+    struct spw_disk_options disk = {.directory = e->options.disk_dir,
                                     .io = e->io,
                                     .tile_bytes = p->tile_bytes,
                                     .n_frames = p->n_disk_frames,
                                     .run = p->disk_run,
-                                    .write_limit_bytes = o->disk_write_limit};
+                                    .write_limit_bytes = e->in.disk_write_limit};
     SPW_TRY(spw_disk_open(&e->disk, &disk, err));
     size_t used = strlen(e->io_text);
     snprintf(e->io_text + used, sizeof e->io_text - used, "; %s", spw_disk_describe(e->disk));
     return 0;
 }
 
-int spw_engine_open_disk(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err)
 {
     bool tiles = e->plan.n_disk_frames || e->plan.adopts, weights = e->plan.info.weights_disk_bytes;
     if (!tiles && !weights)
         return 0;
-    SPW_TRY(open_io(e, o, err));
+    SPW_TRY(open_io(e, err));
     if (tiles)
-        SPW_TRY(open_tier(e, o, err));
+        SPW_TRY(open_tier(e, err));
     return weights ? spw_engine_open_unit_files(e, err) : 0;
 }
 
 void spw_engine_close_disk(struct spw_engine *e)
 {
+    struct spw_io_usage u = {0};
+    if (e->io)
+        spw_io_usage(e->io, &u);
+    e->past_read_bytes += u.read_bytes;
+    e->past_written_bytes += u.written_bytes;
+    e->past_disk_writes += e->disk ? spw_disk_written(e->disk) : 0;
     spw_disk_close(e->disk);
     spw_io_close(e->io);
     spw_engine_close_unit_files(e);
+    e->disk = NULL;
+    e->io = NULL;
+    e->io_text[0] = 0;
 }
 
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)
 {
     out->disk_budget_bytes = e->plan.info.disk_budget_bytes;
-    if (!e->io)
-        return;
-    struct spw_io_usage u;
-    spw_io_usage(e->io, &u);
-    out->disk_peak_bytes = e->plan.info.disk.total; /* preallocated */
-    out->moved_bytes[SPW_MOVED_HOST_TO_DISK] = u.written_bytes;
-    out->moved_bytes[SPW_MOVED_DISK_TO_HOST] = u.read_bytes;
+    struct spw_io_usage u = {0};
+    if (e->io) {
+        spw_io_usage(e->io, &u);
+        out->disk_peak_bytes = e->plan.info.disk.total; /* preallocated */
+    }
+    out->moved_bytes[SPW_MOVED_HOST_TO_DISK] = e->past_written_bytes + u.written_bytes;
+    out->moved_bytes[SPW_MOVED_DISK_TO_HOST] = e->past_read_bytes + u.read_bytes;
 }

@@ -61,8 +61,11 @@ uint64_t spw_engine_leave_margin(uint64_t available)
 static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                        const struct spw_options *o, struct spw_error *err)
 {
-    uint64_t system = spw_memory_available() / 10;
+    uint64_t device = e->device_arena ? e->plan.device.end : 0; /* what is given back first */
+    uint64_t host = e->host_arena ? e->plan.host.end : 0;
     uint64_t card = e->backend.device_ops->available(e->device);
+    uint64_t system = spw_memory_available() + host;
+    system = (card == UINT64_MAX ? system + device : system) / 10;
     if (card == UINT64_MAX) {
         in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
         in->host_bytes =
@@ -70,6 +73,7 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
         in->host_kv = spw_cache_policy_host(o, false);
         return 0;
     }
+    card += device;
     in->host_kv = spw_cache_policy_host(o, true);
     in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
     in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
@@ -80,6 +84,20 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                     "--device-memory, or end what uses the GPU",
                     (unsigned long long)in->device_bytes, e->backend.name,
                     (unsigned long long)card);
+}
+
+uint64_t spw_engine_limit(uint64_t given)
+{
+    return spw_engine_budget(given, UINT64_MAX - 1);
+}
+
+void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in)
+{
+    uint64_t limit = e->options.disk_write_limit;
+    uint64_t done = e->file_bytes + e->past_disk_writes + (e->disk ? spw_disk_written(e->disk) : 0);
+    in->disk_write_limit = spw_sub_u64(limit, done);
+    if (limit && !in->disk_write_limit)
+        in->disk_bytes = 0;
 }
 
 enum {
@@ -108,14 +126,16 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
     if (!e->model.cache.disk)
         return 0;
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
+    free_bytes += e->disk ? e->plan.info.disk.total : 0; /* given back first */
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
-    in->disk_write_limit = o->disk_write_limit;
     if (!in->disk_bytes)
         return spw_fail(err, -ENOSPC,
                         "disk directory %.500s: found no free space; name another --disk",
                         o->disk_dir);
-    if (in->disk_bytes <= free_bytes)
+    if (in->disk_bytes <= free_bytes) {
+        spw_engine_limit_writes(e, in);
         return 0;
+    }
     return spw_fail(err, -ENOSPC,
                     "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
                     "--disk-memory, or name another --disk",
@@ -180,8 +200,8 @@ void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung)
     if (e->n_rungs < SPW_RUNGS_KEPT)
         e->rungs[e->n_rungs] = *rung;
     e->n_rungs++;
-    if (e->on_rung)
-        e->on_rung(e->rung_context, rung);
+    if (e->options.on_rung)
+        e->options.on_rung(e->options.rung_context, rung);
 }
 
 const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n)
@@ -202,29 +222,30 @@ static void set_precision(struct spw_plan_input *in, enum spw_kv_precision preci
 static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input *in)
 {
     uint64_t block = spw_residual_block(in->context);
-    return e->gate && e->model.cache.ladder && spw_residual_end(block, in->residual_tiles) > 1;
+    return e->options.gate && e->model.cache.ladder &&
+           spw_residual_end(block, in->residual_tiles) > 1;
 }
 
 /* From the plan that was refused to e->plan: of what lacked, what is needed now. */
-static void note_precision(struct spw_engine *e, const struct spw_plan_input *in,
-                           const struct spw_plan_info *refused, int why)
+static void describe_precision(const struct spw_engine *e, const struct spw_plan_input *in,
+                               const struct spw_plan_info *refused, int why, struct spw_rung *rung)
 {
     static const char *const failed[SPW_BUDGETS] = {"device budget", "host budget", "disk budget"};
     const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     struct spw_plan_info now = e->plan.info;
-    struct spw_rung rung = {.failed = "disk write limit", .bytes_asked = refused->disk_write_bytes};
     uint64_t need = now.disk_write_bytes;
+    *rung =
+        (struct spw_rung){.failed = "disk write limit", .bytes_asked = refused->disk_write_bytes};
     if (why == -ENOMEM) {
-        int tier = spw_ladder_lacking(refused, given, &rung.bytes_asked);
+        int tier = spw_ladder_lacking(refused, given, &rung->bytes_asked);
         spw_plan_smallest(&now, in);
         need = tier == SPW_BUDGET_DEVICE ? now.smallest_device_bytes
                : tier == SPW_BUDGET_HOST ? now.smallest_host_bytes
                                          : now.smallest_disk_bytes;
-        rung.failed = failed[tier];
+        rung->failed = failed[tier];
     }
-    rung.bytes_freed = spw_sub_u64(rung.bytes_asked, need);
-    rung.kind = spw_ladder_name(refused, &now);
-    spw_engine_note_rung(e, &rung);
+    rung->bytes_freed = spw_sub_u64(rung->bytes_asked, need);
+    rung->kind = spw_ladder_name(refused, &now);
 }
 
 /* The refusal names what exact KV needs; this is what would do as well. */
@@ -248,7 +269,8 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *refused,
 
 /* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate
  * lets pass; else as it was, and why. */
-static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, struct spw_error *err)
+static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, struct spw_rung *rung,
+                   struct spw_error *err)
 {
     const struct spw_plan refused = e->plan;
     const struct spw_plan_input given = *in;
@@ -259,9 +281,9 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, str
         if (spw_plan_make(&e->plan, in, NULL))
             continue;
         fitted = true;
-        if (!e->gate(e->gate_context, l.precision))
+        if (!e->options.gate(e->options.gate_context, l.precision))
             continue;
-        note_precision(e, in, &refused.info, why);
+        describe_precision(e, in, &refused.info, why, rung);
         return 0;
     }
     add_hint(err, &e->plan.info, in, fitted);
@@ -270,11 +292,13 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, str
     return why;
 }
 
-int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_rung *rung,
+                         struct spw_error *err)
 {
+    *rung = (struct spw_rung){0};
     int rc = spw_plan_make(&e->plan, in, err);
     if ((rc == -ENOMEM || rc == -EDQUOT) && may_quantize(e, in)) {
-        rc = go_down(e, in, rc, err);
+        rc = go_down(e, in, rc, rung, err);
         if (!rc)
             spw_error_clear(err);
     }

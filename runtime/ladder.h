@@ -19,6 +19,8 @@ struct spw_ladder {
     uint32_t n_steps;                /* made so far */
 };
 
+enum { SPW_LADDER_NO_TIER = -1 };
+
 /* The system did not give a tier `asked` bytes, or no more than `held` of them. */
 struct spw_ladder_failure {
     int tier;

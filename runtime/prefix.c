@@ -23,7 +23,8 @@ enum {
 #define DEFAULT_BYTES ((uint64_t)16 << 30)
 
 struct spw_prefix {
-    struct spw_store *store; /* owned */
+    struct spw_store *store;                         /* owned */
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES]; /* it was opened with */
     struct spw_prefix_stats stats;
     int refused; /* what it said last of what it did not keep */
     void (*on_reuse)(void *context, const struct spw_reuse *reuse);
@@ -63,21 +64,15 @@ static void note(void *context, const char *text)
         p->on_note(p->context, text);
 }
 
-int spw_prefix_open(struct spw_engine *e, const struct spw_options *o, struct spw_error *err)
+static int open_store(struct spw_engine *e, struct spw_error *err)
 {
-    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    const struct spw_options *o = &e->options;
+    struct spw_prefix *p = e->prefix;
     uint64_t least = least_bytes(&e->plan);
-    if (!o->prefix_cache_dir)
-        return 0;
-    struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
-    if (!p)
-        return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
-    *p = (struct spw_prefix){
-        .on_reuse = o->on_reuse, .on_note = o->on_prefix_note, .context = o->prefix_context};
     struct spw_store_options s = {.directory = o->prefix_cache_dir,
                                   .limit_bytes =
                                       spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
-                                  .fingerprint = fingerprint,
+                                  .fingerprint = p->fingerprint,
                                   .on_damage = note,
                                   .context = p};
     if (s.limit_bytes < least)
@@ -86,8 +81,34 @@ int spw_prefix_open(struct spw_engine *e, const struct spw_options *o, struct sp
                         "tile of %d tokens takes",
                         (unsigned long long)s.limit_bytes, (unsigned long long)least,
                         SPW_TILE_TOKENS);
-    spw_keep_fingerprint(fingerprint, e);
+    spw_keep_fingerprint(p->fingerprint, e);
     return spw_store_open(&p->store, &s, err);
+}
+
+int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
+{
+    const struct spw_options *o = &e->options;
+    if (!o->prefix_cache_dir)
+        return 0;
+    struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
+    *p = (struct spw_prefix){
+        .on_reuse = o->on_reuse, .on_note = o->on_prefix_note, .context = o->prefix_context};
+    return open_store(e, err);
+}
+
+int spw_prefix_follow_plan(struct spw_engine *e, struct spw_error *err)
+{
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    if (!e->prefix)
+        return 0;
+    spw_keep_fingerprint(fingerprint, e);
+    if (e->prefix->store && !memcmp(fingerprint, e->prefix->fingerprint, sizeof fingerprint))
+        return 0;
+    spw_store_close(e->prefix->store);
+    e->prefix->store = NULL;
+    return open_store(e, err);
 }
 
 void spw_prefix_close(struct spw_engine *e)
@@ -430,7 +451,7 @@ int spw_session_keep(struct spw_session *s, struct spw_error *err)
     struct spw_engine *e = s->engine;
     struct spw_keep_range range;
     struct spw_error why = {{0}};
-    if (!e->prefix || !find_new(s, &range))
+    if (!e->prefix || !s->cached || !find_new(s, &range))
         return 0;
     struct spw_pack_section *sections = spw_alloc(spw_keep_most_sections(e) * sizeof *sections);
     if (!sections)

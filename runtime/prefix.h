@@ -16,7 +16,10 @@ bool spw_prefix_is_worth(uint64_t held, uint64_t found);
 
 /* Opens the directory that the options name and sets e->prefix; nothing where they name none. After
  * the plan, before memory is taken. -EINVAL: its size; what the system says of the directory. */
-int spw_prefix_open(struct spw_engine *e, const struct spw_options *o, struct spw_error *err);
+int spw_prefix_open(struct spw_engine *e, struct spw_error *err);
+/* The plan is another one, and the disk tier is closed: tiles of other precision are other tiles.
+ */
+int spw_prefix_follow_plan(struct spw_engine *e, struct spw_error *err);
 void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which has its tiles */
 
 /* Whether a session of this engine can begin only at a point. */

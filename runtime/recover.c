@@ -42,6 +42,7 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
         SPW_TRY(spw_prefetch_forget(e->prefetch));
         s->n_tokens = *keep;
         s->has_logits = false;
+        s->cached = true;
         spw_sequence_truncate(&s->seq, &e->plan.residency, *keep);
         int rc = spw_executor_settle(e->executor, s->seq.aged, *keep);
         if (rc != -EBADMSG)

@@ -264,6 +264,11 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
         return spw_fail(err, -EINVAL, "%s: %s", path,
                         s->n_tokens ? "the engine was opened without the option to save"
                                     : "the session is empty, there is nothing to save");
+    if (!s->cached)
+        return spw_fail(err, -EINVAL,
+                        "%s: what the session held was given back when budgets changed; save it "
+                        "after the next step",
+                        path);
     if (state_bytes > SPW_SAVED_STATE_BYTES)
         return spw_fail(err, -E2BIG, "%s: a state of %zu bytes, at most %d", path, state_bytes,
                         SPW_SAVED_STATE_BYTES);
@@ -400,6 +405,7 @@ int spw_session_resume(struct spw_session **out, struct spw_engine *e, const str
     }
     memcpy(s->tokens, v->info.tokens, v->info.n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = v->info.n_tokens;
+    s->cached = true;
     s->rope_length = v->head.rope_length;
     return 0;
 }

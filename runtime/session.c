@@ -24,15 +24,14 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
     if (find_slot(e, &slot))
         return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
                         e->plan.info.sessions);
+    SPW_TRY(spw_engine_need_memory(e, err));
     struct spw_session *s = spw_alloc_zero(1, sizeof *s);
     if (!s)
         return spw_fail(err, -ENOMEM, "out of memory for a session");
     s->engine = e;
     s->slot = slot;
-    s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
-                (uint64_t)slot * e->model.config.vocab;
     s->tokens = spw_alloc(e->plan.info.context * sizeof *s->tokens);
-    if (!s->tokens || spw_sequence_open(&s->seq, e->kv, e->near)) {
+    if (!s->tokens || spw_engine_open_sequence(e, s)) {
         spw_free(s->tokens);
         spw_free(s);
         return spw_fail(err, -ENOMEM, "out of memory for a session's tables");
@@ -51,6 +50,7 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     s->n_tokens = s->reused = from->n_tokens;
     s->rope_length = from->rope_length;
     s->has_logits = from->has_logits;
+    s->cached = from->cached;
     memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
     return 0;
 }
@@ -60,7 +60,8 @@ void spw_session_close(struct spw_session *s)
     if (!s)
         return;
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
-    spw_prefetch_forget(s->engine->prefetch);
+    if (s->engine->prefetch)
+        spw_prefetch_forget(s->engine->prefetch);
     s->engine->sessions[s->slot] = NULL;
     spw_sequence_close(&s->seq);
     spw_free(s->tokens);
@@ -82,7 +83,7 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
     const struct spw_model_config *c = &s->engine->model.config;
     uint32_t start = spw_waterline_start(&s->engine->plan.residency);
     *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
-    for (uint32_t l = 0; l < c->n_layers; l++)
+    for (uint32_t l = 0; s->cached && l < c->n_layers; l++)
         if (c->layer_kinds[l] == SPW_LAYER_FULL) {
             uint32_t begin = spw_kv_begin(s->seq.aged, l);
             uint32_t disk_end = spw_kv_disk_end(s->seq.aged, l);
@@ -154,6 +155,8 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
 {
     const struct spw_model_config *c = &s->engine->model.config;
     uint64_t prefix = common_prefix(s, span);
+    if (!s->cached)
+        return 0;
     if (rope_length(c, span->n_tokens) != s->rope_length)
         return 0; /* its keys were rotated by another table */
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
@@ -215,6 +218,11 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
 static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
     int why;
+    if (!e->executor)
+        return spw_fail(err, -ENOMEM,
+                        "the disk took no more (%s), and memory for another plan was refused; the "
+                        "sessions keep their tokens, and the next step asks for it again",
+                        strerror(-rc));
     if (rc == -EDOM) {
         reset(e, n, rc, NULL);
         return spw_fail(err, rc,
@@ -244,13 +252,42 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
 /* Runs it again from where sessions were cut back to, as long as tiles are lost. */
 static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
-    for (uint32_t i = 0; i < n; i++)
-        e->delivered[i] = 0;
     for (int i = 0;; i++) {
         int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
         if (rc != -EBADMSG || i == SPW_RECOVER_TRIES)
             return rc;
         SPW_TRY(spw_recover_step(e, e->stepping, n));
+    }
+}
+
+static bool disk_is_full(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+/* Nothing is cached any more. */
+static void start_over(struct spw_engine *e, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        e->spans[i].from = 0;
+}
+
+/* The same down the ladder, as long as the disk takes no more and a plan does with less of it: from
+ * the first token then, for nothing is cached. Logits that were handed over are not again. */
+static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *d)
+{
+    for (uint32_t i = 0; i < n; i++)
+        e->delivered[i] = 0;
+    for (;;) {
+        int rc = run_and_recover(e, n, d);
+        if (rc == -ENOMEM && e->disk) { /* every frame waits for a write that the drive refuses */
+            spw_kv_finish_writes(e->kv);
+            int why = spw_kv_take_write_failure(e->kv);
+            rc = why ? why : rc;
+        }
+        if (!disk_is_full(rc) || spw_engine_step_down(e, rc, NULL))
+            return rc;
+        start_over(e, n);
     }
 }
 
@@ -269,7 +306,7 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t
         e->rope_length = length;
     }
     if (!rc)
-        rc = run_and_recover(e, n, d);
+        rc = run_and_step_down(e, n, d);
     if (rc)
         return give_up(e, n, rc, err);
     for (uint32_t i = 0; i < n; i++) {
@@ -279,6 +316,7 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t
                (e->spans[i].to - e->spans[i].from) * sizeof *s->tokens);
         s->n_tokens = span->n_tokens;
         s->has_logits = span->n_logits > 0;
+        s->cached = true;
         s->rope_length = length;
     }
     return 0;
@@ -299,6 +337,11 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
         rc = spw_prefix_adopt(s, span, &keep);
     if (!rc)
         rc = cut_back(s, &keep);
+    if (disk_is_full(rc) && !spw_engine_step_down(e, rc, NULL)) {
+        start_over(e, *n);
+        s->from_store = keep = 0;
+        rc = 0;
+    }
     if (rc)
         return reset(e, *n + 1, rc, err);
     s->reused = keep;
@@ -342,6 +385,7 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
     uint32_t n = 0;
     for (size_t i = 0; i < n_spans; i++)
         SPW_TRY(check_span(e, spans, i, err));
+    SPW_TRY(spw_engine_need_memory(e, err));
     for (size_t i = 0; i < n_spans && e->prefix; i++)
         if (rope_length(c, spans[i].n_tokens) == 1)
             SPW_TRY(make_point(e, &spans[i], err));

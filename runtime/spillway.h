@@ -223,6 +223,14 @@ void spw_engine_close(struct spw_engine *e);
 const struct spw_model_config *spw_engine_config(const struct spw_engine *e);
 const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e);
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
+/* Other budgets, as in the options, between two calls of spw_sync: plans again, gives memory back
+ * or takes it. Sessions keep their tokens; unless nothing has to move, the next spw_sync computes
+ * what their caches held again, to the same bits under the same precision of old KV, and logits
+ * are gone until then. Peaks begin anew. -ENOMEM where no plan works, with the smallest budgets
+ * that would do, and whatever options cannot mean: the engine goes on under the old ones. Memory
+ * that could not be had back then is asked for again by the next call that needs it. */
+int spw_engine_set_budgets(struct spw_engine *e, uint64_t device_bytes, uint64_t host_bytes,
+                           uint64_t disk_bytes, struct spw_error *err);
 /* Of stats.unhidden_wait_seconds, what layer `layer` waited for; the rest are hidden rows and the
  * head. 0 for layers from the 512th on. */
 double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer);

@@ -88,6 +88,7 @@ void spw_engine_close_unit_files(struct spw_engine *e)
         if (e->unit_files[i].fd >= 0)
             close(e->unit_files[i].fd);
     spw_free(e->unit_files);
+    e->unit_files = NULL;
 }
 
 void spw_engine_read_unit(struct spw_engine *e, uint32_t u)

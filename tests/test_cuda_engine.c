@@ -151,7 +151,10 @@ static void check_taken_meanwhile(const char *dir, const int32_t *ids, const flo
     spw_simt_others_take_late(8192 * MIB - left);
     CHECK_MSG(spw_engine_open(&e, dir, &o, &err) == 0, "%s", err.text);
     if (e) {
-        CHECK_MSG(strstr(spw_engine_note(e), "planned again"), "%s", spw_engine_note(e));
+        uint64_t n;
+        const struct spw_rung *rungs = spw_engine_rungs(e, &n);
+        CHECK(n == 1 && rungs[0].kind == SPW_RUNG_HOST && rungs[0].bytes_freed);
+        CHECK(rungs[0].bytes_asked > left && !strcmp(rungs[0].failed, "device memory"));
         CHECK(spw_engine_plan(e)->device_budget_bytes <= 8 * MIB);
         CHECK(spw_engine_plan(e)->host.kv > 256 * MIB);
         struct spw_session *s = run_session(e);

@@ -84,25 +84,35 @@ done:
     return faults;
 }
 
+/* Whether the fault that was set has struck; it is off then. */
+static bool was_met(void)
+{
+    for (int i = 0; i < 1 << 20; i++)
+        if (spw_alloc_fails())
+            return false;
+    return true;
+}
+
 static void fail_allocations(const struct spw_backend *b, const char *dir,
                              const struct spw_options *o, const int32_t *ids)
 {
     static struct answer expected, got;
     int64_t outstanding = spw_alloc_outstanding();
-    int n = 0, faults;
+    int n = 0;
+    bool met;
     CHECK(run_api(b, dir, o, ids, &expected) == 0);
     CHECK(spw_alloc_outstanding() == outstanding);
     do {
         memset(&got, 0, sizeof got);
         spw_alloc_fail_nth(n);
         n += TEST_ALLOCATION_STRIDE;
-        faults = run_api(b, dir, o, ids, &got);
-        spw_alloc_fail_nth(-1);
+        run_api(b, dir, o, ids, &got);
+        met = was_met(); /* a tier that refused an arena may have been planned around */
         CHECK_MSG(memcmp(&got, &expected, sizeof got) == 0, "allocation %d: another answer",
                   n - TEST_ALLOCATION_STRIDE);
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "allocation %d: %lld blocks lost",
                   n - TEST_ALLOCATION_STRIDE, (long long)(spw_alloc_outstanding() - outstanding));
-    } while (faults);
+    } while (met);
     CHECK(n > 40);
     fprintf(stderr, "%s: allocations 0, %d, ... %d failed\n", dir, TEST_ALLOCATION_STRIDE,
             n - 2 * TEST_ALLOCATION_STRIDE);
