@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 /* Overridden by test_cuda_save. */
@@ -18,9 +19,6 @@
 #define TEST_PRECISIONS 4 /* of each model */
 #define TEST_STEP 260     /* most tokens between two lengths that are looked at */
 #endif
-
-/* A process that has used a GPU cannot go on with it in a child. */
-enum { FORKS = TEST_BACKEND == SPW_BACKEND_CPU };
 
 enum { CONTEXT = 1280, MOST = 1200, WINDOW = 300, MOST_VOCAB = 128 };
 
@@ -90,6 +88,21 @@ static void world_close(struct world *w)
     tiny_model_remove(w->dir);
 }
 
+/* The least device memory, and little of the host's: KV goes to the disk. */
+static void to_disk(const struct world *w, const struct spw_backend *b, struct spw_options *o)
+{
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    o->disk_dir = w->scratch;
+    o->disk_bytes = 64 << 20;
+    CHECK_MSG(!spw_plan_query_on(&info, b, w->dir, o, &err), "%s", err.text);
+    o->device_bytes = info.smallest_device_bytes;
+    CHECK_MSG(!spw_plan_query_on(&info, b, w->dir, o, &err), "%s", err.text);
+    o->host_bytes = 0; /* on the CPU KV goes to the disk at once */
+    if (TEST_BACKEND != SPW_BACKEND_CPU)
+        o->host_bytes = info.smallest_host_bytes + 2 * info.weights_bytes;
+}
+
 /* Everything that may change without changing a bit. */
 static struct spw_options draw_budgets(const struct world *w, uint64_t *seed)
 {
@@ -97,14 +110,11 @@ static struct spw_options draw_budgets(const struct world *w, uint64_t *seed)
     o.threads = (uint32_t)check_range(seed, 1, 2);
     o.prefill_chunk = (uint32_t)check_range(seed, 100, 300);
     uint64_t how = check_range(seed, 0, 2);
-    if (how == 1) {
-        o.disk_dir = w->scratch;
-        o.disk_bytes = 64 << 20;
-    }
-    if (how)
-        run_tight(w->dir, &o, check_range(seed, 0, 1) ? 0 : check_range(seed, 0, 200000));
+    struct spw_backend b = run_backend(true);
     if (how == 1)
-        o.host_bytes = 0;
+        to_disk(w, &b, &o);
+    else if (how)
+        run_tight_on(&b, w->dir, &o, check_range(seed, 0, 1) ? 0 : check_range(seed, 0, 200000));
     return o;
 }
 
@@ -191,7 +201,7 @@ static void check_round(const struct tiny_model *m, enum spw_kv_precision precis
     world_open(&w, m, precision, seed);
     save(&w, seed);
     resume(&w, seed);
-    if (FORKS)
+    if (TEST_BACKEND == SPW_BACKEND_CPU) /* a GPU cannot be used in a child of who used it */
         resume_elsewhere(&w, seed);
     world_close(&w);
 }
@@ -246,7 +256,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
     CHECK_MSG(refused >= times / 4, "%d of %d refused", refused, times);
     CHECK(!is_refused(&w, e));
     for (int i = 0; i < 8; i++) {
-        bytes = (off_t)check_range(seed, 0, (uint64_t)bytes - 1);
+        bytes = (off_t)check_range(seed, 0, (uint64_t)bytes);
         CHECK(ftruncate(fd, bytes) == 0);
         is_refused(&w, e);
     }
@@ -326,6 +336,60 @@ static void check_write_limit(uint64_t *seed)
     check_logits(&w, 1, run_to(s, e, w.ids, w.n[1]), "after a refused save");
     spw_session_close(s);
     spw_engine_close(e);
+    world_close(&w);
+}
+
+/* ---- a tile that is lost while it is saved ---- */
+
+/* A byte of the file that no longer reads as it was written: of the first read once it is armed. */
+struct bad_byte {
+    _Atomic bool armed;
+    _Atomic uint64_t place; /* 0: none yet */
+};
+
+static int64_t change_read(void *context, const struct spw_io_request *r, int64_t result)
+{
+    struct bad_byte *bad = context;
+    uint64_t none = 0;
+    if (r->write || result <= 0 || !bad->armed)
+        return result;
+    atomic_compare_exchange_strong(&bad->place, &none, r->offset + (uint64_t)result / 2);
+    uint64_t at = bad->place - r->offset; /* wraps where the read begins behind it */
+    if (at < (uint64_t)result)
+        r->memory[at] ^= 1;
+    return result;
+}
+
+/* It is computed again, and the file is right. */
+static void check_lost_tile(uint64_t *seed)
+{
+    struct world w;
+    struct spw_error err = {{0}};
+    struct bad_byte bad = {.armed = false};
+    struct spw_io_fault hook = {.completed = change_read, .context = &bad};
+    struct spw_backend b = run_backend(true);
+    uint64_t n_lost;
+    world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
+    w.n[1] = w.n[0] + 400; /* so that there are tiles on the disk */
+    w.n[2] = w.n[1] + 1;
+    w.n[3] = w.n[2] + 1;
+    expect(&w);
+    struct spw_options o = w.base;
+    o.prefill_chunk = 128;
+    to_disk(&w, &b, &o);
+    b.io_fault = &hook;
+    struct spw_engine *e = run_open_on(&b, w.dir, &o);
+    struct spw_session *s = run_session(e);
+    check_logits(&w, 1, run_to(s, e, w.ids, w.n[1]), "computed");
+    CHECK(spw_engine_plan(e)->disk.kv > 0);
+    bad.armed = true;
+    CHECK_MSG(spw_session_save(s, w.file, "state", 5, NULL, &err) == 0, "%s", err.text);
+    spw_engine_incidents(e, &n_lost);
+    CHECK_MSG(n_lost == 1, "%llu tiles lost", (unsigned long long)n_lost);
+    check_logits(&w, 2, run_to(s, e, w.ids, w.n[2]), "after a tile was lost");
+    spw_session_close(s);
+    spw_engine_close(e);
+    resume(&w, seed);
     world_close(&w);
 }
 
@@ -462,12 +526,14 @@ int main(int argc, char **argv)
         for (uint64_t p = 0; p < TEST_PRECISIONS; p++)
             check_round(&tiny_models[i], (enum spw_kv_precision)((i + p) % 4), &seed);
     check_round(&dynamic, SPW_KV_EXACT, &seed);
-    check_damage(&tiny_models[4], SPW_KV_EXACT, corruptions / 2, &seed);
     check_damage(&tiny_models[5], SPW_KV_INT4, corruptions / 2, &seed);
-    check_foreign(&seed);
-    check_write_limit(&seed);
-    check_allocations(&seed);
-    if (FORKS)
+    if (TEST_BACKEND == SPW_BACKEND_CPU) { /* what depends on no backend */
+        check_damage(&tiny_models[4], SPW_KV_EXACT, corruptions / 2, &seed);
+        check_foreign(&seed);
+        check_write_limit(&seed);
+        check_allocations(&seed);
+        check_lost_tile(&seed);
         check_kills(kills, &seed);
+    }
     return check_done();
 }
