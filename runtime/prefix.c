@@ -334,6 +334,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     }
     memcpy(s->tokens, tokens, n * sizeof *tokens);
     s->n_tokens = n;
+    s->cached = true;
     s->rope_length = 1;
     return 0;
 }

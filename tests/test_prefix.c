@@ -401,6 +401,34 @@ static void test_allocations(const struct subject *s)
     pack_remove_folder(d.cache);
 }
 
+/* Budgets that change take the cache from a session, which then begins with the store again. */
+static void test_budgets(const struct subject *s)
+{
+    uint64_t seed = 23, n = 5 * SPW_TILE_TOKENS;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    CHECK(spw_plan_query_on(&info, &d.backend, s->dir, &r.o, &err) == 0);
+    const uint64_t budgets[] = {info.smallest_device_bytes, info.smallest_device_bytes + 3 * MIB};
+    for (uint64_t i = 0; i < 4; i++) {
+        r.o.device_bytes = spw_max_u64(r.o.device_bytes, budgets[i % 2]);
+        CHECK_MSG(
+            spw_engine_set_budgets(r.e, budgets[i % 2], r.o.host_bytes, r.o.disk_bytes, &err) == 0,
+            "%s", err.text);
+        uint64_t n_found = go_to(&r, 0, 0, n + i + 1, 1);
+        CHECK(n_found == n || spw_session_reused(r.sessions[0]) == n + i);
+        go_to(&r, 1, 1, n, 1);
+    }
+    CHECK(r.n_told);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
 /* A pack of the right name, tokens and fingerprint that has not got the tiles: told, removed,
  * computed and kept anew. */
 static void test_incomplete(const struct subject *s)
@@ -501,6 +529,9 @@ static void test_one_by_one(const struct subject *subjects)
     test_refusals(&subjects[0]);
     test_allocations(&subjects[0]);
     test_allocations(&subjects[1]);
+    test_budgets(&subjects[0]);
+    test_budgets(&subjects[3]);
+    test_budgets(&subjects[10]);
     test_incomplete(&subjects[0]);
     test_incomplete(&subjects[3]);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {

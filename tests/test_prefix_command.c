@@ -78,6 +78,23 @@ static void test_two_processes(const struct tiny_model *m, uint32_t n_ids, const
     CHECK(sh("\"$S\" cache verify cache && rm -r cache m") == 0);
 }
 
+/* A run that goes on from a file of its own needs no prefix, and keeps what it holds. */
+static void test_resume(void)
+{
+    write_model(&tiny_models[0], 300);
+    CHECK(sh("%s --save s", run) == 0);
+    CHECK_MSG(sh("\"$S\" generate m --device cpu --resume s --max-new-tokens 120 --report r.json "
+                 "--prefix-cache cache") == 0,
+              "%s", err);
+    json_t *r = report(), *prefix = json_object_get(r, "prefix");
+    CHECK(number(r, "n_tokens_reused") > 300 && number(r, "n_tokens_from_store") == 0);
+    CHECK(json_is_null(json_object_get(prefix, "seconds_saved")));
+    CHECK_MSG(number(r, "n_tokens_kept") == 384, "%lld", number(r, "n_tokens_kept"));
+    check_moved(r);
+    json_decref(r);
+    CHECK(sh("rm -r m cache s") == 0);
+}
+
 /* One line, before any work. */
 static void test_refusals(void)
 {
@@ -115,6 +132,7 @@ int main(void)
     test_two_processes(&tiny_models[1], 1100, "--kv-dtype int8 --residual-window 128");
     test_two_processes(&tiny_models[4], 1030, ""); /* where its odd window ends in the last tile */
     test_two_processes(&tiny_models[5], 1030, "--kv-dtype int4 --residual-window 0");
+    test_resume();
     test_refusals();
     sh("rm -r %s", folder);
     return check_done();

@@ -180,7 +180,7 @@ enum { SPEED_TOKENS = 64 };
 int cli_report_prefix(json_t *into, const struct spw_engine *e, const struct cli_reuse *r)
 {
     struct spw_prefix_stats s;
-    uint64_t n_computed = r->n_prompt - r->n_reused;
+    uint64_t n_computed = spw_sub_u64(r->n_prompt, r->n_reused); /* a resumed run reuses more */
     double saved = r->prefill_seconds / (double)n_computed * (double)r->n_reused;
     spw_engine_prefix(e, &s);
     json_t *o = json_object();
