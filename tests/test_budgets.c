@@ -12,6 +12,7 @@
 #ifndef TEST_STRIDE
 #define TEST_STRIDE (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 31 : 5)
 #define TEST_TOKENS 900
+#define TEST_WRITES (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 11 : 4)
 #define TEST_MODELS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 2)
 #define TEST_QUANTIZED true
 #endif
@@ -318,6 +319,34 @@ static void fail_allocations(struct subject *s, int stride)
             n - 2 * stride, n_absorbed);
 }
 
+/* Every allocation of opening, one by one: where it is an arena that is refused, a plan that needs
+ * less of that tier opens instead, and computes the same. */
+static void refuse_arenas(struct subject *s)
+{
+    const struct spw_plan_info *plan = &s->smallest[SPW_KV_EXACT];
+    int n_device = 0;
+    bool met = true, fits = plan->device.total * 3 / 4 / 4096 * 4096 >= plan->smallest_device_bytes;
+    for (int n = 0; met; n++) {
+        struct spw_engine *e = NULL;
+        struct spw_error err = {{0}};
+        s->n_told = 0;
+        spw_alloc_fail_nth(n);
+        int rc = spw_engine_open_on(&e, &s->backend, s->dir, &s->o, &err);
+        met = was_met();
+        CHECK_MSG(!rc == !!e && (!rc || (rc == -ENOMEM && err.text[0])), "%d: %s", rc, err.text);
+        if (!rc && s->n_told) {
+            CHECK(s->n_told == 1 && !s->last.n_recomputed && s->last.bytes_asked);
+            n_device += !strcmp(s->last.failed, "device memory") && s->last.bytes_freed;
+            struct spw_session *session = run_session(e);
+            step(s, e, session, 0, "with less than was planned");
+            run_check_account(e, &s->o, "with less than was planned");
+            spw_session_close(session);
+        }
+        spw_engine_close(e);
+    }
+    CHECK_MSG(n_device == fits, "%d device arenas", n_device); /* three quarters are tried */
+}
+
 /* ---- the disk takes no more ---- */
 
 struct full {
@@ -364,6 +393,7 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
     struct spw_backend b = s->backend;
     struct spw_options o = s->o;
     struct spw_error err = {{0}};
+    s->n_told = 0;
     pthread_mutex_init(&full.lock, NULL);
     b.io_fault = &fault;
     need_disk(s, &o, stays);
@@ -385,9 +415,14 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
             CHECK(right(s, e, spw_session_logits(session), i));
         }
     }
-    if (full.met && stays)
+    if (full.met && stays) {
+        if (!s->n_told) { /* the last write of all: the next one hears of it */
+            run_to(session, e, s->ids, 1);
+            step(s, e, session, 0, "after a last write");
+        }
         CHECK(s->n_told && !strcmp(s->last.failed, "disk space") && s->last.bytes_freed);
-    if (!ended)
+    }
+    if (!ended && (!full.met || s->n_told))
         run_check_account(e, &(struct spw_options){0}, "a full disk");
     spw_session_close(session);
     spw_engine_close(e);
@@ -398,14 +433,13 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
 static void fill_disk(struct subject *s)
 {
     int64_t n = 0;
-    s->n_told = 0;
-    for (; run_full(s, true, n); n += 3 + n / 2)
-        s->n_told = 0;
-    for (n = 0; run_full(s, false, n); n += 5 + n / 2)
+    for (; run_full(s, true, n); n += TEST_WRITES + n / 2)
         ;
-    CHECK(n > 5);
+    for (n = 0; run_full(s, false, n); n += TEST_WRITES + n / 2)
+        ;
+    CHECK(n > TEST_WRITES);
     s->o.on_oom = 0; /* or with less precision, where that fits */
-    for (n = 0; run_full(s, false, n); n += 5 + n / 2)
+    for (n = TEST_WRITES / 2; run_full(s, false, n); n += 2 * TEST_WRITES + n / 2)
         ;
     s->o.on_oom = SPW_ON_OOM_SPILL;
 }
@@ -452,11 +486,12 @@ int main(int argc, char **argv)
                 keep_prefixes(&s);
         }
         refuse(&s);
+        refuse_arenas(&s);
         fail_allocations(&s, stride);
         tiny_model_remove(s.dir);
     }
     /* Straight from device memory, and by way of the host's. */
-    for (int direct = 0; direct < 2 && TEST_BACKEND == SPW_BACKEND_CPU; direct++) {
+    for (int direct = 0; direct < TEST_MODELS && TEST_BACKEND == SPW_BACKEND_CPU; direct++) {
         begin(&s, 0, direct);
         fill_disk(&s);
         exceed_write_limit(&s);

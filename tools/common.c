@@ -176,11 +176,14 @@ static void say_incident(void *context, const struct spw_incident *i)
 
 static void say_rung(void *context, const struct spw_rung *r)
 {
-    char asked[32], freed[32];
+    char asked[32], freed[32], again[64] = "";
     (void)context;
-    cli_fail(0, "ladder: %s: %s asked at token %llu; %s, %s freed", r->failed,
+    if (r->n_recomputed)
+        snprintf(again, sizeof again, "; %llu tokens are computed again",
+                 (unsigned long long)r->n_recomputed);
+    cli_fail(0, "ladder: %s: %s asked at token %llu; %s, %s freed%s", r->failed,
              cli_format_bytes(asked, r->bytes_asked), (unsigned long long)r->position,
-             spw_rung_name(r->kind), cli_format_bytes(freed, r->bytes_freed));
+             spw_rung_name(r->kind), cli_format_bytes(freed, r->bytes_freed), again);
 }
 
 static void say_reuse(void *context, const struct spw_reuse *r)
