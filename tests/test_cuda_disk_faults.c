@@ -3,7 +3,7 @@
 #include "runtime/spillway.h"
 
 #define TEST_BACKEND SPW_BACKEND_CUDA
-#define TEST_STRIDE 40
+#define TEST_STRIDE 80
 #define TEST_PROMPT 800
 #define TEST_EVERY 1
 #include "tests/test_disk_faults.c"

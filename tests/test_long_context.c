@@ -1,8 +1,8 @@
-/* Promise 1: a context that is bounded by no tier alone. 200,000 tokens and some decode steps
+/* Promise 1: a context that is bounded by no tier alone. 100,000 tokens and some decode steps
  * through a tiny bf16 model with a few MiB of device memory, compared with memcmp to the run
  * without limits; bytes and peaks are what the plan says, to the byte.
  *
- *   test_long_context [tokens]    default 200000; under sanitizers skipped unless given */
+ *   test_long_context [tokens]    default 100000; under sanitizers skipped unless given */
 #include "tests/engine_run.h"
 
 #include <time.h>
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     static struct rows unlimited, small;
     if (argc < 2 && (RUN_UNDER_TSAN || RUN_UNDER_ASAN))
         return CHECK_SKIP;
-    size_t n_prompt = argc > 1 ? strtoul(argv[1], NULL, 0) : 200000;
+    size_t n_prompt = argc > 1 ? strtoul(argv[1], NULL, 0) : 100000;
     char dir[128];
     run_folder(dir, &model, "long");
     int32_t *ids = calloc(n_prompt + N_DECODE, sizeof *ids);
