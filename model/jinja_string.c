@@ -460,6 +460,10 @@ METHOD(join)
     size_t start = r->out.bytes;
     for (size_t i = 0; i < list.u.list->n; i++) {
         struct spw_jj_value item = list.u.list->at[i];
+        if (self.u.string->markup) { /* takes anything, as it escapes it */
+            SPW_TRY(spw_jj_to_string(r, item, &item));
+            SPW_TRY(spw_jj_escape(r, item.u.string, &item));
+        }
         if (item.type != SPW_JJ_STRING)
             return spw_jj_fail(r, "sequence item %zu: expected str instance, %s found", i,
                                spw_jj_type_name(item));
@@ -467,7 +471,8 @@ METHOD(join)
             SPW_TRY(spw_jj_print_value(r, self));
         SPW_TRY(spw_jj_print_value(r, item));
     }
-    return spw_jj_captured(r, start, out);
+    SPW_TRY(spw_jj_captured(r, start, out));
+    return spw_jj_mark(r, self.u.string, out);
 }
 
 /* ---- the rest ---- */
