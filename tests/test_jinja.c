@@ -132,8 +132,7 @@ static const struct {
      "}}{{ '1e3' | float }}{{ 2.5 | round }}{{ 2.675 | round(2) }}{{ 1.1 | round(1, 'ceil') }}",
      "101253111000.02.02.671.1"},
     /* What is joined by a safe string is escaped, and need not be a string. */
-    {"{{ ('&' | e).join([1, '<', '>' | safe]) ~ '<' }}{{ ','.join(['<']) }}",
-     "1&amp;&lt;&amp;><<"},
+    {"{{ ('&' | e).join([1, '<', '>' | safe]) ~ '<' }}{{ ','.join(['<']) }}", "1&amp;&lt;&amp;><<"},
 };
 
 static const struct {
