@@ -169,14 +169,13 @@ static int open_cache(struct spw_engine *e)
         .n_layers = e->model.config.n_layers,
         .sliding = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
+        .first_tile = spw_waterline_start(&p->residency),
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
         .disk_stream = e->streams[SPW_STREAM_DISK],
         .direct = p->direct,
         .n_disk_frames = p->n_disk_frames,
     };
-    if (p->residency.aged)
-        o.first_tile = spw_waterline_start(&p->residency);
     SPW_TRY(spw_kv_open(&e->kv, &o));
     return p->residency.aged ? open_near_cache(e, &o) : 0;
 }
