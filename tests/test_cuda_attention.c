@@ -2,9 +2,7 @@
  * knows nothing of tiles (where one is quantized: of what it stands for) and against the portable
  * CPU kernels, and by memcmp against themselves: however rows and tiles are cut into calls, with
  * partials or without, many rows or one at a time. What no row may see is NaN in every tile. */
-#include "quant/codec.h"
-#include "tests/attention_reference.h"
-#include "tests/ops_cpu_each.h"
+#include "tests/attention_problem.h"
 
 #include "model/ops_cuda.h"
 #include "tests/cuda_memory.h"
@@ -13,33 +11,7 @@
 /* Not there on a real GPU. */
 extern __typeof__(spw_simt_set) spw_simt_set __attribute__((weak));
 
-enum { MAX_TOKENS = 1700, MAX_TILES = MAX_TOKENS / SPW_TILE_TOKENS + 1, MAX_DIM = 512 };
-
-static uint64_t rng;
-
-static size_t draw(size_t low, size_t high)
-{
-    return (size_t)check_range(&rng, low, high);
-}
-
-/* A problem: q rows at `position`, and K, V of all positions up to the last row's. */
-struct problem {
-    struct spw_attention_args a; /* but for state, tiles and cuts */
-    size_t n_tokens;
-    void *q;
-    float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values that bf16 and f16 hold */
-    char *tiles[MAX_TILES];
-    uint64_t quantized_first, quantized_end;
-};
-
-/* Exactly so many bytes, 16-byte aligned; the byte 0xff makes a NaN of every type. */
-static void *poisoned(size_t bytes)
-{
-    void *p = malloc(bytes ? bytes : 1);
-    if (!p)
-        exit(1);
-    return memset(p, 0xff, bytes);
-}
+enum { MAX_TOKENS = 1700 };
 
 /* ---- kv_append: how the tiles are filled ---- */
 
@@ -142,7 +114,7 @@ static void fill_tiles(struct problem *p)
 {
     const struct spw_attention_args *a = &p->a;
     size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype), to;
-    char *ours[MAX_TILES] = {0};
+    char *ours[PROBLEM_TILES] = {0};
     for (size_t t = 0; t * SPW_TILE_TOKENS < p->n_tokens; t++)
         p->tiles[t] = poisoned(bytes);
     for (size_t from = 0; from < p->n_tokens; from = to) {
@@ -160,46 +132,6 @@ static void fill_tiles(struct problem *p)
         free(p->tiles[t]);
         p->tiles[t] = ours[t];
     }
-}
-
-/* ---- quantized tiles ---- */
-
-/* Tile t from now on is quantized, and its keys and values are what it stands for. */
-static void quantize(struct problem *p, uint64_t t)
-{
-    const struct spw_attention_args *a = &p->a;
-    uint32_t d = a->head_dim, not_finite = 0;
-    size_t n = (size_t)SPW_TILE_TOKENS * d;
-    char *qtile = aligned_alloc(64, spw_qtile_bytes(a->n_kv_heads, d, a->qformat));
-    float *stands_for = malloc(spw_tile_bytes(a->n_kv_heads, d, SPW_DTYPE_F32));
-    struct spw_codec_args args = {p->tiles[t], qtile,      a->n_kv_heads, d,
-                                  a->kv_dtype, a->qformat, &not_finite};
-    each_run(&spw_codec_encode_kernel_portable, &args, EACH_FORWARD);
-    CHECK(!not_finite);
-    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, d, SPW_DTYPE_F32, stands_for);
-    for (size_t i = 0; i < n * a->n_kv_heads; i++) {
-        uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
-        uint32_t j = (uint32_t)(i / d / a->n_kv_heads);
-        const float *k = stands_for + head * n, *v = k + a->n_kv_heads * n;
-        p->k[t * n * a->n_kv_heads + i] = k[spw_tile_k_index(d, SPW_DTYPE_F32, j, c)];
-        p->v[t * n * a->n_kv_heads + i] = v[spw_tile_v_index(d, SPW_DTYPE_F32, j, c)];
-    }
-    free(stands_for);
-    free(p->tiles[t]);
-    p->tiles[t] = qtile;
-}
-
-/* A run of the tiles that are older than all rows: often all but the sink. */
-static void quantize_some(struct problem *p)
-{
-    uint64_t whole = p->a.position / SPW_TILE_TOKENS;
-    if (whole == 0)
-        return;
-    p->a.qformat = (enum spw_qformat)draw(0, SPW_QFORMAT_EXACT - 1);
-    p->quantized_first = draw(0, 1) ? whole > 1 : draw(0, (size_t)whole - 1);
-    p->quantized_end = draw(0, 1) ? whole : draw((size_t)p->quantized_first, (size_t)whole);
-    for (uint64_t t = p->quantized_first; t < p->quantized_end; t++)
-        quantize(p, t);
 }
 
 /* ---- problems ---- */
@@ -247,18 +179,6 @@ static struct problem problem_draw(bool mma)
     return p;
 }
 
-static void problem_free(struct problem *p)
-{
-    for (int i = 0; i < MAX_TILES; i++)
-        free(p->tiles[i]);
-    free(p->q), free(p->k), free(p->v);
-}
-
-static size_t state_floats(const struct problem *p)
-{
-    return p->a.rows * p->a.n_heads * (p->a.head_dim + 2);
-}
-
 static bool takes_mma(const struct spw_attention_args *a)
 {
     uint32_t d = a->head_dim;
@@ -266,141 +186,50 @@ static bool takes_mma(const struct spw_attention_args *a)
            (d == 64 || d == 80 || d == 96 || d == 128 || d == 256);
 }
 
-/* ---- the references ---- */
-
-/* As for the CPU's kernels: f32 scores are chains of d products of at most 4 (relative 2^-24 each),
- * so a p is off by up to d 2^-24 * 4 d scale, in practice its square root; the tensor-core kernels
- * round p to bf16, which is 2^-9 of itself, and 2^-8 with the sums' share. */
-static double slack_of(const struct problem *p)
-{
-    return (takes_mma(&p->a) ? 0x1p-8 : 0) + 2e-5;
-}
-
-static bool row_matches(const struct problem *p, size_t i, const double *expected,
-                        const double *size, const float *got)
-{
-    double sum = (double)got[p->a.head_dim + 1];
-    for (size_t c = 0; c < p->a.head_dim; c++) {
-        double y = (double)got[c] / sum;
-        if (!(fabs(y - expected[c]) <= slack_of(p) * size[c])) {
-            fprintf(stderr, "row %zu head %zu channel %zu: got %.9g, expected %.9g\n",
-                    i / p->a.n_heads, i % p->a.n_heads, c, y, expected[c]);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Some rows against f64, all of them against the portable CPU kernels. */
-static bool matches(const struct problem *p, const float *state, const float *cpu)
-{
-    const struct spw_attention_args *a = &p->a;
-    struct spw_attention_args host = *a;
-    double out[MAX_DIM], size[MAX_DIM];
-    host.q = p->q;
-    for (size_t i = 0; i < a->rows * a->n_heads; i++) {
-        const float *got = state + i * (a->head_dim + 2), *other = cpu + i * (a->head_dim + 2);
-        bool some = i % 7 == 0 || i + 3 >= a->rows * a->n_heads;
-        if (some) {
-            attention_reference(&host, p->k, p->v, i / a->n_heads, i % a->n_heads, out, size);
-            if (!row_matches(p, i, out, size, got))
-                return false;
-        }
-        for (size_t c = 0; c < a->head_dim; c++) { /* |v| is at most 2, and p sums to 1 */
-            out[c] = (double)other[c] / (double)other[a->head_dim + 1];
-            size[c] = 2;
-        }
-        if (!row_matches(p, i, out, size, got))
-            return false;
-    }
-    return true;
-}
-
 /* ---- ways to run a problem ---- */
-
-struct way {
-    size_t rows;   /* in a call */
-    size_t splits; /* in a call */
-    bool partials;
-    bool cpu;
-};
-
-static bool seen(const struct problem *p, const struct spw_attention_args *call, uint64_t tile)
-{
-    uint64_t first = call->position + 1, last = call->position + call->rows;
-    uint64_t start = call->window ? spw_sub_u64(first, call->window) : 0;
-    return tile * SPW_TILE_TOKENS < last && (tile + 1) * SPW_TILE_TOKENS > start &&
-           tile * SPW_TILE_TOKENS < p->n_tokens;
-}
 
 static void run_call(const struct spw_attention_args *call, struct way way)
 {
-    if (way.cpu)
-        each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->attention, call, EACH_FORWARD);
+    if (way.table)
+        each_run(way.table->attention, call, way.order);
     else
         CHECK(attention_cuda(call, way.partials) == 0);
 }
 
-/* States of all rows, computed the given way. */
-static float *run(const struct problem *p, struct way way)
-{
-    size_t n = state_floats(p), per_row = n / p->a.rows;
-    float *state = poisoned(n * sizeof(float));
-    for (size_t row = 0; row < p->a.rows; row += way.rows) {
-        struct spw_attention_args call = p->a;
-        call.rows = p->a.rows - row < way.rows ? p->a.rows - row : way.rows;
-        call.position += row;
-        call.q = (const char *)p->q + row * p->a.q_stride * spw_dtype_bytes(p->a.dtype);
-        call.state = state + row * per_row;
-        call.first = true;
-        size_t tiles = (size_t)spw_div_up(call.position + call.rows, SPW_TILE_TOKENS);
-        for (size_t t = 0; t < tiles; t += way.splits * SPW_SPLIT_TILES) {
-            call.tile_first = t;
-            call.n_tiles = (uint32_t)spw_min_u64(way.splits * SPW_SPLIT_TILES, tiles - t);
-            call.quantized_first = (uint32_t)spw_sub_u64(p->quantized_first, t);
-            call.quantized_end = (uint32_t)spw_sub_u64(p->quantized_end, t);
-            for (uint32_t i = 0; i < call.n_tiles; i++)
-                call.tiles[i] = seen(p, &call, t + i) ? p->tiles[t + i] : NULL;
-            run_call(&call, way);
-            call.first = false;
-        }
-    }
-    return state;
-}
-
-static void check_way(const struct problem *p, const float *state, struct way way)
+/* All rows as the portable CPU kernels have them. The tensor-core kernels round p to bf16, which is
+ * 2^-9 of itself, and 2^-8 with the sums' share. */
+static bool matches_cpu(const struct problem *p, const float *state)
 {
     const struct spw_attention_args *a = &p->a;
-    float *other = run(p, way);
-    CHECK_MSG(!memcmp(state, other, state_floats(p) * sizeof(float)),
-              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s: "
-              "%zu rows, %zu splits a call, partials %d, tiles [%llu, %llu) in format %d",
-              a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
-              (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
-              spw_dtype_name(a->kv_dtype), way.rows, way.splits, way.partials,
-              (unsigned long long)p->quantized_first, (unsigned long long)p->quantized_end,
-              (int)a->qformat);
-    free(other);
+    double out[PROBLEM_DIM], size[PROBLEM_DIM];
+    struct way way = {.rows = a->rows, .splits = 8};
+    way.table = spw_cpu_kernels_get(SPW_ISA_PORTABLE);
+    float *cpu = problem_run(p, way);
+    bool good = true;
+    for (size_t i = 0; i < a->rows * a->n_heads && good; i++) {
+        const float *other = cpu + i * (a->head_dim + 2);
+        for (size_t c = 0; c < a->head_dim; c++) { /* |v| is at most 2, and p sums to 1 */
+            out[c] = (double)other[c] / (double)other[a->head_dim + 1];
+            size[c] = 2;
+        }
+        good = problem_row_matches(p, i, out, size, state + i * (a->head_dim + 2),
+                                   (takes_mma(a) ? 0x1p-8 : 0) + 2e-5);
+    }
+    free(cpu);
+    return good;
 }
 
 static void check_problem(const struct problem *p)
 {
     const struct spw_attention_args *a = &p->a;
-    float *state = run(p, (struct way){.rows = a->rows, .splits = 8});
-    float *cpu = run(p, (struct way){.rows = a->rows, .splits = 8, .cpu = true});
-    CHECK_MSG(matches(p, state, cpu),
-              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s, tiles "
-              "[%llu, %llu) in format %d",
-              a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
-              (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
-              spw_dtype_name(a->kv_dtype), (unsigned long long)p->quantized_first,
-              (unsigned long long)p->quantized_end, (int)a->qformat);
-    check_way(p, state, (struct way){.rows = a->rows, .splits = 8, .partials = true});
-    check_way(p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3)});
-    check_way(p, state,
-              (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3), .partials = true});
+    float *state = problem_run(p, (struct way){.rows = a->rows, .splits = 8});
+    CHECK_MSG(problem_matches(p, state, takes_mma(a)) && matches_cpu(p, state), "%s",
+              problem_text(p));
+    problem_check_way(p, state, (struct way){.rows = a->rows, .splits = 8, .partials = true});
+    problem_check_way(p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3)});
+    problem_check_way(
+        p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3), .partials = true});
     free(state);
-    free(cpu);
 }
 
 /* One problem each: the decode kernel, and the same row inside a prefill. */
@@ -419,16 +248,16 @@ static void test_decode_in_prefill(bool quantized)
     p.a.qformat = SPW_QFORMAT_INT8_INT4;
     p.quantized_end = quantized ? 6 : 0;
     for (uint64_t t = 0; t < p.quantized_end; t++)
-        quantize(&p, t);
-    float *state = run(&p, (struct way){.rows = 70, .splits = 8});
-    size_t per_row = state_floats(&p) / 70;
+        problem_quantize(&p, t);
+    float *state = problem_run(&p, (struct way){.rows = 70, .splits = 8});
+    size_t per_row = problem_state_floats(&p) / 70;
     for (size_t row = 0; row < 70; row += 23) {
         struct problem one = p;
         one.a.rows = 1;
         one.a.position += row;
         one.a.q = one.q = (char *)p.q + row * p.a.q_stride * 2;
-        check_way(&one, state + row * per_row,
-                  (struct way){.rows = 1, .splits = 8, .partials = true});
+        problem_check_way(&one, state + row * per_row,
+                          (struct way){.rows = 1, .splits = 8, .partials = true});
     }
     free(state);
     problem_free(&p);
@@ -463,7 +292,7 @@ static void test_formats(void)
         p.n_tokens = 5 * SPW_TILE_TOKENS + p.a.rows + draw(0, 60);
         problem_fill(&p);
         for (uint64_t t = p.quantized_first; t < p.quantized_end; t++)
-            quantize(&p, t);
+            problem_quantize(&p, t);
         check_problem(&p);
         problem_free(&p);
     }
@@ -486,13 +315,13 @@ static void test_infinity(uint32_t head_dim, size_t rows, enum spw_dtype type)
     problem_fill(&p);
     char *v = p.tiles[0] + spw_tile_head_bytes(d, type);
     each_store(v, spw_tile_v_index(d, type, 63, 3), type, INFINITY);
-    float *state = run(&p, (struct way){.rows = rows, .splits = 1});
+    float *state = problem_run(&p, (struct way){.rows = rows, .splits = 1});
     for (size_t i = 0; i < 2 * rows; i++) {
         size_t query = 62 + i / 2;
         CHECK(isfinite(state[i * (d + 2) + 3]) == (query < 63 || query >= 63 + 5));
         CHECK(isfinite(state[i * (d + 2) + 2]));
     }
-    check_way(&p, state, (struct way){.rows = rows == 8 ? 1 : 3, .splits = 1});
+    problem_check_way(&p, state, (struct way){.rows = rows == 8 ? 1 : 3, .splits = 1});
     free(state);
     problem_free(&p);
 }
@@ -584,7 +413,7 @@ int main(void)
     for (int i = 0; i < DRAWS; i++) {
         struct problem p = problem_draw(i % 3 != 0);
         if (i % 2)
-            quantize_some(&p);
+            problem_quantize_some(&p);
         check_problem(&p);
         problem_free(&p);
     }
@@ -592,7 +421,7 @@ int main(void)
     set(75);
     test_infinity(64, 8, SPW_DTYPE_BF16);
     struct problem p = problem_draw(true);
-    quantize_some(&p);
+    problem_quantize_some(&p);
     check_problem(&p);
     problem_free(&p);
     set(0);

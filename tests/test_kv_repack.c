@@ -9,7 +9,7 @@
  * And: memory that cannot be had, too few frames, the write limit, a device that is lost.
  *
  *   test_kv_repack [rounds] */
-#include "tests/engine_run.h"
+#include "tests/kv_world.h"
 
 #include "offload/kv_adopt.h"
 #include "offload/kv_repack.h"
@@ -19,30 +19,22 @@
 #include <xxhash.h>
 
 enum {
-    N_LAYERS = 3,
-    N_SEQS = 4,
     MAX_TILES = 8,
     UNIT = 4096,
     MOST_UNITS = 6,
     MOST_BYTES = MOST_UNITS * UNIT,
     DEVICE_FRAMES = 40,
-    BELOW_FRAMES = N_SEQS * N_LAYERS * MAX_TILES,
-    TRANSIT_FRAMES = 3,
+    BELOW_FRAMES = KV_SEQS * KV_LAYERS * MAX_TILES,
     MOST_LANDING = 5,
     MOST_REPACKS = 3,
     FILE_UNITS = BELOW_FRAMES * MOST_UNITS,
 };
 
-struct drive {
-    bool there, direct, host, faulty;
-    uint64_t limit; /* bytes */
-};
-
 struct model_seq {
     struct spw_kv_seq *seq;
     uint32_t n_tiles;
-    uint64_t id[N_LAYERS][MAX_TILES];
-    uint32_t born[N_LAYERS][MAX_TILES]; /* repacks before it was filled */
+    uint64_t id[KV_LAYERS][MAX_TILES];
+    uint32_t born[KV_LAYERS][MAX_TILES]; /* repacks before it was filled */
 };
 
 struct faults {
@@ -51,21 +43,14 @@ struct faults {
 };
 
 struct world {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, down, up, disk_stream;
-    void *device_arena, *host_arena, *device_from, *device_to, *device_landing, *host_landing;
-    struct drive drive;
-    struct spw_io *io;
-    struct spw_disk *disk;
-    struct spw_io_fault fault;
+    struct kv_world k;
+    void *device_from, *device_to, *device_landing, *host_landing;
     struct faults faults;
-    struct spw_kv *kv;
-    struct model_seq seqs[N_SEQS];
-    uint32_t first_tile, n_repacks;
+    struct model_seq seqs[KV_SEQS];
+    uint32_t n_repacks;
     uint64_t bytes[MOST_REPACKS + 1]; /* of a tile, by number of repacks */
     bool prefix[MOST_REPACKS + 1];    /* how they came to that size */
-    uint64_t seed, next_id;
+    uint64_t next_id;
 };
 
 static uint64_t n_compared, n_repacked, n_lost, n_refused, n_packed;
@@ -109,12 +94,6 @@ struct tile_args {
     uint64_t from_bytes, to_bytes, id;
 };
 
-static size_t one(const void *args)
-{
-    (void)args;
-    return 1;
-}
-
 static void run_tile(const void *args, size_t task, unsigned worker)
 {
     const struct tile_args *a = args;
@@ -126,7 +105,7 @@ static void run_tile(const void *args, size_t task, unsigned worker)
         fill(a->to, a->to_bytes, a->id);
 }
 
-static const struct spw_kernel tile_kernel = {"tile", one, run_tile};
+static const struct spw_kernel tile_kernel = {"tile", kv_one_task, run_tile};
 
 static int convert(void *context, const void *from, void *to)
 {
@@ -137,7 +116,7 @@ static int convert(void *context, const void *from, void *to)
                           .to_bytes = w->bytes[w->n_repacks + 1]};
     CHECK((const uint8_t *)from + a.from_bytes <= (uint8_t *)to ||
           (uint8_t *)to + a.to_bytes <= (const uint8_t *)from);
-    return spw_device_cpu_launch(w->device, w->compute, &tile_kernel, &a, sizeof a);
+    return spw_device_cpu_launch(w->k.device, w->k.compute, &tile_kernel, &a, sizeof a);
 }
 
 /* ---- the world ---- */
@@ -156,125 +135,68 @@ static int64_t disturb(void *context, const struct spw_io_request *r, int64_t re
     return result;
 }
 
-static void open_drive(struct world *w)
+static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
+                       const struct kv_drive *drive)
 {
-    struct spw_error err = {{0}};
-    w->fault = (struct spw_io_fault){disturb, (unsigned)check_range(&w->seed, 0, 3), &w->faults};
-    struct spw_io_options io = {.kind = check_random(&w->seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
-                                .queue_depth = 8,
-                                .fault = &w->fault};
-    CHECK_MSG(spw_io_open(&w->io, &io, &err) == 0, "%s", err.text);
-    bool memory = check_random(&w->seed) % 4 && !access("/dev/shm", W_OK);
-    struct spw_disk_options d = {.directory = memory ? "/dev/shm" : "/tmp",
-                                 .io = w->io,
-                                 .tile_bytes = w->bytes[0],
-                                 .n_frames = BELOW_FRAMES,
-                                 .run = MAX_TILES,
-                                 .write_limit_bytes = w->drive.limit};
-    CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
-}
-
-static void open_streams(struct world *w, uint64_t delay_seed)
-{
-    struct spw_error err = {{0}};
-    struct spw_device_options o = {.device_bytes = UINT64_MAX,
-                                   .host_bytes = UINT64_MAX,
-                                   .threads = 1,
-                                   .delay_seed = delay_seed};
-    w->ops = &spw_device_cpu;
-    CHECK(w->ops->open(&w->device, &o, &err) == 0);
-    CHECK(w->ops->alloc(w->device, DEVICE_FRAMES * MOST_BYTES, &w->device_arena) == 0);
-    CHECK(w->ops->alloc(w->device, MOST_BYTES, &w->device_from) == 0);
-    CHECK(w->ops->alloc(w->device, MOST_BYTES, &w->device_to) == 0);
-    CHECK(w->ops->alloc(w->device, MOST_LANDING * MOST_BYTES, &w->device_landing) == 0);
-    CHECK(w->ops->alloc_host(w->device, BELOW_FRAMES * MOST_BYTES, &w->host_arena) == 0);
-    CHECK(w->ops->alloc_host(w->device, MOST_LANDING * MOST_BYTES, &w->host_landing) == 0);
-    CHECK(w->ops->stream_open(w->device, "compute", &w->compute) == 0);
-    CHECK(w->ops->stream_open(w->device, "down", &w->down) == 0);
-    CHECK(w->ops->stream_open(w->device, "up", &w->up) == 0);
-    CHECK(w->ops->stream_open(w->device, "disk", &w->disk_stream) == 0);
-}
-
-static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed, const struct drive *d)
-{
-    static const uint8_t sliding[N_LAYERS];
+    static const uint8_t sliding[KV_LAYERS];
+    uint32_t first_tile = (uint32_t)check_range(&seed, 0, 1);
+    struct kv_world_options o = {.delay_seed = delay_seed,
+                                 .drive = *drive,
+                                 .max_tiles = MAX_TILES,
+                                 .first_tile = first_tile,
+                                 .n_device_frames = DEVICE_FRAMES,
+                                 .sliding = sliding,
+                                 .disturb = disturb,
+                                 .context = &w->faults};
     memset(w, 0, sizeof *w);
-    w->seed = seed;
-    w->drive = *d;
     w->next_id = 1;
-    w->first_tile = (uint32_t)check_range(&w->seed, 0, 1);
-    w->bytes[0] = check_range(&w->seed, MOST_REPACKS + 1, MOST_UNITS) * UNIT;
-    open_streams(w, delay_seed);
-    if (d->there)
-        open_drive(w);
-    struct spw_kv_options k = {.ops = w->ops,
-                               .device = w->device,
-                               .compute = w->compute,
-                               .down = w->down,
-                               .up = w->up,
-                               .device_arena = w->device_arena,
-                               .host_arena = w->host_arena,
-                               .n_device_frames = DEVICE_FRAMES,
-                               .n_host_frames = !d->there || d->host ? BELOW_FRAMES
-                                                : d->direct          ? 0
-                                                                     : TRANSIT_FRAMES,
-                               .tile_bytes = w->bytes[0],
-                               .n_layers = N_LAYERS,
-                               .sliding = sliding,
-                               .max_tiles = MAX_TILES,
-                               .first_tile = w->first_tile,
-                               .slot_tiles = (uint32_t)check_range(&w->seed, 1, 5),
-                               .disk = w->disk,
-                               .disk_stream = w->disk_stream,
-                               .n_disk_frames = BELOW_FRAMES,
-                               .direct = d->direct};
-    CHECK(spw_kv_open(&w->kv, &k) == 0);
+    w->bytes[0] = o.tile_bytes = check_range(&seed, MOST_REPACKS + 1, MOST_UNITS) * UNIT;
+    o.seed = seed;
+    kv_world_open(&w->k, &o);
+    const struct spw_device_ops *ops = w->k.ops;
+    CHECK(ops->alloc(w->k.device, MOST_BYTES, &w->device_from) == 0);
+    CHECK(ops->alloc(w->k.device, MOST_BYTES, &w->device_to) == 0);
+    CHECK(ops->alloc(w->k.device, MOST_LANDING * MOST_BYTES, &w->device_landing) == 0);
+    CHECK(ops->alloc_host(w->k.device, MOST_LANDING * MOST_BYTES, &w->host_landing) == 0);
 }
 
 static void drain(struct world *w)
 {
-    w->ops->stream_sync(w->device, w->compute);
-    w->ops->stream_sync(w->device, w->down);
-    w->ops->stream_sync(w->device, w->up);
-    spw_kv_finish_writes(w->kv);
+    w->k.ops->stream_sync(w->k.device, w->k.compute);
+    w->k.ops->stream_sync(w->k.device, w->k.down);
+    w->k.ops->stream_sync(w->k.device, w->k.up);
+    spw_kv_finish_writes(w->k.kv);
 }
 
 /* Of all tiers. Frames that are lost to a drive are taken last, but can be taken. */
 static void check_all_free(struct world *w)
 {
-    struct spw_kv_options *o = &w->kv->o;
+    struct spw_kv_options *o = &w->k.kv->o;
     uint32_t frame, n = 0;
-    CHECK(spw_tier_n_free(&w->kv->device) + w->kv->n_draining == o->n_device_frames);
-    CHECK(spw_tier_n_free(&w->kv->host) == o->n_host_frames);
-    while (w->disk && !w->drive.limit && !spw_disk_take(w->disk, SPW_DISK_NONE, &frame))
+    CHECK(spw_tier_n_free(&w->k.kv->device) + w->k.kv->n_draining == o->n_device_frames);
+    CHECK(spw_tier_n_free(&w->k.kv->host) == o->n_host_frames);
+    while (w->k.disk && !w->k.o.drive.limit_bytes &&
+           !spw_disk_take(w->k.disk, SPW_DISK_NONE, &frame))
         n++;
-    CHECK(!w->disk || w->drive.limit || n == o->n_disk_frames);
+    CHECK(!w->k.disk || w->k.o.drive.limit_bytes || n == o->n_disk_frames);
     n = 0;
-    for (uint32_t i = w->kv->free_tile; i != SPW_KV_NO_TILE; i = w->kv->tiles[i].refs)
+    for (uint32_t i = w->k.kv->free_tile; i != SPW_KV_NO_TILE; i = w->k.kv->tiles[i].refs)
         n++;
-    CHECK(n == w->kv->n_tiles && n >= o->n_device_frames + o->n_host_frames);
+    CHECK(n == w->k.kv->n_tiles && n >= o->n_device_frames + o->n_host_frames);
 }
 
 static void world_close(struct world *w)
 {
-    for (int i = 0; i < N_SEQS; i++)
+    for (int i = 0; i < KV_SEQS; i++)
         spw_kv_seq_close(w->seqs[i].seq);
     drain(w);
     check_all_free(w);
-    w->ops->stream_close(w->device, w->compute);
-    w->ops->stream_close(w->device, w->down);
-    w->ops->stream_close(w->device, w->up);
-    w->ops->stream_close(w->device, w->disk_stream);
-    spw_kv_close(w->kv);
-    spw_disk_close(w->disk);
-    spw_io_close(w->io);
-    w->ops->free(w->device, w->device_arena, DEVICE_FRAMES * MOST_BYTES);
-    w->ops->free(w->device, w->device_from, MOST_BYTES);
-    w->ops->free(w->device, w->device_to, MOST_BYTES);
-    w->ops->free(w->device, w->device_landing, MOST_LANDING * MOST_BYTES);
-    w->ops->free_host(w->device, w->host_arena, BELOW_FRAMES * MOST_BYTES);
-    w->ops->free_host(w->device, w->host_landing, MOST_LANDING * MOST_BYTES);
-    w->ops->close(w->device);
+    kv_world_stop(&w->k);
+    w->k.ops->free(w->k.device, w->device_from, MOST_BYTES);
+    w->k.ops->free(w->k.device, w->device_to, MOST_BYTES);
+    w->k.ops->free(w->k.device, w->device_landing, MOST_LANDING * MOST_BYTES);
+    w->k.ops->free_host(w->k.device, w->host_landing, MOST_LANDING * MOST_BYTES);
+    kv_world_close(&w->k);
 }
 
 /* ---- checks ---- */
@@ -293,7 +215,7 @@ static void check_tile(struct world *w, struct model_seq *m, uint32_t l, uint32_
     if (t >= spw_kv_begin(m->seq, l))
         compare(w, spw_kv_device_tile(m->seq, l, t), words);
     else if (!host && frame == SPW_DISK_NONE) {
-        CHECK(w->drive.faulty && spw_kv_lost(m->seq, l, t));
+        CHECK(w->k.o.drive.faulty && spw_kv_lost(m->seq, l, t));
         spw_kv_note_loss(m->seq, l, t, spw_kv_lost(m->seq, l, t));
     }
     if (host)
@@ -301,9 +223,9 @@ static void check_tile(struct world *w, struct model_seq *m, uint32_t l, uint32_
     if (frame == SPW_DISK_NONE)
         return;
     struct spw_disk_job job;
-    spw_disk_prepare(w->disk, &job, false, frame, 1, w->host_landing);
+    spw_disk_prepare(w->k.disk, &job, false, frame, 1, w->host_landing);
     int rc = spw_disk_run(&job);
-    CHECK(!rc || (w->drive.faulty && (rc == -EIO || rc == -EBADMSG)));
+    CHECK(!rc || (w->k.o.drive.faulty && (rc == -EIO || rc == -EBADMSG)));
     if (!rc)
         compare(w, w->host_landing, words);
     else if (t < spw_kv_begin(m->seq, l))
@@ -321,10 +243,10 @@ static void cut(struct world *w, struct model_seq *m, uint32_t n)
 static void recover(struct world *w)
 {
     struct spw_kv_loss loss;
-    while (spw_kv_take_loss(w->kv, &loss))
-        for (struct model_seq *m = w->seqs; m < w->seqs + N_SEQS; m++)
+    while (spw_kv_take_loss(w->k.kv, &loss))
+        for (struct model_seq *m = w->seqs; m < w->seqs + KV_SEQS; m++)
             if (m->seq == loss.seq) {
-                CHECK(w->drive.faulty && loss.tile < m->n_tiles);
+                CHECK(w->k.o.drive.faulty && loss.tile < m->n_tiles);
                 cut(w, m, loss.tile);
             }
 }
@@ -332,11 +254,11 @@ static void recover(struct world *w)
 static void check_all(struct world *w)
 {
     drain(w);
-    for (struct model_seq *m = w->seqs; m < w->seqs + N_SEQS; m++)
-        for (uint32_t l = 0; l < N_LAYERS && m->seq; l++) {
-            CHECK(spw_kv_first(m->seq, l) == w->first_tile);
+    for (struct model_seq *m = w->seqs; m < w->seqs + KV_SEQS; m++)
+        for (uint32_t l = 0; l < KV_LAYERS && m->seq; l++) {
+            CHECK(spw_kv_first(m->seq, l) == w->k.o.first_tile);
             CHECK(spw_kv_end(m->seq, l) == m->n_tiles);
-            for (uint32_t t = w->first_tile; t < m->n_tiles; t++)
+            for (uint32_t t = w->k.o.first_tile; t < m->n_tiles; t++)
                 check_tile(w, m, l, t);
         }
     recover(w);
@@ -346,15 +268,15 @@ static void check_all(struct world *w)
 
 static void do_open(struct world *w, struct model_seq *m)
 {
-    *m = (struct model_seq){.n_tiles = w->first_tile};
-    CHECK(spw_kv_seq_open(&m->seq, w->kv) == 0);
+    *m = (struct model_seq){.n_tiles = w->k.o.first_tile};
+    CHECK(spw_kv_seq_open(&m->seq, w->k.kv) == 0);
 }
 
 static void do_grow(struct world *w, struct model_seq *m)
 {
-    uint32_t from = m->n_tiles, to = from + (uint32_t)check_range(&w->seed, 1, 3);
+    uint32_t from = m->n_tiles, to = from + (uint32_t)check_range(&w->k.seed, 1, 3);
     int rc = to > MAX_TILES ? -ENOMEM : 0;
-    for (uint32_t l = 0; l < N_LAYERS && !rc; l++) {
+    for (uint32_t l = 0; l < KV_LAYERS && !rc; l++) {
         rc = spw_kv_grow(m->seq, l, from * SPW_TILE_TOKENS, to * SPW_TILE_TOKENS);
         for (uint32_t t = from; t < to && !rc; t++) {
             m->id[l][t] = w->next_id++;
@@ -362,7 +284,8 @@ static void do_grow(struct world *w, struct model_seq *m)
             struct tile_args a = {.to = spw_kv_device_tile(m->seq, l, t),
                                   .to_bytes = w->bytes[w->n_repacks],
                                   .id = m->id[l][t]};
-            CHECK(spw_device_cpu_launch(w->device, w->compute, &tile_kernel, &a, sizeof a) == 0);
+            CHECK(spw_device_cpu_launch(w->k.device, w->k.compute, &tile_kernel, &a, sizeof a) ==
+                  0);
         }
     }
     CHECK(!rc || rc == -ENOMEM);
@@ -373,25 +296,26 @@ static void do_grow(struct world *w, struct model_seq *m)
 
 static void do_spill(struct world *w, struct model_seq *m, uint32_t layer)
 {
-    uint32_t begin = (uint32_t)check_range(&w->seed, spw_kv_begin(m->seq, layer), m->n_tiles);
-    uint32_t disk_end = (uint32_t)check_range(&w->seed, 0, m->n_tiles);
-    if (!w->drive.host && disk_end < begin)
+    uint32_t begin = (uint32_t)check_range(&w->k.seed, spw_kv_begin(m->seq, layer), m->n_tiles);
+    uint32_t disk_end = (uint32_t)check_range(&w->k.seed, 0, m->n_tiles);
+    if (!w->k.o.drive.host && disk_end < begin)
         disk_end = begin;
-    int rc = spw_kv_spill(m->seq, layer, begin, w->drive.there ? disk_end : 0);
-    CHECK(!rc || rc == -ENOMEM || (w->drive.faulty && rc == -EIO));
+    int rc = spw_kv_spill(m->seq, layer, begin, w->k.o.drive.disk ? disk_end : 0);
+    CHECK(!rc || rc == -ENOMEM || (w->k.o.drive.faulty && rc == -EIO));
 }
 
 static void do_load(struct world *w, struct model_seq *m, uint32_t layer)
 {
-    uint32_t begin = (uint32_t)check_range(&w->seed, w->first_tile, spw_kv_begin(m->seq, layer));
+    uint32_t begin =
+        (uint32_t)check_range(&w->k.seed, w->k.o.first_tile, spw_kv_begin(m->seq, layer));
     int rc = spw_kv_load(m->seq, layer, begin);
-    CHECK(!rc || rc == -ENOMEM || (w->drive.faulty && rc == -EBADMSG));
+    CHECK(!rc || rc == -ENOMEM || (w->k.o.drive.faulty && rc == -EBADMSG));
     recover(w);
 }
 
 static void do_fork(struct world *w, const struct model_seq *from)
 {
-    for (struct model_seq *m = w->seqs; m < w->seqs + N_SEQS; m++)
+    for (struct model_seq *m = w->seqs; m < w->seqs + KV_SEQS; m++)
         if (!m->seq) {
             do_open(w, m);
             spw_kv_seq_fork(m->seq, from->seq);
@@ -404,11 +328,11 @@ static void do_fork(struct world *w, const struct model_seq *from)
 
 static void step(struct world *w)
 {
-    struct model_seq *m = &w->seqs[check_random(&w->seed) % N_SEQS];
-    uint32_t layer = (uint32_t)(check_random(&w->seed) % N_LAYERS);
+    struct model_seq *m = &w->seqs[check_random(&w->k.seed) % KV_SEQS];
+    uint32_t layer = (uint32_t)(check_random(&w->k.seed) % KV_LAYERS);
     if (!m->seq)
         do_open(w, m);
-    switch (check_random(&w->seed) % 16) {
+    switch (check_random(&w->k.seed) % 16) {
     case 0:
         drain(w);
         spw_kv_seq_close(m->seq);
@@ -418,7 +342,7 @@ static void step(struct world *w)
         do_fork(w, m);
         break;
     case 2:
-        cut(w, m, (uint32_t)check_range(&w->seed, w->first_tile, m->n_tiles));
+        cut(w, m, (uint32_t)check_range(&w->k.seed, w->k.o.first_tile, m->n_tiles));
         break;
     case 3:
     case 4:
@@ -445,30 +369,31 @@ static uint32_t room(uint32_t n_frames, uint64_t old_bytes, uint64_t new_bytes)
 /* The next size, and as many frames as there is room for. */
 static struct spw_kv_repack draw_repack(struct world *w)
 {
-    const struct spw_kv_options *o = &w->kv->o;
+    const struct spw_kv_options *o = &w->k.kv->o;
     uint32_t left = MOST_REPACKS - w->n_repacks;
     uint64_t old_bytes = w->bytes[w->n_repacks];
-    uint64_t bytes = check_range(&w->seed, left, old_bytes / UNIT - 1) * UNIT;
+    uint64_t bytes = check_range(&w->k.seed, left, old_bytes / UNIT - 1) * UNIT;
     w->bytes[w->n_repacks + 1] = bytes;
-    w->prefix[w->n_repacks + 1] = check_random(&w->seed) % 3 == 0;
+    w->prefix[w->n_repacks + 1] = check_random(&w->k.seed) % 3 == 0;
     return (struct spw_kv_repack){.tile_bytes = bytes,
                                   .n_device_frames = room(o->n_device_frames, old_bytes, bytes),
                                   .n_host_frames = room(o->n_host_frames, old_bytes, bytes),
                                   .n_disk_frames = room(o->n_disk_frames, old_bytes, bytes),
-                                  .slot_tiles = (uint32_t)check_range(&w->seed, 1, 5),
+                                  .slot_tiles = (uint32_t)check_range(&w->k.seed, 1, 5),
                                   .convert = w->prefix[w->n_repacks + 1] ? NULL : convert,
                                   .context = w,
                                   .device_from = w->device_from,
                                   .device_to = w->device_to,
-                                  .landing = w->drive.direct ? w->device_landing : w->host_landing,
-                                  .n_landing = (uint32_t)check_range(&w->seed, 1, MOST_LANDING)};
+                                  .landing =
+                                      w->k.o.drive.direct ? w->device_landing : w->host_landing,
+                                  .n_landing = (uint32_t)check_range(&w->k.seed, 1, MOST_LANDING)};
 }
 
 /* Nothing is different after a repack that was refused. */
 static void check_refused(struct world *w, const struct spw_kv_repack *r, int expected_rc)
 {
     struct spw_kv_repacked out;
-    CHECK(spw_kv_repack(w->kv, r, &out) == expected_rc);
+    CHECK(spw_kv_repack(w->k.kv, r, &out) == expected_rc);
     check_all(w);
     n_refused++;
 }
@@ -479,57 +404,58 @@ static void check_moved(const struct world *w, const struct spw_kv_repacked *out
     struct spw_device_usage now;
     struct spw_io_usage io_now;
     uint64_t from = w->bytes[w->n_repacks - 1], to = w->bytes[w->n_repacks], n;
-    n = w->prefix[w->n_repacks] ? 0 : out->n_host + (w->drive.direct ? 0 : out->n_disk);
-    w->ops->usage(w->device, &now);
+    n = w->prefix[w->n_repacks] ? 0 : out->n_host + (w->k.o.drive.direct ? 0 : out->n_disk);
+    w->k.ops->usage(w->k.device, &now);
     CHECK(now.moved_bytes[SPW_LINK_HOST_TO_DEVICE] - u->moved_bytes[SPW_LINK_HOST_TO_DEVICE] ==
           n * from);
     CHECK(now.moved_bytes[SPW_LINK_DEVICE_TO_HOST] - u->moved_bytes[SPW_LINK_DEVICE_TO_HOST] ==
           n * to);
     CHECK(!out->n_lost);
-    if (!w->disk)
+    if (!w->k.disk)
         return;
-    spw_io_usage(w->io, &io_now);
+    spw_io_usage(w->k.io, &io_now);
     CHECK(io_now.read_bytes - io->read_bytes == out->n_disk * from);
     CHECK(io_now.written_bytes - io->written_bytes == out->n_disk * to);
 }
 
 /* Sequences' waterlines, one after the other. */
-static void waterlines(const struct world *w, uint32_t lines[N_SEQS * N_LAYERS * 2])
+static void waterlines(const struct world *w, uint32_t lines[KV_SEQS * KV_LAYERS * 2])
 {
-    for (uint32_t i = 0; i < N_SEQS * N_LAYERS; i++) {
-        const struct spw_kv_seq *seq = w->seqs[i / N_LAYERS].seq;
-        lines[2 * i] = seq ? spw_kv_begin(seq, i % N_LAYERS) : 0;
-        lines[2 * i + 1] = seq ? spw_kv_disk_end(seq, i % N_LAYERS) : 0;
+    for (uint32_t i = 0; i < KV_SEQS * KV_LAYERS; i++) {
+        const struct spw_kv_seq *seq = w->seqs[i / KV_LAYERS].seq;
+        lines[2 * i] = seq ? spw_kv_begin(seq, i % KV_LAYERS) : 0;
+        lines[2 * i + 1] = seq ? spw_kv_disk_end(seq, i % KV_LAYERS) : 0;
     }
 }
 
 static void do_repack(struct world *w)
 {
-    uint32_t before[N_SEQS * N_LAYERS * 2], after[N_SEQS * N_LAYERS * 2];
+    uint32_t before[KV_SEQS * KV_LAYERS * 2], after[KV_SEQS * KV_LAYERS * 2];
     struct spw_device_usage u;
     struct spw_io_usage io = {0};
     struct spw_kv_repacked out;
     struct spw_kv_repack r = draw_repack(w), fewer = r;
     drain(w);
-    spw_kv_take_write_failure(w->kv);
+    spw_kv_take_write_failure(w->k.kv);
     waterlines(w, before);
-    w->ops->usage(w->device, &u);
-    if (w->disk)
-        spw_io_usage(w->io, &io);
-    fewer.n_device_frames = (uint32_t)check_range(&w->seed, 1, r.n_device_frames);
-    fewer.n_disk_frames = (uint32_t)check_range(&w->seed, 1, r.n_disk_frames);
-    int rc = spw_kv_repack(w->kv, check_random(&w->seed) % 2 ? &fewer : &r, &out);
+    w->k.ops->usage(w->k.device, &u);
+    if (w->k.disk)
+        spw_io_usage(w->k.io, &io);
+    fewer.n_device_frames = (uint32_t)check_range(&w->k.seed, 1, r.n_device_frames);
+    if (w->k.disk)
+        fewer.n_disk_frames = (uint32_t)check_range(&w->k.seed, 1, r.n_disk_frames);
+    int rc = spw_kv_repack(w->k.kv, check_random(&w->k.seed) % 2 ? &fewer : &r, &out);
     if (rc == -ENOMEM) { /* too few */
         n_refused++;
-        rc = spw_kv_repack(w->kv, &r, &out);
+        rc = spw_kv_repack(w->k.kv, &r, &out);
     }
     CHECK(!rc);
     w->n_repacks++;
-    if (!w->drive.faulty)
+    if (!w->k.o.drive.faulty)
         check_moved(w, &out, &u, &io);
     waterlines(w, after);
     CHECK(!memcmp(before, after, sizeof before));
-    n_packed += w->kv->o.n_device_frames == fewer.n_device_frames;
+    n_packed += w->k.kv->o.n_device_frames == fewer.n_device_frames;
     n_repacked += out.n_device + out.n_host + out.n_disk;
     n_lost += out.n_lost;
 }
@@ -537,8 +463,8 @@ static void do_repack(struct world *w)
 /* Places become bad, or good again. */
 static void draw_faults(struct world *w)
 {
-    uint32_t i = (uint32_t)(check_random(&w->seed) % (FILE_UNITS / 4)); /* lower frames first */
-    switch (check_random(&w->seed) % 6) {
+    uint32_t i = (uint32_t)(check_random(&w->k.seed) % (FILE_UNITS / 4)); /* lower frames first */
+    switch (check_random(&w->k.seed) % 6) {
     case 0:
         w->faults.unwritable[i] = 1;
         break;
@@ -549,14 +475,14 @@ static void draw_faults(struct world *w)
         w->faults.flipped[i] = 1;
         break;
     case 3:
-        if (check_random(&w->seed) % 8)
+        if (check_random(&w->k.seed) % 8)
             break;
         memset(&w->faults, 0, sizeof w->faults);
         break;
     }
 }
 
-static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *drive)
+static void run_round(uint64_t seed, uint64_t delay_seed, const struct kv_drive *drive)
 {
     static struct world w;
     world_open(&w, seed, delay_seed, drive);
@@ -577,14 +503,14 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *dr
 /* ---- what can go wrong ---- */
 
 /* A sequence with tiles in every tier. */
-static void build(struct world *w, const struct drive *drive, uint64_t seed)
+static void build(struct world *w, const struct kv_drive *drive, uint64_t seed)
 {
     world_open(w, seed, 0, drive);
     struct model_seq *m = &w->seqs[0];
     do_open(w, m);
     while (m->n_tiles < MAX_TILES - 2)
         do_grow(w, m);
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < KV_LAYERS; l++) {
         CHECK(spw_kv_spill(m->seq, l, 5, drive->host ? 3 : 5) == 0);
         CHECK(spw_kv_load(m->seq, l, 4) == 0);
     }
@@ -593,7 +519,7 @@ static void build(struct world *w, const struct drive *drive, uint64_t seed)
 }
 
 /* Memory fails at the n-th allocation, for n = 0, 1, ... until it does not. */
-static void check_memory(const struct drive *drive)
+static void check_memory(const struct kv_drive *drive)
 {
     static struct world w;
     struct spw_kv_repacked out;
@@ -608,7 +534,7 @@ static void check_memory(const struct drive *drive)
     for (int64_t n = 0;; n++) {
         CHECK(n < 100);
         spw_alloc_fail_nth(n);
-        int rc = spw_kv_repack(w.kv, &r, &out);
+        int rc = spw_kv_repack(w.k.kv, &r, &out);
         spw_alloc_fail_nth(-1);
         CHECK(!rc || rc == -ENOMEM);
         if (!rc)
@@ -621,26 +547,26 @@ static void check_memory(const struct drive *drive)
 }
 
 /* What was written, and the repack, must be within the limit together. */
-static void check_limit(struct drive drive)
+static void check_limit(struct kv_drive drive)
 {
     static struct world w;
     for (int missing = 0; missing < 2; missing++) {
         struct spw_kv_repacked out;
         uint64_t written;
-        drive.limit = UINT64_MAX;
+        drive.limit_bytes = UINT64_MAX;
         build(&w, &drive, 12);
         struct spw_io_usage u;
-        spw_io_usage(w.io, &u);
+        spw_io_usage(w.k.io, &u);
         struct spw_kv_repack r = draw_repack(&w);
         written = u.written_bytes / w.bytes[0] * (w.bytes[0] + r.tile_bytes);
         world_close(&w);
-        drive.limit = written - (uint64_t)missing;
+        drive.limit_bytes = written - (uint64_t)missing;
         build(&w, &drive, 12);
         r = draw_repack(&w);
         if (missing) {
             check_refused(&w, &r, -EDQUOT);
         } else {
-            CHECK(spw_kv_repack(w.kv, &r, &out) == 0 && out.n_disk);
+            CHECK(spw_kv_repack(w.k.kv, &r, &out) == 0 && out.n_disk);
             w.n_repacks++;
             check_all(&w);
         }
@@ -652,18 +578,18 @@ enum fault { UNREADABLE, FLIPPED, UNWRITABLE, WRITE_ONCE, WRITE_ONCE_AT_LIMIT, F
 
 /* One tile on the disk, which two sequences share, meets a fault: it is lost to both, or nothing
  * is. */
-static void check_fault(struct drive drive, enum fault fault)
+static void check_fault(struct kv_drive drive, enum fault fault)
 {
     static struct world w;
     struct spw_kv_repacked out;
     struct spw_io_usage u;
     drive.faulty = true;
     build(&w, &drive, 14);
-    spw_io_usage(w.io, &u);
+    spw_io_usage(w.k.io, &u);
     struct spw_kv_repack r = draw_repack(&w);
     if (fault == WRITE_ONCE_AT_LIMIT) {
         world_close(&w);
-        drive.limit = u.written_bytes / w.bytes[0] * (w.bytes[0] + r.tile_bytes);
+        drive.limit_bytes = u.written_bytes / w.bytes[0] * (w.bytes[0] + r.tile_bytes);
         build(&w, &drive, 14);
         r = draw_repack(&w);
     }
@@ -672,7 +598,7 @@ static void check_fault(struct drive drive, enum fault fault)
     w.faults.flipped[frame * w.bytes[0] / UNIT] = fault == FLIPPED;
     w.faults.unwritable[frame * r.tile_bytes / UNIT] = fault == UNWRITABLE;
     w.faults.next_write = fault >= WRITE_ONCE;
-    CHECK(spw_kv_repack(w.kv, &r, &out) == 0);
+    CHECK(spw_kv_repack(w.k.kv, &r, &out) == 0);
     w.n_repacks++;
     CHECK(!w.faults.next_write && out.n_lost == (fault != WRITE_ONCE));
     int rc = fault == UNREADABLE || fault == UNWRITABLE ? -EIO : fault == FLIPPED ? -EBADMSG : 0;
@@ -682,7 +608,7 @@ static void check_fault(struct drive drive, enum fault fault)
     }
     recover(&w);
     CHECK(fault >= WRITE_ONCE || (w.seqs[0].n_tiles == 2 && w.seqs[1].n_tiles == 2));
-    CHECK(spw_disk_n_retired(w.disk) > 0 || fault == WRITE_ONCE);
+    CHECK(spw_disk_n_retired(w.k.disk) > 0 || fault == WRITE_ONCE);
     check_all(&w);
     world_close(&w);
 }
@@ -709,14 +635,14 @@ static void damaged(void *context, uint32_t i)
 /* All tiles of all layers; the one that is spoiled, if any, is not what its checksum says. */
 static void adopt(struct world *w, struct model_seq *m, struct pack *p, uint64_t spoiled)
 {
-    enum { N = N_LAYERS * MAX_TILES };
+    enum { N = KV_LAYERS * MAX_TILES };
     static uint8_t tiles[N][MOST_BYTES];
     uint64_t sums[N], bytes = w->bytes[0];
     char name[] = "/tmp/spw_repack_XXXXXX";
-    uint32_t first = w->first_tile, n = MAX_TILES - first, frame;
+    uint32_t first = w->k.o.first_tile, n = MAX_TILES - first, frame;
     *p = (struct pack){.fd = mkstemp(name)};
     unlink(name);
-    for (uint32_t i = 0; i < N_LAYERS * n; i++) {
+    for (uint32_t i = 0; i < KV_LAYERS * n; i++) {
         m->id[i / n][first + i % n] = w->next_id;
         memcpy(tiles[i], expected(w, w->next_id++, 0), bytes);
         sums[i] = XXH3_64bits(tiles[i], bytes);
@@ -724,19 +650,19 @@ static void adopt(struct world *w, struct model_seq *m, struct pack *p, uint64_t
         CHECK(pwrite(p->fd, tiles[i], bytes, (off_t)(i * bytes)) == (ssize_t)bytes);
     }
     struct spw_disk_adoption a = {.fd = p->fd,
-                                  .n = N_LAYERS * n,
+                                  .n = KV_LAYERS * n,
                                   .sums = sums,
                                   .released = released,
                                   .damaged = damaged,
                                   .context = p};
-    CHECK(spw_disk_adopt(w->disk, &a, &frame) == 0);
-    for (uint32_t l = 0; l < N_LAYERS; l++)
+    CHECK(spw_disk_adopt(w->k.disk, &a, &frame) == 0);
+    for (uint32_t l = 0; l < KV_LAYERS; l++)
         CHECK(spw_kv_adopt(m->seq, l, first, frame + l * n, n) == 0);
     m->n_tiles = MAX_TILES;
 }
 
 /* Adopted tiles are let go, and are in our own file, or lost where that is full. */
-static void check_adopted(struct drive drive, uint64_t spoiled, bool full)
+static void check_adopted(struct kv_drive drive, uint64_t spoiled, bool full)
 {
     static struct world w;
     struct spw_kv_repacked out;
@@ -750,22 +676,22 @@ static void check_adopted(struct drive drive, uint64_t spoiled, bool full)
     if (spoiled != 1)
         check_all(&w);
     struct spw_kv_repack r = draw_repack(&w);
-    uint32_t n_own = 0, n = N_LAYERS * (MAX_TILES - w.first_tile);
-    for (uint32_t i = 0; i < w.kv->n_tiles; i++)
-        n_own += w.kv->tiles[i].disk < BELOW_FRAMES;
+    uint32_t n_own = 0, n = KV_LAYERS * (MAX_TILES - w.k.o.first_tile);
+    for (uint32_t i = 0; i < w.k.kv->n_tiles; i++)
+        n_own += w.k.kv->tiles[i].disk < BELOW_FRAMES;
     if (full)
         r.n_disk_frames = n_own + 2;
-    CHECK(spw_kv_repack(w.kv, &r, &out) == 0);
+    CHECK(spw_kv_repack(w.k.kv, &r, &out) == 0);
     w.n_repacks++;
-    CHECK(p.n_released == 1 && p.n_damaged == (spoiled == 1) && !w.kv->n_adopted);
+    CHECK(p.n_released == 1 && p.n_damaged == (spoiled == 1) && !w.k.kv->n_adopted);
     CHECK(out.n_lost == (full ? n - 2 : 0) + (spoiled == 1));
     check_all(&w);
-    CHECK(w.seqs[2].n_tiles == (full || spoiled == 1 ? w.first_tile + !full : MAX_TILES));
+    CHECK(w.seqs[2].n_tiles == (full || spoiled == 1 ? w.k.o.first_tile + !full : MAX_TILES));
     world_close(&w);
 }
 
 /* The device is lost at the n-th command: everything can be cut to nothing and closed. */
-static void check_lost_device(const struct drive *drive)
+static void check_lost_device(const struct kv_drive *drive)
 {
     int rc = -EIO;
     for (int64_t n = 0; rc; n++) {
@@ -774,12 +700,12 @@ static void check_lost_device(const struct drive *drive)
         CHECK(n < 1000);
         build(&w, drive, 13);
         struct spw_kv_repack r = draw_repack(&w);
-        spw_device_cpu_fail_nth(w.device, n);
-        rc = spw_kv_repack(w.kv, &r, &out);
+        spw_device_cpu_fail_nth(w.k.device, n);
+        rc = spw_kv_repack(w.k.kv, &r, &out);
         CHECK(!rc || rc == -EIO);
-        spw_device_cpu_fail_nth(w.device, -1);
+        spw_device_cpu_fail_nth(w.k.device, -1);
         if (n % 2)
-            cut(&w, &w.seqs[0], w.first_tile);
+            cut(&w, &w.seqs[0], w.k.o.first_tile);
         world_close(&w);
     }
 }
@@ -790,7 +716,7 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     for (int i = 0; i < 4; i++) {
-        struct drive d = {.there = true, .direct = i % 2, .host = i / 2};
+        struct kv_drive d = {.disk = true, .direct = i % 2, .host = i / 2};
         check_memory(&d);
         check_limit(d);
         check_lost_device(&d);
@@ -801,9 +727,9 @@ int main(int argc, char **argv)
         check_adopted(d, UINT64_MAX, true);
     }
     for (int i = 0; i < rounds; i++) {
-        struct drive d = {.there = i % 4, .faulty = i % 4 == 3};
+        struct kv_drive d = {.disk = i % 4, .faulty = i % 4 == 3};
         d.direct = check_random(&seed) % 2;
-        d.host = check_random(&seed) % 2;
+        d.host = check_random(&seed) % 2 || !d.disk;
         run_round(check_random(&seed), i % 3 ? 0 : check_random(&seed) | 1, &d);
     }
     fprintf(stderr,
