@@ -104,6 +104,7 @@ static void forget(struct spw_kv_seq *seq, struct spw_kv_layer *l, uint32_t from
 static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
+    assert(!l->rise.seq);
     if (spw_kv_sink_apart(seq, layer))
         spw_kv_put_tile(seq->kv, l->ids[0], true);
     forget(seq, l, l->first, l->end);
@@ -267,6 +268,7 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t
 static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
+    assert(!l->rise.seq);
     uint32_t end = spw_waterline_tiles(n);
     l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {

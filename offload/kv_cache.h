@@ -77,6 +77,16 @@ int spw_kv_take_write_failure(struct spw_kv *kv);
 /* Lowers `begin`: brings [begin, ...) back to the device. Waits for what comes from the disk.
  * -EBADMSG: a tile is lost; nothing has changed but that. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
+/* The same beside the computation: begins it and returns; one at a time for a layer, none with
+ * tiles that are shared or elsewhere than on the disk, or without room. Until it is finished the
+ * layer is what it was, and is only finished or forgotten. *begun: whether it was begun. */
+int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun);
+bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer);
+/* Waits until the layer's load has come to its end, if one goes on; those of other layers go on.
+ * As spw_kv_load, which begins with it. */
+int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
+/* Gives up those that go on; waits for their reads. */
+void spw_kv_forget_loads(struct spw_kv_seq *seq);
 /* Forgets the tiles below `first`, but for a sink that is kept. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 /* Whether every layer still holds what queries from position n on can see. */

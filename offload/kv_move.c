@@ -94,7 +94,7 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
     struct spw_kv *kv = seq->kv;
     struct spw_kv_layer *l = &seq->layers[layer];
     uint64_t to_host, to_disk;
-    assert(begin <= l->end);
+    assert(begin <= l->end && !l->rise.seq);
     spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
     if (to_host) {
         SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.down)); /* 1 */
@@ -175,11 +175,8 @@ static int flush_read(struct rise *r)
     return rc;
 }
 
-/* What landed in host frames goes up from there, and the frames back. */
-static int pass_on(const struct rise *r, const struct spw_kv_read *d, bool good)
+int spw_kv_pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_kv_read *d, bool good)
 {
-    struct spw_kv *kv = r->seq->kv;
-    const uint32_t *ids = r->seq->layers[r->layer].ids + d->tile;
     uint64_t tile_bytes = kv->o.tile_bytes;
     int rc = 0;
     for (uint32_t i = 0; i < d->n && good && !rc; i++)
@@ -206,7 +203,8 @@ static void finish_read(struct rise *r)
         spw_kv_note_loss(r->seq, r->layer, d->tile + bad, read);
         rc = -EBADMSG;
     }
-    int passed = kv->o.direct ? 0 : pass_on(r, d, !read);
+    const uint32_t *ids = r->seq->layers[r->layer].ids + d->tile;
+    int passed = kv->o.direct ? 0 : spw_kv_pass_on(kv, ids, d, !read);
     if (!r->rc)
         r->rc = rc ? rc : passed;
 }
@@ -293,8 +291,8 @@ static int bring_up(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint
     return rc ? rc : r.rc ? r.rc : last;
 }
 
-/* After a failure nobody counts on these frames; a copy may be on its way to them. */
-static void give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end)
+/* Nobody counts on these frames; a copy may be on its way to them. */
+void spw_kv_give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end)
 {
     spw_kv_order(kv, kv->o.up, kv->o.compute); /* or the device is lost */
     for (uint32_t i = begin; i < end; i++) {
@@ -320,13 +318,14 @@ int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
     struct spw_kv *kv = seq->kv;
     struct spw_kv_layer *l = &seq->layers[layer];
     assert(begin >= l->first);
+    SPW_TRY(spw_kv_finish_load(seq, layer));
     if (begin >= l->begin)
         return 0;
     uint32_t absent = spw_kv_count_absent(seq, layer, begin, l->begin);
     SPW_TRY(make_room(kv, absent));
     int rc = bring_up(seq, layer, begin, l->begin);
     if (rc) {
-        give_back(kv, l, begin, l->begin);
+        spw_kv_give_back(kv, l, begin, l->begin);
         return rc;
     }
     for (uint32_t i = begin; i < l->begin; i++)

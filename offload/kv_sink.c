@@ -25,7 +25,7 @@ int spw_kv_sinks_open(struct spw_kv *kv)
     }
     for (uint32_t i = 0; i < SPW_KV_READS; i++)
         SPW_TRY(ops->event_open(kv->o.device, &kv->reads[i].behind));
-    return 0;
+    return spw_kv_ahead_open(kv);
 }
 
 void spw_kv_sinks_close(struct spw_kv *kv)
@@ -38,6 +38,7 @@ void spw_kv_sinks_close(struct spw_kv *kv)
     for (uint32_t i = 0; kv->reads && i < SPW_KV_READS; i++)
         if (kv->reads[i].behind)
             kv->o.ops->event_close(kv->o.device, kv->reads[i].behind);
+    spw_kv_ahead_close(kv);
     spw_free(kv->sinks);
     spw_free(kv->sink_ids);
     spw_free(kv->reads);

@@ -69,6 +69,8 @@ int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
 {
     while (!spw_tier_n_free(&kv->host) && spw_kv_sinks(kv))
         SPW_TRY(spw_kv_finish_sink(kv));
+    while (!spw_tier_n_free(&kv->host) && spw_kv_reads_ahead(kv))
+        spw_kv_finish_read_ahead(kv);
     if (kv->up_may_read) {
         SPW_TRY(spw_kv_order(kv, kv->o.up, kv->o.down)); /* 7 */
         kv->up_may_read = false;

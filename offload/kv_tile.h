@@ -8,7 +8,8 @@
 
 #define SPW_KV_NO_TILE UINT32_MAX
 
-/* Jobs of the disk that may be under way at a time: writes, and reads of one load. */
+/* Jobs of the disk that may be under way at a time: writes; reads of one load that is waited for,
+ * and of those that go on. */
 enum { SPW_KV_SINKS = 128, SPW_KV_READS = 32 };
 
 enum spw_kv_sinking { SPW_KV_STILL, SPW_KV_SINKING_FROM_HOST, SPW_KV_SINKING_FROM_DEVICE };
@@ -54,6 +55,25 @@ struct spw_kv_read {
     spw_event behind;
     uint8_t *memory; /* where it lands: device frames, or host frames */
     uint32_t frame, tile, n;
+    struct spw_kv_rise *rise; /* of kv_ahead.c */
+};
+
+/* A load that goes on beside the computation. Its tiles have their frames, and nobody counts on
+ * them yet. */
+struct spw_kv_rise {
+    struct spw_kv_rise *next; /* the one that began after it */
+    struct spw_kv_seq *seq;   /* NULL: none goes on in this layer */
+    uint32_t layer, begin, end;
+    uint32_t asked;   /* tiles below it are asked for */
+    uint32_t n_reads; /* under way */
+    int rc;           /* of reads that are over: -EBADMSG, or the device's */
+};
+
+/* All of them, and their reads: of [taken, asked) the n-th is n % SPW_KV_READS. */
+struct spw_kv_ahead {
+    struct spw_kv_rise *first; /* the oldest */
+    struct spw_kv_read *reads; /* [SPW_KV_READS] */
+    uint64_t taken, asked;
 };
 
 struct spw_kv {
@@ -75,13 +95,15 @@ struct spw_kv {
     uint32_t *sink_ids;        /* [SPW_KV_SINKS * slot_tiles] */
     int write_failure;         /* not told yet */
     struct spw_kv_read *reads; /* [SPW_KV_READS] */
-    struct spw_kv_seq *seqs;   /* all that are open */
+    struct spw_kv_ahead ahead;
+    struct spw_kv_seq *seqs; /* all that are open */
 };
 
 struct spw_kv_layer {
     uint32_t first, begin, end, disk_end;
     uint64_t n_tokens; /* grown to; the tile they end in may have an older copy below */
     uint32_t *ids;     /* [max_tiles] */
+    struct spw_kv_rise rise;
 };
 
 struct spw_kv_seq {
@@ -145,6 +167,25 @@ static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
 /* Ids for n tiles of adopted frames besides those that all other frames may need. Allocates; tiles
  * may move. */
 int spw_kv_extend(struct spw_kv *kv, uint32_t n);
+
+/* ---- kv_move.c ---- */
+
+/* What a read has brought into host frames goes up from there, if it is `good`, and the frames
+ * back. `ids`: of its tiles. */
+int spw_kv_pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_kv_read *d, bool good);
+/* Of tiles [begin, end), those that a load that failed has taken frames for. */
+void spw_kv_give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end);
+
+/* ---- kv_ahead.c ---- */
+
+int spw_kv_ahead_open(struct spw_kv *kv);
+void spw_kv_ahead_close(struct spw_kv *kv);
+static inline bool spw_kv_reads_ahead(const struct spw_kv *kv)
+{
+    return kv->ahead.asked > kv->ahead.taken;
+}
+/* Waits for the oldest read of a load that goes on; what came of it is the load's. */
+void spw_kv_finish_read_ahead(struct spw_kv *kv);
 
 /* ---- kv_sink.c ---- */
 

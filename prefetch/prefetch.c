@@ -250,6 +250,16 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     return rc;
 }
 
+int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t layer)
+{
+    if (!spw_kv_is_loading(seq, layer))
+        return 0;
+    SPW_TRY(spw_stall_begin(&p->stall));
+    int rc = spw_kv_finish_load(seq, layer);
+    spw_stall_end(&p->stall, layer);
+    return rc;
+}
+
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range)
 {
     return p->stall.seconds[range];

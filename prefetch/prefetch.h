@@ -57,6 +57,8 @@ void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uin
 /* Seconds that computation stood still for the disk: of a layer, or (SPW_RANGES) outside of any. */
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
+/* Waits for the load that goes on in a layer, if one does; the wait counts like one for a slot. */
+int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t layer);
 /* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
  * -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; forget is
  * what can follow. */

@@ -187,6 +187,7 @@ int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t 
 
 static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
+    SPW_TRY(spw_prefetch_wait_load(x->o.prefetch, seq, layer));
     uint32_t to = spw_kv_begin(seq, layer);
     uint64_t from_host, from_disk;
     if (begin >= to)
@@ -226,15 +227,43 @@ static int raise_waiting(struct spw_executor *x, uint32_t n_spans)
     return 0;
 }
 
-/* What all the chunks of this layer will read comes up once, as far as there is room. */
+/* Tiles that lie on the disk though they are to be on the device: a session has begun with them.
+ * Layers get them beside the computation of those before, as many as they may have while they wait.
+ */
+static int load_ahead(struct spw_executor *x, uint32_t n_spans)
+{
+    const struct spw_residency *r = &x->plan->residency;
+    for (uint32_t l = 0; l < x->config->n_layers; l++)
+        for (uint32_t i = 0; i < n_spans && moves(x, l); i++) {
+            const struct spw_passage *p = &x->now->passages[i];
+            struct spw_kv_seq *seq = x->step[i].seq->aged;
+            uint32_t begin = x->config->layer_kinds[l] == SPW_LAYER_SLIDING
+                                 ? spw_waterline_begin(r, true, p->from)
+                                 : spw_waterline_wait(r, p);
+            uint32_t to = spw_kv_begin(seq, l);
+            bool begun;
+            if (p->from == p->to || begin >= to)
+                continue;
+            SPW_TRY(spw_kv_load_ahead(seq, l, begin, &begun));
+            if (begun)
+                spw_traffic_up(&x->predicted, x->plan, 0, to - begin);
+        }
+    return 0;
+}
+
+/* What the chunks of this layer will read in place is there, or comes up: once for all of them, as
+ * far as there is room. */
 static int enter_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
 {
-    if (x->config->layer_kinds[layer] == SPW_LAYER_SLIDING)
-        return 0;
-    for (uint32_t i = 0; i < n_spans; i++)
-        if (x->now->passages[i].chunked)
+    const struct spw_residency *r = &x->plan->residency;
+    for (uint32_t i = 0; i < n_spans && moves(x, layer); i++) {
+        const struct spw_passage *p = &x->now->passages[i];
+        if (p->from < p->to)
             SPW_TRY(load(x, x->step[i].seq->aged, layer,
-                         spw_waterline_enter(&x->plan->residency, &x->now->passages[i])));
+                         x->config->layer_kinds[layer] == SPW_LAYER_SLIDING
+                             ? spw_waterline_begin(r, true, p->from)
+                             : spw_waterline_enter(r, p)));
+    }
     return 0;
 }
 
@@ -512,6 +541,7 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, heads);
     SPW_TRY(raise_waiting(x, n_spans));
     SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
+    SPW_TRY(load_ahead(x, n_spans));
     SPW_TRY(spw_hidden_begin(&x->hidden, &x->now->cut, &source));
     const struct spw_device_ops *ops = x->o.backend->device_ops;
     for (uint32_t layer = 0; layer < x->config->n_layers; layer++) {
@@ -557,7 +587,10 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
         x->next->schedule.n_segments = 0;
         if (all_done(x, n_spans))
             expect_decode(x, n_spans);
-        SPW_TRY(run_pass(x, n_spans, on_logits, context));
+        int rc = run_pass(x, n_spans, on_logits, context);
+        for (uint32_t i = 0; rc && i < n_spans; i++)
+            spw_kv_forget_loads(spans[i].seq->aged);
+        SPW_TRY(rc);
         struct frame *ran = x->now;
         x->now = x->next;
         x->next = ran;

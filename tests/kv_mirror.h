@@ -46,6 +46,8 @@ struct mirror {
     struct mirror_moves moves;
     uint8_t *landing; /* [max_tiles][MIRROR_TILE_BYTES] */
     uint32_t max_tokens, next_word, n_lost, n_failed_writes;
+    uint32_t n_ahead; /* tiles of the load that goes on */
+    uint64_t n_begun; /* loads that went on beside something else */
 };
 
 /* ---- kernels ---- */
@@ -207,7 +209,7 @@ static inline uint32_t mirror_device_frames(const struct mirror *x)
 /* Room for so many tiles more on the device, one copied tail a layer included. */
 static inline bool mirror_has_room(const struct mirror *x, uint32_t tiles)
 {
-    return mirror_device_frames(x) + tiles <= x->w.o.n_device_frames;
+    return mirror_device_frames(x) + x->n_ahead + tiles <= x->w.o.n_device_frames;
 }
 
 /* Reads the tile's frame as a KV slot would, and notes the loss if it does not come back. */
@@ -491,6 +493,60 @@ static inline void mirror_finish(struct mirror *x)
         if (m->seq)
             mirror_seq_close(x, m);
     mirror_drain(x);
+}
+
+static inline uint64_t mirror_bytes_read(const struct mirror *x)
+{
+    struct spw_io_usage u;
+    spw_io_usage(x->w.io, &u);
+    return u.read_bytes;
+}
+
+/* Others do something while a load of m goes on; `quiet`: without reading. */
+static inline void mirror_act_beside(struct mirror *x, const struct mirror_seq *m, bool quiet)
+{
+    for (int i = (int)check_range(&x->w.seed, 0, 3); i; i--) {
+        struct mirror_seq *other = &x->seqs[check_random(&x->w.seed) % KV_SEQS];
+        uint32_t layer = (uint32_t)(check_random(&x->w.seed) % KV_LAYERS);
+        if (other == m || !other->seq)
+            continue;
+        if (check_random(&x->w.seed) % 2)
+            mirror_spill(x, other, layer);
+        else if (!quiet && other->n_tokens % SPW_TILE_TOKENS == 0)
+            mirror_grow(x, other);
+    }
+}
+
+/* A load that goes on beside that, and is finished, or given up: it has moved as much as it came
+ * to, which is known where nobody else reads. */
+static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uint32_t layer,
+                                     uint32_t begin)
+{
+    const struct kv_drive *d = &x->w.o.drive;
+    uint32_t n = m->begin[layer] - begin;
+    bool begun = false, quiet = check_random(&x->w.seed) % 2;
+    if (!d->disk || !n || !mirror_has_room(x, n))
+        return;
+    uint64_t before = mirror_bytes_read(x);
+    CHECK(spw_kv_load_ahead(m->seq, layer, begin, &begun) == 0);
+    CHECK(begun == spw_kv_is_loading(m->seq, layer));
+    if (!begun)
+        return;
+    x->n_begun++;
+    x->n_ahead = n;
+    mirror_act_beside(x, m, quiet);
+    x->n_ahead = 0;
+    int rc = -ECANCELED;
+    if (quiet && check_random(&x->w.seed) % 3 == 0) {
+        spw_kv_forget_loads(m->seq);
+        n = (uint32_t)((mirror_bytes_read(x) - before) / MIRROR_TILE_BYTES);
+    } else {
+        rc = spw_kv_finish_load(m->seq, layer);
+        CHECK(!rc || (d->faulty && rc == -EBADMSG) || (d->writes_fail && rc == -ENOMEM));
+    }
+    x->moves.read += n;
+    x->moves.up += d->direct ? 0 : n;
+    m->begin[layer] = rc ? m->begin[layer] : begin;
 }
 
 #endif

@@ -125,6 +125,9 @@ static void step(struct world *w)
         mirror_drop(x, m);
         break;
     case 5:
+        mirror_load_ahead(x, m, layer,
+                          (uint32_t)check_range(&x->w.seed, m->first[layer], m->begin[layer]));
+        break;
     case 6:
     case 7:
         mirror_load(x, m, layer,
@@ -171,7 +174,7 @@ static void fill_device(struct mirror *x)
     CHECK(u.device_bytes == spw_align_up(DEVICE_FRAMES * MIRROR_TILE_BYTES, 4096));
 }
 
-static uint64_t failed_writes, failed_reads, write_failures;
+static uint64_t failed_writes, failed_reads, write_failures, loads_ahead;
 
 static void run_round(uint64_t seed, uint64_t delay_seed, const struct kv_drive *drive,
                       uint32_t first_tile, int steps)
@@ -184,6 +187,7 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct kv_drive 
     failed_writes += w.faults.failed_writes;
     failed_reads += w.faults.failed_reads;
     write_failures += w.x.n_failed_writes;
+    loads_ahead += w.x.n_begun;
     if (!drive->faulty)
         fill_device(&w.x);
     mirror_close(&w.x);
@@ -262,11 +266,15 @@ static void check_lost_device(const struct kv_drive *drive)
         static struct world w;
         struct kv_world *k = &w.x.w;
         struct spw_kv_seq *a, *b;
+        bool begun;
         world_open(&w, 3 + (uint64_t)n, 0, drive, 0);
         CHECK(spw_kv_seq_open(&a, k->kv) == 0 && spw_kv_seq_open(&b, k->kv) == 0);
         spw_device_cpu_fail_nth(k->device, n);
         rc = spw_kv_grow(a, 0, 0, MAX_TOKENS);
         rc = rc ? rc : spw_kv_spill(a, 0, 5, drive->host ? 3 : 5);
+        rc = rc ? rc : spw_kv_load_ahead(a, 0, 2, &begun);
+        if (rc)
+            spw_kv_forget_loads(a);
         rc = rc ? rc : spw_kv_load(a, 0, 1);
         spw_kv_seq_fork(b, a);
         rc = rc ? rc : spw_kv_spill(b, 0, 4, 4);
@@ -367,7 +375,7 @@ int main(int argc, char **argv)
             "up\n",
             (unsigned long long)atomic_load(&mirror_checked), (unsigned long long)failed_writes,
             (unsigned long long)failed_reads, (unsigned long long)write_failures);
-    CHECK(rounds < 50 || (failed_writes && failed_reads && write_failures));
+    CHECK(rounds < 50 || (failed_writes && failed_reads && write_failures && loads_ahead));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }
