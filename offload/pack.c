@@ -367,6 +367,30 @@ const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t 
 
 /* ---- records ---- */
 
+static int record_failed(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
+                         int rc, struct spw_error *err)
+{
+    return spw_fail(err, rc, "%s: the record of layer %u, tile %u, kind %u: %s", p->path, s->layer,
+                    s->first_tile + i, s->kind,
+                    rc == -EBADMSG ? "is not what was written" : strerror(-rc));
+}
+
+/* All of them with one call: direct I/O cuts it into pieces that are under way together. */
+int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
+                  uint32_t n_tiles, void *records, struct spw_error *err)
+{
+    uint32_t at = first_tile - s->first_tile;
+    int rc =
+        spw_pack_pread(p->fd, records, n_tiles * s->record_bytes, s->offset + at * s->record_bytes);
+    if (rc)
+        return record_failed(p, s, at, rc == -ENODATA ? -EBADMSG : rc, err);
+    for (uint32_t i = 0; i < n_tiles; i++)
+        if (XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes) !=
+            s->sums[at + i])
+            return record_failed(p, s, at + i, -EBADMSG, err);
+    return 0;
+}
+
 /* What O_DIRECT needs between file and anybody's memory. */
 struct chunk {
     void *taken;
@@ -390,9 +414,9 @@ static void chunk_free(struct chunk *c)
     XXH3_freeState(c->sum);
 }
 
-/* One record; `to` may be NULL. -EBADMSG: it is not what was written. */
-static int read_record(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
-                       struct chunk *c, uint8_t *to)
+/* One record. -EBADMSG: it is not what was written. */
+static int verify_record(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
+                         struct chunk *c)
 {
     XXH3_64bits_reset(c->sum);
     for (uint64_t done = 0; done < s->record_bytes;) {
@@ -401,36 +425,9 @@ static int read_record(const struct spw_pack *p, const struct spw_pack_section *
         if (rc)
             return rc == -ENODATA ? -EBADMSG : rc;
         XXH3_64bits_update(c->sum, c->memory, n);
-        if (to)
-            memcpy(to + done, c->memory, n);
         done += n;
     }
     return XXH3_64bits_digest(c->sum) == s->sums[i] ? 0 : -EBADMSG;
-}
-
-static int record_failed(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
-                         int rc, struct spw_error *err)
-{
-    return spw_fail(err, rc, "%s: the record of layer %u, tile %u, kind %u: %s", p->path, s->layer,
-                    s->first_tile + i, s->kind,
-                    rc == -EBADMSG ? "is not what was written" : strerror(-rc));
-}
-
-int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
-                  uint32_t n_tiles, void *records, struct spw_error *err)
-{
-    struct chunk c = {0};
-    int rc = chunk_init(&c);
-    if (rc)
-        spw_fail(err, rc, "%s: no memory to read it", p->path);
-    for (uint32_t i = 0; !rc && i < n_tiles; i++) {
-        uint32_t at = first_tile - s->first_tile + i;
-        rc = read_record(p, s, at, &c, (uint8_t *)records + i * s->record_bytes);
-        if (rc)
-            record_failed(p, s, at, rc, err);
-    }
-    chunk_free(&c);
-    return rc;
 }
 
 int spw_pack_verify(const struct spw_pack *p, struct spw_error *err)
@@ -446,7 +443,7 @@ int spw_pack_verify(const struct spw_pack *p, struct spw_error *err)
     for (uint32_t k = 0; k < p->info.n_sections; k++) {
         const struct spw_pack_section *s = &p->sections[k];
         for (uint32_t i = 0; i < s->n_tiles; i++) {
-            rc = read_record(p, s, i, &c, NULL);
+            rc = verify_record(p, s, i, &c);
             if (rc && !n_bad++)
                 worst = record_failed(p, s, i, rc, &first);
         }

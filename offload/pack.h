@@ -78,7 +78,8 @@ const char *spw_pack_path(const struct spw_pack *p);
 /* The section that has this tile, or NULL. */
 const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t kind,
                                              uint32_t layer, uint32_t tile);
-/* Reads records now, and checks them: for few of them. -EBADMSG, -EIO. */
+/* Reads records now, and checks them: for few of them. `records`: a multiple of SPW_PACK_ALIGN.
+ * -EBADMSG, -EIO. */
 int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
                   uint32_t n_tiles, void *records, struct spw_error *err);
 /* Reads and checks all records. -EBADMSG: `err` says which is the first and how many are bad. */
@@ -105,6 +106,12 @@ struct spw_pack_writer;
 
 /* What create would need in the file at most, UINT64_MAX when that is no number. */
 uint64_t spw_pack_bytes(const struct spw_pack_spec *s);
+/* What writing it writes in all, with a state of most_state_bytes: records that are new, table,
+ * commit record. Of a spec that spw_pack_bytes has a number for. */
+uint64_t spw_pack_write_bytes(const struct spw_pack_spec *s);
+/* Of that, what is not records. */
+uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_t n_records,
+                                 uint64_t state_bytes);
 /* A new file `path`, mode 0600, its room taken now. `replace`: what has the name until then is
  * replaced at the commit, and what killed writers left in its directory goes now; else the commit
  * is -EEXIST. -ENOSPC, -EINVAL (a spec that contradicts itself), ... */
@@ -118,9 +125,10 @@ int spw_pack_append(struct spw_pack_writer **out, const char *path, const struct
 int spw_pack_write(struct spw_pack_writer *w, uint32_t section, uint32_t first_tile,
                    uint32_t n_tiles, const void *records);
 /* Makes all of it durable, then visible. Frees the writer whatever comes of it. After a failure the
- * file is what it was before, or all of the new one, if only the last sync failed. */
+ * file is what it was before, or all of the new one, if only the last sync failed. *written_bytes
+ * (may be NULL): of all that was written, also after a failure. */
 int spw_pack_commit(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
-                    struct spw_error *err);
+                    uint64_t *written_bytes, struct spw_error *err);
 void spw_pack_abort(struct spw_pack_writer *w); /* NULL is fine */
 /* Bytes that it wrote so far, tables included. */
 uint64_t spw_pack_written_bytes(const struct spw_pack_writer *w);

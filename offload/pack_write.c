@@ -81,6 +81,22 @@ uint64_t spw_pack_bytes(const struct spw_pack_spec *s)
     return spw_add_u64(total, most_table_bytes(s), &total) ? total : UINT64_MAX;
 }
 
+uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_t n_records,
+                                 uint64_t state_bytes)
+{
+    return spw_pack_table_bytes(n_tokens, n_sections, n_records, state_bytes) +
+           sizeof(struct spw_pack_head);
+}
+
+uint64_t spw_pack_write_bytes(const struct spw_pack_spec *s)
+{
+    uint64_t total =
+        spw_pack_overhead_bytes(s->n_tokens, s->n_sections, count_records(s), s->most_state_bytes);
+    for (uint32_t i = 0; i < s->n_sections; i++)
+        total += s->sections[i].offset ? 0 : s->sections[i].n_tiles * s->sections[i].record_bytes;
+    return total;
+}
+
 /* ---- room in the file ---- */
 
 struct extent {
@@ -563,11 +579,13 @@ int spw_pack_publish(struct spw_pack_writer *w, struct spw_error *err)
 }
 
 int spw_pack_commit(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
-                    struct spw_error *err)
+                    uint64_t *written_bytes, struct spw_error *err)
 {
     int rc = spw_pack_seal(w, state, state_bytes, err);
     if (!rc)
         rc = spw_pack_publish(w, err);
+    if (written_bytes)
+        *written_bytes = w->written_bytes;
     spw_pack_abort(w);
     return rc;
 }

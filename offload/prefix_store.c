@@ -312,7 +312,10 @@ static int check_place(struct spw_store *s, const struct spw_store_addition *a,
 {
     if (a->first_tile > a->n_tiles || !a->n_tiles || (a->first_tile == a->n_tiles && !a->point))
         return spw_fail(err, -EINVAL, "prefix cache: a pack of no tiles that makes no point");
-    if (spw_store_match(s, a->tokens, (uint64_t)a->n_tiles * SPW_TILE_TOKENS, m))
+    if (a->found) {
+        *m = *a->found;
+        *a->found = (struct spw_store_match){0};
+    } else if (spw_store_match(s, a->tokens, (uint64_t)a->n_tiles * SPW_TILE_TOKENS, m))
         return spw_fail(err, -ENOMEM, "prefix cache: no memory to look");
     bool there = a->first_tile < a->n_tiles ? m->n_tiles > a->first_tile
                                             : m->point && m->point_tiles == a->n_tiles;
@@ -330,11 +333,34 @@ struct place {
     uint32_t first_tile; /* that the pack covers */
 };
 
+/* A pack that only makes a point covers the last tile once more. */
+static uint32_t first_covered(const struct spw_store_addition *a)
+{
+    return a->first_tile - (a->first_tile == a->n_tiles);
+}
+
+static struct spw_pack_spec make_spec(const struct spw_store_addition *a)
+{
+    uint64_t first = (uint64_t)first_covered(a) * SPW_TILE_TOKENS;
+    return (struct spw_pack_spec){.first_token = first,
+                                  .n_tokens = (uint64_t)a->n_tiles * SPW_TILE_TOKENS - first,
+                                  .tokens = a->tokens + first,
+                                  .point = a->point,
+                                  .sections = a->sections,
+                                  .n_sections = a->n_sections};
+}
+
+uint64_t spw_store_write_bytes(const struct spw_store_addition *a)
+{
+    struct spw_pack_spec spec = make_spec(a);
+    return spw_pack_write_bytes(&spec);
+}
+
 static void find_place(const struct spw_store *s, const struct spw_store_addition *a,
                        const struct spw_store_match *m, struct place *p)
 {
     struct spw_chain_hash hash = spw_chain_root(s->fingerprint);
-    p->first_tile = a->first_tile - (a->first_tile == a->n_tiles);
+    p->first_tile = first_covered(a);
     for (uint32_t t = 0; t < p->first_tile; t++)
         hash = spw_chain_next(hash, a->tokens + (size_t)t * SPW_TILE_TOKENS);
     p->parent = hash;
@@ -376,16 +402,10 @@ static int begin(struct spw_store_writer *w, const struct spw_store_addition *a,
     spw_store_directory_name(name, p.id);
     if ((size_t)snprintf(path, sizeof path, "%s/%s", s->d.path, name) >= sizeof path)
         return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: too long a name", s->d.path);
-    struct spw_pack_spec spec = {.fingerprint = s->fingerprint,
-                                 .first_token = (uint64_t)p.first_tile * SPW_TILE_TOKENS,
-                                 .n_tokens =
-                                     (uint64_t)(a->n_tiles - p.first_tile) * SPW_TILE_TOKENS,
-                                 .tokens = a->tokens + (size_t)p.first_tile * SPW_TILE_TOKENS,
-                                 .parent = p.parent,
-                                 .before = p.before,
-                                 .point = a->point,
-                                 .sections = a->sections,
-                                 .n_sections = a->n_sections};
+    struct spw_pack_spec spec = make_spec(a);
+    spec.fingerprint = s->fingerprint;
+    spec.parent = p.parent;
+    spec.before = p.before;
     int lock = spw_store_directory_lock(&s->d);
     if (lock < 0)
         return spw_fail(err, lock, "prefix cache: %s: cannot be locked: %s", s->d.path,
@@ -439,6 +459,11 @@ int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct
         rc = publish(w, err);
     spw_store_abort(w);
     return rc;
+}
+
+uint64_t spw_store_written_bytes(const struct spw_store_writer *w)
+{
+    return spw_pack_written_bytes(w->pack);
 }
 
 void spw_store_abort(struct spw_store_writer *w)

@@ -71,9 +71,15 @@ struct spw_store_addition {
     bool point;            /* sections have what a sequence needs to go on behind n_tiles */
     const struct spw_pack_section *sections;
     uint32_t n_sections;
+    /* What spw_store_match found of these tokens just now, which begin takes over; NULL: it looks
+     * itself. */
+    struct spw_store_match *found;
 };
 
 struct spw_store_writer;
+
+/* What adding it writes in all. */
+uint64_t spw_store_write_bytes(const struct spw_store_addition *a);
 
 /* Refusals that are harmless to the run: -EEXIST: it is there already; -ENOENT: what comes before
  * is not (any more); -ENOSPC: no room can be made; -EMLINK: the chain has SPW_STORE_MOST_PACKS;
@@ -86,6 +92,8 @@ int spw_store_write(struct spw_store_writer *w, uint32_t section, uint32_t first
 /* Frees the writer. -EEXIST: another process was faster, with the same. *written_bytes (may be
  * NULL): of the file, tables included. */
 int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err);
+/* Bytes that it wrote so far. */
+uint64_t spw_store_written_bytes(const struct spw_store_writer *w);
 void spw_store_abort(struct spw_store_writer *w); /* NULL is fine */
 
 #endif

@@ -30,7 +30,8 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (o->on_oom > SPW_ON_OOM_FAIL)
         return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
                         o->on_oom);
-    if (!o->disk_dir && (room || writes))
+    bool files = o->prefix_cache_dir || o->keeps; /* count against the limit, too */
+    if (!o->disk_dir && (room || (writes && !files)))
         return spw_fail(err, -EINVAL, "disk %s: %llu bytes given, but no disk; give --disk DIR",
                         room ? "memory" : "write limit",
                         (unsigned long long)(room ? o->disk_bytes : o->disk_write_limit));

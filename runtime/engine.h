@@ -48,12 +48,13 @@ struct spw_session {
     struct spw_sequence seq;
     int32_t *tokens; /* [context], the ones held */
     uint64_t n_tokens, reused;
-    float *logits;        /* [vocab], host arena, borrowed */
-    uint64_t from_store;  /* of those reused, by the latest sync */
-    bool has_logits;      /* of the last token held */
-    bool cached;          /* the cache holds them; else all are computed again */
-    uint64_t rope_length; /* the length whose rope table rotated the keys */
-    uint32_t slot;        /* in engine.sessions */
+    float *logits;                  /* [vocab], host arena, borrowed */
+    uint64_t from_store;            /* of those reused, by the latest sync */
+    struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
+    bool has_logits;                /* of the last token held */
+    bool cached;                    /* the cache holds them; else all are computed again */
+    uint64_t rope_length;           /* the length whose rope table rotated the keys */
+    uint32_t slot;                  /* in engine.sessions */
 };
 
 /* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
@@ -101,7 +102,8 @@ struct spw_engine {
     uint64_t past_disk_writes;                        /* that count against the limit */
     uint64_t rope_length;                             /* of the tables on the device */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
-    uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (save.c) */
+    uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (keep.c) */
+    uint64_t file_read_bytes;              /* beside what streams and settles from them */
 };
 
 /* The backend that the options name, and its device under these budgets. */

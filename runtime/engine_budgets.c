@@ -88,7 +88,8 @@ static void break_off(struct spw_engine *e)
 static void limit_files(struct spw_engine *e)
 {
     uint64_t limit = e->options.disk_write_limit, spills = e->plan.info.disk_write_bytes;
-    e->file_limit_bytes = limit ? spw_sub_u64(limit, e->past_disk_writes + spills) : UINT64_MAX;
+    e->file_limit_bytes =
+        limit ? spw_sub_u64(spw_engine_budget(limit, 0), e->past_disk_writes + spills) : UINT64_MAX;
 }
 
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)

@@ -91,6 +91,8 @@ void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)
         spw_io_usage(e->io, &u);
         out->disk_peak_bytes = e->plan.info.disk.total; /* preallocated */
     }
-    out->moved_bytes[SPW_MOVED_HOST_TO_DISK] = e->past_written_bytes + u.written_bytes;
-    out->moved_bytes[SPW_MOVED_DISK_TO_HOST] = e->past_read_bytes + u.read_bytes;
+    out->moved_bytes[SPW_MOVED_HOST_TO_DISK] =
+        e->past_written_bytes + u.written_bytes + e->file_bytes;
+    out->moved_bytes[SPW_MOVED_DISK_TO_HOST] =
+        e->past_read_bytes + u.read_bytes + e->file_read_bytes;
 }

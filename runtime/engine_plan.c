@@ -1,6 +1,7 @@
 /* The engine's plan: from options and what the machine has to a plan that works, down the ladder
  * where it must. See engine.h. */
 #include "runtime/engine.h"
+#include "runtime/keep.h"
 #include "runtime/ladder.h"
 #include "runtime/memory.h"
 
@@ -302,5 +303,9 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct
         if (!rc)
             spw_error_clear(err);
     }
-    return rc ? rc : spw_traffic_info(&e->plan, e->model.weights);
+    if (!rc)
+        rc = spw_traffic_info(&e->plan, e->model.weights);
+    if (!rc && e->options.prefix_cache_dir)
+        e->plan.info.prefix_write_bytes = spw_keep_bytes(e, e->plan.info.context);
+    return rc;
 }

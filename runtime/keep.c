@@ -53,26 +53,27 @@ struct tiles {
     uint32_t first, end;
 };
 
-static bool is_aged(const struct spw_session *s, uint32_t layer)
+static bool is_aged(const struct spw_engine *e, uint32_t layer)
 {
-    const struct spw_engine *e = s->engine;
     return e->plan.residency.aged && e->model.config.layer_kinds[layer] == SPW_LAYER_FULL;
 }
 
-/* The exact tiles [1, ...) of a full layer whose old ones are kept apart. */
-static struct tiles near_tiles(const struct spw_session *s, uint32_t layer, uint64_t to)
+/* The exact tiles [1, ...) of a full layer whose old ones are kept apart. `s`: who holds them;
+ * NULL: nobody yet. */
+static struct tiles near_tiles(const struct spw_engine *e, const struct spw_session *s,
+                               uint32_t layer, uint64_t to)
 {
-    uint32_t first = spw_waterline_near(&s->engine->plan.residency, to);
-    uint32_t held = spw_kv_first(s->seq.near, layer);
+    uint32_t first = spw_waterline_near(&e->plan.residency, to);
+    uint32_t held = s ? spw_kv_first(s->seq.near, layer) : 0;
     return (struct tiles){held > first ? held : first, (uint32_t)(to / SPW_TILE_TOKENS)};
 }
 
 /* What a section of this kind would have of a layer. */
-static struct tiles tiles_of(const struct spw_session *s, enum spw_keep_kind kind, uint32_t layer,
-                             uint64_t from, uint64_t to)
+static struct tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
+                             enum spw_keep_kind kind, uint32_t layer, uint64_t from, uint64_t to)
 {
-    const struct spw_residency *r = &s->engine->plan.residency;
-    bool sliding = s->engine->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
+    const struct spw_residency *r = &e->plan.residency;
+    bool sliding = e->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
     uint32_t whole = (uint32_t)(to / SPW_TILE_TOKENS);
     const struct tiles none = {0, 0};
     switch (kind) {
@@ -82,9 +83,9 @@ static struct tiles tiles_of(const struct spw_session *s, enum spw_keep_kind kin
         return (struct tiles){spw_waterline_end(r, from),
                               spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
     case SPW_KEEP_SINK:
-        return is_aged(s, layer) && whole ? (struct tiles){0, 1} : none;
+        return is_aged(e, layer) && whole ? (struct tiles){0, 1} : none;
     case SPW_KEEP_NEAR:
-        return is_aged(s, layer) ? near_tiles(s, layer, to) : none;
+        return is_aged(e, layer) ? near_tiles(e, s, layer, to) : none;
     case SPW_KEEP_SLIDING:
         return sliding ? (struct tiles){spw_waterline_first(r->window, to), whole} : none;
     case SPW_KEEP_TAIL:
@@ -100,9 +101,9 @@ static struct spw_kv_seq *seq_of(const struct spw_session *s, uint32_t kind)
     return kind == SPW_KEEP_OLD ? s->seq.aged : s->seq.near;
 }
 
-static uint64_t record_bytes(const struct spw_session *s, uint32_t kind)
+static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
 {
-    const struct spw_plan *p = &s->engine->plan;
+    const struct spw_plan *p = &e->plan;
     return kind == SPW_KEEP_OLD ? p->tile_bytes : p->near_tile_bytes;
 }
 
@@ -121,13 +122,13 @@ uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_ra
         end_kind = SPW_KEEP_TAIL + 1;
     for (uint32_t kind = first_kind; kind < end_kind; kind++)
         for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++) {
-            struct tiles t = tiles_of(s, kind, l, range->from, range->to);
+            struct tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
             if (t.first < t.end)
                 out[n++] = (struct spw_pack_section){.kind = kind,
                                                      .layer = l,
                                                      .first_tile = t.first,
                                                      .n_tiles = t.end - t.first,
-                                                     .record_bytes = record_bytes(s, kind)};
+                                                     .record_bytes = record_bytes(s->engine, kind)};
         }
     if (range->tail && s->has_logits)
         out[n++] = (struct spw_pack_section){.kind = SPW_KEEP_LOGITS,
@@ -135,6 +136,35 @@ uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_ra
                                              .record_bytes =
                                                  spw_align_up(logits_bytes(s), SPW_PACK_ALIGN)};
     return n;
+}
+
+uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n)
+{
+    bool point = e->plan.residency.aged || e->plan.n_sliding;
+    uint64_t to = n - n % SPW_TILE_TOKENS, n_sections = 0, n_records = 0, bytes = 0;
+    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
+         kind++)
+        for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
+            struct tiles t = tiles_of(e, NULL, kind, l, 0, to);
+            uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
+            n_sections += tiles > 0;
+            n_records += tiles;
+            bytes += tiles * record_bytes(e, kind);
+        }
+    return to ? bytes + spw_pack_overhead_bytes(to, n_sections, n_records, 0) : 0;
+}
+
+/* ---- the write limit ---- */
+
+uint64_t spw_keep_room(const struct spw_engine *e)
+{
+    return spw_sub_u64(e->file_limit_bytes, e->file_bytes);
+}
+
+void spw_keep_count(struct spw_engine *e, uint64_t predicted, uint64_t written)
+{
+    e->file_bytes += written;
+    spw_executor_account(e->executor, SPW_MOVED_HOST_TO_DISK, predicted);
 }
 
 /* ---- out ---- */
@@ -207,12 +237,22 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint3
     return end <= most ? 0 : spw_executor_spill(s->engine->executor, seq, layer, end - most);
 }
 
+/* Into the piece, and counted where it succeeds: what is damaged is computed, or refused. */
+static int read_records(struct spw_session *s, const struct spw_pack *p,
+                        const struct spw_pack_section *x, uint32_t first, uint32_t n,
+                        struct spw_error *err)
+{
+    SPW_TRY(spw_pack_read(p, x, first, n, piece_of(s), err));
+    s->engine->file_read_bytes += n * x->record_bytes;
+    return 0;
+}
+
 /* The next tiles of [first, end), which end at token `to`. */
 static int read_some(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind kind,
                      uint32_t layer, uint32_t *first, uint32_t end, uint64_t to,
                      struct spw_error *err)
 {
-    uint64_t bytes = record_bytes(s, kind);
+    uint64_t bytes = record_bytes(s->engine, kind);
     const struct spw_pack_section *x = spw_pack_find(p, kind, layer, *first);
     if (!x || x->record_bytes != bytes)
         return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is not there", spw_pack_path(p),
@@ -221,7 +261,8 @@ static int read_some(struct spw_session *s, const struct spw_pack *p, enum spw_k
     n = n < most ? n : most;
     n = n < end - *first ? n : end - *first;
     SPW_TRY(make_room(s, kind, layer, &n));
-    SPW_TRY(spw_pack_read(p, x, *first, n, piece_of(s), err));
+    SPW_TRY(read_records(s, p, x, *first, n, err));
+    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST, n * bytes);
     spw_executor_account(s->engine->executor, SPW_MOVED_HOST_TO_DEVICE, n * bytes);
     SPW_TRY(spw_kv_import(seq_of(s, kind), layer, *first,
                           spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), piece_of(s)));
@@ -242,10 +283,10 @@ static uint32_t first_there(const struct spw_session *s, const struct spw_pack *
 int spw_keep_read_kind(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind kind,
                        uint32_t layer, uint64_t n, uint64_t *read_bytes, struct spw_error *err)
 {
-    struct tiles t = tiles_of(s, kind, layer, 0, n);
+    struct tiles t = tiles_of(s->engine, s, kind, layer, 0, n);
     if (kind == SPW_KEEP_NEAR && t.first < t.end)
         t.first = first_there(s, p, layer, t, n);
-    *read_bytes += t.first < t.end ? (t.end - t.first) * record_bytes(s, kind) : 0;
+    *read_bytes += t.first < t.end ? (t.end - t.first) * record_bytes(s->engine, kind) : 0;
     while (t.first < t.end)
         SPW_TRY(read_some(s, p, kind, layer, &t.first, t.end, n, err));
     return 0;
@@ -285,7 +326,9 @@ int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct
     if (x->record_bytes != spw_align_up(logits_bytes(s), SPW_PACK_ALIGN))
         return spw_fail(err, -EBADMSG, "%s: its logits are of another vocabulary",
                         spw_pack_path(p));
-    SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
+    SPW_TRY(read_records(s, p, x, 0, 1, err));
+    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST,
+                         spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
     memcpy(s->logits, piece_of(s), logits_bytes(s));
     return 0;
 }

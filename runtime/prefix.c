@@ -12,6 +12,7 @@
 #include "runtime/keep.h"
 #include "runtime/recover.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,6 +38,12 @@ struct piece {
     struct use *use;
     struct spw_pack *pack;
     uint32_t layer, first_tile;
+};
+
+/* What was found for the span that is being synced, with at most so many tokens of it. */
+struct spw_prefix_found {
+    uint64_t most;
+    struct spw_store_match match;
 };
 
 /* One match in use. */
@@ -158,22 +165,46 @@ static bool moves_on(const struct spw_residency *r, uint64_t n)
     return r->window && spw_waterline_first(r->window, n) > spw_waterline_first(r->window, whole);
 }
 
+/* What the store has of the span: looked for once a sync, though two may ask. NULL: no memory. */
+static struct spw_prefix_found *look(struct spw_session *s, const struct spw_span *span)
+{
+    uint64_t most = most_tokens(span);
+    if (s->found && s->found->most == most)
+        return s->found;
+    spw_prefix_forget(s);
+    struct spw_prefix_found *f = spw_alloc(sizeof *f);
+    if (!f || spw_store_match(s->engine->prefix->store, span->tokens, most, &f->match)) {
+        spw_free(f);
+        return NULL;
+    }
+    f->most = most;
+    return s->found = f;
+}
+
+void spw_prefix_forget(struct spw_session *s)
+{
+    if (s->found)
+        spw_store_release(s->engine->prefix->store, &s->found->match);
+    spw_free(s->found);
+    s->found = NULL;
+}
+
 uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
-    struct spw_store_match m;
-    uint64_t least = BRANCH_TILES * SPW_TILE_TOKENS, most = most_tokens(span), at = 0;
+    uint64_t least = BRANCH_TILES * SPW_TILE_TOKENS, most = most_tokens(span);
     if (!e->prefix || !spw_prefix_needs_points(e) || most < s->n_tokens + least)
         return 0;
-    if (spw_store_match(e->prefix->store, span->tokens, most, &m))
+    const struct spw_prefix_found *f = look(s, span);
+    if (!f)
         return 0;
-    if (m.n_tiles >= m.point_tiles + BRANCH_TILES)
-        at = (uint64_t)m.n_tiles * SPW_TILE_TOKENS;
-    else if (moves_on(&e->plan.residency, span->n_tokens) &&
-             most >= (uint64_t)m.point_tiles * SPW_TILE_TOKENS + least)
-        at = most;
-    spw_store_release(e->prefix->store, &m);
-    return at;
+    const struct spw_store_match *m = &f->match;
+    if (m->n_tiles >= m->point_tiles + BRANCH_TILES)
+        return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
+    if (moves_on(&e->plan.residency, span->n_tokens) &&
+        most >= (uint64_t)m->point_tiles * SPW_TILE_TOKENS + least)
+        return most;
+    return 0;
 }
 
 /* ---- pieces ---- */
@@ -299,6 +330,7 @@ static int take_layer(struct use *u, struct spw_session *s, uint32_t layer, uint
 
 /* ---- beginning ---- */
 
+/* Takes over the match. */
 static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
 {
     struct use *u = spw_alloc_zero(1, sizeof *u);
@@ -306,11 +338,11 @@ static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
     struct piece *pieces = u ? spw_alloc(most * sizeof *pieces) : NULL;
     if (!pieces) {
         spw_free(u);
-        spw_store_release(e->prefix->store, m);
         return NULL;
     }
     *u = (struct use){
         .prefix = e->prefix, .match = *m, .refs = 1, .pieces = pieces, .most_pieces = most};
+    *m = (struct spw_store_match){0};
     return u;
 }
 
@@ -332,6 +364,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
         return rc;
     }
+    assert(spw_sequence_can_truncate(&s->seq, &e->plan.residency, n));
     memcpy(s->tokens, tokens, n * sizeof *tokens);
     s->n_tokens = n;
     s->cached = true;
@@ -353,36 +386,21 @@ static void tell(struct spw_session *s, const struct use *u, const struct spw_sp
 int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
-    struct spw_store_match m;
-    uint64_t most = most_tokens(span);
     s->from_store = 0;
-    if (!e->prefix || !spw_prefix_is_worth(*keep, most) ||
-        spw_store_match(e->prefix->store, span->tokens, most, &m))
+    if (!e->prefix || !spw_prefix_is_worth(*keep, most_tokens(span)))
         return 0;
-    uint64_t n = usable(e, &m);
-    if (!spw_prefix_is_worth(*keep, n)) {
-        spw_store_release(e->prefix->store, &m);
-        return 0;
-    }
-    struct use *u = new_use(e, &m);
+    struct spw_prefix_found *f = look(s, span);
+    uint64_t n = f ? usable(e, &f->match) : 0;
+    struct use *u = spw_prefix_is_worth(*keep, n) ? new_use(e, &f->match) : NULL;
+    spw_prefix_forget(s);
     if (!u)
         return 0; /* computed, then */
-    *keep = 0;
     int rc = take(u, s, span->tokens, n);
-    if (!rc) {
-        *keep = n;
-        rc = spw_recover_rest(s, keep);
-        if (rc) { /* nothing of it can be read */
-            *keep = 0;
-            rc = spw_recover_rest(s, keep);
-        }
-    } else if (rc != -EIO) {
-        rc = 0; /* nothing was taken: damage, or no memory for tables */
-    }
-    if (!rc && *keep)
+    *keep = rc ? 0 : n;
+    if (!rc)
         tell(s, u, span);
     put_use(u);
-    return rc;
+    return rc == -EIO ? rc : 0; /* else nothing was taken: damage, or no memory for tables */
 }
 
 /* ---- keeping ---- */
@@ -393,23 +411,24 @@ static int write_records(void *to, uint32_t section, uint32_t first_tile, uint32
     return spw_store_write(to, section, first_tile, n_tiles, records);
 }
 
-/* What is not in the store yet of the session's whole tiles; false: all of it is. */
-static bool find_new(struct spw_session *s, struct spw_keep_range *range)
+/* What is not in the store yet of the session's whole tiles, and what is; false: all of it is. */
+static bool find_new(struct spw_session *s, struct spw_keep_range *range,
+                     struct spw_store_match *found)
 {
     const struct spw_engine *e = s->engine;
-    struct spw_store_match m;
     *range = (struct spw_keep_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
                                      .point = spw_prefix_needs_points(e)};
     if (!range->to || s->rope_length != 1)
         return false;
     if (range->point && !spw_sequence_can_truncate(&s->seq, &e->plan.residency, range->to))
         return false; /* a window that is no multiple of tiles has moved on */
-    if (spw_store_match(e->prefix->store, s->tokens, range->to, &m))
+    if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
         return false;
-    range->from = (uint64_t)m.n_tiles * SPW_TILE_TOKENS;
+    range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
     bool all = range->from == range->to &&
-               (!range->point || (uint64_t)m.point_tiles * SPW_TILE_TOKENS == range->to);
-    spw_store_release(e->prefix->store, &m);
+               (!range->point || (uint64_t)found->point_tiles * SPW_TILE_TOKENS == range->to);
+    if (all)
+        spw_store_release(e->prefix->store, found);
     return !all;
 }
 
@@ -421,45 +440,74 @@ static uint64_t bytes_of(const struct spw_pack_section *sections, uint32_t n)
     return bytes;
 }
 
-static int write_pack(struct spw_session *s, const struct spw_keep_range *range,
-                      struct spw_pack_section *sections, struct spw_error *err)
+static int check_limit(const struct spw_engine *e, uint64_t bytes, struct spw_error *err)
+{
+    uint64_t room = spw_keep_room(e);
+    if (bytes <= room)
+        return 0;
+    return spw_fail(err, -EDQUOT,
+                    "prefix cache: nothing more is kept: %llu bytes to write, but of the write "
+                    "limit only %llu are left beside what the KV on disk may need; raise "
+                    "--disk-write-limit",
+                    (unsigned long long)bytes, (unsigned long long)room);
+}
+
+static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
+                      struct spw_error *err)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_store_writer *w;
-    uint64_t written;
-    uint32_t n = spw_keep_sections(s, range, sections);
+    uint64_t bytes = spw_store_write_bytes(a), written;
+    SPW_TRY(check_limit(s->engine, bytes, err));
+    SPW_TRY(spw_store_begin(&w, p->store, a, err));
+    int rc = spw_keep_write(s, a->sections, a->n_sections, write_records, w);
+    if (rc) {
+        written = spw_store_written_bytes(w);
+        spw_store_abort(w);
+        spw_fail(err, rc, "prefix cache: tiles could not be kept: %s", strerror(-rc));
+    } else {
+        rc = spw_store_commit(w, &written, err);
+    }
+    spw_keep_count(s->engine, rc ? written : bytes, written);
+    p->stats.written_bytes += written;
+    return rc;
+}
+
+static int keep_range(struct spw_session *s, const struct spw_keep_range *range,
+                      struct spw_store_match *found, struct spw_error *err)
+{
+    struct spw_prefix *p = s->engine->prefix;
+    struct spw_pack_section *sections =
+        spw_alloc(spw_keep_most_sections(s->engine) * sizeof *sections);
+    if (!sections)
+        return spw_fail(err, -ENOMEM, "prefix cache: no memory to keep it");
     struct spw_store_addition a = {.tokens = s->tokens,
                                    .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
                                    .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
                                    .point = range->point,
                                    .sections = sections,
-                                   .n_sections = n};
-    SPW_TRY(spw_store_begin(&w, p->store, &a, err));
-    int rc = spw_keep_write(s, sections, n, write_records, w);
-    if (rc) {
-        spw_store_abort(w);
-        return spw_fail(err, rc, "prefix cache: tiles could not be kept: %s", strerror(-rc));
+                                   .n_sections = spw_keep_sections(s, range, sections),
+                                   .found = found};
+    int rc = write_pack(s, &a, err);
+    if (!rc) {
+        p->stats.n_kept += range->to - range->from;
+        p->stats.kept_bytes += bytes_of(sections, a.n_sections);
     }
-    SPW_TRY(spw_store_commit(w, &written, err));
-    p->stats.n_kept += range->to - range->from;
-    p->stats.kept_bytes += bytes_of(sections, n);
-    p->stats.written_bytes += written;
-    return 0;
+    spw_free(sections);
+    return rc;
 }
 
 int spw_session_keep(struct spw_session *s, struct spw_error *err)
 {
     struct spw_engine *e = s->engine;
     struct spw_keep_range range;
+    struct spw_store_match found;
     struct spw_error why = {{0}};
-    if (!e->prefix || !s->cached || !find_new(s, &range))
+    if (!e->prefix || !s->cached || !find_new(s, &range, &found))
         return 0;
-    struct spw_pack_section *sections = spw_alloc(spw_keep_most_sections(e) * sizeof *sections);
-    if (!sections)
-        return spw_fail(err, -ENOMEM, "prefix cache: no memory to keep it");
-    int rc = write_pack(s, &range, sections, &why);
-    spw_free(sections);
-    if (!rc || rc == -EEXIST) /* another process was faster */
+    int rc = keep_range(s, &range, &found, &why);
+    spw_store_release(e->prefix->store, &found); /* unless it was taken over */
+    if (!rc || rc == -EEXIST)                    /* another process was faster */
         return 0;
     if (rc != e->prefix->refused) /* not at the end of each answer */
         note(e->prefix, why.text);

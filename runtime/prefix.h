@@ -22,12 +22,16 @@ int spw_prefix_open(struct spw_engine *e, struct spw_error *err);
 int spw_prefix_follow_plan(struct spw_engine *e, struct spw_error *err);
 void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which has its tiles */
 
+/* Lets go of what was found for a span; at the end of each sync. */
+void spw_prefix_forget(struct spw_session *s);
+
 /* Whether a session of this engine can begin only at a point. */
 bool spw_prefix_needs_points(const struct spw_engine *e);
 
 /* If files hold more of the span than the `*keep` tokens that the session would, and it is worth
- * it, the session holds what they do instead, and `*keep` says how much. Damage is told and costs
- * computation. Fails only with the device. */
+ * it, the session holds what they do instead, and `*keep` says how much. All of it still lies in
+ * the files: the step that follows brings up what is to stay on the device, beside its computation,
+ * each tile once. Damage is told and costs computation. Fails only with the device. */
 int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
 
 /* Where a point would be new, useful and far enough behind the last one: where the span leaves what

@@ -42,7 +42,8 @@ struct save {
     struct spw_pack_section *wanted;   /* owned, [n_wanted] */
     struct spw_pack_section *sections; /* owned, [most]: wanted ones, cut where kept parts end */
     uint32_t n_wanted, n, most;
-    bool keeps; /* at least one is kept */
+    bool keeps;           /* at least one is kept */
+    uint64_t write_bytes; /* in all, tables included */
 };
 
 static void fill_head(struct head *h, const struct spw_session *s, size_t state_bytes)
@@ -147,25 +148,17 @@ static int plan_save(struct save *v)
     return 0;
 }
 
-static uint64_t new_bytes(const struct save *v)
+/* What will be written: all that v->sections has no place for yet. */
+static int check_limit(struct save *v, const struct spw_pack_spec *spec, struct spw_error *err)
 {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < v->n; i++)
-        bytes += v->sections[i].offset ? 0 : v->sections[i].n_tiles * v->sections[i].record_bytes;
-    return bytes;
-}
-
-static int check_limit(const struct save *v, struct spw_error *err)
-{
-    struct spw_engine *e = v->s->engine;
-    uint64_t bytes = new_bytes(v);
-    if (bytes <= spw_sub_u64(e->file_limit_bytes, e->file_bytes))
+    uint64_t room = spw_keep_room(v->s->engine);
+    v->write_bytes = spw_pack_write_bytes(spec);
+    if (v->write_bytes <= room)
         return 0;
     return spw_fail(err, -EDQUOT,
                     "%s: %llu bytes to write, but of the write limit only %llu are left beside "
                     "what the KV on disk may need: raise --disk-write-limit",
-                    v->path, (unsigned long long)bytes,
-                    (unsigned long long)spw_sub_u64(e->file_limit_bytes, e->file_bytes));
+                    v->path, (unsigned long long)v->write_bytes, (unsigned long long)room);
 }
 
 static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_bytes,
@@ -181,14 +174,15 @@ static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_
                                  .n_sections = v->n,
                                  .most_state_bytes = (uint32_t)(sizeof(struct head) + state_bytes)};
     struct spw_error why = {{0}};
+    SPW_TRY(check_limit(v, &spec, err));
     int rc = v->keeps ? spw_pack_append(w, v->path, &spec, &why) : -ENOENT;
     if (rc != -ENOENT && rc != -EBADMSG && rc != -ESTALE)
         return rc ? spw_fail(err, rc, "%s", why.text) : 0;
     if (v->keeps) { /* the file changed since it was looked at */
         v->n_kept = 0;
         cut_sections(v);
-        SPW_TRY(check_limit(v, err));
         spec.n_sections = v->n;
+        SPW_TRY(check_limit(v, &spec, err));
     }
     return spw_pack_create(w, v->path, true, &spec, err);
 }
@@ -209,17 +203,16 @@ static int write_file(struct save *v, const void *state, size_t state_bytes, uin
     fill_head((struct head *)(void *)blob, v->s, state_bytes);
     if (state_bytes)
         memcpy(blob + sizeof(struct head), state, state_bytes);
-    int rc = check_limit(v, err);
-    if (!rc)
-        rc = open_writer(v, &w, state_bytes, err);
+    int rc = open_writer(v, &w, state_bytes, err);
     if (!rc) {
         rc = spw_keep_write(v->s, v->sections, v->n, write_records, w);
         *written = spw_pack_written_bytes(w);
-        v->s->engine->file_bytes += *written;
         if (rc)
             spw_pack_abort(w);
         else
-            rc = spw_pack_commit(w, blob, (uint32_t)(sizeof(struct head) + state_bytes), err);
+            rc = spw_pack_commit(w, blob, (uint32_t)(sizeof(struct head) + state_bytes), written,
+                                 err);
+        spw_keep_count(v->s->engine, rc ? *written : v->write_bytes, *written);
     }
     spw_free(blob);
     return rc;

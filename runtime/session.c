@@ -376,32 +376,41 @@ static int make_point(struct spw_engine *e, const struct spw_span *whole, struct
     return 0;
 }
 
-int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
-             void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
-             void *context, struct spw_error *err)
+static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+                    struct delivery *d, struct spw_error *err)
 {
     const struct spw_model_config *c = &e->model.config;
-    struct delivery d = {e, spans, e->span_index, on_logits, context};
     uint32_t n = 0;
-    for (size_t i = 0; i < n_spans; i++)
-        SPW_TRY(check_span(e, spans, i, err));
-    SPW_TRY(spw_engine_need_memory(e, err));
     for (size_t i = 0; i < n_spans && e->prefix; i++)
         if (rope_length(c, spans[i].n_tokens) == 1)
             SPW_TRY(make_point(e, &spans[i], err));
     for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
         if (rope_length(c, spans[i].n_tokens) == 1)
-            SPW_TRY(add_span(e, spans, i, &n, &d, err));
+            SPW_TRY(add_span(e, spans, i, &n, d, err));
     if (n)
-        SPW_TRY(run_step(e, spans, n, 1, &d, err));
+        SPW_TRY(run_step(e, spans, n, 1, d, err));
     for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length is its own */
         uint64_t length = rope_length(c, spans[i].n_tokens);
         n = 0;
         if (length == 1)
             continue;
-        SPW_TRY(add_span(e, spans, i, &n, &d, err));
+        SPW_TRY(add_span(e, spans, i, &n, d, err));
         if (n)
-            SPW_TRY(run_step(e, spans, n, length, &d, err));
+            SPW_TRY(run_step(e, spans, n, length, d, err));
     }
     return 0;
+}
+
+int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+             void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
+             void *context, struct spw_error *err)
+{
+    struct delivery d = {e, spans, e->span_index, on_logits, context};
+    for (size_t i = 0; i < n_spans; i++)
+        SPW_TRY(check_span(e, spans, i, err));
+    SPW_TRY(spw_engine_need_memory(e, err));
+    int rc = sync_all(e, spans, n_spans, &d, err);
+    for (size_t i = 0; i < n_spans; i++)
+        spw_prefix_forget(spans[i].session);
+    return rc;
 }

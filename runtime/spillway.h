@@ -97,7 +97,8 @@ struct spw_options {
     uint64_t host_bytes;
     const char *disk_dir;      /* where KV may lie on disk; NULL: no disk tier */
     uint64_t disk_bytes;       /* with it; 0: what is free there, less a margin */
-    uint64_t disk_write_limit; /* most bytes written to disk; 0: any number */
+    uint64_t disk_write_limit; /* most bytes written to disk, of KV and to the prefix cache and
+                                  saved sessions; 0: any number; SPW_BYTES_NONE: none */
     enum spw_io_kind io;       /* who reads and writes there */
     /* Where prefixes lie that sessions may begin with; NULL: nowhere. Their tiles are read where
      * they lie, beside disk_dir or without it. */
@@ -190,6 +191,9 @@ struct spw_plan_info {
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
     /* The most that all sessions write to disk as they grow to `context` tokens. */
     uint64_t disk_write_bytes;
+    /* With a prefix cache: what keeping a session of `context` tokens writes there, if nothing of
+     * it is there yet. */
+    uint64_t prefix_write_bytes;
     uint64_t smallest_device_bytes, smallest_host_bytes, smallest_disk_bytes; /* that still work */
 };
 

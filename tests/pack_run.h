@@ -44,7 +44,8 @@ static inline bool pack_is_right(const struct spw_pack *p, const int32_t *tokens
         hash = chain[t] = spw_chain_next(hash, tokens + t * SPW_TILE_TOKENS);
     for (uint32_t i = 0; i < info->n_sections && right; i++) {
         const struct spw_pack_section *s = &info->sections[i];
-        uint8_t *found = malloc(s->record_bytes), *expected = malloc(s->record_bytes);
+        uint8_t *found = aligned_alloc(SPW_PACK_ALIGN, s->record_bytes);
+        uint8_t *expected = malloc(s->record_bytes);
         for (uint32_t t = s->first_tile; t < s->first_tile + s->n_tiles && right; t++) {
             /* the tail tile of a session has no hash: the one before stands for it */
             pack_fill(expected, s->record_bytes, t < n_tiles ? chain[t] : hash, s, t);

@@ -89,7 +89,7 @@ static int create(const char *to, bool replace, const struct spw_pack_spec *s, c
         spw_pack_abort(w);
         return rc;
     }
-    return spw_pack_commit(w, state, (uint32_t)strlen(state), &err);
+    return spw_pack_commit(w, state, (uint32_t)strlen(state), NULL, &err);
 }
 
 static void check_pack(const char *from, const struct spw_pack_spec *s, const char *state)
@@ -155,7 +155,7 @@ static void test_not_there_before(void)
     CHECK(spw_pack_write(w, 0, 0, 1, record) == -EINVAL); /* once */
     CHECK(spw_pack_write(w, 0, 2, 2, record) == -EINVAL);
     CHECK(spw_pack_write(w, s.n_sections, 0, 1, record) == -EINVAL);
-    CHECK(spw_pack_commit(w, NULL, 0, NULL) == -EINVAL); /* records are missing */
+    CHECK(spw_pack_commit(w, NULL, 0, NULL, NULL) == -EINVAL); /* records are missing */
     CHECK(pack_count(dir, NULL, NULL) == 0 && spw_alloc_outstanding() == 0);
     CHECK(spw_pack_create(&w, path, false, &s, NULL) == 0);
     CHECK(pack_count(dir, SPW_PACK_TEMPORARY, NULL) == 1);
@@ -233,7 +233,7 @@ static int save(uint64_t n_tokens, const char *state, uint64_t seed)
     SPW_TRY(rc);
     rc = write_records(w, &s, seed);
     if (!rc)
-        return spw_pack_commit(w, state, (uint32_t)strlen(state), &err);
+        return spw_pack_commit(w, state, (uint32_t)strlen(state), NULL, &err);
     spw_pack_abort(w);
     return rc;
 }
@@ -287,7 +287,7 @@ static void test_append(uint64_t *seed)
     CHECK(spw_pack_append(&w, path, &s, NULL) == 0);
     struct spw_pack_writer *second;
     CHECK(spw_pack_append(&second, path, &s, NULL) == -EBUSY);
-    CHECK(spw_pack_written_bytes(w) == 0 && spw_pack_commit(w, NULL, 0, NULL) == 0);
+    CHECK(spw_pack_written_bytes(w) == 0 && spw_pack_commit(w, NULL, 0, NULL, NULL) == 0);
     spw_pack_close(p);
     CHECK(spw_pack_open(&p, path, pack_fingerprint, NULL) == 0 && pack_is_right(p, tokens));
     struct spw_pack_section part = spw_pack_part(&spw_pack_info(p)->sections[0], 0, 1);

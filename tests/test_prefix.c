@@ -33,7 +33,7 @@ struct draw {
     const struct subject *s;
     struct spw_backend backend;
     char cache[160];
-    uint64_t limit;
+    uint64_t limit, write_limit; /* write_limit: 0: none */
     bool faulty;
 };
 
@@ -49,7 +49,7 @@ struct run {
 };
 
 static uint64_t rows, found, found_aged, found_sliding, found_elsewhere, streamed, bounced,
-    branched, n_notes, n_lost;
+    branched, n_notes, n_lost, read_once;
 
 /* ---- engines ---- */
 
@@ -65,7 +65,7 @@ static void on_note(void *context, const char *text)
 {
     struct run *r = context;
     n_notes++;
-    CHECK_MSG(r->d->faulty || r->d->limit < MIB, "%s", text);
+    CHECK_MSG(r->d->faulty || r->d->limit < MIB || r->d->write_limit, "%s", text);
 }
 
 static void draw_options(struct run *r, uint64_t *seed)
@@ -85,7 +85,8 @@ static void draw_options(struct run *r, uint64_t *seed)
     o->on_reuse = on_reuse;
     o->on_prefix_note = on_note;
     o->prefix_context = r;
-    if (check_random(seed) % 2) {
+    o->disk_write_limit = d->write_limit;
+    if (check_random(seed) % 2 && !d->write_limit) { /* of which spills might take all */
         o->disk_dir = d->s->dir;
         o->disk_bytes = 256 * MIB;
     }
@@ -344,6 +345,154 @@ static void test_branch(const struct subject *s)
     free(x);
 }
 
+/* Tiles of the first n tokens that one step to `to` reads of files: what is to be on the device
+ * once, however many chunks there are; what streams once a chunk. Of a layer, by the waterlines. */
+static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n, uint64_t to)
+{
+    const struct spw_residency *r = &e->plan.residency;
+    struct spw_passage p = {.from = n,
+                            .to = to,
+                            .begin = spw_waterline_begin(r, false, n),
+                            .chunked = to - n > e->plan.chunk};
+    uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
+    uint64_t on_device = sliding ? spw_waterline_begin(r, true, n) : spw_waterline_enter(r, &p);
+    uint64_t tiles = spw_sub_u64(end, on_device);
+    for (uint64_t at = n; at < to; at += e->plan.chunk) {
+        uint64_t first = sliding ? spw_waterline_first(r->window, at) : spw_waterline_start(r);
+        uint64_t below = sliding ? spw_waterline_begin(r, true, at) : spw_waterline_pass(r, &p, at);
+        tiles += spw_sub_u64(spw_min_u64(below, end), first);
+    }
+    if (!sliding) /* what had to make room for layers that passed */
+        tiles += spw_sub_u64(spw_min_u64(spw_waterline_leave(r, &p), end),
+                             spw_waterline_begin(r, false, to));
+    return tiles;
+}
+
+static uint64_t moved(struct spw_engine *e, enum spw_moved link)
+{
+    struct spw_stats s;
+    spw_engine_stats(e, &s);
+    return s.moved_bytes[link];
+}
+
+/* What was found is read as often as it must be, and no more: the whole of it once where there is
+ * room for it. */
+static void test_reads(const struct subject *s, uint64_t *seed)
+{
+    uint64_t n = 6 * SPW_TILE_TOKENS;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    close_run(&r);
+    for (int i = 0; i < 4; i++) {
+        d.backend = run_backend(i % 2);
+        open_run(&r, &d, seed);
+        const struct spw_plan *p = &r.e->plan;
+        uint64_t to = n + spw_min_u64(check_range(seed, 1, 300), p->pass_rows);
+        uint64_t before = moved(r.e, SPW_MOVED_DISK_TO_HOST);
+        CHECK(go_to(&r, 0, 0, to, 0) == n);
+        uint64_t tiles = p->n_full * tiles_read(r.e, false, n, to);
+        if (!p->residency.aged && p->n_sliding)
+            tiles += p->n_sliding * tiles_read(r.e, true, n, to);
+        struct spw_prefix_stats found_here;
+        spw_engine_prefix(r.e, &found_here);
+        uint64_t old =
+            p->n_full * (spw_waterline_end(&p->residency, n) - spw_waterline_start(&p->residency));
+        uint64_t near = p->residency.aged ? found_here.reused_bytes - old * p->tile_bytes : 0;
+        uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - near;
+        CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",
+                  s->dir, p->chunk, (unsigned long long)bytes, (unsigned long long)tiles);
+        read_once += !p->n_sliding && tiles == old && to - n > p->chunk;
+        close_run(&r);
+    }
+    pack_remove_folder(d.cache);
+}
+
+/* The next tiles are not kept, which is told once, and whoever asks goes on. */
+static void refuse_to_keep(struct run *r, uint64_t n, uint64_t written)
+{
+    struct spw_prefix_stats p;
+    uint64_t before = n_notes;
+    for (int i = 0; i < 3; i++) {
+        struct spw_error err = {{0}};
+        go_to(r, 0, 0, n + SPW_TILE_TOKENS * (uint64_t)i, 1);
+        CHECK(spw_session_keep(r->sessions[0], &err) == -EDQUOT);
+        CHECK_MSG(strstr(err.text, "--disk-write-limit"), "%s", err.text);
+    }
+    CHECK(n_notes == before + 1);
+    spw_engine_prefix(r->e, &p);
+    CHECK(p.written_bytes == written && moved(r->e, SPW_MOVED_HOST_TO_DISK) == written);
+}
+
+/* What is kept counts against the limit, to the byte that the plan alone says. */
+static void test_write_limit(const struct subject *s)
+{
+    uint64_t seed = 29, n = 4 * SPW_TILE_TOKENS;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_plan_info info;
+    struct spw_options o = s->o;
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    for (uint64_t less = 0; less < 2; less++) {
+        d.write_limit = SPW_BYTES_NONE;
+        open_run(&r, &d, &seed);
+        uint64_t bytes = spw_keep_bytes(r.e, n);
+        refuse_to_keep(&r, n, 0);
+        close_run(&r);
+        d.write_limit = bytes - less;
+        open_run(&r, &d, &seed);
+        go_to(&r, 0, 0, n, 1);
+        CHECK(spw_session_keep(r.sessions[0], NULL) == (less ? -EDQUOT : 0));
+        if (!less)
+            refuse_to_keep(&r, n + SPW_TILE_TOKENS, bytes);
+        close_run(&r);
+        pack_remove_folder(d.cache);
+    }
+    o.prefix_cache_dir = d.cache;
+    o.context = n;
+    CHECK(spw_plan_query(&info, s->dir, &o, NULL) == 0);
+    CHECK(info.prefix_write_bytes == d.write_limit + 1);
+}
+
+/* What is written beside the KV that is kept is little, with tiles as small as 64 KiB: a prompt,
+ * and the turns of a conversation. */
+static void test_written(enum spw_kv_precision precision)
+{
+    enum { TURN = 97, TURNS = 8 };
+    static struct subject x;
+    const struct tiny_model wide = {"llama", 4,    64,    64,    4,     4,    64,    101,
+                                    4096,    NULL, false, false, false, true, false, 41};
+    uint64_t seed = 31, n = 3 * SPW_TILE_TOKENS + 5;
+    struct draw d = {.s = &x, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_prefix_stats p;
+    struct run r;
+    run_folder(x.dir, &wide, "prefix_wide");
+    run_ids(x.ids[0], TEST_TOKENS, wide.vocab, 3);
+    x.o = (struct spw_options){.backend = TEST_BACKEND,
+                               .context = TEST_TOKENS,
+                               .threads = 2,
+                               .precision = precision,
+                               .residual_window = 128};
+    x.expected[0] = model_all_logits(x.dir, &x.o, x.ids[0], TEST_TOKENS, &x.vocab);
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", x.dir);
+    open_run(&r, &d, &seed);
+    for (int turn = 0; turn < TURNS; turn++, n += TURN) {
+        go_to(&r, 0, 0, spw_min_u64(n, TEST_TOKENS), 1);
+        keep(&r, 0);
+        spw_engine_prefix(r.e, &p);
+        CHECK_MSG(p.n_kept && p.written_bytes <= p.kept_bytes + p.kept_bytes * 3 / 100,
+                  "turn %d: %llu bytes for %llu", turn, (unsigned long long)p.written_bytes,
+                  (unsigned long long)p.kept_bytes);
+    }
+    close_run(&r);
+    pack_remove_folder(d.cache);
+    tiny_model_remove(x.dir);
+    free(x.expected[0]);
+}
+
 /* Each turn computes what is new, and a process that comes later as little as it can. */
 static void test_turns(const struct subject *s)
 {
@@ -523,7 +672,7 @@ static void make_subject(struct subject *s, int i)
     spw_engine_close(e);
 }
 
-static void test_one_by_one(const struct subject *subjects)
+static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
 {
     test_overhead();
     test_refusals(&subjects[0]);
@@ -532,16 +681,23 @@ static void test_one_by_one(const struct subject *subjects)
     test_budgets(&subjects[0]);
     test_budgets(&subjects[3]);
     test_budgets(&subjects[10]);
+    test_write_limit(&subjects[0]);
+    test_write_limit(&subjects[3]);
+    test_write_limit(&subjects[10]);
+    test_written(SPW_KV_EXACT);
+    test_written(SPW_KV_INT4);
     test_incomplete(&subjects[0]);
     test_incomplete(&subjects[3]);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {
         test_turns(&subjects[i]);
+        if (!RUN_UNDER_TSAN || i % 3 == 0)
+            test_reads(&subjects[i], seed);
         if (!subjects[i].slides && i < 4)
             test_counts(&subjects[i]);
         if (i > 6)
             test_branch(&subjects[i]);
     }
-    CHECK(found_aged && found_sliding && branched);
+    CHECK(found_aged && found_sliding && branched && read_once);
 }
 
 int main(int argc, char **argv)
@@ -555,7 +711,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2 * TEST_MODELS; i++)
         make_subject(&subjects[i], i);
     if (TEST_TOKENS > 1000)
-        test_one_by_one(subjects);
+        test_one_by_one(subjects, &seed);
     for (int i = 0; i < draws; i++)
         run_draw(subjects, &seed);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {

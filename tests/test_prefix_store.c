@@ -705,7 +705,7 @@ static void bench_shape(uint32_t chain, uint32_t pack)
             spw_store_directory_name(name, before);
             snprintf(path, sizeof path, "%s/%s", dir, name);
             CHECK(spw_pack_create(&w, path, false, &spec, NULL) == 0);
-            CHECK(spw_pack_commit(w, NULL, 0, NULL) == 0);
+            CHECK(spw_pack_commit(w, NULL, 0, NULL, NULL) == 0);
             for (uint32_t k = 0; k < pack; k++)
                 parent = spw_chain_next(parent, tokens + (size_t)(t + k) * 128);
         }

@@ -336,6 +336,26 @@ static void check_write_limit(uint64_t *seed)
     check_logits(&w, 1, run_to(s, e, w.ids, w.n[1]), "after a refused save");
     spw_session_close(s);
     spw_engine_close(e);
+    uint64_t bytes = 0;
+    for (int i = 0; i < 3; i++) { /* any number, just enough, a byte less; without a disk tier */
+        o = w.base;
+        o.disk_write_limit = i ? bytes - (uint64_t)i + 1 : 0;
+        e = run_open(w.dir, &o);
+        s = run_session(e);
+        run_to(s, e, w.ids, w.n[0]);
+        uint64_t written;
+        rc = spw_session_save(s, w.file, NULL, 0, &written, &err);
+        CHECK(rc == (i < 2 ? 0 : -EDQUOT) && !written == (i == 2));
+        CHECK((access(w.file, F_OK) == 0) == !rc);
+        bytes = i ? bytes : written;
+        struct spw_stats stats;
+        spw_engine_stats(e, &stats);
+        CHECK(stats.moved_bytes[SPW_MOVED_HOST_TO_DISK] == written);
+        run_check_account(e, &o, "a save within its limit");
+        spw_session_close(s);
+        spw_engine_close(e);
+        unlink(w.file);
+    }
     world_close(&w);
 }
 

@@ -110,6 +110,9 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
         printf("on the disk, to which at most %s are written\n",
                cli_format_bytes(a, p->disk_write_bytes));
     show_part("KV", p->disk.kv);
+    if (p->prefix_write_bytes > 0)
+        printf("to the prefix cache at most %s are written\n",
+               cli_format_bytes(a, p->prefix_write_bytes));
     show_waterlines(&p->waterlines);
     printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
     show_moved("prompt", p->prefill_moved_bytes);

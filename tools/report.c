@@ -267,6 +267,7 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
     failed |= json_object_set_new(o, "host", plan_host(p));
     failed |= json_object_set_new(o, "disk", plan_disk(p));
     failed |= json_object_set_new(o, "disk_write_bytes", cli_json_count(p->disk_write_bytes));
+    failed |= json_object_set_new(o, "prefix_write_bytes", cli_json_count(p->prefix_write_bytes));
     failed |= json_object_set_new(o, "n_layers", cli_json_count(p->n_layers));
     failed |= json_object_set_new(o, "n_layers_resident", cli_json_count(p->n_layers_resident));
     failed |= json_object_set_new(o, "n_layers_from_disk", cli_json_count(p->n_layers_from_disk));
