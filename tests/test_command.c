@@ -202,6 +202,11 @@ static void test_refusals(void)
         {"bench m --io", "--io: found no --disk"},
         {"bench m --io --disk missing", "missing: No such file"},
         {"bench m --io --disk . --disk-memory 1MiB", "expected at least 16777216"},
+        {"bench m --prefix", "--prefix: found no --prefix-cache"},
+        {"bench m --prefix --prefix-cache missing", "--prefix-cache: missing: No such file"},
+        {"bench m --prefix --prefix-cache . --contexts 127", "--contexts: found less than the 128"},
+        {"bench m --prefix --io", "found both --io and --prefix"},
+        {"bench m --prefix-cache .", "--prefix-cache: found without --prefix"},
         {"probe missing", "missing: No such file"},
         {"probe m/config.json", "m/config.json: found a file, expected a directory"},
         {"probe /proc", "/proc"},
@@ -676,6 +681,27 @@ static void test_bench_io(const char *path)
     CHECK_MSG(strcmp(out, "5\n0\n") == 0, "%s", out);
 }
 
+/* The first token of a prompt whose 896 tokens lie in a file, and nothing of it stays. */
+static void test_bench_prefix(const char *path)
+{
+    CHECK_MSG(sh("%s \"$S\" bench m --prefix --device cpu --prefix-cache . --contexts 900 "
+                 "--repeat 2 --decode-tokens 3 --report prefix.json --csv prefix.csv",
+                 path) == 0,
+              "%s", err);
+    CHECK_MSG(strstr(out, "first token / fio") && strstr(out, "a prompt of 896 tokens"), "%s", out);
+    json_t *j = parse_file("prefix.json");
+    CHECK(number(j, "context") == 896 && number(j, "tile_bytes") > 0);
+    CHECK(number(j, "tile_bytes") < number(j, "file_bytes"));
+    const json_t *first = json_object_get(json_object_get(j, "first_token_seconds"), "median");
+    CHECK(json_real_value(first) > 0 && json_real_value(first) < 10);
+    const json_t *ratio = json_object_get(json_object_get(j, "first_token_over_fio"), "median");
+    CHECK(json_is_true(json_object_get(j, "fio")) ? json_real_value(ratio) > 0
+                                                  : json_is_null(ratio));
+    json_decref(j);
+    CHECK(sh("awk -F, '{print NF}' prefix.csv | sort -u; ls | grep -c spillway-bench; true") == 0);
+    CHECK_MSG(strcmp(out, "5\n0\n") == 0, "%s", out);
+}
+
 /* ---- the end that others put to it ---- */
 
 /* Starts the command with stdout on `fd`, stderr in the file err. */
@@ -827,6 +853,8 @@ int main(void)
     test_probe();
     test_bench_io("");
     test_bench_io("PATH=/none");
+    test_bench_prefix("");
+    test_bench_prefix("PATH=/none");
     test_broken_pipe();
     test_interrupt();
     if (data)

@@ -353,8 +353,12 @@ static int sweep(struct bench *b)
 int cli_bench(const struct cli_options *o)
 {
     struct bench b = {.o = o};
-    if (o->io_bench)
-        return bench_io(o);
+    if (o->io_bench && o->prefix_bench)
+        return cli_fail(CLI_REFUSED, "found both --io and --prefix, expected one of them");
+    if (o->prefix_cache && !o->prefix_bench)
+        return cli_fail(CLI_REFUSED, "--prefix-cache: found without --prefix, expected both");
+    if (o->io_bench || o->prefix_bench)
+        return o->io_bench ? bench_io(o) : bench_prefix(o);
     if (o->random_tokens && o->prompt_file)
         return cli_fail(CLI_REFUSED,
                         "found both --random-tokens and --prompt-file, expected one of them");

@@ -66,6 +66,8 @@ double bench_median(double *values, size_t n); /* sorts them */
 
 /* `spillway bench --io`: see bench_io.c. */
 int bench_io(const struct cli_options *o);
+/* `spillway bench --prefix`: see bench_prefix.c. */
+int bench_prefix(const struct cli_options *o);
 
 /* Table to stdout, CSV and JSON to where the options say. An exit code. */
 int bench_print(const struct bench *b);

@@ -46,6 +46,6 @@ struct io_bench {
 };
 
 /* Table to stdout, CSV and JSON to where the options say. An exit code. */
-int bench_io_print(struct io_bench *b);
+int bench_io_print(const struct io_bench *b);
 
 #endif

@@ -109,7 +109,7 @@ const struct cli_row cli_rows[] = {
      "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
     {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
-    {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN, "Memory", "DIR",
+    {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN | CLI_BENCH, "Memory", "DIR",
      "a directory, made if need be, where KV is kept when an answer ends; what begins with the "
      "same tokens, in any process, reads it instead of computing it",
      FIELD(prefix_cache)},
@@ -185,6 +185,11 @@ const struct cli_row cli_rows[] = {
      "the disk tier instead, in turn with fio on the filesystem of --disk: its file, decode with "
      "3/4 of the KV on disk, prompts that spill, blocking reads; 5 times",
      FIELD(io_bench)},
+    {"prefix", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
+     "the time to the first token of a prompt found in a prefix cache instead, in turn with fio on "
+     "the same file; in a directory inside --prefix-cache that is removed; --decode-tokens are the "
+     "question behind it; 5 times",
+     FIELD(prefix_bench)},
 
     {"json", CLI_FLAG,
      CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE | CLI_CHECK_KV,

@@ -90,7 +90,7 @@ struct cli_options {
     /* bench */
     struct cli_counts contexts, budgets;
     uint64_t repeat, decode_tokens;
-    bool random_tokens, io_bench;
+    bool random_tokens, io_bench, prefix_bench;
 };
 
 /* A subcommand is one row in spillway.c and one file. */
