@@ -11,8 +11,8 @@
 #include "runtime/base.h"
 
 enum {
-    SPW_PACK_ALIGN = 4096, /* of records, in the file and in bytes: O_DIRECT reads work */
-    SPW_PACK_STATE_BYTES = 64 << 10,
+    SPW_PACK_ALIGN = 4096,           /* of records, in the file and in bytes: O_DIRECT reads work */
+    SPW_PACK_STATE_BYTES = 16 << 20, /* a session may be saved with its prompt half computed */
     SPW_PACK_FINGERPRINT_BYTES = 32,
 };
 

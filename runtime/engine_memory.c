@@ -228,6 +228,8 @@ static int open_executor(struct spw_engine *e)
         .most_spans = e->plan.info.sessions,
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
+        .interrupted = e->options.interrupted,
+        .interrupt_context = e->options.interrupt_context,
     };
     return spw_executor_open(&e->executor, &x);
 }

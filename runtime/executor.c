@@ -32,6 +32,7 @@ struct spw_executor {
     uint32_t *written;                    /* [most_spans], see spw_passage: before the next pass */
     const struct spw_executor_span *step; /* of the running step */
     const struct spw_cut_chunk *chunk;    /* that passes */
+    uint64_t n_chunks, n_heads;           /* of this pass, so far: over all layers; logits rows */
     struct spw_traffic predicted;
     struct spw_progress_marks progress;
 };
@@ -121,7 +122,9 @@ static int open_parts(struct spw_executor *x)
                                               .device = x->o.device,
                                               .compute = x->o.compute,
                                               .report = x->o.on_progress,
-                                              .context = x->o.progress_context};
+                                              .context = x->o.progress_context,
+                                              .interrupted = x->o.interrupted,
+                                              .interrupt_context = x->o.interrupt_context};
     SPW_TRY(spw_progress_init(&x->progress));
     x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] = spw_traffic_open(x->plan, x->o.weights);
     return x->o.backend->device_ops->copy(
@@ -346,6 +349,7 @@ static int run_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
         SPW_TRY(spw_layer_forward(&x->layer, layer, &matrices, h, x->chunk->rows));
         SPW_TRY(spw_hidden_put(&x->hidden, layer, k));
         SPW_TRY(age_tiles(x, layer));
+        x->n_chunks++;
         SPW_TRY(spw_progress_mark(&x->progress, x->chunk->rows));
     }
     return spw_prefetch_release_unit(x->o.prefetch, layer);
@@ -437,6 +441,9 @@ static int run_logits(struct spw_executor *x,
         for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
             SPW_TRY(on_logits(context, x->now->cut.segments[tell.segment].span, tell.position,
                               host + i * x->config->vocab));
+        x->n_heads += rows;
+        if (left)
+            SPW_TRY(spw_progress_ask(&x->progress));
     }
     return 0;
 }
@@ -511,11 +518,13 @@ static void expect_decode(struct spw_executor *x, uint32_t n_spans)
 /* Whether all that was quantized so far was finite. */
 static int ask_flags(struct spw_executor *x)
 {
-    if (!x->plan->residency.aged)
+    uint64_t bytes = spw_traffic_flags(x->plan);
+    if (!bytes)
         return 0;
+    spw_executor_account(x, SPW_MOVED_DEVICE_TO_HOST, bytes);
     return x->o.backend->device_ops->copy(x->o.device, x->o.host_arena + x->plan->host.flags,
-                                          x->o.device_arena + x->plan->device.flags,
-                                          sizeof(uint32_t), SPW_LINK_DEVICE_TO_HOST, x->o.compute);
+                                          x->o.device_arena + x->plan->device.flags, bytes,
+                                          SPW_LINK_DEVICE_TO_HOST, x->o.compute);
 }
 
 /* After compute has been waited for. */
@@ -532,13 +541,10 @@ static int check_flags(struct spw_executor *x)
     return -EDOM;
 }
 
-static int run_pass(struct spw_executor *x, uint32_t n_spans,
-                    int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
+static int run_layers(struct spw_executor *x, uint32_t n_spans, uint64_t heads,
+                      int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
 {
     const struct spw_hidden_source source = {embed, x};
-    uint64_t heads = count_wanted(x);
-    x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
-    spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, heads);
     SPW_TRY(raise_waiting(x, n_spans));
     SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
     SPW_TRY(load_ahead(x, n_spans));
@@ -556,6 +562,19 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     SPW_TRY(heads ? run_logits(x, on_logits, context)
                   : ops->stream_sync(x->o.device, x->o.compute));
     return check_flags(x);
+}
+
+/* What one that ended early moves is predicted as far as it got. */
+static int run_pass(struct spw_executor *x, uint32_t n_spans,
+                    int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
+{
+    uint64_t heads = count_wanted(x), chunks = spw_traffic_chunks(x->o.weights, &x->now->cut);
+    x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
+    x->n_chunks = x->n_heads = 0;
+    int rc = run_layers(x, n_spans, heads, on_logits, context);
+    spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, rc ? x->n_chunks : chunks,
+                     rc ? x->n_heads : heads);
+    return rc;
 }
 
 static bool all_done(const struct spw_executor *x, uint32_t n_spans)
@@ -597,6 +616,11 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
     }
     spw_progress_end(&x->progress);
     return 0;
+}
+
+uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i)
+{
+    return x->now->passages[i].from;
 }
 
 int spw_executor_upload_rope(struct spw_executor *x)

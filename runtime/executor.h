@@ -1,7 +1,7 @@
 /* Runs one step: the new tokens of any number of sessions through all layers.
  *
  * Borrows everything it is given at open. A step queues work and waits for it once, at its end. If
- * it fails, the cache holds parts of the step: the caller cuts the sessions back to nothing. */
+ * it fails, the cache holds parts of the step: the caller cuts the sessions back. */
 #ifndef SPW_RUNTIME_EXECUTOR_H
 #define SPW_RUNTIME_EXECUTOR_H
 
@@ -26,6 +26,8 @@ struct spw_executor_options {
     uint32_t most_spans;
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
+    bool (*interrupted)(void *context); /* may be NULL */
+    void *interrupt_context;
 };
 
 /* One session's part. Its cache holds tokens [0, from). */
@@ -40,7 +42,8 @@ struct spw_executor;
 
 int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o);
 void spw_executor_close(struct spw_executor *x);
-/* -EDOM: keys or values that were to be quantized are not finite. `on_logits` is called in order of
+/* -EDOM: keys or values that were to be quantized are not finite. -ECANCELED: `interrupted` has
+ * said so, between two chunks of a layer or two rounds of logits. `on_logits` is called in order of
  * passes, spans and positions; [vocab] floats, valid during the call; a negative return ends the
  * step with it. */
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *spans,
@@ -48,6 +51,8 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
                                        const float *logits),
                       void *context);
+/* After a step that failed: the tokens of span i that have passed all layers. */
+uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i);
 /* Brings a sequence that was cut back to n tokens (what ages of it) to the waterlines of n. */
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
 /* Raises the waterlines of one layer, accounted; nothing where they are there already. */

@@ -214,6 +214,27 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
                     strerror(-rc));
 }
 
+/* The session holds the first n tokens of its part of the step. */
+static void hold(struct spw_session *s, const struct spw_executor_span *x, uint64_t n,
+                 uint64_t length)
+{
+    memcpy(s->tokens + x->from, x->tokens + x->from, (n - x->from) * sizeof *s->tokens);
+    s->n_tokens = n;
+    s->cached = true;
+    s->rope_length = length;
+}
+
+/* The caller has ended the step: passes that were through stay, unless windows have moved on since.
+ */
+static int end_early(struct spw_engine *e, uint32_t n, uint64_t length, struct spw_error *err)
+{
+    for (uint32_t i = 0; i < n; i++)
+        hold(e->stepping[i], &e->spans[i], spw_executor_computed(e->executor, i), length);
+    if (spw_recover_step(e, e->stepping, n))
+        return reset(e, n, -EIO, err);
+    return spw_fail(err, -ECANCELED, "interrupted: sessions hold what was computed whole before");
+}
+
 /* The step has failed for good. If only the disk has, its sessions hold what they held before. */
 static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
@@ -292,8 +313,8 @@ static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *
 }
 
 /* One step for the spans of the caller whose rope table is that of `length`. */
-static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t n, uint64_t length,
-                    struct delivery *d, struct spw_error *err)
+static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct delivery *d,
+                    struct spw_error *err)
 {
     int rc = 0;
     if (e->rope_length != length) {
@@ -307,17 +328,13 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, uint32_t
     }
     if (!rc)
         rc = run_and_step_down(e, n, d);
+    if (rc == -ECANCELED)
+        return end_early(e, n, length, err);
     if (rc)
         return give_up(e, n, rc, err);
     for (uint32_t i = 0; i < n; i++) {
-        const struct spw_span *span = &spans[e->span_index[i]];
-        struct spw_session *s = span->session;
-        memcpy(s->tokens + e->spans[i].from, span->tokens + e->spans[i].from,
-               (e->spans[i].to - e->spans[i].from) * sizeof *s->tokens);
-        s->n_tokens = span->n_tokens;
-        s->has_logits = span->n_logits > 0;
-        s->cached = true;
-        s->rope_length = length;
+        hold(e->stepping[i], &e->spans[i], e->spans[i].to, length);
+        e->stepping[i]->has_logits = e->spans[i].n_logits > 0;
     }
     return 0;
 }
@@ -371,7 +388,7 @@ static int make_point(struct spw_engine *e, const struct spw_span *whole, struct
         return 0;
     SPW_TRY(add_span(e, &span, 0, &n, &d, err));
     if (n)
-        SPW_TRY(run_step(e, &span, n, 1, &d, err));
+        SPW_TRY(run_step(e, n, 1, &d, err));
     spw_session_keep(span.session, NULL); /* if it cannot, nothing is lost */
     return 0;
 }
@@ -388,7 +405,7 @@ static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n
         if (rope_length(c, spans[i].n_tokens) == 1)
             SPW_TRY(add_span(e, spans, i, &n, d, err));
     if (n)
-        SPW_TRY(run_step(e, spans, n, 1, d, err));
+        SPW_TRY(run_step(e, n, 1, d, err));
     for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length is its own */
         uint64_t length = rope_length(c, spans[i].n_tokens);
         n = 0;
@@ -396,7 +413,7 @@ static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n
             continue;
         SPW_TRY(add_span(e, spans, i, &n, d, err));
         if (n)
-            SPW_TRY(run_step(e, spans, n, length, d, err));
+            SPW_TRY(run_step(e, n, length, d, err));
     }
     return 0;
 }

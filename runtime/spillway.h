@@ -133,6 +133,11 @@ struct spw_options {
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
+    /* Asked from within spw_sync, behind each chunk of a layer: true ends the call with -ECANCELED,
+     * within two chunks. All it need do is look at a flag that a signal handler (volatile
+     * sig_atomic_t) or another thread (atomic) has set. May be NULL. */
+    bool (*interrupted)(void *context);
+    void *interrupt_context;
     /* Called from within spw_sync when a tile was lost on disk and its tokens are about to be
      * computed again. May be NULL. */
     void (*on_incident)(void *context, const struct spw_incident *incident);
@@ -280,14 +285,17 @@ struct spw_span {
  * the link once for all of them. Reuses the longest common prefix each session holds, or the
  * prefix cache if that has much more. `on_logits` gets the logits after token `position` of
  * spans[span]; it is called in position order. -EINVAL for a token out of range or a session named
- * twice, -E2BIG past the context: nothing has changed then. */
+ * twice, -E2BIG past the context: nothing has changed then. -ECANCELED: options.interrupted has
+ * said so; a session then holds what it did of the tokens, and those of this call that had passed
+ * all layers, or nothing where a window has moved on; the next call computes the rest, to the same
+ * bits. Logits that were handed over may come again then. */
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err);
 
 /* ---- sessions in files ---- */
 
-enum { SPW_SAVED_STATE_BYTES = 60 << 10 };
+enum { SPW_SAVED_STATE_BYTES = (16 << 20) - 4096 };
 
 /* Writes all that the session holds to `path`, mode 0600, and `state`, the caller's own bytes. The
  * file is the one before or the new one, whenever the process dies. A file of the same tokens

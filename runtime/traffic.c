@@ -29,10 +29,10 @@ uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const str
 
 /* The output matrix is streamed once for each round of logits rows. */
 static void add_streamed_weights(struct spw_traffic *t, const struct spw_plan *p,
-                                 const struct spw_weights *w, uint64_t head_rounds)
+                                 const struct spw_weights *w, uint64_t layers, uint64_t head_rounds)
 {
     for (uint32_t u = 0; u < w->n_units; u++) {
-        uint64_t times = u < w->config->n_layers ? 1 : head_rounds;
+        uint64_t times = u < w->config->n_layers ? u < layers : head_rounds;
         if (spw_plan_unit_resident(p, w, u))
             continue;
         t->bytes[SPW_MOVED_HOST_TO_DEVICE] += times * spw_plan_unit_moved_bytes(p, w, u);
@@ -40,19 +40,32 @@ static void add_streamed_weights(struct spw_traffic *t, const struct spw_plan *p
     }
 }
 
-void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                      const struct spw_cut *cut, uint64_t heads)
+uint64_t spw_traffic_chunks(const struct spw_weights *w, const struct spw_cut *cut)
 {
-    uint64_t up = cut->rows * p->hidden_row_bytes /* embeddings */, layers = w->config->n_layers;
-    uint64_t down = heads * w->config->vocab * sizeof(float);
-    if (p->hidden_on_host && cut->n_chunks > 1) {
-        up += ((layers - 1) * cut->rows + heads) * p->hidden_row_bytes;
-        down += layers * cut->rows * p->hidden_row_bytes;
+    return (uint64_t)w->config->n_layers * cut->n_chunks;
+}
+
+/* Of the first chunks, counted over the layers. */
+static uint64_t rows_of(const struct spw_cut *cut, uint64_t chunks)
+{
+    uint64_t rest = chunks % cut->n_chunks;
+    return chunks / cut->n_chunks * cut->rows + (rest ? cut->chunks[rest].row : 0);
+}
+
+void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                      const struct spw_cut *cut, uint64_t chunks, uint64_t heads)
+{
+    uint64_t all = spw_traffic_chunks(w, cut);
+    uint64_t down = heads * w->config->vocab * sizeof(float), up; /* up: rows */
+    if (p->hidden_on_host && cut->n_chunks > 1) { /* the next chunk comes up beside this one */
+        up = rows_of(cut, spw_min_u64(chunks + 1, all)) + heads;
+        down += rows_of(cut, chunks) * p->hidden_row_bytes;
+    } else {
+        up = rows_of(cut, spw_min_u64(chunks, cut->n_chunks)); /* embeddings */
     }
-    if (p->residency.aged)
-        down += sizeof(uint32_t); /* whether what was quantized was finite */
-    add_streamed_weights(t, p, w, spw_div_up(heads, p->logits_rows));
-    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up;
+    add_streamed_weights(t, p, w, spw_div_up(chunks, cut->n_chunks),
+                         spw_div_up(heads, p->logits_rows));
+    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->hidden_row_bytes;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
 }
 
@@ -172,6 +185,11 @@ void spw_traffic_waterlines(struct spw_traffic *t, const struct spw_plan *p,
         sliding_waterlines(t, p, cut, passage);
 }
 
+uint64_t spw_traffic_flags(const struct spw_plan *p)
+{
+    return p->residency.aged ? sizeof(uint32_t) : 0;
+}
+
 uint64_t spw_traffic_open(const struct spw_plan *p, const struct spw_weights *w)
 {
     uint64_t bytes = w->n_small * sizeof(float);
@@ -196,7 +214,8 @@ static int walk(struct spw_traffic *t, const struct spw_plan *p, const struct sp
                                       .begin = spw_waterline_begin(&p->residency, false, done),
                                       .written = *written,
                                       .chunked = cut.n_segments > 1};
-        spw_traffic_pass(t, p, w, &cut, span.from == to);
+        spw_traffic_pass(t, p, w, &cut, spw_traffic_chunks(w, &cut), span.from == to);
+        t->bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(p);
         spw_traffic_kv(t, p, &cut, &passage);
         spw_traffic_waterlines(t, p, &cut, &passage);
         uint32_t leave = spw_waterline_leave(&p->residency, &passage);

@@ -20,10 +20,14 @@ void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct
 /* Of those, the first one that does not come from disk, if no other session shares the tiles. */
 uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
                           uint64_t from);
+/* Chunks that pass in all, counted over the layers. */
+uint64_t spw_traffic_chunks(const struct spw_weights *w, const struct spw_cut *cut);
 /* Adds what a pass reads and writes wherever tiles lie: embeddings, hidden states, streamed weights
- * and `heads` rows of logits. */
+ * and `heads` rows of logits. `chunks`: all of them, or those before which it was ended. */
 void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                      const struct spw_cut *cut, uint64_t heads);
+                      const struct spw_cut *cut, uint64_t chunks, uint64_t heads);
+/* What a pass that got through its layers reads of whether all that was quantized was finite. */
+uint64_t spw_traffic_flags(const struct spw_plan *p);
 /* Adds the KV that streams through the ring in a pass, as far as no session shares tiles with
  * another one. passages[i] belongs to span i of the cut. */
 void spw_traffic_kv(struct spw_traffic *t, const struct spw_plan *p, const struct spw_cut *cut,

@@ -191,6 +191,78 @@ static void test_ten_turns(void)
     json_decref(r);
 }
 
+/* What the prefix cache had for all turns together. */
+static long long from_store(const json_t *report)
+{
+    return number(json_object_get(report, "prefix"), "n_tokens_from_store");
+}
+
+/* Ten turns that keep what they compute begin each where the one before ended, like those that do
+ * not. Another process, which renders the conversation from its texts, finds the tiles of it, and
+ * answers what it would have without them. */
+static void test_prefix_cache(void)
+{
+    static char text[1 << 16];
+    char input[800] = "", options[80], line[80];
+    int seed = 0;
+    for (int i = 0; i < 10; i++) { /* long questions, short answers */
+        snprintf(line, sizeof line, "Q%d%060d\n", i, i);
+        strcat(input, line);
+    }
+    strcat(input, "/save s.json\n");
+    do { /* a file has texts: half characters would be lost with it */
+        snprintf(options, sizeof options, "--max-new-tokens 10 --temperature 1 --seed %d", ++seed);
+        CHECK(chat(input, "%s --report a.json", options) == 0);
+    } while (seed < 100 && strstr(out, "\xef\xbf\xbd"));
+    CHECK(seed < 100);
+    memcpy(text, out, strlen(out) + 1);
+    CHECK(chat(input, "%s --prefix-cache cache --report b.json", options) == 0);
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    json_t *a = load("a.json"), *b = load("b.json");
+    CHECK(n_turns(a) == 10 && n_turns(b) == 10 && from_store(b) == 0);
+    for (size_t i = 0; i < 10; i++) {
+        CHECK(number(turn(a, i), "n_reused") == number(turn(b, i), "n_reused"));
+        CHECK(json_equal(json_object_get(turn(a, i), "logits_hash"),
+                         json_object_get(turn(b, i), "logits_hash")));
+    }
+    bool eos = strcmp(text_of(turn(b, 8), "finish"), "eos") == 0;
+    long long computed = number(turn(b, 9), "n_prompt") - number(turn(b, 9), "n_reused");
+    CHECK_MSG(computed == 1 - eos + (long long)strlen("#<u>Q9<a>") + 60, "%lld computed", computed);
+    long long held = number(turn(b, 9), "n_prompt") + number(turn(b, 9), "n_generated") - 1;
+
+    CHECK(chat("/load s.json\nMore\n", "%s --report a.json", options) == 0);
+    memcpy(text, out, strlen(out) + 1);
+    CHECK(chat("/load s.json\nMore\n/stats\n", "%s --prefix-cache cache --report c.json",
+               options) == 0);
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    json_t *c = load("c.json");
+    long long last = number(turn(c, 0), "n_prompt") - 1; /* at least one is computed */
+    held = held < last ? held : last;
+    CHECK_MSG(from_store(c) == held - held % 128 && held >= 256, "%lld of %lld held: %s",
+              from_store(c), held, err);
+    snprintf(line, sizeof line, " %lld reused", from_store(c));
+    CHECK_MSG(strstr(err, line), "%s", err);
+
+    json_t *messages = load("s.json"); /* the same by --messages */
+    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "More"));
+    char *list = json_dumps(messages, 0);
+    write_file("more.json", list);
+    text[strlen(text) - 1] = 0; /* there without the line break at the end */
+    CHECK(sh("\"$S\" chat m --device cpu --messages more.json %s --prefix-cache cache --report "
+             "d.json",
+             options) == 0);
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    json_t *d = load("d.json");
+    CHECK(from_store(d) >= from_store(c)); /* the turn before has kept its own */
+    CHECK(sh("\"$S\" cache verify cache && rm -r cache") == 0);
+    free(list);
+    json_decref(messages);
+    json_decref(a);
+    json_decref(b);
+    json_decref(c);
+    json_decref(d);
+}
+
 static void test_stop(void)
 {
     CHECK(sh("\"$S\" chat m --device cpu --messages q.json --max-new-tokens 60") == 0);
@@ -416,6 +488,69 @@ static void test_interrupt(void)
     CHECK_MSG(strstr(err, "interrupted"), "%s", err);
 }
 
+/* Of the last progress line. */
+static int last_percent(const char *text)
+{
+    int percent = 0;
+    for (const char *at = text; (at = strstr(at, " % of ")) && at - text >= 3; at++)
+        percent = atoi(at - 3);
+    return percent;
+}
+
+/* SIGINT in a prompt that would take minutes: the conversation is as it was, and goes on. */
+static void test_interrupted_prompt(void)
+{
+    enum { N = 60000 };
+    static const char *const arguments[] = {
+        "spillway",         "chat",   "slow",         "--device",  "cpu",
+        "--max-new-tokens", "8",      "--ignore-eos", "--context", "90000",
+        "--progress",       "always", "--report",     "r.json",    NULL};
+    static char question[N + 2];
+    int in[2], from[2], says[2], status;
+    memset(question, 'a', N);
+    question[N] = '\n';
+    CHECK(pipe(in) == 0 && pipe(from) == 0 && pipe(says) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(from[1], STDOUT_FILENO);
+        dup2(says[1], STDERR_FILENO);
+        close(in[1]);
+        run_child(arguments);
+    }
+    close(in[0]);
+    close(from[1]);
+    close(says[1]);
+    send_text(in[1], "Hello\n");
+    CHECK(wait_for(from[0], out, sizeof out, 0, "\n") > 0);
+    send_text(in[1], question);
+    CHECK(wait_for(says[0], err, sizeof err, 0, "% of 60") > 0);
+    kill(pid, SIGINT);
+    CHECK(wait_for(says[0], err, sizeof err, 0, "before the first word") > 0);
+    CHECK_MSG(last_percent(err) < 90, "%s", err); /* not at its end */
+    send_text(in[1], "Again\n");
+    CHECK(wait_for(from[0], out, sizeof out, 0, "\n") > 0);
+    send_text(in[1], "/save s.json\n/quit\n");
+    close(in[1]);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(from[0]);
+    close(says[0]);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x", status);
+    json_t *s = load("s.json"), *r = load("r.json");
+    CHECK(json_array_size(s) == 4 && strcmp(content(s, 2), "Again") == 0 && n_turns(r) == 2);
+    CHECK(number(turn(r, 1), "n_reused") ==
+          number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1);
+    json_decref(s);
+    json_decref(r);
+
+    /* Alone it ends the command, with nothing printed and nothing to save. */
+    CHECK(sh("seq 60000 | sed 's/.*/7/' >many; timeout --foreground -s INT 2 \"$S\" generate slow "
+             "--device cpu --token-ids many --ids --save f --max-new-tokens 8") == 124);
+    CHECK_MSG(!*out && strstr(err, "interrupted\n") && strstr(err, "f was not written"), "%s%s",
+              out, err);
+    CHECK(sh("test ! -e f") == 0);
+}
+
 /* Keys right behind the prompt may come before the terminal is set: then they are lost. */
 static bool drop_line(int fd)
 {
@@ -492,12 +627,14 @@ int main(void)
     setenv("XDG_CACHE_HOME", folder, 1);
     test_first_answer();
     test_ten_turns();
+    test_prefix_cache();
     test_stop();
     test_commands();
     test_texts();
     test_full_context();
     test_refusals();
     test_interrupt();
+    test_interrupted_prompt();
     test_terminal();
     sh("rm -r %s", folder);
     return check_done();

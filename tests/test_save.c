@@ -3,7 +3,8 @@
  * another, for exact KV and every precision. What is damaged or cut off is refused or harmless,
  * what is foreign is refused, and a save that is killed leaves the file before it or the new one.
  *
- *   test_save [corruptions [kills]]    default 200 and 24, under sanitizers 40 and 6 */
+ *   test_save [corruptions [kills]]    default 200 and 24, under sanitizers 40 and 6; 10000 and 500
+ *                                      are the long run, of some minutes */
 #include "tests/engine_run.h"
 
 #include <fcntl.h>
@@ -359,6 +360,33 @@ static void check_write_limit(uint64_t *seed)
     world_close(&w);
 }
 
+/* A caller's state of any size that is allowed, and no other. */
+static void check_large_state(uint64_t *seed)
+{
+    struct world w;
+    struct spw_error err = {{0}};
+    struct spw_saved *saved = NULL;
+    world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
+    struct spw_engine *e = run_open(w.dir, &w.base);
+    struct spw_session *s = run_session(e);
+    int32_t *state = calloc(1, SPW_SAVED_STATE_BYTES + 1);
+    run_ids(state, SPW_SAVED_STATE_BYTES / sizeof *state, UINT32_MAX / 2, check_random(seed));
+    run_to(s, e, w.ids, w.n[0]);
+    CHECK(spw_session_save(s, w.file, state, SPW_SAVED_STATE_BYTES + 1, NULL, &err) == -E2BIG);
+    CHECK(access(w.file, F_OK) != 0);
+    spw_error_clear(&err);
+    CHECK_MSG(spw_session_save(s, w.file, state, SPW_SAVED_STATE_BYTES, NULL, &err) == 0, "%s",
+              err.text);
+    CHECK_MSG(spw_saved_open(&saved, w.file, &err) == 0, "%s", err.text);
+    const struct spw_saved_info *i = spw_saved_info(saved);
+    CHECK(i->state_bytes == SPW_SAVED_STATE_BYTES && !memcmp(i->state, state, i->state_bytes));
+    spw_saved_close(saved);
+    free(state);
+    spw_session_close(s);
+    spw_engine_close(e);
+    world_close(&w);
+}
+
 /* ---- a tile that is lost while it is saved ---- */
 
 /* A byte of the file that no longer reads as it was written: of the first read once it is armed. */
@@ -541,7 +569,7 @@ int main(int argc, char **argv)
     uint64_t seed = check_seed();
     if (!run_is_there())
         return CHECK_SKIP;
-    alarm(600);
+    alarm(3600);
     for (uint64_t i = TEST_FIRST_MODEL; i < N_TINY_MODELS; i++)
         for (uint64_t p = 0; p < TEST_PRECISIONS; p++)
             check_round(&tiny_models[i], (enum spw_kv_precision)((i + p) % 4), &seed);
@@ -551,6 +579,7 @@ int main(int argc, char **argv)
         check_damage(&tiny_models[4], SPW_KV_EXACT, corruptions / 2, &seed);
         check_foreign(&seed);
         check_write_limit(&seed);
+        check_large_state(&seed);
         check_allocations(&seed);
         check_lost_tile(&seed);
         check_kills(kills, &seed);

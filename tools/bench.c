@@ -174,8 +174,6 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     cli_progress_clear();
     spw_session_close(s);
     spw_engine_close(e);
-    if (rc == -ECANCELED)
-        return cli_fail(CLI_INTERRUPTED, "interrupted");
     return rc < 0 ? cli_fail_error(rc, &err, false) : 0;
 }
 

@@ -38,13 +38,6 @@ static double process_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int failed(int rc, const struct spw_error *err)
-{
-    if (rc == -ECANCELED)
-        return cli_fail(CLI_INTERRUPTED, "interrupted");
-    return cli_fail_error(rc, err, false);
-}
-
 /* ---- fio ---- */
 
 /* NAN without fio: what is set beside it is shown alone. */
@@ -411,7 +404,7 @@ int bench_io(const struct cli_options *o)
         rc = measure(&b, &err);
     cli_progress_end();
     if (!code)
-        code = rc ? failed(rc, &err) : bench_io_print(&b);
+        code = rc ? cli_fail_error(rc, &err, false) : bench_io_print(&b);
     spw_drive_bench_close(b.drive);
     for (int m = 0; m < IO_MEASURES; m++)
         spw_free(b.samples[m]);

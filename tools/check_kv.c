@@ -154,6 +154,7 @@ static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
     char path[CLI_PATH_BYTES];
     bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
     struct spw_options options = cli_engine_options(o, 0, 1);
+    options.interrupted = NULL; /* the run that asks is: a check cut short is no verdict */
     struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
                                     .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
     struct spw_gate_result r = {.precision = precision};

@@ -34,6 +34,12 @@ bool cli_interrupted(void)
     return interrupted;
 }
 
+static bool ask_interrupted(void *context)
+{
+    (void)context;
+    return interrupted;
+}
+
 void cli_interrupt_clear(void)
 {
     interrupted = 0;
@@ -65,6 +71,8 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
 {
     if (rc == -EPIPE)
         return CLI_FAILED;
+    if (rc == -ECANCELED && interrupted)
+        return cli_fail(CLI_INTERRUPTED, "interrupted");
     cli_fail(0, "%s", err->text[0] ? err->text : strerror(-rc));
     if (rc == -EIO || (rc == -ENOMEM && !refusable))
         return CLI_FAILED;
@@ -230,6 +238,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_slots = (uint32_t)o->prefetch_slots,
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .delay_seed = o->delay_seed,
+        .interrupted = ask_interrupted,
         .on_incident = say_incident,
         .on_oom = (unsigned)o->on_oom,
         .on_rung = say_rung,

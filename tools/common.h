@@ -8,11 +8,12 @@
 
 /* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
-/* The same for a failed library call. `refusable`: before anything ran, so that bad input and
- * budgets that cannot work give CLI_REFUSED. */
+/* The same for a failed library call; CLI_INTERRUPTED if that is why. `refusable`: before anything
+ * ran, so that bad input and budgets that cannot work give CLI_REFUSED. */
 int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 
-/* SIGINT asks for a stop after the running step; a second one kills. SIGPIPE becomes EPIPE. */
+/* SIGINT ends the running step, or what looks at cli_interrupted; a second one kills. SIGPIPE
+ * becomes EPIPE. */
 void cli_catch_signals(void);
 bool cli_interrupted(void);
 /* What a SIGINT asked for is done: the next one asks again. */

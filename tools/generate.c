@@ -312,8 +312,6 @@ static int open_engine(struct run *r)
 /* What ended a generation early. */
 static int explain(const struct run *r, int rc, const struct spw_error *err)
 {
-    if (rc == -ECANCELED && cli_interrupted())
-        return cli_fail(CLI_INTERRUPTED, "interrupted");
     if (rc == -EPIPE && r->write_error == -EPIPE)
         return CLI_FAILED;
     if (r->write_error)
@@ -343,7 +341,11 @@ static int save(const struct run *r, const struct stream *streams, const struct 
 /* A run that ended early, with what its session still holds. */
 static void save_ended(struct run *r)
 {
-    if (r->o->save && spw_session_n_tokens(r->session) && !save_run(r))
+    if (!r->o->save)
+        return;
+    if (!spw_session_n_tokens(r->session))
+        cli_fail(0, "%s was not written: no part of the prompt was through all layers", r->o->save);
+    else if (!save_run(r))
         cli_fail(0, "%s has the run until there: --resume %s goes on with it", r->o->save,
                  r->o->save);
 }

@@ -125,8 +125,6 @@ static int score_text(const struct cli_options *o, struct score *s)
     double seconds = cli_now_seconds() - start;
     cli_progress_end();
     int code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
-    if (code == 0 && cli_interrupted())
-        code = cli_fail(CLI_INTERRUPTED, "interrupted");
     if (code == 0)
         code = print_score(o, s);
     if (code == 0 && o->report)
