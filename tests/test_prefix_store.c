@@ -1,8 +1,8 @@
 /* The prefix store: the longest match, points, pins, what goes first, the limit, damage, and many
  * processes that read and write one directory while some of them are killed.
  *
- *   test_prefix_store [kills]             default 40, under sanitizers 10
- *   test_prefix_store bench [directory]   open and match at 100,000 tiles */
+ *   test_prefix_store [kills [corruptions]]   default 40 and 200, under sanitizers 10 kills
+ *   test_prefix_store bench [directory]       open and match at 100,000 tiles */
 #include "offload/prefix_store.h"
 
 #include "offload/store_directory.h"
@@ -750,14 +750,15 @@ int main(int argc, char **argv)
         return bench(argc > 2 ? argv[2] : "/tmp");
     uint64_t seed = check_seed();
     int kills = argc > 1 ? atoi(argv[1]) : PACK_RUN_SANITIZED ? 10 : 40;
-    alarm(900);
+    int corruptions = argc > 2 ? atoi(argv[2]) : 200;
+    alarm(3600);
     snprintf(dir, sizeof dir, "/tmp/spw_prefix_store_%d", (int)getpid());
     test_match();
     test_long_chain();
     test_eviction();
     test_limit(&seed);
     test_damage();
-    test_corruption(&seed, 200);
+    test_corruption(&seed, corruptions);
     test_failing_calls();
     test_kills(kills, &seed);
     test_info();
