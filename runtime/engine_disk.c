@@ -17,9 +17,9 @@ static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span s
     if (e->backend.reads_host_memory)
         spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.unit_slots,
                                           p->device.end - p->device.unit_slots};
-    if (p->host.hidden > p->host.kv_frames)
-        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.kv_frames,
-                                          p->host.hidden - p->host.kv_frames};
+    if (p->host.end > p->host.unit_bounce)
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.unit_bounce,
+                                          p->host.end - p->host.unit_bounce};
     return n;
 }
 

@@ -38,26 +38,25 @@ struct spw_plan_input {
 };
 
 /*   device arena                              host arena
- *   | small | workspace | hidden | x | y |    | KV frames | bounce slots | unit bounce slots |
- *   | qkv, attention, state  or  gate_up,     | hidden | staging | logits rows |
- *     gated | partials | rows | logits |      | session logits | flags | piece | images of units |
- *   | flags | near frames |
- *   | copied units | unit slots |
- *   | KV slots | KV frames |
+ *   | small | workspace | hidden | x | y |    | hidden | staging | logits rows |
+ *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | images of units |
+ *     gated | partials | rows | logits |      | unit bounce slots |
+ *   | flags | copied units | unit slots |     | KV frames | bounce slots |
+ *   | KV frames | near frames | KV slots |
  * Byte offsets, each a multiple of 4096. Mapped units count as device memory but lie in no arena.
+ * KV comes last, so that it can be divided anew while all else stays where it is (plan_refit.c).
  *
  * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are
  * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
  */
 struct spw_plan_device {
     uint64_t small, workspace, hidden, x, y, qkv, attention, state, gate_up, gated, partials;
-    uint64_t rows, logits, flags, near_frames, units, unit_slots, kv_slots, kv_frames, end;
+    uint64_t rows, logits, flags, units, unit_slots, kv_frames, near_frames, kv_slots, end;
 };
 
 struct spw_plan_host {
-    uint64_t kv_frames, bounce, unit_bounce, hidden, staging, logits, session_logits, flags, piece;
-    uint64_t images;
-    uint64_t end;
+    uint64_t hidden, staging, logits, session_logits, flags, piece, images, unit_bounce;
+    uint64_t kv_frames, bounce, end;
 };
 
 struct spw_plan {
@@ -96,6 +95,10 @@ struct spw_plan {
 };
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
+/* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or another
+ * precision. n_on_disk: tiles that lie there now. -ENOMEM or -EDQUOT: there is no such plan. */
+int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
+                   const struct spw_plan_input *in, uint32_t n_on_disk);
 /* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do
  * beside those, beside the smallest other ones that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);

@@ -129,27 +129,27 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->partials, in->attention_tiles / 4 * (uint64_t)p->partial_rows * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
-        {d->flags, in->aged ? 4 : 0},
-        {d->near_frames, p->n_near_frames * p->near_tile_bytes},
+        {d->flags, 4},
         {d->units, sum.copied},
         {d->unit_slots, unit_slots},
-        {d->kv_slots, kv_slots},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
+        {d->near_frames, p->n_near_frames * p->near_tile_bytes},
+        {d->kv_slots, kv_slots},
     };
     struct region mlp[] = {{d->y, m * c->hidden * e},
                            {d->gate_up, m * 2 * c->intermediate * e},
                            {d->gated, m * c->intermediate * e},
                            {d->rows, 0}};
     struct region host[] = {
-        {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
-        {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
-        {h->unit_bounce, p->n_unit_bounce * p->bounce_unit_bytes},
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
         {h->staging, 2 * m * p->hidden_row_bytes},
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
-        {h->flags, in->aged ? 4 : 0},
+        {h->flags, 4},
         {h->images, sum.images},
+        {h->unit_bounce, p->n_unit_bounce * p->bounce_unit_bytes},
+        {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
+        {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
     };
     check_apart(first, sizeof first / sizeof *first, d->end);
     check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
