@@ -80,6 +80,10 @@ struct spw_device_ops {
     void (*set_budgets)(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
     int (*alloc_host)(struct spw_device *d, uint64_t bytes, void **out); /* pinned */
     void (*free_host)(struct spw_device *d, void *p, uint64_t bytes);
+    /* Gives the end of an allocation back, all behind the first `keep` bytes (rounded up to pages,
+     * not 0). Nothing queued may use it. NULL on a device that cannot. */
+    void (*trim)(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep);
+    void (*trim_host)(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep);
 
     /* The stream named "compute" goes before all others where both have work. */
     int (*stream_open)(struct spw_device *d, const char *name, spw_stream *out);

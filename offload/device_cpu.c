@@ -158,6 +158,25 @@ static void pool_free(struct pool *pool, void *p, uint64_t bytes)
     pool_discharge(pool, bytes);
 }
 
+static void pool_trim(struct pool *pool, void *p, uint64_t bytes, uint64_t keep)
+{
+    bytes = spw_align_up(bytes, PAGE_BYTES);
+    keep = spw_align_up(keep, PAGE_BYTES);
+    assert(keep && keep <= bytes);
+    if (keep < bytes)
+        pool_free(pool, (char *)p + keep, bytes - keep);
+}
+
+static void cpu_trim(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
+{
+    pool_trim(&d->device, p, bytes, keep);
+}
+
+static void cpu_trim_host(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
+{
+    pool_trim(&d->host, p, bytes, keep);
+}
+
 static int cpu_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
     SPW_TRY(pool_charge(d, &d->device, device_bytes));
@@ -654,6 +673,8 @@ const struct spw_device_ops spw_device_cpu = {
     .set_budgets = cpu_set_budgets,
     .alloc_host = cpu_alloc_host,
     .free_host = cpu_free_host,
+    .trim = cpu_trim,
+    .trim_host = cpu_trim_host,
     .stream_open = cpu_stream_open,
     .stream_close = cpu_stream_close,
     .event_open = cpu_event_open,

@@ -244,6 +244,17 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         l->begin = first;
 }
 
+void spw_kv_drop_copies(struct spw_kv_seq *seq)
+{
+    for (uint32_t l = 0; l < seq->kv->o.n_layers; l++)
+        for (uint32_t i = seq->layers[l].begin; i < seq->layers[l].end; i++) {
+            struct spw_kv_tile *t = &seq->kv->tiles[seq->layers[l].ids[i]];
+            if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
+                !t->sinking)
+                spw_kv_put_below(seq->kv, t);
+        }
+}
+
 /* The first tile that queries from position n on read, but for a sink that is kept and for what
  * another cache holds. */
 static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer, uint32_t window,

@@ -53,8 +53,7 @@ struct work {
 
 /* ---- before anything moves ---- */
 
-/* Nothing is queued, nothing is being written, and no frame is held for that any more. */
-static int settle(struct spw_kv *kv)
+int spw_kv_settle(struct spw_kv *kv)
 {
     const struct spw_kv_options *o = &kv->o;
     spw_kv_finish_writes(kv);
@@ -123,15 +122,20 @@ static int number(struct level *l, uint32_t n_new)
     return 0;
 }
 
-static int open_tier(struct spw_tier *t, const struct spw_tier *old, const struct level *l,
-                     uint64_t frame_bytes, uint32_t n_frames, uint32_t run)
+static int open_tier(struct spw_tier *t, void *arena, const struct level *l, uint64_t frame_bytes,
+                     uint32_t n_frames, uint32_t run)
 {
-    assert(n_frames * frame_bytes <= l->n * old->frame_bytes);
-    SPW_TRY(spw_tier_init(t, old->arena, frame_bytes, n_frames, run));
+    SPW_TRY(spw_tier_init(t, arena, frame_bytes, n_frames, run));
     for (uint32_t k = 0; k < l->n; k++)
         if (l->owner[k] != SPW_KV_NO_TILE)
             spw_tier_frames_claim(&t->frames, l->to[k]);
     return 0;
+}
+
+/* Its bytes on the disk are what they are to be. */
+static bool stays(const struct work *w, uint32_t from, uint32_t to)
+{
+    return from == to && w->r->tile_bytes == w->kv->o.tile_bytes;
 }
 
 static int open_disk(struct work *w)
@@ -140,7 +144,7 @@ static int open_disk(struct work *w)
     SPW_TRY(spw_disk_reframe(&w->new_disk, w->kv->o.disk, w->r->tile_bytes, w->r->n_disk_frames));
     for (uint32_t k = 0; k < l->n; k++)
         if (l->owner[k] != SPW_KV_NO_TILE)
-            SPW_TRY(spw_disk_claim(w->new_disk, l->to[k]));
+            SPW_TRY(spw_disk_claim(w->new_disk, l->to[k], !stays(w, k, l->to[k])));
     uint32_t last = SPW_DISK_NONE;
     while (w->n_places < w->n_adopted && !spw_disk_take(w->new_disk, last, &last))
         w->place[w->n_places++] = last;
@@ -162,6 +166,9 @@ static int prepare(struct work *w)
 {
     struct spw_kv *kv = w->kv;
     const struct spw_kv_repack *r = w->r;
+    if (kv->n_adopted && r->tile_bytes == kv->o.tile_bytes)
+        return -EBUSY;
+    assert(!r->device_arena || (uint8_t *)r->device_arena <= kv->device.arena);
     SPW_TRY(open_level(&w->device, kv->o.n_device_frames));
     SPW_TRY(open_level(&w->host, kv->o.n_host_frames));
     SPW_TRY(open_level(&w->disk, kv->o.disk ? kv->o.n_disk_frames : 0));
@@ -174,9 +181,10 @@ static int prepare(struct work *w)
     SPW_TRY(number(&w->host, r->n_host_frames));
     SPW_TRY(number(&w->disk, r->n_disk_frames));
     SPW_TRY(open_tables(w));
-    SPW_TRY(open_tier(&w->new_device, &kv->device, &w->device, r->tile_bytes, r->n_device_frames,
+    void *arena = r->device_arena ? r->device_arena : kv->device.arena;
+    SPW_TRY(open_tier(&w->new_device, arena, &w->device, r->tile_bytes, r->n_device_frames,
                       r->slot_tiles));
-    SPW_TRY(open_tier(&w->new_host, &kv->host, &w->host, r->tile_bytes, r->n_host_frames,
+    SPW_TRY(open_tier(&w->new_host, kv->host.arena, &w->host, r->tile_bytes, r->n_host_frames,
                       r->slot_tiles));
     return kv->o.disk ? open_disk(w) : 0;
 }
@@ -221,6 +229,7 @@ static int move_on_host(const struct work *w, const uint8_t *from, uint8_t *to)
 /* ---- memory ---- */
 
 static void walk_memory(struct work *w, const struct level *l, const struct spw_tier *tier,
+                        const struct spw_tier *by,
                         int (*move)(const struct work *, const uint8_t *, uint8_t *),
                         uint64_t *n_moved)
 {
@@ -229,7 +238,7 @@ static void walk_memory(struct work *w, const struct level *l, const struct spw_
             continue;
         struct spw_kv_tile *t = &w->kv->tiles[l->owner[k]];
         uint8_t *from = tier->arena + k * tier->frame_bytes;
-        uint8_t *to = tier->arena + l->to[k] * w->r->tile_bytes;
+        uint8_t *to = by->arena + l->to[k] * w->r->tile_bytes;
         if (!w->rc)
             w->rc = move(w, from, to);
         if (t->device == from)
@@ -342,6 +351,8 @@ static void move_batch(struct work *w, struct batch *b)
 static void add(struct work *w, struct batch *b, uint32_t id, uint32_t to)
 {
     struct spw_kv_tile *t = &w->kv->tiles[id];
+    if (stays(w, t->disk, to))
+        return;
     if (!w->rc) {
         b->items[b->n].id = id;
         b->items[b->n].from = t->disk;
@@ -430,6 +441,7 @@ static void take_over(struct work *w)
     if (kv->o.disk)
         replace_disk(w);
     kv->o.tile_bytes = r->tile_bytes;
+    kv->o.device_arena = kv->device.arena;
     kv->o.n_device_frames = r->n_device_frames;
     kv->o.n_host_frames = r->n_host_frames;
     kv->o.n_disk_frames = r->n_disk_frames;
@@ -456,14 +468,17 @@ static void release(struct work *w)
 int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out)
 {
     struct work w = {.kv = kv, .r = r, .out = out};
-    assert(r->tile_bytes && r->tile_bytes < kv->o.tile_bytes && r->slot_tiles);
+    assert(r->tile_bytes && r->tile_bytes <= kv->o.tile_bytes && r->slot_tiles);
+    assert(r->tile_bytes < kv->o.tile_bytes || !r->convert);
     assert(!kv->o.disk || r->n_landing);
     *out = (struct spw_kv_repacked){0};
-    SPW_TRY(settle(kv));
+    SPW_TRY(spw_kv_settle(kv));
     int rc = prepare(&w);
     if (!rc) {
-        walk_memory(&w, &w.device, &kv->device, move_on_device, &out->n_device);
-        walk_memory(&w, &w.host, &kv->host, move_on_host, &out->n_host);
+        walk_memory(&w, &w.device, &kv->device, &w.new_device, move_on_device, &out->n_device);
+        if (!w.rc && r->before_below)
+            w.rc = r->before_below(r->context);
+        walk_memory(&w, &w.host, &kv->host, &w.new_host, move_on_host, &out->n_host);
         walk_disk(&w);
         walk_adopted(&w);
         if (!w.rc)

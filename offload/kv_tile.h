@@ -187,6 +187,12 @@ static inline bool spw_kv_reads_ahead(const struct spw_kv *kv)
 /* Waits for the oldest read of a load that goes on; what came of it is the load's. */
 void spw_kv_finish_read_ahead(struct spw_kv *kv);
 
+/* ---- kv_repack.c ---- */
+
+/* Afterwards nothing is queued, nothing is being written, and no frame is held for that any more.
+ */
+int spw_kv_settle(struct spw_kv *kv);
+
 /* ---- kv_sink.c ---- */
 
 int spw_kv_sinks_open(struct spw_kv *kv);

@@ -362,13 +362,16 @@ int spw_disk_reframe(struct spw_disk **out, struct spw_disk *d, uint64_t tile_by
         spw_disk_close(by);
         return -ENOMEM;
     }
+    if (tile_bytes == d->tile_bytes) /* of those that stay where they are */
+        memcpy(by->sums, d->sums, n_frames * sizeof *by->sums);
     *out = by;
     return 0;
 }
 
-int spw_disk_claim(struct spw_disk *d, uint32_t frame)
+int spw_disk_claim(struct spw_disk *d, uint32_t frame, bool write)
 {
-    SPW_TRY(count_write(d));
+    if (write)
+        SPW_TRY(count_write(d));
     bool free_before = spw_tier_frames_claim(&d->frames, frame);
     assert(free_before);
     (void)free_before;

@@ -73,15 +73,16 @@ struct spw_disk_adoption {
 int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32_t *first);
 bool spw_disk_is_adopted(const struct spw_disk *d, uint32_t frame);
 
-/* The same file in other, smaller frames, all of them free, for whoever moves there what the old
- * ones hold: `n_frames` in their room. Writes count from where the old disk's stood. It ends with
- * replace, by which the old disk becomes the new one (retired places stay retired; no adopted frame
- * may be left), or with close, while nothing has been written. -ENOMEM; -EINVAL: direct I/O is not
- * in such blocks. */
+/* The same file in other, smaller or fewer frames, all of them free, for whoever moves there what
+ * the old ones hold: `n_frames` in their room. Writes count from where the old disk's stood. It
+ * ends with replace, by which the old disk becomes the new one (retired places stay retired; no
+ * adopted frame may be left), or with close, while nothing has been written. -ENOMEM; -EINVAL:
+ * direct I/O is not in such blocks. */
 int spw_disk_reframe(struct spw_disk **out, struct spw_disk *d, uint64_t tile_bytes,
                      uint32_t n_frames);
-/* Takes this very frame, which is free. -EDQUOT. */
-int spw_disk_claim(struct spw_disk *d, uint32_t frame);
+/* Takes this very frame, which is free; to be written once, or to stay as it is if it has the size
+ * it had. -EDQUOT. */
+int spw_disk_claim(struct spw_disk *d, uint32_t frame, bool write);
 void spw_disk_replace(struct spw_disk *d, struct spw_disk *by); /* frees `by` */
 
 /* Fills in a job over `n` adjacent frames. */

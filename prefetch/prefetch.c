@@ -41,24 +41,29 @@ static int load_units(struct spw_prefetch *p)
     return 0;
 }
 
+static int open_landing(struct spw_landing *l, const struct spw_prefetch_options *o)
+{
+    return spw_landing_init(l,
+                            &(struct spw_landing_options){.ops = o->ops,
+                                                          .device = o->device,
+                                                          .compute = o->compute,
+                                                          .link = o->kv_link,
+                                                          .arena = o->kv_arena,
+                                                          .tile_bytes = o->tile_bytes,
+                                                          .n_slots = o->n_kv_slots,
+                                                          .slot_tiles = o->slot_tiles,
+                                                          .disk = o->disk,
+                                                          .disk_stream = o->disk_stream,
+                                                          .bounce_arena = o->bounce_arena,
+                                                          .n_bounce = o->disk ? o->n_bounce : 0});
+}
+
 int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o)
 {
     struct spw_prefetch *p = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return -ENOMEM;
     p->o = *o;
-    struct spw_landing_options kv = {.ops = o->ops,
-                                     .device = o->device,
-                                     .compute = o->compute,
-                                     .link = o->kv_link,
-                                     .arena = o->kv_arena,
-                                     .tile_bytes = o->tile_bytes,
-                                     .n_slots = o->n_kv_slots,
-                                     .slot_tiles = o->slot_tiles,
-                                     .disk = o->disk,
-                                     .disk_stream = o->disk_stream,
-                                     .bounce_arena = o->bounce_arena,
-                                     .n_bounce = o->disk ? o->n_bounce : 0};
     struct spw_unit_ring_options weights = {.ops = o->ops,
                                             .device = o->device,
                                             .compute = o->compute,
@@ -74,7 +79,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     p->stall = (struct spw_stall){.ops = o->ops, .device = o->device, .compute = o->compute};
     int rc = spw_stall_init(&p->stall);
     if (!rc)
-        rc = spw_landing_init(&p->kv, &kv);
+        rc = open_landing(&p->kv, o);
     if (!rc)
         rc = spw_unit_ring_init(&p->weights, &weights);
     if (!rc)
@@ -85,6 +90,14 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     }
     *out = p;
     return 0;
+}
+
+int spw_prefetch_refit(struct spw_prefetch *p, const struct spw_prefetch_options *o)
+{
+    SPW_TRY(spw_prefetch_forget(p));
+    spw_landing_free(&p->kv);
+    p->o = *o;
+    return open_landing(&p->kv, o);
 }
 
 void spw_prefetch_close(struct spw_prefetch *p)

@@ -53,8 +53,9 @@ struct spw_session {
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
     bool has_logits;                /* of the last token held */
     bool cached;                    /* the cache holds them; else all are computed again */
-    uint64_t rope_length;           /* the length whose rope table rotated the keys */
-    uint32_t slot;                  /* in engine.sessions */
+    bool mixed;           /* and they were computed before old KV lost precision, and after */
+    uint64_t rope_length; /* the length whose rope table rotated the keys */
+    uint32_t slot;        /* in engine.sessions */
 };
 
 /* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
@@ -76,10 +77,11 @@ struct spw_engine {
     uint32_t n_unit_files;
     spw_stream streams[SPW_STREAM_COUNT];
     void *device_arena, *host_arena;
-    struct spw_unit *units;                 /* [weights->n_units] */
-    struct spw_unit_context *unit_contexts; /* [weights->n_units] */
-    bool charged;                           /* plan.mapped_bytes and plan.kept_bytes */
-    struct spw_kv *kv;                      /* of what ages */
+    uint64_t device_arena_bytes, host_arena_bytes; /* as they were taken */
+    struct spw_unit *units;                        /* [weights->n_units] */
+    struct spw_unit_context *unit_contexts;        /* [weights->n_units] */
+    bool charged;                                  /* plan.mapped_bytes and plan.kept_bytes */
+    struct spw_kv *kv;                             /* of what ages */
     struct spw_kv *near;       /* of what is exact beside that, NULL where nothing is kept apart */
     struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;
@@ -140,6 +142,9 @@ void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung);
 int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
                            struct spw_error *err);
 void spw_engine_give_memory(struct spw_engine *e);
+/* The cache of exact tiles that are kept apart; prefetch, in the ring of a plan that was refit. */
+int spw_engine_open_near(struct spw_engine *e);
+int spw_engine_refit_prefetch(struct spw_engine *e);
 /* Tables in the caches for a session that has none. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);
 /* Waits for all that is under way, and adds what it should have moved. */
@@ -155,6 +160,11 @@ int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
 /* The disk took no more (why: -ENOSPC, -EDQUOT): on with what it held, every cache empty. Fails
  * where no plan does with that; all is as it was then, unless memory is gone. */
 int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err);
+
+/* engine_refit.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.
+ * After a failure they have not, but caches may be in pieces: give memory, and take it anew.
+ * -ENODATA: there is nothing to be kept by it. -ENOMEM, -EDQUOT: no such plan. */
+int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in);
 
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);

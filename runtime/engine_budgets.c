@@ -20,16 +20,19 @@ static const char *const lowered_names[SPW_BUDGETS] = {"device budget", "host bu
 
 /* ---- what is told ---- */
 
-/* What sessions hold, as far as it will have to be computed again. */
-static void count_tokens(const struct spw_engine *e, struct spw_rung *rung)
+/* What sessions hold in their caches; and the longest of them. */
+static uint64_t count_tokens(const struct spw_engine *e, uint64_t *longest)
 {
+    uint64_t n = 0;
+    *longest = 0;
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         const struct spw_session *s = e->sessions[i];
         if (!s)
             continue;
-        rung->position = spw_max_u64(rung->position, s->n_tokens);
-        rung->n_recomputed += s->cached ? s->n_tokens : 0;
+        *longest = spw_max_u64(*longest, s->n_tokens);
+        n += s->cached ? s->n_tokens : 0;
     }
+    return n;
 }
 
 /* From the plan with `from` to the one with `to`, because of this tier. */
@@ -71,7 +74,7 @@ static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct sp
     rung.failed = refused_names[f->tier];
     rung.bytes_asked = f->asked;
     describe_rung(&rung, &from, &e->plan.info, f->tier);
-    count_tokens(e, &rung);
+    rung.n_recomputed = count_tokens(e, &rung.position);
     spw_engine_note_rung(e, &rung);
     return 0;
 }
@@ -118,6 +121,7 @@ struct change {
     struct spw_plan_input in;
     uint64_t device_limit, host_limit; /* of the device */
     bool in_step;                      /* which is broken off */
+    bool down;                         /* a budget is lower, and no precision higher */
 };
 
 /* All but what it was made from. */
@@ -127,7 +131,8 @@ static bool same_layout(const struct spw_plan *a, const struct spw_plan *b)
     return !memcmp((const char *)a + from, (const char *)b + from, sizeof *a - from);
 }
 
-/* e->plan and what stands on it become those of `to`; what stood there before if that fails. */
+/* e->plan and what stands on it become those of `to`, in place if that can be; what stood there
+ * before if neither works. */
 static int change_plan(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
 {
@@ -136,6 +141,11 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
         e->plan = to->plan;
         e->in = to->in;
         ops->set_budgets(e->device, to->device_limit, to->host_limit);
+        return 0;
+    }
+    if (to->down && !spw_engine_refit(e, &to->in)) {
+        ops->set_budgets(e->device, to->device_limit, to->host_limit);
+        limit_files(e);
         return 0;
     }
     spw_engine_give_memory(e);
@@ -215,7 +225,7 @@ int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host,
     const struct spw_options given = e->options;
     const struct spw_cache_policy policy = e->model.cache;
     struct spw_rung rung = {0};
-    count_tokens(e, &rung);
+    uint64_t held = count_tokens(e, &rung.position);
     e->options.device_bytes = device;
     e->options.host_bytes = host;
     e->options.disk_bytes = disk;
@@ -226,6 +236,8 @@ int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host,
         rc = spw_engine_plan_input(&to.in, e, &e->options, err);
     if (!rc)
         rc = plan_change(e, &to, &from, err);
+    to.down = lowered_tier(&from.in, &to.in) != SPW_LADDER_NO_TIER &&
+              to.in.precision >= from.in.precision;
     if (!rc)
         rc = change_plan(e, &to, &from, err);
     if (rc) {
@@ -233,6 +245,7 @@ int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host,
         e->model.cache = policy;
         return spw_fail(err, rc, "out of memory");
     }
+    rung.n_recomputed = spw_sub_u64(held, count_tokens(e, &rung.position));
     tell_change(e, &from, &rung);
     return 0;
 }
@@ -243,7 +256,7 @@ int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err)
 {
     const struct change from = now(e);
     struct change to = from;
-    to.in_step = true;
+    to.in_step = to.down = true;
     struct spw_rung rung = {.failed = why == -EDQUOT ? "disk quota" : "disk space"};
     uint64_t held = e->disk ? spw_disk_n_used(e->disk) * e->plan.tile_bytes : 0;
     struct spw_ladder_failure f = {SPW_BUDGET_DISK, e->plan.info.disk.total, held};
@@ -253,7 +266,7 @@ int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err)
     set_budgets(&to.in, &l);
     spw_engine_limit_writes(e, &to.in);
     rung.bytes_asked = f.asked;
-    count_tokens(e, &rung);
+    uint64_t held_tokens = count_tokens(e, &rung.position);
     int rc = plan_change(e, &to, &from, err);
     if (rc && to.in.disk_bytes) { /* without any, the host may be all that is needed */
         to.in.disk_bytes = to.in.disk_write_limit = 0;
@@ -265,6 +278,7 @@ int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err)
     if (rc)
         return rc;
     describe_rung(&rung, &from.plan.info, &e->plan.info, SPW_BUDGET_DISK);
+    rung.n_recomputed = spw_sub_u64(held_tokens, count_tokens(e, &rung.position));
     spw_engine_note_rung(e, &rung);
     return 0;
 }

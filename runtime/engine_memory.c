@@ -26,6 +26,8 @@ static int open_arenas(struct spw_engine *e, struct spw_ladder_failure *f, struc
     const struct spw_device_ops *ops = e->backend.device_ops;
     const struct spw_plan *p = &e->plan;
     int rc = ops->alloc(e->device, p->device.end, &e->device_arena);
+    e->device_arena_bytes = p->device.end;
+    e->host_arena_bytes = p->host.end;
     if (rc == -ENOMEM) {
         uint64_t available = ops->available(e->device);
         if (available == UINT64_MAX)
@@ -134,28 +136,10 @@ static void describe_units(struct spw_engine *e)
 
 /* ---- caches ---- */
 
-/* Exact tiles beside those that age: on the device only. */
-static int open_near_cache(struct spw_engine *e, const struct spw_kv_options *aged)
-{
-    struct spw_kv_options o = *aged;
-    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.near_frames;
-    o.host_arena = NULL;
-    o.n_device_frames = e->plan.n_near_frames;
-    o.n_host_frames = o.n_disk_frames = 0;
-    o.tile_bytes = e->plan.near_tile_bytes;
-    o.slot_tiles = 1;
-    o.disk = NULL;
-    o.direct = false;
-    o.first_tile = 0;
-    o.keeps_sink = true;
-    o.residual_tiles = e->plan.residency.residual_tiles;
-    return spw_kv_open(&e->near, &o);
-}
-
-static int open_cache(struct spw_engine *e)
+static struct spw_kv_options cache_options(const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
-    struct spw_kv_options o = {
+    return (struct spw_kv_options){
         .ops = e->backend.device_ops,
         .device = e->device,
         .compute = e->streams[SPW_STREAM_COMPUTE],
@@ -176,16 +160,39 @@ static int open_cache(struct spw_engine *e)
         .direct = p->direct,
         .n_disk_frames = p->n_disk_frames,
     };
+}
+
+/* Exact tiles beside those that age: on the device only. */
+int spw_engine_open_near(struct spw_engine *e)
+{
+    struct spw_kv_options o = cache_options(e);
+    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.near_frames;
+    o.host_arena = NULL;
+    o.n_device_frames = e->plan.n_near_frames;
+    o.n_host_frames = o.n_disk_frames = 0;
+    o.tile_bytes = e->plan.near_tile_bytes;
+    o.slot_tiles = 1;
+    o.disk = NULL;
+    o.direct = false;
+    o.first_tile = 0;
+    o.keeps_sink = true;
+    o.residual_tiles = e->plan.residency.residual_tiles;
+    return spw_kv_open(&e->near, &o);
+}
+
+static int open_cache(struct spw_engine *e)
+{
+    struct spw_kv_options o = cache_options(e);
     SPW_TRY(spw_kv_open(&e->kv, &o));
-    return p->residency.aged ? open_near_cache(e, &o) : 0;
+    return e->plan.residency.aged ? spw_engine_open_near(e) : 0;
 }
 
 /* ---- what works with them ---- */
 
-static int open_prefetch(struct spw_engine *e)
+static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
-    struct spw_prefetch_options o = {
+    return (struct spw_prefetch_options){
         .ops = e->backend.device_ops,
         .device = e->device,
         .compute = e->streams[SPW_STREAM_COMPUTE],
@@ -209,7 +216,18 @@ static int open_prefetch(struct spw_engine *e)
             p->n_unit_bounce ? (uint8_t *)e->host_arena + p->host.unit_bounce : NULL,
         .unit_bounce_bytes = p->bounce_unit_bytes,
     };
+}
+
+static int open_prefetch(struct spw_engine *e)
+{
+    struct spw_prefetch_options o = prefetch_options(e);
     return spw_prefetch_open(&e->prefetch, &o);
+}
+
+int spw_engine_refit_prefetch(struct spw_engine *e)
+{
+    struct spw_prefetch_options o = prefetch_options(e);
+    return spw_prefetch_refit(e->prefetch, &o);
 }
 
 static int open_executor(struct spw_engine *e)
@@ -247,7 +265,7 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 {
     s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
-    s->has_logits = s->cached = false;
+    s->has_logits = s->cached = s->mixed = false;
     return spw_sequence_open(&s->seq, e->kv, e->near);
 }
 
@@ -311,11 +329,11 @@ void spw_engine_give_memory(struct spw_engine *e)
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
     if (e->device_arena)
-        ops->free(e->device, e->device_arena, p->device.end);
+        ops->free(e->device, e->device_arena, e->device_arena_bytes);
     if (e->charged)
         ops->discharge(e->device, p->mapped_bytes, p->kept_bytes);
     if (e->host_arena)
-        ops->free_host(e->device, e->host_arena, p->host.end);
+        ops->free_host(e->device, e->host_arena, e->host_arena_bytes);
     e->executor = NULL;
     e->prefetch = NULL;
     e->near = e->kv = NULL;

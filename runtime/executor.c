@@ -152,6 +152,14 @@ int spw_executor_open(struct spw_executor **out, const struct spw_executor_optio
     return 0;
 }
 
+void spw_executor_refit(struct spw_executor *x)
+{
+    for (int i = 0; i < 2; i++) {
+        x->frames[i].schedule.slot_tiles = x->plan->slot_tiles;
+        x->frames[i].schedule.n_segments = 0;
+    }
+}
+
 void spw_executor_close(struct spw_executor *x)
 {
     if (!x)

@@ -42,6 +42,8 @@ struct spw_executor;
 
 int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o);
 void spw_executor_close(struct spw_executor *x);
+/* The plan has been refit: see engine_refit.c. */
+void spw_executor_refit(struct spw_executor *x);
 /* -EDOM: keys or values that were to be quantized are not finite. -ECANCELED: `interrupted` has
  * said so, between two chunks of a layer or two rounds of logits. `on_logits` is called in order of
  * passes, spans and positions; [vocab] floats, valid during the call; a negative return ends the

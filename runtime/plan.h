@@ -95,8 +95,9 @@ struct spw_plan {
 };
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
-/* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or another
- * precision. n_on_disk: tiles that lie there now. -ENOMEM or -EDQUOT: there is no such plan. */
+/* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or
+ * another precision. n_on_disk: tiles that lie there now. -ENOMEM or -EDQUOT: there is no such
+ * plan. */
 int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
                    const struct spw_plan_input *in, uint32_t n_on_disk);
 /* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do

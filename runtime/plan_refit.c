@@ -10,6 +10,8 @@
  * Tiles only go down: those on disk stay there, whatever the host has room for now. */
 #include "runtime/plan_parts.h"
 
+#include <assert.h>
+
 /* As many bytes in a slot as there were, in whole splits. */
 static uint32_t slot_tiles(const struct spw_plan *from, const struct spw_plan_input *in,
                            uint64_t tile_bytes)
@@ -20,12 +22,16 @@ static uint32_t slot_tiles(const struct spw_plan *from, const struct spw_plan_in
     return (uint32_t)spw_min_u64(splits * SPW_SPLIT_TILES, in->attention_tiles);
 }
 
-/* What the ring and the exact tiles leave on the device. */
-static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan_input *in)
+/* What the ring and the exact tiles leave on the device; exact ones that are there only come down.
+ */
+static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan *from,
+                              const struct spw_plan_input *in)
 {
+    uint64_t before = from->device.near_frames - from->device.kv_frames;
+    uint64_t most = from->residency.aged ? before / p->tile_bytes : UINT64_MAX;
     uint64_t used = p->device.kv_frames + p->mapped_bytes + spw_plan_near_bytes(p) +
                     (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
-    return spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
+    return spw_min_u64(most, spw_sub_u64(in->device_bytes, used) / p->tile_bytes);
 }
 
 static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
@@ -33,7 +39,7 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
 {
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     p->n_kv_slots = 0;
-    if (device_frames(p, in) >= need.all) {
+    if (device_frames(p, from, in) >= need.all) {
         spw_plan_settle(p, in, &need, need.all);
         return true;
     }
@@ -41,7 +47,7 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
                     : in->prefetch_slots ? in->prefetch_slots
                                          : SPW_PLAN_SLOTS;
     p->slot_tiles = slot_tiles(from, in, p->tile_bytes);
-    uint64_t frames = device_frames(p, in);
+    uint64_t frames = device_frames(p, from, in);
     if (in->kv_stays || frames < need.least)
         return false;
     spw_plan_settle(p, in, &need, spw_min_u64(frames, need.all - 1));
@@ -109,6 +115,8 @@ int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
     if (!divide_device(&p, from, &in) || !divide_below(&p, from, &in, n_on_disk) ||
         !keep_disk(&p, from, &in, n_on_disk))
         return -ENOMEM;
+    assert(p.device.kv_frames == from->device.kv_frames);
+    assert(p.host.kv_frames == from->host.kv_frames);
     spw_plan_describe(&p, &in);
     uint64_t rewritten = n_on_disk * p.tile_bytes;
     if (in.disk_write_limit && p.info.disk_write_bytes + rewritten > in.disk_write_limit)

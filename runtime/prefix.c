@@ -503,7 +503,7 @@ int spw_session_keep(struct spw_session *s, struct spw_error *err)
     struct spw_keep_range range;
     struct spw_store_match found;
     struct spw_error why = {{0}};
-    if (!e->prefix || !s->cached || !find_new(s, &range, &found))
+    if (!e->prefix || !s->cached || s->mixed || !find_new(s, &range, &found))
         return 0;
     int rc = keep_range(s, &range, &found, &why);
     spw_store_release(e->prefix->store, &found); /* unless it was taken over */

@@ -43,6 +43,7 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
         s->n_tokens = *keep;
         s->has_logits = false;
         s->cached = true;
+        s->mixed &= spw_waterline_end(&e->plan.residency, *keep) > 1;
         spw_sequence_truncate(&s->seq, &e->plan.residency, *keep);
         int rc = spw_executor_settle(e->executor, s->seq.aged, *keep);
         if (rc != -EBADMSG)

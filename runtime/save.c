@@ -21,6 +21,7 @@ enum {
 struct head {
     uint64_t rope_length, residual_tokens;
     uint32_t compute, kv, precision, state_bytes;
+    uint32_t mixed, reserved; /* as in struct spw_session */
     uint8_t model[SPW_FINGERPRINT_BYTES];
     char backend[SPW_KEEP_BACKEND];
 };
@@ -56,6 +57,7 @@ static void fill_head(struct head *h, const struct spw_session *s, size_t state_
     h->kv = (uint32_t)e->plan.info.kv;
     h->precision = (uint32_t)e->plan.info.precision;
     h->state_bytes = (uint32_t)state_bytes;
+    h->mixed = s->mixed;
     memcpy(h->model, e->model_fingerprint, sizeof h->model);
     spw_keep_backend(h->backend, e);
 }
@@ -72,7 +74,7 @@ static int look_before(struct save *v)
     if (i->first_token || i->state_bytes < sizeof h)
         return 0;
     memcpy(&h, i->state, sizeof h);
-    if (h.rope_length != v->s->rope_length)
+    if (h.rope_length != v->s->rope_length || h.mixed != v->s->mixed)
         return 0;
     uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
     while (v->n_kept < n && i->tokens[v->n_kept] == v->s->tokens[v->n_kept])

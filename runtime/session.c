@@ -51,6 +51,7 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     s->rope_length = from->rope_length;
     s->has_logits = from->has_logits;
     s->cached = from->cached;
+    s->mixed = from->mixed;
     memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
     return 0;
 }
@@ -207,7 +208,7 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
     for (uint32_t i = 0; i < n; i++) {
         struct spw_session *s = e->stepping[i];
         s->n_tokens = 0;
-        s->has_logits = false;
+        s->has_logits = s->mixed = false;
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
@@ -286,15 +287,20 @@ static bool disk_is_full(int rc)
     return rc == -ENOSPC || rc == -EDQUOT;
 }
 
-/* Nothing is cached any more. */
-static void start_over(struct spw_engine *e, uint32_t n)
+/* Where caches end: nowhere, unless they could be kept. */
+static uint64_t held(const struct spw_session *s)
 {
-    for (uint32_t i = 0; i < n; i++)
-        e->spans[i].from = 0;
+    return s->cached ? s->n_tokens : 0;
 }
 
-/* The same down the ladder, as long as the disk takes no more and a plan does with less of it: from
- * the first token then, for nothing is cached. Logits that were handed over are not again. */
+static void go_on(struct spw_engine *e, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        e->spans[i].from = held(e->stepping[i]);
+}
+
+/* The same down the ladder, as long as the disk takes no more and a plan does with less of it.
+ * Logits that were handed over are not again. */
 static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -308,7 +314,7 @@ static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *
         }
         if (!disk_is_full(rc) || spw_engine_step_down(e, rc, NULL))
             return rc;
-        start_over(e, n);
+        go_on(e, n);
     }
 }
 
@@ -355,8 +361,9 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     if (!rc)
         rc = cut_back(s, &keep);
     if (disk_is_full(rc) && !spw_engine_step_down(e, rc, NULL)) {
-        start_over(e, *n);
-        s->from_store = keep = 0;
+        go_on(e, *n);
+        s->from_store = 0;
+        keep = held(s);
         rc = 0;
     }
     if (rc)

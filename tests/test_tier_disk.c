@@ -394,7 +394,7 @@ static void check_reframe(const char *dir)
     for (uint32_t i = 0; i < OLD; i++) {
         spw_disk_prepare(d, &job, false, i, 1, memory);
         CHECK(spw_disk_run(&job) == 0 && memory[TILE_BYTES] == i + 1);
-        CHECK(spw_disk_claim(by, i) == 0);
+        CHECK(spw_disk_claim(by, i, true) == 0);
         spw_disk_prepare(by, &job, true, i, 1, memory);
         CHECK(spw_disk_run(&job) == 0);
     }
