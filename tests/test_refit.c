@@ -6,6 +6,8 @@
  * What was moved is what was predicted, nothing is computed again, and no frame is lost: the run
  * goes on to the end of its context, cut back and forked.
  *
+ * The same when it is a full disk that makes an engine go down the ladder.
+ *
  *   test_refit [draws [seed]] */
 #include "tests/engine_run.h"
 
@@ -212,6 +214,106 @@ static void check_draw(const char *dir, const struct tiny_model *model, bool rea
     n->below += got.n_below > 0;
 }
 
+/* ---- a disk that takes no more ---- */
+
+struct full {
+    _Atomic bool is_full; /* until the gate is asked: a plan is being made then */
+    struct spw_rung last;
+    int n_told;
+    uint64_t n_recomputed; /* by all */
+};
+
+static int64_t completed(void *context, const struct spw_io_request *r, int64_t result)
+{
+    const struct full *f = context;
+    return r->write && r->bytes && f->is_full ? -ENOSPC : result;
+}
+
+static bool passes(void *context, enum spw_kv_precision precision)
+{
+    ((struct full *)context)->is_full = false;
+    return precision != SPW_KV_EXACT;
+}
+
+static void on_rung(void *context, const struct spw_rung *rung)
+{
+    struct full *f = context;
+    f->last = *rung;
+    f->n_told++;
+    f->n_recomputed += rung->n_recomputed;
+}
+
+enum { FULL_PROMPT = 1900, FULL_TOKENS = FULL_PROMPT + 300 };
+
+/* Token by token past some tile borders: where the disk is full, the engine goes down a rung, and
+ * the mirror, which has all the memory, is told of it. Returns how many rungs were in place. */
+static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
+{
+    struct spw_backend b = d->backend;
+    struct spw_io_fault fault = {.completed = completed, .context = f};
+    b.io_fault = &fault;
+    struct spw_engine *e = run_open_on(&b, d->dir, o),
+                      *all = run_open_on(&d->backend, d->dir, &d->o);
+    struct spw_session *s = run_session(e), *mirror = run_session(all);
+    int n_in_place = 0, n_told = 0;
+    bool again = false;
+    for (size_t n = FULL_PROMPT; n <= FULL_TOKENS && !again; n += 1 + n % 7) {
+        const float *logits = run_to(s, e, d->ids, n);
+        f->is_full = true;
+        if (f->n_told > n_told) {
+            struct spw_plan_input in = asked(all, spw_engine_plan(e)->precision, NULL);
+            again = f->n_recomputed; /* as a run of this precision: not what the mirror does */
+            CHECK(!strcmp(f->last.failed, "disk space") && f->last.bytes_asked);
+            CHECK(again || f->last.position == spw_session_n_tokens(mirror));
+            CHECK(again || !spw_engine_refit(all, &in));
+            n_in_place += !again;
+            n_told = f->n_told;
+        }
+        CHECK_MSG(again || run_same(logits, run_to(mirror, all, d->ids, n), VOCAB), "%zu tokens",
+                  n);
+    }
+    run_check_account(e, o, "a full disk");
+    spw_session_close(mirror);
+    spw_session_close(s);
+    spw_engine_close(all);
+    spw_engine_close(e);
+    return n_in_place;
+}
+
+static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t seed)
+{
+    static struct draw d;
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    int n_in_place = 0;
+    d = (struct draw){.dir = dir, .model = model, .backend = run_backend(true)};
+    draw(&d, &seed);
+    d.o.sessions = 1;
+    d.o.residual_window = 128;
+    for (uint64_t i = 0; i < 8; i++) {
+        struct full f = {0};
+        struct spw_options o = d.o;
+        d.backend = run_backend(i % 4);
+        o.gate = passes;
+        o.gate_context = &f;
+        o.on_rung = on_rung;
+        o.rung_context = &f;
+        o.disk_dir = dir;
+        o.disk_bytes = 64 << 20;
+        o.host_bytes = 64 << 20;
+        o.on_oom = SPW_ON_OOM_SPILL;
+        CHECK_MSG(!spw_plan_query_on(&info, &d.backend, dir, &o, &err), "%s", err.text);
+        o.device_bytes = info.smallest_device_bytes +
+                         (info.device.total - info.smallest_device_bytes) * (i + 6) / 24;
+        CHECK_MSG(!spw_plan_query_on(&info, &d.backend, dir, &o, &err), "%s", err.text);
+        o.host_bytes = info.smallest_host_bytes + (i / 4 << 17);
+        o.on_oom = 0;
+        n_in_place += fill_disk(&d, &o, &f);
+    }
+    fprintf(stderr, "%d rungs of full disks in place\n", n_in_place);
+    CHECK(n_in_place > 0);
+}
+
 int main(int argc, char **argv)
 {
     int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
@@ -235,6 +337,8 @@ int main(int argc, char **argv)
             n.refit, n.below, n.shrunk, n.one_layer, n.cut, n.refused);
     CHECK(n.refit > draws / 4 && n.below > draws / 20 && n.cut > draws / 10);
     CHECK(draws < 12 || n.one_layer);
+    if (TEST_BACKEND == SPW_BACKEND_CPU)
+        fill_disks(dirs[1], &models[1], seed);
     for (size_t i = 0; i < n_models; i++)
         tiny_model_remove(dirs[i]);
     return check_done();
