@@ -48,6 +48,7 @@ static int cut_back(struct spw_engine *e)
         uint64_t n = s && s->cached ? s->n_tokens : 0;
         if (!s)
             continue;
+        spw_kv_forget_loads(s->seq.aged);
         if (!spw_sequence_can_truncate(&s->seq, &e->plan.residency, n))
             return -ENODATA;
         spw_sequence_truncate(&s->seq, &e->plan.residency, n);
