@@ -74,8 +74,8 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
  * or here: 0, or its failure, once. */
 void spw_kv_finish_writes(struct spw_kv *kv);
 int spw_kv_take_write_failure(struct spw_kv *kv);
-/* Gives back the copies on the host of tiles that are on the device and that no other sequence reads
- * there. */
+/* Gives back the copies on the host of tiles that are on the device and that no other sequence
+ * reads there. */
 void spw_kv_drop_copies(struct spw_kv_seq *seq);
 /* Lowers `begin`: brings [begin, ...) back to the device. Waits for what comes from the disk.
  * -EBADMSG: a tile is lost; nothing has changed but that. */
