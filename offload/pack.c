@@ -375,20 +375,53 @@ static int record_failed(const struct spw_pack *p, const struct spw_pack_section
                     rc == -EBADMSG ? "is not what was written" : strerror(-rc));
 }
 
-/* All of them with one call: direct I/O cuts it into pieces that are under way together. */
-int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
-                  uint32_t n_tiles, void *records, struct spw_error *err)
+uint64_t spw_pack_run_bytes(const struct spw_pack *p, const struct spw_pack_section *s,
+                            uint32_t tile, uint32_t last_kind, uint64_t most)
+{
+    uint32_t at = tile - s->first_tile;
+    uint64_t bytes = 0, end = s->offset + at * s->record_bytes;
+    for (; s < p->sections + p->info.n_sections && s->kind <= last_kind; s++, at = 0) {
+        if (s->offset + at * s->record_bytes != end)
+            break;
+        uint64_t n = spw_min_u64(s->n_tiles - at, (most - bytes) / s->record_bytes);
+        bytes += n * s->record_bytes;
+        end += n * s->record_bytes;
+        if (n < s->n_tiles - at)
+            break;
+    }
+    return bytes;
+}
+
+/* With one call: direct I/O cuts it into pieces that are under way together. */
+int spw_pack_fetch(const struct spw_pack *p, uint64_t offset, uint64_t bytes, void *records,
+                   struct spw_error *err)
+{
+    int rc = spw_pack_pread(p->fd, records, bytes, offset);
+    rc = rc == -ENODATA ? -EBADMSG : rc;
+    return rc ? spw_fail(err, rc, "%s: %llu bytes at %llu could not be read: %s", p->path,
+                         (unsigned long long)bytes, (unsigned long long)offset,
+                         rc == -EBADMSG ? "the file is shorter than it was" : strerror(-rc))
+              : 0;
+}
+
+int spw_pack_check_records(const struct spw_pack *p, const struct spw_pack_section *s,
+                           uint32_t first_tile, uint32_t n_tiles, const void *records,
+                           struct spw_error *err)
 {
     uint32_t at = first_tile - s->first_tile;
-    int rc =
-        spw_pack_pread(p->fd, records, n_tiles * s->record_bytes, s->offset + at * s->record_bytes);
-    if (rc)
-        return record_failed(p, s, at, rc == -ENODATA ? -EBADMSG : rc, err);
     for (uint32_t i = 0; i < n_tiles; i++)
         if (XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes) !=
             s->sums[at + i])
             return record_failed(p, s, at + i, -EBADMSG, err);
     return 0;
+}
+
+int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
+                  uint32_t n_tiles, void *records, struct spw_error *err)
+{
+    SPW_TRY(spw_pack_fetch(p, s->offset + (first_tile - s->first_tile) * s->record_bytes,
+                           n_tiles * s->record_bytes, records, err));
+    return spw_pack_check_records(p, s, first_tile, n_tiles, records, err);
 }
 
 /* What O_DIRECT needs between file and anybody's memory. */

@@ -82,6 +82,16 @@ const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t 
  * -EBADMSG, -EIO. */
 int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
                   uint32_t n_tiles, void *records, struct spw_error *err);
+/* The two halves of it, for records that lie side by side. Bytes, `most` at most, that whole
+ * records of kinds up to `last_kind` have from this one on; their bytes, not checked; and the
+ * check. */
+uint64_t spw_pack_run_bytes(const struct spw_pack *p, const struct spw_pack_section *s,
+                            uint32_t tile, uint32_t last_kind, uint64_t most);
+int spw_pack_fetch(const struct spw_pack *p, uint64_t offset, uint64_t bytes, void *records,
+                   struct spw_error *err);
+int spw_pack_check_records(const struct spw_pack *p, const struct spw_pack_section *s,
+                           uint32_t first_tile, uint32_t n_tiles, const void *records,
+                           struct spw_error *err);
 /* Reads and checks all records. -EBADMSG: `err` says which is the first and how many are bad. */
 int spw_pack_verify(const struct spw_pack *p, struct spw_error *err);
 

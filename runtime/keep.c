@@ -237,35 +237,56 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint3
     return end <= most ? 0 : spw_executor_spill(s->engine->executor, seq, layer, end - most);
 }
 
-/* Into the piece, and counted where it succeeds: what is damaged is computed, or refused. */
-static int read_records(struct spw_session *s, const struct spw_pack *p,
-                        const struct spw_pack_section *x, uint32_t first, uint32_t n,
-                        struct spw_error *err)
+/* Bytes [offset, offset + bytes) of a pack, which lie in the piece: records of kinds up to `last`
+ * that lie side by side are read together, whatever layers they are of. */
+struct inflow {
+    struct spw_session *s;
+    const struct spw_pack *pack;
+    enum spw_keep_kind last;
+    uint64_t offset, bytes, used; /* used: of all that was fetched */
+    uint64_t fetched;
+};
+
+/* *n records of the section from `tile` on, or fewer: as many as lie in the piece. */
+static int fetch(struct inflow *f, const struct spw_pack_section *x, uint32_t tile, uint32_t *n,
+                 const uint8_t **out, struct spw_error *err)
 {
-    SPW_TRY(spw_pack_read(p, x, first, n, piece_of(s), err));
-    s->engine->file_read_bytes += n * x->record_bytes;
-    return 0;
+    uint64_t offset = x->offset + (tile - x->first_tile) * x->record_bytes;
+    if (offset < f->offset || offset >= f->offset + f->bytes) {
+        f->offset = offset;
+        f->bytes = 0;
+        uint64_t bytes =
+            spw_pack_run_bytes(f->pack, x, tile, f->last, f->s->engine->plan.piece_bytes);
+        SPW_TRY(spw_pack_fetch(f->pack, offset, bytes, piece_of(f->s), err));
+        f->bytes = bytes;
+        f->fetched += bytes;
+    }
+    uint64_t there = (f->offset + f->bytes - offset) / x->record_bytes;
+    *n = (uint32_t)spw_min_u64(*n, there);
+    *out = piece_of(f->s) + (offset - f->offset);
+    return spw_pack_check_records(f->pack, x, tile, *n, *out, err);
 }
 
 /* The next tiles of [first, end), which end at token `to`. */
-static int read_some(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind kind,
-                     uint32_t layer, uint32_t *first, uint32_t end, uint64_t to,
-                     struct spw_error *err)
+static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint32_t *first,
+                     uint32_t end, uint64_t to, struct spw_error *err)
 {
+    struct spw_session *s = f->s;
+    const uint8_t *records;
     uint64_t bytes = record_bytes(s->engine, kind);
-    const struct spw_pack_section *x = spw_pack_find(p, kind, layer, *first);
+    const struct spw_pack_section *x = spw_pack_find(f->pack, kind, layer, *first);
     if (!x || x->record_bytes != bytes)
-        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is not there", spw_pack_path(p),
+        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is not there", spw_pack_path(f->pack),
                         layer, *first);
     uint32_t n = x->first_tile + x->n_tiles - *first, most = piece_records(s, bytes);
     n = n < most ? n : most;
     n = n < end - *first ? n : end - *first;
     SPW_TRY(make_room(s, kind, layer, &n));
-    SPW_TRY(read_records(s, p, x, *first, n, err));
-    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST, n * bytes);
+    SPW_TRY(fetch(f, x, *first, &n, &records, err));
     spw_executor_account(s->engine->executor, SPW_MOVED_HOST_TO_DEVICE, n * bytes);
     SPW_TRY(spw_kv_import(seq_of(s, kind), layer, *first,
-                          spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), piece_of(s)));
+                          spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
+    f->used += n * bytes;
     *first += n;
     return 0;
 }
@@ -280,34 +301,45 @@ static uint32_t first_there(const struct spw_session *s, const struct spw_pack *
     return t.first;
 }
 
-int spw_keep_read_kind(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind kind,
-                       uint32_t layer, uint64_t n, uint64_t *read_bytes, struct spw_error *err)
+static int read_tiles(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint64_t n,
+                      struct spw_error *err)
 {
-    struct tiles t = tiles_of(s->engine, s, kind, layer, 0, n);
+    struct tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
     if (kind == SPW_KEEP_NEAR && t.first < t.end)
-        t.first = first_there(s, p, layer, t, n);
-    *read_bytes += t.first < t.end ? (t.end - t.first) * record_bytes(s->engine, kind) : 0;
+        t.first = first_there(f->s, f->pack, layer, t, n);
     while (t.first < t.end)
-        SPW_TRY(read_some(s, p, kind, layer, &t.first, t.end, n, err));
+        SPW_TRY(read_some(f, kind, layer, &t.first, t.end, n, err));
     return 0;
 }
 
-static int read_layer(struct spw_session *s, const struct spw_pack *p, uint32_t layer, uint64_t n,
+/* In the order in which they lie in the file. */
+static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind first,
+                      enum spw_keep_kind last, uint64_t n, uint64_t *read_bytes,
                       struct spw_error *err)
 {
-    uint64_t read_bytes = 0;
-    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++)
-        SPW_TRY(spw_keep_read_kind(s, p, kind, layer, n, &read_bytes, err));
-    return 0;
+    struct inflow f = {.s = s, .pack = p, .last = last};
+    int rc = 0;
+    for (enum spw_keep_kind kind = first; kind <= last; kind++)
+        for (uint32_t l = 0; l < s->engine->model.config.n_layers && !rc; l++)
+            rc = read_tiles(&f, kind, l, n, err);
+    *read_bytes = f.used;
+    s->engine->file_read_bytes += f.fetched;
+    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST, rc ? f.fetched : f.used);
+    return rc;
+}
+
+int spw_keep_read_near(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                       uint64_t *read_bytes, struct spw_error *err)
+{
+    return read_kinds(s, p, SPW_KEEP_SINK, SPW_KEEP_SLIDING, n, read_bytes, err);
 }
 
 int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                   struct spw_error *err)
 {
     struct spw_engine *e = s->engine;
-    int rc = 0;
-    for (uint32_t l = 0; l < e->model.config.n_layers && !rc; l++)
-        rc = read_layer(s, p, l, n, err);
+    uint64_t read_bytes;
+    int rc = read_kinds(s, p, SPW_KEEP_OLD, SPW_KEEP_TAIL, n, &read_bytes, err);
     if (!rc)
         rc = spw_executor_settle(e->executor, s->seq.aged, n);
     if (rc) {
@@ -326,7 +358,8 @@ int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct
     if (x->record_bytes != spw_align_up(logits_bytes(s), SPW_PACK_ALIGN))
         return spw_fail(err, -EBADMSG, "%s: its logits are of another vocabulary",
                         spw_pack_path(p));
-    SPW_TRY(read_records(s, p, x, 0, 1, err));
+    SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
+    s->engine->file_read_bytes += x->record_bytes;
     spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST,
                          spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
     memcpy(s->logits, piece_of(s), logits_bytes(s));

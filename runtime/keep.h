@@ -64,10 +64,10 @@ int spw_keep_write(struct spw_session *s, const struct spw_pack_section *section
  * cache is empty. -EBADMSG: the pack is damaged, or has not got what it takes. */
 int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                   struct spw_error *err);
-/* Tiles of one kind of one layer, whose session they are to bring to n tokens, in order of kinds;
- * adds what was read to `*read_bytes`. -EBADMSG as above. */
-int spw_keep_read_kind(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind kind,
-                       uint32_t layer, uint64_t n, uint64_t *read_bytes, struct spw_error *err);
+/* Of these kinds only those that are near the end, exact; *read_bytes: what was read. -EBADMSG as
+ * above. */
+int spw_keep_read_near(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                       uint64_t *read_bytes, struct spw_error *err);
 /* The same of the logits. -ENOENT: there are none. */
 int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct spw_error *err);
 

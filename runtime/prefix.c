@@ -306,26 +306,20 @@ static int adopt_window(struct use *u, struct spw_session *s, uint32_t layer, ui
     return 0;
 }
 
-static int read_near(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n,
-                     struct spw_error *err)
-{
-    uint64_t bytes = 0;
-    for (enum spw_keep_kind kind = SPW_KEEP_SINK; kind <= SPW_KEEP_SLIDING; kind++)
-        SPW_TRY(spw_keep_read_kind(s, u->match.point, kind, layer, n, &bytes, err));
-    u->bytes += bytes;
-    return 0;
-}
-
-static int take_layer(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n,
-                      struct spw_error *err)
+static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct spw_error *err)
 {
     const struct spw_engine *e = s->engine;
-    bool sliding = e->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
-    if (!sliding)
-        SPW_TRY(adopt_old(u, s, layer, n));
-    if (e->plan.residency.aged)
-        return read_near(u, s, layer, n, err);
-    return sliding ? adopt_window(u, s, layer, n) : 0;
+    bool aged = e->plan.residency.aged;
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < e->model.config.n_layers; l++)
+        if (e->model.config.layer_kinds[l] != SPW_LAYER_SLIDING)
+            SPW_TRY(adopt_old(u, s, l, n));
+        else if (!aged)
+            SPW_TRY(adopt_window(u, s, l, n));
+    if (aged)
+        SPW_TRY(spw_keep_read_near(s, u->match.point, n, &bytes, err));
+    u->bytes += bytes;
+    return 0;
 }
 
 /* ---- beginning ---- */
@@ -353,9 +347,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     struct spw_error err = {{0}};
     uint64_t nothing = 0;
     SPW_TRY(spw_recover_rest(s, &nothing));
-    int rc = 0;
-    for (uint32_t l = 0; l < e->model.config.n_layers && !rc; l++)
-        rc = take_layer(u, s, l, n, &err);
+    int rc = take_layers(u, s, n, &err);
     if (rc && rc != -ENOMEM && *err.text) { /* the point could not be read: the file's fault */
         spw_store_damaged(e->prefix->store, u->match.point, err.text);
         rc = -EBADMSG;

@@ -524,8 +524,11 @@ static void write_for_ever(int tell, uint64_t seed)
             continue;
         int rc = add(s, a, has, has + 2, check_range(&seed, 0, 1));
         uint32_t told[2] = {(uint32_t)family, has + 2};
-        if ((rc && rc != -EEXIST) || check_failed_ || write(tell, told, sizeof told) != sizeof told)
+        if ((rc && rc != -EEXIST) || check_failed_ ||
+            write(tell, told, sizeof told) != sizeof told) {
+            fprintf(stderr, "a writer ended by itself: %d (%s)\n", rc, strerror(-rc));
             _exit(1);
+        }
     }
 }
 
