@@ -95,6 +95,33 @@ static void test_resume(void)
     CHECK(sh("rm -r m cache s") == 0);
 }
 
+/* Nothing is kept past the limit, which is one line and no failure; what is written within it is
+ * part of the account, and known before. */
+static void test_write_limit(void)
+{
+    write_model(&tiny_models[0], 1100);
+    CHECK(sh("\"$S\" plan m --device cpu --context 1024 --no-probe --json --prefix-cache cache "
+             "> plan.json") == 0);
+    char path[256];
+    snprintf(path, sizeof path, "%s/plan.json", folder);
+    json_t *plan = json_load_file(path, 0, NULL);
+    long long most = json_integer_value(json_object_get(plan, "prefix_write_bytes"));
+    json_decref(plan);
+    for (int less = 1; less >= 0; less--) {
+        CHECK_MSG(sh("%s --prefix-cache cache --disk-write-limit %lld", run, most - less) == 0,
+                  "%s", err);
+        CHECK_MSG(less ? strstr(err, "nothing more is kept") && strstr(err, "--disk-write-limit") &&
+                             strchr(err, '\n') == err + strlen(err) - 1
+                       : !*err,
+                  "%s", err);
+        json_t *r = report();
+        CHECK(number(r, "bytes_written") == (less ? 0 : most));
+        check_moved(r);
+        json_decref(r);
+    }
+    CHECK(sh("rm -r m cache plan.json") == 0);
+}
+
 /* One line, before any work. */
 static void test_refusals(void)
 {
@@ -133,6 +160,7 @@ int main(void)
     test_two_processes(&tiny_models[4], 1030, ""); /* where its odd window ends in the last tile */
     test_two_processes(&tiny_models[5], 1030, "--kv-dtype int4 --residual-window 0");
     test_resume();
+    test_write_limit();
     test_refusals();
     sh("rm -r %s", folder);
     return check_done();

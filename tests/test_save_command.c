@@ -196,6 +196,18 @@ static void test_refusals(void)
     refuse("--resume f", "f: ");
 }
 
+/* The answer is printed; that it could not be saved is an error that says what would do. */
+static void test_write_limit(void)
+{
+    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 4 --save f "
+             "--disk-write-limit 4KiB " RUN) == 1);
+    CHECK_MSG(*out && strstr(err, "f: ") && strstr(err, "raise --disk-write-limit"), "%s", err);
+    CHECK(sh("test -e f") == 1);
+    CHECK(sh("\"$S\" generate m --prompt ab --max-new-tokens 4 --save f --disk-write-limit 16MiB "
+             "--report r " RUN) == 0);
+    check_account("r");
+}
+
 int main(void)
 {
     const char *command = getenv("SPW_COMMAND");
@@ -210,6 +222,7 @@ int main(void)
     test_stops();
     test_interrupted();
     test_refusals();
+    test_write_limit();
     sh("rm -r %s", folder);
     return check_done();
 }

@@ -108,7 +108,8 @@ const struct cli_row cli_rows[] = {
     {"disk-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
     {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
-     "most bytes that are written to it (any number)", FIELD(disk_write_limit)},
+     "most bytes that are written to it, to the prefix cache and to saved sessions (any number)",
+     FIELD(disk_write_limit)},
     {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN | CLI_BENCH, "Memory", "DIR",
      "a directory, made if need be, where KV is kept when an answer ends; what begins with the "
      "same tokens, in any process, reads it instead of computing it",
