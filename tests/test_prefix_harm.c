@@ -166,11 +166,13 @@ static void write_for_ever(const struct world *w, int tell, uint64_t seed)
         const struct told about_to = {.sequence = N_SEQUENCES};
         struct told t = {.sequence = check_range(&seed, 0, N_SEQUENCES - 1)};
         go_to(&u, t.sequence, draw_length(&seed));
-        int rc = write(tell, &about_to, sizeof t) == sizeof t ? 0 : -EIO;
-        rc = rc ? rc : spw_session_keep(u.session, NULL);
+        struct spw_error err = {{0}};
+        CHECK(write(tell, &about_to, sizeof t) == sizeof t);
+        int rc = spw_session_keep(u.session, &err);
+        CHECK_MSG(!rc || rc == -EBUSY, "%d: %s", rc, err.text);
         t.kept = look(s, w, t.sequence);
-        if ((rc && rc != -EBUSY) || u.wrong || check_failed_ ||
-            write(tell, &t, sizeof t) != sizeof t)
+        CHECK(!u.wrong && write(tell, &t, sizeof t) == sizeof t);
+        if (check_failed_)
             _exit(1);
     }
 }
@@ -214,7 +216,8 @@ static void start_readers(struct readers *r, const struct world *w, uint64_t *se
     close(r->tell[1]);
 }
 
-static void end_readers(struct readers *r)
+/* How many tokens they found. */
+static uint64_t end_readers(struct readers *r)
 {
     uint64_t counts[2], n = 0, found = 0;
     int status;
@@ -231,7 +234,8 @@ static void end_readers(struct readers *r)
     close(r->tell[0]);
     fprintf(stderr, "readers took %llu steps, and found %llu tokens\n", (unsigned long long)n,
             (unsigned long long)found);
-    CHECK(n && found);
+    CHECK(n);
+    return found;
 }
 
 static void note_told(struct kept *kept, const struct told *t)
@@ -333,10 +337,10 @@ static void check_kills(const struct tiny_model *m, enum spw_kv_precision precis
         memset(kept, 0, sizeof kept);
         rounds++;
     }
-    end_readers(&readers);
+    uint64_t found = end_readers(&readers);
     fprintf(stderr, "%s: %d writers killed, %d of them while they wrote a file; emptied %d times\n",
             w.dir, n, left, rounds);
-    CHECK(left || times < 100);
+    CHECK(times < 100 || (left && found));
     world_close(&w);
 }
 
@@ -427,7 +431,8 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
     }
     fprintf(stderr, "%s: %d bytes of %zu files changed, %llu times told\n", w.dir, times, n,
             (unsigned long long)detected);
-    CHECK_MSG(detected >= (uint64_t)times / 4, "%llu", (unsigned long long)detected);
+    CHECK_MSG(times < 100 || detected >= (uint64_t)times / 10, "%llu",
+              (unsigned long long)detected);
     for (size_t i = 0; i < n; i++)
         free(images[i].bytes);
     world_close(&w);
