@@ -444,8 +444,10 @@ int main(int argc, char **argv)
     int corruptions = argc > 2 ? atoi(argv[2]) : DEFAULT_CORRUPTIONS;
     uint64_t seed = check_seed();
     alarm(3600);
-    check_kills(&tiny_models[0], SPW_KV_EXACT, kills / 2, &seed);
-    check_kills(&tiny_models[5], SPW_KV_INT8, kills / 2, &seed);
+    if (kills) {
+        check_kills(&tiny_models[0], SPW_KV_EXACT, kills / 2, &seed);
+        check_kills(&tiny_models[5], SPW_KV_INT8, kills / 2, &seed);
+    }
     check_damage(&tiny_models[0], SPW_KV_EXACT, corruptions / 2, &seed);
     check_damage(&tiny_models[5], SPW_KV_INT8, corruptions / 2, &seed);
     return check_done();

@@ -1,6 +1,7 @@
 /* `spillway generate --save` and `--resume` as their users meet them: the outputs of the parts are,
  * one behind the other, the output of the run that was never ended. */
 #include "tests/command_model.h"
+#include "tests/tiny_model.h"
 
 #include <jansson.h>
 #include <signal.h>
@@ -8,6 +9,12 @@
 #include <string.h>
 
 #define RUN "--progress never --device cpu"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PROMPT 6000 /* tokens that take a few seconds */
+#else
+#define PROMPT 12000
+#endif
 
 static char whole[1 << 16], first[1 << 16], second[1 << 16];
 
@@ -160,6 +167,37 @@ static void test_interrupted(void)
     CHECK(strncmp(whole, first, strlen(first)) == 0 && strlen(first) + n >= total);
 }
 
+/* SIGINT in a prompt of several passes: those that were through are in the file, the tokens of the
+ * others too, and the rest of the prompt is computed behind them. */
+static void test_interrupted_prompt(void)
+{
+    static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
+    struct tiny_model slow = tiny_models[0];
+    char path[128];
+    slow.positions = 100000;
+    snprintf(path, sizeof path, "%s/slow", folder);
+    tiny_model_write(&slow, path);
+    CHECK(sh("seq %d | awk '{ print $1 * 7 %% 90 }' >many", PROMPT) == 0);
+    CHECK(sh("%s --token-ids many --max-new-tokens 8 --ignore-eos --progress never >whole", run) ==
+          0);
+    int code = sh("rm -f f says; %s --token-ids many --max-new-tokens 8 --ignore-eos --progress "
+                  "always --device-memory 1200000 --host-memory %d --disk . --disk-memory 64MiB "
+                  "--save f >first 2>says & pid=$!; "
+                  "while ! grep -qE ' [4-9][0-9] %% of' says && kill -0 $pid; do sleep 0.02; done; "
+                  "kill -INT $pid; wait $pid",
+                  run, PROMPT * 290); /* little of which is left for hidden rows */
+    read_file("says", err, sizeof err);
+    CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
+              code, err);
+    CHECK_MSG(sh("%s --resume f --report b.json --progress never >second", run) == 0, "%s", err);
+    read_file("whole", whole, sizeof whole);
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
+    CHECK_MSG(!*first && *second && is_whole(), "'%s' + '%s' is not '%s'", first, second, whole);
+    CHECK(number("b.json", "n_resumed") == 0);
+    check_account("b.json");
+}
+
 /* ---- refusals ---- */
 
 static void refuse(const char *options, const char *expected)
@@ -221,6 +259,7 @@ int main(void)
     test_splits();
     test_stops();
     test_interrupted();
+    test_interrupted_prompt();
     test_refusals();
     test_write_limit();
     sh("rm -r %s", folder);
