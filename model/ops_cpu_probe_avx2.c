@@ -10,7 +10,7 @@ static uint64_t read_all(const void *p, size_t bytes)
     any[1] = any[2] = any[3] = any[0];
     for (size_t i = 0; i < bytes; i += 128)
         for (size_t j = 0; j < 4; j++) {
-            _mm_prefetch(from + i + j * 32 + 8192, _MM_HINT_NTA);
+            _mm_prefetch(from + i + j * 32 + 8192, _MM_HINT_T0);
             any[j] = _mm256_or_si256(any[j], _mm256_loadu_si256((const void *)(from + i + j * 32)));
         }
     any[0] = _mm256_or_si256(_mm256_or_si256(any[0], any[1]), _mm256_or_si256(any[2], any[3]));
