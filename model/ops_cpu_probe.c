@@ -9,12 +9,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 enum {
     MAX_THREADS = 256,
     ROUNDS = 5,
     HUGE_PAGE = 2 << 20,
-    COPY_PIECE = 1 << 20,
+    PIECE = 1 << 20,
 };
 /* Several times any L3 of a desktop. */
 static const size_t ARRAY_BYTES = (size_t)256 << 20;
@@ -66,9 +69,8 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* One round on threads of its own: work per second from the first start to the last end; 0 when
- * the threads could not be had. */
-static double round_rate(const struct probe *p, struct probe_thread *threads)
+/* One round on threads of its own; false when they could not be had. */
+static bool run_round(const struct probe *p, struct probe_thread *threads)
 {
     atomic_int gate = GATE_SHUT;
     unsigned n = 0;
@@ -79,14 +81,23 @@ static double round_rate(const struct probe *p, struct probe_thread *threads)
     }
     bool complete = n == p->n_threads;
     atomic_store(&gate, complete ? GATE_OPEN : GATE_ABANDONED);
-    double done = 0, begin = 0, end = 0;
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n; i++)
         pthread_join(threads[i].thread, NULL);
+    return complete;
+}
+
+/* Work per second from the first start to the last end; 0: no threads. */
+static double round_rate(const struct probe *p, struct probe_thread *threads)
+{
+    double done = 0, begin = 0, end = 0;
+    if (!run_round(p, threads))
+        return 0;
+    for (unsigned i = 0; i < p->n_threads; i++) {
         done += threads[i].done;
         begin = i == 0 || threads[i].begin_seconds < begin ? threads[i].begin_seconds : begin;
         end = threads[i].end_seconds > end ? threads[i].end_seconds : end;
     }
-    return complete && end > begin ? done / (end - begin) : 0;
+    return end > begin ? done / (end - begin) : 0;
 }
 
 static int compare(const void *a, const void *b)
@@ -115,21 +126,27 @@ static double median_rate(struct probe *p)
     return ok ? rates[ROUNDS / 2] : 0;
 }
 
-/* The array is touched once, in huge pages where the system has them: what is measured is memory,
- * not the walk of page tables. */
-static double array_rate(struct probe *p, probe_fn *run, unsigned threads)
+/* A part of the array for each thread. It is touched once, in huge pages where the system has them:
+ * what is measured is memory, not the walk of page tables. The caller frees; NULL: none. */
+static char *take_array(struct probe *p, unsigned threads)
 {
-    if (threads == 0 || threads > MAX_THREADS)
-        return 0;
-    char *block = spw_alloc(ARRAY_BYTES + HUGE_PAGE);
+    char *block = threads && threads <= MAX_THREADS ? spw_alloc(ARRAY_BYTES + HUGE_PAGE) : NULL;
     if (!block)
-        return 0;
+        return NULL;
     p->array = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
     madvise(p->array, ARRAY_BYTES, MADV_HUGEPAGE);
     memset(p->array, 1, ARRAY_BYTES);
-    p->run = run;
     p->n_threads = threads;
     p->part_bytes = ARRAY_BYTES / threads / 4096 * 4096;
+    return block;
+}
+
+static double array_rate(struct probe *p, probe_fn *run, unsigned threads)
+{
+    char *block = take_array(p, threads);
+    if (!block)
+        return 0;
+    p->run = run;
     double rate = median_rate(p);
     spw_free(block);
     return rate;
@@ -150,10 +167,60 @@ static double run_copy(const struct probe *p, unsigned thread)
     char *from = p->array + thread * p->part_bytes;
     const size_t half = p->part_bytes / 2;
     for (uint64_t i = 0; i < p->repeat; i++)
-        for (size_t at = 0; at < half; at += COPY_PIECE)
-            memcpy(from + half + at, from + at, (size_t)spw_min_u64(COPY_PIECE, half - at));
+        for (size_t at = 0; at < half; at += PIECE)
+            memcpy(from + half + at, from + at, (size_t)spw_min_u64(PIECE, half - at));
     spw_probe_keep(from);
     return (double)p->repeat * (double)half;
+}
+
+/* Thread 0 copies, the others read, all for as long: they are to meet each other throughout. */
+static double run_beside(const struct probe *p, unsigned thread)
+{
+    char *from = p->array + thread * p->part_bytes;
+    size_t bytes = p->part_bytes / (thread ? 1 : 2), at = 0;
+    double end = now_seconds() + ROUND_SECONDS, done = 0;
+    uint64_t any = 0;
+    do {
+        size_t piece = (size_t)spw_min_u64(PIECE, bytes - at);
+        if (thread)
+            any |= p->loops->read(from + at, piece);
+        else
+            memcpy(from + bytes + at, from + at, piece);
+        at = (at + piece) % bytes;
+        done += (double)piece;
+    } while (now_seconds() < end);
+    spw_probe_keep(&any);
+    spw_probe_keep(from);
+    return done;
+}
+
+#if defined(__x86_64__)
+static void evict_in_order(const char *p, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64)
+        _mm_clflush(p + at);
+}
+
+/* 30 times as fast; every processor with AVX-512 has it. */
+__attribute__((target("clflushopt"))) static void evict_at_once(const char *p, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64)
+        _mm_clflushopt((void *)(uintptr_t)(p + at));
+}
+#endif
+
+void spw_probe_evict(const void *memory, size_t bytes)
+{
+#if defined(__x86_64__)
+    if (spw_isa_best() >= SPW_ISA_AVX512)
+        evict_at_once(memory, bytes);
+    else
+        evict_in_order(memory, bytes);
+    _mm_mfence();
+#else
+    (void)memory;
+    (void)bytes;
+#endif
 }
 
 static double run_flops(const struct probe *p, unsigned thread)
@@ -187,15 +254,55 @@ static const struct spw_probe_loops *loops_of(enum spw_isa isa)
     }
 }
 
+/* Those of the best set that has a loop to read with. */
+static const struct spw_probe_loops *reading_loops(void)
+{
+    int isa = (int)spw_isa_best();
+    while (!loops_of((enum spw_isa)isa) || !loops_of((enum spw_isa)isa)->read)
+        isa--; /* the portable one has */
+    return loops_of((enum spw_isa)isa);
+}
+
 double spw_probe_read_bandwidth(unsigned threads)
 {
-    struct probe p = {0};
-    for (int isa = (int)spw_isa_best(); isa >= 0; isa--) {
-        p.loops = loops_of((enum spw_isa)isa);
-        if (p.loops && p.loops->read)
-            return array_rate(&p, run_read, threads);
+    struct probe p = {.loops = reading_loops()};
+    return array_rate(&p, run_read, threads);
+}
+
+static double thread_rate(const struct probe_thread *t)
+{
+    return t->done / (t->end_seconds - t->begin_seconds);
+}
+
+/* The first round warms up. */
+static bool beside_medians(const struct probe *p, double *read, double *copied)
+{
+    struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
+    double reads[ROUNDS] = {0}, copies[ROUNDS] = {0};
+    bool ok = threads != NULL;
+    for (int round = -1; ok && round < ROUNDS; round++) {
+        ok = run_round(p, threads);
+        if (!ok || round < 0)
+            continue;
+        copies[round] = thread_rate(&threads[0]);
+        for (unsigned i = 1; i < p->n_threads; i++)
+            reads[round] += thread_rate(&threads[i]);
     }
-    return 0;
+    spw_free(threads);
+    qsort(reads, ROUNDS, sizeof reads[0], compare);
+    qsort(copies, ROUNDS, sizeof copies[0], compare);
+    *read = reads[ROUNDS / 2];
+    *copied = copies[ROUNDS / 2];
+    return ok;
+}
+
+bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied)
+{
+    struct probe p = {.run = run_beside, .loops = reading_loops()};
+    char *block = readers ? take_array(&p, readers + 1) : NULL;
+    bool ok = block && beside_medians(&p, read, copied);
+    spw_free(block);
+    return ok;
 }
 
 double spw_probe_copy_bandwidth(unsigned threads)

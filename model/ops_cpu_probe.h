@@ -12,6 +12,11 @@
 double spw_probe_read_bandwidth(unsigned threads);
 /* Bytes per second copied from memory to memory with memcpy, counted once. */
 double spw_probe_copy_bandwidth(unsigned threads);
+/* Both at once: one more thread copies while `readers` read, each its own part. Bytes per second of
+ * all readers and of the copy; false: it could not be measured. */
+bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied);
+/* Throws it out of all caches, where the instruction set can do that. */
+void spw_probe_evict(const void *memory, size_t bytes);
 /* FLOP per second of the best multiply-add of `isa` on operands of type t (f32 or bf16) that never
  * leave the registers. bf16 where there is no bf16 instruction is the f32 rate: it is widened. */
 double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads);

@@ -19,6 +19,7 @@ enum spw_kv_precision {
     SPW_KV_INT8_INT4,
     SPW_KV_INT4,
 };
+enum { SPW_KV_PRECISIONS = SPW_KV_INT4 + 1 };
 
 /* "exact", "int8", "int8:int4", "int4" */
 const char *spw_kv_precision_name(enum spw_kv_precision precision);

@@ -2,6 +2,8 @@
  *
  *   file   | slot 0 | slot 1 | ... | slot n - 1 |     slot = slot_tiles tiles, one job
  *   memory | slot 0 | ... | slot n_slots - 1 |        what is in flight lands here, in turn
+ *
+ * A pass of smaller slots has more of them in the file, side by side; in memory they lie apart.
  */
 #include "offload/tier_disk.h"
 #include "runtime/spillway.h"
@@ -17,8 +19,8 @@ struct spw_drive_bench {
     struct spw_disk *disk;
     uint8_t *memory; /* [n_slots][slot_tiles][tile_bytes], mapped */
     uint64_t slot_bytes;
-    struct spw_disk_job *jobs; /* [n_slots] */
-    uint32_t n_file_slots, n_written;
+    struct spw_disk_job *jobs;    /* [n_slots] */
+    uint32_t n_frames, n_written; /* of the file, a tile each */
 };
 
 static double now_seconds(void)
@@ -59,7 +61,7 @@ static int take_memory(struct spw_drive_bench *b, struct spw_error *err)
 /* All frames of the file in order: a fresh tier gives them so. */
 static int take_frames(struct spw_drive_bench *b)
 {
-    for (uint32_t i = 0, last = SPW_DISK_NONE; i < b->n_file_slots * b->o.slot_tiles; i++)
+    for (uint32_t i = 0, last = SPW_DISK_NONE; i < b->n_frames; i++)
         SPW_TRY(spw_disk_take(b->disk, last, &last));
     return 0;
 }
@@ -72,12 +74,11 @@ static int take(struct spw_drive_bench *b, struct spw_error *err)
     struct spw_io_options io = {
         .kind = o->io, .queue_depth = o->queue_depth, .memory = &span, .n_memory = 1};
     SPW_TRY(spw_io_open(&b->io, &io, err));
-    uint32_t n_frames = b->n_file_slots * o->slot_tiles;
     struct spw_disk_options disk = {.directory = o->directory,
                                     .io = b->io,
                                     .tile_bytes = o->tile_bytes,
-                                    .n_frames = n_frames,
-                                    .run = n_frames};
+                                    .n_frames = b->n_frames,
+                                    .run = b->n_frames};
     SPW_TRY(spw_disk_open(&b->disk, &disk, err));
     int rc = take_frames(b);
     return rc ? spw_fail(err, rc, "%s: no memory to measure it with", o->directory) : 0;
@@ -92,11 +93,11 @@ int spw_drive_bench_open(struct spw_drive_bench **out, const struct spw_drive_be
         return spw_fail(err, -ENOMEM, "%s: no memory to measure it with", o->directory);
     b->o = *o;
     b->slot_bytes = o->slot_tiles * o->tile_bytes;
-    b->n_file_slots =
-        (uint32_t)spw_min_u64(o->file_bytes / b->slot_bytes, UINT32_MAX / 2 / o->slot_tiles);
-    int rc = b->n_file_slots ? take(b, err)
-                             : spw_fail(err, -EINVAL, "%s: a file of %llu bytes holds no slot",
-                                        o->directory, (unsigned long long)o->file_bytes);
+    b->n_frames = (uint32_t)spw_min_u64(o->file_bytes / b->slot_bytes * o->slot_tiles,
+                                        UINT32_MAX / 2 / o->slot_tiles * o->slot_tiles);
+    int rc = b->n_frames ? take(b, err)
+                         : spw_fail(err, -EINVAL, "%s: a file of %llu bytes holds no slot",
+                                    o->directory, (unsigned long long)o->file_bytes);
     if (rc) {
         spw_drive_bench_close(b);
         return rc;
@@ -117,37 +118,40 @@ void spw_drive_bench_close(struct spw_drive_bench *b)
     spw_free(b);
 }
 
-static void submit(struct spw_drive_bench *b, bool write, uint64_t n, uint32_t slots, uint32_t of)
+/* What a pass moves, round by round. */
+struct round {
+    bool write;
+    uint32_t slots, tiles, of; /* in flight; of each; so many in the file */
+};
+
+static void submit(struct spw_drive_bench *b, const struct round *r, uint64_t n)
 {
-    uint32_t slot = (uint32_t)(n % slots), frame = (uint32_t)(n % of) * b->o.slot_tiles;
+    uint32_t slot = (uint32_t)(n % r->slots), frame = (uint32_t)(n % r->of) * r->tiles;
     struct spw_disk_job *job = &b->jobs[slot];
-    spw_disk_prepare(b->disk, job, write, frame, b->o.slot_tiles, b->memory + slot * b->slot_bytes);
+    spw_disk_prepare(b->disk, job, r->write, frame, r->tiles, b->memory + slot * b->slot_bytes);
     spw_io_submit(b->io, &job->io);
 }
 
 /* Slots are in flight until there is no more to do or the time is over. What is in flight is waited
  * for after a failure, too. */
-static int pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p, uint64_t *n_done)
+static int pass(struct spw_drive_bench *b, const struct round *r, double seconds, uint64_t *n_done)
 {
     double start = now_seconds();
     uint64_t asked = 0, over = 0;
-    uint32_t slots = p->slots ? p->slots : b->o.n_slots;
-    uint32_t of = p->write ? b->n_file_slots : b->n_written;
-    bool round_and_round = !p->write && p->seconds > 0;
+    bool round_and_round = !r->write && seconds > 0;
     int rc = 0;
     for (;;) {
-        bool more = !rc && (asked < of || round_and_round) &&
-                    (!asked || p->seconds <= 0 || now_seconds() - start < p->seconds);
-        if (more && asked - over < slots) {
-            submit(b, p->write, asked++, slots, of);
+        bool more = !rc && (asked < r->of || round_and_round) &&
+                    (!asked || seconds <= 0 || now_seconds() - start < seconds);
+        if (more && asked - over < r->slots) {
+            submit(b, r, asked++);
         } else if (over < asked) {
-            int done = spw_io_wait(b->io, &b->jobs[over++ % slots].io);
+            int done = spw_io_wait(b->io, &b->jobs[over++ % r->slots].io);
             rc = rc ? rc : done;
         } else {
             break;
         }
     }
-    b->n_written = p->write ? (uint32_t)asked : b->n_written;
     *n_done = asked;
     return rc;
 }
@@ -156,11 +160,18 @@ int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_
                          struct spw_drive_pass *out, struct spw_error *err)
 {
     struct spw_io_usage before, after;
+    struct round r = {.write = p->write,
+                      .slots = p->slots ? p->slots : b->o.n_slots,
+                      .tiles = p->slot_tiles ? p->slot_tiles : b->o.slot_tiles};
     uint64_t n;
+    r.of = (p->write ? b->n_frames : b->n_written) / r.tiles;
     spw_io_usage(b->io, &before);
     double start = now_seconds();
-    int rc = pass(b, p, &n);
-    *out = (struct spw_drive_pass){.bytes = n * b->slot_bytes, .seconds = now_seconds() - start};
+    int rc = pass(b, &r, p->seconds, &n);
+    *out = (struct spw_drive_pass){.bytes = n * r.tiles * b->o.tile_bytes,
+                                   .seconds = now_seconds() - start};
+    if (p->write)
+        b->n_written = (uint32_t)n * r.tiles;
     spw_io_usage(b->io, &after);
     out->cpu_seconds = after.cpu_seconds - before.cpu_seconds;
     return rc ? spw_fail(err, rc, "%s: %s: %s", b->o.directory, p->write ? "writing" : "reading",

@@ -45,7 +45,17 @@ static int count_cores(uint32_t *out, struct spw_error *err)
     return 0;
 }
 
-static int probe_cpu(struct spw_machine *out, struct spw_error *err)
+/* A stream that copies has a core; the team does without that one (device_cpu_team.c). */
+static bool probe_beside(struct spw_machine *out)
+{
+    uint32_t left = out->cores > 1 ? out->cores - 1 : 1;
+    return spw_probe_read_beside_copy(out->threads < left ? out->threads : left,
+                                      &out->read_beside_bytes_per_second,
+                                      &out->copy_beside_bytes_per_second);
+}
+
+static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
+                     struct spw_device *device, struct spw_error *err)
 {
     enum spw_isa isa = spw_isa_best();
     out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads);
@@ -53,9 +63,9 @@ static int probe_cpu(struct spw_machine *out, struct spw_error *err)
     out->bf16_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_BF16, out->threads);
     out->f32_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_F32, out->threads);
     if (out->read_bytes_per_second == 0 || out->copy_bytes_per_second == 0 ||
-        out->bf16_flops == 0 || out->f32_flops == 0)
+        out->bf16_flops == 0 || out->f32_flops == 0 || !probe_beside(out))
         return spw_fail(err, -ENOMEM, "no memory or threads to measure the machine with");
-    return 0;
+    return spw_machine_probe_kernels(out, b, device, err);
 }
 
 /* Who it is: what a profile is looked up by. */
@@ -80,7 +90,9 @@ static int identify(struct spw_machine *out, const struct spw_options *o,
 static int measure(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
                    struct spw_error *err)
 {
-    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err) : probe_cpu(out, err));
+    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err)
+                     : probe_cpu(out, b, device, err));
+    SPW_TRY(spw_machine_probe_handover(out, b, device, err));
     out->measured_at = (int64_t)time(NULL);
     return 0;
 }

@@ -1,16 +1,37 @@
 /* How long a step must take, from bytes and measured limits: see spillway.h.
  *
  * Computation, copies and the drive work at the same time, each on its own bytes, so that the
- * slowest of them sets the pace. What cannot overlap is added where it is known: on the CPU copies
- * and I/O take turns with computation on the same cores. A team of `threads` that computes for C
- * seconds, a copying thread that is busy for L and I/O threads for D need threads x C + L + D
- * core-seconds, and no more than `cores` pass in a second. On a GPU the copies and the drive cost
- * computation nothing, and the link's two directions are apart.
+ * slowest of them sets the pace. What cannot overlap is added where it is known.
  *
- * What the drive reads must land: a ring of R bytes whose slots take a time of t each when they are
- * read alone gives R / t at most (Little's law), whatever the drive can do with more in flight. And
- * while a layer's weights are used nobody takes from the ring: when it is full, the drive stands
- * still until the layer's attention comes.
+ * Computation goes through weights at the rate at which the kernel for one row does, and through KV
+ * as fast as memory gives it, unless attention takes longer: so much for a byte, which grows with
+ * the work of taking codes apart, so much for a product, of which there are the more the more
+ * queries share a key.
+ *
+ * On the CPU all three share the cores and the memory. A copy takes a core from the team, and reads
+ * and writes memory that kernels read at the same time: how fast both go side by side is measured
+ * as such (read_beside, copy_beside). They run side by side until one is done; the other one then
+ * has the machine to itself. Other threads take core-seconds besides, and no more than `cores` of
+ * those pass in a second. On a GPU copies and the drive cost computation nothing, and the link's
+ * two directions are apart.
+ *
+ * KV from the drive comes in slots of a ring. A slot goes round:
+ *
+ *     asked for --latency of its bytes--> landed --> queued --> computed --> free --> asked for ...
+ *                                                '-------------- handover --------------'
+ *
+ * The handover goes from thread to thread: the compute stream wakes when the host has seen what
+ * landed, the stream that asks when the kernel is done. (What the drive's own thread and the one
+ * that waits for it take to wake is in the latency, which was measured so.) A ring of n slots that
+ * take t each to go round brings n / t of them a second at most (Little's law), however fast the
+ * link or the drive behind it; a ring of large slots, or of many, does not feel that. Threads that
+ * wake, and look for work a while before they sleep, also cost the cores a part of their time for
+ * each slot. (What the host holds is copied in a few microseconds a slot: nobody sleeps.) Nor is a
+ * drive as fast with small requests as with large ones: what a request costs beside its bytes
+ * follows from the two sizes that were measured.
+ *
+ * And while a layer's weights are used nobody takes from the ring: when it is full, the drive
+ * stands still until the layer's attention comes.
  *
  * Nothing here is fitted to runs. What the kernels leave of the machine's limit shows as the
  * difference between prediction and measurement. */
@@ -21,9 +42,42 @@
 /* What is asked of the machine. */
 struct work {
     double compute_seconds; /* by all threads, nothing beside it */
-    double disk_still_seconds;
-    const uint64_t *moved; /* [SPW_MOVED_COUNT] */
+    /* CPU: how much longer computation and copies take beside each other than alone. */
+    double compute_beside, copy_beside;
+    double link_seconds, disk_seconds; /* alone */
+    double core_seconds;               /* of threads that neither compute nor copy */
 };
+
+/* ---- computation of one token ---- */
+
+static double attention_seconds(const struct spw_machine *m, enum spw_kv_precision form,
+                                double bytes, double products)
+{
+    double own =
+        bytes * m->attention[form].byte_seconds + products * m->attention[form].product_seconds;
+    return fmax(own, bytes / m->read_bytes_per_second);
+}
+
+static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
+{
+    double bytes = (double)spw_min_u64(p->weights_bytes, p->decode_read_bytes);
+    return bytes /
+           (p->compute == SPW_DTYPE_F32 ? m->f32_weights_per_second : m->bf16_weights_per_second);
+}
+
+static double kv_bytes(const struct spw_plan_info *p)
+{
+    return (double)spw_sub_u64(p->decode_read_bytes, p->weights_bytes);
+}
+
+static double kv_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
+{
+    double old = (double)p->decode_old_kv_bytes, exact = kv_bytes(p) - old;
+    return attention_seconds(m, SPW_KV_EXACT, exact, (double)p->decode_products) +
+           attention_seconds(m, p->precision, old, (double)p->decode_old_products);
+}
+
+/* ---- copies ---- */
 
 static double link_seconds(const uint64_t *moved, const struct spw_machine *m)
 {
@@ -32,43 +86,94 @@ static double link_seconds(const uint64_t *moved, const struct spw_machine *m)
     return (*m->gpu ? fmax(up, down) : up + down) / m->copy_bytes_per_second;
 }
 
-/* Where reads land: in slots of the device, or in bounce buffers before it. */
-static double ring_bytes(const struct spw_plan_info *p)
+/* ---- the ring ---- */
+
+struct ring {
+    double n_slots;
+    double slot_bytes;  /* that come into one, on the average */
+    double use_seconds; /* from having landed to being asked for again */
+};
+
+/* Where reads land: in slots of the device, or in bounce buffers before it, which are free as soon
+ * as they were copied from. */
+static struct ring ring_of(const struct spw_plan_info *p, const struct spw_machine *m)
 {
+    struct ring r = {.n_slots = p->prefetch_slots};
+    if (!p->decode_slots || !p->prefetch_slots)
+        return (struct ring){0};
     double slots = (double)p->device.kv_slots, staging = (double)p->host.disk_staging;
-    return staging > 0 ? fmin(slots, staging) : slots;
+    bool bounces = staging > 0;
+    r.slot_bytes = (double)p->decode_slot_bytes / (double)p->decode_slots;
+    if (bounces && staging < slots)
+        r.n_slots *= staging / slots;
+    double use = bounces ? r.slot_bytes / m->copy_bytes_per_second
+                         : kv_seconds(p, m) * r.slot_bytes / fmax(kv_bytes(p), 1);
+    r.use_seconds = m->handover_seconds + use;
+    return r;
 }
 
-/* One request of the drive's size alone takes latency_seconds; of a smaller one that time less what
- * its bytes save at full speed. */
-static double disk_rate(const struct spw_plan_info *p, const struct spw_drive *d)
+/* A straight line through what was measured of small and of large requests: so much a request, so
+ * much a byte. */
+static double by_size(const struct spw_drive *d, double small, double large, double bytes)
 {
-    double ring = ring_bytes(p), full = d->read_bytes_per_second;
-    if (ring <= 0 || p->prefetch_slots == 0)
+    double from = (double)d->small_request_bytes, to = (double)d->request_bytes;
+    if (from <= 0 || from >= to)
+        return large * bytes / to;
+    return small + (large - small) * (bytes - from) / (to - from);
+}
+
+/* Of the KV that comes by way of the ring. A slot larger than a request is several of them. */
+static double disk_rate(const struct ring *r, const struct spw_drive *d)
+{
+    double full = d->read_bytes_per_second, request = (double)d->request_bytes;
+    if (r->n_slots <= 0)
         return full;
-    double request = (double)d->request_bytes;
-    double slot = fmin(ring / p->prefetch_slots, request);
-    double alone = fmax(d->latency_seconds - (request - slot) / full, slot / full);
-    return fmin(full, ring / alone);
+    double bytes = fmin(r->slot_bytes, request);
+    double small = (double)d->small_request_bytes / d->small_read_bytes_per_second;
+    double busy = fmax(by_size(d, small, request / full, bytes), bytes / full);
+    double alone = by_size(d, d->small_latency_seconds, d->latency_seconds, bytes);
+    double latency = fmax(alone, busy) + (r->slot_bytes - bytes) / full;
+    return fmin(bytes / busy, r->n_slots * r->slot_bytes / (latency + r->use_seconds));
 }
 
-static void predict(struct spw_prediction *out, const struct work *w, const struct spw_plan_info *p,
-                    const struct spw_machine *m, const struct spw_drive *d)
+/* Core-seconds of the I/O threads, a byte. */
+static double io_cost(const struct ring *r, const struct spw_drive *d)
 {
-    double read = (double)w->moved[SPW_MOVED_DISK_TO_HOST];
-    double write = (double)w->moved[SPW_MOVED_HOST_TO_DISK], io_seconds = 0;
+    double request = (double)d->request_bytes, bytes = fmin(r->slot_bytes, request);
+    double small = (double)d->small_request_bytes * d->small_cpu_seconds_per_byte;
+    if (r->n_slots <= 0)
+        return d->cpu_seconds_per_byte;
+    return fmax(by_size(d, small, request * d->cpu_seconds_per_byte, bytes) / bytes,
+                d->cpu_seconds_per_byte);
+}
+
+/* ---- all together ---- */
+
+/* Both on the same cores and memory, side by side until one of them is done. */
+static void run_beside(struct spw_prediction *out, const struct work *w,
+                       const struct spw_machine *m)
+{
+    double compute = w->compute_seconds * w->compute_beside;
+    double copies = w->link_seconds * w->copy_beside;
+    double both = fmin(compute, copies);
+    out->compute_seconds = out->link_seconds = both;
+    if (compute > both)
+        out->compute_seconds += w->compute_seconds * (1 - both / compute);
+    if (copies > both)
+        out->link_seconds += w->link_seconds * (1 - both / copies);
+    double cores = fmax(m->cores, 1), threads = fmin(m->threads, cores);
+    double busy = both * fmin(threads + 1, cores) + threads * (out->compute_seconds - both) +
+                  (out->link_seconds - both);
+    out->compute_seconds = fmax(out->compute_seconds, (busy + w->core_seconds) / cores);
+}
+
+static void predict(struct spw_prediction *out, const struct work *w, const struct spw_machine *m)
+{
     *out = (struct spw_prediction){.compute_seconds = w->compute_seconds,
-                                   .link_seconds = link_seconds(w->moved, m)};
-    if (d) {
-        out->disk_seconds =
-            read / disk_rate(p, d) + write / d->write_bytes_per_second + w->disk_still_seconds;
-        io_seconds = (read + write) * d->cpu_seconds_per_byte;
-    }
-    if (!*m->gpu) {
-        double cores = fmax(m->cores, 1), threads = fmin(m->threads, cores);
-        double all = threads * w->compute_seconds + out->link_seconds + io_seconds;
-        out->compute_seconds = fmax(w->compute_seconds, all / cores);
-    }
+                                   .link_seconds = w->link_seconds,
+                                   .disk_seconds = w->disk_seconds};
+    if (!*m->gpu)
+        run_beside(out, w, m);
     out->seconds = out->compute_seconds;
     out->bound = SPW_BOUND_COMPUTE;
     if (out->link_seconds > out->seconds) {
@@ -81,35 +186,70 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
     }
 }
 
+/* ---- a step ---- */
+
 /* How long the drive stands still in a step, for a ring without the slot that is computed with. */
 static double still_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
-                            const struct spw_drive *d)
+                            const struct ring *r, double rate)
 {
-    if (!d || !p->prefetch_slots || !p->n_layers || !p->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST])
-        return 0;
-    double read = (double)spw_min_u64(p->weights_bytes, p->decode_read_bytes);
-    double weights = fmax(read / m->read_bytes_per_second, link_seconds(p->decode_moved_bytes, m));
-    double ring = ring_bytes(p) * (p->prefetch_slots - 1) / p->prefetch_slots;
-    return fmax(0, weights - p->n_layers * ring / disk_rate(p, d));
+    double weights = fmax(weights_seconds(p, m), link_seconds(p->decode_moved_bytes, m));
+    return fmax(0, weights - p->n_layers * (r->n_slots - 1) * r->slot_bytes / rate);
+}
+
+static void add_disk(struct work *w, const struct spw_plan_info *p, const struct spw_machine *m,
+                     const struct spw_drive *d)
+{
+    const uint64_t *moved = p->decode_moved_bytes;
+    double weights = (double)p->weights_disk_bytes, written = (double)moved[SPW_MOVED_HOST_TO_DISK];
+    double kv = (double)moved[SPW_MOVED_DISK_TO_HOST] - weights;
+    struct ring r = ring_of(p, m);
+    double rate = disk_rate(&r, d);
+    w->disk_seconds =
+        kv / rate + weights / d->read_bytes_per_second + written / d->write_bytes_per_second;
+    w->core_seconds = kv * io_cost(&r, d) + (weights + written) * d->cpu_seconds_per_byte;
+    if (kv > 0 && r.n_slots > 0) {
+        w->disk_seconds += still_seconds(p, m, &r, rate);
+        w->core_seconds += kv / r.slot_bytes * m->handover_core_seconds;
+    }
 }
 
 void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d)
 {
-    struct work w = {.compute_seconds = (double)p->decode_read_bytes / m->read_bytes_per_second,
-                     .disk_still_seconds = still_seconds(p, m, d),
-                     .moved = p->decode_moved_bytes};
-    predict(out, &w, p, m, d);
+    struct work w = {
+        .compute_seconds = weights_seconds(p, m) + kv_seconds(p, m),
+        .compute_beside = m->read_bytes_per_second / m->read_beside_bytes_per_second,
+        .copy_beside = m->copy_bytes_per_second / m->copy_beside_bytes_per_second,
+        .link_seconds = link_seconds(p->decode_moved_bytes, m),
+    };
+    if (d)
+        add_disk(&w, p, m, d);
+    predict(out, &w, m);
 }
 
+/* ---- a prompt ---- */
+
+/* Products need few bytes a second: what they lose to a copy is its core. */
 void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
                         const struct spw_machine *m, const struct spw_drive *d)
 {
     double peak = p->compute == SPW_DTYPE_F32 ? m->f32_flops : m->bf16_flops;
     double multiply = peak > 0 ? flops / peak : 0;                     /* no cuBLASLt, no peak */
     double read = (double)p->weights_bytes / m->read_bytes_per_second; /* at least once */
-    struct work w = {.compute_seconds = fmax(multiply, read), .moved = p->prefill_moved_bytes};
-    predict(out, &w, p, m, d);
+    double cores = fmax(m->cores, 1), threads = fmax(fmin(m->threads, cores), 1);
+    const uint64_t *moved = p->prefill_moved_bytes;
+    struct work w = {.compute_seconds = fmax(multiply, read),
+                     .compute_beside = threads / fmax(fmin(threads, cores - 1), 0.5),
+                     .copy_beside = cores > 1 ? 1 : 2,
+                     .link_seconds = link_seconds(moved, m)};
+    if (d) {
+        double from = (double)moved[SPW_MOVED_DISK_TO_HOST];
+        double to = (double)moved[SPW_MOVED_HOST_TO_DISK];
+        struct ring r = ring_of(p, m);
+        w.disk_seconds = from / disk_rate(&r, d) + to / d->write_bytes_per_second;
+        w.core_seconds = from * io_cost(&r, d) + to * d->cpu_seconds_per_byte;
+    }
+    predict(out, &w, m);
 }
 
 const char *spw_bound_name(enum spw_bound bound)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define RATE .kind = SPW_RECORD_REAL, .min = 1, .max = 1e15
+#define LATENCY .kind = SPW_RECORD_REAL, .min = 1e-9, .max = 1e3
 #define DATE .kind = SPW_RECORD_COUNT, .min = 1, .max = 1e12
 
 static const struct spw_record_field drive_fields[] = {
@@ -19,10 +20,24 @@ static const struct spw_record_field drive_fields[] = {
     {SPW_RECORD(spw_drive, queue_depth), .kind = SPW_RECORD_COUNT, .min = 1, .max = 4096},
     {SPW_RECORD(spw_drive, read_bytes_per_second), RATE},
     {SPW_RECORD(spw_drive, write_bytes_per_second), RATE},
-    {SPW_RECORD(spw_drive, latency_seconds), .kind = SPW_RECORD_REAL, .min = 1e-9, .max = 1e3},
+    {SPW_RECORD(spw_drive, latency_seconds), LATENCY},
     {SPW_RECORD(spw_drive, cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0, .max = 1},
+    {SPW_RECORD(spw_drive, small_request_bytes), .kind = SPW_RECORD_COUNT, .min = 4096,
+     .max = 1 << 30},
+    {SPW_RECORD(spw_drive, small_read_bytes_per_second), RATE},
+    {SPW_RECORD(spw_drive, small_latency_seconds), LATENCY},
+    {SPW_RECORD(spw_drive, small_cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0,
+     .max = 1},
     {SPW_RECORD(spw_drive, measured_at), DATE},
 };
+#define ATTENTION(form)                                                                            \
+    {SPW_RECORD(spw_machine, attention[form].byte_seconds), .kind = SPW_RECORD_REAL, .min = 0,     \
+     .max = 1},                                                                                    \
+    {                                                                                              \
+        SPW_RECORD(spw_machine, attention[form].product_seconds), .kind = SPW_RECORD_REAL,         \
+                                                                  .min = 0, .max = 1               \
+    }
+
 static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, cpu), .kind = SPW_RECORD_TEXT},
     {SPW_RECORD(spw_machine, isa), .kind = SPW_RECORD_TEXT},
@@ -31,6 +46,16 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
     {SPW_RECORD(spw_machine, read_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, bf16_weights_per_second), RATE},
+    {SPW_RECORD(spw_machine, f32_weights_per_second), RATE},
+    ATTENTION(0),
+    ATTENTION(1),
+    ATTENTION(2),
+    ATTENTION(3),
+    {SPW_RECORD(spw_machine, handover_seconds), LATENCY},
+    {SPW_RECORD(spw_machine, handover_core_seconds), LATENCY},
     {SPW_RECORD(spw_machine, bf16_flops), .kind = SPW_RECORD_REAL, .min = 0,
      .max = 1e18}, /* 0: no cuBLASLt */
     {SPW_RECORD(spw_machine, f32_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},

@@ -191,7 +191,12 @@ struct spw_plan_info {
     struct spw_waterlines waterlines;     /* of one session that holds `context` tokens */
     /* One decode step of one session at the full context. */
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
-    uint64_t decode_read_bytes; /* weights and KV that computation reads */
+    uint64_t decode_read_bytes;   /* weights and KV that computation reads */
+    uint64_t decode_old_kv_bytes; /* of these, KV with less precision */
+    /* Channels of queries times keys, of exact KV and of that: head_dim * heads * keys, a layer. */
+    uint64_t decode_products, decode_old_products;
+    /* KV that comes into slots of the ring, from the host or the disk, and in how many of them. */
+    uint64_t decode_slot_bytes, decode_slots;
     /* A prompt of `context` tokens from nothing. */
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
     /* The most that all sessions write to disk as they grow to `context` tokens. */
@@ -440,6 +445,21 @@ struct spw_machine {
     double read_bytes_per_second;    /* the device's memory; on the CPU by all threads */
     double copy_bytes_per_second; /* host to device as the ring copies: GPU, 64 MiB pinned; CPU, one
                                      stream */
+    /* CPU: both at once, one thread copying and the others reading, as many as the cores leave of
+     * them: what memory and cores have for the two together. GPU: as alone. */
+    double read_beside_bytes_per_second, copy_beside_bytes_per_second;
+    /* What kernels take for one token. Weights that products of one row go through in a second, all
+     * threads, from memory. Attention, by how KV is kept: so much for each byte, so much for each
+     * product of a query's channel with a key's; beside that it must be read. GPU: they keep up
+     * with memory. */
+    double bf16_weights_per_second, f32_weights_per_second; /* bytes */
+    struct {
+        double byte_seconds, product_seconds;
+    } attention[SPW_KV_PRECISIONS];
+    /* A slot of a ring, but for the drive's part and for what there is to compute: from the host's
+     * learning that it has landed until the drive is asked for the next one, by way of threads that
+     * sleep; and what all threads take of the cores for that. */
+    double handover_seconds, handover_core_seconds;
     /* Matrix peak: CPU, register-resident, all threads; GPU, cuBLASLt on 8192 x 8192 (0: the
      * library was not found, and `note` says so). */
     double bf16_flops, f32_flops;
@@ -475,7 +495,10 @@ struct spw_drive {
     double read_bytes_per_second, write_bytes_per_second; /* with that many requests in flight */
     double latency_seconds;                               /* of one request alone */
     double cpu_seconds_per_byte; /* of the I/O threads, reading, checksums included */
-    int64_t measured_at;         /* seconds since 1970 */
+    /* The same of small requests, for rings whose slots are smaller than request_bytes. */
+    uint64_t small_request_bytes;
+    double small_read_bytes_per_second, small_latency_seconds, small_cpu_seconds_per_byte;
+    int64_t measured_at; /* seconds since 1970 */
     /* Not kept: */
     uint64_t written_bytes; /* that measuring cost now; 0: known from the profile */
     char note[320];         /* what the user should know: a profile that was unusable; "" */
@@ -544,7 +567,8 @@ struct spw_drive_bench_options {
 
 struct spw_drive_pass_options {
     bool write;
-    uint32_t slots; /* in flight; 0: n_slots */
+    uint32_t slots;      /* in flight; 0: n_slots */
+    uint32_t slot_tiles; /* of each, at most as the file was opened with; 0: so many */
     /* Stops after so long; reading goes round and round until then. 0: the whole file once; of a
      * file that was not written whole, what was. */
     double seconds;

@@ -2,6 +2,7 @@
  * than was asked for or that somebody else fills meanwhile, memory that cannot be pinned, and the
  * answers of the CPU within what two orders of summation may differ by. */
 #define TEST_BACKEND SPW_BACKEND_CUDA
+#include "runtime/machine.h"
 #include "tests/engine_run.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -63,6 +64,25 @@ static void check_attention_speed(void)
         CHECK_MSG(speed.kv_bytes == forms[i].tile_bytes * 5 / 2, "%llu",
                   (unsigned long long)speed.kv_bytes);
     }
+}
+
+/* ---- what a slot of the ring costs from thread to thread ---- */
+
+static void check_handover(void)
+{
+    struct spw_options o = {.backend = SPW_BACKEND_CUDA};
+    struct spw_backend backend;
+    struct spw_device *device;
+    struct spw_machine m = {0};
+    struct spw_error err = {{0}};
+    int rc = spw_engine_choose_device(&backend, &device, &o, UINT64_MAX, UINT64_MAX, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    if (rc)
+        return;
+    CHECK_MSG(spw_machine_probe_handover(&m, &backend, device, &err) == 0, "%s", err.text);
+    CHECK_MSG(m.handover_seconds > 0 && m.handover_seconds < 1 && m.handover_core_seconds > 0,
+              "%g %g", m.handover_seconds, m.handover_core_seconds);
+    backend.device_ops->close(device);
 }
 
 /* ---- which device ---- */
@@ -212,6 +232,7 @@ int main(void)
     check_against_cpu(dir, ids, SPW_DTYPE_F32, 1e-5);
     check_against_cpu(dir, ids, SPW_DTYPE_BF16, 2e-2);
     check_attention_speed();
+    check_handover();
     check_choice(dir);
 #ifdef SPW_SIMT_EMULATOR
     check_auto_falls_back(dir);

@@ -46,6 +46,10 @@ static struct spw_drive made_up(const char *device, int64_t date)
                           .write_bytes_per_second = 3e9,
                           .latency_seconds = 1.1e-3,
                           .cpu_seconds_per_byte = 1.23e-10,
+                          .small_request_bytes = 1 << 16,
+                          .small_read_bytes_per_second = 7e8,
+                          .small_latency_seconds = 9e-5,
+                          .small_cpu_seconds_per_byte = 4.5e-10,
                           .measured_at = date};
     snprintf(d.device, sizeof d.device, "%s", device);
     return d;
@@ -53,15 +57,23 @@ static struct spw_drive made_up(const char *device, int64_t date)
 
 static struct spw_machine made_up_machine(uint32_t threads)
 {
-    return (struct spw_machine){.cpu = "Some \"CPU\" \\ 3",
-                                .isa = "avx2",
-                                .threads = threads,
-                                .cores = 4,
-                                .read_bytes_per_second = 5e10,
-                                .copy_bytes_per_second = 1e10,
-                                .bf16_flops = 1e12,
-                                .f32_flops = 5e11,
-                                .measured_at = 1000};
+    return (struct spw_machine){
+        .cpu = "Some \"CPU\" \\ 3",
+        .isa = "avx2",
+        .threads = threads,
+        .cores = 4,
+        .read_bytes_per_second = 5e10,
+        .copy_bytes_per_second = 1e10,
+        .read_beside_bytes_per_second = 3e10,
+        .copy_beside_bytes_per_second = 8e9,
+        .bf16_weights_per_second = 4e10,
+        .f32_weights_per_second = 3e10,
+        .attention = {{1e-11, 2e-11}, {3e-11, 0}, {0, 5e-11}, {6e-11, 7e-11}},
+        .handover_seconds = 2.5e-5,
+        .handover_core_seconds = 5e-5,
+        .bf16_flops = 1e12,
+        .f32_flops = 5e11,
+        .measured_at = 1000};
 }
 
 static bool same(const struct spw_drive *a, const struct spw_drive *b)
@@ -72,7 +84,12 @@ static bool same(const struct spw_drive *a, const struct spw_drive *b)
            a->read_bytes_per_second == b->read_bytes_per_second &&
            a->write_bytes_per_second == b->write_bytes_per_second &&
            a->latency_seconds == b->latency_seconds &&
-           a->cpu_seconds_per_byte == b->cpu_seconds_per_byte && a->measured_at == b->measured_at;
+           a->cpu_seconds_per_byte == b->cpu_seconds_per_byte &&
+           a->small_request_bytes == b->small_request_bytes &&
+           a->small_read_bytes_per_second == b->small_read_bytes_per_second &&
+           a->small_latency_seconds == b->small_latency_seconds &&
+           a->small_cpu_seconds_per_byte == b->small_cpu_seconds_per_byte &&
+           a->measured_at == b->measured_at;
 }
 
 /* ---- the file ---- */
@@ -208,10 +225,10 @@ static void test_corrupt(void)
     }
     CHECK(refused > n / 2);
 
-    CHECK(sh("sed 's/\"spillway_profile\": 1/\"spillway_profile\": 2/' good.json >version.json") ==
+    CHECK(sh("sed 's/\"spillway_profile\": 2/\"spillway_profile\": 1/' good.json >version.json") ==
           0);
     CHECK(read_back("version.json", &err) == -EINVAL);
-    CHECK_MSG(strstr(err.text, "found version 2"), "%s", err.text);
+    CHECK_MSG(strstr(err.text, "found version 1"), "%s", err.text);
     CHECK(sh(": >empty.json; echo '[]' >list.json; mkdir dir.json; mkfifo pipe.json; "
              "head -c 2000000 /dev/zero >long.json") == 0);
     CHECK(read_back("empty.json", &err) == -EINVAL && *err.text);
@@ -279,6 +296,9 @@ static void check_plausible(const struct spw_drive *d)
     CHECK(isfinite(d->read_bytes_per_second) && d->read_bytes_per_second > 1e5);
     CHECK(isfinite(d->write_bytes_per_second) && d->write_bytes_per_second > 1e5);
     CHECK(d->latency_seconds > 0 && d->latency_seconds < 10 && d->cpu_seconds_per_byte > 0);
+    CHECK(d->small_request_bytes == 64 << 10 && d->small_cpu_seconds_per_byte > 0);
+    CHECK(isfinite(d->small_read_bytes_per_second) && d->small_read_bytes_per_second > 1e5);
+    CHECK(d->small_latency_seconds > 0 && d->small_latency_seconds < 10);
     CHECK(*d->device && *d->filesystem && *d->engine && d->measured_at > 0);
 }
 

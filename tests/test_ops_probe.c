@@ -14,7 +14,10 @@ static void check_failed_allocations(void)
 {
     for (int64_t n = 0; n < 2; n++) {
         spw_alloc_fail_nth(n);
+        double read, copied;
         CHECK(spw_probe_read_bandwidth(1) == 0);
+        spw_alloc_fail_nth(n);
+        CHECK(!spw_probe_read_beside_copy(1, &read, &copied));
         spw_alloc_fail_nth(-1);
     }
 }
@@ -25,6 +28,12 @@ int main(void)
     for (unsigned threads = 1; threads <= 2; threads++) {
         check_plausible("read", spw_probe_read_bandwidth(threads), 5e7, 1e15);
         check_plausible("copy", spw_probe_copy_bandwidth(threads), 5e7, 1e15);
+    }
+    for (unsigned readers = 1; readers <= 2; readers++) {
+        double read, copied;
+        CHECK(spw_probe_read_beside_copy(readers, &read, &copied));
+        check_plausible("read beside a copy", read, 5e7, 1e15);
+        check_plausible("copied beside reading", copied, 2e7, 1e15);
     }
     for (int isa = 0; isa < SPW_ISA_COUNT; isa++)
         for (int type = SPW_DTYPE_F32; type <= SPW_DTYPE_BF16; type++) {

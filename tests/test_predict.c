@@ -1,5 +1,6 @@
 /* Predicted seconds against sums done by hand: bytes over bandwidth on each link, the slowest link
- * sets the pace, and on the CPU copies and I/O take cores from computation. */
+ * sets the pace, on the CPU copies and I/O take cores and memory from computation, and a ring
+ * brings no more than goes round in it. */
 #include "runtime/spillway.h"
 #include "tests/check.h"
 
@@ -15,20 +16,28 @@ static const struct spw_machine cpu = {.threads = 2,
                                        .cores = 2,
                                        .read_bytes_per_second = 50e9,
                                        .copy_bytes_per_second = 10e9,
+                                       .read_beside_bytes_per_second = 25e9, /* one thread's */
+                                       .copy_beside_bytes_per_second = 10e9,
+                                       .bf16_weights_per_second = 50e9,
+                                       .f32_weights_per_second = 40e9,
                                        .bf16_flops = 1e12,
                                        .f32_flops = 5e11};
 static const struct spw_machine gpu = {.gpu = "card",
                                        .threads = 8,
                                        .cores = 8,
                                        .read_bytes_per_second = 500e9,
-                                       .copy_bytes_per_second = 25e9};
+                                       .copy_bytes_per_second = 25e9,
+                                       .read_beside_bytes_per_second = 500e9,
+                                       .copy_beside_bytes_per_second = 25e9,
+                                       .bf16_weights_per_second = 500e9,
+                                       .f32_weights_per_second = 500e9};
 static const struct spw_drive drive = {
     .read_bytes_per_second = 2e9, .write_bytes_per_second = 1e9, .cpu_seconds_per_byte = 1e-10};
 
 /* read: what computation reads; up, down: over the link; from, to: the disk */
 static struct spw_plan_info plan(double read, double up, double down, double from, double to)
 {
-    struct spw_plan_info p = {.decode_read_bytes = (uint64_t)read};
+    struct spw_plan_info p = {.decode_read_bytes = (uint64_t)read, .compute = SPW_DTYPE_BF16};
     uint64_t *moved = p.decode_moved_bytes;
     moved[SPW_MOVED_HOST_TO_DEVICE] = (uint64_t)up;
     moved[SPW_MOVED_DEVICE_TO_HOST] = (uint64_t)down;
@@ -58,7 +67,19 @@ static void test_cpu(void)
     /* One thread computes, the other core copies: nothing is taken. */
     struct spw_machine one = cpu;
     one.threads = 1;
+    one.read_beside_bytes_per_second = 50e9;
     check(&p, &one, NULL, 0.1, SPW_BOUND_COMPUTE);
+    /* Memory that has not enough for both: the copy takes 0.1 s, in which a quarter is read of what
+     * takes 0.4 s beside it. */
+    struct spw_machine slow = cpu;
+    slow.read_beside_bytes_per_second = 12.5e9;
+    slow.copy_beside_bytes_per_second = 5e9;
+    check(&p, &slow, NULL, 0.1 + 0.75 * 0.1, SPW_BOUND_COMPUTE);
+    /* The copy takes longer: 0.6 s beside computation, which is over after 0.2. */
+    slow = cpu;
+    slow.copy_beside_bytes_per_second = 5e9;
+    p = plan(5e9, 3e9, 0, 0, 0);
+    check(&p, &slow, NULL, 0.2 + 2.0 / 3 * 0.3, SPW_BOUND_LINK);
     /* 3 GB copied by one thread: 0.3 s, computation (0.1 x 2 + 0.3) / 2 = 0.25 s. */
     p = plan(5e9, 3e9, 0, 0, 0);
     check(&p, &cpu, NULL, 0.3, SPW_BOUND_LINK);
@@ -74,41 +95,107 @@ static void test_cpu(void)
     check(&p, &many, &drive, (0.2 + 0.015) / 2, SPW_BOUND_COMPUTE);
 }
 
-/* A request takes 1 ms and its bytes at 2 GiB/s. */
+/* 4 GB of weights, 1 GB of exact KV and 0.5 GB of old KV. */
+static void test_kernels(void)
+{
+    struct spw_machine m = cpu;
+    struct spw_plan_info p = plan(5.5e9, 0, 0, 0, 0);
+    p.weights_bytes = (uint64_t)4e9;
+    p.precision = SPW_KV_INT4;
+    p.decode_old_kv_bytes = (uint64_t)5e8;
+    p.decode_products = (uint64_t)1e9;
+    p.decode_old_products = (uint64_t)2e9;
+    check(&p, &m, NULL, 5.5 / 50, SPW_BOUND_COMPUTE); /* kernels keep up with memory */
+    m.bf16_weights_per_second = 20e9;
+    check(&p, &m, NULL, 4.0 / 20 + 1.5 / 50, SPW_BOUND_COMPUTE);
+    m.attention[SPW_KV_EXACT].byte_seconds = 1e-11; /* 0.01 s, memory takes 0.02 */
+    m.attention[SPW_KV_INT4].byte_seconds = 1e-10;  /* 0.05 + 0.06 s, memory takes 0.01 */
+    m.attention[SPW_KV_INT4].product_seconds = 3e-11;
+    check(&p, &m, NULL, 0.2 + 0.02 + 0.11, SPW_BOUND_COMPUTE);
+    m.attention[SPW_KV_EXACT].product_seconds = 2e-11; /* 0.01 + 0.02 */
+    check(&p, &m, NULL, 0.2 + 0.03 + 0.11, SPW_BOUND_COMPUTE);
+    p.compute = SPW_DTYPE_F32;
+    check(&p, &m, NULL, 0.1 + 0.03 + 0.11, SPW_BOUND_COMPUTE);
+}
+
+static const double MIB = 1 << 20;
+
+/* Into so many slots in a step, of a ring of n. */
+static void give_slots(struct spw_plan_info *p, double slots, double bytes, uint32_t n,
+                       double slot_bytes)
+{
+    p->decode_slots = (uint64_t)slots;
+    p->decode_slot_bytes = (uint64_t)bytes;
+    p->prefetch_slots = n;
+    p->device.kv_slots = n * (uint64_t)slot_bytes;
+}
+
+/* A request takes 1 ms and its bytes at 2 GiB/s, many together these bytes alone. */
+static const struct spw_drive late = {.request_bytes = 1 << 20,
+                                      .latency_seconds = 1e-3 + 1 / 2048.0,
+                                      .read_bytes_per_second = 2048.0 * (1 << 20),
+                                      .write_bytes_per_second = 1e9,
+                                      .small_request_bytes = 1 << 16,
+                                      .small_latency_seconds = 1e-3 + 1 / 16.0 / 2048,
+                                      .small_read_bytes_per_second = 2048.0 * (1 << 20)};
+
+/* From free to free: the request, computing with it, and a handover. */
 static void test_ring(void)
 {
-    const double mib = 1 << 20;
-    struct spw_drive d = {.request_bytes = 1 << 20,
-                          .latency_seconds = 1e-3 + 1 / 2048.0,
-                          .read_bytes_per_second = 2048 * mib,
-                          .write_bytes_per_second = 1e9};
-    struct spw_plan_info p = plan(0, 0, 0, 512 * mib, 0);
-    check(&p, &cpu, &d, 0.25, SPW_BOUND_DISK); /* a plan without a ring */
-    p.prefetch_slots = 4;
-    p.device.kv_slots = 16 << 20; /* slots of several requests: 16 MiB in flight are enough */
-    check(&p, &cpu, &d, 0.25, SPW_BOUND_DISK);
-    p.device.kv_slots = 1 << 20; /* slots of a quarter of a request */
-    check(&p, &cpu, &d, 512 * (1e-3 + 0.25 / 2048), SPW_BOUND_DISK);
-    p.device.kv_slots = 16 << 20; /* the bounce buffers are what the drive sees */
-    p.host.disk_staging = 1 << 20;
-    check(&p, &cpu, &d, 512 * (1e-3 + 0.25 / 2048), SPW_BOUND_DISK);
+    struct spw_drive d = late;
+    struct spw_machine m = cpu;
+    struct spw_plan_info p = plan(512 * MIB, 0, 0, 512 * MIB, 0);
+    m.handover_seconds = 1e-4;
+    check(&p, &m, &d, 0.25, SPW_BOUND_DISK);    /* a plan without a ring */
+    give_slots(&p, 128, 512 * MIB, 4, 4 * MIB); /* slots of several requests: enough */
+    check(&p, &m, &d, 0.25, SPW_BOUND_DISK);
+    give_slots(&p, 2048, 512 * MIB, 4, MIB / 4); /* slots of a quarter of a request */
+    double round = 1e-3 + 0.25 / 2048 + 1e-4 + MIB / 4 / 50e9;
+    check(&p, &m, &d, 512 * round, SPW_BOUND_DISK);
+    give_slots(&p, 4096, 512 * MIB, 4, MIB / 4); /* half full, on the average */
+    check(&p, &m, &d, 1024 * (round - 0.125 / 2048 - MIB / 8 / 50e9), SPW_BOUND_DISK);
+    give_slots(&p, 128, 512 * MIB, 4, 4 * MIB); /* bounce buffers are what the drive sees */
+    p.host.disk_staging = 4 << 20;              /* one of 4 MiB, copied at 10 GB/s */
+    round = 1e-3 + 4 / 2048.0 + 1e-4 + 4 * MIB / 10e9;
+    check(&p, &m, &d, 128 * round, SPW_BOUND_DISK);
+}
+
+/* 0.1 ms a request beside its bytes, however many are in flight. */
+static void test_small_requests(void)
+{
+    struct spw_drive d = late;
+    struct spw_plan_info p = plan(512 * MIB, 0, 0, 512 * MIB, 0);
+    d.read_bytes_per_second = MIB / (1e-4 + 1 / 2048.0);
+    d.small_read_bytes_per_second = MIB / 16 / (1e-4 + 1 / 16.0 / 2048);
+    give_slots(&p, 2048, 512 * MIB, 64, MIB / 4); /* a line: at 256 KiB as at the two ends */
+    check(&p, &cpu, &d, 2048 * (1e-4 + 0.25 / 2048), SPW_BOUND_DISK);
+    give_slots(&p, 16384, 512 * MIB, 64, MIB / 32); /* and below them */
+    check(&p, &cpu, &d, 16384 * (1e-4 + 1 / 32.0 / 2048), SPW_BOUND_DISK);
+    /* So with the cores of the I/O threads: 0.2 ms a request, whatever it brings. */
+    d = late;
+    d.cpu_seconds_per_byte = 2e-4 / MIB;
+    d.small_cpu_seconds_per_byte = 2e-4 / MIB * 16;
+    p = plan(50e9, 0, 0, 512 * MIB, 0);
+    give_slots(&p, 2048, 512 * MIB, 64, MIB / 4);
+    check(&p, &cpu, &d, 1 + 2048 * 2e-4 / 2, SPW_BOUND_COMPUTE);
+    /* And with the threads that pass a slot on. */
+    struct spw_machine m = cpu;
+    m.handover_core_seconds = 3e-4;
+    check(&p, &m, &d, 1 + 2048 * 5e-4 / 2, SPW_BOUND_COMPUTE);
 }
 
 /* 4 layers of 250 MB of weights, read in 5 ms each; 3 of 4 slots of 1 MiB fill in 1.5 ms. */
 static void test_stand_still(void)
 {
-    const double mib = 1 << 20;
-    struct spw_drive d = {.request_bytes = 1 << 20,
-                          .latency_seconds = 1e-3,
-                          .read_bytes_per_second = 2000 * mib,
-                          .write_bytes_per_second = 1e9};
-    struct spw_plan_info p = plan(1.5e9, 0, 0, 200 * mib, 0);
+    struct spw_drive d = late;
+    d.latency_seconds = d.small_latency_seconds = 1e-3;
+    d.read_bytes_per_second = d.small_read_bytes_per_second = 2000 * MIB;
+    struct spw_plan_info p = plan(1.5e9, 0, 0, 200 * MIB, 0);
     p.n_layers = 4;
     p.weights_bytes = (uint64_t)1e9;
-    p.prefetch_slots = 4;
-    p.device.kv_slots = 4 << 20;
+    give_slots(&p, 200, 200 * MIB, 4, MIB);
     check(&p, &cpu, &d, 0.1 + 4 * (0.005 - 0.0015), SPW_BOUND_DISK);
-    p.device.kv_slots = 16 << 20; /* 6 ms to fill: it does not stand still */
+    give_slots(&p, 50, 200 * MIB, 4, 4 * MIB); /* 6 ms to fill: it does not stand still */
     check(&p, &cpu, &d, 0.1, SPW_BOUND_DISK);
 }
 
@@ -143,7 +230,9 @@ static void test_prompt(void)
 int main(void)
 {
     test_cpu();
+    test_kernels();
     test_ring();
+    test_small_requests();
     test_stand_still();
     test_gpu();
     test_prompt();

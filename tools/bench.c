@@ -12,11 +12,12 @@
  * and decode, and at the end, because a host that is shared changes its speed within minutes; a
  * limit is the mean of the two probes around it, and where those differ much, both are shown.
  * Decode is set beside the bytes of weights and KV that a token reads at the measured read
- * bandwidth; prefill beside its multiplications at the measured matrix peak. The cost of offloading
- * is the time of a token above what it must be: the time under the first budget of the list, or
- * that of the copies alone at the measured copy bandwidth where that is longer and cannot be
- * hidden. A GPU is probed once, for a run leaves no memory on it to probe with, and its limits do
- * not drift; there a token's attention is also timed alone. */
+ * bandwidth, and beside what spw_predict_step makes of the same limits (of a drive, those it had at
+ * the start); prefill beside its multiplications at the measured matrix peak. The cost of
+ * offloading is the time of a token above what it must be: the time under the first budget of the
+ * list, or that of the copies alone at the measured copy bandwidth where that is longer and cannot
+ * be hidden. A GPU is probed once, for a run leaves no memory on it to probe with, and its limits
+ * do not drift; there a token's attention is also timed alone. */
 #include "tools/bench.h"
 #include "tools/progress.h"
 
@@ -63,16 +64,54 @@ static int probe_again(struct bench *b, struct spw_machine *before, struct spw_e
     return *b->machine.gpu ? 0 : spw_machine_probe(&b->machine, &options, err);
 }
 
-/* Decode of a run lay between two probes. */
-static void set_beside_limits(struct bench_case *c, const struct spw_machine *before,
-                              const struct spw_machine *after, size_t repeat)
+static void take_mean(double *a, double b)
 {
-    double read = (before->read_bytes_per_second + after->read_bytes_per_second) / 2;
-    c->samples[READ_LIMIT][repeat] = read;
-    c->samples[COPY_LIMIT][repeat] =
-        (before->copy_bytes_per_second + after->copy_bytes_per_second) / 2;
+    *a = (*a + b) / 2;
+}
+
+/* What lies between two probes. */
+static struct spw_machine mean_limits(const struct spw_machine *a, const struct spw_machine *b)
+{
+    struct spw_machine m = *a;
+    take_mean(&m.read_bytes_per_second, b->read_bytes_per_second);
+    take_mean(&m.copy_bytes_per_second, b->copy_bytes_per_second);
+    take_mean(&m.read_beside_bytes_per_second, b->read_beside_bytes_per_second);
+    take_mean(&m.copy_beside_bytes_per_second, b->copy_beside_bytes_per_second);
+    take_mean(&m.bf16_weights_per_second, b->bf16_weights_per_second);
+    take_mean(&m.f32_weights_per_second, b->f32_weights_per_second);
+    for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
+        take_mean(&m.attention[i].byte_seconds, b->attention[i].byte_seconds);
+        take_mean(&m.attention[i].product_seconds, b->attention[i].product_seconds);
+    }
+    take_mean(&m.handover_seconds, b->handover_seconds);
+    take_mean(&m.handover_core_seconds, b->handover_core_seconds);
+    return m;
+}
+
+/* NAN: of the model's own files nobody measured the drive. */
+static double predict(const struct bench *b, const struct bench_case *c,
+                      const struct spw_machine *machine)
+{
+    struct spw_prediction step;
+    if (c->plan.decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0 && !b->limits.has_drive)
+        return NAN;
+    spw_predict_step(&step, &c->plan, machine, cli_limits_drive(&b->limits));
+    return step.seconds;
+}
+
+/* Decode of a run lay between two probes. */
+static void set_beside_limits(const struct bench *b, struct bench_case *c,
+                              const struct spw_machine *before, size_t repeat)
+{
+    const struct spw_machine *after = &b->machine;
+    struct spw_machine m = mean_limits(before, after);
+    double measured = c->samples[DECODE_SECONDS][repeat];
+    c->samples[READ_LIMIT][repeat] = m.read_bytes_per_second;
+    c->samples[COPY_LIMIT][repeat] = m.copy_bytes_per_second;
     c->samples[DECODE_FRACTION][repeat] =
-        (double)c->plan.decode_read_bytes / c->samples[DECODE_SECONDS][repeat] / read;
+        (double)c->plan.decode_read_bytes / measured / m.read_bytes_per_second;
+    c->samples[PREDICTED][repeat] = predict(b, c, &m);
+    c->samples[PREDICTION][repeat] = c->samples[PREDICTED][repeat] / measured;
     double drift =
         fmax(larger_over_smaller(before->read_bytes_per_second, after->read_bytes_per_second),
              larger_over_smaller(before->copy_bytes_per_second, after->copy_bytes_per_second));
@@ -145,7 +184,7 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     if (rc == 0)
         rc = probe_again(b, &before, err);
     if (rc == 0)
-        set_beside_limits(c, &before, &b->machine, repeat);
+        set_beside_limits(b, c, &before, repeat);
     b->tokens[0] = first;
     return rc;
 }

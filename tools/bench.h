@@ -15,6 +15,8 @@ enum measure {
     DECODE_FRACTION,
     READ_LIMIT, /* around decode */
     COPY_LIMIT,
+    PREDICTED,    /* seconds of a decoded token, with the limits around it */
+    PREDICTION,   /* that / what it took */
     MATRIX_LIMIT, /* around the prompt, for the type that is computed with */
     MEASURES,
 };

@@ -253,12 +253,15 @@ static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_
 
 /* With the limits of this pair: a machine that is shared changes its speed within minutes, which is
  * no fault of a prediction. A GPU is asked once, for a run leaves no memory to measure with. */
-static int predict(struct io_bench *b, size_t i, struct spw_error *err)
+static int predict(struct io_bench *b, struct spw_error *err)
 {
-    struct spw_drive drive = b->limits.drive;
-    drive.read_bytes_per_second = b->samples[IO_READ][i];
-    drive.write_bytes_per_second = b->samples[IO_WRITE][i];
+    struct spw_drive_options o = {.directory = b->options.disk_dir,
+                                  .mode = SPW_PROBE_AGAIN,
+                                  .io = b->options.io,
+                                  .write_limit_bytes = b->file_bytes};
+    struct spw_drive drive;
     struct spw_machine machine = b->limits.machine; /* which the plan goes on with */
+    SPW_TRY(spw_drive_probe(&drive, &o, err));
     if (!*machine.gpu)
         SPW_TRY(spw_machine_probe(&machine, &b->options, err));
     spw_predict_step(&b->predicted, &b->plan, &machine, &drive);
@@ -270,7 +273,7 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     double *const *s = b->samples;
     struct spw_options resident = resident_options(b);
     struct timed alone, disk;
-    SPW_TRY(predict(b, i, err));
+    SPW_TRY(predict(b, err));
     if (i % 2)
         SPW_TRY(run_engine(b, &resident, &alone, err));
     double fio_before = fio_read(b);

@@ -76,20 +76,21 @@ static void print_table(const struct bench *b)
         printf("gpu       %s\n", m->gpu);
     if (*m->note)
         printf("          %s\n", m->note);
-    printf("\n%9s %11s %11s %9s %7s %9s %7s %8s %11s %9s %7s\n", "context", "budget", "peak",
-           "prefill/s", "of peak", "decode/s", "of read", "offload", "moved/token", "1st token",
-           "/ read");
+    printf("\n%9s %11s %11s %9s %7s %9s %7s %9s %8s %11s %9s %7s\n", "context", "budget", "peak",
+           "prefill/s", "of peak", "decode/s", "of read", "predicted", "offload", "moved/token",
+           "1st token", "/ read");
     for (size_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
         struct row r = make_row(b, i);
         char budget[32] = "all", peak[32], moved[32];
         if (c->budget)
             cli_format_bytes(budget, c->budget);
-        printf("%9llu %11s %11s %9.1f %5.1f %% %9.2f %5.1f %% %6.1f %% %11s %7.2f s %7.2f\n",
+        printf("%9llu %11s %11s %9.1f %5.1f %% %9.2f %5.1f %% %7.1f %% %6.1f %% %11s %7.2f s "
+               "%7.2f\n",
                (unsigned long long)c->context, budget, cli_format_bytes(peak, c->device_peak_bytes),
                r.prefill_rate, 100 * r.prefill_fraction, r.decode_rate, 100 * r.decode_fraction,
-               100 * r.offload_cost, cli_format_bytes(moved, c->moved_bytes),
-               c->median[FIRST_SECONDS], r.first_fraction);
+               100 * c->median[PREDICTION], 100 * r.offload_cost,
+               cli_format_bytes(moved, c->moved_bytes), c->median[FIRST_SECONDS], r.first_fraction);
         print_drift(c);
     }
 }
@@ -135,7 +136,8 @@ static void write_csv(const struct bench *b, FILE *to)
           "model,compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
           "layers_resident,prefill_seconds,prefill_tokens_per_second,prefill_fraction_of_peak,"
           "decode_seconds_per_token,decode_tokens_per_second,decode_read_bytes,"
-          "decode_fraction_of_read,slowdown,offload_cost,decode_moved_bytes,unhidden_wait_seconds_"
+          "decode_fraction_of_read,predicted_seconds_per_token,predicted_over_decode,slowdown,"
+          "offload_cost,decode_moved_bytes,unhidden_wait_seconds_"
           "per_token,"
           "first_token_seconds,weights_read_seconds,first_token_over_read,"
           "gpu,card_bytes,link_fraction,prefill_slowdown,attention_fraction_of_read,"
@@ -153,12 +155,14 @@ static void write_csv(const struct bench *b, FILE *to)
                 (unsigned long long)c->plan.device_budget_bytes,
                 (unsigned long long)c->device_peak_bytes, (unsigned long long)c->host_peak_bytes,
                 c->plan.n_layers_resident);
-        fprintf(to, "%.6g,%.5g,%.4g,%.6g,%.5g,%llu,%.4g,%.4g,%.4g,%llu,%.4g,%.5g,%.5g,%.4g,",
+        fprintf(to, "%.6g,%.5g,%.4g,%.6g,%.5g,%llu,%.4g,%.6g,%.4g,%.4g,%.4g,%llu,%.4g,%.5g,%.5g,",
                 c->median[PREFILL_SECONDS], r.prefill_rate, r.prefill_fraction,
                 c->median[DECODE_SECONDS], r.decode_rate,
-                (unsigned long long)c->plan.decode_read_bytes, r.decode_fraction, r.slowdown,
-                r.offload_cost, (unsigned long long)c->moved_bytes, c->median[WAIT_SECONDS],
-                c->median[FIRST_SECONDS], c->median[WEIGHTS_SECONDS], r.first_fraction);
+                (unsigned long long)c->plan.decode_read_bytes, r.decode_fraction,
+                c->median[PREDICTED], c->median[PREDICTION], r.slowdown, r.offload_cost,
+                (unsigned long long)c->moved_bytes, c->median[WAIT_SECONDS],
+                c->median[FIRST_SECONDS], c->median[WEIGHTS_SECONDS]);
+        fprintf(to, "%.4g,", r.first_fraction);
         quote(to, m->gpu);
         fprintf(to, ",%llu,%.4g,%.4g,%.4g,%.4g,%.4g\n", (unsigned long long)c->card_bytes,
                 r.link_fraction, r.prefill_slowdown, r.attention_fraction[BENCH_EXACT],
@@ -189,6 +193,8 @@ static json_t *case_json(const struct bench *b, size_t i)
         {"decode_seconds_per_token", c->median[DECODE_SECONDS]},
         {"decode_tokens_per_second", r.decode_rate},
         {"decode_fraction_of_read", r.decode_fraction},
+        {"predicted_seconds_per_token", c->median[PREDICTED]},
+        {"predicted_over_decode", c->median[PREDICTION]},
         {"decode_slowdown", r.slowdown},
         {"link_fraction", r.link_fraction},
         {"unhidden_wait_seconds_per_token", c->median[WAIT_SECONDS]},

@@ -49,6 +49,21 @@ double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute
     return compute == SPW_DTYPE_F32 ? machine->f32_flops : machine->bf16_flops;
 }
 
+static json_t *attention_json(const struct spw_machine *m)
+{
+    json_t *o = json_object();
+    int failed = 0;
+    for (int i = 0; i < SPW_KV_PRECISIONS; i++)
+        failed |= json_object_set_new(
+            o, spw_kv_precision_name((enum spw_kv_precision)i),
+            json_pack("{s:o,s:o}", "byte_seconds", cli_json_real(m->attention[i].byte_seconds),
+                      "product_seconds", cli_json_real(m->attention[i].product_seconds)));
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
 json_t *cli_machine_json(const struct spw_machine *m)
 {
     json_t *o = json_object();
@@ -63,6 +78,18 @@ json_t *cli_machine_json(const struct spw_machine *m)
         json_object_set_new(o, "read_bytes_per_second", cli_json_real(m->read_bytes_per_second));
     failed |=
         json_object_set_new(o, "copy_bytes_per_second", cli_json_real(m->copy_bytes_per_second));
+    failed |= json_object_set_new(o, "read_beside_bytes_per_second",
+                                  cli_json_real(m->read_beside_bytes_per_second));
+    failed |= json_object_set_new(o, "copy_beside_bytes_per_second",
+                                  cli_json_real(m->copy_beside_bytes_per_second));
+    failed |= json_object_set_new(o, "bf16_weights_per_second",
+                                  cli_json_real(m->bf16_weights_per_second));
+    failed |=
+        json_object_set_new(o, "f32_weights_per_second", cli_json_real(m->f32_weights_per_second));
+    failed |= json_object_set_new(o, "attention", attention_json(m));
+    failed |= json_object_set_new(o, "handover_seconds", cli_json_real(m->handover_seconds));
+    failed |=
+        json_object_set_new(o, "handover_core_seconds", cli_json_real(m->handover_core_seconds));
     failed |= json_object_set_new(o, "bf16_flops", cli_json_real(m->bf16_flops));
     failed |= json_object_set_new(o, "f32_flops", cli_json_real(m->f32_flops));
     failed |= json_object_set_new(o, "measured_at", json_integer(m->measured_at));
@@ -88,6 +115,13 @@ json_t *cli_drive_json(const struct spw_drive *d)
     failed |= json_object_set_new(o, "latency_seconds", cli_json_real(d->latency_seconds));
     failed |= json_object_set_new(o, "cpu_seconds_per_gib",
                                   cli_json_real(d->cpu_seconds_per_byte * (double)(1 << 30)));
+    failed |= json_object_set_new(o, "small_request_bytes", cli_json_count(d->small_request_bytes));
+    failed |= json_object_set_new(o, "small_read_bytes_per_second",
+                                  cli_json_real(d->small_read_bytes_per_second));
+    failed |=
+        json_object_set_new(o, "small_latency_seconds", cli_json_real(d->small_latency_seconds));
+    failed |= json_object_set_new(o, "small_cpu_seconds_per_gib",
+                                  cli_json_real(d->small_cpu_seconds_per_byte * (double)(1 << 30)));
     failed |= json_object_set_new(o, "measured_at", json_integer(d->measured_at));
     failed |= json_object_set_new(o, "written_bytes", cli_json_count(d->written_bytes));
     if (!failed)

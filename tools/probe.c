@@ -27,10 +27,11 @@ static int print_json(const struct limits *l)
 static void print_drive(const struct limits *l)
 {
     const struct spw_drive *d = &l->drive;
-    char bytes[32], date[32];
+    char bytes[32], small[32], date[32];
     printf("directory   %s\n"
            "drive       %s, %s, %s\n"
            "reads       %.2f GB/s with %u requests of %s in flight, one alone takes %.2f ms\n"
+           "            %.2f GB/s with requests of %s, one alone takes %.2f ms\n"
            "writes      %.2f GB/s\n"
            "I/O         %s; %.3f core-seconds a GiB\n"
            "measured    %s",
@@ -38,8 +39,9 @@ static void print_drive(const struct limits *l)
            d->direct ? "O_DIRECT" : "buffered: the page cache is part of it",
            d->read_bytes_per_second * 1e-9, d->queue_depth,
            cli_format_bytes(bytes, d->request_bytes), d->latency_seconds * 1e3,
-           d->write_bytes_per_second * 1e-9, d->engine, d->cpu_seconds_per_byte * (double)(1 << 30),
-           cli_format_date(date, d->measured_at));
+           d->small_read_bytes_per_second * 1e-9, cli_format_bytes(small, d->small_request_bytes),
+           d->small_latency_seconds * 1e3, d->write_bytes_per_second * 1e-9, d->engine,
+           d->cpu_seconds_per_byte * (double)(1 << 30), cli_format_date(date, d->measured_at));
     if (d->written_bytes)
         printf(", %s written for it", cli_format_bytes(bytes, d->written_bytes));
     putchar('\n');
@@ -52,11 +54,16 @@ static void print_machine(const struct limits *l)
     printf("\nmachine     %s, %s, %u threads on %u cores\n", m->cpu, m->isa, m->threads, m->cores);
     if (*m->gpu)
         printf("gpu         %s\n", m->gpu);
-    printf("memory      reads %.2f GB/s, copies %.2f GB/s\n"
+    printf("memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
+           "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n"
+           "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
            "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
            "measured    %s\n"
            "\nkept in     %s\n",
-           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9,
+           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
+           m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
+           m->bf16_weights_per_second * 1e-9, m->f32_weights_per_second * 1e-9,
+           m->handover_seconds * 1e3, m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9,
            m->f32_flops * 1e-9, cli_format_date(date, m->measured_at),
            l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");
 }
