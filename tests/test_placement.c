@@ -4,8 +4,11 @@
  * every draw the bytes that were moved must be the bytes that were predicted, and no peak may pass
  * its budget.
  *
- *   test_placement [draws]     default 320, under sanitizers fewer; SPW_SEED repeats a run, and
- * with 1 draw a single one */
+ * Some draws aim at old KV that streams, from the host or from the disk, as drawn ones of this
+ * size rarely make it do.
+ *
+ *   test_placement [draws [first]]     default 320, under sanitizers fewer; SPW_SEED repeats a run,
+ * and with 1 draw, that number and its seed, a single one */
 #include "tests/engine_run.h"
 
 #ifndef TEST_TOKENS
@@ -14,8 +17,14 @@
 #define TEST_MODELS N_TINY_MODELS
 #endif
 
-enum { N_SEQUENCES = 3, MOST_TOKENS = TEST_TOKENS };
+enum { N_SEQUENCES = 3, MOST_TOKENS = TEST_TOKENS > 1100 ? TEST_TOKENS : 1100 };
 enum { EXACT, QUANTIZED, N_KINDS };
+enum { LONG = TEST_MODELS, N_SUBJECTS };
+enum aim { ANYTHING, FROM_HOST, FROM_DISK };
+
+/* Little else than KV, and in a long run more old tiles than the least slots hold. */
+static const struct tiny_model long_run = {"llama", 2,    32,    32,    2,     1,    32,   67,
+                                           4096,    NULL, false, false, false, true, true, 7};
 
 /* One model with the answers of the unconstrained run. */
 struct subject {
@@ -24,8 +33,9 @@ struct subject {
     enum spw_kv_precision precision; /* when quantized */
     uint64_t residual_window;
     uint32_t vocab;
+    size_t n_tokens; /* of a run */
     int32_t tokens[N_SEQUENCES][MOST_TOKENS];
-    float *logits[N_KINDS][N_SEQUENCES]; /* [MOST_TOKENS][vocab]; NULL: not asked for yet */
+    float *logits[N_KINDS][N_SEQUENCES]; /* [n_tokens][vocab]; NULL: not asked for yet */
 };
 
 /* One model's weights are not stored in the type they are computed with. */
@@ -42,7 +52,7 @@ static void expect_other_bits(const struct subject *s, const struct spw_options 
     uint64_t window = s->residual_window == SPW_BYTES_NONE ? 0 : s->residual_window;
     const float *exact = s->logits[EXACT][0], *quantized = s->logits[QUANTIZED][0];
     size_t from = (size_t)spw_residual_until(1, spw_residual_tiles(window)) * SPW_TILE_TOKENS;
-    CHECK(from < MOST_TOKENS && !memcmp(exact, quantized, from * s->vocab * sizeof *exact));
+    CHECK(from < s->n_tokens && !memcmp(exact, quantized, from * s->vocab * sizeof *exact));
     bool same =
         !memcmp(exact + from * s->vocab, quantized + from * s->vocab, s->vocab * sizeof *exact);
     CHECK(same == (info.precision == SPW_KV_EXACT));
@@ -52,15 +62,16 @@ static void make_subject(struct subject *s, int i)
 {
     uint64_t fixed = (uint64_t)i + 77,
              *seed = &fixed; /* a draw is repeated by its own seed alone */
-    const struct tiny_model *m = &tiny_models[i];
+    const struct tiny_model *m = i == LONG ? &long_run : &tiny_models[i];
     static const uint64_t windows[] = {128, SPW_BYTES_NONE, 200, SPW_BYTES_NONE};
     s->compute = compute_of(i);
     s->precision = (enum spw_kv_precision)(SPW_KV_INT8 + i % 3);
-    s->residual_window = windows[i % 4];
+    s->n_tokens = i == LONG ? MOST_TOKENS : TEST_TOKENS;
+    s->residual_window = i == LONG ? SPW_BYTES_NONE : windows[i % 4];
     snprintf(s->dir, sizeof s->dir, "/tmp/spw_placement_%d_%d", (int)getpid(), i);
     tiny_model_write(m, s->dir);
     for (int k = 0; k < N_SEQUENCES; k++) {
-        for (int t = 0; t < MOST_TOKENS; t++)
+        for (size_t t = 0; t < s->n_tokens; t++)
             s->tokens[k][t] = (int32_t)(check_random(seed) % m->vocab);
         /* sequences share a beginning, so that reuse across them is exercised */
         if (k)
@@ -72,14 +83,14 @@ static void make_subject(struct subject *s, int i)
 static void want_logits(struct subject *s, int kind, int k)
 {
     struct spw_options o = {
-        .backend = TEST_BACKEND, .context = MOST_TOKENS, .threads = 2, .compute = s->compute};
+        .backend = TEST_BACKEND, .context = s->n_tokens, .threads = 2, .compute = s->compute};
     if (s->logits[kind][k])
         return;
     if (kind == QUANTIZED) {
         o.precision = s->precision;
         o.residual_window = s->residual_window;
     }
-    s->logits[kind][k] = model_all_logits(s->dir, &o, s->tokens[k], MOST_TOKENS, &s->vocab);
+    s->logits[kind][k] = model_all_logits(s->dir, &o, s->tokens[k], s->n_tokens, &s->vocab);
     if (kind == QUANTIZED && !k) {
         want_logits(s, EXACT, 0);
         expect_other_bits(s, &o);
@@ -91,8 +102,10 @@ static uint64_t draws_with_disk, draws_with_three_tiers, disk_tiles_read;
 static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
 static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept;
 static uint64_t draws_from_disk, draws_from_both, draws_bounced, draws_quantized;
+static uint64_t old_from_host, old_from_disk; /* tiles that decode steps streamed */
 
 struct draw {
+    enum aim aim;
     struct subject *subject;
     int kind; /* EXACT or QUANTIZED */
     struct spw_backend backend;
@@ -105,6 +118,7 @@ struct draw {
         int sequence;
     } spans[N_SEQUENCES];
     uint64_t checked, wrong;
+    uint64_t from_host, from_disk; /* old tiles that streamed into decode steps */
 };
 
 static void compare_logits(void *context, size_t span, size_t position, const float *logits)
@@ -127,7 +141,7 @@ static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
 {
     struct spw_plan_info info;
     struct spw_error err = {{0}};
-    uint64_t host = check_random(seed) % 4;
+    uint64_t host = d->aim ? 8 : check_random(seed) % 4;
     o->disk_dir = d->subject->dir;
     o->disk_bytes = 256 << 20;
     o->io = (enum spw_io_kind)(check_random(seed) % 3);
@@ -140,8 +154,7 @@ static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
                   err.text);
     }
     if (host) /* some of what would lie on disk */
-        o->host_bytes = info.smallest_host_bytes +
-                        between(seed, 0, host == 1 ? info.disk.total : info.disk.total / 2);
+        o->host_bytes = info.smallest_host_bytes + between(seed, 0, info.disk.total / host);
     CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
     o->disk_bytes = between(seed, info.smallest_disk_bytes, 2 * info.disk.total);
     if (!o->disk_bytes)
@@ -168,6 +181,8 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     };
     if (o->prefetch_slots == 1)
         o->prefetch_slots = 2;
+    if (d->aim) /* little that old tiles could lie in instead */
+        o->prefetch_slots = 2, o->prefetch_splits = 1, o->prefill_chunk &= ~63u;
     if (d->kind == QUANTIZED) {
         o->precision = d->subject->precision;
         o->residual_window = d->subject->residual_window;
@@ -180,11 +195,11 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
     else
         o->device_bytes =
             fraction ? between(seed, low, low + (high - low) / (1 << 2 * fraction)) : low;
-    if (d->kind == QUANTIZED && check_random(seed) % 2)
+    if (d->aim || (d->kind == QUANTIZED && check_random(seed) % 2))
         o->device_bytes = low; /* there is less of it that could leave the device */
     CHECK_MSG(spw_plan_query_on(&least, &d->backend, d->subject->dir, o, &err) == 0, "%s",
               err.text);
-    if (check_random(seed) % 2) {
+    if (d->aim ? d->aim == FROM_DISK : check_random(seed) % 2) {
         draw_disk(d, o, seed);
         return;
     }
@@ -194,11 +209,47 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
         o->host_bytes = 1 << 30;
 }
 
+struct below {
+    uint64_t on_host, on_disk;
+};
+
+/* A session's old tiles below the device: what its next token reads through slots. */
+static struct below old_below(const struct draw *d, const struct spw_session *s)
+{
+    const struct spw_model_config *c = spw_engine_config(d->engine);
+    const struct spw_kv_seq *aged = s->seq.aged;
+    struct below b = {0};
+    for (uint32_t l = 0; l < c->n_layers && d->engine->plan.residency.aged; l++)
+        for (uint32_t t = spw_kv_first(aged, l); t < spw_kv_begin(aged, l); t++) {
+            bool old = c->layer_kinds[l] != SPW_LAYER_SLIDING;
+            b.on_host += old && spw_kv_host_tile(aged, l, t);
+            b.on_disk += old && spw_kv_disk_frame(aged, l, t) != SPW_DISK_NONE;
+        }
+    return b;
+}
+
+static void sync_spans(struct draw *d, const struct spw_span *spans, size_t n)
+{
+    struct spw_error err = {{0}};
+    struct below below[N_SEQUENCES];
+    size_t held[N_SEQUENCES];
+    for (size_t i = 0; i < n; i++) {
+        held[i] = spw_session_n_tokens(spans[i].session);
+        below[i] = old_below(d, spans[i].session);
+    }
+    int rc = spw_sync(d->engine, spans, n, compare_logits, d, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    for (size_t i = 0; i < n; i++)
+        if (spans[i].n_tokens == held[i] + 1 && spw_session_reused(spans[i].session) == held[i]) {
+            d->from_host += below[i].on_host;
+            d->from_disk += below[i].on_disk;
+        }
+}
+
 /* Every session goes to some length of some sequence: on, back, or over to another beginning. */
 static void run_sync(struct draw *d, uint64_t *seed)
 {
     struct spw_span spans[N_SEQUENCES];
-    struct spw_error err = {{0}};
     size_t n = 0;
     for (uint32_t i = 0; i < d->n_sessions; i++) {
         if (d->n_sessions > 1 && check_random(seed) % 4 == 0)
@@ -221,10 +272,19 @@ static void run_sync(struct draw *d, uint64_t *seed)
             .n_logits = check_random(seed) % 5 ? 1 : between(seed, 0, spw_min_u64(to, 40)),
         };
     }
-    if (!n)
-        return;
-    int rc = spw_sync(d->engine, spans, n, compare_logits, d, &err);
-    CHECK_MSG(rc == 0, "%s", err.text);
+    if (n)
+        sync_spans(d, spans, n);
+}
+
+/* A long prompt and a few tokens behind it. */
+static void run_decode(struct draw *d)
+{
+    d->sequence[0] = d->spans[0].sequence = 0;
+    want_logits(d->subject, d->kind, 0);
+    for (size_t n = d->context - 3; n <= d->context; n++) {
+        struct spw_span span = {d->sessions[0], d->subject->tokens[0], n, 1};
+        sync_spans(d, &span, 1);
+    }
 }
 
 static void maybe_fork(struct draw *d, uint64_t *seed)
@@ -280,9 +340,16 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     char what[400];
     d.n_sessions = check_random(seed) % 2 ? 1 : (uint32_t)check_range(seed, 1, N_SEQUENCES);
     d.context =
-        check_random(seed) % 6 ? check_range(seed, 600, MOST_TOKENS) : check_range(seed, 2, 400);
+        check_random(seed) % 6 ? check_range(seed, 600, TEST_TOKENS) : check_range(seed, 2, 400);
     d.backend = run_backend(check_random(seed) % 2);
     d.kind = (int)(check_random(seed) % N_KINDS);
+    if (number % 4 == 1) {
+        d.aim = number % 8 == 1 ? FROM_HOST : FROM_DISK;
+        d.subject = &subjects[LONG];
+        d.kind = QUANTIZED;
+        d.n_sessions = 1;
+        d.context = check_range(seed, MOST_TOKENS - 60, MOST_TOKENS);
+    }
     draw_options(&d, &o, seed);
     snprintf(
         what, sizeof what,
@@ -301,7 +368,9 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
         CHECK_MSG(spw_session_open(&d.sessions[i], d.engine, &err) == 0, "%s", err.text);
         d.sequence[i] = (int)(check_random(seed) % N_SEQUENCES);
     }
-    int steps = (int)check_range(seed, 3, 10);
+    if (d.aim)
+        run_decode(&d);
+    int steps = d.aim ? 0 : (int)check_range(seed, 3, 10);
     for (int i = 0; i < steps; i++) {
         run_sync(&d, seed);
         maybe_fork(&d, seed);
@@ -309,6 +378,10 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     CHECK_MSG(!d.wrong, "%s: %llu of %llu rows differ", what, (unsigned long long)d.wrong,
               (unsigned long long)d.checked);
     check_account(&d, &o, what);
+    CHECK_MSG(d.aim != FROM_HOST || d.from_host, "%s: no old tile came from the host", what);
+    CHECK_MSG(d.aim != FROM_DISK || d.from_disk, "%s: no old tile came from the disk", what);
+    old_from_host += d.from_host;
+    old_from_disk += d.from_disk;
     rows_compared += d.checked;
     draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
     draws_quantized += d.engine->plan.residency.aged && d.engine->plan.n_kv_slots;
@@ -324,17 +397,17 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    static struct subject subjects[TEST_MODELS];
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
+    static struct subject subjects[N_SUBJECTS];
+    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS, first = argc > 2 ? atoi(argv[2]) : 0;
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
-    for (int i = 0; i < TEST_MODELS; i++)
+    for (int i = 0; i < N_SUBJECTS; i++)
         make_subject(&subjects[i], i);
-    for (int i = 0; i < draws; i++)
+    for (int i = first; i < first + draws; i++)
         run_draw(subjects, i, &seed);
-    for (int i = 0; i < TEST_MODELS; i++) {
+    for (int i = 0; i < N_SUBJECTS; i++) {
         tiny_model_remove(subjects[i].dir);
         for (int k = 0; k < N_KINDS * N_SEQUENCES; k++)
             free(subjects[i].logits[k / N_SEQUENCES][k % N_SEQUENCES]);
@@ -345,15 +418,19 @@ int main(int argc, char **argv)
         "%d draws, %llu with tiles on the host, %llu on disk (%llu on host and disk, %llu tiles "
         "read), %llu with streamed weights (%llu from images, "
         "%llu from kept pages, %llu from disk: %llu of them beside others, %llu by way of the "
-        "host), %llu with mapped ones, %llu that stream quantized KV, %llu rows\n",
+        "host), %llu with mapped ones, %llu that stream quantized KV (%llu tiles from the host, "
+        "%llu "
+        "from disk), %llu rows\n",
         draws, (unsigned long long)draws_with_spill, (unsigned long long)draws_with_disk,
         (unsigned long long)draws_with_three_tiers, (unsigned long long)disk_tiles_read,
         (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
         (unsigned long long)draws_with_kept, (unsigned long long)draws_from_disk,
         (unsigned long long)draws_from_both, (unsigned long long)draws_bounced,
         (unsigned long long)draws_with_mapped_weights, (unsigned long long)draws_quantized,
+        (unsigned long long)old_from_host, (unsigned long long)old_from_disk,
         (unsigned long long)rows_compared);
     CHECK(rows_compared > (uint64_t)draws);
+    CHECK(draws < 8 || (old_from_host && old_from_disk));
     /* About 83, 50 and 10 of 320 draws, give or take 8, 7 and 3: a failure means that the draws
      * have stopped trying. Few draws may miss a kind by chance. */
     CHECK(draws < 40 || draws_with_spill > (draws < 160 ? 0 : (uint64_t)draws / 8));
