@@ -4,5 +4,6 @@
 #define TEST_STRIDE 41
 #define TEST_ALLOCATION_STRIDE 13
 #define TEST_GENERATION_STRIDE 31
+#define TEST_QUANTIZED_STRIDES (RUN_UNDER_ASAN ? 9 : 5)
 
 #include "tests/test_faults.c"
