@@ -6,4 +6,5 @@
 #define TEST_STRIDE 80
 #define TEST_PROMPT 800
 #define TEST_EVERY 1
+#define TEST_QUANTIZED_RUNS 1
 #include "tests/test_disk_faults.c"

@@ -2,7 +2,8 @@
  * late, out of order or one bit off, for N = 0, 1, ... until the run meets none, with both I/O
  * engines, and with tiles that land on the device at once as well as by way of the host. A run ends
  * with the same logits or with one line that says what is wrong; then the drive is well again, and
- * the same sessions go on to the right logits. Nothing leaks, nothing hangs.
+ * the same sessions go on to the right logits. Nothing leaks, nothing hangs. And again, in larger
+ * steps, with old KV that is quantized.
  *
  *   test_disk_faults [stride]    of N; default 40 under TSan, 12 under ASan, else 4 */
 #include "tests/engine_run.h"
@@ -15,12 +16,22 @@
 
 #ifndef TEST_PROMPT
 #define TEST_PROMPT 1900
-#define TEST_EVERY (RUN_UNDER_TSAN ? 1 : 4) /* each of the first N */
+#define TEST_EVERY (RUN_UNDER_TSAN ? 1 : 4)                            /* each of the first N */
+#define TEST_QUANTIZED_RUNS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3) /* of each fault */
 #endif
 
 /* The last step fills the context, so that nothing is read ahead which nobody will wait for. */
-enum { N_PROMPT = TEST_PROMPT, N_TOKENS = TEST_PROMPT + 4, CONTEXT = N_TOKENS };
-enum { WATCHDOG_SECONDS = 600 };
+enum { N_MORE = 4, MOST_TOKENS = 2000, WATCHDOG_SECONDS = 600 };
+
+/* What is run, and which N of every fault: from the first one on each, then in steps, and so many
+ * at most. */
+struct setting {
+    struct tiny_model model;
+    enum spw_kv_precision precision;
+    size_t n_prompt;
+    int64_t first, every, stride;
+    int most;
+};
 
 enum fault_kind {
     READ_ONCE,    /* the next try succeeds */
@@ -118,12 +129,14 @@ static int64_t completed(void *context, const struct spw_io_request *r, int64_t 
 }
 
 struct subject {
-    const char *dir;
+    const struct setting *is;
+    char dir[128];
     enum spw_io_kind io;
     struct spw_backend backend;
     struct spw_options options;
-    int32_t ids[N_TOKENS];
-    float *expected; /* [N_TOKENS][vocab] */
+    int32_t ids[MOST_TOKENS];
+    size_t n_tokens; /* the prompt, and N_MORE */
+    float *expected; /* [n_tokens][vocab] */
     uint32_t vocab;
 };
 
@@ -131,7 +144,7 @@ struct subject {
 static int run(const struct subject *s, struct spw_engine *e, struct spw_session *session,
                const char *what, struct spw_error *err)
 {
-    for (size_t n = N_PROMPT; n <= N_TOKENS; n++) {
+    for (size_t n = s->is->n_prompt; n <= s->n_tokens; n++) {
         struct spw_span span = {session, s->ids, n, 1};
         SPW_TRY(spw_sync(e, &span, 1, NULL, NULL, err));
         CHECK_MSG(run_same(spw_session_logits(session), s->expected + (n - 1) * s->vocab, s->vocab),
@@ -192,54 +205,94 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
 }
 
 /* With every kind of fault, or (emulated, TSan: slow) each engine with every other one. */
-static void sweep(struct subject *s, int stride)
+static void sweep(struct subject *s)
 {
+    const struct setting *is = s->is;
     int step = TEST_BACKEND == SPW_BACKEND_CPU && !RUN_UNDER_TSAN ? 1 : 2;
-    for (int kind = (int)s->io % step; kind < FAULT_KINDS; kind += step)
-        for (int64_t n = 0; one(s, (enum fault_kind)kind, n);)
-            n += n < TEST_EVERY ? 1 : n < 40 ? stride : n / 4 * stride;
+    for (int kind = (int)s->io % step; kind < FAULT_KINDS; kind += step) {
+        int64_t n = is->first;
+        for (int i = 0; i < is->most && one(s, (enum fault_kind)kind, n); i++)
+            n += n < is->every ? 1 : n < 40 ? is->stride : n / 4 * is->stride;
+    }
+}
+
+/* Budgets under which old tiles go to the disk, and no weights: they have no checksums
+ * (test_weight_faults has what can be found out about them). */
+static void make_tight(struct subject *s)
+{
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    s->options.device_bytes = s->options.host_bytes = 0;
+    CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &s->options, &err), "%s", err.text);
+    s->options.device_bytes = info.smallest_device_bytes;
+    CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &s->options, &err), "%s", err.text);
+    s->options.host_bytes = info.smallest_host_bytes;
+    do {
+        s->options.host_bytes += 4096;
+        CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &s->options, &err), "%s",
+                  err.text);
+    } while (info.weights_disk_bytes);
+    CHECK(info.disk.kv > 0 && info.precision == s->options.precision);
+}
+
+static void run_setting(const struct setting *is)
+{
+    static struct subject s;
+    n_runs = n_recovered = n_errors = 0;
+    s = (struct subject){.is = is, .n_tokens = is->n_prompt + N_MORE};
+    run_folder(s.dir, &is->model, "disk_faults");
+    run_ids(s.ids, s.n_tokens, is->model.vocab, 5);
+    s.options = (struct spw_options){.backend = TEST_BACKEND,
+                                     .context = s.n_tokens,
+                                     .threads = 2,
+                                     .precision = is->precision,
+                                     .residual_window = SPW_BYTES_NONE};
+    s.expected = model_all_logits(s.dir, &s.options, s.ids, s.n_tokens, &s.vocab);
+    s.options.disk_dir = s.dir;
+    s.options.disk_bytes = 64 << 20;
+    s.options.prefill_chunk = 128;
+    if (is->precision != SPW_KV_EXACT) /* little that old tiles could lie in instead */
+        s.options.prefetch_slots = 2, s.options.prefetch_splits = 1;
+    for (int direct = 0; direct < (run_backend(true).reads_host_memory ? 2 : 1); direct++)
+        for (int io = SPW_IO_URING; io <= SPW_IO_THREADS; io++) {
+            s.backend = run_backend(direct);
+            s.io = s.options.io = (enum spw_io_kind)io;
+            make_tight(&s);
+            sweep(&s);
+        }
+    tiny_model_remove(s.dir);
+    free(s.expected);
+    fprintf(stderr,
+            "KV %s: %llu runs, %llu with lost tiles computed again, %llu ended in an error\n",
+            spw_kv_precision_name(is->precision), (unsigned long long)n_runs,
+            (unsigned long long)n_recovered, (unsigned long long)n_errors);
+    CHECK(n_recovered > 0 && n_errors > 0);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct tiny_model model = {"llama", 4,    32,    48,    2,     1,    16,   67,
-                                            2048,    NULL, false, false, false, true, true, 91};
-    static struct subject s;
-    int stride = argc > 1 ? atoi(argv[1]) : TEST_STRIDE;
-    char dir[128];
+    const int stride = argc > 1 ? atoi(argv[1]) : TEST_STRIDE;
+    const struct setting settings[] = {
+        {{"llama", 2, 32, 32, 2, 1, 32, 67, 2048, NULL, false, false, false, true, true, 92},
+         SPW_KV_INT8_INT4,
+         1100,
+         2,
+         0,
+         stride,
+         TEST_QUANTIZED_RUNS},
+        {{"llama", 4, 32, 48, 2, 1, 16, 67, 2048, NULL, false, false, false, true, true, 91},
+         SPW_KV_EXACT,
+         TEST_PROMPT,
+         0,
+         TEST_EVERY,
+         stride,
+         INT32_MAX},
+    };
     if (!run_is_there())
         return CHECK_SKIP;
     int64_t outstanding = spw_alloc_outstanding();
-    run_folder(dir, &model, "disk_faults");
-    run_ids(s.ids, N_TOKENS, model.vocab, 5);
-    s.dir = dir;
-    s.options = (struct spw_options){.backend = TEST_BACKEND, .context = CONTEXT, .threads = 2};
-    s.expected = model_all_logits(dir, &s.options, s.ids, N_TOKENS, &s.vocab);
-    s.options.disk_dir = dir;
-    s.options.disk_bytes = 64 << 20;
-    s.options.prefill_chunk = 128;
-    for (int direct = 0; direct < (run_backend(true).reads_host_memory ? 2 : 1); direct++)
-        for (int io = SPW_IO_URING; io <= SPW_IO_THREADS; io++) {
-            struct spw_plan_info info;
-            struct spw_error err = {{0}};
-            s.backend = run_backend(direct);
-            s.io = s.options.io = (enum spw_io_kind)io;
-            s.options.device_bytes = s.options.host_bytes = 0;
-            CHECK_MSG(!spw_plan_query_on(&info, &s.backend, dir, &s.options, &err), "%s", err.text);
-            s.options.device_bytes = info.smallest_device_bytes;
-            CHECK_MSG(!spw_plan_query_on(&info, &s.backend, dir, &s.options, &err), "%s", err.text);
-            /* weights have no checksums: test_weight_faults has what can be found out about them */
-            s.options.host_bytes = info.smallest_host_bytes + 2 * info.weights_bytes;
-            CHECK_MSG(!spw_plan_query_on(&info, &s.backend, dir, &s.options, &err), "%s", err.text);
-            CHECK(info.disk.kv > 0 && !info.weights_disk_bytes);
-            sweep(&s, stride);
-        }
-    tiny_model_remove(dir);
-    free(s.expected);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        run_setting(&settings[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
-    fprintf(stderr, "%llu runs, %llu with lost tiles computed again, %llu ended with an error\n",
-            (unsigned long long)n_runs, (unsigned long long)n_recovered,
-            (unsigned long long)n_errors);
-    CHECK(n_recovered > 0 && n_errors > 0);
     return check_done();
 }
