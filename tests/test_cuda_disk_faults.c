@@ -3,7 +3,7 @@
 #include "runtime/spillway.h"
 
 #define TEST_BACKEND SPW_BACKEND_CUDA
-#define TEST_STRIDE 80
+#define TEST_STRIDE (RUN_UNDER_ASAN ? 400 : 200)
 #define TEST_PROMPT 800
 #define TEST_EVERY 1
 #define TEST_QUANTIZED_RUNS 1

@@ -5,18 +5,18 @@
  * the same sessions go on to the right logits. Nothing leaks, nothing hangs. And again, in larger
  * steps, with old KV that is quantized.
  *
- *   test_disk_faults [stride]    of N; default 40 under TSan, 12 under ASan, else 4 */
+ *   test_disk_faults [stride]    of N; default 120 under TSan, 40 under ASan, else 12 */
 #include "tests/engine_run.h"
 
 #include <pthread.h>
 
 #ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN ? 40 : RUN_UNDER_ASAN ? 12 : 4)
+#define TEST_STRIDE (RUN_UNDER_TSAN ? 120 : RUN_UNDER_ASAN ? 40 : 12)
 #endif
 
 #ifndef TEST_PROMPT
 #define TEST_PROMPT 1900
-#define TEST_EVERY (RUN_UNDER_TSAN ? 1 : 4)                            /* each of the first N */
+#define TEST_EVERY (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3)          /* each of the first N */
 #define TEST_QUANTIZED_RUNS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3) /* of each fault */
 #endif
 

@@ -14,10 +14,12 @@
 #include <time.h>
 
 #ifndef TEST_DRAWS
+#define TEST_CONTEXT 3072
+#define TEST_PROMPT 1500
 #define TEST_DRAWS (RUN_UNDER_TSAN ? 4 : RUN_UNDER_ASAN ? 8 : 40)
 #endif
 
-enum { VOCAB = 61, CONTEXT = 3072, STEPS = 4, LAST = SPW_KV_INT4 + 1 };
+enum { VOCAB = 61, CONTEXT = TEST_CONTEXT, STEPS = 4, LAST = SPW_KV_INT4 + 1 };
 
 static const struct tiny_model models[] = {
     {"llama", 1, 128, 96, 2, 1, 64, VOCAB, 4096, NULL, false, false, false, true, false, 271},
@@ -128,7 +130,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
 
 static void draw(struct draw *d, uint64_t *seed)
 {
-    size_t n = between(seed, 1, 1500);
+    size_t n = between(seed, 1, TEST_PROMPT);
     enum spw_kv_precision p = SPW_KV_EXACT;
     run_ids(d->ids, CONTEXT, VOCAB, check_random(seed));
     for (size_t i = 0; i < STEPS; i++) {

@@ -1,0 +1,7 @@
+/* test_refit on a GPU (or the emulated one), with shorter contexts because that is slow. */
+#define TEST_BACKEND SPW_BACKEND_CUDA
+#define TEST_DRAWS (RUN_UNDER_ASAN ? 2 : 4)
+#define TEST_CONTEXT 1664
+#define TEST_PROMPT 500
+
+#include "tests/test_refit.c"
