@@ -74,7 +74,9 @@ struct spw_rung {
     const char *failed; /* "device budget": too small; "device memory": refused by the system */
     uint64_t position;  /* tokens that the longest session held */
     uint64_t bytes_asked, bytes_freed; /* of what failed; freed: that it needs no longer */
-    uint64_t n_recomputed;             /* tokens whose KV is computed again */
+    /* Tokens whose KV is computed again. 0: all of it was kept; if it has another precision now, it
+     * had the old one up to `position`, else it has the new one from the first token on. */
+    uint64_t n_recomputed;
 };
 
 /* "int8 for old KV" */
@@ -238,11 +240,12 @@ const struct spw_model_config *spw_engine_config(const struct spw_engine *e);
 const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e);
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
 /* Other budgets, as in the options, between two calls of spw_sync: plans again, gives memory back
- * or takes it. Sessions keep their tokens; unless nothing has to move, the next spw_sync computes
- * what their caches held again, to the same bits under the same precision of old KV, and logits
- * are gone until then. Peaks begin anew. -ENOMEM where no plan works, with the smallest budgets
- * that would do, and whatever options cannot mean: the engine goes on under the old ones. Memory
- * that could not be had back then is asked for again by the next call that needs it. */
+ * or takes it. Sessions keep their tokens, and on the way down their caches where KV can be divided
+ * anew in place; else the next spw_sync computes what these held again, to the same bits under the
+ * same precision of old KV, and logits are gone until then (struct spw_rung). Peaks begin anew.
+ * -ENOMEM where no plan works, with the smallest budgets that would do, and whatever options cannot
+ * mean: the engine goes on under the old ones. Memory that could not be had back then is asked for
+ * again by the next call that needs it. */
 int spw_engine_set_budgets(struct spw_engine *e, uint64_t device_bytes, uint64_t host_bytes,
                            uint64_t disk_bytes, struct spw_error *err);
 /* Of stats.unhidden_wait_seconds, what layer `layer` waited for; the rest are hidden rows and the
