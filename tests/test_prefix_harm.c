@@ -12,8 +12,8 @@
 #include "runtime/keep.h"
 #include "tests/pack_run.h"
 
-#define DEFAULT_KILLS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 6 : 24)
-#define DEFAULT_CORRUPTIONS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 40 : 300)
+#define DEFAULT_KILLS (RUN_UNDER_ASAN ? 6 : 24)
+#define DEFAULT_CORRUPTIONS (RUN_UNDER_ASAN ? 40 : 300)
 
 enum { N_SEQUENCES = 6, TOKENS = 1000, SHARED = 256, N_READERS = 2, N_WRITERS = 2, MIB = 1 << 20 };
 

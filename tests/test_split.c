@@ -10,7 +10,7 @@
 #include "tests/engine_run.h"
 #include "tests/pack_run.h"
 
-#define DEFAULT_SPLITS (RUN_UNDER_TSAN ? 16 : RUN_UNDER_ASAN ? 32 : 96)
+#define DEFAULT_SPLITS (RUN_UNDER_TSAN ? 16 : RUN_UNDER_ASAN ? 24 : 96)
 
 enum { MOST = 700, STORIES = 500, N_NEW = 6, N_SESSIONS = 2, TURNS = 3, MIB = 1 << 20 };
 
