@@ -45,7 +45,7 @@ static void count_layers(struct spw_plan *p, const struct spw_model_config *c)
 /* Hidden states: on the device if that costs little, else below, else one chunk at a time. */
 static bool try_chunk(struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk)
 {
-    uint64_t wanted = in->sessions * in->context;
+    uint64_t wanted = spw_plan_most_rows(in);
     p->chunk = chunk;
     uint64_t bytes = wanted * p->hidden_row_bytes;
     if (wanted <= 2 * chunk || bytes <= in->device_bytes / 32)

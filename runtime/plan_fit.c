@@ -96,7 +96,7 @@ static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input
     uint64_t room = spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / p->hidden_row_bytes;
     if ((p->n_disk_frames && in->host_kv) || p->n_disk_units || (in->adopts && p->n_transit))
         room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
-    return spw_min_u64(in->sessions * in->context, room);
+    return spw_min_u64(spw_plan_most_rows(in), room);
 }
 
 /* Divides the host. `rows` 0: hidden states where there is room. */
@@ -122,7 +122,7 @@ static bool fit_weights_below(struct spw_plan *p, const struct spw_plan_input *i
     uint32_t low = 1, high = in->weights->n_units - p->n_resident_units;
     bool all = fit_host(p, in, rows, 0);
     struct spw_plan held = *p;
-    if (all && (rows || p->pass_rows * FEW_PASSES >= in->sessions * in->context))
+    if (all && (rows || p->pass_rows * FEW_PASSES >= spw_plan_most_rows(in)))
         return true;
     if (!high || !fit_host(p, in, rows, high)) {
         *p = held;
