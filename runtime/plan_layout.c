@@ -45,11 +45,11 @@ void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     p->mapped_bytes = spw_plan_bytes_of(p, in->weights, spw_plan_unit_mapped);
     take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_unit_resident) - p->mapped_bytes);
     d->unit_slots = take(&end, p->n_unit_slots * p->slot_unit_bytes);
-    uint64_t frames = p->n_device_frames * p->tile_bytes;
-    if (p->n_near_frames) /* where frames of exact tiles would be, if all were: see refit.c */
-        frames = spw_align_up(frames, p->near_tile_bytes);
-    d->kv_frames = take(&end, frames);
-    d->near_frames = take(&end, p->n_near_frames * p->near_tile_bytes);
+    uint64_t frames = spw_plan_pages(p->n_device_frames * p->tile_bytes);
+    d->kv_frames = take(&end, frames + spw_plan_near_bytes(p));
+    d->near_frames = d->kv_frames + frames;
+    if (p->n_near_frames) /* where frames of exact tiles would be, if all were: see plan_refit.c */
+        d->near_frames = d->kv_frames + spw_align_up(frames, p->near_tile_bytes);
     d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->end = end;
     end = 0;
