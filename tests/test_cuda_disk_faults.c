@@ -7,4 +7,5 @@
 #define TEST_PROMPT 800
 #define TEST_EVERY 1
 #define TEST_QUANTIZED_RUNS 1
+#define TEST_EXACT_RUNS (RUN_UNDER_ASAN ? 1 : 3)
 #include "tests/test_disk_faults.c"
