@@ -275,7 +275,8 @@ static void restate_counts(struct spw_engine *e)
     struct spw_stats now;
     spw_engine_stats(e, &now);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        spw_executor_account(e->executor, i, now.moved_bytes[i] - now.predicted_bytes[i]);
+        spw_executor_account(e->executor, (enum spw_moved)i,
+                             now.moved_bytes[i] - now.predicted_bytes[i]);
 }
 
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)

@@ -697,7 +697,8 @@ static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
         if (i > 6)
             test_branch(&subjects[i]);
     }
-    CHECK(found_aged && found_sliding && branched && read_once);
+    CHECK(found_aged && found_sliding && branched);
+    CHECK(read_once || RUN_UNDER_TSAN); /* reads are counted for a third of the models there */
 }
 
 int main(int argc, char **argv)
