@@ -543,12 +543,13 @@ static void test_interrupted_prompt(void)
     json_decref(s);
     json_decref(r);
 
-    /* Alone it ends the command, with nothing printed and nothing to save. */
+    /* Alone it ends the command, with nothing printed; saved is what has passed all layers by then,
+     * which is nothing or a pass of it, as fast as the machine is. */
     CHECK(sh("seq 60000 | sed 's/.*/7/' >many; timeout --foreground -s INT 2 \"$S\" generate slow "
              "--device cpu --token-ids many --ids --save f --max-new-tokens 8") == 124);
-    CHECK_MSG(!*out && strstr(err, "interrupted\n") && strstr(err, "f was not written"), "%s%s",
-              out, err);
-    CHECK(sh("test ! -e f") == 0);
+    CHECK_MSG(!*out && strstr(err, "interrupted\n"), "%s%s", out, err);
+    bool refused = strstr(err, "f was not written");
+    CHECK_MSG((sh("test -e f") == 0) == !refused, "%d", refused);
 }
 
 /* Keys right behind the prompt may come before the terminal is set: then they are lost. */
