@@ -19,7 +19,6 @@
 #define MAX_HIDDEN (1u << 20)
 #define MAX_INTERMEDIATE (1u << 22)
 #define MAX_HEADS 4096
-#define MAX_HEAD_DIM 1024
 #define MAX_VOCAB (1u << 24)
 #define MAX_POSITIONS ((uint64_t)1 << 31)
 #define MAX_FILE_BYTES ((off_t)16 << 20)
@@ -202,7 +201,7 @@ static int read_heads(struct spw_model_config *out, const struct source *source)
     bool derived = !source->family->head_dim || spw_keys_is_null(keys, "head_dim");
     if (derived && !spw_keys_has(keys, "head_dim")) {
         if (out->hidden % out->n_heads || out->hidden / out->n_heads % 2 ||
-            out->hidden / out->n_heads > MAX_HEAD_DIM) {
+            out->hidden / out->n_heads > SPW_MOST_HEAD_DIM) {
             char expected[80];
             snprintf(expected, sizeof expected, "%u (num_attention_heads) times an even head_dim",
                      out->n_heads);
@@ -212,7 +211,7 @@ static int read_heads(struct spw_model_config *out, const struct source *source)
         return 0;
     }
     out->head_dim = source->family->head_dim;
-    SPW_TRY(spw_keys_u32(keys, "head_dim", 2, MAX_HEAD_DIM, &out->head_dim));
+    SPW_TRY(spw_keys_u32(keys, "head_dim", 2, SPW_MOST_HEAD_DIM, &out->head_dim));
     return out->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
 }
 

@@ -15,7 +15,6 @@ static struct spw_norm_args norm_args(const struct spw_layer_run *r, uint64_t we
                                   .y = y,
                                   .weight = vector(r, weight),
                                   .rows = rows,
-                                  .groups = 1,
                                   .cols = c->hidden,
                                   .x_stride = c->hidden,
                                   .y_stride = c->hidden,
@@ -38,29 +37,6 @@ static int add_norm(const struct spw_layer_run *r, uint64_t weight, void *h, siz
     a.add = r->b.y;
     a.sum = h;
     return r->ops->norm(&a, r->stream);
-}
-
-/* Norm over each head of q (first 0) or k (first n_heads), in place in b.qkv. */
-static int head_norm(const struct spw_layer_run *r, uint64_t weight, uint32_t first, uint32_t heads,
-                     size_t rows)
-{
-    const struct spw_model_config *c = r->weights->config;
-    if (weight == SPW_SMALL_NONE)
-        return 0;
-    size_t stride = (size_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    uint8_t *x = (uint8_t *)r->b.qkv + (size_t)first * c->head_dim * spw_dtype_bytes(r->dtype);
-    return r->ops->norm(&(struct spw_norm_args){.x = x,
-                                                .y = x,
-                                                .weight = vector(r, weight),
-                                                .rows = rows,
-                                                .groups = heads,
-                                                .cols = c->head_dim,
-                                                .x_stride = stride,
-                                                .y_stride = stride,
-                                                .eps = c->rms_eps,
-                                                .kind = c->norm,
-                                                .dtype = r->dtype},
-                        r->stream);
 }
 
 /* A matrix, and how many outputs it gives. */
@@ -136,8 +112,6 @@ int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
 
     SPW_TRY(norm(r, v->attention_norm, h, b->x, rows));
     SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, b->qkv, rows));
-    SPW_TRY(head_norm(r, v->q_norm, 0, c->n_heads, rows));
-    SPW_TRY(head_norm(r, v->k_norm, c->n_heads, c->n_kv_heads, rows));
     SPW_TRY(r->attend(r->context, layer, rows));
     SPW_TRY(linear(r, o, v->o_bias, b->attention, q, b->y, rows));
     SPW_TRY(norm(r, v->after_attention_norm, b->y, b->y, rows));

@@ -25,7 +25,8 @@ struct spw_layer_run {
     struct spw_layer_buffers b;
     enum spw_dtype dtype; /* compute type */
     spw_stream stream;
-    /* Rotates q and k of b.qkv, keeps k and v, attends; the result goes to b.attention. */
+    /* Norms (if the family does) and rotates q and k of b.qkv, keeps k and v, attends; the result
+     * goes to b.attention. */
     int (*attend)(void *context, uint32_t layer, size_t rows);
     void *context;
 };

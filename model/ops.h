@@ -11,6 +11,8 @@
 #include "quant/codec.h"
 #include "runtime/base.h"
 
+enum { SPW_MOST_HEAD_DIM = 1024 };
+
 enum spw_norm_kind {
     SPW_NORM_LLAMA, /* y = w * round(x / rms): rounded before the weight, and after it */
     SPW_NORM_GEMMA, /* y = round(x / rms * (1 + w)): one rounding at the end */
@@ -22,15 +24,15 @@ enum spw_activation {
     SPW_ACT_GELU_ERF,
 };
 
-/* y = norm(x) for every group of `cols` of every row: groups > 1 norms each head of a row. Where
- * there is something to add, sum = x + add (rounded) and y = norm(sum): one pass for both. */
+/* y = norm(x), row by row. Where there is something to add, sum = x + add (rounded) and
+ * y = norm(sum): one pass for both. */
 struct spw_norm_args {
-    const void *x;                                 /* [rows][x_stride], dtype */
-    void *y;                                       /* [rows][y_stride], dtype; may be x */
-    const float *weight;                           /* [cols] */
-    const void *add;                               /* as x, or NULL */
-    void *sum;                                     /* as x; may be x */
-    size_t rows, groups, cols, x_stride, y_stride; /* elements; group g starts at g * cols */
+    const void *x;                         /* [rows][x_stride], dtype */
+    void *y;                               /* [rows][y_stride], dtype; may be x */
+    const float *weight;                   /* [cols] */
+    const void *add;                       /* as x, or NULL */
+    void *sum;                             /* as x; may be x */
+    size_t rows, cols, x_stride, y_stride; /* elements */
     float eps;
     enum spw_norm_kind kind;
     enum spw_dtype dtype;
@@ -48,33 +50,30 @@ struct spw_linear_args {
     void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
 };
 
-/* Rotates the first rotary_dim channels of each of n_heads heads of every row, in place (the pairs
- * are i and i + rotary_dim/2). angle = (float)position * inv_freq[i]; cos and sin are multiplied by
- * `scaling` and rounded to dtype before use; products and sums are rounded to dtype like HF's. */
-struct spw_rope_args {
-    void *x;               /* [rows][stride], heads adjacent */
-    const float *inv_freq; /* [rotary_dim / 2] */
-    size_t rows, stride;
-    uint64_t position; /* of row 0; row r is at position + r */
-    uint32_t n_heads, head_dim, rotary_dim;
-    float scaling;
-    enum spw_dtype dtype;
-};
-
 /* A launch names its tiles by value. */
 enum {
     SPW_APPEND_TILES = 32,
     SPW_ATTENTION_TILES = 256, /* at most; a backend may take fewer: spw_ops.attention_tiles */
 };
 
-/* Writes K and V of `rows` consecutive positions into their tiles. */
-struct spw_kv_append_args {
-    const void *k, *v; /* row 0; [rows][stride], dtype, heads adjacent */
+/* What comes between the projections and attention, of `rows` consecutive positions: each head of q
+ * and k is normed, if the family does that, and rotated; then q is written back, and k and v go
+ * into their tiles. Same bits as norm, rope and a copy one after the other, each rounded to dtype.
+ *
+ * Rotated are the first rotary_dim channels of a head; pairs are i and i + rotary_dim/2. angle =
+ * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
+ * before use; products and sums are rounded to dtype like HF's. */
+struct spw_rope_append_args {
+    void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v */
+    const float *q_norm, *k_norm; /* [head_dim], or NULL: not normed */
+    const float *inv_freq;        /* [rotary_dim / 2] */
     size_t rows, stride;
     uint64_t position; /* of row 0 */
-    uint32_t n_kv_heads, head_dim;
+    uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
+    float scaling, eps;
+    enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
-    void *tiles[SPW_APPEND_TILES]; /* tiles[0] holds position / 128 */
+    void *tiles[SPW_APPEND_TILES]; /* tiles[0] holds position / 128; 4-byte aligned */
 };
 
 /* Attention of `rows` consecutive queries over some tiles, merged into the running state.
@@ -144,8 +143,7 @@ struct spw_softcap_args {
 struct spw_ops {
     int (*norm)(const struct spw_norm_args *a, spw_stream s);
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
-    int (*rope)(const struct spw_rope_args *a, spw_stream s);
-    int (*kv_append)(const struct spw_kv_append_args *a, spw_stream s);
+    int (*rope_append)(const struct spw_rope_append_args *a, spw_stream s);
     /* From one exact tile to one quantized tile, all KV heads: quant/codec.h, of which every
      * backend gives the same bits. `not_finite` is a word of device memory. */
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);

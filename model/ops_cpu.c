@@ -80,8 +80,8 @@ const char *spw_isa_name(enum spw_isa isa)
 
 /* Everything but `linear` and `kv_quantize`. */
 #define COMMON_KERNELS(isa)                                                                        \
-    .norm = &spw_norm_kernel_##isa, .rope = &spw_rope_kernel_##isa,                                \
-    .kv_append = &spw_kv_append_kernel_##isa, .attention = &spw_attention_kernel_##isa,            \
+    .norm = &spw_norm_kernel_##isa, .rope_append = &spw_rope_append_kernel_##isa,                  \
+    .attention = &spw_attention_kernel_##isa,                                                      \
     .attention_splits = &spw_attention_splits_kernel_##isa,                                        \
     .attention_merge = &spw_attention_merge_kernel_##isa,                                          \
     .attention_finish = &spw_attention_finish_kernel_##isa, .gated = &spw_gated_kernel_##isa,      \

@@ -18,7 +18,7 @@ enum spw_isa {
 
 struct spw_cpu_kernels {
     enum spw_isa isa;
-    const struct spw_kernel *norm, *linear, *rope, *kv_append, *kv_quantize;
+    const struct spw_kernel *norm, *linear, *rope_append, *kv_quantize;
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
     const struct spw_kernel *attention_splits; /* tasks also over splits, into `partials` */
     const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */

@@ -9,8 +9,7 @@
 #define SPW_DECLARE_CPU_KERNELS(isa)                                                               \
     extern const struct spw_kernel spw_norm_kernel_##isa;                                          \
     extern const struct spw_kernel spw_linear_kernel_##isa;                                        \
-    extern const struct spw_kernel spw_rope_kernel_##isa;                                          \
-    extern const struct spw_kernel spw_kv_append_kernel_##isa;                                     \
+    extern const struct spw_kernel spw_rope_append_kernel_##isa;                                   \
     extern const struct spw_kernel spw_attention_kernel_##isa;                                     \
     extern const struct spw_kernel spw_attention_splits_kernel_##isa;                              \
     extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \

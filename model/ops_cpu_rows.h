@@ -9,7 +9,8 @@
 enum {
     TASK_ELEMENTS = 8192, /* some microseconds of work */
     NORM_CHAINS = 4,
-    ROPE_PAIRS = 64, /* angles computed together, then used for all heads */
+    ROPE_ANGLES = 2048, /* held at a time: of 16 rows, with heads of up to 256 channels */
+    ROPE_TASKS = 4,     /* are enough; a task more costs its rows' angles once more */
 };
 
 static size_t smaller(size_t a, size_t b)
@@ -73,29 +74,53 @@ static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
 static size_t norm_tasks(const void *args)
 {
     const struct spw_norm_args *a = args;
-    return spw_div_up(a->rows * a->groups, task_rows(a->cols));
+    return spw_div_up(a->rows, task_rows(a->cols));
 }
 
 static void norm_run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_norm_args *a = args;
     (void)worker;
-    size_t step = task_rows(a->cols), end = smaller((task + 1) * step, a->rows * a->groups);
-    for (size_t i = task * step; i < end; i++) {
-        size_t row = i / a->groups, column = i % a->groups * a->cols;
-        size_t x = row * a->x_stride + column, y = row * a->y_stride + column;
-        norm_one(a, x, y);
+    size_t step = task_rows(a->cols), end = smaller((task + 1) * step, a->rows);
+    for (size_t row = task * step; row < end; row++)
+        norm_one(a, row * a->x_stride, row * a->y_stride);
+}
+
+/* ---- rope_append ---- */
+
+/* A task is one K block of 16 positions: they share cache lines of K, and a pair of them words of
+ * V. Where blocks are few, it is that of some KV heads and of the q heads of their groups. q passes
+ * row by row; k and v head by head, so that lines of K fill while they are in the nearest cache. */
+struct rope_rows {
+    const struct spw_rope_append_args *a;
+    size_t first, end;         /* rows whose angles are these */
+    size_t pairs;              /* angles of a row, up to a whole number of lanes */
+    float *cosine, *sine;      /* [end - first][pairs] */
+    uint32_t kv_first, kv_end; /* KV heads */
+};
+
+static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t pairs,
+                        float *cosine, float *sine)
+{
+    float position = (float)(a->position + row);
+    for (size_t i = 0; i < pairs; i++) {
+        bool used = i < a->rotary_dim / 2;
+        float angle = used ? position * a->inv_freq[i] : 0.0f;
+        cosine[i] = cosf(angle) * a->scaling;
+        sine[i] = sinf(angle) * a->scaling;
+    }
+    for (size_t i = 0; i < pairs; i += VEC_LANES) {
+        vec_store(cosine + i, vec_round_as(vec_load(cosine + i), a->dtype));
+        vec_store(sine + i, vec_round_as(vec_load(sine + i), a->dtype));
     }
 }
 
-/* ---- rope ---- */
-
 /* Hugging Face rotates in the activation dtype: every product and the sum are rounded. */
-static void rope_pairs(void *x, size_t at, size_t half, size_t n, const float *cosine,
-                       const float *sine, enum spw_dtype t)
+static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, const float *sine,
+                       enum spw_dtype t)
 {
-    for (size_t i = 0; i < n; i += VEC_LANES) {
-        size_t lanes = smaller(n - i, VEC_LANES);
+    for (size_t i = 0; i < half; i += VEC_LANES) {
+        size_t lanes = smaller(half - i, VEC_LANES);
         struct vec c = vec_load(cosine + i), s = vec_load(sine + i);
         struct vec low = vec_load_as(x, at + i, lanes, t);
         struct vec high = vec_load_as(x, at + half + i, lanes, t);
@@ -108,46 +133,26 @@ static void rope_pairs(void *x, size_t at, size_t half, size_t n, const float *c
     }
 }
 
-static void rope_row(const struct spw_rope_args *a, size_t row)
+/* The head of row `row` that begins at element `from` of qkv, normed and rotated, at element `at`
+ * of `to`: its own place, or another. */
+static void rope_head(const struct rope_rows *r, size_t row, size_t from, const float *weight,
+                      void *to, size_t at)
 {
-    enum spw_dtype t = a->dtype;
-    float cosine[ROPE_PAIRS] = {0}, sine[ROPE_PAIRS] = {0};
-    float position = (float)(a->position + row);
-    size_t half = a->rotary_dim / 2;
-    for (size_t first = 0; first < half; first += ROPE_PAIRS) {
-        size_t n = smaller(half - first, ROPE_PAIRS);
-        for (size_t i = 0; i < n; i++) {
-            float angle = position * a->inv_freq[first + i];
-            cosine[i] = cosf(angle) * a->scaling;
-            sine[i] = sinf(angle) * a->scaling;
-        }
-        for (size_t i = 0; i < ROPE_PAIRS; i += VEC_LANES) {
-            vec_store(cosine + i, vec_round_as(vec_load(cosine + i), t));
-            vec_store(sine + i, vec_round_as(vec_load(sine + i), t));
-        }
-        for (size_t head = 0; head < a->n_heads; head++)
-            rope_pairs(a->x, row * a->stride + head * a->head_dim + first, half, n, cosine, sine,
-                       t);
-    }
+    const struct spw_rope_append_args *a = r->a;
+    size_t bytes = spw_dtype_bytes(a->dtype), angles = (row - r->first) * r->pairs;
+    struct spw_norm_args norm = {.x = a->qkv,
+                                 .y = to,
+                                 .weight = weight,
+                                 .cols = a->head_dim,
+                                 .eps = a->eps,
+                                 .kind = a->norm,
+                                 .dtype = a->dtype};
+    if (weight)
+        norm_one(&norm, from, at);
+    else if (to != a->qkv)
+        memcpy((char *)to + at * bytes, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
+    rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype);
 }
-
-static size_t rope_tasks(const void *args)
-{
-    const struct spw_rope_args *a = args;
-    return spw_div_up(a->rows, task_rows((size_t)a->n_heads * a->rotary_dim));
-}
-
-static void rope_run(const void *args, size_t task, unsigned worker)
-{
-    const struct spw_rope_args *a = args;
-    (void)worker;
-    size_t step = task_rows((size_t)a->n_heads * a->rotary_dim);
-    size_t end = smaller((task + 1) * step, a->rows);
-    for (size_t row = task * step; row < end; row++)
-        rope_row(a, row);
-}
-
-/* ---- kv_append ---- */
 
 /* Sixteen K channels of one position: their places lie 16 positions apart. */
 static void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
@@ -180,39 +185,82 @@ static void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size
     }
 }
 
-static void append_rows(const struct spw_kv_append_args *a, char *tile, uint32_t head, size_t first,
-                        size_t end)
+/* K and V of one head of one row, K through `head`, which holds a head. */
+static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head, void *head)
 {
+    const struct spw_rope_append_args *a = r->a;
+    size_t at = a->position % SPW_TILE_TOKENS + row, x = row * a->stride;
     size_t head_bytes = spw_tile_head_bytes(a->head_dim, a->kv_dtype);
-    char *k = tile + head * head_bytes, *v = k + a->n_kv_heads * head_bytes;
-    for (size_t row = first; row < end; row++) {
-        uint32_t j = (uint32_t)((a->position + row) % SPW_TILE_TOKENS);
-        size_t x = row * a->stride + (size_t)head * a->head_dim;
-        for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
-            size_t n = smaller(a->head_dim - c, VEC_LANES);
-            append_k(k, a->head_dim, j, c, n, vec_load_as(a->k, x + c, n, a->dtype), a->kv_dtype);
-            append_v(v, a->head_dim, j, c, n, vec_load_as(a->v, x + c, n, a->dtype), a->kv_dtype);
-        }
+    char *k = (char *)a->tiles[at / SPW_TILE_TOKENS] + kv_head * head_bytes;
+    char *v = k + a->n_kv_heads * head_bytes;
+    uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
+    size_t value = x + (size_t)(a->n_heads + a->n_kv_heads + kv_head) * a->head_dim;
+    rope_head(r, row, x + (size_t)(a->n_heads + kv_head) * a->head_dim, a->k_norm, head, 0);
+    for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
+        size_t n = smaller(a->head_dim - c, VEC_LANES);
+        append_k(k, a->head_dim, j, c, n, vec_load_as(head, c, n, a->dtype), a->kv_dtype);
+        append_v(v, a->head_dim, j, c, n, vec_load_as(a->qkv, value + c, n, a->dtype), a->kv_dtype);
     }
 }
 
-/* A task is one head of one tile. */
-static size_t kv_append_tasks(const void *args)
+static void rope_append_rows(const struct rope_rows *r)
 {
-    const struct spw_kv_append_args *a = args;
-    uint64_t offset = a->position % SPW_TILE_TOKENS;
-    return a->rows ? spw_div_up(offset + a->rows, SPW_TILE_TOKENS) * a->n_kv_heads : 0;
+    const struct spw_rope_append_args *a = r->a;
+    _Alignas(64) float head[SPW_MOST_HEAD_DIM];
+    size_t q_first = (size_t)r->kv_first * a->n_heads / a->n_kv_heads;
+    size_t q_end = (size_t)r->kv_end * a->n_heads / a->n_kv_heads;
+    for (size_t row = r->first; row < r->end; row++)
+        for (size_t q = q_first; q < q_end; q++) {
+            size_t x = row * a->stride + q * a->head_dim;
+            rope_head(r, row, x, a->q_norm, a->qkv, x);
+        }
+    for (uint32_t kv_head = r->kv_first; kv_head < r->kv_end; kv_head++)
+        for (size_t row = r->first; row < r->end; row++)
+            append_head(r, row, kv_head, head);
 }
 
-static void kv_append_run(const void *args, size_t task, unsigned worker)
+static size_t rope_blocks(const struct spw_rope_append_args *a)
 {
-    const struct spw_kv_append_args *a = args;
+    return spw_div_up(a->position % SPW_TILE_BLOCK + a->rows, SPW_TILE_BLOCK);
+}
+
+/* Tasks that share a block. */
+static size_t rope_shares(const struct spw_rope_append_args *a)
+{
+    size_t shares = smaller(ROPE_TASKS / rope_blocks(a), a->n_kv_heads);
+    return shares ? shares : 1;
+}
+
+static size_t rope_append_tasks(const void *args)
+{
+    const struct spw_rope_append_args *a = args;
+    return a->rows ? rope_blocks(a) * rope_shares(a) : 0;
+}
+
+static void rope_append_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_rope_append_args *a = args;
     (void)worker;
-    size_t tile = task / a->n_kv_heads, offset = a->position % SPW_TILE_TOKENS;
-    uint32_t head = (uint32_t)(task % a->n_kv_heads);
-    size_t first = spw_sub_u64(tile * SPW_TILE_TOKENS, offset);
-    size_t end = smaller((tile + 1) * SPW_TILE_TOKENS - offset, a->rows);
-    append_rows(a, a->tiles[tile], head, first, end);
+    float cosine[ROPE_ANGLES], sine[ROPE_ANGLES];
+    size_t shares = rope_shares(a), share = task % shares, block = task / shares;
+    size_t offset = a->position % SPW_TILE_BLOCK;
+    size_t row = spw_sub_u64(block * SPW_TILE_BLOCK, offset);
+    size_t end = smaller((block + 1) * SPW_TILE_BLOCK - offset, a->rows);
+    size_t pairs = spw_div_up(a->rotary_dim / 2, VEC_LANES) * VEC_LANES;
+    struct rope_rows r = {.a = a,
+                          .pairs = pairs,
+                          .cosine = cosine,
+                          .sine = sine,
+                          .kv_first = (uint32_t)(share * a->n_kv_heads / shares),
+                          .kv_end = (uint32_t)((share + 1) * a->n_kv_heads / shares)};
+    for (; row < end; row = r.end) {
+        r.first = row;
+        r.end = pairs ? smaller(row + ROPE_ANGLES / pairs, end) : end;
+        for (; row < r.end; row++)
+            rope_angles(a, row, pairs, cosine + (row - r.first) * pairs,
+                        sine + (row - r.first) * pairs);
+        rope_append_rows(&r);
+    }
 }
 
 /* ---- attention_finish ---- */
@@ -338,8 +386,7 @@ static void softcap_run(const void *args, size_t task, unsigned worker)
 #define ROW_KERNEL(op) const struct spw_kernel KERNEL(op) = {#op, op##_tasks, op##_run}
 
 ROW_KERNEL(norm);
-ROW_KERNEL(rope);
-ROW_KERNEL(kv_append);
+ROW_KERNEL(rope_append);
 ROW_KERNEL(attention_finish);
 ROW_KERNEL(gated);
 ROW_KERNEL(add);

@@ -71,52 +71,38 @@ static struct query make_query(const struct spw_attend *a, const struct spw_atte
 
 /* ---- new tokens ---- */
 
-/* Rotates q and k in place. */
-static int rotate(const struct query *q)
-{
-    const struct spw_attend *a = q->a;
-    const struct spw_model_config *c = a->weights->config;
-    uint32_t kind = c->layer_kinds[q->s->layer];
-    const float *small = (const float *)(a->device_arena + a->plan->device.small);
-    return a->backend->ops->rope(
-        &(struct spw_rope_args){.x = (void *)(uintptr_t)q->args.q,
-                                .inv_freq = small + a->weights->inv_freq[kind],
-                                .rows = q->args.rows,
-                                .stride = q->args.q_stride,
-                                .position = q->s->from,
-                                .n_heads = c->n_heads + c->n_kv_heads,
-                                .head_dim = c->head_dim,
-                                .rotary_dim = c->rope[kind].rotary_dim,
-                                .scaling = a->weights->rope_scaling[kind],
-                                .dtype = a->plan->info.compute},
-        a->compute);
-}
-
-/* Writes k and v into the tail tiles. */
+/* Norms and rotates q and k; k and v go into the tail tiles. */
 static int append(const struct query *q)
 {
     const struct spw_attend *a = q->a;
     const struct spw_attend_segment *s = q->s;
     const struct spw_model_config *c = a->weights->config;
+    const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
+    const float *small = (const float *)(a->device_arena + a->plan->device.small);
+    uint32_t kind = c->layer_kinds[s->layer];
     struct spw_kv_seq *near = s->seq->near;
-    uint64_t k = (uint64_t)c->n_heads * c->head_dim;
-    uint64_t v = k + (uint64_t)c->n_kv_heads * c->head_dim;
-    void *qkv = (void *)(uintptr_t)q->args.q;
-    struct spw_kv_append_args x = {.k = element(a, qkv, k),
-                                   .v = element(a, qkv, v),
-                                   .rows = q->args.rows,
-                                   .stride = q->args.q_stride,
-                                   .position = s->from,
-                                   .n_kv_heads = c->n_kv_heads,
-                                   .head_dim = c->head_dim,
-                                   .dtype = a->plan->info.compute,
-                                   .kv_dtype = a->plan->info.kv};
+    struct spw_rope_append_args x = {.qkv = (void *)(uintptr_t)q->args.q,
+                                     .q_norm = c->qk_norm ? small + at->q_norm : NULL,
+                                     .k_norm = c->qk_norm ? small + at->k_norm : NULL,
+                                     .inv_freq = small + a->weights->inv_freq[kind],
+                                     .rows = q->args.rows,
+                                     .stride = q->args.q_stride,
+                                     .position = s->from,
+                                     .n_heads = c->n_heads,
+                                     .n_kv_heads = c->n_kv_heads,
+                                     .head_dim = c->head_dim,
+                                     .rotary_dim = c->rope[kind].rotary_dim,
+                                     .scaling = a->weights->rope_scaling[kind],
+                                     .eps = c->rms_eps,
+                                     .norm = c->norm,
+                                     .dtype = a->plan->info.compute,
+                                     .kv_dtype = a->plan->info.kv};
     SPW_TRY(spw_kv_grow(near, s->layer, s->from, s->to));
     uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(near, s->layer);
     assert(end - first <= SPW_APPEND_TILES);
     for (uint32_t t = first; t < end; t++)
         x.tiles[t - first] = spw_kv_device_tile(near, s->layer, t);
-    return a->backend->ops->kv_append(&x, a->compute);
+    return a->backend->ops->rope_append(&x, a->compute);
 }
 
 /* ---- old tiles ---- */
@@ -257,7 +243,6 @@ int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segme
 {
     struct query q = make_query(a, s);
     uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
-    SPW_TRY(rotate(&q));
     SPW_TRY(append(&q));
     SPW_TRY(age(&q));
     uint32_t end = spw_kv_end(s->seq->near, s->layer);

@@ -30,7 +30,7 @@ struct spw_attend_segment {
     uint64_t from, to, row;
 };
 
-/* Reads and rotates q, k, v in plan.device.qkv; leaves the state in plan.device.state. */
+/* Reads q, k, v in plan.device.qkv and rotates q; leaves the state in plan.device.state. */
 int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segment *s);
 
 #endif

@@ -3,7 +3,7 @@
 
 static bool ops_complete(const struct spw_ops *o)
 {
-    return o->norm && o->linear && o->rope && o->kv_append && o->kv_quantize && o->attention &&
+    return o->norm && o->linear && o->rope_append && o->kv_quantize && o->attention &&
            o->attention_finish && o->gated && o->add && o->softcap && o->attention_tiles;
 }
 

@@ -32,14 +32,9 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
     return launch(s, kernels(s)->linear, a, sizeof *a);
 }
 
-static int launch_rope(const struct spw_rope_args *a, spw_stream s)
+static int launch_rope_append(const struct spw_rope_append_args *a, spw_stream s)
 {
-    return launch(s, kernels(s)->rope, a, sizeof *a);
-}
-
-static int launch_kv_append(const struct spw_kv_append_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->kv_append, a, sizeof *a);
+    return launch(s, kernels(s)->rope_append, a, sizeof *a);
 }
 
 static int launch_kv_quantize(const struct spw_codec_args *a, spw_stream s)
@@ -85,8 +80,7 @@ static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
 static const struct spw_ops cpu_ops = {
     .norm = launch_norm,
     .linear = launch_linear,
-    .rope = launch_rope,
-    .kv_append = launch_kv_append,
+    .rope_append = launch_rope_append,
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
     .attention_finish = launch_attention_finish,

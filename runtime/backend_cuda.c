@@ -12,8 +12,7 @@
 static const struct spw_ops cuda_ops = {
     .norm = spw_norm_cuda,
     .linear = spw_linear_cuda,
-    .rope = spw_rope_cuda,
-    .kv_append = spw_kv_append_cuda,
+    .rope_append = spw_rope_append_cuda,
     .kv_quantize = spw_codec_encode_cuda,
     .attention = spw_attention_cuda,
     .attention_finish = spw_attention_finish_cuda,

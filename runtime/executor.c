@@ -3,7 +3,7 @@
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
  *   chunk     norm, q k v, [attend], output, mlp: model/layer.c
- *   attend    rotate, append, age, attention over what streams and what stays: attend.c
+ *   attend    rope and append, age, attention over what streams and what stays: attend.c
  *
  * Everything is queued: the host runs ahead of the streams and waits once, for the logits. */
 #include "runtime/executor.h"

@@ -13,24 +13,23 @@ extern __typeof__(spw_simt_set) spw_simt_set __attribute__((weak));
 
 enum { MAX_TOKENS = 1700 };
 
-/* ---- kv_append: how the tiles are filled ---- */
+/* ---- rope_append, with nothing to rotate: how the tiles are filled ---- */
 
 /* Rows [from, to) of `x`, widened or rounded to `dtype`, as the executor hands them over. */
 static void append(struct problem *p, size_t from, size_t to,
-                   int (*launch)(const struct spw_kv_append_args *a))
+                   int (*launch)(const struct spw_rope_append_args *a))
 {
     const struct spw_attention_args *a = &p->a;
     size_t width = (size_t)a->n_kv_heads * a->head_dim, stride = 2 * width + draw(0, 3);
     char *kv = poisoned((to - from) * stride * spw_dtype_bytes(a->dtype));
-    struct spw_kv_append_args call = {.k = kv,
-                                      .v = kv + width * spw_dtype_bytes(a->dtype),
-                                      .rows = to - from,
-                                      .stride = stride,
-                                      .position = from,
-                                      .n_kv_heads = a->n_kv_heads,
-                                      .head_dim = a->head_dim,
-                                      .dtype = a->dtype,
-                                      .kv_dtype = a->kv_dtype};
+    struct spw_rope_append_args call = {.qkv = kv,
+                                        .rows = to - from,
+                                        .stride = stride,
+                                        .position = from,
+                                        .n_kv_heads = a->n_kv_heads,
+                                        .head_dim = a->head_dim,
+                                        .dtype = a->dtype,
+                                        .kv_dtype = a->kv_dtype};
     for (size_t i = 0; i < (to - from) * width; i++) {
         each_store(kv, i / width * stride + i % width, a->dtype, (double)p->k[from * width + i]);
         each_store(kv, i / width * stride + width + i % width, a->dtype,
@@ -45,19 +44,18 @@ static void append(struct problem *p, size_t from, size_t to,
 /* The launchers below take the CPU's memory: what a call reads and writes goes to the GPU in blocks
  * of exactly its size, and comes back. */
 
-static int append_cuda(const struct spw_kv_append_args *a)
+static int append_cuda(const struct spw_rope_append_args *a)
 {
-    struct spw_kv_append_args call = *a;
+    struct spw_rope_append_args call = *a;
     size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
     size_t tiles = (size_t)spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
-    call.k = cuda_copy_of(a->k, a->rows * a->stride * spw_dtype_bytes(a->dtype), 0);
-    call.v = (const char *)call.k + ((const char *)a->v - (const char *)a->k);
+    call.qkv = cuda_copy_of(a->qkv, a->rows * a->stride * spw_dtype_bytes(a->dtype), 0);
     for (size_t t = 0; t < tiles; t++)
         call.tiles[t] = cuda_copy_of(a->tiles[t], bytes, 0);
-    int rc = spw_kv_append_cuda(&call, NULL);
+    int rc = spw_rope_append_cuda(&call, NULL);
     for (size_t t = 0; t < tiles; t++)
         cuda_take_back(a->tiles[t], call.tiles[t], bytes, 0);
-    cuda_take_back(NULL, (void *)call.k, 0, 0);
+    cuda_take_back(NULL, call.qkv, 0, 0);
     return rc;
 }
 
@@ -103,9 +101,9 @@ static int attention_finish_cuda(const struct spw_attention_finish_args *a)
     return rc;
 }
 
-static int append_cpu(const struct spw_kv_append_args *a)
+static int append_cpu(const struct spw_rope_append_args *a)
 {
-    each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->kv_append, a, EACH_FORWARD);
+    each_run(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->rope_append, a, EACH_FORWARD);
     return 0;
 }
 
@@ -398,9 +396,6 @@ static void test_refused(void)
     CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
     a.head_dim = 64, a.qformat = SPW_QFORMAT_EXACT;
     CHECK(spw_attention_cuda(&a, NULL) == -EINVAL);
-    struct spw_kv_append_args k = {
-        .rows = SPW_APPEND_TILES * SPW_TILE_TOKENS + 1, .n_kv_heads = 1, .head_dim = 64};
-    CHECK(spw_kv_append_cuda(&k, NULL) == -EINVAL);
 }
 
 int main(void)

@@ -1,5 +1,6 @@
-/* The row operations of every CPU table against f64 references, with canaries behind the outputs,
- * odd sizes, both task orders, and rows computed alone against rows computed together (memcmp). */
+/* The row operations of every CPU table (rope_append: test_ops_rope_append.c) against f64
+ * references, with canaries behind the outputs, odd sizes, both task orders, and rows computed
+ * alone against rows computed together (memcmp). */
 #include "tests/ops_cpu_each.h"
 
 enum { CANARY = 64, DRAWS = 12 };
@@ -45,9 +46,9 @@ static bool canary_lives(const void *p, size_t n, enum spw_dtype t)
 
 /* The f32 chain of a mean and a square root moves a result by a few f32 ulp; in bf16 that can tip
  * each of the roundings by one. */
-static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row, size_t group)
+static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row)
 {
-    size_t from = row * a->x_stride + group * a->cols, to = row * a->y_stride + group * a->cols;
+    size_t from = row * a->x_stride, to = row * a->y_stride;
     double sum = 0;
     for (size_t i = 0; i < a->cols; i++)
         sum += pow(each_load(x, from + i, a->dtype), 2);
@@ -70,15 +71,13 @@ static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row,
 static void test_norm(const struct spw_cpu_kernels *table)
 {
     enum spw_dtype t = draw_dtype();
-    size_t rows = draw(1, 9), groups = draw(1, 4), cols = draw(1, 200);
-    size_t stride = groups * cols + draw(0, 5), n = rows * stride;
+    size_t rows = draw(1, 9), cols = draw(1, 200), stride = cols + draw(0, 5), n = rows * stride;
     void *x = buffer(n, t, 3), *y = buffer(n, t, 1), *again = copy_of(x, n, t);
     float *weight = buffer(cols, SPW_DTYPE_F32, 2);
     struct spw_norm_args a = {.x = x,
                               .y = y,
                               .weight = weight,
                               .rows = rows,
-                              .groups = groups,
                               .cols = cols,
                               .x_stride = stride,
                               .y_stride = stride,
@@ -87,8 +86,8 @@ static void test_norm(const struct spw_cpu_kernels *table)
                               .dtype = t};
     each_run(table->norm, &a, EACH_FORWARD);
     CHECK(canary_lives(y, n, t));
-    for (size_t i = 0; i < rows * groups; i++)
-        CHECK(norm_right(&a, x, i / groups, i % groups));
+    for (size_t row = 0; row < rows; row++)
+        CHECK(norm_right(&a, x, row));
     /* in place, backwards, row by row: the same bits */
     for (size_t row = 0; row < rows; row++) {
         struct spw_norm_args one = a;
@@ -96,7 +95,7 @@ static void test_norm(const struct spw_cpu_kernels *table)
         one.rows = 1;
         each_run(table->norm, &one, EACH_BACKWARD);
         CHECK(!memcmp(one.y, (char *)y + row * stride * spw_dtype_bytes(t),
-                      groups * cols * spw_dtype_bytes(t)));
+                      cols * spw_dtype_bytes(t)));
     }
     free(x), free(y), free(again), free(weight);
 }
@@ -116,7 +115,6 @@ static void test_norm_of_sum(const struct spw_cpu_kernels *table)
                               .y = y,
                               .weight = weight,
                               .rows = rows,
-                              .groups = 1,
                               .cols = cols,
                               .x_stride = cols,
                               .y_stride = cols,
@@ -133,134 +131,6 @@ static void test_norm_of_sum(const struct spw_cpu_kernels *table)
     CHECK(!memcmp(y, want_y, n * spw_dtype_bytes(t)));
     CHECK(canary_lives(h, n, t) && canary_lives(y, n, t));
     free(h), free(x), free(y), free(want_y), free(want_h), free(weight);
-}
-
-/* ---- rope ---- */
-
-static void test_rope(const struct spw_cpu_kernels *table)
-{
-    enum spw_dtype t = draw_dtype();
-    uint32_t heads = (uint32_t)draw(1, 4), dim = 2 * (uint32_t)draw(1, 100);
-    uint32_t rotary = 2 * (uint32_t)draw(1, dim / 2);
-    size_t rows = draw(1, 7), stride = (size_t)heads * dim + draw(0, 3), n = rows * stride;
-    float *freq = buffer(rotary / 2, SPW_DTYPE_F32, 1);
-    void *x = buffer(n, t, 2), *before = copy_of(x, n, t), *again = copy_of(x, n, t);
-    struct spw_rope_args a = {.x = x,
-                              .inv_freq = freq,
-                              .rows = rows,
-                              .stride = stride,
-                              .position = draw(0, 200000),
-                              .n_heads = heads,
-                              .head_dim = dim,
-                              .rotary_dim = rotary,
-                              .scaling = 1.2f,
-                              .dtype = t};
-    each_run(table->rope, &a, EACH_BACKWARD);
-    CHECK(canary_lives(x, n, t));
-    bool right = true;
-    for (size_t i = 0; i < n; i++) {
-        size_t row = i / stride, c = i % stride % dim, half = rotary / 2;
-        double got = each_load(x, i, t), old = each_load(before, i, t), want = old, slack = 0;
-        if (i % stride < (size_t)heads * dim && c < rotary) {
-            float angle = (float)(a.position + row) * freq[c % half];
-            double co = each_round_as((double)(cosf(angle) * a.scaling), t);
-            double si = each_round_as((double)(sinf(angle) * a.scaling), t);
-            double other = each_load(before, c < half ? i + half : i - half, t);
-            double p = each_round_as(old * co, t), q = each_round_as(other * si, t);
-            want = each_round_as(c < half ? p - q : p + q, t);
-            /* one f32 ulp of libm's cosine can tip a rounding of f32; bf16 must be exact */
-            slack = t == SPW_DTYPE_F32 ? 0x1p-22 * (fabs(p) + fabs(q)) : 0;
-        }
-        right &= fabs(got - want) <= slack;
-    }
-    CHECK(right);
-    for (size_t row = 0; row < rows; row++) {
-        struct spw_rope_args one = a;
-        one.x = (char *)again + row * stride * spw_dtype_bytes(t);
-        one.rows = 1, one.position += row;
-        each_run(table->rope, &one, EACH_FORWARD);
-    }
-    CHECK(!memcmp(again, x, n * spw_dtype_bytes(t)));
-    free(freq), free(x), free(before), free(again);
-}
-
-/* ---- kv_append ---- */
-
-static void append_cut(const struct spw_cpu_kernels *table, struct spw_kv_append_args a,
-                       void *const *tiles, size_t cut)
-{
-    size_t bytes = a.stride * spw_dtype_bytes(a.dtype), done = 0, rows = a.rows;
-    uint64_t position = a.position;
-    while (done < rows) {
-        struct spw_kv_append_args part = a;
-        part.rows = rows - done < cut ? rows - done : cut;
-        part.k = (const char *)a.k + done * bytes;
-        part.v = (const char *)a.v + done * bytes;
-        part.position = position + done;
-        for (size_t i = 0; i < 4; i++) {
-            size_t from = (size_t)(part.position / 128 - position / 128);
-            part.tiles[i] = from + i < 4 ? tiles[from + i] : NULL;
-        }
-        each_run(table->kv_append, &part, EACH_BACKWARD);
-        done += part.rows;
-    }
-}
-
-static void test_kv_append(const struct spw_cpu_kernels *table)
-{
-    static const enum spw_dtype types[] = {SPW_DTYPE_F32, SPW_DTYPE_F16, SPW_DTYPE_BF16};
-    enum spw_dtype t = draw_dtype(), kv = types[draw(0, 2)];
-    uint32_t heads = (uint32_t)draw(1, 3), dim = 2 * (uint32_t)draw(1, 40);
-    size_t rows = draw(1, 300), stride = (size_t)heads * dim + draw(0, 3);
-    size_t bytes = spw_tile_bytes(heads, dim, kv), wide = spw_dtype_bytes(kv);
-    void *tiles[4], *cut[4];
-    for (int i = 0; i < 4; i++) {
-        tiles[i] = memset(malloc(bytes + CANARY), 0xa5, bytes + CANARY);
-        cut[i] = memset(malloc(bytes + CANARY), 0xa5, bytes + CANARY);
-    }
-    void *k = buffer(rows * stride, t, 4), *v = buffer(rows * stride, t, 4);
-    struct spw_kv_append_args a = {.k = k,
-                                   .v = v,
-                                   .rows = rows,
-                                   .stride = stride,
-                                   .position = 128 * draw(0, 9) + draw(0, 127),
-                                   .n_kv_heads = heads,
-                                   .head_dim = dim,
-                                   .dtype = t,
-                                   .kv_dtype = kv};
-    append_cut(table, a, tiles, rows);
-    append_cut(table, a, cut, draw(1, 5));
-    bool right = true;
-    for (size_t i = 0; i < rows * heads * dim; i++) {
-        uint32_t c = (uint32_t)(i % dim), head = (uint32_t)(i / dim % heads);
-        uint64_t at = a.position % 128 + i / dim / heads;
-        const char *tile = tiles[at / 128];
-        size_t x = i / dim / heads * stride + (size_t)head * dim + c;
-        size_t ki = spw_tile_k_index(dim, kv, (uint32_t)(at % 128), c);
-        size_t vi = spw_tile_v_index(dim, kv, (uint32_t)(at % 128), c);
-        const char *kh = tile + head * spw_tile_head_bytes(dim, kv);
-        const char *vh = kh + heads * spw_tile_head_bytes(dim, kv);
-        right &= each_load(kh, ki, kv) == each_round_as(each_load(k, x, t), kv);
-        right &= each_load(vh, vi, kv) == each_round_as(each_load(v, x, t), kv);
-        /* the last row's odd partner is an exact zero */
-        if (kv != SPW_DTYPE_F32 && at % 2 == 0 && i / dim / heads == rows - 1)
-            right &= each_load(vh, vi + 1, kv) == 0;
-    }
-    CHECK(right);
-    size_t touched = 0;
-    for (int i = 0; i < 4; i++) {
-        CHECK(canary_lives(tiles[i], bytes / wide, kv));
-        CHECK(!memcmp(tiles[i], cut[i], bytes));
-        for (size_t j = 0; j < bytes; j += wide) {
-            static const char untouched[4] = {(char)0xa5, (char)0xa5, (char)0xa5, (char)0xa5};
-            touched += memcmp((char *)tiles[i] + j, untouched, wide) != 0;
-        }
-        free(tiles[i]), free(cut[i]);
-    }
-    /* nothing else was written, but for the zeroed partners */
-    size_t partners = kv != SPW_DTYPE_F32 && (a.position + rows) % 2 ? (size_t)heads * dim : 0;
-    CHECK(touched <= 2 * rows * heads * dim + partners);
-    free(k), free(v);
 }
 
 /* ---- attention_finish ---- */
@@ -399,8 +269,6 @@ int main(void)
         for (int i = 0; i < DRAWS; i++) {
             test_norm(table);
             test_norm_of_sum(table);
-            test_rope(table);
-            test_kv_append(table);
             test_finish(table);
             test_gated(table);
             test_add(table);
