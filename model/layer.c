@@ -112,7 +112,7 @@ int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
 
     SPW_TRY(norm(r, v->attention_norm, h, b->x, rows));
     SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, b->qkv, rows));
-    SPW_TRY(r->attend(r->context, layer, rows));
+    SPW_TRY(r->attend(r->context, layer));
     SPW_TRY(linear(r, o, v->o_bias, b->attention, q, b->y, rows));
     SPW_TRY(norm(r, v->after_attention_norm, b->y, b->y, rows));
     SPW_TRY(add_norm(r, v->mlp_norm, h, rows));

@@ -27,7 +27,7 @@ struct spw_layer_run {
     spw_stream stream;
     /* Norms (if the family does) and rotates q and k of b.qkv, keeps k and v, attends; the result
      * goes to b.attention. */
-    int (*attend)(void *context, uint32_t layer, size_t rows);
+    int (*attend)(void *context, uint32_t layer);
     void *context;
 };
 

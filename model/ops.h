@@ -90,6 +90,8 @@ struct spw_attention_args {
     float *state;    /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
     float *partials; /* [splits of the call][rows][n_heads][head_dim + 2] or NULL: lets splits run
                         side by side */
+    void *y; /* NULL, or of the last call of these rows: [rows][n_heads * head_dim], dtype; gets
+                out / sum, and what the state then holds is of no use */
     size_t rows, q_stride;
     uint64_t position;   /* of row 0 */
     uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
@@ -104,15 +106,6 @@ struct spw_attention_args {
     /* The last member: a launcher need not copy more than n_tiles of them. NULL: a tile no row of
      * this call can see. */
     const void *tiles[SPW_ATTENTION_TILES];
-};
-
-/* y = out / sum */
-struct spw_attention_finish_args {
-    const float *state; /* [rows][n_heads][head_dim + 2] */
-    void *y;            /* [rows][n_heads * head_dim], dtype */
-    size_t rows;
-    uint32_t n_heads, head_dim;
-    enum spw_dtype dtype;
 };
 
 /* y = act(gate) * up; x = [rows][gate: cols | up: cols]. Rounded after act and after the product.
@@ -148,7 +141,6 @@ struct spw_ops {
      * backend gives the same bits. `not_finite` is a word of device memory. */
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
-    int (*attention_finish)(const struct spw_attention_finish_args *a, spw_stream s);
     int (*gated)(const struct spw_gated_args *a, spw_stream s);
     int (*add)(const struct spw_add_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);

@@ -1,5 +1,5 @@
 /* Attention on the GPU: what is launched for a call, the merge of splits that ran side by side, and
- * the two small operations around it. The arithmetic is in model/attention_cuda.cuh; none of the
+ * the result after the last call. The arithmetic is in model/attention_cuda.cuh; none of the
  * choices made here shows in a result.
  *
  *   few items (decode)   ops_attention_few_cuda.cu    a block of the grid takes one split
@@ -11,7 +11,10 @@
  * these, and those behind them.
  *
  * Side by side the splits go to `partials`: (head_dim + 2) * 4 bytes for an item and split, beside
- * 512 * head_dim * 4 bytes of K and V that it comes from. */
+ * 512 * head_dim * 4 bytes of K and V that it comes from. The result of decode is the merge's,
+ * which has out and sum at hand. Behind the walks of prefill it is a launch of its own: four
+ * kernels keep their states each in its own way, and one launch more is little beside a chunk's
+ * products. */
 #include "model/attention_cuda.cuh"
 
 #include "quant/hadamard.h"
@@ -36,6 +39,19 @@ bool spw_attention_takes_mma(const struct spw_attention_args *a)
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
         return false;
     return major >= 8;
+}
+
+/* Channels c, c + 1 of an item's y. */
+__device__ __forceinline__ void store_result(void *y, size_t at, float2 out, float sum,
+                                             enum spw_dtype t)
+{
+    float low = out.x / sum, high = out.y / sum;
+    if (t == SPW_DTYPE_BF16) {
+        ((uint32_t *)y)[at / 2] = spw_device_pack_bf16(low, high); /* head_dim is even */
+        return;
+    }
+    ((float *)y)[at] = low;
+    ((float *)y)[at + 1] = high;
 }
 
 /* A block per (row, head). The maximum after each split is exact, so that the factors of all splits
@@ -68,21 +84,24 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
     __syncthreads(); /* the factors are there */
     for (uint32_t c = 2 * threadIdx.x; c < d; c += 2 * blockDim.x) {
         float2 out = a.first ? make_float2(0.0f, 0.0f) : *(const float2 *)(state + c);
+        float sum = sums[0];
         SPW_UNROLL_BY(8) /* so many loads are under way */
         for (uint32_t i = 1; i <= n_splits; i++) {
             float2 x = *(const float2 *)(split + i * stride + c);
             float2 merged = make_float2(attention_merge_out(factors[i], out.x, x.x),
                                         attention_merge_out(factors[i], out.y, x.y));
             out = sums[i] != 0 ? merged : out;
+            sum = sums[i] != 0 ? attention_merge_sum(factors[i], sum, sums[i]) : sum;
+        }
+        if (a.y) {
+            store_result(a.y, (size_t)blockIdx.x * d + c, out, sum, a.dtype);
+            continue;
         }
         *(float2 *)(state + c) = out;
-    }
-    if (threadIdx.x == 0) {
-        float sum = sums[0];
-        for (uint32_t i = 1; i <= n_splits; i++)
-            sum = sums[i] != 0 ? attention_merge_sum(factors[i], sum, sums[i]) : sum;
-        state[d] = n_splits ? factors[n_splits].top : tops[0];
-        state[d + 1] = sum;
+        if (c == 0) {
+            state[d] = n_splits ? factors[n_splits].top : tops[0];
+            state[d + 1] = sum;
+        }
     }
 }
 
@@ -103,41 +122,73 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
     return spw_cuda_launched();
 }
 
-/* Exact tiles. */
-static int launch_exact(const struct attention_job *job, uint32_t n_splits, bool mma, spw_stream s)
+/* Reads a state and writes a row of y once. */
+__global__ void k_attention_result(const float *state, void *y, size_t n_items, uint32_t d,
+                                   enum spw_dtype t)
 {
-    const struct spw_attention_args *a = &job->a;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, n = n_items * (d / 2);
+    for (; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        size_t item = i / (d / 2), c = i % (d / 2) * 2;
+        const float *from = state + item * (d + 2);
+        store_result(y, item * d + c, *(const float2 *)(from + c), from[d + 1], t);
+    }
+}
+
+static int result(const struct spw_attention_args *a, spw_stream s)
+{
+    size_t items = a->rows * a->n_heads, n = items * (a->head_dim / 2);
+    unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
+    SPW_LAUNCH(k_attention_result, blocks, ATTENTION_THREADS, 0, s, (const float *)a->state, a->y,
+               items, a->head_dim, a->dtype);
+    return spw_cuda_launched();
+}
+
+/* How a part of a call runs. */
+struct way {
+    launcher *launch;
+    bool side_by_side; /* else the splits are walked */
+};
+
+/* Exact tiles. */
+static struct way way_exact(const struct spw_attention_args *a, uint32_t n_splits, bool mma)
+{
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     bool many = n_splits > 1 && a->partials;
     if (mma && items <= FEW_ITEMS && (many || n_splits <= 1))
-        return many ? side_by_side(job, n_splits, spw_attention_few_launch, s)
-                    : spw_attention_few_launch(job, 1, s);
-    launcher *launch = mma ? spw_attention_rows_launch : spw_attention_fma_launch;
-    if (many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS)
-        return side_by_side(job, n_splits, launch, s);
-    return launch(job, 1, s);
+        return (struct way){spw_attention_few_launch, many};
+    return (struct way){mma ? spw_attention_rows_launch : spw_attention_fma_launch,
+                        many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS};
 }
 
-static int launch_codes(const struct attention_job *job, uint32_t n_splits, bool mma, spw_stream s)
+static struct way way_codes(const struct spw_attention_args *a, uint32_t n_splits, bool mma)
 {
-    const struct spw_attention_args *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    launcher *launch = mma ? spw_attention_codes_launch : spw_attention_codes_fma_launch;
-    if (n_splits > 1 && a->partials && spw_div_up(items, 16) * a->n_kv_heads < ENOUGH_BLOCKS)
-        return side_by_side(job, n_splits, launch, s);
-    return launch(job, 1, s);
+    bool many = n_splits > 1 && a->partials;
+    return (struct way){mma ? spw_attention_codes_launch : spw_attention_codes_fma_launch,
+                        many && spw_div_up(items, 16) * a->n_kv_heads < ENOUGH_BLOCKS};
 }
 
-/* Tiles [lo, hi) of the call, which are of one form; no tiles: only the states are started. */
+/* Tiles [lo, hi) of the call, which are of one form; no tiles: only the states are started. With
+ * the last of them comes the result. */
 static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool codes,
                        spw_stream s)
 {
     uint32_t n_splits = (uint32_t)spw_div_up(hi, SPW_SPLIT_TILES) - lo / SPW_SPLIT_TILES;
     bool mma = spw_attention_takes_mma(&job->a);
+    struct way way = (codes ? way_codes : way_exact)(&job->a, n_splits, mma);
+    void *y = job->a.y;
+    job->a.y = hi < job->a.n_tiles ? NULL : y;
     job->tile_lo = lo;
     job->tile_hi = hi;
-    SPW_TRY((codes ? launch_codes : launch_exact)(job, n_splits, mma, s));
+    if (way.side_by_side) {
+        SPW_TRY(side_by_side(job, n_splits, way.launch, s));
+    } else {
+        SPW_TRY(way.launch(job, 1, s));
+        if (job->a.y)
+            SPW_TRY(result(&job->a, s));
+    }
     job->a.first = false;
+    job->a.y = y;
     return 0;
 }
 
@@ -159,7 +210,7 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         return 0;
     if (a->n_tiles > SPW_ATTENTION_TILES || a->tile_first % SPW_SPLIT_TILES || !a->n_kv_heads ||
         a->n_heads % a->n_kv_heads || a->head_dim % 2 || (uintptr_t)a->state % 8 ||
-        (uintptr_t)a->partials % 8 || (uintptr_t)a->q % 4)
+        (uintptr_t)a->partials % 8 || (uintptr_t)a->q % 4 || (uintptr_t)a->y % 4)
         return -EINVAL;
     uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
     uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);
@@ -172,35 +223,4 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         SPW_TRY(launch_part(&job, 0, codes, false, s));
     SPW_TRY(launch_part(&job, codes, behind, true, s));
     return behind < a->n_tiles ? launch_part(&job, behind, a->n_tiles, false, s) : 0;
-}
-
-/* ---- attention_finish: reads a state and writes a row of y once ---- */
-
-template <bool bf16>
-__global__ void k_attention_finish(const float *state, void *y, size_t n, uint32_t d)
-{
-    size_t stride = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
-        const float *from = state + i / d * (d + 2);
-        float out = from[i % d] / from[d + 1];
-        if (bf16)
-            ((uint16_t *)y)[i] = spw_device_to_bf16(out);
-        else
-            ((float *)y)[i] = out;
-    }
-}
-
-int spw_attention_finish_cuda(const struct spw_attention_finish_args *a, spw_stream s)
-{
-    size_t n = a->rows * a->n_heads * a->head_dim;
-    unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
-    if (!n)
-        return 0;
-    if (a->dtype == SPW_DTYPE_BF16)
-        SPW_LAUNCH((k_attention_finish<true>), blocks, ATTENTION_THREADS, 0, s, a->state, a->y, n,
-                   a->head_dim);
-    else
-        SPW_LAUNCH((k_attention_finish<false>), blocks, ATTENTION_THREADS, 0, s, a->state, a->y, n,
-                   a->head_dim);
-    return spw_cuda_launched();
 }

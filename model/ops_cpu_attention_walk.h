@@ -361,6 +361,22 @@ static void clear_states(const struct spw_attention_args *a, uint32_t kv_head, s
             state_clear(state_of(a, a->state, row, kv_head * group + i), a->head_dim);
 }
 
+/* The heads of a KV head's group, of rows [row, end): y = out / sum. */
+static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t row, size_t end)
+{
+    uint32_t group = group_heads(a);
+    for (; a->y && row < end; row++)
+        for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
+            const float *state = state_of(a, a->state, row, head);
+            struct vec sum = vec_set1(state[a->head_dim + 1]);
+            for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
+                size_t n = spw_min_u64(a->head_dim - c, VEC_LANES);
+                vec_store_as(a->y, (row * a->n_heads + head) * a->head_dim + c, n, a->dtype,
+                             vec_div(vec_load_as(state, c, n, SPW_DTYPE_F32), sum));
+            }
+        }
+}
+
 /* Tasks that share a KV head are neighbours, so that its tiles are shared in the cache. */
 static size_t attention_tasks(const void *args)
 {
@@ -374,9 +390,11 @@ static void attention_run(const void *args, size_t task, unsigned worker)
     (void)worker;
     uint32_t kv_head = (uint32_t)(task / row_blocks(a));
     size_t block = task % row_blocks(a), row = block * block_rows(a);
+    size_t end = spw_min_u64(row + block_rows(a), a->rows);
     if (a->first)
-        clear_states(a, kv_head, row, spw_min_u64(row + block_rows(a), a->rows));
+        clear_states(a, kv_head, row, end);
     attend(a, kv_head, block, 0, n_splits(a), false);
+    finish(a, kv_head, row, end);
 }
 
 static size_t attention_splits_tasks(const void *args)
@@ -414,6 +432,7 @@ static void attention_merge_run(const void *args, size_t task, unsigned worker)
                 merge_out(state_of(a, a->state, row, head), part, part[a->head_dim],
                           part[a->head_dim + 1], a->head_dim);
         }
+    finish(a, kv_head, row, row + 1);
 }
 
 #ifndef ATTENTION_RUNS_ELSEWHERE

@@ -263,30 +263,6 @@ static void rope_append_run(const void *args, size_t task, unsigned worker)
     }
 }
 
-/* ---- attention_finish ---- */
-
-static size_t attention_finish_tasks(const void *args)
-{
-    const struct spw_attention_finish_args *a = args;
-    return spw_div_up(a->rows * a->n_heads, task_rows(a->head_dim));
-}
-
-static void attention_finish_run(const void *args, size_t task, unsigned worker)
-{
-    const struct spw_attention_finish_args *a = args;
-    (void)worker;
-    size_t step = task_rows(a->head_dim), end = smaller((task + 1) * step, a->rows * a->n_heads);
-    for (size_t i = task * step; i < end; i++) {
-        const float *state = a->state + i * (a->head_dim + 2);
-        struct vec sum = vec_set1(state[a->head_dim + 1]);
-        for (size_t c = 0; c < a->head_dim; c += VEC_LANES) {
-            size_t n = smaller(a->head_dim - c, VEC_LANES);
-            struct vec y = vec_div(vec_load_as(state, c, n, SPW_DTYPE_F32), sum);
-            vec_store_as(a->y, i * a->head_dim + c, n, a->dtype, y);
-        }
-    }
-}
-
 /* ---- gated ---- */
 
 VEC_FN struct vec silu(struct vec x)
@@ -387,7 +363,6 @@ static void softcap_run(const void *args, size_t task, unsigned worker)
 
 ROW_KERNEL(norm);
 ROW_KERNEL(rope_append);
-ROW_KERNEL(attention_finish);
 ROW_KERNEL(gated);
 ROW_KERNEL(add);
 ROW_KERNEL(softcap);

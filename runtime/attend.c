@@ -19,6 +19,8 @@ struct query {
     const struct spw_attend *a;
     const struct spw_attend_segment *s;
     bool sliding, aged;             /* aged: this layer's old tiles are kept apart */
+    uint32_t end;                   /* of the tiles there are */
+    uint8_t *y;                     /* rows' results, from the last call */
     struct spw_attention_args args; /* of all rows; the same for all calls but for rows and tiles */
 };
 
@@ -44,12 +46,14 @@ static struct query make_query(const struct spw_attend *a, const struct spw_atte
 {
     const struct spw_model_config *c = a->weights->config;
     uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint64_t y = s->row * c->n_heads * c->head_dim;
     bool sliding = c->layer_kinds[s->layer] == SPW_LAYER_SLIDING;
     return (struct query){
         .a = a,
         .s = s,
         .sliding = sliding,
         .aged = a->plan->residency.aged && !sliding,
+        .y = element(a, a->device_arena + a->plan->device.attention, y),
         .args = {.q = element(a, a->device_arena + a->plan->device.qkv, s->row * width),
                  .state =
                      (float *)(a->device_arena + a->plan->device.state) + s->row * state_row(c),
@@ -179,6 +183,8 @@ static int attend_rows(const struct query *q, const struct piece *p, uint64_t ro
     x.position += row;
     if (spw_div_up(p->to - p->from, SPW_SPLIT_TILES) <= splits_side_by_side(a, rows))
         x.partials = (float *)(a->device_arena + a->plan->device.partials);
+    if (p->to == q->end)
+        x.y = element(a, q->y, row * x.n_heads * x.head_dim);
     x.tile_first = p->from;
     x.n_tiles = p->to - p->from;
     if (old > first && x.qformat != SPW_QFORMAT_EXACT) {
@@ -216,8 +222,7 @@ static int attend_piece(struct query *q, const struct piece *p)
 
 /* The splits that (partly) stream, as many in a piece as share a slot. *from: the first that
  * does not. */
-static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_end, uint32_t end,
-                           uint32_t *from)
+static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_end, uint32_t *from)
 {
     const struct spw_attend *a = q->a;
     uint32_t to, slot_tiles = a->plan->slot_tiles;
@@ -227,7 +232,7 @@ static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_en
         struct spw_transfer t = {
             .seq = q->s->seq->aged, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
         struct piece p = {
-            .from = *from, .to = to < end ? to : end, .slot_first = tile, .slot_end = here};
+            .from = *from, .to = to < q->end ? to : q->end, .slot_first = tile, .slot_end = here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
         spw_prefetch_sources(a->prefetch, &from_host, &from_disk);
@@ -245,16 +250,16 @@ int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segme
     uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
     SPW_TRY(append(&q));
     SPW_TRY(age(&q));
-    uint32_t end = spw_kv_end(s->seq->near, s->layer);
+    q.end = spw_kv_end(s->seq->near, s->layer);
     spw_traffic_range(&a->plan->residency, q.sliding, s->passage, s->from, &first, &streamed_end);
     from = first - first % SPW_SPLIT_TILES;
-    SPW_TRY(attend_streamed(&q, first, streamed_end, end, &from));
+    SPW_TRY(attend_streamed(&q, first, streamed_end, &from));
     /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
     uint64_t fit = splits_side_by_side(a, q.args.rows);
     if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
         most = (uint32_t)fit * SPW_SPLIT_TILES;
-    for (; from < end; from = to) {
-        to = end - from < most ? end : from + most;
+    for (; from < q.end; from = to) {
+        to = q.end - from < most ? q.end : from + most;
         uint32_t visible = first > from ? first : from;
         struct piece p = {.from = from, .to = to, .slot_first = visible, .slot_end = visible};
         SPW_TRY(attend_piece(&q, &p));

@@ -30,7 +30,8 @@ struct spw_attend_segment {
     uint64_t from, to, row;
 };
 
-/* Reads q, k, v in plan.device.qkv and rotates q; leaves the state in plan.device.state. */
+/* Reads q, k, v in plan.device.qkv and rotates q; leaves the result in
+ * plan.device.attention. */
 int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segment *s);
 
 #endif

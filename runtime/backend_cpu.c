@@ -57,11 +57,6 @@ static int launch_attention(const struct spw_attention_args *a, spw_stream s)
     return launch(s, k->attention_merge, a, bytes);
 }
 
-static int launch_attention_finish(const struct spw_attention_finish_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->attention_finish, a, sizeof *a);
-}
-
 static int launch_gated(const struct spw_gated_args *a, spw_stream s)
 {
     return launch(s, kernels(s)->gated, a, sizeof *a);
@@ -83,7 +78,6 @@ static const struct spw_ops cpu_ops = {
     .rope_append = launch_rope_append,
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
-    .attention_finish = launch_attention_finish,
     .gated = launch_gated,
     .add = launch_add,
     .softcap = launch_softcap,

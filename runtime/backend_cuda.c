@@ -15,7 +15,6 @@ static const struct spw_ops cuda_ops = {
     .rope_append = spw_rope_append_cuda,
     .kv_quantize = spw_codec_encode_cuda,
     .attention = spw_attention_cuda,
-    .attention_finish = spw_attention_finish_cuda,
     .gated = spw_gated_cuda,
     .add = spw_add_cuda,
     .softcap = spw_softcap_cuda,

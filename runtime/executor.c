@@ -61,7 +61,7 @@ static void close_frame(struct frame *f)
     spw_free(f->segments);
 }
 
-static int attend(void *context, uint32_t layer, size_t rows);
+static int attend(void *context, uint32_t layer);
 
 static void borrow_buffers(struct spw_executor *x)
 {
@@ -304,7 +304,7 @@ static int age_tiles(struct spw_executor *x, uint32_t layer)
 
 /* ---- attention ---- */
 
-static int attend(void *context, uint32_t layer, size_t rows)
+static int attend(void *context, uint32_t layer)
 {
     struct spw_executor *x = context;
     for (uint32_t i = 0; i < x->chunk->n_segments; i++) {
@@ -317,15 +317,7 @@ static int attend(void *context, uint32_t layer, size_t rows)
                                                      .to = s->to,
                                                      .row = s->row - x->chunk->row}));
     }
-    return x->layer.ops->attention_finish(
-        &(struct spw_attention_finish_args){
-            .state = (const float *)(x->o.device_arena + x->plan->device.state),
-            .y = x->layer.b.attention,
-            .rows = rows,
-            .n_heads = x->config->n_heads,
-            .head_dim = x->config->head_dim,
-            .dtype = x->plan->info.compute},
-        x->o.compute);
+    return 0;
 }
 
 /* ---- a layer ---- */

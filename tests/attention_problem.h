@@ -52,6 +52,11 @@ static inline size_t problem_state_floats(const struct problem *p)
     return p->a.rows * p->a.n_heads * (p->a.head_dim + 2);
 }
 
+static inline size_t problem_y_bytes(const struct problem *p)
+{
+    return p->a.rows * p->a.n_heads * p->a.head_dim * spw_dtype_bytes(p->a.dtype);
+}
+
 /* Good until the next call. */
 static inline const char *problem_text(const struct problem *p)
 {
@@ -113,6 +118,7 @@ struct way {
     bool partials;
     const struct spw_cpu_kernels *table; /* NULL: the GPU's kernels */
     enum each_order order;
+    char *y; /* of all rows, from their last calls; or NULL */
 };
 
 /* What the including file runs a call with. */
@@ -143,6 +149,8 @@ static inline float *problem_run(const struct problem *p, struct way way)
         for (size_t t = 0; t < tiles; t += way.splits * SPW_SPLIT_TILES) {
             call.tile_first = t;
             call.n_tiles = (uint32_t)spw_min_u64(way.splits * SPW_SPLIT_TILES, tiles - t);
+            if (way.y && t + call.n_tiles == tiles)
+                call.y = way.y + problem_y_bytes(p) / p->a.rows * row;
             call.quantized_first = (uint32_t)spw_sub_u64(p->quantized_first, t);
             call.quantized_end = (uint32_t)spw_sub_u64(p->quantized_end, t);
             for (uint32_t i = 0; i < call.n_tiles; i++)
@@ -165,6 +173,24 @@ static inline void problem_check_way(const struct problem *p, const float *state
               way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
               way.splits, way.partials, (int)way.order);
     free(other);
+}
+
+/* What the last calls give is out / sum of the states that calls without it end with. */
+static inline void problem_check_result(const struct problem *p, const float *state, struct way way)
+{
+    uint32_t d = p->a.head_dim;
+    char *want = poisoned(problem_y_bytes(p));
+    for (size_t i = 0; i < p->a.rows * p->a.n_heads * d; i++) {
+        const float *item = state + i / d * (d + 2);
+        each_store(want, i, p->a.dtype, (double)(item[i % d] / item[d + 1]));
+    }
+    way.y = poisoned(problem_y_bytes(p));
+    free(problem_run(p, way));
+    CHECK_MSG(!memcmp(way.y, want, problem_y_bytes(p)),
+              "%s %s: result of %zu rows, %zu splits a call, partials %d",
+              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
+              way.splits, way.partials);
+    free(way.y), free(want);
 }
 
 /* ---- what must come of it ---- */

@@ -12,6 +12,24 @@ static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row
     return row * a->stride + head * a->head_dim;
 }
 
+/* The norm of `heads` heads of a row of qkv, from head `first` on, in place. */
+static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args *a, char *qkv,
+                                              size_t row, size_t first, size_t heads,
+                                              const float *weight)
+{
+    char *x = qkv + steps_head(a, row, first) * spw_dtype_bytes(a->dtype);
+    return (struct spw_norm_args){.x = x,
+                                  .y = x,
+                                  .weight = weight,
+                                  .rows = heads,
+                                  .cols = a->head_dim,
+                                  .x_stride = a->head_dim,
+                                  .y_stride = a->head_dim,
+                                  .eps = a->eps,
+                                  .kind = a->norm,
+                                  .dtype = a->dtype};
+}
+
 /* Heads of q and k of all rows are rotated in place. */
 static inline void steps_rope(const struct spw_rope_append_args *a)
 {

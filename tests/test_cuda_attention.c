@@ -71,10 +71,12 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
     struct spw_attention_args call = *a;
     size_t state = a->rows * a->n_heads * (a->head_dim + 2) * sizeof(float);
     size_t spread = (size_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES) * state;
+    size_t y = a->rows * a->n_heads * a->head_dim * spw_dtype_bytes(a->dtype);
     void *nan = poisoned(spread);
     call.q = cuda_copy_of(a->q, a->rows * a->q_stride * spw_dtype_bytes(a->dtype), 0);
     call.state = cuda_copy_of(a->state, state, 0);
     call.partials = partials ? cuda_copy_of(nan, spread, 0) : NULL;
+    call.y = a->y ? cuda_copy_of(a->y, y, 0) : NULL;
     for (uint32_t t = 0; t < a->n_tiles; t++)
         call.tiles[t] = a->tiles[t] ? cuda_copy_of(a->tiles[t], tile_bytes(a, t), 0) : NULL;
     int rc = spw_attention_cuda(&call, NULL);
@@ -83,21 +85,11 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
             cuda_take_back(NULL, (void *)call.tiles[t], 0, 0);
     if (partials)
         cuda_take_back(NULL, call.partials, 0, 0);
+    if (a->y)
+        cuda_take_back(a->y, call.y, y, 0);
     cuda_take_back(a->state, call.state, state, 0);
     cuda_take_back(NULL, (void *)call.q, 0, 0);
     free(nan);
-    return rc;
-}
-
-static int attention_finish_cuda(const struct spw_attention_finish_args *a)
-{
-    struct spw_attention_finish_args call = *a;
-    size_t n = a->rows * a->n_heads, bytes = n * a->head_dim * spw_dtype_bytes(a->dtype);
-    call.state = cuda_copy_of(a->state, n * (a->head_dim + 2) * sizeof(float), 0);
-    call.y = cuda_copy_of(a->y, bytes, 0);
-    int rc = spw_attention_finish_cuda(&call, NULL);
-    cuda_take_back(a->y, call.y, bytes, 0);
-    cuda_take_back(NULL, (void *)call.state, 0, 0);
     return rc;
 }
 
@@ -227,6 +219,9 @@ static void check_problem(const struct problem *p)
     problem_check_way(p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3)});
     problem_check_way(
         p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3), .partials = true});
+    problem_check_result(p, state, (struct way){.rows = a->rows, .splits = draw(1, 3)});
+    problem_check_result(
+        p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(2, 3), .partials = true});
     free(state);
 }
 
@@ -359,24 +354,6 @@ static void test_unseen(enum spw_dtype type, size_t rows, bool quantized)
     }
 }
 
-/* y = out / sum, rounded once. */
-static void test_finish(enum spw_dtype type)
-{
-    enum { ROWS = 3, HEADS = 5, D = 6, N = ROWS * HEADS };
-    float state[N * (D + 2)];
-    struct spw_attention_finish_args a = {
-        .state = state, .rows = ROWS, .n_heads = HEADS, .head_dim = D, .dtype = type};
-    for (size_t i = 0; i < N * (D + 2); i++)
-        state[i] = (float)(1.5 + each_uniform(&rng));
-    a.y = poisoned(N * D * spw_dtype_bytes(type));
-    CHECK(attention_finish_cuda(&a) == 0);
-    for (size_t i = 0; i < N * D; i++) {
-        float y = state[i / D * (D + 2) + i % D] / state[i / D * (D + 2) + D + 1];
-        CHECK(each_load(a.y, i, type) == each_round_as((double)y, type));
-    }
-    free(a.y);
-}
-
 /* What the kernels do not take is refused, not computed. */
 static void test_refused(void)
 {
@@ -432,8 +409,6 @@ int main(void)
         test_unseen(SPW_DTYPE_F32, 40, quantized);
     }
     test_formats();
-    test_finish(SPW_DTYPE_BF16);
-    test_finish(SPW_DTYPE_F32);
     test_refused();
     return check_done();
 }

@@ -275,26 +275,6 @@ static void rope_on_gpu(const struct rope_problem *p, const struct spw_rope_appe
         cuda_take_back(w->tiles[i], tiles[i], w->tile_bytes, 0);
 }
 
-/* Each head from `first` on is a row of the norm. */
-static void norm_heads(const struct spw_rope_append_args *a, char *qkv, const float *weight,
-                       size_t first, size_t heads)
-{
-    for (size_t row = 0; weight && row < a->rows; row++) {
-        char *x = qkv + steps_head(a, row, first) * spw_dtype_bytes(a->dtype);
-        struct spw_norm_args norm = {.x = x,
-                                     .y = x,
-                                     .weight = weight,
-                                     .rows = heads,
-                                     .cols = a->head_dim,
-                                     .x_stride = a->head_dim,
-                                     .y_stride = a->head_dim,
-                                     .eps = a->eps,
-                                     .kind = a->norm,
-                                     .dtype = a->dtype};
-        CHECK(!spw_norm_cuda(&norm, NULL));
-    }
-}
-
 /* The steps, each stored before the next: norms as a launch of their own; the same kernel rotates,
  * but takes heads of k for heads of q (so that what it appends is of no interest); and the append
  * of tests/rope_append_steps.h. */
@@ -302,10 +282,14 @@ static struct written steps_on_gpu(const struct rope_problem *p,
                                    const struct spw_rope_append_args *a)
 {
     struct written w = written_init(p), unused = written_init(p);
-    size_t k = a->n_heads * (size_t)a->head_dim, wide = spw_dtype_bytes(a->dtype);
+    size_t wide = spw_dtype_bytes(a->dtype);
     char *qkv = cuda_copy_of(unused.qkv, bytes_of(&p->qkv), 0);
-    norm_heads(a, qkv, a->q_norm, 0, a->n_heads);
-    norm_heads(a, qkv, a->k_norm, a->n_heads, a->n_kv_heads);
+    for (size_t row = 0; row < a->rows; row++) {
+        struct spw_norm_args q = steps_norm(a, qkv, row, 0, a->n_heads, a->q_norm);
+        struct spw_norm_args k = steps_norm(a, qkv, row, a->n_heads, a->n_kv_heads, a->k_norm);
+        CHECK(!a->q_norm || !spw_norm_cuda(&q, NULL));
+        CHECK(!a->k_norm || !spw_norm_cuda(&k, NULL));
+    }
     cuda_take_back(unused.qkv, qkv, bytes_of(&p->qkv), 0);
     struct spw_rope_append_args rope = *a, append = *a;
     rope.n_heads += a->n_kv_heads;
@@ -314,8 +298,10 @@ static struct written steps_on_gpu(const struct rope_problem *p,
     append.qkv = unused.qkv;
     memcpy(append.tiles, w.tiles, sizeof w.tiles);
     steps_append(&append);
-    for (size_t row = 0; row < a->rows; row++) /* of qkv only q is rewritten */
-        memcpy(w.qkv + row * a->stride * wide, unused.qkv + row * a->stride * wide, k * wide);
+    for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
+        size_t at = steps_head(a, row, 0) * wide;
+        memcpy(w.qkv + at, unused.qkv + at, steps_head(a, 0, a->n_heads) * wide);
+    }
     written_free(&unused);
     return w;
 }

@@ -92,6 +92,13 @@ static void check_problem(const struct spw_cpu_kernels *table, const struct prob
                                        .partials = i % 2,
                                        .table = table,
                                        .order = draw(0, 1) ? EACH_FORWARD : EACH_BACKWARD});
+    for (int i = 0; i < 2; i++)
+        problem_check_result(p, state,
+                             (struct way){.rows = draw(1, a->rows),
+                                          .splits = draw(1, 5),
+                                          .partials = i,
+                                          .table = table,
+                                          .order = EACH_BACKWARD});
     free(state);
 }
 

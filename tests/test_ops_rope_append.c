@@ -68,33 +68,19 @@ static struct spw_rope_append_args part_of(const struct spw_rope_append_args *a,
 
 /* ---- the steps ---- */
 
-/* Each head of the q or k that begins at head `first` is a row of the norm. */
-static void steps_norm(const struct spw_cpu_kernels *table, const struct spw_rope_append_args *a,
-                       const float *weight, size_t first, size_t heads)
-{
-    for (size_t row = 0; weight && row < a->rows; row++) {
-        char *x = (char *)a->qkv + steps_head(a, row, first) * spw_dtype_bytes(a->dtype);
-        struct spw_norm_args norm = {.x = x,
-                                     .y = x,
-                                     .weight = weight,
-                                     .rows = heads,
-                                     .cols = a->head_dim,
-                                     .x_stride = a->head_dim,
-                                     .y_stride = a->head_dim,
-                                     .eps = a->eps,
-                                     .kind = a->norm,
-                                     .dtype = a->dtype};
-        each_run(table->norm, &norm, EACH_FORWARD);
-    }
-}
-
 static struct written run_steps(const struct spw_cpu_kernels *table,
                                 const struct spw_rope_append_args *a)
 {
     struct written w = written_init(a);
     struct spw_rope_append_args all = part_of(a, &w, 0, a->rows);
-    steps_norm(table, &all, a->q_norm, 0, a->n_heads);
-    steps_norm(table, &all, a->k_norm, a->n_heads, a->n_kv_heads);
+    for (size_t row = 0; row < a->rows; row++) {
+        struct spw_norm_args q = steps_norm(a, w.qkv, row, 0, a->n_heads, a->q_norm);
+        struct spw_norm_args k = steps_norm(a, w.qkv, row, a->n_heads, a->n_kv_heads, a->k_norm);
+        if (a->q_norm)
+            each_run(table->norm, &q, EACH_FORWARD);
+        if (a->k_norm)
+            each_run(table->norm, &k, EACH_FORWARD);
+    }
     steps_rope(&all);
     steps_append(&all);
     for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */

@@ -133,29 +133,6 @@ static void test_norm_of_sum(const struct spw_cpu_kernels *table)
     free(h), free(x), free(y), free(want_y), free(want_h), free(weight);
 }
 
-/* ---- attention_finish ---- */
-
-static void test_finish(const struct spw_cpu_kernels *table)
-{
-    enum spw_dtype t = draw_dtype();
-    uint32_t heads = (uint32_t)draw(1, 5), dim = 2 * (uint32_t)draw(1, 70);
-    size_t rows = draw(1, 20), n = rows * heads * dim;
-    float *state = buffer(rows * heads * (dim + 2), SPW_DTYPE_F32, 9);
-    void *y = buffer(n, t, 1);
-    for (size_t i = 0; i < rows * heads; i++)
-        state[i * (dim + 2) + dim + 1] = 1 + (float)draw(0, 1000);
-    struct spw_attention_finish_args a = {
-        .state = state, .y = y, .rows = rows, .n_heads = heads, .head_dim = dim, .dtype = t};
-    each_run(table->attention_finish, &a, EACH_BACKWARD);
-    bool right = canary_lives(y, n, t);
-    for (size_t i = 0; i < n; i++) {
-        const float *s = state + i / dim * (dim + 2);
-        right &= each_load(y, i, t) == each_round_as((double)(s[i % dim] / s[dim + 1]), t);
-    }
-    CHECK(right);
-    free(state), free(y);
-}
-
 /* ---- gated ---- */
 
 static double activation(double x, enum spw_activation act)
@@ -269,7 +246,6 @@ int main(void)
         for (int i = 0; i < DRAWS; i++) {
             test_norm(table);
             test_norm_of_sum(table);
-            test_finish(table);
             test_gated(table);
             test_add(table);
             test_softcap(table);
