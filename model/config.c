@@ -231,6 +231,42 @@ static int read_sizes(struct spw_model_config *out, const struct source *source)
     return read_heads(out, source);
 }
 
+/* What other families multiply or cap by, some of which share names and tensors with these: nothing
+ * else in the folder would show that it is missing. transformers passes over these keys in a
+ * supported family, so that only what changes nothing may stand there. */
+static const struct {
+    const char *key;
+    double neutral; /* NAN: no number is */
+    bool scaled;    /* families of that kind know it */
+} foreign[] = {
+    {"logit_scale", 1, false},
+    {"logits_scaling", 1, false},
+    {"residual_multiplier", 1, false},
+    {"embedding_multiplier", 1, false},
+    {"attention_multiplier", NAN, false},
+    {"no_rope_layers", NAN, false},
+    {"attention_chunk_size", NAN, false},
+    {"final_logit_softcapping", NAN, true},
+    {"attn_logit_softcapping", NAN, true},
+    {"query_pre_attn_scalar", NAN, true},
+};
+
+static int refuse_foreign(const struct source *source)
+{
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        const json_t *value = json_object_get(source->text.object, foreign[i].key);
+        bool known = foreign[i].scaled && source->family->scaled;
+        if (known || !value || json_is_null(value) ||
+            (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
+            continue;
+        char expected[64];
+        snprintf(expected, sizeof expected, "nothing: %s models have no such key",
+                 source->family->name);
+        return spw_keys_refuse(&source->text, foreign[i].key, expected);
+    }
+    return 0;
+}
+
 static int read_rule(const struct spw_keys *keys, const char *key, enum rule rule, bool *out)
 {
     *out = rule == ALWAYS;
@@ -462,6 +498,7 @@ static int read_all(struct spw_model_config *out, const struct spw_keys *top,
 {
     struct source source = {.top = *top};
     SPW_TRY(read_family(&source));
+    SPW_TRY(refuse_foreign(&source));
     SPW_TRY(read_sizes(out, &source));
     SPW_TRY(read_flags(out, &source));
     out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
@@ -499,12 +536,14 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
     return rc;
 }
 
-/* Reads a whole small file. -ENOENT without a message is left to the caller to judge. */
+/* Reads a whole small file. -ENOENT and -ENOTDIR without a message are left to the caller. */
 static int read_file(const char *path, char **out, size_t *bytes, struct spw_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? -ENOENT : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+        return errno == ENOENT || errno == ENOTDIR
+                   ? -errno
+                   : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
     struct stat info;
     char *text = NULL;
     size_t at = 0;
@@ -560,6 +599,8 @@ int spw_config_open(struct spw_model_config *out, const char *model_dir, struct 
     if (rc == -ENOENT)
         spw_fail(err, rc, "%s: found no such file, expected a Hugging Face model folder",
                  config_path);
+    if (rc == -ENOTDIR)
+        spw_fail(err, rc, "%s: found a file, expected a Hugging Face model folder", model_dir);
     if (rc)
         goto done;
     rc = read_file(generation_path, &generation, &text.generation_bytes, err);

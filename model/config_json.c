@@ -4,11 +4,24 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+int spw_json_refuse_pointer(const void *text, size_t bytes, const char *file, struct spw_error *err)
+{
+    static const char start[] = "version https://git-lfs.github.com/spec/";
+    if (bytes < sizeof start - 1 || memcmp(text, start, sizeof start - 1) != 0)
+        return 0;
+    return spw_fail(err, -EINVAL,
+                    "%s: found a git-lfs pointer, expected the file itself; 'git lfs pull' in its "
+                    "folder fetches it",
+                    file);
+}
 
 int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out,
                   struct spw_error *err)
 {
     json_error_t error;
+    SPW_TRY(spw_json_refuse_pointer(text, bytes, file, err));
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
         /* jansson leaves the text empty when an object or an array could not be allocated */

@@ -17,6 +17,9 @@ struct spw_keys {
     struct spw_error *err;
 };
 
+/* 0, or -EINVAL for what git leaves in the place of a large file that it has not fetched. */
+int spw_json_refuse_pointer(const void *text, size_t bytes, const char *file,
+                            struct spw_error *err);
 /* Parses one whole text whose top is an object. *out is owned: json_decref. */
 int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out,
                   struct spw_error *err);

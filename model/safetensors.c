@@ -74,6 +74,7 @@ static int map_file(const char *path, uint8_t **base, uint64_t *bytes, struct sp
 static int read_header(struct shard *shard, uint32_t index, struct spw_error *err)
 {
     uint64_t header_bytes = 0;
+    SPW_TRY(spw_json_refuse_pointer(shard->base, shard->bytes, shard->path, err));
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
         header_bytes |= (uint64_t)shard->base[i] << (8 * i);
     if (header_bytes > MAX_HEADER_BYTES || header_bytes > shard->bytes - LENGTH_BYTES)

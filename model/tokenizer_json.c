@@ -3,6 +3,7 @@
  * expected. "truncation" and "padding" are passed over: they belong to one use, not to the model.
  */
 #include "model/tokenizer_json.h"
+#include "model/config_json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -547,6 +548,7 @@ int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const 
     struct spw_tok_buf rest = {0};
     if (!bytes)
         return spw_fail(err, -EINVAL, "%s: found an empty file, expected a tokenizer.json", name);
+    SPW_TRY(spw_json_refuse_pointer(l.json, bytes, name, err));
     t->regex_memory = spw_tok_regex_memory();
     if (!t->regex_memory)
         return -ENOMEM;

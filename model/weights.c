@@ -34,6 +34,7 @@ static uint64_t source_bytes(const struct spw_weight_source *s)
 struct finder {
     const struct spw_safetensors *file;
     const char *prefix; /* "model.", or what a multimodal wrapper puts in front */
+    bool *found;        /* by tensor of the file; may be NULL */
     struct spw_error *err;
 };
 
@@ -86,6 +87,8 @@ static int find(const struct finder *f, const char *name, uint64_t rows, uint64_
     if (!*out)
         return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which config.json calls for",
                         name);
+    if (f->found)
+        f->found[*out - spw_safetensors_at(f->file, 0)] = true;
     return check_shape(f, *out, rows, cols);
 }
 
@@ -352,6 +355,32 @@ static int open_small(struct spw_weights *w, const struct finder *f)
     return walk_small(w, f);
 }
 
+/* ---- nothing is passed over ---- */
+
+/* A tensor of the decoder that nothing reads is a bias, a norm or a layer that config.json does not
+ * own up to: the answer without it would be another model's. What old writers kept beside the
+ * weights is none, nor is an output matrix where the embedding is one. */
+static bool must_be_read(const struct spw_weights *w, const struct finder *f, const char *name)
+{
+    const char *head = strstr(name, "lm_head.");
+    if (head && (head == name || strncmp(name, "language_model.", 15) == 0))
+        return !(w->config->tied_embeddings && strcmp(head, "lm_head.weight") == 0);
+    return strncmp(name, f->prefix, strlen(f->prefix)) == 0 && !strstr(name, ".rotary_emb.");
+}
+
+static int check_all_read(const struct spw_weights *w, const struct finder *f)
+{
+    for (size_t i = 0; i < spw_safetensors_count(f->file); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(f->file, i);
+        if (!f->found[i] && must_be_read(w, f, t->name))
+            return spw_fail(f->err, -EINVAL,
+                            "%s: tensor %s: found it, but config.json (model_type %s, %u layers) "
+                            "does not call for it; expected the config of these weights",
+                            t->file, t->name, w->config->model_type, w->config->n_layers);
+    }
+    return 0;
+}
+
 /* ---- open, prepare ---- */
 
 int spw_weights_open(struct spw_weights **out, const struct spw_model_config *config,
@@ -364,11 +393,15 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
     w->config = config;
     w->file = file;
     struct finder f = {.file = file, .err = err};
-    int rc = find_prefix(&f);
+    f.found = spw_alloc_zero(spw_safetensors_count(file), sizeof *f.found);
+    int rc = f.found ? find_prefix(&f) : -ENOMEM;
     if (!rc)
         rc = open_matrices(w, &f, compute);
     if (!rc)
         rc = open_small(w, &f);
+    if (!rc)
+        rc = check_all_read(w, &f);
+    spw_free(f.found);
     if (rc) {
         spw_weights_close(w);
         return spw_fail(err, rc, "out of memory for the table of weights");

@@ -367,6 +367,37 @@ static void test_bad_sizes(void)
     refuse(llama, "{\"hidden_act\": \"a\\nb\"}", "hidden_act: found \"a?b\"");
 }
 
+/* What would change the mathematics of a family that does not know it; a number that changes
+ * nothing may stand there, as may null. */
+static void test_foreign_keys(void)
+{
+    static const struct {
+        const char *key, *value;
+    } keys[] = {{"logit_scale", "0.0625"},         {"logits_scaling", "8.0"},
+                {"residual_multiplier", "0.22"},   {"embedding_multiplier", "12"},
+                {"attention_multiplier", "0.015"}, {"no_rope_layers", "[1, 1, 1, 0]"},
+                {"attention_chunk_size", "8192"},  {"final_logit_softcapping", "30.0"},
+                {"attn_logit_softcapping", "50"},  {"query_pre_attn_scalar", "256"}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char patch[96], message[96];
+        snprintf(patch, sizeof patch, "{\"%s\": %s}", keys[i].key, keys[i].value);
+        snprintf(message, sizeof message, "config.json: %s: found ", keys[i].key);
+        refuse(i % 2 ? llama : qwen3, patch, message);
+        refuse(mistral, patch, "expected nothing: mistral models have no such key");
+        snprintf(patch, sizeof patch, "{\"%s\": null}", keys[i].key);
+        struct spw_model_config c = accept(llama, patch, NULL);
+        spw_config_free(&c);
+    }
+    struct spw_model_config c =
+        accept(qwen2, "{\"logit_scale\": 1, \"residual_multiplier\": 1.0}", NULL);
+    spw_config_free(&c);
+    refuse(gemma3, "{\"logits_scaling\": 8}", "expected nothing: gemma3_text models have");
+    /* Llama-4, whose layers are chunked */
+    refuse(llama, "{\"model_type\": \"llama4\", \"text_config\": {}}",
+           "model_type: found \"llama4\", expected llama, mistral");
+    refuse(llama, "{\"model_type\": \"llama4_text\"}", "model_type: found \"llama4_text\"");
+}
+
 static void test_tokens(void)
 {
     struct spw_model_config c =
@@ -433,7 +464,9 @@ static void test_folders(void)
     CHECK(!strcmp(err.text, "/nonexistent/folder/config.json: found no such file, expected a "
                             "Hugging Face model folder"));
     spw_error_clear(&err);
-    CHECK(spw_config_open(&config, "tests/test_config.c", &err) == -ENOTDIR && err.text[0]);
+    CHECK(spw_config_open(&config, "tests/test_config.c", &err) == -ENOTDIR);
+    CHECK(!strcmp(err.text, "tests/test_config.c: found a file, expected a Hugging Face model "
+                            "folder"));
     char folder[] = "/tmp/spw_config_XXXXXX", path[64];
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -547,6 +580,7 @@ int main(void)
     test_cache_words();
     test_rope_keys();
     test_bad_sizes();
+    test_foreign_keys();
     test_tokens();
     test_bad_json();
     test_folders();
