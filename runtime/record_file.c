@@ -290,6 +290,9 @@ static int replace(const char *path, char *temporary, const char *text)
 
 int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
 {
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* /dev/null must not become a file */
+        return spw_fail(err, -EINVAL, "%s: found no regular file, so that nothing is kept", path);
     size_t bytes = strlen(path) + sizeof ".XXXXXX";
     char *temporary = spw_alloc(bytes), *text = NULL;
     json_t *root = temporary ? write_root(f) : NULL;

@@ -236,6 +236,11 @@ static void test_corrupt(void)
     CHECK(read_back("dir.json", &err) == -EINVAL && *err.text);
     CHECK(read_back("pipe.json", &err) == -EINVAL && *err.text);
     CHECK(read_back("long.json", &err) == -EINVAL && *err.text);
+    /* What is no file stays what it is: root would make one of /dev/null. */
+    spw_error_clear(&err);
+    CHECK(spw_profile_write(&in, in_folder("pipe.json"), &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "pipe.json: found no regular file"), "%s", err.text);
+    CHECK(sh("test -p pipe.json && ! ls pipe.json.*") == 0);
 }
 
 /* ---- who and how many ---- */
