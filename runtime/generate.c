@@ -13,6 +13,7 @@
 #include "runtime/prefix.h"
 #include "runtime/stop.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
@@ -300,6 +301,8 @@ static int slot_step(struct generation *g, struct slot *s)
     const float *logits = spw_session_logits(s->session); /* [vocab] */
     XXH3_64bits_update(s->hash, logits, g->logits_bytes);
     int32_t token = spw_sampler_pick(g->sampler, &r->sampling, logits, s->tokens, s->n_tokens, 0);
+    if (isnan(logits[token])) /* then no logit is a number, and there is no next token */
+        return -EDOM;
     s->tokens[s->n_tokens++] = token;
     result->tokens[result->n_tokens++] = token;
     if (r->on_token)
@@ -354,8 +357,14 @@ static int step(struct generation *g, struct spw_generate_times *times, struct s
     SPW_TRY(spw_sync(g->engine, g->spans, n, NULL, NULL, err));
     *(prefill ? &times->prefill_seconds : &times->decode_seconds) += now_seconds() - start;
     times->n_decode_steps += !prefill;
-    for (size_t i = 0; i < n; i++)
-        SPW_TRY(slot_step(g, g->stepping[i]));
+    for (size_t i = 0; i < n; i++) {
+        int rc = slot_step(g, g->stepping[i]);
+        if (rc == -EDOM)
+            spw_fail(err, rc,
+                     "the logits are not numbers (NaN): --compute f32 has more range, or the "
+                     "weights are damaged");
+        SPW_TRY(rc);
+    }
     return 1;
 }
 

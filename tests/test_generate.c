@@ -335,6 +335,39 @@ static void test_refusals(void)
     spw_engine_close(e);
 }
 
+/* Damaged weights whose logits are no numbers end the call: no token was the likeliest. */
+static void test_not_numbers(void)
+{
+    static const uint16_t nan_bf16 = 0x7fc0;
+    char folder[64], command[512];
+    struct spw_error err = {0};
+    struct spw_safetensors *file = NULL;
+    struct spw_result r[2];
+    int32_t ids[] = {5, 17, 40};
+    snprintf(folder, sizeof folder, "/tmp/spw_generate_%d", (int)getpid());
+    snprintf(command, sizeof command, "cp -r %s %s && chmod -R u+w %s", MODEL, folder, folder);
+    CHECK(system(command) == 0 && spw_safetensors_open(&file, folder, &err) == 0);
+    const struct spw_tensor *norm = spw_safetensors_find(file, "model.norm.weight");
+    FILE *weights = fopen(norm->file, "r+b");
+    CHECK(norm->dtype == SPW_DTYPE_BF16 && !fseek(weights, (long)norm->file_offset, SEEK_SET));
+    CHECK(fwrite(&nan_bf16, 2, 1, weights) == 1);
+    fclose(weights);
+    spw_safetensors_close(file);
+    struct spw_engine *e = open_engine(folder, 2);
+    struct spw_request request = {.prompt = ids, .n_prompt = 3, .max_new_tokens = 5};
+    struct spw_request none = request, both[2];
+    none.max_new_tokens = 0; /* nothing is picked of it */
+    both[0] = none;
+    both[1] = request;
+    CHECK(spw_generate(e, NULL, both, 2, r, NULL, &err) == -EDOM && strstr(err.text, "NaN"));
+    CHECK(r[1].n_tokens == 0 && r[1].finish == SPW_FINISH_FAILED);
+    spw_result_free(&r[0]);
+    spw_result_free(&r[1]);
+    spw_engine_close(e);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(system(command) == 0);
+}
+
 /* A callback ends the call; nothing is left open, and the engine goes on to work. */
 static void test_cancel(void)
 {
@@ -458,6 +491,7 @@ int main(void)
     test_prompt_end();
     test_eos();
     test_refusals();
+    test_not_numbers();
     test_cancel();
     test_progress(seed + 3);
     test_allocation();

@@ -125,6 +125,9 @@ static int score_text(const struct cli_options *o, struct score *s)
     double seconds = cli_now_seconds() - start;
     cli_progress_end();
     int code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
+    if (code == 0 && isnan(s->log_likelihood))
+        code = cli_fail(CLI_FAILED, "the logits are not numbers (NaN): --compute f32 has more "
+                                    "range, or the weights are damaged");
     if (code == 0)
         code = print_score(o, s);
     if (code == 0 && o->report)
