@@ -37,6 +37,22 @@ static uint64_t system_available(void)
     return kib ? kib * 1024 : (uint64_t)1 << FALLBACK_SHIFT;
 }
 
+/* Of what a control group has in use, the pages of files, which the system takes back when it needs
+ * memory: after a model was read they are most of it. */
+static uint64_t group_file_pages(void)
+{
+    char line[256];
+    uint64_t bytes, sum = 0;
+    FILE *f = fopen("/sys/fs/cgroup/memory.stat", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "inactive_file %" SCNu64, &bytes) == 1 ||
+            sscanf(line, "active_file %" SCNu64, &bytes) == 1)
+            sum += bytes;
+    if (f)
+        fclose(f);
+    return sum;
+}
+
 uint64_t spw_memory_available(void)
 {
     uint64_t system = system_available();
@@ -44,6 +60,7 @@ uint64_t spw_memory_available(void)
     uint64_t used = read_number("/sys/fs/cgroup/memory.current");
     if (limit == UINT64_MAX || used == UINT64_MAX)
         return system;
+    used = spw_sub_u64(used, group_file_pages());
     return spw_min_u64(system, spw_sub_u64(limit, used));
 }
 

@@ -9,6 +9,7 @@
 #include "tests/engine_run.h"
 
 #include "runtime/engine.h"
+#include "runtime/memory.h"
 
 enum { MOST = 900, MOST_VOCAB = 128 };
 
@@ -426,6 +427,35 @@ static void check_budgets(void)
     tiny_model_remove(dir);
 }
 
+/* Budgets above what the machine has are a plan, but nothing that memory is taken for: to use it
+ * would end in a kill. Positions without end make a cache of any size from a tiny model. */
+static void check_machine(void)
+{
+    const struct tiny_model m = {
+        "llama", 2,     32,    48,   2,
+        1,       16,    67,    200,  ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}",
+        false,   false, false, true, false,
+        72};
+    char dir[128];
+    struct spw_error err = {{0}};
+    struct spw_engine *e = NULL;
+    struct spw_plan_info info;
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .context = (uint64_t)1 << 24,
+                            .device_bytes = (uint64_t)1 << 46,
+                            .host_bytes = (uint64_t)1 << 30,
+                            .threads = 1};
+    run_folder(dir, &m, "machine");
+    CHECK_MSG(spw_plan_query(&info, dir, &o, &err) == 0, "%s", err.text);
+    uint64_t each = o.context * info.kv_bytes_per_token;
+    o.sessions = (uint32_t)(spw_memory_available() / each * 9 / 8 + 1);
+    CHECK_MSG(spw_plan_query(&info, dir, &o, &err) == 0, "%s", err.text);
+    CHECK(info.device.total > o.sessions * each);
+    CHECK(spw_engine_open(&e, dir, &o, &err) == -ENOMEM && !e);
+    CHECK_MSG(strstr(err.text, "this machine has only") != NULL, "%s", err.text);
+    tiny_model_remove(dir);
+}
+
 /* [17] A rope table that depends on the length: past the border each length is its own. */
 static void check_dynamic_rope(void)
 {
@@ -525,6 +555,7 @@ int main(void)
     check_generate(&tiny_models[5]);
     check_refusals();
     check_budgets();
+    check_machine();
     check_dynamic_rope();
     check_decode_bytes();
     CHECK(spw_alloc_outstanding() == outstanding);
