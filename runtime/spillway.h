@@ -8,6 +8,13 @@
 #ifndef SPW_RUNTIME_SPILLWAY_H
 #define SPW_RUNTIME_SPILLWAY_H
 
+#include <assert.h>
+#include <time.h>
+
+#ifdef __cplusplus
+extern "C" { /* with what is included; the system's own headers, above and in base.h, need none */
+#endif
+
 #include "model/chat_template.h"
 #include "model/config.h"
 #include "model/safetensors.h"
@@ -232,6 +239,9 @@ enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const str
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err);
 
+/* The same decision, then memory, threads and weights (the folder stays mapped: nobody may write
+ * it until close). -ENOENT: no such folder or file; -EINVAL: options or model; -ENOMEM: budgets, or
+ * memory was refused; -ENOTSUP, -ENODEV: no such device; -EIO. *out is for spw_engine_close. */
 int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
                     struct spw_error *err);
 /* Sessions must have been closed. NULL is fine. */
@@ -278,7 +288,8 @@ size_t spw_session_n_tokens(const struct spw_session *s);
 size_t spw_session_reused(const struct spw_session *s);
 size_t spw_session_from_store(const struct spw_session *s);
 void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out);
-/* [vocab] logits after the last token, f32; valid until the next spw_sync. */
+/* [vocab] logits after the last token, f32; valid until the next spw_sync. Of no meaning in a
+ * session that is new or resumed, until its first. */
 const float *spw_session_logits(const struct spw_session *s);
 
 /* One session's part of a step. */
@@ -426,8 +437,10 @@ struct spw_generate_times {
 /* Runs the requests together; what they compute is kept in the prefix cache, if there is one, when
  * they end (and where a session can only go on at points, once their first token is there). Up to
  * the engine's number of sessions at a time; each ends on its own. `tokenizer` may be NULL when no
- * request has text or stop strings. After a failure (a lost device, say) the results hold what was
- * generated until then; they must be freed with spw_result_free all the same. */
+ * request has text or stop strings, `times` always. -EDOM: logits that are NaN. After a failure (a
+ * lost device, say) the results hold what was generated until then; they must be freed with
+ * spw_result_free all the same.
+ */
 int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  const struct spw_request *requests, size_t n_requests, struct spw_result *results,
                  struct spw_generate_times *times, struct spw_error *err);
@@ -627,5 +640,9 @@ struct spw_attention_speed {
 };
 int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
                           const struct spw_options *o, struct spw_error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
