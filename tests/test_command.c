@@ -124,6 +124,10 @@ static void test_refusals(void)
         {"generate m --prompt-file m", "m: Is a directory"},
         {"generate m --prompt-file /dev/null", "/dev/null: found an empty text"},
         {"generate missing --prompt x", "missing/config.json"},
+        {"generate m/config.json --prompt x", "m/config.json: found a file, expected a Hugging"},
+        {"generate lfs1 --prompt x", "lfs1/model.safetensors: found a git-lfs pointer, expected"},
+        {"generate lfs2 --prompt x", "lfs2/tokenizer.json: found a git-lfs pointer, expected"},
+        {"plan lfs3 --context 9", "lfs3/config.json: found a git-lfs pointer, expected"},
         {"generate m --prompt x --max-new-tokens -1", "--max-new-tokens: found '-1'"},
         {"generate m --prompt x --max-new-tokens 1e3", "--max-new-tokens: found '1e3'"},
         {"generate m --prompt x --max-new-tokens 99999999999999999999", "--max-new-tokens: found"},
@@ -165,6 +169,17 @@ static void test_refusals(void)
         {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
         {"generate m --prompt x --report no/such/r.json", "--report: no/such/r.json"},
         {"generate m --prompt x --dump-logits no/such/l.npy", "--dump-logits: no/such/l.npy"},
+        {"generate m --prompt x --report m", "--report: m: found a directory, expected a file"},
+        {"score m --text xy --report ''", "--report: found an empty name, expected a file"},
+        {"generate m --prompt x --dump-logits .", "--dump-logits: .: found a directory"},
+        {"generate m --prompt x --report a --dump-logits a",
+         "--report and --dump-logits: found a for both, expected two files"},
+        {"generate m --prompt x --save a --report a", "--report and --save: found a for both"},
+        {"generate fewer --prompt x",
+         "tensor model.layers.2.input_layernorm.weight: found it, but config.json (model_type "
+         "llama, 2 layers) does not call for it"},
+        {"plan unbiased --context 9", "tensor model.layers.0.mlp.down_proj.bias: found it, but"},
+        {"generate m --prompt x --report $(printf '%0300d' 7)", "File name too long"},
         {"generate m --prompt x --progress loud", "--progress: found 'loud'"},
         {"generate m --token-ids bad1", "bad1: byte 4: found 'x', expected token ids"},
         {"generate m --token-ids bad2", "bad2: token 2: found id 96, expected 0 to 95"},
@@ -229,6 +244,15 @@ static void test_refusals(void)
              "echo '{\"prompt\":\"a\",\"top_p\":2}' >l6; echo '{\"prompt\":\"\"}' >l7\n"
              "printf '{\"prompt\":\"a\"}\\n\\n{\"prompt\":\"b\",\"stop\":[1]}\\n' >l8\n"
              "echo '{\"prompt\":\"a\"}' >l9") == 0);
+    CHECK(sh("cp -r m fewer && sed -i 's/_layers\": 3/_layers\": 2/' fewer/config.json") == 0);
+    CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
+             "lfs2/tokenizer.json lfs3/config.json; do printf 'version "
+             "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 9\\n' >$f; done") == 0);
+    char *golden = realpath("tests/golden/llama_biases", NULL);
+    CHECK(sh("cp -r %s unbiased && chmod -R u+w unbiased && "
+             "sed -i 's/\"mlp_bias\": true/\"mlp_bias\": false/' unbiased/config.json",
+             golden) == 0);
+    free(golden);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int code = sh("\"$S\" %s", cases[i].line);
         const char *end = strchr(err, '\n');
@@ -238,7 +262,11 @@ static void test_refusals(void)
                       strstr(err, cases[i].says),
                   "%s: %s", cases[i].line, err);
     }
-    CHECK(sh("ls *.json *.npy 2>/dev/null") != 0 && !n_out); /* nothing half-written */
+    CHECK(sh("ls *.json *.npy 2>/dev/null") != 0 && !n_out);        /* nothing half-written */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* a second becomes many */
+    CHECK(sh("ulimit -v 6000000; \"$S\" tokenize m --text-file /dev/zero") == 2);
+    CHECK_MSG(strstr(err, "/dev/zero: found 1 GiB or more"), "%s", err);
+#endif
 }
 
 /* ---- generation ---- */
@@ -737,7 +765,22 @@ static void test_broken_pipe(void)
         CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
         CHECK(sh("\"$S\" inspect m >/dev/full") == 1);
         CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
+        CHECK(sh("\"$S\" generate --help >/dev/full") == 1); /* more than a buffer holds */
+        CHECK_MSG(strstr(err, "stdout: "), "%s", err);
+        CHECK(sh("\"$S\" generate m --token-ids t --dump-logits /dev/full") == 2 && !n_out);
+        CHECK_MSG(strstr(err, "--dump-logits: /dev/full: No space left"), "%s", err);
     }
+    CHECK(sh("{ \"$S\" generate --help; echo $? >code; } | true; cat code") == 0);
+    CHECK_MSG(strcmp(out, "1\n") == 0 && !*err, "%s%s", out, err);
+    CHECK(sh("mkfifo pipe; cat pipe >/dev/null & \"$S\" generate m --token-ids t --dump-logits "
+             "pipe") == 2);
+    CHECK_MSG(strstr(err, "--dump-logits: pipe: Illegal seek") && !n_out, "%s", err);
+    /* Where stdout is closed, no file that is opened may take its place. */
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3 --dump-logits c.npy >&-") ==
+          1);
+    CHECK_MSG(strstr(err, "stdout: Bad file descriptor"), "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids - <&-") == 2);
+    CHECK_MSG(strstr(err, "-: Bad file descriptor"), "%s", err);
 }
 
 static void test_interrupt(void)

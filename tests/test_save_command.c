@@ -158,6 +158,11 @@ static void test_interrupted(void)
     resume_rest();
     CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
     CHECK(*second);
+    code = interrupt("TERM");
+    CHECK_MSG(code == 143 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
+              code, err);
+    resume_rest();
+    CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
     code = interrupt("KILL");
     CHECK_MSG(code == 137, "%d: %s", code, err);
     resume_rest();
@@ -226,6 +231,12 @@ static void test_refusals(void)
     refuse("--prompt x --save-every 3", "without --save");
     refuse("--prompts f --save f", "both --prompts and --save");
     refuse("--prompt x --save /none/f", "--save: /none/f");
+    refuse("--prompt x --save .", "--save: .: found a directory, expected a file");
+    CHECK(sh("seq 3000 >book && cp book same") == 0);
+    refuse("--prompt-file book --save book", "expected a saved session or a name that is free");
+    CHECK(sh("cmp book same && mkfifo pipe") == 0);
+    refuse("--prompt x --save pipe", "--save: pipe: is not a regular file");
+    CHECK(sh("test -p pipe") == 0);
     CHECK(sh("cp -r m n && sed -i 's/10000.0/20000.0/' n/config.json && \"$S\" generate n --resume "
              "f " RUN) == 2 &&
           strstr(err, "another model"));

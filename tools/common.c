@@ -8,15 +8,15 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted; /* 0, or the signal */
 
 static void on_interrupt(int signal_number)
 {
-    (void)signal_number;
-    interrupted = 1;
+    interrupted = signal_number;
 }
 
 void cli_catch_signals(void)
@@ -27,6 +27,13 @@ void cli_catch_signals(void)
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+}
+
+void cli_catch_termination(void)
+{
+    struct sigaction stop = {.sa_handler = on_interrupt,
+                             .sa_flags = (int)(SA_RESETHAND | (unsigned)SA_RESTART)};
+    sigaction(SIGTERM, &stop, NULL);
 }
 
 bool cli_interrupted(void)
@@ -72,7 +79,7 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
     if (rc == -EPIPE)
         return CLI_FAILED;
     if (rc == -ECANCELED && interrupted)
-        return cli_fail(CLI_INTERRUPTED, "interrupted");
+        return cli_fail(128 + interrupted, "interrupted"); /* as shells count */
     cli_fail(0, "%s", err->text[0] ? err->text : strerror(-rc));
     if (rc == -EIO || (rc == -ENOMEM && !refusable))
         return CLI_FAILED;
@@ -123,12 +130,18 @@ int cli_write_json(const char *path, json_t *value)
 int cli_check_writable(const char *option, const char *path)
 {
     char folder[4096] = ".";
+    struct stat info;
     if (!path || strcmp(path, "-") == 0)
         return 0;
+    if (!*path)
+        return cli_fail(CLI_REFUSED, "--%s: found an empty name, expected a file", option);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return cli_fail(CLI_REFUSED, "--%s: %s: found a directory, expected a file", option, path);
     const char *slash = strrchr(path, '/');
     if (slash)
         snprintf(folder, sizeof folder, "%.*s", (int)(slash == path ? 1 : slash - path), path);
-    if (access(path, F_OK) == 0 ? access(path, W_OK) == 0 : access(folder, W_OK) == 0)
+    if (access(path, F_OK) == 0 ? access(path, W_OK) == 0
+                                : errno == ENOENT && access(folder, W_OK) == 0)
         return 0;
     return cli_fail(CLI_REFUSED, "--%s: %s: %s", option, path, strerror(errno));
 }

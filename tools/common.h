@@ -8,13 +8,15 @@
 
 /* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
-/* The same for a failed library call; CLI_INTERRUPTED if that is why. `refusable`: before anything
- * ran, so that bad input and budgets that cannot work give CLI_REFUSED. */
+/* The same for a failed library call; 128 + the signal if an interruption is why. `refusable`:
+ * before anything ran, so that bad input and budgets that cannot work give CLI_REFUSED. */
 int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 
 /* SIGINT ends the running step, or what looks at cli_interrupted; a second one kills. SIGPIPE
  * becomes EPIPE. */
 void cli_catch_signals(void);
+/* So does SIGTERM from now on: for who has something to save. */
+void cli_catch_termination(void);
 bool cli_interrupted(void);
 /* What a SIGINT asked for is done: the next one asks again. */
 void cli_interrupt_clear(void);

@@ -106,6 +106,20 @@ static int on_token(void *context, int32_t token, const float *logits)
     return 0;
 }
 
+/* One file for two outputs would end as neither. */
+static int check_outputs(const struct cli_options *o)
+{
+    static const char *const names[] = {"report", "dump-logits", "save"};
+    const char *const paths[] = {o->report, o->dump_logits, o->save};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < i; j++)
+            if (paths[i] && paths[j] && strcmp(paths[i], paths[j]) == 0)
+                return cli_fail(CLI_REFUSED, "--%s and --%s: found %s for both, expected two files",
+                                names[j], names[i], paths[i]);
+    int code = cli_check_writable("report", o->report);
+    return code ? code : cli_check_writable("dump-logits", o->dump_logits);
+}
+
 static int check_options(const struct cli_options *o)
 {
     static const char *const only_alone[] = {"dump-logits", "ids"};
@@ -123,8 +137,7 @@ static int check_options(const struct cli_options *o)
     for (size_t i = 0; i < o->stop.n; i++)
         if (!*o->stop.items[i])
             return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
-    int code = cli_check_writable("report", o->report);
-    return code ? code : cli_check_writable("dump-logits", o->dump_logits);
+    return check_outputs(o);
 }
 
 /* Text is compared in UTF-8, so a stop string must be UTF-8 too: the tokenizer looks. */
@@ -300,7 +313,7 @@ static int open_engine(struct run *r)
     if (o->dump_logits) {
         rc = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
         if (rc < 0)
-            return cli_fail(CLI_FAILED, "%s: %s", o->dump_logits, strerror(-rc));
+            return cli_fail(CLI_REFUSED, "--dump-logits: %s: %s", o->dump_logits, strerror(-rc));
     }
     for (size_t i = 0; i < r->inputs.n; i++)
         r->n_expected += r->inputs.items[i].max_new_tokens;
@@ -431,6 +444,8 @@ int cli_generate(const struct cli_options *given)
     struct cli_options options = *given; /* a saved run has its own */
     const struct cli_options *o = &options;
     struct run r = {.o = o};
+    if (o->save)
+        cli_catch_termination();
     int code = check_options(o);
     if (code == 0)
         code = cli_saved_open(&r.saved, &options);

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Far more than positions reach. A device that never ends does so here, not where memory does. */
+#define MOST_BYTES ((size_t)1 << 30)
+
 int cli_read_file(const char *path, char **data, size_t *bytes)
 {
     bool from_stdin = strcmp(path, "-") == 0;
@@ -28,6 +31,10 @@ int cli_read_file(const char *path, char **data, size_t *bytes)
         }
         n = fread(text + *bytes, 1, capacity - *bytes - 1, file);
         *bytes += n;
+        if (*bytes >= MOST_BYTES) {
+            code = cli_fail(CLI_REFUSED, "%s: found 1 GiB or more, expected less", path);
+            break;
+        }
     }
     if (code == 0 && ferror(file))
         code = cli_fail(CLI_REFUSED, "%s: %s", path, strerror(errno));

@@ -38,6 +38,10 @@ int cli_npy_open(struct cli_npy **out, const char *path, uint32_t n_columns)
     n->n_columns = n_columns;
     n->file = fopen(path, "wb");
     int rc = n->file ? write_header(n) : -errno;
+    /* Written and gone back to at the end, when the number of rows is known: what cannot, a pipe or
+     * a full disk, says so before there is anything to lose. */
+    if (rc == 0 && (fflush(n->file) != 0 || fseek(n->file, HEADER_BYTES, SEEK_SET) != 0))
+        rc = -errno;
     if (rc < 0) {
         if (n->file)
             fclose(n->file);

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Options that decide which token comes next: kept in the state under their own names. */
 static const struct kept {
@@ -20,6 +21,23 @@ static const struct kept {
     {"seed", offsetof(struct cli_options, seed), false},
 };
 enum { N_KEPT = sizeof kept / sizeof *kept, MOST_STOP_BYTES = 16 << 10 };
+
+/* A saved session is gone on with or replaced; any other file stays what it is. */
+static int check_target(const char *path)
+{
+    struct spw_saved *there;
+    struct spw_error err = {0};
+    struct stat info;
+    int code = cli_check_writable("save", path);
+    if (code || !path || stat(path, &info) != 0 || (S_ISREG(info.st_mode) && info.st_size == 0))
+        return code;
+    int rc = spw_saved_open(&there, path, &err);
+    spw_saved_close(there);
+    if (rc == 0)
+        return 0;
+    return cli_fail(CLI_REFUSED, "--save: %s; expected a saved session or a name that is free",
+                    err.text);
+}
 
 int cli_saved_check(const struct cli_options *o)
 {
@@ -38,7 +56,7 @@ int cli_saved_check(const struct cli_options *o)
     if (o->save && bytes > MOST_STOP_BYTES)
         return cli_fail(CLI_REFUSED, "--stop: found %zu bytes beside --save, expected at most %d",
                         bytes, MOST_STOP_BYTES);
-    return cli_check_writable("save", o->save);
+    return check_target(o->save);
 }
 
 /* ---- resuming ---- */

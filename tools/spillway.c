@@ -2,8 +2,11 @@
  * else to stderr; exit 0 done, 1 failed while running, 2 bad usage or input, 130 interrupted. */
 #include "tools/common.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int cli_complete(const struct cli_options *o)
 {
@@ -119,20 +122,36 @@ static int refuse_command(const char *name)
     return cli_fail(CLI_REFUSED, "unknown command '%s'; see 'spillway --help'", name);
 }
 
-/* What is still in the buffer of stdout must arrive, or the run has failed. */
+/* Whether stdout is a pipe that nobody reads any more. */
+static bool nobody_reads(void)
+{
+    struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
+}
+
+/* What is still in the buffer of stdout must arrive, or the run has failed. What failed earlier,
+ * when a buffer was full, has left no errno. */
 static int finish(int code)
 {
     errno = 0;
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        if (code == CLI_DONE && errno != EPIPE && errno != 0)
-            cli_fail(CLI_FAILED, "stdout: %s", strerror(errno));
-        return code == CLI_DONE ? CLI_FAILED : code;
-    }
-    return code;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    if (code == CLI_DONE && !nobody_reads())
+        cli_fail(CLI_FAILED, "stdout: %s", errno ? strerror(errno) : "not all could be written");
+    return code == CLI_DONE ? CLI_FAILED : code;
+}
+
+/* A descriptor that was closed would go to the next file that is opened, and the text into it. */
+static void reserve_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) /* the other way round: to use it stays an error */
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 int main(int argc, char **argv)
 {
+    reserve_standard_streams();
     cli_catch_signals();
     if (argc < 2) {
         cli_help_all(stderr);
