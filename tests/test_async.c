@@ -5,7 +5,7 @@
  *   test_async [seeds [first]]    default 1000 (sanitizers: fewer); first: 1 + a fresh draw */
 #include "tests/engine_run.h"
 
-enum { N_PROMPT = 700, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, PROMPT_ROWS = 20 };
+enum { N_PROMPT = 560, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, PROMPT_ROWS = 20 };
 
 static const struct tiny_model models[] = {
     {"llama", 2, 32, 48, 2, 1, 16, 67, 1024, NULL, false, false, false, true, false, 51},
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     static struct subject subjects[N_MODELS];
     struct spw_options o[2][N_MODELS];
     const struct spw_backend backends[2] = {run_backend(true), run_backend(false)};
-    int seeds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 60 : RUN_UNDER_ASAN ? 100 : 1000;
+    int seeds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 40 : RUN_UNDER_ASAN ? 100 : 1000;
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 0) : 1 + check_seed() % 1000000007;
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_MODELS; i++) {

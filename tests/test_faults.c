@@ -4,13 +4,14 @@
  * nothing half made may have stayed behind. So with exact KV, and with old KV that is quantized and
  * streams.
  *
- *   test_faults [stride]    of the device's commands; default 7 under sanitizers, else 3 */
+ *   test_faults [stride]    of the device's commands; default 41 under TSan, 7 under ASan, else 3
+ */
 #include "tests/engine_run.h"
 
 #ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 7 : 3)
-#define TEST_ALLOCATION_STRIDE 1
-#define TEST_GENERATION_STRIDE 15
+#define TEST_STRIDE (RUN_UNDER_TSAN ? 41 : RUN_UNDER_ASAN ? 7 : 3)
+#define TEST_ALLOCATION_STRIDE (RUN_UNDER_TSAN ? 5 : 1)
+#define TEST_GENERATION_STRIDE (RUN_UNDER_TSAN ? 61 : 15)
 #define TEST_QUANTIZED_STRIDES 7
 #endif
 

@@ -473,7 +473,7 @@ static void check_lost_device(const struct kv_drive *drive)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 120;
+    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 10 : RUN_UNDER_ASAN ? 30 : 120;
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     check_refused();

@@ -115,11 +115,13 @@ quietly() {
     return 1
 }
 
+build_options=() # of cmake, beside the preset
+
 # build PRESET [TARGET]: in build/PRESET
 build() {
     local log=build/log/$1.log
     rm -f "$log"
     say "$1: building in build/$1"
-    quietly "$log" cmake --preset "$1" &&
+    quietly "$log" cmake --preset "$1" "${build_options[@]}" &&
         quietly "$log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" ${2:+--target "$2"}
 }
