@@ -66,15 +66,6 @@ static int land(struct spw_kv *kv, const struct spw_kv_read *d, const struct spw
     return 0;
 }
 
-static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
-{
-    spw_disk_prepare(kv->o.disk, &d->job, false, d->frame, d->n, d->memory);
-    if (!kv->o.direct)
-        SPW_TRY(spw_kv_order(kv, kv->o.down, kv->o.disk_stream)); /* 8 */
-    SPW_TRY(spw_disk_submit(kv->o.ops, kv->o.device, &d->job, kv->o.disk_stream));
-    return kv->o.ops->event_record(kv->o.device, d->behind, kv->o.disk_stream);
-}
-
 /* One read of the load's next tiles; *none: there is nowhere for it to land. */
 static int ask_read(struct spw_kv *kv, struct spw_kv_rise *r, bool *none)
 {
@@ -99,10 +90,7 @@ static int ask_read(struct spw_kv *kv, struct spw_kv_rise *r, bool *none)
         return 0;
     a->asked++;
     r->n_reads++;
-    int rc = queue_read(kv, d);
-    if (rc) /* as in spw_kv_flush_sinks */
-        kv->o.ops->stream_sync(kv->o.device, kv->o.disk_stream);
-    return rc;
+    return spw_kv_queue_read(kv, d);
 }
 
 /* As much as may be under way, of the oldest loads first. */
@@ -184,16 +172,9 @@ void spw_kv_finish_read_ahead(struct spw_kv *kv)
     struct spw_kv_read *d = &a->reads[a->taken++ % SPW_KV_READS];
     struct spw_kv_rise *r = d->rise;
     r->n_reads--;
-    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &d->job, d->behind);
-    int read = d->job.io.rc;
-    if (read && !rc) {
-        uint32_t bad = d->job.io.bad_record < d->n ? d->job.io.bad_record : 0;
-        spw_kv_note_loss(r->seq, r->layer, d->tile + bad, read);
-        rc = -EBADMSG;
-    }
-    int passed = kv->o.direct ? 0 : spw_kv_pass_on(kv, layer_of(r)->ids + d->tile, d, !read);
+    int rc = spw_kv_take_read(r->seq, r->layer, d);
     if (!r->rc)
-        r->rc = rc ? rc : passed;
+        r->rc = rc;
 }
 
 static void end(struct spw_kv *kv, struct spw_kv_rise *r)

@@ -141,6 +141,49 @@ int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
     return spw_kv_order(kv, kv->o.down, kv->o.up); /* 4 */
 }
 
+int spw_kv_queue_read(struct spw_kv *kv, struct spw_kv_read *d)
+{
+    const struct spw_kv_options *o = &kv->o;
+    spw_disk_prepare(o->disk, &d->job, false, d->frame, d->n, d->memory);
+    int rc = o->direct ? 0 : spw_kv_order(kv, o->down, o->disk_stream); /* 8 */
+    if (!rc)
+        rc = spw_disk_submit(o->ops, o->device, &d->job, o->disk_stream);
+    if (!rc)
+        rc = o->ops->event_record(o->device, d->behind, o->disk_stream);
+    if (rc) /* as in spw_kv_flush_sinks */
+        o->ops->stream_sync(o->device, o->disk_stream);
+    return rc;
+}
+
+/* What a read has brought into host frames goes up from there, if it is `good`, and the frames
+ * back. */
+static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_kv_read *d, bool good)
+{
+    uint64_t tile_bytes = kv->o.tile_bytes;
+    int rc = 0;
+    for (uint32_t i = 0; i < d->n && good && !rc; i++)
+        rc = spw_kv_gather(kv, kv->tiles[ids[i]].device, d->memory + i * tile_bytes,
+                           SPW_LINK_HOST_TO_DEVICE, kv->o.up);
+    int last = spw_kv_flush_copies(kv);
+    for (uint32_t i = 0; i < d->n; i++)
+        spw_kv_put_host_frame(kv, d->memory + i * tile_bytes);
+    return rc ? rc : last;
+}
+
+int spw_kv_take_read(struct spw_kv_seq *seq, uint32_t layer, struct spw_kv_read *d)
+{
+    struct spw_kv *kv = seq->kv;
+    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &d->job, d->behind);
+    int read = d->job.io.rc;
+    if (read && !rc) {
+        uint32_t bad = d->job.io.bad_record < d->n ? d->job.io.bad_record : 0;
+        spw_kv_note_loss(seq, layer, d->tile + bad, read);
+        rc = -EBADMSG;
+    }
+    int passed = kv->o.direct ? 0 : pass_on(kv, seq->layers[layer].ids + d->tile, d, !read);
+    return rc ? rc : passed;
+}
+
 /* The reads of one load: of [taken, asked) the n-th is n % SPW_KV_READS, the newest maybe not
  * queued. */
 struct rise {
@@ -155,58 +198,19 @@ static struct spw_kv_read *nth(const struct rise *r, uint64_t n)
     return &r->seq->kv->reads[n % SPW_KV_READS];
 }
 
-static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
-{
-    spw_disk_prepare(kv->o.disk, &d->job, false, d->frame, d->n, d->memory);
-    if (!kv->o.direct)
-        SPW_TRY(spw_kv_order(kv, kv->o.down, kv->o.disk_stream)); /* 8 */
-    SPW_TRY(spw_disk_submit(kv->o.ops, kv->o.device, &d->job, kv->o.disk_stream));
-    return kv->o.ops->event_record(kv->o.device, d->behind, kv->o.disk_stream);
-}
-
 static int flush_read(struct rise *r)
 {
-    if (r->queued == r->asked)
-        return 0;
-    struct spw_kv *kv = r->seq->kv;
-    int rc = queue_read(kv, nth(r, r->queued++));
-    if (rc) /* as in spw_kv_flush_sinks */
-        kv->o.ops->stream_sync(kv->o.device, kv->o.disk_stream);
-    return rc;
-}
-
-int spw_kv_pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_kv_read *d, bool good)
-{
-    uint64_t tile_bytes = kv->o.tile_bytes;
-    int rc = 0;
-    for (uint32_t i = 0; i < d->n && good && !rc; i++)
-        rc = spw_kv_gather(kv, kv->tiles[ids[i]].device, d->memory + i * tile_bytes,
-                           SPW_LINK_HOST_TO_DEVICE, kv->o.up);
-    int last = spw_kv_flush_copies(kv);
-    for (uint32_t i = 0; i < d->n; i++)
-        spw_kv_put_host_frame(kv, d->memory + i * tile_bytes);
-    return rc ? rc : last;
+    return r->queued == r->asked ? 0 : spw_kv_queue_read(r->seq->kv, nth(r, r->queued++));
 }
 
 /* Waits for the oldest read. Its failure is kept in r->rc: the others must still be waited for. */
 static void finish_read(struct rise *r)
 {
-    struct spw_kv *kv = r->seq->kv;
     int rc = r->queued == r->taken ? flush_read(r) : 0;
     struct spw_kv_read *d = nth(r, r->taken++);
-    int lost = spw_disk_wait(kv->o.ops, kv->o.device, &d->job, d->behind);
-    int read = d->job.io.rc;
-    if (!rc)
-        rc = lost;
-    if (read && !rc) {
-        uint32_t bad = d->job.io.bad_record < d->n ? d->job.io.bad_record : 0;
-        spw_kv_note_loss(r->seq, r->layer, d->tile + bad, read);
-        rc = -EBADMSG;
-    }
-    const uint32_t *ids = r->seq->layers[r->layer].ids + d->tile;
-    int passed = kv->o.direct ? 0 : spw_kv_pass_on(kv, ids, d, !read);
+    int taken = spw_kv_take_read(r->seq, r->layer, d);
     if (!r->rc)
-        r->rc = rc ? rc : passed;
+        r->rc = rc ? rc : taken;
 }
 
 /* A host frame for a read to land in: those of reads and writes that end come back. */

@@ -170,9 +170,11 @@ int spw_kv_extend(struct spw_kv *kv, uint32_t n);
 
 /* ---- kv_move.c ---- */
 
-/* What a read has brought into host frames goes up from there, if it is `good`, and the frames
- * back. `ids`: of its tiles. */
-int spw_kv_pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_kv_read *d, bool good);
+/* A read whose place, frame and number are set. */
+int spw_kv_queue_read(struct spw_kv *kv, struct spw_kv_read *d);
+/* Waits for it; what it has brought into host frames goes up from there, and these back. -EBADMSG:
+ * a tile was lost, and that is noted. */
+int spw_kv_take_read(struct spw_kv_seq *seq, uint32_t layer, struct spw_kv_read *d);
 /* Of tiles [begin, end), those that a load that failed has taken frames for. */
 void spw_kv_give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end);
 
