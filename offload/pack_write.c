@@ -275,10 +275,12 @@ static int take_room(struct spw_pack_writer *w, struct spw_error *err)
 
 /* ---- create ---- */
 
+/* A writer holds its file exclusively. Whoever looks for that takes a shared lock: a file that gets
+ * its name between open and lock is no longer temporary, and a reader must not miss it for this. */
 void spw_pack_sweep_one(int directory, const char *name)
 {
     int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB))
+    if (fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB))
         unlinkat(directory, name, 0);
     if (fd >= 0)
         close(fd);

@@ -10,6 +10,8 @@
 #include "tests/file_faults.h"
 #include "tests/pack_run.h"
 
+#include <sys/file.h>
+
 enum { MOST_TILES = 256, KIND = 1, NEAR = 2, LAYERS = 2, RECORD = 4096 };
 
 static char dir[128];
@@ -501,6 +503,24 @@ static void test_failing_calls(void)
     pack_remove_folder(dir);
 }
 
+/* A dead writer's file goes while somebody else looks at it, too; a living one's stays. */
+static void test_sweeping(void)
+{
+    char name[64], path[256];
+    snprintf(name, sizeof name, "%s00", SPW_PACK_TEMPORARY);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    spw_store_close(open_store(1 << 30));
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    spw_store_close(open_store(1 << 30));
+    CHECK(pack_count(dir, SPW_PACK_TEMPORARY, NULL) == 1);
+    CHECK(flock(fd, LOCK_SH) == 0);
+    spw_store_close(open_store(1 << 30));
+    CHECK(pack_count(dir, SPW_PACK_TEMPORARY, NULL) == 0);
+    close(fd);
+    pack_remove_folder(dir);
+}
+
 /* ---- many processes, some of them killed ---- */
 
 enum { FAMILIES = 6, GENERATIONS = 10 }; /* chains that grow by packs of 2 tiles */
@@ -763,6 +783,7 @@ int main(int argc, char **argv)
     test_damage();
     test_corruption(&seed, corruptions);
     test_failing_calls();
+    test_sweeping();
     test_kills(kills, &seed);
     test_info();
     return check_done();
