@@ -101,10 +101,21 @@ static void forget(struct spw_kv_seq *seq, struct spw_kv_layer *l, uint32_t from
         spw_kv_put_tile(seq->kv, l->ids[i], i >= l->begin);
 }
 
+/* Of [held, held_end), what has been dropped. The sink is the layer's own. */
+static void let_go(struct spw_kv_seq *seq, uint32_t layer)
+{
+    struct spw_kv_layer *l = &seq->layers[layer];
+    uint32_t end = l->first < l->held_end ? l->first : l->held_end;
+    for (uint32_t i = l->held + (spw_kv_keeps_sink(seq, layer) && !l->held); i < end; i++)
+        spw_kv_put_tile(seq->kv, l->ids[i], true);
+    l->held = l->held_end = 0;
+}
+
 static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
     assert(!l->rise.seq);
+    let_go(seq, layer);
     if (spw_kv_sink_apart(seq, layer))
         spw_kv_put_tile(seq->kv, l->ids[0], true);
     forget(seq, l, l->first, l->end);
@@ -229,7 +240,7 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
     return 0;
 }
 
-/* ---- cutting back ---- */
+/* ---- dropping ---- */
 
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 {
@@ -238,7 +249,11 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         first = l->end;
     if (first <= l->first)
         return;
-    forget(seq, l, l->first + (spw_kv_keeps_sink(seq, layer) && !l->first), first);
+    if (l->begin > l->first)
+        let_go(seq, layer);
+    uint32_t from = l->first + (spw_kv_keeps_sink(seq, layer) && !l->first);
+    uint32_t held_end = l->held_end < first ? l->held_end : first;
+    forget(seq, l, from > held_end ? from : held_end, first);
     l->first = first;
     if (l->begin < first)
         l->begin = first;
@@ -255,6 +270,34 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq)
         }
 }
 
+/* ---- holding ---- */
+
+void spw_kv_hold(struct spw_kv_seq *seq, uint64_t n)
+{
+    seq->held_tokens = n;
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
+        struct spw_kv_layer *l = &seq->layers[i];
+        let_go(seq, i);
+        l->held = l->first;
+        l->held_end = l->end;
+    }
+}
+
+/* The layer holds again what it held, and newer tokens in the last of these tiles maybe. */
+static void take_back(struct spw_kv_seq *seq, uint32_t layer)
+{
+    struct spw_kv_layer *l = &seq->layers[layer];
+    if (l->held_end && l->first > l->held) {
+        assert(l->begin == l->first);
+        forget(seq, l, l->first > l->held_end ? l->first : l->held_end, l->end);
+        l->end = l->held_end;
+        l->first = l->begin = l->held;
+    }
+    l->held = l->held_end = 0;
+}
+
+/* ---- cutting back to a length ---- */
+
 /* The first tile that queries from position n on read, but for a sink that is kept and for what
  * another cache holds. */
 static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer, uint32_t window,
@@ -269,11 +312,20 @@ static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer, uint32_
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t n)
 {
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
-        uint64_t from = first_read(seq, i, window, n);
-        if (seq->layers[i].first > from && from < spw_waterline_tiles(n))
+        const struct spw_kv_layer *l = &seq->layers[i];
+        uint64_t from = first_read(seq, i, window, n), end = spw_waterline_tiles(n);
+        if ((end <= l->held_end ? l->held : l->first) > from && from < end)
             return false;
     }
     return true;
+}
+
+uint64_t spw_kv_reach(const struct spw_kv_seq *seq, uint32_t window, uint64_t n)
+{
+    if (spw_kv_can_truncate(seq, window, n))
+        return n;
+    uint64_t held = seq->held_tokens;
+    return held < n && spw_kv_can_truncate(seq, window, held) ? held : 0;
 }
 
 static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
@@ -281,6 +333,10 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
     struct spw_kv_layer *l = &seq->layers[layer];
     assert(!l->rise.seq);
     uint32_t end = spw_waterline_tiles(n);
+    if (end <= l->held_end)
+        take_back(seq, layer);
+    else
+        let_go(seq, layer);
     l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {
         if (!end && spw_kv_sink_apart(seq, layer))

@@ -103,6 +103,9 @@ struct spw_kv_layer {
     uint32_t first, begin, end, disk_end;
     uint64_t n_tokens; /* grown to; the tile they end in may have an older copy below */
     uint32_t *ids;     /* [max_tiles] */
+    /* [held, held_end) stays though it is dropped; this sequence counts on its device frames, those
+     * below `first` too. held_end 0: nothing does. */
+    uint32_t held, held_end;
     struct spw_kv_rise rise;
 };
 
@@ -110,6 +113,7 @@ struct spw_kv_seq {
     struct spw_kv *kv;
     struct spw_kv_seq *next, *previous;
     struct spw_kv_loss loss; /* rc 0: none */
+    uint64_t held_tokens;    /* of the latest hold */
     uint32_t *ids;
     struct spw_kv_layer layers[];
 };

@@ -217,9 +217,13 @@ static bool moves(const struct spw_executor *x, uint32_t layer)
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n)
 {
     for (uint32_t l = 0; l < x->config->n_layers; l++) {
+        const struct spw_residency *r = &x->plan->residency;
+        bool sliding = x->config->layer_kinds[l] == SPW_LAYER_SLIDING;
         if (!moves(x, l))
             continue;
-        uint32_t begin = spw_waterline_begin(&x->plan->residency, x->config->layer_kinds[l], n);
+        uint32_t begin = spw_waterline_begin(r, sliding, n);
+        if (sliding) /* what was held may reach back further */
+            spw_kv_drop(seq, l, spw_waterline_first(r->window, n));
         SPW_TRY(spw_executor_spill(x, seq, l, begin));
         SPW_TRY(load(x, seq, l, begin));
     }
@@ -571,6 +575,12 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     uint64_t heads = count_wanted(x), chunks = spw_traffic_chunks(x->o.weights, &x->now->cut);
     x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
     x->n_chunks = x->n_heads = 0;
+    for (uint32_t i = 0; x->plan->holds && i < n_spans; i++) {
+        const struct spw_passage *p = &x->now->passages[i];
+        bool decodes = x->step[i].to == x->step[i].from + 1;
+        if (p->from < p->to && !decodes) /* an answer can be taken back with its question */
+            spw_kv_hold(x->step[i].seq->near, p->from);
+    }
     int rc = run_layers(x, n_spans, heads, on_logits, context);
     spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, rc ? x->n_chunks : chunks,
                      rc ? x->n_heads : heads);

@@ -32,6 +32,7 @@ enum {
     LOGITS_ROWS = 16,
     PARTIAL_ROWS = 4,
     MOST_SLOTS = 256,
+    HELD_SHARE = 8, /* one in so many bytes of the device at most lets sessions go back */
     RING_SHARE = 8, /* a ring for the disk takes at most one in so many of the KV's tiles */
 };
 
@@ -119,6 +120,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->logits_rows = many <= in->device_bytes / 32 ? LOGITS_ROWS : 1;
     if (p->logits_rows < in->sessions)
         p->logits_rows = in->sessions;
+    p->may_hold = in->goes_back && spw_plan_held_bytes(p, in) <= in->device_bytes / HELD_SHARE;
 }
 
 /* Within other budgets than those of `in`. */
@@ -129,13 +131,18 @@ static bool works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BU
     with.device_bytes = budgets[SPW_BUDGET_DEVICE];
     with.host_bytes = budgets[SPW_BUDGET_HOST];
     with.disk_bytes = budgets[SPW_BUDGET_DISK];
-    spw_plan_start(p, &with);
-    if (try_plan(p, &with))
-        return true;
-    spw_plan_start(
-        p, &with); /* many rows of logits are a comfort: a larger budget must not fail by them */
-    p->logits_rows = in->sessions;
-    return try_plan(p, &with);
+    /* Without comforts, which a larger budget must not fail by: many rows of logits, going back. */
+    for (int without = 0; without < 3; without++) {
+        spw_plan_start(p, &with);
+        if (without)
+            p->logits_rows = in->sessions;
+        if (without == 2 && !p->may_hold)
+            break;
+        p->may_hold = p->may_hold && without < 2;
+        if (try_plan(p, &with))
+            return true;
+    }
+    return false;
 }
 
 bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS])
@@ -173,12 +180,13 @@ static bool take_ring(struct spw_plan *p, const struct spw_plan_input *in, uint3
 {
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     uint32_t more = n_slots * slot_tiles - p->n_kv_slots * p->slot_tiles;
+    bool holds = p->holds;
     if (p->n_device_frames < more + need.least)
         return false;
     p->n_kv_slots = n_slots;
     p->slot_tiles = slot_tiles;
     spw_plan_settle(p, in, &need, p->n_device_frames - more);
-    return spw_plan_divide_below(p, in, p->pass_rows);
+    return p->holds == holds && spw_plan_divide_below(p, in, p->pass_rows);
 }
 
 /* A larger slot saves transfers, hides more, and costs tiles that could have stayed: the cheapest

@@ -34,6 +34,7 @@ struct spw_plan_input {
     uint64_t transfer_cost_bytes; /* see spw_backend; */
     uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
     bool reads_host_memory;       /* the same */
+    bool goes_back;               /* as in spw_options */
     bool keeps; /* tiles go to files and come from them, by way of a piece of host memory */
 };
 
@@ -80,6 +81,9 @@ struct spw_plan {
     uint64_t slot_unit_bytes, bounce_unit_bytes; /* of a unit slot; of one in host memory */
     uint64_t mapped_bytes; /* of units that are computed from the mapped file */
     uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */
+    /* What windows have left behind since the latest prompt stays on the device: it may, in this
+     * try, and it does. */
+    bool may_hold, holds;
     bool reads_host_memory;
     bool direct; /* the disk's reads and writes are of device memory itself */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;

@@ -10,6 +10,31 @@ static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_inp
                                  p->max_tiles);
 }
 
+static uint32_t near_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return (uint32_t)spw_min_u64(spw_waterline_near_tiles(in->residual_tiles), p->max_tiles);
+}
+
+/* Tiles of one layer that a pass may leave behind and could not go back without: all that it begins
+ * with, but for a sink. */
+static uint32_t held_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
+{
+    return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
+}
+
+static uint64_t held_window(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return p->n_sliding ? held_of(p, window_tiles(p, in), 0) : 0;
+}
+
+uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t tiles = p->n_sliding * held_window(p, in);
+    if (in->aged)
+        tiles += p->n_full * held_of(p, near_tiles(p, in), 1);
+    return in->sessions * tiles * p->near_tile_bytes;
+}
+
 /* A chunk of m rows in k segments starts at most m/128 + k tiles, and makes as many old. */
 static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
@@ -22,8 +47,10 @@ uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_in
 {
     if (!in->aged)
         return 0;
-    uint64_t full = spw_min_u64(spw_waterline_near_tiles(in->residual_tiles), p->max_tiles);
-    uint64_t all = in->sessions * (p->n_full * full + p->n_sliding * window_tiles(p, in));
+    uint64_t all =
+        in->sessions * (p->n_full * near_tiles(p, in) + p->n_sliding * window_tiles(p, in));
+    if (p->may_hold)
+        all += spw_plan_held_bytes(p, in) / p->near_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
 }
 
@@ -37,9 +64,10 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
 {
     uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
     struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
-    n.all = b * (sliding * n.window_tiles + full * p->full_tiles) + (sliding ? n.extra : 0);
+    uint64_t slide = sliding * (n.window_tiles + (p->may_hold ? held_window(p, in) : 0));
+    n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
     n.least = b * (sliding + full) + n.extra;
-    n.passing = b * (sliding * n.window_tiles + (full ? p->full_tiles + full - 1 : 0)) + n.extra;
+    n.passing = b * (slide + (full ? p->full_tiles + full - 1 : 0)) + n.extra;
     n.passing = spw_max_u64(n.passing, n.least);
     return n;
 }
@@ -57,11 +85,15 @@ void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
                                 .aged = in->aged,
                                 .residual_tiles = in->residual_tiles};
     p->n_device_frames = (uint32_t)frames;
+    p->holds = p->may_hold;
     if (frames >= need->all) {
         r->resident = r->resident_pass = r->pass = p->max_tiles;
         return;
     }
     uint64_t each = (frames - need->extra) / b; /* one session's frames */
+    uint64_t held = p->may_hold ? sliding * held_window(p, in) : 0;
+    p->holds &= !sliding || each >= sliding * need->window_tiles + held + full;
+    each -= p->holds ? held : 0;
     uint64_t slide = sliding ? spw_min_u64((each - full) / sliding, need->window_tiles) : 0;
     uint64_t left = each - sliding * slide; /* of the full layers, at least one each */
     if (sliding)

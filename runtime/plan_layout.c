@@ -134,6 +134,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.total = h->end + p->kept_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
+    i->goes_back = p->holds || (!p->n_sliding && !in->aged);
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_units; u++) {
         i->weights_bytes += spw_weights_unit_bytes(in->weights, u);

@@ -46,7 +46,9 @@ struct spw_plan_need {
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in);
 uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_near_bytes(const struct spw_plan *p);
-/* What each session may keep, given all frames. */
+/* What the device must have besides if plan.may_hold. */
+uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
+/* What each session may keep, given all frames. Nothing is held where sliding layers stream. */
 void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
                      const struct spw_plan_need *need, uint64_t frames);
 /* Tiles of one layer that lie on disk when all of `b` lie below the device. */

@@ -98,6 +98,14 @@ static bool keep_disk(struct spw_plan *p, const struct spw_plan *from,
     return frames * p->tile_bytes <= in->disk_bytes;
 }
 
+static bool divide(struct spw_plan *p, const struct spw_plan *from, const struct spw_plan_input *in,
+                   uint32_t n_on_disk)
+{
+    p->n_near_frames = spw_plan_near_frames(p, in);
+    return divide_device(p, from, in) && divide_below(p, from, in, n_on_disk) &&
+           keep_disk(p, from, in, n_on_disk);
+}
+
 int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
                    const struct spw_plan_input *given, uint32_t n_on_disk)
 {
@@ -111,10 +119,14 @@ int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
     p.format = tiles.format;
     p.tile_bytes = tiles.tile_bytes;
     p.full_tiles = tiles.full_tiles;
-    p.n_near_frames = spw_plan_near_frames(&p, &in);
-    if (!divide_device(&p, from, &in) || !divide_below(&p, from, &in, n_on_disk) ||
-        !keep_disk(&p, from, &in, n_on_disk))
-        return -ENOMEM;
+    p.may_hold = from->holds && tiles.may_hold;
+    struct spw_plan less = p;
+    less.may_hold = false;
+    if (!divide(&p, from, &in, n_on_disk)) {
+        p = less;
+        if (!divide(&p, from, &in, n_on_disk))
+            return -ENOMEM;
+    }
     assert(p.device.kv_frames == from->device.kv_frames);
     assert(p.host.kv_frames == from->host.kv_frames);
     spw_plan_describe(&p, &in);

@@ -25,8 +25,7 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
             if (sessions[i]->seq.aged == loss.seq) {
                 uint64_t held = keep[i];
                 keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
-                if (!spw_sequence_can_truncate(&sessions[i]->seq, &e->plan.residency, keep[i]))
-                    keep[i] = 0;
+                keep[i] = spw_sequence_reach(&sessions[i]->seq, &e->plan.residency, keep[i]);
                 report(e, &loss, held - keep[i]);
                 any = true;
             }
@@ -37,8 +36,7 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
-        if (!spw_sequence_can_truncate(&s->seq, &e->plan.residency, *keep))
-            *keep = 0;
+        *keep = spw_sequence_reach(&s->seq, &e->plan.residency, *keep);
         SPW_TRY(spw_prefetch_forget(e->prefetch));
         s->n_tokens = *keep;
         s->has_logits = false;

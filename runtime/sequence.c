@@ -37,6 +37,11 @@ bool spw_sequence_can_truncate(const struct spw_sequence *s, const struct spw_re
     return spw_kv_can_truncate(s->near, r->window, n);
 }
 
+uint64_t spw_sequence_reach(const struct spw_sequence *s, const struct spw_residency *r, uint64_t n)
+{
+    return spw_kv_reach(s->near, r->window, n);
+}
+
 void spw_sequence_truncate(struct spw_sequence *s, const struct spw_residency *r, uint64_t n)
 {
     if (s->near != s->aged)

@@ -18,6 +18,9 @@ void spw_sequence_fork(struct spw_sequence *to, const struct spw_sequence *from)
 /* Whether all is still there that queries from position n on read. */
 bool spw_sequence_can_truncate(const struct spw_sequence *s, const struct spw_residency *r,
                                uint64_t n);
+/* The most tokens up to n of which that can be said: n, those that were held, or none. */
+uint64_t spw_sequence_reach(const struct spw_sequence *s, const struct spw_residency *r,
+                            uint64_t n);
 /* Cuts back to n tokens; nothing queued may still use the sequence. */
 void spw_sequence_truncate(struct spw_sequence *s, const struct spw_residency *r, uint64_t n);
 

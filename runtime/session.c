@@ -163,7 +163,7 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
     uint64_t keep = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
-    return spw_sequence_can_truncate(&s->seq, &s->engine->plan.residency, keep) ? keep : 0;
+    return spw_sequence_reach(&s->seq, &s->engine->plan.residency, keep);
 }
 
 static int cut_back(struct spw_session *s, uint64_t *keep)
@@ -229,10 +229,17 @@ static void hold(struct spw_session *s, const struct spw_executor_span *x, uint6
  */
 static int end_early(struct spw_engine *e, uint32_t n, uint64_t length, struct spw_error *err)
 {
+    bool lost = false;
     for (uint32_t i = 0; i < n; i++)
         hold(e->stepping[i], &e->spans[i], spw_executor_computed(e->executor, i), length);
     if (spw_recover_step(e, e->stepping, n))
         return reset(e, n, -EIO, err);
+    for (uint32_t i = 0; i < n; i++)
+        lost |= !e->stepping[i]->n_tokens && spw_executor_computed(e->executor, i);
+    if (lost)
+        return spw_fail(err, -ECANCELED,
+                        "interrupted: windows had moved on, and a session is empty now; more "
+                        "device memory would have kept them");
     return spw_fail(err, -ECANCELED, "interrupted: sessions hold what was computed whole before");
 }
 

@@ -103,8 +103,13 @@ static void make_models(void)
     CHECK(system(command) == 0);
     snprintf(path, sizeof path, "%s/slow", folder);
     tiny_model_write(&slow, path);
+    struct tiny_model slides = tiny_models[5];
+    slides.vocab = BYTE_TOKENIZER_VOCAB;
+    snprintf(path, sizeof path, "%s/slides", folder);
+    tiny_model_write(&slides, path);
     add_files("m");
     add_files("slow");
+    add_files("slides");
 }
 
 /* ---- answers ---- */
@@ -331,6 +336,29 @@ static void test_commands(void)
     CHECK(strcmp(out, text) == 0);
     CHECK(strstr(err, " 0 reused, 9 computed") && strstr(err, "conversation   4 messages"));
     CHECK(strstr(err, "/regen") && strstr(err, "Ctrl-C"));
+}
+
+/* Where windows move on behind long answers, another answer computes its question again, another
+ * question itself, and neither what came before: with windows of layers, and of exact KV. */
+static void test_going_back(void)
+{
+    static char input[2000];
+    static const char *const kv[] = {"", "--kv-dtype int8 --kv-gate off --residual-window 128"};
+    snprintf(input, sizeof input, "%0500d\n%0200d\n/regen\n/undo\n%0100d\n", 1, 2, 3);
+    write_file("input", input);
+    for (int i = 0; i < 2; i++) {
+        int code = sh("\"$S\" chat slides --device cpu --ignore-eos --max-new-tokens 400 "
+                      "--report r.json %s <input",
+                      kv[i]);
+        CHECK_MSG(code == 0, "%d: %s", code, err);
+        json_t *r = load("r.json");
+        long long held = number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1;
+        CHECK(n_turns(r) == 4 && held > 800);
+        for (size_t k = 1; k < 4; k++)
+            CHECK_MSG(number(turn(r, k), "n_reused") >= held, "turn %zu: %lld of %lld", k,
+                      number(turn(r, k), "n_reused"), held);
+        json_decref(r);
+    }
 }
 
 static void test_texts(void)
@@ -631,6 +659,7 @@ int main(void)
     test_prefix_cache();
     test_stop();
     test_commands();
+    test_going_back();
     test_texts();
     test_full_context();
     test_refusals();

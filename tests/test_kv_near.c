@@ -1,7 +1,8 @@
 /* A cache that keeps the sink, against a mirror in plain memory (tests/kv_mirror.h): random
  * sequences of grow, drop, fork, truncate and close over several sequences that share tiles. Full
  * layers keep tile 0 and what follows `first`, the sliding layer what follows `first`; nothing lies
- * below the device. With and without random delays.
+ * below the device. What is held comes back where a pass is broken off, and is given back else.
+ * With and without random delays.
  *
  * Frames are counted after every operation: those that the sequences show, each once, are all that
  * are taken.
@@ -121,7 +122,15 @@ static bool can_truncate(const struct mirror *x, const struct mirror_seq *m, uin
     return true;
 }
 
-static uint64_t n_cuts[2], n_sinks_opened;
+static uint64_t n_cuts[2], n_sinks_opened, n_taken_back;
+
+static void cut(struct mirror *x, struct mirror_seq *m, uint32_t n)
+{
+    mirror_cut(x, m, n);
+    for (uint32_t l = 0; l < KV_LAYERS; l++)
+        if (!mirror_sliding[l] && mirror_end(m) <= 1)
+            m->first[l] = m->begin[l] = 0;
+}
 
 static void do_truncate(struct mirror *x, struct mirror_seq *m)
 {
@@ -134,10 +143,41 @@ static void do_truncate(struct mirror *x, struct mirror_seq *m)
     n = can ? n : 0;
     for (uint32_t l = 0; l < KV_LAYERS; l++)
         n_sinks_opened += !mirror_sliding[l] && n && n < SPW_TILE_TOKENS && m->first[l] > 1;
-    mirror_cut(x, m, n);
-    for (uint32_t l = 0; l < KV_LAYERS; l++)
-        if (!mirror_sliding[l] && mirror_end(m) <= 1)
-            m->first[l] = m->begin[l] = 0;
+    cut(x, m, n);
+}
+
+/* What the sequence holds before a pass is held; where that is broken off it has it again. */
+static void do_pass(struct mirror *x, struct mirror_seq *m)
+{
+    static struct mirror_seq before;
+    before = *m;
+    spw_kv_hold(m->seq, m->n_tokens);
+    for (int i = (int)check_range(&x->w.seed, 0, 4); i; i--) {
+        do_grow(x, m);
+        do_drop(x, m);
+    }
+    if (check_random(&x->w.seed) % 2) {
+        struct spw_kv_seq *copy;
+        CHECK(spw_kv_seq_open(&copy, x->w.kv) == 0);
+        spw_kv_seq_fork(copy, m->seq); /* holds nothing */
+        spw_kv_seq_close(copy);
+    }
+    if (check_random(&x->w.seed) % 2) {
+        spw_kv_hold(m->seq, m->n_tokens); /* instead of that */
+        cut(x, m, m->n_tokens);
+        return;
+    }
+    uint32_t less = check_random(&x->w.seed) % 3 ? 0 : (uint32_t)check_range(&x->w.seed, 0, 300);
+    uint32_t n = before.n_tokens > less ? before.n_tokens - less : 0;
+    bool can = can_truncate(x, &before, n);
+    CHECK(spw_kv_can_truncate(m->seq, MIRROR_WINDOW, n) == can);
+    uint32_t more = (uint32_t)check_range(&x->w.seed, before.n_tokens, m->n_tokens);
+    CHECK(spw_kv_reach(m->seq, MIRROR_WINDOW, more) >= before.n_tokens);
+    n = can ? n : 0;
+    n_taken_back += n && m->first[0] > before.first[0];
+    memcpy(m->first, before.first, sizeof m->first);
+    memcpy(m->begin, before.begin, sizeof m->begin);
+    cut(x, m, n);
 }
 
 static void step(struct mirror *x)
@@ -145,7 +185,7 @@ static void step(struct mirror *x)
     struct mirror_seq *m = &x->seqs[check_random(&x->w.seed) % KV_SEQS];
     if (!m->seq)
         mirror_seq_open(x, m);
-    switch (check_random(&x->w.seed) % 12) {
+    switch (check_random(&x->w.seed) % 14) {
     case 0:
         mirror_seq_close(x, m);
         break;
@@ -161,6 +201,10 @@ static void step(struct mirror *x)
     case 6:
     case 7:
         do_drop(x, m);
+        break;
+    case 8:
+    case 9:
+        do_pass(x, m);
         break;
     default:
         do_grow(x, m);
@@ -219,10 +263,13 @@ int main(int argc, char **argv)
     check_shared_sink();
     for (int i = 0; i < rounds; i++)
         run_round(check_random(&seed), i % 3 ? 0 : check_random(&seed) | 1, 300);
-    fprintf(stderr, "%llu words compared; %llu cuts refused, %llu done, %llu behind a gap\n",
+    fprintf(stderr,
+            "%llu words compared; %llu cuts refused, %llu done, %llu behind a gap; "
+            "%llu passes taken back\n",
             (unsigned long long)mirror_checked, (unsigned long long)n_cuts[0],
-            (unsigned long long)n_cuts[1], (unsigned long long)n_sinks_opened);
-    CHECK(rounds < 20 || (n_cuts[0] && n_cuts[1] && n_sinks_opened));
+            (unsigned long long)n_cuts[1], (unsigned long long)n_sinks_opened,
+            (unsigned long long)n_taken_back);
+    CHECK(rounds < 20 || (n_cuts[0] && n_cuts[1] && n_sinks_opened && n_taken_back));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

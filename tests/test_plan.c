@@ -8,6 +8,7 @@
 enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
 
 static int n_with_disk, n_with_three; /* plans that use it; and the host as well */
+static int n_that_hold, n_that_do_not;
 
 struct region {
     uint64_t at, bytes;
@@ -199,6 +200,7 @@ struct layer_state {
     uint32_t first, begin, end;
     uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
     uint32_t near_first, near_end; /* exact tiles that are kept apart, but for the sink */
+    uint32_t held, held_end;       /* those, or a window's, that a pass has begun with */
 };
 
 struct life {
@@ -210,6 +212,17 @@ struct life {
     uint64_t n_written_to_disk, n_read_from_disk, n_passes;
 };
 
+/* Of what a pass has begun with, the tiles that windows have left behind. */
+static uint32_t left_behind(const struct life *f, const struct layer_state *x, uint32_t layer)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    bool full = f->config->layer_kinds[layer] == SPW_LAYER_FULL;
+    uint32_t first = r->aged ? x->near_first : full ? 0 : x->first;
+    uint32_t end = first < x->held_end ? first : x->held_end;
+    uint32_t from = x->held || !full ? x->held : 1; /* a sink is not left */
+    return end > from ? end - from : 0;
+}
+
 static void count(struct life *f)
 {
     uint32_t device = 0, host = 0, disk = 0, near = 0;
@@ -219,6 +232,7 @@ static void count(struct life *f)
             device += x->end - x->begin;
             host += x->written - x->disk;
             disk += x->disk - x->first;
+            *(f->plan->residency.aged ? &near : &device) += left_behind(f, x, l);
             near += x->near_end - x->near_first;
             near += x->near_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
         }
@@ -236,7 +250,8 @@ static void start_life(struct life *f, const struct spw_plan *p, const struct sp
     for (uint32_t s = 0; s < sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers && in->aged; l++)
             if (f->config->layer_kinds[l] == SPW_LAYER_FULL)
-                f->layers[s][l] = (struct layer_state){1, 1, 1, 1, 1, 0, 0};
+                f->layers[s][l] =
+                    (struct layer_state){.first = 1, .begin = 1, .end = 1, .disk = 1, .written = 1};
 }
 
 static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint32_t begin)
@@ -308,10 +323,26 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
     }
 }
 
+/* What sessions begin a prompt's pass with is held until the next one begins. */
+static void hold(struct life *f, const struct spw_passage *passages)
+{
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+            struct layer_state *x = &f->layers[s][l];
+            bool aged = f->plan->residency.aged;
+            if (passages[s].to <= passages[s].from + 1)
+                continue;
+            x->held = aged ? x->near_first : x->first;
+            x->held_end = aged ? x->near_end : x->end;
+        }
+}
+
 static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passage *passages)
 {
     const struct spw_residency *r = &f->plan->residency;
     const uint8_t *kinds = f->config->layer_kinds;
+    if (f->plan->holds)
+        hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
@@ -503,7 +534,7 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
     for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
          with.prefetch_splits++)
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
-            other.n_resident_units == p->n_resident_units)
+            other.n_resident_units == p->n_resident_units && other.holds == p->holds)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
@@ -596,7 +627,7 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             *budget_of(&with, tier) += check_range(seed, 1, 1 << check_range(seed, 0, 20));
             CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
-                more.slot_tiles != last.slot_tiles)
+                more.slot_tiles != last.slot_tiles || more.holds != last.holds)
                 continue;
             /* weights first: a unit more on the host may cost the tiles some of it */
             if (more.n_resident_units == last.n_resident_units)
@@ -607,6 +638,23 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             last = more;
         }
     }
+}
+
+/* Sessions that are to go back can where there is memory, and where it is little that they take. */
+static void check_holds(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_plan_input with = *in;
+    struct spw_plan large;
+    bool needed = p->n_sliding || in->aged;
+    with.device_bytes = (uint64_t)1 << 40;
+    CHECK(!p->holds || in->goes_back);
+    CHECK(p->info.goes_back == (p->holds || !needed));
+    struct spw_error err = {{0}};
+    int rc = spw_plan_make(&large, &with, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    CHECK(large.holds == in->goes_back);
+    n_that_hold += p->holds && needed;
+    n_that_do_not += in->goes_back && !p->holds;
 }
 
 static void run_draw(const struct spw_model *model, uint64_t *seed)
@@ -632,6 +680,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
                                 .disk_cost = (uint32_t)check_range(seed, 0, 20),
                                 .host_kv = check_random(seed) % 4,
                                 .adopts = check_random(seed) % 4 == 0,
+                                .goes_back = check_random(seed) % 2,
                                 .workspace_bytes = check_range(seed, 0, 1 << 18),
                                 .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64),
                                 .reads_host_memory = check_random(seed) % 2};
@@ -657,6 +706,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     check_write_limit(&p, &in);
     check_more(&p, &in, seed);
     n_with_disk += p.n_disk_frames > 0;
+    check_holds(&p, &in);
     n_with_three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
 }
 
@@ -772,6 +822,9 @@ int main(int argc, char **argv)
             "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
             n_with_units_from_disk, n_with_both_kinds, n_with_units_bounced);
     CHECK(draws < 300 || n_with_old_below > 20);
+    fprintf(stderr, "%d plans with sessions that can go back, %d without, though asked for\n",
+            n_that_hold, n_that_do_not);
+    CHECK(draws < 300 || (n_that_hold > 2 && n_that_do_not > 10));
     CHECK(draws < 300 || (n_with_both_kinds && n_with_units_bounced &&
                           n_with_units_bounced < n_with_units_from_disk));
     printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,

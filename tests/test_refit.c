@@ -148,6 +148,7 @@ static void draw(struct draw *d, uint64_t *seed)
                                 .threads = 1,
                                 .prefill_chunk = (uint32_t)between(seed, 128, 256),
                                 .residual_window = 128 * between(seed, 0, 2) + 1,
+                                .goes_back = between(seed, 0, 1),
                                 .on_oom = SPW_ON_OOM_SPILL};
 }
 

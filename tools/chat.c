@@ -149,6 +149,15 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
     return request;
 }
 
+/* What was ended may have been more than the session could go back from. */
+static void say_loss(const struct chat *c, size_t held)
+{
+    bool lost = held && !spw_session_n_tokens(c->session);
+    if (c->interactive && lost && !spw_engine_plan(c->engine)->goes_back && !c->o->prefix_cache)
+        cli_fail(0, "the next answer computes the whole conversation again: windows had moved on, "
+                    "and --device-memory had no room to keep them (--prefix-cache would)");
+}
+
 int cli_chat_answer(struct chat *c)
 {
     const int32_t *tokens;
@@ -168,6 +177,7 @@ int cli_chat_answer(struct chat *c)
         cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     cli_progress_engine(c->engine);
+    size_t held = spw_session_n_tokens(c->session);
     int rc = spw_generate(c->engine, c->model.tokenizer, &request, 1, &result, &times, &err);
     cli_progress_end();
     bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
@@ -178,6 +188,8 @@ int cli_chat_answer(struct chat *c)
         code = explain(c, rc, &err);
     else
         code = record(c, n, &result, &times, interrupted);
+    if (rc == -ECANCELED)
+        say_loss(c, held);
     if (code == 0 && rc == 0 && result.finish == SPW_FINISH_LENGTH)
         say_length(c, &request);
     spw_result_free(&result);
@@ -305,6 +317,7 @@ static int open_engine(struct chat *c)
     struct spw_options options = cli_engine_options(c->o, context, 1);
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     options.on_progress = cli_progress_callback();
+    options.goes_back = c->interactive;
     if (options.disk_dir)
         cli_limits_read_for(&limits, c->o, &options);
     int rc = spw_engine_open(&c->engine, c->o->operand, &options, &err);

@@ -300,6 +300,7 @@ static int open_engine(struct run *r)
     struct spw_error err = {0};
     options.on_progress = cli_progress_callback();
     options.keeps = o->save || o->resume;
+    options.goes_back = o->save;       /* what Ctrl-C leaves is saved */
     if (o->report || options.disk_dir) /* before the engine takes the memory to measure with */
         cli_limits_read_for(&r->limits, o, &options);
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
