@@ -32,6 +32,7 @@ struct spw_model_config {
     uint32_t head_dim;   /* even; n_heads * head_dim need not be hidden */
     uint32_t vocab;
     uint64_t max_positions;
+    uint64_t reach; /* positions that a sequence may have: more where scaled rope stretches them */
     float rms_eps;
     enum spw_norm_kind norm;
     enum spw_activation act;

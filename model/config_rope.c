@@ -17,6 +17,7 @@
 #define MAX_FACTOR 1e6
 #define MAX_THETA 1e15
 #define MAX_POSITIONS ((uint64_t)1 << 31)
+#define FLOAT_POSITIONS 0x1p24 /* up to which each is a float of its own */
 
 static const struct {
     const char *name;
@@ -132,6 +133,19 @@ static int read_table(struct spw_rope_config *rope, const struct spw_model_confi
     return 0;
 }
 
+/* Linear and YaRN factors count from the length before scaling, which yarn may name. Dynamic rope
+ * stretches with the sequence; float positions set the limit there. */
+static uint64_t reach(const struct spw_rope_config *rope, uint64_t max_positions)
+{
+    double original =
+        (double)(rope->kind == SPW_ROPE_YARN ? rope->original_max_positions : max_positions);
+    if (rope->kind != SPW_ROPE_DYNAMIC && rope->kind != SPW_ROPE_YARN &&
+        rope->kind != SPW_ROPE_LINEAR)
+        return max_positions;
+    double stretched = rope->kind == SPW_ROPE_DYNAMIC ? FLOAT_POSITIONS : original * rope->factor;
+    return spw_max_u64(max_positions, (uint64_t)fmin(stretched, FLOAT_POSITIONS));
+}
+
 static struct spw_keys below(const struct spw_keys *keys, const char *prefix, const json_t *object)
 {
     return (struct spw_keys){
@@ -187,6 +201,7 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
         scaling = NULL;
     if (parameters && (!scaling || facts->by_layer_kind))
         SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind));
+    config->reach = config->max_positions; /* which counts the scaling in, in such families */
     if (facts->by_layer_kind)
         return read_by_layer_kind(config, keys, facts, parameters, scaling, "rope_parameters.");
 
@@ -196,5 +211,6 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
         below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
     SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, theta));
     config->rope[1] = config->rope[0];
+    config->reach = reach(&config->rope[0], config->max_positions);
     return 0;
 }

@@ -10,15 +10,6 @@
 
 /* ---- what it is made from ---- */
 
-/* The longest sequence the model's positions reach. Dynamic rope stretches with the sequence; float
- * positions and tile numbers set the limit there. */
-static uint64_t longest_context(const struct spw_model_config *c)
-{
-    if (c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_DYNAMIC)
-        return 1 << 24;
-    return c->max_positions;
-}
-
 enum {
     MOST_SESSIONS = 4096,
     MOST_SLOTS = 256,
@@ -28,7 +19,7 @@ enum {
 static int check_options(const struct spw_model *m, const struct spw_backend *b,
                          const struct spw_options *o, struct spw_error *err)
 {
-    uint64_t longest = longest_context(&m->config);
+    uint64_t longest = m->config.reach;
     uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
     if (o->context > longest)
         return spw_fail(err, -EINVAL, "context of %llu tokens: the model knows %llu positions",
@@ -159,7 +150,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .aged = m->cache.precision != SPW_KV_EXACT,
         .precision = m->cache.precision,
         .residual_tiles = (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
-                                                spw_waterline_tiles(longest_context(c))),
+                                                spw_waterline_tiles(c->reach)),
         .context = o->context ? o->context : c->max_positions,
         .sessions = o->sessions ? o->sessions : 1,
         .prefill_chunk = o->prefill_chunk,

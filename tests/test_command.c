@@ -164,6 +164,7 @@ static void test_refusals(void)
         {"generate m --prompt x --threads 0", "--threads: found '0'"},
         {"generate m --prompt x --context 100 --max-new-tokens 100", "expected at least 101"},
         {"generate m --prompt x --context 99999", "1024"},
+        {"generate yarn --prompt x --context 2049", "the model knows 2048 positions"},
         {"generate m --prompt x --sessions 2", "--sessions: found without --prompts"},
         {"generate m --prompt x --stop ''", "--stop: found an empty text"},
         {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
@@ -248,6 +249,10 @@ static void test_refusals(void)
     CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
              "lfs2/tokenizer.json lfs3/config.json; do printf 'version "
              "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 9\\n' >$f; done") == 0);
+    CHECK(
+        sh("cp -r m yarn && sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"yarn\", "
+           "\"factor\": 2}, &/' yarn/config.json && \"$S\" plan yarn --context 2048 --no-probe") ==
+        0);
     char *golden = realpath("tests/golden/llama_biases", NULL);
     CHECK(sh("cp -r %s unbiased && chmod -R u+w unbiased && "
              "sed -i 's/\"mlp_bias\": true/\"mlp_bias\": false/' unbiased/config.json",

@@ -367,6 +367,40 @@ static void test_bad_sizes(void)
     refuse(llama, "{\"hidden_act\": \"a\\nb\"}", "hidden_act: found \"a?b\"");
 }
 
+/* The lengths that scaled rope is there for are not refused: Qwen2.5's own advice for 131,072
+ * tokens leaves max_position_embeddings at 32,768. */
+static void test_reach(void)
+{
+    static const struct {
+        const char *patch;
+        uint64_t reach;
+    } cases[] = {
+        {"{}", 32768},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0,"
+         "\"original_max_position_embeddings\": 32768}}",
+         131072},
+        {"{\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\","
+         "\"factor\": 4.0, \"original_max_position_embeddings\": 32768}}",
+         131072},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}}", 81920},
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", 1 << 24},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 100000}}", 1 << 24},
+        {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
+         "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}",
+         32768},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct spw_model_config c = accept(qwen2, cases[i].patch, NULL);
+        CHECK_MSG(c.reach == cases[i].reach, "%s: %llu", cases[i].patch,
+                  (unsigned long long)c.reach);
+        spw_config_free(&c);
+    }
+    struct spw_model_config c =
+        accept(gemma3, "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}", NULL);
+    CHECK(c.reach == 131072); /* counts the factor in */
+    spw_config_free(&c);
+}
+
 /* What would change the mathematics of a family that does not know it; a number that changes
  * nothing may stand there, as may null. */
 static void test_foreign_keys(void)
@@ -580,6 +614,7 @@ int main(void)
     test_cache_words();
     test_rope_keys();
     test_bad_sizes();
+    test_reach();
     test_foreign_keys();
     test_tokens();
     test_bad_json();

@@ -49,8 +49,8 @@ static int on_token(void *context, int32_t token, const float *logits)
 
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 {
-    const char *what = context >= c->model.config.max_positions ? "which is all this model knows"
-                                                                : "a larger --context would do";
+    const char *what = context >= c->model.config.reach ? "which is all this model knows"
+                                                        : "a larger --context would do";
     if (!c->interactive)
         return cli_fail(CLI_REFUSED,
                         "%s: found %zu tokens, expected at most the context of %llu, %s",
@@ -292,7 +292,7 @@ static int open_messages(struct chat *c)
 /* How many tokens the session is opened for. What can be known beforehand is refused here. */
 static int find_context(struct chat *c, uint64_t *context)
 {
-    uint64_t known = c->model.config.max_positions;
+    uint64_t known = c->model.config.reach;
     *context = c->o->context ? c->o->context : spw_min_u64(known, DEFAULT_CONTEXT);
     if (c->interactive)
         return 0;

@@ -224,7 +224,7 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
 /* A number of new tokens nobody asked for gives way to the length of the prompt. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
-    uint64_t limit = o->context ? o->context : m->config.max_positions;
+    uint64_t limit = o->context ? o->context : m->config.reach;
     for (size_t i = 0; i < in->n; i++) {
         struct cli_input *item = &in->items[i];
         bool asked = cli_given(o, "max-new-tokens") ||

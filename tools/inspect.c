@@ -83,6 +83,7 @@ static int add_config(json_t *o, const struct facts *f)
     failed |= json_object_set_new(o, "head_dim", cli_json_count(c->head_dim));
     failed |= json_object_set_new(o, "vocab", cli_json_count(c->vocab));
     failed |= json_object_set_new(o, "max_positions", cli_json_count(c->max_positions));
+    failed |= json_object_set_new(o, "longest_context", cli_json_count(c->reach));
     failed |= json_object_set_new(o, "tied_embeddings", json_boolean(c->tied_embeddings));
     failed |= json_object_set_new(o, "rope", json_string(rope_name(c->rope[SPW_LAYER_FULL].kind)));
     failed |= json_object_set_new(o, "rope_theta", cli_json_real(c->rope[SPW_LAYER_FULL].theta));
@@ -179,8 +180,11 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
            c->n_heads, c->head_dim, c->n_kv_heads);
     printf("vocabulary  %u%s\n", c->vocab,
            c->tied_embeddings ? ", embeddings are the head too" : "");
-    printf("positions   %llu, rope %s, theta %g\n", (unsigned long long)c->max_positions,
+    printf("positions   %llu, rope %s, theta %g", (unsigned long long)c->max_positions,
            rope_name(c->rope[SPW_LAYER_FULL].kind), c->rope[SPW_LAYER_FULL].theta);
+    if (c->reach > c->max_positions)
+        printf(", reaches %llu", (unsigned long long)c->reach);
+    putchar('\n');
     printf("weights     %s in %zu tensors, %.4g million parameters\n",
            cli_format_bytes(bytes, spw_safetensors_total_bytes(f->weights)),
            spw_safetensors_count(f->weights), (double)f->n_parameters * 1e-6);
