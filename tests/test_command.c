@@ -816,6 +816,19 @@ static void test_interrupt(void)
               last ? last : err);
 }
 
+/* What looks at no flag ends by the first one. */
+static void test_interrupt_probe(void)
+{
+    const char *const arguments[] = {"spillway", "probe", ".", "--redo", NULL};
+    int status, sink = open("/dev/null", O_WRONLY);
+    pid_t pid = start(sink, arguments);
+    usleep(200000); /* it takes more than a second */
+    kill(pid, SIGINT);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(sink);
+    CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT, "status %x", status);
+}
+
 /* ---- real models ---- */
 
 static void test_stories(const char *data)
@@ -905,6 +918,7 @@ int main(void)
     test_bench_prefix("PATH=/none");
     test_broken_pipe();
     test_interrupt();
+    test_interrupt_probe();
     if (data)
         test_stories(data);
     test_records(root);

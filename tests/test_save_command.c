@@ -158,11 +158,14 @@ static void test_interrupted(void)
     resume_rest();
     CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
     CHECK(*second);
-    code = interrupt("TERM");
-    CHECK_MSG(code == 143 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
-              code, err);
-    resume_rest();
-    CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
+    for (int hup = 0; hup < 2; hup++) {
+        code = interrupt(hup ? "HUP" : "TERM");
+        CHECK_MSG(code == (hup ? 129 : 143) && strstr(err, "interrupted") &&
+                      strstr(err, "--resume f"),
+                  "%d: %s", code, err);
+        resume_rest();
+        CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
+    }
     code = interrupt("KILL");
     CHECK_MSG(code == 137, "%d: %s", code, err);
     resume_rest();
@@ -265,6 +268,7 @@ int main(void)
         return CHECK_SKIP;
     }
     setenv("S", command, 1);
+    signal(SIGHUP, SIG_DFL); /* whatever nohup has left */
     command_model("save_command");
     setenv("XDG_CACHE_HOME", folder, 1);
     test_splits();

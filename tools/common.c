@@ -19,21 +19,31 @@ static void on_interrupt(int signal_number)
     interrupted = signal_number;
 }
 
-void cli_catch_signals(void)
+/* SA_RESETHAND: the second one ends the process as usual. */
+static void catch_signal(int signal_number)
 {
-    /* SA_RESETHAND: the second one ends the process as usual. */
     struct sigaction stop = {.sa_handler = on_interrupt,
                              .sa_flags = (int)(SA_RESETHAND | (unsigned)SA_RESTART)};
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(signal_number, &stop, NULL);
+}
+
+void cli_catch_interrupt(void)
+{
+    catch_signal(SIGINT);
 }
 
 void cli_catch_termination(void)
 {
-    struct sigaction stop = {.sa_handler = on_interrupt,
-                             .sa_flags = (int)(SA_RESETHAND | (unsigned)SA_RESTART)};
-    sigaction(SIGTERM, &stop, NULL);
+    struct sigaction now;
+    catch_signal(SIGTERM);
+    if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup */
+        catch_signal(SIGHUP);
+}
+
+void cli_ignore_pipe(void)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &ignore, NULL);
 }
 
 bool cli_interrupted(void)
@@ -50,7 +60,7 @@ static bool ask_interrupted(void *context)
 void cli_interrupt_clear(void)
 {
     interrupted = 0;
-    cli_catch_signals();
+    cli_catch_interrupt();
 }
 
 /* Messages may quote what the user gave: a line stays a line whatever that was. */

@@ -12,11 +12,13 @@ __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format,
  * before anything ran, so that bad input and budgets that cannot work give CLI_REFUSED. */
 int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 
-/* SIGINT ends the running step, or what looks at cli_interrupted; a second one kills. SIGPIPE
- * becomes EPIPE. */
-void cli_catch_signals(void);
-/* So does SIGTERM from now on: for who has something to save. */
+/* From now on SIGINT ends the running step, or what looks at cli_interrupted; a second one kills.
+ * Before, and in commands that look at nothing, the first one does. */
+void cli_catch_interrupt(void);
+/* The same of SIGTERM and SIGHUP: for who has something to save. */
 void cli_catch_termination(void);
+/* SIGPIPE becomes EPIPE. */
+void cli_ignore_pipe(void);
 bool cli_interrupted(void);
 /* What a SIGINT asked for is done: the next one asks again. */
 void cli_interrupt_clear(void);

@@ -206,7 +206,7 @@ const struct cli_row cli_rows[] = {
     {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE", "the table as CSV too; - replaces it",
      FIELD(csv)},
     {"save", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
-     "the run as it ended, also by Ctrl-C, SIGTERM or a failure, for --resume; of FILE only what "
+     "the run as it ended, also by Ctrl-C, a signal or a failure, for --resume; of FILE only what "
      "is new is written",
      FIELD(save)},
     {"save-every", CLI_COUNT, CLI_GENERATE, "Output", "N", "save after every N new tokens too",

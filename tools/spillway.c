@@ -152,7 +152,7 @@ static void reserve_standard_streams(void)
 int main(int argc, char **argv)
 {
     reserve_standard_streams();
-    cli_catch_signals();
+    cli_ignore_pipe();
     if (argc < 2) {
         cli_help_all(stderr);
         return CLI_REFUSED;
@@ -178,6 +178,8 @@ int main(int argc, char **argv)
         return refuse_command(name);
     struct cli_options options;
     int code = cli_parse(&options, command, argc - 1, argv + 1);
+    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH))
+        cli_catch_interrupt();
     if (code == 0)
         code = command->run(&options);
     else if (code == CLI_HELP_SHOWN)
