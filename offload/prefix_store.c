@@ -378,16 +378,20 @@ static int make_room(struct spw_store_writer *w, const char *path, const struct 
 {
     struct spw_store *s = w->store;
     uint64_t bytes = spw_pack_bytes(spec);
+    double mib = (double)bytes / (1 << 20), most = (double)s->o.limit_bytes / (1 << 20);
+    if (bytes > s->o.limit_bytes)
+        return spw_fail(err, -ENOSPC,
+                        "prefix cache: %s: not kept: %.1f MiB, of at most %.1f; raise "
+                        "--prefix-cache-size",
+                        s->d.path, mib, most);
     int rc = spw_store_directory_scan(&s->d, true);
-    if (!rc && bytes > s->o.limit_bytes)
-        rc = -ENOSPC;
     if (!rc)
         rc = spw_store_directory_shrink(&s->d, s->o.limit_bytes - bytes, &s->stats.n_evicted,
                                         &s->stats.evicted_bytes);
     if (rc)
         return spw_fail(err, rc, "prefix cache: %s: no room for %.1f MiB of at most %.1f: %s",
-                        s->d.path, (double)bytes / (1 << 20), (double)s->o.limit_bytes / (1 << 20),
-                        strerror(-rc));
+                        s->d.path, mib, most,
+                        rc == -ENOSPC ? "what is there is in use" : strerror(-rc));
     return spw_pack_create(&w->pack, path, false, spec, err);
 }
 

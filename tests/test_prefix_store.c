@@ -282,12 +282,15 @@ static void test_eviction(void)
     struct spw_store_writer *w;
     struct spw_error err = {0};
     int n = pack_count(dir, NULL, NULL);
-    CHECK(begin(&w, s, d, 12, 200, false, &err) == -ENOSPC && strstr(err.text, "no room"));
+    CHECK(begin(&w, s, d, 12, 200, false, &err) == -ENOSPC &&
+          strstr(err.text, "raise --prefix-cache-size"));
     CHECK(pack_count(dir, NULL, NULL) == n && !w);
     /* and what only pins keep out is refused until they are gone */
     CHECK(spw_store_match(s, c, 8 * 128, &m) == 0 && m.n_tiles == 8);
     make_chain(d, NULL, 0, 25);
-    CHECK(begin(&w, s, d, 0, 28, false, NULL) == -ENOSPC && there(c, 0));
+    spw_error_clear(&err);
+    CHECK(begin(&w, s, d, 0, 28, false, &err) == -ENOSPC && there(c, 0));
+    CHECK_MSG(strstr(err.text, "no room") && strstr(err.text, "in use"), "%s", err.text);
     spw_store_release(s, &m);
     CHECK(add(s, d, 0, 28, false) == 0 && match(s, d, 99, NULL) == 28 && !there(c, 0));
     spw_store_close(other);
