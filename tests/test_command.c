@@ -170,6 +170,8 @@ static void test_refusals(void)
         {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
         {"generate m --prompt x --report no/such/r.json", "--report: no/such/r.json"},
         {"generate m --prompt x --dump-logits no/such/l.npy", "--dump-logits: no/such/l.npy"},
+        {"generate m --prompt x --report -", "--report: found -, expected a file"},
+        {"generate m --prompt x --save -", "--save: found -, expected a file"},
         {"generate m --prompt x --report m", "--report: m: found a directory, expected a file"},
         {"score m --text xy --report ''", "--report: found an empty name, expected a file"},
         {"generate m --prompt x --dump-logits .", "--dump-logits: .: found a directory"},
@@ -570,6 +572,9 @@ static void test_tools(void)
     CHECK(number(j, "tokenizer.vocab") == 96);
     CHECK((long long)json_array_size(json_object_get(j, "tensors")) == number(j, "n_tensors"));
     json_decref(j);
+    CHECK(!*err && sh("\"$S\" inspect unbiased") == 0 && strstr(out, "positions"));
+    CHECK_MSG(strstr(err, "spillway: this folder cannot be run: ") && strstr(err, "_proj.bias"),
+              "%s", err);
     CHECK(sh("mv m/tokenizer.json .; \"$S\" inspect m") == 0 && strstr(out, "tokenizer   none"));
     CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3") == 0);
     CHECK_MSG(strspn(out, "0123456789 \n") == n_out && n_out > 5, "%s", out);

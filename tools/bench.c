@@ -19,6 +19,7 @@
  * be hidden. A GPU is probed once, for a run leaves no memory on it to probe with, and its limits
  * do not drift; there a token's attention is also timed alone. */
 #include "tools/bench.h"
+#include "tools/bench_lines.h"
 #include "tools/progress.h"
 
 #include <math.h>
@@ -402,7 +403,7 @@ int cli_bench(const struct cli_options *o)
     if (o->budgets.n > 0 && cli_given(o, "device-memory"))
         return cli_fail(CLI_REFUSED,
                         "found both --budgets and --device-memory, expected one of them");
-    int code = cli_check_writable("csv", o->csv);
+    int code = bench_csv_alone(o) ? 0 : cli_check_writable("csv", o->csv);
     if (code == 0)
         code = cli_check_writable("report", o->report);
     if (code)

@@ -141,8 +141,11 @@ int cli_check_writable(const char *option, const char *path)
 {
     char folder[4096] = ".";
     struct stat info;
-    if (!path || strcmp(path, "-") == 0)
+    if (!path)
         return 0;
+    if (strcmp(path, "-") == 0)
+        return cli_fail(CLI_REFUSED, "--%s: found -, expected a file: stdout is for the text",
+                        option);
     if (!*path)
         return cli_fail(CLI_REFUSED, "--%s: found an empty name, expected a file", option);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))

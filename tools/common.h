@@ -30,7 +30,7 @@ int cli_print_json(json_t *value, size_t flags);
 /* The same to a file. */
 int cli_write_json(const char *path, json_t *value);
 /* Whether a file can be written there, asked before the work that would fill it. 0 or an exit code;
- * NULL and "-" are fine. */
+ * NULL is fine. */
 int cli_check_writable(const char *option, const char *path);
 /* null for what JSON has no number for. */
 json_t *cli_json_real(double value);

@@ -219,6 +219,16 @@ static int decide_cache(struct facts *f, const struct cli_options *o)
     return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
 }
 
+/* Facts are shown of weights that do not fit their config.json, too; but not without a word. */
+static void say_unfit(const char *folder)
+{
+    struct spw_plan_info plan;
+    struct spw_error err = {0};
+    const struct spw_options options = {.backend = SPW_BACKEND_CPU, .context = 1};
+    if (spw_plan_query(&plan, folder, &options, &err) == -EINVAL)
+        cli_fail(0, "this folder cannot be run: %s", err.text);
+}
+
 int cli_inspect(const struct cli_options *o)
 {
     if (o->topology)
@@ -246,6 +256,7 @@ int cli_inspect(const struct cli_options *o)
             code = print_json(o, &f);
         else
             print_facts(o, &f);
+        say_unfit(o->operand);
     }
     spw_tokenizer_close(f.tokenizer);
     spw_safetensors_close(f.weights);
