@@ -575,6 +575,17 @@ static void test_tools(void)
     CHECK(!*err && sh("\"$S\" inspect unbiased") == 0 && strstr(out, "positions"));
     CHECK_MSG(strstr(err, "spillway: this folder cannot be run: ") && strstr(err, "_proj.bias"),
               "%s", err);
+    /* A path need not be UTF-8, and what was computed is not lost by that. */
+    CHECK(sh("ln -s m \"$(printf 'odd\\377')\"; for c in 'plan --context 9 --no-probe' inspect "
+             "'score --text abc' probe; do set -- $c; c=$1; shift; "
+             "\"$S\" $c \"$(printf 'odd\\377')\" \"$@\" --json || exit 9; done >odd") == 0);
+    CHECK_MSG(sh("grep -cE '\"(model|directory)\": \".*odd[?]' odd") == 0 && atoi(out) == 4, "%s",
+              out);
+    CHECK(sh("\"$S\" generate \"$(printf 'odd\\377')\" --prompt a --max-new-tokens 2 --report "
+             "o.json") == 0);
+    j = parse_file("o.json");
+    CHECK(strcmp(json_string_value(json_object_get(j, "model")), "odd?") == 0);
+    json_decref(j);
     CHECK(sh("mv m/tokenizer.json .; \"$S\" inspect m") == 0 && strstr(out, "tokenizer   none"));
     CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3") == 0);
     CHECK_MSG(strspn(out, "0123456789 \n") == n_out && n_out > 5, "%s", out);

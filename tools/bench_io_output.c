@@ -57,14 +57,14 @@ static void print_table(const struct io_bench *b)
 static int write_json(const struct io_bench *b)
 {
     json_t *o = json_object();
-    int failed = json_object_set_new(o, "model", json_string(b->o->operand));
+    int failed = json_object_set_new(o, "model", cli_json_text(b->o->operand));
     failed |= json_object_set_new(o, "context", cli_json_count(b->context));
     failed |= json_object_set_new(o, "pairs", cli_json_count(b->n_pairs));
     failed |= json_object_set_new(o, "file_bytes", cli_json_count(b->file_bytes));
     failed |= json_object_set_new(o, "step_bytes_from_disk", cli_json_count(b->step_bytes));
-    failed |= json_object_set_new(o, "file", json_string(b->file));
-    failed |= json_object_set_new(o, "engine", json_string(b->engine));
-    failed |= json_object_set_new(o, "fio", *b->no_fio ? json_string(b->no_fio) : json_true());
+    failed |= json_object_set_new(o, "file", cli_json_text(b->file));
+    failed |= json_object_set_new(o, "engine", cli_json_text(b->engine));
+    failed |= json_object_set_new(o, "fio", *b->no_fio ? cli_json_text(b->no_fio) : json_true());
     failed |= json_object_set_new(o, "machine", cli_machine_json(&b->limits.machine));
     failed |= json_object_set_new(o, "drive", cli_drive_json(&b->limits.drive));
     failed |= json_object_set_new(o, "predicted_step", cli_prediction_json(&b->predicted));

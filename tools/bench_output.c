@@ -236,7 +236,7 @@ static int write_json(const struct bench *b)
     for (size_t i = 0; i < b->n_cases; i++)
         failed |= json_array_append_new(cases, case_json(b, i));
     failed |= json_object_set_new(o, "backend", json_string(b->backend));
-    failed |= json_object_set_new(o, "model", json_string(b->o->operand));
+    failed |= json_object_set_new(o, "model", cli_json_text(b->o->operand));
     failed |=
         json_object_set_new(o, "compute", json_string(spw_dtype_name(b->cases[0].plan.compute)));
     failed |= json_object_set_new(o, "kv_dtype", json_string(kv_name(&b->cases[0].plan)));

@@ -233,16 +233,16 @@ static void print_table(const struct prefix_bench *b)
 static int write_json(const struct prefix_bench *b)
 {
     json_t *o = json_object();
-    int failed = json_object_set_new(o, "model", json_string(b->o->operand));
+    int failed = json_object_set_new(o, "model", cli_json_text(b->o->operand));
     failed |= json_object_set_new(o, "backend", json_string(b->backend));
-    failed |= json_object_set_new(o, "io", json_string(b->io));
+    failed |= json_object_set_new(o, "io", cli_json_text(b->io));
     failed |= json_object_set_new(o, "context", cli_json_count(b->context));
     failed |= json_object_set_new(o, "question", cli_json_count(b->question));
     failed |= json_object_set_new(o, "pairs", cli_json_count(b->n_pairs));
     failed |= json_object_set_new(o, "tile_bytes", cli_json_count(b->bytes));
     failed |= json_object_set_new(o, "file_bytes", cli_json_count(b->pack_bytes));
     failed |= json_object_set_new(o, "computed_seconds", cli_json_real(b->computed_seconds));
-    failed |= json_object_set_new(o, "fio", *b->no_fio ? json_string(b->no_fio) : json_true());
+    failed |= json_object_set_new(o, "fio", *b->no_fio ? cli_json_text(b->no_fio) : json_true());
     failed |= bench_lines_json(o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
     if (failed) {
         json_decref(o);

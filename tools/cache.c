@@ -21,11 +21,11 @@ static json_t *entry_json(const struct spw_store_entry *e)
 {
     char fingerprint[17];
     json_t *o = json_object();
-    int failed = json_object_set_new(o, "pack", json_string(e->name));
+    int failed = json_object_set_new(o, "pack", cli_json_text(e->name));
     failed |= json_object_set_new(o, "bytes", cli_json_count(e->bytes));
     failed |= json_object_set_new(o, "used_at", json_integer(e->used_at));
     failed |=
-        json_object_set_new(o, "damaged", e->error ? json_string(e->reason.text) : json_null());
+        json_object_set_new(o, "damaged", e->error ? cli_json_text(e->reason.text) : json_null());
     if (!e->error) {
         failed |= json_object_set_new(o, "first_token", cli_json_count(e->first_token));
         failed |= json_object_set_new(o, "tokens", cli_json_count(e->n_tokens));

@@ -32,7 +32,7 @@ static json_t *result_json(const struct spw_gate_result *r)
     failed |= json_object_set_new(o, "measured_at", json_integer(r->measured_at));
     failed |= json_object_set_new(o, "known", json_boolean(r->known));
     if (*r->note)
-        failed |= json_object_set_new(o, "note", json_string(r->note));
+        failed |= json_object_set_new(o, "note", cli_json_text(r->note));
     if (!failed)
         return o;
     json_decref(o);
@@ -45,8 +45,9 @@ static json_t *checks_json(const struct checks *c)
     int failed = 0;
     for (size_t i = 0; i < c->n; i++)
         failed |= json_array_append_new(list, result_json(&c->results[i]));
-    failed |= json_object_set_new(o, "model", json_string(c->o->operand));
-    failed |= json_object_set_new(o, "profile", c->profile ? json_string(c->profile) : json_null());
+    failed |= json_object_set_new(o, "model", cli_json_text(c->o->operand));
+    failed |=
+        json_object_set_new(o, "profile", c->profile ? cli_json_text(c->profile) : json_null());
     failed |= json_object_set_new(o, "formats", list);
     if (!failed)
         return o;

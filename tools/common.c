@@ -159,6 +159,20 @@ int cli_check_writable(const char *option, const char *path)
     return cli_fail(CLI_REFUSED, "--%s: %s: %s", option, path, strerror(errno));
 }
 
+json_t *cli_json_text(const char *text)
+{
+    json_t *value = json_string(text);
+    char *copy = value ? NULL : spw_strdup(text);
+    if (!copy)
+        return value;
+    for (char *c = copy; *c; c++)
+        if (*c & 0x80)
+            *c = '?';
+    value = json_string(copy);
+    spw_free(copy);
+    return value;
+}
+
 json_t *cli_json_real(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();

@@ -60,7 +60,7 @@ static json_t *tensor_json(const struct spw_tensor *t)
     failed |= json_object_set_new(o, "dtype", json_string(t->dtype_name));
     failed |= json_object_set_new(o, "shape", shape);
     failed |= json_object_set_new(o, "bytes", cli_json_count(t->bytes));
-    failed |= json_object_set_new(o, "file", json_string(name ? name + 1 : t->file));
+    failed |= json_object_set_new(o, "file", cli_json_text(name ? name + 1 : t->file));
     if (!failed)
         return o;
     json_decref(o);
@@ -95,7 +95,7 @@ static int add_config(json_t *o, const struct facts *f)
 static int print_json(const struct cli_options *o, const struct facts *f)
 {
     json_t *j = json_object();
-    int failed = json_object_set_new(j, "model", json_string(o->operand));
+    int failed = json_object_set_new(j, "model", cli_json_text(o->operand));
     failed |= add_config(j, f);
     failed |= json_object_set_new(j, "n_parameters", cli_json_count(f->n_parameters));
     failed |=

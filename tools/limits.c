@@ -70,7 +70,7 @@ json_t *cli_machine_json(const struct spw_machine *m)
     int failed = json_object_set_new(o, "cpu", json_string(m->cpu));
     failed |= json_object_set_new(o, "gpu", *m->gpu ? json_string(m->gpu) : json_null());
     if (*m->note)
-        failed |= json_object_set_new(o, "note", json_string(m->note));
+        failed |= json_object_set_new(o, "note", cli_json_text(m->note));
     failed |= json_object_set_new(o, "isa", json_string(m->isa));
     failed |= json_object_set_new(o, "threads", cli_json_count(m->threads));
     failed |= json_object_set_new(o, "cores", cli_json_count(m->cores));
@@ -102,9 +102,9 @@ json_t *cli_machine_json(const struct spw_machine *m)
 json_t *cli_drive_json(const struct spw_drive *d)
 {
     json_t *o = json_object();
-    int failed = json_object_set_new(o, "device", json_string(d->device));
-    failed |= json_object_set_new(o, "filesystem", json_string(d->filesystem));
-    failed |= json_object_set_new(o, "engine", json_string(d->engine));
+    int failed = json_object_set_new(o, "device", cli_json_text(d->device));
+    failed |= json_object_set_new(o, "filesystem", cli_json_text(d->filesystem));
+    failed |= json_object_set_new(o, "engine", cli_json_text(d->engine));
     failed |= json_object_set_new(o, "direct", json_boolean(d->direct));
     failed |= json_object_set_new(o, "request_bytes", cli_json_count(d->request_bytes));
     failed |= json_object_set_new(o, "queue_depth", cli_json_count(d->queue_depth));

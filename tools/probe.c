@@ -13,8 +13,9 @@ struct limits {
 static int print_json(const struct limits *l)
 {
     json_t *o = json_object();
-    int failed = json_object_set_new(o, "directory", json_string(l->directory));
-    failed |= json_object_set_new(o, "profile", l->profile ? json_string(l->profile) : json_null());
+    int failed = json_object_set_new(o, "directory", cli_json_text(l->directory));
+    failed |=
+        json_object_set_new(o, "profile", l->profile ? cli_json_text(l->profile) : json_null());
     failed |= json_object_set_new(o, "drive", cli_drive_json(&l->drive));
     failed |= json_object_set_new(o, "machine", cli_machine_json(&l->machine));
     if (failed) {

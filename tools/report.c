@@ -129,10 +129,10 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
     const struct spw_plan_info *plan = spw_engine_plan(e);
     json_t *o = json_object();
     int failed = json_object_set_new(o, "version", json_string(SPW_VERSION));
-    failed |= json_object_set_new(o, "model", json_string(model));
+    failed |= json_object_set_new(o, "model", cli_json_text(model));
     failed |= json_object_set_new(o, "backend", json_string(spw_engine_backend(e)));
     const char *io = spw_engine_io(e);
-    failed |= json_object_set_new(o, "io", *io ? json_string(io) : json_null());
+    failed |= json_object_set_new(o, "io", *io ? cli_json_text(io) : json_null());
     failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(plan->compute)));
     failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(plan->kv)));
     failed |= json_object_set_new(o, "old_kv", json_string(spw_kv_precision_name(plan->precision)));
@@ -245,7 +245,7 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
 {
     json_t *o = json_object();
     int failed = json_object_set_new(o, "version", json_string(SPW_VERSION));
-    failed |= json_object_set_new(o, "model", json_string(model));
+    failed |= json_object_set_new(o, "model", cli_json_text(model));
     failed |= json_object_set_new(o, "compute", json_string(spw_dtype_name(p->compute)));
     failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(p->kv)));
     failed |= json_object_set_new(o, "old_kv", json_string(spw_kv_precision_name(p->precision)));

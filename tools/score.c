@@ -65,7 +65,7 @@ static int print_score(const struct cli_options *o, const struct score *s)
         return 0;
     }
     json_t *j = json_object();
-    int failed = json_object_set_new(j, "model", json_string(o->operand));
+    int failed = json_object_set_new(j, "model", cli_json_text(o->operand));
     failed |= json_object_set_new(j, "n_tokens", cli_json_count(s->n_tokens));
     failed |= json_object_set_new(j, "n_scored", cli_json_count(n_scored));
     failed |= json_object_set_new(j, "log_likelihood", cli_json_real(s->log_likelihood));
