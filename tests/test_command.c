@@ -791,6 +791,10 @@ static void test_broken_pipe(void)
         CHECK(sh("\"$S\" generate m --token-ids t --dump-logits /dev/full") == 2 && !n_out);
         CHECK_MSG(strstr(err, "--dump-logits: /dev/full: No space left"), "%s", err);
     }
+    /* A limit on the size of files is a write that failed, too. */
+    CHECK(sh("ulimit -f 1; \"$S\" generate m --token-ids t --ids --max-new-tokens 9 --report "
+             "x.json") == 1);
+    CHECK_MSG(strstr(err, "x.json: File too large"), "%s", err);
     CHECK(sh("{ \"$S\" generate --help; echo $? >code; } | true; cat code") == 0);
     CHECK_MSG(strcmp(out, "1\n") == 0 && !*err, "%s%s", out, err);
     CHECK(sh("mkfifo pipe; cat pipe >/dev/null & \"$S\" generate m --token-ids t --dump-logits "

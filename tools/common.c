@@ -40,10 +40,11 @@ void cli_catch_termination(void)
         catch_signal(SIGHUP);
 }
 
-void cli_ignore_pipe(void)
+void cli_ignore_write_signals(void)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
 }
 
 bool cli_interrupted(void)

@@ -17,8 +17,8 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 void cli_catch_interrupt(void);
 /* The same of SIGTERM and SIGHUP: for who has something to save. */
 void cli_catch_termination(void);
-/* SIGPIPE becomes EPIPE. */
-void cli_ignore_pipe(void);
+/* SIGPIPE becomes EPIPE, SIGXFSZ (a limit on the size of files) EFBIG: a write that failed. */
+void cli_ignore_write_signals(void);
 bool cli_interrupted(void);
 /* What a SIGINT asked for is done: the next one asks again. */
 void cli_interrupt_clear(void);

@@ -152,7 +152,7 @@ static void reserve_standard_streams(void)
 int main(int argc, char **argv)
 {
     reserve_standard_streams();
-    cli_ignore_pipe();
+    cli_ignore_write_signals();
     if (argc < 2) {
         cli_help_all(stderr);
         return CLI_REFUSED;
