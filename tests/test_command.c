@@ -763,6 +763,7 @@ static pid_t start(int fd, const char *const *arguments)
         int log = open("err", O_CREAT | O_TRUNC | O_WRONLY, 0600);
         dup2(fd, 1);
         dup2(log, 2);
+        signal(SIGINT, SIG_DFL); /* a shell's background jobs have it ignored */
         execv(getenv("S"), (char *const *)(uintptr_t)arguments);
         _exit(98);
     }
