@@ -49,7 +49,8 @@ uint64_t spw_engine_leave_margin(uint64_t available)
 }
 
 /* Hard budgets, or what is available: of system memory nine tenths together, eight of them for a
- * CPU's device; of a card all but a margin. */
+ * CPU's device and at least one for the host, whatever the device was given; of a card all but a
+ * margin. */
 static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                        const struct spw_options *o, struct spw_error *err)
 {
@@ -60,8 +61,8 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
     system = (card == UINT64_MAX ? system + device : system) / 10;
     if (card == UINT64_MAX) {
         in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
-        in->host_bytes =
-            spw_engine_budget(o->host_bytes, spw_sub_u64(system * 9, in->device_bytes));
+        uint64_t rest = spw_sub_u64(system * 9, in->device_bytes); /* 0: more than there is */
+        in->host_bytes = spw_engine_budget(o->host_bytes, spw_max_u64(rest, system));
         in->host_kv = spw_cache_policy_host(o, false);
         return 0;
     }

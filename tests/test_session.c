@@ -427,8 +427,9 @@ static void check_budgets(void)
     tiny_model_remove(dir);
 }
 
-/* Budgets above what the machine has are a plan, but nothing that memory is taken for: to use it
- * would end in a kill. Positions without end make a cache of any size from a tiny model. */
+/* A budget above what the machine has is no reason to refuse what fits, and is a plan, but nothing
+ * that memory is taken for: to use it would end in a kill. Positions without end make a cache of
+ * any size from a tiny model. */
 static void check_machine(void)
 {
     const struct tiny_model m = {
@@ -443,11 +444,13 @@ static void check_machine(void)
     struct spw_options o = {.backend = TEST_BACKEND,
                             .context = (uint64_t)1 << 24,
                             .device_bytes = (uint64_t)1 << 46,
-                            .host_bytes = (uint64_t)1 << 30,
                             .threads = 1};
     run_folder(dir, &m, "machine");
     CHECK_MSG(spw_plan_query(&info, dir, &o, &err) == 0, "%s", err.text);
     uint64_t each = o.context * info.kv_bytes_per_token;
+    o.context = 1000;
+    spw_engine_close(run_open(dir, &o));
+    o.context = (uint64_t)1 << 24;
     o.sessions = (uint32_t)(spw_memory_available() / each * 9 / 8 + 1);
     CHECK_MSG(spw_plan_query(&info, dir, &o, &err) == 0, "%s", err.text);
     CHECK(info.device.total > o.sessions * each);
