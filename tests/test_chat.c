@@ -105,6 +105,7 @@ static void make_models(void)
     tiny_model_write(&slow, path);
     struct tiny_model slides = tiny_models[5];
     slides.vocab = BYTE_TOKENIZER_VOCAB;
+    slides.positions = 100000;
     snprintf(path, sizeof path, "%s/slides", folder);
     tiny_model_write(&slides, path);
     add_files("m");
@@ -525,14 +526,21 @@ static int last_percent(const char *text)
     return percent;
 }
 
-/* SIGINT in a prompt that would take minutes: the conversation is as it was, and goes on. */
-static void test_interrupted_prompt(void)
+/* SIGINT in a prompt that would take minutes: the conversation is as it was, and goes on; from
+ * nothing where windows had moved on and there was no room to keep what they had left. */
+static void interrupt_prompt(const char *model, const char *memory, bool lost)
 {
     enum { N = 60000 };
-    static const char *const arguments[] = {
-        "spillway",         "chat",   "slow",         "--device",  "cpu",
-        "--max-new-tokens", "8",      "--ignore-eos", "--context", "90000",
-        "--progress",       "always", "--report",     "r.json",    NULL};
+    const char *const arguments[] = {"spillway",   "chat",
+                                     model,        "--device",
+                                     "cpu",        "--threads",
+                                     "2",          "--device-memory",
+                                     memory,       "--max-new-tokens",
+                                     "8",          "--ignore-eos",
+                                     "--context",  "90000",
+                                     "--progress", "always",
+                                     "--report",   "r.json",
+                                     NULL};
     static char question[N + 2];
     int in[2], from[2], says[2], status;
     memset(question, 'a', N);
@@ -554,7 +562,8 @@ static void test_interrupted_prompt(void)
     send_text(in[1], question);
     CHECK(wait_for(says[0], err, sizeof err, 0, "% of 60") > 0);
     kill(pid, SIGINT);
-    CHECK(wait_for(says[0], err, sizeof err, 0, "before the first word") > 0);
+    CHECK(wait_for(says[0], err, sizeof err, 0,
+                   lost ? "computes the whole conversation again" : "before the first word") > 0);
     CHECK_MSG(last_percent(err) < 90, "%s", err); /* not at its end */
     send_text(in[1], "Again\n");
     CHECK(wait_for(from[0], out, sizeof out, 0, "\n") > 0);
@@ -566,10 +575,18 @@ static void test_interrupted_prompt(void)
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x", status);
     json_t *s = load("s.json"), *r = load("r.json");
     CHECK(json_array_size(s) == 4 && strcmp(content(s, 2), "Again") == 0 && n_turns(r) == 2);
-    CHECK(number(turn(r, 1), "n_reused") ==
-          number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1);
+    long long held = number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1;
+    CHECK_MSG(number(turn(r, 1), "n_reused") == (lost ? 0 : held), "%s, %s: %lld of %lld held: %s",
+              model, memory, number(turn(r, 1), "n_reused"), held, err);
     json_decref(s);
     json_decref(r);
+}
+
+static void test_interrupted_prompt(void)
+{
+    interrupt_prompt("slow", "256MiB", false);
+    interrupt_prompt("slides", "256MiB", false);
+    interrupt_prompt("slides", "700KiB", true);
 
     /* Alone it ends the command, with nothing printed; saved is what has passed all layers by then,
      * which is nothing or a pass of it, as fast as the machine is. */
