@@ -7,6 +7,6 @@
 #define TEST_PROMPT 800
 #define TEST_LAYERS 3
 #define TEST_EVERY 1
-#define TEST_QUANTIZED_RUNS 1
-#define TEST_EXACT_RUNS (RUN_UNDER_ASAN ? 1 : 3)
+#define TEST_QUANTIZED_RUNS (RUN_UNDER_ASAN ? 0 : 1)
+#define TEST_EXACT_RUNS (RUN_UNDER_ASAN ? 1 : 2)
 #include "tests/test_disk_faults.c"

@@ -5,17 +5,17 @@
  * the same sessions go on to the right logits. Nothing leaks, nothing hangs. And again, in larger
  * steps, with old KV that is quantized.
  *
- *   test_disk_faults [stride]    of N; default 240 under TSan, 100 under ASan, else 12 */
+ *   test_disk_faults [stride]    of N; default 240 under TSan, 100 under ASan, else 17 */
 #include "tests/engine_run.h"
 
 #include <pthread.h>
 
 #ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN ? 240 : RUN_UNDER_ASAN ? 100 : 12)
+#define TEST_STRIDE (RUN_UNDER_TSAN ? 240 : RUN_UNDER_ASAN ? 100 : 17)
 #endif
 
 #ifndef TEST_PROMPT
-#define TEST_PROMPT (RUN_UNDER_TSAN ? 1100 : 1900)
+#define TEST_PROMPT (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1100 : 1900)
 #define TEST_LAYERS 4
 #define TEST_EVERY (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3)          /* each of the first N */
 #define TEST_QUANTIZED_RUNS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3) /* of each fault */
@@ -297,7 +297,8 @@ int main(int argc, char **argv)
         return CHECK_SKIP;
     int64_t outstanding = spw_alloc_outstanding();
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        run_setting(&settings[i]);
+        if (settings[i].most)
+            run_setting(&settings[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

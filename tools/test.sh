@@ -38,7 +38,7 @@ not_for_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linea
 not_for_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint)|test_.*_command'
 # And what takes a minute or more on the emulated GPU there; the order of its streams is looked at by
 # test_cuda_device, _emulator, _runtime, and with whole models by _engine.
-not_for_tsan+='|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|refit|save)'
+not_for_tsan+='|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|refit|save|split)'
 
 # Under AddressSanitizer all but what takes a minute there and whose code others run: test_gate; each
 # kernel for itself, and whole models under test_cuda_engine and _placement.
