@@ -9,6 +9,7 @@
 #include "runtime/recover.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 enum {
     SAVE_TRIES = 3,
@@ -249,12 +250,10 @@ static int compute_again(struct spw_session *s, struct spw_error *err)
     return rc;
 }
 
-int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
-                     uint64_t *written_bytes, struct spw_error *err)
+static int check_save(const struct spw_session *s, const char *path, size_t state_bytes,
+                      struct spw_error *err)
 {
-    uint64_t written = 0;
-    if (written_bytes)
-        *written_bytes = 0;
+    struct stat st;
     if (!s->engine->plan.piece_bytes || !s->n_tokens)
         return spw_fail(err, -EINVAL, "%s: %s", path,
                         s->n_tokens ? "the engine was opened without the option to save"
@@ -267,6 +266,18 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
     if (state_bytes > SPW_SAVED_STATE_BYTES)
         return spw_fail(err, -E2BIG, "%s: a state of %zu bytes, at most %d", path, state_bytes,
                         SPW_SAVED_STATE_BYTES);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* /dev/null must not become a file */
+        return spw_fail(err, -EINVAL, "%s: is no regular file; give a name that is free", path);
+    return 0;
+}
+
+int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
+                     uint64_t *written_bytes, struct spw_error *err)
+{
+    uint64_t written = 0;
+    if (written_bytes)
+        *written_bytes = 0;
+    SPW_TRY(check_save(s, path, state_bytes, err));
     for (int i = 0; i < SAVE_TRIES; i++) {
         int rc = save_once(s, path, state, state_bytes, &written, err);
         if (written_bytes)

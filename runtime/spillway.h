@@ -326,9 +326,9 @@ enum { SPW_SAVED_STATE_BYTES = (16 << 20) - 4096 };
 
 /* Writes all that the session holds to `path`, mode 0600, and `state`, the caller's own bytes. The
  * file is the one before or the new one, whenever the process dies. A file of the same tokens
- * grows: only what is new is written. *written_bytes may be NULL. Needs options.keeps. -EDQUOT: the
- * disk write limit; -ENOSPC, -EBUSY (another process is at the file), -EIO. The session stays as it
- * is. */
+ * grows: only what is new is written; another one is replaced, but what is no regular file is
+ * -EINVAL. *written_bytes may be NULL. Needs options.keeps. -EDQUOT: the disk write limit; -ENOSPC,
+ * -EBUSY (another process is at the file), -EIO. The session stays as it is. */
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
                      uint64_t *written_bytes, struct spw_error *err);
 

@@ -3,10 +3,10 @@
 #include "runtime/spillway.h"
 
 #define TEST_BACKEND SPW_BACKEND_CUDA
-#define TEST_STRIDE (RUN_UNDER_ASAN ? 400 : 200)
+#define TEST_STRIDE 400
 #define TEST_PROMPT 800
 #define TEST_LAYERS 3
 #define TEST_EVERY 1
-#define TEST_QUANTIZED_RUNS (RUN_UNDER_ASAN ? 0 : 1)
-#define TEST_EXACT_RUNS (RUN_UNDER_ASAN ? 1 : 2)
+#define TEST_QUANTIZED_RUNS 1
+#define TEST_EXACT_RUNS 2
 #include "tests/test_disk_faults.c"

@@ -335,6 +335,13 @@ static void check_write_limit(uint64_t *seed)
     CHECK_MSG(rc == -EDQUOT && strstr(err.text, "--disk-write-limit"), "%d: %s", rc, err.text);
     CHECK(access(w.file, F_OK) != 0);
     check_logits(&w, 1, run_to(s, e, w.ids, w.n[1]), "after a refused save");
+    spw_error_clear(&err);
+    struct stat st;
+    CHECK(mkfifo(w.file, 0600) == 0);
+    CHECK(spw_session_save(s, w.file, NULL, 0, NULL, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "regular file"), "%s", err.text);
+    CHECK(stat(w.file, &st) == 0 && S_ISFIFO(st.st_mode));
+    unlink(w.file);
     spw_session_close(s);
     spw_engine_close(e);
     uint64_t bytes = 0;
