@@ -30,9 +30,9 @@ jobs=2 build_jobs=2
 fuzz_seconds=15
 format_version=14 # of clang-format: versions differ in what they want
 # Under ThreadSanitizer all but what has one thread, and what asks the machine or the drive for their
-# limits, which takes minutes there: a new test is in until it is named here.
+# limits, which takes minutes there: a new test is in until it is named here. Prefixes: test_split.
 not_for_tsan='test_(config|rope|safetensors|sampler|stop|random_model|jinja|chat_template)|check_.*'
-not_for_tsan+='|jinja_differential|test_(pack|prefix_store|prefix_harm|cache_command)'
+not_for_tsan+='|jinja_differential|test_(pack|prefix|prefix_store|prefix_harm|cache_command)'
 not_for_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
 not_for_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
 # And what takes a minute or more on the emulated GPU there; the order of its streams is looked at by
