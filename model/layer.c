@@ -1,42 +1,23 @@
 /* One layer, one line per operation: see layer.h. Families differ only in which lines apply. */
 #include "model/layer.h"
 
-static const float *vector(const struct spw_layer_run *r, uint64_t at)
-{
-    return at == SPW_SMALL_NONE ? NULL : r->small + at;
-}
-
-/* y = norm(x), row by row. */
-static struct spw_norm_args norm_args(const struct spw_layer_run *r, uint64_t weight, const void *x,
-                                      void *y, size_t rows)
+/* y = norm(x), row by row, plus the residual if there is one. */
+static int norm(const struct spw_layer_run *r, uint64_t weight, const void *x, const void *residual,
+                void *y, size_t rows)
 {
     const struct spw_model_config *c = r->weights->config;
-    return (struct spw_norm_args){.x = x,
-                                  .y = y,
-                                  .weight = vector(r, weight),
-                                  .rows = rows,
-                                  .cols = c->hidden,
-                                  .x_stride = c->hidden,
-                                  .y_stride = c->hidden,
-                                  .eps = c->rms_eps,
-                                  .kind = c->norm,
-                                  .dtype = r->dtype};
-}
-
-/* A family without this norm skips the line. */
-static int norm(const struct spw_layer_run *r, uint64_t weight, const void *x, void *y, size_t rows)
-{
-    struct spw_norm_args a = norm_args(r, weight, x, y, rows);
-    return weight == SPW_SMALL_NONE ? 0 : r->ops->norm(&a, r->stream);
-}
-
-/* h += y, then x = norm(h): the layer's middle. */
-static int add_norm(const struct spw_layer_run *r, uint64_t weight, void *h, size_t rows)
-{
-    struct spw_norm_args a = norm_args(r, weight, h, r->b.x, rows);
-    a.add = r->b.y;
-    a.sum = h;
-    return r->ops->norm(&a, r->stream);
+    return r->ops->norm(&(struct spw_norm_args){.x = x,
+                                                .y = y,
+                                                .residual = residual,
+                                                .weight = r->small + weight,
+                                                .rows = rows,
+                                                .cols = c->hidden,
+                                                .x_stride = c->hidden,
+                                                .y_stride = c->hidden,
+                                                .eps = c->rms_eps,
+                                                .kind = c->norm,
+                                                .dtype = r->dtype},
+                        r->stream);
 }
 
 /* A matrix, and how many outputs it gives. */
@@ -45,10 +26,11 @@ struct part {
     size_t n;
 };
 
-/* y = x W^T for up to three matrices whose outputs stand side by side in y. Those that also follow
- * each other in memory are one product; an output's bits do not depend on that. */
+/* y = x W^T, plus the residual if there is one, for up to three matrices whose outputs stand side
+ * by side in y. Those that also follow each other in memory are one product; an output's bits do
+ * not depend on that. */
 static int linear(const struct spw_layer_run *r, const struct part parts[3], uint64_t bias,
-                  const void *x, size_t k, void *y, size_t rows)
+                  const void *x, size_t k, const void *residual, void *y, size_t rows)
 {
     const size_t row_bytes = k * spw_dtype_bytes(r->weights->dtype);
     const size_t stride = parts[0].n + parts[1].n + parts[2].n;
@@ -58,12 +40,14 @@ static int linear(const struct spw_layer_run *r, const struct part parts[3], uin
         size_t n = 0;
         for (; i < 3 && parts[i].n && parts[i].w == w + n * row_bytes; i++)
             n += parts[i].n;
+        const size_t at = done * spw_dtype_bytes(r->dtype);
         SPW_TRY(r->ops->linear(
             &(struct spw_linear_args){.x = x,
                                       .w = w,
                                       .bias =
                                           bias == SPW_SMALL_NONE ? NULL : r->small + bias + done,
-                                      .y = (uint8_t *)y + done * spw_dtype_bytes(r->dtype),
+                                      .y = (uint8_t *)y + at,
+                                      .residual = residual ? (const uint8_t *)residual + at : NULL,
                                       .m = rows,
                                       .n = n,
                                       .k = k,
@@ -79,11 +63,14 @@ static int linear(const struct spw_layer_run *r, const struct part parts[3], uin
     return 0;
 }
 
-static int add(const struct spw_layer_run *r, void *h, size_t rows)
+/* h += x W^T; in a family with a norm behind it, h += norm(x W^T). b.x is free by then. */
+static int linear_added(const struct spw_layer_run *r, const struct part parts[3], uint64_t bias,
+                        uint64_t after_norm, const void *x, size_t k, void *h, size_t rows)
 {
-    size_t n = rows * r->weights->config->hidden;
-    return r->ops->add(&(struct spw_add_args){.h = h, .x = r->b.y, .n = n, .dtype = r->dtype},
-                       r->stream);
+    if (after_norm == SPW_SMALL_NONE)
+        return linear(r, parts, bias, x, k, h, h, rows);
+    SPW_TRY(linear(r, parts, bias, x, k, NULL, r->b.x, rows));
+    return norm(r, after_norm, r->b.x, h, h, rows);
 }
 
 static int gated(const struct spw_layer_run *r, size_t rows)
@@ -110,23 +97,20 @@ int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
     const struct part gate_up[3] = {{m->gate, inter}, {m->up, inter}},
                       down[3] = {{m->down, hidden}};
 
-    SPW_TRY(norm(r, v->attention_norm, h, b->x, rows));
-    SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, b->qkv, rows));
+    SPW_TRY(norm(r, v->attention_norm, h, NULL, b->x, rows));
+    SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, NULL, b->qkv, rows));
     SPW_TRY(r->attend(r->context, layer));
-    SPW_TRY(linear(r, o, v->o_bias, b->attention, q, b->y, rows));
-    SPW_TRY(norm(r, v->after_attention_norm, b->y, b->y, rows));
-    SPW_TRY(add_norm(r, v->mlp_norm, h, rows));
+    SPW_TRY(linear_added(r, o, v->o_bias, v->after_attention_norm, b->attention, q, h, rows));
 
-    SPW_TRY(linear(r, gate_up, v->gate_up_bias, b->x, hidden, b->gate_up, rows));
+    SPW_TRY(norm(r, v->mlp_norm, h, NULL, b->x, rows));
+    SPW_TRY(linear(r, gate_up, v->gate_up_bias, b->x, hidden, NULL, b->gate_up, rows));
     SPW_TRY(gated(r, rows));
-    SPW_TRY(linear(r, down, v->down_bias, b->gated, inter, b->y, rows));
-    SPW_TRY(norm(r, v->after_mlp_norm, b->y, b->y, rows));
-    return add(r, h, rows);
+    return linear_added(r, down, v->down_bias, v->after_mlp_norm, b->gated, inter, h, rows);
 }
 
 int spw_layer_final_norm(const struct spw_layer_run *r, const void *h, void *x, size_t rows)
 {
-    return norm(r, r->weights->final_norm, h, x, rows);
+    return norm(r, r->weights->final_norm, h, NULL, x, rows);
 }
 
 int spw_layer_head(const struct spw_layer_run *r, const uint8_t *block, const void *x,

@@ -9,12 +9,11 @@
 
 /* Device buffers for one chunk of rows, in the compute type unless said otherwise. */
 struct spw_layer_buffers {
-    void *x;         /* [rows][hidden]: what a product reads */
+    void *x;         /* [rows][hidden]: what a product reads, or makes for a norm to read */
     void *qkv;       /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
     void *attention; /* [rows][n_heads * head_dim] */
     void *gate_up;   /* [rows][2 * intermediate] */
     void *gated;     /* [rows][intermediate] */
-    void *y;         /* [rows][hidden]: what a product gives */
     void *workspace; /* of linear */
 };
 

@@ -24,26 +24,26 @@ enum spw_activation {
     SPW_ACT_GELU_ERF,
 };
 
-/* y = norm(x), row by row. Where there is something to add, sum = x + add (rounded) and
- * y = norm(sum): one pass for both. */
+/* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. */
 struct spw_norm_args {
     const void *x;                         /* [rows][x_stride], dtype */
     void *y;                               /* [rows][y_stride], dtype; may be x */
+    const void *residual;                  /* as y, may be y; or NULL */
     const float *weight;                   /* [cols] */
-    const void *add;                       /* as x, or NULL */
-    void *sum;                             /* as x; may be x */
     size_t rows, cols, x_stride, y_stride; /* elements */
     float eps;
     enum spw_norm_kind kind;
     enum spw_dtype dtype;
 };
 
-/* y = x W^T + bias. W as a Hugging Face file has it: [n][k]. */
+/* y = x W^T + bias; with a residual y = residual + (x W^T + bias), each rounded as if stored.
+ * W as a Hugging Face file has it: [n][k]. */
 struct spw_linear_args {
-    const void *x;     /* [m][x_stride], x_dtype; x_stride >= k */
-    const void *w;     /* [n][k] contiguous, w_dtype */
-    const float *bias; /* [n], or NULL */
-    void *y;           /* [m][y_stride], y_dtype (x_dtype or f32); y_stride >= n */
+    const void *x;        /* [m][x_stride], x_dtype; x_stride >= k */
+    const void *w;        /* [n][k] contiguous, w_dtype */
+    const float *bias;    /* [n], or NULL */
+    void *y;              /* [m][y_stride], y_dtype (x_dtype or f32); y_stride >= n */
+    const void *residual; /* as y, may be y; or NULL */
     size_t m, n, k, x_stride, y_stride;
     /* f32 x takes f32, f16 or bf16 w (widened exactly); bf16 x takes bf16 w. */
     enum spw_dtype x_dtype, w_dtype, y_dtype;
@@ -118,14 +118,6 @@ struct spw_gated_args {
     enum spw_dtype dtype;
 };
 
-/* h += x, n elements, one rounding. */
-struct spw_add_args {
-    void *h;
-    const void *x;
-    size_t n;
-    enum spw_dtype dtype;
-};
-
 /* x = cap * tanh(x / cap), n floats. */
 struct spw_softcap_args {
     float *x;
@@ -142,7 +134,6 @@ struct spw_ops {
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
     int (*gated)(const struct spw_gated_args *a, spw_stream s);
-    int (*add)(const struct spw_add_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;

@@ -84,7 +84,7 @@ const char *spw_isa_name(enum spw_isa isa)
     .attention = &spw_attention_kernel_##isa,                                                      \
     .attention_splits = &spw_attention_splits_kernel_##isa,                                        \
     .attention_merge = &spw_attention_merge_kernel_##isa, .gated = &spw_gated_kernel_##isa,        \
-    .add = &spw_add_kernel_##isa, .softcap = &spw_softcap_kernel_##isa
+    .softcap = &spw_softcap_kernel_##isa
 
 static const struct spw_cpu_kernels tables[] = {
     {

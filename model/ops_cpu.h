@@ -22,7 +22,7 @@ struct spw_cpu_kernels {
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
     const struct spw_kernel *attention_splits; /* tasks also over splits, into `partials` */
     const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */
-    const struct spw_kernel *gated, *add, *softcap;
+    const struct spw_kernel *gated, *softcap;
     /* Bytes of linear workspace one worker needs for inner size k (0: none). */
     size_t (*linear_workspace)(size_t k);
 };

@@ -14,7 +14,6 @@
     extern const struct spw_kernel spw_attention_splits_kernel_##isa;                              \
     extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \
     extern const struct spw_kernel spw_gated_kernel_##isa;                                         \
-    extern const struct spw_kernel spw_add_kernel_##isa;                                           \
     extern const struct spw_kernel spw_softcap_kernel_##isa
 
 SPW_DECLARE_CPU_KERNELS(portable);

@@ -80,16 +80,32 @@ static inline uint16_t spw_linear_bf16(float f)
     return (uint16_t)(f == f ? rounded : bits >> 16 | 0x40);
 }
 
-/* y[0..n) = sums + bias, the one rounding of an output. */
-ALWAYS_INLINE void spw_linear_store(void *y, enum spw_dtype dtype, const float *sums,
-                                    const float *bias, size_t n)
+ALWAYS_INLINE float spw_linear_widen(uint16_t bf16)
 {
+    uint32_t bits = (uint32_t)bf16 << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* y[row][col .. col + n) = sums + bias, the one rounding of an output but for the residual's. */
+ALWAYS_INLINE void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
+                                    const float *sums, size_t n)
+{
+    const size_t at = row * a->y_stride + col;
+    const float *bias = a->bias ? a->bias + col : NULL;
     for (size_t i = 0; i < n; i++) {
         float v = bias ? sums[i] + bias[i] : sums[i];
-        if (dtype == SPW_DTYPE_F32)
-            ((float *)y)[i] = v;
-        else
-            ((uint16_t *)y)[i] = spw_linear_bf16(v);
+        if (a->y_dtype == SPW_DTYPE_F32) {
+            const float *more = a->residual;
+            ((float *)a->y)[at + i] = more ? more[at + i] + v : v;
+        } else {
+            const uint16_t *more = a->residual;
+            uint16_t y = spw_linear_bf16(v);
+            if (more)
+                y = spw_linear_bf16(spw_linear_widen(more[at + i]) + spw_linear_widen(y));
+            ((uint16_t *)a->y)[at + i] = y;
+        }
     }
 }
 

@@ -265,11 +265,8 @@ static void run_group(const struct work *w, size_t row, size_t rows, size_t col,
     char *ct = w->space + w->l.ct_at;
     group_variant(&g, c, cols, rows);
     transpose(ct, GROUP * sizeof(float), (const char *)c, GROUP * sizeof(float), cols, rows);
-    const size_t y_bytes = spw_dtype_bytes(a->y_dtype);
     for (size_t r = 0; r < rows; r++)
-        spw_linear_store((char *)a->y + ((row + r) * a->y_stride + col) * y_bytes, a->y_dtype,
-                         (const float *)(const void *)ct + r * GROUP,
-                         a->bias ? a->bias + col : NULL, cols);
+        spw_linear_store(a, row + r, col, (const float *)(const void *)ct + r * GROUP, cols);
 }
 
 static void run_columns(const struct work *w)

@@ -145,13 +145,11 @@ static void tile_kind(enum kind kind, size_t rows, const struct tile *t)
 static void store_tile(const struct spw_linear_args *a, size_t row, size_t rows, size_t col,
                        size_t cols, float (*out)[TILE_COLS])
 {
-    const size_t bytes = spw_dtype_bytes(a->y_dtype);
     for (size_t r = 0; r < rows; r++) {
-        char *y = (char *)a->y + ((row + r) * a->y_stride + col) * bytes;
         if (cols == TILE_COLS)
-            spw_linear_store(y, a->y_dtype, out[r], a->bias ? a->bias + col : NULL, TILE_COLS);
+            spw_linear_store(a, row + r, col, out[r], TILE_COLS);
         else
-            spw_linear_store(y, a->y_dtype, out[r], a->bias ? a->bias + col : NULL, cols);
+            spw_linear_store(a, row + r, col, out[r], cols);
     }
 }
 
@@ -293,9 +291,7 @@ ALWAYS_INLINE void thin_column(enum kind kind, int rows, const struct work *work
     for (int r = 0; r < rows; r += 4)
         vec_sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3], out + r);
     for (int r = 0; r < rows; r++)
-        spw_linear_store((char *)a->y +
-                             ((size_t)r * a->y_stride + col) * spw_dtype_bytes(a->y_dtype),
-                         a->y_dtype, &out[r], a->bias ? &a->bias[col] : NULL, 1);
+        spw_linear_store(a, (size_t)r, col, &out[r], 1);
 }
 
 /* What is read THIN_AHEAD_BYTES or more after the block at k of column `col`, in the order in which

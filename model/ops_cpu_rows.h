@@ -42,31 +42,21 @@ static float mean_square(const void *x, size_t first, size_t cols, enum spw_dtyp
     return vec_sum(sum) / (float)cols;
 }
 
-static void add_elements(void *to, const void *x, const void *y, size_t first, size_t end,
-                         enum spw_dtype t)
-{
-    for (size_t i = first; i < end; i += VEC_LANES) {
-        size_t n = smaller(end - i, VEC_LANES);
-        vec_store_as(to, i, n, t, vec_add(vec_load_as(x, i, n, t), vec_load_as(y, i, n, t)));
-    }
-}
-
 static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
 {
     enum spw_dtype t = a->dtype;
-    const void *from = a->add ? a->sum : a->x;
-    if (a->add)
-        add_elements(a->sum, a->x, a->add, x, x + a->cols, t);
-    float mean = mean_square(from, x, a->cols, t);
+    float mean = mean_square(a->x, x, a->cols, t);
     struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps)), one = vec_set1(1.0f);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
         struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
-        struct vec v = vec_mul(vec_load_as(from, x + i, n, t), inverse);
+        struct vec v = vec_mul(vec_load_as(a->x, x + i, n, t), inverse);
         if (a->kind == SPW_NORM_LLAMA)
             v = vec_mul(w, vec_round_as(v, t));
         else
             v = vec_mul(v, vec_add(one, w));
+        if (a->residual)
+            v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
         vec_store_as(a->y, y + i, n, t, v);
     }
 }
@@ -326,20 +316,7 @@ static void gated_run(const void *args, size_t task, unsigned worker)
         gated_piece(a, row, first, end);
 }
 
-/* ---- add, softcap ---- */
-
-static size_t add_tasks(const void *args)
-{
-    return spw_div_up(((const struct spw_add_args *)args)->n, TASK_ELEMENTS);
-}
-
-static void add_run(const void *args, size_t task, unsigned worker)
-{
-    const struct spw_add_args *a = args;
-    (void)worker;
-    size_t first = task * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->n);
-    add_elements(a->h, a->h, a->x, first, end, a->dtype);
-}
+/* ---- softcap ---- */
 
 static size_t softcap_tasks(const void *args)
 {
@@ -364,5 +341,4 @@ static void softcap_run(const void *args, size_t task, unsigned worker)
 ROW_KERNEL(norm);
 ROW_KERNEL(rope_append);
 ROW_KERNEL(gated);
-ROW_KERNEL(add);
 ROW_KERNEL(softcap);

@@ -17,7 +17,6 @@ int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s);
 int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s);
 int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s);
 int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s);
-int spw_add_cuda(const struct spw_add_args *a, spw_stream s);
 int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* y = x W^T + bias on tensor cores: bf16 x [m][k] and W [n][k], y [m][n] bf16 or f32, fp32 sums.
  * Bytes per call: 2nk for W, read once where m <= 64, else once per 64 or 128 rows of x; 2mk for x,
- * read once per CTA column, from L2; 2mn or 4mn for y.
+ * read once per CTA column, from L2; 2mn or 4mn for y, and as much for a residual.
  *
  * The contract is that a row's bits do not depend on m. So the kernels below differ in where data
  * waits, and never in the arithmetic of an output element:
@@ -17,7 +17,7 @@
  *       product          first  | second | first   | second   | first    | ... | second
  *       lane t           0      | 0      | 1       | 1        | 2        | ... | 3
  *
- *   - y = round((slice 0 + slice 1) + bias).
+ *   - y = round((slice 0 + slice 1) + bias); where there is a residual, round(residual + that).
  *
  * Two slices, because one chain advances by 16 k per latency of a product (about 33 cycles on
  * sm_90): 16 rows of W and one chain each would not keep up with 4.8 TB/s at n = 2048, two do. More
@@ -57,9 +57,10 @@ struct product {
     const uint16_t *x, *w;
     const float *bias; /* or NULL */
     void *y;
+    const void *residual; /* as y, or NULL */
     size_t x_stride, y_stride;
     int m, n, k, half;
-    bool y_f32, y_wide; /* y_wide: four adjacent outputs may be stored at once */
+    bool y_f32, y_wide; /* y_wide: four adjacent outputs may be stored, and loaded, at once */
 };
 
 /* ---- what all kernels share ---- */
@@ -110,14 +111,34 @@ static __device__ __forceinline__ void multiply_block(float d[4], uint4 top, uin
     spw_mma_bf16(d, second, second_x);
 }
 
-static __device__ __forceinline__ float finish(const struct product &p, float sum, int col)
+static __device__ __forceinline__ size_t place_in_y(const struct product &p, int row, int col)
 {
-    return p.bias ? sum + p.bias[col] : sum;
+    return (size_t)row * p.y_stride + (size_t)col;
+}
+
+/* What `finish` adds; of no meaning where there is no residual. The residual may be y, so that no
+ * load of it passes a store: many are asked for together, or early. */
+static __device__ __forceinline__ float residual(const struct product &p, int row, int col)
+{
+    const size_t i = place_in_y(p, row, col);
+    if (!p.residual)
+        return 0.0f;
+    return p.y_f32 ? ((const float *)p.residual)[i]
+                   : spw_device_bf16(((const uint16_t *)p.residual)[i]);
+}
+
+static __device__ __forceinline__ float finish(const struct product &p, float sum, int col,
+                                               float more)
+{
+    const float value = p.bias ? sum + p.bias[col] : sum;
+    if (!p.residual)
+        return value;
+    return more + (p.y_f32 ? value : spw_device_bf16(spw_device_to_bf16(value)));
 }
 
 static __device__ __forceinline__ void store(const struct product &p, int row, int col, float value)
 {
-    size_t i = (size_t)row * p.y_stride + (size_t)col;
+    const size_t i = place_in_y(p, row, col);
     if (p.y_f32)
         ((float *)p.y)[i] = value;
     else
@@ -173,6 +194,17 @@ static __device__ __forceinline__ void stream_load(uint4 *piece, const uint4 *sl
         piece[i] = slot[i * WARP + (int)(threadIdx.x % WARP)];
 }
 
+/* Output i of a lane's products. */
+static __device__ __forceinline__ int stream_row(int i)
+{
+    return 8 * (i / 4) + 2 * (int)(threadIdx.x % 4) + i % 2;
+}
+
+static __device__ __forceinline__ int stream_col(int i)
+{
+    return (int)blockIdx.x * 16 + (int)(threadIdx.x % WARP / 4) + 8 * (i % 4 / 2);
+}
+
 /* m <= 8 * tiles_m; grid: ceil(n / 16). A lane reads from the ring only what it copied itself, so
  * its own wait is enough; it refills a slot after the products have consumed what was there. */
 template <int tiles_m, bool aligned>
@@ -190,7 +222,11 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
         ahead.w[i] = row_of_w(p, w_row + 8 * i) + ahead.k;
     for (int j = 0; j < tiles_m; j++)
         ahead.x[j] = row_of_x(p, 8 * j + lane / 4) + ahead.k;
-    float d[tiles_m][4] = {};
+    float d[tiles_m][4] = {}, more[4 * tiles_m] = {};
+#pragma unroll
+    for (int i = 0; i < 4 * tiles_m; i++)
+        if (slice == 0 && stream_row(i) < p.m && stream_col(i) < p.n)
+            more[i] = residual(p, stream_row(i), stream_col(i));
     for (int i = 0; i < shape::STAGES; i++) {
         if (i < steps)
             stream_issue<tiles_m, aligned>(&ahead, ring + i * slot_size, p.k);
@@ -229,10 +265,9 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
         return;
 #pragma unroll
     for (int i = 0; i < 4 * tiles_m; i++) {
-        const int row = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-        const int col = (int)blockIdx.x * 16 + lane / 4 + 8 * (i % 4 / 2);
+        const int row = stream_row(i), col = stream_col(i);
         if (row < p.m && col < p.n)
-            store(p, row, col, finish(p, d[i / 4][i % 4] + other[i * WARP + lane], col));
+            store(p, row, col, finish(p, d[i / 4][i % 4] + other[i * WARP + lane], col, more[i]));
     }
 }
 
@@ -372,19 +407,37 @@ static __device__ __forceinline__ void tile_park(float d[shape::tiles_n][shape::
                 d[i][j][e] = 0.0f;
 }
 
-/* Four adjacent outputs. */
-static __device__ __forceinline__ void store4(const struct product &p, int row, int col, float4 sum)
+/* `residual` of four adjacent outputs. */
+static __device__ __forceinline__ float4 residual4(const struct product &p, int row, int col)
 {
-    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+    const size_t at = place_in_y(p, row, col);
+    if (!p.residual || !p.y_wide || col + 4 > p.n) {
+        float v[4] = {};
+        for (int i = 0; i < 4 && col + i < p.n; i++)
+            v[i] = residual(p, row, col + i);
+        return make_float4(v[0], v[1], v[2], v[3]);
+    }
+    if (p.y_f32)
+        return *(const float4 *)((const float *)p.residual + at);
+    const uint2 u = *(const uint2 *)((const uint16_t *)p.residual + at);
+    return make_float4(__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xffff0000u),
+                       __uint_as_float(u.y << 16), __uint_as_float(u.y & 0xffff0000u));
+}
+
+/* Four adjacent outputs. */
+static __device__ __forceinline__ void store4(const struct product &p, int row, int col, float4 sum,
+                                              float4 more)
+{
+    const float v[4] = {sum.x, sum.y, sum.z, sum.w}, r[4] = {more.x, more.y, more.z, more.w};
     if (!p.y_wide || col + 4 > p.n) {
         for (int i = 0; i < 4 && col + i < p.n; i++)
-            store(p, row, col + i, finish(p, v[i], col + i));
+            store(p, row, col + i, finish(p, v[i], col + i, r[i]));
         return;
     }
     float out[4];
     for (int i = 0; i < 4; i++)
-        out[i] = finish(p, v[i], col + i);
-    size_t at = (size_t)row * p.y_stride + (size_t)col;
+        out[i] = finish(p, v[i], col + i, r[i]);
+    const size_t at = place_in_y(p, row, col);
     if (p.y_f32) {
         *(float4 *)((float *)p.y + at) = make_float4(out[0], out[1], out[2], out[3]);
         return;
@@ -394,8 +447,37 @@ static __device__ __forceinline__ void store4(const struct product &p, int row, 
     *(uint2 *)((uint16_t *)p.y + at) = make_uint2(low, high);
 }
 
+/* From the sums to y, whole rows of the tile by adjacent threads. */
+template <typename shape>
+static __device__ __forceinline__ void tile_store(const struct product &p, const float *y,
+                                                  int n_first, int m_first)
+{
+    enum {
+        wide = shape::n / 4,
+        step = shape::threads / wide, /* rows */
+        at_once = shape::m / step < 8 ? shape::m / step : 8,
+    };
+    const int left = (int)threadIdx.x % wide * 4, col = n_first + left;
+    for (int top = (int)threadIdx.x / wide; top < shape::m; top += at_once * step) {
+        float4 more[at_once] = {};
+#pragma unroll
+        for (int i = 0; i < at_once; i++)
+            if (m_first + top + i * step < p.m && col < p.n)
+                more[i] = residual4(p, m_first + top + i * step, col);
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const int row = top + i * step;
+            if (m_first + row < p.m && col < p.n)
+                store4(p, m_first + row, col, *(const float4 *)(y + row * shape::y_pitch + left),
+                       more[i]);
+        }
+    }
+}
+
+/* Shared memory limits how many CTAs fit. ptxas does not know how much that is: left to itself it
+ * spills to fit more. */
 template <typename shape, bool aligned>
-static __global__ void __launch_bounds__(shape::threads)
+static __global__ void __launch_bounds__(shape::threads, 1)
     k_tile(struct product p, int tiles_n, int tiles_m)
 {
     SPW_SHARED_DYNAMIC(uint4, shared);
@@ -441,11 +523,7 @@ static __global__ void __launch_bounds__(shape::threads)
             tile_merge<shape, true>(d, y);
     }
     __syncthreads(); /* the sums are there, for whole rows to be stored */
-    for (int i = (int)threadIdx.x; i < shape::m * shape::n / 4; i += shape::threads) {
-        const int row = i / (shape::n / 4), col = i % (shape::n / 4) * 4;
-        if (m_first + row < p.m && n_first + col < p.n)
-            store4(p, m_first + row, n_first + col, *(float4 *)(y + row * shape::y_pitch + col));
-    }
+    tile_store<shape>(p, y, n_first, m_first);
 }
 
 /* ---- which kernel ---- */
@@ -540,6 +618,7 @@ static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
     p.w = (const uint16_t *)a->w;
     p.bias = a->bias;
     p.y = a->y;
+    p.residual = a->residual;
     p.x_stride = a->x_stride;
     p.y_stride = a->y_stride;
     p.m = (int)a->m;
@@ -547,7 +626,8 @@ static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
     p.k = (int)a->k;
     p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, SLICES * CUT), 1));
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
-    p.y_wide = a->y_stride % 4 == 0 && (uintptr_t)a->y % (4 * y_bytes) == 0;
+    p.y_wide =
+        a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->w) % 16 == 0 && a->k % PIECE == 0 &&
                          a->x_stride % PIECE == 0;
     struct card card;

@@ -1,11 +1,12 @@
 /* y = x W^T + bias in fp32: x [m][k] f32, W [n][k] f32, f16 or bf16 (widened exactly), y [m][n]
  * f32. Bytes per call: W once per 8 rows of x where m <= 32, else once per 64; 4mk for x, 4mn for
- * y.
+ * y, and as much for a residual.
  *
  * As in ops_linear_cuda.cu the arithmetic of an output element is the same in both kernels. k is
  * cut into slices of 64 ceil(k / 512) elements, at most 8 of them: a function of k alone. A slice
  * is one chain of fmaf in the order of k, zeros behind the end of k included; the slices are added
- * in order, then the bias. Eight slices, because a chain advances by one k per four cycles.
+ * in order, then the bias, then the residual. Eight slices, because a chain advances by one k per
+ * four cycles.
  *
  *   k_f32_stream  m <= 32, 8 rows a CTA. One CTA: 32 rows of W, a lane each; one warp per slice, 64
  *                 bytes of every row a stage through the warp's own ring in shared memory.
@@ -34,9 +35,10 @@ struct product_f32 {
     const float *x, *bias; /* bias or NULL */
     const void *w;
     float *y;
+    const float *residual; /* as y, or NULL */
     size_t x_stride, y_stride;
     int m, n, k, slice, slices;
-    bool y_wide; /* four adjacent outputs may be stored at once */
+    bool y_wide; /* four adjacent outputs may be stored, and loaded, at once */
 };
 
 /* ---- weights ---- */
@@ -196,7 +198,9 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
     float total = sums[slice * WARP + lane];
     for (int s = 1; s < p.slices; s++)
         total += sums[(s * rows + slice) * WARP + lane];
-    p.y[(size_t)row * p.y_stride + (size_t)col] = finish(p, total, col);
+    const size_t at = (size_t)row * p.y_stride + (size_t)col;
+    const float value = finish(p, total, col);
+    p.y[at] = p.residual ? p.residual[at] + value : value;
 }
 
 /* ---- many rows ---- */
@@ -232,25 +236,55 @@ static __device__ __forceinline__ void tile_multiply(float sum[4][8], const floa
     }
 }
 
+/* Four adjacent outputs, of which those behind the last column are left out. */
+static __device__ __forceinline__ void add_residual4(const struct product_f32 &p, float v[4],
+                                                     int row, int col)
+{
+    const float *more = p.residual + (size_t)row * p.y_stride + (size_t)col;
+    if (p.y_wide && col + 4 <= p.n) {
+        const float4 four = *(const float4 *)more;
+        v[0] = four.x + v[0], v[1] = four.y + v[1], v[2] = four.z + v[2], v[3] = four.w + v[3];
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (col + j < p.n)
+            v[j] = more[j] + v[j];
+}
+
+static __device__ __forceinline__ void store4(const struct product_f32 &p, const float v[4],
+                                              int row, int col)
+{
+    float *y = p.y + (size_t)row * p.y_stride + (size_t)col;
+    if (p.y_wide && col + 4 <= p.n) {
+        *(float4 *)y = make_float4(v[0], v[1], v[2], v[3]);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (col + j < p.n)
+            y[j] = v[j];
+}
+
+/* The residual may be y, so that no load of it passes a store: all loads come first. */
 static __device__ __forceinline__ void tile_store(const struct product_f32 &p, float total[4][8],
                                                   int n_first, int m_first)
 {
+    const int m = m_first + (int)(threadIdx.x / 8) * 4, n = n_first + (int)(threadIdx.x % 8) * 4;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int row = m_first + (int)(threadIdx.x / 8) * 4 + i / 2;
-        const int col = n_first + (int)(threadIdx.x % 8) * 4 + i % 2 * (TILE / 2);
-        float *y = p.y + (size_t)row * p.y_stride + (size_t)col, v[4];
+        const int row = m + i / 2, col = n + i % 2 * (TILE / 2);
+        float *v = &total[i / 2][i % 2 * 4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = finish(p, total[i / 2][i % 2 * 4 + j], min(col + j, p.n - 1));
-        if (row < p.m && p.y_wide && col + 4 <= p.n)
-            *(float4 *)y = make_float4(v[0], v[1], v[2], v[3]);
-        else if (row < p.m)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                if (col + j < p.n)
-                    y[j] = v[j];
+            v[j] = finish(p, v[j], min(col + j, p.n - 1));
+        if (p.residual && row < p.m)
+            add_residual4(p, v, row, col);
     }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (m + i / 2 < p.m)
+            store4(p, &total[i / 2][i % 2 * 4], m + i / 2, n + i % 2 * (TILE / 2));
 }
 
 /* grid: (ceil(n / 64), ceil(m / 64)) */
@@ -331,10 +365,11 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, spw_stream s)
     p.k = (int)a->k;
     p.slice = (int)(CUT * spw_div_up(a->k, SLICES * CUT));
     p.slices = p.slice ? (int)spw_div_up(a->k, (uint64_t)p.slice) : 0;
-    p.y_wide = a->y_stride % 4 == 0 && (uintptr_t)a->y % 16 == 0;
+    p.y_wide = a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % 16 == 0;
     for (size_t row = 0; row < a->m; row += MOST_ROWS) {
         p.x = (const float *)a->x + row * a->x_stride;
         p.y = (float *)a->y + row * a->y_stride;
+        p.residual = a->residual ? (const float *)a->residual + row * a->y_stride : NULL;
         p.m = (int)spw_min_u64(a->m - row, MOST_ROWS);
         if (a->w_dtype == SPW_DTYPE_F32)
             SPW_TRY(launch_as<float>(&p, s));

@@ -2,7 +2,6 @@
  *
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
  *   gated    [rows][2 cols] -> [rows][cols]        8 elements a thread
- *   add      [n] += [n]                            8 elements a thread
  *   softcap  [n], in place                         8 elements a thread
  *
  * Each byte crosses the memory bus once a call: norm reads a row a second time while it is in L1.
@@ -34,30 +33,14 @@ __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-/* What is normed, from element `at` on: x, or x + add, which is written on the way. */
-template <typename T>
-__device__ __forceinline__ void load_summed(const struct spw_norm_args &a, size_t at, size_t n,
-                                            float v[CHUNK])
-{
-    load_chunk((const T *)a.x + at, n, v);
-    if (!a.add)
-        return;
-    float more[CHUNK];
-    load_chunk((const T *)a.add + at, n, more);
-#pragma unroll
-    for (int i = 0; i < CHUNK; i++)
-        v[i] = rounded<T>(v[i] + more[i]);
-    store_chunk((T *)a.sum + at, n, v);
-}
-
 /* Of the chunks first, first + step, ... of the row at x: one chain. */
 template <typename T>
-__device__ __forceinline__ float square_sum(const struct spw_norm_args &a, size_t x, size_t first,
+__device__ __forceinline__ float square_sum(const struct spw_norm_args &a, const T *x, size_t first,
                                             size_t step)
 {
     float sum = 0.0f, v[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
-        load_summed<T>(a, x + c, a.cols - c, v);
+        load_chunk(x + c, a.cols - c, v);
 #pragma unroll
         for (int i = 0; i < CHUNK; i++)
             sum = fmaf(v[i], v[i], sum);
@@ -65,12 +48,22 @@ __device__ __forceinline__ float square_sum(const struct spw_norm_args &a, size_
     return sum;
 }
 
-/* A thread rewrites only what it alone reads, so that y may be x; a sum it wrote itself. */
+/* v = residual + v, where v is rounded first. */
 template <typename T>
-__device__ __forceinline__ void scale(const struct spw_norm_args &a, size_t at, T *y, float sum,
-                                      size_t first, size_t step)
+__device__ __forceinline__ void add_residual(const T *residual, size_t n, float v[CHUNK])
 {
-    const T *x = (const T *)(a.add ? a.sum : a.x) + at;
+    float more[CHUNK];
+    load_chunk(residual, n, more);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        v[i] = more[i] + rounded<T>(v[i]);
+}
+
+/* A thread rewrites only what it alone reads, so that y may be x, or the residual. */
+template <typename T>
+__device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, size_t y,
+                                      float sum, size_t first, size_t step)
+{
     float inverse = 1.0f / sqrtf(sum / (float)a.cols + a.eps), v[CHUNK], w[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
         load_chunk(x + c, a.cols - c, v);
@@ -78,7 +71,9 @@ __device__ __forceinline__ void scale(const struct spw_norm_args &a, size_t at, 
 #pragma unroll
         for (int i = 0; i < CHUNK; i++)
             v[i] = normed<T>(v[i], inverse, w[i], a.kind);
-        store_chunk(y + c, a.cols - c, v);
+        if (a.residual)
+            add_residual((const T *)a.residual + y + c, a.cols - c, v);
+        store_chunk((T *)a.y + y + c, a.cols - c, v);
     }
 }
 
@@ -90,8 +85,9 @@ __global__ void __launch_bounds__(THREADS) k_norm_warp(const struct spw_norm_arg
     if (row >= a.rows)
         return; /* the whole warp */
     size_t lane = threadIdx.x % LANES;
-    float sum = warp_sum(square_sum<T>(a, row * a.x_stride, lane, LANES));
-    scale(a, row * a.x_stride, (T *)a.y + row * a.y_stride, sum, lane, LANES);
+    const T *x = (const T *)a.x + row * a.x_stride;
+    float sum = warp_sum(square_sum(a, x, lane, LANES));
+    scale(a, x, row * a.y_stride, sum, lane, LANES);
 }
 
 /* A block for each row. */
@@ -99,13 +95,13 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_args a)
 {
     SPW_SHARED(float, sums, THREADS / LANES);
-    size_t x = blockIdx.x * a.x_stride;
-    float sum = warp_sum(square_sum<T>(a, x, threadIdx.x, THREADS));
+    const T *x = (const T *)a.x + blockIdx.x * a.x_stride;
+    float sum = warp_sum(square_sum(a, x, threadIdx.x, THREADS));
     if (threadIdx.x % LANES == 0)
         sums[threadIdx.x / LANES] = sum;
     __syncthreads(); /* sums is written */
     sum = warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
-    scale(a, x, (T *)a.y + blockIdx.x * a.y_stride, sum, threadIdx.x, THREADS);
+    scale(a, x, blockIdx.x * a.y_stride, sum, threadIdx.x, THREADS);
 }
 
 template <typename T> static void norm(const struct spw_norm_args *a, spw_stream s)
@@ -173,35 +169,7 @@ int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s)
     return spw_cuda_launched();
 }
 
-/* ---- add, softcap ---- */
-
-template <typename T> __global__ void __launch_bounds__(THREADS) k_add(const struct spw_add_args a)
-{
-    size_t stride = (size_t)gridDim.x * THREADS * CHUNK;
-    for (size_t c = ((size_t)blockIdx.x * THREADS + threadIdx.x) * CHUNK; c < a.n; c += stride) {
-        float h[CHUNK], x[CHUNK];
-        load_chunk((const T *)a.h + c, a.n - c, h);
-        load_chunk((const T *)a.x + c, a.n - c, x);
-#pragma unroll
-        for (int i = 0; i < CHUNK; i++)
-            h[i] = h[i] + x[i];
-        store_chunk((T *)a.h + c, a.n - c, h);
-    }
-}
-
-int spw_add_cuda(const struct spw_add_args *a, spw_stream s)
-{
-    if (!known(a->dtype))
-        return -EINVAL;
-    if (!a->n)
-        return 0;
-    unsigned blocks = blocks_of(spw_div_up(a->n, CHUNK));
-    if (a->dtype == SPW_DTYPE_F32)
-        SPW_LAUNCH((k_add<float>), blocks, THREADS, 0, s, *a);
-    else
-        SPW_LAUNCH((k_add<uint16_t>), blocks, THREADS, 0, s, *a);
-    return spw_cuda_launched();
-}
+/* ---- softcap ---- */
 
 __global__ void __launch_bounds__(THREADS) k_softcap(const struct spw_softcap_args a)
 {

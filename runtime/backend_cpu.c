@@ -62,11 +62,6 @@ static int launch_gated(const struct spw_gated_args *a, spw_stream s)
     return launch(s, kernels(s)->gated, a, sizeof *a);
 }
 
-static int launch_add(const struct spw_add_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->add, a, sizeof *a);
-}
-
 static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
 {
     return launch(s, kernels(s)->softcap, a, sizeof *a);
@@ -79,7 +74,6 @@ static const struct spw_ops cpu_ops = {
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
     .gated = launch_gated,
-    .add = launch_add,
     .softcap = launch_softcap,
     .attention_tiles = ATTENTION_TILES,
 };

@@ -16,7 +16,6 @@ static const struct spw_ops cuda_ops = {
     .kv_quantize = spw_codec_encode_cuda,
     .attention = spw_attention_cuda,
     .gated = spw_gated_cuda,
-    .add = spw_add_cuda,
     .softcap = spw_softcap_cuda,
     .attention_tiles = SPW_ATTENTION_TILES,
 };

@@ -77,7 +77,6 @@ static void borrow_buffers(struct spw_executor *x)
               .attention = device + d->attention,
               .gate_up = device + d->gate_up,
               .gated = device + d->gated,
-              .y = device + d->y,
               .workspace = device + d->workspace},
         .dtype = x->plan->info.compute,
         .stream = x->o.compute,

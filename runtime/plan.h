@@ -39,7 +39,7 @@ struct spw_plan_input {
 };
 
 /*   device arena                              host arena
- *   | small | workspace | hidden | x | y |    | hidden | staging | logits rows |
+ *   | small | workspace | hidden | x |        | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | images of units |
  *     gated | partials | rows | logits |      | unit bounce slots |
  *   | flags | copied units | unit slots |     | KV frames | bounce slots |
@@ -51,7 +51,7 @@ struct spw_plan_input {
  * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
  */
 struct spw_plan_device {
-    uint64_t small, workspace, hidden, x, y, qkv, attention, state, gate_up, gated, partials;
+    uint64_t small, workspace, hidden, x, qkv, attention, state, gate_up, gated, partials;
     uint64_t rows, logits, flags, units, unit_slots, kv_frames, near_frames, kv_slots, end;
 };
 

@@ -20,7 +20,6 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
     d->workspace = take(&end, in->workspace_bytes);
     d->hidden = take(&end, hidden_rows * p->hidden_row_bytes);
     d->x = take(&end, m * c->hidden * e);
-    d->y = take(&end, m * c->hidden * e);
     uint64_t other = end; /* attention is over before the mlp begins */
     d->qkv = take(&end, m * (q + 2 * kv) * e);
     d->attention = take(&end, m * q * e);

@@ -1,5 +1,6 @@
 /* linear's .cu files, every kernel of them: exactly the CPU reference's outputs where no sum can
- * round, close to double precision where sums do, and a row's bits whatever the other rows are.
+ * round, close to double precision where sums do, and a row's bits whatever the other rows are;
+ * with a residual, the bits of a product and an addition one after the other.
  *
  * Every buffer is an allocation of its exact size, so that on the emulated GPU AddressSanitizer
  * sees a step over any edge; what lies between the rows of x is NaN. */
@@ -205,6 +206,39 @@ static void check_rows(const struct problem *p, size_t first, size_t m)
     free(y);
 }
 
+/* Rows [first, first + m) with a residual, which is y or lies beside it: what the call without one
+ * gave, added afterwards. */
+static void check_residual(const struct problem *p, size_t first, size_t m, bool in_place,
+                           uint64_t *seed)
+{
+    struct spw_linear_args a = p->a;
+    const size_t size = spw_dtype_bytes(a.y_dtype), n = (m - 1) * a.y_stride + a.n;
+    const size_t offset = check_random(seed) % 2, bytes = n * size;
+    const char *product = (const char *)p->y + first * a.y_stride * size;
+    char *residual = allocate(bytes, 0), *want = allocate(bytes, CANARY);
+    for (size_t i = 0; i < n; i++)
+        put(residual, i, a.y_dtype, draw(FILL_FRACTIONS, 8, seed));
+    if (in_place)
+        memcpy(want, residual, bytes);
+    for (size_t i = 0; i < n; i++)
+        if (i % a.y_stride < a.n)
+            each_store(want, i, a.y_dtype,
+                       each_load(residual, i, a.y_dtype) + each_load(product, i, a.y_dtype));
+    a.m = m;
+    a.x = (const char *)a.x + first * a.x_stride * spw_dtype_bytes(a.x_dtype);
+    a.residual = cuda_copy_of(residual, bytes, offset * size);
+    a.y = in_place ? (void *)a.residual : y_open(&a, bytes, p->offset);
+    run(&a);
+    char *y = y_take(&a, bytes, in_place ? offset : p->offset);
+    if (!in_place)
+        cuda_take_back(NULL, (void *)a.residual, 0, offset * size);
+    CHECK_MSG(!memcmp(y, want, bytes), "x %d w %d y %d: m %zu n %zu k %zu: residual%s", a.x_dtype,
+              a.w_dtype, a.y_dtype, m, a.n, a.k, in_place ? " in place" : "");
+    free(residual);
+    free(want);
+    free(y);
+}
+
 static struct spw_linear_args shape(size_t i, size_t m, size_t n, size_t k, bool tidy,
                                     uint64_t *seed)
 {
@@ -232,6 +266,7 @@ static void check_values(size_t i, size_t m, size_t n, size_t k, uint64_t *seed)
                 check_exact(&p);
             else
                 check_close(&p);
+            check_residual(&p, 0, m, fill == FILL_INTEGERS, seed);
             problem_close(&p);
         }
 }
@@ -245,8 +280,10 @@ static void check_invariance(size_t i, size_t n, size_t k, bool tidy, uint64_t *
     struct problem p = {.a = shape(i, ROWS, n, k, tidy, seed)};
     problem_run(&p, FILL_FRACTIONS, !tidy, seed);
     check_close(&p);
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         check_rows(&p, check_range(seed, 0, ROWS - sizes[s]), sizes[s]);
+        check_residual(&p, check_range(seed, 0, ROWS - sizes[s]), sizes[s], s % 2, seed);
+    }
     problem_close(&p);
 }
 
@@ -269,6 +306,7 @@ static void check_large(int capability, bool tidy, uint64_t *seed)
         check_rows(&p, check_range(seed, 0, p.a.m - 1), 1);
         check_rows(&p, check_range(seed, 0, p.a.m - 30), 30);
         check_rows(&p, 0, 66);
+        check_residual(&p, 0, p.a.m, n == 512, seed);
         problem_close(&p);
     }
 }

@@ -174,38 +174,36 @@ static void test_norm(void)
     drop(&x), drop(&y), drop(&weight);
 }
 
-/* The sum and its norm in one launch are the bits of two launches. */
-static void test_norm_of_sum(void)
+/* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
+ * residual, or x, all at alignments of their own. */
+static void test_norm_residual(void)
 {
     enum spw_dtype t = draw_dtype();
-    size_t cols = draw_cols(), rows = draw(1, 5), n = rows * cols;
-    struct both h = make(n, t, 3), x = make(n, t, 1), y = make(n, t, 1);
-    struct both weight = make(cols, SPW_DTYPE_F32, 2);
-    struct both h2 = h, y2 = make(n, t, 1);
-    h2.gpu = cuda_copy_of(h.cpu, bytes_of(&h), h.offset);
-    struct spw_norm_args a = {.x = h.gpu,
-                              .add = x.gpu,
-                              .sum = h.gpu,
-                              .y = y.gpu,
+    size_t cols = draw_cols(), rows = draw(1, 5), stride = cols + (draw(0, 1) ? 0 : draw(1, 9));
+    size_t n = rows * stride;
+    struct both x = make(n, t, 3), h = make(n, t, 3), own = make(n, t, 1), normed = make(n, t, 1);
+    struct both weight = make(cols, SPW_DTYPE_F32, 2), *const places[] = {&own, &h, &x};
+    struct both *y = places[draw(0, 2)];
+    struct spw_norm_args a = {.x = x.gpu,
+                              .y = normed.gpu,
                               .weight = weight.gpu,
                               .rows = rows,
                               .cols = cols,
-                              .x_stride = cols,
-                              .y_stride = cols,
+                              .x_stride = stride,
+                              .y_stride = stride,
                               .eps = 1e-5f,
                               .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
                               .dtype = t};
-    struct spw_add_args add = {.h = h2.gpu, .x = x.gpu, .n = n, .dtype = t};
-    struct spw_norm_args norm = a;
-    norm.x = h2.gpu, norm.add = NULL, norm.y = y2.gpu;
     CHECK(!spw_norm_cuda(&a, NULL));
-    CHECK(!spw_add_cuda(&add, NULL));
-    CHECK(!spw_norm_cuda(&norm, NULL));
-    void *sums[2] = {take(&h), take(&h2)}, *norms[2] = {take(&y), take(&y2)};
-    CHECK(!memcmp(sums[0], sums[1], bytes_of(&h)));
-    CHECK(!memcmp(norms[0], norms[1], bytes_of(&y)));
-    free(sums[0]), free(sums[1]), free(norms[0]), free(norms[1]);
-    drop(&h), drop(&x), drop(&y), drop(&y2), drop(&weight);
+    a.y = y->gpu, a.residual = h.gpu;
+    CHECK(!spw_norm_cuda(&a, NULL));
+    void *norms = take(&normed), *got = take(y), *want = y->cpu;
+    for (size_t i = 0; i < n; i++)
+        if (i % stride < cols)
+            each_store(want, i, t, each_load(h.cpu, i, t) + each_load(norms, i, t));
+    CHECK_MSG(!memcmp(got, want, bytes_of(y)), "rows %zu cols %zu", rows, cols);
+    free(norms), free(got);
+    drop(&x), drop(&h), drop(&own), drop(&normed), drop(&weight);
 }
 
 /* ---- rope_append ---- */
@@ -442,23 +440,7 @@ static void test_gated(void)
     drop(&x), drop(&y);
 }
 
-/* ---- add, softcap ---- */
-
-/* One exact sum and one rounding: the same bits as the CPU's. */
-static void test_add(void)
-{
-    enum spw_dtype t = draw_dtype();
-    size_t n = draw(1, 9000);
-    struct both h = make(n, t, 8), x = make(n, t, 1);
-    struct spw_add_args a = {.h = h.gpu, .x = x.gpu, .n = n, .dtype = t};
-    CHECK(!spw_add_cuda(&a, NULL));
-    struct spw_add_args here = {.h = h.cpu, .x = x.cpu, .n = n, .dtype = t};
-    each_run(cpu()->add, &here, EACH_FORWARD);
-    void *got = take(&h);
-    CHECK(!memcmp(got, h.cpu, bytes_of(&h)));
-    free(got);
-    drop(&h), drop(&x);
-}
+/* ---- softcap ---- */
 
 static void test_softcap(void)
 {
@@ -491,7 +473,6 @@ static void test_refused(void)
                                         .rotary_dim = 16,
                                         .dtype = SPW_DTYPE_F32};
     struct spw_gated_args gated = {.rows = 1, .cols = 1, .dtype = SPW_DTYPE_F16};
-    struct spw_add_args add = {.n = 1, .dtype = SPW_DTYPE_F16};
     struct spw_softcap_args softcap = {.n = 0};
     CHECK(spw_norm_cuda(&norm, NULL) == -EINVAL);
     CHECK(spw_rope_append_cuda(&rope, NULL) == -EINVAL);
@@ -500,12 +481,10 @@ static void test_refused(void)
     rope.rows = 1, rope.head_dim = 2 * SPW_MOST_HEAD_DIM;
     CHECK(spw_rope_append_cuda(&rope, NULL) == -EINVAL);
     CHECK(spw_gated_cuda(&gated, NULL) == -EINVAL);
-    CHECK(spw_add_cuda(&add, NULL) == -EINVAL);
-    norm.dtype = gated.dtype = add.dtype = SPW_DTYPE_BF16;
-    norm.rows = rope.rows = gated.rows = add.n = 0;
+    norm.dtype = gated.dtype = SPW_DTYPE_BF16;
+    norm.rows = rope.rows = gated.rows = 0;
     CHECK(!spw_norm_cuda(&norm, NULL) && !spw_rope_append_cuda(&rope, NULL));
-    CHECK(!spw_gated_cuda(&gated, NULL) && !spw_add_cuda(&add, NULL));
-    CHECK(!spw_softcap_cuda(&softcap, NULL));
+    CHECK(!spw_gated_cuda(&gated, NULL) && !spw_softcap_cuda(&softcap, NULL));
 }
 
 int main(void)
@@ -523,8 +502,7 @@ int main(void)
         test_gated();
     check_same("gated");
     for (int i = 0; i < DRAWS; i++) {
-        test_norm_of_sum();
-        test_add();
+        test_norm_residual();
         test_softcap();
     }
     test_refused();

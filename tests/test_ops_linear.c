@@ -1,6 +1,7 @@
 /* linear on every instruction set this machine runs: against double precision within the bound that
  * follows from the number of roundings, and bit for bit the same whatever the number of rows, the
- * order of the tasks and the number of workers. Operands end at a page that must not be touched.
+ * order of the tasks and the number of workers; with a residual, the bits of a product and an
+ * addition one after the other. Operands end at a page that must not be touched.
  * The AMX kernel also runs on an emulation of its instructions, on any x86-64. */
 #include "check.h"
 
@@ -230,6 +231,32 @@ static void check_invariance(const struct subject *s, struct problem *p, uint64_
     free(again);
 }
 
+/* With a residual: what the product without one gave, added afterwards. In place, or beside. */
+static void check_residual(const struct subject *s, const struct problem *p, bool in_place,
+                           uint64_t *seed)
+{
+    struct spw_linear_args a = p->a;
+    const size_t elements = (a.m - 1) * a.y_stride + a.n, bytes = spw_dtype_bytes(a.y_dtype);
+    struct guarded residual = guarded_open(elements * bytes), y = guarded_open(elements * bytes);
+    char *want = malloc(elements * bytes);
+    for (size_t i = 0; i < elements; i++)
+        put_random(residual.data, i, a.y_dtype, seed);
+    memset(y.data, CANARY, y.bytes);
+    memcpy(want, in_place ? residual.data : y.data, y.bytes);
+    for (size_t r = 0; r < a.m; r++)
+        for (size_t i = r * a.y_stride; i < r * a.y_stride + a.n; i++)
+            each_store(want, i, a.y_dtype,
+                       each_load(residual.data, i, a.y_dtype) + each_load(a.y, i, a.y_dtype));
+    a.residual = residual.data;
+    a.y = in_place ? residual.data : y.data;
+    run_shuffled(s, &a, seed);
+    CHECK_MSG(!memcmp(a.y, want, y.bytes), "%s: m %zu n %zu k %zu: residual%s", s->name, a.m, a.n,
+              a.k, in_place ? " in place" : "");
+    guarded_close(&residual);
+    guarded_close(&y);
+    free(want);
+}
+
 static void check_problem(const struct subject *s, struct spw_linear_args a, uint64_t *seed)
 {
     struct problem p = {.a = a};
@@ -238,6 +265,8 @@ static void check_problem(const struct subject *s, struct spw_linear_args a, uin
     check_values(s, &p);
     check_canaries(s, &p);
     check_invariance(s, &p, seed);
+    check_residual(s, &p, false, seed);
+    check_residual(s, &p, true, seed);
     problem_close(&p);
 }
 

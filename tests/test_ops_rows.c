@@ -100,37 +100,34 @@ static void test_norm(const struct spw_cpu_kernels *table)
     free(x), free(y), free(again), free(weight);
 }
 
-/* The sum and its norm in one pass are the bits of one after the other. */
-static void test_norm_of_sum(const struct spw_cpu_kernels *table)
+/* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
+ * residual, or x. */
+static void test_norm_residual(const struct spw_cpu_kernels *table)
 {
     enum spw_dtype t = draw_dtype();
-    size_t rows = draw(1, 9), cols = draw(1, 200), n = rows * cols;
-    void *h = buffer(n, t, 3), *x = buffer(n, t, 1), *y = buffer(n, t, 1),
-         *want_y = buffer(n, t, 1);
-    void *want_h = copy_of(h, n, t);
+    size_t rows = draw(1, 9), cols = draw(1, 200), stride = cols + draw(0, 5), n = rows * stride;
+    void *x = buffer(n, t, 3), *h = buffer(n, t, 3), *own = buffer(n, t, 1),
+         *normed = copy_of(x, n, t);
     float *weight = buffer(cols, SPW_DTYPE_F32, 2);
-    struct spw_norm_args a = {.x = h,
-                              .add = x,
-                              .sum = h,
-                              .y = y,
+    void *const places[] = {own, h, x}, *y = places[draw(0, 2)], *want = copy_of(y, n, t);
+    struct spw_norm_args a = {.x = x,
+                              .y = normed,
                               .weight = weight,
                               .rows = rows,
                               .cols = cols,
-                              .x_stride = cols,
-                              .y_stride = cols,
+                              .x_stride = stride,
+                              .y_stride = stride,
                               .eps = 1e-5f,
                               .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
                               .dtype = t};
-    struct spw_add_args add = {.h = want_h, .x = x, .n = n, .dtype = t};
-    struct spw_norm_args norm = a;
-    norm.x = want_h, norm.add = NULL, norm.y = want_y;
+    each_run(table->norm, &a, EACH_FORWARD);
+    for (size_t i = 0; i < n; i++)
+        if (i % stride < cols)
+            each_store(want, i, t, each_load(h, i, t) + each_load(normed, i, t));
+    a.y = y, a.residual = h;
     each_run(table->norm, &a, EACH_BACKWARD);
-    each_run(table->add, &add, EACH_FORWARD);
-    each_run(table->norm, &norm, EACH_FORWARD);
-    CHECK(!memcmp(h, want_h, n * spw_dtype_bytes(t)));
-    CHECK(!memcmp(y, want_y, n * spw_dtype_bytes(t)));
-    CHECK(canary_lives(h, n, t) && canary_lives(y, n, t));
-    free(h), free(x), free(y), free(want_y), free(want_h), free(weight);
+    CHECK(!memcmp(y, want, n * spw_dtype_bytes(t)) && canary_lives(y, n, t));
+    free(x), free(h), free(own), free(normed), free(want), free(weight);
 }
 
 /* ---- gated ---- */
@@ -182,22 +179,7 @@ static void test_gated(const struct spw_cpu_kernels *table)
     free(x), free(y), free(alone);
 }
 
-/* ---- add, softcap ---- */
-
-static void test_add(const struct spw_cpu_kernels *table)
-{
-    enum spw_dtype t = draw_dtype();
-    size_t n = draw(1, 20000);
-    void *h = buffer(n, t, 8), *x = buffer(n, t, 1), *before = copy_of(h, n, t);
-    struct spw_add_args a = {.h = h, .x = x, .n = n, .dtype = t};
-    each_run(table->add, &a, EACH_BACKWARD);
-    bool right = canary_lives(h, n, t);
-    for (size_t i = 0; i < n; i++) /* the f64 sum of two f32 or bf16 of these sizes is exact */
-        right &=
-            each_load(h, i, t) == each_round_as(each_load(before, i, t) + each_load(x, i, t), t);
-    CHECK(right);
-    free(h), free(x), free(before);
-}
+/* ---- softcap ---- */
 
 /* The worst error of cap * tanh(x / cap), in f32 ulp: division and product add 1/2 each, and the
  * division's error passes through tanh at no more than its own relative size. */
@@ -232,8 +214,15 @@ static void test_extremes(const struct spw_cpu_kernels *table)
     CHECK(y[4] == 88 && y[5] == 200 && y[6] == INFINITY && isnan(y[7]));
     uint16_t h[4], nan_and[4] = {0x7fc1, 0x7f80, 0x0001, 0x3f80}, zero[4] = {0};
     memcpy(h, nan_and, sizeof h);
-    struct spw_add_args add = {.h = h, .x = zero, .n = 4, .dtype = SPW_DTYPE_BF16};
-    each_run(table->add, &add, EACH_FORWARD);
+    struct spw_norm_args norm = {.x = zero,
+                                 .y = h,
+                                 .residual = h,
+                                 .weight = x[1],
+                                 .rows = 1,
+                                 .cols = 4,
+                                 .eps = 1,
+                                 .dtype = SPW_DTYPE_BF16};
+    each_run(table->norm, &norm, EACH_FORWARD);
     CHECK((h[0] & 0x7fff) > 0x7f80 && !memcmp(h + 1, nan_and + 1, 6));
 }
 
@@ -245,9 +234,8 @@ int main(void)
         fprintf(stderr, "%s\n", spw_isa_name(table->isa));
         for (int i = 0; i < DRAWS; i++) {
             test_norm(table);
-            test_norm_of_sum(table);
+            test_norm_residual(table);
             test_gated(table);
-            test_add(table);
             test_softcap(table);
         }
         test_extremes(table);

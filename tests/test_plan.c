@@ -123,7 +123,6 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->workspace, in->workspace_bytes},
         {d->hidden, rows * p->hidden_row_bytes},
         {d->x, m * c->hidden * e},
-        {d->y, m * c->hidden * e},
         {d->qkv, m * (q + 2 * kv) * e},
         {d->attention, m * q * e},
         {d->state, m * state},
@@ -137,7 +136,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->near_frames, p->n_near_frames * p->near_tile_bytes},
         {d->kv_slots, kv_slots},
     };
-    struct region mlp[] = {{d->y, m * c->hidden * e},
+    struct region mlp[] = {{d->x, m * c->hidden * e},
                            {d->gate_up, m * 2 * c->intermediate * e},
                            {d->gated, m * c->intermediate * e},
                            {d->rows, 0}};
