@@ -222,6 +222,9 @@ static inline void test_missing_waits(uint64_t *random)
 #endif
 }
 
+/* Keeps a stream waiting until it is opened, but no longer than a few seconds: a host function may
+ * hold back those of other streams (CUDA runtime API, cudaLaunchHostFunc), and a driver that holds
+ * back more than that is to fail a check, not to hang. */
 struct gate {
     _Atomic int open;
     _Atomic int passed;
@@ -230,7 +233,7 @@ struct gate {
 static inline void gate_wait(void *argument)
 {
     struct gate *g = argument;
-    while (!atomic_load(&g->open))
+    for (int i = 0; i < 30000 && !atomic_load(&g->open); i++)
         usleep(100);
     atomic_fetch_add(&g->passed, 1);
 }
@@ -244,7 +247,7 @@ static inline void test_event_meaning(void)
 {
     struct spw_device *d = device_open(1, 0);
     spw_stream a = stream_open(d, "a"), b = stream_open(d, "b");
-    spw_event e = event_open(d);
+    spw_event e = event_open(d), behind = event_open(d);
     _Atomic int calls = 0;
     CHECK(ops->event_sync(d, e) == 0); /* never recorded: done */
     CHECK(ops->stream_wait(d, b, e) == 0);
@@ -256,13 +259,13 @@ static inline void test_event_meaning(void)
     CHECK(ops->host_call(d, gate_wait, &first, a) == 0);
     CHECK(ops->event_record(d, e, a) == 0);
     CHECK(ops->stream_wait(d, b, e) == 0);
-    CHECK(ops->host_call(d, count_call, (void *)&calls, b) == 0);
+    CHECK(ops->event_record(d, behind, b) == 0);
     CHECK(ops->host_call(d, gate_wait, &second, a) == 0);
     CHECK(ops->event_record(d, e, a) == 0);
     usleep(5000);
-    CHECK(calls == 1);
+    CHECK(!ops->event_is_over(d, behind));
     atomic_store(&first.open, 1);
-    CHECK(ops->stream_sync(d, b) == 0 && calls == 2);
+    CHECK(ops->event_sync(d, behind) == 0);
     CHECK(atomic_load(&second.passed) == 0);
     atomic_store(&second.open, 1);
     CHECK(ops->event_sync(d, e) == 0); /* the latest record */
@@ -281,6 +284,7 @@ static inline void test_event_meaning(void)
     c = stream_open(d, "c again");
     CHECK(ops->event_sync(d, e) == 0);
     ops->event_close(d, e);
+    ops->event_close(d, behind);
     CHECK(ops->stream_sync(d, b) == 0);
     ops->stream_close(d, a);
     ops->stream_close(d, b);

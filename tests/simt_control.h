@@ -17,6 +17,7 @@ struct spw_simt_options {
     int n_devices;       /* 0: one; negative: none */
     int capability;      /* 75, 80, ...; 0: 80 */
     int driver;          /* cudaDriverGetVersion; 0: new enough; negative: there is no driver */
+    int code;            /* cudaError_t: why no kernel can be loaded; 0: all can */
 };
 
 /* NULL: all defaults. Also clears every fault and the sticky error. */
@@ -31,6 +32,10 @@ void spw_simt_lose_device_nth(int64_t n);
 void spw_simt_others_take(uint64_t bytes);
 /* The same, but only once the next allocation is asked for: too late for who asked what is free. */
 void spw_simt_others_take_late(uint64_t bytes);
+
+/* Kernels of the tests of the emulator itself run on the CPU's arrays; else (the default, which
+ * spw_simt_set leaves alone) an argument that points to them ends the process. */
+void spw_simt_allow_host_arguments(int allowed);
 
 struct spw_simt_usage {
     uint64_t device_bytes, device_peak_bytes, registered_bytes;

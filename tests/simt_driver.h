@@ -49,5 +49,7 @@ enum spw_simt_place spw_simt_place_of(const void *p, size_t bytes);
 
 /* Whether the card takes such a launch; fills in what a block may have of shared memory. */
 cudaError_t spw_simt_check_launch(struct spw_simt_launch *l);
+/* Ends the process where an argument points to memory that is not the device's. */
+void spw_simt_check_arguments(const struct spw_simt_launch *l);
 
 #endif

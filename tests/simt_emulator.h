@@ -9,9 +9,11 @@
  * malloc, filled with NaN. AddressSanitizer thus sees every access out of bounds. An asynchronous
  * copy spoils its destination at once and is made by the wait that covers it. What has no defined
  * meaning on a GPU (a barrier that not all threads reach, a shuffle from a lane that does not take
- * part, a misaligned asynchronous copy) ends the process with one line that names kernel and place.
+ * part, a misaligned asynchronous copy, an argument that points to memory of the host) ends the
+ * process with one line that names kernel and place.
  *
- * Not seen: that a kernel reads memory of the host; what a GPU's caches and clocks do. */
+ * Not seen: a pointer to the host that a kernel finds in device memory; what a GPU's caches and
+ * clocks do. */
 #ifndef SPW_TESTS_SIMT_EMULATOR_H
 #define SPW_TESTS_SIMT_EMULATOR_H
 
@@ -342,8 +344,14 @@ enum cudaError_t {
     cudaErrorInitializationError = 3,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
+    cudaErrorInvalidDeviceFunction = 98,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorInvalidPtx = 218,
+    cudaErrorJitCompilerNotFound = 221,
+    cudaErrorUnsupportedPtxVersion = 222,
+    cudaErrorJitCompilationDisabled = 223,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorHostMemoryAlreadyRegistered = 712,
@@ -396,6 +404,10 @@ struct cudaDeviceProp {
     int maxThreadsPerBlock, unifiedAddressing, pciBusID, pciDeviceID, pciDomainID;
 };
 
+struct cudaFuncAttributes {
+    int maxDynamicSharedSizeBytes;
+};
+
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 typedef void (*cudaHostFn_t)(void *);
@@ -444,6 +456,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *to, int value, size_t bytes); /* on the null stream, like memcpy */
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s = nullptr);
+/* One at a time, of whatever streams: "may be serialized" (CUDA runtime API). */
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *argument);
 }
 
@@ -459,6 +472,13 @@ static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attr
     return spw_simt_set_attribute((const void *)kernel, attribute, value);
 }
 
+cudaError_t spw_simt_get_attributes(cudaFuncAttributes *out, const void *kernel);
+template <class T>
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out, T *kernel)
+{
+    return spw_simt_get_attributes(out, (const void *)kernel);
+}
+
 /* ---- launches ---- */
 
 struct spw_simt_launch {
@@ -470,7 +490,8 @@ struct spw_simt_launch {
     const void *kernel;
     void (*run)(void *closure);
     void (*drop)(void *closure);
-    void *closure; /* owned */
+    void *closure;        /* owned: the arguments, as they were captured */
+    size_t closure_bytes; /* 0: not to be looked at */
 };
 
 /* Queues or refuses it; a refusal shows in cudaGetLastError. */
@@ -484,16 +505,21 @@ static inline void spw_simt_start(struct spw_simt_launch l, K kernel, A... args)
     auto body = [=] { kernel(args...); };
     typedef decltype(body) closure;
     l.kernel = (const void *)kernel;
-    l.run = [](void *c) { (*(closure *)c)(); };
-    l.drop = [](void *c) { delete (closure *)c; };
-    l.closure = new closure(body);
+    l.run = [](void *p) { (*(closure *)p)(); };
+    l.drop = [](void *p) { delete (closure *)p; };
+    closure *c = new closure(body);
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(c); /* else what is there could be taken for a pointer */
+    l.closure_bytes = sizeof *c;
+#endif
+    l.closure = c;
     spw_simt_queue(&l);
 }
 
 #define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     spw_simt_start(spw_simt_launch{#kernel, __FILE__, __LINE__, dim3(grid), dim3(block),           \
                                    (size_t)(shared_bytes), 0, stream, nullptr, nullptr, nullptr,   \
-                                   nullptr},                                                       \
+                                   nullptr, 0},                                                    \
                    kernel, __VA_ARGS__)
 
 #endif

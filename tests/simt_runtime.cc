@@ -2,6 +2,8 @@
  * simt_control.h. */
 #include "tests/simt_driver.h"
 
+#include <sys/mman.h>
+
 enum { MOST_DEVICES = 8, MOST_KERNELS = 256, GRANULE = 512 };
 enum { DEFAULT_SHARED_BYTES = 48 << 10 };
 
@@ -17,7 +19,7 @@ struct spw_simt_driver spw_simt_driver = {PTHREAD_MUTEX_INITIALIZER, {}, 0, 0, 0
 static struct range *ranges;
 static uint64_t device_bytes[MOST_DEVICES], others_bytes, peak_bytes, registered_bytes;
 static uint64_t others_late_bytes;
-static bool others_are_late;
+static bool others_are_late, host_arguments;
 static int64_t alloc_countdown = -1, register_countdown = -1; /* atomic */
 static struct {
     const void *kernel;
@@ -79,6 +81,10 @@ static const struct {
      "part or all of the requested memory range is already mapped"},
     {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
      "pointer does not correspond to a registered memory region"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
+    {cudaErrorUnsupportedPtxVersion, "cudaErrorUnsupportedPtxVersion",
+     "the provided PTX was compiled with an unsupported toolchain."},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 
@@ -167,6 +173,11 @@ void spw_simt_others_take_late(uint64_t bytes)
     pthread_mutex_unlock(&spw_simt_driver.lock);
 }
 
+void spw_simt_allow_host_arguments(int allowed)
+{
+    host_arguments = allowed;
+}
+
 void spw_simt_usage_get(struct spw_simt_usage *out)
 {
     pthread_mutex_lock(&spw_simt_driver.lock);
@@ -228,7 +239,7 @@ static cudaError_t check_device(int device)
 {
     int version = 0;
     cudaDriverGetVersion(&version);
-    if (version < CUDART_VERSION)
+    if (version / 1000 < CUDART_VERSION / 1000) /* "minor version compatibility" */
         return spw_simt_finish(cudaErrorInsufficientDriver);
     if (!n_devices())
         return spw_simt_finish(cudaErrorNoDevice);
@@ -507,6 +518,54 @@ static size_t dynamic_allowed(const void *kernel)
     return bytes;
 }
 
+static bool is_mapped(uintptr_t address)
+{
+    unsigned char resident;
+    return !mincore((void *)(address & ~(uintptr_t)4095), 1, &resident) || errno != ENOMEM;
+}
+
+/* Whether it lies in a block of the device, or is its end: of nothing, where nothing is read. */
+static bool is_of_device(const char *p)
+{
+    bool found = false;
+    pthread_mutex_lock(&spw_simt_driver.lock);
+    for (const struct range *r = ranges; r; r = r->next)
+        found = found || (r->device >= 0 && p >= r->p && p <= r->p + r->bytes);
+    pthread_mutex_unlock(&spw_simt_driver.lock);
+    return found;
+}
+
+/* A word that is an address of this process is a pointer: a number so large that also points to
+ * something is not met by chance. */
+void spw_simt_check_arguments(const struct spw_simt_launch *l)
+{
+    const uintptr_t least = (uintptr_t)1 << 40, end = (uintptr_t)1 << 47;
+    for (size_t at = 0; at + sizeof least <= l->closure_bytes && !host_arguments;
+         at += sizeof least) {
+        uintptr_t word;
+        memcpy(&word, (const char *)l->closure + at, sizeof word);
+        if (word < least || word >= end || word == (uintptr_t)l->kernel ||
+            is_of_device((const char *)word))
+            continue;
+        bool pinned = spw_simt_place_of((const void *)word, 1) == PLACE_PINNED;
+        if (pinned || is_mapped(word))
+            spw_simt_fault(
+                "%s:%d: kernel %s: the argument at byte %zu points to %s memory of the host",
+                l->file, l->line, l->name, at, pinned ? "pinned" : "pageable");
+    }
+}
+
+cudaError_t spw_simt_get_attributes(cudaFuncAttributes *out, const void *kernel)
+{
+    SPW_SIMT_BEGIN();
+    cudaError_t rc = check_device(current_device);
+    if (rc == cudaSuccess && spw_simt_driver.options.code)
+        rc = spw_simt_finish((cudaError_t)spw_simt_driver.options.code);
+    if (rc == cudaSuccess)
+        out->maxDynamicSharedSizeBytes = (int)dynamic_allowed(kernel);
+    return rc;
+}
+
 /* As the hardware's limits are: CUDA C++ programming guide, "Compute Capabilities". */
 cudaError_t spw_simt_check_launch(struct spw_simt_launch *l)
 {
@@ -516,6 +575,8 @@ cudaError_t spw_simt_check_launch(struct spw_simt_launch *l)
         return cudaErrorInvalidConfiguration;
     if (!g->x || !g->y || !g->z || g->x > INT32_MAX || g->y > 65535 || g->z > 65535)
         return cudaErrorInvalidConfiguration;
+    if (spw_simt_driver.options.code)
+        return (cudaError_t)spw_simt_driver.options.code;
     size_t allowed = dynamic_allowed(l->kernel);
     bool more = allowed > DEFAULT_SHARED_BYTES;
     l->shared_most = (size_t)(more ? most_shared_bytes() : (int)DEFAULT_SHARED_BYTES);

@@ -8,6 +8,7 @@
 #include "tests/simt_driver.h"
 
 #include <time.h>
+#include <unistd.h>
 
 /* What one record of an event stands for. Counted; the last one frees it. */
 struct mark {
@@ -124,6 +125,19 @@ static void run_copy(const struct command *c, uint64_t *rng)
     memmove(c->to, from, c->bytes);
 }
 
+/* One at a time, of whatever streams, as a driver with one thread for all of them does. Relaxed, so
+ * that ThreadSanitizer does not take it for an order between the functions. */
+static void run_host_function(const struct command *c)
+{
+    static int busy;
+    while (__atomic_exchange_n(&busy, 1, __ATOMIC_RELAXED))
+        usleep(20);
+    spw_simt_in_host_function = true;
+    c->fn(c->argument);
+    spw_simt_in_host_function = false;
+    __atomic_store_n(&busy, 0, __ATOMIC_RELAXED);
+}
+
 /* What moves or computes: the first thing that a lost device does not do any more. */
 static void run_work(const struct command *c, uint64_t *rng)
 {
@@ -140,9 +154,7 @@ static void run_work(const struct command *c, uint64_t *rng)
     } else if (c->kind == FILL) {
         memset(c->to, c->value, c->bytes);
     } else {
-        spw_simt_in_host_function = true;
-        c->fn(c->argument);
-        spw_simt_in_host_function = false;
+        run_host_function(c);
     }
     delay(rng);
 }
@@ -446,6 +458,7 @@ void spw_simt_queue(const struct spw_simt_launch *l)
 {
     struct command *c = command_make(KERNEL);
     c->launch = *l;
+    spw_simt_check_arguments(l);
     cudaError_t rc = spw_simt_begin();
     if (rc == cudaSuccess)
         rc = spw_simt_finish(spw_simt_check_launch(&c->launch));

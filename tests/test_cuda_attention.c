@@ -77,6 +77,7 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
     call.state = cuda_copy_of(a->state, state, 0);
     call.partials = partials ? cuda_copy_of(nan, spread, 0) : NULL;
     call.y = a->y ? cuda_copy_of(a->y, y, 0) : NULL;
+    memset(call.tiles, 0, sizeof call.tiles);
     for (uint32_t t = 0; t < a->n_tiles; t++)
         call.tiles[t] = a->tiles[t] ? cuda_copy_of(a->tiles[t], tile_bytes(a, t), 0) : NULL;
     int rc = spw_attention_cuda(&call, NULL);

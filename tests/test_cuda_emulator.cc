@@ -365,6 +365,56 @@ static void host_function_calls(bool planted)
     must(cudaLaunchHostFunc(nullptr, call_runtime, &planted));
 }
 
+/* What a real GPU answers with a fault, or reads over the link. */
+static void host_argument(bool planted)
+{
+    static float host[N];
+    float *d = (float *)device(sizeof host);
+    spw_simt_allow_host_arguments(false);
+    SPW_LAUNCH(k_fill, 1, N, 0, nullptr, planted ? host : d, N, 1.0f);
+    must(cudaFree(d));
+}
+
+static void pinned_argument(bool planted)
+{
+    static float host[N];
+    float *d = (float *)device(sizeof host);
+    must(cudaHostRegister(host, sizeof host, 0));
+    spw_simt_allow_host_arguments(false);
+    SPW_LAUNCH(k_fill, 1, N, 0, nullptr, planted ? host + 5 : d + 5, N - 5, 1.0f);
+    must(cudaHostUnregister(host));
+    must(cudaFree(d));
+}
+
+struct meeting {
+    int here, met;
+};
+
+/* Waits a little for another that is here at the same time. */
+static void meet(void *argument)
+{
+    struct meeting *m = (struct meeting *)argument;
+    __atomic_fetch_add(&m->here, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < 100 && __atomic_load_n(&m->here, __ATOMIC_RELAXED) < 2; i++)
+        usleep(100);
+    __atomic_fetch_add(&m->met, __atomic_load_n(&m->here, __ATOMIC_RELAXED) > 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&m->here, 1, __ATOMIC_RELAXED);
+}
+
+/* Host functions of two streams do not overlap: one that waits for another may wait for ever. */
+static void test_host_functions_alone(void)
+{
+    struct meeting m = {};
+    cudaStream_t s[2];
+    for (int i = 0; i < 2; i++) {
+        must(cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking));
+        must(cudaLaunchHostFunc(s[i], meet, &m));
+    }
+    must(cudaStreamDestroy(s[0]));
+    must(cudaStreamDestroy(s[1]));
+    CHECK(m.met == 0);
+}
+
 __global__ void k_much_shared(float *y)
 {
     SPW_SHARED_DYNAMIC(float, dynamic);
@@ -422,6 +472,8 @@ static const struct planted {
     {"host_wait_missing", host_wait_missing, "wrong result", false},
     {"pinned_reused_early", pinned_reused_early, "wrong result", false},
     {"host_function_calls", host_function_calls, "a host function calls the runtime", false},
+    {"host_argument", host_argument, "points to pageable memory of the host", false},
+    {"pinned_argument", pinned_argument, "points to pinned memory of the host", false},
     {"shared_too_much", shared_too_much, "asks for 49168 bytes of shared memory", false},
     {"vector_of_floats", vector_of_floats, "wrong result", false},
 };
@@ -645,6 +697,7 @@ static void test_side_by_side(void)
 
 int main(int argc, char **argv)
 {
+    spw_simt_allow_host_arguments(true);
     if (argc == 3) {
         for (const struct planted &f : faults)
             if (!strcmp(f.name, argv[1])) {
@@ -664,5 +717,6 @@ int main(int argc, char **argv)
     test_half(&rng);
     test_indices();
     test_side_by_side();
+    test_host_functions_alone();
     return check_done();
 }

@@ -231,7 +231,7 @@ static void test_no_device(void)
     set(o);
     CHECK_FAILS(cudaGetDeviceCount(&n), cudaErrorInsufficientDriver);
     CHECK(n == 0 && !cudaDriverGetVersion(&version) && version == 0);
-    o.driver = CUDART_VERSION - 10;
+    o.driver = CUDART_VERSION - 1000;
     set(o);
     CHECK_FAILS(cudaGetDeviceCount(&n), cudaErrorInsufficientDriver);
     o.driver = 0;
@@ -248,6 +248,21 @@ static void test_no_device(void)
     cudaDeviceProp prop;
     CHECK(!cudaGetDeviceProperties(&prop, 1) && prop.major == 7 && prop.minor == 5);
     CHECK(!cudaSetDevice(0));
+}
+
+/* A kernel that is not for this GPU shows when it is asked about, or else when it is launched. */
+static void test_no_code(void)
+{
+    struct spw_simt_options o = {};
+    cudaFuncAttributes a;
+    set(o);
+    CHECK(!cudaFuncGetAttributes(&a, k_fill) && a.maxDynamicSharedSizeBytes == 48 << 10);
+    o.code = cudaErrorNoKernelImageForDevice;
+    set(o);
+    CHECK_FAILS(cudaFuncGetAttributes(&a, k_fill), cudaErrorNoKernelImageForDevice);
+    SPW_LAUNCH(k_fill, 1, 32, 0, nullptr, x, 1.0f);
+    CHECK(spw_cuda_launched() == -EIO && usage().n_kernels == 0);
+    set({});
 }
 
 __global__ void k_dynamic(float *p, int at)
@@ -282,6 +297,7 @@ static void test_launch_limits(void)
 
 int main(void)
 {
+    spw_simt_allow_host_arguments(true);
     test_memory();
     test_register();
     test_places();
@@ -289,6 +305,7 @@ int main(void)
     test_events();
     test_lost();
     test_no_device();
+    test_no_code();
     test_launch_limits();
     return check_done();
 }
