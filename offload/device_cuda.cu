@@ -582,6 +582,37 @@ static int choose_places(struct spw_device *d, const struct spw_device_options *
     return spw_placement_init(&d->placement, d->topology, &q);
 }
 
+/* Does nothing: whether the GPU takes it says whether it takes the others, which are loaded one by
+ * one when they are first launched, in the middle of a prompt. */
+static __global__ void k_code(void)
+{
+}
+
+/* Nothing in this program is for this GPU, or only a text that its driver cannot translate. */
+static bool is_code_missing(cudaError_t rc)
+{
+    return rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction ||
+           rc == cudaErrorUnsupportedPtxVersion || rc == cudaErrorInvalidPtx ||
+           rc == cudaErrorJitCompilerNotFound || rc == cudaErrorJitCompilationDisabled;
+}
+
+static int refuse_open(int index, cudaError_t rc, struct spw_error *err)
+{
+    int major = 0, minor = 0;
+    (void)cudaGetLastError();
+    if (!is_code_missing(rc))
+        return spw_fail(err, -ENODEV,
+                        "device cuda:%d: %s; another process may hold the GPU: see nvidia-smi, or "
+                        "use --device cpu",
+                        index, cudaGetErrorString(rc));
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+    (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+    return spw_fail(err, -ENODEV,
+                    "device cuda:%d: this spillway has no code for sm_%d%d (%s); build it with "
+                    "SPILLWAY_CUDA_ARCHITECTURES=%d%d, update the driver, or use --device cpu",
+                    index, major, minor, cudaGetErrorString(rc), major, minor);
+}
+
 static int cuda_open(struct spw_device **out, const struct spw_device_options *o,
                      struct spw_error *err)
 {
@@ -597,18 +628,17 @@ static int cuda_open(struct spw_device **out, const struct spw_device_options *o
     d->slab_bytes = o->slab_bytes ? o->slab_bytes : SLAB_BYTES;
     size_t total;
     char bus_id[32] = "";
+    cudaFuncAttributes code;
     cudaError_t rc = cudaSetDevice(d->index);
+    if (rc == cudaSuccess)
+        rc = cudaFuncGetAttributes(&code, k_code);
     if (rc == cudaSuccess)
         rc = cudaDeviceGetPCIBusId(bus_id, (int)sizeof bus_id, d->index);
     if (rc == cudaSuccess)
         rc = cudaMemGetInfo(&d->available_at_open, &total);
     if (rc != cudaSuccess) {
-        (void)cudaGetLastError();
         spw_free(d);
-        return spw_fail(err, -ENODEV,
-                        "device cuda:%d: %s; another process may hold the GPU: see nvidia-smi, or "
-                        "use --device cpu",
-                        o->index, cudaGetErrorString(rc));
+        return refuse_open(o->index, rc, err);
     }
     int places = choose_places(d, o, bus_id);
     if (places) {

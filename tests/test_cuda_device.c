@@ -178,6 +178,8 @@ static void test_refusals(void)
     refused((struct spw_simt_options){.driver = 12040}, "knows CUDA up to 12.4");
     refused((struct spw_simt_options){.n_devices = -1}, "finds no GPU");
     refused((struct spw_simt_options){.capability = 61}, "compute capability 6.1");
+    refused((struct spw_simt_options){.capability = 86, .code = 209}, "has no code for sm_86");
+    refused((struct spw_simt_options){.capability = 120, .code = 222}, "ARCHITECTURES=120");
 }
 
 /* ---- what fails later ---- */

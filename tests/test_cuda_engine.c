@@ -113,8 +113,9 @@ static void check_choice(const char *dir)
 static void check_auto_falls_back(const char *dir)
 {
     const struct spw_simt_options machines[] = {
-        {.driver = -1}, {.n_devices = -1}, {.capability = 61}, {.driver = 11080}};
-    const char *why[] = {"no NVIDIA driver", "finds no GPU", "capability 6.1", "up to 11.8"};
+        {.driver = -1}, {.n_devices = -1}, {.capability = 61}, {.driver = 11080}, {.code = 209}};
+    const char *why[] = {"no NVIDIA driver", "finds no GPU", "capability 6.1", "up to 11.8",
+                         "no code for sm_80"};
     for (size_t i = 0; i < sizeof why / sizeof *why; i++) {
         spw_simt_set(&machines[i]);
         struct spw_options o = {.context = 300};
