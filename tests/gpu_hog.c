@@ -1,6 +1,7 @@
 /* For tools/gpu_check.sh: another process that takes device memory.
  *
- *   gpu_hog LEAVE_BYTES     takes all but that much, prints "taken N", holds it until stdin ends
+ *   gpu_hog LEAVE_BYTES     prints "ready"; after a line from stdin takes all but that much, prints
+ *                           "taken N", holds it until stdin ends
  *
  * 0, 77 without a GPU, 1 when the memory could not be taken. */
 #include "offload/device.h"
@@ -19,6 +20,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.text);
         return CHECK_SKIP;
     }
+    printf("ready\n");
+    fflush(stdout);
+    for (int c = 0; c != '\n' && c != EOF;)
+        c = getchar();
     uint64_t leave = strtoull(argv[1], NULL, 0), available = ops->available(d);
     uint64_t bytes = spw_sub_u64(available, leave) / 4096 * 4096;
     int rc = ops->alloc(d, bytes, &p);

@@ -2,19 +2,30 @@
 # Everything that takes a GPU, in one command and under nine minutes: the tests on it, a second
 # process that takes its memory, compute-sanitizer, then speed beside the machine's own limits.
 #
-#     tools/gpu_check.sh [--build DIR] [--models DIR] [--seconds N] [--quick] [OUTDIR]
+#     tools/gpu_check.sh [--build DIR] [--models DIR] [--seconds N] [--parts LIST] [OUTDIR]
+#     tools/gpu_check.sh --pack DIR
 #
 #     OUTDIR          default build/gpu_check: table.txt (one page), summary.json, logs
-#     --build DIR     a build folder with a CUDA spillway in it (default: build/release if it has
-#                     one, else build/cuda-quick is made); it may come from another machine, with
-#                     the shared libraries that are missing here in a folder of LD_LIBRARY_PATH
+#     --build DIR     a build folder with a CUDA spillway in it, or what --pack made (default:
+#                     build/release if it has one, else build/cuda-quick is made)
 #     --models DIR    where the models with random weights are made, 19 GB (default: OUTDIR/models,
 #                     removed at the end; an existing folder is kept and used again)
-#     --seconds N     what does not begin within N seconds is left out, and said to be (520)
-#     --quick         tests only
+#     --seconds N     what does not begin within N seconds is left out, and said to be (520); tests
+#                     get half of them, unless nothing else is asked for
+#     --parts LIST    of tests,1b,io,8b,compare (default: all): the tests, the benchmarks of the two
+#                     shapes and of the disk tier, and transformers beside spillway
+#     --pack DIR      fills DIR with what a machine needs that can neither build nor install: the
+#                     programs without symbols, and in DIR/lib the libraries they are linked with
 #
-# Exit status: 0 all tests passed (a missed speed is in the table), 1 some failed, 2 bad usage,
-# 77 no GPU here.
+# For a machine of one kind a pack of all programs is small if it is built for that kind alone:
+#
+#     cmake --preset release -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHITECTURES=90-real
+#     cmake --build --preset release
+#     tools/gpu_check.sh --pack build/pack
+#     (there, in this folder with build/pack in it)   tools/gpu_check.sh --build build/pack
+#
+# Exit status: 0 all tests passed (a missed speed is in the table), 1 some failed, 2 bad usage, or
+# programs that do not start, 77 no GPU here.
 set -u -o pipefail
 
 usage() {
@@ -26,27 +37,33 @@ die() {
     exit 2
 }
 
-out='' build='' models='' limit=520 quick=0
+out='' build='' models='' pack='' limit=520 parts=tests,1b,io,8b,compare
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=${2:?--build takes a folder} && shift ;;
     --models) models=${2:?--models takes a folder} && shift ;;
     --seconds) limit=${2:?--seconds takes a number} && shift ;;
-    --quick) quick=1 ;;
+    --parts) parts=${2:?--parts takes a list} && shift ;;
+    --pack) pack=${2:?--pack takes a folder} && shift ;;
     -h | --help) usage && exit ;;
     -*) die "$1: no such option; see --help" ;;
     *) out=$1 ;;
     esac
     shift
 done
+for part in ${parts//,/ }; do
+    case $part in
+    tests | 1b | io | 8b | compare) ;;
+    *) die "--parts: found '$part', expected some of tests,1b,io,8b,compare" ;;
+    esac
+done
+[[ $limit =~ ^[0-9]+$ ]] || die "--seconds: found '$limit', expected a number"
 cd "$(dirname "$0")/.." || exit 2
-out=${out:-build/gpu_check}
-mkdir -p "$out" || exit 2
-out=$(cd "$out" && pwd)
-rm -f "$out"/*.json "$out"/table.txt
-keep_models=1
-[ -n "$models" ] || { models=$out/models && keep_models=0; }
 notes=()
+
+wanted() { # PART
+    [[ ,$parts, == *,$1,* ]]
+}
 
 say() {
     printf '%s\n' "-- [$SECONDS s] $*"
@@ -58,9 +75,9 @@ note() {
 }
 
 json_text() { # TEXT: as a JSON string
-    local text=${1//\\/\\\\}
-    text=${text//\"/\\\"}
-    printf '"%s"' "${text//[$'\n\r\t']/ }"
+    local text=${1//[[:cntrl:]]/ }
+    text=${text//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
 }
 
 # seconds_left NEEDED: whether a step of that length may begin
@@ -90,9 +107,40 @@ has_cuda "$build" || die "$build: expected spillway and gpu_hog in it, from a bu
 build=$(cd "$build" && pwd)
 spillway=$build/spillway
 
+# The C library is every machine's own; the driver's library is not linked with.
+pack_into() { # DIR
+    local program
+    mkdir -p "$1/lib" || return
+    for program in "$build"/spillway "$build"/gpu_*; do
+        if [ -f "$program" ] && [ -x "$program" ]; then
+            strip -o "$1/${program##*/}" "$program" || return
+        fi
+    done
+    ldd "$1"/spillway "$1"/gpu_hog | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+        grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread))\.so' | xargs -r cp -L -t "$1/lib"
+    du -sh "$1"
+}
+
+if [ -n "$pack" ]; then
+    pack_into "$pack"
+    exit
+fi
+[ ! -d "$build/lib" ] || export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+"$spillway" --version >/dev/null ||
+    die "$spillway does not start here: $(ldd "$spillway" | grep 'not found' | tr -s '\t\n' ' ')"
+
+out=${out:-build/gpu_check}
+mkdir -p "$out" || exit 2
+out=$(cd "$out" && pwd)
+rm -f "$out"/*.json "$out"/table.txt
+keep_models=1
+[ -n "$models" ] || { models=$out/models && keep_models=0; }
+
 # ---- tests ----
 
 results=()
+tests_end=$((limit / 2))
+[ "$parts" != tests ] || tests_end=$limit
 
 # record NAME STATUS SECONDS LOG
 record() {
@@ -104,39 +152,47 @@ record() {
     [ $result != failed ] || tail -n 15 "$4" | sed 's/^/      /'
 }
 
+# tests_left NAME: whether another test may begin
+tests_left() {
+    [ $((SECONDS + 5)) -gt "$tests_end" ] || return 0
+    note "$1: left out, the tests' $tests_end seconds were over"
+    return 1
+}
+
 # check NAME SECONDS COMMAND...: a test of its own; a status of 77 is a skip
 check() {
     local name=$1 most=$2 start=$SECONDS status log=$out/$1.log
     shift 2
-    if ! seconds_left 5; then
-        note "$name: left out, $limit seconds were over"
-        return
-    fi
-    timeout "$most" "$@" >"$log" 2>&1
+    tests_left "$name" || return
+    [ "$most" -le $((tests_end - SECONDS)) ] || most=$((tests_end - SECONDS))
+    timeout -k 5 "$most" "$@" >"$log" 2>&1
     status=$?
     [ $status != 124 ] || echo "ended after $most seconds" >>"$log"
     record "$name" $status $((SECONDS - start)) "$log"
 }
 
 say "looking for a GPU"
-if ! "$spillway" plan models/records --device cuda --no-probe --json >"$out/plan.log" 2>&1; then
+if ! timeout -k 5 60 "$spillway" plan models/records --device cuda --no-probe --json \
+    >"$out/plan.log" 2>&1; then
     cat "$out/plan.log" >&2
     exit 77
 fi
 gpu=$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+memory=$(awk '/^MemAvailable/ { printf "%.0f GiB available", $2 / 1048576 }' /proc/meminfo)
 say "${gpu:-a GPU; nvidia-smi is not here}"
 
-for test in "$build"/gpu_*; do
-    [ -x "$test" ] && [ -f "$test" ] && [ "${test##*/}" != gpu_hog ] && check "${test##*/}" 90 "$test"
-done
+# run_spillway ARGUMENTS...: no longer than a minute, for what hangs must not take the rest along
+run_spillway() {
+    timeout -k 5 60 "$spillway" "$@"
+}
 
 # A generation to compare with: CPU and GPU give other last bits, but one GPU gives its own again.
 seq 1 1500 | awk '{ print ($1 * 7919) % 700 }' >"$out/ids.txt"
 generate() { # REPORT OPTIONS...
     local report=$1
     shift
-    "$spillway" generate models/records --token-ids "$out/ids.txt" --ids --ignore-eos \
+    run_spillway generate models/records --token-ids "$out/ids.txt" --ids --ignore-eos \
         --max-new-tokens 32 --device cuda --report "$report" "$@"
 }
 hash_of() { # REPORT
@@ -147,10 +203,15 @@ same_hash() { # A B
     [ -n "$(hash_of "$1")" ] && [ "$(hash_of "$1")" = "$(hash_of "$2")" ]
 }
 
-hog_takes() { # LEAVE_BYTES: starts the other process and waits until it has the memory
-    coproc HOG { "$build/gpu_hog" "$1"; }
+hog_comes() { # LEAVE_BYTES: starts the other process, which takes nothing yet
+    coproc HOG { exec timeout -k 5 180 "$build/gpu_hog" "$1"; }
     local line
-    read -r -t 60 line <&"${HOG[0]}" && echo "another process has ${line#taken } bytes"
+    read -r -t 60 line <&"${HOG[0]}" && [ "$line" = ready ]
+}
+hog_takes() {
+    local line
+    echo >&"${HOG[1]}" && read -r -t 60 line <&"${HOG[0]}" &&
+        echo "another process has ${line#taken } bytes"
 }
 hog_leaves() {
     local pid=$HOG_PID fd=${HOG[1]}
@@ -162,38 +223,47 @@ hog_leaves() {
 beside_another_process() {
     local status
     generate "$out/alone.json" >/dev/null || return 1
-    hog_takes $((1 << 30)) || return 1
+    hog_comes $((2 << 30)) && hog_takes || return 1 # the context of a process alone is half a GiB
     generate "$out/beside.json" >/dev/null
     status=$?
-    "$spillway" generate models/records --token-ids "$out/ids.txt" --ids --device cuda \
+    run_spillway generate models/records --token-ids "$out/ids.txt" --ids --device cuda \
         --device-memory 4GiB 2>"$out/refused.txt" >/dev/null
     local refused=$?
     hog_leaves
     cat "$out/refused.txt"
-    echo "beside it: exit $status; 4 GiB where 1 GiB is free: exit $refused, expected 2"
+    echo "beside it: exit $status; 4 GiB where 2 GiB are free: exit $refused, expected 2"
     [ $status = 0 ] && [ $refused = 2 ] && grep -q 'free; lower --device-memory' "$out/refused.txt" &&
         same_hash "$out/alone.json" "$out/beside.json"
 }
 
+generate_text() { # REPORT: as text, which appears token by token
+    run_spillway generate models/records --token-ids "$out/ids.txt" --ignore-eos \
+        --max-new-tokens 2000 --device cuda --device-memory 64MiB --report "$1"
+}
+
 # The memory is taken while tokens are generated: nothing changes, for all of ours was taken at open.
 while_generating() {
-    "$spillway" generate models/records --token-ids "$out/ids.txt" --ids --ignore-eos \
-        --max-new-tokens 2000 --device cuda --device-memory 64MiB --report "$out/long.json" >/dev/null || return 1
-    "$spillway" generate models/records --token-ids "$out/ids.txt" --ids --ignore-eos \
-        --max-new-tokens 2000 --device cuda --device-memory 64MiB --report "$out/disturbed.json" >/dev/null &
-    local pid=$! status
-    sleep 1
-    hog_takes $((64 << 20)) || echo "the other process came too late"
+    local pid status i in_time=0
+    generate_text "$out/long.json" >/dev/null || return 1
+    hog_comes $((64 << 20)) || return 1
+    generate_text "$out/disturbed.json" >"$out/disturbed.txt" &
+    pid=$!
+    for ((i = 0; i < 600; i++)); do
+        [ ! -s "$out/disturbed.txt" ] || break
+        sleep 0.05
+    done
+    hog_takes && kill -0 $pid 2>/dev/null && in_time=1
     wait $pid
     status=$?
-    [ -z "${HOG_PID:-}" ] || hog_leaves
-    [ $status = 0 ] && same_hash "$out/long.json" "$out/disturbed.json"
+    hog_leaves
+    [ $status = 0 ] && same_hash "$out/long.json" "$out/disturbed.json" || return 1
+    [ $in_time = 1 ] || { echo "the other process came too late" && return 77; }
 }
 
 # Any budget, the same logits: from the smallest there is.
 budgets() {
     local budget least
-    least=$("$spillway" plan models/records --context 1532 --device cuda --no-probe --json |
+    least=$(run_spillway plan models/records --context 1532 --device cuda --no-probe --json |
         sed -n '/"smallest_bytes"/,/}/s/.*"device": \([0-9]*\).*/\1/p')
     [ -n "$least" ] || return 1
     for budget in "$least" $((least + 200000)) $((2 * least)) $((8 * least)); do
@@ -203,42 +273,76 @@ budgets() {
     done
 }
 
-run_check() { # NAME SECONDS FUNCTION: of this script
+run_check() { # NAME FUNCTION: of this script
     local start=$SECONDS log=$out/$1.log
-    if ! seconds_left 5; then
-        note "$1: left out, $limit seconds were over"
-        return
-    fi
-    "$3" >"$log" 2>&1
+    tests_left "$1" || return
+    "$2" >"$log" 2>&1
     record "$1" $? $((SECONDS - start)) "$log"
 }
-run_check second_process 60 beside_another_process
-run_check memory_taken_meanwhile 60 while_generating
-run_check budgets 60 budgets
 
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-if [ -z "$sanitizer" ]; then
-    note "compute-sanitizer is not here: memcheck and racecheck were not run"
-else
+sanitize() {
+    local sanitizer tool
+    sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    if [ -z "$sanitizer" ]; then
+        note "compute-sanitizer is not here: memcheck and racecheck were not run"
+        return
+    fi
     head -n 300 "$out/ids.txt" >"$out/few_ids.txt"
     for tool in memcheck racecheck; do
         check $tool 60 "$sanitizer" --tool $tool --error-exitcode 9 "$spillway" generate \
             models/records --token-ids "$out/few_ids.txt" --ids --max-new-tokens 3 --device cuda
     done
+}
+
+if wanted tests; then
+    for test in "$build"/gpu_*; do
+        [ -x "$test" ] && [ -f "$test" ] && [ "${test##*/}" != gpu_hog ] && check "${test##*/}" 60 "$test"
+    done
+    run_check second_process beside_another_process
+    run_check memory_taken_meanwhile while_generating
+    run_check budgets budgets
+    sanitize
 fi
 
 # ---- speed ----
 
-# bench NAME MODEL SECONDS OPTIONS...
+# The matrix peak is cuBLASLt's, which torch brings along where the system has none.
+find_cublas() {
+    local found
+    ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so' && return
+    found=$(python3 -c 'import glob, sys
+print(*(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib/libcublasLt.so.*")))' | cut -d ' ' -f 1)
+    [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${found%/*}
+}
+
+# keep_working MODEL CONTEXT BUDGET,...: `budgets` becomes those that this machine can give; 0 is all
+keep_working() {
+    local budget
+    budgets=''
+    for budget in ${3//,/ }; do
+        local given=(--device-memory "$budget")
+        [ "$budget" != 0 ] || given=()
+        if run_spillway plan "$1" --context "$2" --device cuda "${given[@]}" --no-probe \
+            >"$out/plan.log" 2>&1; then
+            budgets=$budgets${budgets:+,}$budget
+        else
+            note "${1##*/}, $2 tokens, device budget $budget: left out: $(tail -n 1 "$out/plan.log")"
+        fi
+    done
+    [ -n "$budgets" ]
+}
+
+# bench NAME MODEL SECONDS CONTEXTS BUDGETS
 bench() {
-    local name=$1 model=$2 needed=$3 start=$SECONDS status
-    shift 3
+    local name=$1 model=$2 needed=$3 start=$SECONDS status budgets
     if ! seconds_left "$needed"; then
         note "bench $name: left out, it takes about $needed seconds and $((limit - SECONDS)) were left"
         return
     fi
-    timeout $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --random-tokens \
-        --repeat 1 --decode-tokens 16 --report "$out/bench_$name.json" "$@" >"$out/bench_$name.log" 2>&1
+    keep_working "$model" "${4##*,}" "$5" || return
+    timeout -k 5 $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --random-tokens \
+        --repeat 1 --decode-tokens 16 --contexts "$4" --budgets "$budgets" \
+        --report "$out/bench_$name.json" >"$out/bench_$name.log" 2>&1
     status=$?
     say "bench $name: exit $status ($((SECONDS - start)) s)"
     [ $status = 0 ] || note "bench $name failed: $(tail -n 1 "$out/bench_$name.log")"
@@ -252,7 +356,7 @@ bench_io() {
         note "bench io: left out, it takes about $needed seconds and $((limit - SECONDS)) were left"
         return
     fi
-    timeout $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --io --disk "$models" \
+    timeout -k 5 $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --io --disk "$models" \
         --decode-tokens 16 --report "$out/io.json" "$@" >"$out/bench_io.log" 2>&1
     status=$?
     say "bench io: exit $status ($((SECONDS - start)) s)"
@@ -270,36 +374,43 @@ make_model() { # NAME CONFIG
 
 # compare CONTEXT: decode against transformers on the 1B shape
 compare() {
-    local n=$1 python=python3 status
-    seconds_left 60 || { note "transformers at $n tokens: left out, too few seconds were left" && return; }
+    local n=$1 status
+    seconds_left 90 || { note "transformers at $n tokens: left out, too few seconds were left" && return; }
     seq 1 "$n" | awk '{ print ($1 * 7919) % 128000 }' >"$out/ids_$n.txt"
-    timeout 90 $python tools/bench/hf_offloaded.py "$models/1b" --token-ids "$out/ids_$n.txt" \
+    timeout -k 5 $((limit - SECONDS)) python3 tools/bench/hf_offloaded.py "$models/1b" --token-ids "$out/ids_$n.txt" \
         --new-tokens 17 --json "$out/hf_$n.json" >"$out/hf_$n.log" 2>&1
     status=$?
     [ $status = 0 ] || { note "transformers at $n tokens: $(tail -n 1 "$out/hf_$n.log")" && return; }
-    timeout 90 "$spillway" generate "$models/1b" --token-ids "$out/ids_$n.txt" --ids --ignore-eos \
+    timeout -k 5 $((limit + 20 - SECONDS)) "$spillway" generate "$models/1b" --token-ids "$out/ids_$n.txt" --ids --ignore-eos \
         --max-new-tokens 17 --device cuda --device-memory 4GiB --report "$out/spillway_$n.json" \
         >"$out/spillway_$n.log" 2>&1 || note "spillway beside transformers: $(tail -n 1 "$out/spillway_$n.log")"
 }
 
-if [ $quick = 0 ] && command -v python3 >/dev/null; then
-    if make_model 1b llama-3.2-1b.json; then
-        bench 1b "$models/1b" 60 --contexts 8192,32768,130944 --budgets 0,4GiB
-        bench_io "$models/1b" 60 --contexts 32768
+measure() {
+    if ! command -v python3 >/dev/null; then
+        note "python3 is not here: no models with random weights, so no speed"
+        return
     fi
-    if seconds_left 150 && make_model 8b llama-3.1-8b.json; then
-        bench 8b "$models/8b" 60 --contexts 8192,32768 --budgets 0,24GiB,8GiB,4GiB
-        bench 8b_128k "$models/8b" 90 --contexts 130944 --budgets 0,24GiB
+    find_cublas
+    if { wanted 1b || wanted io || wanted compare; } && make_model 1b llama-3.2-1b.json; then
+        wanted 1b && bench 1b "$models/1b" 60 8192,32768,130944 0,4GiB
+        wanted io && bench_io "$models/1b" 60 --contexts 32768
     fi
+    if wanted 8b && ! seconds_left 150; then
+        note "8b: left out, it takes about 150 seconds and $((limit - SECONDS)) were left"
+    elif wanted 8b && make_model 8b llama-3.1-8b.json; then
+        bench 8b "$models/8b" 60 8192,32768 0,24GiB,8GiB,4GiB
+        bench 8b_128k "$models/8b" 90 130944 0,24GiB
+    fi
+    wanted compare || return
     if python3 -c 'import torch, transformers' 2>/dev/null; then
         compare 32768
         compare 130944
     else
         note "python3 here has no torch and transformers: no comparison"
     fi
-elif [ $quick = 0 ]; then
-    note "python3 is not here: no models with random weights, so no speed"
-fi
+}
+[ "$parts" = tests ] || measure
 [ $keep_models = 1 ] || rm -rf "$models"
 
 # ---- the page ----
@@ -312,9 +423,9 @@ fi
     printf ']\n'
 } >"$out/tests.json"
 {
-    printf '{"date": %s, "gpu": %s, "cpu": %s, "version": %s, "seconds": %d, "notes": [' \
+    printf '{"date": %s, "gpu": %s, "cpu": %s, "memory": %s, "version": %s, "seconds": %d, "notes": [' \
         "$(json_text "$(date -u +%Y-%m-%d)")" "$(json_text "$gpu")" "$(json_text "$cpu")" \
-        "$(json_text "$("$spillway" --version)")" $SECONDS
+        "$(json_text "$memory")" "$(json_text "$("$spillway" --version)")" $SECONDS
     for i in "${!notes[@]}"; do
         [ "$i" = 0 ] || printf ', '
         json_text "${notes[$i]}"
