@@ -106,6 +106,19 @@ const float *spw_session_logits(const struct spw_session *s)
     return s->logits;
 }
 
+/* How far the span goes on as the session does. A whole book is compared for each of its answer's
+ * tokens. */
+static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
+{
+    enum { BLOCK = 1024 };
+    uint64_t n = spw_min_u64(s->n_tokens, span->n_tokens), i = 0;
+    while (i + BLOCK <= n && !memcmp(s->tokens + i, span->tokens + i, BLOCK * sizeof *s->tokens))
+        i += BLOCK;
+    while (i < n && s->tokens[i] == span->tokens[i])
+        i++;
+    return i;
+}
+
 /* ---- sync: checks ---- */
 
 static int check_span(const struct spw_engine *e, const struct spw_span *spans, size_t i,
@@ -123,7 +136,7 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
     for (size_t j = 0; j < i; j++)
         if (spans[j].session == s->session)
             return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
-    for (size_t j = 0; j < s->n_tokens; j++)
+    for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
         if (s->tokens[j] < 0 || (uint32_t)s->tokens[j] >= vocab)
             return spw_fail(err, -EINVAL,
                             "span %zu: token id %d at position %zu is out of range: the vocabulary "
@@ -141,14 +154,6 @@ static uint64_t rope_length(const struct spw_model_config *c, uint64_t n_tokens)
     if (!spw_rope_depends_on_length(&c->rope[SPW_LAYER_FULL], c->max_positions, &border))
         return 1;
     return n_tokens <= border ? 1 : n_tokens;
-}
-
-static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
-{
-    uint64_t n = spw_min_u64(s->n_tokens, span->n_tokens), i = 0;
-    while (i < n && s->tokens[i] == span->tokens[i])
-        i++;
-    return i;
 }
 
 /* Tokens of the span that the session need not compute again. */

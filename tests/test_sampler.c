@@ -137,10 +137,10 @@ static double reference(const struct spw_sampling *o, const float *logits, int n
     return slack;
 }
 
-static float random_logit(uint64_t *rng)
+static float random_logit(uint64_t *rng, double scale)
 {
     /* Coarse values, so that ties are frequent. */
-    return (float)((double)check_range(rng, 0, 80) / 8 - 5);
+    return (float)(((double)check_range(rng, 0, 80) / 8 - 5) * scale);
 }
 
 /* Every choice of the sampler is the inverse of the reference's distribution at the generator's
@@ -155,8 +155,9 @@ static void test_against_reference(uint64_t seed)
         double p[512];
         int32_t tokens[40];
         size_t n_tokens = check_range(&seed, 0, 40);
+        double scale = (double[]){1, 1, 0.001, 30}[check_range(&seed, 0, 3)];
         for (int i = 0; i < n; i++)
-            logits[i] = random_logit(&seed);
+            logits[i] = random_logit(&seed, scale);
         for (size_t i = 0; i < n_tokens; i++)
             tokens[i] = (int32_t)check_range(&seed, 0, (uint64_t)n - 1);
         struct spw_sampling o = {.temperature = (float)check_range(&seed, 1, 40) / 10,
