@@ -17,11 +17,11 @@ struct attention_codes {
     const unsigned char *k_means, *k_steps, *k_high, *k_low, *v_steps, *v_high, *v_low;
 };
 
-__device__ __forceinline__ struct attention_codes
-attention_codes_of(const struct spw_attention_args &a, int tile, uint32_t kv_head)
+__device__ __forceinline__ struct attention_codes attention_codes_of(const struct attention_call &a,
+                                                                     int tile, uint32_t kv_head)
 {
     struct spw_qtile_head at = spw_qtile_locate(a.n_kv_heads, a.head_dim, kv_head);
-    const unsigned char *p = (const unsigned char *)a.tiles[tile];
+    const unsigned char *p = (const unsigned char *)attention_tile(a, tile);
     struct attention_codes c;
     c.k_means = p + at.k_means;
     c.k_steps = p + at.k_steps;

@@ -36,6 +36,31 @@ enum {
     ATTENTION_WARPS = ATTENTION_THREADS / 32,
 };
 
+/* What kernels are told of struct spw_attention_args. All launches of a call fit into the 4 KB of
+ * parameters that every GPU takes: tiles are told by their distance from the lowest one. */
+struct attention_call {
+    const void *q;
+    float *state, *partials;
+    void *y;
+    size_t rows, q_stride;
+    uint64_t position, tile_first, window;
+    uint32_t n_tiles, n_heads, n_kv_heads, head_dim;
+    enum spw_dtype dtype, kv_dtype;
+    enum spw_qformat qformat;
+    bool first;
+    uint32_t tile_shift; /* of a distance */
+    const char *lowest_tile;
+    uint32_t tile_at[SPW_ATTENTION_TILES]; /* ATTENTION_NO_TILE: not seen */
+};
+
+#define ATTENTION_NO_TILE UINT32_MAX
+
+__device__ __forceinline__ const char *attention_tile(const struct attention_call &a, int i)
+{
+    uint32_t at = a.tile_at[i];
+    return at == ATTENTION_NO_TILE ? nullptr : a.lowest_tile + ((size_t)at << a.tile_shift);
+}
+
 /* One launch. Splits one after the other into a.state, or (split_floats) block z of the grid takes
  * the z-th of them alone, as a fresh state at a.state + z * split_floats. */
 struct attention_job {
@@ -44,7 +69,7 @@ struct attention_job {
     float factor;              /* of a raw score: scale * log2(e), or with a softcap scale / cap */
     float cap;                 /* cap * log2(e), or 0 */
     float k_factor, v_factor;  /* of the rotations of q and out, for quantized tiles */
-    struct spw_attention_args a;
+    struct attention_call a;
 };
 
 /* Launchers of the kernel families; `n_grid` splits side by side (1: walked). */
@@ -55,7 +80,7 @@ int spw_attention_fma_launch(const struct attention_job *job, uint32_t n_grid, s
 int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 int spw_attention_codes_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 /* Whether the tensor-core kernels take these types and sizes on this device. */
-bool spw_attention_takes_mma(const struct spw_attention_args *a);
+bool spw_attention_takes_mma(const struct attention_call *a);
 
 /* Positions [lo, hi) counted from the call's first tile; none: lo >= hi. */
 struct attention_span {
@@ -71,7 +96,7 @@ __device__ __forceinline__ int attention_clip(uint64_t x, uint64_t base, int lim
 __device__ __forceinline__ struct attention_span attention_visible(const struct attention_job &job,
                                                                    uint32_t row)
 {
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     uint64_t past = a.position + row + 1, base = a.tile_first * SPW_TILE_TOKENS;
     uint64_t from = a.window ? spw_sub_u64(past, a.window) : 0;
     int limit = (int)(job.tile_hi * SPW_TILE_TOKENS);
@@ -100,7 +125,7 @@ __device__ __forceinline__ struct attention_span attention_blocks(const struct a
 __device__ __forceinline__ float *attention_state(const struct attention_job &job, uint32_t row,
                                                   uint32_t head)
 {
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     return a.state + blockIdx.z * job.split_floats +
            ((size_t)row * a.n_heads + head) * (a.head_dim + 2);
 }

@@ -37,18 +37,18 @@ template <int D> struct attention_shape {
 };
 
 /* The K (or, from the tile's middle on, V) half of a KV head, or NULL. */
-__device__ __forceinline__ const uint4 *attention_half(const struct spw_attention_args &a,
-                                                       int block, uint32_t head)
+__device__ __forceinline__ const uint4 *attention_half(const struct attention_call &a, int block,
+                                                       uint32_t head)
 {
-    const char *tile = (const char *)a.tiles[block / 2];
+    const char *tile = attention_tile(a, block / 2);
     return tile ? (const uint4 *)(tile + head * spw_tile_head_bytes(a.head_dim, SPW_DTYPE_BF16))
                 : nullptr;
 }
 
 /* Starts the copy of block x of K; all threads of the block of the grid. */
 template <int D>
-__device__ __forceinline__ void attention_copy_k(uint4 *to, const struct spw_attention_args &a,
-                                                 int x, uint32_t kv_head)
+__device__ __forceinline__ void attention_copy_k(uint4 *to, const struct attention_call &a, int x,
+                                                 uint32_t kv_head)
 {
     const uint4 *head = attention_half(a, x, kv_head);
     const uint4 *from = head + x % 2 * attention_shape<D>::k_chunks;
@@ -60,8 +60,8 @@ __device__ __forceinline__ void attention_copy_k(uint4 *to, const struct spw_att
 }
 
 template <int D>
-__device__ __forceinline__ void attention_copy_v(uint4 *to, const struct spw_attention_args &a,
-                                                 int x, uint32_t kv_head)
+__device__ __forceinline__ void attention_copy_v(uint4 *to, const struct attention_call &a, int x,
+                                                 uint32_t kv_head)
 {
     const int row = D / 4, v_row = attention_shape<D>::v_row;
     const uint4 *head = attention_half(a, x, a.n_kv_heads + kv_head);

@@ -91,7 +91,7 @@ __device__ __forceinline__ void copy_plane(uint4 *to, const unsigned char *plane
 /* Starts the copy of piece i of this warp. */
 template <int D>
 __device__ __forceinline__ void copy_piece(struct codes_memory<D> &m, const struct codes_walk &w,
-                                           const struct spw_attention_args &a, int i)
+                                           const struct attention_call &a, int i)
 {
     const int lane = (int)threadIdx.x % 32, run = i % PIECES / 2;
     const bool values = i % 2;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void copy_piece(struct codes_memory<D> &m, const stru
 template <int D>
 __device__ __forceinline__ const uint4 *next_piece(struct codes_memory<D> &m,
                                                    const struct codes_walk &w,
-                                                   const struct spw_attention_args &a, int i)
+                                                   const struct attention_call &a, int i)
 {
     if (w.stages == 1) { /* there is no room for more: one at a time */
         __syncwarp();    /* all have read piece i - 1 */
@@ -449,7 +449,7 @@ template <int D>
 __device__ __forceinline__ void start(struct codes_memory<D> &m, const struct attention_job &job,
                                       uint32_t first, uint32_t n)
 {
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * WARP_ITEMS;
     const uint32_t group = a.n_heads / a.n_kv_heads;
     for (int i = lane; i < WARP_ITEMS * D; i += 32) {
@@ -489,7 +489,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_codes(SPW_PARAMETER struct attention_job job, int stages)
 {
 #ifndef ATTENTION_NO_MMA
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const uint32_t group = a.n_heads / a.n_kv_heads, item = blockIdx.x * ITEMS;
     const uint32_t n = min((uint32_t)ITEMS, (uint32_t)a.rows * group - item);
@@ -534,7 +534,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 template <int D>
 static int launch(const struct attention_job *job, int stages, uint32_t n_grid, spw_stream s)
 {
-    const struct spw_attention_args *a = &job->a;
+    const struct attention_call *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     size_t stage =
         ATTENTION_WARPS * sizeof(uint4) * (size_t)piece_chunks<D>(a->qformat != SPW_QFORMAT_INT4);

@@ -27,7 +27,7 @@ enum {
 
 /* ---- attention ---- */
 
-bool spw_attention_takes_mma(const struct spw_attention_args *a)
+bool spw_attention_takes_mma(const struct attention_call *a)
 {
     uint32_t d = a->head_dim;
     int device, major = 0;
@@ -54,6 +54,26 @@ __device__ __forceinline__ void store_result(void *y, size_t at, float2 out, flo
     ((float *)y)[at + 1] = high;
 }
 
+/* before[i] = the largest of tops[0 .. i - 1], i = 1 .. n; one warp, a run of them a lane. */
+__device__ __forceinline__ void running_tops(float *before, const float *tops, uint32_t n)
+{
+    const uint32_t lane = threadIdx.x, per = n / 32 + 1;
+    const uint32_t from = min(lane * per, n + 1), to = min(from + per, n + 1);
+    float top = -INFINITY;
+    for (uint32_t i = from; i < to; i++)
+        top = fmaxf(top, tops[i]);
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        float other = __shfl_up_sync(0xffffffffu, top, apart);
+        top = lane < apart ? top : fmaxf(top, other);
+    }
+    float lower = __shfl_up_sync(0xffffffffu, top, 1);
+    top = lane ? lower : -INFINITY;
+    for (uint32_t i = from; i < to; i++) {
+        before[i] = top;
+        top = fmaxf(top, tops[i]);
+    }
+}
+
 /* A block per (row, head). The maximum after each split is exact, so that the factors of all splits
  * are found side by side; then the sum, and two channels a thread, are chains over the splits. An
  * empty split takes no part. */
@@ -62,8 +82,9 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
 {
     SPW_SHARED(float, tops, MOST_SPLITS + 1); /* of the state, and of each split */
     SPW_SHARED(float, sums, MOST_SPLITS + 1);
+    SPW_SHARED(float, before, MOST_SPLITS + 1);
     SPW_SHARED(struct attention_factors, factors, MOST_SPLITS + 1);
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     const uint32_t d = a.head_dim;
     const size_t at = (size_t)blockIdx.x * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
     float *state = a.state + at;
@@ -75,17 +96,16 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
         sums[i] = none ? 0.0f : from[1];
     }
     __syncthreads(); /* they are there, and the state's were read before they change */
-    for (uint32_t i = threadIdx.x + 1; i <= n_splits; i += blockDim.x) {
-        float top = tops[0]; /* of an empty split it is minus infinity */
-        for (uint32_t k = 1; k < i; k++)
-            top = fmaxf(top, tops[k]);
-        factors[i] = attention_factors_of(top, tops[i]);
-    }
+    if (threadIdx.x < 32)
+        running_tops(before, tops, n_splits);
+    __syncthreads(); /* the maxima are there; of an empty split it is minus infinity */
+    for (uint32_t i = threadIdx.x + 1; i <= n_splits; i += blockDim.x)
+        factors[i] = attention_factors_of(before[i], tops[i]);
     __syncthreads(); /* the factors are there */
     for (uint32_t c = 2 * threadIdx.x; c < d; c += 2 * blockDim.x) {
         float2 out = a.first ? make_float2(0.0f, 0.0f) : *(const float2 *)(state + c);
         float sum = sums[0];
-        SPW_UNROLL_BY(8) /* so many loads are under way */
+        SPW_UNROLL_BY(16) /* so many loads are under way */
         for (uint32_t i = 1; i <= n_splits; i++) {
             float2 x = *(const float2 *)(split + i * stride + c);
             float2 merged = make_float2(attention_merge_out(factors[i], out.x, x.x),
@@ -111,7 +131,7 @@ typedef int launcher(const struct attention_job *job, uint32_t n_grid, spw_strea
 static int side_by_side(const struct attention_job *job, uint32_t n_splits, launcher *launch,
                         spw_stream s)
 {
-    const struct spw_attention_args *a = &job->a;
+    const struct attention_call *a = &job->a;
     struct attention_job split = *job;
     split.split_floats = a->rows * a->n_heads * (size_t)(a->head_dim + 2);
     split.a.state = a->partials;
@@ -134,7 +154,7 @@ __global__ void k_attention_result(const float *state, void *y, size_t n_items, 
     }
 }
 
-static int result(const struct spw_attention_args *a, spw_stream s)
+static int result(const struct attention_call *a, spw_stream s)
 {
     size_t items = a->rows * a->n_heads, n = items * (a->head_dim / 2);
     unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
@@ -150,7 +170,7 @@ struct way {
 };
 
 /* Exact tiles. */
-static struct way way_exact(const struct spw_attention_args *a, uint32_t n_splits, bool mma)
+static struct way way_exact(const struct attention_call *a, uint32_t n_splits, bool mma)
 {
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     bool many = n_splits > 1 && a->partials;
@@ -160,7 +180,7 @@ static struct way way_exact(const struct spw_attention_args *a, uint32_t n_split
                         many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS};
 }
 
-static struct way way_codes(const struct spw_attention_args *a, uint32_t n_splits, bool mma)
+static struct way way_codes(const struct attention_call *a, uint32_t n_splits, bool mma)
 {
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     bool many = n_splits > 1 && a->partials;
@@ -192,16 +212,53 @@ static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool
     return 0;
 }
 
-static struct attention_job make_job(const struct spw_attention_args *a)
+/* Tiles lie in one arena, at multiples of some power of two. */
+static int index_tiles(struct attention_call *c, const void *const *tiles)
+{
+    uintptr_t lowest = UINTPTR_MAX, bits = 0;
+    for (uint32_t i = 0; i < c->n_tiles; i++)
+        if (tiles[i])
+            lowest = (uintptr_t)tiles[i] < lowest ? (uintptr_t)tiles[i] : lowest;
+    for (uint32_t i = 0; i < c->n_tiles; i++)
+        bits |= tiles[i] ? (uintptr_t)tiles[i] - lowest : 0;
+    c->lowest_tile = (const char *)lowest;
+    c->tile_shift = bits ? (uint32_t)__builtin_ctzll(bits) : 0;
+    if (bits >> c->tile_shift >= ATTENTION_NO_TILE)
+        return -EINVAL;
+    for (uint32_t i = 0; i < c->n_tiles; i++)
+        c->tile_at[i] = tiles[i] ? (uint32_t)(((uintptr_t)tiles[i] - lowest) >> c->tile_shift)
+                                 : ATTENTION_NO_TILE;
+    return 0;
+}
+
+static int make_job(struct attention_job *job, const struct spw_attention_args *a)
 {
     const float log2_e = 1.44269504f;
-    struct attention_job job = {};
-    job.a = *a;
-    job.cap = a->softcap * log2_e;
-    job.k_factor = spw_hadamard_factor(spw_hadamard_k_block(a->head_dim));
-    job.v_factor = spw_hadamard_factor(spw_hadamard_v_block(a->head_dim));
-    job.factor = a->softcap != 0 ? a->scale / a->softcap : a->scale * log2_e;
-    return job;
+    static_assert(sizeof *job + 2 * sizeof(uint64_t) <= 4096, "parameters of k_attention_merge");
+    job->split_floats = 0;
+    job->factor = a->softcap != 0 ? a->scale / a->softcap : a->scale * log2_e;
+    job->cap = a->softcap * log2_e;
+    job->k_factor = spw_hadamard_factor(spw_hadamard_k_block(a->head_dim));
+    job->v_factor = spw_hadamard_factor(spw_hadamard_v_block(a->head_dim));
+    struct attention_call *c = &job->a;
+    c->q = a->q;
+    c->state = a->state;
+    c->partials = a->partials;
+    c->y = a->y;
+    c->rows = a->rows;
+    c->q_stride = a->q_stride;
+    c->position = a->position;
+    c->tile_first = a->tile_first;
+    c->window = a->window;
+    c->n_tiles = a->n_tiles;
+    c->n_heads = a->n_heads;
+    c->n_kv_heads = a->n_kv_heads;
+    c->head_dim = a->head_dim;
+    c->dtype = a->dtype;
+    c->kv_dtype = a->kv_dtype;
+    c->qformat = a->qformat;
+    c->first = a->first;
+    return index_tiles(c, a->tiles);
 }
 
 int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
@@ -214,7 +271,8 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         return -EINVAL;
     uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
     uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);
-    struct attention_job job = make_job(a);
+    struct attention_job job;
+    SPW_TRY(make_job(&job, a));
     if (codes >= behind)
         return launch_part(&job, 0, a->n_tiles, false, s);
     if (a->qformat >= SPW_QFORMAT_EXACT)

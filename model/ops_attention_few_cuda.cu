@@ -36,14 +36,14 @@ template <int D> struct ring_shape {
     static const int piece = k_chunks > v_chunks ? k_chunks : v_chunks;
 };
 
-__device__ __forceinline__ uint32_t row_of(const struct spw_attention_args &a, uint32_t item)
+__device__ __forceinline__ uint32_t row_of(const struct attention_call &a, uint32_t item)
 {
     return min(item / (a.n_heads / a.n_kv_heads), (uint32_t)a.rows - 1);
 }
 
 /* Starts the copy of piece i of the split: K of its n blocks from `from` on, then V of them. */
 template <int D, int STAGES>
-__device__ __forceinline__ void copy_piece(uint4 *ring, const struct spw_attention_args &a, int i,
+__device__ __forceinline__ void copy_piece(uint4 *ring, const struct attention_call &a, int i,
                                            int from, int n)
 {
     uint4 *to = ring + i % STAGES * ring_shape<D>::piece;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void copy_piece(uint4 *ring, const struct spw_attenti
 
 /* Piece i is there for all threads, and its predecessor's place is asked for anew. */
 template <int D, int STAGES>
-__device__ __forceinline__ const uint4 *next_piece(uint4 *ring, const struct spw_attention_args &a,
+__device__ __forceinline__ const uint4 *next_piece(uint4 *ring, const struct attention_call &a,
                                                    int i, int from, int n)
 {
     spw_copy_async_wait<STAGES - 2>();
@@ -67,9 +67,8 @@ __device__ __forceinline__ const uint4 *next_piece(uint4 *ring, const struct spw
 
 /* Q as registers of A. */
 template <int D>
-__device__ __forceinline__ void load_queries(uint32_t q[D / 16][4],
-                                             const struct spw_attention_args &a, uint32_t item,
-                                             uint32_t n_items)
+__device__ __forceinline__ void load_queries(uint32_t q[D / 16][4], const struct attention_call &a,
+                                             uint32_t item, uint32_t n_items)
 {
     const uint32_t group = a.n_heads / a.n_kv_heads, lane = threadIdx.x % 32;
     SPW_UNROLL
@@ -276,7 +275,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_few(SPW_PARAMETER struct attention_job job)
 {
 #ifndef ATTENTION_NO_MMA
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     SPW_SHARED_DYNAMIC(uint4, ring);
     struct split_rows *r =
@@ -337,7 +336,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 template <int D, int STAGES>
 static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
-    const struct spw_attention_args *a = &job->a;
+    const struct attention_call *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     size_t bytes = STAGES * ring_shape<D>::piece * sizeof(uint4) + sizeof(struct split_rows);
     dim3 grid((unsigned)spw_div_up(items, ITEMS), a->n_kv_heads, n_grid);

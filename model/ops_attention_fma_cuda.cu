@@ -58,7 +58,7 @@ __device__ __forceinline__ void scores(struct item_rows<ITEMS> &r, const float *
     const uint32_t d = job.a.head_dim;
     int j = (int)threadIdx.x % ATTENTION_BLOCK, at = x * ATTENTION_BLOCK + j;
     uint32_t in_tile = (uint32_t)(at % SPW_TILE_TOKENS);
-    const char *tile = (const char *)job.a.tiles[x / 2];
+    const char *tile = attention_tile(job.a, x / 2);
     const char *k = tile + blockIdx.y * spw_tile_head_bytes(d, T);
     float acc[ITEMS / 2] = {};
     for (uint32_t c = 0; c < d && tile; c += 2) {
@@ -219,7 +219,7 @@ __device__ __forceinline__ void values(const struct item_rows<ITEMS> &r, float *
                                        const struct attention_job &job, int x)
 {
     const uint32_t d = job.a.head_dim;
-    const char *tile = (const char *)job.a.tiles[x / 2];
+    const char *tile = attention_tile(job.a, x / 2);
     const char *v = tile + (job.a.n_kv_heads + blockIdx.y) * spw_tile_head_bytes(d, T);
     for (uint32_t c = threadIdx.x; c < d; c += ATTENTION_THREADS) {
         float acc[ITEMS];
@@ -293,7 +293,7 @@ template <int ITEMS>
 __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, float *out,
                                       const struct attention_job &job, uint32_t first, uint32_t n)
 {
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     uint32_t group = a.n_heads / a.n_kv_heads, d = a.head_dim;
     for (uint32_t i = threadIdx.x; i < ITEMS * d; i += ATTENTION_THREADS) {
         uint32_t item = first + i / d;
@@ -338,7 +338,7 @@ __device__ __forceinline__ void walk_block(struct item_rows<ITEMS> &r, const flo
                                            const struct attention_job &job, uint32_t n, int x)
 {
     int from = x * ATTENTION_BLOCK;
-    bool there = job.a.tiles[x / 2];
+    bool there = attention_tile(job.a, x / 2);
     bool whole = r.span[n - 1].lo <= from && r.span[0].hi >= from + ATTENTION_BLOCK;
     if (CODES && there)
         offsets(r, q, job, x);
@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     SPW_SHARED_DYNAMIC(float, q);
     SPW_SHARED(struct item_rows<ITEMS>, rows, 1);
     struct item_rows<ITEMS> &r = rows[0];
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     float *out = q + ITEMS * a.head_dim;
     uint32_t group = a.n_heads / a.n_kv_heads, first = blockIdx.x * ITEMS;
     uint32_t n = min((uint32_t)ITEMS, (uint32_t)a.rows * group - first);
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 template <enum spw_dtype T, bool CODES, int ITEMS>
 static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
-    const struct spw_attention_args *a = &job->a;
+    const struct attention_call *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     size_t bytes = 2 * ITEMS * a->head_dim * sizeof(float);
     dim3 grid((unsigned)spw_div_up(items, ITEMS), a->n_kv_heads, n_grid);
@@ -414,7 +414,7 @@ enum {
     FEW_MOST = 1024,
 };
 
-static bool is_few(const struct spw_attention_args *a)
+static bool is_few(const struct attention_call *a)
 {
     return a->head_dim > MANY_MOST || a->rows * (a->n_heads / a->n_kv_heads) <= FEW_ITEMS;
 }

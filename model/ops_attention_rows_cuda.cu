@@ -50,7 +50,7 @@ template <int D, int MT>
 __device__ __forceinline__ void load_queries(uint32_t *to, const struct attention_job &job,
                                              const struct warp_rows<D, MT> &w)
 {
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     for (int i = (int)threadIdx.x % 32; i < MT * 16 * (D / 2); i += 32) {
         uint32_t r = (uint32_t)i / (D / 2), pair = (uint32_t)i % (D / 2), item = w.item + r,
                  word = 0;
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_rows(SPW_PARAMETER struct attention_job job)
 {
 #ifndef ATTENTION_NO_MMA
-    const struct spw_attention_args &a = job.a;
+    const struct attention_call &a = job.a;
     const int warp_items = 16 * MT, warp = (int)threadIdx.x / 32;
     SPW_SHARED_DYNAMIC(uint4, shared);
     uint4 *q = shared + warp * (MT * D / 16 * 32);
@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 template <int D, int MT>
 static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
-    const struct spw_attention_args *a = &job->a;
+    const struct attention_call *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads), each = ATTENTION_WARPS * MT * 16;
     size_t chunks = attention_shape<D>::k_chunks + attention_shape<D>::v_chunks;
     size_t bytes = (each * (D / 8) + chunks) * sizeof(uint4);

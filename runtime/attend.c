@@ -150,10 +150,10 @@ static int age(const struct query *q)
 
 /* ---- reading ---- */
 
-/* How many splits of so many rows `partials` holds. */
+/* How many splits of so many rows run side by side. */
 static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
 {
-    return a->backend->ops->attention_tiles / SPW_SPLIT_TILES * a->plan->partial_rows / rows;
+    return a->plan->partials / rows;
 }
 
 /* Where a tile of the piece lies for rows that read [1, old) as aged; NULL: they cannot see it. */

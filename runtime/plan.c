@@ -31,6 +31,7 @@ enum {
     CHUNK_LEAST = 16,
     LOGITS_ROWS = 16,
     PARTIAL_ROWS = 4,
+    MOST_PARTIALS = 256, /* all splits of one row, in the longest call of any backend */
     MOST_SLOTS = 256,
     HELD_SHARE = 8, /* one in so many bytes of the device at most lets sessions go back */
     RING_SHARE = 8, /* a ring for the disk takes at most one in so many of the KV's tiles */
@@ -113,7 +114,8 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     if (in->aged)
         p->full_tiles =
             (uint32_t)spw_residual_end(spw_residual_block(in->context), in->residual_tiles) - 1;
-    p->partial_rows = PARTIAL_ROWS;
+    p->partials =
+        (uint32_t)spw_min_u64(in->attention_tiles / SPW_SPLIT_TILES * PARTIAL_ROWS, MOST_PARTIALS);
     p->reads_host_memory = in->reads_host_memory;
     spw_plan_size_units(p, in->weights);
     uint64_t many = (uint64_t)LOGITS_ROWS * c->vocab * sizeof(float);

@@ -68,7 +68,7 @@ struct spw_plan {
     uint64_t pass_rows;         /* most rows of one pass through all layers */
     bool hidden_on_host;        /* hidden states of a pass with several chunks lie on the host */
     uint32_t logits_rows;       /* rows of the head's product */
-    uint32_t partial_rows;      /* rows of which all splits of an attention call run side by side */
+    uint32_t partials;          /* splits of rows that run side by side in an attention call */
     uint32_t max_tiles;         /* of one layer of one sequence */
     uint32_t full_tiles;        /* of those, the ones that age, of a full layer */
     uint32_t slot_tiles;        /* of a KV slot: whole splits */

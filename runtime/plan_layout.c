@@ -24,7 +24,7 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
     d->qkv = take(&end, m * (q + 2 * kv) * e);
     d->attention = take(&end, m * q * e);
     d->state = take(&end, m * state);
-    d->partials = take(&end, in->attention_tiles / SPW_SPLIT_TILES * p->partial_rows * state);
+    d->partials = take(&end, p->partials * state);
     d->gate_up = take(&other, m * 2 * c->intermediate * e);
     d->gated = take(&other, m * c->intermediate * e);
     end = spw_max_u64(end, other);

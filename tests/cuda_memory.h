@@ -43,4 +43,48 @@ static inline void cuda_take_back(void *host, void *device, size_t bytes, size_t
     CHECK(!cudaFree((char *)device - offset));
 }
 
+/* Blocks in one allocation, as tiles lie in an arena; what lies between them is closed to
+ * AddressSanitizer. */
+struct cuda_arena {
+    char *base;
+    size_t bytes, used;
+};
+
+enum { CUDA_ARENA_GAP = 256 };
+
+/* AddressSanitizer's, where it is. */
+void __asan_poison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
+void __asan_unpoison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
+
+/* For n blocks of so many bytes in all. */
+static inline struct cuda_arena cuda_arena_open(size_t n, size_t bytes)
+{
+    struct cuda_arena a = {.bytes = bytes + (n + 1) * 2 * CUDA_ARENA_GAP};
+    a.base = cuda_copy_of(NULL, 0, a.bytes);
+    a.base -= a.bytes;
+    if (__asan_poison_memory_region)
+        __asan_poison_memory_region(a.base, a.bytes);
+    return a;
+}
+
+static inline void *cuda_arena_copy_of(struct cuda_arena *a, const void *host, size_t bytes)
+{
+    char *p = a->base + a->used;
+    a->used += (bytes + 2 * CUDA_ARENA_GAP - 1) / CUDA_ARENA_GAP * CUDA_ARENA_GAP;
+    if (a->used > a->bytes)
+        exit(1);
+    if (__asan_unpoison_memory_region)
+        __asan_unpoison_memory_region(p, bytes);
+    if (cudaMemcpy(p, host, bytes, CUDA_TO_DEVICE))
+        exit(1);
+    return p;
+}
+
+static inline void cuda_arena_close(struct cuda_arena *a)
+{
+    if (__asan_unpoison_memory_region)
+        __asan_unpoison_memory_region(a->base, a->bytes);
+    CHECK(!cudaFree(a->base));
+}
+
 #endif

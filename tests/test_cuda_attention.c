@@ -71,19 +71,21 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
     struct spw_attention_args call = *a;
     size_t state = a->rows * a->n_heads * (a->head_dim + 2) * sizeof(float);
     size_t spread = (size_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES) * state;
-    size_t y = a->rows * a->n_heads * a->head_dim * spw_dtype_bytes(a->dtype);
+    size_t y = a->rows * a->n_heads * a->head_dim * spw_dtype_bytes(a->dtype), tiles = 0;
     void *nan = poisoned(spread);
+    for (uint32_t t = 0; t < a->n_tiles; t++)
+        tiles += a->tiles[t] ? tile_bytes(a, t) : 0;
+    struct cuda_arena arena = cuda_arena_open(a->n_tiles, tiles);
     call.q = cuda_copy_of(a->q, a->rows * a->q_stride * spw_dtype_bytes(a->dtype), 0);
     call.state = cuda_copy_of(a->state, state, 0);
     call.partials = partials ? cuda_copy_of(nan, spread, 0) : NULL;
     call.y = a->y ? cuda_copy_of(a->y, y, 0) : NULL;
     memset(call.tiles, 0, sizeof call.tiles);
     for (uint32_t t = 0; t < a->n_tiles; t++)
-        call.tiles[t] = a->tiles[t] ? cuda_copy_of(a->tiles[t], tile_bytes(a, t), 0) : NULL;
+        call.tiles[t] =
+            a->tiles[t] ? cuda_arena_copy_of(&arena, a->tiles[t], tile_bytes(a, t)) : NULL;
     int rc = spw_attention_cuda(&call, NULL);
-    for (uint32_t t = 0; t < a->n_tiles; t++)
-        if (a->tiles[t])
-            cuda_take_back(NULL, (void *)call.tiles[t], 0, 0);
+    cuda_arena_close(&arena);
     if (partials)
         cuda_take_back(NULL, call.partials, 0, 0);
     if (a->y)
@@ -257,6 +259,48 @@ static void test_decode_in_prefill(bool quantized)
     problem_free(&p);
 }
 
+/* The longest call, every split at a time, is what calls of three splits one after the other are.
+ * Of few tiles, which come again and again. */
+static void test_longest(void)
+{
+    enum { D = 64, HEADS = 2, TILES = 7 };
+    const size_t bytes = spw_tile_bytes(1, D, SPW_DTYPE_BF16);
+    float state[2][HEADS * (D + 2)];
+    uint16_t q[HEADS * D], *tiles[TILES];
+    struct spw_attention_args a = {.q = q,
+                                   .rows = 1,
+                                   .q_stride = HEADS * D,
+                                   .position = SPW_ATTENTION_TILES * SPW_TILE_TOKENS - 60,
+                                   .n_heads = HEADS,
+                                   .n_kv_heads = 1,
+                                   .head_dim = D,
+                                   .scale = 0.125f,
+                                   .dtype = SPW_DTYPE_BF16,
+                                   .kv_dtype = SPW_DTYPE_BF16};
+    for (size_t i = 0; i < HEADS * D; i++)
+        each_store(q, i, SPW_DTYPE_BF16, 4 * each_uniform(&rng));
+    for (size_t t = 0; t < TILES; t++) {
+        tiles[t] = malloc(bytes);
+        for (size_t i = 0; i < bytes / 2; i++)
+            each_store(tiles[t], i, SPW_DTYPE_BF16, 2 * each_uniform(&rng));
+    }
+    for (int way = 0; way < 2; way++) {
+        uint32_t most = way ? 3 * SPW_SPLIT_TILES : SPW_ATTENTION_TILES;
+        a.state = state[way];
+        for (a.tile_first = 0; a.tile_first < SPW_ATTENTION_TILES; a.tile_first += most) {
+            a.first = a.tile_first == 0;
+            a.n_tiles = (uint32_t)spw_min_u64(most, SPW_ATTENTION_TILES - a.tile_first);
+            for (uint32_t t = 0; t < a.n_tiles; t++)
+                a.tiles[t] = tiles[(a.tile_first + t) * (a.tile_first + t) % 101 % TILES];
+            CHECK(attention_cuda(&a, way == 0) == 0);
+        }
+    }
+    CHECK(!memcmp(state[0], state[1], sizeof state[0]));
+    CHECK(state[0][D + 1] > 1 && isfinite(state[0][0])); /* a sum of exponentials */
+    for (size_t t = 0; t < TILES; t++)
+        free(tiles[t]);
+}
+
 /* On the emulated GPU, one of this compute capability. */
 static void set(int capability)
 {
@@ -410,6 +454,7 @@ int main(void)
         test_unseen(SPW_DTYPE_F32, 40, quantized);
     }
     test_formats();
+    test_longest();
     test_refused();
     return check_done();
 }

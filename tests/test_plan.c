@@ -126,7 +126,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->qkv, m * (q + 2 * kv) * e},
         {d->attention, m * q * e},
         {d->state, m * state},
-        {d->partials, in->attention_tiles / 4 * (uint64_t)p->partial_rows * state},
+        {d->partials, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
         {d->flags, 4},
@@ -662,27 +662,28 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     static const uint32_t splits[] = {0, 0, 0, 1, 2, 8};
     struct spw_plan p;
     struct spw_error err = {{0}};
-    struct spw_plan_input in = {.weights = model->weights,
-                                .compute = model->compute,
-                                .kv = model->cache.kv,
-                                .context = check_range(seed, 1, 4096),
-                                .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
-                                .prefill_chunk = chunks[check_random(seed) % 8],
-                                .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
-                                .prefetch_splits = splits[check_random(seed) % 6],
-                                .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
-                                .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
-                                .device_bytes = 0,
-                                .host_bytes = (uint64_t)1 << 32,
-                                .disk_bytes = check_random(seed) % 3 ? (uint64_t)1 << 32 : 0,
-                                .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
-                                .disk_cost = (uint32_t)check_range(seed, 0, 20),
-                                .host_kv = check_random(seed) % 4,
-                                .adopts = check_random(seed) % 4 == 0,
-                                .goes_back = check_random(seed) % 2,
-                                .workspace_bytes = check_range(seed, 0, 1 << 18),
-                                .attention_tiles = 4 * (uint32_t)check_range(seed, 1, 64),
-                                .reads_host_memory = check_random(seed) % 2};
+    struct spw_plan_input in = {
+        .weights = model->weights,
+        .compute = model->compute,
+        .kv = model->cache.kv,
+        .context = check_range(seed, 1, 4096),
+        .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
+        .prefill_chunk = chunks[check_random(seed) % 8],
+        .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
+        .prefetch_splits = splits[check_random(seed) % 6],
+        .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+        .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
+        .device_bytes = 0,
+        .host_bytes = (uint64_t)1 << 32,
+        .disk_bytes = check_random(seed) % 3 ? (uint64_t)1 << 32 : 0,
+        .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+        .disk_cost = (uint32_t)check_range(seed, 0, 20),
+        .host_kv = check_random(seed) % 4,
+        .adopts = check_random(seed) % 4 == 0,
+        .goes_back = check_random(seed) % 2,
+        .workspace_bytes = check_range(seed, 0, 1 << 18),
+        .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),
+        .reads_host_memory = check_random(seed) % 2};
     if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {
         in.aged = true;
         in.precision = (enum spw_kv_precision)(check_random(seed) % 4);
