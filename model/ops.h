@@ -50,7 +50,8 @@ struct spw_linear_args {
     void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
 };
 
-/* A launch names its tiles by value. 896 of attention: as many as 4 KB tell (attention_cuda.cuh). */
+/* A launch names its tiles by value. 896 of attention: as many as 4 KB tell (attention_cuda.cuh).
+ */
 enum {
     SPW_APPEND_TILES = 32,
     SPW_ATTENTION_TILES = 896, /* at most; a backend may take fewer: spw_ops.attention_tiles */
