@@ -13,7 +13,7 @@
 
 #ifndef TEST_TOKENS
 #define TEST_TOKENS 1500
-#define TEST_DRAWS (RUN_UNDER_TSAN ? 24 : RUN_UNDER_ASAN ? 80 : 320)
+#define TEST_DRAWS (RUN_UNDER_TSAN ? 24 : RUN_UNDER_ASAN ? 50 : 320)
 #define TEST_MODELS N_TINY_MODELS
 #endif
 
@@ -147,9 +147,10 @@ static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
     o->io = (enum spw_io_kind)(check_random(seed) % 3);
     CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
     /* where most of the KV has to go down; short sequences have few tiles that could */
-    if (check_random(seed) % 2 || TEST_TOKENS < 1000) {
-        o->device_bytes = between(seed, info.smallest_device_bytes,
-                                  info.smallest_device_bytes + info.smallest_device_bytes / 16);
+    if (d->aim || check_random(seed) % 2 || TEST_TOKENS < 1000) {
+        uint64_t more = d->aim ? 0 : info.smallest_device_bytes / 16;
+        o->device_bytes =
+            between(seed, info.smallest_device_bytes, info.smallest_device_bytes + more);
         CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s",
                   err.text);
     }
