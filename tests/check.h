@@ -11,6 +11,28 @@
 
 #define CHECK_SKIP 77
 
+/* Whether a sanitizer is at work, under which tests do less. */
+#if defined(__SANITIZE_THREAD__)
+#define RUN_UNDER_TSAN 1
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define RUN_UNDER_ASAN 1
+#endif
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RUN_UNDER_TSAN 1
+#endif
+#if __has_feature(address_sanitizer)
+#define RUN_UNDER_ASAN 1
+#endif
+#endif
+#ifndef RUN_UNDER_TSAN
+#define RUN_UNDER_TSAN 0
+#endif
+#ifndef RUN_UNDER_ASAN
+#define RUN_UNDER_ASAN 0
+#endif
+
 static int check_count_, check_failed_;
 
 #define CHECK(cond)                                                                                \

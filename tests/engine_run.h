@@ -9,27 +9,6 @@
 #include "tests/simt_control.h"
 #endif
 
-#if defined(__SANITIZE_THREAD__)
-#define RUN_UNDER_TSAN 1
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define RUN_UNDER_ASAN 1
-#endif
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define RUN_UNDER_TSAN 1
-#endif
-#if __has_feature(address_sanitizer)
-#define RUN_UNDER_ASAN 1
-#endif
-#endif
-#ifndef RUN_UNDER_TSAN
-#define RUN_UNDER_TSAN 0
-#endif
-#ifndef RUN_UNDER_ASAN
-#define RUN_UNDER_ASAN 0
-#endif
-
 /* A folder of this process alone, with the model in it. */
 static inline void run_folder(char dir[128], const struct tiny_model *m, const char *test)
 {

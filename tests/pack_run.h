@@ -13,12 +13,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define PACK_RUN_SANITIZED 1
-#else
-#define PACK_RUN_SANITIZED 0
-#endif
-
 static const uint8_t pack_fingerprint[SPW_PACK_FINGERPRINT_BYTES] = {1, 2, 3, 0xfe, 9};
 
 /* The record of a tile says which chain, kind, layer and tile it belongs to, in every word. */

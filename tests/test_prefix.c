@@ -14,7 +14,7 @@
 
 #ifndef TEST_TOKENS
 #define TEST_TOKENS 1100
-#define TEST_DRAWS (RUN_UNDER_ASAN ? 5 : 60)
+#define TEST_DRAWS (RUN_UNDER_ASAN ? 3 : 60)
 #define TEST_MODELS N_TINY_MODELS
 #endif
 

@@ -40,9 +40,9 @@ not_for_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|
 not_for_tsan+='|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|refit|save|split)'
 
 # Under AddressSanitizer all but what takes long there and whose code others run: test_gate, test_jinja,
-# test_command; of what has a twin on the CPU, each kernel for itself, and whole models in
+# test_command, test_save, test_budgets; of what has a twin on the CPU, each kernel for itself, and whole models in
 # test_cuda_engine and _placement.
-not_for_asan='jinja_differential|test_(check_kv|drive)|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|prefix|refit|save|split)'
+not_for_asan='jinja_differential|test_(check_kv|drive|on_oom|save_command)|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|prefix|refit|save|split)'
 
 passed=0 failed=0 skipped=0
 timings=
