@@ -60,7 +60,7 @@ struct product {
     const void *residual; /* as y, or NULL */
     size_t x_stride, y_stride;
     int m, n, k, half;
-    bool y_f32, y_wide; /* y_wide: four adjacent outputs may be stored, and loaded, at once */
+    bool y_f32, y_wide; /* y_wide: a row is whole fours, which may be stored and loaded at once */
 };
 
 /* ---- what all kernels share ---- */
@@ -117,7 +117,7 @@ static __device__ __forceinline__ size_t place_in_y(const struct product &p, int
 }
 
 /* What `finish` adds; of no meaning where there is no residual. The residual may be y, so that no
- * load of it passes a store: many are asked for together, or early. */
+ * load of it passes a store. */
 static __device__ __forceinline__ float residual(const struct product &p, int row, int col)
 {
     const size_t i = place_in_y(p, row, col);
@@ -407,44 +407,29 @@ static __device__ __forceinline__ void tile_park(float d[shape::tiles_n][shape::
                 d[i][j][e] = 0.0f;
 }
 
-/* `residual` of four adjacent outputs. */
-static __device__ __forceinline__ float4 residual4(const struct product &p, int row, int col)
+static __device__ __forceinline__ uint2 packed4(const float v[4])
 {
-    const size_t at = place_in_y(p, row, col);
-    if (!p.residual || !p.y_wide || col + 4 > p.n) {
-        float v[4] = {};
-        for (int i = 0; i < 4 && col + i < p.n; i++)
-            v[i] = residual(p, row, col + i);
-        return make_float4(v[0], v[1], v[2], v[3]);
-    }
-    if (p.y_f32)
-        return *(const float4 *)((const float *)p.residual + at);
-    const uint2 u = *(const uint2 *)((const uint16_t *)p.residual + at);
-    return make_float4(__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xffff0000u),
-                       __uint_as_float(u.y << 16), __uint_as_float(u.y & 0xffff0000u));
+    return make_uint2(spw_device_to_bf16(v[0]) | (uint32_t)spw_device_to_bf16(v[1]) << 16,
+                      spw_device_to_bf16(v[2]) | (uint32_t)spw_device_to_bf16(v[3]) << 16);
 }
 
 /* Four adjacent outputs. */
-static __device__ __forceinline__ void store4(const struct product &p, int row, int col, float4 sum,
-                                              float4 more)
+static __device__ __forceinline__ void store4(const struct product &p, int row, int col, float4 sum)
 {
-    const float v[4] = {sum.x, sum.y, sum.z, sum.w}, r[4] = {more.x, more.y, more.z, more.w};
-    if (!p.y_wide || col + 4 > p.n) {
+    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+    if (!p.y_wide) {
         for (int i = 0; i < 4 && col + i < p.n; i++)
-            store(p, row, col + i, finish(p, v[i], col + i, r[i]));
+            store(p, row, col + i, finish(p, v[i], col + i, residual(p, row, col + i)));
         return;
     }
     float out[4];
     for (int i = 0; i < 4; i++)
-        out[i] = finish(p, v[i], col + i, r[i]);
+        out[i] = finish(p, v[i], col + i, residual(p, row, col + i));
     const size_t at = place_in_y(p, row, col);
-    if (p.y_f32) {
+    if (p.y_f32)
         *(float4 *)((float *)p.y + at) = make_float4(out[0], out[1], out[2], out[3]);
-        return;
-    }
-    uint32_t low = spw_device_to_bf16(out[0]) | (uint32_t)spw_device_to_bf16(out[1]) << 16;
-    uint32_t high = spw_device_to_bf16(out[2]) | (uint32_t)spw_device_to_bf16(out[3]) << 16;
-    *(uint2 *)((uint16_t *)p.y + at) = make_uint2(low, high);
+    else
+        *(uint2 *)((uint16_t *)p.y + at) = packed4(out);
 }
 
 /* From the sums to y, whole rows of the tile by adjacent threads. */
@@ -452,24 +437,47 @@ template <typename shape>
 static __device__ __forceinline__ void tile_store(const struct product &p, const float *y,
                                                   int n_first, int m_first)
 {
+    for (int i = (int)threadIdx.x; i < shape::m * shape::n / 4; i += shape::threads) {
+        const int row = i / (shape::n / 4), col = i % (shape::n / 4) * 4;
+        if (m_first + row < p.m && n_first + col < p.n)
+            store4(p, m_first + row, n_first + col,
+                   *(const float4 *)(y + row * shape::y_pitch + col));
+    }
+}
+
+/* The same for what every layer does: a bf16 residual, wide. One load after the other, each behind
+ * a store, would take as long as a good part of the product: eight are under way at a time. */
+template <typename shape>
+static __device__ __forceinline__ void tile_store_added(const struct product &p, const float *y,
+                                                        int n_first, int m_first)
+{
     enum {
         wide = shape::n / 4,
         step = shape::threads / wide, /* rows */
         at_once = shape::m / step < 8 ? shape::m / step : 8,
     };
     const int left = (int)threadIdx.x % wide * 4, col = n_first + left;
+    if (col >= p.n)
+        return;
     for (int top = (int)threadIdx.x / wide; top < shape::m; top += at_once * step) {
-        float4 more[at_once] = {};
-#pragma unroll
-        for (int i = 0; i < at_once; i++)
-            if (m_first + top + i * step < p.m && col < p.n)
-                more[i] = residual4(p, m_first + top + i * step, col);
+        uint2 more[at_once] = {};
 #pragma unroll
         for (int i = 0; i < at_once; i++) {
-            const int row = top + i * step;
-            if (m_first + row < p.m && col < p.n)
-                store4(p, m_first + row, col, *(const float4 *)(y + row * shape::y_pitch + left),
-                       more[i]);
+            const int row = m_first + top + i * step;
+            if (row < p.m)
+                more[i] = *(const uint2 *)((const uint16_t *)p.residual + place_in_y(p, row, col));
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const int row = m_first + top + i * step;
+            const float4 sum = *(const float4 *)(y + (top + i * step) * shape::y_pitch + left);
+            const float out[4] = {
+                finish(p, sum.x, col, __uint_as_float(more[i].x << 16)),
+                finish(p, sum.y, col + 1, __uint_as_float(more[i].x & 0xffff0000u)),
+                finish(p, sum.z, col + 2, __uint_as_float(more[i].y << 16)),
+                finish(p, sum.w, col + 3, __uint_as_float(more[i].y & 0xffff0000u))};
+            if (row < p.m)
+                *(uint2 *)((uint16_t *)p.y + place_in_y(p, row, col)) = packed4(out);
         }
     }
 }
@@ -523,7 +531,10 @@ static __global__ void __launch_bounds__(shape::threads, 1)
             tile_merge<shape, true>(d, y);
     }
     __syncthreads(); /* the sums are there, for whole rows to be stored */
-    tile_store<shape>(p, y, n_first, m_first);
+    if (p.residual && p.y_wide && !p.y_f32)
+        tile_store_added<shape>(p, y, n_first, m_first);
+    else
+        tile_store<shape>(p, y, n_first, m_first);
 }
 
 /* ---- which kernel ---- */
@@ -626,8 +637,8 @@ static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
     p.k = (int)a->k;
     p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, SLICES * CUT), 1));
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
-    p.y_wide =
-        a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
+    p.y_wide = a->n % 4 == 0 && a->y_stride % 4 == 0 &&
+               ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
     const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->w) % 16 == 0 && a->k % PIECE == 0 &&
                          a->x_stride % PIECE == 0;
     struct card card;

@@ -244,7 +244,7 @@ static struct spw_linear_args shape(size_t i, size_t m, size_t n, size_t k, bool
 {
     return (struct spw_linear_args){
         .m = m,
-        .n = n,
+        .n = tidy && check_random(seed) % 2 ? (n + 3) / 4 * 4 : n,
         .k = tidy ? (k + 7) / 8 * 8 : k,
         .x_stride =
             tidy ? (k + 7) / 8 * 8 + 8 * (check_random(seed) % 3) : k + check_random(seed) % 3,
