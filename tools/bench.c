@@ -205,8 +205,11 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     rc = spw_engine_open(&e, b->o->operand, &options, &err);
     if (rc == 0)
         rc = spw_session_open(&s, e, &err);
-    if (rc == 0)
+    if (rc == 0) {
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(e));
+        if (*spw_engine_note(e)) /* memory that could not be pinned explains what follows */
+            cli_fail(0, "%s", spw_engine_note(e));
+    }
     cli_progress_engine(e);
     if (rc == 0)
         rc = run_steps(b, c, e, s, opened, repeat, &err);

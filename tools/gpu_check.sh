@@ -107,7 +107,8 @@ has_cuda "$build" || die "$build: expected spillway and gpu_hog in it, from a bu
 build=$(cd "$build" && pwd)
 spillway=$build/spillway
 
-# The C library is every machine's own; the driver's library is not linked with.
+# The C library is every machine's own, and so are the compiler's libraries: older ones than its own
+# would break other programs there. The driver's library is not linked with.
 pack_into() { # DIR
     local program
     mkdir -p "$1/lib" || return
@@ -117,7 +118,7 @@ pack_into() { # DIR
         fi
     done
     ldd "$1"/spillway "$1"/gpu_hog | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
-        grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread))\.so' | xargs -r cp -L -t "$1/lib"
+        grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so' | xargs -r cp -L -t "$1/lib"
     du -sh "$1"
 }
 
@@ -345,6 +346,8 @@ bench() {
         --report "$out/bench_$name.json" >"$out/bench_$name.log" 2>&1
     status=$?
     say "bench $name: exit $status ($((SECONDS - start)) s)"
+    ! grep -q 'refused to pin' "$out/bench_$name.log" ||
+        note "bench $name: $(grep -m 1 -o 'the system refused to pin.*' "$out/bench_$name.log")"
     [ $status = 0 ] || note "bench $name failed: $(tail -n 1 "$out/bench_$name.log")"
 }
 
@@ -392,9 +395,8 @@ measure() {
         return
     fi
     find_cublas
-    if { wanted 1b || wanted io || wanted compare; } && make_model 1b llama-3.2-1b.json; then
-        wanted 1b && bench 1b "$models/1b" 60 8192,32768,130944 0,4GiB
-        wanted io && bench_io "$models/1b" 60 --contexts 32768
+    if { wanted 1b || wanted io || wanted compare; } && make_model 1b llama-3.2-1b.json && wanted 1b; then
+        bench 1b "$models/1b" 60 8192,32768,130944 0,4GiB
     fi
     if wanted 8b && ! seconds_left 150; then
         note "8b: left out, it takes about 150 seconds and $((limit - SECONDS)) were left"
@@ -402,6 +404,7 @@ measure() {
         bench 8b "$models/8b" 60 8192,32768 0,24GiB,8GiB,4GiB
         bench 8b_128k "$models/8b" 90 130944 0,24GiB
     fi
+    ! wanted io || bench_io "$models/1b" 60 --contexts 32768
     wanted compare || return
     if python3 -c 'import torch, transformers' 2>/dev/null; then
         compare 32768
