@@ -489,6 +489,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_codes(SPW_PARAMETER struct attention_job job, int stages)
 {
 #ifndef ATTENTION_NO_MMA
+    spw_grid_wait();
+    spw_grid_next();
     const struct attention_call &a = job.a;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const uint32_t group = a.n_heads / a.n_kv_heads, item = blockIdx.x * ITEMS;

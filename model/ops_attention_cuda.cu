@@ -84,6 +84,8 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
     SPW_SHARED(float, sums, MOST_SPLITS + 1);
     SPW_SHARED(float, before, MOST_SPLITS + 1);
     SPW_SHARED(struct attention_factors, factors, MOST_SPLITS + 1);
+    spw_grid_wait();
+    spw_grid_next();
     const struct attention_call &a = job.a;
     const uint32_t d = a.head_dim;
     const size_t at = (size_t)blockIdx.x * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
@@ -146,6 +148,8 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
 __global__ void k_attention_result(const float *state, void *y, size_t n_items, uint32_t d,
                                    enum spw_dtype t)
 {
+    spw_grid_wait();
+    spw_grid_next();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, n = n_items * (d / 2);
     for (; i < n; i += (size_t)gridDim.x * blockDim.x) {
         size_t item = i / (d / 2), c = i % (d / 2) * 2;

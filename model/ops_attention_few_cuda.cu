@@ -275,6 +275,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_few(SPW_PARAMETER struct attention_job job)
 {
 #ifndef ATTENTION_NO_MMA
+    spw_grid_wait();
+    spw_grid_next();
     const struct attention_call &a = job.a;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     SPW_SHARED_DYNAMIC(uint4, ring);

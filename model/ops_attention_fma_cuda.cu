@@ -365,6 +365,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 {
     SPW_SHARED_DYNAMIC(float, q);
     SPW_SHARED(struct item_rows<ITEMS>, rows, 1);
+    spw_grid_wait();
+    spw_grid_next();
     struct item_rows<ITEMS> &r = rows[0];
     const struct attention_call &a = job.a;
     float *out = q + ITEMS * a.head_dim;

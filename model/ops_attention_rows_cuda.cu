@@ -282,6 +282,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_rows(SPW_PARAMETER struct attention_job job)
 {
 #ifndef ATTENTION_NO_MMA
+    spw_grid_wait();
+    spw_grid_next();
     const struct attention_call &a = job.a;
     const int warp_items = 16 * MT, warp = (int)threadIdx.x / 32;
     SPW_SHARED_DYNAMIC(uint4, shared);

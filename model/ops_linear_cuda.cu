@@ -212,6 +212,8 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
 {
     using shape = stream_shape<tiles_m>;
     SPW_SHARED_DYNAMIC(uint4, shared);
+    spw_grid_wait();
+    spw_grid_next();
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int steps = p.half / CUT, slot_size = shape::PIECES * WARP;
     const int w_row = (int)blockIdx.x * 16 + lane / 4;
@@ -489,6 +491,8 @@ static __global__ void __launch_bounds__(shape::threads, 1)
     k_tile(struct product p, int tiles_n, int tiles_m)
 {
     SPW_SHARED_DYNAMIC(uint4, shared);
+    spw_grid_wait();
+    spw_grid_next();
     int tile_n, tile_m;
     tile_place(tiles_n, tiles_m, &tile_n, &tile_m);
     const int n_first = tile_n * shape::n, m_first = tile_m * shape::m;

@@ -155,6 +155,8 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
 {
     enum { elements = 16 / sizeof(type), step_k = ROW_PIECES * elements };
     SPW_SHARED_DYNAMIC(uint4, shared);
+    spw_grid_wait();
+    spw_grid_next();
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int steps = slice < p.slices ? p.slice / step_k : 0, begin = slice * p.slice;
     const int m_first = (int)blockIdx.y * rows;
@@ -292,6 +294,8 @@ template <typename type, bool aligned>
 static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product_f32 p)
 {
     SPW_SHARED(float4, shared, 4 * TILE_K * PITCH / 4); /* [2][W, x][k][PITCH] */
+    spw_grid_wait();
+    spw_grid_next();
     const int n_first = (int)blockIdx.x * TILE, m_first = (int)blockIdx.y * TILE;
     const int line = (int)(threadIdx.x % TILE), k_mine = (int)(threadIdx.x / TILE) * MINE;
     const int per_slice = p.slice / TILE_K;

@@ -257,6 +257,8 @@ __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
     SPW_SHARED(float, cosine, CHUNK *N *LANES / 2);
     SPW_SHARED(float, sine, CHUNK *N *LANES / 2);
     SPW_SHARED(float, heads, THREADS *N *CHUNK);
+    spw_grid_wait();
+    spw_grid_next();
     const uint32_t n = a.n_heads + 2 * a.n_kv_heads, row = blockIdx.x, groups = THREADS / lanes;
     const uint32_t first = threadIdx.x % LANES / lanes * lanes; /* the group's, of its warp */
     struct group g;

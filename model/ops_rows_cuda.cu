@@ -81,6 +81,8 @@ __device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x,
 template <typename T>
 __global__ void __launch_bounds__(THREADS) k_norm_warp(const struct spw_norm_args a)
 {
+    spw_grid_wait();
+    spw_grid_next();
     size_t row = (size_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
     if (row >= a.rows)
         return; /* the whole warp */
@@ -95,6 +97,8 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_args a)
 {
     SPW_SHARED(float, sums, THREADS / LANES);
+    spw_grid_wait();
+    spw_grid_next();
     const T *x = (const T *)a.x + blockIdx.x * a.x_stride;
     float sum = warp_sum(square_sum(a, x, threadIdx.x, THREADS));
     if (threadIdx.x % LANES == 0)
@@ -141,6 +145,8 @@ __device__ __forceinline__ float activation(float x, enum spw_activation act)
 template <typename T>
 __global__ void __launch_bounds__(THREADS) k_gated(const struct spw_gated_args a)
 {
+    spw_grid_wait();
+    spw_grid_next();
     size_t chunks = spw_div_up(a.cols, CHUNK), stride = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.rows * chunks; i += stride) {
         size_t row = i / chunks, c = i % chunks * CHUNK;
@@ -173,6 +179,8 @@ int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s)
 
 __global__ void __launch_bounds__(THREADS) k_softcap(const struct spw_softcap_args a)
 {
+    spw_grid_wait();
+    spw_grid_next();
     size_t stride = (size_t)gridDim.x * THREADS * CHUNK;
     for (size_t c = ((size_t)blockIdx.x * THREADS + threadIdx.x) * CHUNK; c < a.n; c += stride) {
         float x[CHUNK];

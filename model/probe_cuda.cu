@@ -17,6 +17,8 @@ enum { READ_THREADS = 256, READ_BLOCKS = 4096, READ_LOADS = 8 };
 
 static __global__ void k_probe_read(const uint4 *from, size_t n, uint32_t *sink)
 {
+    spw_grid_wait();
+    spw_grid_next();
     size_t thread = (size_t)blockIdx.x * READ_THREADS + threadIdx.x;
     size_t threads = (size_t)gridDim.x * READ_THREADS;
     uint32_t seen = 0;

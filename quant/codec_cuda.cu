@@ -152,6 +152,8 @@ __device__ __forceinline__ void store_planes(const struct encode_rows &r, uint32
 __global__ void __launch_bounds__(THREADS) k_codec_encode(SPW_PARAMETER struct encode_job job)
 {
     SPW_SHARED_DYNAMIC(float, shared);
+    spw_grid_wait();
+    spw_grid_next();
     const struct spw_codec_args &a = job.a;
     const bool values = blockIdx.z != 0;
     const uint32_t d = a.head_dim, stride = spw_qtile_k_channels(d), warp = threadIdx.x / 32;

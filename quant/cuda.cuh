@@ -19,7 +19,7 @@
 
 /* Kernel templates in parentheses: SPW_LAUNCH((k_norm<T>), grid, block, bytes, stream, a). */
 #define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
-    kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+    spw_cuda_launch(kernel, grid, block, shared_bytes, stream, __VA_ARGS__)
 #define SPW_UNROLL _Pragma("unroll")
 #define SPW_UNROLL_NOT _Pragma("unroll 1")
 #define SPW_UNROLL_BY(n) SPW_UNROLL_BY_(unroll n)
@@ -36,6 +36,77 @@
 #define SPW_UNROLL_NOT
 #define SPW_UNROLL_BY(n)
 #define SPW_PARAMETER const
+#endif
+
+/* ---- kernels that overlap ----
+ *
+ * From sm_90 on a kernel may start while the one in front of it in its stream still runs (CUDA C++
+ * programming guide, "Programmatic Dependent Launch"; PTX ISA, "griddepcontrol"): the gap between
+ * two kernels, which is as long as the small ones of a decode step, goes, and a product can fetch
+ * its weights meanwhile. The rule for every kernel:
+ *
+ *     weights, and nothing else in global memory, may be read
+ *     spw_grid_wait()    every thread, before it returns or touches any other global memory
+ *     spw_grid_next()    at once: the kernel behind may start when all blocks have come here
+ *
+ * The wait ends when all of the kernel in front is over and what it wrote can be seen. Writing has
+ * to wait like reading: the kernel in front may still read there. Because spw_grid_next() comes
+ * behind the wait, at most one kernel runs ahead: when one starts, the last but one is over. That
+ * is so only because every kernel waits, also in blocks that have nothing to do.
+ *
+ * Weights are there because they came by a copy, and the launch that reads them, or one before it,
+ * was queued behind a wait for that copy's event, or after the host had seen it over. Only kernel
+ * and kernel overlap (cudaLaunchAttributeProgrammaticStreamSerialization: "the previous kernel in
+ * the stream"; of a graph's nodes only kernels have a programmatic port): behind a copy, a fill, a
+ * host function or a wait for an event a kernel starts when that is over. An event recorded between
+ * two kernels is over when the first one is, whether or not the second has started. */
+#ifndef SPW_SIMT_EMULATOR
+__device__ __forceinline__ void spw_grid_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void spw_grid_next(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Whether the code that this device runs has these instructions. sm_80's would be translated for a
+ * newer GPU where nothing newer was built: it does not wait, and must not start early. */
+static inline bool spw_cuda_overlaps(void)
+{
+    const int built[] = {__CUDA_ARCH_LIST__};
+    int device, major = 0, found = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
+    for (int arch : built)
+        if (arch / 100 <= major && arch > found)
+            found = arch;
+    return found >= 900;
+}
+
+/* What goes wrong is told by cudaGetLastError, as of <<<>>>. */
+template <class... P, class... A>
+static inline void spw_cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                                   cudaStream_t stream, const A &...arguments)
+{
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how = {};
+    how.gridDim = grid;
+    how.blockDim = block;
+    how.dynamicSmemBytes = shared_bytes;
+    how.stream = stream;
+    how.attrs = &overlap;
+    how.numAttrs = spw_cuda_overlaps() ? 1 : 0;
+    (void)cudaLaunchKernelEx(&how, kernel, static_cast<P>(arguments)...);
+}
 #endif
 
 /* ---- errors ---- */

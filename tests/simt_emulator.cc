@@ -7,6 +7,9 @@
  *
  *     machine -> fiber 17 -> fiber 3 -> ... -> the last one that returns -> machine
  *
+ * Where a kernel's block runs ahead of the kernel in front, it has a second machine, on which its
+ * fibers wait until the one in front is done; then the two change places.
+ *
  * The fiber that completes a barrier or a warp's operation works out everybody's result and puts
  * them all back into the set. When the set is empty and not all have returned, those who wait will
  * wait for ever: that is a fault, and its message says who waits where.
@@ -49,6 +52,8 @@ struct copy {
     void *to;
     const void *from; /* NULL: zeros */
     uint64_t group;
+    bool early; /* asked for before spw_grid_wait(): `bytes` is what was there */
+    unsigned char bytes[16];
 };
 
 /* What an OS thread or a fiber needs to be switched away from and back to. */
@@ -67,7 +72,7 @@ struct fiber {
     struct spw_simt_self self; /* first: spw_simt_self points here */
     struct context context;
     struct machine *machine;
-    bool returned;
+    bool waited; /* passed spw_grid_wait(), or stands there */
     /* Where it waits, for messages and to be compared; NULL: it does not. */
     const char *what, *file;
     int line;
@@ -110,6 +115,9 @@ struct machine {
     struct spw_simt_block block;
     const struct spw_simt_launch *launch; /* NULL: none runs */
     uint64_t rng;
+    struct machine *other; /* owned by the OS thread, too; NULL: nothing has run ahead so far */
+    bool ahead;            /* the kernel in front has not run */
+    uint64_t first;        /* the block that runs ahead, or did */
 };
 
 __thread struct spw_simt_self *spw_simt_self;
@@ -227,7 +235,7 @@ static void switch_to(struct context *from, struct context *to)
 /* Whoever is drawn from those who can go on. */
 static void switch_away(struct machine *m, struct context *from)
 {
-    if (!m->n_ready && m->n_returned < m->n_threads)
+    if (!m->n_ready && m->n_returned < m->n_threads && !m->ahead)
         fault_stuck(m);
     struct context *to = &m->host;
     spw_simt_self = NULL;
@@ -253,7 +261,8 @@ static void fiber_returns(struct fiber *f)
     struct machine *m = f->machine;
     if (f->n_copies)
         spw_simt_fault("returns with %d asynchronous copies it has not waited for", f->n_copies);
-    f->returned = true;
+    if (!f->waited)
+        spw_simt_fault("returns without spw_grid_wait()");
     m->n_returned++;
     switch_away(m, &f->context);
 }
@@ -317,6 +326,10 @@ static pthread_once_t machine_key_once = PTHREAD_ONCE_INIT;
 static void machine_free(void *p)
 {
     struct machine *m = (struct machine *)p;
+    if (m->other) {
+        m->other->other = NULL;
+        machine_free(m->other);
+    }
     for (int i = 0; i < m->n_fibers; i++)
         fiber_free(&m->fibers[i]);
     delete m;
@@ -327,18 +340,33 @@ static void make_machine_key(void)
     pthread_key_create(&machine_key, machine_free);
 }
 
+static struct machine *machine_make(void)
+{
+    struct machine *m = new machine();
+    pthread_attr_t attr;
+    pthread_getattr_np(pthread_self(), &attr);
+    pthread_attr_getstack(&attr, &m->host.stack, &m->host.stack_bytes);
+    pthread_attr_destroy(&attr);
+    return m;
+}
+
 static struct machine *machine_get(void)
 {
     if (machine_of_thread)
         return machine_of_thread;
     pthread_once(&machine_key_once, make_machine_key);
-    struct machine *m = new machine();
-    pthread_setspecific(machine_key, m);
-    pthread_attr_t attr;
-    pthread_getattr_np(pthread_self(), &attr);
-    pthread_attr_getstack(&attr, &m->host.stack, &m->host.stack_bytes);
-    pthread_attr_destroy(&attr);
-    return machine_of_thread = m;
+    machine_of_thread = machine_make();
+    pthread_setspecific(machine_key, machine_of_thread);
+    return machine_of_thread;
+}
+
+static void change_places(struct machine *m)
+{
+    if (!m->other) {
+        m->other = machine_make();
+        m->other->other = m;
+    }
+    machine_of_thread = m->other;
 }
 
 /* ---- shared memory ---- */
@@ -606,7 +634,13 @@ void spw_copy16_async(void *shared, const void *from, bool take, const char *fil
         (void)*(const volatile char *)from;
         (void)*((const volatile char *)from + 15);
     }
-    f->copies[f->n_copies++] = {shared, take ? from : NULL, f->group};
+    struct copy *c = &f->copies[f->n_copies++];
+    c->to = shared;
+    c->from = take ? from : NULL;
+    c->group = f->group;
+    c->early = !f->waited;
+    if (take && c->early) /* what the copy finds if it is made at once */
+        memcpy(c->bytes, from, 16);
 }
 
 void spw_copy_async_commit(void)
@@ -623,18 +657,40 @@ void spw_simt_copy_wait(uint64_t newest)
         if (c->group + newest >= f->group)
             f->copies[kept++] = *c;
         else if (c->from)
-            memcpy(c->to, c->from, 16);
+            memcpy(c->to, c->early ? c->bytes : c->from, 16);
         else
             memset(c->to, 0, 16);
     }
     f->n_copies = kept;
 }
 
+/* ---- kernels that overlap ---- */
+
+static const char GRID_WAIT[] = "spw_grid_wait";
+
+void spw_grid_wait(const char *file, int line)
+{
+    struct fiber *f = current();
+    f->waited = true;
+    if (!f->machine->ahead)
+        return;
+    arrive(f, GRID_WAIT, file, line);
+    switch_away(f->machine, &f->context);
+}
+
+void spw_grid_next(const char *file, int line)
+{
+    if (!current()->waited)
+        spw_simt_fault("calls spw_grid_next() before spw_grid_wait() at %s:%d", file, line);
+}
+
 /* ---- blocks and grids ---- */
 
-static void block_begin(struct machine *m)
+static void block_begin(struct machine *m, uint64_t at)
 {
-    const dim3 *dim = &m->block.dim;
+    const dim3 *dim = &m->block.dim, *grid = &m->block.grid;
+    m->block.index = {(unsigned)(at % grid->x), (unsigned)(at / grid->x % grid->y),
+                      (unsigned)(at / grid->x / grid->y)};
     m->n_returned = m->n_at_barrier = m->n_ready = 0;
     for (int i = 0; i < m->n_threads; i++) {
         if (i == m->n_fibers)
@@ -643,32 +699,70 @@ static void block_begin(struct machine *m)
         unsigned u = (unsigned)i;
         f->self.index = {u % dim->x, u / dim->x % dim->y, u / dim->x / dim->y};
         f->self.block = &m->block;
-        f->returned = false;
+        f->waited = false;
         f->group = 0;
         make_ready(m, i);
     }
     shared_add(m, NULL, m->launch->shared_bytes, 16); /* the dynamic one is the first */
 }
 
-void spw_simt_run(const struct spw_simt_launch *l, uint64_t seed)
+/* A block's threads run until all have returned or, of a block ahead, nobody can go on. */
+static void block_run(struct machine *m)
 {
-    struct machine *m = machine_get();
-    uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    switch_away(m, &m->host);
+    if (!m->ahead)
+        shared_free(m);
+}
+
+/* Blocks go up or down, from the first one on. */
+static void grid_begin(struct machine *m, const struct spw_simt_launch *l, uint64_t seed)
+{
     m->launch = l;
     m->rng = seed;
     m->block.dim = l->block;
     m->block.grid = l->grid;
     m->n_threads = (int)(l->block.x * l->block.y * l->block.z);
-    uint64_t first = draw(&m->rng) % n, step = draw(&m->rng) & 1 ? 1 : n - 1;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t at = (first + i % n * step) % n; /* up or down, from anywhere */
-        m->block.index = {(unsigned)(at % l->grid.x), (unsigned)(at / l->grid.x % l->grid.y),
-                          (unsigned)(at / l->grid.x / l->grid.y)};
-        block_begin(m);
-        switch_away(m, &m->host);
-        shared_free(m);
+    m->first = draw(&m->rng) % ((uint64_t)l->grid.x * l->grid.y * l->grid.z);
+}
+
+void spw_simt_run_ahead(const struct spw_simt_launch *l, uint64_t seed)
+{
+    change_places(machine_get());
+    struct machine *m = machine_of_thread;
+    grid_begin(m, l, seed);
+    m->ahead = true;
+    block_begin(m, m->first);
+    block_run(m);
+    change_places(m);
+}
+
+bool spw_simt_is_ahead(const struct spw_simt_launch *l)
+{
+    return machine_get()->launch == l;
+}
+
+void spw_simt_run(const struct spw_simt_launch *l, uint64_t seed)
+{
+    struct machine *m = machine_get();
+    uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    if (spw_simt_is_ahead(l)) {
+        m->ahead = false;
+        for (int i = 0; i < m->n_threads; i++)
+            if (m->fibers[i].what == GRID_WAIT)
+                make_ready(m, i);
+    } else {
+        grid_begin(m, l, seed);
+        block_begin(m, m->first);
+    }
+    block_run(m);
+    uint64_t step = draw(&m->rng) & 1 ? 1 : n - 1;
+    for (uint64_t i = 1; i < n; i++) {
+        block_begin(m, (m->first + i * step) % n);
+        block_run(m);
     }
     m->launch = NULL;
+    if (m->other && m->other->launch)
+        change_places(m);
 }
 
 /* ---- f16 ---- */

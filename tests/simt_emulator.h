@@ -12,6 +12,10 @@
  * part, a misaligned asynchronous copy, an argument that points to memory of the host) ends the
  * process with one line that names kernel and place.
  *
+ * Kernels that follow each other in a stream overlap as quant/cuda.cuh says: drawn blocks run up to
+ * spw_grid_wait() before the kernel in front has begun, so that what they read too early is stale,
+ * and what they write too early is gone when the kernel in front reads it.
+ *
  * Not seen: a pointer to the host that a kernel finds in device memory; what a GPU's caches and
  * clocks do. */
 #ifndef SPW_TESTS_SIMT_EMULATOR_H
@@ -181,6 +185,9 @@ template <int n> static inline void spw_copy_async_wait(void)
 {
     spw_simt_copy_wait(n);
 }
+
+void spw_grid_wait(SPW_SIMT_PLACE);
+void spw_grid_next(SPW_SIMT_PLACE);
 
 /* k = 0..15 in order, each step a fused multiply-add. */
 static inline void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2],
@@ -496,8 +503,13 @@ struct spw_simt_launch {
 
 /* Queues or refuses it; a refusal shows in cudaGetLastError. */
 void spw_simt_queue(const struct spw_simt_launch *l);
-/* Runs all blocks of the grid on this OS thread. */
+/* Runs all blocks of the grid on this OS thread, or all that is left to do. */
 void spw_simt_run(const struct spw_simt_launch *l, uint64_t seed);
+/* Runs one block up to spw_grid_wait(). On this OS thread one other kernel may run before
+ * spw_simt_run takes this one up. */
+void spw_simt_run_ahead(const struct spw_simt_launch *l, uint64_t seed);
+/* Whether it ran ahead: then it must be run. */
+bool spw_simt_is_ahead(const struct spw_simt_launch *l);
 
 template <class K, class... A>
 static inline void spw_simt_start(struct spw_simt_launch l, K kernel, A... args)

@@ -138,13 +138,26 @@ static void run_host_function(const struct command *c)
     __atomic_store_n(&busy, 0, __ATOMIC_RELAXED);
 }
 
-/* What moves or computes: the first thing that a lost device does not do any more. */
-static void run_work(const struct command *c, uint64_t *rng)
+/* The kernel that may start before the one in front of `head` is over: nothing but events recorded
+ * lies between. NULL: there is none, or it has not been queued yet. */
+static const struct command *overlapping(const struct command *head)
+{
+    while (head && head->kind == RECORD)
+        head = head->next;
+    return head && head->kind == KERNEL ? head : NULL;
+}
+
+/* What moves or computes: the first thing that a lost device does not do any more. What it has
+ * begun it ends. */
+static void run_work(const struct command *c, const struct command *behind, uint64_t *rng)
 {
     if (spw_simt_counts_down(&spw_simt_driver.lose_countdown))
         __atomic_store_n(&spw_simt_driver.sticky, (int)cudaErrorLaunchFailure, __ATOMIC_RELEASE);
-    if (__atomic_load_n(&spw_simt_driver.sticky, __ATOMIC_ACQUIRE))
+    bool begun = c->kind == KERNEL && spw_simt_is_ahead(&c->launch);
+    if (__atomic_load_n(&spw_simt_driver.sticky, __ATOMIC_ACQUIRE) && !begun)
         return;
+    if (c->kind == KERNEL && behind && spw_simt_draw(rng) & 1)
+        spw_simt_run_ahead(&behind->launch, spw_simt_draw(rng));
     delay(rng);
     if (c->kind == KERNEL) {
         __atomic_fetch_add(&spw_simt_driver.n_kernels, 1, __ATOMIC_RELAXED);
@@ -159,14 +172,14 @@ static void run_work(const struct command *c, uint64_t *rng)
     delay(rng);
 }
 
-static void run_command(const struct command *c, uint64_t *rng)
+static void run_command(const struct command *c, const struct command *behind, uint64_t *rng)
 {
     if (c->kind == RECORD)
         mark_set(c->mark);
     else if (c->kind == WAIT)
         mark_wait(c->mark);
     else if (c->kind != STOP)
-        run_work(c, rng);
+        run_work(c, behind, rng);
 }
 
 static void command_free(struct command *c)
@@ -189,8 +202,9 @@ static void *work(void *argument)
         s->head = c->next;
         if (!s->head)
             s->tail = &s->head;
+        const struct command *behind = overlapping(s->head);
         pthread_mutex_unlock(&s->lock);
-        run_command(c, &s->rng);
+        run_command(c, behind, &s->rng);
         stop = c->kind == STOP;
         command_free(c);
         pthread_mutex_lock(&s->lock);
@@ -206,7 +220,7 @@ static void enqueue(cudaStream_t s, struct command *c)
 {
     if (!s) {
         uint64_t rng = spw_simt_seed();
-        run_command(c, &rng);
+        run_command(c, NULL, &rng);
         command_free(c);
         return;
     }

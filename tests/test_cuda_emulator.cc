@@ -47,6 +47,7 @@ static void *device(size_t bytes)
 
 __global__ void k_shared_bounds(float *y, int beyond)
 {
+    spw_grid_wait();
     SPW_SHARED(float, tile, N);
     const float *from = tile; /* UndefinedBehaviorSanitizer would see the index of an array */
     tile[threadIdx.x] = 1;
@@ -63,6 +64,7 @@ static void shared_bounds(bool planted)
 
 __global__ void k_dynamic_bounds(float *y, int beyond)
 {
+    spw_grid_wait();
     SPW_SHARED_DYNAMIC(float, tile);
     tile[(int)threadIdx.x + beyond] = 1;
     __syncthreads();
@@ -78,6 +80,7 @@ static void dynamic_bounds(bool planted)
 
 __global__ void k_fill(float *y, int n, float value)
 {
+    spw_grid_wait();
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n)
         y[i] = value;
@@ -93,6 +96,7 @@ static void global_bounds(bool planted)
 /* y = x backwards, through shared memory. */
 __global__ void k_reverse(const float *x, float *y, bool barrier)
 {
+    spw_grid_wait();
     SPW_SHARED(float, tile, N);
     tile[threadIdx.x] = x[threadIdx.x];
     if (barrier)
@@ -112,6 +116,7 @@ static void barrier_missing(bool planted)
 
 __global__ void k_warp_reverse(float *y, bool barrier)
 {
+    spw_grid_wait();
     SPW_SHARED(float, tile, 32);
     tile[threadIdx.x] = (float)threadIdx.x;
     if (barrier)
@@ -132,6 +137,7 @@ enum copy_fault { COPY_RIGHT, NO_WAIT, NO_COMMIT, NO_BARRIER_BEFORE_REFILL, WAIT
 
 __global__ void k_copy(const uint4 *x, uint4 *y, enum copy_fault fault)
 {
+    spw_grid_wait();
     SPW_SHARED(uint4, tile, N);
     for (int round = 0; round < 2; round++) {
         spw_copy16_async(&tile[threadIdx.x], x + round * N + threadIdx.x, true);
@@ -181,6 +187,7 @@ static void refill_barrier_missing(bool planted)
 
 __global__ void k_misaligned(const float *x, float *y, int offset)
 {
+    spw_grid_wait();
     SPW_SHARED_DYNAMIC(float, tile);
     if (threadIdx.x == 0)
         spw_copy16_async(tile, x + offset, true);
@@ -200,6 +207,7 @@ static void copy_misaligned(bool planted)
 
 __global__ void k_diverge(int first_without, bool leave)
 {
+    spw_grid_wait();
     if ((int)threadIdx.x >= first_without && leave)
         return;
     if ((int)threadIdx.x < first_without || leave)
@@ -220,6 +228,7 @@ static void exit_before_barrier(bool planted)
 
 __global__ void k_two_barriers(unsigned first_other)
 {
+    spw_grid_wait();
     if (threadIdx.x < first_other)
         __syncthreads();
     else
@@ -233,6 +242,7 @@ static void barriers_differ(bool planted)
 
 __global__ void k_shuffle_some(unsigned lanes, unsigned mask)
 {
+    spw_grid_wait();
     if (threadIdx.x < lanes)
         __shfl_xor_sync(mask, threadIdx.x, 1);
 }
@@ -244,6 +254,7 @@ static void shuffle_not_by_all(bool planted)
 
 __global__ void k_shuffle_from(int from)
 {
+    spw_grid_wait();
     if (threadIdx.x < 16)
         __shfl_sync(0xffffu, threadIdx.x, from);
 }
@@ -255,6 +266,7 @@ static void shuffle_from_absent(bool planted)
 
 __global__ void k_unwritten(float *y, unsigned written)
 {
+    spw_grid_wait();
     SPW_SHARED(float, tile, N);
     if (threadIdx.x < written)
         tile[threadIdx.x] = 1;
@@ -417,6 +429,7 @@ static void test_host_functions_alone(void)
 
 __global__ void k_much_shared(float *y)
 {
+    spw_grid_wait();
     SPW_SHARED_DYNAMIC(float, dynamic);
     SPW_SHARED(float, fixed, 8192);
     dynamic[threadIdx.x] = fixed[threadIdx.x] = 1;
@@ -431,6 +444,7 @@ static void shared_too_much(bool planted)
 
 __global__ void k_whole_vector(float *y)
 {
+    spw_grid_wait();
     SPW_SHARED(float, tile, 4);
     SPW_SHARED(float4, whole, 1);
     tile[0] = tile[1] = tile[2] = tile[3] = whole[0].x = whole[0].w = 1;
@@ -444,6 +458,142 @@ static void vector_of_floats(bool planted)
     float y[2];
     SPW_LAUNCH(k_whole_vector, 1, 1, 0, nullptr, y);
     expect(y[planted ? 0 : 1] == 2);
+}
+
+/* ---- kernels that overlap ---- */
+
+__global__ void k_return_early(unsigned n)
+{
+    if (threadIdx.x >= n)
+        return;
+    spw_grid_wait();
+}
+
+static void grid_wait_missing(bool planted)
+{
+    SPW_LAUNCH(k_return_early, 1, N, 0, nullptr, planted ? N - 1 : N);
+}
+
+__global__ void k_next_first(bool first)
+{
+    if (first)
+        spw_grid_next();
+    spw_grid_wait();
+    spw_grid_next();
+}
+
+static void grid_next_too_early(bool planted)
+{
+    SPW_LAUNCH(k_next_first, 1, 32, 0, nullptr, planted);
+}
+
+/* What a kernel does although the one in front of it may not have run. */
+enum early { NOTHING, READS, COPIES, WRITES };
+
+/* y = x + 1 */
+__global__ void k_step(const int4 *x, int4 *y, enum early early)
+{
+    SPW_SHARED(int4, before, 1);
+    if (early == READS)
+        *before = *x;
+    if (early == COPIES)
+        spw_copy16_async(before, x, true);
+    if (early == WRITES)
+        y->x = -1;
+    spw_copy_async_commit();
+    spw_grid_wait();
+    spw_grid_next();
+    spw_copy_async_wait<0>();
+    y->x = (early == READS || early == COPIES ? before->x : x->x) + 1;
+}
+
+static void wait_for_flag(void *flag)
+{
+    while (!__atomic_load_n((bool *)flag, __ATOMIC_ACQUIRE))
+        ;
+}
+
+/* Steps from one of two cells to the other and back. All are queued before the first one runs, for
+ * a kernel that is not there yet cannot run ahead; behind every third an event is recorded. */
+static void step_to_and_fro(enum early early)
+{
+    enum { STEPS = 40 };
+    struct spw_simt_options o = {};
+    o.seed = check_seed();
+    spw_simt_set(&o);
+    bool all_queued = false;
+    cudaStream_t s;
+    cudaEvent_t event;
+    int4 *cells = (int4 *)device(2 * sizeof *cells);
+    must(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    must(cudaMemsetAsync(cells, 0, 2 * sizeof *cells, s));
+    must(cudaLaunchHostFunc(s, wait_for_flag, &all_queued));
+    for (int i = 0; i < STEPS; i++) {
+        SPW_LAUNCH(k_step, 1, 1, 0, s, cells + i % 2, cells + (i + 1) % 2, early);
+        if (i % 3 == 0)
+            must(cudaEventRecord(event, s));
+    }
+    __atomic_store_n(&all_queued, true, __ATOMIC_RELEASE);
+    must(cudaStreamDestroy(s));
+    must(cudaEventDestroy(event));
+    int reached = cells[STEPS % 2].x;
+    must(cudaFree(cells));
+    expect(reached == STEPS);
+}
+
+static void read_before_grid_wait(bool planted)
+{
+    step_to_and_fro(planted ? READS : NOTHING);
+}
+
+static void copy_before_grid_wait(bool planted)
+{
+    step_to_and_fro(planted ? COPIES : NOTHING);
+}
+
+static void write_before_grid_wait(bool planted)
+{
+    step_to_and_fro(planted ? WRITES : NOTHING);
+}
+
+/* Weights may be read before the wait, if the launch was queued behind their copy's event. */
+static void weights_not_waited_for(bool planted)
+{
+    enum { ROUNDS = 50 };
+    struct spw_simt_options o = {};
+    o.seed = check_seed();
+    o.delay_us = 300;
+    spw_simt_set(&o);
+    static int4 x[ROUNDS];
+    cudaStream_t copies, computes;
+    cudaEvent_t copied;
+    int4 *w = (int4 *)device(sizeof x), *y = (int4 *)device(sizeof x);
+    must(cudaHostRegister(x, sizeof x, 0));
+    must(cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking));
+    must(cudaStreamCreateWithFlags(&computes, cudaStreamNonBlocking));
+    must(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
+    for (int i = 0; i < ROUNDS; i++) {
+        x[i].x = i;
+        must(cudaMemcpyAsync(w + i, x + i, sizeof *x, cudaMemcpyHostToDevice, copies));
+        must(cudaEventRecord(copied, copies));
+        SPW_LAUNCH(k_fill, 1, 1, 0, computes, (float *)(y + i), 1, 0.0f);
+        if (!planted)
+            must(cudaStreamWaitEvent(computes, copied));
+        SPW_LAUNCH(k_step, 1, 1, 0, computes, w + i, y + i, READS);
+        must(cudaStreamSynchronize(copies));
+        must(cudaStreamSynchronize(computes)); /* every round is a race of its own */
+    }
+    must(cudaStreamDestroy(copies));
+    must(cudaStreamDestroy(computes));
+    must(cudaEventDestroy(copied));
+    bool right = true;
+    for (int i = 0; i < ROUNDS; i++)
+        right = right && y[i].x == i + 1;
+    must(cudaHostUnregister(x));
+    must(cudaFree(w));
+    must(cudaFree(y));
+    expect(right);
 }
 
 static const struct planted {
@@ -476,6 +626,12 @@ static const struct planted {
     {"pinned_argument", pinned_argument, "points to pinned memory of the host", false},
     {"shared_too_much", shared_too_much, "asks for 49168 bytes of shared memory", false},
     {"vector_of_floats", vector_of_floats, "wrong result", false},
+    {"grid_wait_missing", grid_wait_missing, "returns without spw_grid_wait()", false},
+    {"grid_next_too_early", grid_next_too_early, "before spw_grid_wait() at", false},
+    {"read_before_grid_wait", read_before_grid_wait, "wrong result", false},
+    {"copy_before_grid_wait", copy_before_grid_wait, "wrong result", false},
+    {"write_before_grid_wait", write_before_grid_wait, "wrong result", false},
+    {"weights_not_waited_for", weights_not_waited_for, "wrong result", false},
 };
 
 /* What the program prints and its exit status, with these arguments. */
@@ -518,6 +674,7 @@ enum { LANES = 32, SHUFFLES = 4 };
 
 __global__ void k_shuffles(unsigned *y, int argument, int width)
 {
+    spw_grid_wait();
     unsigned all = 0xffffffffu, lane = threadIdx.x, value = 100 + lane;
     y[lane] = __shfl_sync(all, value, argument, width);
     y[LANES + lane] = __shfl_up_sync(all, value, argument, width);
@@ -548,6 +705,7 @@ static void test_shuffles(void)
 
 __global__ void k_votes(unsigned *y, unsigned votes, unsigned low)
 {
+    spw_grid_wait();
     /* two groups of one warp at the same time */
     unsigned lane = threadIdx.x, mask = low >> lane & 1 ? low : ~low, vote = votes >> lane & 1;
     y[lane] = __ballot_sync(mask, (int)vote);
@@ -575,6 +733,7 @@ static void test_votes(uint64_t *rng)
 /* Fragments as quant/cuda.cuh places them. */
 __global__ void k_mma(const uint16_t *a, const uint16_t *b, float *d, bool shuffled)
 {
+    spw_grid_wait();
     int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
     uint32_t left[4], right[2];
     float sums[4] = {d[g * 8 + 2 * t], d[g * 8 + 2 * t + 1], d[(g + 8) * 8 + 2 * t],
@@ -639,6 +798,7 @@ static void test_half(uint64_t *rng)
 
 __global__ void k_indices(int *y, unsigned *turn)
 {
+    spw_grid_wait();
     unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
     unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;

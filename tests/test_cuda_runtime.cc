@@ -37,6 +37,7 @@ static cudaEvent_t event(void)
 
 __global__ void k_fill(float *p, float value)
 {
+    spw_grid_wait();
     p[blockIdx.x * blockDim.x + threadIdx.x] = value;
 }
 
@@ -267,6 +268,7 @@ static void test_no_code(void)
 
 __global__ void k_dynamic(float *p, int at)
 {
+    spw_grid_wait();
     SPW_SHARED_DYNAMIC(float, tile);
     tile[at] = 1;
     *p = tile[at];
