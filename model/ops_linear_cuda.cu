@@ -28,7 +28,8 @@
  *
  *   k_stream   m <= 16. One CTA: 16 rows of W, 2 warps, one slice each. Every lane copies what it
  *              will multiply itself into its own ring in shared memory: no barrier before the end,
- *              14-16 KB of W under way per warp, and no dependence on what other warps do.
+ *              14-16 KB of W under way per warp, and no dependence on what other warps do. These
+ *              are asked for before the kernel in front is over.
  *   k_tile     m > 16. One CTA: a tile of y, W and x shared through stages in shared memory.
  *
  * A tile stage holds, for both slices, W rows then x rows, 64 bytes (one block) a row, without
@@ -71,6 +72,21 @@ enum reuse { NEAR, FAR, ONCE };
 
 /* The piece at `from`, which is element k of a row; zeros from k_end on, where nothing is read. Not
  * aligned: element by element, the same values. */
+template <bool aligned>
+static __device__ __forceinline__ uint4 load_piece(const uint16_t *from, int k, int k_end)
+{
+    if constexpr (aligned)
+        return k < k_end ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+    uint32_t pair[PIECE / 2];
+    for (int i = 0; i < PIECE / 2; i++) {
+        uint32_t low = k + 2 * i < k_end ? from[2 * i] : 0;
+        uint32_t high = k + 2 * i + 1 < k_end ? from[2 * i + 1] : 0;
+        pair[i] = low | high << 16;
+    }
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* The same, asynchronously where it is aligned. */
 template <enum reuse reuse, bool aligned>
 static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *from, int k, int k_end)
 {
@@ -81,13 +97,7 @@ static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *fro
     } else if constexpr (aligned) {
         spw_copy16_async_once(to, from, k < k_end);
     } else {
-        uint32_t pair[PIECE / 2];
-        for (int i = 0; i < PIECE / 2; i++) {
-            uint32_t low = k + 2 * i < k_end ? from[2 * i] : 0;
-            uint32_t high = k + 2 * i + 1 < k_end ? from[2 * i + 1] : 0;
-            pair[i] = low | high << 16;
-        }
-        *to = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+        *to = load_piece<aligned>(from, k, k_end);
     }
 }
 
@@ -163,27 +173,67 @@ template <int tiles_m> struct stream_next {
     int k;
 };
 
+/* Pieces of W of the step that is so many behind the next one. */
 template <int tiles_m, bool aligned>
-static __device__ __forceinline__ void stream_issue(struct stream_next<tiles_m> *next, uint4 *slot,
-                                                    int k_end)
+static __device__ __forceinline__ void stream_issue_w(const struct stream_next<tiles_m> &next,
+                                                      int step, uint4 *slot, int k_end)
 {
-    slot += threadIdx.x % WARP;
 #pragma unroll
     for (int b = 0; b < 2; b++) {
-        const int along = b * BLOCK, k = next->k + along;
+        const int along = step * CUT + b * BLOCK;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            copy_piece<ONCE, aligned>(slot + (2 * b + i) * WARP, next->w[i] + along, k, k_end);
+            copy_piece<ONCE, aligned>(slot + (2 * b + i) * WARP + threadIdx.x % WARP,
+                                      next.w[i] + along, next.k + along, k_end);
+    }
+}
+
+template <int tiles_m, bool aligned>
+static __device__ __forceinline__ void stream_issue_x(const struct stream_next<tiles_m> &next,
+                                                      uint4 *slot, int k_end)
+{
+#pragma unroll
+    for (int b = 0; b < 2; b++)
 #pragma unroll
         for (int j = 0; j < tiles_m; j++)
-            copy_piece<NEAR, aligned>(slot + (4 + 2 * j + b) * WARP, next->x[j] + along, k, k_end);
-    }
-    next->w[0] += CUT;
-    next->w[1] += CUT;
+            copy_piece<NEAR, aligned>(slot + (4 + 2 * j + b) * WARP + threadIdx.x % WARP,
+                                      next.x[j] + b * BLOCK, next.k + b * BLOCK, k_end);
+}
+
+/* x of the steps that fill the ring, by way of registers. Copies of it would complete after all
+ * those of W that were asked for before them, and the first product would wait for the whole ring,
+ * with nothing under way meanwhile. */
+template <int tiles_m, bool aligned>
+static __device__ __forceinline__ void stream_load_x(const struct stream_next<tiles_m> &next,
+                                                     int steps, uint4 *ring, int k_end)
+{
+    using shape = stream_shape<tiles_m>;
+    enum { pieces = 2 * tiles_m };
+    uint4 x[shape::STAGES][pieces];
+#pragma unroll
+    for (int i = 0; i < shape::STAGES; i++)
+#pragma unroll
+        for (int j = 0; j < pieces; j++) {
+            const int along = i * CUT + j % 2 * BLOCK;
+            x[i][j] =
+                load_piece<aligned>(next.x[j / 2] + along, next.k + along, i < steps ? k_end : 0);
+        }
+#pragma unroll
+    for (int i = 0; i < shape::STAGES; i++)
+#pragma unroll
+        for (int j = 0; j < pieces; j++)
+            ring[(i * shape::PIECES + 4 + j) * WARP + threadIdx.x % WARP] = x[i][j];
+}
+
+template <int tiles_m>
+static __device__ __forceinline__ void stream_advance(struct stream_next<tiles_m> *next, int steps)
+{
+    next->w[0] += steps * CUT;
+    next->w[1] += steps * CUT;
 #pragma unroll
     for (int j = 0; j < tiles_m; j++)
-        next->x[j] += CUT;
-    next->k += CUT;
+        next->x[j] += steps * CUT;
+    next->k += steps * CUT;
 }
 
 template <int pieces>
@@ -212,8 +262,6 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
 {
     using shape = stream_shape<tiles_m>;
     SPW_SHARED_DYNAMIC(uint4, shared);
-    spw_grid_wait();
-    spw_grid_next();
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int steps = p.half / CUT, slot_size = shape::PIECES * WARP;
     const int w_row = (int)blockIdx.x * 16 + lane / 4;
@@ -225,15 +273,19 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
     for (int j = 0; j < tiles_m; j++)
         ahead.x[j] = row_of_x(p, 8 * j + lane / 4) + ahead.k;
     float d[tiles_m][4] = {}, more[4 * tiles_m] = {};
+    for (int i = 0; i < shape::STAGES; i++) {
+        if (i < steps)
+            stream_issue_w<tiles_m, aligned>(ahead, i, ring + i * slot_size, p.k);
+        spw_copy_async_commit();
+    }
+    spw_grid_wait(); /* so far only W was read */
+    spw_grid_next();
 #pragma unroll
     for (int i = 0; i < 4 * tiles_m; i++)
         if (slice == 0 && stream_row(i) < p.m && stream_col(i) < p.n)
             more[i] = residual(p, stream_row(i), stream_col(i));
-    for (int i = 0; i < shape::STAGES; i++) {
-        if (i < steps)
-            stream_issue<tiles_m, aligned>(&ahead, ring + i * slot_size, p.k);
-        spw_copy_async_commit();
-    }
+    stream_load_x<tiles_m, aligned>(ahead, steps, ring, p.k);
+    stream_advance(&ahead, shape::STAGES);
     uint4 now[shape::PIECES], next[shape::PIECES] = {};
     spw_copy_async_wait<shape::STAGES - 1>();
     stream_load<shape::PIECES>(next, ring);
@@ -250,8 +302,11 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
 #pragma unroll
             for (int j = 0; j < tiles_m; j++)
                 multiply_block(d[j], now[2 * b], now[2 * b + 1], now[4 + 2 * j + b]);
-        if (i + shape::STAGES < steps)
-            stream_issue<tiles_m, aligned>(&ahead, ring + slot * slot_size, p.k);
+        if (i + shape::STAGES < steps) {
+            stream_issue_w<tiles_m, aligned>(ahead, 0, ring + slot * slot_size, p.k);
+            stream_issue_x<tiles_m, aligned>(ahead, ring + slot * slot_size, p.k);
+            stream_advance(&ahead, 1);
+        }
         spw_copy_async_commit();
         slot = then;
     }

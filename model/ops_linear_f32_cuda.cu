@@ -155,8 +155,6 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
 {
     enum { elements = 16 / sizeof(type), step_k = ROW_PIECES * elements };
     SPW_SHARED_DYNAMIC(uint4, shared);
-    spw_grid_wait();
-    spw_grid_next();
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int steps = slice < p.slices ? p.slice / step_k : 0, begin = slice * p.slice;
     const int m_first = (int)blockIdx.y * rows;
@@ -167,6 +165,8 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
             stream_issue<type, aligned>(p, ring + i * SLOT, begin + i * step_k);
         spw_copy_async_commit();
     }
+    spw_grid_wait(); /* so far only W was read */
+    spw_grid_next();
     for (int i = 0; i < steps; i++) {
         spw_copy_async_wait<STAGES - 2>();
         /* The warp's copies of stage i are here, and all lanes have read stage i - 1. */
