@@ -21,9 +21,10 @@ if(SPW_HAVE_CUDA)
   target_sources(spillway PRIVATE ${SPW_CUDA_SOURCES})
   set_target_properties(spillway PROPERTIES CUDA_ARCHITECTURES "${SPILLWAY_CUDA_ARCHITECTURES}")
   target_compile_definitions(spillway PRIVATE SPW_CUDA)
-  # -fmad=false: sums and products are fused only where fmaf says so, in every kernel alike.
+  # -fmad=false: sums and products are fused only where fmaf says so, in every kernel alike. The code
+  # of five architectures with its lines is a fifth of the size when it is compressed.
   target_compile_options(spillway PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++17;-fmad=false;\
--lineinfo;-Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-fvisibility=hidden>")
+-lineinfo;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-fvisibility=hidden>")
   target_link_libraries(spillway PUBLIC CUDA::cudart_static)
 else()
   message(STATUS "CUDA: no toolkit found, the CUDA backend is left out (SPILLWAY_CUDA=${SPILLWAY_CUDA})")

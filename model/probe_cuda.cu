@@ -79,11 +79,13 @@ template <class F> static bool find(struct spw_probe_matrix *m, F *out, const ch
     return *out;
 }
 
+/* The library stays until the program ends: what it has loaded onto the device belongs to a context
+ * that outlives the probe, and a second probe need not read its hundreds of megabytes again. */
 static bool load(struct spw_probe_matrix *m)
 {
     char versioned[32];
     snprintf(versioned, sizeof versioned, "libcublasLt.so.%d", CUDART_VERSION / 1000);
-    m->library = dlopen(versioned, RTLD_NOW | RTLD_LOCAL);
+    m->library = dlopen(versioned, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     return m->library && find(m, &m->create, "cublasLtCreate") &&
            find(m, &m->destroy, "cublasLtDestroy") &&
            find(m, &m->product_create, "cublasLtMatmulDescCreate") &&

@@ -14,15 +14,15 @@
 #                     get half of them, unless nothing else is asked for
 #     --parts LIST    of tests,1b,io,8b,compare (default: all): the tests, the benchmarks of the two
 #                     shapes and of the disk tier, and transformers beside spillway
-#     --pack DIR      fills DIR with what a machine needs that can neither build nor install: the
-#                     programs without symbols, and in DIR/lib the libraries they are linked with
-#
-# For a machine of one kind a pack of all programs is small if it is built for that kind alone:
+#     --pack DIR      fills DIR, and DIR.tar.xz from it, with what a machine needs that can neither
+#                     build nor install: the programs without symbols, and in DIR/lib the libraries
+#                     they are linked with. All programs hold the same kernels, so that the archive
+#                     is about as large as one of them; for one kind of GPU that is a few MiB:
 #
 #     cmake --preset release -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHITECTURES=90-real
 #     cmake --build --preset release
 #     tools/gpu_check.sh --pack build/pack
-#     (there, in this folder with build/pack in it)   tools/gpu_check.sh --build build/pack
+#     (there, in the repository)   tar -xf build/pack.tar.xz && tools/gpu_check.sh --build build/pack
 #
 # Exit status: 0 all tests passed (a missed speed is in the table), 1 some failed, 2 bad usage, or
 # programs that do not start, 77 no GPU here.
@@ -119,7 +119,7 @@ pack_into() { # DIR
     done
     ldd "$1"/spillway "$1"/gpu_hog | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so' | xargs -r cp -L -t "$1/lib"
-    du -sh "$1"
+    tar -c "$1" | xz -T1 --lzma2=preset=6,dict=128MiB >"${1%/}.tar.xz" && du -sh "$1" "${1%/}.tar.xz"
 }
 
 if [ -n "$pack" ]; then
