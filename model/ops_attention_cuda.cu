@@ -275,7 +275,7 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         return -EINVAL;
     uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
     uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);
-    struct attention_job job;
+    struct attention_job job = {}; /* what lies behind the last tile goes to the GPU, too */
     SPW_TRY(make_job(&job, a));
     if (codes >= behind)
         return launch_part(&job, 0, a->n_tiles, false, s);
