@@ -73,16 +73,26 @@ static int linear_added(const struct spw_layer_run *r, const struct part parts[3
     return norm(r, after_norm, r->b.x, h, h, rows);
 }
 
-static int gated(const struct spw_layer_run *r, size_t rows)
+/* b.gated = act(x gate^T) * (x up^T). */
+static int gated_linear(const struct spw_layer_run *r, const struct spw_layer_weights *m,
+                        uint64_t bias, const void *x, size_t rows)
 {
     const struct spw_model_config *c = r->weights->config;
-    return r->ops->gated(&(struct spw_gated_args){.x = r->b.gate_up,
-                                                  .y = r->b.gated,
-                                                  .rows = rows,
-                                                  .cols = c->intermediate,
-                                                  .act = c->act,
-                                                  .dtype = r->dtype},
-                         r->stream);
+    const struct spw_gated_linear_args a = {.x = x,
+                                            .w_gate = m->gate,
+                                            .w_up = m->up,
+                                            .bias = bias == SPW_SMALL_NONE ? NULL : r->small + bias,
+                                            .y = r->b.gated,
+                                            .scratch = r->b.gate_up,
+                                            .m = rows,
+                                            .n = c->intermediate,
+                                            .k = c->hidden,
+                                            .x_stride = c->hidden,
+                                            .dtype = r->dtype,
+                                            .w_dtype = r->weights->dtype,
+                                            .act = c->act,
+                                            .workspace = r->b.workspace};
+    return r->ops->gated_linear(&a, r->stream);
 }
 
 int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
@@ -94,8 +104,7 @@ int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
     size_t hidden = c->hidden, inter = c->intermediate, q = (size_t)c->n_heads * c->head_dim;
     size_t kv = (size_t)c->n_kv_heads * c->head_dim;
     const struct part qkv[3] = {{m->q, q}, {m->k, kv}, {m->v, kv}}, o[3] = {{m->o, hidden}};
-    const struct part gate_up[3] = {{m->gate, inter}, {m->up, inter}},
-                      down[3] = {{m->down, hidden}};
+    const struct part down[3] = {{m->down, hidden}};
 
     SPW_TRY(norm(r, v->attention_norm, h, NULL, b->x, rows));
     SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, NULL, b->qkv, rows));
@@ -103,8 +112,7 @@ int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
     SPW_TRY(linear_added(r, o, v->o_bias, v->after_attention_norm, b->attention, q, h, rows));
 
     SPW_TRY(norm(r, v->mlp_norm, h, NULL, b->x, rows));
-    SPW_TRY(linear(r, gate_up, v->gate_up_bias, b->x, hidden, NULL, b->gate_up, rows));
-    SPW_TRY(gated(r, rows));
+    SPW_TRY(gated_linear(r, m, v->gate_up_bias, b->x, rows));
     return linear_added(r, down, v->down_bias, v->after_mlp_norm, b->gated, inter, h, rows);
 }
 

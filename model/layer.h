@@ -12,7 +12,7 @@ struct spw_layer_buffers {
     void *x;         /* [rows][hidden]: what a product reads, or makes for a norm to read */
     void *qkv;       /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
     void *attention; /* [rows][n_heads * head_dim] */
-    void *gate_up;   /* [rows][2 * intermediate] */
+    void *gate_up;   /* [rows][2 * intermediate]: scratch, where ops->gated_scratch */
     void *gated;     /* [rows][intermediate] */
     void *workspace; /* of linear */
 };

@@ -50,6 +50,20 @@ struct spw_linear_args {
     void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
 };
 
+/* y = act(x gate^T) * (x up^T): each product, plus its bias, and what act makes of the first are
+ * rounded as if they were stored. */
+struct spw_gated_linear_args {
+    const void *x;             /* [m][x_stride], dtype; x_stride >= k */
+    const void *w_gate, *w_up; /* [n][k] contiguous each, w_dtype */
+    const float *bias;         /* [2n]: gate's, then up's; or NULL */
+    void *y;                   /* [m][n], dtype */
+    void *scratch;             /* [m][2n], dtype, where spw_ops.gated_scratch */
+    size_t m, n, k, x_stride;
+    enum spw_dtype dtype, w_dtype; /* as x's and w's of linear */
+    enum spw_activation act;
+    void *workspace; /* as linear's */
+};
+
 /* A launch names its tiles by value. 896 of attention: as many as 4 KB tell (attention_cuda.cuh).
  */
 enum {
@@ -109,16 +123,6 @@ struct spw_attention_args {
     const void *tiles[SPW_ATTENTION_TILES];
 };
 
-/* y = act(gate) * up; x = [rows][gate: cols | up: cols]. Rounded after act and after the product.
- */
-struct spw_gated_args {
-    const void *x;
-    void *y; /* [rows][cols] */
-    size_t rows, cols;
-    enum spw_activation act;
-    enum spw_dtype dtype;
-};
-
 /* x = cap * tanh(x / cap), n floats. */
 struct spw_softcap_args {
     float *x;
@@ -129,15 +133,16 @@ struct spw_softcap_args {
 struct spw_ops {
     int (*norm)(const struct spw_norm_args *a, spw_stream s);
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
+    int (*gated_linear)(const struct spw_gated_linear_args *a, spw_stream s);
     int (*rope_append)(const struct spw_rope_append_args *a, spw_stream s);
     /* From one exact tile to one quantized tile, all KV heads: quant/codec.h, of which every
      * backend gives the same bits. `not_finite` is a word of device memory. */
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
-    int (*gated)(const struct spw_gated_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;
+    bool gated_scratch; /* gated_linear needs its scratch */
 };
 
 #endif

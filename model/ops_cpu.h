@@ -16,13 +16,23 @@ enum spw_isa {
     SPW_ISA_COUNT,
 };
 
+/* y = act(gate) * up; x = [rows][gate: cols | up: cols]. Rounded after act and after the product.
+ */
+struct spw_gated_args {
+    const void *x;
+    void *y; /* [rows][cols] */
+    size_t rows, cols;
+    enum spw_activation act;
+    enum spw_dtype dtype;
+};
+
 struct spw_cpu_kernels {
     enum spw_isa isa;
     const struct spw_kernel *norm, *linear, *rope_append, *kv_quantize;
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
     const struct spw_kernel *attention_splits; /* tasks also over splits, into `partials` */
     const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */
-    const struct spw_kernel *gated, *softcap;
+    const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
     /* Bytes of linear workspace one worker needs for inner size k (0: none). */
     size_t (*linear_workspace)(size_t k);
 };

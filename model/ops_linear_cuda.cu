@@ -17,14 +17,18 @@
  *       product          first  | second | first   | second   | first    | ... | second
  *       lane t           0      | 0      | 1       | 1        | 2        | ... | 3
  *
- *   - y = round((slice 0 + slice 1) + bias); where there is a residual, round(residual + that).
+ *   - y = round((slice 0 + slice 1) + bias); where there is a residual, round(residual + that). A
+ *     gated product has two sums with their bias for each output, gate's and up's;
+ *     model/gated_cuda.cuh says what becomes of them.
  *
  * Two slices, because one chain advances by 16 k per latency of a product (about 33 cycles on
  * sm_90): 16 rows of W and one chain each would not keep up with 4.8 TB/s at n = 2048, two do. More
  * slices would need a second set of accumulators where m is large, and there registers are what
  * limits the tile; two slices cost none, since two groups of warps share a tile, one slice each.
  *
- * W is the product's A (16 rows), x its B (8 rows): y^T = W x^T.
+ * W is the product's A (16 rows), x its B (8 rows): y^T = W x^T. In a gated product those 16 are 8
+ * rows of gate's W and the same 8 of up's, so that one lane gets both sums of an output, and a tile
+ * of y has 8 columns of gate, 8 of up, 8 of gate, ... : below, n then counts the rows of both.
  *
  *   k_stream   m <= 16. One CTA: 16 rows of W, 2 warps, one slice each. Every lane copies what it
  *              will multiply itself into its own ring in shared memory: no barrier before the end,
@@ -40,6 +44,7 @@
  *
  * A path with wgmma for sm_90 belongs beside k_tile in choose(); for its bits to be those of
  * k_stream, that would have to be shown on the device, or take its place as well. */
+#include "model/gated_cuda.cuh"
 #include "model/ops_cuda.h"
 #include "model/ops_linear_cuda.h"
 
@@ -55,12 +60,18 @@ enum {
 };
 
 struct product {
-    const uint16_t *x, *w;
-    const float *bias; /* or NULL */
+    const uint16_t *x;
+    /* Of 16 rows that are multiplied together 8 are of w[0], 8 of w[1]; the next ones lie w_step
+     * rows further in both: gate and up, 8; else w[1] is row 8 of w[0], and it is 16. */
+    const uint16_t *w[2];
+    int w_step, w_last[2]; /* w_last: the last row there is, from each */
+    const float *bias;     /* or NULL; gated: gate's, then up's */
     void *y;
     const void *residual; /* as y, or NULL */
     size_t x_stride, y_stride;
-    int m, n, k, half;
+    int m, n, k, half; /* n: outputs of a row */
+    bool gated;
+    enum spw_activation act;
     bool y_f32, y_wide; /* y_wide: a row is whole fours, which may be stored and loaded at once */
 };
 
@@ -101,10 +112,14 @@ static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *fro
     }
 }
 
-/* Behind the last row comes the last row again: what is made of it is not stored. */
+/* Behind the last row comes the last row again: what is made of it is not stored. No branch, or
+ * tile_issue would do all of it again in each step. */
 static __device__ __forceinline__ const uint16_t *row_of_w(const struct product &p, int row)
 {
-    return p.w + (size_t)min(row, p.n - 1) * (size_t)p.k;
+    const bool second = row & 8;
+    const int own = (row >> 4) * p.w_step + (row & 7);
+    const ptrdiff_t there = min(own, second ? p.w_last[1] : p.w_last[0]);
+    return (second ? p.w[1] : p.w[0]) + there * p.k;
 }
 
 static __device__ __forceinline__ const uint16_t *row_of_x(const struct product &p, int row)
@@ -137,13 +152,24 @@ static __device__ __forceinline__ float residual(const struct product &p, int ro
                    : spw_device_bf16(((const uint16_t *)p.residual)[i]);
 }
 
+static __device__ __forceinline__ float biased(const struct product &p, float sum, int col)
+{
+    return p.bias ? sum + p.bias[col] : sum;
+}
+
 static __device__ __forceinline__ float finish(const struct product &p, float sum, int col,
                                                float more)
 {
-    const float value = p.bias ? sum + p.bias[col] : sum;
+    const float value = biased(p, sum, col);
     if (!p.residual)
         return value;
     return more + (p.y_f32 ? value : spw_device_bf16(spw_device_to_bf16(value)));
+}
+
+static __device__ __forceinline__ float finish_gated(const struct product &p, float gate, float up,
+                                                     int col)
+{
+    return gated<uint16_t>(biased(p, gate, col), biased(p, up, p.n + col), p.act);
 }
 
 static __device__ __forceinline__ void store(const struct product &p, int row, int col, float value)
@@ -255,6 +281,24 @@ static __device__ __forceinline__ int stream_col(int i)
     return (int)blockIdx.x * 16 + (int)(threadIdx.x % WARP / 4) + 8 * (i % 4 / 2);
 }
 
+/* A lane's sums of gate are those of row g of 16, of up those of row g + 8. `other`: slice 1's. */
+template <int tiles_m>
+static __device__ __forceinline__ void
+stream_store_gated(const struct product &p, const float d[tiles_m][4], const float *other)
+{
+    const int lane = (int)(threadIdx.x % WARP), col = (int)blockIdx.x * 8 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < tiles_m; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = stream_row(4 * j + i);
+            const float gate = d[j][i] + other[(4 * j + i) * WARP + lane];
+            const float up = d[j][i + 2] + other[(4 * j + i + 2) * WARP + lane];
+            if (row < p.m && col < p.n)
+                store(p, row, col, finish_gated(p, gate, up, col));
+        }
+}
+
 /* m <= 8 * tiles_m; grid: ceil(n / 16). A lane reads from the ring only what it copied itself, so
  * its own wait is enough; it refills a slot after the products have consumed what was there. */
 template <int tiles_m, bool aligned>
@@ -320,6 +364,10 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
     __syncthreads(); /* slice 1 is in shared memory */
     if (slice == 1)
         return;
+    if (p.gated) {
+        stream_store_gated<tiles_m>(p, d, other);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < 4 * tiles_m; i++) {
         const int row = stream_row(i), col = stream_col(i);
@@ -539,6 +587,31 @@ static __device__ __forceinline__ void tile_store_added(const struct product &p,
     }
 }
 
+/* Of a gated product, which is bf16 and has no residual. */
+template <typename shape>
+static __device__ __forceinline__ void tile_store_gated(const struct product &p, const float *y,
+                                                        int n_first, int m_first)
+{
+    for (int i = (int)threadIdx.x; i < shape::m * shape::n / 8; i += shape::threads) {
+        const int line = i / (shape::n / 8), piece = i % (shape::n / 8);
+        const int row = m_first + line, col = n_first / 2 + 4 * piece;
+        if (row >= p.m || col >= p.n)
+            continue;
+        const float *sum = y + line * shape::y_pitch + piece / 2 * 16 + piece % 2 * 4;
+        const float4 gate = *(const float4 *)sum, up = *(const float4 *)(sum + 8);
+        const float gates[4] = {gate.x, gate.y, gate.z, gate.w};
+        const float ups[4] = {up.x, up.y, up.z, up.w};
+        float out[4];
+        for (int j = 0; j < 4; j++)
+            out[j] = finish_gated(p, gates[j], ups[j], min(col + j, p.n - 1));
+        if (p.y_wide)
+            *(uint2 *)((uint16_t *)p.y + place_in_y(p, row, col)) = packed4(out);
+        else
+            for (int j = 0; j < 4 && col + j < p.n; j++)
+                store(p, row, col + j, out[j]);
+    }
+}
+
 /* Shared memory limits how many CTAs fit. ptxas does not know how much that is: left to itself it
  * spills to fit more. */
 template <typename shape, bool aligned>
@@ -590,7 +663,9 @@ static __global__ void __launch_bounds__(shape::threads, 1)
             tile_merge<shape, true>(d, y);
     }
     __syncthreads(); /* the sums are there, for whole rows to be stored */
-    if (p.residual && p.y_wide && !p.y_f32)
+    if (p.gated)
+        tile_store_gated<shape>(p, y, n_first, m_first);
+    else if (p.residual && p.y_wide && !p.y_f32)
         tile_store_added<shape>(p, y, n_first, m_first);
     else
         tile_store<shape>(p, y, n_first, m_first);
@@ -642,10 +717,16 @@ static int card_get(struct card *c)
         cudaDeviceGetAttribute(&c->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
 }
 
+/* Rows of W, both of a gated product's together. */
+static uint64_t rows_of_w(const struct product *p)
+{
+    return (uint64_t)p->n * (p->gated ? 2 : 1);
+}
+
 template <int tiles_m> static int launch_stream(const struct product *p, bool aligned, spw_stream s)
 {
     enum { shared = stream_shape<tiles_m>::SHARED };
-    const unsigned grid = (unsigned)spw_div_up((uint64_t)p->n, 16);
+    const unsigned grid = (unsigned)spw_div_up(rows_of_w(p), 16);
     if (aligned)
         SPW_LAUNCH((k_stream<tiles_m, true>), grid, SLICES * WARP, shared, s, *p);
     else
@@ -665,7 +746,7 @@ template <typename kernel> static int allow_shared(kernel k, int bytes)
 template <typename shape>
 static int launch_tile(const struct product *p, bool aligned, spw_stream s)
 {
-    const int tiles_n = (int)spw_div_up((uint64_t)p->n, shape::n);
+    const int tiles_n = (int)spw_div_up(rows_of_w(p), shape::n);
     const int tiles_m = (int)spw_div_up((uint64_t)p->m, shape::m);
     const unsigned grid = (unsigned)tiles_n * (unsigned)tiles_m;
     if (aligned) {
@@ -680,12 +761,19 @@ static int launch_tile(const struct product *p, bool aligned, spw_stream s)
     return spw_cuda_launched();
 }
 
-static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
+static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *gate, spw_stream s)
 {
     const size_t y_bytes = a->y_dtype == SPW_DTYPE_F32 ? 4 : 2;
     struct product p = {};
     p.x = (const uint16_t *)a->x;
-    p.w = (const uint16_t *)a->w;
+    const size_t second = gate ? 0 : spw_min_u64(8, a->n - 1);
+    p.w[0] = (const uint16_t *)a->w;
+    p.w[1] = (const uint16_t *)(gate ? gate->w_up : a->w) + second * a->k;
+    p.w_step = gate ? 8 : 16;
+    p.w_last[0] = (int)a->n - 1;
+    p.w_last[1] = p.w_last[0] - (int)second;
+    p.gated = gate;
+    p.act = gate ? gate->act : SPW_ACT_SILU;
     p.bias = a->bias;
     p.y = a->y;
     p.residual = a->residual;
@@ -698,11 +786,11 @@ static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
     p.y_wide = a->n % 4 == 0 && a->y_stride % 4 == 0 &&
                ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
-    const bool aligned = ((uintptr_t)a->x | (uintptr_t)a->w) % 16 == 0 && a->k % PIECE == 0 &&
-                         a->x_stride % PIECE == 0;
+    const uintptr_t at = (uintptr_t)p.x | (uintptr_t)p.w[0] | (uintptr_t)p.w[1];
+    const bool aligned = at % 16 == 0 && a->k % PIECE == 0 && a->x_stride % PIECE == 0;
     struct card card;
     SPW_TRY(card_get(&card));
-    switch (choose(a->m, a->n, &card)) {
+    switch (choose(a->m, rows_of_w(&p), &card)) {
     case STREAM_8:
         return launch_stream<1>(&p, aligned, s);
     case STREAM_16:
@@ -719,17 +807,39 @@ static int launch_bf16(const struct spw_linear_args *a, spw_stream s)
     return -EINVAL;
 }
 
-int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s)
+static int launch(const struct spw_linear_args *a, const struct spw_gate *gate, spw_stream s)
 {
-    const size_t most = 1 << 30;
+    const size_t most = 1 << 29;
     if (a->x_stride < a->k || a->y_stride < a->n || a->m > most || a->n > most || a->k > most)
         return -EINVAL;
     if (!a->m || !a->n)
         return 0;
     if (a->x_dtype == SPW_DTYPE_F32)
-        return a->y_dtype == SPW_DTYPE_F32 ? spw_linear_f32_cuda(a, s) : -EINVAL;
+        return a->y_dtype == SPW_DTYPE_F32 ? spw_linear_f32_cuda(a, gate, s) : -EINVAL;
     if (a->x_dtype != SPW_DTYPE_BF16 || a->w_dtype != SPW_DTYPE_BF16 ||
         (a->y_dtype != SPW_DTYPE_BF16 && a->y_dtype != SPW_DTYPE_F32))
         return -EINVAL;
-    return launch_bf16(a, s);
+    return launch_bf16(a, gate, s);
+}
+
+int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s)
+{
+    return launch(a, NULL, s);
+}
+
+int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s)
+{
+    struct spw_linear_args product = {};
+    product.x = a->x;
+    product.w = a->w_gate;
+    product.bias = a->bias;
+    product.y = a->y;
+    product.m = a->m;
+    product.n = product.y_stride = a->n;
+    product.k = a->k;
+    product.x_stride = a->x_stride;
+    product.x_dtype = product.y_dtype = a->dtype;
+    product.w_dtype = a->w_dtype;
+    const struct spw_gate gate = {a->w_up, a->act};
+    return launch(&product, &gate, s);
 }

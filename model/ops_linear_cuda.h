@@ -5,7 +5,13 @@
 
 #include "model/ops.h"
 
-/* f32 x; the shape has been checked. */
-int spw_linear_f32_cuda(const struct spw_linear_args *a, spw_stream s);
+/* What a gated product has beside one of w_gate; its bias is [2n]. */
+struct spw_gate {
+    const void *w_up; /* as w */
+    enum spw_activation act;
+};
+
+/* f32 x; the shape has been checked. gate: or NULL. */
+int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *gate, spw_stream s);
 
 #endif

@@ -6,12 +6,14 @@
  * cut into slices of 64 ceil(k / 512) elements, at most 8 of them: a function of k alone. A slice
  * is one chain of fmaf in the order of k, zeros behind the end of k included; the slices are added
  * in order, then the bias, then the residual. Eight slices, because a chain advances by one k per
- * four cycles.
+ * four cycles. Of a gated product a CTA takes as many rows of gate's W as of up's, for the same
+ * outputs, and makes these of both as model/gated_cuda.cuh says.
  *
  *   k_f32_stream  m <= 32, 8 rows a CTA. One CTA: 32 rows of W, a lane each; one warp per slice, 64
  *                 bytes of every row a stage through the warp's own ring in shared memory.
  *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the slices one after
  *                 another, each added to the totals when it is complete. */
+#include "model/gated_cuda.cuh"
 #include "model/ops_cuda.h"
 #include "model/ops_linear_cuda.h"
 
@@ -33,11 +35,13 @@ enum {
 
 struct product_f32 {
     const float *x, *bias; /* bias or NULL */
-    const void *w;
+    const void *w, *w_up;  /* gated: gate's and up's */
     float *y;
     const float *residual; /* as y, or NULL */
     size_t x_stride, y_stride;
-    int m, n, k, slice, slices;
+    int m, n, k, slice, slices; /* n: outputs of a row */
+    enum spw_activation act;
+    bool gated;
     bool y_wide; /* four adjacent outputs may be stored, and loaded, at once */
 };
 
@@ -85,11 +89,15 @@ static __device__ __forceinline__ void widen_piece(float out[8], uint4 piece, ty
     }
 }
 
-template <typename type>
-static __device__ __forceinline__ const type *row_of_w(const struct product_f32 &p, int row)
+/* The row of W for line `line` of a CTA's `lines`; of a gated product the first half of them are
+ * rows of gate, the others the same rows of up. Behind the last row comes the last row again: what
+ * is made of it is not stored. */
+template <typename type, int lines>
+static __device__ __forceinline__ const type *row_of_w(const struct product_f32 &p, int line)
 {
-    /* Behind the last row comes the last row again: what is made of it is not stored. */
-    return (const type *)p.w + (size_t)min(row, p.n - 1) * (size_t)p.k;
+    const bool up = p.gated && line >= lines / 2;
+    const int row = (int)blockIdx.x * (p.gated ? lines / 2 : lines) + line - (up ? lines / 2 : 0);
+    return (const type *)(up ? p.w_up : p.w) + (size_t)min(row, p.n - 1) * (size_t)p.k;
 }
 
 static __device__ __forceinline__ const float *row_of_x(const struct product_f32 &p, int row)
@@ -121,6 +129,12 @@ static __device__ __forceinline__ float finish(const struct product_f32 &p, floa
     return p.bias ? sum + p.bias[col] : sum;
 }
 
+static __device__ __forceinline__ float finish_gated(const struct product_f32 &p, float gate,
+                                                     float up, int col)
+{
+    return gated<float>(finish(p, gate, col), finish(p, up, p.n + col), p.act);
+}
+
 /* ---- few rows ---- */
 
 /* Piece c of row r lies at 4 r + (c ^ (r / 2 % 4)), so that eight adjacent rows' pieces c lie in
@@ -138,7 +152,7 @@ static __device__ __forceinline__ void stream_issue(const struct product_f32 &p,
     k += piece * elements;
     for (int i = 0; i < ROW_PIECES; i++) {
         const int line = lane / ROW_PIECES + i * (WARP / ROW_PIECES);
-        const type *row = row_of_w<type>(p, (int)blockIdx.x * WARP + line);
+        const type *row = row_of_w<type, WARP>(p, line);
         uint4 *to = slot + place(line, piece);
         if constexpr (aligned) {
             spw_copy16_async(to, row + (k < p.k ? k : 0), k < p.k);
@@ -149,7 +163,18 @@ static __device__ __forceinline__ void stream_issue(const struct product_f32 &p,
     }
 }
 
-/* grid: (ceil(n / 32), ceil(m / rows)); 8 warps. */
+/* The sum of row `row` and lane `lane`. */
+template <int rows>
+static __device__ __forceinline__ float stream_total(const struct product_f32 &p, const float *sums,
+                                                     int row, int lane)
+{
+    float total = sums[row * WARP + lane];
+    for (int s = 1; s < p.slices; s++)
+        total += sums[(s * rows + row) * WARP + lane];
+    return total;
+}
+
+/* grid: (ceil(n / 32), ceil(m / rows)), or 16 in place of 32 where gated; 8 warps. */
 template <typename type, int rows, bool aligned>
 static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct product_f32 p)
 {
@@ -194,14 +219,15 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
     for (int r = 0; r < rows; r++)
         sums[(slice * rows + r) * WARP + lane] = sum[r];
     __syncthreads(); /* all slices are there */
-    const int row = m_first + slice, col = (int)blockIdx.x * WARP + lane;
-    if (slice >= rows || row >= p.m || col >= p.n)
+    const int row = m_first + slice, width = p.gated ? WARP / 2 : WARP;
+    const int col = (int)blockIdx.x * width + lane;
+    if (slice >= rows || row >= p.m || lane >= width || col >= p.n)
         return;
-    float total = sums[slice * WARP + lane];
-    for (int s = 1; s < p.slices; s++)
-        total += sums[(s * rows + slice) * WARP + lane];
     const size_t at = (size_t)row * p.y_stride + (size_t)col;
-    const float value = finish(p, total, col);
+    const float total = stream_total<rows>(p, sums, slice, lane);
+    const float value =
+        p.gated ? finish_gated(p, total, stream_total<rows>(p, sums, slice, lane + WARP / 2), col)
+                : finish(p, total, col);
     p.y[at] = p.residual ? p.residual[at] + value : value;
 }
 
@@ -289,7 +315,24 @@ static __device__ __forceinline__ void tile_store(const struct product_f32 &p, f
             store4(p, &total[i / 2][i % 2 * 4], m + i / 2, n + i % 2 * (TILE / 2));
 }
 
-/* grid: (ceil(n / 64), ceil(m / 64)) */
+/* A thread's columns 0 .. 3 are of gate, 4 .. 7 of up. */
+static __device__ __forceinline__ void tile_store_gated(const struct product_f32 &p,
+                                                        const float total[4][8], int m_first)
+{
+    const int col = (int)blockIdx.x * (TILE / 2) + (int)(threadIdx.x % 8) * 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = m_first + (int)(threadIdx.x / 8) * 4 + i;
+        float v[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = finish_gated(p, total[i][j], total[i][4 + j], min(col + j, p.n - 1));
+        if (row < p.m)
+            store4(p, v, row, col);
+    }
+}
+
+/* grid: (ceil(n / 64), ceil(m / 64)), or 32 in place of the first 64 where gated */
 template <typename type, bool aligned>
 static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product_f32 p)
 {
@@ -299,7 +342,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
     const int n_first = (int)blockIdx.x * TILE, m_first = (int)blockIdx.y * TILE;
     const int line = (int)(threadIdx.x % TILE), k_mine = (int)(threadIdx.x / TILE) * MINE;
     const int per_slice = p.slice / TILE_K;
-    const type *w_row = row_of_w<type>(p, n_first + line);
+    const type *w_row = row_of_w<type, TILE>(p, line);
     const float *x_row = row_of_x(p, m_first + line);
     float *tile = (float *)shared;
     float sum[4][8] = {}, total[4][8] = {}, w[MINE], x[MINE];
@@ -325,14 +368,17 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
             *s = 0.0f;
         }
     }
-    tile_store(p, total, n_first, m_first);
+    if (p.gated)
+        tile_store_gated(p, total, m_first);
+    else
+        tile_store(p, total, n_first, m_first);
 }
 
 /* ---- which kernel ---- */
 
 template <typename type, bool aligned> static int launch(const struct product_f32 *p, spw_stream s)
 {
-    const unsigned m = (unsigned)p->m, n = (unsigned)p->n;
+    const unsigned m = (unsigned)p->m, n = (unsigned)p->n * (p->gated ? 2 : 1);
     if (m == 1) {
         SPW_LAUNCH((k_f32_stream<type, 1, aligned>), dim3((n + WARP - 1) / WARP), SLICES * WARP,
                    RING_BYTES, s, *p);
@@ -349,13 +395,13 @@ template <typename type, bool aligned> static int launch(const struct product_f3
 
 template <typename type> static int launch_as(const struct product_f32 *p, spw_stream s)
 {
-    const uintptr_t at = (uintptr_t)p->x | (uintptr_t)p->w;
+    const uintptr_t at = (uintptr_t)p->x | (uintptr_t)p->w | (uintptr_t)p->w_up;
     const bool aligned =
         at % 16 == 0 && p->x_stride % 4 == 0 && (size_t)p->k % (16 / sizeof(type)) == 0;
     return aligned ? launch<type, true>(p, s) : launch<type, false>(p, s);
 }
 
-int spw_linear_f32_cuda(const struct spw_linear_args *a, spw_stream s)
+int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *gate, spw_stream s)
 {
     /* The grid's second dimension ends at 65535. */
     enum { MOST_ROWS = 65535 * TILE };
@@ -363,6 +409,9 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, spw_stream s)
     p.x = (const float *)a->x;
     p.bias = a->bias;
     p.w = a->w;
+    p.w_up = gate ? gate->w_up : NULL;
+    p.gated = gate;
+    p.act = gate ? gate->act : SPW_ACT_SILU;
     p.x_stride = a->x_stride;
     p.y_stride = a->y_stride;
     p.n = (int)a->n;

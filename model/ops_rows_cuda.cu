@@ -1,7 +1,6 @@
 /* Row operations on the GPU: see ops_cuda.h.
  *
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
- *   gated    [rows][2 cols] -> [rows][cols]        8 elements a thread
  *   softcap  [n], in place                         8 elements a thread
  *
  * Each byte crosses the memory bus once a call: norm reads a row a second time while it is in L1.
@@ -127,51 +126,6 @@ int spw_norm_cuda(const struct spw_norm_args *a, spw_stream s)
         norm<float>(a, s);
     else
         norm<uint16_t>(a, s);
-    return spw_cuda_launched();
-}
-
-/* ---- gated ---- */
-
-__device__ __forceinline__ float activation(float x, enum spw_activation act)
-{
-    if (act == SPW_ACT_SILU)
-        return x / (1.0f + expf(0.0f - x));
-    if (act == SPW_ACT_GELU_ERF)
-        return 0.5f * x * (1.0f + erff(x * 0.707106781f));
-    float inner = x + 0.044715f * (x * x * x); /* sqrt(2/pi) (x + 0.044715 x^3) */
-    return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(THREADS) k_gated(const struct spw_gated_args a)
-{
-    spw_grid_wait();
-    spw_grid_next();
-    size_t chunks = spw_div_up(a.cols, CHUNK), stride = (size_t)gridDim.x * THREADS;
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.rows * chunks; i += stride) {
-        size_t row = i / chunks, c = i % chunks * CHUNK;
-        const T *gate = (const T *)a.x + row * 2 * a.cols + c;
-        float g[CHUNK], u[CHUNK];
-        load_chunk(gate, a.cols - c, g);
-        load_chunk(gate + a.cols, a.cols - c, u);
-#pragma unroll
-        for (int j = 0; j < CHUNK; j++)
-            g[j] = rounded<T>(activation(g[j], a.act)) * u[j];
-        store_chunk((T *)a.y + row * a.cols + c, a.cols - c, g);
-    }
-}
-
-int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s)
-{
-    if (!known(a->dtype))
-        return -EINVAL;
-    size_t n = a->rows * spw_div_up(a->cols, CHUNK);
-    if (!n)
-        return 0;
-    if (a->dtype == SPW_DTYPE_F32)
-        SPW_LAUNCH((k_gated<float>), blocks_of(n), THREADS, 0, s, *a);
-    else
-        SPW_LAUNCH((k_gated<uint16_t>), blocks_of(n), THREADS, 0, s, *a);
     return spw_cuda_launched();
 }
 

@@ -32,6 +32,36 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
     return launch(s, kernels(s)->linear, a, sizeof *a);
 }
 
+/* One product where up follows gate in memory; an output's bits do not depend on that. */
+static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
+{
+    const size_t matrix_bytes = a->n * a->k * spw_dtype_bytes(a->w_dtype);
+    const bool joined = (const uint8_t *)a->w_gate + matrix_bytes == a->w_up;
+    struct spw_linear_args product = {.x = a->x,
+                                      .w = a->w_gate,
+                                      .bias = a->bias,
+                                      .y = a->scratch,
+                                      .m = a->m,
+                                      .n = joined ? 2 * a->n : a->n,
+                                      .k = a->k,
+                                      .x_stride = a->x_stride,
+                                      .y_stride = 2 * a->n,
+                                      .x_dtype = a->dtype,
+                                      .w_dtype = a->w_dtype,
+                                      .y_dtype = a->dtype,
+                                      .workspace = a->workspace};
+    SPW_TRY(launch_linear(&product, s));
+    if (!joined) {
+        product.w = a->w_up;
+        product.bias = a->bias ? a->bias + a->n : NULL;
+        product.y = (uint8_t *)a->scratch + a->n * spw_dtype_bytes(a->dtype);
+        SPW_TRY(launch_linear(&product, s));
+    }
+    const struct spw_gated_args gated = {
+        .x = a->scratch, .y = a->y, .rows = a->m, .cols = a->n, .act = a->act, .dtype = a->dtype};
+    return launch(s, kernels(s)->gated, &gated, sizeof gated);
+}
+
 static int launch_rope_append(const struct spw_rope_append_args *a, spw_stream s)
 {
     return launch(s, kernels(s)->rope_append, a, sizeof *a);
@@ -57,11 +87,6 @@ static int launch_attention(const struct spw_attention_args *a, spw_stream s)
     return launch(s, k->attention_merge, a, bytes);
 }
 
-static int launch_gated(const struct spw_gated_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->gated, a, sizeof *a);
-}
-
 static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
 {
     return launch(s, kernels(s)->softcap, a, sizeof *a);
@@ -70,12 +95,13 @@ static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
 static const struct spw_ops cpu_ops = {
     .norm = launch_norm,
     .linear = launch_linear,
+    .gated_linear = launch_gated_linear,
     .rope_append = launch_rope_append,
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
-    .gated = launch_gated,
     .softcap = launch_softcap,
     .attention_tiles = ATTENTION_TILES,
+    .gated_scratch = true,
 };
 
 void spw_backend_cpu(struct spw_backend *out)

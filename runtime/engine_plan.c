@@ -162,6 +162,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .workspace_bytes =
             b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,
+        .gated_scratch = b->ops->gated_scratch,
         .reads_host_memory = b->reads_host_memory,
         .disk_cost = disk_cost(o),
         .kv_stays = m->cache.stays,

@@ -31,6 +31,7 @@ struct spw_plan_input {
     bool kv_stays;                /* on the device, all of it */
     uint64_t workspace_bytes;     /* of linear, all workers */
     uint32_t attention_tiles;     /* most of one attention call */
+    bool gated_scratch;           /* see spw_ops */
     uint64_t transfer_cost_bytes; /* see spw_backend; */
     uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
     bool reads_host_memory;       /* the same */
@@ -44,7 +45,8 @@ struct spw_plan_input {
  *     gated | partials | rows | logits |      | unit bounce slots |
  *   | flags | copied units | unit slots |     | KV frames | bounce slots |
  *   | KV frames | near frames | KV slots |
- * Byte offsets, each a multiple of 4096. Mapped units count as device memory but lie in no arena.
+ * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped units count
+ * as device memory but lie in no arena.
  * KV comes last, so that it can be divided anew while all else stays where it is (plan_refit.c).
  *
  * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are

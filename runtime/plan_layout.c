@@ -25,7 +25,7 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
     d->attention = take(&end, m * q * e);
     d->state = take(&end, m * state);
     d->partials = take(&end, p->partials * state);
-    d->gate_up = take(&other, m * 2 * c->intermediate * e);
+    d->gate_up = take(&other, in->gated_scratch ? m * 2 * c->intermediate * e : 0);
     d->gated = take(&other, m * c->intermediate * e);
     end = spw_max_u64(end, other);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);

@@ -1,6 +1,7 @@
 /* linear's .cu files, every kernel of them: exactly the CPU reference's outputs where no sum can
  * round, close to double precision where sums do, and a row's bits whatever the other rows are;
- * with a residual, the bits of a product and an addition one after the other.
+ * with a residual, the bits of a product and an addition one after the other. The gated product
+ * against the plain one of both matrices and what double precision makes of that.
  *
  * Every buffer is an allocation of its exact size, so that on the emulated GPU AddressSanitizer
  * sees a step over any edge; what lies between the rows of x is NaN. */
@@ -20,6 +21,7 @@ extern __typeof__(spw_simt_set) spw_simt_set __attribute__((weak));
 enum fill {
     FILL_INTEGERS, /* |x|, |w| <= 8 and |bias| <= 64: sums below 2^24 are exact in any order */
     FILL_FRACTIONS,
+    FILL_WILD, /* fractions, but x has infinities, NaN and what overflows */
 };
 
 struct problem {
@@ -67,6 +69,8 @@ static float draw(enum fill fill, int most, uint64_t *seed)
     return ldexpf((float)(128 + (r & 127)), -7 - (int)(r >> 8 & 7) % 6) * (r >> 16 & 1 ? -1 : 1);
 }
 
+static const float wild[] = {INFINITY, -INFINITY, NAN, 0x1.9p127f, -0x1.9p127f, -0x1p60f};
+
 static void *allocate(size_t bytes, int byte)
 {
     void *p = malloc(bytes ? bytes : 1);
@@ -113,7 +117,9 @@ static void problem_run(struct problem *p, enum fill fill, bool shift, uint64_t 
     p->bias = check_random(seed) % 2 ? allocate(p->bias_bytes, 0xff) : NULL;
     for (size_t r = 0; r < a->m; r++)
         for (size_t i = 0; i < a->k; i++)
-            put(p->x, r * a->x_stride + i, a->x_dtype, draw(fill, 8, seed));
+            put(p->x, r * a->x_stride + i, a->x_dtype,
+                fill == FILL_WILD && check_random(seed) % 99 == 0 ? wild[check_random(seed) % 6]
+                                                                  : draw(fill, 8, seed));
     for (size_t i = 0; i < a->n * a->k; i++)
         put(p->w, i, a->w_dtype, draw(fill, 8, seed));
     for (size_t i = 0; p->bias && i < a->n; i++)
@@ -239,6 +245,126 @@ static void check_residual(const struct problem *p, size_t first, size_t m, bool
     free(y);
 }
 
+/* ---- gated ---- */
+
+/* As the kernels do it, operation by operation: an emulated one gives these bits. */
+static float activation(float x, enum spw_activation act)
+{
+    if (act == SPW_ACT_SILU)
+        return x / (1.0f + expf(0.0f - x));
+    if (act == SPW_ACT_GELU_ERF)
+        return 0.5f * x * (1.0f + erff(x * 0.707106781f));
+    float inner = x + 0.044715f * (x * x * x);
+    return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
+}
+
+static double exact_activation(double x, enum spw_activation act)
+{
+    if (act == SPW_ACT_SILU)
+        return x / (1 + exp(-x));
+    if (act == SPW_ACT_GELU_ERF)
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+/* bf16 outputs, of all problems, and those with the bits that `activation` gives here. A rounding
+ * that is left out changes one in eight at least; an expf that is rounded otherwise one in
+ * thousands. */
+static size_t n_bf16, n_bf16_same;
+
+/* x as type t holds it. */
+static double stored(double x, enum spw_dtype t)
+{
+    return (double)(float)each_round_as(x, t);
+}
+
+/* The same bits, or NaN both: which of its operands' NaN a product passes on is the compiler's. */
+static bool same_outputs(const void *x, const void *y, size_t n, enum spw_dtype t)
+{
+    size_t differ = 0;
+    for (size_t i = 0, size = spw_dtype_bytes(t); i < n; i++)
+        differ += memcmp((const char *)x + i * size, (const char *)y + i * size, size) &&
+                  !(isnan(each_load(x, i, t)) && isnan(each_load(y, i, t)));
+    return !differ;
+}
+
+/* One output from its two sums. 1 + tanh and 1 + erf cancel where g is negative; in bf16 each
+ * rounding may tip. tests/test_ops_rows.c allows the same. */
+static bool gated_right(double got, double g, double u, enum spw_activation act, enum spw_dtype t)
+{
+    double same = stored(stored((double)activation((float)g, act), t) * u, t);
+    double f = exact_activation(g, act), want = stored(f, t) * u;
+    if (spw_simt_set || !isfinite(same))
+        if (!(got == same || (isnan(got) && isnan(same))))
+            return false;
+    if (!isfinite(same))
+        return true;
+    double small = 4e-7 * (act == SPW_ACT_SILU ? fabs(f) : fabs(g));
+    double slack = fabs(u) * (small + each_ulp(f, t)) + each_ulp(want, t) / 2 + 1e-40;
+    n_bf16 += t == SPW_DTYPE_BF16;
+    n_bf16_same += t == SPW_DTYPE_BF16 && got == same;
+    return fabs(got - want) <= slack;
+}
+
+/* Rows [first, first + m) of p, whose n is gate's and up's together, with W in two blocks. */
+static void *gated_rows(const struct problem *p, enum spw_activation act, size_t first, size_t m,
+                        size_t y_offset)
+{
+    const size_t size = spw_dtype_bytes(p->a.x_dtype), n = p->a.n / 2, matrix = p->w_bytes / 2;
+    const size_t offset = p->offset * spw_dtype_bytes(p->a.w_dtype);
+    void *up = cuda_copy_of((char *)p->w + matrix, matrix, offset);
+    void *gate = cuda_copy_of(p->w, matrix, offset);
+    struct spw_gated_linear_args a = {.x = (const char *)p->a.x + first * p->a.x_stride * size,
+                                      .w_gate = gate,
+                                      .w_up = up,
+                                      .bias = p->a.bias,
+                                      .y = y_open(&p->a, m * n * size, y_offset),
+                                      .m = m,
+                                      .n = n,
+                                      .k = p->a.k,
+                                      .x_stride = p->a.x_stride,
+                                      .dtype = p->a.x_dtype,
+                                      .w_dtype = p->a.w_dtype,
+                                      .act = act};
+    int rc = spw_gated_linear_cuda(&a, NULL);
+    CHECK_MSG(rc == 0, "m %zu n %zu k %zu: %d", a.m, a.n, a.k, rc);
+    void *y = allocate(m * n * size, 0);
+    cuda_take_back(y, a.y, m * n * size, y_offset * size);
+    cuda_take_back(NULL, gate, 0, offset);
+    cuda_take_back(NULL, up, 0, offset);
+    return y;
+}
+
+/* All rows in one call, against the plain product of gate and up; then some of them in calls of
+ * other sizes. */
+static void check_gated(struct spw_linear_args a, bool shift, const size_t *sizes, size_t n_sizes,
+                        uint64_t *seed)
+{
+    struct problem p = {.a = a};
+    const enum spw_activation act = (enum spw_activation)check_range(seed, 0, 2);
+    const size_t n = a.n / 2, row_bytes = n * spw_dtype_bytes(a.y_dtype);
+    size_t bad = 0;
+    problem_run(&p, check_random(seed) % 3 ? FILL_FRACTIONS : FILL_WILD, shift, seed);
+    char *y = gated_rows(&p, act, 0, a.m, p.offset);
+    for (size_t i = 0; i < a.m * n; i++) {
+        const size_t gate = i / n * a.y_stride + i % n;
+        bad += !gated_right(each_load(y, i, a.y_dtype), each_load(p.y, gate, a.y_dtype),
+                            each_load(p.y, gate + n, a.y_dtype), act, a.y_dtype);
+    }
+    CHECK_MSG(!bad, "x %d w %d act %d: m %zu n %zu k %zu: %zu wrong", a.x_dtype, a.w_dtype, act,
+              a.m, n, a.k, bad);
+    for (size_t s = 0; s < n_sizes; s++) {
+        const size_t first = check_range(seed, 0, a.m - sizes[s]);
+        char *some = gated_rows(&p, act, first, sizes[s], 1 - p.offset);
+        CHECK_MSG(same_outputs(some, y + first * row_bytes, sizes[s] * n, a.y_dtype),
+                  "x %d w %d act %d: m %zu n %zu k %zu: rows %zu + %zu differ", a.x_dtype,
+                  a.w_dtype, act, a.m, n, a.k, first, sizes[s]);
+        free(some);
+    }
+    free(y);
+    problem_close(&p);
+}
+
 static struct spw_linear_args shape(size_t i, size_t m, size_t n, size_t k, bool tidy,
                                     uint64_t *seed)
 {
@@ -287,6 +413,15 @@ static void check_invariance(size_t i, size_t n, size_t k, bool tidy, uint64_t *
     problem_close(&p);
 }
 
+/* Every kernel of a gated product. */
+static void check_gated_sizes(size_t i, size_t n, size_t k, bool tidy, uint64_t *seed)
+{
+    static const size_t sizes[] = {1, 2, 8, 9, 16, 17, 33, 64, 65};
+    const size_t n_sizes = sizeof sizes / sizeof *sizes;
+    if (combinations[i].y == combinations[i].x)
+        check_gated(shape(i, 75, 2 * n, k, tidy, seed), !tidy, sizes, n_sizes, seed);
+}
+
 /* Rows of a call that takes the large tiles, the last of them ragged, where the card has the shared
  * memory: the emulated one has four multiprocessors, which four tiles of 256 x 128 fill; a real one
  * may have 132. */
@@ -309,6 +444,9 @@ static void check_large(int capability, bool tidy, uint64_t *seed)
         check_residual(&p, 0, p.a.m, n == 512, seed);
         problem_close(&p);
     }
+    const size_t sizes[] = {66, 3}, n = 512 * side * side - 2 * check_range(seed, 0, 49);
+    check_gated(shape(0, 130 + 256 * (side - 1), n, check_range(seed, 1, 300), tidy, seed), !tidy,
+                sizes, 2, seed);
 }
 
 /* Nothing to do is not an error; what no kernel takes is. */
@@ -327,6 +465,13 @@ static void check_arguments(void)
     CHECK(spw_linear_cuda(&a, NULL) == -EINVAL);
     a.x_dtype = SPW_DTYPE_BF16;
     CHECK(spw_linear_cuda(&a, NULL) == -EINVAL);
+    struct spw_gated_linear_args gated = {.n = 4, .k = 4, .x_stride = 4, .dtype = SPW_DTYPE_F16};
+    CHECK(spw_gated_linear_cuda(&gated, NULL) == 0);
+    gated.m = 1;
+    CHECK(spw_gated_linear_cuda(&gated, NULL) == -EINVAL);
+    gated.dtype = gated.w_dtype = SPW_DTYPE_F32;
+    gated.x_stride = 3;
+    CHECK(spw_gated_linear_cuda(&gated, NULL) == -EINVAL);
 }
 
 int main(void)
@@ -348,11 +493,17 @@ int main(void)
                      check_range(&seed, 1000, 1500), &seed);
         check_invariance(i, check_range(&seed, 1, 140), check_range(&seed, 1, 600), true, &seed);
         check_invariance(i, check_range(&seed, 1, 70), check_range(&seed, 1, 300), false, &seed);
+        for (int tidy = 0; tidy < 2; tidy++)
+            check_gated_sizes(i, check_range(&seed, 1, 70), check_range(&seed, 1, 300), tidy,
+                              &seed);
+        check_gated_sizes(i, check_range(&seed, 1, 9), 0, true, &seed); /* the bias */
     }
     check_large(75, true, &seed);
     for (int tidy = 0; tidy < 2; tidy++) {
         check_large(80, tidy, &seed);
         check_large(90, tidy, &seed);
     }
+    CHECK_MSG(n_bf16 && (double)n_bf16_same >= 0.99 * (double)n_bf16, "%zu of %zu bf16 alike",
+              n_bf16_same, n_bf16);
     return check_done();
 }

@@ -399,47 +399,6 @@ static void test_rope_append(bool shared)
     drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm);
 }
 
-/* ---- gated ---- */
-
-static void test_gated(void)
-{
-    enum spw_dtype t = draw_dtype();
-    size_t rows = draw(1, 6), cols = draw(0, 1) ? 8 * draw(1, 200) : draw(1, 1500);
-    struct both x = make(rows * 2 * cols, t, 8), y = make(rows * cols, t, 1);
-    struct spw_gated_args a = {.x = x.gpu,
-                               .y = y.gpu,
-                               .rows = rows,
-                               .cols = cols,
-                               .act = (enum spw_activation)draw(0, 2),
-                               .dtype = t};
-    CHECK(!spw_gated_cuda(&a, NULL));
-    size_t row = draw(0, rows - 1), wide = spw_dtype_bytes(t);
-    struct alone from = alone_make((char *)x.cpu + row * 2 * cols * wide, 2 * cols, t);
-    struct alone to = alone_make(y.cpu, cols, t);
-    struct spw_gated_args one = a, here = a;
-    one.x = from.gpu, one.y = to.gpu, one.rows = 1;
-    CHECK(!spw_gated_cuda(&one, NULL));
-    here.x = x.cpu, here.y = y.cpu;
-    each_run(cpu()->gated, &here, EACH_FORWARD);
-    void *got = take(&y);
-    CHECK(alone_same(&to, (char *)got + row * cols * wide));
-    CHECK(alone_same(&from, (char *)x.cpu + row * 2 * cols * wide));
-    bool right = true;
-    for (size_t i = 0; i < y.n; i++) {
-        size_t at = i / cols * 2 * cols + i % cols;
-        double g = each_load(got, i, t), w = each_load(y.cpu, i, t);
-        double gate = fabs(each_load(x.cpu, at, t)), up = fabs(each_load(x.cpu, at + cols, t));
-        count_same(t, g, w);
-        /* as tests/test_ops_rows.c allows each side against f64: 1 + tanh cancels */
-        double f = up > 0 ? fabs(w) / up : 0, small = 4e-7 * (a.act == SPW_ACT_SILU ? f : gate);
-        double slack = 2 * (up * (small + each_ulp(f, t)) + each_ulp(w, t) / 2) + 1e-40;
-        right &= fabs(g - w) <= slack;
-    }
-    CHECK_MSG(right, "act %d cols %zu", (int)a.act, cols);
-    free(got);
-    drop(&x), drop(&y);
-}
-
 /* ---- softcap ---- */
 
 static void test_softcap(void)
@@ -472,7 +431,6 @@ static void test_refused(void)
                                         .head_dim = 8,
                                         .rotary_dim = 16,
                                         .dtype = SPW_DTYPE_F32};
-    struct spw_gated_args gated = {.rows = 1, .cols = 1, .dtype = SPW_DTYPE_F16};
     struct spw_softcap_args softcap = {.n = 0};
     CHECK(spw_norm_cuda(&norm, NULL) == -EINVAL);
     CHECK(spw_rope_append_cuda(&rope, NULL) == -EINVAL);
@@ -480,11 +438,10 @@ static void test_refused(void)
     CHECK(spw_rope_append_cuda(&rope, NULL) == -EINVAL);
     rope.rows = 1, rope.head_dim = 2 * SPW_MOST_HEAD_DIM;
     CHECK(spw_rope_append_cuda(&rope, NULL) == -EINVAL);
-    CHECK(spw_gated_cuda(&gated, NULL) == -EINVAL);
-    norm.dtype = gated.dtype = SPW_DTYPE_BF16;
-    norm.rows = rope.rows = gated.rows = 0;
+    norm.dtype = SPW_DTYPE_BF16;
+    norm.rows = rope.rows = 0;
     CHECK(!spw_norm_cuda(&norm, NULL) && !spw_rope_append_cuda(&rope, NULL));
-    CHECK(!spw_gated_cuda(&gated, NULL) && !spw_softcap_cuda(&softcap, NULL));
+    CHECK(!spw_softcap_cuda(&softcap, NULL));
 }
 
 int main(void)
@@ -498,9 +455,6 @@ int main(void)
     for (int i = 0; i < DRAWS; i++)
         test_rope_append(i == 0);
     check_same("rope_append");
-    for (int i = 0; i < DRAWS; i++)
-        test_gated();
-    check_same("gated");
     for (int i = 0; i < DRAWS; i++) {
         test_norm_residual();
         test_softcap();

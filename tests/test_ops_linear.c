@@ -2,7 +2,8 @@
  * follows from the number of roundings, and bit for bit the same whatever the number of rows, the
  * order of the tasks and the number of workers; with a residual, the bits of a product and an
  * addition one after the other. Operands end at a page that must not be touched.
- * The AMX kernel also runs on an emulation of its instructions, on any x86-64. */
+ * The AMX kernel also runs on an emulation of its instructions, on any x86-64. And the CPU
+ * backend's gated product, which is made of two kernels. */
 #include "check.h"
 
 #if defined(__x86_64__)
@@ -16,6 +17,7 @@
 
 #include "model/ops_cpu.h"
 #include "model/ops_cpu_linear.h"
+#include "runtime/backend.h"
 #include "tests/ops_cpu_each.h"
 
 #include <math.h>
@@ -340,6 +342,72 @@ static void check_partition(uint64_t *seed)
     free(begins);
 }
 
+/* The bits of linear and gated, one after the other, wherever up lies; nothing beyond y and the
+ * scratch. */
+static void check_gated(const struct subject *s, struct spw_linear_args both, bool joined,
+                        uint64_t *seed)
+{
+    const size_t n = both.n / 2, matrix = n * both.k * spw_dtype_bytes(both.w_dtype);
+    const size_t y_bytes = both.m * n * spw_dtype_bytes(both.x_dtype);
+    struct spw_device_options o = {
+        .device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX, .threads = MAX_WORKERS};
+    struct problem p = {.a = both};
+    struct spw_backend b;
+    struct spw_device *d;
+    spw_stream stream;
+    spw_backend_cpu(&b);
+    o.context = b.context;
+    CHECK(b.ops->gated_scratch && b.device_ops->open(&d, &o, NULL) == 0);
+    CHECK(b.device_ops->stream_open(d, "compute", &stream) == 0);
+    problem_open(&p, s, seed);
+    struct guarded up = guarded_open(matrix), scratch = guarded_open(2 * y_bytes);
+    struct guarded y = guarded_open(y_bytes), want = guarded_open(y_bytes);
+    memcpy(up.data, p.w.data + matrix, matrix);
+    const struct spw_gated_linear_args a = {.x = p.a.x,
+                                            .w_gate = p.a.w,
+                                            .w_up = joined ? p.w.data + matrix : up.data,
+                                            .bias = p.a.bias,
+                                            .y = y.data,
+                                            .scratch = scratch.data,
+                                            .m = both.m,
+                                            .n = n,
+                                            .k = both.k,
+                                            .x_stride = both.x_stride,
+                                            .dtype = both.x_dtype,
+                                            .w_dtype = both.w_dtype,
+                                            .act = (enum spw_activation)check_range(seed, 0, 2),
+                                            .workspace = p.workspace};
+    const struct spw_gated_args second = {
+        .x = p.a.y, .y = want.data, .rows = a.m, .cols = n, .act = a.act, .dtype = a.dtype};
+    run_shuffled(s, &p.a, seed);
+    each_run(spw_cpu_kernels_get(spw_isa_best())->gated, &second, EACH_FORWARD);
+    CHECK(b.ops->gated_linear(&a, stream) == 0 && b.device_ops->stream_sync(d, stream) == 0);
+    CHECK_MSG(!memcmp(y.data, want.data, y_bytes), "gated: x %d w %d act %d joined %d m %zu n %zu",
+              a.dtype, a.w_dtype, a.act, joined, a.m, n);
+    b.device_ops->stream_close(d, stream);
+    b.device_ops->close(d);
+    guarded_close(&up), guarded_close(&scratch), guarded_close(&y), guarded_close(&want);
+    problem_close(&p);
+}
+
+static void check_gated_combinations(uint64_t *seed)
+{
+    const struct spw_cpu_kernels *t = spw_cpu_kernels_get(spw_isa_best());
+    const struct subject s = {spw_isa_name(t->isa), t->linear, t->linear_workspace, false};
+    for (size_t i = 0; i < 2 * sizeof combinations / sizeof combinations[0]; i++) {
+        const size_t n = 2 * check_range(seed, 1, 40), k = check_range(seed, 1, 200);
+        const struct spw_linear_args a = {.m = check_range(seed, 1, 20),
+                                          .n = n,
+                                          .k = k,
+                                          .x_stride = k + check_random(seed) % 3,
+                                          .y_stride = n,
+                                          .x_dtype = combinations[i / 2].x,
+                                          .w_dtype = combinations[i / 2].w,
+                                          .y_dtype = combinations[i / 2].x};
+        check_gated(&s, a, i % 2, seed);
+    }
+}
+
 /* Nothing to do is not an error. */
 static void check_empty(const struct subject *s)
 {
@@ -365,6 +433,7 @@ int main(void)
         check_subject(&s, &seed);
         check_empty(&s);
     }
+    check_gated_combinations(&seed);
 #if defined(__x86_64__)
     /* f32 goes to the AVX-512 kernel, which this machine may lack. */
     struct subject amx = {"emulated amx", &emulated_kernel, emulated_workspace,

@@ -137,7 +137,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->kv_slots, kv_slots},
     };
     struct region mlp[] = {{d->x, m * c->hidden * e},
-                           {d->gate_up, m * 2 * c->intermediate * e},
+                           {d->gate_up, in->gated_scratch ? m * 2 * c->intermediate * e : 0},
                            {d->gated, m * c->intermediate * e},
                            {d->rows, 0}};
     struct region host[] = {
@@ -683,6 +683,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .goes_back = check_random(seed) % 2,
         .workspace_bytes = check_range(seed, 0, 1 << 18),
         .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),
+        .gated_scratch = check_random(seed) % 2,
         .reads_host_memory = check_random(seed) % 2};
     if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {
         in.aged = true;
