@@ -86,15 +86,17 @@ enum reuse { NEAR, FAR, ONCE };
 template <bool aligned>
 static __device__ __forceinline__ uint4 load_piece(const uint16_t *from, int k, int k_end)
 {
-    if constexpr (aligned)
+    if constexpr (aligned) {
         return k < k_end ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
-    uint32_t pair[PIECE / 2];
-    for (int i = 0; i < PIECE / 2; i++) {
-        uint32_t low = k + 2 * i < k_end ? from[2 * i] : 0;
-        uint32_t high = k + 2 * i + 1 < k_end ? from[2 * i + 1] : 0;
-        pair[i] = low | high << 16;
+    } else {
+        uint32_t pair[PIECE / 2];
+        for (int i = 0; i < PIECE / 2; i++) {
+            uint32_t low = k + 2 * i < k_end ? from[2 * i] : 0;
+            uint32_t high = k + 2 * i + 1 < k_end ? from[2 * i + 1] : 0;
+            pair[i] = low | high << 16;
+        }
+        return make_uint4(pair[0], pair[1], pair[2], pair[3]);
     }
-    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
 /* The same, asynchronously where it is aligned. */
@@ -618,6 +620,10 @@ template <typename shape, bool aligned>
 static __global__ void __launch_bounds__(shape::threads, 1)
     k_tile(struct product p, int tiles_n, int tiles_m)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    if (shape::shared > 64 << 10) /* more than a block has there: not launched, nor compiled */
+        return;
+#endif
     SPW_SHARED_DYNAMIC(uint4, shared);
     spw_grid_wait();
     spw_grid_next();
