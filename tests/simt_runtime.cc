@@ -536,10 +536,11 @@ static bool is_of_device(const char *p)
 }
 
 /* A word that is an address of this process is a pointer: a number so large that also points to
- * something is not met by chance. */
+ * something is not met by chance. Programs, heaps and stacks lie at 5/8 of the address space and
+ * above, the sanitizers' shadows, which would answer to pairs of small numbers, below. */
 void spw_simt_check_arguments(const struct spw_simt_launch *l)
 {
-    const uintptr_t least = (uintptr_t)1 << 40, end = (uintptr_t)1 << 47;
+    const uintptr_t least = (uintptr_t)0x5000 << 32, end = (uintptr_t)1 << 47;
     for (size_t at = 0; at + sizeof least <= l->closure_bytes && !host_arguments;
          at += sizeof least) {
         uintptr_t word;
