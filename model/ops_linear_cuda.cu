@@ -143,15 +143,14 @@ static __device__ __forceinline__ size_t place_in_y(const struct product &p, int
     return (size_t)row * p.y_stride + (size_t)col;
 }
 
-/* What `finish` adds; of no meaning where there is no residual. The residual may be y, so that no
- * load of it passes a store. */
-static __device__ __forceinline__ float residual(const struct product &p, int row, int col)
+/* The bits that `finish` adds; of no meaning where there is no residual. They are not widened here:
+ * that would wait for them. The residual may be y, so that no load of it passes a store. */
+static __device__ __forceinline__ uint32_t residual(const struct product &p, int row, int col)
 {
     const size_t i = place_in_y(p, row, col);
     if (!p.residual)
-        return 0.0f;
-    return p.y_f32 ? ((const float *)p.residual)[i]
-                   : spw_device_bf16(((const uint16_t *)p.residual)[i]);
+        return 0;
+    return p.y_f32 ? ((const uint32_t *)p.residual)[i] : ((const uint16_t *)p.residual)[i];
 }
 
 static __device__ __forceinline__ float biased(const struct product &p, float sum, int col)
@@ -160,12 +159,14 @@ static __device__ __forceinline__ float biased(const struct product &p, float su
 }
 
 static __device__ __forceinline__ float finish(const struct product &p, float sum, int col,
-                                               float more)
+                                               uint32_t more)
 {
     const float value = biased(p, sum, col);
     if (!p.residual)
         return value;
-    return more + (p.y_f32 ? value : spw_device_bf16(spw_device_to_bf16(value)));
+    if (p.y_f32)
+        return __uint_as_float(more) + value;
+    return spw_device_bf16((uint16_t)more) + spw_device_bf16(spw_device_to_bf16(value));
 }
 
 static __device__ __forceinline__ float finish_gated(const struct product &p, float gate, float up,
@@ -318,7 +319,8 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
         ahead.w[i] = row_of_w(p, w_row + 8 * i) + ahead.k;
     for (int j = 0; j < tiles_m; j++)
         ahead.x[j] = row_of_x(p, 8 * j + lane / 4) + ahead.k;
-    float d[tiles_m][4] = {}, more[4 * tiles_m] = {};
+    float d[tiles_m][4] = {};
+    uint32_t more[4 * tiles_m] = {};
     for (int i = 0; i < shape::STAGES; i++) {
         if (i < steps)
             stream_issue_w<tiles_m, aligned>(ahead, i, ring + i * slot_size, p.k);
@@ -578,11 +580,10 @@ static __device__ __forceinline__ void tile_store_added(const struct product &p,
         for (int i = 0; i < at_once; i++) {
             const int row = m_first + top + i * step;
             const float4 sum = *(const float4 *)(y + (top + i * step) * shape::y_pitch + left);
-            const float out[4] = {
-                finish(p, sum.x, col, __uint_as_float(more[i].x << 16)),
-                finish(p, sum.y, col + 1, __uint_as_float(more[i].x & 0xffff0000u)),
-                finish(p, sum.z, col + 2, __uint_as_float(more[i].y << 16)),
-                finish(p, sum.w, col + 3, __uint_as_float(more[i].y & 0xffff0000u))};
+            const float out[4] = {finish(p, sum.x, col, more[i].x & 0xffffu),
+                                  finish(p, sum.y, col + 1, more[i].x >> 16),
+                                  finish(p, sum.z, col + 2, more[i].y & 0xffffu),
+                                  finish(p, sum.w, col + 3, more[i].y >> 16)};
             if (row < p.m)
                 *(uint2 *)((uint16_t *)p.y + place_in_y(p, row, col)) = packed4(out);
         }
