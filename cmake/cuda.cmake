@@ -16,6 +16,24 @@ if(NOT SPILLWAY_CUDA STREQUAL OFF)
   endif()
 endif()
 
+# PTX is there for GPUs newer than all code. Of an older architecture than the newest code it would run
+# on them without what spw_cuda_overlaps() (quant/cuda.cuh) takes for granted.
+set(newest 0)
+set(newest_ptx 0)
+foreach(architecture ${SPILLWAY_CUDA_ARCHITECTURES})
+  string(REGEX MATCH "^[0-9]+" number "${architecture}")
+  if(number AND number GREATER newest)
+    set(newest ${number})
+  endif()
+  if(number AND number GREATER newest_ptx AND NOT architecture MATCHES "-real$")
+    set(newest_ptx ${number})
+  endif()
+endforeach()
+if(SPW_HAVE_CUDA AND newest_ptx GREATER 0 AND newest_ptx LESS newest)
+  message(FATAL_ERROR "SPILLWAY_CUDA_ARCHITECTURES=${SPILLWAY_CUDA_ARCHITECTURES}: PTX for ${newest_ptx} "
+    "beside code for ${newest}; write ${newest} without -real, or ${newest_ptx}-real")
+endif()
+
 if(SPW_HAVE_CUDA)
   message(STATUS "CUDA ${CUDAToolkit_VERSION}: the CUDA backend is built")
   target_sources(spillway PRIVATE ${SPW_CUDA_SOURCES})
