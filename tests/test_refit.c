@@ -209,7 +209,8 @@ static void check_draw(const char *dir, const struct tiny_model *model, bool rea
     for (size_t i = 0; i < STEPS + 2; i++)
         CHECK_MSG(run_same(got.logits[i], expected.logits[i], VOCAB), "seed %llu: step %zu",
                   (unsigned long long)given, i);
-    CHECK(got.reused == expected.reused);
+    /* What windows leave behind stays where there is room: a rung may take it. */
+    CHECK(got.reused == expected.reused || (d.o.goes_back && got.reused < expected.reused));
     n->cut += got.reused + 1 == d.events[STEPS - 1].n_tokens - d.back;
     if (model->layers == 1)
         check_one_layer(&d, &got, n);
