@@ -23,7 +23,6 @@
 template <int D, int MT> struct warp_rows {
     float out[attention_shape<D>::tiles][MT][4]; /* channels 8 n + 2 t + (0, 1) of both rows */
     float top[MT][2], sum[MT][2];                /* of the running split; sum: this lane's share */
-    float all_top[MT][2], all_sum[MT][2];        /* of the state */
     uint32_t item, n_items, group, last_row;
 };
 

@@ -13,8 +13,8 @@
  *
  *   workspace of a worker = | packed x: [rows / 16][pairs][16][2] | end of k of W | C | C^T |
  *
- * No machine with AMX was at hand: tested on an emulation of the instructions (tests/), speed not
- * measured. */
+ * Tested on an emulation of the instructions (tests/) and on processors that have them. How far it
+ * is from their peak: SPEED.md, "AMX". */
 #include "model/ops_cpu_kernels.h"
 #include "model/ops_cpu_linear.h"
 

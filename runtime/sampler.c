@@ -19,9 +19,8 @@
  *       -> items at the floor or above, in id order -> cuts by selection -> one draw, in id order
  *
  * Selection is C. Hoare's "find", with weights in the place of counts: O(items) on average. Passes
- * over the row go LANES values at a time; a token costs as many of them as its filters need, 0.02
- * to 0.2 ms for 128,256 tokens where exp and a selection over all of them took 1.3 to 3.1 (one core
- * of a Zen 5, 2026-11-22). NaN counts as -inf; -inf is never drawn unless there is nothing else
+ * over the row go several values at a time; a token costs as many of them as its filters need
+ * (SPEED.md, "The sampler"). NaN counts as -inf; -inf is never drawn unless there is nothing else
  * (then id 0).
  */
 #include "runtime/logits_row.h"

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { N_PROMPT = 900, N_TOKENS = 960, CONTEXT = 1024, WATCHDOG_SECONDS = 600 };
+enum { N_PROMPT = 900, N_TOKENS = 920, CONTEXT = 1024, WATCHDOG_SECONDS = 600 };
 
 /* Tells when it is open, and after the prompt and each token. */
 static void spend(const char *dir, const struct spw_options *o, const int32_t *ids, int tell)
