@@ -288,11 +288,42 @@ static int replace(const char *path, char *temporary, const char *text)
     return rc;
 }
 
-int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
+/* Whether the file begins as one of these does. What was damaged behind that may be replaced. */
+static bool begins_as(const struct spw_record_file *f, int fd)
+{
+    char found[64], expected[64];
+    ssize_t n = pread(fd, found, sizeof found, 0);
+    int bytes = snprintf(expected, sizeof expected, "{\n  \"%s\":", f->key);
+    return n == 0 || (n >= bytes && memcmp(found, expected, (size_t)bytes) == 0);
+}
+
+/* A file of another kind, or of another user, stays what it is; so does a link. */
+static int check_replaceable(const struct spw_record_file *f, const char *path,
+                             struct spw_error *err)
 {
     struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* /dev/null must not become a file */
-        return spw_fail(err, -EINVAL, "%s: found no regular file, so that nothing is kept", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    if (fd < 0 && errno != ELOOP)
+        return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
+    const char *wrong = NULL;
+    if (fd < 0)
+        wrong = "found a symbolic link";
+    else if (fstat(fd, &st) || !S_ISREG(st.st_mode)) /* /dev/null must not become a file */
+        wrong = "found no regular file";
+    else if (st.st_uid != geteuid())
+        wrong = "found a file of another user";
+    else if (!begins_as(f, fd))
+        wrong = "found another kind of file";
+    if (fd >= 0)
+        close(fd);
+    return wrong ? spw_fail(err, -EINVAL, "%s: %s, which is not replaced", path, wrong) : 0;
+}
+
+int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
+{
+    SPW_TRY(check_replaceable(f, path, err));
     size_t bytes = strlen(path) + sizeof ".XXXXXX";
     char *temporary = spw_alloc(bytes), *text = NULL;
     json_t *root = temporary ? write_root(f) : NULL;

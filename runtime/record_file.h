@@ -45,7 +45,8 @@ struct spw_record_file {
 /* Empty and -ENOENT where there is no file; empty and -EINVAL, with what was wrong, where it cannot
  * be used; -ENOMEM; else what the system said. */
 int spw_record_file_read(const struct spw_record_file *f, const char *path, struct spw_error *err);
-/* Makes folders that are missing (mode 0700). */
+/* Makes folders that are missing (mode 0700). -EINVAL for a name that a file of another kind, a
+ * file of another user, or a link has. */
 int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err);
 
 #endif

@@ -630,6 +630,9 @@ static void test_terminal(void)
     for (int i = 0; i < 3; i++) {
         CHECK(drop_line(fd));
         usleep(50000);
+        send_text(fd, "\003"); /* on an empty line it drops nothing, and the conversation stays */
+        CHECK(wait_for(fd, out, sizeof out, 0, "\n> ") > 0);
+        usleep(50000);
         send_text(fd, lines[i]);
         size_t n = wait_for(fd, out, 1000, 900, NULL); /* well into the answer */
         CHECK_MSG(n >= 900, "%d: %zu: %s", i, n, out);

@@ -321,7 +321,12 @@ static void test_probe(const char *directory, bool whole)
     if (!whole)
         return;
     CHECK(probe(&second, directory, profile, true, &err) == 0 && second.written_bytes > 0);
-    CHECK(sh("echo nonsense >probe/p.json") == 0);
+    CHECK(sh("echo nonsense >probe/other.json") == 0);
+    CHECK(probe(&second, directory, in_folder("probe/other.json"), false, &err) == 0);
+    CHECK_MSG(strstr(second.note, "found another kind of file, which is not replaced"), "%s",
+              second.note);
+    CHECK(sh("test \"$(cat probe/other.json)\" = nonsense") == 0);
+    CHECK(sh("sed -i 's/checksum/checksun/' probe/p.json") == 0);
     CHECK(probe(&second, directory, profile, false, &err) == 0 && second.written_bytes > 0);
     CHECK_MSG(strstr(second.note, "p.json") && strstr(second.note, "measured again"), "%s",
               second.note);

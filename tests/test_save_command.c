@@ -232,11 +232,12 @@ static void test_refusals(void)
     refuse("--resume none", "none: No such file");
     refuse("--resume m/config.json", "m/config.json: ");
     refuse("--prompt x --save-every 3", "without --save");
-    refuse("--prompts f --save f", "both --prompts and --save");
+    refuse("--prompts f --save g", "both --prompts and --save");
     refuse("--prompt x --save /none/f", "--save: /none/f");
     refuse("--prompt x --save .", "--save: .: found a directory, expected a file");
     CHECK(sh("seq 3000 >book && cp book same") == 0);
-    refuse("--prompt-file book --save book", "expected a saved session or a name that is free");
+    refuse("--prompt-file book --save book", "--save: book: is the file of --prompt-file");
+    refuse("--prompt x --save book", "expected a saved session or a name that is free");
     CHECK(sh("cmp book same && mkfifo pipe") == 0);
     refuse("--prompt x --save pipe", "--save: pipe: is not a regular file");
     CHECK(sh("test -p pipe") == 0);

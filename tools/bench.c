@@ -406,12 +406,7 @@ int cli_bench(const struct cli_options *o)
     if (o->budgets.n > 0 && cli_given(o, "device-memory"))
         return cli_fail(CLI_REFUSED,
                         "found both --budgets and --device-memory, expected one of them");
-    int code = bench_csv_alone(o) ? 0 : cli_check_writable("csv", o->csv);
-    if (code == 0)
-        code = cli_check_writable("report", o->report);
-    if (code)
-        return code;
-    code = cli_model_open(&b.model, o->operand, o->prompt_file != NULL);
+    int code = cli_model_open(&b.model, o->operand, o->prompt_file != NULL);
     if (code)
         return code;
     code = sweep(&b);

@@ -1,6 +1,7 @@
 /* Showing what was measured of the disk tier: see bench_io.h. */
 #include "tools/bench_io.h"
 #include "tools/bench_lines.h"
+#include "tools/output.h"
 
 #include <string.h>
 

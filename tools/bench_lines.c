@@ -1,5 +1,6 @@
 /* See bench_lines.h. */
 #include "tools/bench_lines.h"
+#include "tools/output.h"
 
 #include <math.h>
 #include <string.h>
@@ -108,18 +109,18 @@ bool bench_csv_alone(const struct cli_options *o)
 int bench_lines_csv(const struct cli_options *o, const struct bench_line *lines,
                     double *const *samples, size_t n_lines, size_t n_pairs)
 {
-    FILE *to = bench_csv_alone(o) ? stdout : o->csv ? fopen(o->csv, "w") : NULL;
+    struct cli_output *out = NULL;
     if (!o->csv)
         return 0;
-    if (!to)
-        return cli_fail(CLI_FAILED, "%s: %s", o->csv, strerror(errno));
+    int code = bench_csv_alone(o) ? 0 : cli_output_open(&out, o->csv);
+    if (code)
+        return code;
+    FILE *to = out ? cli_output_file(out) : stdout;
     fputs("measure,median,least,most,target\n", to);
     for (size_t i = 0; i < n_lines; i++) {
         struct summary s = summarize(samples[i], n_pairs);
         fprintf(to, "%s,%.6g,%.6g,%.6g,%.6g\n", lines[i].name, s.median, s.least, s.most,
                 lines[i].target);
     }
-    if (to != stdout && fclose(to) != 0)
-        return cli_fail(CLI_FAILED, "%s: %s", o->csv, strerror(errno));
-    return 0;
+    return out ? cli_output_commit(out) : 0;
 }

@@ -1,5 +1,6 @@
 /* Showing what was measured: see bench.h. */
 #include "tools/bench.h"
+#include "tools/output.h"
 
 #include <math.h>
 #include <string.h>
@@ -258,12 +259,12 @@ int bench_print(const struct bench *b)
         print_table(b);
     if (!to_stdout && *b->machine.gpu)
         print_gpu_table(b);
-    FILE *file = to_stdout ? stdout : path ? fopen(path, "w") : NULL;
-    if (path && !file)
-        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
+    struct cli_output *out = NULL;
+    int code = path && !to_stdout ? cli_output_open(&out, path) : 0;
+    if (code)
+        return code;
     if (path)
-        write_csv(b, file);
-    if (path && !to_stdout && fclose(file) != 0)
-        return cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
-    return b->o->report ? write_json(b) : 0;
+        write_csv(b, out ? cli_output_file(out) : stdout);
+    code = out ? cli_output_commit(out) : 0;
+    return !code && b->o->report ? write_json(b) : code;
 }

@@ -13,6 +13,7 @@
  * of the pairs are shown beside the least and the most. */
 #include "tools/bench_lines.h"
 #include "tools/fio.h"
+#include "tools/output.h"
 #include "tools/progress.h"
 
 #include <dirent.h>

@@ -1,6 +1,7 @@
 /* The commands of a conversation: one row each. What they say goes to stderr, for stdout has the
  * answers. */
 #include "tools/chat.h"
+#include "tools/output.h"
 
 #include <string.h>
 
@@ -13,7 +14,9 @@ static int run_help(struct chat *c, const char *argument);
 
 static int save(struct chat *c, const char *path)
 {
-    int code = cli_history_write(c->messages, path);
+    int code = cli_output_check(c->o, "/save", path);
+    if (!code)
+        code = cli_history_write(c->messages, path);
     return code ? code : cli_fail(0, "%s has %zu messages", path, json_array_size(c->messages));
 }
 

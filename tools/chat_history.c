@@ -1,6 +1,8 @@
 /* Messages as JSON: see chat_history.h. */
 #include "tools/chat_history.h"
 
+#include "tools/output.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -114,10 +114,10 @@ static int read_edited(struct cli_terminal *t)
     void (*handler)(int) = signal(SIGINT, SIG_IGN);
     const char *line = el_gets(t->edit, &n);
     signal(SIGINT, handler);
+    if (t->dropped) /* also where nothing was typed yet, which looks like the end of the input */
+        return -ECANCELED;
     if (!line || n <= 0)
         return 0;
-    if (t->dropped)
-        return -ECANCELED;
     if (*line != '\n')
         history(t->history, &event, H_ENTER, line);
     n -= line[n - 1] == '\n';

@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -124,40 +123,6 @@ int cli_print_json(json_t *value, size_t flags)
         rc = cli_write("\n", 1);
     free(text);
     return rc ? fail_stdout(rc) : CLI_DONE;
-}
-
-int cli_write_json(const char *path, json_t *value)
-{
-    FILE *file = value ? fopen(path, "w") : NULL;
-    if (!value)
-        return cli_fail(CLI_FAILED, "%s: no memory for the JSON object", path);
-    bool ok = file && json_dumpf(value, file, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0;
-    ok = ok && fputc('\n', file) != EOF;
-    ok = file && fclose(file) == 0 && ok;
-    json_decref(value);
-    return ok ? CLI_DONE : cli_fail(CLI_FAILED, "%s: %s", path, strerror(errno));
-}
-
-int cli_check_writable(const char *option, const char *path)
-{
-    char folder[4096] = ".";
-    struct stat info;
-    if (!path)
-        return 0;
-    if (strcmp(path, "-") == 0)
-        return cli_fail(CLI_REFUSED, "--%s: found -, expected a file: stdout is for the text",
-                        option);
-    if (!*path)
-        return cli_fail(CLI_REFUSED, "--%s: found an empty name, expected a file", option);
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-        return cli_fail(CLI_REFUSED, "--%s: %s: found a directory, expected a file", option, path);
-    const char *slash = strrchr(path, '/');
-    if (slash)
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash == path ? 1 : slash - path), path);
-    if (access(path, F_OK) == 0 ? access(path, W_OK) == 0
-                                : errno == ENOENT && access(folder, W_OK) == 0)
-        return 0;
-    return cli_fail(CLI_REFUSED, "--%s: %s: %s", option, path, strerror(errno));
 }
 
 json_t *cli_json_text(const char *text)

@@ -27,11 +27,6 @@ void cli_interrupt_clear(void);
 int cli_write(const char *text, size_t bytes);
 /* Takes the reference, also of NULL (out of memory). Returns an exit code. */
 int cli_print_json(json_t *value, size_t flags);
-/* The same to a file. */
-int cli_write_json(const char *path, json_t *value);
-/* Whether a file can be written there, asked before the work that would fill it. 0 or an exit code;
- * NULL is fine. */
-int cli_check_writable(const char *option, const char *path);
 /* A path, or a line that may name one: bytes above 127 become '?' where they are not UTF-8. */
 json_t *cli_json_text(const char *text);
 /* null for what JSON has no number for. */

@@ -5,6 +5,7 @@
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/npy.h"
+#include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/report.h"
 #include "tools/saved.h"
@@ -106,20 +107,6 @@ static int on_token(void *context, int32_t token, const float *logits)
     return 0;
 }
 
-/* One file for two outputs would end as neither. */
-static int check_outputs(const struct cli_options *o)
-{
-    static const char *const names[] = {"report", "dump-logits", "save"};
-    const char *const paths[] = {o->report, o->dump_logits, o->save};
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < i; j++)
-            if (paths[i] && paths[j] && strcmp(paths[i], paths[j]) == 0)
-                return cli_fail(CLI_REFUSED, "--%s and --%s: found %s for both, expected two files",
-                                names[j], names[i], paths[i]);
-    int code = cli_check_writable("report", o->report);
-    return code ? code : cli_check_writable("dump-logits", o->dump_logits);
-}
-
 static int check_options(const struct cli_options *o)
 {
     static const char *const only_alone[] = {"dump-logits", "ids"};
@@ -137,7 +124,7 @@ static int check_options(const struct cli_options *o)
     for (size_t i = 0; i < o->stop.n; i++)
         if (!*o->stop.items[i])
             return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
-    return check_outputs(o);
+    return 0;
 }
 
 /* Text is compared in UTF-8, so a stop string must be UTF-8 too: the tokenizer looks. */
@@ -312,9 +299,9 @@ static int open_engine(struct run *r)
     cli_check_kv_warn(o, &options);
     cli_progress_engine(r->engine);
     if (o->dump_logits) {
-        rc = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
-        if (rc < 0)
-            return cli_fail(CLI_REFUSED, "--dump-logits: %s: %s", o->dump_logits, strerror(-rc));
+        int code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
+        if (code)
+            return code;
     }
     for (size_t i = 0; i < r->inputs.n; i++)
         r->n_expected += r->inputs.items[i].max_new_tokens;
@@ -377,15 +364,15 @@ static int generate(struct run *r, struct stream *streams, struct spw_request *r
     int rc =
         spw_generate(r->engine, r->model.tokenizer, requests, r->inputs.n, results, &times, &err);
     cli_progress_end();
-    int npy_rc = cli_npy_close(r->npy);
+    int npy_code = cli_npy_close(r->npy);
     r->npy = NULL;
     if (rc < 0) {
         int why = explain(r, rc, &err);
         save_ended(r);
         return save(r, streams, results, &times, why);
     }
-    if (npy_rc < 0)
-        return cli_fail(CLI_FAILED, "%s: %s", r->o->dump_logits, strerror(-npy_rc));
+    if (npy_code)
+        return npy_code;
     /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
     if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
         cli_write("\n", 1);

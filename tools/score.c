@@ -3,6 +3,7 @@
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/progress.h"
+#include "tools/output.h"
 #include "tools/report.h"
 
 #include <math.h>
@@ -145,8 +146,6 @@ int cli_score(const struct cli_options *o)
     int32_t *ids = NULL;
     size_t n = 0;
     int code = cli_one_of(o, sources, false, &source);
-    if (code == 0)
-        code = cli_check_writable("report", o->report);
     if (code)
         return code;
     code = cli_model_open(&m, o->operand, !o->token_ids);

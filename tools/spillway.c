@@ -1,6 +1,6 @@
 /* The `spillway` command: dispatches to one file per subcommand. Text goes to stdout, everything
  * else to stderr; exit 0 done, 1 failed while running, 2 bad usage or input, 130 interrupted. */
-#include "tools/common.h"
+#include "tools/output.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -180,6 +180,8 @@ int main(int argc, char **argv)
     int code = cli_parse(&options, command, argc - 1, argv + 1);
     if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH))
         cli_catch_interrupt();
+    if (code == 0)
+        code = cli_outputs_check(&options);
     if (code == 0)
         code = command->run(&options);
     else if (code == CLI_HELP_SHOWN)
