@@ -183,6 +183,7 @@ static int open_from(struct spw_chat_template *t, const char *dir, const char *n
 int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir, const char *name,
                            struct spw_error *err)
 {
+    spw_error_clear(err);
     json_t *config;
     *out = NULL;
     SPW_TRY(read_json(model_dir, "tokenizer_config.json", &config, err));
@@ -390,6 +391,7 @@ int spw_chat_template_render(const struct spw_chat_template *t,
                              const struct spw_chat_request *request, char **text, size_t *bytes,
                              struct spw_error *err)
 {
+    spw_error_clear(err);
     json_t *vars = json_object();
     *text = NULL;
     int rc = vars ? render(t, request, vars, text, bytes, err)

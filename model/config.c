@@ -513,6 +513,7 @@ static int read_all(struct spw_model_config *out, const struct spw_keys *top,
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err)
 {
+    spw_error_clear(err);
     const char *config_name = text->config_name ? text->config_name : "config.json";
     const char *generation_name =
         text->generation_name ? text->generation_name : "generation_config.json";
@@ -585,6 +586,7 @@ static char *join(const char *folder, const char *name)
 
 int spw_config_open(struct spw_model_config *out, const char *model_dir, struct spw_error *err)
 {
+    spw_error_clear(err);
     char *config = NULL, *generation = NULL;
     struct spw_config_text text = {0};
     char *config_path = join(model_dir, "config.json");

@@ -222,6 +222,7 @@ static int open_folder(struct spw_safetensors *st, const char *folder, struct sp
 
 int spw_safetensors_open(struct spw_safetensors **out, const char *folder, struct spw_error *err)
 {
+    spw_error_clear(err);
     *out = NULL;
     struct spw_safetensors *st = spw_alloc_zero(1, sizeof *st);
     if (!st)

@@ -207,6 +207,7 @@ int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *heade
                                  size_t header_bytes, uint64_t data_bytes, const char *file,
                                  struct spw_error *err)
 {
+    spw_error_clear(err);
     json_t *root = NULL;
     *out = (struct spw_tensor_table){0};
     int rc = spw_json_load(header, header_bytes, file, &root, err);
@@ -282,6 +283,7 @@ static int read_weight_map(struct spw_shard_index *out, json_t *map, const char 
 int spw_safetensors_parse_index(struct spw_shard_index *out, const char *text, size_t bytes,
                                 const char *file, struct spw_error *err)
 {
+    spw_error_clear(err);
     json_t *root = NULL;
     *out = (struct spw_shard_index){0};
     int rc = spw_json_load(text, bytes, file, &root, err);

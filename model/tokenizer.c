@@ -16,6 +16,8 @@
 int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
                         const char *name, struct spw_error *err)
 {
+    spw_error_clear(err);
+    *out = NULL;
     struct spw_tokenizer *t = spw_alloc_zero(1, sizeof *t);
     int rc = t ? 0 : -ENOMEM;
     if (!rc)
@@ -66,6 +68,8 @@ static int parse_file(struct spw_tokenizer **out, int fd, const char *path, stru
 
 int spw_tokenizer_open(struct spw_tokenizer **out, const char *path, struct spw_error *err)
 {
+    spw_error_clear(err);
+    *out = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return spw_fail(err, -errno, "%s: cannot be opened: %s", path, strerror(errno));
@@ -292,6 +296,7 @@ static int explain(int rc, struct spw_error *err)
 int spw_tokenizer_encode(const struct spw_tokenizer *t, const char *text, size_t bytes,
                          bool add_special, int32_t **ids, size_t *n_ids, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct encoder e = {0};
     SPW_TRY(check_utf8(text, bytes, err));
     int rc = encode(t, &e, text, bytes, add_special);

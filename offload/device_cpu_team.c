@@ -22,6 +22,9 @@
  * what a worker burns once before it sleeps. */
 #define TEAM_SPIN_NS 30000
 
+/* Of every thread, whatever `ulimit -s` says: attention alone takes 212 KiB. */
+enum { STACK_BYTES = 2 << 20 };
+
 enum { JOB_OPEN = 1, JOB_JOINED = 2 }; /* job state: a flag, and above it the number of joined */
 
 struct worker {
@@ -136,7 +139,13 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the new thread */
-    int rc = pthread_create(out, NULL, fn, argument);
+    pthread_attr_t attributes;
+    int rc = pthread_attr_init(&attributes);
+    if (!rc) {
+        pthread_attr_setstacksize(&attributes, STACK_BYTES);
+        rc = pthread_create(out, &attributes, fn, argument);
+        pthread_attr_destroy(&attributes);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc)
         return -ENOMEM; /* EAGAIN: no memory, or no thread, left */

@@ -73,6 +73,7 @@ static int list(struct spw_store_entry **out, size_t *n, struct spw_store_direct
 int spw_store_list(struct spw_store_entry **out, size_t *n, const char *directory, bool records,
                    struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_store_directory d;
     *out = NULL;
     *n = 0;
@@ -107,6 +108,7 @@ static int prune(struct spw_store_pruned *out, struct spw_store_directory *d, ui
 int spw_store_prune(struct spw_store_pruned *out, const char *directory, uint64_t bytes,
                     struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_store_directory d;
     *out = (struct spw_store_pruned){0};
     SPW_TRY(spw_store_directory_open(&d, directory, false, err));

@@ -252,6 +252,7 @@ static unsigned count_objects(hwloc_topology_t h, hwloc_obj_type_t type)
 int spw_topology_describe_loaded(struct spw_topology_info *out, struct hwloc_topology *loaded,
                                  struct spw_error *err)
 {
+    spw_error_clear(err);
     int kinds = hwloc_cpukinds_get_nr(loaded, 0);
     unsigned n_kinds = kinds > 0 ? (unsigned)kinds : 1;
     unsigned n_devices =
@@ -282,6 +283,7 @@ int spw_topology_describe_loaded(struct spw_topology_info *out, struct hwloc_top
  * has all but names. */
 int spw_topology_describe(struct spw_topology_info *out, struct spw_error *err)
 {
+    spw_error_clear(err);
     static const char *const left_out[] = {"pci", "cuda", "opencl", "rsmi", "levelzero", "gl"};
     hwloc_topology_t h;
     *out = (struct spw_topology_info){0};

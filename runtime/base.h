@@ -23,7 +23,8 @@
 extern "C" {
 #endif
 
-/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. */
+/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. Every
+ * public function that takes one clears the text first, so that a caller need not. */
 struct spw_error {
     char text[1024];
 };

@@ -232,6 +232,7 @@ int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_c
                           enum spw_dtype compute, const struct spw_options *o,
                           struct spw_error *err)
 {
+    spw_error_clear(err);
     *out = (struct spw_cache_policy){.kv = o->kv ? o->kv : compute};
     SPW_TRY(check_options(o, err));
     snprintf(out->kv_why, sizeof out->kv_why, "%s",

@@ -217,6 +217,7 @@ static int measure_and_keep(struct spw_drive *out, const struct spw_drive_option
 
 int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_profile *p = NULL;
     *out = (struct spw_drive){.io = o->io};
     SPW_TRY(spw_drive_identify(out, o->directory, err));

@@ -87,6 +87,7 @@ static int take(struct spw_drive_bench *b, struct spw_error *err)
 int spw_drive_bench_open(struct spw_drive_bench **out, const struct spw_drive_bench_options *o,
                          struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_drive_bench *b = spw_alloc_zero(1, sizeof *b);
     *out = NULL;
     if (!b)
@@ -159,6 +160,7 @@ static int pass(struct spw_drive_bench *b, const struct round *r, double seconds
 int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
                          struct spw_drive_pass *out, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_io_usage before, after;
     struct round r = {.write = p->write,
                       .slots = p->slots ? p->slots : b->o.n_slots,

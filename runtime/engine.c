@@ -174,6 +174,7 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_engine *e = NULL;
     struct spw_plan_input in;
     struct spw_rung rung;
@@ -250,6 +251,8 @@ static int check_memory(const struct spw_engine *e, struct spw_error *err)
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
+    spw_error_clear(err);
+    *out = NULL;
     struct spw_engine *e = NULL;
     struct spw_plan_input in;
     struct spw_rung rung;

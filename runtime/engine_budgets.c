@@ -221,6 +221,7 @@ static void tell_change(struct spw_engine *e, const struct change *from, struct 
 int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk,
                            struct spw_error *err)
 {
+    spw_error_clear(err);
     const struct change from = now(e);
     const struct spw_options given = e->options;
     const struct spw_cache_policy policy = e->model.cache;

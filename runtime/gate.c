@@ -79,7 +79,7 @@ static size_t recall(struct spw_gate_result *results, size_t n, const struct spw
     size_t n_unknown = 0;
     for (size_t i = 0; i < n; i++) {
         key->precision = results[i].precision;
-        const struct spw_gate_record *record = spw_gate_records_find(r, key);
+        const struct spw_gate_record *record = r ? spw_gate_records_find(r, key) : NULL;
         if (record)
             results[i] = record->result;
         results[i].known = record != NULL;
@@ -144,8 +144,7 @@ static int check(struct spw_gate_result *results, size_t n, const char *model_di
     if (g->profile)
         spw_gate_records_read(r, g->profile, &why); /* what is wrong with it makes it empty */
     SPW_TRY(make_key(&key, model_dir, o, err));
-    const struct spw_gate_records none = {.n = 0};
-    size_t n_unknown = recall(results, n, g->mode == SPW_PROBE_AGAIN ? &none : r, &key);
+    size_t n_unknown = recall(results, n, g->mode == SPW_PROBE_AGAIN ? NULL : r, &key);
     if (n_unknown && g->mode == SPW_PROBE_NEVER)
         return spw_fail(err, -ENODATA,
                         "%s: quantized KV has not been checked on this model; run 'spillway "
@@ -170,6 +169,7 @@ int spw_gate_check(struct spw_gate_result *results, size_t n, const char *model_
                    const struct spw_options *o, const struct spw_gate_options *g,
                    struct spw_error *err)
 {
+    spw_error_clear(err);
     for (size_t i = 0; i < n; i++)
         if (results[i].precision <= SPW_KV_EXACT || results[i].precision > SPW_KV_INT4 ||
             n > SPW_GATE_FORMATS)

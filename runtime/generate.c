@@ -372,6 +372,7 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  const struct spw_request *requests, size_t n_requests, struct spw_result *results,
                  struct spw_generate_times *times, struct spw_error *err)
 {
+    spw_error_clear(err);
     const struct spw_model_config *config = spw_engine_config(e);
     struct generation g = {
         .engine = e,

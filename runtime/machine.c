@@ -140,6 +140,7 @@ static int recall(struct spw_machine *out, const struct spw_backend *b, struct s
 int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
                        enum spw_probe_mode mode, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_backend b;
     struct spw_device *device;
     SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));

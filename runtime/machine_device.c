@@ -260,6 +260,7 @@ static int time_attention(struct spw_attention_speed *out, struct bench *b,
 int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
                           const struct spw_options *o, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_backend backend;
     struct spw_device *device;
     *out = (struct spw_attention_speed){0};

@@ -30,6 +30,7 @@ static void add_places(struct spw_topology_info *out, const struct spw_backend *
 int spw_machine_topology(struct spw_topology_info *out, const struct spw_options *o,
                          struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_backend b;
     struct spw_device *device;
     SPW_TRY(spw_topology_describe(out, err));

@@ -498,6 +498,7 @@ static int keep_range(struct spw_session *s, const struct spw_keep_range *range,
 
 int spw_session_keep(struct spw_session *s, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_engine *e = s->engine;
     struct spw_keep_range range;
     struct spw_store_match found;

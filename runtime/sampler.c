@@ -47,6 +47,7 @@ struct spw_sampler {
 
 int spw_sampler_open(struct spw_sampler **out, uint32_t vocab, struct spw_error *err)
 {
+    spw_error_clear(err);
     *out = NULL;
     if (vocab == 0 || vocab > INT32_MAX)
         return spw_fail(err, -EINVAL, "sampler: found a vocabulary of %u tokens, expected 1 to %d",
@@ -84,6 +85,7 @@ void spw_sampler_close(struct spw_sampler *s)
 
 int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err)
 {
+    spw_error_clear(err);
     if (!isfinite(p->temperature) || p->temperature < 0)
         return spw_fail(err, -EINVAL,
                         "temperature: found %g, expected a number of at least 0 (0: greedy)",

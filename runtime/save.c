@@ -274,6 +274,7 @@ static int check_save(const struct spw_session *s, const char *path, size_t stat
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
                      uint64_t *written_bytes, struct spw_error *err)
 {
+    spw_error_clear(err);
     uint64_t written = 0;
     if (written_bytes)
         *written_bytes = 0;
@@ -316,6 +317,7 @@ static int read_head(struct spw_saved *v, const char *path, struct spw_error *er
 
 int spw_saved_open(struct spw_saved **out, const char *path, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct spw_saved *v = spw_alloc_zero(1, sizeof *v);
     *out = NULL;
     if (!v)
@@ -395,6 +397,8 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
 int spw_session_resume(struct spw_session **out, struct spw_engine *e, const struct spw_saved *v,
                        struct spw_error *err)
 {
+    spw_error_clear(err);
+    *out = NULL;
     SPW_TRY(check_fits(v, e, err));
     SPW_TRY(spw_session_open(out, e, err));
     struct spw_session *s = *out;

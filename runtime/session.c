@@ -20,6 +20,8 @@ static int find_slot(const struct spw_engine *e, uint32_t *slot)
 
 int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err)
 {
+    spw_error_clear(err);
+    *out = NULL;
     uint32_t slot;
     if (find_slot(e, &slot))
         return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
@@ -43,6 +45,7 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
 
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
 {
+    spw_error_clear(err);
     SPW_TRY(spw_session_open(out, from->engine, err));
     struct spw_session *s = *out;
     spw_sequence_fork(&s->seq, &from->seq);
@@ -103,7 +106,7 @@ size_t spw_session_from_store(const struct spw_session *s)
 
 const float *spw_session_logits(const struct spw_session *s)
 {
-    return s->logits;
+    return s->has_logits ? s->logits : NULL;
 }
 
 /* How far the span goes on as the session does. A whole book is compared for each of its answer's
@@ -441,6 +444,7 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err)
 {
+    spw_error_clear(err);
     struct delivery d = {e, spans, e->span_index, on_logits, context};
     for (size_t i = 0; i < n_spans; i++)
         SPW_TRY(check_span(e, spans, i, err));

@@ -296,8 +296,8 @@ size_t spw_session_n_tokens(const struct spw_session *s);
 size_t spw_session_reused(const struct spw_session *s);
 size_t spw_session_from_store(const struct spw_session *s);
 void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out);
-/* [vocab] logits after the last token, f32; valid until the next spw_sync. Of no meaning in a
- * session that is new or resumed, until its first. */
+/* [vocab] logits after the last token, f32; valid until the next spw_sync. NULL where the session
+ * has none: it is new, or its latest spw_sync asked for no logits. */
 const float *spw_session_logits(const struct spw_session *s);
 
 /* One session's part of a step. */

@@ -407,6 +407,16 @@ static void test_placement(void)
     CHECK(strcmp(text, out) != 0);
 }
 
+/* A small stack of the main thread, and so of every thread that asks for no other. */
+static void test_small_stack(void)
+{
+#ifndef __SANITIZE_ADDRESS__ /* its own code takes more */
+    static const char run[] = "\"$S\" generate m --prompt 'ab!' --max-new-tokens 8 --device cpu";
+    CHECK_MSG(sh("a=$(%s) && b=$(ulimit -s 64; %s) && [ \"$a\" = \"$b\" ]", run, run) == 0, "%s",
+              err);
+#endif
+}
+
 /* ---- the disk ---- */
 
 static json_t *plan_on_disk(long long device, const char *more)
@@ -962,6 +972,7 @@ int main(void)
     test_refusals();
     test_report();
     test_placement();
+    test_small_stack();
     test_disk_plan();
     test_disk_run();
     test_batch();

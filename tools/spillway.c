@@ -4,8 +4,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int cli_complete(const struct cli_options *o)
@@ -149,10 +152,8 @@ static void reserve_standard_streams(void)
             open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    reserve_standard_streams();
-    cli_ignore_write_signals();
     if (argc < 2) {
         cli_help_all(stderr);
         return CLI_REFUSED;
@@ -188,4 +189,56 @@ int main(int argc, char **argv)
         code = CLI_DONE;
     cli_options_free(&options);
     return finish(code);
+}
+
+/* ---- the stack ---- */
+
+/* The least that deeply nested JSON and templates need, and what a thread of our own gets. */
+enum { STACK_LEAST = 1 << 20, STACK_BYTES = 8 << 20 };
+
+struct call {
+    int argc;
+    char **argv;
+    int code;
+};
+
+static void *run_call(void *argument)
+{
+    struct call *c = argument;
+    c->code = run(c->argc, c->argv);
+    return NULL;
+}
+
+/* Under a small `ulimit -s` the command runs on a thread that has a larger stack. Signals go to
+ * that thread, as they would go to this one. */
+static int run_on_thread(struct call *c)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all;
+    int rc = pthread_attr_init(&attributes);
+    if (!rc)
+        rc = pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    if (!rc)
+        rc = pthread_create(&thread, &attributes, run_call, c);
+    if (rc)
+        return cli_fail(CLI_FAILED,
+                        "the stack is limited to less than 1 MiB (ulimit -s), and a thread with a "
+                        "larger one was refused: %s",
+                        strerror(rc));
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    pthread_join(thread, NULL);
+    return c->code;
+}
+
+int main(int argc, char **argv)
+{
+    struct call call = {argc, argv, CLI_DONE};
+    struct rlimit stack;
+    reserve_standard_streams();
+    cli_ignore_write_signals();
+    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < STACK_LEAST)
+        return run_on_thread(&call);
+    return run(argc, argv);
 }
