@@ -2,6 +2,7 @@
 #include "offload/pack_format.h"
 
 #include <fcntl.h>
+#include <nettle/sha2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,20 +15,25 @@ enum { CHUNK_BYTES = 1 << 20 };
 
 struct spw_chain_hash spw_chain_root(const uint8_t *fingerprint)
 {
-    XXH128_hash_t h =
-        XXH3_128bits_withSeed(fingerprint, SPW_PACK_FINGERPRINT_BYTES, SPW_PACK_VERSION);
-    return (struct spw_chain_hash){h.low64, h.high64};
+    const uint32_t version = SPW_PACK_VERSION;
+    struct spw_chain_hash root;
+    struct sha256_ctx sha;
+    sha256_init(&sha);
+    sha256_update(&sha, sizeof version, (const void *)&version);
+    sha256_update(&sha, SPW_PACK_FINGERPRINT_BYTES, fingerprint);
+    sha256_digest(&sha, sizeof root.bytes, root.bytes);
+    return root;
 }
 
 struct spw_chain_hash spw_chain_next(struct spw_chain_hash before, const int32_t *tokens)
 {
-    struct {
-        struct spw_chain_hash before;
-        int32_t tokens[SPW_TILE_TOKENS];
-    } text = {.before = before};
-    memcpy(text.tokens, tokens, sizeof text.tokens);
-    XXH128_hash_t h = XXH3_128bits(&text, sizeof text);
-    return (struct spw_chain_hash){h.low64, h.high64};
+    struct spw_chain_hash next;
+    struct sha256_ctx sha;
+    sha256_init(&sha);
+    sha256_update(&sha, sizeof before.bytes, before.bytes);
+    sha256_update(&sha, SPW_TILE_TOKENS * sizeof *tokens, (const void *)tokens);
+    sha256_digest(&sha, sizeof next.bytes, next.bytes);
+    return next;
 }
 
 struct spw_pack_section spw_pack_part(const struct spw_pack_section *s, uint32_t first_tile,

@@ -10,23 +10,44 @@
 
 #include "runtime/base.h"
 
+#include <string.h>
+
 enum {
     SPW_PACK_ALIGN = 4096,           /* of records, in the file and in bytes: O_DIRECT reads work */
     SPW_PACK_STATE_BYTES = 16 << 20, /* a session may be saved with its prompt half computed */
     SPW_PACK_FINGERPRINT_BYTES = 32,
 };
 
-/* Of a chain of tiles: of this one and of all before it. */
+/* The SHA-256 of a tile and of all tiles before it. Two sequences with equal hashes have equal
+ * tokens: a prompt can be made by somebody who wants it to be taken for another one, so that a
+ * checksum would not do. */
 struct spw_chain_hash {
+    uint8_t bytes[32];
+};
+
+/* The first half of a chain hash, in names of files and links between them. Who finds a pack by
+ * such an id compares whole hashes. */
+struct spw_pack_id {
     uint64_t low, high;
 };
 
-/* What a chain starts from: nothing is shared between fingerprints or versions of the format. */
+/* What a chain starts from: fingerprints and versions of the format share nothing. */
 struct spw_chain_hash spw_chain_root(const uint8_t *fingerprint);
 /* Of 128 more tokens. */
 struct spw_chain_hash spw_chain_next(struct spw_chain_hash before, const int32_t *tokens);
 
 static inline bool spw_chain_equal(struct spw_chain_hash a, struct spw_chain_hash b)
+{
+    return memcmp(a.bytes, b.bytes, sizeof a.bytes) == 0;
+}
+
+static inline struct spw_pack_id spw_chain_id(struct spw_chain_hash chain)
+{
+    struct spw_pack_id id;
+    memcpy(&id, chain.bytes, sizeof id);
+    return id;
+}
+static inline bool spw_pack_same_id(struct spw_pack_id a, struct spw_pack_id b)
 {
     return a.low == b.low && a.high == b.high;
 }
@@ -53,7 +74,7 @@ struct spw_pack_info {
     const int32_t *tokens;          /* [n_tokens], those that the pack covers */
     struct spw_chain_hash parent;   /* of the tile before; the root where first_token is 0 */
     const struct spw_chain_hash *hashes; /* [n_tokens / 128], computed from the tokens */
-    struct spw_chain_hash before;        /* opaque: the store's name of the pack before */
+    struct spw_pack_id before;           /* opaque: the pack before, in a store */
     bool point;                          /* opaque: a sequence may go on at the end of this pack */
     uint32_t n_sections;
     const struct spw_pack_section *sections; /* in order of kind, layer, first_tile; apart */
@@ -103,7 +124,8 @@ struct spw_pack_spec {
     uint64_t first_token, n_tokens;
     const int32_t
         *tokens; /* [n_tokens], those that the pack covers; the end need not be a tile's */
-    struct spw_chain_hash parent, before;
+    struct spw_chain_hash parent;
+    struct spw_pack_id before;
     bool point;
     /* Append: those with an offset, taken from (parts of) sections of the committed state, are kept
      * where they lie; all others are new and must be written. What is not named is dropped. */

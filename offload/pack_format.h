@@ -22,12 +22,10 @@
 #include "offload/pack.h"
 #include "quant/tile.h"
 
-#include <string.h>
-
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is written as memory lies");
 
 enum {
-    SPW_PACK_VERSION = 1,
+    SPW_PACK_VERSION = 2, /* 1 had XXH3-128 as chain hash, which can be collided */
     SPW_PACK_DATA_OFFSET = 2 * SPW_PACK_ALIGN,
     SPW_PACK_MOST_SECTIONS = 1 << 20,
     SPW_PACK_MOST_TABLE_BYTES = 1 << 30, /* what an untrusted file may make a reader take */
@@ -44,12 +42,13 @@ struct spw_pack_head {
     uint64_t sequence;
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     uint64_t first_token, n_tokens;
-    struct spw_chain_hash parent, before;
+    struct spw_chain_hash parent;
+    struct spw_pack_id before;
     uint64_t file_bytes; /* all that this commit names lies below */
     uint64_t table_offset, table_bytes, table_sum;
     uint64_t n_records;
     uint32_t n_sections, state_bytes;
-    uint8_t zeros[SPW_PACK_ALIGN - 160];
+    uint8_t zeros[SPW_PACK_ALIGN - 176];
     uint64_t sum; /* XXH3-64 of all before it */
 };
 _Static_assert(sizeof(struct spw_pack_head) == SPW_PACK_ALIGN, "one block, written at once");

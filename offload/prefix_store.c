@@ -8,7 +8,9 @@
  * A match walks from the root: the pack named after the next hash is opened, its tokens are
  * compared, and where they end or differ the walk goes on with the next hash. What a pack says of
  * itself must be where the walk stands: first token, hash of what comes before, name. The tokens
- * that are compared are those of each pack; what joins two packs is the 128-bit chain hash.
+ * that are compared are those of each pack; what joins two packs is the whole chain hash, the
+ * SHA-256 of all tokens before. Names have half of it: two chains that share a name cost the one or
+ * the other its pack, and never the answer.
  *
  * Points: sequences of models with sliding layers or quantized tiles can go on only where a pack
  * has what is near its end. Where a sequence needs a point inside another one's pack, a pack of its
@@ -28,7 +30,7 @@
 struct open_pack {
     struct open_pack *next;
     struct spw_pack *pack; /* owned */
-    struct spw_chain_hash id;
+    struct spw_pack_id id;
     uint32_t refs;
     bool damaged; /* not for new matches */
 };
@@ -49,7 +51,7 @@ struct spw_store_writer {
 
 /* ---- damage ---- */
 
-static void set_aside(struct spw_store *s, struct spw_chain_hash id, const char *text)
+static void set_aside(struct spw_store *s, struct spw_pack_id id, const char *text)
 {
     struct spw_store_item *item = spw_store_directory_find(&s->d, id);
     s->stats.n_damaged++;
@@ -71,10 +73,10 @@ void spw_store_damaged(struct spw_store *s, struct spw_pack *pack, const char *t
 
 /* ---- pins ---- */
 
-static struct spw_pack *known_pack(struct spw_store *s, struct spw_chain_hash id)
+static struct spw_pack *known_pack(struct spw_store *s, struct spw_pack_id id)
 {
     for (struct open_pack *p = s->open; p; p = p->next) {
-        if (spw_chain_equal(p->id, id) && !p->damaged) {
+        if (spw_pack_same_id(p->id, id) && !p->damaged) {
             p->refs++;
             return p->pack;
         }
@@ -104,7 +106,7 @@ static bool pin(int fd)
 }
 
 /* The pack of this name, pinned; NULL in *out is a miss. -ENOMEM. */
-static int get_pack(struct spw_store *s, struct spw_chain_hash id, struct spw_pack **out)
+static int get_pack(struct spw_store *s, struct spw_pack_id id, struct spw_pack **out)
 {
     char path[4096], name[SPW_STORE_NAME_BYTES];
     struct spw_error err = {0};
@@ -163,7 +165,7 @@ static uint32_t tiles_from(const struct spw_pack *pack, uint32_t tile, struct sp
     return equal_tiles(info, tokens + (size_t)tile * SPW_TILE_TOKENS, n_tiles - tile);
 }
 
-/* It has the right name, and is not what it must be: made up, or the hash of two chains. */
+/* It has the right name, and is not what it must be: made up, or of another chain. */
 static int misplaced(struct spw_store *s, struct spw_pack *pack)
 {
     struct spw_error err = {0};
@@ -180,7 +182,7 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
     while (m->n_tiles < n_tiles && m->n_parts < SPW_STORE_MOST_PACKS) {
         struct spw_pack *pack;
         const int32_t *next = tokens + (size_t)m->n_tiles * SPW_TILE_TOKENS;
-        SPW_TRY(get_pack(s, spw_chain_next(hash, next), &pack));
+        SPW_TRY(get_pack(s, spw_chain_id(spw_chain_next(hash, next)), &pack));
         if (!pack)
             return 0;
         uint32_t n = tiles_from(pack, m->n_tiles, hash, tokens, n_tiles);
@@ -215,7 +217,7 @@ static int walk_points(struct spw_store *s, const int32_t *tokens, struct spw_st
         for (uint32_t t = part->n_tiles; t-- > 0;) {
             m->point_tiles = part->first_tile + t + 1;
             if (info->point && (t + 1) * UINT64_C(128) == info->n_tokens) {
-                m->point = known_pack(s, info->hashes[0]);
+                m->point = known_pack(s, spw_chain_id(info->hashes[0]));
                 return 0;
             }
             SPW_TRY(find_point(s, tokens, part->first_tile + t, info->hashes[t],
@@ -329,7 +331,8 @@ static int check_place(struct spw_store *s, const struct spw_store_addition *a,
 }
 
 struct place {
-    struct spw_chain_hash id, parent, before;
+    struct spw_chain_hash parent;
+    struct spw_pack_id id, before;
     uint32_t first_tile; /* that the pack covers */
 };
 
@@ -364,12 +367,11 @@ static void find_place(const struct spw_store *s, const struct spw_store_additio
     for (uint32_t t = 0; t < p->first_tile; t++)
         hash = spw_chain_next(hash, a->tokens + (size_t)t * SPW_TILE_TOKENS);
     p->parent = hash;
-    p->id = spw_chain_next(hash, a->tokens + (size_t)p->first_tile * SPW_TILE_TOKENS);
-    if (a->first_tile == a->n_tiles)
-        p->id = spw_store_point_id(p->id);
-    p->before = (struct spw_chain_hash){0};
+    hash = spw_chain_next(hash, a->tokens + (size_t)p->first_tile * SPW_TILE_TOKENS);
+    p->id = a->first_tile == a->n_tiles ? spw_store_point_id(hash) : spw_chain_id(hash);
+    p->before = (struct spw_pack_id){0};
     if (m->n_parts)
-        p->before = spw_pack_info(m->parts[m->n_parts - 1].pack)->hashes[0];
+        p->before = spw_chain_id(spw_pack_info(m->parts[m->n_parts - 1].pack)->hashes[0]);
 }
 
 /* Locked: counts, makes room, and takes it under a temporary name that others count too. */

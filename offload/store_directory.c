@@ -19,7 +19,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum {
     LOCK_TRIES = 2000,              /* of a millisecond */
@@ -28,7 +27,7 @@ enum {
 
 /* ---- names ---- */
 
-void spw_store_directory_name(char name[SPW_STORE_NAME_BYTES], struct spw_chain_hash id)
+void spw_store_directory_name(char name[SPW_STORE_NAME_BYTES], struct spw_pack_id id)
 {
     snprintf(name, SPW_STORE_NAME_BYTES, "%016llx%016llx.pack", (unsigned long long)id.high,
              (unsigned long long)id.low);
@@ -46,26 +45,27 @@ static bool parse_digits(const char *text, uint64_t *out)
     return true;
 }
 
-static bool parse_name(const char *name, struct spw_chain_hash *id)
+static bool parse_name(const char *name, struct spw_pack_id *id)
 {
     return strlen(name) == 37 && strcmp(name + 32, ".pack") == 0 && parse_digits(name, &id->high) &&
            parse_digits(name + 16, &id->low);
 }
 
-struct spw_chain_hash spw_store_point_id(struct spw_chain_hash chain)
+struct spw_pack_id spw_store_point_id(struct spw_chain_hash chain)
 {
-    XXH128_hash_t h = XXH3_128bits_withSeed(&chain, sizeof chain, SPW_PACK_POINT);
-    return (struct spw_chain_hash){h.low64, h.high64};
+    struct spw_pack_id id = spw_chain_id(chain);
+    id.low ^= SPW_PACK_POINT;
+    return id;
 }
 
-const char *spw_store_misnamed(const struct spw_pack_info *info, struct spw_chain_hash id)
+const char *spw_store_misnamed(const struct spw_pack_info *info, struct spw_pack_id id)
 {
     if (!info->n_tokens || info->n_tokens % SPW_TILE_TOKENS)
         return "it does not end where a tile ends";
-    if (spw_chain_equal(info->hashes[0], id))
+    if (spw_pack_same_id(spw_chain_id(info->hashes[0]), id))
         return NULL;
     if (info->point && info->n_tokens == SPW_TILE_TOKENS &&
-        spw_chain_equal(spw_store_point_id(info->hashes[0]), id))
+        spw_pack_same_id(spw_store_point_id(info->hashes[0]), id))
         return NULL;
     return "it has the name of another pack";
 }
@@ -105,16 +105,16 @@ void spw_store_directory_close(struct spw_store_directory *d)
 /* ---- index ---- */
 
 /* Where it is, or would be. Ids are hashes already. */
-static uint32_t *find_slot(const struct spw_store_directory *d, struct spw_chain_hash id)
+static uint32_t *find_slot(const struct spw_store_directory *d, struct spw_pack_id id)
 {
     uint32_t at = (uint32_t)id.low & (d->n_slots - 1);
-    while (d->slots[at] && !spw_chain_equal(d->items[d->slots[at] - 1].id, id))
+    while (d->slots[at] && !spw_pack_same_id(d->items[d->slots[at] - 1].id, id))
         at = (at + 1) & (d->n_slots - 1);
     return &d->slots[at];
 }
 
 struct spw_store_item *spw_store_directory_find(const struct spw_store_directory *d,
-                                                struct spw_chain_hash id)
+                                                struct spw_pack_id id)
 {
     uint32_t at = d->n_slots ? *find_slot(d, id) : 0;
     if (!at || d->items[at - 1].damaged || d->items[at - 1].gone)

@@ -18,8 +18,8 @@
 enum { SPW_STORE_NAME_BYTES = 48 };
 
 struct spw_store_item {
-    struct spw_chain_hash id;
-    struct spw_chain_hash before; /* the pack that it extends; zeros: none, or not known */
+    struct spw_pack_id id;
+    struct spw_pack_id before; /* the pack that it extends; zeros: none, or not known */
     uint64_t bytes, first_token;
     struct timespec used;
     uint32_t n_children; /* while something is chosen to go */
@@ -51,12 +51,12 @@ int spw_store_directory_scan(struct spw_store_directory *d, bool weighed);
 /* Reads names if they may have changed. */
 int spw_store_directory_refresh(struct spw_store_directory *d);
 struct spw_store_item *spw_store_directory_find(const struct spw_store_directory *d,
-                                                struct spw_chain_hash id);
-void spw_store_directory_name(char name[SPW_STORE_NAME_BYTES], struct spw_chain_hash id);
+                                                struct spw_pack_id id);
+void spw_store_directory_name(char name[SPW_STORE_NAME_BYTES], struct spw_pack_id id);
 /* Of a pack that only makes a point at the end of this chain. */
-struct spw_chain_hash spw_store_point_id(struct spw_chain_hash chain);
+struct spw_pack_id spw_store_point_id(struct spw_chain_hash chain);
 /* NULL, or why the pack cannot have this name. */
-const char *spw_store_misnamed(const struct spw_pack_info *info, struct spw_chain_hash id);
+const char *spw_store_misnamed(const struct spw_pack_info *info, struct spw_pack_id id);
 
 /* A descriptor whose close lets go; waits two seconds at most. -EBUSY, -EROFS, -EACCES. */
 int spw_store_directory_lock(struct spw_store_directory *d);

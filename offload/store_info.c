@@ -19,7 +19,7 @@ static int by_use(const void *a, const void *b)
     return x->first_token > y->first_token ? -1 : x->first_token < y->first_token;
 }
 
-static int look_into(struct spw_store_entry *e, const struct spw_pack *p, struct spw_chain_hash id,
+static int look_into(struct spw_store_entry *e, const struct spw_pack *p, struct spw_pack_id id,
                      bool records)
 {
     const struct spw_pack_info *info = spw_pack_info(p);

@@ -171,7 +171,6 @@ static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_
                                  .n_tokens = v->s->n_tokens,
                                  .tokens = v->s->tokens,
                                  .parent = spw_chain_root(v->fingerprint),
-                                 .before = spw_chain_root(v->fingerprint),
                                  .point = true,
                                  .sections = v->sections,
                                  .n_sections = v->n,

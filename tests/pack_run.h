@@ -19,7 +19,8 @@ static const uint8_t pack_fingerprint[SPW_PACK_FINGERPRINT_BYTES] = {1, 2, 3, 0x
 static inline void pack_fill(void *record, uint64_t bytes, struct spw_chain_hash chain,
                              const struct spw_pack_section *s, uint32_t tile)
 {
-    uint64_t state = chain.low ^ ((uint64_t)s->kind << 48) ^ ((uint64_t)s->layer << 32) ^ tile;
+    uint64_t state =
+        spw_chain_id(chain).low ^ ((uint64_t)s->kind << 48) ^ ((uint64_t)s->layer << 32) ^ tile;
     uint64_t *words = record;
     for (uint64_t i = 0; i < bytes / sizeof *words; i++)
         words[i] = check_random(&state);

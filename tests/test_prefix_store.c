@@ -11,6 +11,7 @@
 #include "tests/pack_run.h"
 
 #include <sys/file.h>
+#include <xxhash.h>
 
 enum { MOST_TILES = 256, KIND = 1, NEAR = 2, LAYERS = 2, RECORD = 4096 };
 
@@ -201,6 +202,51 @@ static void test_long_chain(void)
     pack_remove_folder(dir);
 }
 
+/* ---- tiles that somebody made equal ---- */
+
+/* Two tiles of which the XXH3-128 of any 16 bytes and the tile is the same, found by reducing a
+ * lattice of 7 dimensions: what version 1 of the format took for the hash of a chain. */
+static void make_colliding(int32_t *t, int32_t *u)
+{
+    static const int32_t tile[128] = {
+        30, 75, 69, 16, 47,  77, 60, 80, 74, 8,  77, 1,  39, 70, 70, 29, 24, 91, 60, 69, 70, 60,
+        50, 81, 19, 29, 81,  19, 0,  54, 94, 1,  85, 99, 8,  20, 97, 75, 5,  38, 99, 3,  34, 60,
+        9,  17, 49, 91, 100, 54, 50, 93, 73, 56, 17, 46, 12, 4,  17, 63, 13, 44, 86, 55, 99, 80,
+        38, 53, 64, 49, 73,  44, 68, 74, 52, 74, 76, 93, 87, 3,  35, 77, 85, 89, 20, 89, 41, 69,
+        73, 72, 13, 91, 68,  47, 81, 73, 34, 36, 15, 8,  61, 81, 61, 11, 44, 8,  52, 19, 4,  53,
+        54, 98, 53, 15, 5,   77, 78, 97, 5,  48, 91, 75, 42, 70, 35, 64, 30, 4};
+    static const int32_t changes[][2] = {{13, 81}, {29, 79}, {45, 60}, {61, 2},
+                                         {77, 89}, {93, 25}, {109, 42}};
+    memcpy(t, tile, sizeof tile);
+    memcpy(u, tile, sizeof tile);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+        u[changes[i][0]] = changes[i][1];
+}
+
+/* U R1 R2 must not go on in the pack that holds R2 behind T R1. */
+static void test_collision(void)
+{
+    static int32_t t[MOST_TILES * 128], u[MOST_TILES * 128];
+    uint8_t text[2][16 + 512] = {{7}, {7}};
+    uint32_t point;
+    make_chain(t, NULL, 0, 71);
+    memcpy(u, t, sizeof t);
+    make_colliding(t, u);
+    memcpy(text[0] + 16, t, 512);
+    memcpy(text[1] + 16, u, 512);
+    CHECK(memcmp(text[0], text[1], sizeof *text) != 0);
+    CHECK(XXH128_isEqual(XXH3_128bits(text[0], sizeof *text), XXH3_128bits(text[1], sizeof *text)));
+
+    struct spw_store *s = open_store(1 << 30);
+    CHECK(add(s, t, 0, 2, true) == 0 && add(s, t, 2, 3, true) == 0);
+    CHECK(match(s, u, 5, &point) == 0 && !point);
+    CHECK(add(s, u, 0, 2, true) == 0);
+    CHECK(match(s, u, 5, &point) == 2 && point == 2);
+    CHECK(match(s, t, 5, &point) == 3 && point == 3 && n_damage == 0);
+    spw_store_close(s);
+    pack_remove_folder(dir);
+}
+
 /* ---- room ---- */
 
 static uint64_t pack_bytes_of(uint32_t n_tiles)
@@ -217,8 +263,7 @@ static void name_of(char name[64], const int32_t *tokens, uint32_t tile)
     struct spw_chain_hash h = spw_chain_root(pack_fingerprint);
     for (uint32_t t = 0; t <= tile; t++)
         h = spw_chain_next(h, tokens + t * 128);
-    snprintf(name, 64, "%016llx%016llx.pack", (unsigned long long)h.high,
-             (unsigned long long)h.low);
+    spw_store_directory_name(name, spw_chain_id(h));
 }
 
 /* Whether the pack that begins there is; does not count as a use. */
@@ -716,7 +761,7 @@ static void bench_shape(uint32_t chain, uint32_t pack)
     file_sync_off = true;
     for (uint32_t c = 0; c < TILES / chain; c++) {
         struct spw_chain_hash parent = spw_chain_root(pack_fingerprint);
-        struct spw_chain_hash before = {0};
+        struct spw_pack_id before = {0};
         pack_tokens(tokens, (size_t)chain * 128, c);
         for (uint32_t t = 0; t < chain; t += pack) {
             struct spw_pack_spec spec = {.fingerprint = pack_fingerprint,
@@ -727,7 +772,7 @@ static void bench_shape(uint32_t chain, uint32_t pack)
                                          .before = before};
             char path[256], name[SPW_STORE_NAME_BYTES];
             struct spw_pack_writer *w;
-            before = spw_chain_next(parent, tokens + (size_t)t * 128);
+            before = spw_chain_id(spw_chain_next(parent, tokens + (size_t)t * 128));
             spw_store_directory_name(name, before);
             snprintf(path, sizeof path, "%s/%s", dir, name);
             CHECK(spw_pack_create(&w, path, false, &spec, NULL) == 0);
@@ -781,6 +826,7 @@ int main(int argc, char **argv)
     snprintf(dir, sizeof dir, "/tmp/spw_prefix_store_%d", (int)getpid());
     test_match();
     test_long_chain();
+    test_collision();
     test_eviction();
     test_limit(&seed);
     test_damage();

@@ -28,6 +28,7 @@ library:libedit      libedit-dev
 library:libpcre2-8   libpcre2-dev
 library:libutf8proc  libutf8proc-dev
 library:libxxhash    libxxhash-dev
+library:nettle       nettle-dev
 '
 format_needs='
 command:clang-format clang-format
