@@ -4,13 +4,13 @@
  * Linux grants the 8 KiB of AMX tile data to a process only on request. */
 #include "model/ops_cpu_kernels.h"
 
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
 
 enum {
     XCR0_AVX = 0x6,     /* xmm, ymm */
@@ -94,7 +94,7 @@ static const struct spw_cpu_kernels tables[] = {
         .linear = &spw_linear_kernel_portable,
         .linear_workspace = spw_linear_workspace_portable,
     },
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
     {
         .isa = SPW_ISA_AVX2,
         COMMON_KERNELS(avx2),

@@ -7,6 +7,12 @@
 
 #include "model/ops.h"
 
+/* Builds with sanitizers have the portable kernels alone: they are instrumented, so that a
+ * sanitizer sees what they touch, and the others are many and large. */
+#if defined(__x86_64__) && !defined(SPW_PORTABLE_KERNELS)
+#define SPW_X86_KERNELS 1
+#endif
+
 enum spw_isa {
     SPW_ISA_PORTABLE,   /* plain C */
     SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */

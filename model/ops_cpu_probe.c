@@ -237,7 +237,7 @@ static const struct spw_probe_loops *loops_of(enum spw_isa isa)
     if (isa > spw_isa_best())
         return NULL;
     switch (isa) {
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
     case SPW_ISA_AMX:
         return &spw_probe_loops_amx;
     case SPW_ISA_AVX512BF16:

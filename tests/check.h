@@ -1,8 +1,13 @@
 /* The test programs' own assertions. A failed CHECK prints where and what, and the program goes on;
- * check_done() gives the exit status. Property tests print their seed with check_seed(). */
+ * check_done() gives the exit status. Property tests print their seed with check_seed().
+ *
+ * How much a test does: with SPW_FULL in the environment (tools/test.sh --full) all of it; without,
+ * draws for a few seconds (check_draws_of), a quarter of a count (check_amount) and every fourth
+ * step of a sweep (check_stride). */
 #ifndef SPW_TESTS_CHECK_H
 #define SPW_TESTS_CHECK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +78,55 @@ static inline uint64_t check_seed(void)
               : (uint64_t)now.tv_nsec * 1000003u ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 32;
     fprintf(stderr, "SPW_SEED=%llu\n", (unsigned long long)seed);
     return seed;
+}
+
+static inline bool check_full(void)
+{
+    return getenv("SPW_FULL");
+}
+
+/* `all` in a full run, else a quarter. */
+static inline int check_amount(int all)
+{
+    return check_full() ? all : (all + 3) / 4;
+}
+
+/* Draws of a property test: `struct check_draws d = check_draws_of(argc, argv, 80);`, then
+ * `while (check_another(&d))` makes argv[1] draws where that is given, 80 in a full run, and
+ * otherwise as many as begin in the first seconds, at least an eighth of 80. `done` counts them. */
+struct check_draws {
+    int done, least, most;
+    double until;
+};
+
+#define CHECK_DRAW_SECONDS 3
+
+static inline double check_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static inline struct check_draws check_draws_of(int argc, char **argv, int most)
+{
+    struct check_draws d = {0, 0, argc > 1 ? atoi(argv[1]) : most, 0};
+    d.least = argc > 1 || check_full() ? d.most : (most + 7) / 8;
+    d.until = check_seconds() + CHECK_DRAW_SECONDS;
+    return d;
+}
+
+static inline bool check_another(struct check_draws *d)
+{
+    bool more = d->done < d->least || (d->done < d->most && check_seconds() < d->until);
+    d->done += more;
+    return more;
+}
+
+/* The step of a sweep that fails the n-th operation, for n = 0, stride, 2 stride, ... */
+static inline int check_stride(int argc, char **argv, int stride)
+{
+    return argc > 1 ? atoi(argv[1]) : check_full() ? stride : 4 * stride;
 }
 
 /* splitmix64 */

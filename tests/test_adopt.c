@@ -342,14 +342,14 @@ static void make_subject(struct subject *s, int i)
 int main(int argc, char **argv)
 {
     static struct subject subjects[2 * TEST_MODELS];
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
+    struct check_draws draws = check_draws_of(argc, argv, TEST_DRAWS);
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < 2 * TEST_MODELS; i++)
         make_subject(&subjects[i], i);
-    for (int i = 0; i < draws; i++)
+    while (check_another(&draws))
         run_draw(subjects, &seed);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {
         tiny_model_remove(subjects[i].dir);
@@ -358,10 +358,10 @@ int main(int argc, char **argv)
     fprintf(stderr,
             "%llu rows compared; of %d draws %llu stream, %llu of them quantized, %llu bounce, "
             "%llu have a disk of their own; %llu losses\n",
-            (unsigned long long)rows, draws, (unsigned long long)streamed,
+            (unsigned long long)rows, draws.done, (unsigned long long)streamed,
             (unsigned long long)quantized, (unsigned long long)bounced,
             (unsigned long long)with_disk, (unsigned long long)lost);
-    CHECK(draws < 20 || (streamed && quantized && bounced && with_disk && lost));
+    CHECK(draws.done < 20 || (streamed && quantized && bounced && with_disk && lost));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

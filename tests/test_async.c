@@ -80,7 +80,10 @@ int main(int argc, char **argv)
     static struct subject subjects[N_MODELS];
     struct spw_options o[2][N_MODELS];
     const struct spw_backend backends[2] = {run_backend(true), run_backend(false)};
-    int seeds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 40 : RUN_UNDER_ASAN ? 100 : 1000;
+    struct check_draws seeds = check_draws_of(argc, argv,
+                                              RUN_UNDER_TSAN   ? 40
+                                              : RUN_UNDER_ASAN ? 100
+                                                               : 1000);
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 0) : 1 + check_seed() % 1000000007;
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_MODELS; i++) {
@@ -94,11 +97,13 @@ int main(int argc, char **argv)
             run_tight_on(&backends[k], subjects[i].dir, &o[k][i], 0);
         }
     }
-    for (int i = 0; i < seeds; i++)
+    while (check_another(&seeds)) {
+        int i = seeds.done - 1;
         run_seed(&subjects[i % N_MODELS], &backends[i / N_MODELS % 2],
                  o[i / N_MODELS % 2][i % N_MODELS], first + (uint64_t)i);
+    }
     fprintf(stderr, "delay seeds %llu to %llu\n", (unsigned long long)first,
-            (unsigned long long)(first + (uint64_t)seeds - 1));
+            (unsigned long long)(first + (uint64_t)seeds.done - 1));
     for (int i = 0; i < N_MODELS; i++) {
         tiny_model_remove(subjects[i].dir);
         free(subjects[i].expected[0]);

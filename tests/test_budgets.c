@@ -522,7 +522,7 @@ static void exceed_write_limit(struct subject *s)
 int main(int argc, char **argv)
 {
     static struct subject s;
-    int stride = argc > 1 ? atoi(argv[1]) : TEST_STRIDE;
+    int stride = check_stride(argc, argv, TEST_STRIDE);
     if (!run_is_there())
         return CHECK_SKIP;
     for (size_t i = 0; i < TEST_MODELS; i++) {

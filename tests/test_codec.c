@@ -131,7 +131,7 @@ static const struct spw_kernel *kernel_of(int isa)
 {
     if (isa > (int)spw_isa_best() || isa > SPW_ISA_AVX512)
         return NULL;
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
     if (isa == SPW_ISA_AVX512)
         return &spw_codec_encode_kernel_avx512;
     if (isa == SPW_ISA_AVX2)

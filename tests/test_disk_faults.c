@@ -275,7 +275,7 @@ static void run_setting(const struct setting *is)
 
 int main(int argc, char **argv)
 {
-    const int stride = argc > 1 ? atoi(argv[1]) : TEST_STRIDE;
+    const int stride = check_stride(argc, argv, TEST_STRIDE);
     const struct setting settings[] = {
         {{"llama", 2, 32, 32, 2, 1, 32, 67, 2048, NULL, false, false, false, true, true, 92},
          SPW_KV_INT8_INT4,

@@ -85,7 +85,9 @@ int main(int argc, char **argv)
 {
     static const struct tiny_model model = {"llama", 2,    32,    48,    2,     1,    16,   67,
                                             2048,    NULL, false, false, false, true, true, 92};
-    int times = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 20 : 200, killed = 0;
+    int times =
+        argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 20 : 200);
+    int killed = 0;
     uint64_t seed = check_seed();
     char dir[128], scratch[160];
     int32_t ids[N_TOKENS];

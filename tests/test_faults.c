@@ -291,7 +291,7 @@ int main(int argc, char **argv)
     static struct subject u;
     if (!run_is_there())
         return CHECK_SKIP;
-    int64_t stride = argc > 1 ? atoll(argv[1]) : TEST_STRIDE;
+    int64_t stride = check_stride(argc, argv, TEST_STRIDE);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         make_subject(&u, &settings[i], i);
         check_plan(&u);

@@ -86,12 +86,12 @@ static void run_draw(uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    int draws = argc > 1 ? atoi(argv[1]) : 400;
+    struct check_draws draws = check_draws_of(argc, argv, 400);
     uint64_t seed = check_seed();
     for (int f = 0; f < N_FILES; f++)
         for (uint64_t i = 0; i < FILE_BYTES; i++)
             files[f][i] = (uint8_t)check_random(&seed);
-    for (int i = 0; i < draws; i++)
+    while (check_another(&draws))
         run_draw(&seed);
     return check_done();
 }

@@ -316,7 +316,7 @@ static void make_subject(struct subject *s, int i)
 int main(int argc, char **argv)
 {
     static struct subject subjects[2 * TEST_MODELS];
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
+    struct check_draws draws = check_draws_of(argc, argv, TEST_DRAWS);
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
@@ -330,7 +330,7 @@ int main(int argc, char **argv)
             test_going_back(&subjects[i]);
         test_generate(&subjects[i], &seed);
     }
-    for (int i = 0; i < draws; i++)
+    while (check_another(&draws))
         run_draw(&subjects[check_random(&seed) % (2 * TEST_MODELS)], &seed);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {
         tiny_model_remove(subjects[i].dir);
@@ -344,7 +344,7 @@ int main(int argc, char **argv)
             (unsigned long long)n_rows, (unsigned long long)n_ended, (unsigned long long)n_decodes,
             (unsigned long long)n_in_logits, (unsigned long long)n_kept, (unsigned long long)n_back,
             (unsigned long long)n_further, (unsigned long long)n_emptied);
-    CHECK(draws < 100 || (n_decodes && n_in_logits && n_back && n_further && n_emptied));
+    CHECK(draws.done < 100 || (n_decodes && n_in_logits && n_back && n_further && n_emptied));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

@@ -473,7 +473,10 @@ static void check_lost_device(const struct kv_drive *drive)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN ? 10 : RUN_UNDER_ASAN ? 30 : 120;
+    struct check_draws rounds = check_draws_of(argc, argv,
+                                               RUN_UNDER_TSAN   ? 10
+                                               : RUN_UNDER_ASAN ? 30
+                                                                : 120);
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     check_refused();
@@ -483,7 +486,8 @@ int main(int argc, char **argv)
         check_lost_device(&(struct kv_drive){.direct = i, .host = true, .faulty = true});
         check_lost_device(&(struct kv_drive){.direct = i, .disk = true, .faulty = true});
     }
-    for (int i = 0; i < rounds; i++) {
+    while (check_another(&rounds)) {
+        int i = rounds.done - 1;
         struct kv_drive d = {.faulty = i % 3 == 2,
                              .direct = check_random(&seed) % 2,
                              .host = check_random(&seed) % 2,
@@ -494,7 +498,7 @@ int main(int argc, char **argv)
     fprintf(stderr, "%llu words compared; %llu tiles damaged, %llu losses\n",
             (unsigned long long)atomic_load(&mirror_checked), (unsigned long long)damages,
             (unsigned long long)losses);
-    CHECK(rounds < 50 || (damages && losses));
+    CHECK(rounds.done < 50 || (damages && losses));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

@@ -196,7 +196,7 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct kv_drive 
 /* ---- frames ---- */
 
 /* All device frames can be taken, the next is refused, and closing gives every one of them back. */
-static void check_full(void)
+static void check_tier_full(void)
 {
     static struct world w;
     struct mirror *x = &w.x;
@@ -344,13 +344,14 @@ static void check_tier_series(uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 25 : 120;
+    struct check_draws rounds =
+        check_draws_of(argc, argv, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 25 : 120);
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     check_tier();
     for (int i = 0; i < 100; i++)
         check_tier_series(&seed);
-    check_full();
+    check_tier_full();
     for (int i = 0; i < 2; i++) {
         struct kv_drive d = {.disk = true, .direct = i, .host = true, .n_frames = 3};
         check_disk_full(&d, -ENOMEM);
@@ -362,7 +363,8 @@ int main(int argc, char **argv)
         d.host = true;
         check_lost_device(&d);
     }
-    for (int i = 0; i < rounds; i++) {
+    while (check_another(&rounds)) {
+        int i = rounds.done - 1;
         struct kv_drive d = {.disk = i % 4, .faulty = i % 4 == 3};
         d.direct = check_random(&seed) % 2;
         d.host = check_random(&seed) % 2 || !d.disk;
@@ -375,7 +377,7 @@ int main(int argc, char **argv)
             "up\n",
             (unsigned long long)atomic_load(&mirror_checked), (unsigned long long)failed_writes,
             (unsigned long long)failed_reads, (unsigned long long)write_failures);
-    CHECK(rounds < 50 || (failed_writes && failed_reads && write_failures && loads_ahead));
+    CHECK(rounds.done < 50 || (failed_writes && failed_reads && write_failures && loads_ahead));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

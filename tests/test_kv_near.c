@@ -257,19 +257,20 @@ static void check_shared_sink(void)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 120;
+    struct check_draws rounds =
+        check_draws_of(argc, argv, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 120);
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     check_shared_sink();
-    for (int i = 0; i < rounds; i++)
-        run_round(check_random(&seed), i % 3 ? 0 : check_random(&seed) | 1, 300);
+    while (check_another(&rounds))
+        run_round(check_random(&seed), rounds.done % 3 ? 0 : check_random(&seed) | 1, 300);
     fprintf(stderr,
             "%llu words compared; %llu cuts refused, %llu done, %llu behind a gap; "
             "%llu passes taken back\n",
             (unsigned long long)mirror_checked, (unsigned long long)n_cuts[0],
             (unsigned long long)n_cuts[1], (unsigned long long)n_sinks_opened,
             (unsigned long long)n_taken_back);
-    CHECK(rounds < 20 || (n_cuts[0] && n_cuts[1] && n_sinks_opened && n_taken_back));
+    CHECK(rounds.done < 20 || (n_cuts[0] && n_cuts[1] && n_sinks_opened && n_taken_back));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

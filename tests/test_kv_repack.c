@@ -712,7 +712,8 @@ static void check_lost_device(const struct kv_drive *drive)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 20 : 100;
+    struct check_draws rounds =
+        check_draws_of(argc, argv, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 20 : 100);
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     for (int i = 0; i < 4; i++) {
@@ -726,7 +727,8 @@ int main(int argc, char **argv)
         check_adopted(d, 1, false);
         check_adopted(d, UINT64_MAX, true);
     }
-    for (int i = 0; i < rounds; i++) {
+    while (check_another(&rounds)) {
+        int i = rounds.done - 1;
         struct kv_drive d = {.disk = i % 4, .faulty = i % 4 == 3};
         d.direct = check_random(&seed) % 2;
         d.host = check_random(&seed) % 2 || !d.disk;
@@ -738,7 +740,7 @@ int main(int argc, char **argv)
             (unsigned long long)n_compared, (unsigned long long)n_repacked,
             (unsigned long long)n_lost, (unsigned long long)n_refused,
             (unsigned long long)n_packed);
-    CHECK(rounds < 100 || (n_lost && n_refused && n_packed));
+    CHECK(rounds.done < 100 || (n_lost && n_refused && n_packed));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

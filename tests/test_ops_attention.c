@@ -157,10 +157,11 @@ static void test_unseen(const struct spw_cpu_kernels *table)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     rng = check_seed();
-    for (int i = 0; i < DRAWS; i++) {
+    struct check_draws draws = check_draws_of(argc, argv, DRAWS);
+    while (check_another(&draws)) {
         struct problem p = problem_draw();
         EACH_TABLE(table)
         check_problem(table, &p);

@@ -5,8 +5,9 @@
  * The AMX kernel also runs on an emulation of its instructions, on any x86-64. And the CPU
  * backend's gated product, which is made of two kernels. */
 #include "check.h"
+#include "model/ops_cpu.h"
 
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
 #include "amx_emulation.h"
 #define spw_linear_kernel_amx emulated_kernel
 #define spw_linear_workspace_amx emulated_workspace
@@ -15,7 +16,6 @@
 #undef spw_linear_workspace_amx
 #endif
 
-#include "model/ops_cpu.h"
 #include "model/ops_cpu_linear.h"
 #include "runtime/backend.h"
 #include "tests/ops_cpu_each.h"
@@ -434,7 +434,7 @@ int main(void)
         check_empty(&s);
     }
     check_gated_combinations(&seed);
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
     /* f32 goes to the AVX-512 kernel, which this machine may lack. */
     struct subject amx = {"emulated amx", &emulated_kernel, emulated_workspace,
                           best < SPW_ISA_AVX512BF16};

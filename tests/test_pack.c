@@ -554,7 +554,7 @@ static void test_foreign(void)
 int main(int argc, char **argv)
 {
     uint64_t seed = check_seed();
-    int kills = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 10 : 40;
+    int kills = argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 10 : 40);
     alarm(900);
     pack_folder(dir, "pack");
     snprintf(path, sizeof path, "%s/session", dir);
@@ -568,7 +568,7 @@ int main(int argc, char **argv)
     test_failing_calls(true, &seed);
     test_failing_allocations(false);
     test_failing_allocations(true);
-    test_corruption(&seed, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 2000 : 10000);
+    test_corruption(&seed, check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 2000 : 10000));
     test_made_up(&seed);
     test_foreign();
     pack_remove_folder(dir);

@@ -398,15 +398,17 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
 int main(int argc, char **argv)
 {
     static struct subject subjects[N_SUBJECTS];
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS, first = argc > 2 ? atoi(argv[2]) : 0;
+    struct check_draws all = check_draws_of(argc, argv, TEST_DRAWS);
+    int first = argc > 2 ? atoi(argv[2]) : 0;
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_SUBJECTS; i++)
         make_subject(&subjects[i], i);
-    for (int i = first; i < first + draws; i++)
-        run_draw(subjects, i, &seed);
+    while (check_another(&all))
+        run_draw(subjects, first + all.done - 1, &seed);
+    const int draws = all.done;
     for (int i = 0; i < N_SUBJECTS; i++) {
         tiny_model_remove(subjects[i].dir);
         for (int k = 0; k < N_KINDS * N_SEQUENCES; k++)

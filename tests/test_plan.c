@@ -801,7 +801,8 @@ static void check_large_units(uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    int draws = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 60 : 300;
+    int draws =
+        argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 60 : 300);
     uint64_t seed = check_seed();
     for (int i = 0; i < N_TINY_MODELS; i++) {
         char dir[128];

@@ -702,7 +702,8 @@ static void check_lost_device(const struct drive *drive, uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 200;
+    struct check_draws rounds =
+        check_draws_of(argc, argv, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 200);
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     for (int i = 0; i < 3; i++) {
@@ -711,13 +712,14 @@ int main(int argc, char **argv)
         check_lost_device(&d, check_random(&seed));
     }
     check_unreadable_units(&seed);
-    for (int i = 0; i < rounds; i++) {
+    while (check_another(&rounds)) {
+        int i = rounds.done - 1;
         struct drive d = {.there = i % 4, .direct = check_random(&seed) % 2, .faulty = i % 4 == 3};
         run_round(check_random(&seed), check_random(&seed) % 3 ? check_random(&seed) | 1 : 0, &d);
     }
     fprintf(stderr, "%llu reads, %llu losses\n", (unsigned long long)atomic_load(&n_reads),
             (unsigned long long)n_losses);
-    CHECK(rounds < 30 || (n_losses && n_from_files[0] && n_from_files[1]));
+    CHECK(rounds.done < 30 || (n_losses && n_from_files[0] && n_from_files[1]));
     CHECK(!atomic_load(&wrong_reads));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

@@ -705,7 +705,7 @@ static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
 int main(int argc, char **argv)
 {
     static struct subject subjects[2 * TEST_MODELS];
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
+    struct check_draws draws = check_draws_of(argc, argv, TEST_DRAWS);
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
@@ -714,7 +714,7 @@ int main(int argc, char **argv)
         make_subject(&subjects[i], i);
     if (TEST_TOKENS > 1000)
         test_one_by_one(subjects, &seed);
-    for (int i = 0; i < draws; i++)
+    while (check_another(&draws))
         run_draw(subjects, &seed);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {
         tiny_model_remove(subjects[i].dir);
@@ -726,10 +726,10 @@ int main(int argc, char **argv)
             "windows), in %llu of %d draws; %llu engines stream them, %llu bounce; %llu branches, "
             "%llu notes, %llu losses\n",
             (unsigned long long)rows, (unsigned long long)found, (unsigned long long)found_aged,
-            (unsigned long long)found_sliding, (unsigned long long)found_elsewhere, draws,
+            (unsigned long long)found_sliding, (unsigned long long)found_elsewhere, draws.done,
             (unsigned long long)streamed, (unsigned long long)bounced, (unsigned long long)branched,
             (unsigned long long)n_notes, (unsigned long long)n_lost);
-    CHECK(draws < 40 || (found_elsewhere && streamed && bounced && n_notes));
+    CHECK(draws.done < 40 || (found_elsewhere && streamed && bounced && n_notes));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

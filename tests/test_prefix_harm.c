@@ -440,8 +440,8 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
 
 int main(int argc, char **argv)
 {
-    int kills = argc > 1 ? atoi(argv[1]) : DEFAULT_KILLS;
-    int corruptions = argc > 2 ? atoi(argv[2]) : DEFAULT_CORRUPTIONS;
+    int kills = argc > 1 ? atoi(argv[1]) : check_amount(DEFAULT_KILLS);
+    int corruptions = argc > 2 ? atoi(argv[2]) : check_amount(DEFAULT_CORRUPTIONS);
     uint64_t seed = check_seed();
     alarm(3600);
     if (kills) {

@@ -820,8 +820,8 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "bench") == 0)
         return bench(argc > 2 ? argv[2] : "/tmp");
     uint64_t seed = check_seed();
-    int kills = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 10 : 40;
-    int corruptions = argc > 2 ? atoi(argv[2]) : 200;
+    int kills = argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 10 : 40);
+    int corruptions = argc > 2 ? atoi(argv[2]) : check_amount(200);
     alarm(3600);
     snprintf(dir, sizeof dir, "/tmp/spw_prefix_store_%d", (int)getpid());
     test_match();

@@ -340,7 +340,7 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
 
 int main(int argc, char **argv)
 {
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS;
+    struct check_draws all = check_draws_of(argc, argv, TEST_DRAWS);
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
     size_t n_models = sizeof models / sizeof *models;
     struct counts n = {0};
@@ -350,7 +350,8 @@ int main(int argc, char **argv)
     fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
     for (size_t i = 0; i < n_models; i++)
         run_folder(dirs[i], &models[i], "refit");
-    for (int i = 0; i < draws; i++) {
+    while (check_another(&all)) {
+        int i = all.done - 1;
         size_t m = (size_t)i % n_models;
         uint64_t of_draw = seed + (uint64_t)i * 1000003;
         check_draw(dirs[m], &models[m], i % 2, &of_draw, &n);
@@ -360,7 +361,7 @@ int main(int argc, char **argv)
             "%d refused\n",
             n.refit, n.below, n.shrunk, n.one_layer, n.cut, n.refused);
     /* about two draws in three run to their end, and half of those have tiles below */
-    CHECK(draws < 20 || (n.refit > draws / 6 && n.below && n.cut && n.one_layer));
+    CHECK(all.done < 20 || (n.refit > all.done / 6 && n.below && n.cut && n.one_layer));
     if (TEST_BACKEND == SPW_BACKEND_CPU && !RUN_UNDER_TSAN)
         fill_disks(dirs[1], &models[1], seed);
     for (size_t i = 0; i < n_models; i++)

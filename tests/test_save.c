@@ -571,8 +571,8 @@ static void check_kills(int times, uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    int corruptions = argc > 1 ? atoi(argv[1]) : TEST_CORRUPTIONS;
-    int kills = argc > 2 ? atoi(argv[2]) : TEST_KILLS;
+    int corruptions = argc > 1 ? atoi(argv[1]) : check_amount(TEST_CORRUPTIONS);
+    int kills = argc > 2 ? atoi(argv[2]) : check_amount(TEST_KILLS);
     uint64_t seed = check_seed();
     if (!run_is_there())
         return CHECK_SKIP;

@@ -651,7 +651,7 @@ static void check_counts(int splits)
 
 int main(int argc, char **argv)
 {
-    int splits = argc > 1 ? atoi(argv[1]) : TEST_SPLITS, left = splits;
+    int splits = argc > 1 ? atoi(argv[1]) : check_amount(TEST_SPLITS), left = splits;
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();

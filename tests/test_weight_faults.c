@@ -173,7 +173,7 @@ static void sweep(struct subject *s, int stride)
 
 int main(int argc, char **argv)
 {
-    int stride = argc > 1 ? atoi(argv[1]) : RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 4 : 1;
+    int stride = check_stride(argc, argv, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 4 : 1);
     if (!run_is_there())
         return CHECK_SKIP;
     int64_t outstanding = spw_alloc_outstanding();

@@ -1,48 +1,54 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs the tests: on a fresh Debian this is all it takes.
+# Installs missing packages, builds the program and runs the tests. A fresh Debian 12 needs nothing else.
 #
-#     tools/test.sh                  everything (what CI does)
+#     tools/test.sh                  all stages, as CI runs them: about 15 minutes on two cores
+#     tools/test.sh --full           all stages with all tests and all draws: about an hour
 #     tools/test.sh --quick          the stages check and release
-#     tools/test.sh STAGE...         some of the stages
+#     tools/test.sh [--full] STAGE...    some of the stages
 #
-# Stages, each of which counts towards the last line, `N passed, N failed, N skipped`:
-#     check     format of the sources, direction of the includes between folders
-#     release   optimized build, all tests
-#     debug     AddressSanitizer and UndefinedBehaviorSanitizer, all tests
-#     tsan      ThreadSanitizer, the tests with threads
-#     fuzz      every fuzz target (clang), 15 seconds each, from its committed seeds
-#     clang     the library and the command compile with clang too
-#     cuda      nvcc compiles every kernel (part of the release build where nvcc is; skipped where it
-#               is not)
+# Stages. Each stage adds to the last line, `N passed, N failed, N skipped`:
+#     check     format of the sources; direction of the includes between folders
+#     release   optimized build; the tests
+#     debug     AddressSanitizer and UndefinedBehaviorSanitizer
+#     tsan      ThreadSanitizer; the tests with threads
+#     fuzz      every fuzz target, from its committed seeds; clang compiles the library for it
+#     cuda      nvcc compiles every kernel (in the release build where nvcc is found, else skipped)
 #
-# A stage that does not build, and a run without a test, count as failed. Build output goes to
-# build/log/. Exit status: 0 when nothing failed.
+# What only --full does: every draw of the property tests and every step of the fault sweeps
+# (SPW_FULL, tests/check.h), the emulated GPU's twins of tests that the CPU passes too, all tests under the
+# sanitizers, the kernels of all instruction sets under AddressSanitizer, GPU code for all architectures.
+#
+# A stage that does not build counts as failed, and so does a stage without a test. Build output
+# goes to build/log/. Exit status: 0 when nothing failed.
 set -u -o pipefail
 
 cd "$(dirname "$0")/.." || exit 1
 . tools/lib/setup.sh
 
-all_stages=(check release debug tsan fuzz clang cuda)
+all_stages=(check release debug tsan fuzz cuda)
 folders=(runtime prefetch offload model quant tools tests)
 jobs=2 build_jobs=2
-# A third of nvcc's minutes: kernels tell apart 7.5 and what is newer (__CUDA_ARCH__), nothing else.
-[ -z "${CI:-}" ] || build_options=("-DSPILLWAY_CUDA_ARCHITECTURES=75-real;80")
-fuzz_seconds=15
+full=          # --full: "yes"
+fuzz_seconds=4 # of each target; 15 in a full run
+test_seconds=120 # limit of one test; 1800 in a full run
+slowest=20
 format_version=14 # of clang-format: versions differ in what they want
-# Under ThreadSanitizer all but what has one thread, and what asks the machine or the drive for their
-# limits, which takes minutes there: a new test is in until it is named here. Prefixes: test_split.
-not_for_tsan='test_(config|rope|safetensors|sampler|stop|random_model|jinja|chat_template)|check_.*'
-not_for_tsan+='|jinja_differential|test_(pack|prefix|prefix_store|prefix_harm|cache_command)'
-not_for_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
-not_for_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
-# And what takes a minute or more on the emulated GPU there; the order of its streams is looked at by
-# test_cuda_device, _emulator, _runtime, and with whole models by _engine.
-not_for_tsan+='|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|refit|save|split)'
 
-# Under AddressSanitizer all but what takes long there and whose code others run: test_gate, test_jinja,
-# test_command, test_save, test_budgets; of what has a twin on the CPU, each kernel for itself, and whole models in
-# test_cuda_engine and _placement.
-not_for_asan='jinja_differential|test_(check_kv|drive|on_oom|save_command)|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|prefix|refit|save|split)'
+# Tests that only a full run does, as extended regular expressions of whole names.
+# On the emulated GPU CI runs the kernels, the device, the runtime, whole models and their placement.
+# The other twins run the same host code as the test on the CPU.
+full_release='test_cuda_(adopt|budgets|disk_faults|faults|interrupt|prefix|refit|save|split)'
+# Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run
+# (test_gate, test_jinja, test_command, test_save, test_budgets).
+full_debug="$full_release|jinja_differential|tokenizer_property|test_(check_kv|drive|on_oom|save_command)|test_cuda_goldens"
+# ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
+# A new test is in until this list names it. test_split covers prefixes.
+never_tsan='check_.*|jinja_differential|test_(config|rope|safetensors|sampler|stop|random_model|jinja|chat_template)'
+never_tsan+='|test_(pack|prefix|prefix_store|prefix_harm|cache_command)'
+never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
+never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
+never_tsan+='|test_cuda_(adopt|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|refit|save|split)'
+full_tsan='none'
 
 passed=0 failed=0 skipped=0
 timings=
@@ -66,8 +72,9 @@ run_tests() {
     local results=build/log/$1.xml suite n n_failed n_skipped
     say "$1: testing"
     rm -f "$results"
-    "${fixed_addresses[@]}" ctest --test-dir "build/$1" -j $jobs --no-tests=error \
+    "${fixed_addresses[@]}" ctest --test-dir "build/$1" -j $jobs --no-tests=error --timeout $test_seconds \
         --output-on-failure --output-junit "$PWD/$results" "${@:2}"
+    slowest_tests "$results"
     suite=$(tr '\n' ' ' <"$results" 2>/dev/null | grep -oE '<testsuite [^>]*>')
     n=$(attribute "$suite" tests)
     n_failed=$(attribute "$suite" failures)
@@ -79,6 +86,20 @@ run_tests() {
     count passed $((n - n_failed - n_skipped))
     count failed "$n_failed"
     count skipped "$n_skipped"
+}
+
+# slowest_tests RESULTS: the tests that took longest, from the file that ctest wrote
+slowest_tests() {
+    say "slowest tests, seconds:"
+    sed -nE 's/.*<testcase name="([^"]*)".* time="([0-9.]+)".*/\2 \1/p' "$1" 2>/dev/null |
+        sort -rn | head -n $slowest | while read -r seconds name; do
+        printf '   %8.1f  %s\n' "$seconds" "$name"
+    done
+}
+
+# leave_out NEVER FULL: prints a pattern of tests to leave out; tests that match FULL run with --full
+leave_out() {
+    if [ -n "$full" ]; then echo "^($1)\$"; else echo "^($1|$2)\$"; fi
 }
 
 attribute() { # ELEMENT NAME: its number, 0 where it has none
@@ -111,15 +132,20 @@ stage_check() {
 }
 
 stage_release() {
-    configure_and_build release && run_tests release
+    # Kernels tell apart 7.5 and newer GPUs (__CUDA_ARCH__). One architecture takes a fifth of nvcc's minutes.
+    [ -n "$full" ] || build_options=("-DSPILLWAY_CUDA_ARCHITECTURES=80-real")
+    configure_and_build release && run_tests release -E "$(leave_out none "$full_release")"
+    build_options=()
 }
 
 stage_debug() {
-    configure_and_build debug && run_tests debug -E "^($not_for_asan)\$"
+    [ -z "$full" ] || build_options=("-DSPW_PORTABLE_KERNELS=OFF")
+    configure_and_build debug && run_tests debug -E "$(leave_out none "$full_debug")"
+    build_options=()
 }
 
 stage_tsan() {
-    configure_and_build tsan && run_tests tsan -E "^($not_for_tsan)\$"
+    configure_and_build tsan && run_tests tsan -E "$(leave_out "$never_tsan" "$full_tsan")"
 }
 
 # fuzz NAME: leaves build/log/NAME.passed where it found nothing
@@ -134,7 +160,9 @@ fuzz() {
 stage_fuzz() {
     local target name
     local -a names=()
+    [ -z "$full" ] || build_options=("-DSPW_PORTABLE_KERNELS=OFF")
     configure_and_build fuzz || return
+    build_options=()
     for target in tests/fuzz_*.c; do
         name=$(basename "$target" .c)
         names+=("$name")
@@ -158,18 +186,6 @@ stage_fuzz() {
             count failed 1
         fi
     done
-}
-
-stage_clang() {
-    local log=build/log/clang.log
-    rm -f $log
-    say "clang: building in build/clang"
-    if quietly $log cmake --preset release -B build/clang -DCMAKE_C_COMPILER=clang \
-        -DBUILD_TESTING=OFF -DSPILLWAY_CUDA=OFF && quietly $log cmake --build build/clang -j $jobs; then
-        count passed 1
-    else
-        count failed 1
-    fi
 }
 
 stage_cuda() {
@@ -202,6 +218,10 @@ main() {
         case $stage in
         -h | --help) usage && exit ;;
         --quick) stages+=(check release) ;;
+        --full)
+            full=yes fuzz_seconds=15 test_seconds=1800
+            export SPW_FULL=1
+            ;;
         *)
             [[ " ${all_stages[*]} " == *" $stage "* ]] ||
                 die "$stage: no such stage; expected some of: ${all_stages[*]}"
@@ -212,7 +232,7 @@ main() {
     [ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
     needs+=$script_needs
     [[ " ${stages[*]} " == *" check "* ]] && needs+=$format_needs
-    [[ " ${stages[*]} " == *" fuzz "* || " ${stages[*]} " == *" clang "* ]] && needs+=$clang_needs
+    [[ " ${stages[*]} " == *" fuzz "* ]] && needs+=$clang_needs
     install_packages "$needs"
     for stage in "${stages[@]}"; do
         start=$SECONDS
