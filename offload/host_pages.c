@@ -62,13 +62,34 @@ void spw_host_pages_touch(void *p, uint64_t bytes, const struct spw_placement *p
             pthread_join(threads[i], NULL);
 }
 
+static void *map(uint64_t bytes)
+{
+    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/* Slots that files are read into lie last in an arena, so the end is aligned. The beginning may be
+ * in small pages. */
+static void *map_to_border(uint64_t bytes)
+{
+    uint64_t all = bytes + HUGE_PAGE_BYTES;
+    uint8_t *from = bytes < UINT64_MAX - HUGE_PAGE_BYTES ? map(all) : MAP_FAILED;
+    if (from == MAP_FAILED)
+        return MAP_FAILED;
+    uint64_t behind = (uintptr_t)(from + all) % HUGE_PAGE_BYTES;
+    uint64_t before = HUGE_PAGE_BYTES - behind;
+    munmap(from, before);
+    if (behind)
+        munmap(from + before + bytes, behind);
+    return from + before;
+}
+
 int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void **out)
 {
     assert(bytes && bytes % PAGE_BYTES == 0);
     *out = NULL;
     if (spw_alloc_fails())
         return -ENOMEM;
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = bytes < HUGE_PAGE_BYTES ? map(bytes) : map_to_border(bytes);
     if (p == MAP_FAILED)
         return -ENOMEM;
     if (bytes >= HUGE_PAGE_BYTES)

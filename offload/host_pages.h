@@ -17,7 +17,8 @@ extern "C" {
 
 struct spw_placement;
 
-/* `bytes` > 0 is a multiple of 4096; `place` says where pages should lie. */
+/* `bytes` > 0 is a multiple of 4096; `place` says where pages should lie. From 2 MiB on the memory
+ * ends at the border of a huge page. */
 int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void **out);
 /* Makes all of it present, by threads on the cores near it. Nobody else may use it yet. */
 void spw_host_pages_touch(void *p, uint64_t bytes, const struct spw_placement *place);

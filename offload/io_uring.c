@@ -1,9 +1,9 @@
 /* The io_uring engine: one ring a thread, memory and files registered, many requests to a system
  * call.
  *
- * A thread's round: fill the ring with the next asks, submit them and collect what is back, settle
- * that, and sum one of those that are whole. So the drive has its next requests before a checksum
- * is begun, and the data that is summed came a moment ago.
+ * A thread's round: fill the ring with the next asks, submit them, collect what is back and settle
+ * it; if nothing was back, sum one of those that are whole. So the drive has its next requests
+ * before a checksum is begun: a drive that answers several at once would stand still meanwhile.
  *
  *     queue --fill--> [ring, up to `depth`] --collect--> settle --> landed --check--> free
  *                           ^                               |                   |
@@ -24,8 +24,13 @@
 #include <unistd.h>
 
 /* The kernel registers no more than this in one piece. A request across the border of two slabs is
- * one of unregistered memory. */
+ * one of unregistered memory.
+ *
+ * The kernel keeps a slab as huge pages only if all of the slab is huge pages; one small page, and
+ * it keeps all of them as pages of 4 KiB, of which a request to a drive may have 254 or so: 1 MiB
+ * is then two requests. So memory before the first border of a huge page is a slab of its own. */
 #define SLAB_BYTES ((uint64_t)1 << 30)
+#define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
 enum file_state { FILE_NEW, FILE_REGISTERED, FILE_PLAIN };
 
@@ -126,18 +131,19 @@ static int cut_slabs(struct uring *u, const struct spw_io_options *o)
 {
     uint64_t n = 0;
     for (unsigned i = 0; i < o->n_memory; i++)
-        n += spw_div_up(o->memory[i].bytes, SLAB_BYTES);
+        n += spw_div_up(o->memory[i].bytes, SLAB_BYTES) + 1;
     if (!n)
         return 0;
     u->slabs = spw_alloc_zero(n, sizeof *u->slabs);
     if (!u->slabs)
         return -ENOMEM;
     for (unsigned i = 0; i < o->n_memory; i++)
-        for (uint64_t at = 0; at < o->memory[i].bytes; at += SLAB_BYTES)
-            u->slabs[u->n_slabs++] = (struct iovec){
-                .iov_base = (uint8_t *)o->memory[i].from + at,
-                .iov_len = spw_min_u64(SLAB_BYTES, o->memory[i].bytes - at),
-            };
+        for (uint64_t at = 0, part; at < o->memory[i].bytes; at += part) {
+            uint8_t *from = (uint8_t *)o->memory[i].from + at;
+            uint64_t into = (uintptr_t)from % HUGE_PAGE_BYTES;
+            part = spw_min_u64(into ? HUGE_PAGE_BYTES - into : SLAB_BYTES, o->memory[i].bytes - at);
+            u->slabs[u->n_slabs++] = (struct iovec){.iov_base = from, .iov_len = part};
+        }
     return 0;
 }
 
@@ -365,9 +371,11 @@ static struct spw_io_ask *collect(struct ring *r)
     return first;
 }
 
-static void settle_all(struct spw_io *io, struct ring *r)
+/* Whether anything was back. */
+static bool settle_all(struct spw_io *io, struct ring *r)
 {
     struct spw_io_ask *a = collect(r), *rest;
+    bool any = a != NULL;
     for (; a; a = rest) {
         rest = a->next;
         a->result = spw_io_see(io, a, a->result);
@@ -378,6 +386,7 @@ static void settle_all(struct spw_io *io, struct ring *r)
             settle(io, r, now);
         }
     }
+    return any;
 }
 
 static void check_one(struct spw_io *io, struct ring *r)
@@ -406,8 +415,7 @@ static void uring_run(struct spw_io *io, unsigned thread)
                        : io_uring_submit_and_wait(&r->ring, 1);
         if (rc < 0 && rc != -EINTR)
             usleep(1000); /* the kernel lacks memory; what was not taken is in the ring still */
-        settle_all(io, r);
-        if (r->landed)
+        if (!settle_all(io, r) && r->landed)
             check_one(io, r);
     }
 }

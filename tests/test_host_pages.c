@@ -31,6 +31,8 @@ static void check_pages(uint64_t bytes, const struct spw_placement *place)
 {
     void *p = NULL;
     CHECK(spw_host_pages_map(bytes, place, &p) == 0 && p && (uintptr_t)p % PAGE_BYTES == 0);
+    if (bytes >= 2u << 20)
+        CHECK(((uintptr_t)p + bytes) % (2u << 20) == 0);
     spw_host_pages_touch(p, bytes, place);
     CHECK_MSG(count_present(p, bytes) == bytes / PAGE_BYTES, "%llu of %llu pages",
               (unsigned long long)count_present(p, bytes),
