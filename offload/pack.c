@@ -337,6 +337,16 @@ void spw_pack_close(struct spw_pack *p)
     spw_free(p);
 }
 
+bool spw_pack_is_one(int fd)
+{
+    char magic[sizeof((struct spw_pack_head){0}.magic)];
+    for (uint64_t i = 0; i < 2; i++)
+        if (!spw_pack_pread(fd, magic, sizeof magic, i * sizeof(struct spw_pack_head)) &&
+            memcmp(magic, SPW_PACK_MAGIC, sizeof magic) == 0)
+            return true;
+    return false;
+}
+
 const struct spw_pack_info *spw_pack_info(const struct spw_pack *p)
 {
     return &p->info;

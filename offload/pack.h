@@ -91,6 +91,8 @@ struct spw_pack;
 int spw_pack_open(struct spw_pack **out, const char *path, const uint8_t *fingerprint,
                   struct spw_error *err);
 void spw_pack_close(struct spw_pack *p); /* NULL is fine */
+/* Whether a file begins as a pack does, whatever is damaged behind that. */
+bool spw_pack_is_one(int fd);
 const struct spw_pack_info *spw_pack_info(const struct spw_pack *p);
 /* Open for reading until the pack is closed, with O_DIRECT where the filesystem has it; stays
  * readable when the file is removed or replaced. */
@@ -132,6 +134,10 @@ struct spw_pack_spec {
     const struct spw_pack_section *sections;
     uint32_t n_sections;
     uint32_t most_state_bytes; /* that commit will be given; at most SPW_PACK_STATE_BYTES */
+    /* NULL, or the descriptor of the file of this name, open for both and locked (flock) by the
+     * caller, who goes on saving to it. Append writes through it. Once create has replaced the
+     * file, the descriptor is the new file's, locked too. Outlives the writer. */
+    int *held;
 };
 
 struct spw_pack_writer;
@@ -145,8 +151,8 @@ uint64_t spw_pack_write_bytes(const struct spw_pack_spec *s);
 uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_t n_records,
                                  uint64_t state_bytes);
 /* A new file `path`, mode 0600, its room taken now. `replace`: what has the name until then is
- * replaced at the commit, and what killed writers left in its directory goes now; else the commit
- * is -EEXIST. -ENOSPC, -EINVAL (a spec that contradicts itself), ... */
+ * replaced at the commit, and what killed writers of this file left behind goes now; else the
+ * commit is -EEXIST. -ENOSPC, -EINVAL (a spec that contradicts itself), ... */
 int spw_pack_create(struct spw_pack_writer **out, const char *path, bool replace,
                     const struct spw_pack_spec *s, struct spw_error *err);
 /* More of a file that is there. -EBUSY: another process is at it; -ENOENT, -EBADMSG, -ESTALE as in

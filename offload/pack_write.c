@@ -23,6 +23,7 @@ struct spw_pack_writer {
     char *path;         /* owned */
     const char *name;   /* its last part */
     char temporary[40]; /* create only; "" once there is none */
+    int *held;          /* borrowed from the spec */
     bool replace, sealed;
     struct spw_pack_head head;
     uint32_t slot;                     /* of the commit record that will be written */
@@ -188,6 +189,7 @@ static int writer_alloc(struct spw_pack_writer **out, const char *path,
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", path);
     w->n_left = n_records;
     w->most_state_bytes = s->most_state_bytes;
+    w->held = s->held;
     w->head = (struct spw_pack_head){.magic = SPW_PACK_MAGIC,
                                      .version = SPW_PACK_VERSION,
                                      .flags = s->point ? SPW_PACK_POINT : 0,
@@ -279,16 +281,29 @@ static int take_room(struct spw_pack_writer *w, struct spw_error *err)
  * its name between open and lock is no longer temporary, and a reader must not miss it for this. */
 void spw_pack_sweep_one(int directory, const char *name)
 {
-    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB))
+    struct stat st;
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        !flock(fd, LOCK_SH | LOCK_NB))
         unlinkat(directory, name, 0);
     if (fd >= 0)
         close(fd);
 }
 
-static void sweep(int directory)
+/* How temporary names begin: in a user's directory they say which file they are to replace. */
+static int begin_temporary(const struct spw_pack_writer *w, char *out, size_t bytes)
 {
-    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!w->replace)
+        return snprintf(out, bytes, SPW_PACK_TEMPORARY);
+    return snprintf(out, bytes, SPW_PACK_TEMPORARY "%08x-", XXH32(w->name, strlen(w->name), 0));
+}
+
+/* What killed writers of this file left behind. */
+static void sweep(const struct spw_pack_writer *w)
+{
+    char begin[sizeof w->temporary];
+    size_t bytes = (size_t)begin_temporary(w, begin, sizeof begin);
+    int fd = openat(w->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = fd < 0 ? NULL : fdopendir(fd);
     if (!names) {
         if (fd >= 0)
@@ -296,8 +311,8 @@ static void sweep(int directory)
         return;
     }
     for (struct dirent *entry; (entry = readdir(names));)
-        if (spw_pack_is_temporary(entry->d_name))
-            spw_pack_sweep_one(directory, entry->d_name);
+        if (strncmp(entry->d_name, begin, bytes) == 0)
+            spw_pack_sweep_one(w->directory, entry->d_name);
     closedir(names);
 }
 
@@ -310,7 +325,7 @@ static int open_temporary(struct spw_pack_writer *w)
         struct stat st;
         if (getrandom(random, sizeof random, 0) != sizeof random)
             return -EIO;
-        int n = snprintf(w->temporary, sizeof w->temporary, SPW_PACK_TEMPORARY);
+        int n = begin_temporary(w, w->temporary, sizeof w->temporary);
         for (size_t i = 0; i < sizeof random; i++)
             n += snprintf(w->temporary + n, sizeof w->temporary - (size_t)n, "%02x", random[i]);
         w->fd = openat(w->directory, w->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -336,7 +351,7 @@ static int create(struct spw_pack_writer *w, const struct spw_pack_spec *s, stru
             return spw_fail(err, -EINVAL, "%s: a new file has no records to keep", w->path);
     SPW_TRY(open_directory(w, err));
     if (w->replace) /* a user's directory, which nobody else looks through */
-        sweep(w->directory);
+        sweep(w);
     if (map_init(&m, 1))
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", w->path);
     place(w, s, &m);
@@ -411,7 +426,8 @@ static int place_beside(struct spw_pack_writer *w, const struct spw_pack *newest
 static int open_locked(struct spw_pack_writer *w, struct stat *st, struct spw_error *err)
 {
     struct stat named;
-    w->fd = open(w->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    w->fd = w->held ? fcntl(*w->held, F_DUPFD_CLOEXEC, 0)
+                    : open(w->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
     if (w->fd < 0 || fstat(w->fd, st))
         return spw_fail(err, -errno, "%s: %s", w->path, strerror(errno));
     if (!S_ISREG(st->st_mode))
@@ -419,8 +435,10 @@ static int open_locked(struct spw_pack_writer *w, struct stat *st, struct spw_er
     if (flock(w->fd, LOCK_EX | LOCK_NB))
         return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
                         "%s: another process has it locked; save to another file", w->path);
-    if (fstat(w->fd, st) || stat(w->path, &named) || named.st_ino != st->st_ino ||
-        named.st_dev != st->st_dev)
+    bool gone = lstat(w->path, &named) != 0;
+    if (gone && errno == ENOENT)
+        return spw_fail(err, -ENOENT, "%s: was just removed", w->path);
+    if (gone || fstat(w->fd, st) || named.st_ino != st->st_ino || named.st_dev != st->st_dev)
         return spw_fail(err, -EBUSY, "%s: was just replaced by another process", w->path);
     return 0;
 }
@@ -576,7 +594,13 @@ int spw_pack_seal(struct spw_pack_writer *w, const void *state, uint32_t state_b
 
 int spw_pack_publish(struct spw_pack_writer *w, struct spw_error *err)
 {
-    int rc = w->temporary[0] ? take_name(w) : 0;
+    bool is_new = w->temporary[0];
+    int rc = is_new ? take_name(w) : 0;
+    if (is_new && !w->temporary[0] && w->held) { /* the caller holds what has the name now */
+        int before = *w->held;
+        *w->held = w->fd;
+        w->fd = before;
+    }
     return rc ? spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc)) : 0;
 }
 

@@ -53,9 +53,10 @@ struct spw_session {
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
     bool has_logits;                /* of the last token held */
     bool cached;                    /* the cache holds them; else all are computed again */
-    bool mixed;           /* and they were computed before old KV lost precision, and after */
-    uint64_t rope_length; /* the length whose rope table rotated the keys */
-    uint32_t slot;        /* in engine.sessions */
+    bool mixed;                 /* and they were computed before old KV lost precision, and after */
+    uint64_t rope_length;       /* the length whose rope table rotated the keys */
+    uint32_t slot;              /* in engine.sessions */
+    struct spw_save_file *file; /* owned; that it is saved to, or NULL: save_file.h */
 };
 
 /* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
@@ -169,6 +170,8 @@ int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in);
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
+/* save_file.c: gives the file back that the session is saved to, if there is one. */
+void spw_session_release_file(struct spw_session *s);
 /* unit_files.c: the model's files as weights are read from them. */
 int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_unit_files(struct spw_engine *e); /* no job may be under way */

@@ -4,12 +4,17 @@
  *
  * A file that has been written is grown in place: what it holds of the same tokens, in tiles that
  * were complete, stays where it is. What comes anew is the tiles since, the tail, the logits, and
- * tiles that have aged. */
+ * tiles that have aged. The first save of a session reads the tiles that stay, and writes those
+ * anew that are not what was written.
+ *
+ * A session holds the file that it is saved to, with a lock, until it is closed. */
 #include "runtime/keep.h"
 #include "runtime/recover.h"
+#include "runtime/save_file.h"
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     SAVE_TRIES = 3,
@@ -41,6 +46,8 @@ struct save {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     struct spw_pack *before;           /* owned; what the file holds now, or NULL */
     uint64_t n_kept;                   /* tokens whose complete tiles it has */
+    bool *bad;                         /* owned, [n_records of before]: not what was written */
+    uint64_t *first_record;            /* owned, [n_sections of before]: in `bad` */
     struct spw_pack_section *wanted;   /* owned, [n_wanted] */
     struct spw_pack_section *sections; /* owned, [most]: wanted ones, cut where kept parts end */
     uint32_t n_wanted, n, most;
@@ -68,6 +75,8 @@ static int look_before(struct save *v)
 {
     struct head h;
     v->n_kept = 0;
+    if (!spw_save_file_is_private(v->s->file))
+        return 0;
     int rc = spw_pack_open(&v->before, v->path, v->fingerprint, NULL);
     if (rc)
         return rc == -ENOMEM ? rc : 0; /* what it is else, it will be replaced */
@@ -83,6 +92,64 @@ static int look_before(struct save *v)
     return 0;
 }
 
+/* ---- what stays is read once ---- */
+
+static uint64_t record_of(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+{
+    return v->first_record[x - spw_pack_info(v->before)->sections] + tile - x->first_tile;
+}
+
+static bool is_bad(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+{
+    return v->bad && v->bad[record_of(v, x, tile)];
+}
+
+/* Tiles [tile, tile + n) by way of the piece. */
+static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint32_t tile,
+                         uint32_t n)
+{
+    struct spw_engine *e = v->s->engine;
+    uint8_t *piece = (uint8_t *)e->host_arena + e->plan.host.piece;
+    uint64_t bytes = n * x->record_bytes;
+    uint64_t offset = x->offset + (tile - x->first_tile) * x->record_bytes;
+    bool is_read = spw_pack_fetch(v->before, offset, bytes, piece, NULL) == 0;
+    for (uint32_t i = 0; i < n; i++)
+        v->bad[record_of(v, x, tile + i)] =
+            !is_read ||
+            spw_pack_check_records(v->before, x, tile + i, 1, piece + i * x->record_bytes, NULL);
+    e->file_read_bytes += is_read ? bytes : 0;
+    spw_executor_account(e->executor, SPW_MOVED_DISK_TO_HOST, is_read ? bytes : 0);
+}
+
+/* A drive that has changed a byte since would else keep it for good. */
+static int verify_before(struct save *v)
+{
+    const struct spw_pack_info *i = spw_pack_info(v->before);
+    uint64_t n_records = 0;
+    v->bad = spw_alloc_zero(i->n_records + 1, sizeof *v->bad);
+    v->first_record = spw_alloc_zero(i->n_sections + 1, sizeof *v->first_record);
+    if (!v->bad || !v->first_record)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < i->n_sections; k++) {
+        v->first_record[k] = n_records;
+        n_records += i->sections[k].n_tiles;
+    }
+    for (uint32_t k = 0; k < i->n_sections; k++) {
+        const struct spw_pack_section *x = &i->sections[k];
+        uint64_t piece = v->s->engine->plan.piece_bytes / x->record_bytes;
+        uint64_t end = spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
+        if (x->kind >= SPW_KEEP_TAIL || !piece) /* which are never kept */
+            continue;
+        for (uint64_t t = x->first_tile, n; t < end; t += n) {
+            n = spw_min_u64(end - t, piece);
+            verify_tiles(v, x, (uint32_t)t, (uint32_t)n);
+        }
+    }
+    return 0;
+}
+
+/* ---- which tiles stay ---- */
+
 /* The section of the file whose record of this tile may stay; NULL: the tile is to be written. */
 static const struct spw_pack_section *kept_at(const struct save *v,
                                               const struct spw_pack_section *wanted, uint32_t tile)
@@ -90,21 +157,27 @@ static const struct spw_pack_section *kept_at(const struct save *v,
     if (wanted->kind >= SPW_KEEP_TAIL || tile >= v->n_kept / SPW_TILE_TOKENS)
         return NULL;
     const struct spw_pack_section *x = spw_pack_find(v->before, wanted->kind, wanted->layer, tile);
-    return x && x->record_bytes == wanted->record_bytes ? x : NULL;
+    return x && x->record_bytes == wanted->record_bytes && !is_bad(v, x, tile) ? x : NULL;
+}
+
+/* Behind the tiles of x that may stay, from this one on. */
+static uint32_t kept_end(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+{
+    uint32_t end = (uint32_t)spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
+    while (tile < end && !is_bad(v, x, tile))
+        tile++;
+    return tile;
 }
 
 /* Cuts one wanted section. -E2BIG: into too many. */
 static int cut_section(struct save *v, const struct spw_pack_section *wanted)
 {
     uint32_t end = wanted->first_tile + wanted->n_tiles;
-    uint32_t kept_end = (uint32_t)(v->n_kept / SPW_TILE_TOKENS);
     for (uint32_t t = wanted->first_tile, next; t < end; t = next) {
         const struct spw_pack_section *x = kept_at(v, wanted, t);
         if (v->n == v->most)
             return -E2BIG;
-        next = x ? x->first_tile + x->n_tiles : t + 1;
-        if (x && next > kept_end)
-            next = kept_end;
+        next = x ? kept_end(v, x, t) : t + 1;
         while (!x && next < end && !kept_at(v, wanted, next))
             next++;
         next = next < end ? next : end;
@@ -147,6 +220,8 @@ static int plan_save(struct save *v)
     struct spw_keep_range all = {.to = s->n_tokens, .point = true, .tail = true};
     v->n_wanted = spw_keep_sections(s, &all, v->wanted);
     SPW_TRY(look_before(v));
+    if (v->n_kept && !s->file->verified)
+        SPW_TRY(verify_before(v));
     cut_sections(v);
     return 0;
 }
@@ -174,6 +249,7 @@ static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_
                                  .point = true,
                                  .sections = v->sections,
                                  .n_sections = v->n,
+                                 .held = &v->s->file->fd,
                                  .most_state_bytes = (uint32_t)(sizeof(struct head) + state_bytes)};
     struct spw_error why = {{0}};
     SPW_TRY(check_limit(v, &spec, err));
@@ -229,6 +305,8 @@ static int save_once(struct spw_session *s, const char *path, const void *state,
     if (!rc)
         rc = write_file(&v, state, state_bytes, written, err);
     spw_pack_close(v.before);
+    spw_free(v.bad);
+    spw_free(v.first_record);
     spw_free(v.sections);
     spw_free(v.wanted);
     return rc;
@@ -252,7 +330,6 @@ static int compute_again(struct spw_session *s, struct spw_error *err)
 static int check_save(const struct spw_session *s, const char *path, size_t state_bytes,
                       struct spw_error *err)
 {
-    struct stat st;
     if (!s->engine->plan.piece_bytes || !s->n_tokens)
         return spw_fail(err, -EINVAL, "%s: %s", path,
                         s->n_tokens ? "the engine was opened without the option to save"
@@ -265,9 +342,21 @@ static int check_save(const struct spw_session *s, const char *path, size_t stat
     if (state_bytes > SPW_SAVED_STATE_BYTES)
         return spw_fail(err, -E2BIG, "%s: a state of %zu bytes, at most %d", path, state_bytes,
                         SPW_SAVED_STATE_BYTES);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* /dev/null must not become a file */
-        return spw_fail(err, -EINVAL, "%s: is no regular file; give a name that is free", path);
     return 0;
+}
+
+static int save_tries(struct spw_session *s, const char *path, const void *state,
+                      size_t state_bytes, uint64_t *written_bytes, struct spw_error *err)
+{
+    for (int i = 0; i < SAVE_TRIES; i++) {
+        uint64_t written = 0;
+        int rc = save_once(s, path, state, state_bytes, &written, err);
+        *written_bytes += written;
+        if (rc != -EBADMSG)
+            return rc ? spw_fail(err, rc, "%s: could not be written: %s", path, strerror(-rc)) : 0;
+        SPW_TRY(compute_again(s, err));
+    }
+    return spw_fail(err, -EIO, "%s: tiles were lost on disk again and again", path);
 }
 
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
@@ -278,30 +367,43 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
     if (written_bytes)
         *written_bytes = 0;
     SPW_TRY(check_save(s, path, state_bytes, err));
-    for (int i = 0; i < SAVE_TRIES; i++) {
-        int rc = save_once(s, path, state, state_bytes, &written, err);
-        if (written_bytes)
-            *written_bytes += written;
-        if (rc != -EBADMSG)
-            return rc ? spw_fail(err, rc, "%s: could not be written: %s", path, strerror(-rc)) : 0;
-        SPW_TRY(compute_again(s, err));
-    }
-    return spw_fail(err, -EIO, "%s: tiles were lost on disk again and again", path);
+    SPW_TRY(spw_session_save_to(s, path, err));
+    int rc = save_tries(s, path, state, state_bytes, &written, err);
+    if (written_bytes)
+        *written_bytes = written;
+    if (!rc)
+        s->file->verified = true;
+    else if (spw_save_file_is_empty(s->file))
+        spw_session_release_file(s);
+    return rc;
 }
 
 /* ---- resuming ---- */
+
+/* Sums say that a file is what its writer wrote, not that its writer computed it. */
+static const char *foreign(const struct spw_saved *v)
+{
+    struct stat st;
+    if (fstat(spw_pack_fd(v->pack), &st) || st.st_uid != geteuid())
+        return "belongs to another user, who may have written anything; resume a copy of your own "
+               "if you trust it";
+    if (st.st_mode & 022)
+        return "can be written by other users, who may have written anything; chmod go-w if you "
+               "trust it";
+    return NULL;
+}
 
 static int read_head(struct spw_saved *v, const char *path, struct spw_error *err)
 {
     const struct spw_pack_info *i = spw_pack_info(v->pack);
     if (i->state_bytes < sizeof v->head || i->first_token || !i->n_tokens)
-        return spw_fail(err, -EBADMSG, "%s: is not a saved session", path);
+        return spw_fail(err, -EINVAL, "%s: is not a saved session", path);
     memcpy(&v->head, i->state, sizeof v->head);
     const struct head *h = &v->head;
     if (h->state_bytes != i->state_bytes - sizeof *h || h->compute > SPW_DTYPE_BF16 ||
         h->kv > SPW_DTYPE_BF16 || h->precision > SPW_KV_INT4 ||
         !memchr(h->backend, 0, sizeof h->backend))
-        return spw_fail(err, -EBADMSG, "%s: is not a saved session", path);
+        return spw_fail(err, -EINVAL, "%s: is not a saved session", path);
     v->info = (struct spw_saved_info){.tokens = i->tokens,
                                       .n_tokens = i->n_tokens,
                                       .state = (const uint8_t *)i->state + sizeof *h,
@@ -310,7 +412,8 @@ static int read_head(struct spw_saved *v, const char *path, struct spw_error *er
                                       .kv = (enum spw_dtype)h->kv,
                                       .precision = (enum spw_kv_precision)h->precision,
                                       .residual_tokens = h->residual_tokens,
-                                      .backend = h->backend};
+                                      .backend = h->backend,
+                                      .foreign = foreign(v)};
     return 0;
 }
 
@@ -346,7 +449,7 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v)
 }
 
 /* One line that names both sides of what differs. */
-static int check_same(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
+int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
 {
     const struct head *h = &v->head;
     const struct spw_plan_info *p = &e->plan.info;
@@ -383,7 +486,9 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
     if (!e->plan.piece_bytes)
         return spw_fail(err, -EINVAL, "%s: the engine was opened without the option to resume",
                         path);
-    SPW_TRY(check_same(v, e, err));
+    if (v->info.foreign)
+        return spw_fail(err, -EPERM, "%s: %s", path, v->info.foreign);
+    SPW_TRY(spw_saved_check(v, e, err));
     if (v->info.n_tokens > e->plan.info.context)
         return spw_fail(err, -E2BIG, "%s: %zu tokens, the engine was planned for %llu", path,
                         v->info.n_tokens, (unsigned long long)e->plan.info.context);

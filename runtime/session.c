@@ -67,6 +67,7 @@ void spw_session_close(struct spw_session *s)
     if (s->engine->prefetch)
         spw_prefetch_forget(s->engine->prefetch);
     s->engine->sessions[s->slot] = NULL;
+    spw_session_release_file(s);
     spw_sequence_close(&s->seq);
     spw_free(s->tokens);
     spw_free(s);

@@ -324,11 +324,17 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
 
 enum { SPW_SAVED_STATE_BYTES = (16 << 20) - 4096 };
 
-/* Writes all that the session holds to `path`, mode 0600, and `state`, the caller's own bytes. The
- * file is the one before or the new one, whenever the process dies. A file of the same tokens
- * grows: only what is new is written; another one is replaced, but what is no regular file is
- * -EINVAL. *written_bytes may be NULL. Needs options.keeps. -EDQUOT: the disk write limit; -ENOSPC,
- * -EBUSY (another process is at the file), -EIO. The session stays as it is. */
+/* Holds `path` for the saves of this session until it is closed or saved elsewhere: nobody else can
+ * save there meanwhile. A name that is free gets an empty file, which goes again if nothing is
+ * saved. -EBUSY: another process, or session, holds it; -EPERM: it belongs to another user;
+ * -EINVAL: it is neither a saved session nor free, or is a link. */
+int spw_session_save_to(struct spw_session *s, const char *path, struct spw_error *err);
+/* Writes all that the session holds to `path`, mode 0600, and `state`, the caller's own bytes,
+ * after spw_session_save_to. The file is the one before or the new one, whenever the process dies.
+ * A file of the same tokens grows: only what is new is written, and, by a session's first save,
+ * what was damaged since; another saved session is replaced, and so is one that others may read or
+ * write. *written_bytes may be NULL. Needs options.keeps. -EDQUOT: the disk write limit; -ENOSPC,
+ * -EIO. The session stays as it is. */
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
                      uint64_t *written_bytes, struct spw_error *err);
 
@@ -343,15 +349,20 @@ struct spw_saved_info {
     enum spw_kv_precision precision;
     uint64_t residual_tokens;
     const char *backend; /* spw_engine_backend */
+    /* NULL, or why it is not to be trusted: others own it, or may write it. */
+    const char *foreign;
 };
-/* -ENOENT; -EBADMSG: damaged, or no such file; -ESTALE: of another version. */
+/* -ENOENT; -EBADMSG: damaged, or no file of spillway; -EINVAL: another file of spillway; -ESTALE:
+ * of another version. */
 int spw_saved_open(struct spw_saved **out, const char *path, struct spw_error *err);
 void spw_saved_close(struct spw_saved *v); /* NULL is fine */
 const struct spw_saved_info *spw_saved_info(const struct spw_saved *v);
+/* 0, or -ESTALE: it was computed with another model, on another backend, or with other types than
+ * the engine has, and `err` names both sides. */
+int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err);
 /* A new session that holds what was saved, under any budgets; what it computes from there on is
- * what the other one would have. Needs options.keeps. -ESTALE: the model, the backend or the KV's
- * types are others, and `err` names both sides; -EBADMSG: damaged; -E2BIG: more tokens than the
- * context. */
+ * what the other one would have. Needs options.keeps. -ESTALE: see spw_saved_check; -EPERM:
+ * info.foreign; -EBADMSG: damaged; -E2BIG: more tokens than the context. */
 int spw_session_resume(struct spw_session **out, struct spw_engine *e, const struct spw_saved *v,
                        struct spw_error *err);
 /* ---- prefixes ---- */

@@ -267,6 +267,137 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
     world_close(&w);
 }
 
+/* ---- files that are saved to ---- */
+
+static void copy(const char *from, const char *to)
+{
+    char command[512];
+    snprintf(command, sizeof command, "cp -p %s %s", from, to);
+    CHECK(system(command) == 0);
+}
+
+/* A new session that comes to the same tokens saves them to the file. */
+static int save_anew(struct world *w, struct spw_engine *e, struct spw_error *err)
+{
+    struct spw_session *s = run_session(e);
+    spw_error_clear(err);
+    run_to(s, e, w->ids, w->n[1]);
+    int rc = spw_session_save(s, w->file, "state", 5, NULL, err);
+    spw_session_close(s);
+    return rc;
+}
+
+/* Whatever byte was changed since, a save leaves a file that resumes. */
+static void check_repair(const struct tiny_model *m, enum spw_kv_precision precision, int times,
+                         uint64_t *seed)
+{
+    struct world w;
+    struct spw_error err = {{0}};
+    char good[180];
+    world_open(&w, m, precision, seed);
+    snprintf(good, sizeof good, "%s.good", w.file);
+    save(&w, seed);
+    copy(w.file, good);
+    struct spw_engine *e = run_open(w.dir, &w.base);
+    for (int i = 0; i < times; i++) {
+        copy(good, w.file);
+        int fd = open(w.file, O_RDWR);
+        off_t at = (off_t)check_range(seed, 0, (uint64_t)lseek(fd, 0, SEEK_END) - 1);
+        flip(fd, at, (uint8_t)check_range(seed, 1, 255));
+        close(fd);
+        CHECK_MSG(!save_anew(&w, e, &err), "byte %lld: %s", (long long)at, err.text);
+        CHECK_MSG(!is_refused(&w, e), "%s: byte %lld was changed, then it was saved to", w.dir,
+                  (long long)at);
+    }
+    run_check_account(e, &w.base, "repair");
+    spw_engine_close(e);
+    unlink(good);
+    world_close(&w);
+}
+
+/* Two sessions, one file: the second is refused until the first is closed, whatever the first has
+ * replaced meanwhile. */
+static void check_held(uint64_t *seed)
+{
+    struct world w;
+    struct spw_error err = {{0}};
+    struct spw_session *s[2];
+    world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
+    struct spw_options o = w.base;
+    o.sessions = 2;
+    struct spw_engine *e = run_open(w.dir, &o);
+    for (int i = 0; i < 2; i++) {
+        s[i] = run_session(e);
+        run_to(s[i], e, w.ids, w.n[0]);
+    }
+    CHECK_MSG(!spw_session_save_to(s[0], w.file, &err), "%s", err.text);
+    CHECK(spw_session_save_to(s[1], w.file, &err) == -EBUSY && strstr(err.text, "another process"));
+    for (int i = 0; i < 3; i++) { /* made, grown, removed and made again */
+        spw_error_clear(&err);
+        CHECK_MSG(!spw_session_save(s[0], w.file, "state", 5, NULL, &err), "%s", err.text);
+        CHECK(spw_session_save(s[1], w.file, NULL, 0, NULL, &err) == -EBUSY);
+        if (i == 1)
+            unlink(w.file);
+        run_to(s[0], e, w.ids, w.n[1]);
+    }
+    spw_session_close(s[0]);
+    spw_error_clear(&err);
+    CHECK_MSG(!spw_session_save(s[1], w.file, "state", 5, NULL, &err), "%s", err.text);
+    spw_session_close(s[1]);
+    unlink(w.file);
+    s[0] = run_session(e); /* nothing is saved: nothing stays */
+    CHECK(!spw_session_save_to(s[0], w.file, &err) && access(w.file, F_OK) == 0);
+    spw_session_close(s[0]);
+    CHECK(access(w.file, F_OK) != 0);
+    spw_engine_close(e);
+    world_close(&w);
+}
+
+/* What is not ours is left alone; what others may write is replaced; links are not followed. */
+static void check_owners(uint64_t *seed)
+{
+    struct world w;
+    struct spw_error err = {{0}};
+    struct stat before, after;
+    char other[180], leftover[2][180];
+    world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
+    snprintf(other, sizeof other, "%s.other", w.file);
+    snprintf(leftover[0], sizeof leftover[0], "%s/.spw-tmp-mine", w.dir);
+    snprintf(leftover[1], sizeof leftover[1], "%s/.spw-tmp-0123456789abcdef", w.dir);
+    copy("/dev/null", leftover[0]);
+    copy("/dev/null", leftover[1]);
+    save(&w, seed);
+    CHECK(unlink(leftover[0]) == 0 && unlink(leftover[1]) == 0); /* other names stay */
+    struct spw_engine *e = run_open(w.dir, &w.base);
+    CHECK(chmod(w.file, 0666) == 0 && stat(w.file, &before) == 0);
+    CHECK(is_refused(&w, e));
+    CHECK(link(w.file, other) == 0);
+    CHECK_MSG(!save_anew(&w, e, &err), "%s", err.text);
+    CHECK(stat(w.file, &after) == 0 && after.st_ino != before.st_ino &&
+          (after.st_mode & 0777) == 0600);
+    CHECK(stat(other, &after) == 0 && after.st_size == before.st_size &&
+          after.st_mtim.tv_nsec == before.st_mtim.tv_nsec);
+    off_t size = before.st_size;
+    CHECK(!is_refused(&w, e));
+    if (geteuid() == 0) {
+        CHECK(chown(w.file, 4321, 0) == 0 && stat(w.file, &before) == 0);
+        CHECK(save_anew(&w, e, &err) == -EPERM && strstr(err.text, "another user"));
+        CHECK(is_refused(&w, e));
+        CHECK(stat(w.file, &after) == 0 && after.st_uid == 4321 &&
+              after.st_mtim.tv_nsec == before.st_mtim.tv_nsec);
+    }
+    CHECK(unlink(w.file) == 0 && symlink("session.other", w.file) == 0);
+    CHECK(save_anew(&w, e, &err) == -EINVAL && strstr(err.text, "symbolic link"));
+    CHECK(stat(other, &after) == 0 && after.st_size == size);
+    CHECK(unlink(w.file) == 0 && unlink(other) == 0);
+    copy("/etc/passwd", w.file);
+    CHECK(chown(w.file, geteuid(), (gid_t)-1) == 0);
+    CHECK(save_anew(&w, e, &err) == -EINVAL && strstr(err.text, "expected a saved session"));
+    CHECK(stat(w.file, &after) == 0 && after.st_size > 0);
+    spw_engine_close(e);
+    world_close(&w);
+}
+
 /* Refused with both sides' names. */
 static void refuse(const struct world *w, const char *dir, const struct spw_options *o,
                    int expected, const char *why)
@@ -584,6 +715,10 @@ int main(int argc, char **argv)
     check_damage(&tiny_models[5], SPW_KV_INT4, corruptions / 2, &seed);
     if (TEST_BACKEND == SPW_BACKEND_CPU) { /* what depends on no backend */
         check_damage(&tiny_models[4], SPW_KV_EXACT, corruptions / 2, &seed);
+        check_repair(&tiny_models[5], SPW_KV_INT8, corruptions / 4, &seed);
+        check_repair(&tiny_models[0], SPW_KV_EXACT, corruptions / 4, &seed);
+        check_held(&seed);
+        check_owners(&seed);
         check_foreign(&seed);
         check_write_limit(&seed);
         check_large_state(&seed);

@@ -249,6 +249,92 @@ static void test_refusals(void)
     refuse("--resume f", "f: ");
 }
 
+/* A file that another run has is refused and stays; this run's own is written anew. */
+static void test_other_runs(void)
+{
+    static const char *const run = "--max-new-tokens 20 --ignore-eos --save f";
+    char options[200];
+    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab %s " RUN, run) == 0);
+    CHECK(sh("cp -p f same; rm -rf n; cp -r m n; sed -i 's/10000.0/20000.0/' n/config.json") == 0);
+    snprintf(options, sizeof options, "--prompt ac %s", run);
+    refuse(options, "--save: f has another run; give another name");
+    snprintf(options, sizeof options, "--prompt ab --seed 3 %s", run);
+    refuse(options, "--save: f has another run");
+    snprintf(options, sizeof options, "--prompt ab --kv-dtype int8 %s", run);
+    refuse(options, "--save: f has another run: f: was saved with");
+    CHECK(sh("\"$S\" generate n --prompt ab %s " RUN, run) == 2 && strstr(err, "another model"));
+    CHECK(sh("cp -p f g; \"$S\" generate m --prompt other --max-new-tokens 1 --save h " RUN) == 0);
+    refuse("--resume h --max-new-tokens 9 --save g", "--save: g has another run");
+    CHECK(sh("cmp f same && cmp g same") == 0);
+    CHECK(sh("\"$S\" generate m --prompt ab %s " RUN, run) == 0);
+    CHECK_MSG(strstr(err, "f has this run up to token 20 of its answer"), "%s", err);
+    CHECK(sh("chmod 620 f; \"$S\" generate m --resume f " RUN) == 2 &&
+          strstr(err, "can be written by other users"));
+    CHECK(sh("\"$S\" generate m --prompt ab %s " RUN " && test $(stat -c %%a f) = 600", run) == 0);
+    if (geteuid() != 0)
+        return;
+    CHECK(sh("chown 4321 f; \"$S\" generate m --resume f " RUN) == 2 &&
+          strstr(err, "belongs to another user"));
+    refuse(options, "--save: f: belongs to another user");
+    CHECK(sh("rm f") == 0);
+}
+
+/* Two processes, one file: the second is told so before it computes anything. */
+static void test_two_processes(void)
+{
+    int code =
+        sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 900 --ignore-eos --save f "
+           "--save-every 20 " RUN " >first & pid=$!; "
+           "while ! [ -e f ] && kill -0 $pid; do sleep 0.01; done; "
+           "\"$S\" generate m --prompt ab --max-new-tokens 4 --save f " RUN
+           " 2>says; code=$?; wait $pid || code=99; cat says >&2; exit $code");
+    CHECK_MSG(code == 2 && strstr(err, "f: another process saves to it") && !n_out, "%d: %s", code,
+              err);
+}
+
+/* A byte is changed at many places, then the run is saved to the file again, then resumed. */
+static void test_damaged(int times)
+{
+    static char hash[2][64];
+    uint64_t seed = check_seed();
+    char path[128];
+    snprintf(path, sizeof path, "%s/f", folder);
+    CHECK(
+        sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens 400 --ignore-eos " RUN
+           " --report a.json >whole") == 0);
+    CHECK(
+        sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 300 --save f --save-every 100 "
+           "--ignore-eos " RUN " >first && cp -p f good") == 0);
+    CHECK(sh("\"$S\" generate m --resume f --max-new-tokens 400 --report a.json " RUN) == 0);
+    CHECK(sh("grep logits_hash a.json") == 0);
+    snprintf(hash[0], sizeof hash[0], "%.60s", out);
+    read_file("whole", whole, sizeof whole);
+    for (int i = 0; i < times; i++) {
+        FILE *file = sh("cp -p good f") == 0 ? fopen(path, "r+b") : NULL;
+        CHECK(file && fseek(file, 0, SEEK_END) == 0);
+        if (!file)
+            return;
+        long at = (long)check_range(&seed, 0, (uint64_t)ftell(file) - 1);
+        fseek(file, at, SEEK_SET);
+        int byte = fgetc(file);
+        fseek(file, at, SEEK_SET);
+        fputc(byte ^ 0x5a, file);
+        fclose(file);
+        CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 300 --save f "
+                     "--ignore-eos " RUN " >first") == 0,
+                  "byte %ld: %s", at, err);
+        CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 400 --report b.json " RUN
+                     " >second") == 0,
+                  "byte %ld: %s", at, err);
+        read_file("first", first, sizeof first);
+        read_file("second", second, sizeof second);
+        CHECK(sh("grep logits_hash b.json") == 0);
+        snprintf(hash[1], sizeof hash[1], "%.60s", out);
+        CHECK_MSG(is_whole() && strcmp(hash[0], hash[1]) == 0, "byte %ld: %s%s", at, hash[0],
+                  hash[1]);
+    }
+}
+
 /* The answer is printed; that it could not be saved is an error that says what would do. */
 static void test_write_limit(void)
 {
@@ -261,7 +347,8 @@ static void test_write_limit(void)
     check_account("r");
 }
 
-int main(void)
+/* test_save_command [changed bytes]: 6 by default, hundreds by hand */
+int main(int argc, char **argv)
 {
     const char *command = getenv("SPW_COMMAND");
     if (!command || !*command || access(command, X_OK) != 0) {
@@ -277,6 +364,9 @@ int main(void)
     test_interrupted();
     test_interrupted_prompt();
     test_refusals();
+    test_other_runs();
+    test_two_processes();
+    test_damaged(argc > 1 ? atoi(argv[1]) : 6);
     test_write_limit();
     sh("rm -r %s", folder);
     return check_done();

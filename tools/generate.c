@@ -275,7 +275,9 @@ static int open_session(struct run *r)
         rc = spw_session_resume(&r->session, r->engine, r->saved.file, &err);
     else if (r->o->save)
         rc = spw_session_open(&r->session, r->engine, &err);
-    return rc ? cli_fail_error(rc, &err, true) : 0;
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
 static int open_engine(struct run *r)

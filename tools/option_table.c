@@ -207,9 +207,12 @@ const struct cli_row cli_rows[] = {
      FIELD(csv)},
     {"save", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
      "the run as it ended, also by Ctrl-C, a signal or a failure, for --resume; of FILE only what "
-     "is new is written",
+     "is new is written; a FILE of another run is refused",
      FIELD(save)},
-    {"save-every", CLI_COUNT, CLI_GENERATE, "Output", "N", "save after every N new tokens too",
+    {"save-every", CLI_COUNT, CLI_GENERATE, "Output", "N",
+     "save after every N new tokens too; after a kill, --resume prints the text since the last "
+     "save "
+     "again",
      FIELD(save_every), RANGE(1, 1e9)},
     {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
      "what was computed, where it lay, what moved", FIELD(report)},

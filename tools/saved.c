@@ -22,22 +22,6 @@ static const struct kept {
 };
 enum { N_KEPT = sizeof kept / sizeof *kept, MOST_STOP_BYTES = 16 << 10 };
 
-/* A saved session is gone on with or replaced; any other file stays what it is. */
-static int check_target(const char *path)
-{
-    struct spw_saved *there;
-    struct spw_error err = {0};
-    struct stat info;
-    if (!path || stat(path, &info) != 0 || (S_ISREG(info.st_mode) && info.st_size == 0))
-        return 0;
-    int rc = spw_saved_open(&there, path, &err);
-    spw_saved_close(there);
-    if (rc == 0)
-        return 0;
-    return cli_fail(CLI_REFUSED, "--save: %s; expected a saved session or a name that is free",
-                    err.text);
-}
-
 int cli_saved_check(const struct cli_options *o)
 {
     static const char *const inputs[] = {"prompt", "prompt-file", "token-ids", "prompts"};
@@ -55,7 +39,7 @@ int cli_saved_check(const struct cli_options *o)
     if (o->save && bytes > MOST_STOP_BYTES)
         return cli_fail(CLI_REFUSED, "--stop: found %zu bytes beside --save, expected at most %d",
                         bytes, MOST_STOP_BYTES);
-    return check_target(o->save);
+    return 0;
 }
 
 /* ---- resuming ---- */
@@ -201,6 +185,11 @@ int cli_saved_open(struct cli_saved *s, struct cli_options *o)
     if (rc)
         return cli_fail_error(rc, &err, true);
     const struct spw_saved_info *info = spw_saved_info(s->file);
+    if (info->foreign) {
+        cli_fail(0, "%s: %s", o->resume, info->foreign);
+        cli_saved_close(s);
+        return CLI_REFUSED;
+    }
     s->state = json_loadb(info->state, info->state_bytes, 0, NULL);
     s->n_text = (uint64_t)json_integer_value(json_object_get(s->state, "n_text"));
     int code = s->state ? read_tokens(s, o) : damaged(o);
@@ -281,15 +270,10 @@ static json_t *stops(const struct cli_options *o)
     return NULL;
 }
 
-static char *make_state(const struct spw_session *session, const struct cli_options *o,
-                        const struct cli_progress_made *made)
+/* What the answer depends on beside the prompt and the model. */
+static int add_options(json_t *s, const struct cli_options *o)
 {
-    json_t *s = json_object();
-    int failed = json_object_set_new(s, "n_prompt", cli_json_count(made->n_prompt));
-    failed |= json_object_set_new(s, "rest", tokens_from(made, spw_session_n_tokens(session)));
-    failed |= json_object_set_new(s, "n_text", cli_json_count(made->n_text));
-    failed |= json_object_set_new(s, "max-new-tokens", cli_json_count(o->max_new_tokens));
-    failed |= json_object_set_new(s, "ignore-eos", json_boolean(o->ignore_eos));
+    int failed = json_object_set_new(s, "ignore-eos", json_boolean(o->ignore_eos));
     failed |= json_object_set_new(s, "stop", stops(o));
     for (size_t i = 0; i < N_KEPT; i++) {
         const void *field = (const char *)o + kept[i].at;
@@ -298,9 +282,94 @@ static char *make_state(const struct spw_session *session, const struct cli_opti
                                           ? json_real(*(const double *)field)
                                           : json_integer((json_int_t) * (const uint64_t *)field));
     }
+    return failed;
+}
+
+static char *make_state(const struct spw_session *session, const struct cli_options *o,
+                        const struct cli_progress_made *made)
+{
+    json_t *s = json_object();
+    int failed = json_object_set_new(s, "n_prompt", cli_json_count(made->n_prompt));
+    failed |= json_object_set_new(s, "rest", tokens_from(made, spw_session_n_tokens(session)));
+    failed |= json_object_set_new(s, "n_text", cli_json_count(made->n_text));
+    failed |= json_object_set_new(s, "max-new-tokens", cli_json_count(o->max_new_tokens));
+    failed |= add_options(s, o);
     char *text = failed ? NULL : json_dumps(s, JSON_COMPACT);
     json_decref(s);
     return text;
+}
+
+/* Whether the state says that a run had these options; one without memory has none. */
+static bool has_options(const json_t *state, const struct cli_options *o)
+{
+    json_t *mine = json_object();
+    const char *key;
+    json_t *value;
+    bool same = mine && add_options(mine, o) == 0;
+    json_object_foreach(mine, key, value) same &= json_equal(json_object_get(state, key), value);
+    json_decref(mine);
+    return same;
+}
+
+/* Of the answer, 0 too; -1: it is another run. */
+static int64_t count_same(const struct spw_saved *file, const struct cli_options *o,
+                          const struct cli_input *in)
+{
+    const struct spw_saved_info *info = spw_saved_info(file);
+    json_t *state = json_loadb(info->state, info->state_bytes, 0, NULL);
+    json_t *rest = json_object_get(state, "rest");
+    size_t n = info->n_tokens + json_array_size(rest);
+    bool same = in->n_tokens == (uint64_t)json_integer_value(json_object_get(state, "n_prompt")) &&
+                n >= in->n_tokens && has_options(state, o);
+    for (size_t i = 0; same && i < in->n_tokens; i++)
+        same = in->tokens[i] ==
+               (i < info->n_tokens ? info->tokens[i]
+                                   : json_integer_value(json_array_get(rest, i - info->n_tokens)));
+    json_decref(state);
+    return same ? (int64_t)(n - in->n_tokens) : -1;
+}
+
+/* What the file has now is nothing, this run, or lost. */
+static int check_before(const struct spw_engine *e, const struct cli_options *o,
+                        const struct cli_input *in)
+{
+    struct spw_saved *there = NULL;
+    struct spw_error err = {0}, why = {0};
+    struct stat st;
+    if (stat(o->save, &st) == 0 && st.st_size == 0)
+        return 0;
+    int rc = spw_saved_open(&there, o->save, &err);
+    if (rc == -EBADMSG)
+        return cli_fail(0, "--save: %s, and is replaced", err.text);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    int64_t n = spw_saved_check(there, e, &why) ? -1 : count_same(there, o, in);
+    spw_saved_close(there);
+    if (n < 0)
+        return cli_fail(CLI_REFUSED,
+                        "--save: %s has another run%s%s; give another name, or remove it", o->save,
+                        *why.text ? ": " : "", why.text);
+    return cli_fail(0,
+                    "--save: %s has this run up to token %lld of its answer, and is written anew; "
+                    "--resume %s would go on with it",
+                    o->save, (long long)n, o->save);
+}
+
+static bool is_resumed(const struct cli_options *o)
+{
+    struct stat save, resume;
+    return o->resume && stat(o->save, &save) == 0 && stat(o->resume, &resume) == 0 &&
+           save.st_dev == resume.st_dev && save.st_ino == resume.st_ino;
+}
+
+int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
+                   const struct cli_options *o, const struct cli_input *in)
+{
+    struct spw_error err = {0};
+    int rc = spw_session_save_to(session, o->save, &err);
+    if (rc)
+        return cli_fail(CLI_REFUSED, "--save: %s", err.text);
+    return is_resumed(o) ? 0 : check_before(e, o, in);
 }
 
 int cli_saved_write(struct spw_session *session, const struct cli_options *o,

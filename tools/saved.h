@@ -26,6 +26,11 @@ void cli_saved_close(struct cli_saved *s);
 int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const struct cli_options *o,
                     const struct cli_model *m);
 
+/* Holds --save for the session, before anything is computed: refused where another process has it,
+ * or another run is in it. `in`: the run's input. */
+int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
+                   const struct cli_options *o, const struct cli_input *in);
+
 /* How far a run is. */
 struct cli_progress_made {
     const int32_t *prompt;
