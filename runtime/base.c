@@ -27,6 +27,24 @@ void spw_error_clear(struct spw_error *err)
         err->text[0] = 0;
 }
 
+const char *spw_bytes_text(char buffer[32], uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    uint64_t one = 1;
+    for (; unit < 4 && bytes / one >= 1024; unit++)
+        one *= 1024;
+    uint64_t hundredths = bytes % one ? spw_div_up(bytes % one * 100, one) : 0;
+    uint64_t whole = bytes / one + hundredths / 100;
+    hundredths %= 100;
+    if (unit)
+        snprintf(buffer, 32, "%llu.%02llu %s", (unsigned long long)whole,
+                 (unsigned long long)hundredths, units[unit]);
+    else
+        snprintf(buffer, 32, "%llu B", (unsigned long long)bytes);
+    return buffer;
+}
+
 void spw_alloc_fail_nth(int64_t n)
 {
     atomic_store(&fail_countdown, n);

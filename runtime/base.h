@@ -35,6 +35,9 @@ __attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int co
                                                    const char *format, ...);
 void spw_error_clear(struct spw_error *err);
 
+/* "40.00 MiB". Rounded up, so that a budget of so many bytes is not too small. Returns `buffer`. */
+const char *spw_bytes_text(char buffer[32], uint64_t bytes);
+
 /* Propagates a failure to the caller. */
 #define SPW_TRY(expr)                                                                              \
     do {                                                                                           \

@@ -1,6 +1,8 @@
 /* The smallest budgets, and refusals: see budgets.h. */
 #include "runtime/budgets.h"
 
+#include "runtime/plan_parts.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +50,22 @@ void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_inpu
     alone[SPW_BUDGET_DISK] = in->disk_bytes && smallest(disk, in, SPW_BUDGET_DISK, given);
     if (in->disk_bytes && !alone[SPW_BUDGET_DISK])
         smallest(disk, in, SPW_BUDGET_DISK, (const uint64_t[]){*device, *host, 0});
+}
+
+bool spw_budgets_split(const struct spw_plan_input *given, uint64_t bytes, uint64_t *device,
+                       uint64_t *host)
+{
+    enum { LEAST_SHARE = 256 };
+    const struct spw_plan_input in = spw_plan_settle_input(given);
+    for (uint64_t share = LEAST_SHARE; share > 1; share /= 2) {
+        uint64_t of_host = bytes / share, of_device = bytes - of_host;
+        if (!spw_plan_works(&in, (const uint64_t[]){of_device, of_host, in.disk_bytes}))
+            continue;
+        *device = of_device;
+        *host = of_host;
+        return true;
+    }
+    return false;
 }
 
 /* Says which budget would do: one of them, or either. */

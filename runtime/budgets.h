@@ -13,6 +13,10 @@ bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_
 /* See spw_plan_smallest; `alone`: of each budget, whether it is the one beside the given others. */
 void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
                           bool alone[SPW_BUDGETS]);
+/* Device and host budgets of `bytes` together: the device's is as large as a plan works with.
+ * False: there is none, and nothing is set. */
+bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t *device,
+                       uint64_t *host);
 /* -ENOMEM: says which budget would do, one of them or all; fills in info->smallest_*_bytes. */
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
                        struct spw_error *err);

@@ -3,7 +3,6 @@
  *   device -> model folder -> plan -> streams -> what stands on the plan: engine_memory.c
  *
  * The plan knows every byte before the first one is taken. See spillway.h and engine.h. */
-#include "runtime/memory.h"
 #include "runtime/prefix.h"
 
 #include <assert.h>
@@ -231,23 +230,6 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
 
-/* A budget may be larger than the machine; what the plan takes of it may not: the system would not
- * refuse the memory but kill whoever touches it. Weights that stay mapped are not in the arenas. */
-static int check_memory(const struct spw_engine *e, struct spw_error *err)
-{
-    bool shared = e->backend.device_ops->available(e->device) == UINT64_MAX;
-    uint64_t needed = e->plan.host.end + (shared ? e->plan.device.end : 0);
-    uint64_t available = spw_memory_available();
-    if (needed <= available)
-        return 0;
-    return spw_fail(err, -ENOMEM,
-                    "memory: the budgets given let the plan take %llu bytes, but this machine has "
-                    "only %llu available; lower %s--host-memory, with --disk DIR if need be, or "
-                    "lower --context",
-                    (unsigned long long)needed, (unsigned long long)available,
-                    shared ? "--device-memory or " : "");
-}
-
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
@@ -264,7 +246,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     if (!rc && rung.failed)
         spw_engine_note_rung(e, &rung);
     if (!rc)
-        rc = check_memory(e, err);
+        rc = spw_engine_check_memory(e, err);
     if (!rc && (o->keeps || o->prefix_cache_dir))
         rc = spw_fingerprint_take(e->model_fingerprint, model_dir, e->model.file, err);
     if (!rc)
@@ -275,6 +257,8 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
         rc = open_tables(e, err);
     if (!rc)
         rc = spw_engine_take_memory(e, &in, err);
+    if (!rc)
+        spw_engine_heed_start(e);
     if (rc) {
         spw_engine_close(e);
         return spw_fail(err, rc, "out of memory");

@@ -59,6 +59,14 @@ struct spw_session {
     struct spw_save_file *file; /* owned; that it is saved to, or NULL: save_file.h */
 };
 
+/* What engine_limit.c has seen of the control groups' limits. */
+struct spw_heed {
+    uint64_t limit_bytes; /* the lowest so far; UINT64_MAX: none, and nothing is looked at */
+    double looked_at;     /* seconds; not again for a while */
+    bool soft;            /* memory.high counts, too: no budget was given */
+    bool lower;           /* memory is short under a lower limit: the step is to end */
+};
+
 /* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
 struct spw_engine {
     struct spw_model model;
@@ -107,6 +115,7 @@ struct spw_engine {
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
     uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (keep.c) */
     uint64_t file_read_bytes;              /* beside what streams and settles from them */
+    struct spw_heed heed;
 };
 
 /* The backend that the options name, and its device under these budgets. */
@@ -161,6 +170,27 @@ int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
 /* The disk took no more (why: -ENOSPC, -EDQUOT): on with what it held, every cache empty. Fails
  * where no plan does with that; all is as it was then, unless memory is gone. */
 int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err);
+
+/* The same as spw_engine_set_budgets; `why` is what rungs say has failed, NULL: a budget. */
+int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_BUDGETS],
+                              const char *why, struct spw_error *err);
+
+/* engine_limit.c: control groups. Bytes that the process takes beside `arena_bytes`. */
+uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_options *o,
+                                 uint64_t arena_bytes);
+/* Bytes of the arenas that lie in memory by now, of a GPU's only the host's. */
+uint64_t spw_engine_held_bytes(const struct spw_engine *e);
+/* Of system memory for the arenas, those that are held now included. */
+uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_options *o);
+/* -ENOMEM: the arenas of e->plan, and what is beside them, are more than there is. */
+int spw_engine_check_memory(struct spw_engine *e, struct spw_error *err);
+/* From now on lower limits are heeded. */
+void spw_engine_heed_start(struct spw_engine *e);
+/* Looks, at most once a second. True: memory is short under a limit that is lower than it was. */
+bool spw_engine_heed_look(struct spw_engine *e);
+/* Between steps, after it was short: lower budgets. -ENOMEM: no plan works with what is left; all
+ * is as it was. */
+int spw_engine_heed_limit(struct spw_engine *e, struct spw_error *err);
 
 /* engine_refit.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.
  * After a failure they have not, but caches may be in pieces: give memory, and take it anew.

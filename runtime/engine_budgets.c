@@ -204,7 +204,8 @@ static int lowered_tier(const struct spw_plan_input *from, const struct spw_plan
 }
 
 /* Only going down is a rung, and coming back to more precision, which changes answers too. */
-static void tell_change(struct spw_engine *e, const struct change *from, struct spw_rung *rung)
+static void tell_change(struct spw_engine *e, const struct change *from, const char *why,
+                        struct spw_rung *rung)
 {
     int tier = lowered_tier(&from->in, &e->in);
     bool up = e->plan.info.precision < from->plan.info.precision;
@@ -212,7 +213,7 @@ static void tell_change(struct spw_engine *e, const struct change *from, struct 
         return;
     if (tier == SPW_LADDER_NO_TIER)
         tier = SPW_BUDGET_DEVICE;
-    rung->failed = up ? "nothing" : lowered_names[tier];
+    rung->failed = up ? "nothing" : why ? why : lowered_names[tier];
     rung->bytes_asked = up ? 0 : spw_ladder_total(&from->plan.info, tier);
     describe_rung(rung, &from->plan.info, &e->plan.info, tier);
     spw_engine_note_rung(e, rung);
@@ -222,14 +223,20 @@ int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host,
                            struct spw_error *err)
 {
     spw_error_clear(err);
+    return spw_engine_change_budgets(e, (const uint64_t[]){device, host, disk}, NULL, err);
+}
+
+int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_BUDGETS],
+                              const char *why, struct spw_error *err)
+{
     const struct change from = now(e);
     const struct spw_options given = e->options;
     const struct spw_cache_policy policy = e->model.cache;
     struct spw_rung rung = {0};
     uint64_t held = count_tokens(e, &rung.position);
-    e->options.device_bytes = device;
-    e->options.host_bytes = host;
-    e->options.disk_bytes = disk;
+    e->options.device_bytes = budgets[SPW_BUDGET_DEVICE];
+    e->options.host_bytes = budgets[SPW_BUDGET_HOST];
+    e->options.disk_bytes = budgets[SPW_BUDGET_DISK];
     struct change to = now(e);
     int rc = spw_cache_policy_make(&e->model.cache, &e->model.config, e->model.compute, &e->options,
                                    err);
@@ -247,7 +254,7 @@ int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host,
         return spw_fail(err, rc, "out of memory");
     }
     rung.n_recomputed = spw_sub_u64(held, count_tokens(e, &rung.position));
-    tell_change(e, &from, &rung);
+    tell_change(e, &from, why, &rung);
     return 0;
 }
 

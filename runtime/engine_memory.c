@@ -230,6 +230,14 @@ int spw_engine_refit_prefetch(struct spw_engine *e)
     return spw_prefetch_refit(e->prefetch, &o);
 }
 
+/* The caller ends a step, or a memory limit that is lower now does. */
+static bool ask_interrupted(void *context)
+{
+    struct spw_engine *e = context;
+    const struct spw_options *o = &e->options;
+    return (o->interrupted && o->interrupted(o->interrupt_context)) || spw_engine_heed_look(e);
+}
+
 static int open_executor(struct spw_engine *e)
 {
     struct spw_executor_options x = {
@@ -246,8 +254,8 @@ static int open_executor(struct spw_engine *e)
         .most_spans = e->plan.info.sessions,
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
-        .interrupted = e->options.interrupted,
-        .interrupt_context = e->options.interrupt_context,
+        .interrupted = ask_interrupted,
+        .interrupt_context = e,
     };
     return spw_executor_open(&e->executor, &x);
 }

@@ -54,11 +54,8 @@ uint64_t spw_engine_leave_margin(uint64_t available)
 static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                        const struct spw_options *o, struct spw_error *err)
 {
-    uint64_t device = e->device_arena ? e->plan.device.end : 0; /* what is given back first */
-    uint64_t host = e->host_arena ? e->plan.host.end : 0;
     uint64_t card = e->backend.device_ops->available(e->device);
-    uint64_t system = spw_memory_available() + host;
-    system = (card == UINT64_MAX ? system + device : system) / 10;
+    uint64_t system = spw_engine_system_bytes(e, o) / 10;
     if (card == UINT64_MAX) {
         in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
         uint64_t rest = spw_sub_u64(system * 9, in->device_bytes); /* 0: more than there is */
@@ -66,7 +63,7 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
         in->host_kv = spw_cache_policy_host(o, false);
         return 0;
     }
-    card += device;
+    card += e->device_arena ? e->plan.device.end : 0; /* is given back first */
     in->host_kv = spw_cache_policy_host(o, true);
     in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
     in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);

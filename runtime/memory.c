@@ -2,6 +2,7 @@
 #include "runtime/memory.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,20 +11,9 @@
 
 enum { FALLBACK_SHIFT = 30 };
 
-/* A file that holds one number; "max" or no file: UINT64_MAX. */
-static uint64_t read_number(const char *path)
-{
-    uint64_t value = UINT64_MAX;
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return value;
-    if (fscanf(f, "%" SCNu64, &value) != 1)
-        value = UINT64_MAX;
-    fclose(f);
-    return value;
-}
+static const char *_Atomic group_root = "";
 
-static uint64_t system_available(void)
+uint64_t spw_memory_of_system(void)
 {
     char line[256];
     uint64_t kib = 0;
@@ -37,31 +27,21 @@ static uint64_t system_available(void)
     return kib ? kib * 1024 : (uint64_t)1 << FALLBACK_SHIFT;
 }
 
-/* Of what a control group has in use, the pages of files, which the system takes back when it needs
- * memory: after a model was read they are most of it. */
-static uint64_t group_file_pages(void)
+void spw_memory_group_root(const char *root)
 {
-    char line[256];
-    uint64_t bytes, sum = 0;
-    FILE *f = fopen("/sys/fs/cgroup/memory.stat", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "inactive_file %" SCNu64, &bytes) == 1 ||
-            sscanf(line, "active_file %" SCNu64, &bytes) == 1)
-            sum += bytes;
-    if (f)
-        fclose(f);
-    return sum;
+    atomic_store(&group_root, root);
+}
+
+void spw_memory_group(struct spw_memory_group *out)
+{
+    spw_memory_group_read(out, atomic_load(&group_root));
 }
 
 uint64_t spw_memory_available(void)
 {
-    uint64_t system = system_available();
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
-    if (limit == UINT64_MAX || used == UINT64_MAX)
-        return system;
-    used = spw_sub_u64(used, group_file_pages());
-    return spw_min_u64(system, spw_sub_u64(limit, used));
+    struct spw_memory_group group;
+    spw_memory_group(&group);
+    return spw_min_u64(spw_memory_of_system(), group.soft.left_bytes);
 }
 
 int spw_memory_on_disk(uint64_t *bytes, const char *dir, struct spw_error *err)

@@ -3,10 +3,16 @@
 #ifndef SPW_RUNTIME_MEMORY_H
 #define SPW_RUNTIME_MEMORY_H
 
-#include "runtime/base.h"
+#include "runtime/memory_group.h"
 
-/* Bytes; 1 GiB when nothing can be found out. */
+/* Bytes; 1 GiB when nothing can be found out. Of the system alone, and the least of that and what
+ * control groups leave. */
+uint64_t spw_memory_of_system(void);
 uint64_t spw_memory_available(void);
+/* The control groups of this process now. */
+void spw_memory_group(struct spw_memory_group *out);
+/* For tests: they are read below this folder from now on (borrowed); "": where they are. */
+void spw_memory_group_root(const char *root);
 /* Bytes free for this user on the filesystem of a directory that files can be made in. -ENOENT,
  * -ENOTDIR, -EACCES, -EROFS, ...: the text names the directory and what would do. */
 int spw_memory_on_disk(uint64_t *bytes, const char *dir, struct spw_error *err);

@@ -319,8 +319,6 @@ static void go_on(struct spw_engine *e, uint32_t n)
  * Logits that were handed over are not again. */
 static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
-    for (uint32_t i = 0; i < n; i++)
-        e->delivered[i] = 0;
     for (;;) {
         int rc = run_and_recover(e, n, d);
         if (rc == -ENOMEM && e->disk) { /* every frame waits for a write that the drive refuses */
@@ -348,8 +346,17 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct de
         rc = spw_executor_upload_rope(e->executor);
         e->rope_length = length;
     }
+    for (uint32_t i = 0; i < n; i++)
+        e->delivered[i] = 0;
     if (!rc)
         rc = run_and_step_down(e, n, d);
+    while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
+        if (end_early(e, n, length, NULL) != -ECANCELED)
+            return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
+        SPW_TRY(spw_engine_heed_limit(e, err));
+        go_on(e, n);
+        rc = run_and_step_down(e, n, d);
+    }
     if (rc == -ECANCELED)
         return end_early(e, n, length, err);
     if (rc)
@@ -450,6 +457,8 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
     for (size_t i = 0; i < n_spans; i++)
         SPW_TRY(check_span(e, spans, i, err));
     SPW_TRY(spw_engine_need_memory(e, err));
+    if (spw_engine_heed_look(e))
+        SPW_TRY(spw_engine_heed_limit(e, err));
     int rc = sync_all(e, spans, n_spans, &d, err);
     for (size_t i = 0; i < n_spans; i++)
         spw_prefix_forget(spans[i].session);
