@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -429,12 +430,17 @@ static void locate(struct spw_disk *d, struct spw_io_job *io, uint32_t frame)
     }
 }
 
+void spw_disk_job_init(struct spw_disk_job *job)
+{
+    spw_io_job_init(&job->io);
+    atomic_store(&job->state, SPW_DISK_QUEUED);
+}
+
 void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, uint32_t frame,
                       uint32_t n, void *memory)
 {
     assert(n);
-    spw_io_job_init(&job->io);
-    atomic_store(&job->submitted, false);
+    spw_disk_job_init(job);
     job->io.io = d->io;
     job->io.write = write;
     job->io.bytes = n * d->tile_bytes;
@@ -445,8 +451,11 @@ void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, 
 
 void spw_disk_start(struct spw_disk_job *job)
 {
+    int queued = SPW_DISK_QUEUED;
+    if (!atomic_compare_exchange_strong(&job->state, &queued, SPW_DISK_SUBMITTING))
+        return; /* given up */
     spw_io_submit(job->io.io, &job->io);
-    atomic_store(&job->submitted, true);
+    atomic_store(&job->state, SPW_DISK_SUBMITTED);
 }
 
 static void submit(void *argument)
@@ -462,17 +471,29 @@ int spw_disk_submit(const struct spw_device_ops *ops, struct spw_device *device,
 
 bool spw_disk_is_over(const struct spw_disk_job *job)
 {
-    return atomic_load(&job->submitted) && spw_io_is_over(&job->io);
+    return atomic_load(&job->state) == SPW_DISK_SUBMITTED && spw_io_is_over(&job->io);
+}
+
+/* Whether the job will never be submitted. A lost device answers at once, perhaps while the driver
+ * still runs the function that it has begun. */
+static bool give_up(struct spw_disk_job *job)
+{
+    int state = SPW_DISK_QUEUED;
+    if (atomic_compare_exchange_strong(&job->state, &state, SPW_DISK_GIVEN_UP))
+        return true;
+    while (atomic_load(&job->state) == SPW_DISK_SUBMITTING)
+        sched_yield();
+    return state == SPW_DISK_GIVEN_UP;
 }
 
 int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
                   struct spw_disk_job *job, spw_event behind)
 {
     int rc = ops->event_sync(device, behind);
-    if (atomic_load(&job->submitted))
-        spw_io_wait(job->io.io, &job->io);
+    if (give_up(job))
+        job->io.rc = -ECANCELED;
     else
-        job->io.rc = -ECANCELED; /* a lost device: nobody will submit it any more */
+        spw_io_wait(job->io.io, &job->io);
     return rc;
 }
 

@@ -23,10 +23,14 @@ struct spw_disk_options {
     uint64_t write_limit_bytes; /* 0: none */
 };
 
+/* Where a job is on its way to the engine. Either the stream's function or, after a lost device,
+ * the host thread that waits takes a queued job; never both. */
+enum { SPW_DISK_QUEUED, SPW_DISK_SUBMITTING, SPW_DISK_SUBMITTED, SPW_DISK_GIVEN_UP };
+
 /* A read or write of adjacent frames. Its memory and the job itself stay until it is over. */
 struct spw_disk_job {
     struct spw_io_job io;
-    _Atomic bool submitted; /* to the engine: the stream got there */
+    _Atomic int state;
 };
 
 struct spw_disk;
@@ -88,6 +92,8 @@ void spw_disk_replace(struct spw_disk *d, struct spw_disk *by); /* frees `by` */
 /* Fills in a job over `n` adjacent frames. */
 void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, uint32_t frame,
                       uint32_t n, void *memory);
+/* The same for a job whose io the caller fills in. */
+void spw_disk_job_init(struct spw_disk_job *job);
 /* Submits the job when stream `s` gets there. */
 int spw_disk_submit(const struct spw_device_ops *ops, struct spw_device *device,
                     struct spw_disk_job *job, spw_stream s);

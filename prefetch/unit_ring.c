@@ -120,8 +120,7 @@ static int submit_reads(struct spw_unit_ring *r, struct spw_unit_slot *s)
     for (uint32_t i = 0; i < u->n_reads; i++) {
         const struct spw_unit_read *read = &u->reads[i];
         struct spw_disk_job *job = &s->jobs[s->n_jobs++];
-        spw_io_job_init(&job->io);
-        atomic_store(&job->submitted, false);
+        spw_disk_job_init(job);
         job->io.io = r->o.io;
         job->io.file = read->file;
         job->io.offset = read->offset;

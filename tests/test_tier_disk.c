@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -412,6 +413,70 @@ static void check_reframe(const char *dir)
     free(memory);
 }
 
+/* A device that is lost behind a submission: the test calls the function that the driver has
+ * already taken from its queue. */
+static struct {
+    void (*fn)(void *);
+    void *argument;
+} taken;
+
+static int take_function(struct spw_device *d, void (*fn)(void *), void *argument, spw_stream s)
+{
+    (void)d;
+    (void)s;
+    taken.fn = fn;
+    taken.argument = argument;
+    return 0;
+}
+
+static int answer_lost(struct spw_device *d, spw_event e)
+{
+    (void)d;
+    (void)e;
+    return -EIO;
+}
+
+static void *call_taken(void *argument)
+{
+    (void)argument;
+    taken.fn(taken.argument);
+    return NULL;
+}
+
+/* The function comes after the job was given up: it must not touch what the job once named. Or at
+ * the same time: either the job is written and waited for, or it is not written at all. */
+static void check_lost(const char *dir)
+{
+    const struct spw_device_ops ops = {.host_call = take_function, .event_sync = answer_lost};
+    struct spw_disk_options o = options(dir);
+    struct spw_disk *d = open_disk(&o);
+    uint8_t *memory = memory_of(1), *old = memory_of(1);
+    for (int i = 0; i < 60; i++) {
+        bool late = i % 2;
+        struct spw_disk_job job;
+        pthread_t thread;
+        write_frame(d, 0, old, 1, 0);
+        memset(memory, 2, TILE_BYTES);
+        spw_disk_prepare(d, &job, true, 0, 1, memory);
+        CHECK(spw_disk_submit(&ops, NULL, &job, NULL) == 0);
+        if (!late)
+            CHECK(pthread_create(&thread, NULL, call_taken, NULL) == 0);
+        CHECK(spw_disk_wait(&ops, NULL, &job, NULL) == -EIO);
+        int rc = job.io.rc;
+        CHECK(rc == -ECANCELED || (!late && rc == 0));
+        if (late)
+            call_taken(NULL);
+        else
+            pthread_join(thread, NULL);
+        CHECK(spw_disk_is_over(&job) == (rc == 0));
+        CHECK(spw_disk_wait(&ops, NULL, &job, NULL) == -EIO && job.io.rc == rc);
+        read_frame(d, 0, old, rc ? 1 : 2);
+    }
+    spw_disk_close(d);
+    free(memory);
+    free(old);
+}
+
 /* Behind a stream: not before what was queued there; never on a device that is lost before. */
 static void check_stream(const char *dir)
 {
@@ -657,6 +722,7 @@ static void check_in(const char *dir)
     check_tiles(dir);
     check_reframe(dir);
     check_stream(dir);
+    check_lost(dir);
     CHECK(n_names(dir) == 0);
 }
 
