@@ -3,8 +3,14 @@
  * Over the host, chunk i of the whole pass (counted over layers) uses device buffer i % 2. It may
  * be loaded once the chunk before it in that buffer has gone down; `down` is one queue, so by then
  * the same chunk's rows of the layer before have gone down too (a pass over the host has two chunks
- * at least). */
+ * at least).
+ *
+ * The few rows of a decode step go up on the compute stream: on a stream of their own the copy
+ * would queue behind all weights and tiles that the prefetch has asked for, and compute would wait
+ * for it. */
 #include "runtime/hidden.h"
+
+enum { DECODE_ROWS = 16 };
 
 static int open_event(struct spw_hidden *h, spw_event *e)
 {
@@ -79,10 +85,11 @@ static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, u
     /* the copy that used this half two chunks ago, or in the pass before */
     SPW_TRY(h->ops->event_sync(h->device, h->up_done[chunk % 2]));
     source->embed(source->context, k, staging);
-    SPW_TRY(h->ops->copy(h->device, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE,
-                         h->up));
-    SPW_TRY(h->ops->event_record(h->device, h->up_done[chunk % 2], h->up));
-    return h->ops->stream_wait(h->device, h->compute, h->up_done[chunk % 2]);
+    spw_stream s = k->rows <= DECODE_ROWS ? h->compute : h->up;
+    SPW_TRY(
+        h->ops->copy(h->device, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
+    SPW_TRY(h->ops->event_record(h->device, h->up_done[chunk % 2], s));
+    return s == h->compute ? 0 : h->ops->stream_wait(h->device, h->compute, h->up_done[chunk % 2]);
 }
 
 int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t n_layers,
