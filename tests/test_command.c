@@ -564,6 +564,21 @@ static void test_batch(void)
     json_decref(batch);
 }
 
+/* A sweep that is ended has written and printed the runs that were complete. */
+static void test_bench_ended(void)
+{
+    CHECK(sh("\"$S\" bench m --device cpu --contexts 20,30 --repeat 1000 --decode-tokens 2 "
+             "--report ended.json >ended.txt & p=$!; i=0; while [ $i -lt 900 ] && "
+             "! grep -q '\"runs\": 2' ended.json 2>/dev/null; do sleep 0.1; i=$((i + 1)); done; "
+             "kill $p; wait $p") == 128 + SIGTERM);
+    CHECK(sh("cat ended.json") == 0);
+    json_t *j = parse(out);
+    CHECK(number(j, "repeat") == 1000 && json_array_size(json_object_get(j, "cases")) == 2);
+    CHECK(number(json_array_get(json_object_get(j, "cases"), 0), "runs") >= 2);
+    json_decref(j);
+    CHECK(sh("grep -c 'of peak\\|^ *[23]0  *all' ended.txt") == 0 && atoi(out) == 3);
+}
+
 /* ---- the other commands ---- */
 
 static void test_tools(void)
@@ -628,6 +643,7 @@ static void test_tools(void)
     CHECK_MSG(strstr(out, "of peak") && strstr(out, "300.00 KiB"), "%s %s", out, err);
     CHECK(sh("awk -F, '{print NF}' b.csv | sort -u | wc -l; wc -l <b.csv") == 0);
     CHECK_MSG(strcmp(out, "1\n3\n") == 0, "%s", out);
+    test_bench_ended();
 }
 
 /* What inspect says of the cache is what a run does, and options win over the model's files. */

@@ -238,7 +238,8 @@ static void find_medians(struct bench *b)
 {
     for (size_t i = 0; i < b->n_cases; i++)
         for (int m = 0; m < MEASURES; m++)
-            b->cases[i].median[m] = bench_median(b->cases[i].samples[m], b->o->repeat);
+            if (b->cases[i].n_runs)
+                b->cases[i].median[m] = bench_median(b->cases[i].samples[m], b->cases[i].n_runs);
 }
 
 /* The kernel that a long context lives on, without the rest of the token: on exact tiles and on
@@ -358,6 +359,17 @@ static int make_tokens(struct bench *b)
     return code;
 }
 
+/* The files hold every complete run at any time: a long sweep may be killed. */
+static int run_and_write(struct bench *b, struct bench_case *c)
+{
+    int code = run_case(b, c, c->n_runs);
+    if (code)
+        return code;
+    c->n_runs++;
+    find_medians(b);
+    return bench_write(b);
+}
+
 static int sweep(struct bench *b)
 {
     struct spw_error err = {0};
@@ -380,15 +392,15 @@ static int sweep(struct bench *b)
     rc = cli_read_weights(b->o->operand, b->machine.threads, &seconds, &bytes);
     if (rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
+    cli_catch_termination(); /* then what was measured is printed */
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
     for (size_t repeat = 0; repeat < b->o->repeat && code == 0; repeat++)
         for (size_t i = 0; i < b->n_cases && code == 0; i++)
-            code = run_case(b, &b->cases[i], repeat);
+            code = run_and_write(b, &b->cases[i]);
     cli_progress_end();
-    if (code)
-        return code;
-    find_medians(b);
-    return bench_print(b);
+    if (b->cases[0].n_runs)
+        bench_print(b);
+    return code;
 }
 
 int cli_bench(const struct cli_options *o)

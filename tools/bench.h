@@ -27,7 +27,8 @@ enum measure {
 struct bench_case {
     uint64_t context, budget;
     struct spw_plan_info plan; /* for `context` + half the decoded tokens */
-    double *samples[MEASURES]; /* owned, [repeat] each */
+    double *samples[MEASURES]; /* owned, [repeat] each; n_runs of them are there, in any order */
+    size_t n_runs;             /* that are complete */
     double median[MEASURES];
     uint64_t device_peak_bytes, host_peak_bytes;
     uint64_t moved_bytes;             /* a decoded token, both ways */
@@ -71,7 +72,9 @@ int bench_io(const struct cli_options *o);
 /* `spillway bench --prefix`: see bench_prefix.c. */
 int bench_prefix(const struct cli_options *o);
 
-/* Table to stdout, CSV and JSON to where the options say. An exit code. */
-int bench_print(const struct bench *b);
+/* Of the cases that have a complete run: table, or CSV, to stdout. */
+void bench_print(const struct bench *b);
+/* The same as CSV and JSON to the files that the options name. An exit code. */
+int bench_write(const struct bench *b);
 
 #endif

@@ -82,6 +82,8 @@ static void print_table(const struct bench *b)
            "1st token", "/ read");
     for (size_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
+        if (!c->n_runs)
+            continue;
         struct row r = make_row(b, i);
         char budget[32] = "all", peak[32], moved[32];
         if (c->budget)
@@ -103,6 +105,8 @@ static void print_gpu_table(const struct bench *b)
            "prefill", "off card", "attention", "int8", "int4");
     for (size_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
+        if (!c->n_runs)
+            continue;
         struct row r = make_row(b, i);
         char budget[32] = "all", card[32];
         if (c->budget)
@@ -146,6 +150,8 @@ static void write_csv(const struct bench *b, FILE *to)
           to);
     for (size_t i = 0; i < b->n_cases; i++) {
         const struct bench_case *c = &b->cases[i];
+        if (!c->n_runs)
+            continue;
         struct row r = make_row(b, i);
         quote(to, m->cpu);
         fprintf(to, ",%s,%u,%.4g,%.4g,%.4g,%.4g,", m->isa, m->threads, c->median[READ_LIMIT],
@@ -209,6 +215,7 @@ static json_t *case_json(const struct bench *b, size_t i)
         const char *name;
         uint64_t value;
     } counts[] = {
+        {"runs", c->n_runs},
         {"context", c->context},
         {"device_budget_bytes", c->plan.device_budget_bytes},
         {"device_peak_bytes", c->device_peak_bytes},
@@ -235,7 +242,8 @@ static int write_json(const struct bench *b)
     json_t *cases = json_array(), *o = json_object();
     int failed = 0;
     for (size_t i = 0; i < b->n_cases; i++)
-        failed |= json_array_append_new(cases, case_json(b, i));
+        if (b->cases[i].n_runs)
+            failed |= json_array_append_new(cases, case_json(b, i));
     failed |= json_object_set_new(o, "backend", json_string(b->backend));
     failed |= json_object_set_new(o, "model", cli_json_text(b->o->operand));
     failed |=
@@ -251,20 +259,31 @@ static int write_json(const struct bench *b)
     return cli_write_json(b->o->report, o);
 }
 
-int bench_print(const struct bench *b)
+static bool csv_to_stdout(const struct bench *b)
 {
-    const char *path = b->o->csv;
-    bool to_stdout = path && strcmp(path, "-") == 0;
-    if (!to_stdout)
-        print_table(b);
-    if (!to_stdout && *b->machine.gpu)
+    return b->o->csv && strcmp(b->o->csv, "-") == 0;
+}
+
+void bench_print(const struct bench *b)
+{
+    if (csv_to_stdout(b)) {
+        write_csv(b, stdout);
+        return;
+    }
+    print_table(b);
+    if (*b->machine.gpu)
         print_gpu_table(b);
+}
+
+int bench_write(const struct bench *b)
+{
     struct cli_output *out = NULL;
-    int code = path && !to_stdout ? cli_output_open(&out, path) : 0;
+    bool to_file = b->o->csv && !csv_to_stdout(b);
+    int code = to_file ? cli_output_open(&out, b->o->csv) : 0;
     if (code)
         return code;
-    if (path)
-        write_csv(b, out ? cli_output_file(out) : stdout);
+    if (out)
+        write_csv(b, cli_output_file(out));
     code = out ? cli_output_commit(out) : 0;
     return !code && b->o->report ? write_json(b) : code;
 }
