@@ -17,7 +17,7 @@ if(NOT SPILLWAY_CUDA STREQUAL OFF)
 endif()
 
 # PTX is there for GPUs newer than all code. Of an older architecture than the newest code it would run
-# on them without what spw_cuda_overlaps() (quant/cuda.cuh) takes for granted.
+# on them without what spw_cuda_code_overlaps() (quant/cuda.cuh) takes for granted.
 set(newest 0)
 set(newest_ptx 0)
 foreach(architecture ${SPILLWAY_CUDA_ARCHITECTURES})

@@ -540,16 +540,13 @@ static int launch(const struct attention_job *job, int stages, uint32_t n_grid, 
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     size_t stage =
         ATTENTION_WARPS * sizeof(uint4) * (size_t)piece_chunks<D>(a->qformat != SPW_QFORMAT_INT4);
-    int device, most = 0;
-    SPW_TRY(spw_cuda_result(cudaGetDevice(&device)));
-    SPW_TRY(spw_cuda_result(
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
-    while (stages > 1 && sizeof(struct codes_memory<D>) + (size_t)stages * stage > (size_t)most)
+    struct spw_cuda_card *card;
+    SPW_TRY(spw_cuda_card_get(&card));
+    const size_t most = (size_t)card->shared_bytes;
+    while (stages > 1 && sizeof(struct codes_memory<D>) + (size_t)stages * stage > most)
         stages--;
     size_t bytes = sizeof(struct codes_memory<D>) + (size_t)stages * stage;
     dim3 grid((unsigned)spw_div_up(items, ITEMS), a->n_kv_heads, n_grid);
-    SPW_TRY(spw_cuda_result(cudaFuncSetAttribute(
-        k_attention_codes<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)));
     SPW_LAUNCH((k_attention_codes<D>), grid, ATTENTION_THREADS, bytes, s, *job, stages);
     return spw_cuda_launched();
 }

@@ -30,15 +30,12 @@ enum {
 bool spw_attention_takes_mma(const struct attention_call *a)
 {
     uint32_t d = a->head_dim;
-    int device, major = 0;
+    struct spw_cuda_card *card;
     if (a->dtype != SPW_DTYPE_BF16 || a->kv_dtype != SPW_DTYPE_BF16 || a->q_stride % 2 != 0)
         return false;
     if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256)
         return false;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-        return false;
-    return major >= 8;
+    return !spw_cuda_card_get(&card) && card->major >= 8;
 }
 
 /* Channels c, c + 1 of an item's y. */

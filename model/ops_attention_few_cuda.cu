@@ -342,8 +342,6 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     size_t bytes = STAGES * ring_shape<D>::piece * sizeof(uint4) + sizeof(struct split_rows);
     dim3 grid((unsigned)spw_div_up(items, ITEMS), a->n_kv_heads, n_grid);
-    SPW_TRY(spw_cuda_result(cudaFuncSetAttribute(
-        k_attention_few<D, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)));
     SPW_LAUNCH((k_attention_few<D, STAGES>), grid, ATTENTION_THREADS, bytes, s, *job);
     return spw_cuda_launched();
 }

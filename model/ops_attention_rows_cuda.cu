@@ -350,8 +350,6 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
     size_t chunks = attention_shape<D>::k_chunks + attention_shape<D>::v_chunks;
     size_t bytes = (each * (D / 8) + chunks) * sizeof(uint4);
     dim3 grid((unsigned)spw_div_up(items, each), a->n_kv_heads, n_grid);
-    SPW_TRY(spw_cuda_result(cudaFuncSetAttribute(
-        k_attention_rows<D, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)));
     SPW_LAUNCH((k_attention_rows<D, MT>), grid, ATTENTION_THREADS, bytes, s, *job);
     return spw_cuda_launched();
 }

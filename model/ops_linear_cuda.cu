@@ -682,10 +682,6 @@ static __global__ void __launch_bounds__(shape::threads, 1)
 
 enum choice { STREAM_8, STREAM_16, TILE_LOW, TILE_MID, TILE_HIGH, TILE_WIDE };
 
-struct card {
-    int multiprocessors, shared_bytes; /* the latter for one CTA */
-};
-
 /* Time for y if `at_once` tiles of n x m run side by side, `each` long. */
 static uint64_t tiles_time(uint64_t y_m, uint64_t y_n, uint64_t m, uint64_t n, uint64_t at_once,
                            uint64_t each)
@@ -696,7 +692,7 @@ static uint64_t tiles_time(uint64_t y_m, uint64_t y_n, uint64_t m, uint64_t n, u
 /* The result does not depend on it. How long a tile takes next to others is an estimate from what
  * it loads for a product (1 : 1/2 : 3/8), in thirteenths of a 64 x 64 tile; nothing was measured.
  * Of that tile three fit on a multiprocessor, of the larger ones one. */
-static enum choice choose(uint64_t m, uint64_t n, const struct card *c)
+static enum choice choose(uint64_t m, uint64_t n, const struct spw_cuda_card *c)
 {
     const uint64_t count = (uint64_t)c->multiprocessors;
     if (m <= 16)
@@ -712,16 +708,6 @@ static enum choice choose(uint64_t m, uint64_t n, const struct card *c)
     }
     uint64_t wide = tiles_time(m, n, tile_wide::m, tile_wide::n, count, 8 * 9);
     return c->shared_bytes >= tile_wide::shared && wide <= best ? TILE_WIDE : choice;
-}
-
-static int card_get(struct card *c)
-{
-    int device;
-    SPW_TRY(spw_cuda_result(cudaGetDevice(&device)));
-    SPW_TRY(spw_cuda_result(
-        cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, device)));
-    return spw_cuda_result(
-        cudaDeviceGetAttribute(&c->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
 }
 
 /* Rows of W, both of a gated product's together. */
@@ -741,30 +727,18 @@ template <int tiles_m> static int launch_stream(const struct product *p, bool al
     return spw_cuda_launched();
 }
 
-/* Above 48 KB a kernel has to ask. */
-template <typename kernel> static int allow_shared(kernel k, int bytes)
-{
-    if (bytes <= 48 << 10)
-        return 0;
-    return spw_cuda_result(
-        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-}
-
 template <typename shape>
 static int launch_tile(const struct product *p, bool aligned, spw_stream s)
 {
     const int tiles_n = (int)spw_div_up(rows_of_w(p), shape::n);
     const int tiles_m = (int)spw_div_up((uint64_t)p->m, shape::m);
     const unsigned grid = (unsigned)tiles_n * (unsigned)tiles_m;
-    if (aligned) {
-        SPW_TRY(allow_shared(k_tile<shape, true>, shape::shared));
+    if (aligned)
         SPW_LAUNCH((k_tile<shape, true>), grid, shape::threads, shape::shared, s, *p, tiles_n,
                    tiles_m);
-    } else {
-        SPW_TRY(allow_shared(k_tile<shape, false>, shape::shared));
+    else
         SPW_LAUNCH((k_tile<shape, false>), grid, shape::threads, shape::shared, s, *p, tiles_n,
                    tiles_m);
-    }
     return spw_cuda_launched();
 }
 
@@ -795,9 +769,9 @@ static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *g
                ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
     const uintptr_t at = (uintptr_t)p.x | (uintptr_t)p.w[0] | (uintptr_t)p.w[1];
     const bool aligned = at % 16 == 0 && a->k % PIECE == 0 && a->x_stride % PIECE == 0;
-    struct card card;
-    SPW_TRY(card_get(&card));
-    switch (choose(a->m, rows_of_w(&p), &card)) {
+    struct spw_cuda_card *card;
+    SPW_TRY(spw_cuda_card_get(&card));
+    switch (choose(a->m, rows_of_w(&p), card)) {
     case STREAM_8:
         return launch_stream<1>(&p, aligned, s);
     case STREAM_16:

@@ -40,6 +40,8 @@ struct spw_device_options {
     uint64_t delay_seed;
     const void *context; /* CPU: the backend's own, see spw_device_cpu_context */
     int index;           /* CUDA: which GPU */
+    bool serial_kernels; /* CUDA: no kernel starts before the one in front of it is over
+                            (validation); of all devices open on this GPU the last one decides */
     uint64_t slab_bytes; /* CUDA: most host memory pinned by one call; 0 = 1 GiB */
 };
 

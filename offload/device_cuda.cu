@@ -96,9 +96,12 @@ static int result(struct spw_device *d, cudaError_t rc)
     return mapped == -EIO ? fail(d) : mapped;
 }
 
-/* Of every call: a failed device stays failed, and the calling thread may have used another one. */
+/* Of every call: a failed device stays failed, also where a launcher saw it first, and the calling
+ * thread may have used another one. */
 static int enter(struct spw_device *d)
 {
+    if (__atomic_load_n(&spw_cuda_cards[d->index].launch_failed, __ATOMIC_RELAXED))
+        (void)fail(d);
     if (__atomic_load_n(&d->failed, __ATOMIC_RELAXED))
         return -EIO;
     return result(d, cudaSetDevice(d->index));
@@ -534,7 +537,7 @@ int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error 
                         "CUDA_VISIBLE_DEVICES, or use --device cpu",
                         rc == cudaSuccess ? "none is visible" : cudaGetErrorString(rc));
     }
-    if (index < 0 || index >= n)
+    if (index < 0 || index >= n || index >= SPW_CUDA_CARDS)
         return spw_fail(err, -ENODEV,
                         "device cuda:%d: this machine has %d GPU%s, counted from 0; expected "
                         "--device cuda:0%s",
@@ -582,12 +585,6 @@ static int choose_places(struct spw_device *d, const struct spw_device_options *
     return spw_placement_init(&d->placement, d->topology, &q);
 }
 
-/* Does nothing: whether the GPU takes it says whether it takes the others, which are loaded one by
- * one when they are first launched, in the middle of a prompt. */
-static __global__ void k_code(void)
-{
-}
-
 /* Nothing in this program is for this GPU, or only a text that its driver cannot translate. */
 static bool is_code_missing(cudaError_t rc)
 {
@@ -613,6 +610,17 @@ static int refuse_open(int index, cudaError_t rc, struct spw_error *err)
                     index, major, minor, cudaGetErrorString(rc), major, minor);
 }
 
+/* Asks about every kernel of this program. The driver would load each one only when it is first
+ * launched: in the middle of a prompt, when other processes may have left no memory for it. */
+static cudaError_t load_kernels(void)
+{
+    cudaFuncAttributes code;
+    cudaError_t rc = cudaSuccess;
+    for (const struct spw_cuda_kernel *k = spw_cuda_kernels; k && rc == cudaSuccess; k = k->next)
+        rc = cudaFuncGetAttributes(&code, k->entry);
+    return rc;
+}
+
 static int cuda_open(struct spw_device **out, const struct spw_device_options *o,
                      struct spw_error *err)
 {
@@ -628,18 +636,20 @@ static int cuda_open(struct spw_device **out, const struct spw_device_options *o
     d->slab_bytes = o->slab_bytes ? o->slab_bytes : SLAB_BYTES;
     size_t total;
     char bus_id[32] = "";
-    cudaFuncAttributes code;
     cudaError_t rc = cudaSetDevice(d->index);
-    if (rc == cudaSuccess)
-        rc = cudaFuncGetAttributes(&code, k_code);
     if (rc == cudaSuccess)
         rc = cudaDeviceGetPCIBusId(bus_id, (int)sizeof bus_id, d->index);
     if (rc == cudaSuccess)
         rc = cudaMemGetInfo(&d->available_at_open, &total);
+    if (rc == cudaSuccess)
+        rc = load_kernels();
     if (rc != cudaSuccess) {
         spw_free(d);
         return refuse_open(o->index, rc, err);
     }
+    struct spw_cuda_card *card = &spw_cuda_cards[d->index];
+    __atomic_store_n(&card->serial, o->serial_kernels, __ATOMIC_RELAXED);
+    __atomic_store_n(&card->launch_failed, false, __ATOMIC_RELAXED);
     int places = choose_places(d, o, bus_id);
     if (places) {
         cuda_close(d);

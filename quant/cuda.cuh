@@ -19,7 +19,7 @@
 
 /* Kernel templates in parentheses: SPW_LAUNCH((k_norm<T>), grid, block, bytes, stream, a). */
 #define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
-    spw_cuda_launch(kernel, grid, block, shared_bytes, stream, __VA_ARGS__)
+    spw_cuda_launch(kernel, &spw_cuda_row<kernel>, grid, block, shared_bytes, stream, __VA_ARGS__)
 #define SPW_UNROLL _Pragma("unroll")
 #define SPW_UNROLL_NOT _Pragma("unroll 1")
 #define SPW_UNROLL_BY(n) SPW_UNROLL_BY_(unroll n)
@@ -36,7 +36,148 @@
 #define SPW_UNROLL_NOT
 #define SPW_UNROLL_BY(n)
 #define SPW_PARAMETER const
+#define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
+    do {                                                                                           \
+        if (spw_cuda_allow_shared(&spw_cuda_row<kernel>, shared_bytes))                            \
+            SPW_SIMT_LAUNCH(kernel, grid, block, shared_bytes, stream, spw_cuda_may_overlap(),     \
+                            __VA_ARGS__);                                                          \
+    } while (0)
 #endif
+
+#include <pthread.h>
+
+/* ---- errors ---- */
+
+/* 0, -ENOMEM for an allocation that was refused, -EIO for all else. Clears the error, so that the
+ * next launch of this thread is not blamed for it; the error of a lost device comes again. */
+static inline int spw_cuda_result(cudaError_t rc)
+{
+    if (rc == cudaSuccess)
+        return 0;
+    (void)cudaGetLastError();
+    return rc == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
+}
+
+/* ---- cards and kernels: the driver is asked once, not at each launch ---- */
+
+enum { SPW_CUDA_CARDS = 64 };
+
+struct spw_cuda_card {
+    int major; /* of the compute capability; 0: not asked yet. Atomic */
+    int multiprocessors;
+    int shared_bytes;   /* the most that one block may have */
+    bool can_overlap;   /* see "kernels that overlap" */
+    bool serial;        /* spw_device_options.serial_kernels. Atomic */
+    bool launch_failed; /* since a device was opened here. Atomic */
+};
+
+/* A kernel of this program. The list has every kernel that SPW_LAUNCH names: rows are made before
+ * main(). */
+struct spw_cuda_kernel {
+    struct spw_cuda_kernel *next;
+    const void *entry;
+    size_t shared_bytes[SPW_CUDA_CARDS]; /* that launches may ask for; 0: 48 KiB. Atomic */
+    explicit spw_cuda_kernel(const void *kernel);
+};
+
+inline struct spw_cuda_card spw_cuda_cards[SPW_CUDA_CARDS];
+inline struct spw_cuda_kernel *spw_cuda_kernels;
+inline pthread_mutex_t spw_cuda_lock = PTHREAD_MUTEX_INITIALIZER; /* of what is written once */
+
+inline spw_cuda_kernel::spw_cuda_kernel(const void *kernel)
+    : next(spw_cuda_kernels), entry(kernel), shared_bytes{}
+{
+    spw_cuda_kernels = this;
+}
+template <auto kernel> inline struct spw_cuda_kernel spw_cuda_row((const void *)kernel);
+
+/* Whether the code that this device runs has the instructions that let kernels overlap. sm_80's
+ * would be translated for a newer GPU where nothing newer was built: it does not wait, and must not
+ * start early. Emulated kernels always may. */
+static inline bool spw_cuda_code_overlaps(int major)
+{
+#ifndef SPW_SIMT_EMULATOR
+    const int built[] = {__CUDA_ARCH_LIST__};
+    int found = 0;
+    for (int arch : built)
+        if (arch / 100 <= major && arch > found)
+            found = arch;
+    return found >= 900;
+#else
+    return major > 0;
+#endif
+}
+
+static inline int spw_cuda_ask_card(struct spw_cuda_card *c, int device)
+{
+    int major;
+    SPW_TRY(spw_cuda_result(
+        cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, device)));
+    SPW_TRY(spw_cuda_result(
+        cudaDeviceGetAttribute(&c->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+    SPW_TRY(
+        spw_cuda_result(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
+    c->can_overlap = spw_cuda_code_overlaps(major);
+    __atomic_store_n(&c->major, major, __ATOMIC_RELEASE);
+    return 0;
+}
+
+/* Of the calling thread's device: 0 or -errno. */
+static inline int spw_cuda_card_get(struct spw_cuda_card **out)
+{
+    int device, rc = 0;
+    SPW_TRY(spw_cuda_result(cudaGetDevice(&device)));
+    struct spw_cuda_card *c = *out = &spw_cuda_cards[device];
+    if (__atomic_load_n(&c->major, __ATOMIC_ACQUIRE))
+        return 0;
+    pthread_mutex_lock(&spw_cuda_lock);
+    if (!__atomic_load_n(&c->major, __ATOMIC_RELAXED))
+        rc = spw_cuda_ask_card(c, device);
+    pthread_mutex_unlock(&spw_cuda_lock);
+    return rc;
+}
+
+static inline bool spw_cuda_may_overlap(void)
+{
+    struct spw_cuda_card *c;
+    return !spw_cuda_card_get(&c) && c->can_overlap &&
+           !__atomic_load_n(&c->serial, __ATOMIC_RELAXED);
+}
+
+/* Above 48 KiB of shared memory a kernel has to ask. A refusal is told by cudaGetLastError, as of a
+ * launch. */
+static inline bool spw_cuda_allow_shared(struct spw_cuda_kernel *k, size_t bytes)
+{
+    int device;
+    if (bytes <= 48 << 10)
+        return true;
+    if (cudaGetDevice(&device) != cudaSuccess)
+        return false;
+    size_t *allowed = &k->shared_bytes[device];
+    if (__atomic_load_n(allowed, __ATOMIC_ACQUIRE) >= bytes)
+        return true;
+    pthread_mutex_lock(&spw_cuda_lock);
+    bool more = *allowed < bytes;
+    bool taken =
+        !more || cudaFuncSetAttribute(k->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)bytes) == cudaSuccess;
+    if (more && taken)
+        __atomic_store_n(allowed, bytes, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&spw_cuda_lock);
+    return taken;
+}
+
+/* Of the launches just made by this thread: 0, or -EIO, and then the device that is open on this
+ * card fails. A launch that found no memory is a failure, too: no tier is full. */
+static inline int spw_cuda_launched(void)
+{
+    int device;
+    if (!spw_cuda_result(cudaGetLastError()))
+        return 0;
+    if (cudaGetDevice(&device) == cudaSuccess)
+        __atomic_store_n(&spw_cuda_cards[device].launch_failed, true, __ATOMIC_RELAXED);
+    return -EIO;
+}
 
 /* ---- kernels that overlap ----
  *
@@ -72,29 +213,20 @@ __device__ __forceinline__ void spw_grid_next(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#ifdef SPW_CUDA_LATE
+    __nanosleep(100000); /* validation: the next kernel would read what this one has not written */
 #endif
-}
-
-/* Whether the code that this device runs has these instructions. sm_80's would be translated for a
- * newer GPU where nothing newer was built: it does not wait, and must not start early. */
-static inline bool spw_cuda_overlaps(void)
-{
-    const int built[] = {__CUDA_ARCH_LIST__};
-    int device, major = 0, found = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-        return false;
-    for (int arch : built)
-        if (arch / 100 <= major && arch > found)
-            found = arch;
-    return found >= 900;
+#endif
 }
 
 /* What goes wrong is told by cudaGetLastError, as of <<<>>>. */
 template <class... P, class... A>
-static inline void spw_cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
-                                   cudaStream_t stream, const A &...arguments)
+static inline void spw_cuda_launch(void (*kernel)(P...), struct spw_cuda_kernel *row, dim3 grid,
+                                   dim3 block, size_t shared_bytes, cudaStream_t stream,
+                                   const A &...arguments)
 {
+    if (!spw_cuda_allow_shared(row, shared_bytes))
+        return;
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -104,29 +236,10 @@ static inline void spw_cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, 
     how.dynamicSmemBytes = shared_bytes;
     how.stream = stream;
     how.attrs = &overlap;
-    how.numAttrs = spw_cuda_overlaps() ? 1 : 0;
+    how.numAttrs = spw_cuda_may_overlap() ? 1 : 0;
     (void)cudaLaunchKernelEx(&how, kernel, static_cast<P>(arguments)...);
 }
 #endif
-
-/* ---- errors ---- */
-
-/* 0, -ENOMEM for an allocation that was refused (the error is cleared), -EIO for all else. */
-static inline int spw_cuda_result(cudaError_t rc)
-{
-    if (rc == cudaSuccess)
-        return 0;
-    if (rc != cudaErrorMemoryAllocation)
-        return -EIO;
-    (void)cudaGetLastError();
-    return -ENOMEM;
-}
-
-/* Of the launches just made by this thread. */
-static inline int spw_cuda_launched(void)
-{
-    return spw_cuda_result(cudaGetLastError());
-}
 
 /* ---- element types: bf16 and f16 travel as their bits ---- */
 
@@ -208,7 +321,8 @@ __device__ __forceinline__ void spw_copy16_async(void *shared, const void *from,
 #if __CUDA_ARCH__ >= 800
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(take ? 16 : 0));
+                 "r"(take ? 16 : 0)
+                 : "memory");
 #else
     *(uint4 *)shared = take ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
 #endif
@@ -222,7 +336,8 @@ __device__ __forceinline__ void spw_copy16_async_once(void *shared, const void *
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
-                 "l"(from), "r"(take ? 16 : 0), "l"(policy));
+                 "l"(from), "r"(take ? 16 : 0), "l"(policy)
+                 : "memory");
 #else
     spw_copy16_async(shared, from, take);
 #endif
@@ -234,7 +349,8 @@ __device__ __forceinline__ void spw_copy16_async_near(void *shared, const void *
 #if __CUDA_ARCH__ >= 800
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(take ? 16 : 0));
+                 "r"(take ? 16 : 0)
+                 : "memory");
 #else
     spw_copy16_async(shared, from, take);
 #endif
@@ -243,7 +359,7 @@ __device__ __forceinline__ void spw_copy16_async_near(void *shared, const void *
 __device__ __forceinline__ void spw_copy_async_commit(void)
 {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;");
+    asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
@@ -295,10 +411,10 @@ __device__ __forceinline__ void spw_mma_bf16_shuffled(float d[4], const uint32_t
 __device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     spw_mma_bf16_shuffled(d, a, b);
 #endif

@@ -84,6 +84,7 @@ static int open_device(struct spw_engine *e, const struct spw_options *o, uint64
                                    .io_threads = io_folder(o) ? 1 : 0,
                                    .io_path = io_folder(o),
                                    .delay_seed = o->delay_seed,
+                                   .serial_kernels = o->serial_kernels,
                                    .context = e->backend.context,
                                    .index = (int)e->backend.index};
     return e->backend.device_ops->open(&e->device, &x, err);

@@ -138,6 +138,7 @@ struct spw_options {
      * pieces is part of the plan. */
     bool keeps;
     uint64_t delay_seed; /* CPU: random delays around every copy and kernel (validation) */
+    bool serial_kernels; /* CUDA: kernels never overlap (validation) */
     /* Called from within spw_sync, as prompts are computed, and at the end of a step. May be NULL.
      */
     void (*on_progress)(void *context, const struct spw_progress *progress);

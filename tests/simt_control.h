@@ -28,6 +28,7 @@ void spw_simt_set(const struct spw_simt_options *o);
 void spw_simt_fail_alloc_nth(int64_t n);
 void spw_simt_fail_register_nth(int64_t n);
 void spw_simt_lose_device_nth(int64_t n);
+void spw_simt_fail_launch_nth(int64_t n); /* the card finds no memory for it */
 /* So many bytes of every card belong to somebody else. */
 void spw_simt_others_take(uint64_t bytes);
 /* The same, but only once the next allocation is asked for: too late for who asked what is free. */
@@ -40,6 +41,7 @@ void spw_simt_allow_host_arguments(int allowed);
 struct spw_simt_usage {
     uint64_t device_bytes, device_peak_bytes, registered_bytes;
     uint64_t n_kernels, n_copies;                        /* run since spw_simt_set */
+    uint64_t n_ahead;                                    /* kernels that started early */
     uint64_t n_streams, n_events, n_blocks, n_registers; /* alive */
 };
 void spw_simt_usage_get(struct spw_simt_usage *out);

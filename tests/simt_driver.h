@@ -16,9 +16,9 @@ struct spw_simt_driver {
     pthread_mutex_t lock; /* of what is not atomic; the streams' workers never take it */
     struct spw_simt_options options;
     uint64_t n_streams, n_events, n_seeds;
-    uint64_t n_kernels, n_copies; /* atomic */
-    int64_t lose_countdown;       /* atomic */
-    int sticky;                   /* atomic: what a lost device answers; 0: it is there */
+    uint64_t n_kernels, n_copies, n_ahead; /* atomic */
+    int64_t lose_countdown;                /* atomic */
+    int sticky;                            /* atomic: what a lost device answers; 0: it is there */
 };
 extern struct spw_simt_driver spw_simt_driver;
 extern __thread bool spw_simt_in_host_function;

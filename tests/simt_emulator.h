@@ -494,6 +494,7 @@ struct spw_simt_launch {
     dim3 grid, block;
     size_t shared_bytes, shared_most; /* dynamic; what a block of this card may have in all */
     cudaStream_t stream;
+    bool overlap; /* with the kernel in front */
     const void *kernel;
     void (*run)(void *closure);
     void (*drop)(void *closure);
@@ -528,10 +529,12 @@ static inline void spw_simt_start(struct spw_simt_launch l, K kernel, A... args)
     spw_simt_queue(&l);
 }
 
-#define SPW_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
+/* What SPW_LAUNCH of quant/cuda.cuh becomes. `overlap`: it may start before the kernel in front of
+ * it is over. */
+#define SPW_SIMT_LAUNCH(kernel, grid, block, shared_bytes, stream, overlap, ...)                   \
     spw_simt_start(spw_simt_launch{#kernel, __FILE__, __LINE__, dim3(grid), dim3(block),           \
-                                   (size_t)(shared_bytes), 0, stream, nullptr, nullptr, nullptr,   \
-                                   nullptr, 0},                                                    \
+                                   (size_t)(shared_bytes), 0, stream, overlap, nullptr, nullptr,   \
+                                   nullptr, nullptr, 0},                                           \
                    kernel, __VA_ARGS__)
 
 #endif

@@ -1,5 +1,6 @@
 /* The emulated driver's errors, devices and memory, and what the tests set: see simt_emulator.h and
  * simt_control.h. */
+#include "quant/cuda.cuh"
 #include "tests/simt_driver.h"
 
 #include <sys/mman.h>
@@ -15,12 +16,12 @@ struct range {
     int device; /* -1: of the host */
 };
 
-struct spw_simt_driver spw_simt_driver = {PTHREAD_MUTEX_INITIALIZER, {}, 0, 0, 0, 0, 0, -1, 0};
+struct spw_simt_driver spw_simt_driver = {PTHREAD_MUTEX_INITIALIZER, {}, 0, 0, 0, 0, 0, 0, -1, 0};
 static struct range *ranges;
 static uint64_t device_bytes[MOST_DEVICES], others_bytes, peak_bytes, registered_bytes;
 static uint64_t others_late_bytes;
 static bool others_are_late, host_arguments;
-static int64_t alloc_countdown = -1, register_countdown = -1; /* atomic */
+static int64_t alloc_countdown = -1, register_countdown = -1, launch_countdown = -1; /* atomic */
 static struct {
     const void *kernel;
     int dynamic_bytes;
@@ -136,8 +137,9 @@ void spw_simt_set(const struct spw_simt_options *o)
     spw_simt_driver.options = o ? *o : spw_simt_options{};
     others_are_late = false;
     others_bytes = peak_bytes = spw_simt_driver.n_seeds = 0;
-    alloc_countdown = register_countdown = spw_simt_driver.lose_countdown = -1;
-    spw_simt_driver.n_kernels = spw_simt_driver.n_copies = 0;
+    alloc_countdown = register_countdown = launch_countdown = spw_simt_driver.lose_countdown = -1;
+    spw_simt_driver.n_kernels = spw_simt_driver.n_copies = spw_simt_driver.n_ahead = 0;
+    memset(spw_cuda_cards, 0, sizeof spw_cuda_cards); /* the launchers ask about the new card */
     spw_simt_driver.sticky = 0;
     last_error = cudaSuccess;
     current_device = 0;
@@ -151,6 +153,11 @@ void spw_simt_fail_alloc_nth(int64_t n)
 void spw_simt_fail_register_nth(int64_t n)
 {
     __atomic_store_n(&register_countdown, n, __ATOMIC_RELAXED);
+}
+
+void spw_simt_fail_launch_nth(int64_t n)
+{
+    __atomic_store_n(&launch_countdown, n, __ATOMIC_RELAXED);
 }
 
 void spw_simt_lose_device_nth(int64_t n)
@@ -188,6 +195,7 @@ void spw_simt_usage_get(struct spw_simt_usage *out)
     out->registered_bytes = registered_bytes;
     out->n_kernels = __atomic_load_n(&spw_simt_driver.n_kernels, __ATOMIC_RELAXED);
     out->n_copies = __atomic_load_n(&spw_simt_driver.n_copies, __ATOMIC_RELAXED);
+    out->n_ahead = __atomic_load_n(&spw_simt_driver.n_ahead, __ATOMIC_RELAXED);
     out->n_streams = spw_simt_driver.n_streams;
     out->n_events = spw_simt_driver.n_events;
     for (const struct range *r = ranges; r; r = r->next)
@@ -591,6 +599,8 @@ cudaError_t spw_simt_check_launch(struct spw_simt_launch *l)
         return cudaErrorInvalidConfiguration;
     if (spw_simt_driver.options.code)
         return (cudaError_t)spw_simt_driver.options.code;
+    if (spw_simt_counts_down(&launch_countdown))
+        return cudaErrorMemoryAllocation;
     size_t allowed = dynamic_allowed(l->kernel);
     bool more = allowed > DEFAULT_SHARED_BYTES;
     l->shared_most = (size_t)(more ? most_shared_bytes() : (int)DEFAULT_SHARED_BYTES);

@@ -144,7 +144,7 @@ static const struct command *overlapping(const struct command *head)
 {
     while (head && head->kind == RECORD)
         head = head->next;
-    return head && head->kind == KERNEL ? head : NULL;
+    return head && head->kind == KERNEL && head->launch.overlap ? head : NULL;
 }
 
 /* What moves or computes: the first thing that a lost device does not do any more. What it has
@@ -156,8 +156,10 @@ static void run_work(const struct command *c, const struct command *behind, uint
     bool begun = c->kind == KERNEL && spw_simt_is_ahead(&c->launch);
     if (__atomic_load_n(&spw_simt_driver.sticky, __ATOMIC_ACQUIRE) && !begun)
         return;
-    if (c->kind == KERNEL && behind && spw_simt_draw(rng) & 1)
+    if (c->kind == KERNEL && behind && spw_simt_draw(rng) & 1) {
+        __atomic_fetch_add(&spw_simt_driver.n_ahead, 1, __ATOMIC_RELAXED);
         spw_simt_run_ahead(&behind->launch, spw_simt_draw(rng));
+    }
     delay(rng);
     if (c->kind == KERNEL) {
         __atomic_fetch_add(&spw_simt_driver.n_kernels, 1, __ATOMIC_RELAXED);

@@ -306,6 +306,64 @@ static void test_lost(void)
     spw_simt_set(NULL);
 }
 
+/* ---- launches ---- */
+
+/* A launch that the card refuses, for memory or else, is the end of the device, not a full tier. */
+static void test_launch_refused(void)
+{
+    spw_simt_set(NULL);
+    struct spw_device *d = device_open(0, 0);
+    spw_stream s = stream_open(d, "compute");
+    uint32_t *in, *out;
+    void *more;
+    CHECK(ops->alloc(d, BLOCK * 4, (void **)&in) == 0 &&
+          ops->alloc(d, BLOCK * 4, (void **)&out) == 0);
+    CHECK(launch_step(d, s, in, out, 0) == 0 && ops->stream_sync(d, s) == 0);
+    spw_simt_fail_launch_nth(0);
+    CHECK(launch_step(d, s, in, out, 0) == -EIO);
+    CHECK(ops->stream_sync(d, s) == -EIO && ops->alloc(d, 1, &more) == -EIO);
+    CHECK(launch_step(d, s, in, out, 0) == -EIO);
+    ops->stream_close(d, s);
+    ops->free(d, in, BLOCK * 4);
+    ops->free(d, out, BLOCK * 4);
+    ops->close(d);
+    d = device_open(0, 0); /* a new one is well */
+    CHECK(ops->alloc(d, 1, &more) == 0);
+    ops->free(d, more, 1);
+    ops->close(d);
+}
+
+/* Kernels start early unless the device was opened with serial_kernels. */
+static void test_serial_kernels(void)
+{
+    enum { LAUNCHES = 60 };
+    for (int serial = 0; serial < 2; serial++) {
+        spw_simt_set(NULL);
+        struct spw_device_options o = {
+            .device_bytes = MIB, .host_bytes = MIB, .serial_kernels = serial};
+        struct spw_device *d;
+        struct spw_simt_usage u;
+        struct late_fill wait = {NULL, 0};
+        void *p;
+        CHECK(ops->open(&d, &o, NULL) == 0 && ops->alloc(d, BLOCK * 4, &p) == 0);
+        spw_stream s = stream_open(d, "compute");
+        struct spw_linear_args a = {
+            .x = p, .w = p, .bias = p, .y = p, .m = 1, .n = BLOCK, .y_stride = BLOCK};
+        a.x_dtype = a.w_dtype = a.y_dtype = SPW_DTYPE_F32;
+        CHECK(ops->host_call(d, fill_late, &wait, s) == 0); /* until all are queued */
+        for (int i = 0; i < LAUNCHES; i++)
+            CHECK(spw_linear_cuda(&a, s) == 0);
+        CHECK(ops->stream_sync(d, s) == 0);
+        spw_simt_usage_get(&u);
+        CHECK_MSG(u.n_kernels == LAUNCHES && (u.n_ahead > 0) == !serial, "%llu",
+                  (unsigned long long)u.n_ahead);
+        ops->stream_close(d, s);
+        ops->free(d, p, BLOCK * 4);
+        ops->close(d);
+    }
+    spw_simt_set(NULL);
+}
+
 static void set_delays(uint64_t *random)
 {
     spw_simt_set(&(struct spw_simt_options){.seed = check_random(random) | 1, .delay_us = 200});
@@ -370,6 +428,8 @@ int main(void)
     test_card_is_full();
     test_pinning_refused();
     test_lost();
+    test_launch_refused();
+    test_serial_kernels();
     test_under_delays(&random);
     test_nothing_left();
 #endif

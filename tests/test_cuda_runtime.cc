@@ -274,7 +274,8 @@ __global__ void k_dynamic(float *p, int at)
     *p = tile[at];
 }
 
-/* More than 48 KiB of shared memory must be asked for, and the card decides how much there is. */
+/* More than 48 KiB of shared memory must be asked for, and the card decides how much there is.
+ * SPW_LAUNCH asks; a refusal shows once, in the launch that needed it. */
 static void test_launch_limits(void)
 {
     struct spw_simt_options o = {};
@@ -288,13 +289,22 @@ static void test_launch_limits(void)
     SPW_LAUNCH(k_fill, dim3(1, 65536), 32, 0, nullptr, x, 1.0f);
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration && spw_cuda_launched() == 0);
     const int more = 64 << 10;
-    SPW_LAUNCH(k_dynamic, 1, 1, more, nullptr, &value, more / 4 - 1);
+    SPW_SIMT_LAUNCH(k_dynamic, 1, 1, more, nullptr, true, &value, more / 4 - 1);
     CHECK(cudaGetLastError() == cudaErrorInvalidValue && value == 0);
+    SPW_LAUNCH(k_dynamic, 1, 1, more + 1, nullptr, &value, 0);
+    CHECK(spw_cuda_launched() == -EIO && value == 0);
+    SPW_LAUNCH(k_dynamic, 1, 1, more / 2, nullptr, &value, 0);
+    CHECK(spw_cuda_launched() == 0 && value == 1);
+    value = 0;
     const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
     CHECK_FAILS(cudaFuncSetAttribute(k_dynamic, most, more + 1), cudaErrorInvalidValue);
-    CHECK(!cudaFuncSetAttribute(k_dynamic, most, more));
-    SPW_LAUNCH(k_dynamic, 1, 1, more, nullptr, &value, more / 4 - 1);
-    CHECK(!cudaGetLastError() && value == 1);
+    CHECK(spw_cuda_result(cudaErrorInvalidValue) == -EIO && cudaGetLastError() == cudaSuccess);
+    const int sizes[] = {more, more / 2, more, 48 << 10};
+    for (int bytes : sizes) {
+        value = 0;
+        SPW_LAUNCH(k_dynamic, 1, 1, bytes, nullptr, &value, bytes / 4 - 1);
+        CHECK(!cudaGetLastError() && value == 1);
+    }
 }
 
 int main(void)

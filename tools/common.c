@@ -244,6 +244,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_slots = (uint32_t)o->prefetch_slots,
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .delay_seed = o->delay_seed,
+        .serial_kernels = o->serial_kernels,
         .interrupted = ask_interrupted,
         .on_incident = say_incident,
         .on_oom = (unsigned)o->on_oom,

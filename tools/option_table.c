@@ -171,6 +171,9 @@ const struct cli_row cli_rows[] = {
      FIELD(redo)},
     {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",
      "validation: random delays around every copy and kernel", FIELD(delay_seed)},
+    {"serial-kernels", CLI_FLAG, CLI_GENERATE | CLI_SCORE | CLI_BENCH, "Machine", NULL,
+     "validation: on a GPU, no kernel starts before the one in front of it is over",
+     FIELD(serial_kernels)},
 
     {"contexts", CLI_COUNTS, CLI_BENCH, "Sweep", "N,N,...", "prompt lengths (128,2048)",
      FIELD(contexts), RANGE(1, 1e9)},

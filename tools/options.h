@@ -84,7 +84,7 @@ struct cli_options {
     const char *save, *resume; /* files of a session */
     uint64_t save_every;
     const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
-    bool json, ids, tensors, topology, no_probe, redo;
+    bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
     int progress;
 
     /* bench */
