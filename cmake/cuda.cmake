@@ -37,12 +37,15 @@ endif()
 if(SPW_HAVE_CUDA)
   message(STATUS "CUDA ${CUDAToolkit_VERSION}: the CUDA backend is built")
   target_sources(spillway PRIVATE ${SPW_CUDA_SOURCES})
-  set_target_properties(spillway PROPERTIES CUDA_ARCHITECTURES "${SPILLWAY_CUDA_ARCHITECTURES}")
-  target_compile_definitions(spillway PRIVATE SPW_CUDA)
+  target_compile_definitions(spillway PRIVATE SPW_CUDA $<$<BOOL:${SPILLWAY_CUDA_LATE}>:SPW_CUDA_LATE>)
   # -fmad=false: sums and products are fused only where fmaf says so, in every kernel alike. The code
   # of five architectures with its lines is a fifth of the size when it is compressed.
-  target_compile_options(spillway PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++17;-fmad=false;\
+  function(spw_compile_cuda target)
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${SPILLWAY_CUDA_ARCHITECTURES}")
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++17;-fmad=false;\
 -lineinfo;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-fvisibility=hidden>")
+  endfunction()
+  spw_compile_cuda(spillway)
   target_link_libraries(spillway PUBLIC CUDA::cudart_static)
 else()
   message(STATUS "CUDA: no toolkit found, the CUDA backend is left out (SPILLWAY_CUDA=${SPILLWAY_CUDA})")

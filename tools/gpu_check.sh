@@ -1,28 +1,34 @@
 #!/usr/bin/env bash
-# Everything that takes a GPU, in one command and under nine minutes: the tests on it, a second
-# process that takes its memory, compute-sanitizer, then speed beside the machine's own limits.
+# Everything that takes a GPU, in one command and under nine minutes: first contact (a minute at
+# most), the tests on it, a second process that takes its memory, compute-sanitizer, then speed
+# beside the machine's own limits.
 #
 #     tools/gpu_check.sh [--build DIR] [--models DIR] [--seconds N] [--parts LIST] [OUTDIR]
-#     tools/gpu_check.sh --pack DIR
+#     tools/gpu_check.sh [--late DIR] --pack DIR
 #
-#     OUTDIR          default build/gpu_check: table.txt (one page), summary.json, logs
-#     --build DIR     a build folder with a CUDA spillway in it, or what --pack made (default:
-#                     build/release if it has one, else build/cuda-quick is made)
+#     OUTDIR          default build/gpu_check: table.txt (one page), summary.json, logs; and
+#                     OUTDIR.tar.gz with all of these, which is also left when the script is ended
+#     --build DIR     a build folder with a CUDA spillway in it, or what --pack made, a folder or the
+#                     archive (default: build/release if it has one, else build/cuda-quick is made)
 #     --models DIR    where the models with random weights are made, 19 GB (default: OUTDIR/models,
 #                     removed at the end; an existing folder is kept and used again)
 #     --seconds N     what does not begin within N seconds is left out, and said to be (520); tests
-#                     get half of them, unless nothing else is asked for
-#     --parts LIST    of tests,1b,io,8b,compare (default: all): the tests, the benchmarks of the two
-#                     shapes and of the disk tier, and transformers beside spillway
+#                     get half of them, unless no speed is asked for
+#     --parts LIST    of contact,tests,1b,io,8b,compare (default: all): what takes the first minute,
+#                     all tests, the benchmarks of the two shapes and of the disk tier, and
+#                     transformers beside spillway
 #     --pack DIR      fills DIR, and DIR.tar.xz from it, with what a machine needs that can neither
 #                     build nor install: the programs without symbols, and in DIR/lib the libraries
 #                     they are linked with. All programs hold the same kernels, so that the archive
 #                     is about as large as one of them; for one kind of GPU that is a few MiB:
+#     --late DIR      with --pack: spillway from a build with SPILLWAY_CUDA_LATE=ON goes along as
+#                     spillway_late; its kernels write late, so that a kernel which starts too early
+#                     gives another answer
 #
 #     cmake --preset release -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHITECTURES=90-real
 #     cmake --build --preset release
 #     tools/gpu_check.sh --pack build/pack
-#     (there, in the repository)   tar -xf build/pack.tar.xz && tools/gpu_check.sh --build build/pack
+#     (there, in the repository)   tools/gpu_check.sh --build build/pack.tar.xz
 #
 # Exit status: 0 all tests passed (a missed speed is in the table), 1 some failed, 2 bad usage, or
 # programs that do not start, 77 no GPU here.
@@ -37,13 +43,14 @@ die() {
     exit 2
 }
 
-out='' build='' models='' pack='' limit=520 parts=tests,1b,io,8b,compare
+out='' build='' models='' pack='' late='' limit=520 parts=contact,tests,1b,io,8b,compare
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=${2:?--build takes a folder} && shift ;;
     --models) models=${2:?--models takes a folder} && shift ;;
     --seconds) limit=${2:?--seconds takes a number} && shift ;;
     --parts) parts=${2:?--parts takes a list} && shift ;;
+    --late) late=${2:?--late takes a folder} && shift ;;
     --pack) pack=${2:?--pack takes a folder} && shift ;;
     -h | --help) usage && exit ;;
     -*) die "$1: no such option; see --help" ;;
@@ -53,8 +60,8 @@ while [ $# -gt 0 ]; do
 done
 for part in ${parts//,/ }; do
     case $part in
-    tests | 1b | io | 8b | compare) ;;
-    *) die "--parts: found '$part', expected some of tests,1b,io,8b,compare" ;;
+    contact | tests | 1b | io | 8b | compare) ;;
+    *) die "--parts: found '$part', expected some of contact,tests,1b,io,8b,compare" ;;
     esac
 done
 [[ $limit =~ ^[0-9]+$ ]] || die "--seconds: found '$limit', expected a number"
@@ -80,6 +87,12 @@ json_text() { # TEXT: as a JSON string
     printf '"%s"' "${text//\"/\\\"}"
 }
 
+# limited SECONDS COMMAND...: in the background, so that a signal which ends this script is noticed
+limited() {
+    timeout -k 5 "$@" &
+    wait $!
+}
+
 # seconds_left NEEDED: whether a step of that length may begin
 seconds_left() {
     [ $((SECONDS + $1)) -le "$limit" ]
@@ -103,6 +116,18 @@ if [ -z "$build" ]; then
         build cuda-quick || exit 1
     fi
 fi
+# xz may be missing; python3 reads such an archive by itself.
+unpack() { # ARCHIVE: `build` becomes the folder that it holds
+    local to=build/gpu_unpacked hog
+    rm -rf $to && mkdir -p $to || exit 2
+    tar -xf "$1" -C $to 2>/dev/null ||
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$1" $to ||
+        die "$1: cannot be unpacked: found neither xz nor a python3 that reads it"
+    hog=$(find $to -name gpu_hog | head -n 1)
+    build=${hog%/*}
+}
+
+[ ! -f "$build" ] || unpack "$build"
 has_cuda "$build" || die "$build: expected spillway and gpu_hog in it, from a build with CUDA"
 build=$(cd "$build" && pwd)
 spillway=$build/spillway
@@ -117,6 +142,7 @@ pack_into() { # DIR
             strip -o "$1/${program##*/}" "$program" || return
         fi
     done
+    [ -z "$late" ] || strip -o "$1/spillway_late" "$late/spillway" || return
     ldd "$1"/spillway "$1"/gpu_hog | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so' | xargs -r cp -L -t "$1/lib"
     tar -c "$1" | xz -T1 --lzma2=preset=6,dict=128MiB >"${1%/}.tar.xz" && du -sh "$1" "${1%/}.tar.xz"
@@ -127,21 +153,66 @@ if [ -n "$pack" ]; then
     exit
 fi
 [ ! -d "$build/lib" ] || export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-"$spillway" --version >/dev/null ||
-    die "$spillway does not start here: $(ldd "$spillway" | grep 'not found' | tr -s '\t\n' ' ')"
 
 out=${out:-build/gpu_check}
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
-rm -f "$out"/*.json "$out"/table.txt
+rm -f "$out"/*.json "$out"/*.log "$out"/table.txt
 keep_models=1
 [ -n "$models" ] || { models=$out/models && keep_models=0; }
 
+# ---- the page and the archive: whatever ends this script ----
+
+results=() gpu='' cpu='' memory=''
+
+write_json() {
+    local i
+    {
+        printf '[\n'
+        for i in "${!results[@]}"; do
+            printf '  %s%s\n' "${results[$i]}" "$([ "$i" = $((${#results[@]} - 1)) ] || echo ,)"
+        done
+        printf ']\n'
+    } >"$out/tests.json"
+    {
+        printf '{"date": %s, "gpu": %s, "cpu": %s, "memory": %s, "version": %s, "seconds": %d, "notes": [' \
+            "$(json_text "$(date -u +%Y-%m-%d)")" "$(json_text "$gpu")" "$(json_text "$cpu")" \
+            "$(json_text "$memory")" "$(json_text "$("$spillway" --version 2>&1 | head -n 1)")" $SECONDS
+        for i in "${!notes[@]}"; do
+            [ "$i" = 0 ] || printf ', '
+            json_text "${notes[$i]}"
+        done
+        printf ']}\n'
+    } >"$out/machine.json"
+}
+
+# leave: the status becomes 1 where a test failed
+leave() {
+    local status=$?
+    trap '' TERM INT HUP
+    trap - EXIT
+    # shellcheck disable=SC2046 # one word for each process that this script still runs
+    kill $(jobs -p) 2>/dev/null
+    [ $keep_models = 1 ] || rm -rf "$models"
+    write_json
+    if command -v python3 >/dev/null; then
+        timeout -k 5 30 python3 tools/bench/gpu_table.py "$out" || [ $status != 0 ] || status=1
+    else
+        cat "$out/tests.json"
+    fi
+    ! grep -q '"failed"' "$out/tests.json" || [ $status != 0 ] || status=1
+    tar -czf "$out.tar.gz" --exclude=models -C "${out%/*}" "${out##*/}" &&
+        say "all results: $out.tar.gz ($(du -h "$out.tar.gz" | cut -f 1))"
+    exit $status
+}
+trap leave EXIT
+exec {stdout}>&1 # a signal may come while it is a log
+trap 'exec >&"$stdout" 2>&1; note "ended by a signal"; exit 143' TERM INT HUP
+
 # ---- tests ----
 
-results=()
 tests_end=$((limit / 2))
-[ "$parts" != tests ] || tests_end=$limit
+! [[ $parts =~ ^(contact|tests|,)*$ ]] || tests_end=$limit
 
 # record NAME STATUS SECONDS LOG
 record() {
@@ -166,26 +237,35 @@ check() {
     shift 2
     tests_left "$name" || return
     [ "$most" -le $((tests_end - SECONDS)) ] || most=$((tests_end - SECONDS))
-    timeout -k 5 "$most" "$@" >"$log" 2>&1
+    limited "$most" "$@" >"$log" 2>&1
     status=$?
     [ $status != 124 ] || echo "ended after $most seconds" >>"$log"
     record "$name" $status $((SECONDS - start)) "$log"
 }
 
+# The first minute: does anything start here, is there a GPU, what is it like?
 say "looking for a GPU"
-if ! timeout -k 5 60 "$spillway" plan models/records --device cuda --no-probe --json \
-    >"$out/plan.log" 2>&1; then
-    cat "$out/plan.log" >&2
-    exit 77
-fi
-gpu=$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+ldd "$spillway" >"$out/ldd.log" 2>&1
+"$spillway" --version >"$out/version.log" 2>&1 ||
+    die "$spillway does not start here: $(tail -n 1 "$out/version.log") $(grep 'not found' "$out/ldd.log" | tr -s '\t\n' ' ')"
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 memory=$(awk '/^MemAvailable/ { printf "%.0f GiB available", $2 / 1048576 }' /proc/meminfo)
+timeout -k 5 20 nvidia-smi >"$out/nvidia_smi.log" 2>&1
+if ! timeout -k 5 40 "$spillway" plan models/records --device cuda --no-probe --json \
+    >"$out/plan.log" 2>&1; then
+    note "no GPU that spillway can use: $(tail -n 1 "$out/plan.log")"
+    exit 77
+fi
+gpu=$(timeout -k 5 20 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 say "${gpu:-a GPU; nvidia-smi is not here}"
+
+# Without a persistent driver each process that comes first initializes the card, one to three
+# seconds. A process that takes no memory holds a context as long as its stdin is open: all along.
+exec {context}> >(exec timeout -k 5 $((limit + 120)) "$build/gpu_hog" 1000000000000000 >/dev/null 2>&1)
 
 # run_spillway ARGUMENTS...: no longer than a minute, for what hangs must not take the rest along
 run_spillway() {
-    timeout -k 5 60 "$spillway" "$@"
+    limited 60 "$spillway" "$@"
 }
 
 # A generation to compare with: CPU and GPU give other last bits, but one GPU gives its own again.
@@ -261,12 +341,26 @@ while_generating() {
     [ $in_time = 1 ] || { echo "the other process came too late" && return 77; }
 }
 
+# smallest TIER OPTIONS...: the least budget of that tier for the generation, in bytes
+smallest() {
+    local tier=$1
+    shift
+    run_spillway plan models/records --context 1532 --device cuda --no-probe --json "$@" |
+        sed -n '/"smallest_bytes"/,/}/s/.*"'"$tier"'": \([0-9]*\).*/\1/p'
+}
+least_budget() {
+    smallest device
+}
+# A host budget that leaves most of the KV to the disk.
+host_beside_disk() { # DEVICE_BUDGET DIR
+    smallest host --device-memory "$1" --disk "$2" --disk-memory 256MiB
+}
+
 # Any budget, the same logits: from the smallest there is.
 budgets() {
     local budget least
-    least=$(run_spillway plan models/records --context 1532 --device cuda --no-probe --json |
-        sed -n '/"smallest_bytes"/,/}/s/.*"device": \([0-9]*\).*/\1/p')
-    [ -n "$least" ] || return 1
+    [ -s "$out/alone.json" ] || generate "$out/alone.json" >/dev/null || return 1
+    least=$(least_budget) && [ -n "$least" ] || return 1
     for budget in "$least" $((least + 200000)) $((2 * least)) $((8 * least)); do
         generate "$out/budget.json" --device-memory "$budget" --host-memory 1GiB >/dev/null || return 1
         echo "$budget bytes"
@@ -274,11 +368,12 @@ budgets() {
     done
 }
 
-run_check() { # NAME FUNCTION: of this script
-    local start=$SECONDS log=$out/$1.log
-    tests_left "$1" || return
-    "$2" >"$log" 2>&1
-    record "$1" $? $((SECONDS - start)) "$log"
+run_check() { # NAME FUNCTION ARGUMENTS...: of this script
+    local name=$1 start=$SECONDS log=$out/$1.log
+    shift
+    tests_left "$name" || return
+    "$@" >"$log" 2>&1
+    record "$name" $? $((SECONDS - start)) "$log"
 }
 
 sanitize() {
@@ -295,9 +390,60 @@ sanitize() {
     done
 }
 
-if wanted tests; then
+# launch_orders NAME OPTIONS...: the same logits when kernels overlap, when the option forbids it,
+# when each launch ends before the next call (then no copy into a slot is queued either while a
+# kernel may read it), and when every kernel writes late.
+launch_orders() {
+    local name=$1 report=$out/$1
+    shift
+    generate "$report.json" "$@" >/dev/null || return 1
+    grep -A 1 -E '"(host_to_device|disk_to_host)"' "$report.json"
+    generate "${report}_serial.json" --serial-kernels "$@" >/dev/null || return 1
+    CUDA_LAUNCH_BLOCKING=1 generate "${report}_blocking.json" "$@" >/dev/null || return 1
+    same_hash "$report.json" "${report}_serial.json" || return 1
+    same_hash "$report.json" "${report}_blocking.json" || return 1
+    [ -x "${spillway}_late" ] || { echo "spillway_late is not here" && return; }
+    spillway=${spillway}_late generate "${report}_late.json" "$@" >/dev/null || return 1
+    same_hash "$report.json" "${report}_late.json"
+}
+
+# The least budget, which streams weights and KV; twice as much; all on the card; old KV on disk.
+all_launch_orders() {
+    local least disk=$out/disk
+    least=$(least_budget) && [ -n "$least" ] || { note "launch orders: no plan" && return; }
+    mkdir -p "$disk"
+    run_check orders_card launch_orders orders_card
+    run_check orders_kv launch_orders orders_kv --device-memory $((2 * least))
+    run_check orders_weights launch_orders orders_weights --device-memory "$least"
+    run_check orders_disk launch_orders orders_disk --device-memory "$least" \
+        --disk "$disk" --disk-memory 256MiB --host-memory "$(host_beside_disk "$least" "$disk")"
+    run_check orders_int8 launch_orders orders_int8 --device-memory $((2 * least)) --kv-dtype int8 \
+        --residual-window 256
+    rm -rf "$disk"
+}
+
+run_test() { # NAME SECONDS
+    local done_test
+    for done_test in "${tests_done[@]}"; do
+        [ "$done_test" != "$1" ] || return
+    done
+    tests_done+=("$1")
+    [ ! -x "$build/$1" ] || check "$1" "$2" "$build/$1"
+}
+
+tests_done=(gpu_hog)
+if wanted contact; then
+    for test in gpu_device gpu_linear gpu_first_contact; do
+        run_test $test 25
+    done
+fi
+if wanted tests; then # first what tells most
+    for test in gpu_device gpu_linear gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_engine; do
+        run_test $test 60
+    done
+    all_launch_orders
     for test in "$build"/gpu_*; do
-        [ -x "$test" ] && [ -f "$test" ] && [ "${test##*/}" != gpu_hog ] && check "${test##*/}" 60 "$test"
+        run_test "${test##*/}" 60
     done
     run_check second_process beside_another_process
     run_check memory_taken_meanwhile while_generating
@@ -341,7 +487,7 @@ bench() {
         return
     fi
     keep_working "$model" "${4##*,}" "$5" || return
-    timeout -k 5 $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --random-tokens \
+    limited $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --random-tokens \
         --repeat 1 --decode-tokens 16 --contexts "$4" --budgets "$budgets" \
         --report "$out/bench_$name.json" >"$out/bench_$name.log" 2>&1
     status=$?
@@ -359,7 +505,7 @@ bench_io() {
         note "bench io: left out, it takes about $needed seconds and $((limit - SECONDS)) were left"
         return
     fi
-    timeout -k 5 $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --io --disk "$models" \
+    limited $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --io --disk "$models" \
         --decode-tokens 16 --report "$out/io.json" "$@" >"$out/bench_io.log" 2>&1
     status=$?
     say "bench io: exit $status ($((SECONDS - start)) s)"
@@ -370,7 +516,8 @@ make_model() { # NAME CONFIG
     [ -s "$models/$1/config.json" ] && return
     mkdir -p "$models"
     say "making random weights of $1 in $models"
-    python3 tools/make_random_model.py "tools/bench/$2" "$models/$1" >"$out/make_$1.log" 2>&1 && return
+    limited $((limit - SECONDS)) python3 tools/make_random_model.py "tools/bench/$2" "$models/$1" \
+        >"$out/make_$1.log" 2>&1 && return
     note "$1: could not be made: $(tail -n 1 "$out/make_$1.log")"
     return 1
 }
@@ -380,11 +527,11 @@ compare() {
     local n=$1 status
     seconds_left 90 || { note "transformers at $n tokens: left out, too few seconds were left" && return; }
     seq 1 "$n" | awk '{ print ($1 * 7919) % 128000 }' >"$out/ids_$n.txt"
-    timeout -k 5 $((limit - SECONDS)) python3 tools/bench/hf_offloaded.py "$models/1b" --token-ids "$out/ids_$n.txt" \
+    limited $((limit - SECONDS)) python3 tools/bench/hf_offloaded.py "$models/1b" --token-ids "$out/ids_$n.txt" \
         --new-tokens 17 --json "$out/hf_$n.json" >"$out/hf_$n.log" 2>&1
     status=$?
     [ $status = 0 ] || { note "transformers at $n tokens: $(tail -n 1 "$out/hf_$n.log")" && return; }
-    timeout -k 5 $((limit + 20 - SECONDS)) "$spillway" generate "$models/1b" --token-ids "$out/ids_$n.txt" --ids --ignore-eos \
+    limited $((limit + 20 - SECONDS)) "$spillway" generate "$models/1b" --token-ids "$out/ids_$n.txt" --ids --ignore-eos \
         --max-new-tokens 17 --device cuda --device-memory 4GiB --report "$out/spillway_$n.json" \
         >"$out/spillway_$n.log" 2>&1 || note "spillway beside transformers: $(tail -n 1 "$out/spillway_$n.log")"
 }
@@ -413,31 +560,5 @@ measure() {
         note "python3 here has no torch and transformers: no comparison"
     fi
 }
-[ "$parts" = tests ] || measure
-[ $keep_models = 1 ] || rm -rf "$models"
-
-# ---- the page ----
-
-{
-    printf '[\n'
-    for i in "${!results[@]}"; do
-        printf '  %s%s\n' "${results[$i]}" "$([ "$i" = $((${#results[@]} - 1)) ] || echo ,)"
-    done
-    printf ']\n'
-} >"$out/tests.json"
-{
-    printf '{"date": %s, "gpu": %s, "cpu": %s, "memory": %s, "version": %s, "seconds": %d, "notes": [' \
-        "$(json_text "$(date -u +%Y-%m-%d)")" "$(json_text "$gpu")" "$(json_text "$cpu")" \
-        "$(json_text "$memory")" "$(json_text "$("$spillway" --version)")" $SECONDS
-    for i in "${!notes[@]}"; do
-        [ "$i" = 0 ] || printf ', '
-        json_text "${notes[$i]}"
-    done
-    printf ']}\n'
-} >"$out/machine.json"
-if command -v python3 >/dev/null; then
-    python3 tools/bench/gpu_table.py "$out"
-    exit
-fi
-cat "$out/tests.json"
-! grep -q '"failed"' "$out/tests.json"
+[[ $parts =~ ^(contact|tests|,)*$ ]] || measure
+exit 0 # by way of leave
