@@ -275,13 +275,14 @@ static void make_direct(int fd)
         fcntl(fd, F_SETFL, flags | O_DIRECT);
 }
 
+/* p->fd is open, or open failed. */
 static int open_newest(struct spw_pack *p, const uint8_t *fingerprint, struct spw_error *err)
 {
     struct spw_pack_head heads[2];
     bool intact[2];
     struct stat st;
-    /* a pipe or a device would be waited for */
-    p->fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (p->fd < 0 && errno == ELOOP)
+        return spw_fail(err, -EBADMSG, "%s: is a symbolic link, expected a file", p->path);
     if (p->fd < 0 || fstat(p->fd, &st))
         return spw_fail(err, -errno, "%s: %s", p->path, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -304,19 +305,21 @@ static int open_newest(struct spw_pack *p, const uint8_t *fingerprint, struct sp
     return 0;
 }
 
-int spw_pack_open(struct spw_pack **out, const char *path, const uint8_t *fingerprint,
-                  struct spw_error *err)
+int spw_pack_open_in(struct spw_pack **out, int directory, const char *name, const char *path,
+                     const uint8_t *fingerprint, struct spw_error *err)
 {
+    const int nofollow = directory == AT_FDCWD ? 0 : O_NOFOLLOW;
     *out = NULL;
     struct spw_pack *p = spw_alloc_zero(1, sizeof *p);
-    char *name = spw_strdup(path);
-    if (!p || !name) {
+    char *copy = spw_strdup(path);
+    if (!p || !copy) {
         spw_free(p);
-        spw_free(name);
+        spw_free(copy);
         return spw_fail(err, -ENOMEM, "%s: no memory to open it", path);
     }
-    p->fd = -1;
-    p->path = name;
+    p->path = copy;
+    /* a pipe or a device would be waited for */
+    p->fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | nofollow);
     int rc = open_newest(p, fingerprint, err);
     if (rc) {
         spw_pack_close(p);
@@ -324,6 +327,12 @@ int spw_pack_open(struct spw_pack **out, const char *path, const uint8_t *finger
     }
     *out = p;
     return 0;
+}
+
+int spw_pack_open(struct spw_pack **out, const char *path, const uint8_t *fingerprint,
+                  struct spw_error *err)
+{
+    return spw_pack_open_in(out, AT_FDCWD, path, path, fingerprint, err);
 }
 
 void spw_pack_close(struct spw_pack *p)

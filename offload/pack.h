@@ -90,6 +90,10 @@ struct spw_pack;
  * fingerprint; each with a line that says why. */
 int spw_pack_open(struct spw_pack **out, const char *path, const uint8_t *fingerprint,
                   struct spw_error *err);
+/* The same of the file `name` in an open directory, which must be no symbolic link. `path` is for
+ * messages. */
+int spw_pack_open_in(struct spw_pack **out, int directory, const char *name, const char *path,
+                     const uint8_t *fingerprint, struct spw_error *err);
 void spw_pack_close(struct spw_pack *p); /* NULL is fine */
 /* Whether a file begins as a pack does, whatever is damaged behind that. */
 bool spw_pack_is_one(int fd);

@@ -108,27 +108,20 @@ static bool pin(int fd)
 /* The pack of this name, pinned; NULL in *out is a miss. -ENOMEM. */
 static int get_pack(struct spw_store *s, struct spw_pack_id id, struct spw_pack **out)
 {
-    char path[4096], name[SPW_STORE_NAME_BYTES];
     struct spw_error err = {0};
     *out = known_pack(s, id);
     if (*out || !spw_store_directory_find(&s->d, id))
         return 0;
-    spw_store_directory_name(name, id);
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", s->d.path, name) >= sizeof path)
-        return 0;
     struct open_pack *p = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return -ENOMEM;
-    int rc = spw_pack_open(&p->pack, path, s->fingerprint, &err);
-    const char *misnamed = rc ? NULL : spw_store_misnamed(spw_pack_info(p->pack), id);
-    if (misnamed)
-        rc = spw_fail(&err, -EBADMSG, "%s: %s; it is damaged", path, misnamed);
+    int rc = spw_store_directory_open_pack(&s->d, id, s->fingerprint, &p->pack, &err);
     if (!rc && !pin(spw_pack_fd(p->pack)))
         rc = -ENOENT;
     if (rc) {
         spw_pack_close(p->pack);
         spw_free(p);
-        if (rc == -EBADMSG || rc == -ESTALE)
+        if (rc == -ESTALE || spw_store_directory_is_useless(&s->d, rc))
             set_aside(s, id, err.text);
         return rc == -ENOMEM ? rc : 0;
     }
@@ -276,6 +269,9 @@ int spw_store_open(struct spw_store **out, const struct spw_store_options *o, st
     s->o = *o;
     memcpy(s->fingerprint, o->fingerprint, sizeof s->fingerprint);
     int rc = spw_store_directory_open(&s->d, o->directory, true, err);
+    s->d.trusts_others = o->trusts_others;
+    if (!rc)
+        rc = spw_store_directory_check_owner(&s->d, err);
     if (!rc) {
         rc = spw_store_directory_scan(&s->d, false);
         if (rc)

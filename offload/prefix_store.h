@@ -17,6 +17,7 @@ enum {
 struct spw_store_options {
     const char *directory; /* made, mode 0700, where its parent is there */
     uint64_t limit_bytes;  /* of all packs in it, those being written included */
+    bool trusts_others;    /* also takes what other users own or may write */
     const uint8_t *fingerprint;
     void (*on_damage)(void *context, const char *text); /* one line; may be NULL */
     void *context;
@@ -46,7 +47,8 @@ struct spw_store_stats {
 
 struct spw_store;
 
-/* -ENOENT, -ENOTDIR, -EACCES, ... with text. Reads names only. */
+/* -ENOENT, -ENOTDIR, -EACCES, ... with text. -EPERM: another user owns the directory, or may write
+ * to it. Reads names only. */
 int spw_store_open(struct spw_store **out, const struct spw_store_options *o,
                    struct spw_error *err);
 /* Matches must have been released. NULL is fine. */

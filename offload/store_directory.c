@@ -9,6 +9,7 @@
  * who has just got the shared one looks whether the file still has its name. */
 #include "offload/store_directory.h"
 
+#include "offload/owner.h"
 #include "offload/pack_format.h"
 
 #include <dirent.h>
@@ -58,7 +59,7 @@ struct spw_pack_id spw_store_point_id(struct spw_chain_hash chain)
     return id;
 }
 
-const char *spw_store_misnamed(const struct spw_pack_info *info, struct spw_pack_id id)
+static const char *misnamed(const struct spw_pack_info *info, struct spw_pack_id id)
 {
     if (!info->n_tokens || info->n_tokens % SPW_TILE_TOKENS)
         return "it does not end where a tile ends";
@@ -84,9 +85,12 @@ int spw_store_directory_open(struct spw_store_directory *d, const char *path, bo
     d->path = spw_strdup(path);
     if (!d->path)
         return spw_fail(err, -ENOMEM, "prefix cache: %s: no memory to open it", path);
+    struct stat st;
     d->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->fd >= 0)
+    if (d->fd >= 0 && !fstat(d->fd, &st)) {
+        d->owner = st.st_uid;
         return 0;
+    }
     int rc = -errno;
     spw_store_directory_close(d);
     return spw_fail(err, rc, "prefix cache: %s: %s", path, strerror(-rc));
@@ -100,6 +104,48 @@ void spw_store_directory_close(struct spw_store_directory *d)
     spw_free(d->items);
     spw_free(d->slots);
     *d = (struct spw_store_directory){.fd = -1};
+}
+
+int spw_store_directory_check_owner(const struct spw_store_directory *d, struct spw_error *err)
+{
+    char why[SPW_OWNER_TEXT];
+    if (d->trusts_others || spw_owner_alone(d->fd, geteuid(), why))
+        return 0;
+    return spw_fail(
+        err, -EPERM,
+        "prefix cache: %s: %s; what others write there would become part of answers: "
+        "name a directory that is yours alone (--trust-prefix-cache takes this one all the same)",
+        d->path, why);
+}
+
+/* ---- packs ---- */
+
+int spw_store_directory_open_pack(const struct spw_store_directory *d, struct spw_pack_id id,
+                                  const uint8_t *fingerprint, struct spw_pack **out,
+                                  struct spw_error *err)
+{
+    char path[4096], name[SPW_STORE_NAME_BYTES], why[SPW_OWNER_TEXT];
+    *out = NULL;
+    spw_store_directory_name(name, id);
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", d->path, name) >= sizeof path)
+        return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: too long a name", d->path);
+    SPW_TRY(spw_pack_open_in(out, d->fd, name, path, fingerprint, err));
+    int rc = 0;
+    const char *wrong = misnamed(spw_pack_info(*out), id);
+    if (!d->trusts_others && !spw_owner_alone(spw_pack_fd(*out), d->owner, why))
+        rc = spw_fail(err, -EPERM, "%s: %s; it is not used", path, why);
+    else if (wrong)
+        rc = spw_fail(err, -EBADMSG, "%s: %s; it is damaged", path, wrong);
+    if (rc) {
+        spw_pack_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+bool spw_store_directory_is_useless(const struct spw_store_directory *d, int rc)
+{
+    return rc == -EBADMSG || ((rc == -EPERM || rc == -EACCES) && !d->trusts_others);
 }
 
 /* ---- index ---- */
@@ -220,7 +266,8 @@ static int read_names(struct spw_store_directory *to, const struct spw_store_dir
 
 int spw_store_directory_scan(struct spw_store_directory *d, bool weighed)
 {
-    struct spw_store_directory next = {.fd = d->fd, .path = d->path};
+    struct spw_store_directory next = {
+        .fd = d->fd, .path = d->path, .owner = d->owner, .trusts_others = d->trusts_others};
     int rc = read_names(&next, d, weighed);
     if (!rc)
         rc = build_slots(&next);
@@ -292,15 +339,24 @@ static struct spw_store_item *item_before(const struct spw_store_directory *d,
     return at && !d->items[at - 1].gone ? &d->items[at - 1] : NULL;
 }
 
+/* From whatever has it. */
+static bool take_name(const struct spw_store_directory *d, const char *name)
+{
+    char aside[SPW_STORE_NAME_BYTES + 16];
+    snprintf(aside, sizeof aside, "not-a-pack-%s", name);
+    return !unlinkat(d->fd, name, 0) || errno == ENOENT || !unlinkat(d->fd, name, AT_REMOVEDIR) ||
+           !renameat(d->fd, name, d->fd, aside);
+}
+
 bool spw_store_directory_remove(struct spw_store_directory *d, struct spw_store_item *item,
                                 bool also_in_use)
 {
     char name[SPW_STORE_NAME_BYTES];
     spw_store_directory_name(name, item->id);
     int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool gone = fd < 0 && errno == ENOENT;
-    if (also_in_use || (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)))
-        gone = !unlinkat(d->fd, name, 0) || errno == ENOENT;
+    bool gone = fd < 0 && errno == ENOENT, is_link = fd < 0 && errno == ELOOP;
+    if (also_in_use || is_link || (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)))
+        gone = take_name(d, name);
     if (fd >= 0)
         close(fd);
     if (!gone)

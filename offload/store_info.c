@@ -4,7 +4,6 @@
 #include "offload/store_directory.h"
 #include "quant/tile.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,19 +18,15 @@ static int by_use(const void *a, const void *b)
     return x->first_token > y->first_token ? -1 : x->first_token < y->first_token;
 }
 
-static int look_into(struct spw_store_entry *e, const struct spw_pack *p, struct spw_pack_id id,
-                     bool records)
+static int look_into(struct spw_store_entry *e, const struct spw_pack *p, bool records)
 {
     const struct spw_pack_info *info = spw_pack_info(p);
-    const char *misnamed = spw_store_misnamed(info, id);
     e->first_token = info->first_token;
     e->n_tokens = info->n_tokens;
     e->n_tiles = info->n_tokens / SPW_TILE_TOKENS;
     e->n_records = info->n_records;
     e->point = info->point;
     memcpy(e->fingerprint, info->fingerprint, sizeof e->fingerprint);
-    if (misnamed)
-        return spw_fail(&e->reason, -EBADMSG, "%s: %s", spw_pack_path(p), misnamed);
     return records ? spw_pack_verify(p, &e->reason) : 0;
 }
 
@@ -39,18 +34,16 @@ static int look_into(struct spw_store_entry *e, const struct spw_pack *p, struct
 static bool look(struct spw_store_entry *e, const struct spw_store_directory *d,
                  const struct spw_store_item *item, bool records)
 {
-    char path[4096];
     struct spw_pack *p;
     *e = (struct spw_store_entry){.bytes = item->bytes,
                                   .used_at = item->used.tv_sec,
                                   .used_at_nanoseconds = (uint32_t)item->used.tv_nsec};
     spw_store_directory_name(e->name, item->id);
-    snprintf(path, sizeof path, "%s/%s", d->path, e->name);
-    e->error = spw_pack_open(&p, path, NULL, &e->reason);
+    e->error = spw_store_directory_open_pack(d, item->id, NULL, &p, &e->reason);
     if (e->error == -ENOENT)
         return false;
     if (!e->error)
-        e->error = look_into(e, p, item->id, records);
+        e->error = look_into(e, p, records);
     spw_pack_close(p);
     return true;
 }
@@ -89,7 +82,7 @@ static void prune_damaged(struct spw_store_directory *d, struct spw_store_pruned
 {
     struct spw_store_entry e;
     for (uint32_t i = 0; i < d->n; i++) {
-        if (!look(&e, d, &d->items[i], false) || e.error != -EBADMSG ||
+        if (!look(&e, d, &d->items[i], false) || !spw_store_directory_is_useless(d, e.error) ||
             !spw_store_directory_remove(d, &d->items[i], true))
             continue;
         out->n_packs++;

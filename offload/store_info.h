@@ -13,7 +13,9 @@ struct spw_store_entry {
     int64_t used_at;              /* seconds since 1970, */
     uint32_t used_at_nanoseconds; /* and more of them */
     uint8_t fingerprint[32];
-    int error;               /* -EBADMSG: damaged; -ESTALE: of another version; else the drive's */
+    /* -EBADMSG: damaged; -EPERM: not of the directory's owner alone; -ESTALE: of another version;
+     * else what the system says */
+    int error;
     struct spw_error reason; /* for it */
 };
 

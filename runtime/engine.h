@@ -50,6 +50,7 @@ struct spw_session {
     uint64_t n_tokens, reused;
     float *logits;                  /* [vocab], host arena, borrowed */
     uint64_t from_store;            /* of those reused, by the latest sync */
+    uint64_t n_attached;            /* of those held, from the prefix cache by any sync */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
     bool has_logits;                /* of the last token held */
     bool cached;                    /* the cache holds them; else all are computed again */

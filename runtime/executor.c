@@ -441,10 +441,10 @@ static int run_logits(struct spw_executor *x,
         if (!left && x->next->schedule.n_segments) /* while the last logits are still computed */
             SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->next->schedule));
         SPW_TRY(ops->stream_sync(x->o.device, x->o.compute));
+        x->n_heads += rows;
         for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
             SPW_TRY(on_logits(context, x->now->cut.segments[tell.segment].span, tell.position,
                               host + i * x->config->vocab));
-        x->n_heads += rows;
         if (left)
             SPW_TRY(spw_progress_ask(&x->progress));
     }
@@ -562,9 +562,10 @@ static int run_layers(struct spw_executor *x, uint32_t n_spans, uint64_t heads,
     for (uint32_t i = 0; i < n_spans; i++)
         SPW_TRY(spw_executor_settle(x, x->step[i].seq->aged, x->now->passages[i].to));
     SPW_TRY(ask_flags(x));
-    SPW_TRY(heads ? run_logits(x, on_logits, context)
-                  : ops->stream_sync(x->o.device, x->o.compute));
-    return check_flags(x);
+    int rc =
+        heads ? run_logits(x, on_logits, context) : ops->stream_sync(x->o.device, x->o.compute);
+    int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
+    return rc ? rc : flags;
 }
 
 /* What one that ended early moves is predicted as far as it got. */

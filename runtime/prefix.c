@@ -86,6 +86,7 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
     struct spw_store_options s = {.directory = o->prefix_cache_dir,
                                   .limit_bytes =
                                       spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
+                                  .trusts_others = o->prefix_cache_trusts_others,
                                   .fingerprint = p->fingerprint,
                                   .on_damage = note,
                                   .context = p};
@@ -368,6 +369,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     s->n_tokens = n;
     s->cached = true;
     s->rope_length = 1;
+    s->n_attached = n;
     return 0;
 }
 
@@ -400,6 +402,33 @@ int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_
         tell(s, u, span);
     put_use(u);
     return rc == -EIO ? rc : 0; /* else nothing was taken: damage, or no memory for tables */
+}
+
+static void distrust(struct spw_prefix *p, struct spw_pack *pack)
+{
+    struct spw_error text = {{0}};
+    spw_fail(&text, -EDOM,
+             "prefix cache: %.500s: with it the logits are not numbers (NaN), so they are computed "
+             "without it; the file is removed",
+             spw_pack_path(pack));
+    spw_store_damaged(p->store, pack, text.text);
+}
+
+bool spw_prefix_distrust(struct spw_session *s)
+{
+    struct spw_prefix *p = s->engine->prefix;
+    struct spw_store_match m;
+    if (!s->n_attached)
+        return false;
+    if (p && p->store && !spw_store_match(p->store, s->tokens, s->n_tokens, &m)) {
+        for (uint32_t i = 0; i < m.n_parts; i++)
+            distrust(p, m.parts[i].pack);
+        if (m.point)
+            distrust(p, m.point);
+        spw_store_release(p->store, &m);
+    }
+    s->n_attached = s->n_tokens = s->from_store = s->reused = 0;
+    return true;
 }
 
 /* ---- keeping ---- */

@@ -34,6 +34,11 @@ bool spw_prefix_needs_points(const struct spw_engine *e);
  * each tile once. Damage is told and costs computation. Fails only with the device. */
 int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
 
+/* Logits of the session are not numbers. Whether it has begun with tiles of files: these files, and
+ * those that extend them with its tokens, are then removed, and the session counts none of its
+ * tokens as computed (spw_recover_step). */
+bool spw_prefix_distrust(struct spw_session *s);
+
 /* Where a point would be new, useful and far enough behind the last one: where the span leaves what
  * others have computed, or its last tile, if there can be none once the span is computed. The
  * session is to be brought there first, and kept. 0: nowhere. */

@@ -39,6 +39,7 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
         *keep = spw_sequence_reach(&s->seq, &e->plan.residency, *keep);
         SPW_TRY(spw_prefetch_forget(e->prefetch));
         s->n_tokens = *keep;
+        s->n_attached = spw_min_u64(s->n_attached, *keep);
         s->has_logits = false;
         s->cached = true;
         s->mixed &= spw_waterline_end(&e->plan.residency, *keep) > 1;

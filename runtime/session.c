@@ -6,6 +6,7 @@
 #include "runtime/recover.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- open, close ---- */
@@ -51,6 +52,7 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     spw_sequence_fork(&s->seq, &from->seq);
     memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = from->n_tokens;
+    s->n_attached = from->n_attached;
     s->rope_length = from->rope_length;
     s->has_logits = from->has_logits;
     s->cached = from->cached;
@@ -196,6 +198,8 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
     const struct spw_span *span = &d->spans[d->index[i]];
     if (position < d->engine->delivered[i])
         return 0; /* the step was run again after a tile was lost */
+    if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
+        return -EDOM;
     d->engine->delivered[i] = position + 1;
     if (position + 1 == span->n_tokens) {
         memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
@@ -216,7 +220,7 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
     spw_prefetch_forget(e->prefetch);
     for (uint32_t i = 0; i < n; i++) {
         struct spw_session *s = e->stepping[i];
-        s->n_tokens = 0;
+        s->n_tokens = s->n_attached = 0;
         s->has_logits = s->mixed = false;
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
     }
@@ -287,12 +291,23 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
                     strerror(-rc));
 }
 
-/* Runs it again from where sessions were cut back to, as long as tiles are lost. */
+/* Whether values that are not numbers may come from files, which are then gone. */
+static bool distrust(struct spw_engine *e, uint32_t n)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++)
+        any |= spw_prefix_distrust(e->stepping[i]);
+    return any;
+}
+
+/* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
+ * the prefix cache was at fault. */
 static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (int i = 0;; i++) {
         int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
-        if (rc != -EBADMSG || i == SPW_RECOVER_TRIES)
+        bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
+        if (!again)
             return rc;
         SPW_TRY(spw_recover_step(e, e->stepping, n));
     }

@@ -113,6 +113,9 @@ struct spw_options {
      * they lie, beside disk_dir or without it. */
     const char *prefix_cache_dir;
     uint64_t prefix_cache_bytes; /* with it: most that all of them take; 0: 16 GiB */
+    /* With it: also takes a directory and files that other users own or may write to. What they
+     * write there becomes part of answers. */
+    bool prefix_cache_trusts_others;
     /* What was measured of this machine and of the drive behind disk_dir; borrowed while the engine
      * opens or the plan is asked. NULL: typical numbers. Never changes a result. */
     const struct spw_machine *machine;

@@ -604,6 +604,85 @@ static void test_incomplete(const struct subject *s)
     pack_remove_folder(d.cache);
 }
 
+/* Writes the file anew with last tiles that are no numbers, and with right sums. */
+static void forge(const char *path)
+{
+    static struct spw_pack_section sections[64];
+    struct spw_pack *p;
+    struct spw_pack_writer *w;
+    CHECK(spw_pack_open(&p, path, NULL, NULL) == 0);
+    const struct spw_pack_info *info = spw_pack_info(p);
+    struct spw_pack_spec spec = {.fingerprint = info->fingerprint,
+                                 .first_token = info->first_token,
+                                 .n_tokens = info->n_tokens,
+                                 .tokens = info->tokens,
+                                 .parent = info->parent,
+                                 .before = info->before,
+                                 .point = info->point,
+                                 .sections = sections,
+                                 .n_sections = info->n_sections};
+    for (uint32_t i = 0; i < info->n_sections && i < 64; i++) {
+        sections[i] = info->sections[i];
+        sections[i].offset = 0;
+    }
+    CHECK(spw_pack_create(&w, path, true, &spec, NULL) == 0);
+    for (uint32_t i = 0; i < info->n_sections; i++) {
+        const struct spw_pack_section *x = &info->sections[i];
+        uint8_t *records = aligned_alloc(4096, x->n_tiles * x->record_bytes);
+        CHECK(spw_pack_read(p, x, x->first_tile, x->n_tiles, records, NULL) == 0);
+        memset(records + (x->n_tiles - 1) * x->record_bytes, 0xff, x->record_bytes);
+        CHECK(spw_pack_write(w, i, x->first_tile, x->n_tiles, records) == 0);
+        free(records);
+    }
+    CHECK(spw_pack_commit(w, NULL, 0, NULL, NULL) == 0);
+    spw_pack_close(p);
+}
+
+static void forge_all(const char *cache)
+{
+    char path[512];
+    DIR *dir = opendir(cache);
+    for (struct dirent *x; dir && (x = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", cache, x->d_name);
+        if (strstr(x->d_name, ".pack"))
+            forge(path);
+    }
+    closedir(dir);
+}
+
+/* Tiles that are no numbers are dropped, told and computed; and computed ones are kept instead. */
+static void test_not_numbers(const struct subject *s)
+{
+    uint64_t seed = 29, n = 5 * SPW_TILE_TOKENS, before = n_notes, n_incidents;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_stats stats;
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    close_run(&r);
+    forge_all(d.cache);
+    d.faulty = true;
+    open_run(&r, &d, &seed);
+    CHECK(go_to(&r, 0, 0, n + 1, 1) == 0 && n_notes == before + 1);
+    CHECK_MSG(spw_session_reused(r.sessions[0]) == 0 && pack_count(d.cache, ".lock", NULL) == 1 &&
+                  pack_count(d.cache, NULL, NULL) == 1,
+              "%s: %d files, reused %zu", s->dir, pack_count(d.cache, NULL, NULL),
+              spw_session_reused(r.sessions[0]));
+    spw_engine_incidents(r.e, &n_incidents);
+    spw_engine_stats(r.e, &stats);
+    CHECK(!n_incidents);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(stats.moved_bytes[i] == stats.predicted_bytes[i], "link %d: %llu, predicted %llu",
+                  i, (unsigned long long)stats.moved_bytes[i],
+                  (unsigned long long)stats.predicted_bytes[i]);
+    keep(&r, 0);
+    CHECK(go_to(&r, 1, 0, n + 1, 1) == n && n_notes == before + 1);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
 static void test_refusals(const struct subject *s)
 {
     struct spw_engine *e;
@@ -621,6 +700,14 @@ static void test_refusals(const struct subject *s)
     o.prefix_cache_bytes = 1000;
     CHECK(spw_engine_open(&e, s->dir, &o, &err) == -EINVAL && strstr(err.text, "at least"));
     CHECK(access(cache, F_OK) != 0);
+    o.prefix_cache_bytes = 0;
+    err.text[0] = 0;
+    CHECK(mkdir(cache, 0700) == 0 && chmod(cache, 0770) == 0);
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -EPERM && strstr(err.text, "other users"));
+    o.prefix_cache_trusts_others = true;
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == 0);
+    spw_engine_close(e);
+    CHECK(rmdir(cache) == 0);
 }
 
 /* What a model of 8 billion weights writes beside its KV: 32 layers, 8 heads of 128, bf16. */
@@ -688,6 +775,8 @@ static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
     test_written(SPW_KV_INT4);
     test_incomplete(&subjects[0]);
     test_incomplete(&subjects[3]);
+    for (int i = 0; i < 2 * TEST_MODELS; i++)
+        test_not_numbers(&subjects[i]);
     for (int i = 0; i < 2 * TEST_MODELS; i++) {
         test_turns(&subjects[i]);
         test_reads(&subjects[i], seed);

@@ -26,12 +26,15 @@ static void on_damage(void *context, const char *text)
     snprintf(damage, sizeof damage, "%s", text);
 }
 
+static bool trusts_others;
+
 static struct spw_store *open_store(uint64_t limit)
 {
     struct spw_store *s = NULL;
     struct spw_error err = {0};
     struct spw_store_options o = {.directory = dir,
                                   .limit_bytes = limit,
+                                  .trusts_others = trusts_others,
                                   .fingerprint = pack_fingerprint,
                                   .on_damage = on_damage};
     int rc = spw_store_open(&s, &o, &err);
@@ -448,8 +451,8 @@ static void test_damage(void)
     CHECK(rename(from, to) == 0);
     CHECK(match(s, a, 20, NULL) == 5 && n_damage == 4 && strstr(damage, "another pack"));
     CHECK(mkdir(to, 0700) == 0 && match(s, a, 20, NULL) == 5 && n_damage == 5);
-    CHECK(match(s, a, 20, NULL) == 5 && n_damage == 5); /* cannot be removed, is told once */
-    CHECK(rmdir(to) == 0 && match(s, b, 20, NULL) == 0 && n_damage == 5);
+    CHECK(match(s, a, 20, NULL) == 5 && n_damage == 5 && access(to, F_OK) != 0);
+    CHECK(match(s, b, 20, NULL) == 0 && n_damage == 5);
     struct spw_store_stats stats;
     spw_store_stats(s, &stats);
     CHECK(stats.n_damaged == 5);
@@ -458,6 +461,116 @@ static void test_damage(void)
     pack_remove_folder(dir);
     n_damage = 0;
     CHECK(spw_alloc_outstanding() == 0);
+}
+
+/* What is no file, under the name of a pack: it keeps nobody from the name for good. */
+enum obstacle { A_DIRECTORY, A_FULL_DIRECTORY, A_LINK_TO_NOTHING, A_LINK_TO_A_PACK, N_OBSTACLES };
+
+static void put_obstacle(enum obstacle what, const char *path, const char *other)
+{
+    char inside[600];
+    snprintf(inside, sizeof inside, "%s/file", path);
+    CHECK(what > A_FULL_DIRECTORY || mkdir(path, 0700) == 0);
+    if (what == A_FULL_DIRECTORY)
+        CHECK(close(open(inside, O_WRONLY | O_CREAT, 0600)) == 0);
+    if (what > A_FULL_DIRECTORY)
+        CHECK(symlink(what == A_LINK_TO_A_PACK ? other : "/nowhere", path) == 0);
+}
+
+static void test_obstacles(void)
+{
+    static int32_t a[MOST_TILES * 128];
+    char name[64], path[512], other[256], aside[256];
+    struct stat st;
+    make_chain(a, NULL, 0, 81);
+    for (int how = 0; how < 2; how++)
+        for (enum obstacle what = 0; what < N_OBSTACLES; what++) {
+            struct spw_store *s = open_store(1 << 30);
+            struct spw_store_pruned pruned;
+            n_damage = 0;
+            name_of(name, a, 0);
+            snprintf(path, sizeof path, "%s/%s", dir, name);
+            snprintf(other, sizeof other, "%s_other", dir);
+            snprintf(aside, sizeof aside, "%s/not-a-pack-%s", dir, name);
+            CHECK(add(s, a, 0, 2, false) == 0 && rename(path, other) == 0);
+            put_obstacle(what, path, other);
+            if (how)
+                CHECK(spw_store_prune(&pruned, dir, UINT64_MAX, NULL) == 0 && pruned.n_packs == 1 &&
+                      pruned.n_left == 0);
+            else
+                CHECK(match(s, a, 5, NULL) == 0 && n_damage == 1);
+            CHECK_MSG(lstat(path, &st) != 0, "%d is still there", what);
+            CHECK(!access(aside, F_OK) == (what == A_FULL_DIRECTORY) && !access(other, F_OK));
+            CHECK(add(s, a, 0, 2, false) == 0 && match(s, a, 5, NULL) == 2);
+            spw_store_close(s);
+            if (what == A_FULL_DIRECTORY) {
+                snprintf(path, sizeof path, "%s/file", aside);
+                CHECK(unlink(path) == 0 && rmdir(aside) == 0);
+            }
+            CHECK(unlink(other) == 0);
+            pack_remove_folder(dir);
+        }
+    n_damage = 0;
+}
+
+/* ---- what others could have written ---- */
+
+/* By `chmod`, or by giving it to another user where this one may. */
+static void make_foreign(const char *path, bool by_owner)
+{
+    struct stat st;
+    CHECK(stat(path, &st) == 0);
+    CHECK((by_owner ? chown(path, 12345, 12345) : chmod(path, st.st_mode | 020)) == 0);
+}
+
+static void check_foreign(bool by_owner)
+{
+    static int32_t a[MOST_TILES * 128];
+    char name[64], path[256];
+    struct spw_error err = {0};
+    struct spw_store_entry *entries;
+    struct spw_store_pruned pruned;
+    struct spw_store_options o = {
+        .directory = dir, .limit_bytes = 1 << 30, .fingerprint = pack_fingerprint};
+    size_t n;
+    struct spw_store *s = open_store(1 << 30);
+    make_chain(a, NULL, 0, 91);
+    name_of(name, a, 2);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    CHECK(add(s, a, 0, 2, false) == 0 && add(s, a, 2, 4, false) == 0);
+    make_foreign(path, by_owner);
+    trusts_others = true;
+    struct spw_store *trusting = open_store(1 << 30);
+    CHECK(match(trusting, a, 9, NULL) == 4 && n_damage == 0);
+    CHECK(spw_store_list(&entries, &n, dir, true, NULL) == 0 && n == 2 && !entries[0].error);
+    CHECK(entries[1].error == -EPERM && strstr(entries[1].reason.text, "it is not used"));
+    spw_free(entries);
+    CHECK(match(s, a, 9, NULL) == 2 && n_damage == 1 && strstr(damage, name));
+    CHECK(add(s, a, 2, 4, false) == 0 && match(s, a, 9, NULL) == 4);
+    make_foreign(path, by_owner);
+    CHECK(spw_store_prune(&pruned, dir, UINT64_MAX, NULL) == 0 && pruned.n_packs == 1);
+    CHECK(add(s, a, 2, 4, false) == 0 && n_damage == 1);
+    spw_store_close(s);
+
+    make_foreign(dir, by_owner);
+    CHECK(spw_store_open(&s, &o, &err) == -EPERM && !s);
+    CHECK_MSG(strstr(err.text, by_owner ? "user 12345" : "other users"), "%s", err.text);
+    CHECK(match(trusting, a, 9, NULL) == 4 && n_damage == 1);
+    spw_store_close(trusting);
+    trusting = open_store(1 << 30);
+    CHECK(match(trusting, a, 9, NULL) == 4 && n_damage == 1);
+    spw_store_close(trusting);
+    trusts_others = false;
+    pack_remove_folder(dir);
+    n_damage = 0;
+    CHECK(spw_alloc_outstanding() == 0);
+}
+
+static void test_foreign(void)
+{
+    check_foreign(false);
+    if (geteuid() == 0)
+        check_foreign(true);
 }
 
 /* Any byte of any pack: a miss, a record whose checksum says so, or nothing. */
@@ -830,6 +943,8 @@ int main(int argc, char **argv)
     test_eviction();
     test_limit(&seed);
     test_damage();
+    test_obstacles();
+    test_foreign();
     test_corruption(&seed, corruptions);
     test_failing_calls();
     test_sweeping();

@@ -229,6 +229,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .disk_write_limit = budget(o, "disk-write-limit", o->disk_write_limit),
         .prefix_cache_dir = o->prefix_cache,
         .prefix_cache_bytes = budget(o, "prefix-cache-size", o->prefix_cache_size),
+        .prefix_cache_trusts_others = o->trust_prefix_cache,
         .on_reuse = say_reuse,
         .on_prefix_note = say_prefix_note,
         .io = (enum spw_io_kind)o->io,

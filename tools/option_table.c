@@ -117,6 +117,10 @@ const struct cli_row cli_rows[] = {
     {"prefix-cache-size", CLI_SIZE, ANSWERS | CLI_PLAN, "Memory", "SIZE",
      "most bytes in it; what was not used for longest goes first (16GiB)",
      FIELD(prefix_cache_size)},
+    {"trust-prefix-cache", CLI_FLAG, ANSWERS, "Memory", NULL,
+     "also use a prefix cache that other users own or may write to; what they write there becomes "
+     "part of answers",
+     FIELD(trust_prefix_cache)},
     {"context", CLI_COUNT, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", "N",
      "most tokens a sequence may have (prompt + --max-new-tokens; a conversation 16384)",
      FIELD(context), RANGE(1, 1e12)},

@@ -76,6 +76,7 @@ struct cli_options {
     uint64_t disk_memory, disk_write_limit;
     const char *prefix_cache;
     uint64_t prefix_cache_size;
+    bool trust_prefix_cache;
     uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
         prefetch_splits;
     uint64_t delay_seed, size;
