@@ -171,21 +171,36 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
     return 0;
 }
 
+/* An engine with a plan and nothing else; also where the plan is refused. NULL: not even that. */
+static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
+                     const struct spw_backend *backend, const char *model_dir,
+                     const struct spw_options *o, struct spw_error *err)
+{
+    struct spw_rung rung;
+    *out = NULL;
+    /* The device says how many threads it would use, which is how many workspaces there are. */
+    SPW_TRY(begin(out, backend, model_dir, o, 0, 0, err));
+    int rc = spw_engine_plan_input(in, *out, o, err);
+    if (rc) {
+        spw_engine_close(*out);
+        *out = NULL;
+        return rc;
+    }
+    rc = spw_engine_make_plan(*out, in, &rung, err);
+    if (!rc && rung.failed)
+        spw_engine_note_rung(*out, &rung);
+    return rc;
+}
+
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
     spw_error_clear(err);
-    struct spw_engine *e = NULL;
+    struct spw_engine *e;
     struct spw_plan_input in;
-    struct spw_rung rung;
     *out = (struct spw_plan_info){0};
-    /* The device says how many threads it would use, which is how many workspaces there are. */
-    SPW_TRY(begin(&e, backend, model_dir, o, 0, 0, err));
-    int rc = spw_engine_plan_input(&in, e, o, err);
-    if (!rc) {
-        rc = spw_engine_make_plan(e, &in, &rung, err);
-        if (!rc && rung.failed)
-            spw_engine_note_rung(e, &rung);
+    int rc = make_plan(&e, &in, backend, model_dir, o, err);
+    if (e) {
         if (!rc)
             spw_plan_smallest(&e->plan.info, &in);
         *out = e->plan.info;
@@ -198,6 +213,49 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
                    struct spw_error *err)
 {
     return spw_plan_query_on(out, NULL, model_dir, o, err);
+}
+
+static int check_requests(const struct spw_plan_info *plan, const struct spw_plan_request *requests,
+                          size_t n, struct spw_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t more = spw_sub_u64(requests[i].max_new_tokens, 1), needed;
+        if (!requests[i].n_prompt)
+            return spw_fail(err, -EINVAL, "request %zu: its prompt has no tokens", i + 1);
+        if (!spw_add_u64(requests[i].n_prompt, more, &needed) || needed > plan->context)
+            return spw_fail(err, -E2BIG,
+                            "request %zu: %llu prompt tokens and %llu new ones are more than the "
+                            "context of %llu",
+                            i + 1, (unsigned long long)requests[i].n_prompt,
+                            (unsigned long long)requests[i].max_new_tokens,
+                            (unsigned long long)plan->context);
+    }
+    return 0;
+}
+
+int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o,
+                      const struct spw_plan_request *requests, size_t n, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_engine *e;
+    struct spw_plan_input in;
+    struct spw_traffic all = {{0}};
+    int rc = make_plan(&e, &in, backend, model_dir, o, err);
+    if (!rc)
+        rc = check_requests(&e->plan.info, requests, n, err);
+    if (!rc)
+        rc = spw_traffic_requests(&all, &e->plan, e->model.weights, requests, n);
+    memcpy(moved, all.bytes, sizeof all.bytes);
+    spw_engine_close(e);
+    return rc ? spw_fail(err, rc, "out of memory") : 0;
+}
+
+int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
+                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
+                   struct spw_error *err)
+{
+    return spw_plan_moved_on(moved, NULL, model_dir, o, requests, n, err);
 }
 
 /* ---- the engine ---- */

@@ -52,6 +52,7 @@ struct spw_session {
     uint64_t from_store;            /* of those reused, by the latest sync */
     uint64_t n_attached;            /* of those held, from the prefix cache by any sync */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
+    bool ends;                      /* with the next step: no further token is expected */
     bool has_logits;                /* of the last token held */
     bool cached;                    /* the cache holds them; else all are computed again */
     bool mixed;                 /* and they were computed before old KV lost precision, and after */
@@ -128,6 +129,9 @@ int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device
  * that spw_options cannot name. */
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
+int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o,
+                      const struct spw_plan_request *requests, size_t n, struct spw_error *err);
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
 

@@ -125,7 +125,7 @@ static int open_parts(struct spw_executor *x)
                                               .interrupted = x->o.interrupted,
                                               .interrupt_context = x->o.interrupt_context};
     SPW_TRY(spw_progress_init(&x->progress));
-    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] = spw_traffic_open(x->plan, x->o.weights);
+    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] = spw_traffic_open_bytes(x->plan, x->o.weights);
     return x->o.backend->device_ops->copy(
         x->o.device, x->o.device_arena + x->plan->device.small, x->o.weights->small,
         x->o.weights->n_small * sizeof(float), SPW_LINK_HOST_TO_DEVICE, x->o.compute);
@@ -503,13 +503,14 @@ static void raise_written(struct spw_executor *x, uint32_t n_spans)
     }
 }
 
-/* The pass that will come if every session goes on by one token. None past the context. */
+/* The pass that will come if every session goes on by one token. None past the context, and none
+ * where a session does not go on: who decodes then is not known. */
 static void expect_decode(struct spw_executor *x, uint32_t n_spans)
 {
     x->next->schedule.n_segments = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
         x->next_spans[i] = (struct spw_cut_span){x->step[i].to, x->step[i].to + 1};
-        if (x->step[i].to >= x->plan->info.context || !x->step[i].n_logits)
+        if (x->step[i].to >= x->plan->info.context || !x->step[i].n_logits || x->step[i].last)
             return;
     }
     spw_cut_next(&x->next->cut, x->next_spans, n_spans);

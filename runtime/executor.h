@@ -36,6 +36,7 @@ struct spw_executor_span {
     const int32_t *tokens; /* [to], the whole sequence */
     uint64_t from, to;     /* from < to */
     uint64_t n_logits;     /* rows wanted, counted from the end */
+    bool last;             /* nothing is fetched for a next token: there is none */
 };
 
 struct spw_executor;

@@ -346,6 +346,7 @@ static int step(struct generation *g, struct spw_generate_times *times, struct s
         if (!s->request)
             continue;
         g->stepping[n] = s;
+        s->session->ends = s->result->n_tokens + 1 >= s->request->max_new_tokens;
         g->spans[n++] = (struct spw_span){.session = s->session,
                                           .tokens = s->tokens,
                                           .n_tokens = s->n_tokens,

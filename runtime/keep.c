@@ -49,51 +49,43 @@ void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct 
 
 /* ---- which tiles ---- */
 
-struct tiles {
-    uint32_t first, end;
-};
-
-static bool is_aged(const struct spw_engine *e, uint32_t layer)
+struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, bool sliding,
+                                     enum spw_keep_kind kind, uint64_t from, uint64_t to)
 {
-    return e->plan.residency.aged && e->model.config.layer_kinds[layer] == SPW_LAYER_FULL;
-}
-
-/* The exact tiles [1, ...) of a full layer whose old ones are kept apart. `s`: who holds them;
- * NULL: nobody yet. */
-static struct tiles near_tiles(const struct spw_engine *e, const struct spw_session *s,
-                               uint32_t layer, uint64_t to)
-{
-    uint32_t first = spw_waterline_near(&e->plan.residency, to);
-    uint32_t held = s ? spw_kv_first(s->seq.near, layer) : 0;
-    return (struct tiles){held > first ? held : first, (uint32_t)(to / SPW_TILE_TOKENS)};
-}
-
-/* What a section of this kind would have of a layer. */
-static struct tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
-                             enum spw_keep_kind kind, uint32_t layer, uint64_t from, uint64_t to)
-{
-    const struct spw_residency *r = &e->plan.residency;
-    bool sliding = e->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
     uint32_t whole = (uint32_t)(to / SPW_TILE_TOKENS);
-    const struct tiles none = {0, 0};
+    bool apart = r->aged && !sliding;
+    const struct spw_keep_tiles none = {0, 0};
     switch (kind) {
     case SPW_KEEP_OLD:
         if (sliding)
             return none;
-        return (struct tiles){spw_waterline_end(r, from),
-                              spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
+        return (struct spw_keep_tiles){spw_waterline_end(r, from),
+                                       spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
     case SPW_KEEP_SINK:
-        return is_aged(e, layer) && whole ? (struct tiles){0, 1} : none;
+        return apart && whole ? (struct spw_keep_tiles){0, 1} : none;
     case SPW_KEEP_NEAR:
-        return is_aged(e, layer) ? near_tiles(e, s, layer, to) : none;
+        return apart ? (struct spw_keep_tiles){spw_waterline_near(r, to), whole} : none;
     case SPW_KEEP_SLIDING:
-        return sliding ? (struct tiles){spw_waterline_first(r->window, to), whole} : none;
+        return sliding ? (struct spw_keep_tiles){spw_waterline_first(r->window, to), whole} : none;
     case SPW_KEEP_TAIL:
-        return (struct tiles){whole, spw_waterline_tiles(to)};
+        return (struct spw_keep_tiles){whole, spw_waterline_tiles(to)};
     case SPW_KEEP_LOGITS:
         break;
     }
     return none;
+}
+
+/* What a section of this kind would have of a layer; `s`: who holds it, NULL: nobody yet. */
+static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
+                                      enum spw_keep_kind kind, uint32_t layer, uint64_t from,
+                                      uint64_t to)
+{
+    bool sliding = e->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
+    struct spw_keep_tiles t = spw_keep_tiles(&e->plan.residency, sliding, kind, from, to);
+    uint32_t held = s && kind == SPW_KEEP_NEAR ? spw_kv_first(s->seq.near, layer) : 0;
+    if (t.first < t.end && held > t.first)
+        t.first = held;
+    return t;
 }
 
 static struct spw_kv_seq *seq_of(const struct spw_session *s, uint32_t kind)
@@ -122,7 +114,7 @@ uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_ra
         end_kind = SPW_KEEP_TAIL + 1;
     for (uint32_t kind = first_kind; kind < end_kind; kind++)
         for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++) {
-            struct tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
+            struct spw_keep_tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
             if (t.first < t.end)
                 out[n++] = (struct spw_pack_section){.kind = kind,
                                                      .layer = l,
@@ -145,7 +137,7 @@ uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n)
     for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
          kind++)
         for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
-            struct tiles t = tiles_of(e, NULL, kind, l, 0, to);
+            struct spw_keep_tiles t = tiles_of(e, NULL, kind, l, 0, to);
             uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
             n_sections += tiles > 0;
             n_records += tiles;
@@ -293,7 +285,7 @@ static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, 
 
 /* A session that was cut back before it was saved may have had less slack before its window. */
 static uint32_t first_there(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
-                            struct tiles t, uint64_t n)
+                            struct spw_keep_tiles t, uint64_t n)
 {
     uint32_t least = spw_waterline_end(&s->engine->plan.residency, n);
     while (t.first < least && !spw_pack_find(p, SPW_KEEP_NEAR, layer, t.first))
@@ -304,7 +296,7 @@ static uint32_t first_there(const struct spw_session *s, const struct spw_pack *
 static int read_tiles(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint64_t n,
                       struct spw_error *err)
 {
-    struct tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
+    struct spw_keep_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
     if (kind == SPW_KEEP_NEAR && t.first < t.end)
         t.first = first_there(f->s, f->pack, layer, t, n);
     while (t.first < t.end)

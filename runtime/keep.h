@@ -39,6 +39,16 @@ struct spw_keep_range {
     bool tail; /* to: all the tokens of the session, its last tile and logits */
 };
 
+/* Tiles [first, end); none where first >= end. */
+struct spw_keep_tiles {
+    uint32_t first, end;
+};
+
+/* Pure. What a section of this kind has of a layer, when old tiles of tokens before `from` are
+ * somewhere already and `to` tokens are kept. */
+struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, bool sliding,
+                                     enum spw_keep_kind kind, uint64_t from, uint64_t to);
+
 /* What adding a session of n tokens to an empty prefix cache writes, by the plan alone. */
 uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n);
 

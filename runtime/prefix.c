@@ -147,6 +147,11 @@ bool spw_prefix_is_worth(uint64_t held, uint64_t found)
     return found >= held + SPW_TILE_TOKENS && (found - held) * WORTH_SHARE > held;
 }
 
+uint64_t spw_prefix_least_branch(uint64_t after)
+{
+    return after + BRANCH_TILES * SPW_TILE_TOKENS;
+}
+
 bool spw_prefix_needs_points(const struct spw_engine *e)
 {
     return e->plan.residency.aged || e->plan.n_sliding;
@@ -200,8 +205,8 @@ void spw_prefix_forget(struct spw_session *s)
 uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
-    uint64_t least = BRANCH_TILES * SPW_TILE_TOKENS, most = most_tokens(span);
-    if (!e->prefix || !spw_prefix_needs_points(e) || most < s->n_tokens + least)
+    uint64_t most = most_tokens(span);
+    if (!e->prefix || !spw_prefix_needs_points(e) || most < spw_prefix_least_branch(s->n_tokens))
         return 0;
     const struct spw_prefix_found *f = look(s, span);
     if (!f)
@@ -210,7 +215,7 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
     if (m->n_tiles >= m->point_tiles + BRANCH_TILES)
         return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
     if (moves_on(&e->plan.residency, span->n_tokens) &&
-        most >= (uint64_t)m->point_tiles * SPW_TILE_TOKENS + least)
+        most >= spw_prefix_least_branch((uint64_t)m->point_tiles * SPW_TILE_TOKENS))
         return most;
     return 0;
 }

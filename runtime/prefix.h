@@ -14,6 +14,9 @@
  * Reading a token's KV costs a small part of computing it. */
 bool spw_prefix_is_worth(uint64_t held, uint64_t found);
 
+/* Pure: the least tokens at which a point is worth a step of its own, behind one of `after`. */
+uint64_t spw_prefix_least_branch(uint64_t after);
+
 /* Opens the directory that the options name and sets e->prefix; nothing where they name none. After
  * the plan, before memory is taken. -EINVAL: its size; what the system says of the directory. */
 int spw_prefix_open(struct spw_engine *e, struct spw_error *err);

@@ -416,7 +416,8 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
                                                   .tokens = span->tokens,
                                                   .from = keep,
                                                   .to = span->n_tokens,
-                                                  .n_logits = span->n_logits};
+                                                  .n_logits = span->n_logits,
+                                                  .last = s->ends};
     return 0;
 }
 

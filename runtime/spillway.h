@@ -251,6 +251,21 @@ enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const str
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err);
 
+/* A request as spw_generate gets it, by its lengths. n_found: the tokens of the prompt that a
+ * prefix cache gives. */
+struct spw_plan_request {
+    uint64_t n_prompt, max_new_tokens, n_found;
+};
+
+/* The same decision, and the bytes that an engine moves over each link in all if it is opened with
+ * these options, generates for these requests in one call of spw_generate, and every answer has
+ * max_new_tokens: what its spw_stats count then, as integers. Of a prefix cache no more is known
+ * than n_found: that it gives so many tokens, and holds no more of these sequences. -E2BIG: a
+ * request is longer than the context. */
+int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
+                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
+                   struct spw_error *err);
+
 /* The same decision, then memory, threads and weights (the folder stays mapped: nobody may write
  * it until close). -ENOENT: no such folder or file; -EINVAL: options or model; -ENOMEM: budgets, or
  * memory was refused; -ENOTSUP, -ENODEV: no such device; -EIO. *out is for spw_engine_close. */

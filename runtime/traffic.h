@@ -28,18 +28,50 @@ void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const str
                       const struct spw_cut *cut, uint64_t chunks, uint64_t heads);
 /* What a pass that got through its layers reads of whether all that was quantized was finite. */
 uint64_t spw_traffic_flags(const struct spw_plan *p);
-/* Adds the KV that streams through the ring in a pass, as far as no session shares tiles with
- * another one. passages[i] belongs to span i of the cut. */
-void spw_traffic_kv(struct spw_traffic *t, const struct spw_plan *p, const struct spw_cut *cut,
-                    const struct spw_passage *passages);
 /* Adds so many tiles that come up. */
 void spw_traffic_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t from_host,
                     uint64_t from_disk);
-/* Adds what one session's waterlines move in a pass, under the same condition. */
-void spw_traffic_waterlines(struct spw_traffic *t, const struct spw_plan *p,
-                            const struct spw_cut *cut, const struct spw_passage *passage);
 /* What opening the engine moves. */
-uint64_t spw_traffic_open(const struct spw_plan *p, const struct spw_weights *w);
+uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w);
+/* The passages of the pass that has been cut; rest: where each span has moved to. `written` is 0.
+ */
+void spw_traffic_passages(struct spw_passage *out, const struct spw_residency *r,
+                          const struct spw_cut *cut, const struct spw_cut_span *rest, uint32_t n);
+
+/* Sessions from their first token on, and all that they have moved: told what was computed, never
+ * what was counted. by_layer: a step may end between layers; else layers of one kind are one. */
+struct spw_traffic_run;
+
+/* What a step computes of one session. */
+struct spw_traffic_span {
+    uint32_t session;
+    uint64_t from, to, n_logits;
+};
+
+/* Of a step that was ended: whole passes, and of the next one what was through. */
+struct spw_traffic_end {
+    uint64_t passes, chunks, heads; /* chunks: counted over the layers; heads: rows of logits */
+    bool through;                   /* all layers; it ended between rows of logits */
+};
+
+/* Borrows plan and weights. Opening allocates, nothing else does. */
+int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
+                         const struct spw_weights *w, bool by_layer);
+void spw_traffic_run_close(struct spw_traffic_run *r);
+void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
+                      const struct spw_traffic_end *end);
+/* The session is cut back to n tokens, and brought to the waterlines of n. */
+void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n);
+/* Bytes that no tile is about. */
+void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes);
+struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
+void spw_traffic_run_moved(const struct spw_traffic_run *r, struct spw_traffic *out);
+
+/* All that opening an engine and spw_generate with these requests move (traffic_requests.c). */
+int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
+                         const struct spw_weights *w, const struct spw_plan_request *requests,
+                         size_t n);
+
 /* Fills in plan.info: one session that takes `context` tokens from nothing; and the last of them
  * after a prompt of the others. */
 int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w);

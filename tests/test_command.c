@@ -202,7 +202,9 @@ static void test_refusals(void)
         {"score m", "expected --text, --text-file or --token-ids"},
         {"score m --text x", "found one token"},
         {"plan m --context 0", "--context: found '0'"},
-        {"plan m --context 1000 --device-memory 1000 --json", "device memory: 1000 bytes given"},
+        {"plan m --context 1000 --device-memory 1000", "device memory: 1000 bytes given"},
+        {"plan m --prompt x --prompt-tokens 9", "found both --prompt and --prompt-tokens"},
+        {"generate m --prompt-tokens 9", "--prompt-tokens is no option of 'generate'"},
         {"tokenize m --text x --decode", "--decode: found --text, expected --token-ids"},
         {"tokenize m --token-ids bad2", "--token-ids: found without --decode"},
         {"tokenize m --token-ids bad2 --decode", "bad2: token 2: found id 96"},
@@ -274,6 +276,26 @@ static void test_refusals(void)
     CHECK(sh("ulimit -v 6000000; \"$S\" tokenize m --text-file /dev/zero") == 2);
     CHECK_MSG(strstr(err, "/dev/zero: found 1 GiB or more"), "%s", err);
 #endif
+}
+
+/* A plan that is refused says so as JSON too, with what would do. */
+static void test_refused_plan(void)
+{
+    CHECK(sh("\"$S\" plan m --context 1000 --device cpu --device-memory 1000 --json") == 2);
+    json_t *j = parse(out);
+    const char *error = json_string_value(json_object_get(j, "error"));
+    CHECK(error && strstr(error, "device memory: 1000 bytes given") && strstr(err, error));
+    long long least = number(j, "smallest_bytes.device");
+    json_decref(j);
+    CHECK(sh("\"$S\" plan m --context 1000 --device cpu --no-probe --device-memory %lld --json",
+             least) == 0);
+    CHECK(sh("\"$S\" plan m --context 1000 --device cpu --no-probe --device-memory %lld --json",
+             least - 1) == 2);
+    json_decref(parse(out));
+    CHECK(sh("\"$S\" plan m --context 9 --disk . --disk-memory 1000000TiB --json") == 2);
+    j = parse(out);
+    CHECK(json_is_null(json_object_get(j, "smallest_bytes")));
+    json_decref(j);
 }
 
 /* ---- generation ---- */
@@ -986,6 +1008,7 @@ int main(void)
     test_help();
     test_completion();
     test_refusals();
+    test_refused_plan();
     test_report();
     test_placement();
     test_small_stack();

@@ -1,10 +1,11 @@
 /* The byte account of the plan against the counters of a real engine: a prompt of `context` tokens
- * from nothing, then its last token once more. As integers, for random budgets, chunks and slots.
+ * from nothing, then its last token once more; and of spw_generate for requests of which only the
+ * lengths are known. As integers, for random budgets, chunks and slots.
  *
  *   test_traffic [draws] */
 #include "tests/engine_run.h"
 
-static int n_with_disk, n_with_three, n_with_old;
+static int n_with_disk, n_with_three, n_with_old, n_generations_on_disk;
 
 struct moved {
     uint64_t bytes[SPW_MOVED_COUNT];
@@ -118,6 +119,63 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     spw_engine_close(e);
 }
 
+/* ---- the whole of a generation, by somebody who does not see it ---- */
+
+enum { MOST_REQUESTS = 4 };
+
+/* As spillway.h says it: requests of random lengths, more of them than sessions. */
+static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
+{
+    static int32_t ids[MOST_REQUESTS][1500];
+    static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .threads = 2,
+                            .sessions = (uint32_t)check_range(seed, 1, 3),
+                            .prefill_chunk = chunks[check_random(seed) % 6],
+                            .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
+                            .prefetch_splits = check_random(seed) % 2 ? 0 : 2,
+                            .precision = (enum spw_kv_precision)(check_random(seed) % 4),
+                            .residual_window = windows[check_random(seed) % 4]};
+    struct spw_backend b = run_backend(check_random(seed) % 2);
+    struct spw_request requests[MOST_REQUESTS] = {{0}};
+    struct spw_plan_request lengths[MOST_REQUESTS] = {{0}};
+    struct spw_result results[MOST_REQUESTS];
+    size_t n = (size_t)check_range(seed, 1, MOST_REQUESTS);
+    uint64_t moved[SPW_MOVED_COUNT];
+    struct spw_error err = {{0}};
+    for (size_t i = 0; i < n; i++) {
+        lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, 700),
+                                               .max_new_tokens = check_random(seed) % 140};
+        run_ids(ids[i], lengths[i].n_prompt, vocab, *seed);
+        requests[i] = (struct spw_request){.prompt = ids[i],
+                                           .n_prompt = lengths[i].n_prompt,
+                                           .max_new_tokens = lengths[i].max_new_tokens,
+                                           .ignore_eos = true};
+        o.context = spw_max_u64(o.context, lengths[i].n_prompt + lengths[i].max_new_tokens);
+    }
+    draw_budgets(&o, &b, dir, seed);
+    CHECK_MSG(spw_plan_moved_on(moved, &b, dir, &o, lengths, n, &err) == 0, "%s", err.text);
+    struct spw_engine *e = run_open_on(&b, dir, &o);
+    CHECK_MSG(spw_generate(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);
+    struct spw_stats s;
+    spw_engine_stats(e, &s);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(s.moved_bytes[i] == moved[i],
+                  "generation, link %d: planned %llu, counted %llu (%zu requests, the first %llu + "
+                  "%llu, context %llu, device %llu, host %llu, disk %llu, chunk %u)",
+                  i, (unsigned long long)moved[i], (unsigned long long)s.moved_bytes[i], n,
+                  (unsigned long long)lengths[0].n_prompt,
+                  (unsigned long long)lengths[0].max_new_tokens, (unsigned long long)o.context,
+                  (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
+                  (unsigned long long)o.disk_bytes, o.prefill_chunk);
+    n_with_old += o.precision && results[0].waterlines.host_end > 0;
+    n_generations_on_disk += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0;
+    for (size_t i = 0; i < n; i++)
+        spw_result_free(&results[i]);
+    spw_engine_close(e);
+}
+
 int main(int argc, char **argv)
 {
     int draws =
@@ -128,11 +186,14 @@ int main(int argc, char **argv)
         run_folder(dir, &tiny_models[i], "traffic");
         for (int k = 0; k < draws / N_TINY_MODELS; k++)
             run_draw(dir, tiny_models[i].vocab, &seed);
+        for (int k = 0; k < draws / N_TINY_MODELS; k++)
+            run_generation(dir, tiny_models[i].vocab, &seed);
         tiny_model_remove(dir);
     }
     printf("%d engines with tiles on disk, %d of them with some on the host too; %d with quantized "
-           "ones below the device\n",
-           n_with_disk, n_with_three, n_with_old);
-    CHECK(draws < 100 || (n_with_disk > 0 && n_with_three > 0 && n_with_old > 0));
+           "ones below the device; %d generations that read from disk\n",
+           n_with_disk, n_with_three, n_with_old, n_generations_on_disk);
+    CHECK(draws < 100 ||
+          (n_with_disk > 0 && n_with_three > 0 && n_with_old > 0 && n_generations_on_disk > 0));
     return check_done();
 }

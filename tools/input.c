@@ -191,6 +191,10 @@ void cli_model_close(struct cli_model *m)
 static int read_one(struct cli_input *in, const struct cli_options *o, const struct cli_model *m,
                     const char *source)
 {
+    if (strcmp(source, "prompt-tokens") == 0) {
+        in->n_tokens = (size_t)o->prompt_tokens;
+        return 0;
+    }
     if (strcmp(source, "token-ids") == 0)
         return cli_read_ids(o->token_ids, &in->tokens, &in->n_tokens);
     if (strcmp(source, "prompt") == 0)
@@ -215,7 +219,7 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
     in->n = 1;
     in->items[0] = cli_input_defaults(o);
     int code = read_one(&in->items[0], o, m, source);
-    if (code)
+    if (code || !in->items[0].tokens)
         return code;
     const char *where = o->token_ids ? o->token_ids : o->prompt ? "--prompt" : o->prompt_file;
     return cli_check_ids(where, in->items[0].tokens, in->items[0].n_tokens, m->config.vocab);
@@ -246,8 +250,10 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
                     bool optional)
 {
-    static const char *const sources[] = {"prompt", "prompt-file", "token-ids", "prompts", NULL};
-    const char *source;
+    static const char *const texts[] = {"prompt", "prompt-file", "token-ids", "prompts", NULL};
+    static const char *const lengths[] = {"prompt",  "prompt-file",   "token-ids",
+                                          "prompts", "prompt-tokens", NULL};
+    const char *const *sources = optional ? lengths : texts, *source;
     *in = (struct cli_inputs){0};
     int code = cli_one_of(o, sources, optional, &source);
     if (code || !source)

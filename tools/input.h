@@ -17,7 +17,7 @@ void cli_model_close(struct cli_model *m);
 
 /* One prompt and how it is to be continued. */
 struct cli_input {
-    int32_t *tokens; /* owned */
+    int32_t *tokens; /* owned; NULL where only their number is known (--prompt-tokens) */
     size_t n_tokens;
     uint64_t max_new_tokens;
     struct spw_sampling sampling;
@@ -33,7 +33,7 @@ struct cli_inputs {
 };
 
 /* From the one source that was given (--prompt, --prompt-file, --token-ids, --prompts); with
- * `optional`, none gives no inputs. */
+ * `optional`, --prompt-tokens is one too, and none gives no inputs. */
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
                     bool optional);
 void cli_inputs_free(struct cli_inputs *in);

@@ -74,6 +74,7 @@ struct cli_options {
     int io;      /* enum spw_io_kind */
     int kv_gate; /* 1: on */
     uint64_t disk_memory, disk_write_limit;
+    uint64_t prompt_tokens, prefix_tokens;
     const char *prefix_cache;
     uint64_t prefix_cache_size;
     bool trust_prefix_cache;

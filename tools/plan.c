@@ -26,10 +26,17 @@ static int add_prediction(json_t *j, const struct prediction *p, uint64_t contex
                                          "decode", cli_json_real(1 / p->step.seconds)));
 }
 
+/* What a run of `generate` would move. */
+struct moved {
+    struct spw_plan_request *requests; /* owned */
+    size_t n;                          /* 0: nothing is known of it */
+    uint64_t bytes[SPW_MOVED_COUNT];
+};
+
 static int print_json(const struct cli_options *o, const struct spw_plan_info *plan,
-                      const struct prediction *p)
+                      const struct prediction *p, const struct moved *run)
 {
-    json_t *j = cli_report_plan(o->operand, plan);
+    json_t *j = cli_report_plan(o->operand, plan, run->n ? run->bytes : NULL);
     if (p && add_prediction(j, p, plan->context)) {
         json_decref(j);
         j = NULL;
@@ -52,7 +59,7 @@ static void show_part(const char *name, uint64_t bytes)
         printf("  %-24s%14s\n", name, cli_format_bytes(text, bytes));
 }
 
-static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT])
+static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT], const char *when)
 {
     char a[32], b[32];
     printf("%-12s%s to the device, %s to the host", name,
@@ -61,7 +68,7 @@ static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT])
     if (moved[SPW_MOVED_HOST_TO_DISK] > 0 || moved[SPW_MOVED_DISK_TO_HOST] > 0)
         printf(", %s from the disk, %s to it", cli_format_bytes(a, moved[SPW_MOVED_DISK_TO_HOST]),
                cli_format_bytes(b, moved[SPW_MOVED_HOST_TO_DISK]));
-    putchar('\n');
+    printf("%s\n", when);
 }
 
 static void show_waterlines(const struct spw_waterlines *w)
@@ -115,8 +122,8 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
                cli_format_bytes(a, p->prefix_write_bytes));
     show_waterlines(&p->waterlines);
     printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
-    show_moved("prompt", p->prefill_moved_bytes);
-    show_moved("each token", p->decode_moved_bytes);
+    show_moved("prompt", p->prefill_moved_bytes, "");
+    show_moved("each token", p->decode_moved_bytes, "");
     printf("            and reads %s, %s of it weights\n",
            cli_format_bytes(a, p->decode_read_bytes),
            cli_format_bytes(b, spw_min_u64(p->weights_bytes, p->decode_read_bytes)));
@@ -164,20 +171,59 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     return true;
 }
 
+static int make_requests(struct moved *m, const struct cli_options *o,
+                         const struct cli_inputs *inputs)
+{
+    m->n = inputs->n;
+    m->requests = spw_alloc_zero(m->n, sizeof *m->requests);
+    if (!m->requests)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < m->n; i++)
+        m->requests[i] =
+            (struct spw_plan_request){inputs->items[i].n_tokens, inputs->items[i].max_new_tokens,
+                                      o->prefix_cache ? o->prefix_tokens : 0};
+    return 0;
+}
+
+/* A plan that is refused: why, and what would do. The smallest budgets are null where budgets are
+ * not the reason. */
+static int refuse(const struct cli_options *o, const struct spw_plan_info *plan, int rc,
+                  const struct spw_error *err)
+{
+    int code = cli_fail_error(rc, err, true);
+    if (!o->json)
+        return code;
+    json_t *smallest = cli_report_tiers(plan->smallest_device_bytes, plan->smallest_host_bytes,
+                                        plan->smallest_disk_bytes);
+    if (!plan->smallest_device_bytes) {
+        json_decref(smallest);
+        smallest = json_null();
+    }
+    json_t *error = cli_json_text(err->text[0] ? err->text : strerror(-rc));
+    int failed = cli_print_json(json_pack("{s:o,s:o,s:o}", "model", cli_json_text(o->operand),
+                                          "error", error, "smallest_bytes", smallest),
+                                JSON_INDENT(2));
+    return failed ? failed : code;
+}
+
 static int make_plan(const struct cli_options *o, struct spw_options *options,
-                     const struct spw_model_config *config)
+                     const struct spw_model_config *config, struct moved *run)
 {
     struct prediction prediction;
     struct spw_plan_info plan;
     struct spw_error err = {0};
     cli_limits_read_for(&prediction.limits, o, options);
     int rc = spw_plan_query(&plan, o->operand, options, &err);
+    if (rc >= 0 && run->n)
+        rc = spw_plan_moved(run->bytes, o->operand, options, run->requests, run->n, &err);
     if (rc < 0)
-        return cli_fail_error(rc, &err, true);
+        return refuse(o, &plan, rc, &err);
     bool predicted = predict(&prediction, o, &plan, config);
     if (o->json)
-        return print_json(o, &plan, predicted ? &prediction : NULL);
+        return print_json(o, &plan, predicted ? &prediction : NULL, run);
     print_table(o, &plan);
+    if (run->n)
+        show_moved("the run", run->bytes, ", if all new tokens come");
     if (predicted)
         print_prediction(&prediction, plan.context);
     return 0;
@@ -187,6 +233,7 @@ int cli_plan(const struct cli_options *o)
 {
     struct cli_model m;
     struct cli_inputs inputs = {0};
+    struct moved run = {0};
     bool with_text = o->prompt || o->prompt_file || o->prompts;
     int code = cli_model_open(&m, o->operand, with_text);
     if (code)
@@ -197,11 +244,14 @@ int cli_plan(const struct cli_options *o)
         sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n);
     else if (cli_given(o, "sessions"))
         sessions = (uint32_t)o->sessions;
+    if (code == 0)
+        code = make_requests(&run, o, &inputs);
     if (code == 0) {
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
-        code = make_plan(o, &options, &m.config);
+        code = make_plan(o, &options, &m.config, &run);
     }
+    spw_free(run.requests);
     cli_inputs_free(&inputs);
     cli_model_close(&m);
     return code;

@@ -233,15 +233,16 @@ static json_t *plan_disk(const struct spw_plan_info *p)
     return checked(o, failed);
 }
 
-static json_t *plan_moved(const struct spw_plan_info *p)
+static json_t *plan_moved(const struct spw_plan_info *p, const uint64_t *run)
 {
     json_t *o = json_object();
     int failed = json_object_set_new(o, "prefill", cli_report_moved(p->prefill_moved_bytes));
     failed |= json_object_set_new(o, "decode_step", cli_report_moved(p->decode_moved_bytes));
+    failed |= json_object_set_new(o, "run", run ? cli_report_moved(run) : json_null());
     return checked(o, failed);
 }
 
-json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
+json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const uint64_t *run)
 {
     json_t *o = json_object();
     int failed = json_object_set_new(o, "version", json_string(SPW_VERSION));
@@ -275,7 +276,7 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p)
     failed |= json_object_set_new(o, "weights_bytes", cli_json_count(p->weights_bytes));
     failed |= json_object_set_new(o, "kv_bytes_per_token", cli_json_count(p->kv_bytes_per_token));
     failed |= json_object_set_new(o, "waterlines", cli_report_waterlines(&p->waterlines));
-    failed |= json_object_set_new(o, "moved_bytes", plan_moved(p));
+    failed |= json_object_set_new(o, "moved_bytes", plan_moved(p, run));
     failed |= json_object_set_new(o, "decode_read_bytes", cli_json_count(p->decode_read_bytes));
     return checked(o, failed);
 }
