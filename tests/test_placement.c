@@ -1,15 +1,15 @@
 /* Placement never changes the answer: random budgets, chunk sizes, slots, thread counts, batch
  * partners, prefix splits and interleavings, all compared with memcmp to one unconstrained run of
  * the same precision: exact, or quantized where KV is old. In
- * every draw the bytes that were moved must be the bytes that were predicted, and no peak may pass
- * its budget.
+ * every draw the bytes that were moved must be the bytes that were predicted, by the engine and by
+ * somebody who is only told which tokens were computed, and no peak may pass its budget.
  *
  * Some draws aim at old KV that streams, from the host or from the disk, as drawn ones of this
  * size rarely make it do.
  *
  *   test_placement [draws [first]]     default 320, under sanitizers fewer; SPW_SEED repeats a run,
  * and with 1 draw, that number and its seed, a single one */
-#include "tests/engine_run.h"
+#include "tests/told_run.h"
 
 #ifndef TEST_TOKENS
 #define TEST_TOKENS 1500
@@ -110,6 +110,7 @@ struct draw {
     int kind; /* EXACT or QUANTIZED */
     struct spw_backend backend;
     struct spw_engine *engine;
+    struct told told;
     struct spw_session *sessions[N_SEQUENCES];
     int sequence[N_SEQUENCES]; /* which tokens a session holds */
     uint32_t n_sessions;
@@ -230,6 +231,14 @@ static struct below old_below(const struct draw *d, const struct spw_session *s)
     return b;
 }
 
+static uint32_t index_of(const struct draw *d, const struct spw_session *s)
+{
+    uint32_t i = 0;
+    while (d->sessions[i] != s)
+        i++;
+    return i;
+}
+
 static void sync_spans(struct draw *d, const struct spw_span *spans, size_t n)
 {
     struct spw_error err = {{0}};
@@ -241,6 +250,10 @@ static void sync_spans(struct draw *d, const struct spw_span *spans, size_t n)
     }
     int rc = spw_sync(d->engine, spans, n, compare_logits, d, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
+    for (size_t i = 0; i < n; i++)
+        told_span(&d->told, index_of(d, spans[i].session), held[i],
+                  spw_session_reused(spans[i].session), spans[i].n_tokens, spans[i].n_logits);
+    told_step(&d->told);
     for (size_t i = 0; i < n; i++)
         if (spans[i].n_tokens == held[i] + 1 && spw_session_reused(spans[i].session) == held[i]) {
             d->from_host += below[i].on_host;
@@ -300,11 +313,13 @@ static void maybe_fork(struct draw *d, uint64_t *seed)
     int rc = spw_session_fork(&d->sessions[to], d->sessions[from], &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     d->sequence[to] = d->sequence[from];
+    told_fork(&d->told, to, from);
 }
 
 static void check_account(struct draw *d, const struct spw_options *o, const char *what)
 {
     struct spw_stats s;
+    told_check(&d->told, d->engine, what);
     spw_engine_stats(d->engine, &s);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
@@ -366,6 +381,7 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     CHECK_MSG(rc == 0, "%s: %s", what, err.text);
     if (rc)
         return;
+    told_open(&d.told, d.engine);
     for (uint32_t i = 0; i < d.n_sessions; i++) {
         CHECK_MSG(spw_session_open(&d.sessions[i], d.engine, &err) == 0, "%s", err.text);
         d.sequence[i] = (int)(check_random(seed) % N_SEQUENCES);
@@ -392,23 +408,22 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     draws_with_streamed_weights += spw_engine_plan(d.engine)->device.weights_slots > 0;
     for (uint32_t i = 0; i < d.n_sessions; i++)
         spw_session_close(d.sessions[i]);
+    told_close(&d.told);
     spw_engine_close(d.engine);
 }
 
 int main(int argc, char **argv)
 {
     static struct subject subjects[N_SUBJECTS];
-    struct check_draws all = check_draws_of(argc, argv, TEST_DRAWS);
-    int first = argc > 2 ? atoi(argv[2]) : 0;
+    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS, first = argc > 2 ? atoi(argv[2]) : 0;
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_SUBJECTS; i++)
         make_subject(&subjects[i], i);
-    while (check_another(&all))
-        run_draw(subjects, first + all.done - 1, &seed);
-    const int draws = all.done;
+    for (int i = first; i < first + draws; i++)
+        run_draw(subjects, i, &seed);
     for (int i = 0; i < N_SUBJECTS; i++) {
         tiny_model_remove(subjects[i].dir);
         for (int k = 0; k < N_KINDS * N_SEQUENCES; k++)
