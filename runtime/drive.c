@@ -1,7 +1,7 @@
 /* How fast a drive is, measured through the disk tier itself: see drive.h and spillway.h.
  *
  * An anonymous file of records of 1 MiB is written in order, at most 256 MiB or 0.35 s of it, and
- * read in order, round and round, with 1, 4, 8, ... 64 requests in flight, for about 0.1 s each.
+ * read in order, round and round, with 1, 8, 16, ... 64 requests in flight, for about 0.1 s each.
  * One request alone gives the latency, the others say how many are enough; with that many it is
  * read once more, for longer, and this is the bandwidth that counts. Then requests of 64 KiB, one
  * alone and as many: what a request costs beside its bytes, which is what rings of small slots
@@ -25,7 +25,7 @@ enum {
     MOST_RECORDS = 256,
     FEWEST_RECORDS = 8,
     MOST_DEPTH = 64,
-    FEWEST_DEPTH = 4,
+    FEWEST_DEPTH = 8,
     WRITE_DEPTH = 16,
 };
 static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,

@@ -34,7 +34,7 @@ enum {
     MOST_PARTIALS = 256, /* all splits of one row, in the longest call of any backend */
     MOST_SLOTS = 256,
     HELD_SHARE = 8, /* one in so many bytes of the device at most lets sessions go back */
-    RING_SHARE = 8, /* a ring for the disk takes at most one in so many of the KV's tiles */
+    RING_SHARE = 4, /* a ring for the disk takes at most one in so many of the KV's tiles */
 };
 
 static void count_layers(struct spw_plan *p, const struct spw_model_config *c)

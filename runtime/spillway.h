@@ -545,7 +545,7 @@ struct spw_drive {
     char engine[128];    /* what was taken: spw_io_describe */
     bool direct;         /* false: buffered, the page cache is part of what was measured */
     uint64_t request_bytes;
-    uint32_t queue_depth;                                 /* bandwidth x latency, from 4 to 64 */
+    uint32_t queue_depth;                                 /* bandwidth x latency, from 8 to 64 */
     double read_bytes_per_second, write_bytes_per_second; /* with that many requests in flight */
     double latency_seconds;                               /* of one request alone */
     double cpu_seconds_per_byte; /* of the I/O threads, reading, checksums included */
