@@ -6,10 +6,12 @@
  *                     that the engine's ring has, with checksums; fio writes a fresh file beside it
  *                     and reads the very same file (by way of /proc)
  *   decode, prompt    the engine with 3/4 of the KV on disk, and with all of it on the device; what
- *                     must come from disk a token, at the rate of fio before and after, is the
- * limit blocking reads    as other programs do it: what a token needs is read layer by layer with
- * pread through the page cache, which is emptied of it before, as it would be of a cache that
- * memory cannot hold; computing and reading take turns there, so the two measured times are added
+ *                     must come from disk a token is set beside fio, and beside the path alone,
+ *                     before and after
+ *   blocking reads    as other programs do it: what a token needs is read layer by layer with pread
+ *                     through the page cache, which is emptied of it before, as it would be of a
+ *                     cache that memory cannot hold; computing and reading take turns there, so the
+ *                     two measured times are added
  *
  * Medians of the pairs are shown beside the least and the most. */
 #include "tools/bench_io.h"
@@ -276,8 +278,10 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     SPW_TRY(predict(b, err));
     if (i % 2)
         SPW_TRY(run_engine(b, &resident, &alone, err));
-    double fio_before = fio_read(b);
+    double fio_before = fio_read(b), path_before, path_after, cpu;
+    SPW_TRY(pass(b, false, &path_before, &cpu, err));
     SPW_TRY(run_engine(b, &b->options, &disk, err));
+    SPW_TRY(pass(b, false, &path_after, &cpu, err));
     double fio_after = fio_read(b);
     if (i % 2 == 0)
         SPW_TRY(run_engine(b, &resident, &alone, err));
@@ -287,6 +291,7 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     s[IO_STEP_ALONE][i] = alone.step;
     s[IO_STEP_LINK][i] = link_seconds(b, disk.from_disk, (fio_before + fio_after) / 2);
     s[IO_STEP_RATIO][i] = s[IO_STEP_LINK][i] / disk.step;
+    s[IO_STEP_PATH][i] = (double)disk.from_disk / disk.step / ((path_before + path_after) / 2);
     s[IO_STEP_WAIT][i] = disk.wait;
     s[IO_PREDICTED][i] = b->predicted.seconds / disk.step;
     s[IO_PROMPT][i] = disk.prompt;

@@ -18,6 +18,7 @@ enum io_measure {
     IO_STEP_ALONE, /* the same with all KV on the device */
     IO_STEP_LINK,  /* the bytes from disk at the rate fio reads with, before and after */
     IO_STEP_RATIO, /* link / step */
+    IO_STEP_PATH,  /* bytes from disk a second of the step / of the path alone */
     IO_STEP_WAIT,  /* not hidden behind computation */
     IO_PREDICTED,  /* with the limits of the same pair / step */
     IO_PROMPT,     /* seconds of the prompt, spilling */
