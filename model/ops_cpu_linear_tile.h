@@ -6,8 +6,9 @@
  * loads and to hide the latency of a multiply-add), so that neither it nor the number of rows nor
  * the cut into tasks can show in a result. A partial last vector is loaded with zeros behind it.
  *
- *   thin (up to 10 rows): one column after the other, all rows side by side. W is read from memory
- *     strictly in the order it lies in, which is what the hardware prefetchers follow best.
+ *   thin (up to 10 rows): all rows side by side, and a few columns that lie far apart, each read
+ *     strictly in the order it lies in: several long streams are what the hardware prefetchers
+ *     follow best. (Neighbouring columns are not: each would begin anew at every row of W.)
  *
  *   tiled: for a panel of columns, for a tile of rows, for a block of k, for the columns of the
  *     panel. The x tile stays in the L1 cache, the panel in the L2, and what comes next is fetched
@@ -30,17 +31,17 @@
 
 enum {
     BLOCK_BYTES = 4096, /* of a row of x: TILE_ROWS of them are half an L1 cache */
-    THIN_AHEAD_BYTES = 8192,
-    THIN_COLS = 24,          /* that wait between blocks of k */
-    THIN_X_BYTES = 40 << 10, /* all rows' blocks stay in the L1 cache */
-    FEW_ROWS = 64,           /* up to here x is small beside a part of W ... */
-    FEW_PANEL = 32,          /* ... and a narrow panel starts sooner on fetching the next */
+    THIN_AHEAD_BYTES = 4096,
+    THIN_UNFETCHED_ROWS = 2,           /* up to here memory is asked as early as the hardware can */
+    THIN_CHAINS = 4 * (6 + 1),         /* in registers; sums are of four */
+    THIN_COLS = 24,                    /* that wait between blocks of k */
+    THIN_X_BYTES = 24 << 10,           /* all rows' blocks stay in the L1 cache */
+    THIN_X_ROOM = 4096 + THIN_X_BYTES, /* blocks are whole multiples of 64 channels */
+    FEW_ROWS = 64,                     /* up to here x is small beside a part of W ... */
+    FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
 };
-
-_Static_assert(THIN_COLS *SPW_LINEAR_THIN_ROWS *LANES <= WORK_TILES * CHAIN_FLOATS,
-               "chains of a few rows fit into the workspace");
 
 /* One block of k of one tile. */
 struct tile {
@@ -250,77 +251,137 @@ static void run_tiled(const struct work *w)
         run_panel(w, col, (size_t)spw_min_u64(col + w->panel, p->col_end));
 }
 
-/* One block of k of one column, up to 10 rows. `ahead`: what to fetch meanwhile. */
-ALWAYS_INLINE void thin_column(enum kind kind, int rows, const struct work *work, size_t col,
-                               size_t from, const char *ahead, float *chains)
+/* ---- thin ---- */
+
+/* Columns that are read side by side: as many as their chains find registers. */
+ALWAYS_INLINE int thin_streams(int rows)
 {
-    const struct spw_linear_args *a = work->a;
-    const size_t step = raw_channels(kind), bytes = kind_w_bytes(kind);
-    const size_t x_bytes = a->x_stride * kind_x_bytes(kind);
-    const size_t end = (size_t)spw_min_u64(from + work->block, a->k);
-    const char *wp = (const char *)a->w + col * a->k * bytes, *xp = a->x;
-    vec acc[SPW_LINEAR_THIN_ROWS + 2]; /* sums are of four */
-    float out[SPW_LINEAR_THIN_ROWS + 2];
-    size_t i = from;
-#pragma GCC unroll 12
-    for (int r = 0; r < SPW_LINEAR_THIN_ROWS + 2; r++)
-        acc[r] = from == 0 || r >= rows ? vec_zero() : vec_load(chains + r * LANES);
-    for (; i + step <= end; i += step) {
-        __builtin_prefetch(ahead + (i - from) * bytes);
-        raw w = load_w(kind, wp + i * bytes);
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++)
-            acc[r] = multiply_add(
-                kind, acc[r], load_x(kind, xp + (size_t)r * x_bytes + i * kind_x_bytes(kind)), w);
-    }
-    if (end < a->k) {
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++)
-            vec_store(chains + r * LANES, acc[r]);
-        return;
-    }
-    if (i < end) {
-        raw w = load_w_part(kind, wp + i * bytes, end - i);
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            const char *x = xp + (size_t)r * x_bytes + i * kind_x_bytes(kind);
-            acc[r] = multiply_add(kind, acc[r], load_x_part(kind, x, end - i), w);
-        }
-    }
-#pragma GCC unroll 3
-    for (int r = 0; r < rows; r += 4)
-        vec_sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3], out + r);
-    for (int r = 0; r < rows; r++)
-        spw_linear_store(a, (size_t)r, col, &out[r], 1);
+    return rows <= TILE_ROWS ? TILE_COLS : rows <= 2 * TILE_ROWS ? TILE_COLS / 2 : 1;
 }
 
-/* What is read THIN_AHEAD_BYTES or more after the block at k of column `col`, in the order in which
- * the columns [first, end) pass. */
-static const char *thin_ahead(const struct work *w, size_t first, size_t end, size_t col, size_t k)
+/* One block of k of a few columns: col, col + apart, col + 2 apart, ... */
+struct thin {
+    const struct spw_linear_args *a;
+    const raw *x;     /* [steps][rows]: the block of x, as it is multiplied */
+    size_t from, end; /* the block's channels */
+    size_t col, apart;
+    ptrdiff_t ahead; /* bytes from what is read to what is fetched meanwhile */
+    float *chains;   /* [apart][cols][rows][LANES], between two blocks */
+};
+
+ALWAYS_INLINE void thin_step(enum kind kind, int rows, int cols, const raw *x, const char *const *w,
+                             size_t at, size_t part, vec *acc)
 {
-    const size_t bytes = kind_w_bytes(w->kind);
-    const char *base = w->a->w;
-    if (w->block >= w->a->k)
-        return base + col * w->a->k * bytes + THIN_AHEAD_BYTES;
-    col += (size_t)spw_div_up(THIN_AHEAD_BYTES, w->block * bytes);
-    if (col >= end) {
-        col -= end - first;
-        k += w->block;
+    raw loaded[TILE_COLS];
+#pragma GCC unroll 4
+    for (int c = 0; c < cols; c++)
+        loaded[c] = part ? load_w_part(kind, w[c] + at, part) : load_w(kind, w[c] + at);
+#pragma GCC unroll 10
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < cols; c++)
+            acc[r * cols + c] = multiply_add(kind, acc[r * cols + c], x[r], loaded[c]);
+}
+
+ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct thin *t)
+{
+    const struct spw_linear_args *a = t->a;
+    const size_t step = raw_channels(kind), bytes = kind_w_bytes(kind);
+    const char *w[TILE_COLS];
+    vec acc[THIN_CHAINS];
+    float out[THIN_CHAINS];
+    const raw *x = t->x;
+    size_t i = t->from;
+#pragma GCC unroll 4
+    for (int c = 0; c < cols; c++)
+        w[c] = (const char *)a->w + (t->col + (size_t)c * t->apart) * a->k * bytes;
+#pragma GCC unroll 28
+    for (int j = 0; j < THIN_CHAINS; j++)
+        acc[j] = t->from == 0 || j >= rows * cols ? vec_zero() : vec_load(t->chains + j * LANES);
+    for (; i + step <= t->end; i += step, x += rows) {
+        if (rows > THIN_UNFETCHED_ROWS)
+#pragma GCC unroll 4
+            for (int c = 0; c < cols; c++)
+                __builtin_prefetch(w[c] + (ptrdiff_t)(i * bytes) + t->ahead, 0, 2);
+        thin_step(kind, rows, cols, x, w, i * bytes, 0, acc);
     }
-    return base + (col * w->a->k + k) * bytes;
+    if (t->end < a->k) {
+#pragma GCC unroll 28
+        for (int j = 0; j < rows * cols; j++)
+            vec_store(t->chains + j * LANES, acc[j]);
+        return;
+    }
+    if (i < t->end)
+        thin_step(kind, rows, cols, x, w, i * bytes, t->end - i, acc);
+#pragma GCC unroll 7
+    for (int j = 0; j < rows * cols; j += 4)
+        vec_sums(acc[j], acc[j + 1], acc[j + 2], acc[j + 3], out + j);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++)
+            spw_linear_store(a, (size_t)r, t->col + (size_t)c * t->apart, &out[r * cols + c], 1);
+}
+
+/* The block of x from channel `from` on, step by step, all rows of a step side by side, zeros
+ * behind the last channel. Rows of x often lie a power of two apart, which is one set of an L1
+ * cache. */
+ALWAYS_INLINE void thin_pack(enum kind kind, size_t rows, const struct thin *t, raw *to)
+{
+    const struct spw_linear_args *a = t->a;
+    const size_t step = raw_channels(kind), bytes = kind_x_bytes(kind);
+    for (size_t i = t->from; i < t->end; i += step)
+        for (size_t r = 0; r < rows; r++) {
+            const char *p = (const char *)a->x + (r * a->x_stride + i) * bytes;
+            *to++ = i + step <= t->end ? load_x(kind, p) : load_x_part(kind, p, t->end - i);
+        }
+}
+
+/* To what is read THIN_AHEAD_BYTES or more after the block of column `at` of a stream of n. */
+static ptrdiff_t thin_ahead(const struct work *w, size_t at, size_t n)
+{
+    const size_t block = w->block * kind_w_bytes(w->kind), column = w->a->k * kind_w_bytes(w->kind);
+    if (block >= column)
+        return THIN_AHEAD_BYTES;
+    const size_t more = (size_t)spw_div_up(THIN_AHEAD_BYTES, block);
+    if (at + more < n)
+        return (ptrdiff_t)(more * column);
+    return (ptrdiff_t)(more * column + block) - (ptrdiff_t)(n * column); /* the next block's */
+}
+
+ALWAYS_INLINE void thin_streams_run(enum kind kind, int rows, int cols, const struct work *w,
+                                    struct thin *t, size_t n)
+{
+    t->apart = n;
+    for (size_t i = 0; i < n; i++, t->col++, t->chains += rows * cols * LANES) {
+        t->ahead = thin_ahead(w, i, n);
+        thin_columns(kind, rows, cols, t);
+    }
+    t->col += n * (size_t)(cols - 1);
+}
+
+/* Columns [col, end): each of a few streams has a part of them. What is left over goes alone. */
+ALWAYS_INLINE void thin_group(enum kind kind, int rows, const struct work *w, size_t col,
+                              size_t end)
+{
+    const int cols = thin_streams(rows);
+    raw *x = (raw *)(w->chains + THIN_COLS * SPW_LINEAR_THIN_ROWS * LANES);
+    struct thin t = {.a = w->a, .x = x};
+    do {
+        t.end = (size_t)spw_min_u64(t.from + w->block, w->a->k);
+        t.col = col;
+        t.chains = w->chains;
+        thin_pack(kind, (size_t)rows, &t, x);
+        thin_streams_run(kind, rows, cols, w, &t, (end - col) / (size_t)cols);
+        if (cols > 1)
+            thin_streams_run(kind, rows, 1, w, &t, end - t.col);
+        t.from = t.end;
+    } while (t.from < w->a->k);
 }
 
 ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
 {
-    for (size_t col = w->part.col; col < w->part.col_end; col += THIN_COLS) {
-        size_t end = (size_t)spw_min_u64(col + THIN_COLS, w->part.col_end), k = 0;
-        do {
-            for (size_t c = col; c < end; c++)
-                thin_column(kind, rows, w, c, k, thin_ahead(w, col, end, c, k),
-                            w->chains + (c - col) * SPW_LINEAR_THIN_ROWS * LANES);
-            k += w->block;
-        } while (k < w->a->k);
-    }
+    size_t group = w->block < w->a->k ? THIN_COLS : w->part.col_end - w->part.col;
+    for (size_t col = w->part.col; col < w->part.col_end; col += group)
+        thin_group(kind, rows, w, col, (size_t)spw_min_u64(col + group, w->part.col_end));
 }
 
 ALWAYS_INLINE void thin_kind(enum kind kind, const struct work *w)
@@ -376,8 +437,9 @@ static enum kind kind_of(const struct spw_linear_args *a)
 
 size_t NAME(spw_linear_workspace, ISA)(size_t k)
 {
+    const size_t thin = THIN_COLS * SPW_LINEAR_THIN_ROWS * LANES * sizeof(float) + THIN_X_ROOM;
     (void)k;
-    return WORK_TILES * CHAIN_FLOATS * sizeof(float);
+    return (size_t)spw_max_u64(WORK_TILES * CHAIN_FLOATS * sizeof(float), thin);
 }
 
 static void run(const void *args, size_t task, unsigned worker)
@@ -393,7 +455,8 @@ static void run(const void *args, size_t task, unsigned worker)
     w.block = BLOCK_BYTES / kind_x_bytes(w.kind);
     w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
     if (a->m <= SPW_LINEAR_THIN_ROWS) {
-        uint64_t n_blocks = spw_div_up(a->m * a->k * kind_x_bytes(w.kind), THIN_X_BYTES);
+        uint64_t x_bytes = a->m * a->k * sizeof(raw) / raw_channels(w.kind);
+        uint64_t n_blocks = spw_div_up(x_bytes, THIN_X_BYTES);
         w.block = (size_t)spw_align_up(spw_div_up(a->k, spw_max_u64(n_blocks, 1)), 64);
         run_thin(&w);
     } else {
