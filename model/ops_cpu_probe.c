@@ -16,12 +16,13 @@
 enum {
     MAX_THREADS = 256,
     ROUNDS = 5,
+    PATTERNS = 16,
     HUGE_PAGE = 2 << 20,
     PIECE = 1 << 20,
 };
 /* Several times any L3 of a desktop. */
 static const size_t ARRAY_BYTES = (size_t)256 << 20;
-static const double ROUND_SECONDS = 0.02;
+static const double ROUND_SECONDS = 0.02, PATTERN_SECONDS = 0.01;
 
 struct probe;
 
@@ -36,6 +37,7 @@ struct probe {
     char *array;     /* [n_threads][part_bytes] */
     size_t part_bytes;
     unsigned n_threads;
+    struct spw_read_pattern pattern;
 };
 
 enum gate { GATE_SHUT, GATE_OPEN, GATE_ABANDONED };
@@ -126,37 +128,26 @@ static double median_rate(struct probe *p)
     return ok ? rates[ROUNDS / 2] : 0;
 }
 
-/* A part of the array for each thread. It is touched once, in huge pages where the system has them:
- * what is measured is memory, not the walk of page tables. The caller frees; NULL: none. */
-static char *take_array(struct probe *p, unsigned threads)
+/* A part of the array for each thread, touched once. The caller frees; NULL: none. */
+static char *take_array(struct probe *p, unsigned threads, bool huge_pages)
 {
     char *block = threads && threads <= MAX_THREADS ? spw_alloc(ARRAY_BYTES + HUGE_PAGE) : NULL;
     if (!block)
         return NULL;
     p->array = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
-    madvise(p->array, ARRAY_BYTES, MADV_HUGEPAGE);
+    madvise(p->array, ARRAY_BYTES, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(p->array, 1, ARRAY_BYTES);
     p->n_threads = threads;
-    p->part_bytes = ARRAY_BYTES / threads / 4096 * 4096;
+    p->part_bytes = ARRAY_BYTES / threads / SPW_PROBE_READ_BYTES * SPW_PROBE_READ_BYTES;
     return block;
-}
-
-static double array_rate(struct probe *p, probe_fn *run, unsigned threads)
-{
-    char *block = take_array(p, threads);
-    if (!block)
-        return 0;
-    p->run = run;
-    double rate = median_rate(p);
-    spw_free(block);
-    return rate;
 }
 
 static double run_read(const struct probe *p, unsigned thread)
 {
     uint64_t any = 0;
     for (uint64_t i = 0; i < p->repeat; i++)
-        any |= p->loops->read(p->array + thread * p->part_bytes, p->part_bytes);
+        any |= p->loops->read(p->array + thread * p->part_bytes, p->part_bytes, p->pattern.streams,
+                              p->pattern.fetch);
     spw_probe_keep(&any);
     return (double)p->repeat * (double)p->part_bytes;
 }
@@ -183,7 +174,7 @@ static double run_beside(const struct probe *p, unsigned thread)
     do {
         size_t piece = (size_t)spw_min_u64(PIECE, bytes - at);
         if (thread)
-            any |= p->loops->read(from + at, piece);
+            any |= p->loops->read(from + at, piece, 1, true);
         else
             memcpy(from + bytes + at, from + at, piece);
         at = (at + piece) % bytes;
@@ -263,10 +254,56 @@ static const struct spw_probe_loops *reading_loops(void)
     return loops_of((enum spw_isa)isa);
 }
 
-double spw_probe_read_bandwidth(unsigned threads)
+/* Those of both kinds of pages, in their order. */
+static struct spw_read_pattern pattern_at(unsigned i)
 {
-    struct probe p = {.loops = reading_loops()};
-    return array_rate(&p, run_read, threads);
+    return (struct spw_read_pattern){
+        .streams = 1u << i % 4, .fetch = i / 4 % 2 != 0, .huge_pages = i / 8 != 0};
+}
+
+/* rates[pattern][round]; one pattern after the other in each round, for the machine may change its
+ * speed meanwhile. The first round is short, and says how often to repeat. */
+static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][ROUNDS])
+{
+    struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
+    bool ok = threads != NULL;
+    for (int round = -1; ok && round < ROUNDS; round++)
+        for (unsigned i = 0; ok && i < (round < 0 ? 1 : PATTERNS); i++) {
+            struct probe *p = &pages[i / 8];
+            p->pattern = pattern_at(i);
+            double rate = round_rate(p, threads);
+            ok = rate > 0;
+            if (round >= 0)
+                rates[i][round] = rate;
+            else if (ok)
+                pages[0].repeat = pages[1].repeat = spw_max_u64(
+                    1, (uint64_t)(PATTERN_SECONDS * rate / (threads[0].done * p->n_threads)));
+        }
+    spw_free(threads);
+    return ok;
+}
+
+double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
+{
+    struct probe pages[2];
+    char *blocks[2];
+    double rates[PATTERNS][ROUNDS], most = 0;
+    for (int i = 0; i < 2; i++) {
+        pages[i] = (struct probe){.run = run_read, .loops = reading_loops(), .repeat = 1};
+        blocks[i] = take_array(&pages[i], threads, i != 0);
+    }
+    bool ok = blocks[0] && blocks[1] && pattern_rates(pages, rates);
+    *best = pattern_at(0);
+    for (unsigned i = 0; ok && i < PATTERNS; i++) {
+        qsort(rates[i], ROUNDS, sizeof rates[i][0], compare);
+        if (rates[i][ROUNDS / 2] <= most)
+            continue;
+        most = rates[i][ROUNDS / 2];
+        *best = pattern_at(i);
+    }
+    spw_free(blocks[0]);
+    spw_free(blocks[1]);
+    return most;
 }
 
 static double thread_rate(const struct probe_thread *t)
@@ -299,7 +336,7 @@ static bool beside_medians(const struct probe *p, double *read, double *copied)
 bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied)
 {
     struct probe p = {.run = run_beside, .loops = reading_loops()};
-    char *block = readers ? take_array(&p, readers + 1) : NULL;
+    char *block = readers ? take_array(&p, readers + 1, true) : NULL;
     bool ok = block && beside_medians(&p, read, copied);
     spw_free(block);
     return ok;
@@ -307,8 +344,11 @@ bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied)
 
 double spw_probe_copy_bandwidth(unsigned threads)
 {
-    struct probe p = {0};
-    return array_rate(&p, run_copy, threads);
+    struct probe p = {.run = run_copy};
+    char *block = take_array(&p, threads, true);
+    double rate = block ? median_rate(&p) : 0;
+    spw_free(block);
+    return rate;
 }
 
 /* A set without a loop of its own for a type has that of the set below. */

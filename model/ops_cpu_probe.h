@@ -1,15 +1,24 @@
 /* What this machine can do, to put a measured speed beside: memory and arithmetic limits.
  *
- * Each call starts `threads` threads of its own, runs five rounds of about 0.02 s and returns the
- * median round. 0: it could not be measured (no memory, no thread, an
- * instruction set or type that does not run here). Nothing else should be running. */
+ * Each call starts `threads` threads of its own, runs five rounds of about 0.02 s (of each pattern
+ * of reading, 0.01 s) and returns the median round. 0: it could not be measured (no memory, no
+ * thread, an instruction set or type that does not run here). Nothing else should be running. */
 #ifndef SPW_MODEL_OPS_CPU_PROBE_H
 #define SPW_MODEL_OPS_CPU_PROBE_H
 
 #include "model/ops_cpu.h"
 
-/* Bytes per second read from memory: threads walk their parts of an array beyond the caches. */
-double spw_probe_read_bandwidth(unsigned threads);
+/* How a thread reads memory. */
+struct spw_read_pattern {
+    unsigned streams; /* 1, 2, 4 or 8 parts of its memory side by side */
+    bool fetch;       /* with software prefetches */
+    bool huge_pages;  /* 2 MiB asked for, or refused */
+};
+
+/* Bytes per second read from memory: threads walk their parts of an array beyond the caches, in
+ * every pattern, one round of each in turn. The pattern with the highest median counts, and is
+ * stored in *best. */
+double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best);
 /* Bytes per second copied from memory to memory with memcpy, counted once. */
 double spw_probe_copy_bandwidth(unsigned threads);
 /* Both at once: one more thread copies while `readers` read, each its own part. Bytes per second of

@@ -1,23 +1,31 @@
 /* Probe loops of AVX2: see ops_cpu_probe.h. */
-#include "model/ops_cpu_probe_loops.h"
-
 #include <immintrin.h>
+#include <stdint.h>
 
-static uint64_t read_all(const void *p, size_t bytes)
+typedef __m256i vec;
+
+static inline vec vec_zero(void)
 {
-    const char *from = p;
-    __m256i any[4] = {_mm256_setzero_si256()};
-    any[1] = any[2] = any[3] = any[0];
-    for (size_t i = 0; i < bytes; i += 128)
-        for (size_t j = 0; j < 4; j++) {
-            _mm_prefetch(from + i + j * 32 + 8192, _MM_HINT_T0);
-            any[j] = _mm256_or_si256(any[j], _mm256_loadu_si256((const void *)(from + i + j * 32)));
-        }
-    any[0] = _mm256_or_si256(_mm256_or_si256(any[0], any[1]), _mm256_or_si256(any[2], any[3]));
-    __m128i half =
-        _mm_or_si128(_mm256_castsi256_si128(any[0]), _mm256_extracti128_si256(any[0], 1));
+    return _mm256_setzero_si256();
+}
+
+static inline vec vec_or(vec v, const char *p)
+{
+    return _mm256_or_si256(v, _mm256_loadu_si256((const void *)p));
+}
+
+static inline vec vec_both(vec a, vec b)
+{
+    return _mm256_or_si256(a, b);
+}
+
+static inline uint64_t vec_bits(vec v)
+{
+    __m128i half = _mm_or_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     return (uint64_t)(_mm_cvtsi128_si64(half) | _mm_extract_epi64(half, 1));
 }
+
+#include "model/ops_cpu_probe_read.h"
 
 static double f32(uint64_t rounds)
 {

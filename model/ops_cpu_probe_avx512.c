@@ -1,23 +1,30 @@
 /* Probe loops of AVX-512: see ops_cpu_probe.h. */
-#include "model/ops_cpu_probe_loops.h"
-
 #include <immintrin.h>
+#include <stdint.h>
 
-/* Four loads a turn; prefetching two pages ahead is worth 3 % (Zen 5, 2026-11), 10 % on an Emerald
- * Rapids, where the same with the hint NTA halves what is read. */
-static uint64_t read_all(const void *p, size_t bytes)
+typedef __m512i vec;
+
+static inline vec vec_zero(void)
 {
-    const char *from = p;
-    __m512i any[4] = {_mm512_setzero_si512()};
-    any[1] = any[2] = any[3] = any[0];
-    for (size_t i = 0; i < bytes; i += 256)
-        for (size_t j = 0; j < 4; j++) {
-            _mm_prefetch(from + i + j * 64 + 8192, _MM_HINT_T0);
-            any[j] = _mm512_or_si512(any[j], _mm512_loadu_si512(from + i + j * 64));
-        }
-    return (uint64_t)_mm512_reduce_or_epi64(
-        _mm512_or_si512(_mm512_or_si512(any[0], any[1]), _mm512_or_si512(any[2], any[3])));
+    return _mm512_setzero_si512();
 }
+
+static inline vec vec_or(vec v, const char *p)
+{
+    return _mm512_or_si512(v, _mm512_loadu_si512(p));
+}
+
+static inline vec vec_both(vec a, vec b)
+{
+    return _mm512_or_si512(a, b);
+}
+
+static inline uint64_t vec_bits(vec v)
+{
+    return (uint64_t)_mm512_reduce_or_epi64(v);
+}
+
+#include "model/ops_cpu_probe_read.h"
 
 static double f32(uint64_t rounds)
 {

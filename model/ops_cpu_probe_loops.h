@@ -5,8 +5,9 @@
 #include "model/ops_cpu.h"
 
 struct spw_probe_loops {
-    /* Reads `bytes`, a multiple of 4096; what it returns depends on all of them. */
-    uint64_t (*read)(const void *p, size_t bytes);
+    /* Reads `bytes`, a multiple of SPW_PROBE_READ_BYTES, as 1, 2, 4 or 8 streams side by side, each
+     * a part of them; fetch: with software prefetches. What it returns depends on all bytes. */
+    uint64_t (*read)(const void *p, size_t bytes, unsigned streams, bool fetch);
     /* Multiplies and adds `rounds` times; returns the FLOP that took. NULL: not on this set. */
     double (*f32)(uint64_t rounds);
     double (*bf16)(uint64_t rounds);
@@ -17,6 +18,8 @@ extern const struct spw_probe_loops spw_probe_loops_avx2;
 extern const struct spw_probe_loops spw_probe_loops_avx512;
 extern const struct spw_probe_loops spw_probe_loops_avx512bf16;
 extern const struct spw_probe_loops spw_probe_loops_amx;
+
+enum { SPW_PROBE_READ_BYTES = 32 << 10 };
 
 /* Enough independent chains for the latency of a multiply-add times two units; few enough for the
  * registers of AVX2. */

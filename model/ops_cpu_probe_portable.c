@@ -1,14 +1,33 @@
 /* Probe loops in plain C: see ops_cpu_probe.h. */
-#include "model/ops_cpu_probe_loops.h"
+#include <stdint.h>
+#include <string.h>
 
-static uint64_t read_all(const void *p, size_t bytes)
+/* What the baseline reads at once. */
+typedef uint64_t vec __attribute__((vector_size(16)));
+
+static inline vec vec_zero(void)
 {
-    const uint64_t *from = p;
-    uint64_t any = 0;
-    for (size_t i = 0; i < bytes / sizeof *from; i++)
-        any |= from[i];
-    return any;
+    return (vec){0};
 }
+
+static inline vec vec_or(vec v, const char *p)
+{
+    vec more;
+    memcpy(&more, p, sizeof more);
+    return v | more;
+}
+
+static inline vec vec_both(vec a, vec b)
+{
+    return a | b;
+}
+
+static inline uint64_t vec_bits(vec v)
+{
+    return v[0] | v[1];
+}
+
+#include "model/ops_cpu_probe_read.h"
 
 /* What the baseline offers for a multiply-add: a product and a sum, of vectors of four. */
 typedef float four __attribute__((vector_size(16)));

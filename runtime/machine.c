@@ -54,11 +54,20 @@ static bool probe_beside(struct spw_machine *out)
                                       &out->copy_beside_bytes_per_second);
 }
 
+static void probe_reads(struct spw_machine *out)
+{
+    struct spw_read_pattern best;
+    out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads, &best);
+    snprintf(out->read_pattern, sizeof out->read_pattern, "%u stream%s a thread, %s pages%s",
+             best.streams, best.streams == 1 ? "" : "s", best.huge_pages ? "huge" : "small",
+             best.fetch ? ", with prefetches" : "");
+}
+
 static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
                      struct spw_device *device, struct spw_error *err)
 {
     enum spw_isa isa = spw_isa_best();
-    out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads);
+    probe_reads(out);
     out->copy_bytes_per_second = spw_probe_copy_bandwidth(1); /* a stream is one thread */
     out->bf16_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_BF16, out->threads);
     out->f32_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_F32, out->threads);

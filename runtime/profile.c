@@ -45,6 +45,7 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, threads), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
     {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
     {SPW_RECORD(spw_machine, read_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, read_pattern), .kind = SPW_RECORD_TEXT},
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},

@@ -496,7 +496,10 @@ enum spw_probe_mode {
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: that this process may use, whatever `threads` is */
-    double read_bytes_per_second;    /* the device's memory; on the CPU by all threads */
+    /* The device's memory. On the CPU: by all threads, the best of several ways to read, and which
+     * one that was ("4 streams a thread, huge pages"). */
+    double read_bytes_per_second;
+    char read_pattern[64];
     double copy_bytes_per_second; /* host to device as the ring copies: GPU, 64 MiB pinned; CPU, one
                                      stream */
     /* CPU: both at once, one thread copying and the others reading, as many as the cores leave of

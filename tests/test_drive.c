@@ -225,10 +225,10 @@ static void test_corrupt(void)
     }
     CHECK(refused > n / 2);
 
-    CHECK(sh("sed 's/\"spillway_profile\": 2/\"spillway_profile\": 1/' good.json >version.json") ==
+    CHECK(sh("sed 's/\"spillway_profile\": 3/\"spillway_profile\": 2/' good.json >version.json") ==
           0);
     CHECK(read_back("version.json", &err) == -EINVAL);
-    CHECK_MSG(strstr(err.text, "found version 1"), "%s", err.text);
+    CHECK_MSG(strstr(err.text, "found version 2"), "%s", err.text);
     CHECK(sh(": >empty.json; echo '[]' >list.json; mkdir dir.json; mkfifo pipe.json; "
              "head -c 2000000 /dev/zero >long.json") == 0);
     CHECK(read_back("empty.json", &err) == -EINVAL && *err.text);

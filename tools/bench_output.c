@@ -73,6 +73,8 @@ static void print_table(const struct bench *b)
            b->o->operand, cli_format_bytes(text, p->weights_bytes), spw_dtype_name(p->compute),
            spw_dtype_name(p->kv), (unsigned long long)b->o->repeat,
            (unsigned long long)b->o->decode_tokens);
+    if (*m->read_pattern)
+        printf("          reads: the best of 16 patterns, the last time %s\n", m->read_pattern);
     if (*m->gpu)
         printf("gpu       %s\n", m->gpu);
     if (*m->note)

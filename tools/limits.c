@@ -76,6 +76,8 @@ json_t *cli_machine_json(const struct spw_machine *m)
     failed |= json_object_set_new(o, "cores", cli_json_count(m->cores));
     failed |=
         json_object_set_new(o, "read_bytes_per_second", cli_json_real(m->read_bytes_per_second));
+    if (*m->read_pattern)
+        failed |= json_object_set_new(o, "read_pattern", json_string(m->read_pattern));
     failed |=
         json_object_set_new(o, "copy_bytes_per_second", cli_json_real(m->copy_bytes_per_second));
     failed |= json_object_set_new(o, "read_beside_bytes_per_second",

@@ -56,6 +56,7 @@ static void print_machine(const struct limits *l)
     if (*m->gpu)
         printf("gpu         %s\n", m->gpu);
     printf("memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
+           "%s%s%s"
            "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n"
            "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
            "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
@@ -63,9 +64,11 @@ static void print_machine(const struct limits *l)
            "\nkept in     %s\n",
            m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
            m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
-           m->bf16_weights_per_second * 1e-9, m->f32_weights_per_second * 1e-9,
-           m->handover_seconds * 1e3, m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9,
-           m->f32_flops * 1e-9, cli_format_date(date, m->measured_at),
+           *m->read_pattern ? "            reads are fastest with " : "", m->read_pattern,
+           *m->read_pattern ? "\n" : "", m->bf16_weights_per_second * 1e-9,
+           m->f32_weights_per_second * 1e-9, m->handover_seconds * 1e3,
+           m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
+           cli_format_date(date, m->measured_at),
            l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");
 }
 
