@@ -312,6 +312,9 @@ static void check_subject(const struct subject *s, uint64_t *seed)
                           check_range(seed, 2048, 5000), seed);
         check_combination(s, i, check_range(seed, 49, 60), check_range(seed, 1, 11),
                           check_range(seed, 2048, 5000), seed);
+        /* More columns than wait between two blocks of k. */
+        check_combination(s, i, check_range(seed, 1, 10), check_range(seed, 25, 60),
+                          check_range(seed, 2048, 2300), seed);
         check_combination(s, i, check_range(seed, 1, 70), check_range(seed, 129, 300), 33, seed);
         check_combination(s, i, check_range(seed, 385, 420), check_range(seed, 1, 9), 40, seed);
     }
