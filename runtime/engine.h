@@ -102,6 +102,9 @@ struct spw_engine {
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
     struct spw_session **stepping;   /* [sessions], of the running sync, as spans */
     uint64_t *keep;                  /* [sessions], scratch of recover.c */
+    bool generates;                  /* spw_generate runs, which keeps prefixes */
+    uint32_t n_stepping;             /* of the running step; 0: none runs */
+    uint64_t stepping_length;        /* whose rope table it has */
     uint64_t *delivered;             /* [sessions], logits before this position were handed over */
     struct spw_incident incidents[SPW_INCIDENTS_KEPT];
     uint64_t n_incidents;
@@ -205,6 +208,9 @@ int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in);
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
+/* session.c: a pass of the running step is through all layers, and more are to come: its sessions
+ * hold what has passed, and may be kept. */
+void spw_session_passed(void *engine);
 /* save_file.c: gives the file back that the session is saved to, if there is one. */
 void spw_session_release_file(struct spw_session *s);
 /* unit_files.c: the model's files as weights are read from them. */

@@ -252,6 +252,8 @@ static int open_executor(struct spw_engine *e)
         .device_arena = e->device_arena,
         .host_arena = e->host_arena,
         .most_spans = e->plan.info.sessions,
+        .on_pass = e->options.on_pass || e->prefix ? spw_session_passed : NULL,
+        .pass_context = e,
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
         .interrupted = ask_interrupted,

@@ -5,6 +5,7 @@
 #include "runtime/ladder.h"
 #include "runtime/memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,6 +133,27 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
                     (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
 }
 
+/* Rows of a prompt that take about a minute, whatever they are behind. A pass reads streamed
+ * weights, which may be a 20th part of its time. Without measured numbers, of a small machine. */
+static uint64_t kept_rows(const struct spw_plan_input *in, const struct spw_options *o)
+{
+    enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, KERNELS_SHARE = 4 };
+    const struct spw_model_config *c = in->weights->config;
+    double bytes = 0, peak = in->reads_host_memory ? 2e11 : 1e13, read = 2e9, seconds = SECONDS;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        bytes += (double)spw_weights_unit_bytes(in->weights, u);
+    double flops = 2 * bytes / (double)spw_dtype_bytes(in->compute);
+    flops += 2.0 * c->n_heads * c->head_dim * c->n_layers * (double)in->context; /* half of it */
+    if (o->machine)
+        peak = in->compute == SPW_DTYPE_F32 ? o->machine->f32_flops : o->machine->bf16_flops;
+    if (o->drive)
+        read = o->drive->read_bytes_per_second;
+    if (bytes > (double)in->device_bytes)
+        seconds = fmax(seconds, WEIGHTS_SHARE * bytes / read);
+    double rows = seconds * peak / KERNELS_SHARE / flops;
+    return rows >= MOST ? MOST : rows <= LEAST ? LEAST : spw_align_up((uint64_t)rows, LEAST);
+}
+
 int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err)
 {
@@ -167,6 +189,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .keeps = o->keeps || o->prefix_cache_dir,
     };
     SPW_TRY(set_budgets(in, e, o, err));
+    in->kept_rows = kept_rows(in, o);
     return set_disk_budget(in, e, o, err);
 }
 

@@ -621,6 +621,8 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
         for (uint32_t i = 0; rc && i < n_spans; i++)
             spw_kv_forget_loads(spans[i].seq->aged);
         SPW_TRY(rc);
+        if (x->o.on_pass && !all_done(x, n_spans))
+            x->o.on_pass(x->o.pass_context);
         struct frame *ran = x->now;
         x->now = x->next;
         x->next = ran;
@@ -632,6 +634,11 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
 uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i)
 {
     return x->now->passages[i].from;
+}
+
+uint64_t spw_executor_passed(const struct spw_executor *x, uint32_t i)
+{
+    return x->now->passages[i].to;
 }
 
 int spw_executor_upload_rope(struct spw_executor *x)

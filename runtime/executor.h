@@ -28,6 +28,10 @@ struct spw_executor_options {
     void *progress_context;
     bool (*interrupted)(void *context); /* may be NULL */
     void *interrupt_context;
+    /* Between two passes of a step: caches hold what has passed (spw_executor_passed), and may be
+     * read. May be NULL. */
+    void (*on_pass)(void *context);
+    void *pass_context;
 };
 
 /* One session's part. Its cache holds tokens [0, from). */
@@ -56,6 +60,8 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
                       void *context);
 /* After a step that failed: the tokens of span i that have passed all layers. */
 uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i);
+/* From within on_pass: how far the span is through all layers. */
+uint64_t spw_executor_passed(const struct spw_executor *x, uint32_t i);
 /* Brings a sequence that was cut back to n tokens (what ages of it) to the waterlines of n. */
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
 /* Raises the waterlines of one layer, accounted; nothing where they are there already. */

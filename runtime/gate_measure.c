@@ -127,6 +127,7 @@ static int open_lanes(struct run *r, const struct spw_gate_result *results, cons
     o.on_rung = NULL;
     o.on_progress = NULL;
     o.on_incident = NULL;
+    o.on_pass = NULL;
     for (size_t i = 0; i < r->n_lanes; i++) {
         o.precision = i ? results[i - 1].precision : SPW_KV_EXACT;
         r->lanes[i].run = r;

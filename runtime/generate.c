@@ -401,9 +401,11 @@ int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
     g.stepping = spw_alloc_zero(g.n_slots, sizeof(struct slot *));
     if (rc == 0 && (!g.slots || !g.spans || !g.stepping))
         rc = spw_fail(err, -ENOMEM, "no memory for %zu sessions", g.n_slots);
+    e->generates = true;
     if (rc == 0)
         while ((rc = step(&g, times, err)) > 0)
             ;
+    e->generates = false;
     for (size_t i = 0; g.slots && i < g.n_slots; i++)
         slot_abandon(&g.slots[i]);
     spw_free(g.stepping);

@@ -36,6 +36,7 @@ struct spw_plan_input {
     uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
     bool reads_host_memory;       /* the same */
     bool goes_back;               /* as in spw_options */
+    uint64_t kept_rows;           /* most rows of a pass where tiles go to files; 0: any number */
     bool keeps; /* tiles go to files and come from them, by way of a piece of host memory */
 };
 

@@ -9,7 +9,6 @@
 enum {
     SPW_PLAN_MOST_FRAMES = INT32_MAX,
     SPW_PLAN_SLOTS = 3, /* of KV: one is read, one lands, one waits to be released */
-    SPW_PLAN_KEPT_ROWS = 16384,
 };
 
 static inline uint64_t spw_plan_pages(uint64_t bytes)
@@ -18,11 +17,11 @@ static inline uint64_t spw_plan_pages(uint64_t bytes)
 }
 
 /* Rows of one pass at most: all there can be. A prompt that is ended keeps what has passed all
- * layers, so that where it may go to a file it goes in passes that take a while, but no hours. */
+ * layers, so that where it may go to a file it goes in passes of about a minute. */
 static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
 {
     uint64_t all = in->sessions * in->context;
-    return in->keeps ? spw_min_u64(all, SPW_PLAN_KEPT_ROWS) : all;
+    return in->keeps && in->kept_rows ? spw_min_u64(all, in->kept_rows) : all;
 }
 
 /* ---- plan.c ---- */

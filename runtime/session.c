@@ -238,6 +238,20 @@ static void hold(struct spw_session *s, const struct spw_executor_span *x, uint6
     s->rope_length = length;
 }
 
+void spw_session_passed(void *engine)
+{
+    struct spw_engine *e = engine;
+    for (uint32_t i = 0; i < e->n_stepping; i++) {
+        struct spw_session *s = e->stepping[i];
+        hold(s, &e->spans[i], spw_executor_passed(e->executor, i), e->stepping_length);
+        s->has_logits = false;
+        if (e->generates)
+            spw_session_keep(s, NULL); /* if it cannot, nothing is lost */
+    }
+    if (e->options.on_pass)
+        e->options.on_pass(e->options.pass_context);
+}
+
 /* The caller has ended the step: passes that were through stay, unless windows have moved on since.
  */
 static int end_early(struct spw_engine *e, uint32_t n, uint64_t length, struct spw_error *err)
@@ -363,14 +377,19 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct de
     }
     for (uint32_t i = 0; i < n; i++)
         e->delivered[i] = 0;
+    e->n_stepping = n;
+    e->stepping_length = length;
     if (!rc)
         rc = run_and_step_down(e, n, d);
+    e->n_stepping = 0;
     while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
         if (end_early(e, n, length, NULL) != -ECANCELED)
             return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
         SPW_TRY(spw_engine_heed_limit(e, err));
         go_on(e, n);
+        e->n_stepping = n;
         rc = run_and_step_down(e, n, d);
+        e->n_stepping = 0;
     }
     if (rc == -ECANCELED)
         return end_early(e, n, length, err);

@@ -151,6 +151,11 @@ struct spw_options {
      * sig_atomic_t) or another thread (atomic) has set. May be NULL. */
     bool (*interrupted)(void *context);
     void *interrupt_context;
+    /* Called from within spw_sync between two passes of a long prompt: the sessions of the call
+     * hold what has passed all layers. The callback may save them (spw_session_save), and may call
+     * nothing else of theirs. Where sessions are kept a pass takes about a minute. May be NULL. */
+    void (*on_pass)(void *context);
+    void *pass_context;
     /* Sessions will be gone on with after a step that was ended, and from before their latest
      * prompt again (another question, another answer): what sliding windows and exact tiles near
      * the end have left behind since then stays on the device. It is part of the plan, if it takes
@@ -222,8 +227,8 @@ struct spw_plan_info {
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
     /* The most that all sessions write to disk as they grow to `context` tokens. */
     uint64_t disk_write_bytes;
-    /* With a prefix cache: what keeping a session of `context` tokens writes there, if nothing of
-     * it is there yet. */
+    /* With a prefix cache: what keeping a session of `context` tokens at once writes there, if
+     * nothing of it is there yet. A prompt that is kept after each pass writes some tables more. */
     uint64_t prefix_write_bytes;
     uint64_t smallest_device_bytes, smallest_host_bytes, smallest_disk_bytes; /* that still work */
 };
@@ -472,13 +477,12 @@ struct spw_generate_times {
     uint64_t n_decode_steps;
 };
 
-/* Runs the requests together; what they compute is kept in the prefix cache, if there is one, when
- * they end (and where a session can only go on at points, once their first token is there). Up to
- * the engine's number of sessions at a time; each ends on its own. `tokenizer` may be NULL when no
- * request has text or stop strings, `times` always. -EDOM: logits that are NaN. After a failure (a
- * lost device, say) the results hold what was generated until then; they must be freed with
- * spw_result_free all the same.
- */
+/* Runs the requests together. What they compute is kept in the prefix cache, if there is one, when
+ * they end, after each pass of a long prompt, and, where a session can only go on at points, once
+ * their first token is there. Up to the engine's number of sessions at a time; each ends on its
+ * own. `tokenizer` may be NULL when no request has text or stop strings, `times` always. -EDOM:
+ * logits that are NaN. After a failure (a lost device, say) the results hold what was generated
+ * until then; they must be freed with spw_result_free all the same. */
 int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                  const struct spw_request *requests, size_t n_requests, struct spw_result *results,
                  struct spw_generate_times *times, struct spw_error *err);

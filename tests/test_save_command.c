@@ -206,6 +206,32 @@ static void test_interrupted_prompt(void)
     check_account("b.json");
 }
 
+/* SIGKILL in a prompt of several passes: each pass has left what it computed, in the file of --save
+ * and in the prefix cache. */
+static void test_killed_prompt(void)
+{
+    static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
+    static const char *const keeps[] = {"--save f", "--prefix-cache cache"};
+    static const char *const signs[] = {"-s f", "-n \"$(find cache -name '*.pack')\""};
+    for (int i = 0; i < 2; i++) {
+        int code = sh("rm -f f; mkdir -m 700 -p cache; %s --token-ids many --max-new-tokens 8 "
+                      "--ignore-eos --progress never --device-memory 1200000 --host-memory %d "
+                      "--disk . --disk-memory 64MiB %s >first & pid=$!; "
+                      "while ! [ %s ] && kill -0 $pid; do sleep 0.01; done 2>/dev/null; "
+                      "kill -KILL $pid; wait $pid",
+                      run, PROMPT * 290, keeps[i], signs[i]);
+        CHECK_MSG(code == 137, "%s: %d", keeps[i], code);
+        CHECK_MSG(sh("%s %s --progress never >second", run,
+                     i ? "--token-ids many --max-new-tokens 8 --ignore-eos --prefix-cache cache"
+                       : "--resume f") == 0,
+                  "%s", err);
+        CHECK_MSG(!i || strstr(err, "tokens were found"), "%s", err);
+        read_file("first", first, sizeof first);
+        read_file("second", second, sizeof second);
+        CHECK_MSG(!*first && is_whole(), "%s: '%s' is not '%s'", keeps[i], second, whole);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void refuse(const char *options, const char *expected)
@@ -363,6 +389,7 @@ int main(int argc, char **argv)
     test_stops();
     test_interrupted();
     test_interrupted_prompt();
+    test_killed_prompt();
     test_refusals();
     test_other_runs();
     test_two_processes();

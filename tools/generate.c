@@ -82,6 +82,12 @@ static int save_run(struct run *r)
     return code;
 }
 
+/* A part of a long prompt is computed: where saving it fails, save_run has said so. */
+static void on_pass(void *context)
+{
+    save_run(context);
+}
+
 static int on_token(void *context, int32_t token, const float *logits)
 {
     struct stream *s = context;
@@ -289,7 +295,9 @@ static int open_engine(struct run *r)
     struct spw_error err = {0};
     options.on_progress = cli_progress_callback();
     options.keeps = o->save || o->resume;
-    options.goes_back = o->save;       /* what Ctrl-C leaves is saved */
+    options.goes_back = o->save; /* what Ctrl-C leaves is saved */
+    options.on_pass = o->save ? on_pass : NULL;
+    options.pass_context = r;
     if (o->report || options.disk_dir) /* before the engine takes the memory to measure with */
         cli_limits_read_for(&r->limits, o, &options);
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
