@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Data caches of five levels, each of a size or two. */
 enum { MOST_CACHES = 16 };
@@ -72,7 +73,11 @@ static void describe_processors(struct spw_topology_info *out, hwloc_topology_t 
     out->n_packages = (unsigned)hwloc_get_nbobjs_by_type(h, HWLOC_OBJ_PACKAGE);
     out->n_cores = count_cores(h, root->cpuset);
     out->n_threads = count_inside(h, root->cpuset, HWLOC_OBJ_PU);
-    out->memory_bytes = root->total_memory;
+    /* What the nodes say of themselves is stale where memory was added to a virtual machine, and
+     * nothing where there is no /sys. */
+    const long pages = hwloc_topology_is_thissystem(h) ? sysconf(_SC_PHYS_PAGES) : 0;
+    out->memory_bytes =
+        pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : root->total_memory;
 }
 
 static void describe_nodes(struct spw_topology_info *out, hwloc_topology_t h)

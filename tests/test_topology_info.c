@@ -158,6 +158,7 @@ static void test_this_machine(void)
     CHECK(info.n_usable_cores == spw_topology_cores(t));
     CHECK(info.n_usable_threads <= info.n_threads && info.n_usable_cores <= info.n_cores);
     CHECK(info.n_nodes >= spw_topology_nodes(t) && info.memory_bytes > 0);
+    CHECK(info.memory_bytes >= info.available_bytes);
     spw_topology_close(t);
     spw_topology_info_free(&info);
 

@@ -208,7 +208,7 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     if (rc == 0) {
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(e));
         if (*spw_engine_note(e)) /* memory that could not be pinned explains what follows */
-            cli_fail(0, "%s", spw_engine_note(e));
+            cli_note("%s", spw_engine_note(e));
     }
     cli_progress_engine(e);
     if (rc == 0)
@@ -381,6 +381,8 @@ static int sweep(struct bench *b)
         code = make_tokens(b);
     if (code)
         return code;
+    cli_note("measuring this machine; then %zu case%s, %llu time%s each", b->n_cases,
+             cli_plural(b->n_cases), (unsigned long long)b->o->repeat, cli_plural(b->o->repeat));
     int rc = spw_machine_probe(&b->machine, &options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, false);

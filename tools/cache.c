@@ -77,8 +77,9 @@ static void print_entries(const struct spw_store_entry *entries, size_t n)
         n_tokens += entries[i].n_tokens;
         n_tiles += entries[i].n_tiles;
     }
-    printf("%zu packs, %llu tiles, %llu tokens, %s\n", n, (unsigned long long)n_tiles,
-           (unsigned long long)n_tokens, cli_format_bytes(bytes, total));
+    printf("%zu pack%s, %llu tile%s, %llu token%s, %s\n", n, cli_plural(n),
+           (unsigned long long)n_tiles, cli_plural(n_tiles), (unsigned long long)n_tokens,
+           cli_plural(n_tokens), cli_format_bytes(bytes, total));
 }
 
 static int list(const struct cli_options *o)
@@ -117,7 +118,8 @@ static int verify(const struct cli_options *o)
             printf("%s\n", entries[i].reason.text);
     }
     if (!o->json)
-        printf("%zu packs, %s read, %zu damaged\n", n, cli_format_bytes(bytes, total), n_bad);
+        printf("%zu pack%s, %s read, %zu damaged\n", n, cli_plural(n),
+               cli_format_bytes(bytes, total), n_bad);
     spw_free(entries);
     return code ? code : n_bad ? CLI_FAILED : CLI_DONE;
 }
@@ -139,8 +141,8 @@ static int prune(const struct cli_options *o)
                                         (json_int_t)p.n_left, "left_bytes",
                                         (json_int_t)p.left_bytes),
                               JSON_INDENT(2));
-    printf("%llu packs removed, %s; %llu left, %s\n", (unsigned long long)p.n_packs,
-           cli_format_bytes(went, p.bytes), (unsigned long long)p.n_left,
+    printf("%llu pack%s removed, %s; %llu left, %s\n", (unsigned long long)p.n_packs,
+           cli_plural(p.n_packs), cli_format_bytes(went, p.bytes), (unsigned long long)p.n_left,
            cli_format_bytes(left, p.left_bytes));
     if (p.left_bytes > o->size)
         cli_fail(0, "what is in use by other processes stays");

@@ -65,11 +65,11 @@ static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 static void say_length(const struct chat *c, const struct spw_request *request)
 {
     if (request->max_new_tokens < c->max_new)
-        cli_fail(0, "the answer ends here: the context of %llu tokens is full%s",
+        cli_note("the answer ends here: the context of %llu tokens is full%s",
                  (unsigned long long)spw_engine_plan(c->engine)->context,
                  c->interactive ? "; /undo takes back the last turn" : "");
     else if (c->interactive)
-        cli_fail(0, "the answer ends here: --max-new-tokens %llu", (unsigned long long)c->max_new);
+        cli_note("the answer ends here: --max-new-tokens %llu", (unsigned long long)c->max_new);
 }
 
 static int explain(const struct chat *c, int rc, const struct spw_error *err)
@@ -230,7 +230,9 @@ static int converse(struct chat *c)
            (rc = cli_terminal_read(terminal, &text, &bytes, &verbatim)) > 0) {
         if (bytes == 0)
             continue;
+        cli_terminal_echo(terminal, false);
         code = text[0] == '/' && !verbatim ? cli_chat_command(c, text) : ask(c, text, bytes);
+        cli_terminal_echo(terminal, true);
         if (first == 0)
             first = code;
     }
@@ -328,7 +330,7 @@ static int open_engine(struct chat *c)
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
     if (*limits.why.text)
-        cli_fail(0, "%s", limits.why.text);
+        cli_note("%s", limits.why.text);
     cli_say_device(c->o, c->engine);
     cli_check_kv_warn(c->o, &options);
     return 0;

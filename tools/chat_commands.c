@@ -17,7 +17,7 @@ static int save(struct chat *c, const char *path)
     int code = cli_output_check(c->o, "/save", path);
     if (!code)
         code = cli_history_write(c->messages, path);
-    return code ? code : cli_fail(0, "%s has %zu messages", path, json_array_size(c->messages));
+    return code ? code : cli_note("%s has %zu messages", path, json_array_size(c->messages));
 }
 
 static int load(struct chat *c, const char *path)
@@ -29,7 +29,7 @@ static int load(struct chat *c, const char *path)
     json_decref(c->messages);
     c->messages = messages;
     c->n_again = 0;
-    return cli_fail(0, "%zu messages from %s", json_array_size(messages), path);
+    return cli_note("%zu messages from %s", json_array_size(messages), path);
 }
 
 static int undo(struct chat *c, const char *argument)
@@ -40,7 +40,7 @@ static int undo(struct chat *c, const char *argument)
         return cli_fail(CLI_REFUSED, "/undo: found no question, expected one to take back");
     cli_history_cut(c->messages, n);
     c->n_again = 0;
-    return cli_fail(0, "the last question is taken back; %zu messages are left", n);
+    return cli_note("the last question is taken back; %zu messages are left", n);
 }
 
 /* The old answer comes back when there is no new one. */
@@ -54,6 +54,9 @@ static int regen(struct chat *c, const char *argument)
     if (!old)
         return cli_fail(CLI_FAILED, "out of memory");
     bool again = n < json_array_size(old);
+    if (again && c->o->temperature == 0)
+        cli_note("/regen: at temperature 0 the same question has the same answer; start with "
+                 "--temperature 0.7 for another one");
     cli_history_cut(c->messages, n);
     c->n_again += again;
     int code = cli_chat_answer(c);
@@ -69,7 +72,8 @@ static int regen(struct chat *c, const char *argument)
 
 static int set_system(struct chat *c, const char *text)
 {
-    return cli_history_set_system(c->messages, text);
+    int code = cli_history_set_system(c->messages, text);
+    return code ? code : cli_note(*text ? "the system message is set" : "no system message now");
 }
 
 static double rate(size_t n, double seconds)

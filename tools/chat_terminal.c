@@ -6,6 +6,7 @@
 #include <locale.h>
 #include <signal.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -82,6 +83,18 @@ void cli_terminal_close(struct cli_terminal *t)
         history_end(t->history);
     spw_free(t->text);
     spw_free(t);
+}
+
+void cli_terminal_echo(const struct cli_terminal *t, bool on)
+{
+    struct termios settings;
+    if (!t->edit || tcgetattr(STDIN_FILENO, &settings))
+        return;
+    if (on)
+        settings.c_lflag |= ECHO;
+    else
+        settings.c_lflag &= ~(tcflag_t)ECHO;
+    tcsetattr(STDIN_FILENO, TCSANOW, &settings);
 }
 
 bool cli_terminal_edits(const struct cli_terminal *t)

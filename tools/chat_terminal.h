@@ -11,6 +11,9 @@ struct cli_terminal;
 /* 0 or an exit code. */
 int cli_terminal_open(struct cli_terminal **out);
 void cli_terminal_close(struct cli_terminal *t);
+/* Off while an answer is shown: keys that are typed meanwhile wait for the next prompt instead of
+ * standing inside the answer. Ctrl-C works either way. */
+void cli_terminal_echo(const struct cli_terminal *t, bool on);
 /* Whether somebody sits there. */
 bool cli_terminal_edits(const struct cli_terminal *t);
 /* The next text, NUL-terminated, valid until the next call; `verbatim`: it stood between """. 1, 0

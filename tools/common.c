@@ -63,14 +63,17 @@ void cli_interrupt_clear(void)
     cli_catch_interrupt();
 }
 
-/* Messages may quote what the user gave: a line stays a line whatever that was. */
+/* Messages may quote the user's text: a message is one line, whatever that text holds. */
 static void print_line(const char *format, va_list args)
 {
     char line[2048];
     vsnprintf(line, sizeof line, format, args);
-    for (char *c = line; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
+    for (char *c = line; *c; c++) {
+        if (*c == '\n' || *c == '\t')
+            *c = ' ';
+        else if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
+    }
     cli_progress_clear();
     fprintf(stderr, "spillway: %s\n", line);
 }
@@ -82,6 +85,28 @@ int cli_fail(int code, const char *format, ...)
     print_line(format, args);
     va_end(args);
     return code;
+}
+
+static bool quiet; /* --quiet */
+
+void cli_set_quiet(bool wanted)
+{
+    quiet = wanted;
+}
+
+int cli_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!quiet)
+        print_line(format, args);
+    va_end(args);
+    return 0;
+}
+
+const char *cli_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
 }
 
 int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
@@ -204,7 +229,7 @@ static void say_reuse(void *context, const struct spw_reuse *r)
 {
     char bytes[32];
     (void)context;
-    cli_fail(0, "prefix cache: the first %llu of %llu tokens were found, %s",
+    cli_note("prefix cache: the first %llu of %llu tokens were found, %s",
              (unsigned long long)r->n_tokens, (unsigned long long)r->n_asked,
              cli_format_bytes(bytes, r->bytes));
 }
@@ -212,7 +237,7 @@ static void say_reuse(void *context, const struct spw_reuse *r)
 static void say_prefix_note(void *context, const char *text)
 {
     (void)context;
-    cli_fail(0, "%s", text);
+    cli_note("%s", text);
 }
 
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
@@ -258,10 +283,10 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
 void cli_say_device(const struct cli_options *o, const struct spw_engine *e)
 {
     const char *note = spw_engine_note(e);
-    if (o->device.kind == SPW_BACKEND_AUTO)
-        cli_fail(0, "on %s%s%s", spw_engine_backend(e), *note ? ": " : "", note);
+    if (o->device.kind == SPW_BACKEND_AUTO || !cli_given(o, "device"))
+        cli_note("on %s%s%s", spw_engine_backend(e), *note ? ": " : "", note);
     else if (*note)
-        cli_fail(0, "%s", note);
+        cli_note("%s", note);
 }
 
 struct spw_sampling cli_sampling(const struct cli_options *o)

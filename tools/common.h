@@ -8,8 +8,15 @@
 
 /* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
-/* The same for a failed library call; 128 + the signal if an interruption is why. `refusable`:
- * before anything ran, so that bad input and budgets that cannot work give CLI_REFUSED. */
+/* Prints a note in the same form, unless --quiet was given; returns 0. Errors, and warnings that
+ * the answer may change, are no notes: they use cli_fail. */
+__attribute__((format(printf, 1, 2))) int cli_note(const char *format, ...);
+void cli_set_quiet(bool quiet);
+/* "" for 1, else "s": for "%zu pack%s". */
+const char *cli_plural(uint64_t n);
+/* The same as cli_fail for a failed library call; 128 + the signal if an interruption is why.
+ * `refusable`: before anything ran, so that bad input and budgets that cannot work give
+ * CLI_REFUSED. */
 int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 
 /* From now on SIGINT ends the running step, or what looks at cli_interrupted; a second one kills.

@@ -36,7 +36,7 @@ static void bash_values(FILE *to)
                 fprintf(to, "%s%s", c == row->choices ? "" : " ", c->name);
             fputs("\" -- \"$word\"))", to);
         } else if (row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT) {
-            fputs(" COMPREPLY=($(compgen -f -- \"$word\"))", to);
+            fputs(" mapfile -t COMPREPLY < <(compgen -f -- \"$word\")", to);
         }
         fputs(row->choices || row->kind == CLI_FILE_IN || row->kind == CLI_FILE_OUT ? "; return;;\n"
                                                                                     : " return;;\n",
@@ -50,6 +50,9 @@ static void bash(FILE *to)
           "_spillway() {\n"
           "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
           "    COMPREPLY=()\n"
+          "    # --name=value comes as three words\n"
+          "    if [ \"$word\" = = ]; then word=; elif [ \"$before\" = = ]; then "
+          "before=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
           "        COMPREPLY=($(compgen -W \"",
           to);
@@ -68,7 +71,7 @@ static void bash(FILE *to)
           "           elif [ \"${COMP_WORDS[1]}\" = cache ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
           "               COMPREPLY=($(compgen -W \"ls verify prune\" -- \"$word\"))\n"
           "           else\n"
-          "               COMPREPLY=($(compgen -d -- \"$word\"))\n"
+          "               mapfile -t COMPREPLY < <(compgen -d -- \"$word\")\n"
           "           fi\n"
           "           return;;\n"
           "    esac\n"

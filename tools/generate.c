@@ -304,7 +304,7 @@ static int open_engine(struct run *r)
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
     if (*r->limits.why.text)
-        cli_fail(0, "%s", r->limits.why.text);
+        cli_note("%s", r->limits.why.text);
     cli_say_device(o, r->engine);
     cli_check_kv_warn(o, &options);
     cli_progress_engine(r->engine);
@@ -361,6 +361,18 @@ static void save_ended(struct run *r)
                  r->o->save);
 }
 
+/* Why the text ends where it does, unless the model ended it. */
+static void say_end(const struct run *r, const struct spw_result *result)
+{
+    if (r->saved.file && result->n_tokens == r->saved.n_given)
+        cli_note("%s: this run had ended; nothing was left to generate%s", r->o->resume,
+                 result->finish == SPW_FINISH_LENGTH ? "; a larger --max-new-tokens goes on" : "");
+    else if (result->finish == SPW_FINISH_LENGTH && result->n_tokens)
+        cli_note("the answer was cut off after %zu new token%s; a larger --max-new-tokens lets it "
+                 "go on",
+                 result->n_tokens, cli_plural(result->n_tokens));
+}
+
 static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
                     struct spw_result *results)
 {
@@ -386,6 +398,8 @@ static int generate(struct run *r, struct stream *streams, struct spw_request *r
     /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
     if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
         cli_write("\n", 1);
+    if (!r->o->prompts)
+        say_end(r, &results[0]);
     int code = r->o->prompts ? print_lines(r, streams, results) : r->o->save ? save_run(r) : 0;
     if (code == 0 && r->o->report)
         code = write_report(r, results, &times);
@@ -424,7 +438,7 @@ static bool prints_ids(const struct cli_options *o)
         snprintf(path, sizeof path, "%s/tokenizer.json", o->operand) >= (int)sizeof path ||
         access(o->operand, X_OK) != 0 || access(path, F_OK) == 0 || errno != ENOENT)
         return o->ids;
-    cli_fail(0, "%s: no such file, so token ids are printed instead of text", path);
+    cli_note("%s: no such file, so token ids are printed instead of text", path);
     return true;
 }
 

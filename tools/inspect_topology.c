@@ -88,17 +88,12 @@ static int print_json(const struct spw_topology_info *t)
 
 /* ---- text ---- */
 
-static const char *plural(uint32_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 static void print_processors(const struct spw_topology_info *t)
 {
     char bytes[32], left[32];
     printf("processors  %s: %u package%s, %u core%s, %u hardware thread%s\n", t->cpu, t->n_packages,
-           plural(t->n_packages), t->n_cores, plural(t->n_cores), t->n_threads,
-           plural(t->n_threads));
+           cli_plural(t->n_packages), t->n_cores, cli_plural(t->n_cores), t->n_threads,
+           cli_plural(t->n_threads));
     for (uint32_t i = t->n_kinds; t->n_kinds > 1 && i-- > 0;) {
         const struct spw_core_kind_info *k = &t->kinds[i];
         printf("            %u %s: %s", k->n_cores, k->name, k->threads.text);
@@ -110,15 +105,15 @@ static void print_processors(const struct spw_topology_info *t)
         const struct spw_cache_info *c = &t->caches[i];
         if (c->level > 1)
             printf("L%u cache    %u of %s, %u core%s each\n", c->level, c->n,
-                   cli_format_bytes(bytes, c->bytes), c->n_cores, plural(c->n_cores));
+                   cli_format_bytes(bytes, c->bytes), c->n_cores, cli_plural(c->n_cores));
     }
     printf("memory      %s, %s available\n", cli_format_bytes(bytes, t->memory_bytes),
            cli_format_bytes(left, t->available_bytes));
     for (uint32_t i = 0; t->n_nodes > 1 && i < t->n_nodes; i++) {
         const struct spw_node_info *n = &t->nodes[i];
         printf("node %-6u %s, package %u, %u core%s: %s\n", n->number,
-               cli_format_bytes(bytes, n->memory_bytes), n->package, n->n_cores, plural(n->n_cores),
-               n->threads.text);
+               cli_format_bytes(bytes, n->memory_bytes), n->package, n->n_cores,
+               cli_plural(n->n_cores), n->threads.text);
     }
 }
 
@@ -148,9 +143,9 @@ static void print_role(const char *name, const struct spw_role_info *r)
     if (!r->n_threads)
         puts("none");
     else if (r->bound)
-        printf("%u thread%s on %s\n", r->n_threads, plural(r->n_threads), r->threads.text);
+        printf("%u thread%s on %s\n", r->n_threads, cli_plural(r->n_threads), r->threads.text);
     else
-        printf("%u thread%s, placed by the system\n", r->n_threads, plural(r->n_threads));
+        printf("%u thread%s, placed by the system\n", r->n_threads, cli_plural(r->n_threads));
 }
 
 static void print_text(const struct spw_topology_info *t)
@@ -159,7 +154,7 @@ static void print_text(const struct spw_topology_info *t)
     for (uint32_t i = 0; i < t->n_devices; i++)
         print_device(t, &t->devices[i]);
     printf("\na run may use %u of %u cores, hardware thread%s %s", t->n_usable_cores, t->n_cores,
-           plural(t->n_usable_threads), t->usable.text);
+           cli_plural(t->n_usable_threads), t->usable.text);
     if (t->quota && t->quota < t->n_usable_threads)
         printf(", and the time of %u of them", t->quota);
     putchar('\n');

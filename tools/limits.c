@@ -156,6 +156,31 @@ const char *cli_kv_profile_path(const struct cli_options *o, char *buffer)
     return cache_path(o->kv_profile, "kv-checks.json", buffer);
 }
 
+int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err)
+{
+    const enum spw_probe_mode mode = o->mode;
+    o->mode = SPW_PROBE_NEVER;
+    int rc = mode == SPW_PROBE_AGAIN ? -ENODATA : spw_drive_probe(out, o, err);
+    o->mode = mode;
+    if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
+        return rc;
+    cli_note("measuring the drive behind %s for about two seconds; at most 256 MiB are written "
+             "there, and removed",
+             o->directory);
+    return spw_drive_probe(out, o, err);
+}
+
+int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                        enum spw_probe_mode mode, struct spw_error *err)
+{
+    int rc = mode == SPW_PROBE_AGAIN ? -ENODATA
+                                     : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
+    if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
+        return rc;
+    cli_note("measuring this machine's memory and kernels for about a second");
+    return spw_machine_recall(out, o, profile, mode, err);
+}
+
 static void read_drive(struct cli_limits *out, const struct cli_options *o, const char *directory,
                        struct spw_options *options, enum spw_probe_mode mode)
 {
@@ -164,7 +189,7 @@ static void read_drive(struct cli_limits *out, const struct cli_options *o, cons
                                       .profile = cli_profile_path(o, path),
                                       .mode = mode,
                                       .io = options->io};
-    out->has_drive = spw_drive_probe(&out->drive, &drive, &out->why) == 0;
+    out->has_drive = cli_measure_drive(&out->drive, &drive, &out->why) == 0;
     options->drive = cli_limits_drive(out);
 }
 
@@ -172,8 +197,8 @@ static void read_machine(struct cli_limits *out, const struct cli_options *o,
                          struct spw_options *options, enum spw_probe_mode mode)
 {
     char path[CLI_PATH_BYTES];
-    out->has_machine =
-        spw_machine_recall(&out->machine, options, cli_profile_path(o, path), mode, &out->why) == 0;
+    out->has_machine = cli_measure_machine(&out->machine, options, cli_profile_path(o, path), mode,
+                                           &out->why) == 0;
     options->machine = out->has_machine ? &out->machine : NULL;
 }
 
@@ -189,7 +214,8 @@ void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
     memset(out, 0, sizeof *out);
     if (options->disk_dir)
         read_drive(out, o, options->disk_dir, options, mode);
-    read_machine(out, o, options, mode);
+    if (!options->disk_dir || out->has_drive) /* nothing is measured for what will be refused */
+        read_machine(out, o, options, mode);
     say_notes(out);
 }
 

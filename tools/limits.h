@@ -31,6 +31,10 @@ struct cli_limits {
     bool has_machine, has_drive;
     struct spw_error why; /* what could not be had, and what would do; "" if nothing */
 };
+/* As spw_drive_probe and spw_machine_recall. What has to be measured is said on stderr before. */
+int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err);
+int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                        enum spw_probe_mode mode, struct spw_error *err);
 /* Also puts them into the options, which then borrow from `out`. Says on stderr what the user
  * should know, except `why`. */
 void cli_limits_read(struct cli_limits *out, const struct cli_options *o,

@@ -291,6 +291,11 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
         if (*i + 1 == argc)
             return cli_fail(CLI_REFUSED, "--%s: found no value, expected %s", name, row->argument);
         value = argv[++*i];
+        if (strncmp(value, "--", 2) == 0 && find_row(o->command, value + 2))
+            return cli_fail(CLI_REFUSED,
+                            "--%s: found the option %s, expected %s; --%s=%s gives "
+                            "this text",
+                            name, value, row->argument, name, value);
     }
     o->given[row - cli_rows] = true;
     return set_value(o, row, value);
@@ -304,8 +309,8 @@ static int set_operand(struct cli_options *o, const char *word)
     }
     if (o->operand)
         return cli_fail(CLI_REFUSED,
-                        "found '%s' after '%s', expected one %s; text with spaces "
-                        "must be quoted",
+                        "found '%s' after '%s', expected one %s; text with spaces must be "
+                        "quoted",
                         word, o->operand, o->command->operand);
     o->operand = word;
     return 0;

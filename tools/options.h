@@ -88,6 +88,7 @@ struct cli_options {
     const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
     bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
     int progress;
+    bool quiet;
 
     /* bench */
     struct cli_counts contexts, budgets;

@@ -161,7 +161,7 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     if (o->no_probe)
         return false;
     if (!cli_limits_suffice(&out->limits, p)) {
-        cli_fail(0, "%s; no times are predicted", out->limits.why.text);
+        cli_note("%s; no times are predicted", out->limits.why.text);
         return false;
     }
     const struct spw_drive *drive = cli_limits_drive(&out->limits);

@@ -82,9 +82,9 @@ int cli_probe(const struct cli_options *o)
     struct spw_drive_options drive = {
         .directory = l.directory, .profile = l.profile, .mode = mode, .io = options.io};
     struct spw_error err = {0};
-    int rc = spw_drive_probe(&l.drive, &drive, &err);
+    int rc = cli_measure_drive(&l.drive, &drive, &err);
     if (rc == 0)
-        rc = spw_machine_recall(&l.machine, &options, l.profile, mode, &err);
+        rc = cli_measure_machine(&l.machine, &options, l.profile, mode, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
     if (*l.drive.note)

@@ -3,6 +3,7 @@
 #include "tools/common.h"
 
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define SHOW_AFTER_SECONDS 1.0
@@ -52,9 +53,19 @@ static bool due(double now)
            now - line.drawn_seconds >= REDRAW_SECONDS;
 }
 
+/* Of the terminal; a line that fills the last column would already wrap in some of them. */
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+/* All of it where that fits into the terminal's width, else without the bytes, cut off at the
+ * width. */
 static void draw(double now, const char *what, double tokens_per_second, double left_seconds)
 {
-    char where[96] = "", a[32], b[32];
+    char where[96] = "", a[32], b[32], text[256];
+    const int width = columns();
     if (line.engine) {
         struct spw_stats stats;
         spw_engine_stats(line.engine, &stats);
@@ -62,8 +73,11 @@ static void draw(double now, const char *what, double tokens_per_second, double 
                  cli_format_bytes(a, stats.device_peak_bytes),
                  cli_format_bytes(b, stats.host_peak_bytes));
     }
-    fprintf(stderr, "\r\033[K%s  %.1f tokens/s%s  %.0f s left", what, tokens_per_second, where,
-            left_seconds);
+    if (snprintf(text, sizeof text, "%s  %.1f tokens/s%s  %.0f s left", what, tokens_per_second,
+                 where, left_seconds) > width)
+        snprintf(text, sizeof text, "%s  %.1f tokens/s  %.0f s left", what, tokens_per_second,
+                 left_seconds);
+    fprintf(stderr, "\r\033[K%.*s", width, text);
     line.shown = true;
     line.drawn_seconds = now;
 }

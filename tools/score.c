@@ -113,7 +113,7 @@ static int score_text(const struct cli_options *o, struct score *s)
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
     if (*limits.why.text)
-        cli_fail(0, "%s", limits.why.text);
+        cli_note("%s", limits.why.text);
     cli_say_device(o, engine);
     cli_check_kv_warn(o, &options);
     cli_progress_engine(engine);

@@ -154,6 +154,7 @@ static void reserve_standard_streams(void)
 
 static int run(int argc, char **argv)
 {
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* a machine without /sys runs too */
     if (argc < 2) {
         cli_help_all(stderr);
         return CLI_REFUSED;
@@ -181,6 +182,9 @@ static int run(int argc, char **argv)
     int code = cli_parse(&options, command, argc - 1, argv + 1);
     if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH))
         cli_catch_interrupt();
+    if (options.quiet)
+        options.progress = CLI_PROGRESS_NEVER;
+    cli_set_quiet(options.quiet);
     if (code == 0)
         code = cli_outputs_check(&options);
     if (code == 0)
