@@ -38,10 +38,10 @@ const char *spw_bytes_text(char buffer[32], uint64_t bytes)
     uint64_t whole = bytes / one + hundredths / 100;
     hundredths %= 100;
     if (unit)
-        snprintf(buffer, 32, "%llu.%02llu %s", (unsigned long long)whole,
+        snprintf(buffer, 32, "%llu.%02llu%s", (unsigned long long)whole,
                  (unsigned long long)hundredths, units[unit]);
     else
-        snprintf(buffer, 32, "%llu B", (unsigned long long)bytes);
+        snprintf(buffer, 32, "%llu", (unsigned long long)bytes);
     return buffer;
 }
 

@@ -35,7 +35,8 @@ __attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int co
                                                    const char *format, ...);
 void spw_error_clear(struct spw_error *err);
 
-/* "40.00 MiB". Rounded up, so that a budget of so many bytes is not too small. Returns `buffer`. */
+/* "40.00MiB", as options take it. Rounded up, so that a budget of so many bytes is not too small.
+ * Returns `buffer`. */
 const char *spw_bytes_text(char buffer[32], uint64_t bytes);
 
 /* Propagates a failure to the caller. */

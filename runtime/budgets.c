@@ -72,22 +72,25 @@ bool spw_budgets_split(const struct spw_plan_input *given, uint64_t bytes, uint6
 static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in,
                   const bool alone[SPW_BUDGETS], struct spw_error *err)
 {
-    unsigned long long context = in->context, device = in->device_bytes, host = in->host_bytes;
-    unsigned long long device_least = i->smallest_device_bytes;
-    unsigned long long host_least = i->smallest_host_bytes;
+    char texts[4][32];
+    unsigned long long context = in->context;
+    const char *device = spw_bytes_text(texts[0], in->device_bytes);
+    const char *host = spw_bytes_text(texts[1], in->host_bytes);
+    const char *device_least = spw_bytes_text(texts[2], i->smallest_device_bytes);
+    const char *host_least = spw_bytes_text(texts[3], i->smallest_host_bytes);
     if (!alone[SPW_BUDGET_HOST])
         return spw_fail(err, -ENOMEM,
-                        "device memory: %llu bytes given, a context of %llu tokens needs at least "
-                        "%llu; raise --device-memory, or lower --context or --prefill-chunk",
+                        "device memory: %s given, a context of %llu tokens needs at least %s; "
+                        "raise --device-memory, or lower --context or --prefill-chunk",
                         device, context, device_least);
     if (!alone[SPW_BUDGET_DEVICE])
         return spw_fail(err, -ENOMEM,
-                        "host memory: %llu bytes given, a context of %llu tokens needs at least "
-                        "%llu; raise --host-memory, or lower --context",
+                        "host memory: %s given, a context of %llu tokens needs at least %s; "
+                        "raise --host-memory, or lower --context",
                         host, context, host_least);
     return spw_fail(err, -ENOMEM,
-                    "host memory: %llu bytes given, a context of %llu tokens needs at least %llu "
-                    "beside this device memory (or device memory of at least %llu beside this host "
+                    "host memory: %s given, a context of %llu tokens needs at least %s "
+                    "beside this device memory (or device memory of at least %s beside this host "
                     "memory); raise --host-memory or --device-memory, or lower --context",
                     host, context, host_least, device_least);
 }
@@ -100,20 +103,21 @@ static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan
     const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
                                          i->smallest_disk_bytes};
     bool any = alone[SPW_BUDGET_DEVICE] || alone[SPW_BUDGET_HOST] || alone[SPW_BUDGET_DISK];
-    char would[256] = "";
+    char would[256] = "", texts[SPW_BUDGETS][32], text[32];
     for (int tier = 0; tier < SPW_BUDGETS; tier++) {
         size_t n = strlen(would);
         if (alone[tier] || !any)
-            snprintf(would + n, sizeof would - n, "%s--%s-memory %llu",
+            snprintf(would + n, sizeof would - n, "%s--%s-memory %s",
                      n ? any ? " or " : " with " : "", names[tier],
-                     (unsigned long long)least[tier]);
+                     spw_bytes_text(text, least[tier]));
     }
     return spw_fail(err, -ENOMEM,
-                    "device memory of %llu, host memory of %llu%s and disk memory of %llu bytes do "
+                    "device memory of %s, host memory of %s%s and disk memory of %s do "
                     "not hold a context of %llu tokens; %s would do, or a lower --context",
-                    (unsigned long long)in->device_bytes, (unsigned long long)in->host_bytes,
-                    in->host_kv ? "" : " (without KV)", (unsigned long long)in->disk_bytes,
-                    (unsigned long long)in->context, would);
+                    spw_bytes_text(texts[0], in->device_bytes),
+                    spw_bytes_text(texts[1], in->host_bytes), in->host_kv ? "" : " (without KV)",
+                    spw_bytes_text(texts[2], in->disk_bytes), (unsigned long long)in->context,
+                    would);
 }
 
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,

@@ -264,22 +264,26 @@ static void describe_precision(const struct spw_engine *e, const struct spw_plan
 }
 
 /* The refusal names what exact KV needs; this is what would do as well. */
-static void add_hint(struct spw_error *err, const struct spw_plan_info *refused,
-                     const struct spw_plan_input *in, bool fitted)
+static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
+                     const struct spw_plan_info *refused, const struct spw_plan_input *in,
+                     bool fitted)
 {
+    char text[32];
     static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
     const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     uint64_t needed, n = err ? strlen(err->text) : 0;
     if (!n)
         return;
     int tier = spw_ladder_lacking(refused, given, &needed);
+    const uint64_t plain[SPW_BUDGETS] = {exact->smallest_device_bytes, exact->smallest_host_bytes,
+                                         exact->smallest_disk_bytes};
     if (fitted)
         snprintf(err->text + n, sizeof err->text - n,
                  " (old KV with less precision would fit, but this model did not pass its check)");
-    else if (needed)
+    else if (needed && needed < plain[tier]) /* else exact KV costs no more */
         snprintf(err->text + n, sizeof err->text - n,
-                 " (with old KV as %s: --%s-memory %llu, if this model passes its check)",
-                 spw_kv_precision_name(in->precision), names[tier], (unsigned long long)needed);
+                 " (with old KV as %s: --%s-memory %s, if this model passes its check)",
+                 spw_kv_precision_name(in->precision), names[tier], spw_bytes_text(text, needed));
 }
 
 /* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate
@@ -301,7 +305,7 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, str
         describe_precision(e, in, &refused.info, why, rung);
         return 0;
     }
-    add_hint(err, &e->plan.info, in, fitted);
+    add_hint(err, &refused.info, &e->plan.info, in, fitted);
     *in = given;
     e->plan = refused;
     return why;

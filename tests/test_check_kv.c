@@ -76,11 +76,12 @@ static void test_ladder(void)
     CHECK_MSG(strstr(err, "int8 KV: not checked on this model yet") && sh("ls l.json") != 0, "%s",
               err);
     CHECK_MSG(sh("%s --device-memory 20MiB --report r.json", run) == 0, "%s", err);
-    CHECK_MSG(strstr(err, "int8 KV: this model passes its check") && strstr(err, "ladder: "), "%s",
-              err);
+    CHECK_MSG(strstr(err, "int8 KV: this model passes its check") &&
+                  strstr(err, "--on-oom spill forbids this"),
+              "%s", err);
     CHECK(sh("grep -q '\"old_kv\": \"int8\"' r.json") == 0);
     CHECK(sh("%s --device-memory 20MiB", run) == 0);
-    CHECK_MSG(!strstr(err, "check") && strstr(err, "ladder: "), "%s", err);
+    CHECK_MSG(!strstr(err, "check") && strstr(err, "--on-oom spill forbids this"), "%s", err);
     CHECK(sh("%s --device-memory 10MiB", run) == 2); /* nor do two caches for the check */
     CHECK_MSG(strstr(err, "int4 KV cannot be checked on this model, and is not used: "), "%s", err);
     CHECK(sh("\"$S\" check-kv m --compute f32 --kv-dtype int4 --kv-profile l.json") == 0);

@@ -494,9 +494,10 @@ static void test_disk_plan(void)
     for (int run = 0; run < 2; run++) {
         const char *command =
             run ? "generate m --prompt x --max-new-tokens 999" : "plan m --context 1000 --no-probe";
-        char says[64];
+        char says[64], least[32];
         CHECK(sh(line, command, device, disk - 4096, "") == 2 && !n_out);
-        snprintf(says, sizeof says, "--disk-memory %lld would do", disk);
+        snprintf(says, sizeof says, "--disk-memory %s would do",
+                 spw_bytes_text(least, (uint64_t)disk));
         CHECK_MSG(strstr(err, says) || strstr(err, " or --disk-memory "), "%s", err);
         snprintf(says, sizeof says, "--disk-write-limit %lld", writes - 1);
         CHECK(sh(line, command, device, disk, says) == 2 && !n_out);

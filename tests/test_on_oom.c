@@ -96,6 +96,27 @@ static void check_refused(const char *dir, const struct spw_options *o, const ch
         spw_engine_close(e);
 }
 
+/* Under ever smaller budgets: less precision is advised only where it needs less memory, and sizes
+ * are not bytes. */
+static void check_hints(const char *dir, const struct spw_options *given)
+{
+    static const char hint[] = "with old KV as int4: --device-memory ";
+    struct spw_options o = *given;
+    struct spw_plan_info exact;
+    struct spw_error err;
+    for (int i = 0; i < 24; i++, o.host_bytes = o.host_bytes * 3 / 4) {
+        if (!spw_plan_query(&exact, dir, &o, &err))
+            continue;
+        const char *at = strstr(err.text, hint), *unit;
+        if (!at)
+            continue;
+        double mib = strtod(at + strlen(hint), (char **)&unit);
+        mib /= *unit == 'K' ? 1024 : 1;
+        CHECK_MSG(*unit == 'K' || *unit == 'M', "%s", err.text);
+        CHECK_MSG(mib * 1048576 <= (double)exact.smallest_device_bytes + 16384, "%s", err.text);
+    }
+}
+
 static void run_model(const struct tiny_model *m)
 {
     char dir[128];
@@ -134,6 +155,7 @@ static void run_model(const struct tiny_model *m)
     CHECK(gate.asked[2] == SPW_KV_INT4); /* what would not fit is not asked for */
     o.device_bytes -= 4096;
     check_refused(dir, &o, "with old KV as int4: --device-memory");
+    check_hints(dir, &o);
     gate.most = SPW_KV_INT4;
     o.device_bytes += 4096;
     check_refused(dir, &o, "did not pass its check");

@@ -567,7 +567,7 @@ static void check_smallest(const struct spw_plan_input *in, int tier)
     char number[32], name[32];
     spw_plan_smallest(&info, in);
     uint64_t bytes = smallest_of(&info, tier);
-    snprintf(number, sizeof number, "%llu", (unsigned long long)bytes);
+    spw_bytes_text(number, bytes);
     snprintf(name, sizeof name, "%s memory", names[tier]);
     if (bytes ||
         tier != DISK) { /* a disk of nothing is no disk, and KV may lie on the host again */

@@ -215,14 +215,19 @@ static void say_incident(void *context, const struct spw_incident *i)
 
 static void say_rung(void *context, const struct spw_rung *r)
 {
-    char asked[32], freed[32], again[64] = "";
+    char asked[32], freed[32], again[64] = "", when[64] = "before the first token";
+    bool lossy =
+        r->kind == SPW_RUNG_INT8 || r->kind == SPW_RUNG_INT8_INT4 || r->kind == SPW_RUNG_INT4;
     (void)context;
+    if (r->position)
+        snprintf(when, sizeof when, "at token %llu", (unsigned long long)r->position);
     if (r->n_recomputed)
         snprintf(again, sizeof again, "; %llu tokens are computed again",
                  (unsigned long long)r->n_recomputed);
-    cli_fail(0, "ladder: %s: %s asked at token %llu; %s, %s freed%s", r->failed,
-             cli_format_bytes(asked, r->bytes_asked), (unsigned long long)r->position,
-             spw_rung_name(r->kind), cli_format_bytes(freed, r->bytes_freed), again);
+    cli_fail(0, "out of memory %s (%s, %s asked): the run goes on with %s, %s freed%s%s", when,
+             r->failed, cli_format_bytes(asked, r->bytes_asked), spw_rung_name(r->kind),
+             cli_format_bytes(freed, r->bytes_freed), again,
+             lossy ? " (the answer may differ; --on-oom spill forbids this)" : "");
 }
 
 static void say_reuse(void *context, const struct spw_reuse *r)
