@@ -27,8 +27,9 @@ enum {
 /* The bytes that a batch of one group reads, in its order: K of a split's tiles, V of them, the
  * next split. Each is read once, so the batch fetches them itself, ahead of use: the hardware
  * starts anew at every head of every tile. Three lines for four that are multiplied, and the fourth
- * while weighing, which reads nothing: memory never rests. The lead of 24 KiB is half of a first
- * level. */
+ * while weighing, which reads nothing: memory never rests. They are fetched into the second level:
+ * a lead that is long enough for memory leaves a first level of 32 KiB no room for anything else.
+ */
 struct fetcher {
     const char *at, *end;     /* the rest of the piece */
     uint32_t piece, n_pieces; /* runs of one head's K or V of one tile: its meta bytes, high plane
@@ -36,7 +37,7 @@ struct fetcher {
 };
 
 enum {
-    FETCH_LEAD = 384,
+    FETCH_LEAD = 768, /* 48 KiB */
     FETCH_OF_FOUR = 3,
     FETCH_LINE = 64,
     FETCH_RUNS = 4, /* three, and one that keeps divisions out of the loops */
@@ -154,7 +155,7 @@ VEC_FN void fetch_lines(struct batch *b, uint32_t n)
     for (uint32_t i = 0; i < n; i++, b->fetcher.at += FETCH_LINE) {
         if (b->fetcher.at == b->fetcher.end && !fetch_next_piece(b))
             return;
-        __builtin_prefetch(b->fetcher.at, 0, 3);
+        __builtin_prefetch(b->fetcher.at, 0, 2);
     }
 }
 
