@@ -149,8 +149,8 @@ static void test_refusals(void)
         {"generate m --prompt x --device-memory -1", "--device-memory: found '-1'"},
         {"generate m --prompt x --device-memory 9999999TiB", "--device-memory: found '9999999TiB'"},
         {"generate m --prompt x --device-memory 1.5.5G", "--device-memory: found '1.5.5G'"},
-        {"generate m --prompt x --device-memory 1000", "device memory: 1000 bytes given"},
-        {"generate m --prompt x --device-memory 0", "device memory: 0 bytes given"},
+        {"generate m --prompt x --device-memory 1000", "device memory: 1000 given"},
+        {"generate m --prompt x --device-memory 0", "device memory: 0 given"},
         {"generate m --prompt x --disk-memory 1GiB", "no disk; give --disk DIR"},
         {"generate m --prompt x --disk-write-limit 1GiB", "no disk; give --disk DIR"},
         {"plan m --context 9 --disk . --disk-memory 1GiB --disk-write-limit 0",
@@ -211,7 +211,7 @@ static void test_refusals(void)
         {"score m", "expected --text, --text-file or --token-ids"},
         {"score m --text x", "found one token"},
         {"plan m --context 0", "--context: found '0'"},
-        {"plan m --context 1000 --device-memory 1000", "device memory: 1000 bytes given"},
+        {"plan m --context 1000 --device-memory 1000", "device memory: 1000 given"},
         {"plan m --prompt x --prompt-tokens 9", "found both --prompt and --prompt-tokens"},
         {"generate m --prompt-tokens 9", "--prompt-tokens is no option of 'generate'"},
         {"tokenize m --text x --decode", "--decode: found --text, expected --token-ids"},
@@ -296,7 +296,7 @@ static void test_refused_plan(void)
     CHECK(sh("\"$S\" plan m --context 1000 --device cpu --device-memory 1000 --json") == 2);
     json_t *j = parse(out);
     const char *error = json_string_value(json_object_get(j, "error"));
-    CHECK(error && strstr(error, "device memory: 1000 bytes given") && strstr(err, error));
+    CHECK(error && strstr(error, "device memory: 1000 given") && strstr(err, error));
     long long least = number(j, "smallest_bytes.device");
     json_decref(j);
     CHECK(sh("\"$S\" plan m --context 1000 --device cpu --no-probe --device-memory %lld --json",
