@@ -318,6 +318,7 @@ int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in)
     r.sequences = spw_alloc_zero(to.info.sessions, sizeof *r.sequences);
     if (!r.sequences)
         return -ENOMEM;
+    spw_executor_stop_telling(e->executor);
     e->plan = to;
     int rc = carry_out(&r, in);
     spw_free(r.sequences);

@@ -33,7 +33,10 @@ struct spw_executor {
     const struct spw_executor_span *step; /* of the running step */
     const struct spw_cut_chunk *chunk;    /* that passes */
     uint64_t n_chunks, n_heads;           /* of this pass, so far: over all layers; logits rows */
-    struct spw_traffic predicted;
+    bool through, loads;                  /* this pass: all layers; loads go on beside it */
+    struct spw_traffic_run *told;         /* owned; NULL: see spw_executor_account_of */
+    struct spw_traffic_span *told_spans;  /* [most_spans] */
+    struct spw_traffic predicted;         /* move by move */
     struct spw_progress_marks progress;
 };
 
@@ -111,8 +114,10 @@ static int open_parts(struct spw_executor *x)
     x->spans = spw_alloc_zero(n, sizeof *x->spans);
     x->next_spans = spw_alloc_zero(n, sizeof *x->next_spans);
     x->written = spw_alloc_zero(n, sizeof *x->written);
-    if (!x->spans || !x->next_spans || !x->written)
+    x->told_spans = spw_alloc_zero(n, sizeof *x->told_spans);
+    if (!x->spans || !x->next_spans || !x->written || !x->told_spans)
         return -ENOMEM;
+    SPW_TRY(spw_traffic_run_open(&x->told, x->plan, x->o.weights, true));
     uint64_t most_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
     SPW_TRY(open_frame(x, &x->frames[0], most_rows));
     SPW_TRY(open_frame(x, &x->frames[1], most_rows));
@@ -125,7 +130,8 @@ static int open_parts(struct spw_executor *x)
                                               .interrupted = x->o.interrupted,
                                               .interrupt_context = x->o.interrupt_context};
     SPW_TRY(spw_progress_init(&x->progress));
-    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] = spw_traffic_open_bytes(x->plan, x->o.weights);
+    spw_executor_account(x, SPW_MOVED_HOST_TO_DEVICE,
+                         spw_traffic_open_bytes(x->plan, x->o.weights));
     return x->o.backend->device_ops->copy(
         x->o.device, x->o.device_arena + x->plan->device.small, x->o.weights->small,
         x->o.weights->n_small * sizeof(float), SPW_LINK_HOST_TO_DEVICE, x->o.compute);
@@ -171,6 +177,8 @@ void spw_executor_close(struct spw_executor *x)
     spw_free(x->spans);
     spw_free(x->next_spans);
     spw_free(x->written);
+    spw_free(x->told_spans);
+    spw_traffic_run_close(x->told);
     spw_free(x);
 }
 
@@ -179,6 +187,47 @@ void spw_executor_close(struct spw_executor *x)
 void spw_executor_account(struct spw_executor *x, enum spw_moved link, uint64_t bytes)
 {
     x->predicted.bytes[link] += bytes;
+    spw_traffic_add(x->told, link, bytes);
+}
+
+struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x)
+{
+    return x->told;
+}
+
+void spw_executor_stop_telling(struct spw_executor *x)
+{
+    spw_traffic_run_close(x->told);
+    x->told = NULL;
+}
+
+static void count(struct spw_executor *x, enum spw_moved link, uint64_t bytes)
+{
+    x->predicted.bytes[link] += bytes;
+}
+
+void spw_executor_export(struct spw_executor *x, uint64_t from_device, uint64_t from_disk,
+                         uint64_t tile_bytes)
+{
+    count(x, SPW_MOVED_DEVICE_TO_HOST, from_device * tile_bytes);
+    count(x, SPW_MOVED_DISK_TO_HOST, from_disk * tile_bytes);
+}
+
+static void begin_telling(struct spw_executor *x, uint32_t n_spans)
+{
+    for (uint32_t i = 0; i < n_spans; i++)
+        x->told_spans[i] = (struct spw_traffic_span){x->step[i].session, x->step[i].from,
+                                                     x->step[i].to, x->step[i].n_logits};
+    spw_traffic_begin(x->told, x->told_spans, n_spans);
+}
+
+/* A pass is over; or the caller has ended it, and this is how far it came. */
+static void tell_pass(struct spw_executor *x, int rc)
+{
+    struct spw_traffic_end end = {x->n_chunks, x->n_heads, x->through};
+    if (rc && (rc != -ECANCELED || x->loads))
+        spw_executor_stop_telling(x);
+    spw_traffic_next(x->told, rc ? &end : NULL);
 }
 
 int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
@@ -190,8 +239,8 @@ int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t 
     if (begin <= spw_kv_begin(seq, layer))
         return 0;
     spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
-    spw_executor_account(x, SPW_MOVED_DEVICE_TO_HOST, to_host * x->plan->tile_bytes);
-    spw_executor_account(x, SPW_MOVED_HOST_TO_DISK, to_disk * x->plan->tile_bytes);
+    count(x, SPW_MOVED_DEVICE_TO_HOST, to_host * x->plan->tile_bytes);
+    count(x, SPW_MOVED_HOST_TO_DISK, to_disk * x->plan->tile_bytes);
     return spw_kv_spill(seq, layer, begin, disk_end);
 }
 
@@ -259,6 +308,7 @@ static int load_ahead(struct spw_executor *x, uint32_t n_spans)
             if (p->from == p->to || begin >= to)
                 continue;
             SPW_TRY(spw_kv_load_ahead(seq, l, begin, &begun));
+            x->loads |= begun;
             if (begun)
                 spw_traffic_up(&x->predicted, x->plan, 0, to - begin);
         }
@@ -525,7 +575,7 @@ static int ask_flags(struct spw_executor *x)
     uint64_t bytes = spw_traffic_flags(x->plan);
     if (!bytes)
         return 0;
-    spw_executor_account(x, SPW_MOVED_DEVICE_TO_HOST, bytes);
+    count(x, SPW_MOVED_DEVICE_TO_HOST, bytes);
     return x->o.backend->device_ops->copy(x->o.device, x->o.host_arena + x->plan->host.flags,
                                           x->o.device_arena + x->plan->device.flags, bytes,
                                           SPW_LINK_DEVICE_TO_HOST, x->o.compute);
@@ -563,6 +613,7 @@ static int run_layers(struct spw_executor *x, uint32_t n_spans, uint64_t heads,
     for (uint32_t i = 0; i < n_spans; i++)
         SPW_TRY(spw_executor_settle(x, x->step[i].seq->aged, x->now->passages[i].to));
     SPW_TRY(ask_flags(x));
+    x->through = true;
     int rc =
         heads ? run_logits(x, on_logits, context) : ops->stream_sync(x->o.device, x->o.compute);
     int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
@@ -576,6 +627,7 @@ static int run_pass(struct spw_executor *x, uint32_t n_spans,
     uint64_t heads = count_wanted(x), chunks = spw_traffic_chunks(x->o.weights, &x->now->cut);
     x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
     x->n_chunks = x->n_heads = 0;
+    x->through = x->loads = false;
     for (uint32_t i = 0; x->plan->holds && i < n_spans; i++) {
         const struct spw_passage *p = &x->now->passages[i];
         bool decodes = x->step[i].to == x->step[i].from + 1;
@@ -610,6 +662,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
         x->written[i] = written_before(x, spans[i].seq->aged);
         n_new_tokens += spans[i].to - spans[i].from;
     }
+    begin_telling(x, n_spans);
     spw_progress_begin(&x->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n_spans);
     while (spw_cut_next(&x->now->cut, x->spans, n_spans)) {
         describe_pass(x, x->now, x->spans, n_spans);
@@ -620,6 +673,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
         int rc = run_pass(x, n_spans, on_logits, context);
         for (uint32_t i = 0; rc && i < n_spans; i++)
             spw_kv_forget_loads(spans[i].seq->aged);
+        tell_pass(x, rc);
         SPW_TRY(rc);
         if (x->o.on_pass && !all_done(x, n_spans))
             x->o.on_pass(x->o.pass_context);
@@ -645,7 +699,7 @@ int spw_executor_upload_rope(struct spw_executor *x)
 {
     const struct spw_weights *w = x->o.weights;
     uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
-    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] += bytes;
+    spw_executor_account(x, SPW_MOVED_HOST_TO_DEVICE, bytes);
     return x->o.backend->device_ops->copy(
         x->o.device, x->o.device_arena + x->plan->device.small + first * sizeof(float),
         w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->o.compute);
@@ -654,6 +708,8 @@ int spw_executor_upload_rope(struct spw_executor *x)
 void spw_executor_predicted(const struct spw_executor *x, struct spw_traffic *out)
 {
     *out = x->predicted;
+    if (x->told)
+        spw_traffic_run_moved(x->told, out);
     out->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_prefetch_ahead_bytes(x->o.prefetch);
     out->bytes[SPW_MOVED_DISK_TO_HOST] += spw_prefetch_ahead_disk_bytes(x->o.prefetch);
 }

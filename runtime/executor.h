@@ -37,6 +37,7 @@ struct spw_executor_options {
 /* One session's part. Its cache holds tokens [0, from). */
 struct spw_executor_span {
     const struct spw_sequence *seq;
+    uint32_t session;      /* its number in the byte account */
     const int32_t *tokens; /* [to], the whole sequence */
     uint64_t from, to;     /* from < to */
     uint64_t n_logits;     /* rows wanted, counted from the end */
@@ -67,6 +68,15 @@ int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t
 /* Raises the waterlines of one layer, accounted; nothing where they are there already. */
 int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
                        uint32_t begin);
+/* The account that predicts the bytes: it is told which tokens are computed, here what is done with
+ * sessions beside steps, and sees no cache. NULL once something happened that it knows no rule for
+ * (a replan, a step that failed, a session from a file): from then on bytes are predicted move by
+ * move, by what the caches hold. Functions that tell it something take NULL. */
+struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x);
+void spw_executor_stop_telling(struct spw_executor *x);
+/* Tiles that are about to be written to a file, predicted by where they are. */
+void spw_executor_export(struct spw_executor *x, uint64_t from_device, uint64_t from_disk,
+                         uint64_t tile_bytes);
 /* Bytes that are about to be moved by somebody else. */
 void spw_executor_account(struct spw_executor *x, enum spw_moved link, uint64_t bytes);
 /* New rope tables are needed: uploads the small block's. */

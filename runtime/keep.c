@@ -178,9 +178,13 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
     struct spw_kv_seq *seq = seq_of(s, x->kind);
     uint64_t from_device, from_disk;
     spw_kv_count_export(seq, x->layer, first, end, &from_device, &from_disk);
-    spw_executor_account(s->engine->executor, SPW_MOVED_DEVICE_TO_HOST,
-                         from_device * x->record_bytes);
-    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST, from_disk * x->record_bytes);
+    spw_executor_export(s->engine->executor, from_device, from_disk, x->record_bytes);
+    if (seq == s->seq.aged)
+        spw_traffic_export(spw_executor_account_of(s->engine->executor), s->slot, x->layer, first,
+                           end);
+    else /* what is near lies on the device */
+        spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DEVICE_TO_HOST,
+                        (end - first) * x->record_bytes);
     return spw_kv_export(seq, x->layer, first, end, piece_of(s));
 }
 
@@ -331,6 +335,7 @@ int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
 {
     struct spw_engine *e = s->engine;
     uint64_t read_bytes;
+    spw_executor_stop_telling(e->executor);
     int rc = read_kinds(s, p, SPW_KEEP_OLD, SPW_KEEP_TAIL, n, &read_bytes, err);
     if (!rc)
         rc = spw_executor_settle(e->executor, s->seq.aged, n);

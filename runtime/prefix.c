@@ -288,6 +288,7 @@ static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pa
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
+    spw_traffic_adopt(spw_executor_account_of(e->executor), s->slot, layer, *first, *first + n);
     u->bytes += n * x->record_bytes;
     *first += n;
     return 0;
@@ -367,6 +368,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     }
     if (rc) {
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+        spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, 0);
         return rc;
     }
     assert(spw_sequence_can_truncate(&s->seq, &e->plan.residency, n));

@@ -45,6 +45,10 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
         s->mixed &= spw_waterline_end(&e->plan.residency, *keep) > 1;
         spw_sequence_truncate(&s->seq, &e->plan.residency, *keep);
         int rc = spw_executor_settle(e->executor, s->seq.aged, *keep);
+        if (rc)
+            spw_executor_stop_telling(e->executor);
+        else
+            spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, *keep);
         if (rc != -EBADMSG)
             return rc;
         if (!lower(e, &s, keep, 1))

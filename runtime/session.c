@@ -50,6 +50,7 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     SPW_TRY(spw_session_open(out, from->engine, err));
     struct spw_session *s = *out;
     spw_sequence_fork(&s->seq, &from->seq);
+    spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot);
     memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = from->n_tokens;
     s->n_attached = from->n_attached;
@@ -68,6 +69,8 @@ void spw_session_close(struct spw_session *s)
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
     if (s->engine->prefetch)
         spw_prefetch_forget(s->engine->prefetch);
+    if (s->engine->executor)
+        spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
     s->engine->sessions[s->slot] = NULL;
     spw_session_release_file(s);
     spw_sequence_close(&s->seq);
@@ -222,6 +225,8 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
         struct spw_session *s = e->stepping[i];
         s->n_tokens = s->n_attached = 0;
         s->has_logits = s->mixed = false;
+        if (e->executor)
+            spw_executor_stop_telling(e->executor);
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
@@ -432,6 +437,7 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
         return 0;
     }
     e->spans[(*n)++] = (struct spw_executor_span){.seq = &s->seq,
+                                                  .session = s->slot,
                                                   .tokens = span->tokens,
                                                   .from = keep,
                                                   .to = span->n_tokens,

@@ -92,8 +92,10 @@ struct spw_traffic_run {
     const struct spw_weights *weights; /* borrowed */
     struct spw_tiles *tiles;           /* owned, as what follows */
     struct spw_cut cut;
-    struct spw_passage *passages; /* [sessions], of the running pass */
-    struct spw_cut_span *rest;    /* [sessions], of the running step */
+    struct spw_passage *passages;         /* [sessions], of the running pass */
+    struct spw_cut_span *rest;            /* [sessions], of the running step, as what follows */
+    const struct spw_traffic_span *spans; /* [n_spans], borrowed */
+    uint32_t n_spans;
     struct spw_traffic moved;
 };
 
@@ -164,7 +166,8 @@ void spw_traffic_run_moved(const struct spw_traffic_run *r, struct spw_traffic *
 
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes)
 {
-    r->moved.bytes[link] += bytes;
+    if (r)
+        r->moved.bytes[link] += bytes;
 }
 
 struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r)
@@ -359,28 +362,77 @@ static void pass(struct spw_traffic_run *r, const struct spw_traffic_span *spans
     spw_traffic_pass(&r->moved, r->plan, r->weights, &r->cut, chunks, heads);
 }
 
-void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
-                      const struct spw_traffic_end *end)
+void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
 {
+    if (!r)
+        return;
+    r->spans = spans;
+    r->n_spans = n;
     for (uint32_t i = 0; i < n; i++)
         r->rest[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
-    for (uint32_t passes = 0; spw_cut_next(&r->cut, r->rest, n); passes++) {
-        bool last = end && end->passes == passes;
-        spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->rest, n);
-        pass(r, spans, n, last ? end : NULL);
-        if (last)
-            break;
-    }
+}
+
+bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end)
+{
+    if (!r || !spw_cut_next(&r->cut, r->rest, r->n_spans))
+        return false;
+    spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->rest, r->n_spans);
+    pass(r, r->spans, r->n_spans, end);
+    return true;
+}
+
+uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i)
+{
+    return r->rest[i].from;
+}
+
+void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+{
+    spw_traffic_begin(r, spans, n);
+    while (spw_traffic_next(r, NULL))
+        ;
 }
 
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n)
 {
-    const struct spw_residency *at = &r->plan->residency;
     struct spw_tiles_moved m = {0};
+    if (!r)
+        return;
+    const struct spw_residency *at = &r->plan->residency;
     spw_tiles_truncate(r->tiles, session,
                        at->aged ? (uint64_t)spw_waterline_end(at, n) * SPW_TILE_TOKENS : n);
     settle(r, session, n, &m);
     add_tiles(&r->moved, r->plan, &m);
+}
+
+void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from)
+{
+    if (r)
+        spw_tiles_fork(r->tiles, to, from);
+}
+
+void spw_traffic_close(struct spw_traffic_run *r, uint32_t session)
+{
+    if (r)
+        spw_tiles_clear(r->tiles, session);
+}
+
+void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                       uint32_t end)
+{
+    if (r)
+        spw_tiles_adopt(r->tiles, session, row, first, end);
+}
+
+void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end)
+{
+    uint64_t from_device = 0, from_disk = 0;
+    if (!r)
+        return;
+    spw_tiles_export(r->tiles, session, row, first, end, &from_device, &from_disk);
+    spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, from_device * r->plan->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, from_disk * r->plan->tile_bytes);
 }
 
 static void count_reads(struct spw_plan *p, const struct spw_weights *w)
@@ -426,17 +478,17 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
     struct spw_traffic_run *r;
     struct spw_traffic before;
     SPW_TRY(spw_traffic_run_open(&r, p, w, false));
-    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context, 1}, 1, NULL);
+    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context, 1}, 1);
     memcpy(i->prefill_moved_bytes, r->moved.bytes, sizeof r->moved.bytes);
     uint32_t disk_end = spw_tiles_disk_end(r->tiles, 0, 0);
     if (p->n_full && disk_end > spw_waterline_start(&p->residency))
         i->waterlines.disk_end =
             spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
     spw_tiles_clear(r->tiles, 0);
-    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context - 1, 1}, 1, NULL);
+    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context - 1, 1}, 1);
     count_slots(p);
     before = r->moved;
-    spw_traffic_step(r, &(struct spw_traffic_span){0, i->context - 1, i->context, 1}, 1, NULL);
+    spw_traffic_step(r, &(struct spw_traffic_span){0, i->context - 1, i->context, 1}, 1);
     for (int k = 0; k < SPW_MOVED_COUNT; k++)
         i->decode_moved_bytes[k] = r->moved.bytes[k] - before.bytes[k];
     count_reads(p, w);

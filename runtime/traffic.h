@@ -48,20 +48,34 @@ struct spw_traffic_span {
     uint64_t from, to, n_logits;
 };
 
-/* Of a step that was ended: whole passes, and of the next one what was through. */
+/* Of a pass that was ended, what was through. */
 struct spw_traffic_end {
-    uint64_t passes, chunks, heads; /* chunks: counted over the layers; heads: rows of logits */
-    bool through;                   /* all layers; it ended between rows of logits */
+    uint64_t chunks, heads; /* chunks: counted over the layers; heads: rows of logits */
+    bool through;           /* all layers; it ended between rows of logits */
 };
 
-/* Borrows plan and weights. Opening allocates, nothing else does. */
+/* Borrows plan and weights. Opening allocates, nothing else does. What tells a run something takes
+ * NULL, and does nothing then. */
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
                          const struct spw_weights *w, bool by_layer);
 void spw_traffic_run_close(struct spw_traffic_run *r);
-void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
-                      const struct spw_traffic_end *end);
+/* A step, pass by pass: `spans` stay borrowed until the last one. false: there was none left. */
+void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
+bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end);
+/* Tokens of span i that passes have been through. */
+uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i);
+/* All passes. */
+void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
 /* The session is cut back to n tokens, and brought to the waterlines of n. */
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n);
+/* `to`, which is empty, begins as `from`; a session ends; tiles [first, end) are found in a file;
+ * they are written to one. */
+void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from);
+void spw_traffic_close(struct spw_traffic_run *r, uint32_t session);
+void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                       uint32_t end);
+void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end);
 /* Bytes that no tile is about. */
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes);
 struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);

@@ -135,6 +135,21 @@ static uint64_t wanted(const struct slot *s)
     return s->request->n_prompt + s->n_steps;
 }
 
+/* Between two passes the prefix cache gets what is through. */
+static void compute(struct requests *q, const struct spw_traffic_span *spans, uint32_t n)
+{
+    spw_traffic_begin(q->run, spans, n);
+    while (spw_traffic_next(q->run, NULL)) {
+        bool more = false;
+        for (uint32_t i = 0; i < n; i++) {
+            q->slots[spans[i].session].held = spw_traffic_passed(q->run, i);
+            more |= spw_traffic_passed(q->run, i) < spans[i].to;
+        }
+        for (uint32_t i = 0; i < n && more; i++)
+            keep(q, spans[i].session);
+    }
+}
+
 /* A step to where a later text can go on, if the window will have moved on by the prompt's end. */
 static void make_point(struct requests *q, uint32_t slot)
 {
@@ -148,8 +163,7 @@ static void make_point(struct requests *q, uint32_t slot)
         return;
     if (found)
         begin_with(q, slot, found);
-    spw_traffic_step(q->run, &(struct spw_traffic_span){slot, s->held, to, 0}, 1, NULL);
-    s->held = to;
+    compute(q, &(struct spw_traffic_span){slot, s->held, to, 0}, 1);
     keep(q, slot);
 }
 
@@ -190,7 +204,7 @@ static void step(struct requests *q, uint64_t length)
         spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, values * sizeof(float));
         q->rope_length = length;
     }
-    spw_traffic_step(q->run, q->spans, n, NULL);
+    compute(q, q->spans, n);
 }
 
 /* Requests with a rope table of their own come one by one, behind the others. */

@@ -175,6 +175,7 @@ static void import(struct draw *d, struct spw_kv_seq *seq, uint32_t l, const str
 static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
 {
     uint64_t none = 0, n = d->kept.n;
+    spw_executor_stop_telling(d->e->executor); /* what follows goes past it */
     CHECK(spw_recover_rest(s, &none) == 0);
     for (uint32_t l = 0; l < d->e->model.config.n_layers; l++) {
         adopt_layer(d, s->seq.aged, l, seed);

@@ -47,7 +47,7 @@ static inline void told_span(struct told *t, uint32_t session, uint64_t held, ui
 static inline void told_step(struct told *t)
 {
     if (t->n)
-        spw_traffic_step(t->run, t->spans, t->n, NULL);
+        spw_traffic_step(t->run, t->spans, t->n);
     t->n = 0;
 }
 
@@ -57,6 +57,7 @@ static inline void told_check(const struct told *t, struct spw_engine *e, const 
     struct spw_traffic moved;
     struct spw_stats s;
     spw_engine_stats(e, &s);
+    CHECK(spw_executor_account_of(e->executor)); /* the engine's prediction is one, too */
     spw_traffic_run_moved(t->run, &moved);
     moved.bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_prefetch_ahead_bytes(e->prefetch);
     moved.bytes[SPW_MOVED_DISK_TO_HOST] += spw_prefetch_ahead_disk_bytes(e->prefetch);
