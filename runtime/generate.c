@@ -260,8 +260,9 @@ static int slot_end(struct slot *s, enum spw_finish finish)
     s->result->logits_hash = XXH3_64bits_digest(s->hash);
     spw_session_waterlines(s->session, &s->result->waterlines);
     keep(s);
+    int rc = s->request->on_end ? s->request->on_end(s->request->context, s->result) : 0;
     slot_free(s);
-    return 0;
+    return rc;
 }
 
 /* The step that the request was part of failed: what it has is kept, and says so. */

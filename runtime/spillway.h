@@ -438,6 +438,8 @@ enum spw_finish {
     SPW_FINISH_FAILED, /* spw_generate failed before the request ended */
 };
 
+struct spw_result;
+
 struct spw_request {
     const int32_t *prompt;
     size_t n_prompt;
@@ -461,6 +463,9 @@ struct spw_request {
     /* Each generated token with the logits it was picked from; the request's session may be saved
      * meanwhile. A negative errno from either callback ends the whole call with it. */
     int (*on_token)(void *context, int32_t token, const float *logits);
+    /* The request has ended; its result is complete. May be NULL. A negative errno ends the call.
+     */
+    int (*on_end)(void *context, const struct spw_result *result);
     void *context;
 };
 

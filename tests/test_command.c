@@ -573,8 +573,13 @@ static void test_batch(void)
     CHECK(sh("echo 1 5 7 >t; \"$S\" generate m --prompts b.jsonl --max-new-tokens 40 "
              "--sessions 3 --report b.json") == 0);
     char *line = strtok(out, "\n");
-    for (int i = 0; i < N; i++, line = strtok(NULL, "\n"))
-        lines[i] = line ? parse(line) : NULL;
+    memset(lines, 0, sizeof lines);
+    for (int i = 0; i < N && line; i++, line = strtok(NULL, "\n")) { /* as they end */
+        json_t *answer = parse(line);
+        long long index = (long long)number(answer, "index");
+        CHECK(index >= 0 && index < N && !lines[index]);
+        lines[index < 0 || index >= N ? 0 : index] = answer;
+    }
     CHECK(!line);
     json_t *batch = parse_file("b.json");
     CHECK(json_array_size(json_object_get(batch, "requests")) == N);
@@ -612,6 +617,86 @@ static void test_bench_ended(void)
     CHECK(number(json_array_get(json_object_get(j, "cases"), 0), "runs") >= 2);
     json_decref(j);
     CHECK(sh("grep -c 'of peak\\|^ *[23]0  *all' ended.txt") == 0 && atoi(out) == 3);
+}
+
+/* Answers come as they end; one text that is too long is named, and the others go on. */
+static void test_batch_order(void)
+{
+    CHECK(sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 300, \"id\": \"long\"}'; "
+             "for i in 1 2 3; do echo '{\"prompt\": \"b\", \"max_new_tokens\": 3}'; done; } "
+             ">o.jsonl") == 0);
+    CHECK(sh("\"$S\" generate m --prompts o.jsonl --sessions 2 --ignore-eos | sed 's/,.*//'") == 0);
+    CHECK_MSG(strcmp(out, "{\"index\":1\n{\"index\":2\n{\"index\":3\n{\"index\":0\n") == 0, "%s",
+              out);
+    /* Too long for --context, for the model, and for memory. */
+    static const char *const limits[] = {"--context 100", "", "--on-oom fail --device-memory %lld"};
+    long long least = 0;
+    for (int i = 0; i < 3; i++) {
+        char options[128];
+        snprintf(options, sizeof options, limits[i], least);
+        CHECK(sh("sed -i 's/\"max_new_tokens\": [0-9]*, \"id\"/\"max_new_tokens\": %d, \"id\"/' "
+                 "o.jsonl",
+                 i == 1 ? 2000 : 300) == 0);
+        int code =
+            sh("\"$S\" generate m --prompts o.jsonl --sessions 1 --ignore-eos --report o.json %s",
+               options);
+        CHECK_MSG(code == 1 && strstr(err, "o.jsonl: line 1 (id \"long\"): 1 prompt tokens and") &&
+                      strstr(err, "1 of 4 lines were not answered"),
+                  "%s: %d: %s", options, code, err);
+        CHECK_MSG(strstr(out, "{\"index\":0,\"id\":\"long\",\"error\":") == out, "%s", out);
+        CHECK(strstr(out, "{\"index\":3,"));
+        json_t *report = parse_file("o.json"), *requests = json_object_get(report, "requests");
+        CHECK(json_array_size(requests) == 4 &&
+              json_object_get(json_array_get(requests, 0), "error"));
+        CHECK(number(json_array_get(requests, 3), "n_generated") == 3);
+        json_decref(report);
+        if (i == 1) { /* what the short ones take */
+            CHECK(sh("\"$S\" plan m --context 4 --on-oom fail --json --device cpu") == 0);
+            json_t *plan = parse(out);
+            least = (long long)number(plan, "smallest_bytes.device");
+            json_decref(plan);
+        }
+    }
+    CHECK(sh("\"$S\" generate m --prompts o.jsonl --context 2") == 2 && !n_out);
+}
+
+/* Ctrl-C: lines that had ended are out, and what was begun comes with the report. */
+static void test_batch_interrupted(void)
+{
+    int code = sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 900}'; "
+                  "for i in 1 2 3; do echo '{\"prompt\": \"b\", \"max_new_tokens\": 3}'; done; } "
+                  ">o.jsonl; rm -f o.json; \"$S\" generate m --prompts o.jsonl --sessions 2 "
+                  "--ignore-eos --report o.json >lines & pid=$!; "
+                  "while ! grep -q '\"index\":3' lines 2>/dev/null && kill -0 $pid; do sleep 0.01; "
+                  "done; kill -INT $pid; wait $pid; code=$?; cat lines; exit $code");
+    CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "o.json has the"), "%d: %s",
+              code, err);
+    char *last = strstr(out, "{\"index\":0,");
+    CHECK_MSG(last && strstr(last, "\"finish\":\"interrupted\"") && !strchr(last, '\n')[1], "%s",
+              out);
+    json_t *report = parse_file("o.json"), *requests = json_object_get(report, "requests");
+    CHECK(json_array_size(requests) == 4 && number(json_array_get(requests, 0), "n_generated") > 3);
+    json_decref(report);
+}
+
+/* A folder without a tokenizer answers lines of ids with ids. */
+static void test_batch_ids(void)
+{
+    CHECK(sh("rm -rf ids && cp -r m ids && rm ids/tokenizer.json && "
+             "echo '{\"tokens\": [1, 5, 7], \"max_new_tokens\": 4}' >i.jsonl") == 0);
+    CHECK(sh("\"$S\" generate m --prompts i.jsonl") == 0);
+    json_t *with = parse(out);
+    CHECK_MSG(sh("\"$S\" generate ids --prompts i.jsonl") == 0, "%s", err);
+    json_t *without = parse(out);
+    CHECK(json_is_null(json_object_get(without, "text")) && strstr(err, "token ids are printed"));
+    CHECK(json_equal(json_object_get(with, "tokens"), json_object_get(without, "tokens")));
+    CHECK(
+        json_equal(json_object_get(with, "logits_hash"), json_object_get(without, "logits_hash")));
+    json_decref(with);
+    json_decref(without);
+    CHECK(sh("echo '{\"prompt\": \"x\"}' >>i.jsonl; \"$S\" generate ids --prompts i.jsonl") == 2);
+    CHECK_MSG(strstr(err, "i.jsonl: line 2: \"prompt\": the model has no tokenizer.json"), "%s",
+              err);
 }
 
 /* ---- the other commands ---- */
@@ -1029,6 +1114,9 @@ int main(void)
     test_disk_plan();
     test_disk_run();
     test_batch();
+    test_batch_order();
+    test_batch_interrupted();
+    test_batch_ids();
     test_tools();
     test_cache_policy();
     test_topology();

@@ -36,9 +36,11 @@ struct run {
 /* One request's callbacks. */
 struct stream {
     struct run *run;
-    char *text; /* owned: the answer of a batch is kept until its line is printed */
+    const struct cli_input *in;
+    size_t index; /* of it */
+    char *text;   /* owned: the answer of a batch is kept until its line is printed */
     size_t n_text, capacity;
-    bool first;
+    bool first, printed;
 };
 
 static int print(struct run *r, const char *text, size_t bytes)
@@ -148,9 +150,63 @@ static int check_stops(const struct run *r)
     return 0;
 }
 
-static struct spw_request make_request(const struct run *r, const struct cli_input *in,
-                                       struct stream *s)
+/* ---- lines of a batch ---- */
+
+/* The line and its newline; takes the reference. */
+static int print_json(struct run *r, json_t *line, int failed)
 {
+    char *text = failed ? NULL : json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(line);
+    if (!text)
+        return -ENOMEM;
+    int rc = print(r, text, strlen(text));
+    free(text);
+    return rc ? rc : print(r, "\n", 1);
+}
+
+static int begin_line(json_t *line, const struct cli_input *in, size_t index)
+{
+    json_t *id = json_object_get(in->line, "id");
+    int failed = json_object_set_new(line, "index", cli_json_count(index));
+    return id ? failed | json_object_set(line, "id", id) : failed;
+}
+
+/* As soon as it has ended, whatever the others do. */
+static int print_answer(void *context, const struct spw_result *result)
+{
+    struct stream *s = context;
+    json_t *line = json_object();
+    const char *text = s->text ? s->text : "";
+    int failed = begin_line(line, s->in, s->index);
+    failed |= json_object_set_new(line, "text",
+                                  s->run->ids ? json_null() : json_stringn(text, s->n_text));
+    failed |= cli_report_result(line, s->in->n_tokens, result);
+    /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
+    json_object_del(line, "waterlines");
+    s->printed = true;
+    return print_json(s->run, line, failed);
+}
+
+static int print_refused(struct run *r)
+{
+    int rc = 0;
+    for (size_t i = 0; i < r->inputs.n && !rc; i++) {
+        const struct cli_input *in = &r->inputs.items[i];
+        json_t *line = in->refused ? json_object() : NULL;
+        if (!line)
+            continue;
+        int failed = begin_line(line, in, i);
+        failed |= json_object_set_new(line, "error", cli_json_text(in->refused));
+        rc = print_json(r, line, failed);
+    }
+    return rc;
+}
+
+/* ---- a request ---- */
+
+static struct spw_request make_request(const struct run *r, struct stream *s)
+{
+    const struct cli_input *in = s->in;
     bool batch = r->o->prompts;
     return (struct spw_request){
         .prompt = in->tokens,
@@ -164,51 +220,34 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .stop = in->stop.items,
         .n_stop = in->stop.n,
         .ignore_eos = in->ignore_eos,
-        .on_text = batch ? keep_text : (r->ids ? NULL : stream_text),
+        .on_text = r->ids  ? NULL
+                   : batch ? keep_text
+                           : stream_text,
         .on_token = on_token,
+        .on_end = batch ? print_answer : NULL,
         .context = s,
     };
 }
 
 /* ---- output ---- */
 
-static int print_lines(const struct run *r, const struct stream *streams,
-                       const struct spw_result *results)
-{
-    for (size_t i = 0; i < r->inputs.n; i++) {
-        const struct cli_input *in = &r->inputs.items[i];
-        json_t *line = json_object();
-        json_t *id = json_object_get(in->line, "id");
-        int failed = json_object_set_new(line, "index", cli_json_count(i));
-        if (id)
-            failed |= json_object_set(line, "id", id);
-        failed |= json_object_set_new(
-            line, "text", json_stringn(streams[i].text ? streams[i].text : "", streams[i].n_text));
-        failed |= cli_report_result(line, in->n_tokens, &results[i]);
-        /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
-        json_object_del(line, "waterlines");
-        if (failed) {
-            json_decref(line);
-            return cli_fail(CLI_FAILED, "out of memory");
-        }
-        int code = cli_print_json(line, JSON_COMPACT);
-        if (code)
-            return code;
-    }
-    return 0;
-}
-
 static int add_batch(json_t *report, const struct run *r, const struct spw_result *results)
 {
     uint64_t n_prompt = 0, n_generated = 0;
     json_t *list = json_array();
     int failed = 0;
-    for (size_t i = 0; i < r->inputs.n; i++) {
+    for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
+        const struct cli_input *in = &r->inputs.items[i];
         json_t *item = json_object();
-        failed |= cli_report_result(item, r->inputs.items[i].n_tokens, &results[i]);
-        failed |= json_array_append_new(list, item);
-        n_prompt += r->inputs.items[i].n_tokens;
-        n_generated += results[i].n_tokens;
+        failed |= json_array_append(list, item);
+        if (in->refused) {
+            failed |= json_object_set_new(item, "error", cli_json_text(in->refused));
+        } else {
+            failed |= cli_report_result(item, in->n_tokens, &results[n]);
+            n_prompt += in->n_tokens;
+            n_generated += results[n++].n_tokens;
+        }
+        json_decref(item);
     }
     failed |= json_object_set_new(report, "n_prompt", cli_json_count(n_prompt));
     failed |= json_object_set_new(report, "n_generated", cli_json_count(n_generated));
@@ -234,10 +273,12 @@ static int add_prefix(json_t *report, const struct run *r, const struct spw_resu
                       const struct spw_generate_times *times)
 {
     struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
-    for (size_t i = 0; i < r->inputs.n; i++) {
+    for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
+        if (r->inputs.items[i].refused)
+            continue;
         reuse.n_prompt += r->inputs.items[i].n_tokens + r->saved.n_given;
-        reuse.n_reused += results[i].n_reused;
-        reuse.n_from_store += results[i].n_from_store;
+        reuse.n_reused += results[n].n_reused;
+        reuse.n_from_store += results[n++].n_from_store;
     }
     return cli_report_prefix(report, r->engine, &reuse);
 }
@@ -286,13 +327,45 @@ static int open_session(struct run *r)
     return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
+/* Lines that no plan has room for go, the longest first, unless none would stay. */
+static int refuse_longest(struct run *r, struct spw_options *options)
+{
+    struct spw_plan_info plan;
+    struct spw_options asked = *options;
+    struct spw_error err = {0};
+    int code = 0;
+    asked.on_rung = NULL; /* the run itself will tell */
+    asked.context = asked.sessions = 1;
+    if (!r->o->prompts || r->o->context || spw_plan_query(&plan, r->o->operand, &asked, NULL))
+        return 0;
+    while (!code && r->inputs.n - r->inputs.n_refused > 1) {
+        size_t longest = 0, n = r->inputs.n - r->inputs.n_refused;
+        asked.context = options->context = r->inputs.longest;
+        asked.sessions = options->sessions = (uint32_t)spw_min_u64(r->o->sessions, n);
+        spw_error_clear(&err);
+        if (spw_plan_query(&plan, r->o->operand, &asked, &err) != -ENOMEM)
+            break;
+        while (r->inputs.items[longest].refused ||
+               r->inputs.items[longest].n_tokens + r->inputs.items[longest].max_new_tokens <
+                   r->inputs.longest)
+            longest++;
+        code = cli_inputs_refuse(&r->inputs, r->o, &r->inputs.items[longest], err.text);
+    }
+    options->context = r->o->context ? r->o->context : r->inputs.longest;
+    return code;
+}
+
 static int open_engine(struct run *r)
 {
     const struct cli_options *o = r->o;
-    uint32_t sessions = o->prompts ? (uint32_t)spw_min_u64(o->sessions, r->inputs.n) : 1;
+    size_t n = r->inputs.n - r->inputs.n_refused;
+    uint32_t sessions = o->prompts ? (uint32_t)spw_min_u64(o->sessions, n) : 1;
     struct spw_options options =
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
     struct spw_error err = {0};
+    int code = refuse_longest(r, &options);
+    if (code)
+        return code;
     options.on_progress = cli_progress_callback();
     options.keeps = o->save || o->resume;
     options.goes_back = o->save; /* what Ctrl-C leaves is saved */
@@ -309,12 +382,13 @@ static int open_engine(struct run *r)
     cli_check_kv_warn(o, &options);
     cli_progress_engine(r->engine);
     if (o->dump_logits) {
-        int code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
+        code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
         if (code)
             return code;
     }
     for (size_t i = 0; i < r->inputs.n; i++)
-        r->n_expected += r->inputs.items[i].max_new_tokens;
+        if (!r->inputs.items[i].refused)
+            r->n_expected += r->inputs.items[i].max_new_tokens;
     r->n_expected -= r->saved.n_given;
     r->n_text = r->saved.n_text;
     return open_session(r);
@@ -332,18 +406,19 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
     return cli_fail_error(rc, err, false);
 }
 
-/* The library failed: a device was lost, memory refused. What was generated until then is not lost
- * with it; text of a single prompt is on stdout already. */
-static int save(const struct run *r, const struct stream *streams, const struct spw_result *results,
-                const struct spw_generate_times *times, int code)
+/* The library failed, or the run was interrupted. What was generated until then is not lost with
+ * it: text of a single prompt, and lines of answers that had ended, are on stdout already. */
+static int save(struct run *r, struct stream *streams, size_t n_streams,
+                const struct spw_result *results, const struct spw_generate_times *times, int code)
 {
     size_t n = 0;
-    for (size_t i = 0; i < r->inputs.n; i++)
+    for (size_t i = 0; i < n_streams; i++)
         n += results[i].n_tokens;
-    if (n == 0 || code != CLI_FAILED || r->write_error || r->bad_file)
+    if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
         return code;
-    if (r->o->prompts && print_lines(r, streams, results))
-        return code;
+    for (size_t i = 0; r->o->prompts && i < n_streams; i++)
+        if (!streams[i].printed && results[i].n_tokens && print_answer(&streams[i], &results[i]))
+            return code;
     if (r->o->report && write_report(r, results, times) == 0)
         cli_fail(0, "%s has the %zu tokens generated before that", r->o->report, n);
     return code;
@@ -373,37 +448,50 @@ static void say_end(const struct run *r, const struct spw_result *result)
                  result->n_tokens, cli_plural(result->n_tokens));
 }
 
+static int finish(struct run *r, const struct spw_result *results,
+                  const struct spw_generate_times *times)
+{
+    /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
+    if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
+        cli_write("\n", 1);
+    if (!r->o->prompts)
+        say_end(r, &results[0]);
+    int code = r->o->save ? save_run(r) : 0;
+    if (code == 0 && r->o->report)
+        code = write_report(r, results, times);
+    if (code == 0 && r->inputs.n_refused)
+        code = cli_fail(CLI_FAILED, "%zu of %zu lines were not answered", r->inputs.n_refused,
+                        r->inputs.n);
+    return code;
+}
+
 static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
                     struct spw_result *results)
 {
-    struct spw_generate_times times;
+    struct spw_generate_times times = {0};
     struct spw_error err = {0};
+    size_t n = 0;
     r->results = results;
     for (size_t i = 0; i < r->inputs.n; i++) {
-        streams[i] = (struct stream){.run = r, .first = true};
-        requests[i] = make_request(r, &r->inputs.items[i], &streams[i]);
+        if (r->inputs.items[i].refused)
+            continue;
+        streams[n] =
+            (struct stream){.run = r, .in = &r->inputs.items[i], .index = i, .first = true};
+        requests[n] = make_request(r, &streams[n]);
+        n++;
     }
-    int rc =
-        spw_generate(r->engine, r->model.tokenizer, requests, r->inputs.n, results, &times, &err);
+    int rc = print_refused(r);
+    if (rc == 0)
+        rc = spw_generate(r->engine, r->model.tokenizer, requests, n, results, &times, &err);
     cli_progress_end();
     int npy_code = cli_npy_close(r->npy);
     r->npy = NULL;
     if (rc < 0) {
         int why = explain(r, rc, &err);
         save_ended(r);
-        return save(r, streams, results, &times, why);
+        return save(r, streams, n, results, &times, why);
     }
-    if (npy_code)
-        return npy_code;
-    /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
-    if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
-        cli_write("\n", 1);
-    if (!r->o->prompts)
-        say_end(r, &results[0]);
-    int code = r->o->prompts ? print_lines(r, streams, results) : r->o->save ? save_run(r) : 0;
-    if (code == 0 && r->o->report)
-        code = write_report(r, results, &times);
-    return code;
+    return npy_code ? npy_code : finish(r, results, &times);
 }
 
 static int run_all(struct run *r)
@@ -426,7 +514,7 @@ static int run_all(struct run *r)
 
 static bool takes_ids(const struct cli_options *o)
 {
-    return o->token_ids || o->resume;
+    return o->token_ids || o->resume || o->prompts;
 }
 
 /* A folder without a tokenizer can be run on ids, and answers in ids, also when that was not asked

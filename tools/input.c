@@ -225,6 +225,51 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
     return cli_check_ids(where, in->items[0].tokens, in->items[0].n_tokens, m->config.vocab);
 }
 
+static uint64_t needed_by(const struct cli_input *item)
+{
+    return item->n_tokens + item->max_new_tokens;
+}
+
+int cli_inputs_refuse(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
+                      const char *why)
+{
+    char text[400];
+    json_t *id = json_object_get(item->line, "id");
+    char *name = id ? json_dumps(id, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    snprintf(text, sizeof text,
+             "%.100s: line %zu%s%.60s%s: %zu prompt tokens and %llu new ones: %s", o->prompts,
+             item->number, name ? " (id " : "", name ? name : "", name ? ")" : "", item->n_tokens,
+             (unsigned long long)item->max_new_tokens, why);
+    free(name);
+    item->refused = spw_strdup(text);
+    if (!item->refused)
+        return cli_fail(CLI_FAILED, "out of memory");
+    cli_fail(0, "%s", text);
+    in->n_refused++;
+    in->longest = 0;
+    for (size_t i = 0; i < in->n; i++)
+        if (!in->items[i].refused)
+            in->longest = spw_max_u64(in->longest, needed_by(&in->items[i]));
+    return in->n_refused < in->n ? 0 : CLI_REFUSED;
+}
+
+/* One text that is too long is refused; of many lines the others go on. */
+static int refuse_length(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
+                         uint64_t limit)
+{
+    char why[160];
+    uint64_t needed = needed_by(item);
+    if (!o->prompts)
+        return cli_fail(CLI_REFUSED,
+                        "--context: found %llu, expected at least %llu: %zu prompt tokens and "
+                        "%llu new ones",
+                        (unsigned long long)o->context, (unsigned long long)needed, item->n_tokens,
+                        (unsigned long long)item->max_new_tokens);
+    snprintf(why, sizeof why, "expected at most %llu, %s", (unsigned long long)limit,
+             o->context ? "the --context" : "the positions that the model knows");
+    return cli_inputs_refuse(in, o, item, why);
+}
+
 /* A number of new tokens nobody asked for gives way to the length of the prompt. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
@@ -235,16 +280,13 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
                      (item->line && json_object_get(item->line, "max_new_tokens"));
         if (!asked && item->n_tokens < limit)
             item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
-        uint64_t needed = item->n_tokens + item->max_new_tokens;
-        if (o->context && needed > o->context)
-            return cli_fail(CLI_REFUSED,
-                            "--context: found %llu, expected at least %llu: %zu prompt tokens and "
-                            "%llu new ones",
-                            (unsigned long long)o->context, (unsigned long long)needed,
-                            item->n_tokens, (unsigned long long)item->max_new_tokens);
-        in->longest = spw_max_u64(in->longest, needed);
+        in->longest = spw_max_u64(in->longest, needed_by(item));
     }
-    return 0;
+    int code = 0;
+    for (size_t i = 0; i < in->n && !code; i++)
+        if (needed_by(&in->items[i]) > limit && (o->context || o->prompts))
+            code = refuse_length(in, o, &in->items[i], limit);
+    return code;
 }
 
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
@@ -271,6 +313,7 @@ void cli_inputs_free(struct cli_inputs *in)
 {
     for (size_t i = 0; i < in->n; i++) {
         spw_free(in->items[i].tokens);
+        spw_free(in->items[i].refused);
         if (in->items[i].line)
             spw_free(in->items[i].stop.items);
         json_decref(in->items[i].line);

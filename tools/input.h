@@ -23,14 +23,22 @@ struct cli_input {
     struct spw_sampling sampling;
     struct cli_strings stop; /* strings are borrowed from the options, or from `line` */
     bool ignore_eos;
-    json_t *line; /* owned; NULL unless the prompt came from JSON lines */
+    size_t number; /* of its line in --prompts */
+    char *refused; /* owned; why it is not computed; NULL: it is */
+    json_t *line;  /* owned; NULL unless the prompt came from JSON lines */
 };
 
 struct cli_inputs {
     struct cli_input *items; /* owned */
     size_t n;
     uint64_t longest; /* of prompt + max_new_tokens: the context they need */
+    size_t n_refused;
 };
+
+/* A line of --prompts is too long: says so on stderr, and the others go on. `longest` is found
+ * again. */
+int cli_inputs_refuse(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
+                      const char *why);
 
 /* From the one source that was given (--prompt, --prompt-file, --token-ids, --prompts); with
  * `optional`, --prompt-tokens is one too, and none gives no inputs. */

@@ -95,6 +95,10 @@ static int read_key(const struct reader *r, const char *key, const json_t *v, st
         snprintf(source, sizeof source, "%s: \"prompt\"", r->where);
         if (!json_is_string(v))
             return refuse(r, key, "a text");
+        if (!r->model->tokenizer)
+            return cli_fail(CLI_REFUSED,
+                            "%s: \"prompt\": the model has no tokenizer.json; give \"tokens\"",
+                            r->where);
         return cli_encode(r->model->tokenizer, source, json_string_value(v), json_string_length(v),
                           true, &in->tokens, &in->n_tokens);
     }
@@ -117,6 +121,8 @@ static int read_key(const struct reader *r, const char *key, const json_t *v, st
         return read_float(r, key, v, &s->min_p);
     if (strcmp(key, "repetition_penalty") == 0)
         return read_float(r, key, v, &s->repetition_penalty);
+    if (strcmp(key, "stop") == 0 && !r->model->tokenizer)
+        return cli_fail(CLI_REFUSED, "%s: \"stop\": the model has no tokenizer.json", r->where);
     if (strcmp(key, "stop") == 0)
         return read_stop(r, v, in);
     if (strcmp(key, "ignore_eos") == 0) {
@@ -205,6 +211,8 @@ int cli_read_lines(struct cli_inputs *in, const struct cli_options *o, const str
             code = add_line(in, &item);
             if (code == 0)
                 code = read_line(item, o, m, where, at, length);
+            if (item)
+                item->number = number;
         }
         at += length + (stop != NULL);
     }

@@ -45,7 +45,7 @@ const struct cli_row cli_rows[] = {
      "likes "
      "with its own max_new_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
      "stop, "
-     "ignore_eos, id; answers one line each, in order",
+     "ignore_eos, id; answers one line each, as they end",
      FIELD(prompts)},
     {"messages", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
      "answer this conversation and end: a list of {\"role\": ..., \"content\": ...}; - reads stdin",

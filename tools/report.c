@@ -167,7 +167,9 @@ int cli_report_result(json_t *into, size_t n_prompt, const struct spw_result *r)
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->logits_hash);
     int failed = json_object_set_new(into, "n_prompt", cli_json_count(n_prompt));
     failed |= json_object_set_new(into, "n_generated", cli_json_count(r->n_tokens));
-    failed |= json_object_set_new(into, "finish", json_string(finishes[r->finish]));
+    bool interrupted = r->finish == SPW_FINISH_FAILED && cli_interrupted();
+    failed |= json_object_set_new(into, "finish",
+                                  json_string(interrupted ? "interrupted" : finishes[r->finish]));
     failed |= json_object_set_new(into, "logits_hash", json_string(hash));
     failed |= json_object_set_new(into, "waterlines", cli_report_waterlines(&r->waterlines));
     failed |= json_object_set_new(into, "tokens", cli_report_tokens(r->tokens, r->n_tokens));
