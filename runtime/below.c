@@ -124,7 +124,7 @@ void spw_below_grow(struct spw_plan *p, const struct spw_plan_input *in, const s
         tiles -= grow_buffers(p, in, tiles / STAGING_SHARE);
     uint64_t frames = host_frames(b, p, in, n) + tiles;
     /* Fewer than all: that was tried, as it needs no buffers. */
-    uint32_t high = in->host_kv && n < b->all ? b->all - 1 : n;
+    uint32_t high = n < b->all ? b->all - 1 : n;
     while (n < high) {
         uint32_t middle = n + (high - n + 1) / 2;
         if (host_frames(b, p, in, middle) <= frames)

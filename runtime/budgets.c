@@ -52,14 +52,13 @@ void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_inpu
         smallest(disk, in, SPW_BUDGET_DISK, (const uint64_t[]){*device, *host, 0});
 }
 
-bool spw_budgets_split(const struct spw_plan_input *given, uint64_t bytes, uint64_t *device,
+bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t *device,
                        uint64_t *host)
 {
     enum { LEAST_SHARE = 256 };
-    const struct spw_plan_input in = spw_plan_settle_input(given);
     for (uint64_t share = LEAST_SHARE; share > 1; share /= 2) {
         uint64_t of_host = bytes / share, of_device = bytes - of_host;
-        if (!spw_plan_works(&in, (const uint64_t[]){of_device, of_host, in.disk_bytes}))
+        if (!spw_plan_works(in, (const uint64_t[]){of_device, of_host, in->disk_bytes}))
             continue;
         *device = of_device;
         *host = of_host;
@@ -111,13 +110,12 @@ static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan
                      n ? any ? " or " : " with " : "", names[tier],
                      spw_bytes_text(text, least[tier]));
     }
-    return spw_fail(err, -ENOMEM,
-                    "device memory of %s, host memory of %s%s and disk memory of %s do "
-                    "not hold a context of %llu tokens; %s would do, or a lower --context",
-                    spw_bytes_text(texts[0], in->device_bytes),
-                    spw_bytes_text(texts[1], in->host_bytes), in->host_kv ? "" : " (without KV)",
-                    spw_bytes_text(texts[2], in->disk_bytes), (unsigned long long)in->context,
-                    would);
+    return spw_fail(
+        err, -ENOMEM,
+        "device memory of %s, host memory of %s and disk memory of %s do "
+        "not hold a context of %llu tokens; %s would do, or a lower --context",
+        spw_bytes_text(texts[0], in->device_bytes), spw_bytes_text(texts[1], in->host_bytes),
+        spw_bytes_text(texts[2], in->disk_bytes), (unsigned long long)in->context, would);
 }
 
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,

@@ -60,15 +60,10 @@ static bool uses_disk(const struct spw_options *o)
            o->disk_write_limit != SPW_BYTES_NONE;
 }
 
-bool spw_cache_policy_host(const struct spw_options *o, bool gpu)
-{
-    /* A CPU's device is system memory too: with a disk, tiles on the host would gain nothing. */
-    return gpu || o->host_bytes || !uses_disk(o);
-}
-
 static void decide_tiers(struct spw_cache_policy *out, const struct spw_options *o)
 {
-    const char *host, *disk = "no --disk was given";
+    const char *host = "the host takes what the device does not hold";
+    const char *disk = "no --disk was given";
     out->stays = !(on_oom(o) & SPW_ON_OOM_SPILL);
     if (out->stays) {
         snprintf(out->tiers_why, sizeof out->tiers_why, "--on-oom without spill keeps it there");
@@ -80,18 +75,10 @@ static void decide_tiers(struct spw_cache_policy *out, const struct spw_options 
     else if (o->disk_dir)
         disk = o->disk_bytes == SPW_BYTES_NONE ? "--disk-memory 0 leaves none of the disk"
                                                : "--disk-write-limit 0 lets no KV be written";
-    if (o->host_bytes == SPW_BYTES_NONE) {
-        host = "--host-memory 0 leaves none of the host";
-    } else if (spw_cache_policy_host(o, false)) {
-        out->host = SPW_CACHE_HOST_ALWAYS;
-        host = o->host_bytes ? "--host-memory gives the host a budget"
-                             : "the host takes what the device does not hold";
-    } else if (o->backend == SPW_BACKEND_CPU) {
-        host = "the CPU's device is host memory already";
-    } else {
-        out->host = o->backend == SPW_BACKEND_CUDA ? SPW_CACHE_HOST_ALWAYS : SPW_CACHE_HOST_OF_GPU;
-        host = "a GPU's next tier is the host, a CPU's device is host memory already";
-    }
+    out->host = o->host_bytes != SPW_BYTES_NONE;
+    if (o->host_bytes)
+        host = out->host ? "--host-memory gives the host a budget"
+                         : "--host-memory 0 leaves none of the host";
     snprintf(out->tiers_why, sizeof out->tiers_why, "%s; %s", host, disk);
 }
 

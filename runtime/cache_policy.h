@@ -24,12 +24,6 @@ enum { SPW_KV_PRECISIONS = SPW_KV_INT4 + 1 };
 /* "exact", "int8", "int8:int4", "int4" */
 const char *spw_kv_precision_name(enum spw_kv_precision precision);
 
-enum spw_cache_host {
-    SPW_CACHE_HOST_NEVER,
-    SPW_CACHE_HOST_OF_GPU, /* when the device is a GPU, which is not known yet */
-    SPW_CACHE_HOST_ALWAYS,
-};
-
 /* Of all layers of one kind; which ones they are is config.layer_kinds. */
 struct spw_cache_layers {
     uint32_t n_layers, window; /* window 0: every key is kept */
@@ -40,9 +34,8 @@ struct spw_cache_policy {
     enum spw_dtype kv;               /* of every layer, as far as it is exact */
     enum spw_kv_precision precision; /* of old tiles in layers that see every key */
     uint64_t residual_tokens;        /* newer ones are exact */
-    enum spw_cache_host host;
-    bool disk;   /* may hold KV */
-    bool stays;  /* all KV stays on the device */
+    bool host, disk;                 /* may hold KV */
+    bool stays;                      /* all KV stays on the device */
     bool ladder; /* where memory does not suffice, old tiles may have less precision */
     struct spw_cache_layers layers[SPW_LAYER_KINDS];
     char kv_why[192], precision_why[192], tiers_why[192];
@@ -55,8 +48,5 @@ struct spw_cache_policy {
 int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,
                           enum spw_dtype compute, const struct spw_options *o,
                           struct spw_error *err);
-
-/* Whether KV may lie on the host, of a device that is a GPU or not, if there is host memory. */
-bool spw_cache_policy_host(const struct spw_options *o, bool gpu);
 
 #endif

@@ -61,11 +61,9 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
         in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
         uint64_t rest = spw_sub_u64(system * 9, in->device_bytes); /* 0: more than there is */
         in->host_bytes = spw_engine_budget(o->host_bytes, spw_max_u64(rest, system));
-        in->host_kv = spw_cache_policy_host(o, false);
         return 0;
     }
     card += e->device_arena ? e->plan.device.end : 0; /* is given back first */
-    in->host_kv = spw_cache_policy_host(o, true);
     in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
     in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
     if (in->device_bytes <= card)

@@ -230,41 +230,31 @@ static void deepen_ring(struct spw_plan *p, const struct spw_plan_input *in)
     }
 }
 
-/* Without a disk the host is where KV lies. */
-struct spw_plan_input spw_plan_settle_input(const struct spw_plan_input *given)
+void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in)
 {
-    struct spw_plan_input in = *given;
-    in.host_kv = in.host_kv || !in.disk_bytes;
-    return in;
-}
-
-void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *given)
-{
-    struct spw_plan_input in = spw_plan_settle_input(given);
     bool alone[SPW_BUDGETS];
-    spw_budgets_smallest(info, &in, alone);
+    spw_budgets_smallest(info, in, alone);
 }
 
 /* ---- the account ---- */
 
-int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *given, struct spw_error *err)
+int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
 {
-    struct spw_plan_input in = spw_plan_settle_input(given);
-    const uint64_t budgets[SPW_BUDGETS] = {in.device_bytes, in.host_bytes, in.disk_bytes};
-    if (!works(&in, budgets, out)) {
+    const uint64_t budgets[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    if (!works(in, budgets, out)) {
         *out = (struct spw_plan){0};
-        return spw_budgets_refuse(&out->info, &in, err);
+        return spw_budgets_refuse(&out->info, in, err);
     }
-    trade_weights(out, &in);
-    widen_slots(out, &in);
-    deepen_ring(out, &in);
-    spw_plan_describe(out, &in);
-    if (!in.disk_write_limit || out->info.disk_write_bytes <= in.disk_write_limit)
+    trade_weights(out, in);
+    widen_slots(out, in);
+    deepen_ring(out, in);
+    spw_plan_describe(out, in);
+    if (!in->disk_write_limit || out->info.disk_write_bytes <= in->disk_write_limit)
         return 0;
     return spw_fail(err, -EDQUOT,
                     "disk write limit: %llu bytes given, a context of %llu tokens writes up to "
                     "%llu; raise --disk-write-limit, --device-memory or --host-memory, or lower "
                     "--context",
-                    (unsigned long long)in.disk_write_limit, (unsigned long long)in.context,
+                    (unsigned long long)in->disk_write_limit, (unsigned long long)in->context,
                     (unsigned long long)out->info.disk_write_bytes);
 }

@@ -26,7 +26,6 @@ struct spw_plan_input {
     uint64_t disk_write_limit;    /* 0: none */
     uint64_t disk_ring_bytes;     /* of reads that should be under way together */
     uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
-    bool host_kv;                 /* with a disk: KV may lie on the host too */
     bool adopts;                  /* tiles may also lie in files of others: no room, but reads */
     bool kv_stays;                /* on the device, all of it */
     uint64_t workspace_bytes;     /* of linear, all workers */

@@ -94,7 +94,7 @@ static void place_units(struct spw_plan *p, const struct spw_plan_input *in, uin
 static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t room = spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / p->hidden_row_bytes;
-    if ((p->n_disk_frames && in->host_kv) || p->n_disk_units || (in->adopts && p->n_transit))
+    if (p->n_disk_frames || p->n_disk_units || (in->adopts && p->n_transit))
         room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
     return spw_min_u64(spw_plan_most_rows(in), room);
 }
@@ -172,12 +172,10 @@ bool spw_plan_divide_below(struct spw_plan *p, const struct spw_plan_input *in, 
     spw_below_count(&b, p, in);
     uint32_t n = spw_below_least(&b, p, in);
     struct spw_plan all = *p;
-    if (n && !in->host_kv)
-        return false;
     if (n == b.all)
         return fit_all_copies(p, in, &b, rows);
     bool some = fit_copies(p, in, &b, n, rows);
-    if (in->host_kv && fit_all_copies(&all, in, &b, rows) &&
+    if (fit_all_copies(&all, in, &b, rows) &&
         (!some || (all.pass_rows >= p->pass_rows && all.n_disk_units <= p->n_disk_units))) {
         *p = all;
         return true;

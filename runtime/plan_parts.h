@@ -28,8 +28,6 @@ static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
 
 /* What the plan begins with: sizes of the model and of its tiles. */
 void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in);
-/* Without a disk the host is where KV lies. */
-struct spw_plan_input spw_plan_settle_input(const struct spw_plan_input *given);
 
 /* ---- plan_kv.c ---- */
 

@@ -76,9 +76,7 @@ static bool divide_below(struct spw_plan *p, const struct spw_plan *from,
     spw_below_count(&b, p, in);
     uint32_t least = spw_below_least(&b, p, in);
     struct spw_plan all = *p;
-    if (least && !in->host_kv)
-        return false;
-    if (!n_on_disk && in->host_kv && place(&all, from, in, &b, b.all)) {
+    if (!n_on_disk && place(&all, from, in, &b, b.all)) {
         *p = all;
         return true;
     }
@@ -109,7 +107,7 @@ static bool divide(struct spw_plan *p, const struct spw_plan *from, const struct
 int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
                    const struct spw_plan_input *given, uint32_t n_on_disk)
 {
-    struct spw_plan_input in = spw_plan_settle_input(given);
+    struct spw_plan_input in = *given;
     struct spw_plan tiles, p = *from;
     in.device_bytes = spw_min_u64(in.device_bytes, from->device.end + from->mapped_bytes);
     in.host_bytes = spw_min_u64(in.host_bytes, from->host.end + from->kept_bytes);

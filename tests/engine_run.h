@@ -97,6 +97,27 @@ static inline void run_tight(const char *dir, struct spw_options *o, uint64_t mo
     run_tight_on(&b, dir, o, more);
 }
 
+/* Host memory for what lies there beside KV, which goes to the disk of `o`. */
+static inline void run_to_disk_on(const struct spw_backend *b, const char *dir,
+                                  struct spw_options *o)
+{
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    o->host_bytes = (uint64_t)1 << 30;
+    CHECK_MSG(!spw_plan_query_on(&info, b, dir, o, &err), "%s: %s", dir, err.text);
+    o->host_bytes = info.host.total - info.host.kv;
+    if (o->host_bytes < info.smallest_host_bytes)
+        o->host_bytes = info.smallest_host_bytes;
+    if (!o->host_bytes)
+        o->host_bytes = SPW_BYTES_NONE;
+}
+
+static inline void run_to_disk(const char *dir, struct spw_options *o)
+{
+    struct spw_backend b = run_backend(true);
+    run_to_disk_on(&b, dir, o);
+}
+
 /* Exits the program on failure: nothing can be tested without an engine. */
 static inline struct spw_engine *run_open_on(const struct spw_backend *b, const char *dir,
                                              const struct spw_options *o)

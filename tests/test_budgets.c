@@ -419,19 +419,20 @@ static int64_t completed(void *context, const struct spw_io_request *r, int64_t 
     return result;
 }
 
-/* A budget under which the disk is needed; *`stays`: and can be done without. On a CPU the host has
- * no KV beside a disk unless it was given a budget. */
+/* Budgets under which KV lies on the disk. `stays`: the host could hold that KV instead, and fewer
+ * hidden states. */
 static void need_disk(const struct subject *s, struct spw_options *o, bool stays)
 {
     struct spw_plan_info info;
     struct spw_error err = {{0}};
+    o->disk_dir = stays ? NULL : s->dir;
+    o->disk_bytes = stays ? 0 : 64 << 20;
+    o->device_bytes = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
+    o->host_bytes = 64 << 20;
+    CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, o, &err), "%s", err.text);
+    o->host_bytes = info.smallest_host_bytes;
     o->disk_dir = s->dir;
     o->disk_bytes = 64 << 20;
-    o->device_bytes = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
-    o->host_bytes = stays ? 0 : 64 << 20;
-    CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, o, &err), "%s", err.text);
-    if (!stays)
-        o->host_bytes = info.smallest_host_bytes;
 }
 
 /* The disk is full after n writes. Where the host can do without it, nobody notices; else the run

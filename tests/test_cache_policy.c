@@ -124,7 +124,7 @@ static void test_on_oom(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_cache_policy p = make(cases[i].kinds, cases[i].asked, &cases[i].o);
         CHECK_MSG(p.stays == cases[i].stays && p.ladder == cases[i].ladder, "case %zu", i);
-        CHECK(p.disk == !p.stays && (p.host == SPW_CACHE_HOST_NEVER || !p.stays));
+        CHECK(p.disk == !p.stays && p.host == !p.stays);
         CHECK(!p.stays || strstr(p.tiers_why, "--on-oom"));
     }
     struct spw_model_config c = model(full, "");
@@ -140,22 +140,17 @@ static void test_tiers(void)
     static const enum spw_backend_kind cpu = SPW_BACKEND_CPU, cuda = SPW_BACKEND_CUDA;
     const struct {
         struct spw_options o;
-        enum spw_cache_host host;
-        bool disk;
+        bool host, disk;
         const char *says;
     } cases[] = {
-        {{0}, SPW_CACHE_HOST_ALWAYS, false, "no --disk"},
-        {{.host_bytes = none}, SPW_CACHE_HOST_NEVER, false, "--host-memory 0"},
-        {{.disk_dir = "."}, SPW_CACHE_HOST_OF_GPU, true, "--disk names"},
-        {{.disk_dir = ".", .backend = cpu}, SPW_CACHE_HOST_NEVER, true, "host memory already"},
-        {{.disk_dir = ".", .backend = cuda}, SPW_CACHE_HOST_ALWAYS, true, "--disk names"},
-        {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, SPW_CACHE_HOST_ALWAYS, true, "budget"},
-        {{.disk_dir = ".", .host_bytes = none}, SPW_CACHE_HOST_NEVER, true, "--host-memory 0"},
-        {{.disk_dir = ".", .disk_bytes = none, .backend = cpu},
-         SPW_CACHE_HOST_ALWAYS,
-         false,
-         "--disk-memory 0"},
-        {{.disk_dir = ".", .disk_write_limit = none}, SPW_CACHE_HOST_ALWAYS, false, "write-limit"},
+        {{0}, true, false, "no --disk"},
+        {{.host_bytes = none}, false, false, "--host-memory 0"},
+        {{.disk_dir = ".", .backend = cpu}, true, true, "the host takes"},
+        {{.disk_dir = ".", .backend = cuda}, true, true, "--disk names"},
+        {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, true, true, "budget"},
+        {{.disk_dir = ".", .host_bytes = none}, false, true, "--host-memory 0"},
+        {{.disk_dir = ".", .disk_bytes = none}, true, false, "--disk-memory 0"},
+        {{.disk_dir = ".", .disk_write_limit = none}, true, false, "write-limit"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_cache_policy p = make(full, "", &cases[i].o);

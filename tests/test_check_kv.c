@@ -91,6 +91,15 @@ static void test_ladder(void)
               "%s", err);
     CHECK(sh("%s --device-memory 10MiB --kv-gate off", run) == 0);
     CHECK_MSG(strstr(err, "int4 for old KV") && !strstr(err, "check"), "%s", err);
+    /* A disk that is too small as well: one line says so. */
+    CHECK(sh("%s --device-memory 10MiB --disk . --disk-memory 1MiB --kv-gate off --report r.json",
+             run) == 0);
+    const char *says = strstr(err, "out of memory");
+    CHECK_MSG(says && !strstr(says + 1, "out of memory") &&
+                  strstr(says, "--on-oom spill forbids this"),
+              "%s", err);
+    CHECK(sh("grep -c '\"rung\"' r.json") == 0 && !strcmp(out, "1\n"));
+    CHECK(sh("%s --device-memory 10MiB --disk . --disk-memory 1MiB --on-oom spill", run) == 2);
 }
 
 static void test_refusals(void)

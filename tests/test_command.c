@@ -465,17 +465,28 @@ static json_t *plan_on_disk(long long device, const char *more)
     return parse(out);
 }
 
-/* At the smallest device memory the cache lies on disk; a page less of that is refused by the
- * number that would do, and so is a byte less of writes. */
-static void test_disk_plan(void)
+/* The smallest device memory, and `host`: the option with the smallest host memory beside it. */
+static long long smallest_to_disk(char *host, size_t size)
 {
-    static const char line[] =
-        "\"$S\" %s --prefill-chunk 64 --device cpu --device-memory %lld --disk . "
-        "--disk-memory %lld %s";
     json_t *p = plan_on_disk(0, "");
     long long device = number(p, "smallest_bytes.device");
     json_decref(p);
     p = plan_on_disk(device, "");
+    snprintf(host, size, "--host-memory %lld", number(p, "smallest_bytes.host"));
+    json_decref(p);
+    return device;
+}
+
+/* At the smallest device and host memory the cache lies on disk; a page less of that is refused by
+ * the number that would do, and so is a byte less of writes. */
+static void test_disk_plan(void)
+{
+    static const char line[] =
+        "\"$S\" %s --prefill-chunk 64 --device cpu --device-memory %lld %s --disk . "
+        "--disk-memory %lld %s";
+    char host[64];
+    long long device = smallest_to_disk(host, sizeof host);
+    json_t *p = plan_on_disk(device, host);
     long long disk = number(p, "smallest_bytes.disk"), writes = number(p, "disk_write_bytes");
     CHECK(disk > 0 && number(p, "disk.total") >= disk && number(p, "host.kv") == 0);
     CHECK(number(p, "peak_bytes.disk") == number(p, "disk.total"));
@@ -489,18 +500,18 @@ static void test_disk_plan(void)
     CHECK(number(p, "disk.total") == 0 && number(p, "host.kv") > 0);
     CHECK(number(p, "waterlines.disk_end") == 0 && number(p, "smallest_bytes.disk") == 0);
     json_decref(p);
-    CHECK(sh(line, "plan m --context 1000 --no-probe", device, disk, "") == 0 && !*err);
+    CHECK(sh(line, "plan m --context 1000 --no-probe", device, host, disk, "") == 0 && !*err);
     CHECK(strstr(out, "\ndisk ") && strstr(out, "on the disk, ") && strstr(out, " lie on disk, "));
     for (int run = 0; run < 2; run++) {
         const char *command =
             run ? "generate m --prompt x --max-new-tokens 999" : "plan m --context 1000 --no-probe";
         char says[64], least[32];
-        CHECK(sh(line, command, device, disk - 4096, "") == 2 && !n_out);
+        CHECK(sh(line, command, device, host, disk - 4096, "") == 2 && !n_out);
         snprintf(says, sizeof says, "--disk-memory %s would do",
                  spw_bytes_text(least, (uint64_t)disk));
         CHECK_MSG(strstr(err, says) || strstr(err, " or --disk-memory "), "%s", err);
         snprintf(says, sizeof says, "--disk-write-limit %lld", writes - 1);
-        CHECK(sh(line, command, device, disk, says) == 2 && !n_out);
+        CHECK(sh(line, command, device, host, disk, says) == 2 && !n_out);
         snprintf(says, sizeof says, " writes up to %lld;", writes);
         CHECK_MSG(strstr(err, says), "%s", err);
     }
@@ -513,17 +524,15 @@ static void test_disk_run(void)
         "\"$S\" generate m --prompt-file long.txt --ignore-eos --max-new-tokens 40 --context 1000 "
         "--prefill-chunk 64 --device cpu %s";
     static const char *const engines[] = {"threads", "auto"};
-    char budgets[256];
+    char budgets[256], host[64];
+    long long device = smallest_to_disk(host, sizeof host);
     CHECK(sh("for i in $(seq 100 270); do printf \"$i \"; done >long.txt") == 0);
     CHECK_MSG(sh(line, "--report all.json") == 0, "%s", err);
-    json_t *all = parse_file("all.json"), *plan;
-    CHECK(sh("\"$S\" plan m --context 1000 --prefill-chunk 64 --device cpu --no-probe --disk . "
-             "--json") == 0);
-    plan = parse(out);
+    json_t *all = parse_file("all.json");
     for (int i = 0; i < 2; i++) {
         snprintf(budgets, sizeof budgets,
-                 "--disk . --io %s --device-memory %lld --disk-memory 4MiB --report disk.json",
-                 engines[i], number(plan, "smallest_bytes.device"));
+                 "--disk . --io %s --device-memory %lld %s --disk-memory 4MiB --report disk.json",
+                 engines[i], device, host);
         CHECK_MSG(sh(line, budgets) == 0, "%s", err);
         json_t *r = parse_file("disk.json");
         const char *io = json_string_value(json_object_get(r, "io"));
@@ -538,8 +547,30 @@ static void test_disk_run(void)
         CHECK(number(r, "moved_bytes.host_to_disk.counted") <= number(r, "peak_bytes.disk"));
         json_decref(r);
     }
-    json_decref(plan);
     json_decref(all);
+}
+
+/* A disk that is too small for the KV takes nothing from the host, where that KV has room. */
+static void test_disk_adds(void)
+{
+    static const char line[] =
+        "\"$S\" generate m --prompt-file long.txt --ignore-eos --max-new-tokens 40 --context 1000 "
+        "--prefill-chunk 64 --residual-window 128 --device cpu --device-memory %lld %s --report %s";
+    json_t *plan = plan_on_disk(0, ""), *with, *without;
+    long long device = number(plan, "smallest_bytes.device");
+    CHECK_MSG(sh(line, device, "", "without.json") == 0, "%s", err);
+    CHECK_MSG(sh(line, device, "--disk . --disk-memory 64KiB --kv-gate off", "with.json") == 0 &&
+                  !strstr(err, "out of memory"),
+              "%s", err);
+    with = parse_file("with.json");
+    without = parse_file("without.json");
+    CHECK(
+        json_equal(json_object_get(with, "logits_hash"), json_object_get(without, "logits_hash")));
+    CHECK(!json_array_size(json_object_get(with, "ladder_events")));
+    CHECK(number(with, "waterlines.host_end") > 0 && number(with, "waterlines.disk_end") == 0);
+    json_decref(without);
+    json_decref(with);
+    json_decref(plan);
 }
 
 /* Lines of a batch are what single runs give, byte for byte. */
@@ -779,7 +810,7 @@ static void test_cache_policy(void)
     CHECK(!strcmp(json_string_value(json_object_get(range, "kind")), "full"));
     CHECK(json_is_null(json_object_get(range, "window")));
     CHECK(!strcmp(json_string_value(json_object_get(range, "kv_dtype")), "bf16"));
-    json_t *tiers = json_pack("[s,s]", "device", "disk");
+    json_t *tiers = json_pack("[s,s,s]", "device", "host", "disk");
     CHECK(json_equal(json_object_get(range, "tiers"), tiers));
     CHECK(!strcmp(json_string_value(json_object_get(cache, "asked")), "quantized"));
     json_decref(tiers);
@@ -1113,6 +1144,7 @@ int main(void)
     test_small_stack();
     test_disk_plan();
     test_disk_run();
+    test_disk_adds();
     test_batch();
     test_batch_order();
     test_batch_interrupted();

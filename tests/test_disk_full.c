@@ -56,7 +56,7 @@ int main(void)
     o.disk_dir = scratch;
     o.disk_bytes = 200 << 10;
     run_tight(dir, &o, 0);
-    o.host_bytes = 0;
+    run_to_disk(dir, &o);
 
     fill(ballast);
     int rc = spw_engine_open(&e, dir, &o, &err);

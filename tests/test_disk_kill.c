@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     o.disk_dir = scratch;
     o.disk_bytes = 64 << 20;
     run_tight(dir, &o, 0);
-    o.host_bytes = 0; /* tiles go to the disk at once */
+    run_to_disk(dir, &o);
     struct pace pace;
     kill_one(dir, &o, ids, N_STEPS, 0, &pace);
     for (int i = 0; i < times; i++) {

@@ -136,8 +136,8 @@ static uint64_t between(uint64_t *seed, uint64_t low, uint64_t high)
     return low >= high ? low : check_range(seed, low, high);
 }
 
-/* A third tier below this device budget: with the host's from the least upward, or (CPU) with no KV
- * on the host; and as much disk as that takes, or more. */
+/* A third tier below this device budget: with the host's from the least upward, or for all but KV;
+ * and as much disk as that takes, or more. */
 static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
 {
     struct spw_plan_info info;
@@ -155,8 +155,12 @@ static void draw_disk(struct draw *d, struct spw_options *o, uint64_t *seed)
         CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s",
                   err.text);
     }
-    if (host) /* some of what would lie on disk */
+    run_to_disk_on(&d->backend, d->subject->dir, o);
+    if (host) { /* some of what would lie on disk */
+        CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s",
+                  err.text);
         o->host_bytes = info.smallest_host_bytes + between(seed, 0, info.disk.total / host);
+    }
     CHECK_MSG(spw_plan_query_on(&info, &d->backend, d->subject->dir, o, &err) == 0, "%s", err.text);
     o->disk_bytes = between(seed, info.smallest_disk_bytes, 2 * info.disk.total);
     if (!o->disk_bytes)

@@ -186,7 +186,6 @@ static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in
     CHECK((p->n_transit >= 1) == bounces && p->n_transit <= p->n_host_frames);
     CHECK((bounces && p->n_kv_slots) == (p->n_bounce > 0) && p->n_bounce <= p->n_kv_slots);
     CHECK(!p->n_disk_frames || p->n_kv_slots);
-    CHECK(in->host_kv || !in->disk_bytes || p->n_host_frames == p->n_transit);
     CHECK(!p->n_disk_frames || (p->disk_run && p->disk_run <= p->n_disk_frames));
     CHECK(!p->n_disk_frames == !p->info.disk_write_bytes);
     bool sinks = p->residency.host < UINT32_MAX || p->residency.host_sliding < UINT32_MAX;
@@ -678,7 +677,6 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .disk_bytes = check_random(seed) % 3 ? (uint64_t)1 << 32 : 0,
         .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
         .disk_cost = (uint32_t)check_range(seed, 0, 20),
-        .host_kv = check_random(seed) % 4,
         .adopts = check_random(seed) % 4 == 0,
         .goes_back = check_random(seed) % 2,
         .workspace_bytes = check_range(seed, 0, 1 << 18),

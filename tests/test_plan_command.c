@@ -62,13 +62,9 @@ static void draw_budgets(char *options, size_t size, uint64_t *seed)
     n += (size_t)snprintf(
         options + n, size - n,
         " --disk . --disk-memory 64MiB --disk-write-limit 1GiB"); /* so that no drive is measured */
-    if (below(seed, 2)) {
-        char more[1024];
-        snprintf(more, sizeof more, "%s --host-memory 1GiB", options);
-        j = plan(more);
-        snprintf(options + n, size - n, " --host-memory %lld", at(j, "smallest_bytes.host") + 4096);
-        json_decref(j);
-    }
+    j = plan(options);
+    snprintf(options + n, size - n, " --host-memory %lld", at(j, "smallest_bytes.host") + 4096);
+    json_decref(j);
 }
 
 static void draw_options(char *options, size_t size, uint64_t *seed)

@@ -158,16 +158,20 @@ static struct spw_options tighten(const struct draw *d, uint64_t *seed)
     struct spw_options o = d->o;
     struct spw_plan_info info;
     struct spw_error err = {{0}};
+    bool some_host = false;
     o.threads = 1 + (int)(check_random(seed) % 2);
     if (check_random(seed) % 3) {
         o.disk_dir = d->dir;
         o.disk_bytes = 64 << 20;
-        o.host_bytes = check_random(seed) % 2 ? 64 << 20 : 0;
+        some_host = check_random(seed) % 2;
     }
     CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->dir, &o, &err), "%s", err.text);
     uint64_t spare = info.device.total - info.smallest_device_bytes;
     o.device_bytes = info.smallest_device_bytes + between(seed, spare / 4, spare);
-    if (o.disk_dir && o.host_bytes) {
+    if (o.disk_dir)
+        run_to_disk_on(&d->backend, d->dir, &o);
+    if (some_host) {
+        o.host_bytes = 64 << 20;
         CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->dir, &o, &err), "%s", err.text);
         o.host_bytes = between(seed, info.smallest_host_bytes, info.host.total);
     }

@@ -99,9 +99,7 @@ static void to_disk(const struct world *w, const struct spw_backend *b, struct s
     CHECK_MSG(!spw_plan_query_on(&info, b, w->dir, o, &err), "%s", err.text);
     o->device_bytes = info.smallest_device_bytes;
     CHECK_MSG(!spw_plan_query_on(&info, b, w->dir, o, &err), "%s", err.text);
-    o->host_bytes = 0; /* on the CPU KV goes to the disk at once */
-    if (TEST_BACKEND != SPW_BACKEND_CPU)
-        o->host_bytes = info.smallest_host_bytes + 2 * info.weights_bytes;
+    run_to_disk_on(b, w->dir, o);
 }
 
 /* Everything that may change without changing a bit. */

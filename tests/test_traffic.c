@@ -53,8 +53,10 @@ static void draw_budgets(struct spw_options *o, const struct spw_backend *b, con
     if (check_random(seed) % 3 && all.device.total > o->device_bytes)
         o->device_bytes +=
             check_range(seed, 0, (all.device.total - o->device_bytes) / (on_disk ? 4 : 1));
-    if (on_disk && check_random(seed) % 3 == 0)
-        return; /* on the CPU no KV on the host then */
+    if (on_disk && check_random(seed) % 3 == 0) {
+        run_to_disk_on(b, dir, o);
+        return;
+    }
     o->host_bytes = (uint64_t)1 << 30;
     CHECK_MSG(spw_plan_query_on(&least, b, dir, o, &err) == 0, "%s", err.text);
     uint64_t host = least.smallest_host_bytes;

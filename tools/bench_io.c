@@ -314,14 +314,17 @@ static double on_disk(const struct spw_plan_info *p)
     return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
 }
 
-/* A device that does not read host memory keeps KV there before it goes to the disk. What it gets
- * here is enough for what must lie there and for the bounce buffers, so that the KV goes on. */
+/* KV lies in host memory before it goes to the disk. The host gets enough for what must lie there
+ * and for a GPU's bounce buffers. */
 static int bound_host(struct io_bench *b, struct spw_error *err)
 {
-    if (!*b->limits.machine.gpu || cli_given(b->o, "host-memory"))
+    if (cli_given(b->o, "host-memory"))
         return 0;
     SPW_TRY(query(b, 0, err));
-    b->options.host_bytes = b->plan.smallest_host_bytes + 4 * RING_BYTES;
+    b->options.host_bytes =
+        b->plan.smallest_host_bytes + (*b->limits.machine.gpu ? 4 * RING_BYTES : 0);
+    if (!b->options.host_bytes)
+        b->options.host_bytes = SPW_BYTES_NONE;
     return 0;
 }
 

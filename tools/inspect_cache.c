@@ -14,7 +14,7 @@ static size_t list_tiers(const struct spw_cache_policy *p, const char *out[MOST_
     size_t n = 0;
     out[n++] = "device";
     if (p->host)
-        out[n++] = p->host == SPW_CACHE_HOST_ALWAYS ? "host" : "host of a GPU";
+        out[n++] = "host";
     if (p->disk)
         out[n++] = "disk";
     return n;

@@ -105,11 +105,9 @@ const struct cli_row cli_rows[] = {
      "a 32nd part and at least 256 MiB)",
      FIELD(device_memory)},
     {"host-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
-     "hard budget of what leaves the device; 0: none (what is available; on the CPU with --disk "
-     "no KV)",
-     FIELD(host_memory)},
+     "hard budget of what leaves the device; 0: none (what is available)", FIELD(host_memory)},
     {"disk", CLI_FILE_IN, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "DIR",
-     "a directory on a fast drive, for KV that neither device nor host hold", FIELD(disk)},
+     "a directory on a fast drive, for KV that neither device nor host have room for", FIELD(disk)},
     {"disk-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
     {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",

@@ -25,7 +25,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RECORDS = os.path.join(HERE, "..", "..", "models", "records")
-DISK = object()  # stands for --disk DIR
+DISK = object()  # stands for --disk DIR; the host has room for weights that stream, and for little KV
 
 # name, model (None: LARGE), options of bench
 ROWS = [
@@ -33,16 +33,16 @@ ROWS = [
     ("all on the device, 8k", None, ["--contexts", "8192"]),
     ("weights stream", None, ["--contexts", "512", "--device-memory", "700MiB"]),
     ("3/4 of the KV on the host", None, ["--contexts", "8192", "--device-memory", "1027MiB"]),
-    ("KV on disk, room for weights", None, ["--contexts", "8192", "--device-memory", "1GiB", DISK]),
-    ("KV on disk, some weights stream", None, ["--contexts", "8192", "--device-memory", "600MiB", DISK]),
+    ("KV on disk, room for weights", None, ["--contexts", "8192", "--device-memory", "1GiB", "--host-memory", "32MiB", DISK]),
+    ("KV on disk, some weights stream", None, ["--contexts", "8192", "--device-memory", "600MiB", "--host-memory", "384MiB", DISK]),
     ("weights from disk", None, ["--contexts", "512", "--device-memory", "400MiB", "--host-memory", "200MiB", DISK]),
     ("small model, on the device", RECORDS, ["--contexts", "8192"]),
     ("small slots, host", RECORDS, ["--contexts", "8192", "--device-memory", "6MiB"]),
-    ("small slots, disk, 6 MiB", RECORDS, ["--contexts", "8192", "--device-memory", "6MiB", DISK]),
-    ("small slots, disk, 4 MiB", RECORDS, ["--contexts", "8192", "--device-memory", "4MiB", DISK]),
-    ("small slots, disk, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", DISK]),
-    ("int8, disk, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", "--kv-dtype", "int8", DISK]),
-    ("int4, disk, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", "--kv-dtype", "int4", DISK]),
+    ("small slots, disk, 6 MiB", RECORDS, ["--contexts", "8192", "--device-memory", "6MiB", "--host-memory", "4MiB", DISK]),
+    ("small slots, disk, 4 MiB", RECORDS, ["--contexts", "8192", "--device-memory", "4MiB", "--host-memory", "4MiB", DISK]),
+    ("small slots, disk, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", "--host-memory", "4MiB", DISK]),
+    ("int8, disk, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", "--host-memory", "4MiB", "--kv-dtype", "int8", DISK]),
+    ("int4, disk, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", "--host-memory", "4MiB", "--kv-dtype", "int4", DISK]),
     ("int8, host, 32k", RECORDS, ["--contexts", "32768", "--device-memory", "7MiB", "--kv-dtype", "int8"]),
     ("int8, on the device, 32k", RECORDS, ["--contexts", "32768", "--kv-dtype", "int8"]),
 ]
