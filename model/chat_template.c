@@ -2,13 +2,11 @@
 #include "model/chat_template.h"
 
 #include "model/config_json.h"
+#include "model/file.h"
 #include "model/jinja.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAX_FILE_BYTES (64u << 20) /* tokenizer_config.json may list many added tokens */
 #define TAG "CONTINUE_FINAL_MESSAGE_TAG "
@@ -19,44 +17,6 @@ struct spw_chat_template {
 };
 
 /* ---- files ---- */
-
-/* -ENOENT without a text when there is no such file. */
-static int read_file(const char *path, char **text, size_t *bytes, struct spw_error *err)
-{
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
-    *text = NULL;
-    if (fd < 0 && errno == ENOENT)
-        return -ENOENT;
-    if (fd < 0 || fstat(fd, &info)) {
-        rc = spw_fail(err, -errno, "%s: cannot be read: %s", path, strerror(errno));
-    } else if (!S_ISREG(info.st_mode) || info.st_size > (off_t)MAX_FILE_BYTES) {
-        rc = spw_fail(err, -EINVAL, "%s: found no file or one of more than %u bytes", path,
-                      MAX_FILE_BYTES);
-    } else {
-        *text = spw_alloc((size_t)info.st_size + 1);
-        *bytes = 0;
-        if (!*text)
-            rc = spw_fail(err, -ENOMEM, "%s: out of memory", path);
-    }
-    while (!rc && *bytes < (size_t)info.st_size) {
-        ssize_t n = read(fd, *text + *bytes, (size_t)info.st_size - *bytes);
-        if (n < 0)
-            rc = spw_fail(err, -errno, "%s: cannot be read: %s", path, strerror(errno));
-        if (n <= 0)
-            break;
-        *bytes += (size_t)n;
-    }
-    if (fd >= 0)
-        close(fd);
-    if (rc) {
-        spw_free(*text);
-        *text = NULL;
-    } else {
-        (*text)[*bytes] = 0;
-    }
-    return rc;
-}
 
 static int join_path(char *out, size_t room, const char *dir, const char *file,
                      struct spw_error *err)
@@ -74,7 +34,7 @@ static int read_json(const char *dir, const char *file, json_t **out, struct spw
     size_t bytes;
     *out = NULL;
     SPW_TRY(join_path(path, sizeof path, dir, file, err));
-    int rc = read_file(path, &text, &bytes, err);
+    int rc = spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err);
     if (rc)
         return rc == -ENOENT ? 0 : rc;
     rc = spw_json_load(text, bytes, path, out, err);
@@ -99,7 +59,7 @@ static int parse_file(struct spw_jinja **out, const char *dir, const char *file,
     char path[4096], *text;
     size_t bytes;
     SPW_TRY(join_path(path, sizeof path, dir, file, err));
-    SPW_TRY(read_file(path, &text, &bytes, err));
+    SPW_TRY(spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err));
     int rc = parse_from(out, text, bytes, dir, file, err);
     spw_free(text);
     return rc;

@@ -6,13 +6,11 @@
 #include "model/config.h"
 
 #include "model/config_rope.h"
+#include "model/file.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Larger than any dense model; small enough that the products of a plan stay far below 2^63. */
 #define MAX_LAYERS 4096
@@ -21,7 +19,7 @@
 #define MAX_HEADS 4096
 #define MAX_VOCAB (1u << 24)
 #define MAX_POSITIONS ((uint64_t)1 << 31)
-#define MAX_FILE_BYTES ((off_t)16 << 20)
+#define MAX_FILE_BYTES ((uint64_t)16 << 20)
 
 /* How a yes-or-no property is decided. */
 enum rule {
@@ -30,12 +28,13 @@ enum rule {
     BY_KEY, /* attention_bias or mlp_bias, false when absent */
 };
 
-/* How the kinds of the layers are decided. */
+/* How the kinds of the layers are decided where layer_types does not list them. A mistral config
+ * with that list is a ministral to transformers, so that the list counts in every family. */
 enum window_rule {
-    WINDOW_NEVER,   /* every layer is full */
+    WINDOW_NEVER,   /* every layer is full, and the list may say nothing else */
     WINDOW_ALL,     /* every layer slides, unless sliding_window is null */
-    WINDOW_OPT_IN,  /* use_sliding_window, from layer max_window_layers on, or layer_types */
-    WINDOW_PATTERN, /* every sliding_window_pattern-th is full, the others slide, or layer_types */
+    WINDOW_OPT_IN,  /* use_sliding_window, from layer max_window_layers on */
+    WINDOW_PATTERN, /* every sliding_window_pattern-th is full, the others slide */
 };
 
 struct family {
@@ -70,6 +69,17 @@ static const struct family families[] = {
      .eos = 2,
      .rope = {.theta = 1e4}},
     {.name = "mistral",
+     .norm = SPW_NORM_LLAMA,
+     .activation_key = "hidden_act",
+     .activation = "silu",
+     .n_kv_heads = 8,
+     .max_positions = 131072,
+     .window_rule = WINDOW_ALL,
+     .window = 4096,
+     .bos = 1,
+     .eos = 2,
+     .rope = {.theta = 1e4}},
+    {.name = "ministral",
      .norm = SPW_NORM_LLAMA,
      .activation_key = "hidden_act",
      .activation = "silu",
@@ -135,9 +145,13 @@ static const struct {
     const char *name;
     enum spw_activation act;
 } activations[] = {
-    {"silu", SPW_ACT_SILU},          {"swish", SPW_ACT_SILU},
-    {"gelu", SPW_ACT_GELU_ERF},      {"gelu_pytorch_tanh", SPW_ACT_GELU_TANH},
+    {"silu", SPW_ACT_SILU},
+    {"swish", SPW_ACT_SILU},
+    {"gelu", SPW_ACT_GELU_ERF},
+    {"gelu_pytorch_tanh", SPW_ACT_GELU_TANH},
     {"gelu_new", SPW_ACT_GELU_TANH},
+    {"relu", SPW_ACT_RELU},
+    {"quick_gelu", SPW_ACT_GELU_QUICK},
 };
 
 /* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */
@@ -150,7 +164,7 @@ struct source {
 static int read_family(struct source *source)
 {
     struct spw_keys *top = &source->top;
-    const char *expected = "llama, mistral, qwen2, qwen3, gemma3_text or gemma3";
+    const char *expected = "llama, mistral, ministral, qwen2, qwen3, gemma3_text or gemma3";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(top, "model_type", &name));
     source->text = *top;
@@ -246,6 +260,11 @@ static const struct {
     {"attention_multiplier", NAN, false},
     {"no_rope_layers", NAN, false},
     {"attention_chunk_size", NAN, false},
+    {"num_experts", 0, false},
+    {"num_local_experts", 0, false},
+    {"n_routed_experts", 0, false},
+    {"clip_qkv", NAN, false},
+    {"logits_soft_cap", NAN, false},
     {"final_logit_softcapping", NAN, true},
     {"attn_logit_softcapping", NAN, true},
     {"query_pre_attn_scalar", NAN, true},
@@ -283,7 +302,8 @@ static int read_activation(struct spw_model_config *out, const struct source *so
             return 0;
         }
     }
-    return spw_keys_refuse(&source->text, key, "silu, gelu or gelu_pytorch_tanh");
+    return spw_keys_refuse(&source->text, key,
+                           "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
 static int read_scales(struct spw_model_config *out, const struct source *source)
@@ -309,6 +329,7 @@ static int read_dtype(struct spw_model_config *out, const struct source *source)
         const char *name;
         enum spw_dtype dtype;
     } names[] = {{"auto", SPW_DTYPE_AUTO},
+                 {"float64", SPW_DTYPE_F32}, /* weights may be; nothing computes so */
                  {"float32", SPW_DTYPE_F32},
                  {"float16", SPW_DTYPE_F16},
                  {"bfloat16", SPW_DTYPE_BF16}};
@@ -327,7 +348,34 @@ static int read_dtype(struct spw_model_config *out, const struct source *source)
                 return 0;
             }
         }
-        return spw_keys_refuse(keys, key, "float32, float16 or bfloat16");
+        return spw_keys_refuse(keys, key, "float64, float32, float16 or bfloat16");
+    }
+    return 0;
+}
+
+/* FP8 weights with a factor for each block, or one for each matrix, are read as their products. */
+static int read_quantization(struct spw_model_config *out, const struct spw_keys *top)
+{
+    const json_t *object = NULL;
+    const char *method = NULL;
+    SPW_TRY(spw_keys_object(top, "quantization_config", &object));
+    if (!object)
+        return 0;
+    struct spw_keys keys = {top->file, "quantization_config.", object, top->err};
+    SPW_TRY(spw_keys_string(&keys, "quant_method", &method));
+    if (!method || strcmp(method, "fp8") != 0)
+        return spw_keys_refuse(&keys, "quant_method",
+                               "fp8, or no quantization_config: weights in float64, float32, "
+                               "float16 or bfloat16");
+    out->fp8_scaled = true;
+    if (spw_keys_is_null(&keys, "weight_block_size"))
+        return 0;
+    const json_t *block = json_object_get(object, "weight_block_size");
+    for (size_t i = 0; i < 2; i++) {
+        json_int_t n = block ? json_integer_value(json_array_get(block, i)) : 128;
+        if (n < 1 || n > MAX_INTERMEDIATE || (block && json_array_size(block) != 2))
+            return spw_keys_refuse(&keys, "weight_block_size", "a list of two sizes, or null");
+        out->fp8_block[i] = (uint32_t)n;
     }
     return 0;
 }
@@ -350,16 +398,16 @@ static int read_flags(struct spw_model_config *out, const struct source *source)
     SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
     if (bidirectional)
         return spw_keys_refuse(keys, "use_bidirectional_attention",
-                               "false: an embedding model does not generate text");
-    if (spw_keys_has(&source->top, "quantization_config"))
-        return spw_keys_refuse(&source->top, "quantization_config",
-                               "none: weights in float32, float16 or bfloat16");
+                               "false: this is an embedding model, in which every token sees the "
+                               "tokens behind it too, so that it cannot generate text");
+    SPW_TRY(read_quantization(out, &source->top));
     SPW_TRY(read_activation(out, source));
     SPW_TRY(read_dtype(out, source));
     return read_scales(out, source);
 }
 
-static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys)
+static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys,
+                            bool may_slide)
 {
     const json_t *list = json_object_get(keys->object, "layer_types");
     char text[96];
@@ -376,6 +424,11 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
                             "\"sliding_attention\"",
                             keys->file, keys->prefix, i,
                             spw_json_describe(item, text, sizeof text));
+        if (name[0] == 's' && !may_slide) {
+            snprintf(text, sizeof text, "only full_attention: %s models have no other layers",
+                     out->model_type);
+            return spw_keys_refuse(keys, "layer_types", text);
+        }
         out->layer_kinds[i] = name[0] == 's' ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
     }
     return 0;
@@ -414,10 +467,9 @@ static int read_layer_kinds(struct spw_model_config *out, const struct source *s
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
     if (spw_keys_is_null(keys, "sliding_window"))
         slides = false;
-    bool listed = rule == WINDOW_OPT_IN || rule == WINDOW_PATTERN;
-    out->kinds_listed = listed && spw_keys_has(keys, "layer_types");
+    out->kinds_listed = spw_keys_has(keys, "layer_types");
     if (out->kinds_listed)
-        SPW_TRY(read_layer_types(out, keys));
+        SPW_TRY(read_layer_types(out, keys, rule != WINDOW_NEVER));
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
     for (uint32_t i = 0; i < out->n_layers; i++)
@@ -453,6 +505,17 @@ static int read_token(const struct spw_keys *keys, const char *key, int32_t *ids
     return 0;
 }
 
+/* No answer would ever end with an id that the model cannot choose. */
+static int check_eos(const struct spw_model_config *out, const struct spw_keys *keys)
+{
+    char expected[64];
+    snprintf(expected, sizeof expected, "ids below vocab_size, %u", out->vocab);
+    for (uint32_t i = 0; i < out->n_eos; i++)
+        if ((uint32_t)out->eos[i] >= out->vocab)
+            return spw_keys_refuse(keys, "eos_token_id", expected);
+    return 0;
+}
+
 /* The family's, then config.json's, then generation_config.json's: the later one wins. */
 static int read_tokens(struct spw_model_config *out, const struct source *source,
                        const struct spw_keys *generation)
@@ -469,6 +532,8 @@ static int read_tokens(struct spw_model_config *out, const struct source *source
             out->bos = -1;
         SPW_TRY(read_token(places[i], "eos_token_id", out->eos, &out->n_eos, SPW_CONFIG_MAX_EOS));
         SPW_TRY(read_token(places[i], "bos_token_id", &out->bos, &n_bos, 1));
+        if (spw_keys_has(places[i], "eos_token_id"))
+            SPW_TRY(check_eos(out, places[i]));
     }
     return 0;
 }
@@ -537,67 +602,20 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
     return rc;
 }
 
-/* Reads a whole small file. -ENOENT and -ENOTDIR without a message are left to the caller. */
-static int read_file(const char *path, char **out, size_t *bytes, struct spw_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT || errno == ENOTDIR
-                   ? -errno
-                   : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    struct stat info;
-    char *text = NULL;
-    size_t at = 0;
-    int rc = 0;
-    if (fstat(fd, &info) < 0)
-        rc = spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode) || info.st_size > MAX_FILE_BYTES)
-        rc = spw_fail(err, -EINVAL, "%s: found %lld bytes, expected a file of at most %lld", path,
-                      (long long)info.st_size, (long long)MAX_FILE_BYTES);
-    else if (!(text = spw_alloc((size_t)info.st_size)))
-        rc = spw_fail(err, -ENOMEM, "%s: out of memory", path);
-    while (!rc && at < (size_t)info.st_size) {
-        ssize_t got = read(fd, text + at, (size_t)info.st_size - at);
-        if (got < 0 && errno != EINTR)
-            rc = spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-        else if (got == 0)
-            break;
-        else if (got > 0)
-            at += (size_t)got;
-    }
-    close(fd);
-    if (rc) {
-        spw_free(text);
-        return rc;
-    }
-    *out = text;
-    *bytes = at;
-    return 0;
-}
-
-static char *join(const char *folder, const char *name)
-{
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char *path = spw_alloc(bytes);
-    if (path)
-        snprintf(path, bytes, "%s/%s", folder, name);
-    return path;
-}
-
 int spw_config_open(struct spw_model_config *out, const char *model_dir, struct spw_error *err)
 {
     spw_error_clear(err);
     char *config = NULL, *generation = NULL;
     struct spw_config_text text = {0};
-    char *config_path = join(model_dir, "config.json");
-    char *generation_path = join(model_dir, "generation_config.json");
+    char *config_path = spw_file_join(model_dir, "config.json");
+    char *generation_path = spw_file_join(model_dir, "generation_config.json");
     int rc = -ENOMEM;
     *out = (struct spw_model_config){0};
     if (!config_path || !generation_path) {
         spw_fail(err, rc, "%s: out of memory", model_dir);
         goto done;
     }
-    rc = read_file(config_path, &config, &text.config_bytes, err);
+    rc = spw_file_read(config_path, MAX_FILE_BYTES, &config, &text.config_bytes, err);
     if (rc == -ENOENT)
         spw_fail(err, rc, "%s: found no such file, expected a Hugging Face model folder",
                  config_path);
@@ -605,7 +623,7 @@ int spw_config_open(struct spw_model_config *out, const char *model_dir, struct 
         spw_fail(err, rc, "%s: found a file, expected a Hugging Face model folder", model_dir);
     if (rc)
         goto done;
-    rc = read_file(generation_path, &generation, &text.generation_bytes, err);
+    rc = spw_file_read(generation_path, MAX_FILE_BYTES, &generation, &text.generation_bytes, err);
     if (rc && rc != -ENOENT)
         goto done;
     text.config = config;

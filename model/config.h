@@ -41,7 +41,10 @@ struct spw_model_config {
     bool mlp_bias;
     bool qk_norm;            /* a norm over head_dim on q and k, after projection, before rope */
     bool sandwich;           /* four norms a layer: also after attention and after the mlp */
-    bool tied_embeddings;    /* the embedding matrix is also the output matrix */
+    bool tied_embeddings;    /* the embedding matrix is also the output matrix, unless the file has
+                                a matrix for each */
+    bool fp8_scaled;         /* FP8 matrices come with factors, "weight_scale_inv" */
+    uint32_t fp8_block[2];   /* rows and columns that share a factor; 0: the whole matrix */
     float attention_scale;   /* scores = q.k * attention_scale */
     float attention_softcap; /* 0: none */
     float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */

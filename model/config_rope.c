@@ -3,7 +3,8 @@
  *   old:  "rope_theta": 1e6,  "rope_scaling": null | {"rope_type" or "type": KIND, "factor": ...}
  *         Gemma-3 adds "rope_local_base_freq", the theta of its sliding layers, which never scale
  *   new:  "rope_parameters": {"rope_type": KIND, "rope_theta": ..., "factor": ...}
- *         Gemma-3: {"full_attention": {...}, "sliding_attention": {...}}
+ *         Gemma-3: {"full_attention": {...}, "sliding_attention": {...}}; flat keys mean nothing
+ * there
  *
  * A value inside the dict wins over one at the top level, which wins over the family's. A non-empty
  * rope_scaling replaces rope_parameters (Gemma-3: is merged over its full_attention part), because
@@ -152,16 +153,20 @@ static struct spw_keys below(const struct spw_keys *keys, const char *prefix, co
         .file = keys->file, .prefix = prefix, .object = object, .err = keys->err};
 }
 
-/* A dict per layer kind where one is expected, or the other way round, must not be half-read. */
-static int check_nesting(const struct spw_keys *keys, const json_t *dict, bool expected)
+/* A dict per layer kind where a flat one is expected must not be half-read. The other way round
+ * transformers passes over the flat keys, but fails where rope_scaling has to go into
+ * full_attention.
+ */
+static int check_nesting(const struct spw_keys *keys, const json_t *dict, bool by_layer_kind,
+                         bool scaled)
 {
     bool nested =
         json_object_get(dict, "full_attention") || json_object_get(dict, "sliding_attention");
-    if (!json_object_size(dict) || nested == expected)
+    if (!json_object_size(dict) || nested == by_layer_kind || (by_layer_kind && !scaled))
         return 0;
     return spw_keys_refuse(keys, "rope_parameters",
-                           expected ? "one object for each of full_attention, sliding_attention"
-                                    : "one flat set of rope keys for all layers");
+                           by_layer_kind ? "an object full_attention, which rope_scaling changes"
+                                         : "one flat set of rope keys for all layers");
 }
 
 static int read_by_layer_kind(struct spw_model_config *config, const struct spw_keys *keys,
@@ -200,7 +205,7 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
     if (scaling && !json_object_size(scaling))
         scaling = NULL;
     if (parameters && (!scaling || facts->by_layer_kind))
-        SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind));
+        SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind, scaling));
     config->reach = config->max_positions; /* which counts the scaling in, in such families */
     if (facts->by_layer_kind)
         return read_by_layer_kind(config, keys, facts, parameters, scaling, "rope_parameters.");

@@ -1,6 +1,8 @@
 /* Which model this is: see fingerprint.h. */
 #include "model/fingerprint.h"
 
+#include "model/file.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,7 +13,7 @@ enum {
     SAMPLE_BYTES = 4096,    /* a page: less costs the drive as much */
     MOST_PARTS = 7,         /* of one tensor, besides its start */
     PART_BYTES = 16 << 20,  /* a tensor of so many bytes has one more part */
-    MOST_CONFIG = 16 << 20, /* as much of config.json as is looked at: far more than there is */
+    MOST_CONFIG = 16 << 20, /* of config.json: far more than there is */
 };
 
 /* ---- samples ---- */
@@ -81,17 +83,16 @@ static int add_config(XXH3_state_t *to, const char *folder, struct spw_error *er
     char path[4096];
     if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
         return spw_fail(err, -ENAMETOOLONG, "%.200s...: the path is too long", folder);
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    char piece[4096];
-    uint64_t total = 0;
-    for (size_t n; total < MOST_CONFIG && (n = fread(piece, 1, sizeof piece, file)) > 0; total += n)
-        XXH3_128bits_update(to, piece, n);
-    int rc = ferror(file) ? spw_fail(err, -EIO, "%s: cannot be read", path) : 0;
-    fclose(file);
+    char *text;
+    size_t n;
+    int rc = spw_file_read(path, MOST_CONFIG, &text, &n, err);
+    if (rc)
+        return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
+    XXH3_128bits_update(to, text, n);
+    spw_free(text);
+    uint64_t total = n;
     XXH3_128bits_update(to, &total, sizeof total);
-    return rc;
+    return 0;
 }
 
 static void add_headers(XXH3_state_t *to, const struct spw_safetensors *weights)
@@ -130,6 +131,8 @@ int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const char *folder,
         XXH3_128bits_reset(state);
         add_samples(state, weights);
         put(out + SPW_FINGERPRINT_BYTES / 2, state);
+        if (spw_safetensors_damaged(weights))
+            rc = spw_safetensors_check(weights, err);
     }
     XXH3_freeState(state);
     return rc;

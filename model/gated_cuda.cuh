@@ -11,6 +11,10 @@ __device__ __forceinline__ float activation(float x, enum spw_activation act)
         return x / (1.0f + expf(0.0f - x));
     if (act == SPW_ACT_GELU_ERF)
         return 0.5f * x * (1.0f + erff(x * 0.707106781f));
+    if (act == SPW_ACT_GELU_QUICK)
+        return x / (1.0f + expf(-1.702f * x));
+    if (act == SPW_ACT_RELU)
+        return x < 0 ? 0.0f : x;               /* NaN stays NaN */
     float inner = x + 0.044715f * (x * x * x); /* sqrt(2/pi) (x + 0.044715 x^3) */
     return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/base.h"
 
+#include <math.h>
 #include <string.h>
 
 static inline float spw_bf16_to_f32(uint16_t b)
@@ -37,6 +38,23 @@ static inline float spw_f16_to_f32(uint16_t h)
                           : sign | (exponent + 112) << 23 | fraction << 13;
     memcpy(&f, &bits, sizeof f);
     return f;
+}
+
+/* sign | exponent 4, bias 7 | fraction 3; no infinity, and NaN only where all other bits are set.
+ */
+static inline float spw_f8_e4m3_to_f32(uint8_t b)
+{
+    uint32_t exponent = b >> 3 & 15, fraction = b & 7u;
+    float f = (b & 0x7f) == 0x7f ? NAN
+              : exponent         ? (float)(8 + fraction) * exp2f((float)exponent - 10)
+                                 : (float)fraction * 0x1p-9f;
+    return b & 0x80 ? -f : f;
+}
+
+/* The upper byte of an f16. */
+static inline float spw_f8_e5m2_to_f32(uint8_t b)
+{
+    return spw_f16_to_f32((uint16_t)(b << 8));
 }
 
 #endif

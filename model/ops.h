@@ -22,6 +22,8 @@ enum spw_activation {
     SPW_ACT_SILU,
     SPW_ACT_GELU_TANH,
     SPW_ACT_GELU_ERF,
+    SPW_ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
+    SPW_ACT_RELU,
 };
 
 /* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. */

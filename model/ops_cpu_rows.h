@@ -281,18 +281,42 @@ VEC_FN struct vec gelu_erf(struct vec x)
     return vec_mul(vec_mul(vec_set1(0.5f), x), t);
 }
 
+VEC_FN struct vec gelu_quick(struct vec x)
+{
+    struct vec e = vec_exp(vec_mul(vec_set1(-1.702f), x));
+    return vec_div(x, vec_add(vec_set1(1.0f), e));
+}
+
+/* NaN stays NaN: the second operand is what vec_max gives where they do not compare. */
+VEC_FN struct vec relu(struct vec x)
+{
+    return vec_max(vec_set1(0.0f), x);
+}
+
+VEC_FN struct vec activation(struct vec x, enum spw_activation act)
+{
+    switch (act) {
+    case SPW_ACT_SILU:
+        return silu(x);
+    case SPW_ACT_GELU_TANH:
+        return gelu_tanh(x);
+    case SPW_ACT_GELU_ERF:
+        return gelu_erf(x);
+    case SPW_ACT_GELU_QUICK:
+        return gelu_quick(x);
+    case SPW_ACT_RELU:
+        break;
+    }
+    return relu(x);
+}
+
 static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
 {
     size_t gate = row * 2 * a->cols, up = gate + a->cols;
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
         struct vec g = vec_load_as(a->x, gate + i, n, a->dtype);
-        if (a->act == SPW_ACT_SILU)
-            g = silu(g);
-        else if (a->act == SPW_ACT_GELU_TANH)
-            g = gelu_tanh(g);
-        else
-            g = gelu_erf(g);
+        g = activation(g, a->act);
         g = vec_mul(vec_round_as(g, a->dtype), vec_load_as(a->x, up + i, n, a->dtype));
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
     }

@@ -3,14 +3,14 @@
 #include "model/safetensors.h"
 
 #include "model/config_json.h"
+#include "model/file.h"
+#include "model/file_map.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* The limit of the reference implementation: a header is text, and a larger one is an attack. */
@@ -18,9 +18,9 @@
 #define LENGTH_BYTES 8u
 
 struct shard {
-    char *path;    /* owned */
-    uint8_t *base; /* the whole file, mapped read-only; NULL when not mapped */
-    uint64_t bytes, header_bytes;
+    char *path; /* owned */
+    struct spw_file_map map;
+    uint64_t header_bytes;
     struct spw_tensor_table table;
 };
 
@@ -31,62 +31,23 @@ struct spw_safetensors {
     size_t n_tensors;
 };
 
-static char *join(const char *folder, const char *name)
-{
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char *path = spw_alloc(bytes);
-    if (path)
-        snprintf(path, bytes, "%s/%s", folder, name);
-    return path;
-}
-
-/* Maps a whole regular file. -ENOENT comes without a message: the caller knows what to say. */
-static int map_file(const char *path, uint8_t **base, uint64_t *bytes, struct spw_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? -ENOENT : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    struct stat info;
-    int rc = 0;
-    if (fstat(fd, &info) < 0)
-        rc = spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        rc = spw_fail(err, -EINVAL, "%s: found something else, expected a regular file", path);
-    else if (info.st_size < (off_t)LENGTH_BYTES)
-        rc = spw_fail(err, -EINVAL, "%s: found %lld bytes, expected a file of at least %u", path,
-                      (long long)info.st_size, LENGTH_BYTES);
-    if (!rc) {
-        void *map = spw_alloc_fails()
-                        ? (errno = ENOMEM, MAP_FAILED)
-                        : mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (map == MAP_FAILED) {
-            rc = spw_fail(err, -errno, "%s: mapping %lld bytes: %s", path, (long long)info.st_size,
-                          strerror(errno));
-        } else {
-            *base = map;
-            *bytes = (uint64_t)info.st_size;
-        }
-    }
-    close(fd);
-    return rc;
-}
-
 static int read_header(struct shard *shard, uint32_t index, struct spw_error *err)
 {
     uint64_t header_bytes = 0;
-    SPW_TRY(spw_json_refuse_pointer(shard->base, shard->bytes, shard->path, err));
+    SPW_TRY(spw_json_refuse_pointer(shard->map.base, shard->map.bytes, shard->path, err));
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
-        header_bytes |= (uint64_t)shard->base[i] << (8 * i);
-    if (header_bytes > MAX_HEADER_BYTES || header_bytes > shard->bytes - LENGTH_BYTES)
+        header_bytes |= (uint64_t)shard->map.base[i] << (8 * i);
+    if (header_bytes > MAX_HEADER_BYTES || header_bytes > shard->map.bytes - LENGTH_BYTES)
         return spw_fail(err, -EINVAL,
                         "%s: header: found a length of %" PRIu64 ", expected at most %" PRIu64
                         "; the file is cut short or is not safetensors",
                         shard->path, header_bytes,
-                        spw_min_u64(MAX_HEADER_BYTES, shard->bytes - LENGTH_BYTES));
+                        spw_min_u64(MAX_HEADER_BYTES, shard->map.bytes - LENGTH_BYTES));
     shard->header_bytes = LENGTH_BYTES + header_bytes;
-    const uint8_t *data = shard->base + shard->header_bytes;
-    uint64_t data_bytes = shard->bytes - shard->header_bytes;
-    SPW_TRY(spw_safetensors_parse_header(&shard->table, (const char *)shard->base + LENGTH_BYTES,
+    const uint8_t *data = shard->map.base + shard->header_bytes;
+    uint64_t data_bytes = shard->map.bytes - shard->header_bytes;
+    SPW_TRY(spw_safetensors_parse_header(&shard->table,
+                                         (const char *)shard->map.base + LENGTH_BYTES,
                                          (size_t)header_bytes, data_bytes, shard->path, err));
     for (size_t i = 0; i < shard->table.n; i++) {
         struct spw_tensor *t = &shard->table.tensors[i];
@@ -104,11 +65,11 @@ static int open_shard(struct spw_safetensors *st, const char *folder, const char
 {
     uint32_t index = (uint32_t)st->n_shards++;
     struct shard *shard = &st->shards[index];
-    shard->path = join(folder, name);
+    shard->path = spw_file_join(folder, name);
     if (!shard->path)
         return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    int rc = map_file(shard->path, &shard->base, &shard->bytes, err);
-    if (rc == -ENOENT)
+    int rc = spw_file_map_open(&shard->map, shard->path, LENGTH_BYTES, err);
+    if (rc == -ENOENT || rc == -ENOTDIR)
         spw_fail(err, rc, "%s: found no such file, expected a shard that %s names", shard->path,
                  named_by);
     return rc ? rc : read_header(shard, index, err);
@@ -176,22 +137,18 @@ static int open_shards(struct spw_safetensors *st, const char *folder,
 static int open_sharded(struct spw_safetensors *st, const char *folder, const char *index_path,
                         struct spw_error *err)
 {
-    uint8_t *text = NULL;
-    uint64_t bytes = 0;
-    int rc = map_file(index_path, &text, &bytes, err);
-    if (rc == -ENOENT)
+    char *text;
+    size_t bytes;
+    int rc = spw_file_read(index_path, MAX_HEADER_BYTES, &text, &bytes, err);
+    if (rc == -ENOENT || rc == -ENOTDIR)
         return spw_fail(err, rc,
                         "%s: found neither model.safetensors nor model.safetensors.index.json, "
                         "expected a Hugging Face folder with safetensors weights",
                         folder);
     SPW_TRY(rc);
     struct spw_shard_index index = {0};
-    rc = bytes > MAX_HEADER_BYTES
-             ? spw_fail(err, -EINVAL, "%s: found %" PRIu64 " bytes, expected at most %u",
-                        index_path, bytes, MAX_HEADER_BYTES)
-             : spw_safetensors_parse_index(&index, (const char *)text, (size_t)bytes, index_path,
-                                           err);
-    munmap(text, (size_t)bytes);
+    rc = spw_safetensors_parse_index(&index, text, bytes, index_path, err);
+    spw_free(text);
     if (!rc)
         rc = open_shards(st, folder, &index, index_path, err);
     spw_safetensors_free_index(&index);
@@ -201,8 +158,8 @@ static int open_sharded(struct spw_safetensors *st, const char *folder, const ch
 /* One file when there is one, as transformers looks; else the index. */
 static int open_folder(struct spw_safetensors *st, const char *folder, struct spw_error *err)
 {
-    char *single = join(folder, "model.safetensors");
-    char *index_path = join(folder, "model.safetensors.index.json");
+    char *single = spw_file_join(folder, "model.safetensors");
+    char *index_path = spw_file_join(folder, "model.safetensors.index.json");
     int rc;
     if (!single || !index_path) {
         rc = spw_fail(err, -ENOMEM, "%s: out of memory", folder);
@@ -244,8 +201,7 @@ void spw_safetensors_close(struct spw_safetensors *st)
     for (size_t i = 0; i < st->n_shards; i++) {
         struct shard *shard = &st->shards[i];
         spw_safetensors_free_table(&shard->table);
-        if (shard->base)
-            munmap(shard->base, (size_t)shard->bytes);
+        spw_file_map_close(&shard->map);
         spw_free(shard->path);
     }
     spw_free(st->shards);
@@ -289,12 +245,28 @@ const char *spw_safetensors_path(const struct spw_safetensors *st, uint32_t file
     return st->shards[file_index].path;
 }
 
+bool spw_safetensors_damaged(const struct spw_safetensors *st)
+{
+    for (size_t i = 0; i < st->n_shards; i++)
+        if (spw_file_map_damaged(&st->shards[i].map))
+            return true;
+    return false;
+}
+
+int spw_safetensors_check(const struct spw_safetensors *st, struct spw_error *err)
+{
+    for (size_t i = 0; i < st->n_shards; i++)
+        SPW_TRY(spw_file_map_check(&st->shards[i].map, st->shards[i].path, err));
+    return 0;
+}
+
 struct spw_safetensors_extent spw_safetensors_extent(const struct spw_safetensors *st,
                                                      uint32_t file_index)
 {
     const struct shard *shard = &st->shards[file_index];
-    return (struct spw_safetensors_extent){
-        .header = shard->base, .header_bytes = shard->header_bytes, .file_bytes = shard->bytes};
+    return (struct spw_safetensors_extent){.header = shard->map.base,
+                                           .header_bytes = shard->header_bytes,
+                                           .file_bytes = shard->map.bytes};
 }
 
 /* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the

@@ -3,9 +3,9 @@
  * not touched until somebody reads it.
  *
  * The handle owns the mappings and all tensors; pointers into them live until close. Once open, it
- * is read-only and safe from any thread. A file that is cut short while it is mapped kills the
- * reader (SIGBUS): model folders are not written while in use. Errors: -ENOENT, -EINVAL (the text
- * names file, tensor, what was found and expected), -ENOMEM. */
+ * is read-only and safe from any thread. A file that is cut short while it is mapped reads as zeros
+ * from there on (file_map.h); spw_safetensors_check finds that, and a file that was written to.
+ * Errors: -ENOENT, -EINVAL (the text names file, tensor, what was found and expected), -ENOMEM. */
 #ifndef SPW_MODEL_SAFETENSORS_H
 #define SPW_MODEL_SAFETENSORS_H
 
@@ -49,6 +49,11 @@ uint64_t spw_safetensors_total_bytes(const struct spw_safetensors *st);
 /* The files, by file_index: how many, and the path of each. */
 uint32_t spw_safetensors_n_files(const struct spw_safetensors *st);
 const char *spw_safetensors_path(const struct spw_safetensors *st, uint32_t file_index);
+/* Whether a reader has met a page that its file no longer has: cheap, for each row of logits. */
+bool spw_safetensors_damaged(const struct spw_safetensors *st);
+/* 0, or -EIO with a text when a file was cut short or written to since open: what was computed
+ * since the last check may be wrong. */
+int spw_safetensors_check(const struct spw_safetensors *st, struct spw_error *err);
 struct spw_safetensors_extent {
     const void *header; /* borrowed, in the mapping: 8 bytes of length and the JSON */
     uint64_t header_bytes, file_bytes;

@@ -5,10 +5,11 @@
  *   JSON: {"NAME": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
  *          "__metadata__": {"key": "text"}}
  *
- * Stricter than needed nowhere, laxer in one point: the format forbids bytes that belong to no
- * tensor, but writers exist that align each tensor, and such a hole harms nobody. Overlapping does:
- * two names for the same bytes are how a crafted file makes a loader do more work than its size
- * allows. */
+ * The last tensor ends where the file ends, as the format says: with a wrong length of the header
+ * all tensors would shift, and nothing else would show it. In one point this is laxer than the
+ * format, which forbids bytes between tensors: writers exist that align each tensor, and such a
+ * hole harms nobody. Overlapping does: two names for the same bytes are how a crafted file makes a
+ * loader do more work than its size allows. */
 #include "model/config_json.h"
 #include "model/safetensors.h"
 
@@ -22,13 +23,16 @@ static const struct {
     enum spw_dtype dtype;
     uint64_t bits;
 } dtypes[] = {
-    {"F32", SPW_DTYPE_F32, 32},     {"F16", SPW_DTYPE_F16, 16},     {"BF16", SPW_DTYPE_BF16, 16},
-    {"F64", SPW_DTYPE_AUTO, 64},    {"I64", SPW_DTYPE_AUTO, 64},    {"U64", SPW_DTYPE_AUTO, 64},
-    {"C64", SPW_DTYPE_AUTO, 64},    {"I32", SPW_DTYPE_AUTO, 32},    {"U32", SPW_DTYPE_AUTO, 32},
-    {"I16", SPW_DTYPE_AUTO, 16},    {"U16", SPW_DTYPE_AUTO, 16},    {"I8", SPW_DTYPE_AUTO, 8},
-    {"U8", SPW_DTYPE_AUTO, 8},      {"BOOL", SPW_DTYPE_AUTO, 8},    {"F8_E5M2", SPW_DTYPE_AUTO, 8},
-    {"F8_E4M3", SPW_DTYPE_AUTO, 8}, {"F8_E8M0", SPW_DTYPE_AUTO, 8}, {"F6_E2M3", SPW_DTYPE_AUTO, 6},
-    {"F6_E3M2", SPW_DTYPE_AUTO, 6}, {"F4", SPW_DTYPE_AUTO, 4},
+    {"F32", SPW_DTYPE_F32, 32},        {"F16", SPW_DTYPE_F16, 16},
+    {"BF16", SPW_DTYPE_BF16, 16},      {"F64", SPW_DTYPE_F64, 64},
+    {"F8_E4M3", SPW_DTYPE_F8_E4M3, 8}, {"F8_E5M2", SPW_DTYPE_F8_E5M2, 8},
+    {"I64", SPW_DTYPE_AUTO, 64},       {"U64", SPW_DTYPE_AUTO, 64},
+    {"C64", SPW_DTYPE_AUTO, 64},       {"I32", SPW_DTYPE_AUTO, 32},
+    {"U32", SPW_DTYPE_AUTO, 32},       {"I16", SPW_DTYPE_AUTO, 16},
+    {"U16", SPW_DTYPE_AUTO, 16},       {"I8", SPW_DTYPE_AUTO, 8},
+    {"U8", SPW_DTYPE_AUTO, 8},         {"BOOL", SPW_DTYPE_AUTO, 8},
+    {"F8_E8M0", SPW_DTYPE_AUTO, 8},    {"F6_E2M3", SPW_DTYPE_AUTO, 6},
+    {"F6_E3M2", SPW_DTYPE_AUTO, 6},    {"F4", SPW_DTYPE_AUTO, 4},
 };
 
 /* One entry of the header being read. */
@@ -122,8 +126,9 @@ static int compare_offsets(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* the empty one first */
 }
 
-static int check_overlap(const struct spw_tensor_table *table, const char *file,
-                         struct spw_error *err)
+/* Tensors do not overlap, and the last one ends with the data. */
+static int check_places(const struct spw_tensor_table *table, uint64_t data_bytes, const char *file,
+                        struct spw_error *err)
 {
     const struct spw_tensor **order = spw_alloc_zero(table->n, sizeof *order);
     if (!order)
@@ -140,6 +145,13 @@ static int check_overlap(const struct spw_tensor_table *table, const char *file,
                           ", expected at least %" PRIu64 ", the end of tensor %.100s",
                           file, order[i]->name, order[i]->offset, end, order[i - 1]->name);
     }
+    uint64_t end = table->n ? order[table->n - 1]->offset + order[table->n - 1]->bytes : 0;
+    if (!rc && end != data_bytes)
+        rc = spw_fail(err, -EINVAL,
+                      "%s: found %" PRIu64 " bytes after the header, expected %" PRIu64
+                      ", the end of the last tensor; the header's length is wrong, or bytes were "
+                      "added to the file",
+                      file, data_bytes, end);
     spw_free(order);
     return rc;
 }
@@ -200,7 +212,7 @@ static int read_tensors(struct spw_tensor_table *out, json_t *root, uint64_t dat
         out->n++;
     }
     qsort(out->tensors, out->n, sizeof *out->tensors, compare_names);
-    return check_overlap(out, file, err);
+    return check_places(out, data_bytes, file, err);
 }
 
 int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *header,

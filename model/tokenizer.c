@@ -2,14 +2,10 @@
  *
  *   text -> added tokens as written -> normalizer -> added tokens in normal form
  *        -> pre-tokenizers -> model, piece by piece -> post-processor */
+#include "model/file.h"
 #include "model/tokenizer_impl.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define MAX_FILE_BYTES (256u << 20)
 
 /* ---- open, close ---- */
 
@@ -30,51 +26,17 @@ int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t byt
     return 0;
 }
 
-/* The whole file, however many reads it takes. */
-static int read_all(int fd, char *data, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = read(fd, data + done, bytes - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n ? -errno : -EIO;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
-static int parse_file(struct spw_tokenizer **out, int fd, const char *path, struct spw_error *err)
-{
-    struct stat st;
-    if (fstat(fd, &st))
-        return spw_fail(err, -errno, "%s: cannot be examined: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_size > (off_t)MAX_FILE_BYTES)
-        return spw_fail(err, -EINVAL, "%s: found %s, expected a tokenizer.json of at most %u MiB",
-                        path, S_ISREG(st.st_mode) ? "a larger file" : "something not a file",
-                        MAX_FILE_BYTES >> 20);
-    size_t bytes = (size_t)st.st_size;
-    char *json = spw_alloc(bytes);
-    if (!json)
-        return spw_fail(err, -ENOMEM, "%s: out of memory for its %zu bytes", path, bytes);
-    int rc = read_all(fd, json, bytes);
-    if (rc)
-        spw_fail(err, rc, "%s: cannot be read: %s", path, strerror(-rc));
-    else
-        rc = spw_tokenizer_parse(out, json, bytes, path, err);
-    spw_free(json);
-    return rc;
-}
-
 int spw_tokenizer_open(struct spw_tokenizer **out, const char *path, struct spw_error *err)
 {
     spw_error_clear(err);
     *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return spw_fail(err, -errno, "%s: cannot be opened: %s", path, strerror(errno));
-    int rc = parse_file(out, fd, path, err);
-    close(fd);
+    char *json;
+    size_t bytes;
+    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+    if (rc)
+        return spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc));
+    rc = spw_tokenizer_parse(out, json, bytes, path, err);
+    spw_free(json);
     return rc;
 }
 

@@ -11,6 +11,8 @@
 
 #include "runtime/base.h"
 
+#define SPW_TOKENIZER_MOST_BYTES (256u << 20) /* of a tokenizer.json */
+
 struct spw_tokenizer;
 
 int spw_tokenizer_open(struct spw_tokenizer **out, const char *tokenizer_json_path,

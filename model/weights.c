@@ -13,8 +13,9 @@
 
 struct spw_weight_source {
     const struct spw_tensor *tensor;
-    uint64_t first, n; /* elements of the tensor */
-    uint64_t offset;   /* in the unit, bytes */
+    const struct spw_tensor *scale; /* of an FP8 matrix: factors of its blocks; NULL: none */
+    uint64_t first, n;              /* elements of the tensor */
+    uint64_t offset;                /* in the unit, bytes */
 };
 
 enum { LAYER_SOURCES = 7, UNIT_ALIGN = 64 };
@@ -38,16 +39,22 @@ struct finder {
     struct spw_error *err;
 };
 
-/* The decoder's tensors carry one of these in front, by age of the writer. */
-static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model."};
+/* The decoder's tensors carry one of these in front, by age of the writer; none where the decoder
+ * was saved without its head. */
+static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model.",
+                                       ""};
+/* Where the output matrix stands. */
+static const char *const heads[] = {"lm_head.weight", "language_model.lm_head.weight"};
+enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes, N_HEADS = sizeof heads / sizeof *heads };
 
 static int find_prefix(struct finder *f)
 {
+    static const char *const always[] = {"embed_tokens.weight", "norm.weight"};
     char name[128];
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
+    for (size_t i = 0; i < 2 * N_PREFIXES; i++) {
+        snprintf(name, sizeof name, "%s%s", prefixes[i % N_PREFIXES], always[i / N_PREFIXES]);
         if (spw_safetensors_find(f->file, name)) {
-            f->prefix = prefixes[i];
+            f->prefix = prefixes[i % N_PREFIXES];
             return 0;
         }
     }
@@ -61,7 +68,8 @@ static int check_shape(const struct finder *f, const struct spw_tensor *t, uint6
 {
     bool matrix = cols > 0;
     if (t->dtype == SPW_DTYPE_AUTO)
-        return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected F32, F16 or BF16",
+        return spw_fail(f->err, -EINVAL,
+                        "%s: tensor %s: dtype %s, expected F64, F32, F16, BF16, F8_E4M3 or F8_E5M2",
                         t->file, t->name, t->dtype_name);
     if (t->n_dims == (matrix ? 2 : 1) && t->shape[0] == rows && (!matrix || t->shape[1] == cols))
         return 0;
@@ -123,27 +131,67 @@ static void matrix_shapes(const struct spw_model_config *c, uint64_t shapes[LAYE
     memcpy(shapes, all, sizeof all);
 }
 
+/* The factors of an FP8 matrix's blocks, where config.json says that there are some. */
+static int find_scale(const struct finder *f, const struct spw_model_config *c,
+                      const struct spw_tensor *t, const struct spw_tensor **out)
+{
+    char name[192];
+    bool fp8 = t->dtype == SPW_DTYPE_F8_E4M3 || t->dtype == SPW_DTYPE_F8_E5M2;
+    *out = NULL;
+    if (!c->fp8_scaled || !fp8)
+        return 0;
+    snprintf(name, sizeof name, "%.160s_scale_inv", t->name);
+    const struct spw_tensor *scale = spw_safetensors_find(f->file, name);
+    *out = scale;
+    if (scale && !c->fp8_block[0] && scale->n_dims < 2) { /* one factor for all, of any shape */
+        if (f->found)
+            f->found[scale - spw_safetensors_at(f->file, 0)] = true;
+        if (scale->dtype != SPW_DTYPE_AUTO && scale->bytes == spw_dtype_bytes(scale->dtype))
+            return 0;
+    }
+    return find(f, name, c->fp8_block[0] ? spw_div_up(t->shape[0], c->fp8_block[0]) : 1,
+                c->fp8_block[1] ? spw_div_up(t->shape[1], c->fp8_block[1]) : 1, out);
+}
+
+/* The output matrix and the embedding. Where the file has both, both are used, whatever
+ * tie_word_embeddings says: if they are equal that gives the same logits, and if not it is what
+ * transformers does. */
+static int find_ends(struct spw_weights *w, const struct finder *f, const struct spw_tensor **head)
+{
+    const struct spw_model_config *c = w->config;
+    char embedding[160];
+    const char *name = heads[!strncmp(f->prefix, "language_model.", 15)];
+    snprintf(embedding, sizeof embedding, "%sembed_tokens.weight", f->prefix);
+    for (size_t i = 0; i < N_HEADS; i++)
+        if (spw_safetensors_find(f->file, heads[i]))
+            name = heads[i];
+    bool has_embedding = spw_safetensors_find(f->file, embedding);
+    bool has_head = spw_safetensors_find(f->file, name);
+    bool tied = c->tied_embeddings;
+    SPW_TRY(find(f, tied && !has_embedding && has_head ? name : embedding, c->vocab, c->hidden,
+                 &w->embedding));
+    if (c->fp8_scaled && spw_dtype_bytes(w->embedding->dtype) == 1)
+        return spw_fail(f->err, -EINVAL,
+                        "%s: tensor %s: dtype %s, expected an embedding of 16 bits or more: only "
+                        "products have factors for FP8",
+                        w->embedding->file, w->embedding->name, w->embedding->dtype_name);
+    return find(f, tied && !has_head ? embedding : name, c->vocab, c->hidden, head);
+}
+
 static int find_matrices(struct spw_weights *w, const struct finder *f,
                          const struct spw_tensor **head)
 {
     const struct spw_model_config *c = w->config;
     uint64_t shapes[LAYER_SOURCES][2];
-    char name[160];
     matrix_shapes(c, shapes);
     for (uint32_t l = 0; l < c->n_layers; l++)
         for (int i = 0; i < LAYER_SOURCES; i++) {
             struct spw_weight_source *s = &w->sources[l * LAYER_SOURCES + (uint32_t)i];
             SPW_TRY(find_in_layer(f, l, matrix_names[i], shapes[i][0], shapes[i][1], &s->tensor));
             s->n = shapes[i][0] * shapes[i][1];
+            SPW_TRY(find_scale(f, c, s->tensor, &s->scale));
         }
-    snprintf(name, sizeof name, "%sembed_tokens.weight", f->prefix);
-    SPW_TRY(find(f, name, c->vocab, c->hidden, &w->embedding));
-    *head = w->embedding;
-    if (c->tied_embeddings)
-        return 0;
-    bool wrapped = strncmp(f->prefix, "language_model.", 15) == 0;
-    return find(f, wrapped ? "language_model.lm_head.weight" : "lm_head.weight", c->vocab,
-                c->hidden, head);
+    return find_ends(w, f, head);
 }
 
 /* One type for all matrices: bf16 computes with bf16; f32 takes what the file has, if it is one. */
@@ -155,7 +203,7 @@ static enum spw_dtype choose_dtype(const struct spw_weights *w, const struct spw
     for (uint32_t i = 0; i < w->config->n_layers * LAYER_SOURCES; i++)
         if (w->sources[i].tensor->dtype != head->dtype)
             return SPW_DTYPE_F32;
-    return head->dtype;
+    return head->dtype >= SPW_DTYPE_F64 ? SPW_DTYPE_F32 : head->dtype;
 }
 
 static void lay_out_layer(struct spw_weights *w)
@@ -186,7 +234,8 @@ static uint32_t head_block_rows(const struct spw_weights *w)
     return (uint32_t)spw_min_u64(spw_max_u64(rows, 1), w->config->vocab);
 }
 
-static void cut_head(struct spw_weights *w, const struct spw_tensor *head)
+static void cut_head(struct spw_weights *w, const struct spw_tensor *head,
+                     const struct spw_tensor *scale)
 {
     uint32_t n_layer_sources = w->config->n_layers * LAYER_SOURCES;
     for (uint32_t b = 0; b < w->n_units - w->config->n_layers; b++) {
@@ -194,6 +243,7 @@ static void cut_head(struct spw_weights *w, const struct spw_tensor *head)
         uint32_t rows = left < w->head_block_rows ? left : w->head_block_rows;
         w->sources[n_layer_sources + b] = (struct spw_weight_source){
             .tensor = head,
+            .scale = scale,
             .first = (uint64_t)row * w->config->hidden,
             .n = (uint64_t)rows * w->config->hidden,
         };
@@ -203,19 +253,20 @@ static void cut_head(struct spw_weights *w, const struct spw_tensor *head)
 static int open_matrices(struct spw_weights *w, const struct finder *f, enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
-    const struct spw_tensor *head;
+    const struct spw_tensor *head, *scale;
     /* A head block holds at least one row, so this many sources are always enough. */
     uint32_t n_layer_sources = c->n_layers * LAYER_SOURCES;
     w->sources = spw_alloc_zero(n_layer_sources + c->vocab, sizeof *w->sources);
     if (!w->sources)
         return -ENOMEM;
     SPW_TRY(find_matrices(w, f, &head));
+    SPW_TRY(find_scale(f, c, head, &scale));
     w->dtype = choose_dtype(w, head, compute);
     lay_out_layer(w);
     w->head_block_rows = head_block_rows(w);
     w->n_units = c->n_layers + (uint32_t)spw_div_up(c->vocab, w->head_block_rows);
     w->n_sources = n_layer_sources + w->n_units - c->n_layers;
-    cut_head(w, head);
+    cut_head(w, head, scale);
     w->pieces = spw_alloc_zero(w->n_sources, sizeof *w->pieces);
     w->unit_pieces = spw_alloc_zero(w->n_units + 1, sizeof *w->unit_pieces);
     w->mapped = spw_alloc_zero(w->n_units, sizeof *w->mapped);
@@ -239,9 +290,20 @@ static float element(const struct spw_tensor *t, uint64_t i)
 {
     float f;
     uint16_t half;
-    if (t->dtype == SPW_DTYPE_F32) {
+    double wide;
+    switch (t->dtype) {
+    case SPW_DTYPE_F32:
         memcpy(&f, (const uint8_t *)t->data + 4 * i, sizeof f);
         return f;
+    case SPW_DTYPE_F64:
+        memcpy(&wide, (const uint8_t *)t->data + 8 * i, sizeof wide);
+        return (float)wide;
+    case SPW_DTYPE_F8_E4M3:
+        return spw_f8_e4m3_to_f32(((const uint8_t *)t->data)[i]);
+    case SPW_DTYPE_F8_E5M2:
+        return spw_f8_e5m2_to_f32(((const uint8_t *)t->data)[i]);
+    default:
+        break;
     }
     memcpy(&half, (const uint8_t *)t->data + 2 * i, sizeof half);
     return t->dtype == SPW_DTYPE_BF16 ? spw_bf16_to_f32(half) : spw_f16_to_f32(half);
@@ -359,13 +421,15 @@ static int open_small(struct spw_weights *w, const struct finder *f)
 
 /* A tensor of the decoder that nothing reads is a bias, a norm or a layer that config.json does not
  * own up to: the answer without it would be another model's. What old writers kept beside the
- * weights is none, nor is an output matrix where the embedding is one. */
+ * weights is none, nor are the scales for activations in FP8, which are not quantized here. */
 static bool must_be_read(const struct spw_weights *w, const struct finder *f, const char *name)
 {
     const char *head = strstr(name, "lm_head.");
     if (head && (head == name || strncmp(name, "language_model.", 15) == 0))
-        return !(w->config->tied_embeddings && strcmp(head, "lm_head.weight") == 0);
-    return strncmp(name, f->prefix, strlen(f->prefix)) == 0 && !strstr(name, ".rotary_emb.");
+        return true;
+    if (w->config->fp8_scaled && strstr(name, ".activation_scale"))
+        return false;
+    return strncmp(name, f->prefix, strlen(f->prefix)) == 0 && !strstr(name, "rotary_emb.");
 }
 
 static int check_all_read(const struct spw_weights *w, const struct finder *f)
@@ -423,12 +487,25 @@ void spw_weights_close(struct spw_weights *w)
     spw_free(w);
 }
 
-static void convert(const struct spw_weight_source *s, enum spw_dtype to, void *out)
+/* The factor of the block that the element lies in; block 0: there is one for the whole matrix. */
+static float scale_of(const struct spw_weight_source *s, const uint32_t block[2], uint64_t i)
+{
+    uint64_t cols = s->tensor->shape[1];
+    if (!block[0])
+        return element(s->scale, 0);
+    return element(s->scale,
+                   i / cols / block[0] * spw_div_up(cols, block[1]) + i % cols / block[1]);
+}
+
+static void convert(const struct spw_weight_source *s, const uint32_t block[2], enum spw_dtype to,
+                    void *out)
 {
     float *f32 = out;
     uint16_t *bf16 = out;
     for (uint64_t i = 0; i < s->n; i++) {
         float value = element(s->tensor, s->first + i);
+        if (s->scale)
+            value *= scale_of(s, block, s->first + i);
         if (to == SPW_DTYPE_F32)
             f32[i] = value;
         else
@@ -549,7 +626,7 @@ void spw_weights_fill_image(const struct spw_weights *w, uint32_t unit, void *im
         if (w->sources[i].tensor->dtype == w->dtype)
             memcpy(to, w->pieces[i].from, w->pieces[i].bytes);
         else
-            convert(&w->sources[i], w->dtype, to);
+            convert(&w->sources[i], w->config->fp8_block, w->dtype, to);
     }
     spw_weights_release_unit(w, unit);
 }

@@ -118,6 +118,12 @@ const char *spw_dtype_name(enum spw_dtype t)
         return "f16";
     case SPW_DTYPE_BF16:
         return "bf16";
+    case SPW_DTYPE_F64:
+        return "f64";
+    case SPW_DTYPE_F8_E4M3:
+        return "f8_e4m3";
+    case SPW_DTYPE_F8_E5M2:
+        return "f8_e5m2";
     case SPW_DTYPE_AUTO:
         break;
     }

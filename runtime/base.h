@@ -106,11 +106,14 @@ enum spw_dtype {
     SPW_DTYPE_F32,
     SPW_DTYPE_F16,
     SPW_DTYPE_BF16,
+    SPW_DTYPE_F64, /* from here on: types that weights are stored in; nothing computes with them */
+    SPW_DTYPE_F8_E4M3,
+    SPW_DTYPE_F8_E5M2,
 };
 
 SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
 {
-    return t == SPW_DTYPE_F32 ? 4 : 2;
+    return t == SPW_DTYPE_F64 ? 8 : t == SPW_DTYPE_F32 ? 4 : t < SPW_DTYPE_F64 ? 2 : 1;
 }
 
 const char *spw_dtype_name(enum spw_dtype t);

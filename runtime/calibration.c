@@ -3,6 +3,7 @@
  * other languages. */
 #include "runtime/calibration.h"
 
+#include "model/file.h"
 #include "model/tokenizer.h"
 
 #include <stdio.h>
@@ -135,14 +136,17 @@ int spw_calibration_fill(int32_t *tokens, size_t n, const char *folder,
 /* One sum after the other: no state, and a tokenizer of megabytes takes a millisecond. */
 int spw_calibration_name(char out[17], const char *folder, struct spw_error *err)
 {
-    char path[4096], piece[1 << 14];
+    enum { PIECE_BYTES = 1 << 14 };
+    char path[4096], *json;
+    size_t bytes;
     uint64_t sum = XXH3_64bits(text, sizeof text);
     SPW_TRY(tokenizer_path(path, sizeof path, folder, err));
-    FILE *file = fopen(path, "rb");
-    for (size_t n; file && (n = fread(piece, 1, sizeof piece, file)) > 0;)
-        sum = XXH3_64bits_withSeed(piece, n, sum);
-    if (file)
-        fclose(file);
+    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+    for (size_t at = 0; !rc && at < bytes; at += PIECE_BYTES)
+        sum = XXH3_64bits_withSeed(json + at, spw_min_u64(bytes - at, PIECE_BYTES), sum);
+    spw_free(json);
+    if (rc != -ENOENT)
+        SPW_TRY(rc);
     snprintf(out, 17, "%016llx", (unsigned long long)sum);
     return 0;
 }

@@ -201,6 +201,8 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
     const struct spw_span *span = &d->spans[d->index[i]];
     if (position < d->engine->delivered[i])
         return 0; /* the step was run again after a tile was lost */
+    if (spw_safetensors_damaged(d->engine->model.file))
+        return -EIO;
     if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
         return -EDOM;
     d->engine->delivered[i] = position + 1;
@@ -366,6 +368,14 @@ static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *
     }
 }
 
+/* Of a step whose weights were cut short or written to nothing is kept. */
+static int check_weights(struct spw_engine *e, uint32_t n, struct spw_error *err)
+{
+    if (!spw_safetensors_check(e->model.file, err))
+        return 0;
+    return spw_recover_step(e, e->stepping, n) ? reset(e, n, -EIO, err) : -EIO;
+}
+
 /* One step for the spans of the caller whose rope table is that of `length`. */
 static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct delivery *d,
                     struct spw_error *err)
@@ -388,6 +398,7 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct de
         rc = run_and_step_down(e, n, d);
     e->n_stepping = 0;
     while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
+        SPW_TRY(check_weights(e, n, err));
         if (end_early(e, n, length, NULL) != -ECANCELED)
             return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
         SPW_TRY(spw_engine_heed_limit(e, err));
@@ -396,6 +407,7 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct de
         rc = run_and_step_down(e, n, d);
         e->n_stepping = 0;
     }
+    SPW_TRY(check_weights(e, n, err));
     if (rc == -ECANCELED)
         return end_early(e, n, length, err);
     if (rc)

@@ -197,7 +197,18 @@ static void test_windows(void)
     c = accept(qwen2, patch, NULL);
     CHECK(kinds_are(&c, "SFFFFS") && c.window == 32);
     spw_config_free(&c);
-    c = accept(mistral, "{\"layer_types\": 5}", NULL); /* this class does not honour the key */
+    const char *more = "\"sliding_window\": 9";
+    snprintf(patch, sizeof patch, "{%s, %s}", more, types);
+    c = accept(mistral, patch, NULL); /* a ministral to transformers */
+    CHECK(kinds_are(&c, "SFFFFS") && c.window == 9 && c.kinds_listed);
+    spw_config_free(&c);
+    snprintf(patch, sizeof patch, "{\"model_type\": \"ministral\", %s}", types);
+    c = accept(mistral, patch, NULL);
+    CHECK(kinds_are(&c, "SFFFFS") && c.window == 4096 && !strcmp(c.model_type, "ministral"));
+    spw_config_free(&c);
+    snprintf(patch, sizeof patch, "{%s}", types);
+    refuse(llama, patch, "layer_types: found a list of 6, expected only full_attention: llama");
+    c = accept(mistral, "{\"layer_types\": null}", NULL);
     CHECK(kinds_are(&c, "SSSSSS"));
     spw_config_free(&c);
     snprintf(patch, sizeof patch, "{%s}", types);
@@ -313,8 +324,10 @@ static void test_rope_keys(void)
            "partial_rotary_factor: found 0.5, expected 1");
     refuse(llama, "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e4}}}",
            "rope_parameters: found an object, expected one flat set");
-    refuse(gemma3, "{\"rope_parameters\": {\"rope_theta\": 1e4}}",
-           "rope_parameters: found an object, expected one object for each");
+    refuse(gemma3,
+           "{\"rope_parameters\": {\"rope_theta\": 1e4}, \"rope_scaling\": {\"type\": \"linear\","
+           "\"factor\": 8}}",
+           "rope_parameters: found an object, expected an object full_attention, which rope_scal");
     refuse(gemma3, "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"su\"}}}",
            "rope_parameters.full_attention.rope_type: found \"su\"");
     refuse(llama, "{\"head_dim\": 2, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
@@ -324,7 +337,8 @@ static void test_rope_keys(void)
 static void test_bad_sizes(void)
 {
     refuse(llama, "{\"model_type\": \"phi3\"}",
-           "config.json: model_type: found \"phi3\", expected llama, mistral, qwen2, qwen3");
+           "config.json: model_type: found \"phi3\", expected llama, mistral, ministral, qwen2, "
+           "qwen3");
     refuse(llama, "{\"model_type\": null}", "model_type: found null");
     refuse(llama, "{\"model_type\": 7}", "model_type: found 7, expected a string");
     refuse(llama, "{\"model_type\": \"gemma3\"}", "text_config: found nothing, expected an object");
@@ -354,13 +368,18 @@ static void test_bad_sizes(void)
     refuse(llama, "{\"hidden_size\": 24}", "hidden_size: found 24, expected 8");
     refuse(llama, "{\"max_position_embeddings\": 0}", "max_position_embeddings: found 0");
     refuse(llama, "{\"rms_norm_eps\": -1e-6}", "rms_norm_eps: found -9.9999999999999995e-07");
-    refuse(llama, "{\"hidden_act\": \"relu\"}", "hidden_act: found \"relu\", expected silu, gelu");
+    refuse(llama, "{\"hidden_act\": \"relu2\"}",
+           "hidden_act: found \"relu2\", expected silu, gelu");
     refuse(llama, "{\"attention_bias\": 1}", "attention_bias: found 1, expected true or false");
     refuse(llama, "{\"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings: found \"yes\"");
-    refuse(llama, "{\"torch_dtype\": \"float64\"}",
-           "torch_dtype: found \"float64\", expected float32");
+    refuse(llama, "{\"torch_dtype\": \"int8\"}", "torch_dtype: found \"int8\", expected float64");
     refuse(llama, "{\"quantization_config\": {\"bits\": 4}}",
-           "quantization_config: found an object, expected none");
+           "quantization_config.quant_method: found nothing, expected fp8, or no quantization");
+    refuse(llama, "{\"quantization_config\": {\"quant_method\": \"gptq\"}}",
+           "quantization_config.quant_method: found \"gptq\", expected fp8");
+    refuse(llama,
+           "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}",
+           "quantization_config.weight_block_size: found a list of 1, expected a list of two");
     refuse(gemma3, "{\"use_bidirectional_attention\": true}",
            "use_bidirectional_attention: found true");
     refuse(gemma3, "{\"query_pre_attn_scalar\": 0}", "query_pre_attn_scalar: found 0");
@@ -407,11 +426,21 @@ static void test_foreign_keys(void)
 {
     static const struct {
         const char *key, *value;
-    } keys[] = {{"logit_scale", "0.0625"},         {"logits_scaling", "8.0"},
-                {"residual_multiplier", "0.22"},   {"embedding_multiplier", "12"},
-                {"attention_multiplier", "0.015"}, {"no_rope_layers", "[1, 1, 1, 0]"},
-                {"attention_chunk_size", "8192"},  {"final_logit_softcapping", "30.0"},
-                {"attn_logit_softcapping", "50"},  {"query_pre_attn_scalar", "256"}};
+    } keys[] = {{"logit_scale", "0.0625"},
+                {"logits_scaling", "8.0"},
+                {"residual_multiplier", "0.22"},
+                {"embedding_multiplier", "12"},
+                {"attention_multiplier", "0.015"},
+                {"no_rope_layers", "[1, 1, 1, 0]"},
+                {"attention_chunk_size", "8192"},
+                {"final_logit_softcapping", "30.0"},
+                {"attn_logit_softcapping", "50"},
+                {"query_pre_attn_scalar", "256"},
+                {"num_experts", "8"},
+                {"num_local_experts", "8"},
+                {"n_routed_experts", "64"},
+                {"logits_soft_cap", "30.0"},
+                {"clip_qkv", "8.0"}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         char patch[96], message[96];
         snprintf(patch, sizeof patch, "{\"%s\": %s}", keys[i].key, keys[i].value);
@@ -422,14 +451,49 @@ static void test_foreign_keys(void)
         struct spw_model_config c = accept(llama, patch, NULL);
         spw_config_free(&c);
     }
-    struct spw_model_config c =
-        accept(qwen2, "{\"logit_scale\": 1, \"residual_multiplier\": 1.0}", NULL);
+    struct spw_model_config c = accept(
+        qwen2, "{\"logit_scale\": 1, \"residual_multiplier\": 1.0, \"num_experts\": 0}", NULL);
     spw_config_free(&c);
     refuse(gemma3, "{\"logits_scaling\": 8}", "expected nothing: gemma3_text models have");
     /* Llama-4, whose layers are chunked */
     refuse(llama, "{\"model_type\": \"llama4\", \"text_config\": {}}",
            "model_type: found \"llama4\", expected llama, mistral");
     refuse(llama, "{\"model_type\": \"llama4_text\"}", "model_type: found \"llama4_text\"");
+}
+
+/* Facts that are read from the file alone. */
+static void test_facts(void)
+{
+    static const struct {
+        const char *name;
+        enum spw_activation act;
+    } acts[] = {{"relu", SPW_ACT_RELU},
+                {"quick_gelu", SPW_ACT_GELU_QUICK},
+                {"gelu_new", SPW_ACT_GELU_TANH}};
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+        char patch[64];
+        snprintf(patch, sizeof patch, "{\"hidden_act\": \"%s\"}", acts[i].name);
+        struct spw_model_config c = accept(llama, patch, NULL);
+        CHECK(c.act == acts[i].act);
+        spw_config_free(&c);
+    }
+    struct spw_model_config c = accept(llama, "{\"torch_dtype\": \"float64\"}", NULL);
+    CHECK(c.dtype == SPW_DTYPE_F32 && !c.fp8_scaled);
+    spw_config_free(&c);
+    c = accept(llama, "{\"quantization_config\": {\"quant_method\": \"fp8\"}}", NULL);
+    CHECK(c.fp8_scaled && c.fp8_block[0] == 128 && c.fp8_block[1] == 128);
+    spw_config_free(&c);
+    c = accept(
+        llama,
+        "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": null}}",
+        NULL);
+    CHECK(c.fp8_scaled && !c.fp8_block[0] && !c.fp8_block[1]);
+    spw_config_free(&c);
+    /* flat keys mean nothing to transformers where each kind of layer has its own */
+    c = accept(gemma3, "{\"rope_parameters\": {\"rope_theta\": 77, \"rope_type\": \"default\"}}",
+               NULL);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
+    spw_config_free(&c);
 }
 
 static void test_tokens(void)
@@ -449,6 +513,8 @@ static void test_tokens(void)
     refuse(llama, "{\"eos_token_id\": [1, \"2\"]}", "eos_token_id: found a list of 2");
     refuse(llama, "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
            "eos_token_id: found a list of 17");
+    refuse(llama, "{\"eos_token_id\": [1, 100]}",
+           "config.json: eos_token_id: found a list of 2, expected ids below vocab_size, 100");
     refuse(llama, "{\"bos_token_id\": [1]}",
            "bos_token_id: found a list of 1, expected a token id");
     struct spw_error err = {0};
@@ -507,8 +573,13 @@ static void test_folders(void)
     CHECK(!mkdir(path, 0700));
     spw_error_clear(&err);
     CHECK(spw_config_open(&config, folder, &err) == -EINVAL);
-    CHECK_MSG(strstr(err.text, "config.json: found") != NULL, "%s", err.text);
+    CHECK_MSG(strstr(err.text, "config.json: found a directory") != NULL, "%s", err.text);
     rmdir(path);
+    CHECK(!mkfifo(path, 0600)); /* nobody writes to it: whoever waited would wait for ever */
+    spw_error_clear(&err);
+    CHECK(spw_config_open(&config, folder, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "config.json: found a FIFO") != NULL, "%s", err.text);
+    unlink(path);
     rmdir(folder);
 }
 
@@ -616,6 +687,7 @@ int main(void)
     test_bad_sizes();
     test_reach();
     test_foreign_keys();
+    test_facts();
     test_tokens();
     test_bad_json();
     test_folders();

@@ -254,6 +254,10 @@ static float activation(float x, enum spw_activation act)
         return x / (1.0f + expf(0.0f - x));
     if (act == SPW_ACT_GELU_ERF)
         return 0.5f * x * (1.0f + erff(x * 0.707106781f));
+    if (act == SPW_ACT_GELU_QUICK)
+        return x / (1.0f + expf(-1.702f * x));
+    if (act == SPW_ACT_RELU)
+        return x < 0 ? 0.0f : x;
     float inner = x + 0.044715f * (x * x * x);
     return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
 }
@@ -264,6 +268,10 @@ static double exact_activation(double x, enum spw_activation act)
         return x / (1 + exp(-x));
     if (act == SPW_ACT_GELU_ERF)
         return 0.5 * x * (1 + erf(x / sqrt(2)));
+    if (act == SPW_ACT_GELU_QUICK)
+        return x / (1 + exp(-1.702 * x));
+    if (act == SPW_ACT_RELU)
+        return x < 0 ? 0 : x;
     return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 
@@ -299,7 +307,10 @@ static bool gated_right(double got, double g, double u, enum spw_activation act,
             return false;
     if (!isfinite(same))
         return true;
-    double small = 4e-7 * (act == SPW_ACT_SILU ? fabs(f) : fabs(g));
+    bool cancels = act == SPW_ACT_GELU_TANH || act == SPW_ACT_GELU_ERF;
+    double small = 4e-7 * (cancels ? fabs(g) : fabs(f));
+    if (act == SPW_ACT_GELU_QUICK) /* 1.702 x is rounded before the exponential */
+        small += 2e-7 * fabs(g) * fabs(f);
     double slack = fabs(u) * (small + each_ulp(f, t)) + each_ulp(want, t) / 2 + 1e-40;
     n_bf16 += t == SPW_DTYPE_BF16;
     n_bf16_same += t == SPW_DTYPE_BF16 && got == same;
@@ -341,7 +352,7 @@ static void check_gated(struct spw_linear_args a, bool shift, const size_t *size
                         uint64_t *seed)
 {
     struct problem p = {.a = a};
-    const enum spw_activation act = (enum spw_activation)check_range(seed, 0, 2);
+    const enum spw_activation act = (enum spw_activation)check_range(seed, 0, SPW_ACT_RELU);
     const size_t n = a.n / 2, row_bytes = n * spw_dtype_bytes(a.y_dtype);
     size_t bad = 0;
     problem_run(&p, check_random(seed) % 3 ? FILL_FRACTIONS : FILL_WILD, shift, seed);

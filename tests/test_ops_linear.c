@@ -366,20 +366,21 @@ static void check_gated(const struct subject *s, struct spw_linear_args both, bo
     struct guarded up = guarded_open(matrix), scratch = guarded_open(2 * y_bytes);
     struct guarded y = guarded_open(y_bytes), want = guarded_open(y_bytes);
     memcpy(up.data, p.w.data + matrix, matrix);
-    const struct spw_gated_linear_args a = {.x = p.a.x,
-                                            .w_gate = p.a.w,
-                                            .w_up = joined ? p.w.data + matrix : up.data,
-                                            .bias = p.a.bias,
-                                            .y = y.data,
-                                            .scratch = scratch.data,
-                                            .m = both.m,
-                                            .n = n,
-                                            .k = both.k,
-                                            .x_stride = both.x_stride,
-                                            .dtype = both.x_dtype,
-                                            .w_dtype = both.w_dtype,
-                                            .act = (enum spw_activation)check_range(seed, 0, 2),
-                                            .workspace = p.workspace};
+    const struct spw_gated_linear_args a = {
+        .x = p.a.x,
+        .w_gate = p.a.w,
+        .w_up = joined ? p.w.data + matrix : up.data,
+        .bias = p.a.bias,
+        .y = y.data,
+        .scratch = scratch.data,
+        .m = both.m,
+        .n = n,
+        .k = both.k,
+        .x_stride = both.x_stride,
+        .dtype = both.x_dtype,
+        .w_dtype = both.w_dtype,
+        .act = (enum spw_activation)check_range(seed, 0, SPW_ACT_RELU),
+        .workspace = p.workspace};
     const struct spw_gated_args second = {
         .x = p.a.y, .y = want.data, .rows = a.m, .cols = n, .act = a.act, .dtype = a.dtype};
     run_shuffled(s, &p.a, seed);

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static char folder[] = "/tmp/spw_safetensors_XXXXXX";
 
@@ -92,7 +93,7 @@ static void test_one_file(void)
                "\"scalar\": {\"dtype\": \"F16\", \"shape\": [], \"data_offsets\": [20, 22]},"
                "\"none\": {\"dtype\": \"F32\", \"shape\": [0, 5], \"data_offsets\": [22, 22]},"
                "\"ids\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [24, 32]}}",
-               40); /* a hole before ids and bytes behind it: nobody's, and no harm */
+               32); /* a hole before ids: nobody's, and no harm */
     struct spw_error err = {0};
     struct spw_safetensors *st;
     CHECK(!spw_safetensors_open(&st, folder, &err));
@@ -164,6 +165,9 @@ static void test_bad_headers(void)
     refuse_header("{\"a\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]},"
                   "\"b\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]}}",
                   "expected at least 8, the end of tensor");
+    refuse_header(ONE("\"F32\"", "[3]", "[0, 12]"),
+                  "found 16 bytes after the header, expected 12, the end of the last tensor");
+    refuse_header("{}", "found 16 bytes after the header, expected 0");
     refuse_header("{\"two\\nlines\": 1}", "tensor two?lines: found 1");
 }
 
@@ -197,6 +201,75 @@ static void test_bad_files(void)
     path_of("model.safetensors", path);
     CHECK(!symlink("/", path)); /* a folder where a file should be */
     refuse_folder(-EINVAL, "expected a regular file");
+    remove_file("model.safetensors");
+}
+
+/* A header's length that is wrong shifts all weights: padding would hide it. */
+static void test_lengths(void)
+{
+    static const char header[] = ONE("\"F32\"", "[4]", "[0, 16]") "      ";
+    char path[128];
+    path_of("model.safetensors", path);
+    for (int by = -6; by <= 2; by += 2) {
+        write_file("model.safetensors", header, 16);
+        FILE *file = fopen(path, "r+b");
+        CHECK(file && fputc((int)sizeof header - 1 + by, file) != EOF && !fclose(file));
+        struct spw_error err = {0};
+        struct spw_safetensors *st;
+        CHECK_MSG(spw_safetensors_open(&st, folder, &err) == (by ? -EINVAL : 0), "%d: %s", by,
+                  err.text);
+        CHECK_MSG(by >= 0 || strstr(err.text, "the header's length is wrong"), "%s", err.text);
+        spw_safetensors_close(st);
+    }
+    write_file("model.safetensors", header, 17);
+    refuse_folder(-EINVAL, "found 17 bytes after the header, expected 16");
+    remove_file("model.safetensors");
+}
+
+/* Nobody writes to them: whoever waited here would wait for ever. */
+static void test_fifos(void)
+{
+    char path[128];
+    path_of("model.safetensors", path);
+    CHECK(!mkfifo(path, 0600));
+    refuse_folder(-EINVAL, "model.safetensors: found a FIFO, expected a regular file");
+    remove_file("model.safetensors");
+    path_of("model.safetensors.index.json", path);
+    CHECK(!mkfifo(path, 0600));
+    refuse_folder(-EINVAL, "index.json: found a FIFO, expected a regular file");
+    remove_file("model.safetensors.index.json");
+}
+
+/* A file that is cut short under a reader: zeros instead of a signal, and the check says so. */
+static void test_cut_short(void)
+{
+    enum { N = 1 << 20 };
+    char header[128], path[128];
+    snprintf(header, sizeof header, ONE("\"U8\"", "[%d]", "[0, %d]"), N, N);
+    path_of("model.safetensors", path);
+    for (int way = 0; way < 3; way++) {
+        write_file("model.safetensors", header, N);
+        struct spw_error err = {0};
+        struct spw_safetensors *st;
+        CHECK(!spw_safetensors_open(&st, folder, &err));
+        const uint8_t *data = spw_safetensors_find(st, "t")->data;
+        CHECK(!spw_safetensors_damaged(st) && !spw_safetensors_check(st, &err) && data[255] == 255);
+        if (way == 0) { /* cut, and read */
+            CHECK(!truncate(path, 4096));
+            for (size_t i = 8192; i < N; i += 1000)
+                CHECK(data[i] == 0);
+            CHECK(spw_safetensors_damaged(st));
+        } else if (way == 1) { /* cut, and not read */
+            CHECK(!truncate(path, N / 2));
+        } else { /* other weights of the same size */
+            FILE *file = fopen(path, "r+b");
+            CHECK(file && !fseek(file, -1, SEEK_END) && fputc(9, file) == 9 && !fclose(file));
+        }
+        CHECK(spw_safetensors_check(st, &err) == -EIO);
+        CHECK_MSG(strstr(err.text, way < 2 ? "model.safetensors: the file had " : "was written to"),
+                  "%s", err.text);
+        spw_safetensors_close(st);
+    }
     remove_file("model.safetensors");
 }
 
@@ -348,6 +421,9 @@ int main(void)
     test_one_file();
     test_bad_headers();
     test_bad_files();
+    test_lengths();
+    test_fifos();
+    test_cut_short();
     test_shards();
     test_release();
     test_golden_folders();

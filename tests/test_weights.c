@@ -25,7 +25,7 @@ static bool is_value(const uint8_t *p, enum spw_dtype dtype, float v)
 {
     uint32_t bits = 0;
     float f;
-    memcpy((uint8_t *)&bits + (dtype == SPW_DTYPE_F32 ? 0 : 2), p, spw_dtype_bytes(dtype));
+    memcpy((uint8_t *)&bits + (dtype == SPW_DTYPE_F32 ? 0 : 2), p, dtype == SPW_DTYPE_F32 ? 4 : 2);
     memcpy(&f, &bits, 4);
     return dtype == SPW_DTYPE_F32 ? f == v : fabsf(f - v) <= fabsf(v) * 0x1p-8f;
 }

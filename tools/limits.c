@@ -298,9 +298,9 @@ static void *read_part(void *argument)
 static int read_file(const char *path, uint32_t threads, uint64_t *bytes)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        int rc = -errno;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not make it wait */
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        int rc = fd < 0 ? -errno : -EINVAL;
         if (fd >= 0)
             close(fd);
         return rc;
