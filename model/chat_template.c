@@ -3,7 +3,7 @@
 
 #include "model/config_json.h"
 #include "model/file.h"
-#include "model/jinja.h"
+#include "model/jinja_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -272,10 +272,20 @@ static int make_vars(const struct spw_chat_template *t, const struct spw_chat_re
 
 /* ---- continue_final_message: a tag behind the last text shows where it ends ---- */
 
-static int tag_text(json_t *owner, const char *key, struct spw_error *err)
+/* The text that is continued, as the caller gave it. */
+struct continued {
+    char *text; /* owned */
+    size_t bytes;
+};
+
+static int tag_text(json_t *owner, const char *key, struct continued *c, struct spw_error *err)
 {
     const json_t *text = json_object_get(owner, key);
-    size_t bytes = json_string_length(text);
+    size_t bytes = c->bytes = json_string_length(text);
+    c->text = spw_alloc(bytes + 1);
+    if (!c->text)
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    memcpy(c->text, json_string_value(text), bytes + 1);
     char *tagged = spw_alloc(bytes + sizeof TAG);
     if (!tagged)
         return spw_fail(err, -ENOMEM, "chat template: out of memory");
@@ -288,32 +298,55 @@ static int tag_text(json_t *owner, const char *key, struct spw_error *err)
     return 0;
 }
 
-static int tag_final(json_t *messages, struct spw_error *err)
+static int tag_final(json_t *messages, struct continued *c, struct spw_error *err)
 {
     size_t n = json_array_size(messages);
     if (!n)
         return spw_fail(err, -EINVAL, "messages: found none, expected one to continue");
     json_t *last = json_array_get(messages, n - 1), *content = json_object_get(last, "content");
     if (json_is_string(content))
-        return tag_text(last, "content", err);
+        return tag_text(last, "content", c, err);
     for (size_t i = json_array_size(content); i-- > 0;) {
         json_t *part = json_array_get(content, i);
         if (json_is_string(json_object_get(part, "text")))
-            return tag_text(part, "text", err);
+            return tag_text(part, "text", c, err);
     }
     return spw_fail(err, -EINVAL, "messages: the last one has no text to continue");
 }
 
-static bool is_space(char c)
+/* Without the white space at the end, Unicode's too: as Python's rstrip. */
+static size_t strip_end(const char *text, size_t n)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+    while (n > 0) {
+        size_t at = n - 1, step;
+        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
+            at--;
+        if (!spw_jj_is_space(spw_jj_decode(text + at, text + n, &step)))
+            break;
+        n = at;
+    }
+    return n;
 }
 
-/* Cuts the text at the last tag; where the template trimmed the tag, white space before it too. */
-static int cut_at_tag(char *text, size_t *bytes, struct spw_error *err)
+static size_t strip_start(const char *text, size_t n)
+{
+    size_t at = 0, step;
+    while (at < n && spw_jj_is_space(spw_jj_decode(text + at, text + n, &step)))
+        at += step;
+    return at;
+}
+
+/* Cuts the text at the last tag; where the template trimmed the tag, white space before it too. The
+ * template must have printed the message as it is. */
+static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, struct spw_error *err)
 {
     static const char tag[] = TAG;
     size_t n = sizeof tag - 2, at = *bytes; /* without the space at its end */
+    size_t end = strip_end(c->text, c->bytes), start = strip_start(c->text, end);
+    if (!memmem(text, *bytes, c->text + start, end - start))
+        return spw_fail(err, -EINVAL,
+                        "the chat template changes the last message, which is to be continued; "
+                        "give a message that the template prints as it is");
     do {
         if (at == 0)
             return spw_fail(err, -EINVAL,
@@ -322,8 +355,7 @@ static int cut_at_tag(char *text, size_t *bytes, struct spw_error *err)
         at--;
     } while (at + n > *bytes || memcmp(text + at, tag, n) != 0);
     if (text[at + n] != ' ')
-        while (at > 0 && is_space(text[at - 1]))
-            at--;
+        at = strip_end(text, at);
     text[at] = 0;
     *bytes = at;
     return 0;
@@ -341,10 +373,16 @@ static int render(const struct spw_chat_template *t, const struct spw_chat_reque
         return spw_fail(err, -EINVAL,
                         "add_generation_prompt and continue_final_message: found "
                         "both, expected at most one");
+    struct continued c = {0};
+    int rc = 0;
     if (q->continue_final_message)
-        SPW_TRY(tag_final(json_object_get(vars, "messages"), err));
-    SPW_TRY(spw_jinja_render(jinja, &in, text, bytes, err));
-    return q->continue_final_message ? cut_at_tag(*text, bytes, err) : 0;
+        rc = tag_final(json_object_get(vars, "messages"), &c, err);
+    if (!rc)
+        rc = spw_jinja_render(jinja, &in, text, bytes, err);
+    if (!rc && q->continue_final_message)
+        rc = cut_at_tag(&c, *text, bytes, err);
+    spw_free(c.text);
+    return rc;
 }
 
 int spw_chat_template_render(const struct spw_chat_template *t,

@@ -15,6 +15,8 @@
 #include "runtime/base.h"
 
 #define SPW_CONFIG_MAX_EOS 16
+/* No model has more positions: up to there each is a float of its own. */
+#define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
 
 enum spw_layer_kind {
     SPW_LAYER_FULL,    /* a query sees every key up to itself */

@@ -18,7 +18,6 @@
 #define MAX_FACTOR 1e6
 #define MAX_THETA 1e15
 #define MAX_POSITIONS ((uint64_t)1 << 31)
-#define FLOAT_POSITIONS 0x1p24 /* up to which each is a float of its own */
 
 static const struct {
     const char *name;
@@ -143,8 +142,9 @@ static uint64_t reach(const struct spw_rope_config *rope, uint64_t max_positions
     if (rope->kind != SPW_ROPE_DYNAMIC && rope->kind != SPW_ROPE_YARN &&
         rope->kind != SPW_ROPE_LINEAR)
         return max_positions;
-    double stretched = rope->kind == SPW_ROPE_DYNAMIC ? FLOAT_POSITIONS : original * rope->factor;
-    return spw_max_u64(max_positions, (uint64_t)fmin(stretched, FLOAT_POSITIONS));
+    double stretched = rope->kind == SPW_ROPE_DYNAMIC ? (double)SPW_CONFIG_MOST_POSITIONS
+                                                      : original * rope->factor;
+    return spw_max_u64(max_positions, (uint64_t)fmin(stretched, (double)SPW_CONFIG_MOST_POSITIONS));
 }
 
 static struct spw_keys below(const struct spw_keys *keys, const char *prefix, const json_t *object)

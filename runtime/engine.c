@@ -304,6 +304,12 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
         rc = spw_engine_make_plan(e, &in, &rung, err);
     if (!rc && rung.failed)
         spw_engine_note_rung(e, &rung);
+    if (!rc && e->plan.info.context > e->model.config.reach)
+        spw_engine_add_note(e,
+                            "the context of %llu tokens is longer than the %llu positions that the "
+                            "model was made for: answers may get worse behind them",
+                            (unsigned long long)e->plan.info.context,
+                            (unsigned long long)e->model.config.reach);
     if (!rc)
         rc = spw_engine_check_memory(e, err);
     if (!rc && (o->keeps || o->prefix_cache_dir))
@@ -371,6 +377,15 @@ const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e)
 const char *spw_engine_backend(const struct spw_engine *e)
 {
     return e->backend.name;
+}
+
+const char *spw_engine_nan_advice(const struct spw_engine *e)
+{
+    if (e->model.compute != SPW_DTYPE_F32)
+        return "computing in f32 has more range, or the weights are damaged";
+    if (e->model.cache.kv == SPW_DTYPE_F16)
+        return "a KV cache in f32 has more range, or the weights are damaged";
+    return "the weights are damaged, or too large for f32";
 }
 
 const char *spw_engine_io(const struct spw_engine *e)

@@ -20,11 +20,13 @@ enum {
 static int check_options(const struct spw_model *m, const struct spw_backend *b,
                          const struct spw_options *o, struct spw_error *err)
 {
-    uint64_t longest = m->config.reach;
+    uint64_t longest = o->past_positions ? SPW_CONFIG_MOST_POSITIONS : m->config.reach;
     uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
     if (o->context > longest)
-        return spw_fail(err, -EINVAL, "context of %llu tokens: the model knows %llu positions",
-                        (unsigned long long)o->context, (unsigned long long)longest);
+        return spw_fail(err, -EINVAL, "context of %llu tokens: %s %llu positions",
+                        (unsigned long long)o->context,
+                        o->past_positions ? "no model may have more than" : "the model knows",
+                        (unsigned long long)longest);
     if (o->sessions > MOST_SESSIONS)
         return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
     if (o->prefill_chunk > MOST_CHUNK)
@@ -167,8 +169,9 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .kv = m->cache.kv,
         .aged = m->cache.precision != SPW_KV_EXACT,
         .precision = m->cache.precision,
-        .residual_tiles = (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
-                                                spw_waterline_tiles(c->reach)),
+        .residual_tiles =
+            (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
+                                  spw_waterline_tiles(spw_max_u64(c->reach, o->context))),
         .context = o->context ? o->context : c->max_positions,
         .sessions = o->sessions ? o->sessions : 1,
         .prefill_chunk = o->prefill_chunk,

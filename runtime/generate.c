@@ -362,9 +362,8 @@ static int step(struct generation *g, struct spw_generate_times *times, struct s
     for (size_t i = 0; i < n; i++) {
         int rc = slot_step(g, g->stepping[i]);
         if (rc == -EDOM)
-            spw_fail(err, rc,
-                     "the logits are not numbers (NaN): --compute f32 has more range, or the "
-                     "weights are damaged");
+            spw_fail(err, rc, "the logits are not numbers (NaN): %s",
+                     spw_engine_nan_advice(g->engine));
         SPW_TRY(rc);
     }
     return 1;

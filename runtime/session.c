@@ -290,8 +290,8 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
         reset(e, n, rc, NULL);
         return spw_fail(err, rc,
                         "keys or values are not finite (NaN or infinity), so that they cannot be "
-                        "quantized; its sessions are empty now: --kv-dtype f32 or --compute f32 "
-                        "has more range, or the weights are damaged");
+                        "quantized; its sessions are empty now: %s",
+                        spw_engine_nan_advice(e));
     }
     const struct spw_unit_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
     if ((!e->disk && !failed) || spw_recover_step(e, e->stepping, n))

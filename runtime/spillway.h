@@ -4,7 +4,9 @@
  * whose KV cache lies across the tiers. The caller always hands over a whole sequence: the session
  * finds what it already holds and computes the rest. Where bytes lie never changes a result.
  * Every call returns 0 or -errno and, where it has a `struct spw_error`, one line of text. An
- * engine and its sessions belong to one thread at a time; nothing is global. */
+ * engine and its sessions belong to one thread at a time. One thing is global: the first engine
+ * installs a handler for SIGBUS, which passes on what is not about a model's files
+ * (model/file_map.h). */
 #ifndef SPW_RUNTIME_SPILLWAY_H
 #define SPW_RUNTIME_SPILLWAY_H
 
@@ -133,6 +135,7 @@ struct spw_options {
     bool (*gate)(void *context, enum spw_kv_precision precision);
     void *gate_context;
     uint64_t context;         /* most tokens a session may hold; 0: what the model knows */
+    bool past_positions;      /* context may be more than the model knows: see spw_engine_note */
     uint32_t sessions;        /* most sessions at a time; 0: 1 */
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
     uint32_t prefetch_slots;  /* landing buffers of the KV ring; 0: planned */
@@ -273,9 +276,10 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
                    const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
                    struct spw_error *err);
 
-/* The same decision, then memory, threads and weights (the folder stays mapped: nobody may write
- * it until close). -ENOENT: no such folder or file; -EINVAL: options or model; -ENOMEM: budgets, or
- * memory was refused; -ENOTSUP, -ENODEV: no such device; -EIO. *out is for spw_engine_close. */
+/* The same decision, then memory, threads and weights (the folder stays mapped: a step that finds a
+ * file of it shorter, or written to, fails with -EIO and keeps nothing). -ENOENT: no such folder or
+ * file; -EINVAL: options or model; -ENOMEM: budgets, or memory was refused; -ENOTSUP, -ENODEV: no
+ * such device; -EIO. *out is for spw_engine_close. */
 int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
                     struct spw_error *err);
 /* Sessions must have been closed. NULL is fine. */
@@ -303,6 +307,9 @@ const char *spw_engine_io(const struct spw_engine *e);
  * could not be pinned, that device memory was gone and the plan is another one, that the model asks
  * for a cache it does not get. "" if nothing. */
 const char *spw_engine_note(const struct spw_engine *e);
+/* What may help, and what may be wrong, when results are not numbers (NaN): a part of a sentence.
+ */
+const char *spw_engine_nan_advice(const struct spw_engine *e);
 
 /* What was lost on disk and computed again since the engine opened; the first ones are kept, `n`
  * counts all. Valid until the next spw_sync. */

@@ -396,6 +396,8 @@ static void test_refusals(void)
         {"chat m --messages b1", "b1: line 2"},
         {"chat m --messages b2", "b2: found no JSON list"},
         {"chat m --messages b3", "b3: message 2: \"role\": found no text"},
+        {"chat m --messages b8", "b8: message 1: \"role\": found 'robot', expected system"},
+        {"chat m --messages b9", "b9: message 2: \"content\": found no text, expected one"},
         {"chat m --messages b4", "b4: message 1: found no object"},
         {"chat m --messages b5", "b5: found no messages"},
         {"chat m --messages b6", "b6: found an answer as the last message"},
@@ -412,7 +414,10 @@ static void test_refusals(void)
         {"chat missing", "missing/config.json"},
     };
     CHECK(
-        sh("echo '[{' >b1; echo '{}' >b2; echo '[{\"role\":\"user\"},{\"content\":\"x\"}]' >b3\n"
+        sh("echo '[{' >b1; echo '{}' >b2; echo "
+           "'[{\"role\":\"user\",\"content\":\"x\"},{\"content\":\"x\"}]' >b3\n"
+           "echo '[{\"role\":\"robot\",\"content\":\"x\"}]' >b8\n"
+           "echo '[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\"}]' >b9\n"
            "echo '[1]' >b4; echo '[]' >b5; echo '[{\"role\":\"assistant\",\"content\":\"\"}]' >b6\n"
            "echo '[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"}]' "
            ">b7\n"

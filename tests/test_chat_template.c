@@ -262,6 +262,9 @@ static void test_requests(void)
     struct spw_chat_request spaced = request("[{\"role\": \"user\", \"content\": \"hi \\n\"}]");
     spaced.continue_final_message = true;
     EXPECT(NULL, spaced, "<user>hi"); /* the template trims, so the space is not kept */
+    spaced = request("[{\"role\": \"user\", \"content\": \" h i\\u00a0\\u2003\\n\"}]");
+    spaced.continue_final_message = true;
+    EXPECT(NULL, spaced, "<user>h i"); /* nor are Unicode's spaces, as in Python */
     struct spw_chat_request none = request("[]");
     EXPECT(NULL, none, "");
     none.continue_final_message = true;
@@ -294,6 +297,16 @@ static void test_requests(void)
     EXPECT(NULL, q,
            "the chat template does not print the end of the last message, which is to be "
            "continued");
+    put("chat_template.jinja", "{{ messages[0].content | upper | replace('_TAG', '_TAG ') }}");
+    EXPECT(NULL, q,
+           "the chat template changes the last message, which is to be continued; give a message "
+           "that the template prints as it is");
+    put("chat_template.jinja", "{{ messages[0].content | replace('i', 'ii') }}");
+    struct spw_chat_request shown = request("[{\"role\": \"user\", \"content\": \"a hint\"}]");
+    shown.continue_final_message = true;
+    EXPECT(NULL, shown,
+           "the chat template changes the last message, which is to be continued; give a message "
+           "that the template prints as it is");
     put("chat_template.jinja", "{% set _ = messages.append(1) %}{{ messages | length }}");
     q.continue_final_message = false;
     EXPECT(NULL, q,

@@ -987,6 +987,48 @@ static pid_t start(int fd, const char *const *arguments)
     return pid;
 }
 
+/* A context that the model was not made for: refused, and allowed where that is asked for. */
+static void test_long_context(void)
+{
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3") == 2);
+    CHECK_MSG(strstr(err, "context of 1100 tokens: the model knows 1024 positions; --allow-long"),
+              "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3 "
+             "--allow-long-context") == 0);
+    CHECK_MSG(strstr(err, "1100 tokens is longer than the 1024 positions that the model was made"),
+              "%s", err);
+    CHECK(sh("\"$S\" plan m --context 1100 --no-probe") == 2);
+    CHECK(sh("\"$S\" plan m --context 1100 --no-probe --allow-long-context") == 0);
+}
+
+/* Logits that are not numbers: what is advised is not what the run did already. */
+static void test_not_numbers(void)
+{
+    CHECK(sh("cp -r m nan; printf '%%064d' 0 | tr 0 '\\377' >ff; n=$(stat -c %%s "
+             "nan/model.safetensors)\n"
+             "dd if=ff of=nan/model.safetensors bs=1 seek=$((n - 64)) conv=notrunc 2>/dev/null") ==
+          0);
+    CHECK(sh("\"$S\" generate nan --token-ids t --ids --compute bf16") == 1);
+    CHECK_MSG(strstr(err, "not numbers (NaN): computing in f32 has more range, or"), "%s", err);
+    CHECK(sh("\"$S\" generate nan --token-ids t --ids --compute f32") == 1);
+    CHECK_MSG(strstr(err, "not numbers (NaN): the weights are damaged, or too large"), "%s", err);
+}
+
+/* Ids that the tokenizer has no text for. */
+static void test_unnamed_ids(void)
+{
+    CHECK(sh("cp -r m few; sed -E 's/,\"[^\"]+\":[4-9][0-9]//g' m/tokenizer.json "
+             ">few/tokenizer.json") == 0);
+    CHECK(sh("\"$S\" generate few --token-ids t --max-new-tokens 40 --temperature 3 "
+             "--ignore-eos") == 0);
+    CHECK_MSG(strstr(err, " of the 40 new tokens, such as id ") &&
+                  strstr(err, "have no text in tokenizer.json and are not printed"),
+              "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 40 --temperature 3 "
+             "--ignore-eos") == 0);
+    CHECK_MSG(!strstr(err, "have no text"), "%s", err);
+}
+
 static void test_broken_pipe(void)
 {
     const char *const arguments[] = {"spillway", "generate", "m",   "--token-ids", "t",
@@ -1160,6 +1202,9 @@ int main(void)
     test_bench_io("");
     test_bench_prefix("");
 #endif
+    test_long_context();
+    test_not_numbers();
+    test_unnamed_ids();
     test_broken_pipe();
     test_interrupt();
     test_interrupt_probe();

@@ -230,6 +230,40 @@ static void check_form(const char *dir, const struct form *f, const char *refuse
     tiny_model_remove(to);
 }
 
+/* The weights are cut short, or written to, while an engine has them: the next step fails with the
+ * file's name, and the session holds what it held. */
+static void check_changed_file(bool cut)
+{
+    char dir[128], path[160];
+    struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .threads = 1};
+    struct spw_error err = {{0}};
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    int32_t ids[40];
+    run_folder(dir, &tied, "changed");
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    run_ids(ids, 40, tied.vocab, 3);
+    CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s", err.text);
+    CHECK(!spw_session_open(&s, e, &err));
+    struct spw_span span = {s, ids, 20, 1};
+    CHECK_MSG(!spw_sync(e, &span, 1, NULL, NULL, &err), "%s", err.text);
+    FILE *file = fopen(path, "r+b");
+    if (cut)
+        CHECK(file && !ftruncate(fileno(file), 100));
+    else
+        CHECK(file && !fseek(file, -1, SEEK_END) && fputc(1, file) == 1);
+    fclose(file);
+    span.n_tokens = 40;
+    CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EIO);
+    CHECK_MSG(strstr(err.text, "model.safetensors: the file ") &&
+                  strstr(err.text, cut ? "has 100 now" : "was written to"),
+              "%s", err.text);
+    CHECK(spw_session_n_tokens(s) == 20);
+    spw_session_close(s);
+    spw_engine_close(e);
+    tiny_model_remove(dir);
+}
+
 int main(void)
 {
     static const struct {
@@ -255,6 +289,8 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_form(dir, &cases[i].form, cases[i].refused);
     tiny_model_remove(dir);
+    check_changed_file(true);
+    check_changed_file(false);
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }

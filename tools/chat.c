@@ -50,8 +50,9 @@ static int on_token(void *context, int32_t token, const float *logits)
 
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 {
-    const char *what = context >= c->model.config.reach ? "which is all this model knows"
-                                                        : "a larger --context would do";
+    const char *what = context >= c->model.config.reach
+                           ? "which is all this model knows (--allow-long-context goes on)"
+                           : "a larger --context would do";
     if (!c->interactive)
         return cli_fail(CLI_REFUSED,
                         "%s: found %zu tokens, expected at most the context of %llu, %s",
@@ -193,6 +194,7 @@ int cli_chat_answer(struct chat *c)
         say_loss(c, held);
     if (code == 0 && rc == 0 && result.finish == SPW_FINISH_LENGTH)
         say_length(c, &request);
+    cli_say_unnamed(&c->model, result.tokens, result.n_tokens);
     spw_result_free(&result);
     return code;
 }
@@ -295,7 +297,12 @@ static int open_messages(struct chat *c)
 /* How many tokens the session is opened for. What can be known beforehand is refused here. */
 static int find_context(struct chat *c, uint64_t *context)
 {
-    uint64_t known = c->model.config.reach;
+    uint64_t known = c->o->allow_long_context ? SPW_CONFIG_MOST_POSITIONS : c->model.config.reach;
+    if (c->o->context) {
+        int refused = cli_check_context(c->o, &c->model, c->o->context);
+        if (refused)
+            return refused;
+    }
     *context = c->o->context ? c->o->context : spw_min_u64(known, DEFAULT_CONTEXT);
     if (c->interactive)
         return 0;

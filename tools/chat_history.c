@@ -12,6 +12,27 @@ static const char *role_of(const json_t *messages, size_t i)
     return role ? role : "";
 }
 
+/* Templates leave out a role that they do not know, or print whatever stands there. */
+static bool known_role(const char *role)
+{
+    static const char *const roles[] = {"system", "developer", "user",    "assistant",
+                                        "tool",   "function",  "ipython", "model"};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(role, roles[i]))
+            return true;
+    return false;
+}
+
+/* A text or a list of parts; what calls tools may have none. */
+static bool has_content(const json_t *m)
+{
+    const json_t *content = json_object_get(m, "content");
+    bool calls =
+        json_array_size(json_object_get(m, "tool_calls")) || json_object_get(m, "function_call");
+    return json_is_string(content) || json_is_array(content) ||
+           (calls && (!content || json_is_null(content)));
+}
+
 static int check(const json_t *messages, const char *path)
 {
     if (!json_is_array(messages))
@@ -21,10 +42,17 @@ static int check(const json_t *messages, const char *path)
         if (!json_is_object(m))
             return cli_fail(CLI_REFUSED, "%s: message %zu: found no object, expected one", path,
                             i + 1);
-        if (!json_is_string(json_object_get(m, "role")))
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (!role || !known_role(role))
+            return cli_fail(
+                CLI_REFUSED,
+                "%s: message %zu: \"role\": found %s%.40s%s, expected system, developer, "
+                "user, assistant, tool, function, ipython or model",
+                path, i + 1, role ? "'" : "no text", role ? role : "", role ? "'" : "");
+        if (!has_content(m))
             return cli_fail(CLI_REFUSED,
-                            "%s: message %zu: \"role\": found no text, expected system, user, "
-                            "assistant or tool",
+                            "%s: message %zu: \"content\": found no text, expected one, or a list "
+                            "of parts; only a message with tool_calls needs none",
                             path, i + 1);
     }
     return 0;

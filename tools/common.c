@@ -270,6 +270,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
                          : (enum spw_kv_precision)(o->kv_dtype - CLI_KV_PRECISION),
         .residual_window = budget(o, "residual-window", o->residual_window),
         .context = context,
+        .past_positions = o->allow_long_context,
         .sessions = sessions,
         .prefill_chunk = (uint32_t)o->prefill_chunk,
         .prefetch_slots = (uint32_t)o->prefetch_slots,

@@ -454,6 +454,8 @@ static int finish(struct run *r, const struct spw_result *results,
     /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
     if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
         cli_write("\n", 1);
+    for (size_t i = 0; i < r->inputs.n && !r->ids; i++)
+        cli_say_unnamed(&r->model, results[i].tokens, results[i].n_tokens);
     if (!r->o->prompts)
         say_end(r, &results[0]);
     int code = r->o->save ? save_run(r) : 0;

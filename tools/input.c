@@ -131,6 +131,21 @@ int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t voc
     return 0;
 }
 
+void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n)
+{
+    size_t n_unnamed = 0, last = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!spw_tokenizer_token(m->tokenizer, tokens[i])) {
+            n_unnamed++;
+            last = i;
+        }
+    if (n_unnamed)
+        cli_fail(0,
+                 "%zu of the %zu new tokens, such as id %d, have no text in tokenizer.json and are "
+                 "not printed; is it this model's tokenizer?",
+                 n_unnamed, n, tokens[last]);
+}
+
 int cli_one_of(const struct cli_options *o, const char *const *names, bool optional,
                const char **out)
 {
@@ -270,10 +285,21 @@ static int refuse_length(struct cli_inputs *in, const struct cli_options *o, str
     return cli_inputs_refuse(in, o, item, why);
 }
 
+int cli_check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context)
+{
+    uint64_t known = m->config.reach;
+    if (context <= known || o->allow_long_context)
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "context of %llu tokens: the model knows %llu positions; "
+                    "--allow-long-context goes on behind them, where answers may get worse",
+                    (unsigned long long)context, (unsigned long long)known);
+}
+
 /* A number of new tokens nobody asked for gives way to the length of the prompt. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
-    uint64_t limit = o->context ? o->context : m->config.reach;
+    uint64_t limit = o->context ? o->context : o->allow_long_context ? UINT64_MAX : m->config.reach;
     for (size_t i = 0; i < in->n; i++) {
         struct cli_input *item = &in->items[i];
         bool asked = cli_given(o, "max-new-tokens") ||
@@ -286,7 +312,7 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
     for (size_t i = 0; i < in->n && !code; i++)
         if (needed_by(&in->items[i]) > limit && (o->context || o->prompts))
             code = refuse_length(in, o, &in->items[i], limit);
-    return code;
+    return code ? code : cli_check_context(o, m, o->context ? o->context : in->longest);
 }
 
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,

@@ -53,6 +53,10 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n);
 int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
                bool add_special, int32_t **ids, size_t *n);
 int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab);
+/* Refuses a context that is longer than what the model was made for, unless that is allowed. */
+int cli_check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context);
+/* Says how many of these tokens the tokenizer has no text for, if there are any. */
+void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n);
 /* The one of `names` (NULL at the end) that was given; refuses two, and none unless `optional`. */
 int cli_one_of(const struct cli_options *o, const char *const *names, bool optional,
                const char **out);

@@ -56,7 +56,7 @@ struct cli_options {
     const char *prompt, *prompt_file, *token_ids, *prompts;
     const char *text, *text_file;
     const char *messages, *system, *tools, *documents;
-    bool no_special, decode;
+    bool no_special, decode, allow_long_context;
 
     /* generation */
     uint64_t max_new_tokens;

@@ -127,8 +127,8 @@ static int score_text(const struct cli_options *o, struct score *s)
     cli_progress_end();
     int code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
     if (code == 0 && isnan(s->log_likelihood))
-        code = cli_fail(CLI_FAILED, "the logits are not numbers (NaN): --compute f32 has more "
-                                    "range, or the weights are damaged");
+        code = cli_fail(CLI_FAILED, "the logits are not numbers (NaN): %s",
+                        spw_engine_nan_advice(engine));
     if (code == 0)
         code = print_score(o, s);
     if (code == 0 && o->report)
@@ -164,6 +164,8 @@ int cli_score(const struct cli_options *o)
                         "--context: found %llu, expected at least %zu, the tokens of "
                         "the text",
                         (unsigned long long)o->context, n);
+    if (code == 0)
+        code = cli_check_context(o, &m, o->context ? o->context : n);
     struct score s = {.tokens = ids, .n_tokens = n, .vocab = m.config.vocab};
     if (code == 0)
         code = score_text(o, &s);
