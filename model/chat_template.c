@@ -343,10 +343,6 @@ static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, stru
     static const char tag[] = TAG;
     size_t n = sizeof tag - 2, at = *bytes; /* without the space at its end */
     size_t end = strip_end(c->text, c->bytes), start = strip_start(c->text, end);
-    if (!memmem(text, *bytes, c->text + start, end - start))
-        return spw_fail(err, -EINVAL,
-                        "the chat template changes the last message, which is to be continued; "
-                        "give a message that the template prints as it is");
     do {
         if (at == 0)
             return spw_fail(err, -EINVAL,
@@ -354,6 +350,10 @@ static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, stru
                             "is to be continued");
         at--;
     } while (at + n > *bytes || memcmp(text + at, tag, n) != 0);
+    if (!memmem(text, *bytes, c->text + start, end - start))
+        return spw_fail(err, -EINVAL,
+                        "the chat template changes the last message, which is to be continued; "
+                        "give a message that the template prints as it is");
     if (text[at + n] != ' ')
         at = strip_end(text, at);
     text[at] = 0;
