@@ -143,9 +143,9 @@ static void change_bytes(struct bytes *b, size_t from, size_t to, uint64_t *seed
 
 static void damage(struct bytes *b, size_t from, size_t to, uint64_t *seed)
 {
-    size_t at = from + check_random(seed) % (to - from), n = check_random(seed) % 20;
     if (to <= from + 1)
         return;
+    size_t at = from + check_random(seed) % (to - from), n = check_random(seed) % 20;
     switch (check_random(seed) % 8) {
     case 0:
         add_key(b, from, to, seed);
@@ -177,6 +177,8 @@ static uint64_t header_bytes(const struct bytes *b)
 static void damage_weights(struct bytes *b, uint64_t *seed)
 {
     uint64_t n = header_bytes(b), size = b->n;
+    if (size < 16)
+        return;
     switch (check_random(seed) % 6) {
     case 0:
         b->n -= check_random(seed) % (b->n / 2);
@@ -185,7 +187,7 @@ static void damage_weights(struct bytes *b, uint64_t *seed)
         change_bytes(b, 0, 8, seed);
         break;
     case 2: /* data: NaN, infinity, anything */
-        for (int i = 0; i < 40; i++)
+        for (int i = 0; i < 40 && 8 + n < b->n; i++)
             change_bytes(b, 8 + n, b->n, seed);
         break;
     case 3:
