@@ -97,7 +97,7 @@ def draw_config(draw, family):
         if draw.random() < 0.2:
             config["layer_types"] = ["full_attention"] * n
     if family in ("mistral", "ministral"):
-        config["sliding_window"] = window if draw.random() < 0.8 else None
+        config["sliding_window"] = None if family == "mistral" and draw.random() < 0.3 else window
     if family in ("qwen2", "qwen3"):
         config |= dict(use_sliding_window=draw.random() < 0.7, sliding_window=window,
                        max_window_layers=draw.randint(0, n))
