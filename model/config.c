@@ -316,6 +316,8 @@ static int read_scales(struct spw_model_config *out, const struct source *source
     double scalar = 256, softcap = 0;
     SPW_TRY(spw_keys_number(keys, "query_pre_attn_scalar", 1e-3, 1e6, &scalar));
     SPW_TRY(spw_keys_number(keys, "final_logit_softcapping", 1e-3, 1e6, &softcap));
+    if (source->text.object != source->top.object)
+        softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
     out->embedding_scale = (float)sqrt(out->hidden);
     out->attention_scale = (float)(1 / sqrt(scalar));
     out->logit_softcap = (float)softcap;

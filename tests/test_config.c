@@ -170,9 +170,10 @@ static void test_gemma3(void)
                "\"bfloat16\", \"text_config\": {\"model_type\": \"gemma3_text\","
                "\"hidden_size\": 2560, \"intermediate_size\": 10240, \"num_hidden_layers\": 34,"
                "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"},"
-               "\"sliding_window\": 1024}}",
+               "\"final_logit_softcapping\": 30.0, \"sliding_window\": 1024}}",
                "{}", NULL);
     CHECK(!strcmp(c.model_type, "gemma3_text") && c.n_layers == 34 && c.window == 1024);
+    CHECK(c.logit_softcap == 0); /* as transformers: the wrapper's class does not cap */
     CHECK(c.n_eos == 2 && c.eos[1] == 106 && c.dtype == SPW_DTYPE_BF16);
     CHECK(c.layer_kinds[5] == SPW_LAYER_FULL && c.layer_kinds[33] == SPW_LAYER_SLIDING);
     spw_config_free(&c);
