@@ -3,9 +3,10 @@
  * Touching a page that the file no longer has is SIGBUS. The first mapping installs a handler for
  * the whole process: in a range of spw_file_map_open the handler puts zeros where the file ended
  * and marks the mapping as damaged; every other SIGBUS goes to the handler that was there before.
- * So a reader never dies of it, and reads zeros that were never in the file: whoever computes from
- * a mapping must ask spw_file_map_damaged afterwards, before the result is used. A program that
- * installs its own handler for SIGBUS later takes this protection away. Any thread. */
+ * So a reader does not die of it, and reads zeros that were never in the file: whoever computes
+ * from a mapping must ask spw_file_map_damaged afterwards, before the result is used. A thread that
+ * blocks SIGBUS has no such protection, nor has a program that installs its own handler later. Any
+ * thread. */
 #ifndef SPW_MODEL_FILE_MAP_H
 #define SPW_MODEL_FILE_MAP_H
 

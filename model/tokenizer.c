@@ -2,6 +2,7 @@
  *
  *   text -> added tokens as written -> normalizer -> added tokens in normal form
  *        -> pre-tokenizers -> model, piece by piece -> post-processor */
+#include "model/config_json.h"
 #include "model/file.h"
 #include "model/tokenizer_impl.h"
 
@@ -19,6 +20,7 @@ int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t byt
     if (!rc)
         rc = spw_tok_load(t, json, bytes, name, err);
     if (rc) {
+        spw_json_tidy(err);
         spw_tokenizer_close(t);
         return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory while reading it", name) : rc;
     }

@@ -138,6 +138,8 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
         return -ENOMEM;
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all,
+              SIGBUS); /* where it is blocked, a mapped file that lost a page ends the process */
     pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the new thread */
     pthread_attr_t attributes;
     int rc = pthread_attr_init(&attributes);

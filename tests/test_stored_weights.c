@@ -230,6 +230,52 @@ static void check_form(const char *dir, const struct form *f, const char *refuse
     tiny_model_remove(to);
 }
 
+struct cut_in_step {
+    const char *path;
+    int n;
+};
+
+/* Asked behind each chunk of a layer: the file is cut short in the middle of the step. */
+static bool cut_now(void *context)
+{
+    struct cut_in_step *c = context;
+    if (c->n++ == 1)
+        CHECK(!truncate(c->path, 100));
+    return false;
+}
+
+/* Threads of the library are who meets the pages that are gone. */
+static void check_cut_in_step(void)
+{
+    char dir[128], path[160];
+    struct cut_in_step cut = {path, 0};
+    struct tiny_model large = tied;
+    large.layers = 8;
+    large.hidden = 256;
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .compute = SPW_DTYPE_F32,
+                            .threads = 2,
+                            .prefill_chunk = 16,
+                            .interrupted = cut_now,
+                            .interrupt_context = &cut};
+    struct spw_error err = {{0}};
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    int32_t ids[64];
+    run_folder(dir, &large, "cut");
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    run_ids(ids, 64, tied.vocab, 3);
+    CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s", err.text);
+    CHECK(!spw_session_open(&s, e, &err));
+    struct spw_span span = {s, ids, 64, 1};
+    CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EIO && cut.n > 2);
+    CHECK_MSG(strstr(err.text, "has 100 now"), "%s", err.text);
+    CHECK(spw_session_n_tokens(s) == 0);
+    spw_session_close(s);
+    spw_engine_close(e);
+    tiny_model_remove(dir);
+}
+
 /* The weights are cut short, or written to, while an engine has them: the next step fails with the
  * file's name, and the session holds what it held. */
 static void check_changed_file(bool cut)
@@ -291,6 +337,7 @@ int main(void)
     tiny_model_remove(dir);
     check_changed_file(true);
     check_changed_file(false);
+    check_cut_in_step();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }
