@@ -401,7 +401,7 @@ static void check_budgets(void)
     run_folder(dir, m, "budgets");
     o.device_bytes = SPW_BYTES_NONE;
     CHECK(spw_plan_query(&info, dir, &o, &err) == -ENOMEM && info.smallest_device_bytes);
-    snprintf(number, sizeof number, "%llu", (unsigned long long)info.smallest_device_bytes);
+    spw_bytes_text(number, info.smallest_device_bytes);
     CHECK_MSG(strstr(err.text, number), "%s", err.text);
     spw_error_clear(&err);
     o.device_bytes = info.smallest_device_bytes - 1;
