@@ -17,7 +17,7 @@ static const char *name(const json_t *f)
 /* Three formats, kept, told again, in a table and as JSON. */
 static void test_check(void)
 {
-    CHECK(sh("\"$S\" check-kv m --compute f32 --json --report r.json") == 0 && !*err);
+    CHECK(sh("\"$S\" check-kv m --compute f32 --json --quiet --report r.json") == 0 && !*err);
     json_t *j = json_loads(out, 0, NULL);
     CHECK(json_array_size(json_object_get(j, "formats")) == 3);
     CHECK(!strcmp(name(format(j, 0)), "int8") && !strcmp(name(format(j, 2)), "int4"));
@@ -51,7 +51,7 @@ static void test_told(void)
     static char answer[4096];
     CHECK(sh("echo 5 6 7 8 9 >ids") == 0);
     const char *run = "\"$S\" generate m --device cpu --compute f32 --token-ids ids --ids "
-                      "--max-new-tokens 4";
+                      "--max-new-tokens 4 --quiet";
     CHECK(sh("%s --kv-dtype int4", run) == 0);
     CHECK_MSG(strstr(err, "spillway: --kv-dtype int4: this model did not pass the check: ") &&
                   strchr(err, '\n') == err + strlen(err) - 1,
