@@ -11,6 +11,7 @@
  * Where O_DIRECT is refused the numbers are those of the page cache in front of the drive. That is
  * what the tier will use there, as long as the cache holds it. */
 #include "runtime/drive.h"
+#include "runtime/memory.h"
 #include "runtime/profile.h"
 
 #include <math.h>
@@ -27,6 +28,7 @@ enum {
     MOST_DEPTH = 64,
     FEWEST_DEPTH = 8,
     WRITE_DEPTH = 16,
+    BESIDE_RECORDS = 16, /* what the process takes beside its slots */
 };
 static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,
                     READ_SECONDS = 0.25, SMALL_SECONDS = 0.06;
@@ -165,6 +167,7 @@ int spw_drive_measure(struct spw_drive *out, const struct spw_drive_options *o,
 {
     struct spw_drive_bench *b;
     uint64_t n_records = 0;
+    SPW_TRY(spw_memory_to_measure(o->directory, (MOST_DEPTH + BESIDE_RECORDS) * RECORD_BYTES, err));
     SPW_TRY(count_records(&n_records, o, err));
     struct spw_drive_bench_options bench = {.directory = o->directory,
                                             .io = o->io,

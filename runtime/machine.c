@@ -2,6 +2,7 @@
 #include "model/ops_cpu_probe.h"
 #include "offload/topology.h"
 #include "runtime/machine.h"
+#include "runtime/memory.h"
 #include "runtime/profile.h"
 
 #include <stdio.h>
@@ -99,6 +100,8 @@ static int identify(struct spw_machine *out, const struct spw_options *o,
 static int measure(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
                    struct spw_error *err)
 {
+    enum { MEASURE_BYTES = 576 << 20 }; /* 519 MiB at the most on 2 threads */
+    SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
     SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err)
                      : probe_cpu(out, b, device, err));
     SPW_TRY(spw_machine_probe_handover(out, b, device, err));

@@ -44,6 +44,20 @@ uint64_t spw_memory_available(void)
     return spw_min_u64(spw_memory_of_system(), group.soft.left_bytes);
 }
 
+int spw_memory_to_measure(const char *what, uint64_t bytes, struct spw_error *err)
+{
+    char needed[32], left[32];
+    struct spw_memory_group group;
+    spw_memory_group(&group);
+    if (bytes <= group.hard.left_bytes)
+        return 0;
+    return spw_fail(err, -ENOMEM,
+                    "%s: measuring takes %s of memory, but control group %s leaves only %s; "
+                    "measure outside of the group",
+                    what, spw_bytes_text(needed, bytes), group.hard.group,
+                    spw_bytes_text(left, group.hard.left_bytes));
+}
+
 int spw_memory_on_disk(uint64_t *bytes, const char *dir, struct spw_error *err)
 {
     static const char advice[] = "expected a directory that files can be made in; name another one";

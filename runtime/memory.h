@@ -11,6 +11,8 @@ uint64_t spw_memory_of_system(void);
 uint64_t spw_memory_available(void);
 /* The control groups of this process now. */
 void spw_memory_group(struct spw_memory_group *out);
+/* -ENOMEM where the control groups leave less than `bytes`, which measuring `what` takes. */
+int spw_memory_to_measure(const char *what, uint64_t bytes, struct spw_error *err);
 /* For tests: they are read below this folder from now on (borrowed); "": where they are. */
 void spw_memory_group_root(const char *root);
 /* Bytes free for this user on the filesystem of a directory that files can be made in. -ENOENT,

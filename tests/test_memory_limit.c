@@ -263,6 +263,22 @@ static void check_open(void)
     }
 }
 
+/* Neither the machine nor a drive is measured where the group would be killed for it. */
+static void check_measuring(void)
+{
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 2};
+    struct spw_drive_options d = {.directory = dir, .mode = SPW_PROBE_AGAIN};
+    struct spw_machine machine;
+    struct spw_drive drive;
+    struct spw_error err;
+    set_limit((uint64_t)40 << 20, (uint64_t)1 << 20);
+    int rc = spw_machine_probe(&machine, &o, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves"), "%d: %s", rc, err.text);
+    rc = spw_drive_probe(&drive, &d, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves"), "%d: %s", rc, err.text);
+    set_free();
+}
+
 int main(void)
 {
     const struct tiny_model m = {.family = "llama",
@@ -284,6 +300,7 @@ int main(void)
     snprintf(disk, sizeof disk, "%s/disk", root);
     struct spw_options with_disk = {.disk_dir = disk}, without = {0};
     check_open();
+    check_measuring();
     check_between_steps(&with_disk);
     check_in_prompt(&with_disk, 1);
     check_in_prompt(&with_disk, MOST);
