@@ -255,6 +255,7 @@ bool spw_safetensors_damaged(const struct spw_safetensors *st)
 
 int spw_safetensors_check(const struct spw_safetensors *st, struct spw_error *err)
 {
+    spw_error_clear(err);
     for (size_t i = 0; i < st->n_shards; i++)
         SPW_TRY(spw_file_map_check(&st->shards[i].map, st->shards[i].path, err));
     return 0;

@@ -499,6 +499,7 @@ int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
 
 int spw_disk_run(struct spw_disk_job *job)
 {
+    atomic_store(&job->state, SPW_DISK_QUEUED); /* it may be a second try */
     spw_disk_start(job);
     return spw_io_wait(job->io.io, &job->io);
 }

@@ -453,6 +453,7 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v)
 /* One line that names both sides of what differs. */
 int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
 {
+    spw_error_clear(err);
     const struct head *h = &v->head;
     const struct spw_plan_info *p = &e->plan.info;
     const char *path = spw_pack_path(v->pack);

@@ -117,6 +117,7 @@ static int hold_file(struct spw_save_file *f, struct spw_error *err)
 
 int spw_session_save_to(struct spw_session *s, const char *path, struct spw_error *err)
 {
+    spw_error_clear(err);
     bool gone;
     if (s->file && strcmp(s->file->path, path) == 0 && (is_named(s->file, &gone) || gone))
         return 0;

@@ -88,7 +88,7 @@ static void test_verify(void)
 
 static void test_prune(void)
 {
-    CHECK(sh("\"$S\" cache prune c --size 1GiB") == 0 && strstr(out, "1 packs removed"));
+    CHECK(sh("\"$S\" cache prune c --size 1GiB") == 0 && strstr(out, "1 pack removed"));
     CHECK(strstr(out, "2 left"));
     CHECK(sh("\"$S\" cache verify c") == 0);
     CHECK(sh("\"$S\" cache prune c --size 40000 --json") == 0); /* the end of the chain goes */
@@ -96,7 +96,7 @@ static void test_prune(void)
     CHECK(json_integer_value(json_object_get(o, "removed")) == 1);
     CHECK(json_integer_value(json_object_get(o, "left")) == 1);
     json_decref(o);
-    CHECK(sh("\"$S\" cache ls c") == 0 && strstr(out, "1 packs, 5 tiles"));
+    CHECK(sh("\"$S\" cache ls c") == 0 && strstr(out, "1 pack, 5 tiles"));
     CHECK(sh("\"$S\" cache prune c --size 0") == 0 && strstr(out, "0 left, 0 B"));
 }
 

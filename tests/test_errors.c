@@ -29,6 +29,12 @@ static int plan_query(struct spw_error *err)
     return spw_plan_query(&info, "missing", &cpu, err);
 }
 
+static int plan_moved(struct spw_error *err)
+{
+    uint64_t moved[SPW_MOVED_COUNT];
+    return spw_plan_moved(moved, "missing", &cpu, NULL, 0, err);
+}
+
 static int engine_open(struct spw_error *err)
 {
     struct spw_engine *e = (void *)&cpu;
@@ -67,6 +73,16 @@ static int sync_nothing(struct spw_error *err)
 static int session_save(struct spw_error *err)
 {
     return spw_session_save(session, "/missing/file", NULL, 0, NULL, err);
+}
+
+static int session_save_to(struct spw_error *err)
+{
+    return spw_session_save_to(session, "/missing/file", err);
+}
+
+static int saved_check(struct spw_error *err)
+{
+    return spw_saved_check(saved, engine, err); /* saved by this engine: 0 */
 }
 
 static int saved_open(struct spw_error *err)
@@ -193,6 +209,15 @@ static int config_parse(struct spw_error *err)
     return spw_config_parse(&c, &(struct spw_config_text){.config = "{", .config_bytes = 1}, err);
 }
 
+static int safetensors_check(struct spw_error *err)
+{
+    struct spw_safetensors *st;
+    CHECK(!spw_safetensors_open(&st, MODEL, NULL));
+    int rc = spw_safetensors_check(st, err); /* nobody wrote to it: 0 */
+    spw_safetensors_close(st);
+    return rc;
+}
+
 static int safetensors_open(struct spw_error *err)
 {
     struct spw_safetensors *st = (void *)&cpu;
@@ -283,12 +308,15 @@ static const struct {
     int (*call)(struct spw_error *err);
 } calls[] = {
     {"spw_plan_query", plan_query},
+    {"spw_plan_moved", plan_moved},
     {"spw_engine_open", engine_open},
     {"spw_engine_set_budgets", engine_set_budgets},
     {"spw_session_open", session_open},
     {"spw_session_fork", session_fork},
     {"spw_sync", sync_nothing},
+    {"spw_session_save_to", session_save_to},
     {"spw_session_save", session_save},
+    {"spw_saved_check", saved_check},
     {"spw_saved_open", saved_open},
     {"spw_session_resume", session_resume},
     {"spw_session_keep", session_keep},
@@ -308,6 +336,7 @@ static const struct {
     {"spw_config_open", config_open},
     {"spw_config_parse", config_parse},
     {"spw_safetensors_open", safetensors_open},
+    {"spw_safetensors_check", safetensors_check},
     {"spw_safetensors_parse_header", safetensors_parse_header},
     {"spw_safetensors_parse_index", safetensors_parse_index},
     {"spw_tokenizer_open", tokenizer_open},

@@ -72,7 +72,7 @@ int main(void)
     struct spw_read_pattern none;
     CHECK(spw_probe_read_bandwidth(0, &none) == 0);
     check_patterns(&spw_probe_loops_portable);
-#if defined(__x86_64__)
+#if defined(SPW_X86_KERNELS)
     if (best >= SPW_ISA_AVX2)
         check_patterns(&spw_probe_loops_avx2);
     if (best >= SPW_ISA_AVX512)
