@@ -70,8 +70,8 @@ static void put_fp8(struct writer *w, const char *name, const struct spw_tensor 
     for (uint64_t i = 0; i < shape[0] * shape[1]; i++)
         factors[i] = (float)(0.5 + (double)(check_random(&w->seed) >> 40) * 0x1p-26);
     put(w, name, f->fp8, t->shape, 2, codes, n);
-    char scale[200];
-    snprintf(scale, sizeof scale, "%s_scale_inv", name);
+    char scale[256];
+    snprintf(scale, sizeof scale, "%.200s_scale_inv", name);
     if (!f->no_factors)
         put(w, scale, "F32", shape, f->block[0] ? 2 : 0, factors, shape[0] * shape[1] * 4);
     free(codes), free(factors);
