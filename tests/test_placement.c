@@ -12,7 +12,7 @@
 #include "tests/told_run.h"
 
 #ifndef TEST_TOKENS
-#define TEST_TOKENS 1500
+#define TEST_TOKENS (RUN_UNDER_ASAN ? 1100 : 1500)
 #define TEST_DRAWS (RUN_UNDER_TSAN ? 24 : RUN_UNDER_ASAN ? 50 : 320)
 #define TEST_MODELS N_TINY_MODELS
 #endif
