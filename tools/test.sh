@@ -30,7 +30,7 @@ folders=(runtime prefetch offload model quant tools tests)
 jobs=2 build_jobs=2
 full=          # --full: "yes"
 fuzz_seconds=4 # of each target; 15 in a full run
-test_seconds=120 # limit of one test; 1800 in a full run
+test_seconds=600 # limit of one test, on a busy host; 1800 in a full run
 slowest=20
 format_version=14 # of clang-format: versions differ in what they want
 
