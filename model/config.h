@@ -15,7 +15,7 @@
 #include "runtime/base.h"
 
 #define SPW_CONFIG_MAX_EOS 16
-/* No model has more positions: up to there each is a float of its own. */
+/* Positions become floats: below this limit every position has a float of its own. */
 #define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
 
 enum spw_layer_kind {

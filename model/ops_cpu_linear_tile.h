@@ -335,7 +335,8 @@ ALWAYS_INLINE void thin_pack(enum kind kind, size_t rows, const struct thin *t, 
         }
 }
 
-/* To what is read THIN_AHEAD_BYTES or more after the block of column `at` of a stream of n. */
+/* The distance from the block of column `at`, of a stream of n columns, to the bytes that the
+ * stream reads THIN_AHEAD_BYTES or more later. */
 static ptrdiff_t thin_ahead(const struct work *w, size_t at, size_t n)
 {
     const size_t block = w->block * kind_w_bytes(w->kind), column = w->a->k * kind_w_bytes(w->kind);

@@ -254,7 +254,8 @@ static const struct spw_probe_loops *reading_loops(void)
     return loops_of((enum spw_isa)isa);
 }
 
-/* Those of both kinds of pages, in their order. */
+/* Pattern i: 1, 2, 4 and 8 streams, without and with prefetches, in small and then in huge pages.
+ */
 static struct spw_read_pattern pattern_at(unsigned i)
 {
     return (struct spw_read_pattern){

@@ -31,7 +31,8 @@ struct cli_limits {
     bool has_machine, has_drive;
     struct spw_error why; /* what could not be had, and what would do; "" if nothing */
 };
-/* As spw_drive_probe and spw_machine_recall. What has to be measured is said on stderr before. */
+/* spw_drive_probe and spw_machine_recall. Where the drive or the machine must be measured, a note
+ * on stderr says so first. */
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err);
 int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
                         enum spw_probe_mode mode, struct spw_error *err);

@@ -224,8 +224,7 @@ const struct cli_row cli_rows[] = {
      FIELD(save)},
     {"save-every", CLI_COUNT, CLI_GENERATE, "Output", "N",
      "save after every N new tokens too; after a kill, --resume prints the text since the last "
-     "save "
-     "again",
+     "save again",
      FIELD(save_every), RANGE(1, 1e9)},
     {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
      "what was computed, where it lay, what moved", FIELD(report)},

@@ -309,8 +309,8 @@ static int set_operand(struct cli_options *o, const char *word)
     }
     if (o->operand)
         return cli_fail(CLI_REFUSED,
-                        "found '%s' after '%s', expected one %s; text with spaces must be "
-                        "quoted",
+                        "found '%s' after '%s', expected one %s; text with spaces "
+                        "must be quoted",
                         word, o->operand, o->command->operand);
     o->operand = word;
     return 0;

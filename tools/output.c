@@ -240,15 +240,6 @@ int cli_output_commit(struct cli_output *out)
     return code;
 }
 
-void cli_output_abort(struct cli_output *out)
-{
-    if (!out)
-        return;
-    fclose(out->file);
-    unlink(out->unfinished);
-    output_free(out);
-}
-
 int cli_write_json(const char *path, json_t *value)
 {
     struct cli_output *out;

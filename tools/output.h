@@ -11,7 +11,7 @@
 
 /* Checks every output that the command line names, before any work is done. */
 int cli_outputs_check(const struct cli_options *o);
-/* One more output, which `what` names ("/save"). */
+/* Checks one output. Messages call the output `what` ("/save"). */
 int cli_output_check(const struct cli_options *o, const char *what, const char *path);
 
 struct cli_output;
@@ -20,7 +20,6 @@ int cli_output_open(struct cli_output **out, const char *path);
 FILE *cli_output_file(const struct cli_output *out);
 /* The file takes its name. Frees `out` whatever comes of it. */
 int cli_output_commit(struct cli_output *out);
-void cli_output_abort(struct cli_output *out); /* NULL is fine */
 
 /* A whole file. Takes the reference, also of NULL (out of memory). */
 int cli_write_json(const char *path, json_t *value);

@@ -53,15 +53,15 @@ static bool due(double now)
            now - line.drawn_seconds >= REDRAW_SECONDS;
 }
 
-/* Of the terminal; a line that fills the last column would already wrap in some of them. */
+/* Columns that the line may use. Some terminals wrap a line that fills the last column. */
 static int columns(void)
 {
     struct winsize size;
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
 }
 
-/* All of it where that fits into the terminal's width, else without the bytes, cut off at the
- * width. */
+/* Draws the whole line where the terminal is wide enough. Else the line loses the bytes of memory,
+ * and ends at the terminal's width. */
 static void draw(double now, const char *what, double tokens_per_second, double left_seconds)
 {
     char where[96] = "", a[32], b[32], text[256];

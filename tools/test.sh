@@ -29,6 +29,7 @@ all_stages=(check release debug tsan fuzz cuda)
 folders=(runtime prefetch offload model quant tools tests)
 jobs=2 build_jobs=2
 full=          # --full: "yes"
+all_kernels=() # of cmake, with --full: sanitizers see the kernels of all instruction sets
 fuzz_seconds=4 # of each target; 15 in a full run
 test_seconds=600 # limit of one test, on a busy host; 1800 in a full run
 slowest=20
@@ -135,15 +136,14 @@ stage_check() {
 
 stage_release() {
     # Kernels tell apart 7.5 and newer GPUs (__CUDA_ARCH__). One architecture takes a fifth of nvcc's minutes.
+    local build_options=()
     [ -n "$full" ] || build_options=("-DSPILLWAY_CUDA_ARCHITECTURES=80-real")
     configure_and_build release && run_tests release -E "$(leave_out none "$full_release")"
-    build_options=()
 }
 
 stage_debug() {
-    [ -z "$full" ] || build_options=("-DSPW_PORTABLE_KERNELS=OFF")
+    local build_options=("${all_kernels[@]}")
     configure_and_build debug && run_tests debug -E "$(leave_out none "$full_debug")"
-    build_options=()
 }
 
 stage_tsan() {
@@ -162,9 +162,8 @@ fuzz() {
 stage_fuzz() {
     local target name
     local -a names=()
-    [ -z "$full" ] || build_options=("-DSPW_PORTABLE_KERNELS=OFF")
+    local build_options=("${all_kernels[@]}")
     configure_and_build fuzz || return
-    build_options=()
     for target in tests/fuzz_*.c; do
         name=$(basename "$target" .c)
         names+=("$name")
@@ -221,7 +220,7 @@ main() {
         -h | --help) usage && exit ;;
         --quick) stages+=(check release) ;;
         --full)
-            full=yes fuzz_seconds=15 test_seconds=1800
+            full=yes fuzz_seconds=15 test_seconds=1800 all_kernels=("-DSPW_PORTABLE_KERNELS=OFF")
             export SPW_FULL=1
             ;;
         *)
