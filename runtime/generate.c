@@ -317,7 +317,7 @@ static int slot_step(struct generation *g, struct slot *s)
     }
     if (result->n_tokens == r->max_new_tokens)
         return slot_end(s, SPW_FINISH_LENGTH);
-    if (first && spw_prefix_needs_points(g->engine))
+    if (first && spw_prefix_needs_points(&g->engine->plan))
         keep(s); /* the session still ends where others will go on */
     return 0;
 }

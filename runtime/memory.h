@@ -13,7 +13,7 @@ uint64_t spw_memory_available(void);
 void spw_memory_group(struct spw_memory_group *out);
 /* -ENOMEM where the control groups leave less than `bytes`, which measuring `what` takes. */
 int spw_memory_to_measure(const char *what, uint64_t bytes, struct spw_error *err);
-/* For tests: they are read below this folder from now on (borrowed); "": where they are. */
+/* For tests: spw_memory_group reads below this folder from now on (borrowed). "" is the system. */
 void spw_memory_group_root(const char *root);
 /* Bytes free for this user on the filesystem of a directory that files can be made in. -ENOENT,
  * -ENOTDIR, -EACCES, -EROFS, ...: the text names the directory and what would do. */

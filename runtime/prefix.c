@@ -152,9 +152,9 @@ uint64_t spw_prefix_least_branch(uint64_t after)
     return after + BRANCH_TILES * SPW_TILE_TOKENS;
 }
 
-bool spw_prefix_needs_points(const struct spw_engine *e)
+bool spw_prefix_needs_points(const struct spw_plan *p)
 {
-    return e->plan.residency.aged || e->plan.n_sliding;
+    return p->residency.aged || p->n_sliding;
 }
 
 /* Tokens of the span that may come from files: its logits are computed, and at least the last. */
@@ -166,7 +166,7 @@ static uint64_t most_tokens(const struct spw_span *span)
 
 static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
 {
-    uint32_t tiles = spw_prefix_needs_points(e) ? m->point_tiles : m->n_tiles;
+    uint32_t tiles = spw_prefix_needs_points(&e->plan) ? m->point_tiles : m->n_tiles;
     return (uint64_t)tiles * SPW_TILE_TOKENS;
 }
 
@@ -206,7 +206,8 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
     uint64_t most = most_tokens(span);
-    if (!e->prefix || !spw_prefix_needs_points(e) || most < spw_prefix_least_branch(s->n_tokens))
+    if (!e->prefix || !spw_prefix_needs_points(&e->plan) ||
+        most < spw_prefix_least_branch(s->n_tokens))
         return 0;
     const struct spw_prefix_found *f = look(s, span);
     if (!f)
@@ -452,7 +453,7 @@ static bool find_new(struct spw_session *s, struct spw_keep_range *range,
 {
     const struct spw_engine *e = s->engine;
     *range = (struct spw_keep_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
-                                     .point = spw_prefix_needs_points(e)};
+                                     .point = spw_prefix_needs_points(&e->plan)};
     if (!range->to || s->rope_length != 1)
         return false;
     if (range->point && !spw_sequence_can_truncate(&s->seq, &e->plan.residency, range->to))

@@ -29,7 +29,7 @@ void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which has i
 void spw_prefix_forget(struct spw_session *s);
 
 /* Whether a session of this engine can begin only at a point. */
-bool spw_prefix_needs_points(const struct spw_engine *e);
+bool spw_prefix_needs_points(const struct spw_plan *p);
 
 /* If files hold more of the span than the `*keep` tokens that the session would, and it is worth
  * it, the session holds what they do instead, and `*keep` says how much. All of it still lies in

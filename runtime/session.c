@@ -326,7 +326,9 @@ static bool distrust(struct spw_engine *e, uint32_t n)
 static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (int i = 0;; i++) {
+        e->n_stepping = n;
         int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
+        e->n_stepping = 0;
         bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
         if (!again)
             return rc;
@@ -368,7 +370,7 @@ static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *
     }
 }
 
-/* Of a step whose weights were cut short or written to nothing is kept. */
+/* Drops what a step computed if somebody wrote to the weights, or cut them short, meanwhile. */
 static int check_weights(struct spw_engine *e, uint32_t n, struct spw_error *err)
 {
     if (!spw_safetensors_check(e->model.file, err))
@@ -392,20 +394,16 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct de
     }
     for (uint32_t i = 0; i < n; i++)
         e->delivered[i] = 0;
-    e->n_stepping = n;
     e->stepping_length = length;
     if (!rc)
         rc = run_and_step_down(e, n, d);
-    e->n_stepping = 0;
     while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
         SPW_TRY(check_weights(e, n, err));
         if (end_early(e, n, length, NULL) != -ECANCELED)
             return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
         SPW_TRY(spw_engine_heed_limit(e, err));
         go_on(e, n);
-        e->n_stepping = n;
         rc = run_and_step_down(e, n, d);
-        e->n_stepping = 0;
     }
     SPW_TRY(check_weights(e, n, err));
     if (rc == -ECANCELED)

@@ -76,7 +76,7 @@ void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row
                        uint32_t end);
 void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end);
-/* Bytes that no tile is about. */
+/* Adds bytes that belong to no tile: weights, logits, tables of a file. */
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes);
 struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
 void spw_traffic_run_moved(const struct spw_traffic_run *r, struct spw_traffic *out);

@@ -27,12 +27,8 @@ struct requests {
 
 /* ---- the prefix cache ---- */
 
-static bool needs_points(const struct spw_plan *p)
-{
-    return p->residency.aged || p->n_sliding;
-}
-
-/* Of the first n tokens, old tiles are adopted; what is exact beside them is read at once. */
+/* The slot attaches the old tiles of its first n tokens, and reads the exact tiles beside them at
+ * once. */
 static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
 {
     const struct spw_residency *r = &q->plan->residency;
@@ -90,7 +86,7 @@ static void keep(struct requests *q, uint32_t slot)
 {
     const struct spw_residency *r = &q->plan->residency;
     struct slot *s = &q->slots[slot];
-    bool point = needs_points(q->plan);
+    bool point = spw_prefix_needs_points(q->plan);
     uint64_t to = s->held - s->held % SPW_TILE_TOKENS;
     struct kept k = {0};
     uint32_t n_rows;
@@ -157,7 +153,7 @@ static void make_point(struct requests *q, uint32_t slot)
     struct slot *s = &q->slots[slot];
     uint64_t n = s->request->n_prompt, whole = n - n % SPW_TILE_TOKENS, to = most_found(n);
     uint64_t found = s->request->n_found;
-    if (!needs_points(q->plan) || !r->window || to < spw_prefix_least_branch(s->held) ||
+    if (!spw_prefix_needs_points(q->plan) || !r->window || to < spw_prefix_least_branch(s->held) ||
         to < spw_prefix_least_branch(found) ||
         spw_waterline_first(r->window, n) <= spw_waterline_first(r->window, whole))
         return;
@@ -227,7 +223,7 @@ static void end_step(struct requests *q, uint32_t slot)
         keep(q, slot);
         spw_tiles_clear(spw_traffic_tiles(q->run), slot);
         s->request = NULL;
-    } else if (s->n_steps == 1 && needs_points(q->plan)) {
+    } else if (s->n_steps == 1 && spw_prefix_needs_points(q->plan)) {
         keep(q, slot);
     }
 }

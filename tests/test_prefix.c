@@ -755,7 +755,7 @@ static void make_subject(struct subject *s, int i)
     struct spw_engine *e = run_open(s->dir, &s->o);
     s->aged = e->plan.residency.aged;
     s->slides = e->plan.n_sliding;
-    s->needs_points = spw_prefix_needs_points(e);
+    s->needs_points = spw_prefix_needs_points(&e->plan);
     spw_engine_close(e);
 }
 

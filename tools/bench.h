@@ -72,7 +72,7 @@ int bench_io(const struct cli_options *o);
 /* `spillway bench --prefix`: see bench_prefix.c. */
 int bench_prefix(const struct cli_options *o);
 
-/* Of the cases that have a complete run: table, or CSV, to stdout. */
+/* Prints the cases that have a complete run to stdout, as a table or as CSV. */
 void bench_print(const struct bench *b);
 /* The same as CSV and JSON to the files that the options name. An exit code. */
 int bench_write(const struct bench *b);

@@ -1,5 +1,6 @@
 /* Showing what was measured: see bench.h. */
 #include "tools/bench.h"
+#include "tools/bench_lines.h"
 #include "tools/output.h"
 
 #include <math.h>
@@ -261,14 +262,9 @@ static int write_json(const struct bench *b)
     return cli_write_json(b->o->report, o);
 }
 
-static bool csv_to_stdout(const struct bench *b)
-{
-    return b->o->csv && strcmp(b->o->csv, "-") == 0;
-}
-
 void bench_print(const struct bench *b)
 {
-    if (csv_to_stdout(b)) {
+    if (bench_csv_alone(b->o)) {
         write_csv(b, stdout);
         return;
     }
@@ -280,7 +276,7 @@ void bench_print(const struct bench *b)
 int bench_write(const struct bench *b)
 {
     struct cli_output *out = NULL;
-    bool to_file = b->o->csv && !csv_to_stdout(b);
+    bool to_file = b->o->csv && !bench_csv_alone(b->o);
     int code = to_file ? cli_output_open(&out, b->o->csv) : 0;
     if (code)
         return code;

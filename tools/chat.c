@@ -85,13 +85,10 @@ static int explain(const struct chat *c, int rc, const struct spw_error *err)
     return cli_fail_error(rc, err, false);
 }
 
-static int report_turn(const struct chat *c, size_t n_prompt, const struct spw_result *r,
-                       bool interrupted)
+static int report_turn(const struct chat *c, size_t n_prompt, const struct spw_result *r)
 {
     json_t *turn = json_object();
     int failed = cli_report_result(turn, n_prompt, r);
-    if (interrupted)
-        failed |= json_object_set_new(turn, "finish", json_string("interrupted"));
     failed |= json_object_set_new(turn, "n_reused", cli_json_count(r->n_reused));
     failed |= json_object_set_new(turn, "prefill_seconds", cli_json_real(c->last.prefill_seconds));
     failed |= json_object_set_new(turn, "decode_seconds", cli_json_real(c->last.decode_seconds));
@@ -120,13 +117,13 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
 
 /* What was said becomes part of the conversation. */
 static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
-                  const struct spw_generate_times *times, bool interrupted)
+                  const struct spw_generate_times *times)
 {
     const char *text = c->n_reply > 0 ? c->reply : "";
     count_turn(c, n_prompt, r, times);
     if (cli_prompt_keep(c->prompt, r, text, c->n_reply) < 0)
         return cli_fail(CLI_FAILED, "out of memory");
-    int code = c->turns ? report_turn(c, n_prompt, r, interrupted) : 0;
+    int code = c->turns ? report_turn(c, n_prompt, r) : 0;
     return code ? code : cli_history_add(c->messages, "assistant", text, c->n_reply);
 }
 
@@ -189,7 +186,7 @@ int cli_chat_answer(struct chat *c)
     if (rc < 0 && !interrupted)
         code = explain(c, rc, &err);
     else
-        code = record(c, n, &result, &times, interrupted);
+        code = record(c, n, &result, &times);
     if (rc == -ECANCELED)
         say_loss(c, held);
     if (code == 0 && rc == 0 && result.finish == SPW_FINISH_LENGTH)

@@ -95,7 +95,7 @@ static size_t choose(struct spw_gate_result *results, const struct spw_options *
     return n;
 }
 
-/* Says what takes time before it is silent for that long. */
+/* A check takes seconds without output, so a note says so first. */
 static int measure(struct checks *c, const struct spw_options *options,
                    struct spw_gate_options *gate, struct spw_error *err)
 {

@@ -171,7 +171,7 @@ static int begin_line(json_t *line, const struct cli_input *in, size_t index)
     return id ? failed | json_object_set(line, "id", id) : failed;
 }
 
-/* As soon as it has ended, whatever the others do. */
+/* Prints one answer when its request ends, while other requests still run. */
 static int print_answer(void *context, const struct spw_result *result)
 {
     struct stream *s = context;
