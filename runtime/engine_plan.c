@@ -211,13 +211,30 @@ const char *spw_rung_name(enum spw_rung_kind kind)
     return names[kind];
 }
 
+/* Sessions keep the logits of the tokens in their caches; the next token may read quantized tiles.
+ */
+static uint64_t lossy_from(const struct spw_engine *e)
+{
+    uint64_t until = spw_residual_until(1, e->plan.residency.residual_tiles);
+    uint64_t first = until * SPW_TILE_TOKENS, least = UINT64_MAX;
+    for (uint32_t i = 0; e->sessions && i < e->plan.info.sessions; i++) {
+        const struct spw_session *s = e->sessions[i];
+        if (s)
+            least = spw_min_u64(least, s->cached ? s->n_tokens : 0);
+    }
+    return least == UINT64_MAX ? first : spw_max_u64(first, least);
+}
+
 void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung)
 {
+    struct spw_rung r = *rung;
+    if (r.kind >= SPW_RUNG_INT8 && r.kind <= SPW_RUNG_INT4)
+        r.lossy_from = lossy_from(e);
     if (e->n_rungs < SPW_RUNGS_KEPT)
-        e->rungs[e->n_rungs] = *rung;
+        e->rungs[e->n_rungs] = r;
     e->n_rungs++;
     if (e->options.on_rung)
-        e->options.on_rung(e->options.rung_context, rung);
+        e->options.on_rung(e->options.rung_context, &r);
 }
 
 const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n)

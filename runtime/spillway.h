@@ -86,6 +86,10 @@ struct spw_rung {
     /* Tokens whose KV is computed again. 0: all of it was kept; if it has another precision now, it
      * had the old one up to `position`, else it has the new one from the first token on. */
     uint64_t n_recomputed;
+    /* INT8 to INT4: the first token of a session that reads old KV with this precision. Logits
+     * before this token are exact, unless an earlier rung or an option took precision from them.
+     * Of several sessions the least. 0 for the other rungs. */
+    uint64_t lossy_from;
 };
 
 /* "int8 for old KV" */

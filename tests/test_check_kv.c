@@ -64,6 +64,14 @@ static void test_told(void)
     CHECK_MSG(!strstr(err, "--kv-dtype"), "%s", err);
 }
 
+static int n_warnings(void)
+{
+    int n = 0;
+    for (const char *at = err; (at = strstr(at, "may differ from token 1280 on")); at++)
+        n++;
+    return n;
+}
+
 /* A budget that exact KV does not fit: the first format that fits and passes is taken, checked at
  * the first need; int4 alone would fit the smaller one, and is refused. */
 static void test_ladder(void)
@@ -77,9 +85,10 @@ static void test_ladder(void)
               err);
     CHECK_MSG(sh("%s --device-memory 20MiB --report r.json", run) == 0, "%s", err);
     CHECK_MSG(strstr(err, "int8 KV: this model passes its check") &&
-                  strstr(err, "--on-oom spill forbids this"),
+                  strstr(err, "differ from token 1280 on (--on-oom spill forbids this"),
               "%s", err);
     CHECK(sh("grep -q '\"old_kv\": \"int8\"' r.json") == 0);
+    CHECK(sh("grep -q '\"lossy_from\": 1280' r.json") == 0);
     CHECK(sh("%s --device-memory 20MiB", run) == 0);
     CHECK_MSG(!strstr(err, "check") && strstr(err, "--on-oom spill forbids this"), "%s", err);
     CHECK(sh("%s --device-memory 10MiB", run) == 2); /* nor do two caches for the check */
@@ -100,6 +109,15 @@ static void test_ladder(void)
               "%s", err);
     CHECK(sh("grep -c '\"rung\"' r.json") == 0 && !strcmp(out, "1\n"));
     CHECK(sh("%s --device-memory 10MiB --disk . --disk-memory 1MiB --on-oom spill", run) == 2);
+    /* All engines of a batch and of a sweep say it once. */
+    CHECK(sh("echo '{\"tokens\":[1,2]}\n{\"tokens\":[3]}' >lines; \"$S\" generate m --device cpu "
+             "--compute f32 --prompts lines --sessions 1 --max-new-tokens 4 --context 20000 "
+             "--host-memory 1MiB --device-memory 10MiB --kv-gate off") == 0);
+    CHECK_MSG(n_warnings() == 1, "%s", err);
+    CHECK(
+        sh("\"$S\" bench m --device cpu --compute f32 --contexts 4000 --repeat 1 --decode-tokens 1 "
+           "--random-tokens --host-memory 64KiB --device-memory 6MiB --kv-gate off") == 0);
+    CHECK_MSG(n_warnings() == 1, "%s", err);
 }
 
 static void test_refusals(void)

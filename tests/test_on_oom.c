@@ -56,6 +56,27 @@ static void logits_of(const char *dir, const struct spw_options *o, const int32_
     spw_engine_close(e);
 }
 
+/* A rung before the first token: the logits are exact up to the token it names, and not from there
+ * on. */
+static void check_lossy_from(const char *dir, const struct spw_options *o, const int32_t *ids,
+                             uint32_t vocab, enum spw_kv_precision precision, uint64_t from)
+{
+    struct spw_options exact = {.backend = TEST_BACKEND, .context = CONTEXT, .threads = 1};
+    struct spw_options lossy = exact;
+    lossy.residual_window = o->residual_window;
+    lossy.precision = precision;
+    struct spw_engine *a = run_open(dir, &exact), *b = run_open(dir, &lossy);
+    struct spw_session *s = run_session(a), *t = run_session(b);
+    CHECK_MSG(from > 0 && from < N_TOKENS, "%llu", (unsigned long long)from);
+    for (uint64_t n = from; n <= from + 1 && n < N_TOKENS; n++)
+        CHECK_MSG(run_same(run_to(s, a, ids, n), run_to(t, b, ids, n), vocab) == (n == from),
+                  "%llu tokens, lossy from %llu", (unsigned long long)n, (unsigned long long)from);
+    spw_session_close(t);
+    spw_session_close(s);
+    spw_engine_close(b);
+    spw_engine_close(a);
+}
+
 /* At this budget the engine takes `expected`, says so once, and computes what that precision does.
  */
 static void check_taken(const char *dir, struct spw_options *o, const int32_t *ids, uint32_t vocab,
@@ -83,6 +104,8 @@ static void check_taken(const char *dir, struct spw_options *o, const int32_t *i
     logits_of(dir, o, ids, vocab, got);
     CHECK(run_same(got, plain[expected], vocab));
     o->on_rung = NULL;
+    if (heard.n)
+        check_lossy_from(dir, o, ids, vocab, expected, heard.last.lossy_from);
 }
 
 static void check_refused(const char *dir, const struct spw_options *o, const char *says)

@@ -291,6 +291,8 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
         if (f->n_told > n_told) {
             struct spw_plan_input in = asked(all, spw_engine_plan(e)->precision, NULL);
             again = f->n_recomputed; /* as a run of this precision: not what the mirror does */
+            bool lossy = f->last.kind >= SPW_RUNG_INT8 && f->last.kind <= SPW_RUNG_INT4;
+            CHECK(f->last.lossy_from == (!lossy ? 0 : again ? 384 : f->last.position));
             CHECK(!strcmp(f->last.failed, "disk space") && f->last.bytes_asked);
             CHECK(again || f->last.position == spw_session_n_tokens(mirror));
             CHECK(again || !spw_engine_refit(all, &in));

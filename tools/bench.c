@@ -281,6 +281,7 @@ static int plan_cases(struct bench *b)
         /* The same budgets seen from the middle of what is decoded. */
         struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2 + 1);
         uint32_t resident = c->plan.n_layers_resident;
+        middle.on_rung = NULL; /* the run itself will tell */
         if (rc == 0)
             rc = spw_plan_query(&c->plan, b->o->operand, &middle, &err);
         if (rc < 0)

@@ -213,21 +213,39 @@ static void say_incident(void *context, const struct spw_incident *i)
         (unsigned long long)i->n_recomputed);
 }
 
+/* A command plans more than once, and bench opens an engine for each run: what gives way before the
+ * first token is said once. */
+static bool was_said(const struct spw_rung *r)
+{
+    static struct spw_rung said[SPW_RUNGS_KEPT];
+    static size_t n;
+    for (size_t i = 0; i < n; i++)
+        if (r->kind == said[i].kind && r->bytes_asked == said[i].bytes_asked &&
+            r->bytes_freed == said[i].bytes_freed)
+            return true;
+    if (n < SPW_RUNGS_KEPT)
+        said[n++] = *r;
+    return false;
+}
+
 static void say_rung(void *context, const struct spw_rung *r)
 {
-    char asked[32], freed[32], again[64] = "", when[64] = "before the first token";
-    bool lossy =
-        r->kind == SPW_RUNG_INT8 || r->kind == SPW_RUNG_INT8_INT4 || r->kind == SPW_RUNG_INT4;
+    char asked[32], freed[32], again[64] = "", lossy[128] = "", when[64] = "before the first token";
     (void)context;
+    if (!r->position && was_said(r))
+        return;
     if (r->position)
         snprintf(when, sizeof when, "at token %llu", (unsigned long long)r->position);
     if (r->n_recomputed)
         snprintf(again, sizeof again, "; %llu tokens are computed again",
                  (unsigned long long)r->n_recomputed);
+    if (r->lossy_from)
+        snprintf(lossy, sizeof lossy,
+                 "; the answer may differ from token %llu on (--on-oom spill forbids this)",
+                 (unsigned long long)r->lossy_from);
     cli_fail(0, "out of memory %s (%s, %s asked): the run goes on with %s, %s freed%s%s", when,
              r->failed, cli_format_bytes(asked, r->bytes_asked), spw_rung_name(r->kind),
-             cli_format_bytes(freed, r->bytes_freed), again,
-             lossy ? " (the answer may differ; --on-oom spill forbids this)" : "");
+             cli_format_bytes(freed, r->bytes_freed), again, lossy);
 }
 
 static void say_reuse(void *context, const struct spw_reuse *r)

@@ -117,6 +117,8 @@ static json_t *ladder_events(const struct spw_engine *e)
         failed |= json_object_set_new(o, "rung", json_string(spw_rung_name(list[i].kind)));
         failed |= json_object_set_new(o, "bytes_freed", cli_json_count(list[i].bytes_freed));
         failed |= json_object_set_new(o, "recomputed_tokens", cli_json_count(list[i].n_recomputed));
+        failed |= json_object_set_new(
+            o, "lossy_from", list[i].lossy_from ? cli_json_count(list[i].lossy_from) : json_null());
         failed |= json_array_append_new(a, o);
     }
     return checked(a, failed);
