@@ -1063,21 +1063,32 @@ static void test_broken_pipe(void)
     CHECK_MSG(strstr(err, "-: Bad file descriptor"), "%s", err);
 }
 
+/* A progress line says that some of the 30,000 requests are answered. */
+static bool counts_answers(const char *lines)
+{
+    for (const char *at = lines; (at = strstr(at, "\033[K")); at++) {
+        int n = 0, end = 0;
+        if (sscanf(at, "\033[K%d of 30000 answers, %n", &n, &end) == 1 && n > 0 && end > 0)
+            return true;
+    }
+    return false;
+}
+
 static void test_interrupt(void)
 {
     const char *const arguments[] = {"spillway", "generate",   "m",      "--prompts",
                                      "many",     "--progress", "always", NULL};
     int status;
     CHECK(sh("awk 'BEGIN { for (i = 0; i < 30000; i++) "
-             "print \"{\\\"tokens\\\":[1,2,\" i %% 90 \"],\\\"max_new_tokens\\\":900,"
-             "\\\"ignore_eos\\\":true}\" }' >many") == 0);
+             "print \"{\\\"tokens\\\":[1,2,\" i %% 90 \"],\\\"max_new_tokens\\\":\" "
+             "(i < 8 ? 1 : 900) \",\\\"ignore_eos\\\":true}\" }' >many") == 0);
     int sink = open("/dev/null", O_WRONLY);
     pid_t pid = start(sink, arguments);
     /* As soon as there is a progress line; a minute is for machines that are busy. */
     for (int i = 0; i < 600; i++) {
         usleep(100000);
         read_file("err", err, sizeof err);
-        if (strstr(err, "new tokens") || waitpid(pid, &status, WNOHANG) != 0)
+        if (counts_answers(err) || waitpid(pid, &status, WNOHANG) != 0)
             break;
     }
     kill(pid, SIGINT);
@@ -1086,6 +1097,7 @@ static void test_interrupt(void)
     read_file("err", err, sizeof err);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %.200s", status, err);
     CHECK(strstr(err, "new tokens") && strstr(err, "tokens/s") && strstr(err, "s left"));
+    CHECK_MSG(counts_answers(err), "%.200s", err);
     for (const char *at = strchr(err, '\r'); at; at = strchr(at + 1, '\r')) /* it never wraps */
         CHECK_MSG(strcspn(at + 1, "\r\n") < 80 + strlen("\033[K"), "%.200s", at + 1);
     const char *last = strrchr(err, '\r'); /* the line is taken away before the message */

@@ -25,6 +25,7 @@ struct run {
     struct spw_result *results;  /* [inputs.n], borrowed */
     uint64_t n_text;             /* bytes of text of the answer so far */
     uint64_t saved_bytes, n_saves;
+    uint64_t n_answers; /* of a batch, printed */
     struct cli_npy *npy;
     bool ids;             /* are printed instead of text */
     uint64_t n_expected;  /* new tokens of all inputs, at most */
@@ -184,6 +185,7 @@ static int print_answer(void *context, const struct spw_result *result)
     /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
     json_object_del(line, "waterlines");
     s->printed = true;
+    cli_progress_answers(++s->run->n_answers, s->run->inputs.n - s->run->inputs.n_refused);
     return print_json(s->run, line, failed);
 }
 
@@ -483,6 +485,8 @@ static int generate(struct run *r, struct stream *streams, struct spw_request *r
         n++;
     }
     int rc = print_refused(r);
+    if (r->o->prompts)
+        cli_progress_answers(0, n);
     if (rc == 0)
         rc = spw_generate(r->engine, r->model.tokenizer, requests, n, results, &times, &err);
     cli_progress_end();

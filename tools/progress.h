@@ -16,6 +16,8 @@ typedef void cli_progress_function(void *context, const struct spw_progress *p);
 cli_progress_function *cli_progress_callback(void);
 /* A token was generated, of at most `n_expected` in all. */
 void cli_progress_token(uint64_t n_expected);
+/* Of a batch: how many of `n_asked` requests have ended. */
+void cli_progress_answers(uint64_t n_answers, uint64_t n_asked);
 /* Takes the line away; it comes back with the next step. */
 void cli_progress_clear(void);
 void cli_progress_end(void);
