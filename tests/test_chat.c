@@ -678,7 +678,7 @@ int main(void)
     }
     setenv("S", command, 1);
     make_models();
-    setenv("XDG_CACHE_HOME", folder, 1);
+    command_limits();
     test_first_answer();
     test_ten_turns();
     test_prefix_cache();

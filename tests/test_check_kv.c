@@ -142,7 +142,7 @@ int main(void)
     setenv("S", command, 1);
     snprintf(folder, sizeof folder, "/tmp/spw_check_kv_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
-    setenv("XDG_CACHE_HOME", folder, 1);
+    command_limits();
     snprintf(path, sizeof path, "%s/m", folder);
     copying_model_write(&turning, path);
     test_refusals();

@@ -419,7 +419,7 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
 int main(int argc, char **argv)
 {
     static struct subject subjects[N_SUBJECTS];
-    int draws = argc > 1 ? atoi(argv[1]) : TEST_DRAWS, first = argc > 2 ? atoi(argv[2]) : 0;
+    int draws = argc > 1 ? atoi(argv[1]) : check_full() ? TEST_DRAWS : (TEST_DRAWS + 1) / 2, first = argc > 2 ? atoi(argv[2]) : 0;
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();

@@ -220,7 +220,7 @@ int main(int argc, char **argv)
     setenv("S", command, 1);
     snprintf(folder, sizeof folder, "/tmp/spw_plan_command_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
-    setenv("XDG_CACHE_HOME", folder, 1); /* both see the same limits of the machine, or none */
+    command_limits();
     uint64_t seed = check_seed();
     for (int i = 0; i < N_TINY_MODELS; i++) {
         struct tiny_model m = tiny_models[i];

@@ -153,7 +153,7 @@ int main(void)
     setenv("S", command, 1);
     snprintf(folder, sizeof folder, "/tmp/spw_prefix_command_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
-    setenv("XDG_CACHE_HOME", folder, 1);
+    command_limits();
     test_two_processes(&tiny_models[0], 1100, "");
     test_two_processes(&tiny_models[1], 1100, "--kv-dtype int8 --residual-window 128");
     test_two_processes(&tiny_models[4], 1030, ""); /* where its odd window ends in the last tile */

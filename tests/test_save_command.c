@@ -384,7 +384,7 @@ int main(int argc, char **argv)
     setenv("S", command, 1);
     signal(SIGHUP, SIG_DFL); /* whatever nohup has left */
     command_model("save_command");
-    setenv("XDG_CACHE_HOME", folder, 1);
+    command_limits();
     test_splits();
     test_stops();
     test_interrupted();

@@ -118,11 +118,20 @@ quietly() {
 
 build_options=() # of cmake, beside the preset
 
-# build PRESET [TARGET]: in build/PRESET
-build() {
-    local log=build/log/$1.log
-    rm -f "$log"
+# configure PRESET: in build/PRESET
+configure() {
+    rm -f "build/log/$1.log"
     say "$1: building in build/$1"
-    quietly "$log" cmake --preset "$1" "${build_options[@]}" &&
-        quietly "$log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" ${2:+--target "$2"}
+    quietly "build/log/$1.log" cmake --preset "$1" "${build_options[@]}"
+}
+
+# compile PRESET [TARGET...]: after configure
+compile() {
+    quietly "build/log/$1.log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" \
+        ${2:+--target "${@:2}"}
+}
+
+# build PRESET [TARGET...]
+build() {
+    configure "$1" && compile "$@"
 }
