@@ -7,8 +7,8 @@
  * Some draws aim at old KV that streams, from the host or from the disk, as drawn ones of this
  * size rarely make it do.
  *
- *   test_placement [draws [first]]     default 320, under sanitizers fewer; SPW_SEED repeats a run,
- * and with 1 draw, that number and its seed, a single one */
+ *   test_placement [draws [first]]     default 160, 320 in a full run, under sanitizers fewer;
+ * SPW_SEED repeats a run, and with 1 draw, that number and its seed, a single one */
 #include "tests/told_run.h"
 
 #ifndef TEST_TOKENS
@@ -419,7 +419,8 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
 int main(int argc, char **argv)
 {
     static struct subject subjects[N_SUBJECTS];
-    int draws = argc > 1 ? atoi(argv[1]) : check_full() ? TEST_DRAWS : (TEST_DRAWS + 1) / 2, first = argc > 2 ? atoi(argv[2]) : 0;
+    int all = check_full() ? TEST_DRAWS : (TEST_DRAWS + 1) / 2;
+    int draws = argc > 1 ? atoi(argv[1]) : all, first = argc > 2 ? atoi(argv[2]) : 0;
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
