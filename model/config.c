@@ -38,7 +38,7 @@ enum window_rule {
 };
 
 struct family {
-    const char *name;
+    const char *name, *other_name; /* NULL: it has one */
     enum spw_norm_kind norm;
     const char *activation_key;
     const char *activation;
@@ -69,17 +69,7 @@ static const struct family families[] = {
      .eos = 2,
      .rope = {.theta = 1e4}},
     {.name = "mistral",
-     .norm = SPW_NORM_LLAMA,
-     .activation_key = "hidden_act",
-     .activation = "silu",
-     .n_kv_heads = 8,
-     .max_positions = 131072,
-     .window_rule = WINDOW_ALL,
-     .window = 4096,
-     .bos = 1,
-     .eos = 2,
-     .rope = {.theta = 1e4}},
-    {.name = "ministral",
+     .other_name = "ministral",
      .norm = SPW_NORM_LLAMA,
      .activation_key = "hidden_act",
      .activation = "silu",
@@ -159,6 +149,7 @@ struct source {
     struct spw_keys text;
     struct spw_keys top;
     const struct family *family;
+    const char *model_type; /* of the decoder */
 };
 
 static int read_family(struct source *source)
@@ -181,9 +172,11 @@ static int read_family(struct source *source)
         if (strcmp(name, expected) != 0)
             return spw_keys_refuse(&source->text, "model_type", expected);
     }
+    source->model_type = name;
     for (size_t i = 0; name && i < sizeof families / sizeof families[0]; i++) {
-        if (!strcmp(name, families[i].name)) {
-            source->family = &families[i];
+        const struct family *f = &families[i];
+        if (!strcmp(name, f->name) || (f->other_name && !strcmp(name, f->other_name))) {
+            source->family = f;
             return 0;
         }
     }
@@ -386,7 +379,7 @@ static int read_flags(struct spw_model_config *out, const struct source *source)
 {
     const struct spw_keys *keys = &source->text;
     const struct family *family = source->family;
-    snprintf(out->model_type, sizeof out->model_type, "%s", family->name);
+    snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->norm = family->norm;
     out->qk_norm = family->qk_norm;
     out->sandwich = family->sandwich;

@@ -9,16 +9,6 @@
 
 #include <assert.h>
 
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- down ---- */
 
 /* Waterlines that are to be reached, and the tiles that have something to do with it. */
@@ -29,11 +19,12 @@ struct fall {
 static struct fall make_fall(const struct spw_kv *kv, const struct spw_kv_layer *l, uint32_t begin,
                              uint32_t disk_end)
 {
-    struct fall f = {.begin = max_u32(begin, l->begin), .disk_end = min_u32(disk_end, l->end)};
+    struct fall f = {.begin = spw_max_u32(begin, l->begin),
+                     .disk_end = spw_min_u32(disk_end, l->end)};
     if (!kv->o.disk || f.disk_end < l->disk_end)
         f.disk_end = l->disk_end;
-    f.from = max_u32(l->first, min_u32(l->begin, l->disk_end));
-    f.to = max_u32(f.begin, f.disk_end);
+    f.from = spw_max_u32(l->first, spw_min_u32(l->begin, l->disk_end));
+    f.to = spw_max_u32(f.begin, f.disk_end);
     return f;
 }
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Countdown to the allocation that fails; negative: never. */
 static _Atomic int64_t fail_countdown = -1;
@@ -43,6 +45,20 @@ const char *spw_bytes_text(char buffer[32], uint64_t bytes)
     else
         snprintf(buffer, 32, "%llu", (unsigned long long)bytes);
     return buffer;
+}
+
+int spw_check_replaceable(const struct stat *st, const char *name, struct spw_error *err)
+{
+    if (S_ISDIR(st->st_mode))
+        return spw_fail(err, -EINVAL, "%s: found a directory, expected a file", name);
+    if (S_ISLNK(st->st_mode))
+        return spw_fail(err, -EINVAL,
+                        "%s: found a symbolic link, expected a file or a name that is free", name);
+    if (!S_ISREG(st->st_mode)) /* /dev/null must not become a file */
+        return spw_fail(err, -EINVAL, "%s: is not a regular file; give a name that is free", name);
+    if (st->st_uid != geteuid())
+        return spw_fail(err, -EPERM, "%s: belongs to another user; give a name that is free", name);
+    return 0;
 }
 
 void spw_alloc_fail_nth(int64_t n)

@@ -39,6 +39,12 @@ void spw_error_clear(struct spw_error *err);
  * Returns `buffer`. */
 const char *spw_bytes_text(char buffer[32], uint64_t bytes);
 
+struct stat;
+/* Whether a new file may take the place of this one, which lstat or fstat has looked at: a regular
+ * file of this user may be replaced. -EINVAL: no regular file; -EPERM: of another user. The text
+ * begins with `name`. */
+int spw_check_replaceable(const struct stat *st, const char *name, struct spw_error *err);
+
 /* Propagates a failure to the caller. */
 #define SPW_TRY(expr)                                                                              \
     do {                                                                                           \
@@ -64,6 +70,16 @@ SPW_INLINE uint64_t spw_min_u64(uint64_t a, uint64_t b)
 }
 
 SPW_INLINE uint64_t spw_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+SPW_INLINE uint32_t spw_min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+SPW_INLINE uint32_t spw_max_u32(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }

@@ -305,20 +305,15 @@ static int check_replaceable(const struct spw_record_file *f, const char *path,
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT)
         return 0;
-    if (fd < 0 && errno != ELOOP)
+    bool is_link = fd < 0 && errno == ELOOP;
+    if ((fd < 0 && !is_link) || (is_link ? lstat(path, &st) : fstat(fd, &st)))
         return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
-    const char *wrong = NULL;
-    if (fd < 0)
-        wrong = "found a symbolic link";
-    else if (fstat(fd, &st) || !S_ISREG(st.st_mode)) /* /dev/null must not become a file */
-        wrong = "found no regular file";
-    else if (st.st_uid != geteuid())
-        wrong = "found a file of another user";
-    else if (!begins_as(f, fd))
-        wrong = "found another kind of file";
+    int rc = spw_check_replaceable(&st, path, err);
+    if (!rc && !begins_as(f, fd))
+        rc = spw_fail(err, -EINVAL, "%s: found another kind of file, which is not replaced", path);
     if (fd >= 0)
         close(fd);
-    return wrong ? spw_fail(err, -EINVAL, "%s: %s, which is not replaced", path, wrong) : 0;
+    return rc;
 }
 
 int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)

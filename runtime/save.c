@@ -8,12 +8,13 @@
  * anew that are not what was written.
  *
  * A session holds the file that it is saved to, with a lock, until it is closed. */
+#include "offload/owner.h"
 #include "runtime/keep.h"
 #include "runtime/recover.h"
 #include "runtime/save_file.h"
 
+#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -36,6 +37,7 @@ struct spw_saved {
     struct spw_pack *pack; /* owned */
     struct head head;
     struct spw_saved_info info;
+    char foreign[2 * SPW_OWNER_TEXT];
 };
 
 /* ---- saving ---- */
@@ -383,16 +385,15 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
 /* ---- resuming ---- */
 
 /* Sums say that a file is what its writer wrote, not that its writer computed it. */
-static const char *foreign(const struct spw_saved *v)
+static const char *foreign(struct spw_saved *v)
 {
-    struct stat st;
-    if (fstat(spw_pack_fd(v->pack), &st) || st.st_uid != geteuid())
-        return "belongs to another user, who may have written anything; resume a copy of your own "
-               "if you trust it";
-    if (st.st_mode & 022)
-        return "can be written by other users, who may have written anything; chmod go-w if you "
-               "trust it";
-    return NULL;
+    char why[SPW_OWNER_TEXT];
+    if (spw_owner_alone(spw_pack_fd(v->pack), geteuid(), why))
+        return NULL;
+    snprintf(v->foreign, sizeof v->foreign,
+             "%s; others may have written anything: resume a copy of your own if you trust it",
+             why);
+    return v->foreign;
 }
 
 static int read_head(struct spw_saved *v, const char *path, struct spw_error *err)

@@ -83,11 +83,7 @@ static int check_file(const struct spw_save_file *f, struct spw_error *err)
     struct stat st;
     if (fstat(f->fd, &st))
         return spw_fail(err, -errno, "%s: %s", f->path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) /* /dev/null must not become a file */
-        return spw_fail(err, -EINVAL, "%s: is no regular file; give a name that is free", f->path);
-    if (st.st_uid != geteuid())
-        return spw_fail(err, -EPERM, "%s: belongs to another user; give a name that is free",
-                        f->path);
+    SPW_TRY(spw_check_replaceable(&st, f->path, err));
     if (flock(f->fd, LOCK_EX | LOCK_NB))
         return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
                         "%s: another process saves to it; give another name", f->path);
@@ -101,10 +97,11 @@ static int hold_file(struct spw_save_file *f, struct spw_error *err)
         int rc = open_file(f);
         if (rc == -EAGAIN)
             continue;
+        struct stat st;
+        if (rc == -ELOOP && !lstat(f->path, &st)) /* a link, which is not followed */
+            SPW_TRY(spw_check_replaceable(&st, f->path, err));
         if (rc)
-            return spw_fail(err, rc == -ELOOP ? -EINVAL : rc, "%s: %s", f->path,
-                            rc == -ELOOP ? "is a symbolic link; give the name of a file"
-                                         : strerror(-rc));
+            return spw_fail(err, rc, "%s: %s", f->path, strerror(-rc));
         rc = check_file(f, err);
         if (!rc && is_named(f, &gone))
             return check_kind(f, err);

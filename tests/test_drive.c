@@ -239,7 +239,7 @@ static void test_corrupt(void)
     /* What is no file stays what it is: root would make one of /dev/null. */
     spw_error_clear(&err);
     CHECK(spw_profile_write(&in, in_folder("pipe.json"), &err) == -EINVAL);
-    CHECK_MSG(strstr(err.text, "pipe.json: found no regular file"), "%s", err.text);
+    CHECK_MSG(strstr(err.text, "pipe.json: is not a regular file"), "%s", err.text);
     CHECK(sh("test -p pipe.json && ! ls pipe.json.*") == 0);
 }
 

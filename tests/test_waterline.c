@@ -5,11 +5,6 @@
 
 enum { MOST_TOKENS = 4000 };
 
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* The first tile with a key that the query at `position` may look at. */
 static uint32_t first_by_token(uint32_t window, uint64_t position)
 {
@@ -29,14 +24,14 @@ static void check_window(uint64_t *seed)
         /* between steps the next query is at position n, and tiles [first, end) are kept */
         uint32_t held = spw_waterline_tiles(n) -
                         (first < spw_waterline_tiles(n) ? first : spw_waterline_tiles(n));
-        most = max_u32(most, held);
+        most = spw_max_u32(most, held);
         CHECK(held <= spw_waterline_window_tiles(window));
     }
     if (window < 1000)
         for (uint64_t n = 1; n < 1500;
              n++) { /* the bound is reached: no frame is planned for nothing */
             uint32_t end = spw_waterline_tiles(n), first = spw_waterline_first(window, n);
-            most = max_u32(most, first < end ? end - first : 0);
+            most = spw_max_u32(most, first < end ? end - first : 0);
         }
     /* 129 old keys, say, never touch three tiles; the bound does not go into that */
     uint32_t slack = (window - 1) % SPW_TILE_TOKENS == 1;

@@ -183,14 +183,9 @@ double cli_now_seconds(void)
 
 const char *cli_format_bytes(char *buffer, uint64_t bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 1024 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(buffer, 32, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    char text[32];
+    size_t n = strspn(spw_bytes_text(text, bytes), "0123456789.");
+    snprintf(buffer, 32, "%.*s %s", (int)n, text, text[n] ? text + n : "B");
     return buffer;
 }
 

@@ -41,7 +41,7 @@ json_t *cli_json_real(double value);
 json_t *cli_json_count(uint64_t value);
 
 double cli_now_seconds(void);
-/* "3.2 MiB"; `buffer` has at least 32 bytes. */
+/* "3.20 MiB", rounded up; `buffer` has at least 32 bytes. */
 const char *cli_format_bytes(char *buffer, uint64_t bytes);
 
 /* Engine options as the command line gives them, for `context` tokens. */

@@ -30,8 +30,6 @@ FAMILIES = {
     "llama": dict(qkv=None, o=None, mlp=None, qk_norm=False, sandwich=False, tied=False),
     "mistral": dict(qkv=False, o=False, mlp=False, qk_norm=False, sandwich=False, tied=False,
                     n_kv_heads=8),
-    "ministral": dict(qkv=False, o=False, mlp=False, qk_norm=False, sandwich=False, tied=False,
-                      n_kv_heads=8),
     "qwen2": dict(qkv=True, o=False, mlp=False, qk_norm=False, sandwich=False, tied=False,
                   n_kv_heads=32),
     "qwen3": dict(qkv=None, o=None, mlp=False, qk_norm=True, sandwich=False, tied=False,
@@ -39,6 +37,7 @@ FAMILIES = {
     "gemma3_text": dict(qkv=None, o=None, mlp=False, qk_norm=True, sandwich=True, tied=True,
                         n_heads=8, n_kv_heads=4, head_dim=256, vocab=262208),
 }
+FAMILIES["ministral"] = FAMILIES["mistral"]
 
 
 def fail(text):

@@ -64,19 +64,9 @@ static const char *file_of(const struct cli_options *o, const struct cli_row *ro
 /* What has the name now is a file that may be replaced. */
 static int check_replaceable(const char *what, const char *path, const struct stat *st)
 {
-    if (S_ISDIR(st->st_mode))
-        return cli_fail(CLI_REFUSED, "%s: %s: found a directory, expected a file", what, path);
-    if (S_ISLNK(st->st_mode))
-        return cli_fail(CLI_REFUSED,
-                        "%s: %s: found a symbolic link, expected a file or a name that is free",
-                        what, path);
-    if (!S_ISREG(st->st_mode))
-        return cli_fail(CLI_REFUSED, "%s: %s: is not a regular file; give a name that is free",
-                        what, path);
-    if (st->st_uid != geteuid())
-        return cli_fail(CLI_REFUSED, "%s: %s: belongs to another user; give a name that is free",
-                        what, path);
-    return 0;
+    struct spw_error err = {0};
+    int rc = spw_check_replaceable(st, path, &err);
+    return rc ? cli_fail(CLI_REFUSED, "%s: %s", what, err.text) : 0;
 }
 
 /* What has the name now is nothing that the command reads. A run is saved where it was resumed. */
