@@ -17,6 +17,7 @@ enum {
     MAX_THREADS = 256,
     ROUNDS = 5,
     PATTERNS = 16,
+    PATTERN_ROUNDS = 3, /* of each: sixteen patterns in five rounds took most of the measuring */
     HUGE_PAGE = 2 << 20,
     PIECE = 1 << 20,
 };
@@ -264,11 +265,11 @@ static struct spw_read_pattern pattern_at(unsigned i)
 
 /* rates[pattern][round]; one pattern after the other in each round, for the machine may change its
  * speed meanwhile. The first round is short, and says how often to repeat. */
-static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][ROUNDS])
+static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][PATTERN_ROUNDS])
 {
     struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
     bool ok = threads != NULL;
-    for (int round = -1; ok && round < ROUNDS; round++)
+    for (int round = -1; ok && round < PATTERN_ROUNDS; round++)
         for (unsigned i = 0; ok && i < (round < 0 ? 1 : PATTERNS); i++) {
             struct probe *p = &pages[i / 8];
             p->pattern = pattern_at(i);
@@ -288,7 +289,7 @@ double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
 {
     struct probe pages[2];
     char *blocks[2];
-    double rates[PATTERNS][ROUNDS], most = 0;
+    double rates[PATTERNS][PATTERN_ROUNDS], most = 0;
     for (int i = 0; i < 2; i++) {
         pages[i] = (struct probe){.run = run_read, .loops = reading_loops(), .repeat = 1};
         blocks[i] = take_array(&pages[i], threads, i != 0);
@@ -296,10 +297,10 @@ double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
     bool ok = blocks[0] && blocks[1] && pattern_rates(pages, rates);
     *best = pattern_at(0);
     for (unsigned i = 0; ok && i < PATTERNS; i++) {
-        qsort(rates[i], ROUNDS, sizeof rates[i][0], compare);
-        if (rates[i][ROUNDS / 2] <= most)
+        qsort(rates[i], PATTERN_ROUNDS, sizeof rates[i][0], compare);
+        if (rates[i][PATTERN_ROUNDS / 2] <= most)
             continue;
-        most = rates[i][ROUNDS / 2];
+        most = rates[i][PATTERN_ROUNDS / 2];
         *best = pattern_at(i);
     }
     spw_free(blocks[0]);

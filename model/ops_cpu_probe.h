@@ -1,8 +1,9 @@
 /* What this machine can do, to put a measured speed beside: memory and arithmetic limits.
  *
  * Each call starts `threads` threads of its own, runs five rounds of about 0.02 s (of each pattern
- * of reading, 0.01 s) and returns the median round. 0: it could not be measured (no memory, no
- * thread, an instruction set or type that does not run here). Nothing else should be running. */
+ * of reading, three of 0.01 s) and returns the median round. 0: it could not be measured (no
+ * memory, no thread, an instruction set or type that does not run here). Nothing else should be
+ * running. */
 #ifndef SPW_MODEL_OPS_CPU_PROBE_H
 #define SPW_MODEL_OPS_CPU_PROBE_H
 
