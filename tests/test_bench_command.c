@@ -175,7 +175,8 @@ int main(void)
     test_bench_io("PATH=/none"); /* without fio */
     test_bench_prefix("PATH=/none");
 #ifndef __SANITIZE_ADDRESS__ /* the same but for what fio says */
-    test_bench_io("");
+    if (check_full())
+        test_bench_io("");
     test_bench_prefix("");
 #endif
     test_interrupt_probe();
