@@ -94,11 +94,13 @@ struct spw_io_job {
 };
 
 struct spw_io_usage {
-    uint64_t read_bytes, written_bytes; /* of jobs, each byte once, whatever was asked again */
-    uint64_t n_requests;                /* to the kernel */
-    uint64_t n_resumed;                 /* of them: the rest of one that was left undone */
-    uint64_t n_rereads; /* of them: a record that did not agree, or a read that failed */
-    double cpu_seconds; /* of the I/O threads */
+    /* Of jobs that are over, each byte once, whatever was asked again: of reads also those that
+     * have failed, of writes only those that have not. */
+    uint64_t read_bytes, written_bytes;
+    uint64_t n_requests; /* to the kernel */
+    uint64_t n_resumed;  /* of them: the rest of one that was left undone */
+    uint64_t n_rereads;  /* of them: a record that did not agree, or a read that failed */
+    double cpu_seconds;  /* of the I/O threads */
 };
 
 /* AUTO takes io_uring where the kernel lets it and the memory can be registered, else threads.

@@ -275,7 +275,6 @@ static bool is_whole(const struct spw_io *io, const struct spw_io_ask *a, uint64
 static void land(struct spw_io *io, struct spw_io_ask *a)
 {
     struct spw_io_job *job = a->job;
-    *(job->write ? &io->usage.written_bytes : &io->usage.read_bytes) += a->end - a->begin;
     if (a->failed_once)
         job->n_rereads++;
     if (!job->record_bytes)
@@ -356,6 +355,10 @@ static void release(struct spw_io *io, struct spw_io_ask *a, int rc)
     if (rc)
         fail(io, job, rc, a->record * job->record_bytes);
     bool over = --job->in_flight == 0 && job->asked == job->bytes;
+    if (over && !job->write)
+        io->usage.read_bytes += job->bytes;
+    else if (over && !job->rc)
+        io->usage.written_bytes += job->bytes;
     a->next = io->free_asks;
     io->free_asks = a;
     if (io->head)

@@ -226,9 +226,10 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
     return kv->o.direct ? 0 : spw_kv_order(kv, kv->o.up, kv->o.compute); /* 5 */
 }
 
-void spw_kv_forget_loads(struct spw_kv_seq *seq)
+int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read)
 {
     struct spw_kv *kv = seq->kv;
+    int rc = 0;
     while (spw_kv_reads_ahead(kv))
         spw_kv_finish_read_ahead(kv);
     for (uint32_t i = 0; i < kv->o.n_layers; i++) {
@@ -236,7 +237,10 @@ void spw_kv_forget_loads(struct spw_kv_seq *seq)
         if (!l->rise.seq)
             continue;
         uint32_t begin = l->rise.begin, to = l->rise.end;
+        *n_read += l->rise.asked - begin;
+        rc = rc ? rc : l->rise.rc;
         end(kv, &l->rise);
         spw_kv_give_back(kv, l, begin, to);
     }
+    return rc;
 }

@@ -88,8 +88,9 @@ bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer);
 /* Waits until the layer's load has come to its end, if one goes on; those of other layers go on.
  * As spw_kv_load, which begins with it. */
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
-/* Gives up those that go on; waits for their reads. */
-void spw_kv_forget_loads(struct spw_kv_seq *seq);
+/* Gives up those that go on; waits for their reads. *n_read gets so many tiles more, which those
+ * have brought up for nothing. -EBADMSG: one of them is lost. */
+int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
 /* Forgets the tiles below `first`, but for a sink that is kept. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 /* Until the next hold or a cut, what the sequence of n tokens holds stays although it is dropped,

@@ -20,8 +20,7 @@ struct spw_landing_read {
 struct spw_landing_slot {
     struct spw_transfer t;
     uint8_t *memory, *lands; /* the slot; where reads go: the same, or the bounce slot */
-    uint32_t n_host, n_disk; /* tiles that were issued */
-    uint32_t first_host;     /* the lowest of those on the host */
+    uint32_t first_host;     /* the lowest of its tiles that came from the host */
     struct spw_landing_read *reads;
     uint32_t n_reads; /* under way */
     spw_event behind; /* the submission of the reads */
@@ -135,7 +134,6 @@ static uint32_t copy_run(struct spw_landing *l, struct spw_landing_slot *s, uint
         end++;
     } while (end < t->tile_end &&
              spw_kv_host_tile(t->seq, t->layer, end) == first + (end - from) * l->o.tile_bytes);
-    s->n_host += end - from;
     s->first_host = from < s->first_host ? from : s->first_host;
     *rc = l->o.ops->copy(l->o.device, place(l, s, s->memory, from), first,
                          (end - from) * l->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE, l->o.link);
@@ -153,7 +151,6 @@ static uint32_t read_run(struct spw_landing *l, struct spw_landing_slot *s, uint
     struct spw_landing_read *r = &s->reads[s->n_reads++];
     r->tile = from;
     r->n = end - from;
-    s->n_disk += r->n;
     spw_disk_prepare(l->o.disk, &r->job, false, first, r->n, place(l, s, s->lands, from));
     *rc = spw_disk_submit(l->o.ops, l->o.device, &r->job, l->o.disk_stream);
     return end;
@@ -211,7 +208,6 @@ int spw_landing_issue(struct spw_landing *l, const struct spw_transfer *t)
     SPW_TRY(finish_reads(l, s)); /* none, unless the device was lost while they were issued */
     spw_ring_take(&l->ring);
     s->t = *t;
-    s->n_host = s->n_disk = 0;
     s->first_host = UINT32_MAX;
     s->rc = 0;
     int rc = issue_tiles(l, s, n);
@@ -279,17 +275,10 @@ int spw_landing_wait(struct spw_landing *l, uint8_t **slot)
 {
     uint64_t n = l->ring.waited;
     SPW_TRY(land(l, n));
-    for (uint64_t i = n + 1; i < l->ring.issued && reads_are_over(nth(l, i)); i++)
+    for (uint64_t i = n; !nth(l, i)->rc && ++i < l->ring.issued && reads_are_over(nth(l, i));)
         SPW_TRY(land(l, i)); /* the second hop of the next ones */
     SPW_TRY(nth(l, n)->rc);
     return spw_ring_wait(&l->ring, slot);
-}
-
-void spw_landing_sources(const struct spw_landing *l, uint32_t *from_host, uint32_t *from_disk)
-{
-    const struct spw_landing_slot *s = nth(l, l->ring.waited - 1);
-    *from_host = s->n_host;
-    *from_disk = s->n_disk;
 }
 
 int spw_landing_release(struct spw_landing *l)
@@ -306,16 +295,12 @@ bool spw_landing_holds(const struct spw_landing *l, uint64_t n, const struct spw
            s->t.tile_end == t->tile_end && s->first_host >= t->disk_end;
 }
 
-struct spw_landing_bytes spw_landing_ahead(const struct spw_landing *l)
+uint64_t spw_landing_landed(const struct spw_landing *l)
 {
-    struct spw_landing_bytes bytes = l->dropped;
-    for (uint64_t n = l->ring.waited; n < l->ring.issued; n++) {
-        const struct spw_landing_slot *s = nth(l, n);
-        bool copied = l->o.n_bounce && !s->bouncing;
-        bytes.host_to_device += (s->n_host + (copied ? s->n_disk : 0)) * l->o.tile_bytes;
-        bytes.disk_to_host += s->n_disk * l->o.tile_bytes;
-    }
-    return bytes;
+    uint64_t n = l->ring.waited;
+    while (n < l->ring.issued && !nth(l, n)->bouncing && !nth(l, n)->rc)
+        n++;
+    return n;
 }
 
 void spw_landing_finish(struct spw_landing *l)
@@ -326,7 +311,6 @@ void spw_landing_finish(struct spw_landing *l)
 
 void spw_landing_drop(struct spw_landing *l)
 {
-    l->dropped = spw_landing_ahead(l);
     for (uint64_t n = l->ring.waited; n < l->ring.issued; n++) {
         struct spw_landing_slot *s = nth(l, n);
         finish_reads(l, s); /* a lost device shows soon enough */

@@ -24,11 +24,6 @@ struct spw_landing_options {
     uint32_t n_bounce;  /* 0: direct */
 };
 
-/* Bytes brought up and not asked for (yet), over each link. */
-struct spw_landing_bytes {
-    uint64_t host_to_device, disk_to_host;
-};
-
 struct spw_landing_slot; /* landing.c */
 
 struct spw_landing {
@@ -38,7 +33,6 @@ struct spw_landing {
     struct spw_landing_read *reads; /* [n_slots * slot_tiles], owned: slot_tiles of each slot */
     spw_event *bounce_free;         /* [n_bounce], owned: copied from */
     uint64_t bounced, passed_on;    /* bounce slots so far; of the n-th: n % n_bounce */
-    struct spw_landing_bytes dropped;
 };
 
 /* `o` is given. */
@@ -52,9 +46,6 @@ bool spw_landing_can_issue(const struct spw_landing *l, const struct spw_transfe
 int spw_landing_issue(struct spw_landing *l, const struct spw_transfer *t);
 /* The oldest that was issued: compute waits for it. */
 int spw_landing_wait(struct spw_landing *l, uint8_t **slot);
-/* Where the tiles of the latest one waited for came from: of shared tiles another sequence may have
- * moved some since. */
-void spw_landing_sources(const struct spw_landing *l, uint32_t *from_host, uint32_t *from_disk);
 int spw_landing_release(struct spw_landing *l);
 /* Gives up what was issued and not waited for; waits until no read is under way. */
 void spw_landing_drop(struct spw_landing *l);
@@ -63,7 +54,7 @@ void spw_landing_drop(struct spw_landing *l);
 bool spw_landing_holds(const struct spw_landing *l, uint64_t n, const struct spw_transfer *t);
 /* Waits until no read is under way, and changes nothing else. */
 void spw_landing_finish(struct spw_landing *l);
-/* Of all that was dropped, or is issued and not waited for. */
-struct spw_landing_bytes spw_landing_ahead(const struct spw_landing *l);
+/* Transfers so far, of which the first have landed whole; one that failed ends those. */
+uint64_t spw_landing_landed(const struct spw_landing *l);
 
 #endif

@@ -6,8 +6,11 @@
 
 struct spw_prefetch {
     struct spw_prefetch_options o;
-    const struct spw_schedule *schedule; /* being issued from */
-    struct spw_kv_cursor kv_next;        /* the next transfer to issue */
+    const struct spw_schedule *schedule; /* being issued from; before it the rings had: */
+    uint64_t transfers_before, units_before;
+    struct spw_schedule_progress dropped; /* last */
+    uint64_t n_dropped;
+    struct spw_kv_cursor kv_next; /* the next transfer to issue */
     struct spw_unit_cursor unit_next;
     struct spw_landing kv;
     struct spw_unit_ring weights;
@@ -178,19 +181,27 @@ static bool continue_with(struct spw_prefetch *p)
     return true;
 }
 
-uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p)
+struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p)
 {
-    return spw_unit_ring_ahead(&p->weights).host_to_device +
-           spw_landing_ahead(&p->kv).host_to_device;
+    return (struct spw_schedule_progress){
+        .transfers = p->kv.ring.issued - p->transfers_before,
+        .landed_transfers = spw_landing_landed(&p->kv) - p->transfers_before,
+        .units = p->weights.ring.issued - p->units_before,
+        .landed_units = spw_unit_ring_landed(&p->weights) - p->units_before};
 }
 
-uint64_t spw_prefetch_ahead_disk_bytes(const struct spw_prefetch *p)
+uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_progress *last)
 {
-    return spw_unit_ring_ahead(&p->weights).disk_to_host + spw_landing_ahead(&p->kv).disk_to_host;
+    *last = p->dropped;
+    return p->n_dropped;
 }
 
 static void drop(struct spw_prefetch *p)
 {
+    if (p->kv.ring.issued > p->kv.ring.waited || p->weights.ring.issued > p->weights.ring.waited) {
+        p->dropped = spw_prefetch_progress(p);
+        p->n_dropped++;
+    }
     spw_landing_drop(&p->kv);
     spw_unit_ring_drop(&p->weights);
     p->kv_next = (struct spw_kv_cursor){0};
@@ -200,6 +211,8 @@ static void drop(struct spw_prefetch *p)
 static int start(struct spw_prefetch *p, const struct spw_schedule *s)
 {
     p->schedule = s;
+    p->transfers_before = p->kv.ring.waited;
+    p->units_before = p->weights.ring.waited;
     p->kv_next = (struct spw_kv_cursor){0};
     p->unit_next = (struct spw_unit_cursor){0};
     if (!continue_with(p))
@@ -276,11 +289,6 @@ int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint3
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range)
 {
     return p->stall.seconds[range];
-}
-
-void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk)
-{
-    spw_landing_sources(&p->kv, from_host, from_disk);
 }
 
 int spw_prefetch_release_kv(struct spw_prefetch *p)

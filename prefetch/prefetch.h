@@ -55,8 +55,6 @@ void spw_prefetch_finish(struct spw_prefetch *p);
  * slot + i * tile_bytes. Tiles that are not issued yet because they are being written to the disk
  * are waited for. -EBADMSG: a tile is lost, see spw_kv_take_loss; forget is what can follow. */
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
-/* Tiles of the latest transfer waited for, by where they came from. */
-void spw_prefetch_sources(const struct spw_prefetch *p, uint32_t *from_host, uint32_t *from_disk);
 /* Seconds that computation stood still for the disk: of a layer, or (SPW_RANGES) outside of any. */
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
@@ -70,9 +68,9 @@ int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit);
 /* The first read of weights that failed since the last forget, and why; NULL: none. */
 const struct spw_unit_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
 
-/* Bytes issued for steps that have not come (yet): the difference between what has been issued and
- * what the steps so far needed; to the device, and from the disk. */
-uint64_t spw_prefetch_ahead_bytes(const struct spw_prefetch *p);
-uint64_t spw_prefetch_ahead_disk_bytes(const struct spw_prefetch *p);
+/* How far the rings are with the schedule that begin or ahead got last. */
+struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p);
+/* How often rings were dropped that were not empty; *last: how far they were then. */
+uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_progress *last);
 
 #endif

@@ -45,6 +45,13 @@ struct spw_unit_cursor {
     uint32_t unit, round;
 };
 
+/* How far a ring is with a schedule, in transfers and in units that are streamed. Landed: those
+ * from the first one on whose copies from host memory to the device have been queued, too, where
+ * what comes from the disk takes two hops. */
+struct spw_schedule_progress {
+    uint64_t transfers, landed_transfers, units, landed_units;
+};
+
 /* false at the end. */
 bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
                           struct spw_transfer *out);

@@ -214,15 +214,12 @@ uint32_t spw_unit_ring_unit(const struct spw_unit_ring *r, uint64_t n)
     return nth(r, n)->unit;
 }
 
-struct spw_landing_bytes spw_unit_ring_ahead(const struct spw_unit_ring *r)
+uint64_t spw_unit_ring_landed(const struct spw_unit_ring *r)
 {
-    struct spw_landing_bytes bytes = r->dropped;
-    for (uint64_t n = r->ring.waited; n < r->ring.issued; n++) {
-        const struct spw_unit_slot *s = nth(r, n);
-        bytes.host_to_device += s->bouncing ? 0 : unit_of(r, s)->moved_bytes;
-        bytes.disk_to_host += unit_of(r, s)->read_bytes;
-    }
-    return bytes;
+    uint64_t n = r->ring.waited;
+    while (n < r->ring.issued && !nth(r, n)->bouncing)
+        n++;
+    return n;
 }
 
 void spw_unit_ring_finish(struct spw_unit_ring *r)
@@ -233,7 +230,6 @@ void spw_unit_ring_finish(struct spw_unit_ring *r)
 
 void spw_unit_ring_drop(struct spw_unit_ring *r)
 {
-    r->dropped = spw_unit_ring_ahead(r);
     for (uint64_t n = r->ring.waited; n < r->ring.issued; n++) {
         struct spw_unit_slot *s = nth(r, n);
         finish_reads(r, s); /* a lost device shows soon enough */

@@ -56,9 +56,8 @@ struct spw_unit_slot; /* unit_ring.c */
 struct spw_unit_ring {
     struct spw_unit_ring_options o;
     struct spw_ring ring;
-    struct spw_unit_slot *slots;      /* [n_slots], owned */
-    struct spw_disk_job *jobs;        /* [n_slots * most_reads], owned */
-    struct spw_landing_bytes dropped; /* given up */
+    struct spw_unit_slot *slots; /* [n_slots], owned */
+    struct spw_disk_job *jobs;   /* [n_slots * most_reads], owned */
     const struct spw_unit_read *failed;
     int failed_rc;
 };
@@ -81,7 +80,7 @@ void spw_unit_ring_finish(struct spw_unit_ring *r);
 void spw_unit_ring_drop(struct spw_unit_ring *r);
 /* Which unit slot n holds or will hold, for n in [ring.waited, ring.issued). */
 uint32_t spw_unit_ring_unit(const struct spw_unit_ring *r, uint64_t n);
-/* Of all that was dropped, or is issued and not waited for. */
-struct spw_landing_bytes spw_unit_ring_ahead(const struct spw_unit_ring *r);
+/* Units so far, of which the first have landed whole. */
+uint64_t spw_unit_ring_landed(const struct spw_unit_ring *r);
 
 #endif

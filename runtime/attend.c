@@ -228,15 +228,13 @@ static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_en
     uint32_t to, slot_tiles = a->plan->slot_tiles;
     for (uint32_t tile = first; tile < streamed_end; tile = *from = to) {
         to = (tile / slot_tiles + 1) * slot_tiles;
-        uint32_t here = to < streamed_end ? to : streamed_end, from_host, from_disk;
+        uint32_t here = to < streamed_end ? to : streamed_end;
         struct spw_transfer t = {
             .seq = q->s->seq->aged, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
         struct piece p = {
             .from = *from, .to = to < q->end ? to : q->end, .slot_first = tile, .slot_end = here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
-        spw_prefetch_sources(a->prefetch, &from_host, &from_disk);
-        spw_traffic_up(a->predicted, a->plan, from_host, from_disk);
         p.slot = slot;
         SPW_TRY(attend_piece(q, &p));
         SPW_TRY(spw_prefetch_release_kv(a->prefetch));

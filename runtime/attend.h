@@ -19,7 +19,6 @@ struct spw_attend {
     const struct spw_weights *weights;
     struct spw_prefetch *prefetch;
     uint8_t *device_arena;
-    struct spw_traffic *predicted; /* gets what streams, as the waterlines say */
 };
 
 /* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */

@@ -423,8 +423,9 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     const struct spw_device_ops *ops = e->backend.device_ops;
     struct spw_device_usage u;
     struct spw_traffic predicted = e->past;
-    if (e->executor)
-        spw_engine_finish(e, &predicted); /* counters are exact when nothing is under way */
+    bool has_prediction = !e->past_unpredicted;
+    if (e->executor) /* counters are exact when nothing is under way */
+        has_prediction &= spw_engine_finish(e, &predicted);
     ops->usage(e->device, &u);
     *out = (struct spw_stats){
         .device_budget_bytes = e->plan.info.device_budget_bytes,
@@ -441,5 +442,7 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
     spw_engine_disk_stats(e, out);
-    memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);
+    out->has_prediction = has_prediction;
+    if (has_prediction)
+        memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);
 }

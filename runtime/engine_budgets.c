@@ -79,14 +79,6 @@ static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct sp
     return 0;
 }
 
-/* What was under way when nobody knew how far it would come counts as far as it came. */
-static void break_off(struct spw_engine *e)
-{
-    struct spw_stats moved;
-    spw_engine_stats(e, &moved);
-    memcpy(e->past.bytes, moved.moved_bytes, sizeof e->past.bytes);
-}
-
 /* What the plan may need for spills is not for files. */
 static void limit_files(struct spw_engine *e)
 {
@@ -106,8 +98,9 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, stru
         limit_files(e);
         if (!rc)
             return 0;
+        if (e->prefetch || f.tier == SPW_LADDER_NO_TIER) /* weights may have been on their way */
+            e->past_unpredicted = true;
         spw_engine_give_memory(e);
-        break_off(e);
         if (f.tier == SPW_LADDER_NO_TIER || !spw_ladder_lower(&l, &f))
             return spw_fail(err, rc, "%s", why.text);
         SPW_TRY(plan_lower(e, in, &l, &f, &why, err));
@@ -149,8 +142,6 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
         return 0;
     }
     spw_engine_give_memory(e);
-    if (to->in_step)
-        break_off(e);
     e->plan = to->plan;
     ops->set_budgets(e->device, to->device_limit, to->host_limit);
     int rc = spw_engine_take_memory(e, &to->in, err);

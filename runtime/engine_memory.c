@@ -300,23 +300,25 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
     return rc ? spw_fail(err, rc, "out of memory for the engine's tables") : 0;
 }
 
-void spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
+bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
 {
     struct spw_traffic now;
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         e->backend.device_ops->stream_sync(e->device, e->streams[i]);
     spw_prefetch_finish(e->prefetch);
     spw_kv_finish_writes(e->kv);
-    spw_executor_predicted(e->executor, &now);
+    if (!spw_executor_predicted(e->executor, &now))
+        return false;
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         predicted->bytes[i] += now.bytes[i];
+    return true;
 }
 
 /* What was counted so far goes on to count. */
 static void keep_counts(struct spw_engine *e)
 {
-    spw_prefetch_forget(e->prefetch);
-    spw_engine_finish(e, &e->past);
+    spw_executor_forget_ahead(e->executor);
+    e->past_unpredicted |= !spw_engine_finish(e, &e->past);
     for (uint32_t i = 0; i <= SPW_RANGES; i++)
         e->past_stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);
 }

@@ -20,6 +20,7 @@ struct refit {
     struct spw_kv_split_sequence *sequences; /* [sessions], of those that hold something; owned */
     struct spw_kv_split split;
     struct spw_kv_repack repack;
+    uint64_t n_renumbered; /* tiles on disk that went to another frame, as they are */
 };
 
 /* ---- before ---- */
@@ -36,7 +37,6 @@ static bool loses_tiles(struct spw_kv *kv)
 /* Every cache holds what its session does, and nothing is under way. */
 static int cut_back(struct spw_engine *e)
 {
-    SPW_TRY(spw_prefetch_forget(e->prefetch));
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
     spw_kv_finish_writes(e->kv);
@@ -48,7 +48,6 @@ static int cut_back(struct spw_engine *e)
         uint64_t n = s && s->cached ? s->n_tokens : 0;
         if (!s)
             continue;
-        spw_kv_forget_loads(s->seq.aged);
         if (!spw_sequence_can_truncate(&s->seq, &e->plan.residency, n))
             return -ENODATA;
         spw_sequence_truncate(&s->seq, &e->plan.residency, n);
@@ -118,10 +117,11 @@ static uint32_t most(uint64_t a, uint64_t b)
     return (uint32_t)spw_max_u64(a, b);
 }
 
-static int repack(struct refit *r, struct spw_kv *kv)
+static int repack(struct refit *r, struct spw_kv *kv, bool smaller)
 {
     struct spw_kv_repacked done;
     SPW_TRY(spw_kv_repack(kv, &r->repack, &done));
+    r->n_renumbered += smaller ? 0 : done.n_disk;
     return done.n_lost ? -EBADMSG : 0;
 }
 
@@ -182,7 +182,7 @@ static int repack_room(struct refit *r)
     x->n_device_frames = most(room / x->tile_bytes, to->n_device_frames);
     x->n_host_frames = most(from->n_host_frames * old / x->tile_bytes, to->n_host_frames);
     x->n_disk_frames = most(from->n_disk_frames * old / x->tile_bytes, to->n_disk_frames);
-    return repack(r, r->e->kv);
+    return repack(r, r->e->kv, x->tile_bytes < old);
 }
 
 static int shrink_tiles(struct refit *r)
@@ -219,7 +219,7 @@ static int close_ranks(struct refit *r)
     x->n_host_frames = p->n_host_frames;
     x->n_disk_frames = p->n_disk_frames;
     drop_copies(r->e); /* the plan has none of what stays on the device */
-    SPW_TRY(repack(r, r->e->kv));
+    SPW_TRY(repack(r, r->e->kv, false));
     if (!r->from.residency.aged)
         return 0;
     x->device_arena = (uint8_t *)r->e->device_arena + p->device.near_frames;
@@ -227,7 +227,7 @@ static int close_ranks(struct refit *r)
     x->n_device_frames = p->n_near_frames;
     x->n_host_frames = x->n_disk_frames = 0;
     x->slot_tiles = 1;
-    return repack(r, r->e->near);
+    return repack(r, r->e->near, false);
 }
 
 /* ---- arenas ---- */
@@ -268,15 +268,13 @@ static int settle(struct spw_engine *e)
     return spw_kv_take_write_failure(e->kv);
 }
 
-/* What was moved for this was in no step's plan, and what a step that was broken off had planned
- * was not all moved: the prediction goes on from the count. */
-static void restate_counts(struct spw_engine *e)
+static void tell(const struct refit *r)
 {
-    struct spw_stats now;
-    spw_engine_stats(e, &now);
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        spw_executor_account(e->executor, (enum spw_moved)i,
-                             now.moved_bytes[i] - now.predicted_bytes[i]);
+    const struct spw_engine *e = r->e;
+    struct spw_traffic_run *told = spw_executor_account_of(e->executor);
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        e->keep[i] = e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
+    spw_traffic_replan(told, &r->from, e->keep, r->n_renumbered);
 }
 
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)
@@ -300,7 +298,7 @@ static int carry_out(struct refit *r, const struct spw_plan_input *in)
     if (passes(e, &e->plan, in))
         trim(e);
     note_precision(e, &r->from);
-    restate_counts(e);
+    tell(r);
     return 0;
 }
 
@@ -315,14 +313,15 @@ int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in)
     if (passes(e, &to, in) && !can_trim(e))
         return -ENOMEM;
     SPW_TRY(spw_traffic_info(&to, e->model.weights));
+    SPW_TRY(spw_executor_forget_ahead(e->executor)); /* it is of the plan that goes */
     r.sequences = spw_alloc_zero(to.info.sessions, sizeof *r.sequences);
     if (!r.sequences)
         return -ENOMEM;
-    spw_executor_stop_telling(e->executor);
     e->plan = to;
     int rc = carry_out(&r, in);
     spw_free(r.sequences);
     if (rc) {
+        spw_executor_stop_telling(e->executor);
         e->plan = r.from;
         return rc;
     }

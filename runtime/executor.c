@@ -32,11 +32,12 @@ struct spw_executor {
     uint32_t *written;                    /* [most_spans], see spw_passage: before the next pass */
     const struct spw_executor_span *step; /* of the running step */
     const struct spw_cut_chunk *chunk;    /* that passes */
-    uint64_t n_chunks, n_heads;           /* of this pass, so far: over all layers; logits rows */
-    bool through, loads;                  /* this pass: all layers; loads go on beside it */
+    struct spw_traffic_end end;           /* how far this pass is */
+    bool expects;                         /* what lies ahead in the rings is of the next step */
+    uint64_t n_dropped;                   /* of spw_prefetch_dropped */
+    bool unclear;                         /* this pass failed in a load or a spill */
     struct spw_traffic_run *told;         /* owned; NULL: see spw_executor_account_of */
     struct spw_traffic_span *told_spans;  /* [most_spans] */
-    struct spw_traffic predicted;         /* move by move */
     struct spw_progress_marks progress;
 };
 
@@ -92,8 +93,7 @@ static void borrow_buffers(struct spw_executor *x)
                                     .plan = x->plan,
                                     .weights = x->o.weights,
                                     .prefetch = x->o.prefetch,
-                                    .device_arena = device,
-                                    .predicted = &x->predicted};
+                                    .device_arena = device};
     x->hidden = (struct spw_hidden){
         .ops = x->o.backend->device_ops,
         .device = x->o.device,
@@ -130,8 +130,8 @@ static int open_parts(struct spw_executor *x)
                                               .interrupted = x->o.interrupted,
                                               .interrupt_context = x->o.interrupt_context};
     SPW_TRY(spw_progress_init(&x->progress));
-    spw_executor_account(x, SPW_MOVED_HOST_TO_DEVICE,
-                         spw_traffic_open_bytes(x->plan, x->o.weights));
+    spw_traffic_add(x->told, SPW_MOVED_HOST_TO_DEVICE,
+                    spw_traffic_open_bytes(x->plan, x->o.weights));
     return x->o.backend->device_ops->copy(
         x->o.device, x->o.device_arena + x->plan->device.small, x->o.weights->small,
         x->o.weights->n_small * sizeof(float), SPW_LINK_HOST_TO_DEVICE, x->o.compute);
@@ -182,13 +182,7 @@ void spw_executor_close(struct spw_executor *x)
     spw_free(x);
 }
 
-/* ---- waterlines, each move accounted before it is made ---- */
-
-void spw_executor_account(struct spw_executor *x, enum spw_moved link, uint64_t bytes)
-{
-    x->predicted.bytes[link] += bytes;
-    spw_traffic_add(x->told, link, bytes);
-}
+/* ---- the account ---- */
 
 struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x)
 {
@@ -201,16 +195,22 @@ void spw_executor_stop_telling(struct spw_executor *x)
     x->told = NULL;
 }
 
-static void count(struct spw_executor *x, enum spw_moved link, uint64_t bytes)
+/* The step that was expected has come, or never will. */
+static void end_expecting(struct spw_executor *x)
 {
-    x->predicted.bytes[link] += bytes;
+    struct spw_schedule_progress last;
+    uint64_t n = spw_prefetch_dropped(x->o.prefetch, &last);
+    if (x->expects && n != x->n_dropped)
+        spw_traffic_give_up(x->told, &last);
+    x->n_dropped = n;
+    x->expects = false;
 }
 
-void spw_executor_export(struct spw_executor *x, uint64_t from_device, uint64_t from_disk,
-                         uint64_t tile_bytes)
+int spw_executor_forget_ahead(struct spw_executor *x)
 {
-    count(x, SPW_MOVED_DEVICE_TO_HOST, from_device * tile_bytes);
-    count(x, SPW_MOVED_DISK_TO_HOST, from_disk * tile_bytes);
+    int rc = spw_prefetch_forget(x->o.prefetch);
+    end_expecting(x);
+    return rc;
 }
 
 static void begin_telling(struct spw_executor *x, uint32_t n_spans)
@@ -221,39 +221,38 @@ static void begin_telling(struct spw_executor *x, uint32_t n_spans)
     spw_traffic_begin(x->told, x->told_spans, n_spans);
 }
 
-/* A pass is over; or the caller has ended it, and this is how far it came. */
+/* A pass is over; or it has ended early, and this is how far it came. */
 static void tell_pass(struct spw_executor *x, int rc)
 {
-    struct spw_traffic_end end = {x->n_chunks, x->n_heads, x->through};
-    if (rc && (rc != -ECANCELED || x->loads))
+    bool clear = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
+    if (rc && (!clear || x->unclear))
         spw_executor_stop_telling(x);
-    spw_traffic_next(x->told, rc ? &end : NULL);
+    x->end.rings =
+        x->expects ? (struct spw_schedule_progress){UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}
+                   : spw_prefetch_progress(x->o.prefetch);
+    spw_traffic_next(x->told, rc ? &x->end : NULL);
 }
 
-int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
-                       uint32_t begin)
+/* ---- waterlines ---- */
+
+static int spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
     bool sliding = x->config->layer_kinds[layer] == SPW_LAYER_SLIDING;
-    uint32_t disk_end = spw_waterline_disk(&x->plan->residency, sliding, begin);
-    uint64_t to_host, to_disk;
     if (begin <= spw_kv_begin(seq, layer))
         return 0;
-    spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
-    count(x, SPW_MOVED_DEVICE_TO_HOST, to_host * x->plan->tile_bytes);
-    count(x, SPW_MOVED_HOST_TO_DISK, to_disk * x->plan->tile_bytes);
-    return spw_kv_spill(seq, layer, begin, disk_end);
+    int rc =
+        spw_kv_spill(seq, layer, begin, spw_waterline_disk(&x->plan->residency, sliding, begin));
+    x->unclear |= rc != 0;
+    return rc;
 }
 
 static int load(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
-    SPW_TRY(spw_prefetch_wait_load(x->o.prefetch, seq, layer));
-    uint32_t to = spw_kv_begin(seq, layer);
-    uint64_t from_host, from_disk;
-    if (begin >= to)
-        return 0;
-    spw_kv_count_load(seq, layer, begin, to, &from_host, &from_disk);
-    spw_traffic_up(&x->predicted, x->plan, from_host, from_disk);
-    return spw_kv_load(seq, layer, begin);
+    int rc = spw_prefetch_wait_load(x->o.prefetch, seq, layer);
+    if (!rc && begin < spw_kv_begin(seq, layer))
+        rc = spw_kv_load(seq, layer, begin);
+    x->unclear |= rc != 0;
+    return rc;
 }
 
 /* Where old tiles are kept apart, sliding layers keep none: all they have is near. */
@@ -272,7 +271,7 @@ int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t
         uint32_t begin = spw_waterline_begin(r, sliding, n);
         if (sliding) /* what was held may reach back further */
             spw_kv_drop(seq, l, spw_waterline_first(r->window, n));
-        SPW_TRY(spw_executor_spill(x, seq, l, begin));
+        SPW_TRY(spill(x, seq, l, begin));
         SPW_TRY(load(x, seq, l, begin));
     }
     return 0;
@@ -285,7 +284,7 @@ static int raise_waiting(struct spw_executor *x, uint32_t n_spans)
         uint32_t wait = spw_waterline_wait(&x->plan->residency, &x->now->passages[i]);
         for (uint32_t l = 0; l < x->config->n_layers; l++)
             if (x->config->layer_kinds[l] == SPW_LAYER_FULL)
-                SPW_TRY(spw_executor_spill(x, x->step[i].seq->aged, l, wait));
+                SPW_TRY(spill(x, x->step[i].seq->aged, l, wait));
     }
     return 0;
 }
@@ -308,9 +307,6 @@ static int load_ahead(struct spw_executor *x, uint32_t n_spans)
             if (p->from == p->to || begin >= to)
                 continue;
             SPW_TRY(spw_kv_load_ahead(seq, l, begin, &begun));
-            x->loads |= begun;
-            if (begun)
-                spw_traffic_up(&x->predicted, x->plan, 0, to - begin);
         }
     return 0;
 }
@@ -342,15 +338,13 @@ static int age_tiles(struct spw_executor *x, uint32_t layer)
         if (x->config->layer_kinds[layer] == SPW_LAYER_SLIDING) {
             spw_kv_drop(seq->near, layer, spw_waterline_first(r->window, s->to));
             if (moves(x, layer))
-                SPW_TRY(
-                    spw_executor_spill(x, seq->aged, layer, spw_waterline_begin(r, true, s->to)));
+                SPW_TRY(spill(x, seq->aged, layer, spw_waterline_begin(r, true, s->to)));
             continue;
         }
         if (r->aged)
             spw_kv_drop(seq->near, layer, spw_waterline_near(r, s->to));
-        SPW_TRY(spw_executor_spill(x, seq->aged, layer,
-                                   s->to < p->to ? spw_waterline_pass(r, p, s->to)
-                                                 : spw_waterline_leave(r, p)));
+        SPW_TRY(spill(x, seq->aged, layer,
+                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p)));
     }
     return 0;
 }
@@ -362,6 +356,7 @@ static int attend(void *context, uint32_t layer)
     struct spw_executor *x = context;
     for (uint32_t i = 0; i < x->chunk->n_segments; i++) {
         const struct spw_cut_segment *s = &x->now->cut.segments[x->chunk->first_segment + i];
+        x->end.segments = i + 1;
         SPW_TRY(spw_attend_segment(
             &x->attend, &(struct spw_attend_segment){.seq = x->step[s->span].seq,
                                                      .passage = &x->now->passages[s->span],
@@ -398,11 +393,13 @@ static int run_layer(struct spw_executor *x, uint32_t layer, uint32_t n_spans)
     for (uint32_t k = 0; k < x->now->cut.n_chunks; k++) {
         void *h;
         x->chunk = &x->now->cut.chunks[k];
+        x->end.begun_chunks++;
+        x->end.segments = 0;
         SPW_TRY(spw_hidden_get(&x->hidden, &source, x->config->n_layers, layer, k, &h));
         SPW_TRY(spw_layer_forward(&x->layer, layer, &matrices, h, x->chunk->rows));
         SPW_TRY(spw_hidden_put(&x->hidden, layer, k));
         SPW_TRY(age_tiles(x, layer));
-        x->n_chunks++;
+        x->end.chunks++;
         SPW_TRY(spw_progress_mark(&x->progress, x->chunk->rows));
     }
     return spw_prefetch_release_unit(x->o.prefetch, layer);
@@ -484,14 +481,17 @@ static int run_logits(struct spw_executor *x,
                                    x->o.device_arena + x->plan->device.rows +
                                        i * x->plan->hidden_row_bytes));
         }
+        x->end.begun_heads += rows;
         SPW_TRY(run_head(x, rows, logits));
         SPW_TRY(ops->copy(x->o.device, host, logits, rows * x->config->vocab * sizeof(float),
                           SPW_LINK_DEVICE_TO_HOST, x->o.compute));
         left -= rows;
-        if (!left && x->next->schedule.n_segments) /* while the last logits are still computed */
+        x->end.heads += rows;
+        if (!left && x->next->schedule.n_segments) { /* while the last logits are still computed */
+            x->expects = true;
             SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->next->schedule));
+        }
         SPW_TRY(ops->stream_sync(x->o.device, x->o.compute));
-        x->n_heads += rows;
         for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
             SPW_TRY(on_logits(context, x->now->cut.segments[tell.segment].span, tell.position,
                               host + i * x->config->vocab));
@@ -575,7 +575,6 @@ static int ask_flags(struct spw_executor *x)
     uint64_t bytes = spw_traffic_flags(x->plan);
     if (!bytes)
         return 0;
-    count(x, SPW_MOVED_DEVICE_TO_HOST, bytes);
     return x->o.backend->device_ops->copy(x->o.device, x->o.host_arena + x->plan->host.flags,
                                           x->o.device_arena + x->plan->device.flags, bytes,
                                           SPW_LINK_DEVICE_TO_HOST, x->o.compute);
@@ -588,7 +587,7 @@ static int check_flags(struct spw_executor *x)
     if (!x->plan->residency.aged || !*not_finite)
         return 0;
     *not_finite = 0;
-    x->predicted.bytes[SPW_MOVED_HOST_TO_DEVICE] += sizeof *not_finite;
+    spw_traffic_add(x->told, SPW_MOVED_HOST_TO_DEVICE, sizeof *not_finite);
     SPW_TRY(x->o.backend->device_ops->copy(x->o.device, x->o.device_arena + x->plan->device.flags,
                                            not_finite, sizeof *not_finite, SPW_LINK_HOST_TO_DEVICE,
                                            x->o.compute));
@@ -600,7 +599,9 @@ static int run_layers(struct spw_executor *x, uint32_t n_spans, uint64_t heads,
 {
     const struct spw_hidden_source source = {embed, x};
     SPW_TRY(raise_waiting(x, n_spans));
-    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->now->schedule));
+    int begun = spw_prefetch_begin(x->o.prefetch, &x->now->schedule);
+    end_expecting(x);
+    SPW_TRY(begun);
     SPW_TRY(load_ahead(x, n_spans));
     SPW_TRY(spw_hidden_begin(&x->hidden, &x->now->cut, &source));
     const struct spw_device_ops *ops = x->o.backend->device_ops;
@@ -613,31 +614,27 @@ static int run_layers(struct spw_executor *x, uint32_t n_spans, uint64_t heads,
     for (uint32_t i = 0; i < n_spans; i++)
         SPW_TRY(spw_executor_settle(x, x->step[i].seq->aged, x->now->passages[i].to));
     SPW_TRY(ask_flags(x));
-    x->through = true;
+    x->end.through = true;
     int rc =
         heads ? run_logits(x, on_logits, context) : ops->stream_sync(x->o.device, x->o.compute);
     int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
     return rc ? rc : flags;
 }
 
-/* What one that ended early moves is predicted as far as it got. */
 static int run_pass(struct spw_executor *x, uint32_t n_spans,
                     int (*on_logits)(void *, uint32_t, uint64_t, const float *), void *context)
 {
-    uint64_t heads = count_wanted(x), chunks = spw_traffic_chunks(x->o.weights, &x->now->cut);
+    uint64_t heads = count_wanted(x);
     x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
-    x->n_chunks = x->n_heads = 0;
-    x->through = x->loads = false;
+    x->end = (struct spw_traffic_end){0};
+    x->unclear = false;
     for (uint32_t i = 0; x->plan->holds && i < n_spans; i++) {
         const struct spw_passage *p = &x->now->passages[i];
         bool decodes = x->step[i].to == x->step[i].from + 1;
         if (p->from < p->to && !decodes) /* an answer can be taken back with its question */
             spw_kv_hold(x->step[i].seq->near, p->from);
     }
-    int rc = run_layers(x, n_spans, heads, on_logits, context);
-    spw_traffic_pass(&x->predicted, x->plan, x->o.weights, &x->now->cut, rc ? x->n_chunks : chunks,
-                     rc ? x->n_heads : heads);
-    return rc;
+    return run_layers(x, n_spans, heads, on_logits, context);
 }
 
 static bool all_done(const struct spw_executor *x, uint32_t n_spans)
@@ -672,7 +669,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
             expect_decode(x, n_spans);
         int rc = run_pass(x, n_spans, on_logits, context);
         for (uint32_t i = 0; rc && i < n_spans; i++)
-            spw_kv_forget_loads(spans[i].seq->aged);
+            x->unclear |= spw_kv_forget_loads(spans[i].seq->aged, &x->end.loads) != 0;
         tell_pass(x, rc);
         SPW_TRY(rc);
         if (x->o.on_pass && !all_done(x, n_spans))
@@ -699,17 +696,16 @@ int spw_executor_upload_rope(struct spw_executor *x)
 {
     const struct spw_weights *w = x->o.weights;
     uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
-    spw_executor_account(x, SPW_MOVED_HOST_TO_DEVICE, bytes);
+    spw_traffic_add(x->told, SPW_MOVED_HOST_TO_DEVICE, bytes);
     return x->o.backend->device_ops->copy(
         x->o.device, x->o.device_arena + x->plan->device.small + first * sizeof(float),
         w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->o.compute);
 }
 
-void spw_executor_predicted(const struct spw_executor *x, struct spw_traffic *out)
+bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out)
 {
-    *out = x->predicted;
+    struct spw_schedule_progress ahead = spw_prefetch_progress(x->o.prefetch);
     if (x->told)
-        spw_traffic_run_moved(x->told, out);
-    out->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_prefetch_ahead_bytes(x->o.prefetch);
-    out->bytes[SPW_MOVED_DISK_TO_HOST] += spw_prefetch_ahead_disk_bytes(x->o.prefetch);
+        spw_traffic_run_moved(x->told, x->expects ? &ahead : NULL, out);
+    return x->told;
 }

@@ -65,23 +65,16 @@ uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i);
 uint64_t spw_executor_passed(const struct spw_executor *x, uint32_t i);
 /* Brings a sequence that was cut back to n tokens (what ages of it) to the waterlines of n. */
 int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
-/* Raises the waterlines of one layer, accounted; nothing where they are there already. */
-int spw_executor_spill(struct spw_executor *x, struct spw_kv_seq *seq, uint32_t layer,
-                       uint32_t begin);
 /* The account that predicts the bytes: it is told which tokens are computed, here what is done with
- * sessions beside steps, and sees no cache. NULL once something happened that it knows no rule for
- * (a replan, a step that failed, a session from a file): from then on bytes are predicted move by
- * move, by what the caches hold. Functions that tell it something take NULL. */
+ * sessions beside steps, and sees no cache. NULL once something happened that it knows no rule for:
+ * there is no prediction then. Functions that tell it something take NULL. */
 struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x);
 void spw_executor_stop_telling(struct spw_executor *x);
-/* Tiles that are about to be written to a file, predicted by where they are. */
-void spw_executor_export(struct spw_executor *x, uint64_t from_device, uint64_t from_disk,
-                         uint64_t tile_bytes);
-/* Bytes that are about to be moved by somebody else. */
-void spw_executor_account(struct spw_executor *x, enum spw_moved link, uint64_t bytes);
+/* spw_prefetch_forget; what was fetched for a step that did not come is told. */
+int spw_executor_forget_ahead(struct spw_executor *x);
 /* New rope tables are needed: uploads the small block's. */
 int spw_executor_upload_rope(struct spw_executor *x);
-/* What all steps so far should have moved. */
-void spw_executor_predicted(const struct spw_executor *x, struct spw_traffic *out);
+/* What all steps so far should have moved. False: nothing predicts it. */
+bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out);
 
 #endif

@@ -153,10 +153,12 @@ uint64_t spw_keep_room(const struct spw_engine *e)
     return spw_sub_u64(e->file_limit_bytes, e->file_bytes);
 }
 
-void spw_keep_count(struct spw_engine *e, uint64_t predicted, uint64_t written)
+void spw_keep_count(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
 {
     e->file_bytes += written;
-    spw_executor_account(e->executor, SPW_MOVED_HOST_TO_DISK, predicted);
+    if (rc)
+        spw_executor_stop_telling(e->executor);
+    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DISK, predicted);
 }
 
 /* ---- out ---- */
@@ -176,9 +178,6 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
                         uint32_t end)
 {
     struct spw_kv_seq *seq = seq_of(s, x->kind);
-    uint64_t from_device, from_disk;
-    spw_kv_count_export(seq, x->layer, first, end, &from_device, &from_disk);
-    spw_executor_export(s->engine->executor, from_device, from_disk, x->record_bytes);
     if (seq == s->seq.aged)
         spw_traffic_export(spw_executor_account_of(s->engine->executor), s->slot, x->layer, first,
                            end);
@@ -219,8 +218,8 @@ int spw_keep_write(struct spw_session *s, const struct spw_pack_section *section
 /* ---- in ---- */
 
 /* Of these tiles, as many as one layer may have on the device beside what it has: before they come
- * those before them sink as far as the waterline will be. */
-static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint32_t *n)
+ * those before them go down, each to where it will lie with `to` tokens. */
+static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint64_t to, uint32_t *n)
 {
     const struct spw_residency *r = &s->engine->plan.residency;
     bool sliding = s->engine->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
@@ -230,7 +229,10 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint3
         return 0; /* what is near stays on the device */
     *n = *n < most ? *n : most;
     uint32_t end = spw_kv_end(seq, layer) + *n;
-    return end <= most ? 0 : spw_executor_spill(s->engine->executor, seq, layer, end - most);
+    if (end <= most + spw_kv_begin(seq, layer))
+        return 0;
+    uint32_t disk_end = spw_waterline_disk(r, sliding, spw_waterline_begin(r, sliding, to));
+    return spw_kv_spill(seq, layer, end - most, disk_end < end - most ? disk_end : end - most);
 }
 
 /* Bytes [offset, offset + bytes) of a pack, which lie in the piece: records of kinds up to `last`
@@ -277,9 +279,8 @@ static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, 
     uint32_t n = x->first_tile + x->n_tiles - *first, most = piece_records(s, bytes);
     n = n < most ? n : most;
     n = n < end - *first ? n : end - *first;
-    SPW_TRY(make_room(s, kind, layer, &n));
+    SPW_TRY(make_room(s, kind, layer, to, &n));
     SPW_TRY(fetch(f, x, *first, &n, &records, err));
-    spw_executor_account(s->engine->executor, SPW_MOVED_HOST_TO_DEVICE, n * bytes);
     SPW_TRY(spw_kv_import(seq_of(s, kind), layer, *first,
                           spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
     f->used += n * bytes;
@@ -303,6 +304,8 @@ static int read_tiles(struct inflow *f, enum spw_keep_kind kind, uint32_t layer,
     struct spw_keep_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
     if (kind == SPW_KEEP_NEAR && t.first < t.end)
         t.first = first_there(f->s, f->pack, layer, t, n);
+    spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
+                       t.end, kind != SPW_KEEP_OLD);
     while (t.first < t.end)
         SPW_TRY(read_some(f, kind, layer, &t.first, t.end, n, err));
     return 0;
@@ -320,7 +323,8 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
             rc = read_tiles(&f, kind, l, n, err);
     *read_bytes = f.used;
     s->engine->file_read_bytes += f.fetched;
-    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST, rc ? f.fetched : f.used);
+    if (rc)
+        spw_executor_stop_telling(s->engine->executor);
     return rc;
 }
 
@@ -335,11 +339,12 @@ int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
 {
     struct spw_engine *e = s->engine;
     uint64_t read_bytes;
-    spw_executor_stop_telling(e->executor);
     int rc = read_kinds(s, p, SPW_KEEP_OLD, SPW_KEEP_TAIL, n, &read_bytes, err);
     if (!rc)
         rc = spw_executor_settle(e->executor, s->seq.aged, n);
+    spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, n);
     if (rc) {
+        spw_executor_stop_telling(e->executor);
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
         return spw_fail(err, rc, "%s: could not be brought back: %s", spw_pack_path(p),
                         strerror(-rc));
@@ -357,8 +362,8 @@ int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct
                         spw_pack_path(p));
     SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
     s->engine->file_read_bytes += x->record_bytes;
-    spw_executor_account(s->engine->executor, SPW_MOVED_DISK_TO_HOST,
-                         spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
+    spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DISK_TO_HOST,
+                    spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
     memcpy(s->logits, piece_of(s), logits_bytes(s));
     return 0;
 }

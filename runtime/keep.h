@@ -54,8 +54,9 @@ uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n);
 
 /* Of the disk's write limit, what is left for files beside the spills that the plan may need. */
 uint64_t spw_keep_room(const struct spw_engine *e);
-/* A file got `written` bytes, where the sections and tables of what was kept are `predicted`. */
-void spw_keep_count(struct spw_engine *e, uint64_t predicted, uint64_t written);
+/* A file got `written` bytes, where the sections and tables of what was kept are `predicted`; or
+ * writing it failed with rc. */
+void spw_keep_count(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written);
 
 /* Pure. In order of kind and layer, offsets 0. Returns how many. */
 uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_range *range,

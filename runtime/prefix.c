@@ -504,7 +504,7 @@ static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
     } else {
         rc = spw_store_commit(w, &written, err);
     }
-    spw_keep_count(s->engine, rc ? written : bytes, written);
+    spw_keep_count(s->engine, rc, bytes, written);
     p->stats.written_bytes += written;
     return rc;
 }

@@ -26,6 +26,9 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
                 uint64_t held = keep[i];
                 keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
                 keep[i] = spw_sequence_reach(&sessions[i]->seq, &e->plan.residency, keep[i]);
+                if (!spw_traffic_lose(spw_executor_account_of(e->executor), sessions[i]->slot,
+                                      loss.layer, loss.tile))
+                    spw_executor_stop_telling(e->executor);
                 report(e, &loss, held - keep[i]);
                 any = true;
             }
@@ -37,7 +40,7 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
         *keep = spw_sequence_reach(&s->seq, &e->plan.residency, *keep);
-        SPW_TRY(spw_prefetch_forget(e->prefetch));
+        SPW_TRY(spw_executor_forget_ahead(e->executor));
         s->n_tokens = *keep;
         s->n_attached = spw_min_u64(s->n_attached, *keep);
         s->has_logits = false;

@@ -120,7 +120,9 @@ static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint3
             !is_read ||
             spw_pack_check_records(v->before, x, tile + i, 1, piece + i * x->record_bytes, NULL);
     e->file_read_bytes += is_read ? bytes : 0;
-    spw_executor_account(e->executor, SPW_MOVED_DISK_TO_HOST, is_read ? bytes : 0);
+    if (!is_read)
+        spw_executor_stop_telling(e->executor);
+    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_DISK_TO_HOST, bytes);
 }
 
 /* A drive that has changed a byte since would else keep it for good. */
@@ -292,7 +294,7 @@ static int write_file(struct save *v, const void *state, size_t state_bytes, uin
         else
             rc = spw_pack_commit(w, blob, (uint32_t)(sizeof(struct head) + state_bytes), written,
                                  err);
-        spw_keep_count(v->s->engine, rc ? *written : v->write_bytes, *written);
+        spw_keep_count(v->s->engine, rc, v->write_bytes, *written);
     }
     spw_free(blob);
     return rc;

@@ -67,10 +67,10 @@ void spw_session_close(struct spw_session *s)
     if (!s)
         return;
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
-    if (s->engine->prefetch)
-        spw_prefetch_forget(s->engine->prefetch);
-    if (s->engine->executor)
+    if (s->engine->executor) {
+        spw_executor_forget_ahead(s->engine->executor);
         spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
+    }
     s->engine->sessions[s->slot] = NULL;
     spw_session_release_file(s);
     spw_sequence_close(&s->seq);
@@ -222,13 +222,14 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
 {
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         e->backend.device_ops->stream_sync(e->device, e->streams[i]);
-    spw_prefetch_forget(e->prefetch);
+    if (e->executor) {
+        spw_executor_forget_ahead(e->executor);
+        spw_executor_stop_telling(e->executor);
+    }
     for (uint32_t i = 0; i < n; i++) {
         struct spw_session *s = e->stepping[i];
         s->n_tokens = s->n_attached = 0;
         s->has_logits = s->mixed = false;
-        if (e->executor)
-            spw_executor_stop_telling(e->executor);
         spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",

@@ -244,9 +244,11 @@ struct spw_stats {
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
     uint64_t moved_bytes[SPW_MOVED_COUNT]; /* counted where bytes are copied */
-    /* By the plan, from the tokens that were computed alone; after a replan in place, a step that
-     * failed or a session from a file, move by move. */
+    /* By the plan and what happened (tokens that were computed, sessions from files, tiles that
+     * were lost), never by what was counted. Where that does not say what moved (a write to disk
+     * that failed, say), has_prediction is false, and these are 0. */
     uint64_t predicted_bytes[SPW_MOVED_COUNT];
+    bool has_prediction;
     double unhidden_wait_seconds; /* computation waited for a transfer */
     uint64_t card_bytes; /* CUDA: taken from the card since the engine opened, by the driver */
 };

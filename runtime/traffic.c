@@ -29,22 +29,25 @@ uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const str
     return spw_waterline_disk(r, false, written > p->written ? written : p->written);
 }
 
-/* The output matrix is streamed once for each round of logits rows. */
-static void add_streamed_weights(struct spw_traffic *t, const struct spw_plan *p,
-                                 const struct spw_weights *w, uint64_t layers, uint64_t head_rounds)
+/* Streamed units of a pass, the head's once for each round of logits rows: as many as have been
+ * begun; what comes from disk by way of the host is up once it has landed there. */
+static void add_units(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                      uint64_t heads, const struct spw_schedule_progress *rings)
 {
-    for (uint32_t u = 0; u < w->n_units; u++) {
-        uint64_t times = u < w->config->n_layers ? u < layers : head_rounds;
+    struct spw_schedule schedule = {.n_layers = w->config->n_layers,
+                                    .n_head_units = w->n_units - w->config->n_layers,
+                                    .n_head_rounds = (uint32_t)spw_div_up(heads, p->logits_rows)};
+    struct spw_unit_cursor at = {0};
+    uint32_t u;
+    for (uint64_t i = 0; i < rings->units && spw_schedule_next_unit(&schedule, &at, &u);) {
         if (spw_plan_unit_resident(p, w, u))
             continue;
-        t->bytes[SPW_MOVED_HOST_TO_DEVICE] += times * spw_plan_unit_moved_bytes(p, w, u);
-        t->bytes[SPW_MOVED_DISK_TO_HOST] += times * spw_plan_unit_disk_bytes(p, w, u);
+        uint64_t read = spw_plan_unit_disk_bytes(p, w, u);
+        if (!read || i < rings->landed_units)
+            t->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_unit_moved_bytes(p, w, u);
+        t->bytes[SPW_MOVED_DISK_TO_HOST] += read;
+        i++;
     }
-}
-
-uint64_t spw_traffic_chunks(const struct spw_weights *w, const struct spw_cut *cut)
-{
-    return (uint64_t)w->config->n_layers * cut->n_chunks;
 }
 
 /* Of the first chunks, counted over the layers. */
@@ -54,19 +57,19 @@ static uint64_t rows_of(const struct spw_cut *cut, uint64_t chunks)
     return chunks / cut->n_chunks * cut->rows + (rest ? cut->chunks[rest].row : 0);
 }
 
-void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                      const struct spw_cut *cut, uint64_t chunks, uint64_t heads)
+/* Embeddings, hidden states and logits. */
+static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                     const struct spw_cut *cut, const struct spw_traffic_end *end)
 {
-    uint64_t all = spw_traffic_chunks(w, cut);
-    uint64_t down = heads * w->config->vocab * sizeof(float), up; /* up: rows */
+    uint64_t all = (uint64_t)w->config->n_layers * cut->n_chunks;
+    uint64_t down = end->heads * w->config->vocab * sizeof(float), up; /* up: rows */
     if (p->hidden_on_host && cut->n_chunks > 1) { /* the next chunk comes up beside this one */
-        up = rows_of(cut, spw_min_u64(chunks + 1, all)) + heads;
-        down += rows_of(cut, chunks) * p->hidden_row_bytes;
+        up = end->begun_chunks ? rows_of(cut, spw_min_u64(end->begun_chunks + 1, all)) : 0;
+        up += end->begun_heads;
+        down += rows_of(cut, end->chunks) * p->hidden_row_bytes;
     } else {
-        up = rows_of(cut, spw_min_u64(chunks, cut->n_chunks)); /* embeddings */
+        up = rows_of(cut, spw_min_u64(end->begun_chunks, cut->n_chunks)); /* embeddings */
     }
-    add_streamed_weights(t, p, w, spw_div_up(chunks, cut->n_chunks),
-                         spw_div_up(heads, p->logits_rows));
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->hidden_row_bytes;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
 }
@@ -94,8 +97,10 @@ struct spw_traffic_run {
     struct spw_cut cut;
     struct spw_passage *passages;         /* [sessions], of the running pass */
     struct spw_cut_span *rest;            /* [sessions], of the running step, as what follows */
+    struct spw_cut_span *ahead;           /* [sessions], of the one that may come next */
     const struct spw_traffic_span *spans; /* [n_spans], borrowed */
-    uint32_t n_spans;
+    struct spw_traffic_span *expected;    /* [n_expected], owned: the step that may come next */
+    uint32_t n_spans, n_expected;
     struct spw_traffic moved;
 };
 
@@ -137,7 +142,11 @@ int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
     r->weights = w;
     r->passages = spw_alloc_zero(n, sizeof *r->passages);
     r->rest = spw_alloc_zero(n, sizeof *r->rest);
-    int rc = r->passages && r->rest ? open_tiles(r, by_layer) : -ENOMEM;
+    r->ahead = spw_alloc_zero(n, sizeof *r->ahead);
+    r->expected = spw_alloc_zero(n, sizeof *r->expected);
+    int rc = -ENOMEM;
+    if (r->passages && r->rest && r->ahead && r->expected)
+        rc = open_tiles(r, by_layer);
     if (!rc)
         rc = spw_cut_init(&r->cut, p->chunk, spw_min_u64(p->pass_rows, n * p->info.context), n);
     if (rc) {
@@ -156,12 +165,9 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
     spw_cut_free(&r->cut);
     spw_free(r->passages);
     spw_free(r->rest);
+    spw_free(r->ahead);
+    spw_free(r->expected);
     spw_free(r);
-}
-
-void spw_traffic_run_moved(const struct spw_traffic_run *r, struct spw_traffic *out)
-{
-    *out = r->moved;
 }
 
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes)
@@ -175,19 +181,11 @@ struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r)
     return r->tiles;
 }
 
-void spw_traffic_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t from_host,
-                    uint64_t from_disk)
-{
-    uint64_t over_link = from_host + (p->direct ? 0 : from_disk);
-    t->bytes[SPW_MOVED_DISK_TO_HOST] += from_disk * p->tile_bytes;
-    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += over_link * p->tile_bytes;
-}
-
 /* What comes from the disk crosses the device's link too, unless it lands there itself. */
 static void add_tiles(struct spw_traffic *t, const struct spw_plan *p,
                       const struct spw_tiles_moved *m)
 {
-    uint64_t up = m->from_host + (p->direct ? 0 : m->from_disk);
+    uint64_t up = m->from_host + (p->direct ? 0 : m->from_disk - m->in_bounce);
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->tile_bytes;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += m->to_host * p->tile_bytes;
     t->bytes[SPW_MOVED_HOST_TO_DISK] += m->to_disk * p->tile_bytes;
@@ -251,19 +249,38 @@ static void enter(struct spw_traffic_run *r, uint32_t row, bool sliding,
     }
 }
 
-/* New tokens; what is old by then; and what is read of tiles below the device. */
-static void attend(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
-                   const struct spw_cut_segment *s, struct spw_tiles_moved *m)
+/* Transfers of a pass, by what has been begun of them: the rest of these numbers is left. */
+struct flow {
+    struct spw_tiles_moved moved;
+    uint64_t begun, landed; /* UINT64_MAX: all */
+};
+
+/* What a segment reads of tiles below the device. */
+static void stream(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
+                   const struct spw_cut_segment *s, struct flow *f)
+{
+    uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, first, end, next;
+    spw_traffic_range(&r->plan->residency, sliding, &r->passages[s->span], s->from, &first, &end);
+    for (; first < end && f->begun; first = next) {
+        uint64_t before = f->moved.from_disk;
+        next = (uint32_t)spw_min_u64((first / slot + 1) * (uint64_t)slot, end);
+        spw_tiles_stream(r->tiles, session, row, first, next, &f->moved);
+        f->moved.in_bounce += f->landed ? 0 : f->moved.from_disk - before;
+        f->begun -= f->begun != UINT64_MAX;
+        f->landed -= f->landed && f->landed != UINT64_MAX;
+    }
+}
+
+/* New tokens; what is old by then. */
+static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
+                 const struct spw_cut_segment *s)
 {
     const struct spw_residency *at = &r->plan->residency;
-    uint32_t first, end;
     if (at->aged)
         spw_tiles_grow(r->tiles, session, row, 0,
                        (uint64_t)spw_waterline_end(at, s->to) * SPW_TILE_TOKENS);
     else
         spw_tiles_grow(r->tiles, session, row, s->from, s->to);
-    spw_traffic_range(at, sliding, &r->passages[s->span], s->from, &first, &end);
-    spw_tiles_stream(r->tiles, session, row, first, end, m);
 }
 
 static void age(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
@@ -282,13 +299,28 @@ static void age(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t 
 
 static void pass_chunk(struct spw_traffic_run *r, uint32_t row, bool sliding,
                        const struct spw_cut_chunk *k, const struct spw_traffic_span *spans,
-                       struct spw_tiles_moved *m)
+                       struct flow *f)
 {
     const struct spw_cut_segment *s = &r->cut.segments[k->first_segment];
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        grow(r, row, spans[s[i].span].session, &s[i]);
+        stream(r, row, sliding, spans[s[i].span].session, &s[i], f);
+    }
     for (uint32_t i = 0; i < k->n_segments; i++)
-        attend(r, row, sliding, spans[s[i].span].session, &s[i], m);
-    for (uint32_t i = 0; i < k->n_segments; i++)
-        age(r, row, sliding, spans[s[i].span].session, &s[i], m);
+        age(r, row, sliding, spans[s[i].span].session, &s[i], &f->moved);
+}
+
+/* One that was not through: some of its segments have got tiles, and transfers may have begun. */
+static void break_chunk(struct spw_traffic_run *r, uint32_t row, bool sliding,
+                        const struct spw_cut_chunk *k, const struct spw_traffic_span *spans,
+                        uint32_t n_grown, struct flow *f)
+{
+    const struct spw_cut_segment *s = &r->cut.segments[k->first_segment];
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        if (i < n_grown)
+            grow(r, row, spans[s[i].span].session, &s[i]);
+        stream(r, row, sliding, spans[s[i].span].session, &s[i], f);
+    }
 }
 
 /* ---- a step ---- */
@@ -318,23 +350,33 @@ static uint64_t wanted_rows(const struct spw_traffic_run *r, const struct spw_tr
     return n;
 }
 
-/* So many chunks of the pass, counted over the layers. */
-static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
-                        uint64_t chunks, struct spw_tiles_moved *m)
+static void pass_row(struct spw_traffic_run *r, uint32_t row, bool sliding,
+                     const struct spw_traffic_span *spans, uint32_t n, uint64_t chunks,
+                     uint64_t begun, uint32_t segments, struct flow *f)
 {
+    if (begun)
+        enter(r, row, sliding, spans, n, &f->moved);
+    for (uint64_t k = 0; k < r->cut.n_chunks; k++)
+        if (k < chunks)
+            pass_chunk(r, row, sliding, &r->cut.chunks[k], spans, f);
+        else
+            break_chunk(r, row, sliding, &r->cut.chunks[k], spans, k < begun ? segments : 0, f);
+}
+
+static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
+                        const struct spw_traffic_end *end, struct flow *f)
+{
+    uint64_t chunks = end->chunks, begun = end->begun_chunks;
     uint32_t n_rows;
     const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
-    raise_waiting(r, spans, n, m);
+    raise_waiting(r, spans, n, &f->moved);
     for (uint32_t i = 0; i < n_rows; i++) {
         uint64_t here = spw_min_u64(chunks, r->cut.n_chunks);
-        if (!here || !moves(&r->plan->residency, &rows[i])) {
-            chunks -= here;
-            continue;
-        }
-        enter(r, i, rows[i].sliding, spans, n, m);
-        for (uint64_t k = 0; k < here; k++)
-            pass_chunk(r, i, rows[i].sliding, &r->cut.chunks[k], spans, m);
+        uint64_t begun_here = spw_min_u64(begun, r->cut.n_chunks);
+        if (moves(&r->plan->residency, &rows[i]))
+            pass_row(r, i, rows[i].sliding, spans, n, here, begun_here, end->segments, f);
         chunks -= here;
+        begun -= begun_here;
     }
 }
 
@@ -348,18 +390,70 @@ static void hold(struct spw_traffic_run *r, const struct spw_traffic_span *spans
 static void pass(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
                  const struct spw_traffic_end *end)
 {
-    struct spw_tiles_moved m = {0};
-    uint64_t all = spw_traffic_chunks(r->weights, &r->cut);
-    uint64_t chunks = end ? end->chunks : all, heads = end ? end->heads : wanted_rows(r, spans);
+    uint64_t all = (uint64_t)r->weights->config->n_layers * r->cut.n_chunks;
+    uint64_t heads = wanted_rows(r, spans);
+    const struct spw_traffic_end whole = {
+        .chunks = all,
+        .begun_chunks = all,
+        .heads = heads,
+        .begun_heads = heads,
+        .through = true,
+        .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+    end = end ? end : &whole;
+    struct flow f = {.begun = end->rings.transfers, .landed = end->rings.landed_transfers};
     hold(r, spans, n);
-    pass_layers(r, spans, n, chunks, &m);
-    if (!end || end->through) {
+    pass_layers(r, spans, n, end, &f);
+    f.moved.from_disk += end->loads;
+    if (end->through) {
         for (uint32_t i = 0; i < n; i++)
-            settle(r, spans[i].session, r->passages[i].to, &m);
+            settle(r, spans[i].session, r->passages[i].to, &f.moved);
         r->moved.bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(r->plan);
     }
-    add_tiles(&r->moved, r->plan, &m);
-    spw_traffic_pass(&r->moved, r->plan, r->weights, &r->cut, chunks, heads);
+    add_tiles(&r->moved, r->plan, &f.moved);
+    add_units(&r->moved, r->plan, r->weights, heads, &end->rings);
+    add_rows(&r->moved, r->plan, r->weights, &r->cut, end);
+}
+
+/* What the next step is expected to be; of that, nothing is computed here. */
+static void expect(struct spw_traffic_run *r)
+{
+    r->n_expected = r->n_spans;
+    for (uint32_t i = 0; i < r->n_spans; i++)
+        r->expected[i] =
+            (struct spw_traffic_span){r->spans[i].session, r->spans[i].to, r->spans[i].to + 1, 0};
+}
+
+static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
+                      const struct spw_schedule_progress *rings)
+{
+    struct flow f = {.begun = rings->transfers, .landed = rings->landed_transfers};
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    if (!rings->transfers && !rings->units)
+        return;
+    for (uint32_t i = 0; i < r->n_expected; i++)
+        r->ahead[i] = (struct spw_cut_span){r->expected[i].from, r->expected[i].to};
+    spw_cut_next(&r->cut, r->ahead, r->n_expected);
+    spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->ahead, r->n_expected);
+    for (uint32_t i = 0; i < n_rows; i++)
+        for (uint32_t k = 0; k < r->cut.n_chunks && moves(&r->plan->residency, &rows[i]); k++)
+            break_chunk(r, i, rows[i].sliding, &r->cut.chunks[k], r->expected, 0, &f);
+    add_tiles(t, r->plan, &f.moved);
+    add_units(t, r->plan, r->weights, r->cut.rows, rings);
+}
+
+void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_progress *rings)
+{
+    if (r)
+        add_ahead(&r->moved, r, rings);
+}
+
+void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
+                           struct spw_traffic *out)
+{
+    *out = r->moved;
+    if (ahead)
+        add_ahead(out, r, ahead);
 }
 
 void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
@@ -378,6 +472,7 @@ bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *e
         return false;
     spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->rest, r->n_spans);
     pass(r, r->spans, r->n_spans, end);
+    expect(r);
     return true;
 }
 
@@ -405,6 +500,79 @@ void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t 
     add_tiles(&r->moved, r->plan, &m);
 }
 
+/* ---- another plan ---- */
+
+/* What is exact leaves the tables: it lies on the device from now on. */
+static void split(struct spw_traffic_run *r, const struct spw_plan *from, const uint64_t *n_tokens,
+                  struct spw_tiles_moved *m)
+{
+    const struct spw_residency *at = &r->plan->residency;
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    for (uint32_t i = 0; i < from->info.sessions; i++)
+        for (uint32_t k = 0; k < n_rows; k++)
+            spw_tiles_load(r->tiles, i, k,
+                           rows[k].sliding ? spw_tiles_first(r->tiles, i, k)
+                                           : spw_waterline_near(at, n_tokens[i]),
+                           m);
+    for (uint32_t i = 0; i < from->info.sessions; i++) {
+        spw_tiles_truncate(r->tiles, i,
+                           (uint64_t)spw_waterline_end(at, n_tokens[i]) * SPW_TILE_TOKENS);
+        spw_tiles_split(r->tiles, i, m);
+    }
+}
+
+/* Tiles below the device get their new form, each copy on its own. */
+static void convert(struct spw_traffic_run *r, const struct spw_plan *from)
+{
+    const struct spw_plan *to = r->plan;
+    bool quantized = from->format == SPW_QFORMAT_EXACT && to->format != SPW_QFORMAT_EXACT;
+    uint64_t on_host, on_disk;
+    spw_tiles_count_below(r->tiles, &on_host, &on_disk);
+    if (to->tile_bytes == from->tile_bytes)
+        return;
+    uint64_t by_device = quantized ? on_host + (to->direct ? 0 : on_disk) : 0;
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, on_disk * from->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, on_disk * to->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, by_device * from->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, by_device * to->tile_bytes);
+}
+
+void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
+                        const uint64_t *n_tokens, uint64_t n_renumbered)
+{
+    struct spw_tiles_moved before = {0}, after = {0};
+    if (!r)
+        return;
+    const struct spw_plan *to = r->plan;
+    uint32_t n = from->info.sessions;
+    bool apart = to->residency.aged && !from->residency.aged;
+    for (uint32_t i = 0; i < n; i++)
+        spw_tiles_truncate(r->tiles, i,
+                           from->residency.aged
+                               ? (uint64_t)spw_waterline_end(&from->residency, n_tokens[i]) *
+                                     SPW_TILE_TOKENS
+                               : n_tokens[i]);
+    if (apart)
+        split(r, from, n_tokens, &before);
+    add_tiles(&r->moved, from, &before);
+    convert(r, from);
+    if (apart)
+        spw_tiles_end_split(r->tiles);
+    for (uint32_t i = 0; i < n; i++)
+        settle(r, i, n_tokens[i], &after);
+    for (uint32_t i = 0; i < n; i++)
+        spw_tiles_drop_copies(r->tiles, i);
+    add_tiles(&r->moved, to, &after);
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, n_renumbered * to->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, n_renumbered * to->tile_bytes);
+}
+
+bool spw_traffic_lose(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t tile)
+{
+    return !r || !spw_tiles_is_shared(r->tiles, session, row, tile);
+}
+
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from)
 {
     if (r)
@@ -424,6 +592,22 @@ void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row
         spw_tiles_adopt(r->tiles, session, row, first, end);
 }
 
+void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end, bool exact)
+{
+    uint32_t n_rows;
+    if (!r || first >= end)
+        return;
+    const struct spw_plan *p = r->plan;
+    bool apart = p->residency.aged && exact;
+    uint64_t n = (end - first) * spw_tiles_rows(r->tiles, &n_rows)[row].times;
+    uint64_t bytes = n * (apart ? p->near_tile_bytes : p->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, bytes);
+    if (!apart)
+        spw_tiles_import(r->tiles, session, row, first, end);
+}
+
 void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end)
 {
@@ -433,65 +617,4 @@ void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t ro
     spw_tiles_export(r->tiles, session, row, first, end, &from_device, &from_disk);
     spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, from_device * r->plan->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, from_disk * r->plan->tile_bytes);
-}
-
-static void count_reads(struct spw_plan *p, const struct spw_weights *w)
-{
-    const struct spw_model_config *c = w->config;
-    struct spw_plan_info *i = &p->info;
-    uint64_t row = (uint64_t)c->n_heads * c->head_dim;
-    uint64_t per_token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(p->info.kv);
-    uint64_t n = p->info.context, seen = p->n_sliding ? spw_min_u64(n, c->window) : 0;
-    uint64_t old = p->residency.aged ? p->full_tiles : 0;
-    uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
-    i->decode_read_bytes = i->weights_bytes + p->n_full * full + p->n_sliding * seen * per_token;
-    i->decode_old_kv_bytes = p->n_full * old * p->tile_bytes;
-    i->decode_old_products = p->n_full * old * SPW_TILE_TOKENS * row;
-    i->decode_products = (p->n_full * n + p->n_sliding * seen) * row - i->decode_old_products;
-}
-
-/* Slots of the ring that a decode step at the full context fills, and what comes into them. */
-static void count_slots(struct spw_plan *p)
-{
-    struct spw_plan_info *i = &p->info;
-    struct spw_passage passage = {.from = i->context - 1,
-                                  .to = i->context,
-                                  .begin =
-                                      spw_waterline_begin(&p->residency, false, i->context - 1)};
-    i->decode_slots = i->decode_slot_bytes = 0;
-    for (int sliding = 0; sliding < 2 && p->n_kv_slots; sliding++) {
-        uint32_t first, end, n_layers = sliding ? p->n_sliding : p->n_full;
-        if (!n_layers)
-            continue;
-        spw_traffic_range(&p->residency, sliding, &passage, i->context - 1, &first, &end);
-        if (first >= end)
-            continue;
-        i->decode_slots +=
-            n_layers * (spw_div_up(end, p->slot_tiles) - (uint64_t)first / p->slot_tiles);
-        i->decode_slot_bytes += (uint64_t)n_layers * (end - first) * p->tile_bytes;
-    }
-}
-
-int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
-{
-    struct spw_plan_info *i = &p->info;
-    struct spw_traffic_run *r;
-    struct spw_traffic before;
-    SPW_TRY(spw_traffic_run_open(&r, p, w, false));
-    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context, 1}, 1);
-    memcpy(i->prefill_moved_bytes, r->moved.bytes, sizeof r->moved.bytes);
-    uint32_t disk_end = spw_tiles_disk_end(r->tiles, 0, 0);
-    if (p->n_full && disk_end > spw_waterline_start(&p->residency))
-        i->waterlines.disk_end =
-            spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
-    spw_tiles_clear(r->tiles, 0);
-    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context - 1, 1}, 1);
-    count_slots(p);
-    before = r->moved;
-    spw_traffic_step(r, &(struct spw_traffic_span){0, i->context - 1, i->context, 1}, 1);
-    for (int k = 0; k < SPW_MOVED_COUNT; k++)
-        i->decode_moved_bytes[k] = r->moved.bytes[k] - before.bytes[k];
-    count_reads(p, w);
-    spw_traffic_run_close(r);
-    return 0;
 }

@@ -6,6 +6,7 @@
 #ifndef SPW_RUNTIME_TRAFFIC_H
 #define SPW_RUNTIME_TRAFFIC_H
 
+#include "prefetch/schedule.h"
 #include "runtime/cut.h"
 #include "runtime/plan.h"
 
@@ -20,17 +21,8 @@ void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct
 /* Of those, the first one that does not come from disk, if no other session shares the tiles. */
 uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
                           uint64_t from);
-/* Chunks that pass in all, counted over the layers. */
-uint64_t spw_traffic_chunks(const struct spw_weights *w, const struct spw_cut *cut);
-/* Adds what a pass reads and writes wherever tiles lie: embeddings, hidden states, streamed weights
- * and `heads` rows of logits. `chunks`: all of them, or those before which it was ended. */
-void spw_traffic_pass(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                      const struct spw_cut *cut, uint64_t chunks, uint64_t heads);
 /* What a pass that got through its layers reads of whether all that was quantized was finite. */
 uint64_t spw_traffic_flags(const struct spw_plan *p);
-/* Adds so many tiles that come up. */
-void spw_traffic_up(struct spw_traffic *t, const struct spw_plan *p, uint64_t from_host,
-                    uint64_t from_disk);
 /* What opening the engine moves. */
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w);
 /* The passages of the pass that has been cut; rest: where each span has moved to. `written` is 0.
@@ -48,26 +40,41 @@ struct spw_traffic_span {
     uint64_t from, to, n_logits;
 };
 
-/* Of a pass that was ended, what was through. */
+/* Of a pass that was ended, or has failed where tiles or weights are waited for: how far it was. */
 struct spw_traffic_end {
-    uint64_t chunks, heads; /* chunks: counted over the layers; heads: rows of logits */
-    bool through;           /* all layers; it ended between rows of logits */
+    uint64_t chunks, begun_chunks; /* counted over the layers: that were through, that had begun */
+    uint32_t segments;             /* of the chunk that had begun: whose tokens had got tiles */
+    uint64_t heads, begun_heads;   /* rows of logits that were read, and that were to be computed */
+    bool through;                  /* all layers */
+    uint64_t loads; /* tiles that came up from the disk for layers that had not begun */
+    struct spw_schedule_progress rings; /* UINT64_MAX: all of it */
 };
 
-/* Borrows plan and weights. Opening allocates, nothing else does. What tells a run something takes
- * NULL, and does nothing then. */
+/* Borrows plan and weights; the plan changes with spw_traffic_replan only. Opening allocates,
+ * nothing else does. What tells a run something takes NULL, and does nothing then. */
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
                          const struct spw_weights *w, bool by_layer);
 void spw_traffic_run_close(struct spw_traffic_run *r);
 /* A step, pass by pass: `spans` stay borrowed until the last one. false: there was none left. */
 void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end);
+/* Of the step that was expected to come, one token more for each span of the last one, so much was
+ * fetched, and given up. */
+void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_progress *rings);
 /* Tokens of span i that passes have been through. */
 uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i);
 /* All passes. */
 void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
 /* The session is cut back to n tokens, and brought to the waterlines of n. */
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n);
+/* The copy of a tile of the session on the disk could not be read; a cut back must follow. False:
+ * another session has the tile, too, and what is lost of that is not known. */
+bool spw_traffic_lose(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t tile);
+/* Between steps the plan, which was `from`, has become another one, and caches have followed where
+ * they lie (engine_refit.c). n_tokens[i]: what session i holds. n_renumbered: so many tiles on disk
+ * went to another place there, as they are. */
+void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
+                        const uint64_t *n_tokens, uint64_t n_renumbered);
 /* `to`, which is empty, begins as `from`; a session ends; tiles [first, end) are found in a file;
  * they are written to one. */
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from);
@@ -76,10 +83,17 @@ void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row
                        uint32_t end);
 void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end);
+/* The session gets tiles [first, end) from a file by way of host memory, those of an empty one in
+ * order; exact: in that form, which is kept apart where old tiles are. A cut back to its length
+ * must follow. */
+void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end, bool exact);
 /* Adds bytes that belong to no tile: weights, logits, tables of a file. */
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes);
 struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
-void spw_traffic_run_moved(const struct spw_traffic_run *r, struct spw_traffic *out);
+/* `ahead`: what is fetched by now for the step that is expected; NULL: nothing. */
+void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
+                           struct spw_traffic *out);
 
 /* All that opening an engine and spw_generate with these requests move (traffic_requests.c). */
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,

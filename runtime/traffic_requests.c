@@ -261,7 +261,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     if (!rc) {
         spw_traffic_add(q.run, SPW_MOVED_HOST_TO_DEVICE, spw_traffic_open_bytes(p, w));
         run(&q, requests, n);
-        spw_traffic_run_moved(q.run, out);
+        spw_traffic_run_moved(q.run, NULL, out);
     }
     spw_traffic_run_close(q.run);
     spw_free(q.slots);

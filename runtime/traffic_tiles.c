@@ -35,16 +35,6 @@ static struct tile *tile_of(const struct spw_tiles *t, const struct layer *l, ui
     return &t->tiles[l->ids[i]];
 }
 
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- open, close ---- */
 
 static void start_layers(struct spw_tiles *t)
@@ -104,6 +94,16 @@ uint32_t spw_tiles_disk_end(const struct spw_tiles *t, uint32_t session, uint32_
     return layer_of(t, session, row)->disk_end;
 }
 
+uint32_t spw_tiles_first(const struct spw_tiles *t, uint32_t session, uint32_t row)
+{
+    return layer_of(t, session, row)->first;
+}
+
+bool spw_tiles_is_shared(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t tile)
+{
+    return tile_of(t, layer_of(t, session, row), tile)->refs > 1;
+}
+
 /* ---- tiles ---- */
 
 static uint32_t new_tile(struct spw_tiles *t, bool on_device)
@@ -132,7 +132,7 @@ static void forget(struct spw_tiles *t, const struct layer *l, uint32_t from, ui
 
 static void let_go(struct spw_tiles *t, struct layer *l)
 {
-    for (uint32_t i = l->held; i < min_u32(l->first, l->held_end); i++)
+    for (uint32_t i = l->held; i < spw_min_u32(l->first, l->held_end); i++)
         put_tile(t, l->ids[i], true);
     l->held = l->held_end = 0;
 }
@@ -207,9 +207,9 @@ void spw_tiles_spill(struct spw_tiles *t, uint32_t session, uint32_t row, uint32
     uint64_t times = t->rows[row].times;
     if (begin <= l->begin)
         return;
-    disk_end = t->o.disk ? max_u32(min_u32(disk_end, l->end), l->disk_end) : l->disk_end;
-    uint32_t from = max_u32(l->first, min_u32(l->begin, l->disk_end));
-    for (uint32_t i = from; i < max_u32(begin, disk_end); i++) {
+    disk_end = t->o.disk ? spw_max_u32(spw_min_u32(disk_end, l->end), l->disk_end) : l->disk_end;
+    uint32_t from = spw_max_u32(l->first, spw_min_u32(l->begin, l->disk_end));
+    for (uint32_t i = from; i < spw_max_u32(begin, disk_end); i++) {
         struct tile *x = tile_of(t, l, i);
         bool leaves = i >= l->begin && i < begin, deep = i < disk_end;
         if (leaves && !x->host && !x->disk) {
@@ -241,20 +241,20 @@ void spw_tiles_load(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_
         if (!x->device_refs++)
             come_up(x, t->rows[row].times, m);
     }
-    l->begin = min_u32(begin, l->begin);
+    l->begin = spw_min_u32(begin, l->begin);
 }
 
 void spw_tiles_drop(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first)
 {
     struct layer *l = layer_of(t, session, row);
-    first = min_u32(first, l->end);
+    first = spw_min_u32(first, l->end);
     if (first <= l->first)
         return;
     if (l->begin > l->first)
         let_go(t, l);
-    forget(t, l, max_u32(l->first, min_u32(l->held_end, first)), first);
+    forget(t, l, spw_max_u32(l->first, spw_min_u32(l->held_end, first)), first);
     l->first = first;
-    l->begin = max_u32(l->begin, first);
+    l->begin = spw_max_u32(l->begin, first);
 }
 
 void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
@@ -287,7 +287,7 @@ static void take_back(struct spw_tiles *t, struct layer *l)
 {
     if (l->held_end && l->first > l->held) {
         assert(l->begin == l->first);
-        forget(t, l, max_u32(l->first, l->held_end), l->end);
+        forget(t, l, spw_max_u32(l->first, l->held_end), l->end);
         l->end = l->held_end;
         l->first = l->begin = l->held;
     }
@@ -305,13 +305,92 @@ void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens
         else
             let_go(t, l);
         if (end < l->end) {
-            forget(t, l, max_u32(end, l->first), l->end);
+            forget(t, l, spw_max_u32(end, l->first), l->end);
             l->end = end;
         }
-        l->first = min_u32(l->first, l->end);
-        l->begin = min_u32(l->begin, l->end);
-        l->disk_end = min_u32(l->disk_end, (uint32_t)(n_tokens / SPW_TILE_TOKENS));
+        l->first = spw_min_u32(l->first, l->end);
+        l->begin = spw_min_u32(l->begin, l->end);
+        l->disk_end = spw_min_u32(l->disk_end, (uint32_t)(n_tokens / SPW_TILE_TOKENS));
     }
+}
+
+/* ---- another division ---- */
+
+void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session)
+{
+    for (uint32_t r = 0; r < t->o.n_rows; r++) {
+        const struct layer *l = layer_of(t, session, r);
+        for (uint32_t i = l->begin; i < l->end; i++) {
+            struct tile *x = tile_of(t, l, i);
+            if (x->host && x->refs == x->device_refs)
+                x->host = false;
+        }
+    }
+}
+
+/* A session before this one has the tile, too; then at the same place. */
+static bool had_before(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t tile)
+{
+    uint32_t id = layer_of(t, session, row)->ids[tile];
+    for (uint32_t s = 0; s < session; s++) {
+        const struct layer *l = layer_of(t, s, row);
+        if (tile >= l->first && tile < l->end && l->ids[tile] == id)
+            return true;
+    }
+    return false;
+}
+
+void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_t *on_disk)
+{
+    *on_host = *on_disk = 0;
+    for (uint32_t s = 0; s < t->o.n_sessions; s++)
+        for (uint32_t r = 0; r < t->o.n_rows; r++) {
+            const struct layer *l = layer_of(t, s, r);
+            for (uint32_t i = l->first; i < l->end; i++) {
+                const struct tile *x = tile_of(t, l, i);
+                if (had_before(t, s, r, i))
+                    continue;
+                *on_host += x->host ? t->rows[r].times : 0;
+                *on_disk += x->disk ? t->rows[r].times : 0;
+            }
+        }
+}
+
+static bool sink_is_below(const struct spw_tiles *t, const struct layer *l, uint32_t row)
+{
+    return !t->rows[row].sliding && !l->first && l->end && !tile_of(t, l, 0)->device_refs;
+}
+
+static void begin_behind_sink(struct spw_tiles *t, uint32_t session, uint32_t row)
+{
+    struct layer *l = layer_of(t, session, row);
+    bool sliding = t->rows[row].sliding;
+    spw_tiles_drop(t, session, row, sliding ? l->end : 1);
+    if (sliding || l->end <= 1)
+        *l = (struct layer){.first = 1, .begin = 1, .end = 1, .ids = l->ids};
+}
+
+void spw_tiles_split(struct spw_tiles *t, uint32_t session, struct spw_tiles_moved *m)
+{
+    for (uint32_t r = 0; r < t->o.n_rows; r++) {
+        const struct layer *l = layer_of(t, session, r);
+        if (!sink_is_below(t, l, r)) {
+            begin_behind_sink(t, session, r);
+            continue;
+        }
+        uint64_t times = t->rows[r].times, read = tile_of(t, l, 0)->disk ? times : 0;
+        m->from_host += times; /* by way of the host, wherever the disk reads to */
+        m->from_disk += read;
+        m->in_bounce += read;
+    }
+}
+
+void spw_tiles_end_split(struct spw_tiles *t)
+{
+    for (uint32_t s = 0; s < t->o.n_sessions; s++)
+        for (uint32_t r = 0; r < t->o.n_rows; r++)
+            begin_behind_sink(t, s, r);
+    t->o.first_tile = 1;
 }
 
 /* ---- files ---- */
@@ -326,6 +405,17 @@ void spw_tiles_adopt(struct spw_tiles *t, uint32_t session, uint32_t row, uint32
     while (l->end < end)
         l->ids[l->end++] = new_tile(t, false);
     l->begin = l->disk_end = l->end;
+}
+
+void spw_tiles_import(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
+                      uint32_t end)
+{
+    struct layer *l = layer_of(t, session, row);
+    if (l->first == l->end)
+        l->first = l->begin = l->end = first;
+    assert(l->end == first && end <= t->o.max_tiles);
+    while (l->end < end)
+        l->ids[l->end++] = new_tile(t, true);
 }
 
 void spw_tiles_export(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,

@@ -22,9 +22,9 @@ struct spw_tiles_options {
     bool disk, direct;   /* as in struct spw_kv_options */
 };
 
-/* Tiles by the link they cross. */
+/* Tiles by the link they cross; in_bounce: of those from disk, which have not been copied on. */
 struct spw_tiles_moved {
-    uint64_t to_host, to_disk, from_host, from_disk;
+    uint64_t to_host, to_disk, from_host, from_disk, in_bounce;
 };
 
 struct spw_tiles;
@@ -54,9 +54,23 @@ void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens
 /* Tiles [first, end) lie on disk, in a file of somebody else's; the row goes on behind them. */
 void spw_tiles_adopt(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                      uint32_t end);
+/* The same, of tiles that come to the device. */
+void spw_tiles_import(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
+                      uint32_t end);
+/* As spw_kv_drop_copies. */
+void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session);
+/* Copies below, of all sessions; shared ones count once. */
+void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_t *on_disk);
+/* As offload/kv_split.h for a session that was cut to what stays: sliding rows get empty, others
+ * begin at tile 1; but first tiles that are not on the device come up, and leave with the end. */
+void spw_tiles_split(struct spw_tiles *t, uint32_t session, struct spw_tiles_moved *m);
+void spw_tiles_end_split(struct spw_tiles *t);
 /* Tiles [first, end) go to a file: by what they are read from. */
 void spw_tiles_export(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end, uint64_t *from_device, uint64_t *from_disk);
+uint32_t spw_tiles_first(const struct spw_tiles *t, uint32_t session, uint32_t row);
+/* Whether another session has the tile. */
+bool spw_tiles_is_shared(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t tile);
 /* Between steps: tiles below it lie on disk. */
 uint32_t spw_tiles_disk_end(const struct spw_tiles *t, uint32_t session, uint32_t row);
 

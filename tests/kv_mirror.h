@@ -538,8 +538,10 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
     x->n_ahead = 0;
     int rc = -ECANCELED;
     if (quiet && check_random(&x->w.seed) % 3 == 0) {
-        spw_kv_forget_loads(m->seq);
+        uint64_t n_read = 0;
+        int lost = spw_kv_forget_loads(m->seq, &n_read);
         n = (uint32_t)((mirror_bytes_read(x) - before) / MIRROR_TILE_BYTES);
+        CHECK(lost ? lost == -EBADMSG && d->faulty : n_read == n);
     } else {
         rc = spw_kv_finish_load(m->seq, layer);
         CHECK(!rc || (d->faulty && rc == -EBADMSG) || (d->writes_fail && rc == -ENOMEM));

@@ -6,6 +6,7 @@
  * tiles are lost and computed again, and no bit changes.
  *
  *   test_adopt [draws] */
+#include "runtime/traffic_tiles.h"
 #include "tests/engine_run.h"
 
 #include "offload/kv_adopt.h"
@@ -171,13 +172,23 @@ static void import(struct draw *d, struct spw_kv_seq *seq, uint32_t l, const str
     d->imported += (p->end - p->begin) * d->kept.near_tile_bytes;
 }
 
+static void tell_layer(struct draw *d, const struct spw_session *s, uint32_t l)
+{
+    struct spw_traffic_run *told = spw_executor_account_of(d->e->executor);
+    const struct part *aged = &d->kept.aged[l], *near = &d->kept.near[l];
+    if (told && aged->begin < aged->end)
+        spw_traffic_adopt(told, s->slot, l, aged->begin, aged->end);
+    if (told && s->seq.near == s->seq.aged && near->begin < near->end)
+        spw_tiles_import(spw_traffic_tiles(told), s->slot, l, near->begin, near->end);
+}
+
 /* The session begins anew, with what was kept. */
 static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
 {
     uint64_t none = 0, n = d->kept.n;
-    spw_executor_stop_telling(d->e->executor); /* what follows goes past it */
     CHECK(spw_recover_rest(s, &none) == 0);
     for (uint32_t l = 0; l < d->e->model.config.n_layers; l++) {
+        tell_layer(d, s, l);
         adopt_layer(d, s->seq.aged, l, seed);
         if (s->seq.near != s->seq.aged)
             import(d, s->seq.near, l, &d->kept.sink[l]);
@@ -275,6 +286,7 @@ static void check_account(struct draw *d, const char *what)
     struct spw_stats s;
     spw_engine_stats(d->e, &s);
     s.predicted_bytes[SPW_MOVED_HOST_TO_DEVICE] += d->imported;
+    CHECK_MSG(s.has_prediction || d->faulty, "%s: nothing predicts what was moved", what);
     for (int i = 0; i < SPW_MOVED_COUNT && !d->faulty; i++)
         CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
                   "%s: link %d: counted %llu, predicted %llu", what, i,

@@ -322,6 +322,9 @@ static void step_again(const struct subject *s, struct spw_engine *e, struct spw
         step(s, e, session, i, "again");
 }
 
+/* Runs with a fault. What was moved in a replan that failed is not known. */
+static int n_predicted[2];
+
 /* The whole run, in which one allocation fails. */
 static void run_with_fault(struct subject *s)
 {
@@ -345,7 +348,7 @@ static void run_with_fault(struct subject *s)
         CHECK(spw_session_n_tokens(session) == N_PROMPT + i);
         step_again(s, e, session, i + 1);
     }
-    run_check_account(e, &(struct spw_options){0}, "with a fault");
+    n_predicted[run_check_moved(e, &(struct spw_options){0}, "with a fault")]++;
     spw_session_close(session);
     spw_engine_close(e);
 }
@@ -364,7 +367,9 @@ static void fail_allocations(struct subject *s, int stride)
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "allocation %d: %lld blocks lost", n,
                   (long long)(spw_alloc_outstanding() - outstanding));
     }
-    CHECK(n > 100);
+    CHECK(n > 100 && n_predicted[true]);
+    fprintf(stderr, "%s: %d runs predicted, %d not\n", s->dir, n_predicted[true],
+            n_predicted[false]);
     fprintf(stderr, "%s: allocations 0, %d, ... %d failed, %d of them arenas\n", s->dir, stride,
             n - 2 * stride, n_absorbed);
 }
@@ -473,8 +478,8 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
         }
         CHECK(s->n_told && !strcmp(s->last.failed, "disk space") && s->last.bytes_freed);
     }
-    if (!ended && (!full.met || s->n_told))
-        run_check_account(e, &(struct spw_options){0}, "a full disk");
+    if (!ended && (!full.met || s->n_told)) /* which tiles a full disk took is not known */
+        CHECK(run_check_moved(e, &(struct spw_options){0}, "a full disk") == !full.met);
     spw_session_close(session);
     spw_engine_close(e);
     pthread_mutex_destroy(&full.lock);

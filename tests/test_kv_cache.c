@@ -266,6 +266,7 @@ static void check_lost_device(const struct kv_drive *drive)
         static struct world w;
         struct kv_world *k = &w.x.w;
         struct spw_kv_seq *a, *b;
+        uint64_t n_read = 0;
         bool begun;
         world_open(&w, 3 + (uint64_t)n, 0, drive, 0);
         CHECK(spw_kv_seq_open(&a, k->kv) == 0 && spw_kv_seq_open(&b, k->kv) == 0);
@@ -274,7 +275,7 @@ static void check_lost_device(const struct kv_drive *drive)
         rc = rc ? rc : spw_kv_spill(a, 0, 5, drive->host ? 3 : 5);
         rc = rc ? rc : spw_kv_load_ahead(a, 0, 2, &begun);
         if (rc)
-            spw_kv_forget_loads(a);
+            spw_kv_forget_loads(a, &n_read);
         rc = rc ? rc : spw_kv_load(a, 0, 1);
         spw_kv_seq_fork(b, a);
         rc = rc ? rc : spw_kv_spill(b, 0, 4, 4);

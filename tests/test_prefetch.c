@@ -1,6 +1,6 @@
 /* The transfer rings: what arrives is what was asked for, before it is read; no slot is overwritten
  * while kernels read it; what was fetched ahead is used if it comes true and dropped if not; and
- * ahead_bytes is exact. With random delays around every copy and kernel.
+ * what is ahead is exact. With random delays around every copy and kernel.
  *
  * Tiles lie on the host and on the disk, which is read directly or by way of bounce slots; between
  * two segments of a layer more of them go down, as they do while a prompt passes. Drives are late,
@@ -76,6 +76,10 @@ static const struct spw_kernel filler = {"fill", one, run_fill};
 
 /* ---- the world ---- */
 
+struct bytes {
+    uint64_t host_to_device, disk_to_host;
+};
+
 struct world {
     const struct spw_device_ops *ops;
     struct spw_device *device;
@@ -98,6 +102,10 @@ struct world {
     uint64_t unit_landed[N_UNITS][2];
     uint8_t *unit_bounce;
     uint32_t n_kv_slots, n_weight_slots, slot_tiles, n_bounce;
+    const struct spw_schedule *ahead; /* what the rings are ahead for; NULL: nothing */
+    struct bytes dropped;
+    uint64_t n_dropped;
+    bool failed;                              /* what is dropped is of a step that has failed */
     uint64_t needed_bytes, needed_disk_bytes; /* of the steps that were begun */
     struct drive drive;
     spw_stream disk_stream;
@@ -414,14 +422,43 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t 
     }
 }
 
-/* What the transfer takes from each tier, where the layer is now. */
-static void count_needed(struct world *w, const struct spw_transfer *x)
+/* What the transfer takes from each tier, where the layer is now; landed: on the device. */
+static void count_transfer(const struct world *w, const struct spw_transfer *x, bool landed,
+                           struct bytes *out)
 {
     uint64_t from_host = 0, from_disk = 0;
     for (uint32_t i = x->tile_begin; i < x->tile_end; i++)
         ++*(spw_kv_host_tile(x->seq, x->layer, i) ? &from_host : &from_disk);
-    w->needed_bytes += (from_host + (w->drive.direct ? 0 : from_disk)) * TILE_BYTES;
-    w->needed_disk_bytes += from_disk * TILE_BYTES;
+    out->host_to_device += (from_host + (w->drive.direct || !landed ? 0 : from_disk)) * TILE_BYTES;
+    out->disk_to_host += from_disk * TILE_BYTES;
+}
+
+static void count_needed(struct world *w, const struct spw_transfer *x)
+{
+    struct bytes b = {0};
+    count_transfer(w, x, true, &b);
+    w->needed_bytes += b.host_to_device;
+    w->needed_disk_bytes += b.disk_to_host;
+}
+
+/* What the rings got of the schedule that is ahead. */
+static void count_ahead(const struct world *w, const struct spw_schedule_progress *p,
+                        struct bytes *out)
+{
+    struct spw_kv_cursor at = {0};
+    struct spw_unit_cursor unit = {0};
+    struct spw_transfer x;
+    uint32_t u;
+    for (uint64_t i = 0; i < p->transfers && spw_schedule_next_kv(w->ahead, &at, &x); i++)
+        count_transfer(w, &x, i < p->landed_transfers, out);
+    for (uint64_t i = 0; i < p->units && spw_schedule_next_unit(w->ahead, &unit, &u);) {
+        const struct spw_unit *is = &w->units[u];
+        if (is->resident || is->in_place)
+            continue;
+        out->host_to_device += is->landed && i >= p->landed_units ? 0 : is->moved_bytes;
+        out->disk_to_host += is->read_bytes;
+        i++;
+    }
 }
 
 /* The brute force order of a layer's transfers: every tile, grouped where a slot ends. Before each
@@ -479,10 +516,54 @@ static int consume(struct world *w, const struct spw_schedule *s)
     return 0;
 }
 
+/* Steps begin and are expected by these, which keep account of what is dropped. */
+static void note_dropped(struct world *w)
+{
+    struct spw_schedule_progress last;
+    uint64_t n = spw_prefetch_dropped(w->prefetch, &last);
+    if (n != w->n_dropped && !w->failed && w->ahead)
+        count_ahead(w, &last, &w->dropped);
+    w->n_dropped = n;
+}
+
+static int begin_step(struct world *w, const struct spw_schedule *s)
+{
+    int rc = spw_prefetch_begin(w->prefetch, s);
+    note_dropped(w);
+    w->ahead = NULL;
+    return rc;
+}
+
+static int expect_step(struct world *w, const struct spw_schedule *s)
+{
+    int rc = spw_prefetch_ahead(w->prefetch, s);
+    note_dropped(w);
+    w->ahead = s;
+    return rc;
+}
+
+static int forget(struct world *w)
+{
+    int rc = spw_prefetch_forget(w->prefetch);
+    note_dropped(w);
+    w->ahead = NULL;
+    return rc;
+}
+
+/* Dropped, or not waited for. */
+static struct bytes ahead_of(struct world *w)
+{
+    struct bytes all = w->dropped;
+    struct spw_schedule_progress now = spw_prefetch_progress(w->prefetch);
+    if (w->ahead)
+        count_ahead(w, &now, &all);
+    return all;
+}
+
 /* Of the disk too; reads that are under way are waited for. */
 static void check_disk_bytes(struct world *w, const char *what, bool idle)
 {
-    uint64_t expected = w->needed_disk_bytes + spw_prefetch_ahead_disk_bytes(w->prefetch);
+    uint64_t ahead = ahead_of(w).disk_to_host, expected = w->needed_disk_bytes + ahead;
     struct spw_io_usage u;
     time_t from = time(NULL);
     do
@@ -490,7 +571,7 @@ static void check_disk_bytes(struct world *w, const char *what, bool idle)
     while (u.read_bytes < expected && !idle && time(NULL) < from + 20);
     CHECK_MSG(u.read_bytes == expected, "%s: %llu read, %llu needed, %llu ahead", what,
               (unsigned long long)u.read_bytes, (unsigned long long)w->needed_disk_bytes,
-              (unsigned long long)spw_prefetch_ahead_disk_bytes(w->prefetch));
+              (unsigned long long)ahead);
 }
 
 /* All that crossed the link is what the steps needed and what is ahead. */
@@ -504,12 +585,11 @@ static void check_bytes(struct world *w, const char *what, bool idle)
     w->ops->stream_sync(w->device, w->kv_up);
     w->ops->stream_sync(w->device, w->weights_up);
     w->ops->usage(w->device, &u);
-    CHECK_MSG(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] ==
-                  w->needed_bytes + spw_prefetch_ahead_bytes(w->prefetch),
+    uint64_t ahead = ahead_of(w).host_to_device;
+    CHECK_MSG(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] == w->needed_bytes + ahead,
               "%s: %llu moved, %llu needed, %llu ahead", what,
               (unsigned long long)u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
-              (unsigned long long)w->needed_bytes,
-              (unsigned long long)spw_prefetch_ahead_bytes(w->prefetch));
+              (unsigned long long)w->needed_bytes, (unsigned long long)ahead);
 }
 
 /* A drive that fails: some frames are bad from now on, or good again. */
@@ -526,7 +606,9 @@ static void recover(struct world *w)
 {
     struct spw_kv_loss loss;
     bool any = false;
-    CHECK(spw_prefetch_forget(w->prefetch) == 0);
+    w->failed = true;
+    CHECK(forget(w) == 0);
+    w->failed = false;
     w->ops->stream_sync(w->device, w->compute);
     memset(w->faults.bad, 0, sizeof w->faults.bad);
     for (; spw_kv_take_loss(w->kv, &loss); any = true) {
@@ -551,7 +633,7 @@ static void run_steps(struct world *w, uint64_t *seed)
         struct plan *now = &plans[step % 2], *next = &plans[(step + 1) % 2];
         if (w->drive.faulty && check_random(seed) % 2)
             draw_faults(w, seed);
-        int rc = spw_prefetch_begin(w->prefetch, &now->schedule);
+        int rc = begin_step(w, &now->schedule);
         rc = rc ? rc : consume(w, &now->schedule);
         CHECK(!rc || (w->drive.faulty && rc == -EBADMSG));
         if (rc)
@@ -566,17 +648,16 @@ static void run_steps(struct world *w, uint64_t *seed)
             for (uint32_t i = 0; i < next->schedule.n_segments; i++)
                 memset(wrong_plan.segments[i].disk_end, 0, sizeof wrong_plan.segments[i].disk_end);
         }
-        uint64_t told = check_random(seed) % 4, before = spw_prefetch_ahead_bytes(w->prefetch);
+        uint64_t told = check_random(seed) % 4;
         if (rc)
             continue;
         if (told == 0)
-            CHECK(spw_prefetch_ahead(w->prefetch, &wrong_plan.schedule) == 0);
+            CHECK(expect_step(w, &wrong_plan.schedule) == 0);
         if (told == 1 || told == 2)
-            CHECK(spw_prefetch_ahead(w->prefetch, &next->schedule) == 0);
-        CHECK(spw_prefetch_ahead_bytes(w->prefetch) >= before);
+            CHECK(expect_step(w, &next->schedule) == 0);
         check_bytes(w, "ahead", false);
         if (check_random(seed) % 8 == 0) {
-            CHECK(spw_prefetch_forget(w->prefetch) == 0);
+            CHECK(forget(w) == 0);
             check_bytes(w, "forget", true);
         }
     }
@@ -617,23 +698,20 @@ static void check_lookahead_used(const struct drive *drive)
     p.schedule.n_segments = 1;
     p.segments[0].ranges[0] = p.segments[0].ranges[1] = (struct spw_stream_range){1, MAX_TILES};
     for (int i = 0; i < 5; i++) {
-        CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0);
+        CHECK(begin_step(&w, &p.schedule) == 0);
         CHECK(consume(&w, &p.schedule) == 0);
-        CHECK(spw_prefetch_ahead_bytes(w.prefetch) == 0);
-        CHECK(spw_prefetch_ahead_disk_bytes(w.prefetch) == 0);
-        CHECK(spw_prefetch_ahead(w.prefetch, &p.schedule) == 0);
-        CHECK(spw_prefetch_ahead_bytes(w.prefetch) + spw_prefetch_ahead_disk_bytes(w.prefetch) > 0);
+        CHECK(!w.n_dropped);
+        CHECK(expect_step(&w, &p.schedule) == 0);
+        CHECK(ahead_of(&w).host_to_device + ahead_of(&w).disk_to_host > 0);
         check_bytes(&w, "used", false);
     }
-    uint64_t ahead = spw_prefetch_ahead_bytes(w.prefetch);
-    uint64_t disk = spw_prefetch_ahead_disk_bytes(w.prefetch);
-    CHECK(spw_prefetch_forget(w.prefetch) == 0); /* given up: paid for nothing */
-    CHECK(spw_prefetch_ahead_bytes(w.prefetch) == ahead);
-    CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0);
+    struct bytes ahead = ahead_of(&w);
+    CHECK(forget(&w) == 0); /* given up: paid for nothing */
+    CHECK(w.n_dropped == 1 && !memcmp(&w.dropped, &ahead, sizeof ahead));
+    CHECK(begin_step(&w, &p.schedule) == 0);
     CHECK(consume(&w, &p.schedule) == 0);
     check_bytes(&w, "dropped", true);
-    CHECK(spw_prefetch_ahead_bytes(w.prefetch) == ahead);
-    CHECK(spw_prefetch_ahead_disk_bytes(w.prefetch) == disk);
+    CHECK(w.n_dropped == 1);
     w.ops->stream_sync(w.device, w.compute);
     world_close(&w);
 }

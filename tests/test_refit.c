@@ -302,7 +302,7 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
         CHECK_MSG(again || run_same(logits, run_to(mirror, all, d->ids, n), VOCAB), "%zu tokens",
                   n);
     }
-    run_check_account(e, o, "a full disk");
+    CHECK(run_check_moved(e, o, "a full disk") == !f->n_told); /* nobody knows what it took */
     spw_session_close(mirror);
     spw_session_close(s);
     spw_engine_close(all);

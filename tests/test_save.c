@@ -259,7 +259,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
         CHECK(ftruncate(fd, bytes) == 0);
         is_refused(&w, e);
     }
-    run_check_account(e, &w.base, "damage");
+    run_check_moved(e, &w.base, "damage"); /* how far a damaged file was read is not known */
     close(fd);
     spw_engine_close(e);
     world_close(&w);

@@ -17,9 +17,6 @@ static struct moved moved_so_far(struct spw_engine *e)
     struct moved m;
     spw_engine_stats(e, &s);
     memcpy(m.bytes, s.moved_bytes, sizeof m.bytes);
-    /* what was issued for a step that has not come does not belong to the ones that were run */
-    m.bytes[SPW_MOVED_HOST_TO_DEVICE] -= spw_prefetch_ahead_bytes(e->prefetch);
-    m.bytes[SPW_MOVED_DISK_TO_HOST] -= spw_prefetch_ahead_disk_bytes(e->prefetch);
     return m;
 }
 
@@ -87,6 +84,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     run_ids(ids, o.context, vocab, *seed);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     struct spw_session *s = run_session(e);
+    s->ends = true; /* nothing is fetched for a step that does not come */
     const struct spw_plan_info *plan = spw_engine_plan(e);
     struct moved opened = moved_so_far(e), prompt, decode;
     run_to(s, e, ids, o.context);
@@ -99,6 +97,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     spw_session_close(s);
     if (o.context > 1) { /* the state of context - 1 tokens, as a generation would have left it */
         s = run_session(e);
+        s->ends = true;
         run_to(s, e, ids, o.context - 1);
         opened = moved_so_far(e);
         run_to(s, e, ids, o.context);

@@ -39,11 +39,12 @@ json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT])
     return checked(o, failed);
 }
 
-static json_t *counted(uint64_t n, uint64_t predicted)
+static json_t *counted(uint64_t n, const uint64_t *predicted)
 {
     json_t *o = json_object();
     int failed = json_object_set_new(o, "counted", cli_json_count(n));
-    failed |= json_object_set_new(o, "predicted", cli_json_count(predicted));
+    if (predicted)
+        failed |= json_object_set_new(o, "predicted", cli_json_count(*predicted));
     return checked(o, failed);
 }
 
@@ -52,8 +53,9 @@ static json_t *moved_and_predicted(const struct spw_stats *s)
     json_t *o = json_object();
     int failed = 0;
     for (size_t i = 0; i < SPW_MOVED_COUNT; i++)
-        failed |= json_object_set_new(o, moved_names[i],
-                                      counted(s->moved_bytes[i], s->predicted_bytes[i]));
+        failed |= json_object_set_new(
+            o, moved_names[i],
+            counted(s->moved_bytes[i], s->has_prediction ? &s->predicted_bytes[i] : NULL));
     return checked(o, failed);
 }
 
