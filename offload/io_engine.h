@@ -76,6 +76,9 @@ struct spw_io {
     struct spw_io_usage usage;
 };
 
+/* Of memory that is registered with the kernel, `left` bytes from `from` on: the bytes of the next
+ * slab. */
+uint64_t spw_io_slab_bytes(const void *from, uint64_t left);
 /* The next piece of the next job, or NULL. The lock is held. */
 struct spw_io_ask *spw_io_cut(struct spw_io *io);
 struct spw_io_request spw_io_request_of(const struct spw_io_ask *a);

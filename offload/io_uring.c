@@ -127,6 +127,12 @@ static int ask_fault(const struct spw_io *io, char *why, size_t why_bytes)
     return -ENOTSUP;
 }
 
+uint64_t spw_io_slab_bytes(const void *from, uint64_t left)
+{
+    uint64_t into = (uintptr_t)from % HUGE_PAGE_BYTES;
+    return spw_min_u64(into ? HUGE_PAGE_BYTES - into : SLAB_BYTES, left);
+}
+
 static int cut_slabs(struct uring *u, const struct spw_io_options *o)
 {
     uint64_t n = 0;
@@ -140,8 +146,7 @@ static int cut_slabs(struct uring *u, const struct spw_io_options *o)
     for (unsigned i = 0; i < o->n_memory; i++)
         for (uint64_t at = 0, part; at < o->memory[i].bytes; at += part) {
             uint8_t *from = (uint8_t *)o->memory[i].from + at;
-            uint64_t into = (uintptr_t)from % HUGE_PAGE_BYTES;
-            part = spw_min_u64(into ? HUGE_PAGE_BYTES - into : SLAB_BYTES, o->memory[i].bytes - at);
+            part = spw_io_slab_bytes(from, o->memory[i].bytes - at);
             u->slabs[u->n_slabs++] = (struct iovec){.iov_base = from, .iov_len = part};
         }
     return 0;

@@ -6,6 +6,7 @@
  * bounce slots. */
 #include "offload/placement.h"
 #include "runtime/engine.h"
+#include "runtime/in_flight.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,31 +24,12 @@ static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span s
     return n;
 }
 
-enum { MOST_IN_FLIGHT = 64 };
-
-/* Requests in flight: as many bytes as the drive wants, and of KV half of what the ring has room
- * for. If more were in flight, a drive that answers several requests at once would stand still
- * while their slots are computed with. */
-static unsigned queue_depth(const struct spw_engine *e)
-{
-    const struct spw_plan *p = &e->plan;
-    const struct spw_drive *d = e->options.drive;
-    uint64_t slots = p->n_bounce ? p->n_bounce : p->n_kv_slots;
-    uint64_t slot = p->slot_tiles * p->tile_bytes;
-    if (!d || !p->n_kv_slots || p->n_disk_units)
-        return d ? d->queue_depth : 0;
-    uint64_t request = spw_min_u64(slot, d->request_bytes);
-    uint64_t half = spw_div_up(slots, 2) * slot;
-    uint64_t n = spw_min_u64(d->queue_depth * d->request_bytes, half) / request;
-    return (unsigned)spw_max_u64(1, spw_min_u64(n, MOST_IN_FLIGHT));
-}
-
 static int open_io(struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_options *o = &e->options;
     struct spw_io_span memory[2];
     struct spw_io_options io = {.kind = o->io,
-                                .queue_depth = queue_depth(e),
+                                .queue_depth = spw_in_flight(&e->plan, o->drive),
                                 .request_bytes = o->drive ? o->drive->request_bytes : 0,
                                 .memory = memory,
                                 .n_memory = describe_memory(e, memory),
