@@ -863,16 +863,57 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+enum { BENCH_TILES = 100000, BENCH_TIMES = 21 };
+
+/* Milliseconds: the median and the quartiles. */
+static void show_times(const char *what, double *seconds_of)
+{
+    qsort(seconds_of, BENCH_TIMES, sizeof *seconds_of, by_value);
+    printf("  %-44s %6.2f ms (%.2f to %.2f)\n", what, 1e3 * seconds_of[BENCH_TIMES / 2],
+           1e3 * seconds_of[BENCH_TIMES / 4], 1e3 * seconds_of[BENCH_TIMES * 3 / 4]);
+}
+
+/* How long a match takes that finds `n_found` tiles. */
+static double time_match(struct spw_store *s, const int32_t *tokens, uint64_t n_tokens,
+                         uint64_t n_found)
+{
+    struct spw_store_match m;
+    double start = seconds();
+    CHECK(spw_store_match(s, tokens, n_tokens, &m) == 0);
+    double took = seconds() - start;
+    CHECK(m.n_tiles == n_found);
+    spw_store_release(s, &m);
+    return took;
+}
+
+static void bench_hashes(void)
+{
+    enum { TOKENS = 100000 };
+    static int32_t tokens[TOKENS];
+    double took[BENCH_TIMES];
+    pack_tokens(tokens, TOKENS, 1);
+    for (int i = 0; i < BENCH_TIMES; i++) {
+        struct spw_chain_hash h = spw_chain_root(pack_fingerprint);
+        double start = seconds();
+        for (size_t t = 0; t + 128 <= TOKENS; t += 128)
+            h = spw_chain_next(h, tokens + t);
+        took[i] = seconds() - start;
+        tokens[0] = h.bytes[0];
+    }
+    show_times("hashes of 100,000 tokens alone", took);
+}
+
 /* 100,000 tiles in chains of `chain` tiles, in packs of `pack` tiles without records: what open and
- * match read has its full size. */
+ * match read has its full size. The tokens of a match are a whole chain; of a miss only the first
+ * half is there, or nothing. */
 static void bench_shape(uint32_t chain, uint32_t pack)
 {
-    enum { TILES = 100000, TIMES = 21 };
     int32_t *tokens = malloc((size_t)chain * 512);
-    double opened[TIMES], matched[TIMES];
+    const uint64_t n = chain * UINT64_C(128), most = SPW_STORE_MOST_PACKS * (uint64_t)pack;
+    double opened[BENCH_TIMES], matched[BENCH_TIMES], half[BENCH_TIMES], missed[BENCH_TIMES];
     struct spw_store *s = open_store(UINT64_C(1) << 40);
     file_sync_off = true;
-    for (uint32_t c = 0; c < TILES / chain; c++) {
+    for (uint32_t c = 0; c < BENCH_TILES / chain; c++) {
         struct spw_chain_hash parent = spw_chain_root(pack_fingerprint);
         struct spw_pack_id before = {0};
         pack_tokens(tokens, (size_t)chain * 128, c);
@@ -895,26 +936,24 @@ static void bench_shape(uint32_t chain, uint32_t pack)
         }
     }
     spw_store_close(s);
-    for (int i = 0; i < TIMES; i++) {
-        struct spw_store_match m;
+    for (int i = 0; i < BENCH_TIMES; i++) {
         double start = seconds();
         s = open_store(UINT64_C(1) << 40);
         opened[i] = seconds() - start;
-        pack_tokens(tokens, (size_t)chain * 128, (uint64_t)i * (TILES / chain - 1) / TIMES);
-        start = seconds();
-        CHECK(spw_store_match(s, tokens, chain * UINT64_C(128), &m) == 0);
-        matched[i] = seconds() - start;
-        CHECK(m.n_tiles == spw_min_u64(chain, SPW_STORE_MOST_PACKS * (uint64_t)pack));
-        spw_store_release(s, &m);
+        pack_tokens(tokens, n, (uint64_t)i * (BENCH_TILES / chain - 1) / BENCH_TIMES);
+        matched[i] = time_match(s, tokens, n, spw_min_u64(chain, most));
+        tokens[n / 2] ^= 1;
+        half[i] = time_match(s, tokens, n, spw_min_u64(chain / 2, most));
+        tokens[0] ^= 1;
+        missed[i] = time_match(s, tokens, n, 0);
         spw_store_close(s);
     }
-    qsort(opened, TIMES, sizeof *opened, by_value);
-    qsort(matched, TIMES, sizeof *matched, by_value);
-    printf("100000 tiles, %u packs of %u, chains of %u: open %.2f ms (%.2f to "
-           "%.2f), match of a whole chain %.2f ms (%.2f to %.2f)\n",
-           TILES / pack, pack, chain, 1e3 * opened[TIMES / 2], 1e3 * opened[0],
-           1e3 * opened[TIMES - 1], 1e3 * matched[TIMES / 2], 1e3 * matched[0],
-           1e3 * matched[TIMES - 1]);
+    printf("100000 tiles, %u packs of %u, chains of %u: medians and quartiles of %d\n",
+           BENCH_TILES / pack, pack, chain, BENCH_TIMES);
+    show_times("open", opened);
+    show_times("match of a whole chain", matched);
+    show_times("match of half a chain", half);
+    show_times("no match", missed);
     pack_remove_folder(dir);
     free(tokens);
 }
@@ -925,6 +964,7 @@ static int bench(const char *where)
     bench_shape(1000, 100);
     bench_shape(1000, 20);
     bench_shape(1000, 8);
+    bench_hashes();
     return check_done();
 }
 
