@@ -214,15 +214,3 @@ int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32
         copy_from_host(&o, end);
     return rc;
 }
-
-void spw_kv_count_export(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
-                         uint64_t *from_device, uint64_t *from_disk)
-{
-    struct outflow o = {.seq = (struct spw_kv_seq *)seq, .layer = layer}; /* only looked at */
-    *from_device = *from_disk = 0;
-    for (uint32_t i = begin; i < end; i++) {
-        bool device = on_device(seq->kv, tile_of(&o, i)) != NULL;
-        *from_device += device;
-        *from_disk += !device && !tile_of(&o, i)->host;
-    }
-}

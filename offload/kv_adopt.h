@@ -27,9 +27,5 @@ int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint64
  * comes from the disk is checked. -EBADMSG: a tile is lost (spw_kv_take_loss). */
 int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
                   void *memory);
-/* What that moves, once no write to the disk is under way: tiles from the device and from the disk.
- */
-void spw_kv_count_export(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
-                         uint64_t *from_device, uint64_t *from_disk);
 
 #endif

@@ -399,17 +399,6 @@ uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint3
     return n;
 }
 
-void spw_kv_count_load(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
-                       uint64_t *from_host, uint64_t *from_disk)
-{
-    *from_host = *from_disk = 0;
-    for (uint32_t i = begin; i < end; i++) {
-        const struct spw_kv_tile *t = tile_at(seq, layer, i);
-        if (!t->device)
-            ++*(t->host ? from_host : from_disk);
-    }
-}
-
 /* ---- losses ---- */
 
 void spw_kv_note_loss(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile, int rc)

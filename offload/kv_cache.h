@@ -113,7 +113,7 @@ bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t be
 /* Whether they could be read without waiting on the host: written, none on its way to the disk. */
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
 
-/* Facts for the byte account: tiles of [begin, end) without a copy below; and not on the device. */
+/* Tiles of [begin, end) without a copy below; and not on the device. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);
 uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
@@ -121,10 +121,6 @@ uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint3
 /* Tiles that spw_kv_spill with the same arguments would bring to each tier. */
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);
-/* Where the copies below are of those tiles of [begin, end) that are not on the device: what
- * loading them reads. */
-void spw_kv_count_load(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
-                       uint64_t *from_host, uint64_t *from_disk);
 
 /* A tile that did not come back from the disk as it went down: the lowest of its sequence since
  * this was last asked. Its frame is retired. Every sequence that shares it finds it lost, at once

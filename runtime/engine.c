@@ -222,6 +222,9 @@ static int check_requests(const struct spw_plan_info *plan, const struct spw_pla
         uint64_t more = spw_sub_u64(requests[i].max_new_tokens, 1), needed;
         if (!requests[i].n_prompt)
             return spw_fail(err, -EINVAL, "request %zu: its prompt has no tokens", i + 1);
+        if (requests[i].n_resumed > requests[i].n_prompt)
+            return spw_fail(err, -EINVAL, "request %zu: its session has more tokens than it",
+                            i + 1);
         if (!spw_add_u64(requests[i].n_prompt, more, &needed) || needed > plan->context)
             return spw_fail(err, -E2BIG,
                             "request %zu: %llu prompt tokens and %llu new ones are more than the "

@@ -418,6 +418,7 @@ static int read_head(struct spw_saved *v, const char *path, struct spw_error *er
                                       .precision = (enum spw_kv_precision)h->precision,
                                       .residual_tokens = h->residual_tokens,
                                       .backend = h->backend,
+                                      .has_logits = spw_pack_find(v->pack, SPW_KEEP_LOGITS, 0, 0),
                                       .foreign = foreign(v)};
     return 0;
 }

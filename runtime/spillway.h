@@ -267,10 +267,12 @@ enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const str
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err);
 
-/* A request as spw_generate gets it, by its lengths. n_found: the tokens of the prompt that a
- * prefix cache gives. */
+/* A request as spw_generate gets it, by its lengths; tokens that it was given count as prompt.
+ * n_found: the tokens of the prompt that a prefix cache gives. n_resumed: those that its session
+ * got from spw_session_resume, and resumed_logits: with the logits behind them (spw_saved_info). */
 struct spw_plan_request {
-    uint64_t n_prompt, max_new_tokens, n_found;
+    uint64_t n_prompt, max_new_tokens, n_found, n_resumed;
+    bool resumed_logits;
 };
 
 /* The same decision, and the bytes that an engine moves over each link in all if it is opened with
@@ -382,6 +384,7 @@ struct spw_saved;
 struct spw_saved_info {
     const int32_t *tokens; /* [n_tokens] */
     size_t n_tokens;
+    bool has_logits;   /* behind the last token */
     const void *state; /* [state_bytes], of the caller of save */
     size_t state_bytes;
     enum spw_dtype compute, kv; /* what it was computed with: an engine must have the same */

@@ -115,6 +115,25 @@ static uint64_t most_found(uint64_t n)
     return (n - 1) - (n - 1) % SPW_TILE_TOKENS;
 }
 
+/* ---- a session from a file ---- */
+
+static void resume(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
+{
+    uint64_t n = request->n_resumed, logits = q->weights->config->vocab * sizeof(float);
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
+    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++)
+        for (uint32_t i = 0; i < n_rows; i++) {
+            struct spw_keep_tiles t =
+                spw_keep_tiles(&q->plan->residency, rows[i].sliding, kind, 0, n);
+            spw_traffic_import(q->run, slot, i, t.first, t.end, kind != SPW_KEEP_OLD);
+        }
+    spw_traffic_cut_back(q->run, slot, n);
+    if (request->resumed_logits)
+        spw_traffic_add(q->run, SPW_MOVED_DISK_TO_HOST, spw_align_up(logits, SPW_PACK_ALIGN));
+    q->slots[slot].held = n;
+}
+
 /* ---- steps ---- */
 
 static uint64_t rope_length(const struct requests *q, uint64_t n_tokens)
@@ -168,6 +187,13 @@ static void start(struct requests *q, uint32_t slot, const struct spw_plan_reque
     struct slot *s = &q->slots[slot];
     uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
     *s = (struct slot){.request = request, .rope_length = rope_length(q, request->n_prompt)};
+    if (request->n_resumed) {
+        s->rope_length = rope_length(q, request->n_resumed);
+        resume(q, slot, request);
+        if (!request->max_new_tokens) /* it had ended */
+            s->request = NULL;
+        return;
+    }
     if (!q->plan->adopts || s->rope_length != 1)
         return;
     s->stored = s->point = found - found % SPW_TILE_TOKENS;
@@ -182,7 +208,7 @@ static void step(struct requests *q, uint64_t length)
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->n_slots; i++) {
         struct slot *s = &q->slots[i];
-        if (!s->request || rope_length(q, wanted(s)) != length)
+        if (!s->request || s->held == wanted(s) || rope_length(q, wanted(s)) != length)
             continue;
         if (s->held && s->rope_length != length) { /* keys of another table */
             spw_traffic_cut_back(q->run, i, 0);
@@ -236,7 +262,7 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
         for (uint32_t i = 0; i < q->n_slots; i++) {
             if (!q->slots[i].request && started < n)
                 start(q, i, &requests[started++]);
-            any |= q->slots[i].request != NULL;
+            any |= q->slots[i].request || started < n;
         }
         if (!any)
             return;

@@ -10,6 +10,7 @@
 #ifndef SPW_TESTS_KV_MIRROR_H
 #define SPW_TESTS_KV_MIRROR_H
 
+#include "offload/kv_tile.h"
 #include "tests/kv_world.h"
 
 #include <stdatomic.h>
@@ -364,15 +365,30 @@ static inline void mirror_recover(struct mirror *x)
     }
 }
 
+/* Where tiles [begin, end) are read from, the device before all: what other sequences share may be
+ * there for them. */
+static inline void mirror_count(const struct mirror_seq *m, uint32_t layer, uint32_t begin,
+                                uint32_t end, uint64_t *from_device, uint64_t *from_host,
+                                uint64_t *from_disk)
+{
+    const struct spw_kv *kv = m->seq->kv;
+    *from_device = *from_host = *from_disk = 0;
+    for (uint32_t i = begin; i < end; i++) {
+        const struct spw_kv_tile *t = &kv->tiles[m->seq->layers[layer].ids[i]];
+        bool stayed = t->host && spw_tier_has(&kv->device, t->host); /* it could not be written */
+        ++*(t->device || stayed ? from_device : t->host ? from_host : from_disk);
+    }
+}
+
 /* false: the sequence is not what it was. */
 static inline bool mirror_load(struct mirror *x, struct mirror_seq *m, uint32_t layer,
                                uint32_t begin)
 {
     const struct kv_drive *d = &x->w.o.drive;
-    uint64_t from_host, from_disk;
+    uint64_t from_device, from_host, from_disk;
     if (!mirror_has_room(x, m->begin[layer] - begin))
         return true;
-    spw_kv_count_load(m->seq, layer, begin, m->begin[layer], &from_host, &from_disk);
+    mirror_count(m, layer, begin, m->begin[layer], &from_device, &from_host, &from_disk);
     int rc = spw_kv_load(m->seq, layer, begin);
     CHECK(!rc || (d->faulty && rc == -EBADMSG) || (d->writes_fail && rc == -ENOMEM));
     if (rc == -EBADMSG)

@@ -224,11 +224,11 @@ static void do_export(struct world *w, struct mirror_seq *m, uint32_t layer)
 {
     uint32_t begin = (uint32_t)check_range(&w->x.w.seed, m->first[layer], mirror_end(m));
     uint32_t end = (uint32_t)check_range(&w->x.w.seed, begin, mirror_end(m));
-    uint64_t from_device, from_disk;
+    uint64_t from_device, from_host, from_disk;
     if (check_random(&w->x.w.seed) % 2)
         spw_kv_finish_writes(w->x.w.kv);
     memset(w->x.landing, 0, MAX_TILES * TILE_BYTES);
-    spw_kv_count_export(m->seq, layer, begin, end, &from_device, &from_disk);
+    mirror_count(m, layer, begin, end, &from_device, &from_host, &from_disk);
     int rc = spw_kv_export(m->seq, layer, begin, end, w->x.landing);
     CHECK(!rc || (w->x.w.o.drive.faulty && rc == -EBADMSG));
     if (rc)

@@ -196,6 +196,29 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     n_found++;
 }
 
+/* A run that goes on from a file, under budgets of its own. */
+static void run_resumed(uint64_t *seed, uint32_t vocab)
+{
+    static const char *const kv[] = {"", " --kv-dtype int8 --residual-window 128"};
+    char options[1024];
+    uint64_t prompt = check_range(seed, 100, 1400), n = check_range(seed, 1, 60);
+    write_ids("ids", prompt, vocab);
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --context %llu --token-ids ids --max-new-tokens %llu --save "
+             "s%s",
+             (unsigned long long)prompt + 200, (unsigned long long)n, kv[below(seed, 2)]);
+    generate(options);
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --context %llu --resume s --max-new-tokens %llu",
+             (unsigned long long)prompt + 200, (unsigned long long)(n + below(seed, 120)));
+    draw_budgets(options, sizeof options, seed);
+    json_t *j = plan(options);
+    generate(options);
+    compare(j, options);
+    json_decref(j);
+    CHECK(sh("rm s") == 0);
+}
+
 static void write_model(struct tiny_model *m)
 {
     char json[BYTE_TOKENIZER_BYTES], path[256];
@@ -229,6 +252,7 @@ int main(int argc, char **argv)
             run_one(&m, &seed);
             run_together(&m, &seed);
             run_found(&m, &seed);
+            run_resumed(&seed, m.vocab);
         }
         CHECK(sh("rm -r m") == 0);
     }

@@ -72,7 +72,7 @@ const struct cli_row cli_rows[] = {
      "without the ids a model wants around a text (bos); --decode: leave special tokens out",
      FIELD(no_special)},
 
-    {"resume", CLI_FILE_IN, CLI_GENERATE, "Input", "FILE",
+    {"resume", CLI_FILE_IN, CLI_GENERATE | CLI_PLAN, "Input", "FILE",
      "go on where the run that was saved to FILE ended, with its prompt and options; prints the "
      "text that it had not printed yet, so that both outputs together are those of one run",
      FIELD(resume)},

@@ -2,6 +2,7 @@
 #include "tools/input.h"
 #include "tools/limits.h"
 #include "tools/report.h"
+#include "tools/saved.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +173,7 @@ static bool predict(struct prediction *out, const struct cli_options *o,
 }
 
 static int make_requests(struct moved *m, const struct cli_options *o,
-                         const struct cli_inputs *inputs)
+                         const struct cli_inputs *inputs, const struct cli_saved *saved)
 {
     m->n = inputs->n;
     m->requests = spw_alloc_zero(m->n, sizeof *m->requests);
@@ -181,7 +182,14 @@ static int make_requests(struct moved *m, const struct cli_options *o,
     for (size_t i = 0; i < m->n; i++)
         m->requests[i] =
             (struct spw_plan_request){inputs->items[i].n_tokens, inputs->items[i].max_new_tokens,
-                                      o->prefix_cache ? o->prefix_tokens : 0};
+                                      o->prefix_cache ? o->prefix_tokens : 0, 0, false};
+    if (saved->file) { /* the one run that it has */
+        const struct spw_saved_info *info = spw_saved_info(saved->file);
+        m->requests[0].n_prompt += saved->n_given;
+        m->requests[0].max_new_tokens -= saved->n_given;
+        m->requests[0].n_resumed = info->n_tokens;
+        m->requests[0].resumed_logits = info->has_logits;
+    }
     return 0;
 }
 
@@ -229,7 +237,7 @@ static int make_plan(const struct cli_options *o, struct spw_options *options,
     return 0;
 }
 
-int cli_plan(const struct cli_options *o)
+static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
 {
     struct cli_model m;
     struct cli_inputs inputs = {0};
@@ -238,21 +246,37 @@ int cli_plan(const struct cli_options *o)
     int code = cli_model_open(&m, o->operand, with_text);
     if (code)
         return code;
-    code = cli_inputs_read(&inputs, o, &m, true);
+    code = saved->file ? cli_saved_input(saved, &inputs, o, &m)
+                       : cli_inputs_read(&inputs, o, &m, true);
     uint32_t sessions = 1;
     if (o->prompts)
         sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n);
     else if (cli_given(o, "sessions"))
         sessions = (uint32_t)o->sessions;
     if (code == 0)
-        code = make_requests(&run, o, &inputs);
+        code = make_requests(&run, o, &inputs, saved);
     if (code == 0) {
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
+        options.keeps = o->resume;
         code = make_plan(o, &options, &m.config, &run);
     }
     spw_free(run.requests);
     cli_inputs_free(&inputs);
     cli_model_close(&m);
+    return code;
+}
+
+int cli_plan(const struct cli_options *given)
+{
+    struct cli_options o = *given; /* a saved run has its own */
+    struct cli_saved saved;
+    int code = cli_saved_check(&o);
+    if (!code)
+        code = cli_saved_open(&saved, &o);
+    if (code)
+        return code;
+    code = plan_run(&o, &saved);
+    cli_saved_close(&saved);
     return code;
 }

@@ -24,7 +24,8 @@ enum { N_KEPT = sizeof kept / sizeof *kept, MOST_STOP_BYTES = 16 << 10 };
 
 int cli_saved_check(const struct cli_options *o)
 {
-    static const char *const inputs[] = {"prompt", "prompt-file", "token-ids", "prompts"};
+    static const char *const inputs[] = {"prompt", "prompt-file", "token-ids", "prompts",
+                                         "prompt-tokens"};
     size_t bytes = 0;
     for (size_t i = 0; o->resume && i < sizeof inputs / sizeof *inputs; i++)
         if (cli_given(o, inputs[i]))
