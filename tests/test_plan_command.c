@@ -186,8 +186,11 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     snprintf(path, sizeof path, "%s/r.json", folder);
     json_t *report = json_load_file(path, 0, NULL);
     long long found = at(report, "prefix.n_tokens_from_store");
+    long long kept = at(report, "prefix.n_tokens_kept");
+    long long whole = (at(report, "n_prompt") + at(report, "n_generated") - 1) / 128 * 128;
     json_decref(report);
-    if (!found) /* the cache has some of it, but not where a session can begin */
+    /* The cache has some of it where no session can begin: nobody tells a plan how much. */
+    if (!found || (kept && found + kept != whole))
         return;
     snprintf(more, sizeof more, "%s --prefix-tokens %lld", options, found);
     j = plan(more);
