@@ -314,15 +314,16 @@ static double on_disk(const struct spw_plan_info *p)
     return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
 }
 
-/* KV lies in host memory before it goes to the disk. The host gets enough for what must lie there
- * and for a GPU's bounce buffers. */
+/* KV lies in host memory before it goes to the disk. The host gets what everything else takes of it
+ * beside the smallest device, and room for a GPU's bounce buffers, so that KV goes to the disk. */
 static int bound_host(struct io_bench *b, struct spw_error *err)
 {
     if (cli_given(b->o, "host-memory"))
         return 0;
     SPW_TRY(query(b, 0, err));
-    b->options.host_bytes =
-        b->plan.smallest_host_bytes + (*b->limits.machine.gpu ? 4 * RING_BYTES : 0);
+    SPW_TRY(query(b, b->plan.smallest_device_bytes, err));
+    b->options.host_bytes = b->plan.smallest_host_bytes + b->plan.host.total - b->plan.host.kv +
+                            (*b->limits.machine.gpu ? 4 * RING_BYTES : 0);
     if (!b->options.host_bytes)
         b->options.host_bytes = SPW_BYTES_NONE;
     return 0;
