@@ -121,7 +121,7 @@ static void check_slabs(uint64_t *seed)
 static void check_in_flight(void)
 {
     static const struct {
-        uint32_t slots, bounce, disk_units;
+        uint32_t slots, bounce, unit_slots; /* unit slots: of 2 MiB, for weights from files */
         uint64_t slot_bytes;
         uint32_t depth;
         unsigned expected;
@@ -138,14 +138,17 @@ static void check_in_flight(void)
         {4, 0, 0, 4 * MIB, 8, 8},       /* half of the ring are two slots of four requests each */
         {2, 0, 0, 4 * MIB, 8, 4},       /* */
         {2, 6, 0, MIB, 8, 3},           /* slots in host memory count, where there are any */
-        {8, 0, 1, MIB, 8, 8},           /* beside weights from the disk: as the drive wants */
+        {8, 0, 2, MIB, 8, 6},           /* half of both rings */
+        {8, 0, 9, MIB, 8, 8},           /* no more than the drive wants */
         {0, 0, 0, 0, 8, 8},             /* no ring */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_drive d = {.queue_depth = cases[i].depth, .request_bytes = MIB};
         struct spw_plan p = {.n_kv_slots = cases[i].slots,
                              .n_bounce = cases[i].bounce,
-                             .n_disk_units = cases[i].disk_units,
+                             .n_unit_slots = cases[i].unit_slots,
+                             .slot_unit_bytes = 2 * MIB,
+                             .info.weights_disk_bytes = cases[i].unit_slots,
                              .slot_tiles = SPW_SPLIT_TILES,
                              .tile_bytes = cases[i].slot_bytes / SPW_SPLIT_TILES};
         CHECK_MSG(spw_in_flight(&p, &d) == cases[i].expected, "case %zu: %u in flight, expected %u",
@@ -478,7 +481,7 @@ int main(void)
     check_ring(dir);
     check_engine(dir);
     check_order(dir, 3, seed);
-    check_order(dir, 16, seed);
+    check_order(dir, SPW_SPLIT_TILES, seed); /* a slot in one request */
     tiny_model_remove(dir);
     return check_done();
 }

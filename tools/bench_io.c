@@ -314,18 +314,19 @@ static double on_disk(const struct spw_plan_info *p)
     return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
 }
 
-/* KV lies in host memory before it goes to the disk. The host gets what everything else takes of it
- * beside the smallest device, and room for a GPU's bounce buffers, so that KV goes to the disk. */
+/* KV lies in host memory before it goes to the disk. The host gets what all the weights and, beside a
+ * device with a quarter of the KV, everything else but KV take of it, and room for a GPU's bounce
+ * buffers. So KV goes to the disk, and weights do not. */
 static int bound_host(struct io_bench *b, struct spw_error *err)
 {
     if (cli_given(b->o, "host-memory"))
         return 0;
     SPW_TRY(query(b, 0, err));
-    SPW_TRY(query(b, b->plan.smallest_device_bytes, err));
-    b->options.host_bytes = b->plan.smallest_host_bytes + b->plan.host.total - b->plan.host.kv +
+    double kv = (double)(b->plan.kv_bytes_per_token * b->context);
+    SPW_TRY(query(b, b->plan.smallest_device_bytes + (uint64_t)((1 - ON_DISK) * kv), err));
+    b->options.host_bytes = b->plan.smallest_host_bytes + b->plan.weights_bytes +
+                            b->plan.host.hidden + b->plan.host.staging +
                             (*b->limits.machine.gpu ? 4 * RING_BYTES : 0);
-    if (!b->options.host_bytes)
-        b->options.host_bytes = SPW_BYTES_NONE;
     return 0;
 }
 
