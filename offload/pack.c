@@ -287,6 +287,8 @@ static int open_newest(struct spw_pack *p, const uint8_t *fingerprint, struct sp
         return spw_fail(err, -errno, "%s: %s", p->path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return spw_fail(err, -EBADMSG, "%s: is not a regular file", p->path);
+    if (!st.st_size)
+        return spw_fail(err, -EBADMSG, "%s: is empty, nothing was saved to it yet", p->path);
     int rc = spw_pack_read_heads(p->fd, heads, intact);
     if (rc)
         return spw_fail(err, rc, "%s: %s", p->path, strerror(-rc));

@@ -44,18 +44,23 @@ static void count_layers(struct spw_plan *p, const struct spw_model_config *c)
     p->n_full = c->n_layers - p->n_sliding;
 }
 
-/* Hidden states: on the device if that costs little, else below, else one chunk at a time. */
+/* Hidden states: on the device if that costs little and no weights, else below, else one chunk at a
+ * time. */
 static bool try_chunk(struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk)
 {
-    uint64_t wanted = spw_plan_most_rows(in);
+    uint64_t wanted = spw_plan_most_rows(in), bytes = wanted * p->hidden_row_bytes;
     p->chunk = chunk;
-    uint64_t bytes = wanted * p->hidden_row_bytes;
-    if (wanted <= 2 * chunk || bytes <= in->device_bytes / 32)
-        if (spw_plan_try_hidden(p, in, spw_max_u64(wanted, chunk)))
-            return true;
-    if (wanted > chunk && spw_plan_try_hidden(p, in, 0))
+    struct spw_plan below = *p;
+    bool cheap = wanted <= 2 * chunk || bytes <= in->device_bytes / 32;
+    bool above = cheap && spw_plan_try_hidden(p, in, spw_max_u64(wanted, chunk));
+    if (above && p->n_resident_units == in->weights->n_units)
         return true;
-    return spw_plan_try_hidden(p, in, chunk);
+    if (wanted > chunk && spw_plan_try_hidden(&below, in, 0) &&
+        (!above || below.n_resident_units > p->n_resident_units)) {
+        *p = below;
+        return true;
+    }
+    return above || spw_plan_try_hidden(p, in, chunk);
 }
 
 static bool try_plan(struct spw_plan *p, const struct spw_plan_input *in)

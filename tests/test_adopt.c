@@ -374,7 +374,7 @@ int main(int argc, char **argv)
             (unsigned long long)rows, draws.done, (unsigned long long)streamed,
             (unsigned long long)quantized, (unsigned long long)bounced,
             (unsigned long long)with_disk, (unsigned long long)lost);
-    CHECK(draws.done < 20 || (streamed && quantized && bounced && with_disk && lost));
+    CHECK(draws.done < 60 || (streamed && quantized && bounced && with_disk && lost));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

@@ -655,6 +655,26 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     n_that_do_not += in->goes_back && !p->holds;
 }
 
+static int n_kept_rows;
+
+/* Shorter passes need fewer hidden states: no weights stream for them. */
+static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct spw_plan_input with = *in;
+    struct spw_plan all, some;
+    struct spw_error err = {{0}};
+    with.keeps = true;
+    with.disk_bytes = 0;
+    with.host_bytes = (uint64_t)1 << 40;
+    if (!in->prefill_chunk || spw_plan_make(&all, &with, &err))
+        return;
+    with.kept_rows = check_range(seed, 1, in->context);
+    CHECK_MSG(spw_plan_make(&some, &with, &err) == 0, "%s", err.text);
+    CHECK_MSG(some.n_resident_units >= all.n_resident_units, "%u units stay, not %u, in %llu rows",
+              some.n_resident_units, all.n_resident_units, (unsigned long long)with.kept_rows);
+    n_kept_rows += all.n_resident_units > 0 && all.n_resident_units < in->weights->n_units;
+}
+
 static void run_draw(const struct spw_model *model, uint64_t *seed)
 {
     static const uint32_t chunks[] = {0, 0, 0, 1, 16, 100, 128, 333};
@@ -697,6 +717,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
             draw_budget(&in, tier, seed);
     }
     CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
+    check_kept_rows(&in, seed);
     check_layout(&p, &in);
     check_disk(&p, &in);
     check_frames(&p, &in, seed);
@@ -822,6 +843,7 @@ int main(int argc, char **argv)
             "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
             n_with_units_from_disk, n_with_both_kinds, n_with_units_bounced);
     CHECK(draws < 300 || n_with_old_below > 20);
+    CHECK(draws < 300 || n_kept_rows > 5);
     fprintf(stderr, "%d plans with sessions that can go back, %d without, though asked for\n",
             n_that_hold, n_that_do_not);
     CHECK(draws < 300 || (n_that_hold > 2 && n_that_do_not > 10));

@@ -257,6 +257,8 @@ static void test_refusals(void)
     refuse("--resume f --prompt x", "both --resume and --prompt");
     refuse("--resume none", "none: No such file");
     refuse("--resume m/config.json", "m/config.json: ");
+    CHECK(sh(": >void") == 0); /* as a run leaves it that is killed before its first save */
+    refuse("--resume void", "void: is empty, nothing was saved to it yet");
     refuse("--prompt x --save-every 3", "without --save");
     refuse("--prompts f --save g", "both --prompts and --save");
     refuse("--prompt x --save /none/f", "--save: /none/f");

@@ -314,8 +314,8 @@ static double on_disk(const struct spw_plan_info *p)
     return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
 }
 
-/* KV lies in host memory before it goes to the disk. The host gets what all the weights and, beside a
- * device with a quarter of the KV, everything else but KV take of it, and room for a GPU's bounce
+/* KV lies in host memory before it goes to the disk. The host gets what all the weights and, beside
+ * a device with a quarter of the KV, everything else but KV take of it, and room for a GPU's bounce
  * buffers. So KV goes to the disk, and weights do not. */
 static int bound_host(struct io_bench *b, struct spw_error *err)
 {
