@@ -51,11 +51,11 @@ static bool keep_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_
 }
 
 /* Divides `left` bytes: weights first, as far as the layer that a prompt passes leaves room; some
- * KV streams. False: too little. */
+ * KV streams. False: too little, or none can stream, for a tile of each layer stays. */
 static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_t left)
 {
     struct spw_plan_need need = spw_plan_kv_need(p, in);
-    if (!need.all)
+    if (need.all <= need.least)
         return false;
     p->n_kv_slots = in->prefetch_slots ? in->prefetch_slots : SPW_PLAN_SLOTS;
     uint64_t slots = spw_plan_pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);

@@ -48,7 +48,7 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
                                          : SPW_PLAN_SLOTS;
     p->slot_tiles = slot_tiles(from, in, p->tile_bytes);
     uint64_t frames = device_frames(p, from, in);
-    if (in->kv_stays || frames < need.least)
+    if (in->kv_stays || frames < need.least || need.all <= need.least)
         return false;
     spw_plan_settle(p, in, &need, spw_min_u64(frames, need.all - 1));
     return true;
