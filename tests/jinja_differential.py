@@ -38,8 +38,9 @@ VARS = {
 }
 
 
-# What ours refuses and Python does not: addresses in a text, integers of more than 64 bits, what only a range has.
-REFUSED = ["where a text is made", "64 bits", "'range object' has no attribute"]
+# What ours refuses and Python does not: addresses in a text, integers of more than 64 bits, what only a range has,
+# % and format() of a string that was marked safe, which escape what they put in.
+REFUSED = ["where a text is made", "64 bits", "'range object' has no attribute", "a string that was marked safe"]
 
 
 def never_constant(self, eval_ctx=None):
