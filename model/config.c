@@ -38,7 +38,7 @@ enum window_rule {
 };
 
 struct family {
-    const char *name, *other_name; /* NULL: it has one */
+    const char *name, *other_name; /* other_name NULL: the family has one name */
     enum spw_norm_kind norm;
     const char *activation_key;
     const char *activation;

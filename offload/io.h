@@ -94,8 +94,8 @@ struct spw_io_job {
 };
 
 struct spw_io_usage {
-    /* Of jobs that are over, each byte once, whatever was asked again: of reads also those that
-     * have failed, of writes only those that have not. */
+    /* Bytes of finished jobs; a retried request adds nothing. Failed reads count, failed writes do
+     * not. */
     uint64_t read_bytes, written_bytes;
     uint64_t n_requests; /* to the kernel */
     uint64_t n_resumed;  /* of them: the rest of one that was left undone */

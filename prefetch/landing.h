@@ -54,7 +54,7 @@ void spw_landing_drop(struct spw_landing *l);
 bool spw_landing_holds(const struct spw_landing *l, uint64_t n, const struct spw_transfer *t);
 /* Waits until no read is under way, and changes nothing else. */
 void spw_landing_finish(struct spw_landing *l);
-/* Transfers so far, of which the first have landed whole; one that failed ends those. */
+/* The number of the first transfer that has not landed whole, or has failed. */
 uint64_t spw_landing_landed(const struct spw_landing *l);
 
 #endif

@@ -6,9 +6,9 @@
 
 struct spw_prefetch {
     struct spw_prefetch_options o;
-    const struct spw_schedule *schedule; /* being issued from; before it the rings had: */
-    uint64_t transfers_before, units_before;
-    struct spw_schedule_progress dropped; /* last */
+    const struct spw_schedule *schedule;     /* the rings issue from this one */
+    uint64_t transfers_before, units_before; /* that the rings issued before this schedule */
+    struct spw_schedule_progress dropped;    /* progress when the rings were last dropped */
     uint64_t n_dropped;
     struct spw_kv_cursor kv_next; /* the next transfer to issue */
     struct spw_unit_cursor unit_next;

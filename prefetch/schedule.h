@@ -45,9 +45,9 @@ struct spw_unit_cursor {
     uint32_t unit, round;
 };
 
-/* How far a ring is with a schedule, in transfers and in units that are streamed. Landed: those
- * from the first one on whose copies from host memory to the device have been queued, too, where
- * what comes from the disk takes two hops. */
+/* How many transfers and streamed units of a schedule the rings have issued. `landed_...`: of
+ * these, how many from the first one on have queued their copies to the device; a read from the
+ * disk into host memory queues the copy when the read is over. */
 struct spw_schedule_progress {
     uint64_t transfers, landed_transfers, units, landed_units;
 };

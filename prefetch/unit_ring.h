@@ -80,7 +80,7 @@ void spw_unit_ring_finish(struct spw_unit_ring *r);
 void spw_unit_ring_drop(struct spw_unit_ring *r);
 /* Which unit slot n holds or will hold, for n in [ring.waited, ring.issued). */
 uint32_t spw_unit_ring_unit(const struct spw_unit_ring *r, uint64_t n);
-/* Units so far, of which the first have landed whole. */
+/* The number of the first unit that has not landed whole. */
 uint64_t spw_unit_ring_landed(const struct spw_unit_ring *r);
 
 #endif

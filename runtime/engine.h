@@ -112,8 +112,9 @@ struct spw_engine {
     void *incident_context;
     struct spw_rung rungs[SPW_RUNGS_KEPT];
     uint64_t n_rungs;
-    struct spw_traffic past; /* predicted, on plans before this one; or not: */
-    bool past_unpredicted;   /* as what follows, counted there: */
+    struct spw_traffic past; /* bytes that earlier plans predicted */
+    bool past_unpredicted;   /* an earlier plan has no prediction */
+    /* counted under earlier plans: */
     double past_stalled[SPW_RANGES + 1];
     uint64_t past_read_bytes, past_written_bytes;     /* of files */
     uint64_t past_disk_writes;                        /* that count against the limit */
@@ -166,8 +167,8 @@ int spw_engine_open_near(struct spw_engine *e);
 int spw_engine_refit_prefetch(struct spw_engine *e);
 /* Tables in the caches for a session that has none. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);
-/* Waits for all that is under way, and adds what it should have moved. False: nothing predicts it.
- */
+/* Waits for all copies, reads and writes, and adds the predicted bytes. False: there is no
+ * prediction. */
 bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted);
 __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine *e,
                                                                const char *format, ...);

@@ -33,7 +33,7 @@ struct spw_executor {
     const struct spw_executor_span *step; /* of the running step */
     const struct spw_cut_chunk *chunk;    /* that passes */
     struct spw_traffic_end end;           /* how far this pass is */
-    bool expects;                         /* what lies ahead in the rings is of the next step */
+    bool expects;                         /* the rings hold transfers of the next step */
     uint64_t n_dropped;                   /* of spw_prefetch_dropped */
     bool unclear;                         /* this pass failed in a load or a spill */
     struct spw_traffic_run *told;         /* owned; NULL: see spw_executor_account_of */
@@ -221,7 +221,7 @@ static void begin_telling(struct spw_executor *x, uint32_t n_spans)
     spw_traffic_begin(x->told, x->told_spans, n_spans);
 }
 
-/* A pass is over; or it has ended early, and this is how far it came. */
+/* Tells the account that a pass is over, or how far a pass came that ended early. */
 static void tell_pass(struct spw_executor *x, int rc)
 {
     bool clear = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;

@@ -70,11 +70,11 @@ int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t
  * there is no prediction then. Functions that tell it something take NULL. */
 struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x);
 void spw_executor_stop_telling(struct spw_executor *x);
-/* spw_prefetch_forget; what was fetched for a step that did not come is told. */
+/* spw_prefetch_forget; the account is told what was fetched for a step that did not come. */
 int spw_executor_forget_ahead(struct spw_executor *x);
 /* New rope tables are needed: uploads the small block's. */
 int spw_executor_upload_rope(struct spw_executor *x);
-/* What all steps so far should have moved. False: nothing predicts it. */
+/* The predicted bytes of all steps so far. False: there is no prediction. */
 bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out);
 
 #endif

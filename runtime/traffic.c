@@ -249,13 +249,13 @@ static void enter(struct spw_traffic_run *r, uint32_t row, bool sliding,
     }
 }
 
-/* Transfers of a pass, by what has been begun of them: the rest of these numbers is left. */
+/* The transfers of a pass. `begun` and `landed` count down as the walk meets transfers. */
 struct flow {
     struct spw_tiles_moved moved;
     uint64_t begun, landed; /* UINT64_MAX: all */
 };
 
-/* What a segment reads of tiles below the device. */
+/* A segment reads its tiles that lie below the device. */
 static void stream(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
                    const struct spw_cut_segment *s, struct flow *f)
 {
@@ -271,7 +271,7 @@ static void stream(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32
     }
 }
 
-/* New tokens; what is old by then. */
+/* New tokens get tiles; where old tiles are kept apart, only tiles that are old by then. */
 static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
                  const struct spw_cut_segment *s)
 {
@@ -502,7 +502,7 @@ void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t 
 
 /* ---- another plan ---- */
 
-/* What is exact leaves the tables: it lies on the device from now on. */
+/* Exact tiles leave the tables: they lie on the device from now on. */
 static void split(struct spw_traffic_run *r, const struct spw_plan *from, const uint64_t *n_tokens,
                   struct spw_tiles_moved *m)
 {

@@ -40,7 +40,7 @@ struct spw_traffic_span {
     uint64_t from, to, n_logits;
 };
 
-/* Of a pass that was ended, or has failed where tiles or weights are waited for: how far it was. */
+/* How far a pass came that was ended, or that failed while it waited for tiles or weights. */
 struct spw_traffic_end {
     uint64_t chunks, begun_chunks; /* counted over the layers: that were through, that had begun */
     uint32_t segments;             /* of the chunk that had begun: whose tokens had got tiles */
@@ -91,7 +91,7 @@ void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t ro
 /* Adds bytes that belong to no tile: weights, logits, tables of a file. */
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes);
 struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
-/* `ahead`: what is fetched by now for the step that is expected; NULL: nothing. */
+/* `ahead`: how much the rings have fetched for the expected step; NULL: nothing. */
 void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
                            struct spw_traffic *out);
 

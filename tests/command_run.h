@@ -24,6 +24,18 @@ static inline size_t read_file(const char *name, char *text, size_t bytes)
     return n;
 }
 
+/* Whether SPW_COMMAND names a program, which $S is from now on. */
+static inline bool command_is_there(void)
+{
+    const char *command = getenv("SPW_COMMAND");
+    if (!command || !*command || access(command, X_OK) != 0) {
+        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+        return false;
+    }
+    setenv("S", command, 1);
+    return true;
+}
+
 /* Runs a line of shell in `folder`, where $S is the command; fills out and err. */
 __attribute__((format(printf, 1, 2))) static inline int sh(const char *format, ...)
 {

@@ -99,7 +99,7 @@ static void test_bench_ended(void)
           atoi(out) == 3);
 }
 
-/* What is measured is there and plausible; fio may be here or not. Nothing stays on the disk. */
+/* The report has plausible numbers, with fio and without. No file stays on the disk. */
 static void test_bench_io(const char *path)
 {
     CHECK_MSG(sh("%s \"$S\" bench m --io --device cpu --disk . --disk-memory 64MiB --contexts 900 "
@@ -143,7 +143,7 @@ static void test_bench_prefix(const char *path)
     CHECK_MSG(strcmp(out, "5\n0\n") == 0, "%s", out);
 }
 
-/* What looks at no flag ends by the first one. */
+/* probe looks at no flag: the first SIGINT ends it. */
 static void test_interrupt_probe(void)
 {
     const char *const arguments[] = {"spillway", "probe", ".", "--redo", NULL};
@@ -158,12 +158,8 @@ static void test_interrupt_probe(void)
 
 int main(void)
 {
-    const char *command = getenv("SPW_COMMAND");
-    if (!command || !*command || access(command, X_OK) != 0) {
-        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+    if (!command_is_there())
         return CHECK_SKIP;
-    }
-    setenv("S", command, 1);
     command_model("bench");
     setenv("XDG_CACHE_HOME", folder, 1); /* limits that are measured here are not the user's */
     test_probe();

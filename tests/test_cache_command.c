@@ -102,10 +102,8 @@ static void test_prune(void)
 
 int main(void)
 {
-    const char *command = getenv("SPW_COMMAND");
-    if (!command || access(command, X_OK))
+    if (!command_is_there())
         return CHECK_SKIP;
-    setenv("S", command, 1);
     snprintf(folder, sizeof folder, "/tmp/spw_cache_command_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
     make_store();

@@ -132,14 +132,10 @@ static void test_refusals(void)
 
 int main(void)
 {
-    const char *command = getenv("SPW_COMMAND");
     const struct copying_model turning = {.quick = 200, .seed = 5};
     char path[128];
-    if (!command || !*command || access(command, X_OK) != 0) {
-        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+    if (!command_is_there())
         return CHECK_SKIP;
-    }
-    setenv("S", command, 1);
     snprintf(folder, sizeof folder, "/tmp/spw_check_kv_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
     command_limits();

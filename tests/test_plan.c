@@ -264,15 +264,10 @@ static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint
         f->n_written_to_disk++;
 }
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Tiles [from, to) come up, to the ring or to stay. */
 static void bring_up(struct life *f, const struct layer_state *x, uint32_t from, uint32_t to)
 {
-    for (uint32_t t = larger(from, x->first); t < to; t++)
+    for (uint32_t t = spw_max_u32(from, x->first); t < to; t++)
         f->n_read_from_disk += t < x->disk;
 }
 
@@ -301,17 +296,17 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
                 sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_near(r, s->to);
             near = near < x->near_end ? near : x->near_end;
             /* tile 0 is not dropped from a full layer, so that nothing goes while it is the only */
-            x->near_first = larger(!sliding && x->near_end < 2 ? 0 : near, x->near_first);
+            x->near_first = spw_max_u32(!sliding && x->near_end < 2 ? 0 : near, x->near_first);
             if (sliding)
                 continue;
         }
         if (sliding) {
             uint32_t first = spw_waterline_first(r->window, s->to);
             first = first < x->end ? first : x->end;
-            x->first = larger(first, x->first);
-            x->begin = larger(first, x->begin);
-            x->written = larger(first, x->written);
-            x->disk = larger(first, x->disk);
+            x->first = spw_max_u32(first, x->first);
+            x->begin = spw_max_u32(first, x->begin);
+            x->written = spw_max_u32(first, x->written);
+            x->disk = spw_max_u32(first, x->disk);
             raise_to(f, l, x, spw_waterline_begin(r, true, s->to));
         } else {
             raise_to(f, l, x,

@@ -238,12 +238,8 @@ static void write_model(struct tiny_model *m)
 int main(int argc, char **argv)
 {
     int draws = argc > 1 ? atoi(argv[1]) : SANITIZED ? 1 : 2;
-    const char *command = getenv("SPW_COMMAND");
-    if (!command || !*command || access(command, X_OK) != 0) {
-        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+    if (!command_is_there())
         return CHECK_SKIP;
-    }
-    setenv("S", command, 1);
     snprintf(folder, sizeof folder, "/tmp/spw_plan_command_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
     command_limits();

@@ -378,12 +378,8 @@ static void test_write_limit(void)
 /* test_save_command [changed bytes]: 6 by default, hundreds by hand */
 int main(int argc, char **argv)
 {
-    const char *command = getenv("SPW_COMMAND");
-    if (!command || !*command || access(command, X_OK) != 0) {
-        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+    if (!command_is_there())
         return CHECK_SKIP;
-    }
-    setenv("S", command, 1);
     signal(SIGHUP, SIG_DFL); /* whatever nohup has left */
     command_model("save_command");
     command_limits();
