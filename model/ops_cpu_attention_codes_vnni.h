@@ -12,17 +12,21 @@
 
 enum { LARGEST = 127 * 256 };
 
-/* n (at most 128) numbers as two bytes each. Numbers all below 2^-100 count as 0. */
+/* n (at most 128) numbers as two bytes each. Numbers all below 2^-100 count as 0. Where one is NaN
+ * or infinite, all bytes are 0 and the unit is that one: products with the unit are NaN. As an
+ * integer a NaN's magnitude is above all others. */
 VEC_FN struct limbs limbs_of(const float *x, uint32_t n, signed char *high, signed char *low)
 {
-    struct vec most = vec_set1(0);
-    __m512i sum = _mm512_setzero_si512();
+    __m512i most = _mm512_setzero_si512(), sum = most;
     for (uint32_t i = 0; i < n; i += VEC_LANES)
-        most.v = _mm512_max_ps(_mm512_abs_ps(vec_load(x + i).v), most.v);
-    float top = vec_highest(most);
-    __m512 factor = _mm512_set1_ps(top < 0x1p-100f ? 0.0f : (float)LARGEST / top);
+        most = _mm512_max_epu32(_mm512_castps_si512(_mm512_abs_ps(vec_load(x + i).v)), most);
+    uint32_t bits = _mm512_reduce_max_epu32(most);
+    float top;
+    memcpy(&top, &bits, sizeof top);
+    const __mmask16 counts = top >= 0x1p-100f && top < INFINITY ? 0xffff : 0;
+    __m512 factor = _mm512_set1_ps((float)LARGEST / top);
     for (uint32_t i = 0; i < n; i += VEC_LANES) {
-        __m512i y = _mm512_cvtps_epi32(_mm512_mul_ps(vec_load(x + i).v, factor));
+        __m512i y = _mm512_maskz_cvtps_epi32(counts, _mm512_mul_ps(vec_load(x + i).v, factor));
         __m512i h = _mm512_srai_epi32(_mm512_add_epi32(y, _mm512_set1_epi32(128)), 8);
         __m512i l = _mm512_sub_epi32(y, _mm512_slli_epi32(h, 8));
         sum = _mm512_add_epi32(sum, y);

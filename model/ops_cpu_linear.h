@@ -72,7 +72,7 @@ static inline struct spw_linear_part spw_linear_part(const struct spw_linear_arg
 }
 
 /* Round to nearest even; a NaN stays one. */
-static inline uint16_t spw_linear_bf16(float f)
+ALWAYS_INLINE uint16_t spw_linear_bf16(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
@@ -88,24 +88,41 @@ ALWAYS_INLINE float spw_linear_widen(uint16_t bf16)
     return f;
 }
 
-/* y[row][col .. col + n) = sums + bias, the one rounding of an output but for the residual's. */
+/* y = sums + bias, n of them: the one rounding of an output but for the residual's. bias and
+ * residual may be NULL. The residual is y or lies apart from y: elements are independent. */
+ALWAYS_INLINE void spw_linear_store_f32(float *y, const float *sums, const float *bias,
+                                        const float *residual, size_t n)
+{
+#pragma GCC ivdep
+    for (size_t i = 0; i < n; i++) {
+        float v = bias ? sums[i] + bias[i] : sums[i];
+        y[i] = residual ? residual[i] + v : v;
+    }
+}
+
+ALWAYS_INLINE void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *bias,
+                                         const uint16_t *residual, size_t n)
+{
+#pragma GCC ivdep
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v = spw_linear_bf16(bias ? sums[i] + bias[i] : sums[i]);
+        y[i] = residual ? spw_linear_bf16(spw_linear_widen(residual[i]) + spw_linear_widen(v)) : v;
+    }
+}
+
+/* The sums of y[row][col .. col + n). */
 ALWAYS_INLINE void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
                                     const float *sums, size_t n)
 {
     const size_t at = row * a->y_stride + col;
     const float *bias = a->bias ? a->bias + col : NULL;
-    for (size_t i = 0; i < n; i++) {
-        float v = bias ? sums[i] + bias[i] : sums[i];
-        if (a->y_dtype == SPW_DTYPE_F32) {
-            const float *more = a->residual;
-            ((float *)a->y)[at + i] = more ? more[at + i] + v : v;
-        } else {
-            const uint16_t *more = a->residual;
-            uint16_t y = spw_linear_bf16(v);
-            if (more)
-                y = spw_linear_bf16(spw_linear_widen(more[at + i]) + spw_linear_widen(y));
-            ((uint16_t *)a->y)[at + i] = y;
-        }
+    if (a->y_dtype == SPW_DTYPE_F32) {
+        const float *residual = a->residual;
+        spw_linear_store_f32((float *)a->y + at, sums, bias, residual ? residual + at : NULL, n);
+    } else {
+        const uint16_t *residual = a->residual;
+        spw_linear_store_bf16((uint16_t *)a->y + at, sums, bias, residual ? residual + at : NULL,
+                              n);
     }
 }
 

@@ -34,13 +34,13 @@ enum {
     THIN_AHEAD_BYTES = 4096,
     THIN_UNFETCHED_ROWS = 2,           /* up to here memory is asked as early as the hardware can */
     THIN_CHAINS = 4 * (6 + 1),         /* in registers; sums are of four */
-    THIN_COLS = 24,                    /* that wait between blocks of k */
     THIN_X_BYTES = 24 << 10,           /* all rows' blocks stay in the L1 cache */
     THIN_X_ROOM = 4096 + THIN_X_BYTES, /* blocks are whole multiples of 64 channels */
     FEW_ROWS = 64,                     /* up to here x is small beside a part of W ... */
     FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
+    THIN_CHAIN_FLOATS = SPW_LINEAR_COL_BLOCK * SPW_LINEAR_THIN_ROWS * LANES,
 };
 
 /* One block of k of one tile. */
@@ -264,9 +264,11 @@ struct thin {
     const struct spw_linear_args *a;
     const raw *x;     /* [steps][rows]: the block of x, as it is multiplied */
     size_t from, end; /* the block's channels */
+    size_t first;     /* column of the part */
     size_t col, apart;
     ptrdiff_t ahead; /* bytes from what is read to what is fetched meanwhile */
     float *chains;   /* [apart][cols][rows][LANES], between two blocks */
+    float *sums;     /* [rows][SPW_LINEAR_COL_BLOCK], of the part's columns, after the last block */
 };
 
 ALWAYS_INLINE void thin_step(enum kind kind, int rows, int cols, const raw *x, const char *const *w,
@@ -316,9 +318,10 @@ ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct
 #pragma GCC unroll 7
     for (int j = 0; j < rows * cols; j += 4)
         vec_sums(acc[j], acc[j + 1], acc[j + 2], acc[j + 3], out + j);
+    float *sums = t->sums + (t->col - t->first);
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++)
-            spw_linear_store(a, (size_t)r, t->col + (size_t)c * t->apart, &out[r * cols + c], 1);
+            sums[(size_t)r * SPW_LINEAR_COL_BLOCK + (size_t)c * t->apart] = out[r * cols + c];
 }
 
 /* The block of x from channel `from` on, step by step, all rows of a step side by side, zeros
@@ -359,30 +362,27 @@ ALWAYS_INLINE void thin_streams_run(enum kind kind, int rows, int cols, const st
     t->col += n * (size_t)(cols - 1);
 }
 
-/* Columns [col, end): each of a few streams has a part of them. What is left over goes alone. */
-ALWAYS_INLINE void thin_group(enum kind kind, int rows, const struct work *w, size_t col,
-                              size_t end)
-{
-    const int cols = thin_streams(rows);
-    raw *x = (raw *)(w->chains + THIN_COLS * SPW_LINEAR_THIN_ROWS * LANES);
-    struct thin t = {.a = w->a, .x = x};
-    do {
-        t.end = (size_t)spw_min_u64(t.from + w->block, w->a->k);
-        t.col = col;
-        t.chains = w->chains;
-        thin_pack(kind, (size_t)rows, &t, x);
-        thin_streams_run(kind, rows, cols, w, &t, (end - col) / (size_t)cols);
-        if (cols > 1)
-            thin_streams_run(kind, rows, 1, w, &t, end - t.col);
-        t.from = t.end;
-    } while (t.from < w->a->k);
-}
-
+/* Each of a few streams has a part of the columns. What is left over goes alone. The sums wait for
+ * each other, as whole rows are rounded and stored faster. */
 ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
 {
-    size_t group = w->block < w->a->k ? THIN_COLS : w->part.col_end - w->part.col;
-    for (size_t col = w->part.col; col < w->part.col_end; col += group)
-        thin_group(kind, rows, w, col, (size_t)spw_min_u64(col + group, w->part.col_end));
+    const int cols = thin_streams(rows);
+    const size_t n = w->part.col_end - w->part.col;
+    float sums[SPW_LINEAR_THIN_ROWS * SPW_LINEAR_COL_BLOCK];
+    raw *x = (raw *)(w->chains + THIN_CHAIN_FLOATS);
+    struct thin t = {.a = w->a, .x = x, .first = w->part.col, .sums = sums};
+    do {
+        t.end = (size_t)spw_min_u64(t.from + w->block, w->a->k);
+        t.col = t.first;
+        t.chains = w->chains;
+        thin_pack(kind, (size_t)rows, &t, x);
+        thin_streams_run(kind, rows, cols, w, &t, n / (size_t)cols);
+        if (cols > 1)
+            thin_streams_run(kind, rows, 1, w, &t, w->part.col_end - t.col);
+        t.from = t.end;
+    } while (t.from < w->a->k);
+    for (size_t r = 0; r < (size_t)rows; r++)
+        spw_linear_store(w->a, r, t.first, sums + r * SPW_LINEAR_COL_BLOCK, n);
 }
 
 ALWAYS_INLINE void thin_kind(enum kind kind, const struct work *w)
@@ -438,7 +438,7 @@ static enum kind kind_of(const struct spw_linear_args *a)
 
 size_t NAME(spw_linear_workspace, ISA)(size_t k)
 {
-    const size_t thin = THIN_COLS * SPW_LINEAR_THIN_ROWS * LANES * sizeof(float) + THIN_X_ROOM;
+    const size_t thin = THIN_CHAIN_FLOATS * sizeof(float) + THIN_X_ROOM;
     (void)k;
     return (size_t)spw_max_u64(WORK_TILES * CHAIN_FLOATS * sizeof(float), thin);
 }

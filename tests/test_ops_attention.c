@@ -130,6 +130,32 @@ static void test_infinity(const struct spw_cpu_kernels *table)
     problem_free(&p);
 }
 
+/* One channel of one query is not a number: neither is any output of that row and head. All others
+ * keep their bits. */
+static void check_not_a_number(const struct spw_cpu_kernels *table, const struct problem *p)
+{
+    const struct spw_attention_args *a = &p->a;
+    const struct way way = {.rows = a->rows, .splits = 8, .table = table};
+    size_t n = a->head_dim + 2, item = draw(0, a->rows * a->n_heads - 1);
+    size_t channel = item / a->n_heads * a->q_stride + item % a->n_heads * a->head_dim +
+                     draw(0, a->head_dim - 1);
+    double before = each_load(p->q, channel, a->dtype);
+    float *sound = problem_run(p, way), *state;
+    each_store(p->q, channel, a->dtype, (double)NAN);
+    state = problem_run(p, way);
+    each_store(p->q, channel, a->dtype, before);
+    for (size_t i = 0; i < a->rows * a->n_heads; i++) {
+        const float *other = sound + i * n, *mine = state + i * n;
+        size_t n_numbers = 0;
+        for (size_t c = 0; c < a->head_dim; c++)
+            n_numbers += (size_t)!isnan(mine[c] / mine[a->head_dim + 1]);
+        CHECK_MSG(i == item ? !n_numbers : !memcmp(mine, other, n * sizeof *mine),
+                  "%s %s: item %zu, the one of NaN is %zu, %zu numbers", spw_isa_name(table->isa),
+                  problem_text(p), i, item, n_numbers);
+    }
+    free(sound), free(state);
+}
+
 /* A call that no row sees anything in leaves a state alone, or makes a fresh one empty. */
 static void test_unseen(const struct spw_cpu_kernels *table)
 {
@@ -164,7 +190,10 @@ int main(int argc, char **argv)
     while (check_another(&draws)) {
         struct problem p = problem_draw();
         EACH_TABLE(table)
-        check_problem(table, &p);
+        {
+            check_problem(table, &p);
+            check_not_a_number(table, &p);
+        }
         problem_free(&p);
     }
     EACH_TABLE(table)
