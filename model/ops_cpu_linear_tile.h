@@ -34,7 +34,7 @@ enum {
     THIN_AHEAD_BYTES = 4096,
     THIN_UNFETCHED_ROWS = 2,           /* up to here memory is asked as early as the hardware can */
     THIN_CHAINS = 4 * (6 + 1),         /* in registers; sums are of four */
-    THIN_X_BYTES = 24 << 10,           /* all rows' blocks stay in the L1 cache */
+    THIN_X_BYTES = 20 << 10,           /* all rows' blocks stay in the L1 cache */
     THIN_X_ROOM = 4096 + THIN_X_BYTES, /* blocks are whole multiples of 64 channels */
     FEW_ROWS = 64,                     /* up to here x is small beside a part of W ... */
     FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
@@ -300,6 +300,12 @@ ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct
 #pragma GCC unroll 28
     for (int j = 0; j < THIN_CHAINS; j++)
         acc[j] = t->from == 0 || j >= rows * cols ? vec_zero() : vec_load(t->chains + j * LANES);
+    /* A step's fetch begins at the step's first byte. Where W does not begin at a cache line, the
+     * last step ends in a line more. */
+    if (rows > THIN_UNFETCHED_ROWS)
+#pragma GCC unroll 4
+        for (int c = 0; c < cols; c++)
+            __builtin_prefetch(w[c] + (ptrdiff_t)(t->end * bytes) - 1 + t->ahead, 0, 2);
     for (; i + step <= t->end; i += step, x += rows) {
         if (rows > THIN_UNFETCHED_ROWS)
 #pragma GCC unroll 4
