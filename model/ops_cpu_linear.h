@@ -88,12 +88,19 @@ ALWAYS_INLINE float spw_linear_widen(uint16_t bf16)
     return f;
 }
 
+/* Before a loop whose iterations are independent. */
+#ifdef __clang__
+#define INDEPENDENT
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 /* y = sums + bias, n of them: the one rounding of an output but for the residual's. bias and
  * residual may be NULL. The residual is y or lies apart from y: elements are independent. */
 ALWAYS_INLINE void spw_linear_store_f32(float *y, const float *sums, const float *bias,
                                         const float *residual, size_t n)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (size_t i = 0; i < n; i++) {
         float v = bias ? sums[i] + bias[i] : sums[i];
         y[i] = residual ? residual[i] + v : v;
@@ -103,7 +110,7 @@ ALWAYS_INLINE void spw_linear_store_f32(float *y, const float *sums, const float
 ALWAYS_INLINE void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *bias,
                                          const uint16_t *residual, size_t n)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (size_t i = 0; i < n; i++) {
         uint16_t v = spw_linear_bf16(bias ? sums[i] + bias[i] : sums[i]);
         y[i] = residual ? spw_linear_bf16(spw_linear_widen(residual[i]) + spw_linear_widen(v)) : v;

@@ -159,9 +159,9 @@ struct work {
     const struct spw_linear_args *a;
     struct spw_linear_part part;
     enum kind kind;
-    float *chains; /* one per tile that waits */
-    size_t block;  /* of k, channels */
-    size_t panel;  /* columns */
+    float *workspace; /* tiled: a chain for each tile that waits; thin: a block of x, then chains */
+    size_t block;     /* of k, channels */
+    size_t panel;     /* columns */
 };
 
 /* What will be wanted next and may not be near: the next panel of W, while the first two row tiles
@@ -199,7 +199,7 @@ static void work_tile(const struct work *w, size_t panel, size_t row, size_t row
         .x_bytes = a->x_stride * x_bytes,
         .w_bytes = a->k * w_bytes,
         .k = (size_t)spw_min_u64(w->block, a->k - k),
-        .chains = w->chains + slot * CHAIN_FLOATS,
+        .chains = w->workspace + slot * CHAIN_FLOATS,
         .out = out,
         .ahead = {a->x, a->x},
         .first = k == 0,
@@ -375,12 +375,12 @@ ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
     const int cols = thin_streams(rows);
     const size_t n = w->part.col_end - w->part.col;
     float sums[SPW_LINEAR_THIN_ROWS * SPW_LINEAR_COL_BLOCK];
-    raw *x = (raw *)(w->chains + THIN_CHAIN_FLOATS);
+    raw *x = (raw *)w->workspace;
     struct thin t = {.a = w->a, .x = x, .first = w->part.col, .sums = sums};
     do {
         t.end = (size_t)spw_min_u64(t.from + w->block, w->a->k);
         t.col = t.first;
-        t.chains = w->chains;
+        t.chains = w->workspace + THIN_X_ROOM / sizeof(float);
         thin_pack(kind, (size_t)rows, &t, x);
         thin_streams_run(kind, rows, cols, w, &t, n / (size_t)cols);
         if (cols > 1)
@@ -444,8 +444,8 @@ static enum kind kind_of(const struct spw_linear_args *a)
 
 size_t NAME(spw_linear_workspace, ISA)(size_t k)
 {
-    const size_t thin = THIN_CHAIN_FLOATS * sizeof(float) + THIN_X_ROOM;
-    (void)k;
+    const bool blocks = SPW_LINEAR_THIN_ROWS * k * sizeof(float) > THIN_X_BYTES;
+    const size_t thin = THIN_X_ROOM + (blocks ? THIN_CHAIN_FLOATS * sizeof(float) : 0);
     return (size_t)spw_max_u64(WORK_TILES * CHAIN_FLOATS * sizeof(float), thin);
 }
 
@@ -457,7 +457,7 @@ static void run(const void *args, size_t task, unsigned worker)
         .a = a,
         .part = spw_linear_part(a, task),
         .kind = kind_of(a),
-        .chains = (float *)a->workspace + workspace / sizeof(float) * worker,
+        .workspace = (float *)a->workspace + workspace / sizeof(float) * worker,
     };
     w.block = BLOCK_BYTES / kind_x_bytes(w.kind);
     w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
