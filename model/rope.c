@@ -115,10 +115,9 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
     return 0;
 }
 
-bool spw_rope_depends_on_length(const struct spw_rope_config *rope, uint64_t max_positions,
-                                uint64_t *border)
+uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
+                        uint64_t n_tokens)
 {
-    bool depends = rope->kind == SPW_ROPE_DYNAMIC;
-    *border = depends ? max_positions : UINT64_MAX;
-    return depends;
+    bool shared = rope->kind != SPW_ROPE_DYNAMIC || n_tokens <= max_positions;
+    return shared ? SPW_ROPE_SHARED : n_tokens;
 }

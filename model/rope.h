@@ -37,9 +37,11 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
                          uint64_t current_len, uint64_t max_positions, float *inv_freq,
                          float *attention_scaling);
 
-/* Whether the frequencies depend on the sequence's length. If so, up to *border positions share one
- * table and every longer length has its own; if not, *border is UINT64_MAX. */
-bool spw_rope_depends_on_length(const struct spw_rope_config *rope, uint64_t max_positions,
-                                uint64_t *border);
+/* Only the dynamic kind's frequencies depend on the sequence's length: lengths up to max_positions
+ * share one table, and each longer length has its own. Returns the number of the table that rotates
+ * a sequence of n_tokens, SPW_ROPE_SHARED or n_tokens: it is a length that has the same table. */
+enum { SPW_ROPE_SHARED = 1 };
+uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
+                        uint64_t n_tokens);
 
 #endif

@@ -277,7 +277,7 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
 {
     uint32_t n = e->plan.info.sessions, n_units = e->model.weights->n_units;
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
-    e->rope_length = 1;
+    e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->spans = spw_alloc_zero(n, sizeof *e->spans);
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);

@@ -376,7 +376,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     memcpy(s->tokens, tokens, n * sizeof *tokens);
     s->n_tokens = n;
     s->cached = true;
-    s->rope_length = 1;
+    s->rope_table = SPW_ROPE_SHARED;
     s->n_attached = n;
     return 0;
 }
@@ -454,7 +454,7 @@ static bool find_new(struct spw_session *s, struct spw_keep_range *range,
     const struct spw_engine *e = s->engine;
     *range = (struct spw_keep_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
                                      .point = spw_prefix_needs_points(&e->plan)};
-    if (!range->to || s->rope_length != 1)
+    if (!range->to || s->rope_table != SPW_ROPE_SHARED)
         return false;
     if (range->point && !spw_sequence_can_truncate(&s->seq, &e->plan.residency, range->to))
         return false; /* a window that is no multiple of tiles has moved on */

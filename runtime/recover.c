@@ -26,8 +26,8 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
                 uint64_t held = keep[i];
                 keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
                 keep[i] = spw_sequence_reach(&sessions[i]->seq, &e->plan.residency, keep[i]);
-                if (!spw_traffic_lose(spw_executor_account_of(e->executor), sessions[i]->slot,
-                                      loss.layer, loss.tile))
+                if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
+                                       loss.layer, loss.tile))
                     spw_executor_stop_telling(e->executor);
                 report(e, &loss, held - keep[i]);
                 any = true;

@@ -26,7 +26,7 @@ enum {
 
 /* What the state of the pack begins with. */
 struct head {
-    uint64_t rope_length, residual_tokens;
+    uint64_t rope_table, residual_tokens;
     uint32_t compute, kv, precision, state_bytes;
     uint32_t mixed, reserved; /* as in struct spw_session */
     uint8_t model[SPW_FINGERPRINT_BYTES];
@@ -61,7 +61,7 @@ static void fill_head(struct head *h, const struct spw_session *s, size_t state_
 {
     const struct spw_engine *e = s->engine;
     memset(h, 0, sizeof *h);
-    h->rope_length = s->rope_length;
+    h->rope_table = s->rope_table;
     h->residual_tokens = e->plan.info.residual_tokens;
     h->compute = (uint32_t)e->plan.info.compute;
     h->kv = (uint32_t)e->plan.info.kv;
@@ -86,7 +86,7 @@ static int look_before(struct save *v)
     if (i->first_token || i->state_bytes < sizeof h)
         return 0;
     memcpy(&h, i->state, sizeof h);
-    if (h.rope_length != v->s->rope_length || h.mixed != v->s->mixed)
+    if (h.rope_table != v->s->rope_table || h.mixed != v->s->mixed)
         return 0;
     uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
     while (v->n_kept < n && i->tokens[v->n_kept] == v->s->tokens[v->n_kept])
@@ -527,6 +527,6 @@ int spw_session_resume(struct spw_session **out, struct spw_engine *e, const str
     memcpy(s->tokens, v->info.tokens, v->info.n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = v->info.n_tokens;
     s->cached = true;
-    s->rope_length = v->head.rope_length;
+    s->rope_table = v->head.rope_table;
     return 0;
 }

@@ -54,7 +54,7 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = from->n_tokens;
     s->n_attached = from->n_attached;
-    s->rope_length = from->rope_length;
+    s->rope_table = from->rope_table;
     s->has_logits = from->has_logits;
     s->cached = from->cached;
     s->mixed = from->mixed;
@@ -156,13 +156,9 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
 
 /* ---- sync: reuse ---- */
 
-/* Lengths that share a rope table share this number. */
-static uint64_t rope_length(const struct spw_model_config *c, uint64_t n_tokens)
+static uint64_t rope_table(const struct spw_model_config *c, uint64_t n_tokens)
 {
-    uint64_t border;
-    if (!spw_rope_depends_on_length(&c->rope[SPW_LAYER_FULL], c->max_positions, &border))
-        return 1;
-    return n_tokens <= border ? 1 : n_tokens;
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
 }
 
 /* Tokens of the span that the session need not compute again. */
@@ -172,7 +168,7 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     uint64_t prefix = common_prefix(s, span);
     if (!s->cached)
         return 0;
-    if (rope_length(c, span->n_tokens) != s->rope_length)
+    if (rope_table(c, span->n_tokens) != s->rope_table)
         return 0; /* its keys were rotated by another table */
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
@@ -238,12 +234,12 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
 
 /* The session holds the first n tokens of its part of the step. */
 static void hold(struct spw_session *s, const struct spw_executor_span *x, uint64_t n,
-                 uint64_t length)
+                 uint64_t table)
 {
     memcpy(s->tokens + x->from, x->tokens + x->from, (n - x->from) * sizeof *s->tokens);
     s->n_tokens = n;
     s->cached = true;
-    s->rope_length = length;
+    s->rope_table = table;
 }
 
 void spw_session_passed(void *engine)
@@ -251,7 +247,7 @@ void spw_session_passed(void *engine)
     struct spw_engine *e = engine;
     for (uint32_t i = 0; i < e->n_stepping; i++) {
         struct spw_session *s = e->stepping[i];
-        hold(s, &e->spans[i], spw_executor_passed(e->executor, i), e->stepping_length);
+        hold(s, &e->spans[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
         s->has_logits = false;
         if (e->generates)
             spw_session_keep(s, NULL); /* if it cannot, nothing is lost */
@@ -262,11 +258,11 @@ void spw_session_passed(void *engine)
 
 /* The caller has ended the step: passes that were through stay, unless windows have moved on since.
  */
-static int end_early(struct spw_engine *e, uint32_t n, uint64_t length, struct spw_error *err)
+static int end_early(struct spw_engine *e, uint32_t n, uint64_t table, struct spw_error *err)
 {
     bool lost = false;
     for (uint32_t i = 0; i < n; i++)
-        hold(e->stepping[i], &e->spans[i], spw_executor_computed(e->executor, i), length);
+        hold(e->stepping[i], &e->spans[i], spw_executor_computed(e->executor, i), table);
     if (spw_recover_step(e, e->stepping, n))
         return reset(e, n, -EIO, err);
     for (uint32_t i = 0; i < n; i++)
@@ -379,28 +375,28 @@ static int check_weights(struct spw_engine *e, uint32_t n, struct spw_error *err
     return spw_recover_step(e, e->stepping, n) ? reset(e, n, -EIO, err) : -EIO;
 }
 
-/* One step for the spans of the caller whose rope table is that of `length`. */
-static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct delivery *d,
+/* One step for the spans of the caller whose rope table has this number. */
+static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct delivery *d,
                     struct spw_error *err)
 {
     int rc = 0;
-    if (e->rope_length != length) {
+    if (e->rope_table != table) {
         /* the tables' upload before this one may still be reading them: at open nothing waits */
         rc = e->backend.device_ops->stream_sync(e->device, e->streams[SPW_STREAM_COMPUTE]);
         if (rc)
             return reset(e, n, rc, err);
-        SPW_TRY(spw_weights_rope(e->model.weights, length, err));
+        SPW_TRY(spw_weights_rope(e->model.weights, table, err));
         rc = spw_executor_upload_rope(e->executor);
-        e->rope_length = length;
+        e->rope_table = table;
     }
     for (uint32_t i = 0; i < n; i++)
         e->delivered[i] = 0;
-    e->stepping_length = length;
+    e->stepping_rope_table = table;
     if (!rc)
         rc = run_and_step_down(e, n, d);
     while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
         SPW_TRY(check_weights(e, n, err));
-        if (end_early(e, n, length, NULL) != -ECANCELED)
+        if (end_early(e, n, table, NULL) != -ECANCELED)
             return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
         SPW_TRY(spw_engine_heed_limit(e, err));
         go_on(e, n);
@@ -408,11 +404,11 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t length, struct de
     }
     SPW_TRY(check_weights(e, n, err));
     if (rc == -ECANCELED)
-        return end_early(e, n, length, err);
+        return end_early(e, n, table, err);
     if (rc)
         return give_up(e, n, rc, err);
     for (uint32_t i = 0; i < n; i++) {
-        hold(e->stepping[i], &e->spans[i], e->spans[i].to, length);
+        hold(e->stepping[i], &e->spans[i], e->spans[i].to, table);
         e->stepping[i]->has_logits = e->spans[i].n_logits > 0;
     }
     return 0;
@@ -429,7 +425,7 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     e->stepping[*n] = s;
     int rc = 0;
     s->from_store = 0;
-    if (rope_length(&e->model.config, span->n_tokens) == 1)
+    if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
         rc = spw_prefix_adopt(s, span, &keep);
     if (!rc)
         rc = cut_back(s, &keep);
@@ -470,7 +466,7 @@ static int make_point(struct spw_engine *e, const struct spw_span *whole, struct
         return 0;
     SPW_TRY(add_span(e, &span, 0, &n, &d, err));
     if (n)
-        SPW_TRY(run_step(e, n, 1, &d, err));
+        SPW_TRY(run_step(e, n, SPW_ROPE_SHARED, &d, err));
     spw_session_keep(span.session, NULL); /* if it cannot, nothing is lost */
     return 0;
 }
@@ -481,21 +477,21 @@ static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n
     const struct spw_model_config *c = &e->model.config;
     uint32_t n = 0;
     for (size_t i = 0; i < n_spans && e->prefix; i++)
-        if (rope_length(c, spans[i].n_tokens) == 1)
+        if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
             SPW_TRY(make_point(e, &spans[i], err));
     for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
-        if (rope_length(c, spans[i].n_tokens) == 1)
+        if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
             SPW_TRY(add_span(e, spans, i, &n, d, err));
     if (n)
-        SPW_TRY(run_step(e, n, 1, d, err));
-    for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length is its own */
-        uint64_t length = rope_length(c, spans[i].n_tokens);
+        SPW_TRY(run_step(e, n, SPW_ROPE_SHARED, d, err));
+    for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length has its own */
+        uint64_t table = rope_table(c, spans[i].n_tokens);
         n = 0;
-        if (length == 1)
+        if (table == SPW_ROPE_SHARED)
             continue;
         SPW_TRY(add_span(e, spans, i, &n, d, err));
         if (n)
-            SPW_TRY(run_step(e, n, length, d, err));
+            SPW_TRY(run_step(e, n, table, d, err));
     }
     return 0;
 }

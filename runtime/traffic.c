@@ -568,9 +568,10 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, n_renumbered * to->tile_bytes);
 }
 
-bool spw_traffic_lose(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t tile)
+bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint32_t row,
+                        uint32_t tile)
 {
-    return !r || !spw_tiles_is_shared(r->tiles, session, row, tile);
+    return r && spw_tiles_is_shared(r->tiles, session, row, tile);
 }
 
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from)

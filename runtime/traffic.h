@@ -67,9 +67,10 @@ uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i);
 void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
 /* The session is cut back to n tokens, and brought to the waterlines of n. */
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n);
-/* The copy of a tile of the session on the disk could not be read; a cut back must follow. False:
- * another session has the tile, too, and what is lost of that is not known. */
-bool spw_traffic_lose(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t tile);
+/* Whether another session has the tile, too. Where such a tile is lost, the traffic of the other
+ * session is not known. */
+bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint32_t row,
+                        uint32_t tile);
 /* Between steps the plan, which was `from`, has become another one, and caches have followed where
  * they lie (engine_refit.c). n_tokens[i]: what session i holds. n_renumbered: so many tiles on disk
  * went to another place there, as they are. */

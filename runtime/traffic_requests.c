@@ -12,7 +12,7 @@ struct slot {
     const struct spw_plan_request *request; /* NULL: the slot is free */
     uint64_t held, n_steps;                 /* tokens computed; steps it took part in */
     uint64_t stored, point;                 /* of its tokens, those in the prefix cache */
-    uint64_t rope_length;
+    uint64_t rope_table;
 };
 
 struct requests {
@@ -22,7 +22,7 @@ struct requests {
     struct slot *slots;             /* [n_slots] */
     struct spw_traffic_span *spans; /* [n_slots] */
     uint32_t n_slots;
-    uint64_t rope_length; /* of the tables on the device */
+    uint64_t rope_table; /* of the tables on the device */
 };
 
 /* ---- the prefix cache ---- */
@@ -91,7 +91,7 @@ static void keep(struct requests *q, uint32_t slot)
     struct kept k = {0};
     uint32_t n_rows;
     spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
-    if (!q->plan->adopts || !to || s->rope_length != 1 ||
+    if (!q->plan->adopts || !to || s->rope_table != SPW_ROPE_SHARED ||
         (r->window && spw_waterline_first(r->window, s->held) > spw_waterline_first(r->window, to)))
         return;
     if (s->stored == to && (!point || s->point == to))
@@ -136,13 +136,10 @@ static void resume(struct requests *q, uint32_t slot, const struct spw_plan_requ
 
 /* ---- steps ---- */
 
-static uint64_t rope_length(const struct requests *q, uint64_t n_tokens)
+static uint64_t rope_table(const struct requests *q, uint64_t n_tokens)
 {
     const struct spw_model_config *c = q->weights->config;
-    uint64_t border;
-    if (!spw_rope_depends_on_length(&c->rope[SPW_LAYER_FULL], c->max_positions, &border))
-        return 1;
-    return n_tokens <= border ? 1 : n_tokens;
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
 }
 
 static uint64_t wanted(const struct slot *s)
@@ -186,15 +183,15 @@ static void start(struct requests *q, uint32_t slot, const struct spw_plan_reque
 {
     struct slot *s = &q->slots[slot];
     uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
-    *s = (struct slot){.request = request, .rope_length = rope_length(q, request->n_prompt)};
+    *s = (struct slot){.request = request, .rope_table = rope_table(q, request->n_prompt)};
     if (request->n_resumed) {
-        s->rope_length = rope_length(q, request->n_resumed);
+        s->rope_table = rope_table(q, request->n_resumed);
         resume(q, slot, request);
         if (!request->max_new_tokens) /* it had ended */
             s->request = NULL;
         return;
     }
-    if (!q->plan->adopts || s->rope_length != 1)
+    if (!q->plan->adopts || s->rope_table != SPW_ROPE_SHARED)
         return;
     s->stored = s->point = found - found % SPW_TILE_TOKENS;
     make_point(q, slot);
@@ -202,29 +199,29 @@ static void start(struct requests *q, uint32_t slot, const struct spw_plan_reque
         begin_with(q, slot, s->stored);
 }
 
-/* Slots whose rope table is that of `length` move on together. */
-static void step(struct requests *q, uint64_t length)
+/* Slots whose rope table is that of `table` move on together. */
+static void step(struct requests *q, uint64_t table)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->n_slots; i++) {
         struct slot *s = &q->slots[i];
-        if (!s->request || s->held == wanted(s) || rope_length(q, wanted(s)) != length)
+        if (!s->request || s->held == wanted(s) || rope_table(q, wanted(s)) != table)
             continue;
-        if (s->held && s->rope_length != length) { /* keys of another table */
+        if (s->held && s->rope_table != table) { /* keys of another table */
             spw_traffic_cut_back(q->run, i, 0);
             s->held = 0;
         }
-        s->rope_length = length;
+        s->rope_table = table;
         q->spans[n++] =
             (struct spw_traffic_span){i, s->held, wanted(s), s->request->max_new_tokens > 0};
         s->held = wanted(s);
     }
     if (!n)
         return;
-    if (q->rope_length != length) {
+    if (q->rope_table != table) {
         uint64_t values = q->weights->n_small - q->weights->inv_freq[0];
         spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, values * sizeof(float));
-        q->rope_length = length;
+        q->rope_table = table;
     }
     compute(q, q->spans, n);
 }
@@ -235,9 +232,9 @@ static void step_all(struct requests *q)
     step(q, 1);
     for (uint32_t i = 0; i < q->n_slots; i++) {
         const struct slot *s = &q->slots[i];
-        uint64_t length = s->request ? rope_length(q, wanted(s)) : 1;
-        if (length != 1 && s->held < wanted(s))
-            step(q, length);
+        uint64_t table = s->request ? rope_table(q, wanted(s)) : SPW_ROPE_SHARED;
+        if (table != 1 && s->held < wanted(s))
+            step(q, table);
     }
 }
 
@@ -280,7 +277,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     struct requests q = {.plan = p,
                          .weights = w,
                          .n_slots = (uint32_t)spw_min_u64(n, p->info.sessions),
-                         .rope_length = 1};
+                         .rope_table = SPW_ROPE_SHARED};
     q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
     int rc = q.slots && q.spans ? spw_traffic_run_open(&q.run, p, w, false) : -ENOMEM;

@@ -195,7 +195,7 @@ static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
         import(d, s->seq.near, l, &d->kept.near[l]);
     }
     memcpy(s->tokens, d->subject->ids, n * sizeof *s->tokens);
-    s->rope_length = 1;
+    s->rope_table = SPW_ROPE_SHARED;
     if (check_random(seed) % 3 == 0) /* else the next step brings up what is to be there */
         CHECK(spw_recover_rest(s, &n) == 0);
     CHECK(d->faulty || n == d->kept.n);

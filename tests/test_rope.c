@@ -65,16 +65,17 @@ static void test_goldens(void)
 static void test_border(void)
 {
     struct spw_rope_config rope = {.kind = SPW_ROPE_DYNAMIC, .theta = 1e4, .factor = 2};
-    uint64_t border = 0;
     float at[4], past[4], fresh[4], scaling;
-    CHECK(spw_rope_depends_on_length(&rope, 512, &border) && border == 512);
+    CHECK(spw_rope_table(&rope, 512, 1) == SPW_ROPE_SHARED);
+    CHECK(spw_rope_table(&rope, 512, 512) == SPW_ROPE_SHARED);
+    CHECK(spw_rope_table(&rope, 512, 513) == 513);
     CHECK(!spw_rope_frequencies(&rope, 8, 1, 512, fresh, &scaling));
     CHECK(!spw_rope_frequencies(&rope, 8, 512, 512, at, &scaling));
     CHECK(!spw_rope_frequencies(&rope, 8, 513, 512, past, &scaling));
     CHECK(!memcmp(at, fresh, sizeof at));
     CHECK(memcmp(at, past, sizeof at));
     rope.kind = SPW_ROPE_YARN;
-    CHECK(!spw_rope_depends_on_length(&rope, 512, &border) && border == UINT64_MAX);
+    CHECK(spw_rope_table(&rope, 512, 513) == SPW_ROPE_SHARED);
 }
 
 /* The closed forms, in double, for what the goldens sample. */
