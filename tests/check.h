@@ -7,6 +7,7 @@
 #ifndef SPW_TESTS_CHECK_H
 #define SPW_TESTS_CHECK_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -121,6 +122,14 @@ static inline bool check_another(struct check_draws *d)
     bool more = d->done < d->least || (d->done < d->most && check_seconds() < d->until);
     d->done += more;
     return more;
+}
+
+/* kill(-1) would end every process of the user: a child that was never started has that number. */
+static inline void check_kill(pid_t child, int number)
+{
+    CHECK(child > 0);
+    if (child > 0)
+        kill(child, number);
 }
 
 /* The step of a sweep that fails the n-th operation, for n = 0, stride, 2 stride, ... */

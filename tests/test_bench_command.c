@@ -150,7 +150,7 @@ static void test_interrupt_probe(void)
     int status, sink = open("/dev/null", O_WRONLY);
     pid_t pid = start(sink, arguments);
     usleep(200000); /* it takes more than a second */
-    kill(pid, SIGINT);
+    check_kill(pid, SIGINT);
     CHECK(waitpid(pid, &status, 0) == pid);
     close(sink);
     CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT, "status %x", status);

@@ -73,7 +73,7 @@ static bool kill_one(const char *dir, const struct spw_options *o, const int32_t
         *pace = (struct pace){prompt, (seconds() - start - prompt) / (N_STEPS - 2)};
     } else {
         usleep((useconds_t)(part * (step ? pace->token : pace->prompt) * 1e6));
-        kill(child, SIGKILL);
+        check_kill(child, SIGKILL);
     }
     close(tell[0]);
     CHECK(waitpid(child, &status, 0) == child);

@@ -512,7 +512,7 @@ static void test_interrupt(void)
         if (counts_answers(err) || waitpid(pid, &status, WNOHANG) != 0)
             break;
     }
-    kill(pid, SIGINT);
+    check_kill(pid, SIGINT);
     CHECK(waitpid(pid, &status, 0) == pid);
     close(sink);
     read_file("err", err, sizeof err);

@@ -323,7 +323,7 @@ static void test_kills(int times, uint64_t *seed)
         }
         close(tell[1]);
         usleep((useconds_t)delay);
-        kill(child, SIGKILL);
+        check_kill(child, SIGKILL);
         CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
         at_work += WIFSIGNALED(status);
         while (read(tell[0], &told, sizeof told) == sizeof told)

@@ -277,7 +277,7 @@ static void kill_writers(const struct world *w, struct kept *kept, uint64_t *see
     close(tell[1]);
     wait_a_while(tell[0], kept, seed);
     for (int i = 0; i < N_WRITERS; i++) {
-        kill(writers[i], SIGKILL);
+        check_kill(writers[i], SIGKILL);
         CHECK(waitpid(writers[i], &status, 0) == writers[i]);
         CHECK_MSG(WIFSIGNALED(status), "a writer: %x", status);
     }

@@ -767,7 +767,7 @@ static void test_kills(int times, uint64_t *seed)
         close(tell[1]);
         usleep((useconds_t)check_range(seed, 500, 30000));
         for (int k = 0; k < 2; k++) {
-            kill(writers[k], SIGKILL);
+            check_kill(writers[k], SIGKILL);
             CHECK(waitpid(writers[k], &status, 0) == writers[k] && WIFSIGNALED(status));
         }
         while (read(tell[0], told, sizeof told) == sizeof told)

@@ -676,7 +676,7 @@ static bool kill_one(const struct world *w, uint64_t *seed)
     CHECK(read(tell[0], &byte, 1) == 1);
     close(tell[0]);
     usleep((useconds_t)check_range(seed, 0, 60000));
-    kill(child, SIGKILL);
+    check_kill(child, SIGKILL);
     CHECK(waitpid(child, &status, 0) == child);
     CHECK_MSG(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the run failed: %d", status);
     return WIFSIGNALED(status);
