@@ -632,7 +632,7 @@ static void test_terminal(void)
     if (pid == 0)
         run_child(arguments);
     if (pid < 0) { /* /dev/pts is not mounted */
-        CHECK_MSG(errno == ENOENT, "%s", strerror(errno));
+        CHECK_MSG(errno == ENOENT || errno == ENODEV, "%s", strerror(errno));
         fprintf(stderr, "no terminals here: keys are not tested\n");
         return;
     }
