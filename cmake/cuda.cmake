@@ -1,5 +1,5 @@
 # The CUDA side of `spillway`, where the toolkit is found, and `spillway_emulated`: the same library
-# with every .cu file compiled by the host compiler against tests/simt_emulator.h.
+# with every .cu file compiled by the host compiler against tests/cuda/simt_emulator.h.
 
 set(SPW_HAVE_CUDA OFF)
 if(NOT SPILLWAY_CUDA STREQUAL OFF)
@@ -58,12 +58,12 @@ if(BUILD_TESTING)
   enable_language(CXX)
   set(SPW_EMULATED_OPTIONS -std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas -Wno-sign-compare
     -fno-exceptions -ffp-contract=off -fno-math-errno -fvisibility=hidden
-    -include ${CMAKE_SOURCE_DIR}/tests/simt_emulator.h)
+    -include ${CMAKE_SOURCE_DIR}/tests/cuda/simt_emulator.h)
   if(SPW_PORTABLE_KERNELS) # half of their compiler's time; tools/test.sh --full has it
     list(APPEND SPW_EMULATED_OPTIONS -fno-sanitize=undefined)
   endif()
-  set(SPW_EMULATED_SOURCES tests/simt_emulator.cc tests/simt_runtime.cc
-    tests/simt_streams.cc)
+  set(SPW_EMULATED_SOURCES tests/cuda/simt_emulator.cc tests/cuda/simt_runtime.cc
+    tests/cuda/simt_streams.cc)
   foreach(source ${SPW_CUDA_SOURCES})
     get_filename_component(name ${source} NAME_WE)
     set(wrapper ${CMAKE_BINARY_DIR}/emulated/${name}.cc)
@@ -72,7 +72,7 @@ if(BUILD_TESTING)
   endforeach()
   set_source_files_properties(${SPW_EMULATED_SOURCES} PROPERTIES COMPILE_OPTIONS
     "${SPW_EMULATED_OPTIONS}")
-  set_property(SOURCE tests/simt_emulator.cc APPEND PROPERTY COMPILE_OPTIONS -O3)
+  set_property(SOURCE tests/cuda/simt_emulator.cc APPEND PROPERTY COMPILE_OPTIONS -O3)
   add_library(spillway_emulated STATIC ${SPW_CUDA_ROW} ${SPW_EMULATED_SOURCES})
   target_compile_definitions(spillway_emulated PRIVATE SPW_CUDA SPW_SIMT_EMULATOR)
   target_link_libraries(spillway_emulated PUBLIC spillway_core)

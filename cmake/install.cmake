@@ -5,10 +5,10 @@ include(GNUInstallDirs)
 install(TARGETS spillway ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
-    runtime/spillway.h runtime/base.h runtime/cache_policy.h
-    model/chat_template.h model/config.h model/ops.h model/rope.h model/safetensors.h
-    model/tokenizer.h
-    offload/io_kind.h offload/store_info.h offload/topology_info.h
+    runtime/spillway.h base/base.h runtime/engine/cache_policy.h
+    model/text/chat_template.h model/config.h model/ops.h model/rope.h model/safetensors.h
+    model/text/tokenizer/tokenizer.h
+    offload/io/io_kind.h offload/store/store_info.h offload/device/topology_info.h
     quant/codec.h quant/qtile.h quant/tile.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway/${folder})

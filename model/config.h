@@ -12,7 +12,7 @@
 
 #include "model/ops.h"
 #include "model/rope.h"
-#include "runtime/base.h"
+#include "base/base.h"
 
 #define SPW_CONFIG_MAX_EOS 16
 /* Positions become floats: below this limit every position has a float of its own. */

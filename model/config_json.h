@@ -6,7 +6,7 @@
 #ifndef SPW_MODEL_CONFIG_JSON_H
 #define SPW_MODEL_CONFIG_JSON_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 #include <jansson.h>
 

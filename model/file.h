@@ -6,7 +6,7 @@
 #ifndef SPW_MODEL_FILE_H
 #define SPW_MODEL_FILE_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 /* "FOLDER/NAME", owned by the caller (spw_free); NULL when out of memory. */
 char *spw_file_join(const char *folder, const char *name);

@@ -10,7 +10,7 @@
 #ifndef SPW_MODEL_FILE_MAP_H
 #define SPW_MODEL_FILE_MAP_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 #include <time.h>
 

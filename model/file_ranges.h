@@ -11,7 +11,7 @@
 #ifndef SPW_MODEL_FILE_RANGES_H
 #define SPW_MODEL_FILE_RANGES_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 enum {
     SPW_FILE_BLOCK = 4096,

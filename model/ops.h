@@ -9,7 +9,7 @@
 #define SPW_MODEL_OPS_H
 
 #include "quant/codec.h"
-#include "runtime/base.h"
+#include "base/base.h"
 
 enum { SPW_MOST_HEAD_DIM = 1024 };
 

@@ -7,7 +7,7 @@
 #ifndef SPW_MODEL_ROPE_H
 #define SPW_MODEL_ROPE_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 enum spw_rope_kind {
     SPW_ROPE_DEFAULT,

@@ -9,7 +9,7 @@
 #ifndef SPW_MODEL_SAFETENSORS_H
 #define SPW_MODEL_SAFETENSORS_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 #define SPW_TENSOR_MAX_DIMS 8
 

@@ -4,7 +4,7 @@
  * in the order q k v o gate up down, then the rows of the output matrix cut into blocks. */
 #include "model/weights.h"
 
-#include "model/numbers.h"
+#include "base/numbers.h"
 
 #include <assert.h>
 #include <math.h>

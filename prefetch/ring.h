@@ -7,7 +7,7 @@
 #ifndef SPW_PREFETCH_RING_H
 #define SPW_PREFETCH_RING_H
 
-#include "offload/device.h"
+#include "offload/device/device.h"
 
 struct spw_ring {
     const struct spw_device_ops *ops;

@@ -4,7 +4,7 @@
 #ifndef SPW_PREFETCH_SCHEDULE_H
 #define SPW_PREFETCH_SCHEDULE_H
 
-#include "offload/kv_cache.h"
+#include "offload/kv/kv_cache.h"
 
 /* Tiles [first, end) of one layer that lie below the device and are read by one segment. */
 struct spw_stream_range {

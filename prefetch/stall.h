@@ -6,7 +6,7 @@
 #ifndef SPW_PREFETCH_STALL_H
 #define SPW_PREFETCH_STALL_H
 
-#include "offload/device.h"
+#include "offload/device/device.h"
 
 #include <time.h>
 

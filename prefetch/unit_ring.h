@@ -8,7 +8,7 @@
 #ifndef SPW_PREFETCH_UNIT_RING_H
 #define SPW_PREFETCH_UNIT_RING_H
 
-#include "offload/io.h"
+#include "offload/io/io.h"
 #include "prefetch/landing.h"
 
 /* One contiguous read of a unit. */

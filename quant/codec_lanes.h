@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };

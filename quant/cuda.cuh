@@ -2,8 +2,8 @@
  * instructions that need a tensor core or an asynchronous copy, each with a portable meaning.
  *
  * nvcc compiles these files for a GPU. Where SPW_SIMT_EMULATOR is defined the host compiler does,
- * with tests/simt_emulator.h included first: it supplies what cuda_runtime.h would, and the bodies
- * of the wrappers below. Rules that make one text serve both:
+ * with tests/cuda/simt_emulator.h included first: it supplies what cuda_runtime.h would, and the
+ * bodies of the wrappers below. Rules that make one text serve both:
  *   - launch with SPW_LAUNCH, name shared memory with SPW_SHARED or SPW_SHARED_DYNAMIC;
  *   - every lane of a warp takes part in a wrapper marked "warp";
  *   - products and sums that must not be fused are written as they are (-fmad=false), fused ones
@@ -11,7 +11,7 @@
 #ifndef SPW_QUANT_CUDA_CUH
 #define SPW_QUANT_CUDA_CUH
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 #ifndef SPW_SIMT_EMULATOR
 #include <cuda_fp16.h>

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 /* The largest power of two that divides head_dim: what keys (and queries) are rotated in. */
 SPW_INLINE uint32_t spw_hadamard_k_block(uint32_t head_dim)

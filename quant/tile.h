@@ -16,7 +16,7 @@
 #ifndef SPW_QUANT_TILE_H
 #define SPW_QUANT_TILE_H
 
-#include "runtime/base.h"
+#include "base/base.h"
 
 enum {
     SPW_TILE_TOKENS = 128,

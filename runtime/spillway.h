@@ -17,15 +17,15 @@
 extern "C" { /* with what is included; the system's own headers, above and in base.h, need none */
 #endif
 
-#include "model/chat_template.h"
+#include "model/text/chat_template.h"
 #include "model/config.h"
 #include "model/safetensors.h"
-#include "model/tokenizer.h"
-#include "offload/io_kind.h"
-#include "offload/store_info.h"
-#include "offload/topology_info.h"
-#include "runtime/base.h"
-#include "runtime/cache_policy.h"
+#include "model/text/tokenizer/tokenizer.h"
+#include "offload/io/io_kind.h"
+#include "offload/store/store_info.h"
+#include "offload/device/topology_info.h"
+#include "base/base.h"
+#include "runtime/engine/cache_policy.h"
 
 #define SPW_VERSION "0.1.0"
 

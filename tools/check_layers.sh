@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Enforces the one direction of includes between the folders:
 #
-#     tools, tests -> runtime -> prefetch -> offload -> quant
+#     tools, tests -> runtime -> prefetch -> offload -> quant -> base
 #                        \-----> model ---------------> quant
 #
-# runtime/base.h may be included everywhere, runtime/spillway.h is all that tools/ may know of the
-# library, tests may include anything, and no header may include one of CUDA's.
+# base/ may be included everywhere, runtime/spillway.h is all that tools/ may know of the
+# library besides base/base.h, tests may include anything, and no header may include one of CUDA's.
 #
 #     tools/check_layers.sh [FOLDER]      this repository, or another tree of the same folders
 #     tools/check_layers.sh --self-test   plants every kind of violation and looks whether it is found
@@ -13,17 +13,18 @@
 # Prints a line for each include that is not allowed. Exit status: 0 none, 1 some, 2 bad usage.
 set -u -o pipefail
 
-folders=(runtime prefetch offload model quant tools tests)
+folders=(base quant offload prefetch model runtime tools tests)
 
 # may_include FROM PATH: FROM is one of the folders
 may_include() {
     case $1:$2 in
     *..*) return 1 ;;
-    tests:* | *:runtime/base.h | tools:runtime/spillway.h | tools:tools/*) return 0 ;;
-    tools:*) return 1 ;;
+    tests:* | tools:base/base.h | tools:runtime/spillway.h | tools:tools/*) return 0 ;;
+    base:base/*) return 0 ;;
+    tools:* | base:*) return 1 ;;
     runtime:runtime/* | runtime:prefetch/* | runtime:offload/* | runtime:model/*) return 0 ;;
     prefetch:prefetch/* | prefetch:offload/* | offload:offload/* | model:model/*) return 0 ;;
-    *:quant/*) return 0 ;;
+    *:quant/* | *:base/*) return 0 ;;
     esac
     return 1
 }
@@ -37,6 +38,7 @@ is_ours() {
 }
 
 is_cuda() {
+    is_ours "$1" && [[ $1 != *.cuh ]] && return 1
     case $1 in
     cuda*.h | cuda/* | cublas* | cooperative_groups* | device_launch_parameters.h | mma.h) return 0 ;;
     *.cuh | nvtx* | nvToolsExt* | */cuda*.h | */cublas* | */nvToolsExt*) return 0 ;;
@@ -87,26 +89,30 @@ self_test() {
     mkdir "${folders[@]/#/$dir/}"
     check "$dir" >/dev/null && failed=1 && echo "self-test: a tree without an include passes"
     echo '#include <stdio.h>' >"$dir/tests/test_a.c"
-    expect 0 model/a.c '#include "runtime/base.h"'
+    expect 0 model/a.c '#include "base/base.h"'
     expect 0 model/a.c '#include "quant/tile.h"'
+    expect 0 quant/a.c '#include "base/numbers.h"'
+    expect 1 base/a.c '#include "quant/tile.h"'
+    expect 1 tools/a.c '#include "base/numbers.h"'
     expect 0 runtime/a.c '#include "prefetch/ring.h"'
-    expect 0 prefetch/a.h '#include "offload/device.h"'
+    expect 0 prefetch/a.h '#include "offload/device/device.h"'
     expect 0 tools/a.c '#include "runtime/spillway.h"'
     expect 0 tests/a.c '#include "model/layer.h"'
     expect 0 offload/a.cu '#include <cuda_runtime.h>'
     expect 1 offload/a.h '#include <cuda_runtime.h>'
     expect 0 model/a.cu '#include "quant/cuda.cuh"'
     expect 1 model/a.h '#include "quant/cuda.cuh"'
+    expect 0 model/a.h '#include "model/cuda/ops_cuda.h"'
     expect 1 offload/a.c '#include "model/layer.h"'
     expect 1 offload/a.c '#  include <model/layer.h>'
     expect 1 offload/a.c '#include "prefetch/ring.h"'
     expect 1 prefetch/a.cu '#include "model/layer.h"'
-    expect 1 model/a.h '#include "offload/device.h"'
-    expect 1 model/a.c '#include "runtime/plan.h"'
-    expect 1 quant/a.c '#include "offload/device.h"'
+    expect 1 model/a.h '#include "offload/device/device.h"'
+    expect 1 model/a.c '#include "runtime/plan/plan.h"'
+    expect 1 quant/a.c '#include "offload/device/device.h"'
     expect 1 runtime/a.c '#include "tools/options.h"'
     expect 1 runtime/a.c '#include "tests/check.h"'
-    expect 1 tools/a.c '#include "runtime/plan.h"'
+    expect 1 tools/a.c '#include "runtime/plan/plan.h"'
     expect 1 tools/a.c '#include "model/config.h"'
     expect 1 model/a.c '#include "layer.h"'
     expect 1 offload/a.c '#include "offload/../model/layer.h"'

@@ -27,7 +27,7 @@ cd "$(dirname "$0")/.." || exit 1
 . tools/lib/setup.sh
 
 all_stages=(check release debug tsan fuzz cuda)
-folders=(runtime prefetch offload model quant tools tests)
+folders=(base quant offload prefetch model runtime tools tests)
 jobs=2 build_jobs=2
 full=          # --full: "yes"
 all_kernels=() # of cmake, with --full: sanitizers see the kernels of all instruction sets
@@ -174,7 +174,7 @@ fuzz() {
     mkdir -p "$corpus"
     "${fixed_addresses[@]}" "build/fuzz/$1" -max_total_time=$fuzz_seconds -timeout=10 \
         -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ "$corpus" \
-        "tests/fuzz_seeds/${1#fuzz_}" >"build/log/$1.log" 2>&1 && touch "build/log/$1.passed"
+        "tests/fuzz/seeds/${1#fuzz_}" >"build/log/$1.log" 2>&1 && touch "build/log/$1.passed"
 }
 
 stage_fuzz() {
@@ -182,10 +182,10 @@ stage_fuzz() {
     local -a names=()
     local build_options=("${all_kernels[@]}")
     configure_and_build fuzz || return
-    for target in tests/fuzz_*.c; do
+    for target in tests/fuzz/fuzz_*.c; do
         name=$(basename "$target" .c)
         names+=("$name")
-        say "fuzz: $name, $fuzz_seconds seconds from $(find "tests/fuzz_seeds/${name#fuzz_}" -type f | wc -l) seeds"
+        say "fuzz: $name, $fuzz_seconds seconds from $(find "tests/fuzz/seeds/${name#fuzz_}" -type f | wc -l) seeds"
     done
     rm -f build/log/fuzz_*.passed
     for name in "${names[@]}"; do
@@ -216,7 +216,7 @@ stage_cuda() {
     fi
     build release || { count failed 1 && return; }
     if grep -q '^SPILLWAY_CUDA:.*=OFF' build/release/CMakeCache.txt ||
-        ! ls build/release/CMakeFiles/spillway.dir/offload/device_cuda.cu.o >/dev/null; then
+        ! ls build/release/CMakeFiles/spillway.dir/offload/device/device_cuda.cu.o >/dev/null; then
         echo "failed: nvcc is here, but the release build has left CUDA out"
         count failed 1
         return

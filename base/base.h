@@ -1,0 +1,159 @@
+/* What every folder may include: errors, checked arithmetic, counted allocation, element types.
+ *
+ * Return values are 0 or -errno, one polarity. Text goes only through the last argument
+ * `struct spw_error *` of slow calls (NULL is allowed). Heap memory of the library comes from
+ * spw_alloc/spw_free, so that a test can fail the n-th allocation. Safe from any thread. */
+#ifndef SPW_BASE_BASE_H
+#define SPW_BASE_BASE_H
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Inline functions that CUDA kernels call too. */
+#ifdef __CUDACC__
+#define SPW_INLINE static __host__ __device__ inline
+#else
+#define SPW_INLINE static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. Every
+ * public function that takes one clears the text first, so that a caller need not. */
+struct spw_error {
+    char text[1024];
+};
+
+/* Formats the message (the first one stays: an outer layer must not hide the cause) and returns
+ * `code`, a negative errno, so that `return spw_fail(err, -EINVAL, "...")` reads as one step. */
+__attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int code,
+                                                   const char *format, ...);
+void spw_error_clear(struct spw_error *err);
+
+/* "40.00MiB", as options take it. Rounded up, so that a budget of so many bytes is not too small.
+ * Returns `buffer`. */
+const char *spw_bytes_text(char buffer[32], uint64_t bytes);
+
+struct stat;
+/* Whether a new file may take the place of this one, which lstat or fstat has looked at: a regular
+ * file of this user may be replaced. -EINVAL: no regular file; -EPERM: of another user. The text
+ * begins with `name`. */
+int spw_check_replaceable(const struct stat *st, const char *name, struct spw_error *err);
+
+/* Propagates a failure to the caller. */
+#define SPW_TRY(expr)                                                                              \
+    do {                                                                                           \
+        int spw_try_rc_ = (expr);                                                                  \
+        if (spw_try_rc_ < 0)                                                                       \
+            return spw_try_rc_;                                                                    \
+    } while (0)
+
+/* false when the true result does not fit. */
+static inline bool spw_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+static inline bool spw_add_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+SPW_INLINE uint64_t spw_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+SPW_INLINE uint64_t spw_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+SPW_INLINE uint32_t spw_min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+SPW_INLINE uint32_t spw_max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Saturating a - b. */
+SPW_INLINE uint64_t spw_sub_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+SPW_INLINE uint64_t spw_div_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* `align` is a power of two. */
+SPW_INLINE uint64_t spw_align_up(uint64_t a, uint64_t align)
+{
+    return (a + align - 1) & ~(align - 1);
+}
+
+/* The allocator of the library. NULL when out of memory; spw_free takes NULL. */
+void *spw_alloc(size_t bytes);
+void *spw_alloc_zero(size_t count, size_t bytes); /* overflow of the product gives NULL */
+void *spw_realloc(void *p, size_t bytes);
+char *spw_strdup(const char *text);
+void spw_free(void *p);
+
+/* For tests: the n-th allocation from now on (0 = the next) fails, once; n < 0 switches it off.
+ * The library's other takings of memory (arenas, pinned buffers) count as allocations too: they ask
+ * spw_alloc_fails() before they call the system. */
+void spw_alloc_fail_nth(int64_t n);
+bool spw_alloc_fails(void);
+/* Blocks taken and not yet given back: 0 after everything was closed. */
+int64_t spw_alloc_outstanding(void);
+
+/* Element types of weights, activations and KV tiles. */
+enum spw_dtype {
+    SPW_DTYPE_AUTO = 0,
+    SPW_DTYPE_F32,
+    SPW_DTYPE_F16,
+    SPW_DTYPE_BF16,
+    SPW_DTYPE_F64, /* from here on: types that weights are stored in; nothing computes with them */
+    SPW_DTYPE_F8_E4M3,
+    SPW_DTYPE_F8_E5M2,
+};
+
+SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_F64 ? 8 : t == SPW_DTYPE_F32 ? 4 : t < SPW_DTYPE_F64 ? 2 : 1;
+}
+
+const char *spw_dtype_name(enum spw_dtype t);
+
+/* A run of bytes and where it lands in the block it is part of. */
+struct spw_piece {
+    const void *from;
+    uint64_t offset, bytes;
+};
+
+/* A kernel of the CPU backend: independent tasks that any worker may take in any order. Tasks write
+ * disjoint outputs and no reduction crosses tasks, so that neither the number of workers nor the
+ * order shows in a result. `worker` < the number of workers indexes private scratch. */
+struct spw_kernel {
+    const char *name;
+    size_t (*n_tasks)(const void *args);
+    void (*run)(const void *args, size_t task, unsigned worker);
+};
+
+/* An ordered queue of work on a device. Opaque here: a CUDA stream, or a worker thread. */
+typedef struct CUstream_st *spw_stream;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

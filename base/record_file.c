@@ -1,0 +1,336 @@
+/* Files of records: see record_file.h.
+ *
+ *     {"<key>": <version>, "checksum": "<XXH3-64 of measured, compact, keys sorted>",
+ *      "measured": {"<list>": [{...}, ...], ...}}
+ */
+#include "base/record_file.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define MOST_BYTES ((size_t)1 << 20) /* far more than a full file has */
+
+/* ---- fields ---- */
+
+/* Counts are fields of 4 or 8 bytes, signed ones never negative. */
+static uint64_t load_count(const struct spw_record_field *f, const char *at)
+{
+    uint32_t small;
+    uint64_t large;
+    memcpy(&small, at, sizeof small);
+    if (f->bytes == sizeof small)
+        return small;
+    memcpy(&large, at, sizeof large);
+    return large;
+}
+
+static void store_count(const struct spw_record_field *f, char *at, uint64_t value)
+{
+    uint32_t small = (uint32_t)value;
+    if (f->bytes == sizeof small)
+        memcpy(at, &small, sizeof small);
+    else
+        memcpy(at, &value, sizeof value);
+}
+
+static json_t *write_field(const struct spw_record_field *f, const char *at)
+{
+    switch (f->kind) {
+    case SPW_RECORD_TEXT:
+        return json_string(at);
+    case SPW_RECORD_COUNT:
+        return json_integer((json_int_t)load_count(f, at));
+    case SPW_RECORD_REAL:
+        return json_real(*(const double *)(const void *)at);
+    case SPW_RECORD_FLAG:
+        break;
+    }
+    return json_boolean(*(const bool *)at);
+}
+
+static bool read_field(const struct spw_record_field *f, const json_t *value, char *at)
+{
+    switch (f->kind) {
+    case SPW_RECORD_TEXT:
+        if (!json_is_string(value) || json_string_length(value) >= f->bytes ||
+            strlen(json_string_value(value)) != json_string_length(value))
+            return false;
+        memcpy(at, json_string_value(value), json_string_length(value) + 1);
+        return true;
+    case SPW_RECORD_COUNT: {
+        double n = (double)json_integer_value(value);
+        if (!json_is_integer(value) || n < f->min || n > f->max)
+            return false;
+        store_count(f, at, (uint64_t)json_integer_value(value));
+        return true;
+    }
+    case SPW_RECORD_REAL: {
+        double x = json_number_value(value);
+        if (!json_is_number(value) || !isfinite(x) || x < f->min || x > f->max)
+            return false;
+        *(double *)(void *)at = x;
+        return true;
+    }
+    case SPW_RECORD_FLAG:
+        break;
+    }
+    *(bool *)at = json_is_true(value);
+    return json_is_boolean(value);
+}
+
+/* ---- entries ---- */
+
+static json_t *write_entry(const struct spw_record_list *l, const char *entry)
+{
+    json_t *o = json_object();
+    int failed = 0;
+    for (size_t i = 0; i < l->n_fields; i++)
+        failed |= json_object_set_new(o, l->fields[i].name,
+                                      write_field(&l->fields[i], entry + l->fields[i].at));
+    if (!failed)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+static json_t *write_list(const struct spw_record_list *l)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < *l->n; i++) {
+        json_t *entry = write_entry(l, (const char *)l->entries + i * l->entry_bytes);
+        if (json_array_append_new(list, entry) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static int read_entry(const struct spw_record_list *l, size_t i, const json_t *entry,
+                      const char *path, struct spw_error *err)
+{
+    char *at = (char *)l->entries + i * l->entry_bytes;
+    if (!json_is_object(entry) || json_object_size(entry) != l->n_fields)
+        return spw_fail(err, -EINVAL, "%s: %s: entry %zu: expected an object of %zu fields", path,
+                        l->name, i + 1, l->n_fields);
+    for (size_t f = 0; f < l->n_fields; f++)
+        if (!read_field(&l->fields[f], json_object_get(entry, l->fields[f].name),
+                        at + l->fields[f].at))
+            return spw_fail(err, -EINVAL, "%s: %s: entry %zu: %s is missing or out of range", path,
+                            l->name, i + 1, l->fields[f].name);
+    return 0;
+}
+
+static int read_list(const struct spw_record_list *l, const json_t *list, const char *path,
+                     struct spw_error *err)
+{
+    if (!json_is_array(list) || json_array_size(list) > l->most)
+        return spw_fail(err, -EINVAL, "%s: %s: expected a list of at most %u", path, l->name,
+                        l->most);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        SPW_TRY(read_entry(l, i, json_array_get(list, i), path, err));
+    *l->n = (unsigned)json_array_size(list);
+    return 0;
+}
+
+/* ---- the file ---- */
+
+static bool sum_of(const json_t *measured, char out[17])
+{
+    char *text = json_dumps(measured, JSON_COMPACT | JSON_SORT_KEYS);
+    if (text)
+        snprintf(out, 17, "%016llx", (unsigned long long)XXH3_64bits(text, strlen(text)));
+    free(text);
+    return text != NULL;
+}
+
+static int check_frame(const struct spw_record_file *f, const json_t *root, const json_t **measured,
+                       const char *path, struct spw_error *err)
+{
+    const json_t *version = json_object_get(root, f->key);
+    const char *sum = json_string_value(json_object_get(root, "checksum"));
+    char expected[17];
+    *measured = json_object_get(root, "measured");
+    if (!json_is_integer(version) || !sum || !json_is_object(*measured))
+        return spw_fail(err, -EINVAL, "%s: found no %s of spillway", path, f->what);
+    if (json_integer_value(version) != f->version)
+        return spw_fail(err, -EINVAL, "%s: found version %lld of the %s, expected %d", path,
+                        (long long)json_integer_value(version), f->what, f->version);
+    if (!sum_of(*measured, expected))
+        return spw_fail(err, -ENOMEM, "%s: no memory to check it", path);
+    if (strcmp(sum, expected) != 0)
+        return spw_fail(err, -EINVAL, "%s: found checksum %.16s, expected %s", path, sum, expected);
+    return 0;
+}
+
+static int read_root(const struct spw_record_file *f, const json_t *root, const char *path,
+                     struct spw_error *err)
+{
+    const json_t *measured;
+    SPW_TRY(check_frame(f, root, &measured, path, err));
+    for (size_t i = 0; i < f->n_lists; i++)
+        SPW_TRY(read_list(&f->lists[i], json_object_get(measured, f->lists[i].name), path, err));
+    return 0;
+}
+
+/* The whole file, which must be a regular one: a pipe would be waited for. */
+static int load(const char *path, char **text, size_t *bytes, struct spw_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    int rc = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= MOST_BYTES
+                 ? 0
+                 : -EINVAL;
+    *text = rc ? NULL : spw_alloc((size_t)st.st_size);
+    for (*bytes = 0; *text && *bytes < (size_t)st.st_size;) {
+        ssize_t n = read(fd, *text + *bytes, (size_t)st.st_size - *bytes);
+        if (n <= 0)
+            break;
+        *bytes += (size_t)n;
+    }
+    close(fd);
+    if (rc)
+        return spw_fail(err, rc, "%s: found no regular file of at most 1 MiB", path);
+    return *text ? 0 : spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+}
+
+static void clear(const struct spw_record_file *f)
+{
+    for (size_t i = 0; i < f->n_lists; i++) {
+        memset(f->lists[i].entries, 0, f->lists[i].most * f->lists[i].entry_bytes);
+        *f->lists[i].n = 0;
+    }
+}
+
+int spw_record_file_read(const struct spw_record_file *f, const char *path, struct spw_error *err)
+{
+    char *text;
+    size_t bytes;
+    json_error_t why;
+    clear(f);
+    SPW_TRY(load(path, &text, &bytes, err));
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    spw_free(text);
+    int rc = root ? read_root(f, root, path, err)
+                  : spw_fail(err, -EINVAL, "%s: line %d: %s", path, why.line, why.text);
+    json_decref(root);
+    if (rc)
+        clear(f);
+    return rc;
+}
+
+static json_t *write_root(const struct spw_record_file *f)
+{
+    char sum[17];
+    json_t *measured = json_object(), *root = json_object();
+    int failed = 0;
+    for (size_t i = 0; i < f->n_lists; i++)
+        failed |= json_object_set_new(measured, f->lists[i].name, write_list(&f->lists[i]));
+    failed |= !sum_of(measured, sum);
+    failed |= json_object_set_new(root, f->key, json_integer(f->version));
+    failed |= json_object_set_new(root, "checksum", failed ? NULL : json_string(sum));
+    failed |= json_object_set_new(root, "measured", measured);
+    if (!failed)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+/* Every folder on the way to the file. */
+static int make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        int rc = mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+        *slash = '/';
+        SPW_TRY(rc);
+    }
+    return 0;
+}
+
+static int write_text(int fd, const char *text)
+{
+    size_t bytes = strlen(text);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(fd, text + done, bytes - done);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+/* Renamed only when it is whole. */
+static int replace(const char *path, char *temporary, const char *text)
+{
+    SPW_TRY(make_folders(temporary));
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int rc = write_text(fd, text);
+    if (!rc)
+        rc = write_text(fd, "\n");
+    if (close(fd) != 0 && !rc)
+        rc = -errno;
+    if (!rc && rename(temporary, path) != 0)
+        rc = -errno;
+    if (rc)
+        unlink(temporary);
+    return rc;
+}
+
+/* Whether the file begins as one of these does. What was damaged behind that may be replaced. */
+static bool begins_as(const struct spw_record_file *f, int fd)
+{
+    char found[64], expected[64];
+    ssize_t n = pread(fd, found, sizeof found, 0);
+    int bytes = snprintf(expected, sizeof expected, "{\n  \"%s\":", f->key);
+    return n == 0 || (n >= bytes && memcmp(found, expected, (size_t)bytes) == 0);
+}
+
+/* A file of another kind, or of another user, stays what it is; so does a link. */
+static int check_replaceable(const struct spw_record_file *f, const char *path,
+                             struct spw_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    bool is_link = fd < 0 && errno == ELOOP;
+    if ((fd < 0 && !is_link) || (is_link ? lstat(path, &st) : fstat(fd, &st)))
+        return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
+    int rc = spw_check_replaceable(&st, path, err);
+    if (!rc && !begins_as(f, fd))
+        rc = spw_fail(err, -EINVAL, "%s: found another kind of file, which is not replaced", path);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
+{
+    SPW_TRY(check_replaceable(f, path, err));
+    size_t bytes = strlen(path) + sizeof ".XXXXXX";
+    char *temporary = spw_alloc(bytes), *text = NULL;
+    json_t *root = temporary ? write_root(f) : NULL;
+    if (root)
+        text = json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    json_decref(root);
+    int rc = -ENOMEM;
+    if (text) {
+        snprintf(temporary, bytes, "%s.XXXXXX", path);
+        rc = replace(path, temporary, text);
+    }
+    free(text);
+    spw_free(temporary);
+    return rc ? spw_fail(err, rc, "%s: cannot be written: %s", path, strerror(-rc)) : 0;
+}

@@ -1,0 +1,35 @@
+/* The names behind the tables of ops_cpu.c: spw_<op>_kernel_<isa>, each defined in the file
+ * model/cpu/<op or group>_<isa>.c. What a kernel computes is written in model/ops.h. The amx
+ * table takes everything but `linear` from avx512bf16. */
+#ifndef SPW_MODEL_CPU_KERNELS_H
+#define SPW_MODEL_CPU_KERNELS_H
+
+#include "model/cpu/ops_cpu.h"
+
+#define SPW_DECLARE_CPU_KERNELS(isa)                                                               \
+    extern const struct spw_kernel spw_norm_kernel_##isa;                                          \
+    extern const struct spw_kernel spw_linear_kernel_##isa;                                        \
+    extern const struct spw_kernel spw_rope_append_kernel_##isa;                                   \
+    extern const struct spw_kernel spw_attention_kernel_##isa;                                     \
+    extern const struct spw_kernel spw_attention_splits_kernel_##isa;                              \
+    extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \
+    extern const struct spw_kernel spw_gated_kernel_##isa;                                         \
+    extern const struct spw_kernel spw_softcap_kernel_##isa
+
+SPW_DECLARE_CPU_KERNELS(portable);
+SPW_DECLARE_CPU_KERNELS(avx2);
+SPW_DECLARE_CPU_KERNELS(avx512);
+SPW_DECLARE_CPU_KERNELS(avx512bf16);
+
+#undef SPW_DECLARE_CPU_KERNELS
+
+extern const struct spw_kernel spw_linear_kernel_amx;
+
+/* Bytes of linear workspace one worker needs; a multiple of 64. */
+size_t spw_linear_workspace_portable(size_t k);
+size_t spw_linear_workspace_avx2(size_t k);
+size_t spw_linear_workspace_avx512(size_t k);
+size_t spw_linear_workspace_avx512bf16(size_t k);
+size_t spw_linear_workspace_amx(size_t k);
+
+#endif

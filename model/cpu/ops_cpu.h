@@ -1,0 +1,52 @@
+/* The CPU kernels behind model/ops.h, one table per instruction set; chosen once, at open.
+ *
+ * Kernels are pure functions of their arguments (no globals, no allocation). The same table gives
+ * the same bits for every number of rows and workers; two tables may differ in the last bits. */
+#ifndef SPW_MODEL_CPU_OPS_CPU_H
+#define SPW_MODEL_CPU_OPS_CPU_H
+
+#include "model/ops.h"
+
+/* Builds with sanitizers have the portable kernels alone: they are instrumented, so that a
+ * sanitizer sees what they touch, and the others are many and large. */
+#if defined(__x86_64__) && !defined(SPW_PORTABLE_KERNELS)
+#define SPW_X86_KERNELS 1
+#endif
+
+enum spw_isa {
+    SPW_ISA_PORTABLE,   /* plain C */
+    SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */
+    SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
+    SPW_ISA_AVX512BF16, /* + vdpbf16ps, vpdpbusd */
+    SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16 for many rows and for one alike */
+    SPW_ISA_COUNT,
+};
+
+/* y = act(gate) * up; x = [rows][gate: cols | up: cols]. Rounded after act and after the product.
+ */
+struct spw_gated_args {
+    const void *x;
+    void *y; /* [rows][cols] */
+    size_t rows, cols;
+    enum spw_activation act;
+    enum spw_dtype dtype;
+};
+
+struct spw_cpu_kernels {
+    enum spw_isa isa;
+    const struct spw_kernel *norm, *linear, *rope_append, *kv_quantize;
+    const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
+    const struct spw_kernel *attention_splits; /* tasks also over splits, into `partials` */
+    const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */
+    const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
+    /* Bytes of linear workspace one worker needs for inner size k (0: none). */
+    size_t (*linear_workspace)(size_t k);
+};
+
+const char *spw_isa_name(enum spw_isa isa);
+/* The best this processor (and, for AMX, the kernel's permission) offers. */
+enum spw_isa spw_isa_best(void);
+/* NULL when this processor or build cannot run it. */
+const struct spw_cpu_kernels *spw_cpu_kernels_get(enum spw_isa isa);
+
+#endif

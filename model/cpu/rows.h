@@ -1,0 +1,368 @@
+/* The row operations of model/ops.h, written over sixteen lanes and compiled once per instruction
+ * set: model/cpu/rows_<isa>.c defines KERNEL(op) and includes this.
+ *
+ * Each output element follows from its own row alone. A task is a run of rows, or a piece of a long
+ * row, of about TASK_ELEMENTS elements. */
+#include "model/cpu/kernels.h"
+#include "model/cpu/math.h"
+
+enum {
+    TASK_ELEMENTS = 8192, /* some microseconds of work */
+    NORM_CHAINS = 4,
+    ROPE_ANGLES = 2048, /* held at a time: of 16 rows, with heads of up to 256 channels */
+    ROPE_TASKS = 4,     /* are enough; a task more costs its rows' angles once more */
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Rows of `elements` each that make one task. */
+static size_t task_rows(size_t elements)
+{
+    return elements < TASK_ELEMENTS ? TASK_ELEMENTS / (elements ? elements : 1) : 1;
+}
+
+/* ---- norm ---- */
+
+/* Four chains of sixteen lanes, folded pairwise: the tree depends on cols alone. */
+static float mean_square(const void *x, size_t first, size_t cols, enum spw_dtype t)
+{
+    struct vec chain[NORM_CHAINS];
+    for (int k = 0; k < NORM_CHAINS; k++)
+        chain[k] = vec_set1(0.0f);
+    for (size_t i = 0; i < cols; i += (size_t)NORM_CHAINS * VEC_LANES)
+        for (size_t k = 0; k < NORM_CHAINS && i + k * VEC_LANES < cols; k++) {
+            size_t at = i + k * VEC_LANES;
+            struct vec v = vec_load_as(x, first + at, smaller(cols - at, VEC_LANES), t);
+            chain[k] = vec_fma(v, v, chain[k]);
+        }
+    struct vec sum = vec_add(vec_add(chain[0], chain[2]), vec_add(chain[1], chain[3]));
+    return vec_sum(sum) / (float)cols;
+}
+
+static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
+{
+    enum spw_dtype t = a->dtype;
+    float mean = mean_square(a->x, x, a->cols, t);
+    struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps)), one = vec_set1(1.0f);
+    for (size_t i = 0; i < a->cols; i += VEC_LANES) {
+        size_t n = smaller(a->cols - i, VEC_LANES);
+        struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
+        struct vec v = vec_mul(vec_load_as(a->x, x + i, n, t), inverse);
+        if (a->kind == SPW_NORM_LLAMA)
+            v = vec_mul(w, vec_round_as(v, t));
+        else
+            v = vec_mul(v, vec_add(one, w));
+        if (a->residual)
+            v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
+        vec_store_as(a->y, y + i, n, t, v);
+    }
+}
+
+static size_t norm_tasks(const void *args)
+{
+    const struct spw_norm_args *a = args;
+    return spw_div_up(a->rows, task_rows(a->cols));
+}
+
+static void norm_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_norm_args *a = args;
+    (void)worker;
+    size_t step = task_rows(a->cols), end = smaller((task + 1) * step, a->rows);
+    for (size_t row = task * step; row < end; row++)
+        norm_one(a, row * a->x_stride, row * a->y_stride);
+}
+
+/* ---- rope_append ---- */
+
+/* A task is one K block of 16 positions: they share cache lines of K, and a pair of them words of
+ * V. Where blocks are few, it is that of some KV heads and of the q heads of their groups. q passes
+ * row by row; k and v head by head, so that lines of K fill while they are in the nearest cache. */
+struct rope_rows {
+    const struct spw_rope_append_args *a;
+    size_t first, end;         /* rows whose angles are these */
+    size_t pairs;              /* angles of a row, up to a whole number of lanes */
+    float *cosine, *sine;      /* [end - first][pairs] */
+    uint32_t kv_first, kv_end; /* KV heads */
+};
+
+static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t pairs,
+                        float *cosine, float *sine)
+{
+    float position = (float)(a->position + row);
+    for (size_t i = 0; i < pairs; i++) {
+        bool used = i < a->rotary_dim / 2;
+        float angle = used ? position * a->inv_freq[i] : 0.0f;
+        cosine[i] = cosf(angle) * a->scaling;
+        sine[i] = sinf(angle) * a->scaling;
+    }
+    for (size_t i = 0; i < pairs; i += VEC_LANES) {
+        vec_store(cosine + i, vec_round_as(vec_load(cosine + i), a->dtype));
+        vec_store(sine + i, vec_round_as(vec_load(sine + i), a->dtype));
+    }
+}
+
+/* Hugging Face rotates in the activation dtype: every product and the sum are rounded. */
+static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, const float *sine,
+                       enum spw_dtype t)
+{
+    for (size_t i = 0; i < half; i += VEC_LANES) {
+        size_t lanes = smaller(half - i, VEC_LANES);
+        struct vec c = vec_load(cosine + i), s = vec_load(sine + i);
+        struct vec low = vec_load_as(x, at + i, lanes, t);
+        struct vec high = vec_load_as(x, at + half + i, lanes, t);
+        struct vec low_c = vec_round_as(vec_mul(low, c), t);
+        struct vec low_s = vec_round_as(vec_mul(low, s), t);
+        struct vec high_c = vec_round_as(vec_mul(high, c), t);
+        struct vec high_s = vec_round_as(vec_mul(high, s), t);
+        vec_store_as(x, at + i, lanes, t, vec_sub(low_c, high_s));
+        vec_store_as(x, at + half + i, lanes, t, vec_add(high_c, low_s));
+    }
+}
+
+/* The head of row `row` that begins at element `from` of qkv, normed and rotated, at element `at`
+ * of `to`: its own place, or another. */
+static void rope_head(const struct rope_rows *r, size_t row, size_t from, const float *weight,
+                      void *to, size_t at)
+{
+    const struct spw_rope_append_args *a = r->a;
+    size_t bytes = spw_dtype_bytes(a->dtype), angles = (row - r->first) * r->pairs;
+    struct spw_norm_args norm = {.x = a->qkv,
+                                 .y = to,
+                                 .weight = weight,
+                                 .cols = a->head_dim,
+                                 .eps = a->eps,
+                                 .kind = a->norm,
+                                 .dtype = a->dtype};
+    if (weight)
+        norm_one(&norm, from, at);
+    else if (to != a->qkv)
+        memcpy((char *)to + at * bytes, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
+    rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype);
+}
+
+/* Sixteen K channels of one position: their places lie 16 positions apart. */
+static void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
+                     enum spw_dtype t)
+{
+    char staged[VEC_LANES * sizeof(float)];
+    size_t bytes = spw_dtype_bytes(t), together = t == SPW_DTYPE_F32 ? 1 : 2;
+    vec_store_full_as(staged, v, t);
+    char *to = head + spw_tile_k_index(head_dim, t, j, c) * bytes;
+    for (size_t i = 0; i < n; i += together) /* c and n are even: a pair is four bytes */
+        memcpy(to + i * SPW_TILE_BLOCK * bytes, staged + i * bytes, 4);
+}
+
+/* Sixteen V channels of one position. A new pair's second half is cleared with the first's store;
+ * see quant/tile.h. */
+static void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
+                     enum spw_dtype t)
+{
+    uint16_t staged[2 * VEC_LANES];
+    size_t bytes = spw_dtype_bytes(t);
+    vec_store_full_as(staged, v, t);
+    char *to = head + spw_tile_v_index(head_dim, t, j, c) * bytes;
+    if (t == SPW_DTYPE_F32) {
+        memcpy(to, staged, n * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t pair[2] = {staged[i], 0};
+        memcpy(to + i * sizeof pair, pair, j % 2 ? sizeof pair[0] : sizeof pair);
+    }
+}
+
+/* K and V of one head of one row, K through `head`, which holds a head. */
+static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head, void *head)
+{
+    const struct spw_rope_append_args *a = r->a;
+    size_t at = a->position % SPW_TILE_TOKENS + row, x = row * a->stride;
+    size_t head_bytes = spw_tile_head_bytes(a->head_dim, a->kv_dtype);
+    char *k = (char *)a->tiles[at / SPW_TILE_TOKENS] + kv_head * head_bytes;
+    char *v = k + a->n_kv_heads * head_bytes;
+    uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
+    size_t value = x + (size_t)(a->n_heads + a->n_kv_heads + kv_head) * a->head_dim;
+    rope_head(r, row, x + (size_t)(a->n_heads + kv_head) * a->head_dim, a->k_norm, head, 0);
+    for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
+        size_t n = smaller(a->head_dim - c, VEC_LANES);
+        append_k(k, a->head_dim, j, c, n, vec_load_as(head, c, n, a->dtype), a->kv_dtype);
+        append_v(v, a->head_dim, j, c, n, vec_load_as(a->qkv, value + c, n, a->dtype), a->kv_dtype);
+    }
+}
+
+static void rope_append_rows(const struct rope_rows *r)
+{
+    const struct spw_rope_append_args *a = r->a;
+    _Alignas(64) float head[SPW_MOST_HEAD_DIM];
+    size_t q_first = (size_t)r->kv_first * a->n_heads / a->n_kv_heads;
+    size_t q_end = (size_t)r->kv_end * a->n_heads / a->n_kv_heads;
+    for (size_t row = r->first; row < r->end; row++)
+        for (size_t q = q_first; q < q_end; q++) {
+            size_t x = row * a->stride + q * a->head_dim;
+            rope_head(r, row, x, a->q_norm, a->qkv, x);
+        }
+    for (uint32_t kv_head = r->kv_first; kv_head < r->kv_end; kv_head++)
+        for (size_t row = r->first; row < r->end; row++)
+            append_head(r, row, kv_head, head);
+}
+
+static size_t rope_blocks(const struct spw_rope_append_args *a)
+{
+    return spw_div_up(a->position % SPW_TILE_BLOCK + a->rows, SPW_TILE_BLOCK);
+}
+
+/* Tasks that share a block. */
+static size_t rope_shares(const struct spw_rope_append_args *a)
+{
+    size_t shares = smaller(ROPE_TASKS / rope_blocks(a), a->n_kv_heads);
+    return shares ? shares : 1;
+}
+
+static size_t rope_append_tasks(const void *args)
+{
+    const struct spw_rope_append_args *a = args;
+    return a->rows ? rope_blocks(a) * rope_shares(a) : 0;
+}
+
+static void rope_append_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_rope_append_args *a = args;
+    (void)worker;
+    float cosine[ROPE_ANGLES], sine[ROPE_ANGLES];
+    size_t shares = rope_shares(a), share = task % shares, block = task / shares;
+    size_t offset = a->position % SPW_TILE_BLOCK;
+    size_t row = spw_sub_u64(block * SPW_TILE_BLOCK, offset);
+    size_t end = smaller((block + 1) * SPW_TILE_BLOCK - offset, a->rows);
+    size_t pairs = spw_div_up(a->rotary_dim / 2, VEC_LANES) * VEC_LANES;
+    struct rope_rows r = {.a = a,
+                          .pairs = pairs,
+                          .cosine = cosine,
+                          .sine = sine,
+                          .kv_first = (uint32_t)(share * a->n_kv_heads / shares),
+                          .kv_end = (uint32_t)((share + 1) * a->n_kv_heads / shares)};
+    for (; row < end; row = r.end) {
+        r.first = row;
+        r.end = pairs ? smaller(row + ROPE_ANGLES / pairs, end) : end;
+        for (; row < r.end; row++)
+            rope_angles(a, row, pairs, cosine + (row - r.first) * pairs,
+                        sine + (row - r.first) * pairs);
+        rope_append_rows(&r);
+    }
+}
+
+/* ---- gated ---- */
+
+VEC_FN struct vec silu(struct vec x)
+{
+    struct vec e = vec_exp(vec_sub(vec_set1(0.0f), x));
+    return vec_div(x, vec_add(vec_set1(1.0f), e));
+}
+
+/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+VEC_FN struct vec gelu_tanh(struct vec x)
+{
+    struct vec cube = vec_mul(vec_mul(x, x), x);
+    struct vec inner = vec_add(x, vec_mul(vec_set1(0.044715f), cube));
+    struct vec t = vec_tanh(vec_mul(vec_set1(0.797884561f), inner));
+    return vec_mul(vec_mul(vec_set1(0.5f), x), vec_add(vec_set1(1.0f), t));
+}
+
+/* 0.5 x (1 + erf(x / sqrt(2))); no family that is fast today uses it, so libm's will do. */
+VEC_FN struct vec gelu_erf(struct vec x)
+{
+    float lanes[VEC_LANES];
+    vec_store(lanes, vec_mul(x, vec_set1(0.707106781f)));
+    for (int i = 0; i < VEC_LANES; i++)
+        lanes[i] = erff(lanes[i]);
+    struct vec t = vec_add(vec_set1(1.0f), vec_load(lanes));
+    return vec_mul(vec_mul(vec_set1(0.5f), x), t);
+}
+
+VEC_FN struct vec gelu_quick(struct vec x)
+{
+    struct vec e = vec_exp(vec_mul(vec_set1(-1.702f), x));
+    return vec_div(x, vec_add(vec_set1(1.0f), e));
+}
+
+/* NaN stays NaN: the second operand is what vec_max gives where they do not compare. */
+VEC_FN struct vec relu(struct vec x)
+{
+    return vec_max(vec_set1(0.0f), x);
+}
+
+VEC_FN struct vec activation(struct vec x, enum spw_activation act)
+{
+    switch (act) {
+    case SPW_ACT_SILU:
+        return silu(x);
+    case SPW_ACT_GELU_TANH:
+        return gelu_tanh(x);
+    case SPW_ACT_GELU_ERF:
+        return gelu_erf(x);
+    case SPW_ACT_GELU_QUICK:
+        return gelu_quick(x);
+    case SPW_ACT_RELU:
+        break;
+    }
+    return relu(x);
+}
+
+static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
+{
+    size_t gate = row * 2 * a->cols, up = gate + a->cols;
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec g = vec_load_as(a->x, gate + i, n, a->dtype);
+        g = activation(g, a->act);
+        g = vec_mul(vec_round_as(g, a->dtype), vec_load_as(a->x, up + i, n, a->dtype));
+        vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
+    }
+}
+
+/* Pieces of TASK_ELEMENTS columns of one row, or whole short rows. */
+static size_t gated_tasks(const void *args)
+{
+    const struct spw_gated_args *a = args;
+    return spw_div_up(a->rows, task_rows(a->cols)) * spw_div_up(a->cols, TASK_ELEMENTS);
+}
+
+static void gated_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_gated_args *a = args;
+    (void)worker;
+    size_t pieces = spw_div_up(a->cols, TASK_ELEMENTS), step = task_rows(a->cols);
+    size_t first = task % pieces * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->cols);
+    size_t row = task / pieces * step, last = smaller(row + step, a->rows);
+    for (; row < last; row++)
+        gated_piece(a, row, first, end);
+}
+
+/* ---- softcap ---- */
+
+static size_t softcap_tasks(const void *args)
+{
+    return spw_div_up(((const struct spw_softcap_args *)args)->n, TASK_ELEMENTS);
+}
+
+static void softcap_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_softcap_args *a = args;
+    (void)worker;
+    size_t first = task * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->n);
+    struct vec cap = vec_set1(a->cap);
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec x = vec_div(vec_load_as(a->x, i, n, SPW_DTYPE_F32), cap);
+        vec_store_as(a->x, i, n, SPW_DTYPE_F32, vec_mul(cap, vec_tanh(x)));
+    }
+}
+
+#define ROW_KERNEL(op) const struct spw_kernel KERNEL(op) = {#op, op##_tasks, op##_run}
+
+ROW_KERNEL(norm);
+ROW_KERNEL(rope_append);
+ROW_KERNEL(gated);
+ROW_KERNEL(softcap);

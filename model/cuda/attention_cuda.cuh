@@ -1,0 +1,185 @@
+/* What the attention kernels share: which positions an item sees, and how splits are merged.
+ *
+ * An item is one (row, query head); the heads of a KV head's group lie side by side, item = row *
+ * group + head of the group. All kernels walk the call in blocks of 64 positions at absolute
+ * multiples of 64, start afresh at each split of 512, and give an item the same bits whatever
+ * kernel it meets and whoever its neighbours are. For an item and a split:
+ *
+ *   for each block of 64 positions, in order:
+ *     s[j]  = one chain over channels, times scale log2(e) (softcap: cap log2(e) tanh(.));
+ *             minus infinity where masked
+ *     top'  = max(top, s[0..63])                      exact, in any order
+ *     old   = 2^(top - top')                          1 where the block is masked altogether
+ *     p[j]  = 2^(s[j] - top')                         exact zeros where masked
+ *     sum   = sum old + (p[0..63] in a fixed tree)
+ *     out   = out old, then one chain over positions of p[j] v[j]
+ *   then (out, top, sum) is merged into the state: merge_* below, the only merge there is.
+ *
+ * A block that an item does not see changes nothing in it: old is 1 and the products are zeros, so
+ * that blocks nobody sees are skipped. Only the sign of a zero in `out` could tell; it is dropped
+ * at a split's end. Everything is in base 2: the state's max is a power of two's exponent.
+ *
+ * A split also ends where its tiles change between exact and quantized: a launch is about tiles of
+ * one form, and what it makes of its share of a split is merged like a split, in position order.
+ * Which tiles are quantized to a row follows from its position, so that this shows in no bit. */
+#ifndef SPW_MODEL_CUDA_ATTENTION_CUDA_CUH
+#define SPW_MODEL_CUDA_ATTENTION_CUDA_CUH
+
+#include "model/cuda/ops_cuda.h"
+
+#include "quant/cuda.cuh"
+
+enum {
+    ATTENTION_BLOCK = 64, /* positions */
+    ATTENTION_BLOCKS = SPW_SPLIT_TOKENS / ATTENTION_BLOCK,
+    ATTENTION_THREADS = 128,
+    ATTENTION_WARPS = ATTENTION_THREADS / 32,
+};
+
+/* What kernels are told of struct spw_attention_args. All launches of a call fit into the 4 KB of
+ * parameters that every GPU takes: tiles are told by their distance from the lowest one. */
+struct attention_call {
+    const void *q;
+    float *state, *partials;
+    void *y;
+    size_t rows, q_stride;
+    uint64_t position, tile_first, window;
+    uint32_t n_tiles, n_heads, n_kv_heads, head_dim;
+    enum spw_dtype dtype, kv_dtype;
+    enum spw_qformat qformat;
+    bool first;
+    uint32_t tile_shift; /* of a distance */
+    const char *lowest_tile;
+    uint32_t tile_at[SPW_ATTENTION_TILES]; /* ATTENTION_NO_TILE: not seen */
+};
+
+#define ATTENTION_NO_TILE UINT32_MAX
+
+__device__ __forceinline__ const char *attention_tile(const struct attention_call &a, int i)
+{
+    uint32_t at = a.tile_at[i];
+    return at == ATTENTION_NO_TILE ? nullptr : a.lowest_tile + ((size_t)at << a.tile_shift);
+}
+
+/* One launch. Splits one after the other into a.state, or (split_floats) block z of the grid takes
+ * the z-th of them alone, as a fresh state at a.state + z * split_floats. */
+struct attention_job {
+    size_t split_floats;
+    uint32_t tile_lo, tile_hi; /* of the call, all of one form: what lies outside is not seen */
+    float factor;              /* of a raw score: scale * log2(e), or with a softcap scale / cap */
+    float cap;                 /* cap * log2(e), or 0 */
+    float k_factor, v_factor;  /* of the rotations of q and out, for quantized tiles */
+    struct attention_call a;
+};
+
+/* Launchers of the kernel families; `n_grid` splits side by side (1: walked). */
+int spw_attention_rows_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+int spw_attention_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+/* The same for quantized tiles. */
+int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+int spw_attention_codes_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
+/* Whether the tensor-core kernels take these types and sizes on this device. */
+bool spw_attention_takes_mma(const struct attention_call *a);
+
+/* Positions [lo, hi) counted from the call's first tile; none: lo >= hi. */
+struct attention_span {
+    int lo, hi;
+};
+
+__device__ __forceinline__ int attention_clip(uint64_t x, uint64_t base, int limit)
+{
+    return x <= base ? 0 : x - base < (uint64_t)limit ? (int)(x - base) : limit;
+}
+
+/* Both ends grow with the row. */
+__device__ __forceinline__ struct attention_span attention_visible(const struct attention_job &job,
+                                                                   uint32_t row)
+{
+    const struct attention_call &a = job.a;
+    uint64_t past = a.position + row + 1, base = a.tile_first * SPW_TILE_TOKENS;
+    uint64_t from = a.window ? spw_sub_u64(past, a.window) : 0;
+    int limit = (int)(job.tile_hi * SPW_TILE_TOKENS);
+    struct attention_span s = {
+        max(attention_clip(from, base, limit), (int)(job.tile_lo * SPW_TILE_TOKENS)),
+        attention_clip(past, base, limit)};
+    return s;
+}
+
+/* The blocks [from, to) that rows first..last see, of the splits that this block of the grid takes:
+ * block x begins at position 64 x of the call. */
+__device__ __forceinline__ struct attention_span attention_blocks(const struct attention_job &job,
+                                                                  uint32_t first, uint32_t last)
+{
+    int lo = attention_visible(job, first).lo, hi = attention_visible(job, last).hi;
+    int from = lo / ATTENTION_BLOCK, to = (hi + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
+    if (job.split_floats) {
+        int split = (int)(job.tile_lo / SPW_SPLIT_TILES + blockIdx.z);
+        from = max(from, split * ATTENTION_BLOCKS);
+        to = min(to, (split + 1) * ATTENTION_BLOCKS);
+    }
+    struct attention_span s = {from, to};
+    return s;
+}
+
+__device__ __forceinline__ float *attention_state(const struct attention_job &job, uint32_t row,
+                                                  uint32_t head)
+{
+    const struct attention_call &a = job.a;
+    return a.state + blockIdx.z * job.split_floats +
+           ((size_t)row * a.n_heads + head) * (a.head_dim + 2);
+}
+
+/* ---- a score and its weight ---- */
+
+/* n raw scores; one branch for all of them, so that they stay side by side without a softcap. */
+template <int n>
+__device__ __forceinline__ void attention_scale(float *s, const struct attention_job &job)
+{
+    SPW_UNROLL
+    for (int i = 0; i < n; i++)
+        s[i] = fmaf(s[i], job.factor, 0.0f); /* never a negative zero: a maximum has one sign */
+    if (job.cap == 0)
+        return;
+    SPW_UNROLL
+    for (int i = 0; i < n; i++)
+        s[i] = job.cap * tanhf(s[i]);
+}
+
+/* What is subtracted: of a block in which everything is masked so far, not minus infinity. */
+__device__ __forceinline__ float attention_base(float top)
+{
+    return top == -INFINITY ? 0.0f : top;
+}
+
+/* ---- the merge ---- */
+
+struct attention_factors {
+    float old, now; /* of the state's and of the split's values */
+    float top;      /* the new state's */
+};
+
+/* Of a state (an empty one: minus infinity) and a split. */
+__device__ __forceinline__ struct attention_factors attention_factors_of(float top, float split_top)
+{
+    struct attention_factors f;
+    f.top = fmaxf(top, split_top);
+    f.old = spw_device_exp2(top - attention_base(f.top));
+    f.now = spw_device_exp2(split_top - attention_base(f.top));
+    return f;
+}
+
+__device__ __forceinline__ float attention_merge_sum(struct attention_factors f, float sum,
+                                                     float split)
+{
+    return fmaf(sum, f.old, split * f.now);
+}
+
+/* `state` of an empty state is 0. */
+__device__ __forceinline__ float attention_merge_out(struct attention_factors f, float state,
+                                                     float split)
+{
+    return fmaf(state, f.old, split * f.now);
+}
+
+#endif

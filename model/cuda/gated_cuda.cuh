@@ -1,0 +1,29 @@
+/* The end of a gated product on the GPU: an output of the two sums that it has. T is float, or
+ * uint16_t for bf16. */
+#ifndef SPW_MODEL_CUDA_GATED_CUDA_CUH
+#define SPW_MODEL_CUDA_GATED_CUDA_CUH
+
+#include "model/cuda/rows_cuda.cuh"
+
+__device__ __forceinline__ float activation(float x, enum spw_activation act)
+{
+    if (act == SPW_ACT_SILU)
+        return x / (1.0f + expf(0.0f - x));
+    if (act == SPW_ACT_GELU_ERF)
+        return 0.5f * x * (1.0f + erff(x * 0.707106781f));
+    if (act == SPW_ACT_GELU_QUICK)
+        return x / (1.0f + expf(-1.702f * x));
+    if (act == SPW_ACT_RELU)
+        return x < 0 ? 0.0f : x;               /* NaN stays NaN */
+    float inner = x + 0.044715f * (x * x * x); /* sqrt(2/pi) (x + 0.044715 x^3) */
+    return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
+}
+
+/* act(gate) * up before it is stored; all else is rounded as if it had been. */
+template <typename T>
+__device__ __forceinline__ float gated(float gate, float up, enum spw_activation act)
+{
+    return rounded<T>(activation(rounded<T>(gate), act)) * rounded<T>(up);
+}
+
+#endif

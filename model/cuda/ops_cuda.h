@@ -1,0 +1,26 @@
+/* The CUDA launchers behind model/ops.h. Each checks what its kernel needs, launches on `s` and
+ * returns 0, -EINVAL (a shape or alignment it does not take), or the mapped error of the launch.
+ *
+ * The same kernel gives the same bits for every number of rows. Linked where CUDA was found, or
+ * where the emulator under tests/ stands in for it. */
+#ifndef SPW_MODEL_CUDA_OPS_CUDA_H
+#define SPW_MODEL_CUDA_OPS_CUDA_H
+
+#include "model/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int spw_norm_cuda(const struct spw_norm_args *a, spw_stream s);
+int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s);
+int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s);
+int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s);
+int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s);
+int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,315 @@
+/* What comes between the projections and attention, on the GPU: see spw_rope_append_args.
+ *
+ *   qkv    [rows][stride]   a row: n_heads of q | n_kv_heads of k | n_kv_heads of v, head_dim each
+ *   tiles  K and V of 128 positions (quant/tile.h draws them)
+ *
+ * A block takes a row, or where rows are few, some heads of one. Its threads are groups, which take
+ * a head at a time: as many lanes of a warp as the head has chunks of 8 channels, up to the next
+ * power of two, but no more than a warp. A lane's chunks stay in registers from the one load to the
+ * one store. The sum of a norm is a lane's chain and then a tree over lanes: that of k_norm for so
+ * many columns (up to 512). For the other half of a pair, a head passes through shared memory.
+ *
+ * Two positions share words of V in 2-byte types: the block of the first of them writes both, or
+ * the first and a zero where the second is not of this call. Where only the second is, its halves
+ * are written and the others left. Words of K hold two channels of one position.
+ *
+ * Bytes: the row is read once, q written once, K and V written once in their own type. K's words
+ * lie 64 bytes apart; the rows between fill their lines in the L2 cache. */
+#include "model/cuda/rows_cuda.cuh"
+
+enum {
+    LANES = 32,
+    THREADS = 128,
+    ENOUGH_BLOCKS = 512, /* of the grid: no row's heads need more than one */
+    WIDE_CHUNKS = SPW_MOST_HEAD_DIM / (LANES * CHUNK), /* of a lane, at most */
+};
+
+/* What a thread knows of its group of lanes. */
+struct group {
+    uint32_t lane, lanes;
+    unsigned mask;       /* the group's lanes of the warp */
+    uint32_t d, apart;   /* channels of a head; those between the two of a pair */
+    float *head;         /* shared, of the group, as place() says */
+    const float *cosine; /* shared, [apart] as place() says; */
+    const float *sine;   /* the same */
+};
+
+/* Where element e of a head (or, for half as many, of the angles) lies in shared memory: the first
+ * of each chunk side by side, then the second. Lanes that read one element each of their chunks,
+ * moved by whatever number of channels, thus meet different banks. Each warp has one such place,
+ * and its groups lie side by side in it. */
+template <int CHUNKS> __device__ __forceinline__ uint32_t place(uint32_t e)
+{
+    return e % CHUNK * CHUNKS + e / CHUNK;
+}
+
+/* The channel that the lane's n-th chunk begins with; it may lie behind the head's end. */
+__device__ __forceinline__ uint32_t channel(const struct group &g, int n)
+{
+    return (g.lane + (uint32_t)n * g.lanes) * CHUNK;
+}
+
+/* The lane's chunks of the head at x; zeros behind its end. */
+template <typename T, int N>
+__device__ __forceinline__ void load_head(const struct group &g, const T *x, float v[N][CHUNK])
+{
+    SPW_UNROLL
+    for (int n = 0; n < N; n++) {
+        uint32_t c = min(channel(g, n), g.d);
+        load_chunk(x + c, g.d - c, v[n]);
+    }
+}
+
+/* ---- norm, rope ---- */
+
+template <typename T, int N>
+__device__ __forceinline__ void norm_head(const struct group &g,
+                                          const struct spw_rope_append_args &a, const float *weight,
+                                          float v[N][CHUNK])
+{
+    float sum = 0.0f;
+    SPW_UNROLL
+    for (int i = 0; i < N * CHUNK; i++)
+        sum = fmaf(v[i / CHUNK][i % CHUNK], v[i / CHUNK][i % CHUNK], sum);
+    for (uint32_t step = g.lanes / 2; step; step /= 2)
+        sum = sum + __shfl_xor_sync(g.mask, sum, (int)step);
+    float inverse = 1.0f / sqrtf(sum / (float)g.d + a.eps), w[N][CHUNK];
+    load_head<float, N>(g, weight, w);
+    SPW_UNROLL
+    for (int i = 0; i < N * CHUNK; i++) {
+        float *x = &v[i / CHUNK][i % CHUNK];
+        *x = rounded<T>(normed<T>(*x, inverse, w[i / CHUNK][i % CHUNK], a.norm));
+    }
+}
+
+/* Hugging Face rotates in the activation dtype: every product and the sum are rounded; the sum is
+ * where it is stored. */
+template <typename T, int N>
+__device__ __forceinline__ void rotate_head(const struct group &g, float v[N][CHUNK])
+{
+    SPW_UNROLL
+    for (int i = 0; i < N * CHUNK; i++)
+        g.head[place<N * LANES>(channel(g, i / CHUNK) + i % CHUNK)] = v[i / CHUNK][i % CHUNK];
+    __syncwarp(g.mask); /* the head is there */
+    SPW_UNROLL
+    for (int i = 0; i < N * CHUNK; i++) {
+        uint32_t e = channel(g, i / CHUNK) + i % CHUNK;
+        if (e >= 2 * g.apart)
+            continue;
+        float *x = &v[i / CHUNK][i % CHUNK];
+        bool low = e < g.apart;
+        uint32_t other_e = low ? e + g.apart : e - g.apart;
+        uint32_t angle = place<N * LANES / 2>(min(e, other_e));
+        float other = g.head[place<N * LANES>(other_e)];
+        float own_c = rounded<T>(*x * g.cosine[angle]);
+        float other_s = rounded<T>(other * g.sine[angle]);
+        *x = low ? own_c - other_s : own_c + other_s;
+    }
+    __syncwarp(g.mask); /* it has been read */
+}
+
+/* ---- append ---- */
+
+/* A value as its tile holds it, where that is of two bytes. */
+__device__ __forceinline__ uint32_t code_of(float x, enum spw_dtype t)
+{
+    return t == SPW_DTYPE_F16 ? spw_device_to_f16(x) : spw_device_to_bf16(x);
+}
+
+/* Where K or V head `head` of the row's tile begins; a tile has its heads in the order of a row. */
+__device__ __forceinline__ char *tile_head(const struct spw_rope_append_args &a, uint32_t row,
+                                           uint32_t head)
+{
+    uint32_t tile = ((uint32_t)(a.position % SPW_TILE_TOKENS) + row) / SPW_TILE_TOKENS;
+    return (char *)a.tiles[tile] + head * spw_tile_head_bytes(a.head_dim, a.kv_dtype);
+}
+
+/* n channels from c on, at position j of a K head; n may be more than a chunk. */
+__device__ __forceinline__ void store_k(char *k, uint32_t d, uint32_t j, uint32_t c, uint32_t n,
+                                        const float v[CHUNK], enum spw_dtype t)
+{
+    if (t == SPW_DTYPE_F32) {
+        float *to = (float *)k + spw_tile_k_index(d, t, j, c);
+        SPW_UNROLL
+        for (uint32_t i = 0; i < CHUNK; i++)
+            if (i < n)
+                to[i * SPW_TILE_BLOCK] = v[i];
+        return;
+    }
+    uint32_t *to = (uint32_t *)k + spw_tile_k_index(d, t, j, c) / 2;
+    SPW_UNROLL
+    for (uint32_t i = 0; i < CHUNK; i += 2) /* c and n are even */
+        if (i < n)
+            to[i / 2 * SPW_TILE_BLOCK] = code_of(v[i], t) | code_of(v[i + 1], t) << 16;
+}
+
+/* The same of position j, which is even, and of the next one, at V; n at least 1. */
+__device__ __forceinline__ void store_v_pair(char *v, uint32_t d, uint32_t j, uint32_t c,
+                                             uint32_t n, const float x[CHUNK],
+                                             const float next[CHUNK], enum spw_dtype t)
+{
+    uint32_t *to = (uint32_t *)v + spw_tile_v_index(d, t, j, c) / 2, w[CHUNK];
+    SPW_UNROLL
+    for (int i = 0; i < CHUNK; i++)
+        w[i] = code_of(x[i], t) | code_of(next[i], t) << 16;
+    if (n >= CHUNK && aligned16(to)) {
+        ((uint4 *)to)[0] = make_uint4(w[0], w[1], w[2], w[3]);
+        ((uint4 *)to)[1] = make_uint4(w[4], w[5], w[6], w[7]);
+        return;
+    }
+    SPW_UNROLL
+    for (uint32_t i = 0; i < CHUNK; i++)
+        if (i < n)
+            to[i] = w[i];
+}
+
+/* Of position j alone. */
+__device__ __forceinline__ void store_v(char *v, uint32_t d, uint32_t j, uint32_t c, uint32_t n,
+                                        const float x[CHUNK], enum spw_dtype t)
+{
+    size_t at = spw_tile_v_index(d, t, j, c);
+    if (t == SPW_DTYPE_F32) {
+        store_chunk((float *)v + at, n, x);
+        return;
+    }
+    SPW_UNROLL
+    for (uint32_t i = 0; i < CHUNK; i++)
+        if (i < n)
+            ((uint16_t *)v)[at + 2 * i] = (uint16_t)code_of(x[i], t);
+}
+
+/* V of the row, from x on; in 2-byte types that of the pair whose first row in this call it is. */
+template <typename T, int N>
+__device__ __forceinline__ void append_v(const struct group &g,
+                                         const struct spw_rope_append_args &a, uint32_t row,
+                                         uint32_t head, const T *x)
+{
+    const uint32_t j = (uint32_t)(a.position + row) % SPW_TILE_TOKENS;
+    const bool pairs = a.kv_dtype != SPW_DTYPE_F32;
+    char *to = tile_head(a, row, head);
+    if (pairs && j % 2 && row)
+        return;
+    SPW_UNROLL
+    for (int n = 0; n < N; n++) {
+        uint32_t c = channel(g, n);
+        float v[CHUNK], next[CHUNK];
+        if (c >= g.d)
+            continue;
+        load_chunk(x + c, g.d - c, v);
+        if (pairs && j % 2 == 0) {
+            load_chunk(x + a.stride + c, row + 1 < a.rows ? g.d - c : 0, next);
+            store_v_pair(to, g.d, j, c, g.d - c, v, next, a.kv_dtype);
+        } else {
+            store_v(to, g.d, j, c, g.d - c, v, a.kv_dtype);
+        }
+    }
+}
+
+/* ---- all of it ---- */
+
+/* Head `head` of q and k, at x. */
+template <typename T, int N>
+__device__ __forceinline__ void turn_head(const struct group &g,
+                                          const struct spw_rope_append_args &a, uint32_t row,
+                                          uint32_t head, T *x)
+{
+    const uint32_t j = (uint32_t)(a.position + row) % SPW_TILE_TOKENS;
+    const float *weight = head < a.n_heads ? a.q_norm : a.k_norm;
+    float v[N][CHUNK];
+    load_head<T, N>(g, x, v);
+    if (weight)
+        norm_head<T, N>(g, a, weight, v);
+    rotate_head<T, N>(g, v);
+    SPW_UNROLL
+    for (int n = 0; n < N; n++) {
+        uint32_t c = channel(g, n);
+        if (c >= g.d)
+            continue;
+        if (head < a.n_heads) {
+            store_chunk(x + c, g.d - c, v[n]);
+            continue;
+        }
+        SPW_UNROLL
+        for (int i = 0; i < CHUNK; i++)
+            v[n][i] = rounded<T>(v[n][i]);
+        store_k(tile_head(a, row, head - a.n_heads), g.d, j, c, g.d - c, v[n], a.kv_dtype);
+    }
+}
+
+/* Cosines and sines of the row's position. */
+template <typename T, int N>
+__device__ __forceinline__ void angles(const struct spw_rope_append_args &a, uint32_t pairs,
+                                       float *cosine, float *sine)
+{
+    float position = (float)(a.position + blockIdx.x);
+    for (uint32_t i = threadIdx.x; i < 2 * pairs; i += THREADS) {
+        uint32_t pair = i % pairs;
+        float angle = position * a.inv_freq[pair], x = i < pairs ? cosf(angle) : sinf(angle);
+        (i < pairs ? cosine : sine)[place<N * LANES / 2>(pair)] = rounded<T>(x * a.scaling);
+    }
+}
+
+/* grid: (rows, blocks that share a row's heads) */
+template <typename T, int N>
+__global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
+    k_rope_append(SPW_PARAMETER struct spw_rope_append_args a, uint32_t lanes)
+{
+    SPW_SHARED(float, cosine, CHUNK *N *LANES / 2);
+    SPW_SHARED(float, sine, CHUNK *N *LANES / 2);
+    SPW_SHARED(float, heads, THREADS *N *CHUNK);
+    spw_grid_wait();
+    spw_grid_next();
+    const uint32_t n = a.n_heads + 2 * a.n_kv_heads, row = blockIdx.x, groups = THREADS / lanes;
+    const uint32_t first = threadIdx.x % LANES / lanes * lanes; /* the group's, of its warp */
+    struct group g;
+    g.lane = threadIdx.x % lanes;
+    g.lanes = lanes;
+    g.mask = 0xffffffffu >> (LANES - lanes) << first;
+    g.d = a.head_dim;
+    g.apart = a.rotary_dim / 2;
+    g.head = heads + threadIdx.x / LANES * (LANES * N * CHUNK) + first;
+    g.cosine = cosine;
+    g.sine = sine;
+    angles<T, N>(a, g.apart, cosine, sine);
+    __syncthreads(); /* cosine and sine are written */
+    uint32_t head = blockIdx.y * groups + threadIdx.x / lanes;
+    for (; head < n; head += gridDim.y * groups) {
+        T *x = (T *)a.qkv + row * a.stride + head * a.head_dim;
+        if (head < a.n_heads + a.n_kv_heads)
+            turn_head<T, N>(g, a, row, head, x);
+        else
+            append_v<T, N>(g, a, row, head - a.n_heads, x);
+    }
+}
+
+template <typename T> static void launch(const struct spw_rope_append_args *a, spw_stream s)
+{
+    uint32_t lanes = 1;
+    while (lanes < LANES && lanes * CHUNK < a->head_dim)
+        lanes *= 2;
+    uint64_t heads = a->n_heads + 2 * (uint64_t)a->n_kv_heads;
+    uint64_t share =
+        spw_min_u64(spw_div_up(heads * lanes, THREADS), spw_div_up(ENOUGH_BLOCKS, a->rows));
+    dim3 grid((unsigned)a->rows, (unsigned)share);
+    if (a->head_dim <= LANES * CHUNK)
+        SPW_LAUNCH((k_rope_append<T, 1>), grid, THREADS, 0, s, *a, lanes);
+    else
+        SPW_LAUNCH((k_rope_append<T, WIDE_CHUNKS>), grid, THREADS, 0, s, *a, lanes);
+}
+
+int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s)
+{
+    if (!a->rows)
+        return 0;
+    uint64_t tiles = spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
+    if (!known(a->dtype) || tiles > SPW_APPEND_TILES || a->head_dim % 2 ||
+        a->head_dim > SPW_MOST_HEAD_DIM || a->rotary_dim > a->head_dim)
+        return -EINVAL;
+    if (!a->head_dim || !(a->n_heads + a->n_kv_heads))
+        return 0;
+    if (a->dtype == SPW_DTYPE_F32)
+        launch<float>(a, s);
+    else
+        launch<uint16_t>(a, s);
+    return spw_cuda_launched();
+}

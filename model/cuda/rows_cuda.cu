@@ -1,0 +1,156 @@
+/* Row operations on the GPU: see ops_cuda.h.
+ *
+ *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
+ *   softcap  [n], in place                         8 elements a thread
+ *
+ * Each byte crosses the memory bus once a call: norm reads a row a second time while it is in L1.
+ * All work in chunks of 8 elements (model/cuda/rows_cuda.cuh). A chunk belongs to the same thread
+ * of its row or block in every call, so that the sum of a norm is one tree that depends on cols
+ * alone. */
+#include "model/cuda/rows_cuda.cuh"
+
+enum {
+    LANES = 32,
+    THREADS = 256,
+    MOST_BLOCKS = 1 << 16,
+    WARP_COLS = 512, /* up to here a warp norms a row, two chunks a lane at most */
+};
+
+/* Blocks for one chunk a thread; a thread that finds more goes on by the whole grid. */
+static unsigned blocks_of(size_t n_chunks)
+{
+    return (unsigned)spw_min_u64(spw_div_up(n_chunks, THREADS), MOST_BLOCKS);
+}
+
+/* ---- norm ---- */
+
+/* The sum over a warp, the same bits in every lane: x + y and y + x are the same. */
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int apart = LANES / 2; apart; apart /= 2)
+        x = x + __shfl_xor_sync(0xffffffffu, x, apart);
+    return x;
+}
+
+/* Of the chunks first, first + step, ... of the row at x: one chain. */
+template <typename T>
+__device__ __forceinline__ float square_sum(const struct spw_norm_args &a, const T *x, size_t first,
+                                            size_t step)
+{
+    float sum = 0.0f, v[CHUNK];
+    for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
+        load_chunk(x + c, a.cols - c, v);
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+            sum = fmaf(v[i], v[i], sum);
+    }
+    return sum;
+}
+
+/* v = residual + v, where v is rounded first. */
+template <typename T>
+__device__ __forceinline__ void add_residual(const T *residual, size_t n, float v[CHUNK])
+{
+    float more[CHUNK];
+    load_chunk(residual, n, more);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        v[i] = more[i] + rounded<T>(v[i]);
+}
+
+/* A thread rewrites only what it alone reads, so that y may be x, or the residual. */
+template <typename T>
+__device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, size_t y,
+                                      float sum, size_t first, size_t step)
+{
+    float inverse = 1.0f / sqrtf(sum / (float)a.cols + a.eps), v[CHUNK], w[CHUNK];
+    for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
+        load_chunk(x + c, a.cols - c, v);
+        load_chunk(a.weight + c, a.cols - c, w);
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+            v[i] = normed<T>(v[i], inverse, w[i], a.kind);
+        if (a.residual)
+            add_residual((const T *)a.residual + y + c, a.cols - c, v);
+        store_chunk((T *)a.y + y + c, a.cols - c, v);
+    }
+}
+
+/* A warp for each row. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) k_norm_warp(const struct spw_norm_args a)
+{
+    spw_grid_wait();
+    spw_grid_next();
+    size_t row = (size_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+    if (row >= a.rows)
+        return; /* the whole warp */
+    size_t lane = threadIdx.x % LANES;
+    const T *x = (const T *)a.x + row * a.x_stride;
+    float sum = warp_sum(square_sum(a, x, lane, LANES));
+    scale(a, x, row * a.y_stride, sum, lane, LANES);
+}
+
+/* A block for each row. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_args a)
+{
+    SPW_SHARED(float, sums, THREADS / LANES);
+    spw_grid_wait();
+    spw_grid_next();
+    const T *x = (const T *)a.x + blockIdx.x * a.x_stride;
+    float sum = warp_sum(square_sum(a, x, threadIdx.x, THREADS));
+    if (threadIdx.x % LANES == 0)
+        sums[threadIdx.x / LANES] = sum;
+    __syncthreads(); /* sums is written */
+    sum = warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
+    scale(a, x, blockIdx.x * a.y_stride, sum, threadIdx.x, THREADS);
+}
+
+template <typename T> static void norm(const struct spw_norm_args *a, spw_stream s)
+{
+    if (a->cols <= WARP_COLS)
+        SPW_LAUNCH((k_norm_warp<T>), (unsigned)spw_div_up(a->rows, THREADS / LANES), THREADS, 0, s,
+                   *a);
+    else
+        SPW_LAUNCH((k_norm_block<T>), (unsigned)a->rows, THREADS, 0, s, *a);
+}
+
+int spw_norm_cuda(const struct spw_norm_args *a, spw_stream s)
+{
+    if (!known(a->dtype) || a->rows > INT32_MAX)
+        return -EINVAL;
+    if (!a->rows || !a->cols)
+        return 0;
+    if (a->dtype == SPW_DTYPE_F32)
+        norm<float>(a, s);
+    else
+        norm<uint16_t>(a, s);
+    return spw_cuda_launched();
+}
+
+/* ---- softcap ---- */
+
+__global__ void __launch_bounds__(THREADS) k_softcap(const struct spw_softcap_args a)
+{
+    spw_grid_wait();
+    spw_grid_next();
+    size_t stride = (size_t)gridDim.x * THREADS * CHUNK;
+    for (size_t c = ((size_t)blockIdx.x * THREADS + threadIdx.x) * CHUNK; c < a.n; c += stride) {
+        float x[CHUNK];
+        load_chunk(a.x + c, a.n - c, x);
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+            x[i] = a.cap * tanhf(x[i] / a.cap);
+        store_chunk(a.x + c, a.n - c, x);
+    }
+}
+
+int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s)
+{
+    if (!a->n)
+        return 0;
+    SPW_LAUNCH(k_softcap, blocks_of(spw_div_up(a->n, CHUNK)), THREADS, 0, s, *a);
+    return spw_cuda_launched();
+}

@@ -1,0 +1,403 @@
+/* Finding a model folder's chat template and rendering conversations: see chat_template.h. */
+#include "model/text/chat_template.h"
+
+#include "model/config_json.h"
+#include "model/file.h"
+#include "model/text/jinja/jinja_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_FILE_BYTES (64u << 20) /* tokenizer_config.json may list many added tokens */
+#define TAG "CONTINUE_FINAL_MESSAGE_TAG "
+
+struct spw_chat_template {
+    struct spw_jinja *plain, *with_tools; /* with_tools: "tool_use", or NULL */
+    json_t *tokens;                       /* bos_token and the like, as texts */
+};
+
+/* ---- files ---- */
+
+static int join_path(char *out, size_t room, const char *dir, const char *file,
+                     struct spw_error *err)
+{
+    int n = snprintf(out, room, "%s/%s", dir, file);
+    return n < 0 || (size_t)n >= room
+               ? spw_fail(err, -ENAMETOOLONG, "%s/%s: the path is too long", dir, file)
+               : 0;
+}
+
+/* *out NULL when there is no such file. */
+static int read_json(const char *dir, const char *file, json_t **out, struct spw_error *err)
+{
+    char path[4096], *text;
+    size_t bytes;
+    *out = NULL;
+    SPW_TRY(join_path(path, sizeof path, dir, file, err));
+    int rc = spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err);
+    if (rc)
+        return rc == -ENOENT ? 0 : rc;
+    rc = spw_json_load(text, bytes, path, out, err);
+    spw_free(text);
+    return rc;
+}
+
+/* ---- opening ---- */
+
+static int parse_from(struct spw_jinja **out, const char *text, size_t bytes, const char *dir,
+                      const char *file, struct spw_error *err)
+{
+    char name[4096];
+    SPW_TRY(join_path(name, sizeof name, dir, file, err));
+    return spw_jinja_parse(out, text, bytes, name, err);
+}
+
+/* -ENOENT without a text when there is no such file. */
+static int parse_file(struct spw_jinja **out, const char *dir, const char *file,
+                      struct spw_error *err)
+{
+    char path[4096], *text;
+    size_t bytes;
+    SPW_TRY(join_path(path, sizeof path, dir, file, err));
+    SPW_TRY(spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err));
+    int rc = parse_from(out, text, bytes, dir, file, err);
+    spw_free(text);
+    return rc;
+}
+
+/* The template that JSON calls `name`: a text is the default one. */
+static const json_t *named_template(const json_t *templates, const char *name)
+{
+    if (json_is_string(templates))
+        return strcmp(name, "default") == 0 ? templates : NULL;
+    if (json_is_object(templates))
+        return json_object_get(templates, name);
+    for (size_t i = 0; i < json_array_size(templates); i++) {
+        const json_t *one = json_array_get(templates, i);
+        const char *its = json_string_value(json_object_get(one, "name"));
+        if (its && !strcmp(its, name))
+            return json_object_get(one, "template");
+    }
+    return NULL;
+}
+
+/* The one called `name`, wherever the folder keeps it; *out NULL when there is none. */
+static int find_template(struct spw_jinja **out, const char *dir, const char *name,
+                         const json_t *config, struct spw_error *err)
+{
+    char file[300];
+    bool is_default = !strcmp(name, "default");
+    *out = NULL;
+    if (strchr(name, '/') || strlen(name) > 200)
+        return spw_fail(err, -EINVAL, "%s: found '%.200s' for a chat template's name", dir, name);
+    snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name);
+    int rc = parse_file(out, dir, is_default ? "chat_template.jinja" : file, err);
+    if (rc != -ENOENT)
+        return rc;
+    const json_t *text = named_template(json_object_get(config, "chat_template"), name);
+    if (json_is_string(text))
+        return parse_from(out, json_string_value(text), json_string_length(text), dir,
+                          "tokenizer_config.json: chat_template", err);
+    json_t *processor;
+    SPW_TRY(read_json(dir, "chat_template.json", &processor, err));
+    text = named_template(json_object_get(processor, "chat_template"), name);
+    rc = json_is_string(text) ? parse_from(out, json_string_value(text), json_string_length(text),
+                                           dir, "chat_template.json", err)
+                              : 0;
+    json_decref(processor);
+    return rc;
+}
+
+/* bos_token and the like: a text, or an object that holds one. */
+static int read_tokens(json_t *config, json_t **out)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    *out = json_object();
+    for (size_t i = 0; *out && i < sizeof names / sizeof *names; i++) {
+        json_t *token = json_object_get(config, names[i]);
+        if (json_is_object(token))
+            token = json_object_get(token, "content");
+        if (json_is_string(token) && json_object_set(*out, names[i], token))
+            return -ENOMEM;
+    }
+    return *out ? 0 : -ENOMEM;
+}
+
+static int open_from(struct spw_chat_template *t, const char *dir, const char *name, json_t *config,
+                     struct spw_error *err)
+{
+    if (read_tokens(config, &t->tokens))
+        return spw_fail(err, -ENOMEM, "%s: out of memory", dir);
+    SPW_TRY(find_template(&t->plain, dir, name ? name : "default", config, err));
+    if (!name)
+        SPW_TRY(find_template(&t->with_tools, dir, "tool_use", config, err));
+    if (t->plain || t->with_tools)
+        return 0;
+    return spw_fail(err, -ENOENT,
+                    "%s: found no chat template%s%s (chat_template.jinja, or chat_template in "
+                    "tokenizer_config.json); put one there, or give the prompt as text",
+                    dir, name ? " called " : "", name ? name : "");
+}
+
+int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir, const char *name,
+                           struct spw_error *err)
+{
+    spw_error_clear(err);
+    json_t *config;
+    *out = NULL;
+    SPW_TRY(read_json(model_dir, "tokenizer_config.json", &config, err));
+    struct spw_chat_template *t = spw_alloc_zero(1, sizeof *t);
+    int rc = t ? open_from(t, model_dir, name, config, err)
+               : spw_fail(err, -ENOMEM, "%s: out of memory", model_dir);
+    json_decref(config);
+    if (rc)
+        spw_chat_template_close(t);
+    else
+        *out = t;
+    return rc;
+}
+
+void spw_chat_template_close(struct spw_chat_template *t)
+{
+    if (!t)
+        return;
+    spw_jinja_free(t->plain);
+    spw_jinja_free(t->with_tools);
+    json_decref(t->tokens);
+    spw_free(t);
+}
+
+/* ---- the variables ---- */
+
+/* A NUL in a text is a character like others; a key that comes twice has its last value. */
+static int load(const char *text, size_t bytes, const char *what, bool object, json_t **out,
+                struct spw_error *err)
+{
+    json_error_t error;
+    *out = NULL;
+    if (!text)
+        return 0;
+    *out = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
+    if (!*out && (json_error_code(&error) == json_error_out_of_memory || !error.text[0]))
+        return spw_fail(err, -ENOMEM, "%s: out of memory while reading the JSON", what);
+    if (!*out) {
+        int rc = spw_fail(err, -EINVAL, "%s: line %d, column %d: found %s, expected valid JSON",
+                          what, error.line, error.column, error.text);
+        spw_json_tidy(err);
+        return rc;
+    }
+    if (object ? json_is_object(*out) : json_is_array(*out))
+        return 0;
+    json_decref(*out);
+    *out = NULL;
+    return spw_fail(err, -EINVAL, "%s: expected a JSON %s", what, object ? "object" : "list");
+}
+
+static int check_objects(const json_t *list, const char *what, struct spw_error *err)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_object(json_array_get(list, i)))
+            return spw_fail(err, -EINVAL, "%s: item %zu: expected a JSON object", what, i);
+    return 0;
+}
+
+/* Takes over `value`; NULL is none. */
+static int set(json_t *vars, const char *name, json_t *value, struct spw_error *err)
+{
+    if (json_object_set_new(vars, name, value ? value : json_null()))
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    return 0;
+}
+
+static int add_extra(json_t *vars, json_t *extra, struct spw_error *err)
+{
+    static const char *const taken[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (json_object_get(extra, taken[i]))
+            return spw_fail(err, -EINVAL,
+                            "extra variables: found '%s', which has an option of its own",
+                            taken[i]);
+    if (extra && json_object_update(vars, extra))
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    return 0;
+}
+
+/* A message's reasoning goes by several names; templates read the first, or gpt-oss's `thinking`.
+ * As transformers: one that is given stands under both. */
+static int alias_reasoning(json_t *messages, struct spw_error *err)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i), *text = NULL, *both;
+        for (size_t k = 0; k < 3 && (!text || json_is_null(text)); k++)
+            text = json_object_get(message, names[k]);
+        if (!text || json_is_null(text))
+            continue;
+        both = json_object();
+        if (json_object_set(both, "thinking", text) || json_object_update(both, message) ||
+            json_object_set(both, "reasoning_content", text) || json_array_set(messages, i, both)) {
+            json_decref(both);
+            return spw_fail(err, -ENOMEM, "chat template: out of memory");
+        }
+        json_decref(both);
+    }
+    return 0;
+}
+
+static int make_vars(const struct spw_chat_template *t, const struct spw_chat_request *q,
+                     json_t *vars, struct spw_error *err)
+{
+    json_t *value;
+    if (!q->messages_json)
+        return spw_fail(err, -EINVAL, "messages: found none, expected a JSON list");
+    if (json_object_update(vars, t->tokens))
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    SPW_TRY(load(q->extra_json, q->extra_bytes, "extra variables", true, &value, err));
+    int rc = add_extra(vars, value, err);
+    json_decref(value);
+    SPW_TRY(rc);
+    SPW_TRY(load(q->messages_json, q->messages_bytes, "messages", false, &value, err));
+    SPW_TRY(set(vars, "messages", value, err));
+    SPW_TRY(check_objects(value, "messages", err));
+    SPW_TRY(alias_reasoning(value, err));
+    SPW_TRY(load(q->tools_json, q->tools_bytes, "tools", false, &value, err));
+    SPW_TRY(set(vars, "tools", value, err));
+    SPW_TRY(check_objects(value, "tools", err));
+    SPW_TRY(load(q->documents_json, q->documents_bytes, "documents", false, &value, err));
+    SPW_TRY(set(vars, "documents", value, err));
+    SPW_TRY(check_objects(value, "documents", err));
+    return set(vars, "add_generation_prompt", json_boolean(q->add_generation_prompt), err);
+}
+
+/* ---- continue_final_message: a tag behind the last text shows where it ends ---- */
+
+/* The text that is continued, as the caller gave it. */
+struct continued {
+    char *text; /* owned */
+    size_t bytes;
+};
+
+static int tag_text(json_t *owner, const char *key, struct continued *c, struct spw_error *err)
+{
+    const json_t *text = json_object_get(owner, key);
+    size_t bytes = c->bytes = json_string_length(text);
+    c->text = spw_alloc(bytes + 1);
+    if (!c->text)
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    memcpy(c->text, json_string_value(text), bytes + 1);
+    char *tagged = spw_alloc(bytes + sizeof TAG);
+    if (!tagged)
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    memcpy(tagged, json_string_value(text), bytes);
+    memcpy(tagged + bytes, TAG, sizeof TAG);
+    json_t *value = json_stringn(tagged, bytes + sizeof TAG - 1);
+    spw_free(tagged);
+    if (!value || json_object_set_new(owner, key, value))
+        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+    return 0;
+}
+
+static int tag_final(json_t *messages, struct continued *c, struct spw_error *err)
+{
+    size_t n = json_array_size(messages);
+    if (!n)
+        return spw_fail(err, -EINVAL, "messages: found none, expected one to continue");
+    json_t *last = json_array_get(messages, n - 1), *content = json_object_get(last, "content");
+    if (json_is_string(content))
+        return tag_text(last, "content", c, err);
+    for (size_t i = json_array_size(content); i-- > 0;) {
+        json_t *part = json_array_get(content, i);
+        if (json_is_string(json_object_get(part, "text")))
+            return tag_text(part, "text", c, err);
+    }
+    return spw_fail(err, -EINVAL, "messages: the last one has no text to continue");
+}
+
+/* Without the white space at the end, Unicode's too: as Python's rstrip. */
+static size_t strip_end(const char *text, size_t n)
+{
+    while (n > 0) {
+        size_t at = n - 1, step;
+        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
+            at--;
+        if (!spw_jj_is_space(spw_jj_decode(text + at, text + n, &step)))
+            break;
+        n = at;
+    }
+    return n;
+}
+
+static size_t strip_start(const char *text, size_t n)
+{
+    size_t at = 0, step;
+    while (at < n && spw_jj_is_space(spw_jj_decode(text + at, text + n, &step)))
+        at += step;
+    return at;
+}
+
+/* Cuts the text at the last tag; where the template trimmed the tag, white space before it too. The
+ * template must have printed the message as it is. */
+static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, struct spw_error *err)
+{
+    static const char tag[] = TAG;
+    size_t n = sizeof tag - 2, at = *bytes; /* without the space at its end */
+    size_t end = strip_end(c->text, c->bytes), start = strip_start(c->text, end);
+    do {
+        if (at == 0)
+            return spw_fail(err, -EINVAL,
+                            "the chat template does not print the end of the last message, which "
+                            "is to be continued");
+        at--;
+    } while (at + n > *bytes || memcmp(text + at, tag, n) != 0);
+    if (!memmem(text, *bytes, c->text + start, end - start))
+        return spw_fail(err, -EINVAL,
+                        "the chat template changes the last message, which is to be continued; "
+                        "give a message that the template prints as it is");
+    if (text[at + n] != ' ')
+        at = strip_end(text, at);
+    text[at] = 0;
+    *bytes = at;
+    return 0;
+}
+
+static int render(const struct spw_chat_template *t, const struct spw_chat_request *q, json_t *vars,
+                  char **text, size_t *bytes, struct spw_error *err)
+{
+    const struct spw_jinja_input in = {vars, q->now, q->may_change};
+    const struct spw_jinja *jinja = t->with_tools && q->tools_json ? t->with_tools : t->plain;
+    SPW_TRY(make_vars(t, q, vars, err));
+    if (!jinja)
+        return spw_fail(err, -ENOENT, "the folder's only chat template is for requests with tools");
+    if (q->continue_final_message && q->add_generation_prompt)
+        return spw_fail(err, -EINVAL,
+                        "add_generation_prompt and continue_final_message: found "
+                        "both, expected at most one");
+    struct continued c = {0};
+    int rc = 0;
+    if (q->continue_final_message)
+        rc = tag_final(json_object_get(vars, "messages"), &c, err);
+    if (!rc)
+        rc = spw_jinja_render(jinja, &in, text, bytes, err);
+    if (!rc && q->continue_final_message)
+        rc = cut_at_tag(&c, *text, bytes, err);
+    spw_free(c.text);
+    return rc;
+}
+
+int spw_chat_template_render(const struct spw_chat_template *t,
+                             const struct spw_chat_request *request, char **text, size_t *bytes,
+                             struct spw_error *err)
+{
+    spw_error_clear(err);
+    json_t *vars = json_object();
+    *text = NULL;
+    int rc = vars ? render(t, request, vars, text, bytes, err)
+                  : spw_fail(err, -ENOMEM, "chat template: out of memory");
+    json_decref(vars);
+    if (rc) {
+        spw_free(*text);
+        *text = NULL;
+    }
+    return rc;
+}

@@ -1,0 +1,274 @@
+/* Open and close, look-ups, and encoding from end to end:
+ *
+ *   text -> added tokens as written -> normalizer -> added tokens in normal form
+ *        -> pre-tokenizers -> model, piece by piece -> post-processor */
+#include "model/config_json.h"
+#include "model/file.h"
+#include "model/text/tokenizer/tokenizer_impl.h"
+
+#include <string.h>
+
+/* ---- open, close ---- */
+
+int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
+                        const char *name, struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    struct spw_tokenizer *t = spw_alloc_zero(1, sizeof *t);
+    int rc = t ? 0 : -ENOMEM;
+    if (!rc)
+        rc = spw_tok_load(t, json, bytes, name, err);
+    if (rc) {
+        spw_json_tidy(err);
+        spw_tokenizer_close(t);
+        return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory while reading it", name) : rc;
+    }
+    *out = t;
+    return 0;
+}
+
+int spw_tokenizer_open(struct spw_tokenizer **out, const char *path, struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    char *json;
+    size_t bytes;
+    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+    if (rc)
+        return spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc));
+    rc = spw_tokenizer_parse(out, json, bytes, path, err);
+    spw_free(json);
+    return rc;
+}
+
+void spw_tokenizer_close(struct spw_tokenizer *t)
+{
+    if (!t)
+        return;
+    for (size_t i = 0; i < t->n_norms; i++) {
+        spw_tok_pattern_free(&t->norms[i].pattern);
+        spw_free(t->norms[i].content);
+    }
+    for (size_t i = 0; i < t->n_pres; i++)
+        spw_tok_pattern_free(&t->pres[i].pattern);
+    for (size_t i = 0; i < t->n_decs; i++) {
+        spw_tok_pattern_free(&t->decs[i].pattern);
+        spw_free(t->decs[i].content);
+    }
+    for (size_t i = 0; i < t->n_added; i++)
+        spw_free(t->added[i].form);
+    spw_free(t->added);
+    spw_free(t->raw_trie.nodes);
+    spw_free(t->normalized_trie.nodes);
+    spw_free(t->prefix.at);
+    spw_free(t->suffix.at);
+    spw_free(t->vocab.slots);
+    spw_free(t->added_map.slots);
+    spw_free(t->merges);
+    spw_free(t->entries);
+    spw_free(t->blob);
+    pcre2_general_context_free(t->regex_memory);
+    spw_free(t);
+}
+
+/* ---- look-ups ---- */
+
+uint32_t spw_tokenizer_vocab_size(const struct spw_tokenizer *t)
+{
+    return t->n_entries;
+}
+
+uint64_t spw_tokenizer_bytes(const struct spw_tokenizer *t)
+{
+    uint64_t bytes = sizeof *t + t->blob_bytes;
+    bytes += t->n_entries * sizeof *t->entries;
+    bytes += t->vocab.slots ? ((uint64_t)t->vocab.mask + 1) * sizeof *t->vocab.slots : 0;
+    bytes += t->added_map.slots ? ((uint64_t)t->added_map.mask + 1) * sizeof *t->vocab.slots : 0;
+    bytes += t->merges ? ((uint64_t)t->merge_mask + 1) * sizeof *t->merges : 0;
+    bytes += (t->raw_trie.capacity + t->normalized_trie.capacity) * sizeof *t->raw_trie.nodes;
+    bytes += (t->prefix.capacity + t->suffix.capacity) * sizeof *t->prefix.at;
+    bytes += t->n_added * sizeof *t->added;
+    for (size_t i = 0; i < t->n_added; i++)
+        bytes += t->added[i].form ? t->added[i].form_bytes : 0;
+    for (size_t i = 0; i < t->n_norms; i++)
+        bytes += spw_tok_pattern_bytes(&t->norms[i].pattern) + t->norms[i].content_bytes;
+    for (size_t i = 0; i < t->n_pres; i++)
+        bytes += spw_tok_pattern_bytes(&t->pres[i].pattern);
+    for (size_t i = 0; i < t->n_decs; i++)
+        bytes += spw_tok_pattern_bytes(&t->decs[i].pattern) + t->decs[i].content_bytes;
+    return bytes;
+}
+
+int spw_tokenizer_id(const struct spw_tokenizer *t, const char *token)
+{
+    size_t bytes = strlen(token);
+    int32_t id = spw_tok_map_find(t, &t->added_map, token, bytes);
+    id = id < 0 ? spw_tok_map_find(t, &t->vocab, token, bytes) : id;
+    return id < 0 ? -ENOENT : id;
+}
+
+static const struct spw_tok_entry *entry_at(const struct spw_tokenizer *t, int32_t id)
+{
+    bool there = id >= 0 && (uint32_t)id < t->n_entries && t->entries[id].flags;
+    return there ? &t->entries[id] : NULL;
+}
+
+const char *spw_tokenizer_token(const struct spw_tokenizer *t, int32_t id)
+{
+    const struct spw_tok_entry *e = entry_at(t, id);
+    return e ? t->blob + e->offset : NULL;
+}
+
+bool spw_tokenizer_is_special(const struct spw_tokenizer *t, int32_t id)
+{
+    const struct spw_tok_entry *e = entry_at(t, id);
+    return e && e->flags & SPW_TOK_SPECIAL;
+}
+
+/* ---- encoding ---- */
+
+struct encoder {
+    struct spw_tok_matcher matcher;
+    struct spw_tok_bpe_work work;
+    struct spw_tok_text x, next;
+    struct spw_tok_ids ids;
+};
+
+static void encoder_free(struct encoder *e)
+{
+    spw_tok_matcher_free(&e->matcher);
+    spw_tok_bpe_work_free(&e->work);
+    spw_tok_text_free(&e->x);
+    spw_tok_text_free(&e->next);
+    spw_free(e->ids.at);
+}
+
+static int check_utf8(const char *text, size_t bytes, struct spw_error *err)
+{
+    for (size_t i = 0; i < bytes;) {
+        int32_t cp;
+        if ((unsigned char)text[i] < 0x80) {
+            i++;
+            continue;
+        }
+        int len = spw_tok_utf8(text + i, bytes - i, &cp);
+        if (len <= 0)
+            return spw_fail(err, -EILSEQ,
+                            "text: found byte 0x%02x at offset %zu, which is not valid UTF-8; "
+                            "convert the text to UTF-8 first",
+                            (unsigned char)text[i], i);
+        i += (size_t)len;
+    }
+    return 0;
+}
+
+static void text_swap(struct encoder *e)
+{
+    struct spw_tok_text x = e->x;
+    e->x = e->next;
+    e->next = x;
+}
+
+/* Cuts e->x at added tokens. Only the pieces change; the bytes move along. */
+static int cut_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+                     struct encoder *e)
+{
+    e->next.n = 0;
+    SPW_TRY(spw_tok_split_added(t, trie, &e->x, &e->next));
+    struct spw_tok_buf buf = e->x.buf;
+    e->x.buf = e->next.buf;
+    e->next.buf = buf;
+    text_swap(e);
+    return 0;
+}
+
+static int normalize_pieces(const struct spw_tokenizer *t, struct encoder *e)
+{
+    if (!t->n_norms)
+        return 0;
+    e->next.n = e->next.buf.n = 0;
+    for (size_t i = 0; i < e->x.n; i++) {
+        struct spw_tok_piece *p = &e->x.pieces[i];
+        const char *text = e->x.buf.data + p->start;
+        size_t start = e->next.buf.n;
+        if (p->id >= 0)
+            SPW_TRY(spw_tok_buf_append(&e->next.buf, text, p->end - p->start));
+        else
+            SPW_TRY(spw_tok_normalize(t, &e->matcher, text, p->end - p->start, &e->next.buf,
+                                      &p->at_start));
+        SPW_TRY(spw_tok_text_add(&e->next, start, e->next.buf.n, p->id, p->at_start));
+    }
+    text_swap(e);
+    return 0;
+}
+
+static int add_ids(struct spw_tok_ids *ids, const struct spw_tok_ids *more)
+{
+    for (size_t i = 0; i < more->n; i++)
+        SPW_TRY(spw_tok_ids_add(ids, more->at[i]));
+    return 0;
+}
+
+static int encode(const struct spw_tokenizer *t, struct encoder *e, const char *text, size_t bytes,
+                  bool add_special)
+{
+    e->matcher.memory = t->regex_memory;
+    SPW_TRY(spw_tok_buf_append(&e->x.buf, text, bytes));
+    SPW_TRY(spw_tok_text_add(&e->x, 0, bytes, -1, true));
+    SPW_TRY(cut_added(t, &t->raw_trie, e));
+    SPW_TRY(normalize_pieces(t, e));
+    SPW_TRY(cut_added(t, &t->normalized_trie, e));
+    SPW_TRY(spw_tok_pre_apply(t, &e->matcher, &e->x));
+
+    SPW_TRY(spw_tok_ids_reserve(&e->ids, 16)); /* never NULL for the caller */
+    if (add_special)
+        SPW_TRY(add_ids(&e->ids, &t->prefix));
+    for (size_t i = 0; i < e->x.n; i++) {
+        const struct spw_tok_piece *p = &e->x.pieces[i];
+        if (p->id >= 0)
+            SPW_TRY(spw_tok_ids_add(&e->ids, p->id));
+        else
+            SPW_TRY(spw_tok_model_encode(t, &e->work, e->x.buf.data + p->start, p->end - p->start,
+                                         &e->ids));
+    }
+    return add_special ? add_ids(&e->ids, &t->suffix) : 0;
+}
+
+/* The failures of the steps, which know no text to put them in. */
+static int explain(int rc, struct spw_error *err)
+{
+    switch (rc) {
+    case -ENODATA:
+        return spw_fail(err, -EINVAL,
+                        "text: found a character that the tokenizer cannot spell, and its "
+                        "unk_token is not in its vocabulary");
+    case -EOVERFLOW:
+        return spw_fail(err, -EINVAL,
+                        "text: a regular expression of the tokenizer gave up on it (match limit)");
+    case -EFBIG:
+        return spw_fail(err, rc,
+                        "text: found more than 2 GiB, after normalization; encode it in "
+                        "parts");
+    case -ENOMEM:
+        return spw_fail(err, rc, "text: out of memory while encoding it");
+    default:
+        return rc;
+    }
+}
+
+int spw_tokenizer_encode(const struct spw_tokenizer *t, const char *text, size_t bytes,
+                         bool add_special, int32_t **ids, size_t *n_ids, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct encoder e = {0};
+    SPW_TRY(check_utf8(text, bytes, err));
+    int rc = encode(t, &e, text, bytes, add_special);
+    if (!rc) {
+        *ids = e.ids.at;
+        *n_ids = e.ids.n;
+        e.ids.at = NULL;
+    }
+    encoder_free(&e);
+    return rc ? explain(rc, err) : 0;
+}

@@ -1,0 +1,57 @@
+/* Text to token ids and back, as a Hugging Face tokenizer.json says.
+ *
+ * A tokenizer owns all it needs (the JSON text may be freed) and never changes after it was opened,
+ * so any number of threads may use one. What it returns through `**` belongs to the caller
+ * (spw_free). Its answers are those of the `tokenizers` package: the same added-token matching,
+ * normalizers, pre-tokenizers, merges, post-processor and decoder. A kind it does not know is
+ * refused while loading, by name (-ENOTSUP); a malformed file gives -EINVAL; both say file and key.
+ * Limits: ids below 2^22, text and every intermediate form of it below 2 GiB. */
+#ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_H
+#define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_H
+
+#include "base/base.h"
+
+#define SPW_TOKENIZER_MOST_BYTES (256u << 20) /* of a tokenizer.json */
+
+struct spw_tokenizer;
+
+int spw_tokenizer_open(struct spw_tokenizer **out, const char *tokenizer_json_path,
+                       struct spw_error *err);
+/* `name` stands for the file in error texts. */
+int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
+                        const char *name, struct spw_error *err);
+void spw_tokenizer_close(struct spw_tokenizer *t);
+
+uint32_t spw_tokenizer_vocab_size(const struct spw_tokenizer *t); /* largest id + 1 */
+uint64_t spw_tokenizer_bytes(const struct spw_tokenizer *t);      /* heap it holds */
+/* The id of a token given as it is written in the file; -ENOENT when there is none. */
+int spw_tokenizer_id(const struct spw_tokenizer *t, const char *token);
+/* NULL when no token has this id. Lives as long as the tokenizer. */
+const char *spw_tokenizer_token(const struct spw_tokenizer *t, int32_t id);
+bool spw_tokenizer_is_special(const struct spw_tokenizer *t, int32_t id);
+
+/* `add_special` applies the post-processor's template (bos and the like); special tokens written
+ * inside the text are recognized in any case. Invalid UTF-8 gives -EILSEQ and the byte offset.
+ * *ids is never NULL on success, also for n = 0. */
+int spw_tokenizer_encode(const struct spw_tokenizer *t, const char *text, size_t bytes,
+                         bool add_special, int32_t **ids, size_t *n_ids, struct spw_error *err);
+/* Ids that name no token are passed over (models have more logits than tokens). The text is valid
+ * UTF-8, with U+FFFD for bytes that form no character, and ends in a NUL that `bytes` leaves out.
+ */
+int spw_tokenizer_decode(const struct spw_tokenizer *t, const int32_t *ids, size_t n,
+                         bool skip_special, char **text, size_t *bytes);
+
+/* Decoding one token at a time. What push returns is always whole characters and stays valid until
+ * the next call; everything returned, finish included, is exactly what spw_tokenizer_decode gives
+ * for the whole list. Text that a later token can still change (half a character, a run of
+ * byte-fallback tokens) is held back. The tokenizer must outlive it. One thread at a time. */
+struct spw_detokenizer;
+
+int spw_detokenizer_init(struct spw_detokenizer **out, const struct spw_tokenizer *t,
+                         bool skip_special);
+int spw_detokenizer_push(struct spw_detokenizer *d, int32_t id, const char **text, size_t *bytes);
+/* Flushes what is held back. Afterwards the detokenizer is as new. */
+int spw_detokenizer_finish(struct spw_detokenizer *d, const char **text, size_t *bytes);
+void spw_detokenizer_free(struct spw_detokenizer *d);
+
+#endif

@@ -1,0 +1,345 @@
+/* Inside the tokenizer: the pipeline as data, and the pieces its files share. Not for other
+ * modules.
+ *
+ * tokenizer_json.c   tokenizer.json -> the structs below
+ * tokenizer_vocab.c  strings, ids, merges, the trie of added tokens
+ * tokenizer_scan.c   the large parts of tokenizer.json, without a tree
+ * tokenizer_pipeline.c  normalizer, pre_tokenizer, post_processor, decoder -> the structs
+ * tokenizer_regex.c  patterns: Oniguruma's dialect on PCRE2, literal search
+ * tokenizer_norm.c   normalizers: text -> text
+ * tokenizer_pre.c    pre-tokenizers: pieces -> pieces
+ * tokenizer_bpe.c    models: piece -> ids
+ * tokenizer_decode.c ids -> text, all at once or streaming
+ * tokenizer.c        open, close, encode from end to end */
+#ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_IMPL_H
+#define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_IMPL_H
+
+#include "model/text/tokenizer/tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+/* Ids index arrays, so a single wild id must not cost gigabytes. */
+#define SPW_TOK_MAX_ID ((1 << 22) - 1)
+#define SPW_TOK_MAX_BYTES ((size_t)INT32_MAX)
+#define SPW_TOK_MAX_OPS 64
+
+/* ---- growing bytes ---- */
+
+struct spw_tok_buf {
+    char *data; /* owned */
+    size_t n, capacity;
+};
+
+int spw_tok_buf_reserve(struct spw_tok_buf *b, size_t more); /* -ENOMEM, -EFBIG */
+int spw_tok_buf_append(struct spw_tok_buf *b, const char *data, size_t n);
+void spw_tok_buf_free(struct spw_tok_buf *b);
+
+/* ---- UTF-8 ---- */
+
+/* > 0: bytes of the valid character at p (*cp gets it). 0: a valid beginning cut off by the end.
+ * < 0: minus the length of the longest invalid part, which stands for one U+FFFD. n > 0. */
+int spw_tok_utf8(const char *p, size_t n, int32_t *cp);
+/* Bytes of the character that starts at p, in text known to be valid. */
+static inline size_t spw_tok_utf8_len(const char *p)
+{
+    unsigned char c = (unsigned char)*p;
+    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+}
+size_t spw_tok_utf8_put(int32_t cp, char out[4]);
+bool spw_tok_is_space(int32_t cp); /* Unicode White_Space */
+bool spw_tok_is_word(int32_t cp);  /* \w: Alphabetic, M, Nd, Pc, join controls */
+bool spw_tok_is_numeric(int32_t cp);
+bool spw_tok_is_punctuation(int32_t cp);
+
+/* ---- patterns ---- */
+
+/* A literal (code == NULL) or a compiled regular expression. */
+struct spw_tok_pattern {
+    char *literal; /* owned */
+    size_t literal_bytes;
+    pcre2_code *code; /* owned */
+};
+
+/* One stretch of a text: a match of a pattern, or what lies between two of them. */
+struct spw_tok_span {
+    size_t start, end;
+    bool match;
+};
+
+struct spw_tok_spans {
+    struct spw_tok_span *at; /* owned */
+    size_t n, capacity;
+};
+
+/* What one thread needs to run patterns; zero to begin with. */
+struct spw_tok_matcher {
+    pcre2_general_context *memory; /* borrowed: the tokenizer's */
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+    struct spw_tok_spans spans;
+};
+
+int spw_tok_pattern_literal(struct spw_tok_pattern *p, const char *text, size_t bytes);
+/* `where` is "file: key" for the error text. */
+int spw_tok_pattern_regex(struct spw_tok_pattern *p, pcre2_general_context *memory,
+                          const char *regex, const char *where, struct spw_error *err);
+void spw_tok_pattern_free(struct spw_tok_pattern *p);
+uint64_t spw_tok_pattern_bytes(const struct spw_tok_pattern *p);
+pcre2_general_context *spw_tok_regex_memory(void);
+int spw_tok_spans_add(struct spw_tok_spans *s, size_t start, size_t end, bool match);
+/* Covers the text with spans, matches and gaps alternating as they come, into m->spans. Empty
+ * matches count (but none right behind a match). -EOVERFLOW: the match limit was reached. */
+int spw_tok_find(const struct spw_tok_pattern *p, struct spw_tok_matcher *m, const char *text,
+                 size_t bytes);
+void spw_tok_matcher_free(struct spw_tok_matcher *m);
+
+/* ---- normalizers ---- */
+
+enum spw_tok_norm_kind {
+    SPW_TOK_NFC,
+    SPW_TOK_NFD,
+    SPW_TOK_NFKC,
+    SPW_TOK_NFKD,
+    SPW_TOK_PREPEND,
+    SPW_TOK_REPLACE,
+    SPW_TOK_LOWERCASE,
+    SPW_TOK_STRIP,
+};
+
+struct spw_tok_norm {
+    enum spw_tok_norm_kind kind;
+    struct spw_tok_pattern pattern; /* REPLACE */
+    char *content;                  /* owned: PREPEND, REPLACE */
+    size_t content_bytes;
+    bool left, right; /* STRIP */
+};
+
+struct spw_tokenizer;
+
+/* Appends the normal form of text to out. *at_start becomes false when the beginning of the text
+ * was cut away. */
+int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
+                      size_t bytes, struct spw_tok_buf *out, bool *at_start);
+
+/* ---- pre-tokenizers ---- */
+
+enum spw_tok_pre_kind {
+    SPW_TOK_PRE_PREFIX_SPACE, /* rewrite: a leading space where there is none */
+    SPW_TOK_PRE_BYTES,        /* rewrite: each byte as its GPT-2 character */
+    SPW_TOK_PRE_METASPACE,    /* rewrite: spaces as the replacement, prepended per scheme */
+    SPW_TOK_PRE_SPLIT,        /* split on a pattern */
+    SPW_TOK_PRE_DIGITS,
+    SPW_TOK_PRE_PUNCTUATION,
+    SPW_TOK_PRE_WORDS, /* "Whitespace": \w+|[^\w\s]+ */
+    SPW_TOK_PRE_SPACES /* "WhitespaceSplit" */
+};
+
+enum spw_tok_behavior {
+    SPW_TOK_ISOLATED,
+    SPW_TOK_REMOVED,
+    SPW_TOK_MERGED_WITH_PREVIOUS,
+    SPW_TOK_MERGED_WITH_NEXT,
+    SPW_TOK_CONTIGUOUS,
+};
+
+enum spw_tok_scheme {
+    SPW_TOK_SCHEME_ALWAYS,
+    SPW_TOK_SCHEME_FIRST,
+    SPW_TOK_SCHEME_NEVER,
+};
+
+struct spw_tok_pre {
+    enum spw_tok_pre_kind kind;
+    struct spw_tok_pattern pattern;
+    enum spw_tok_behavior behavior;
+    enum spw_tok_scheme scheme;
+    bool invert;
+    char replacement[4]; /* METASPACE: one character */
+    size_t replacement_bytes;
+};
+
+/* A text in work: its bytes, and the stretches of them that are still text (id < 0) or already an
+ * added token. Never an empty stretch. */
+struct spw_tok_piece {
+    size_t start, end;
+    int32_t id;
+    bool at_start; /* begins where the caller's text begins */
+};
+
+struct spw_tok_text {
+    struct spw_tok_buf buf;
+    struct spw_tok_piece *pieces; /* owned */
+    size_t n, capacity;
+};
+
+int spw_tok_text_add(struct spw_tok_text *x, size_t start, size_t end, int32_t id, bool at_start);
+void spw_tok_text_free(struct spw_tok_text *x);
+int spw_tok_pre_apply(const struct spw_tokenizer *t, struct spw_tok_matcher *m,
+                      struct spw_tok_text *x);
+/* GPT-2's printable stand-in of a byte, and back (-1: not one). */
+int32_t spw_tok_byte_to_char(uint8_t byte);
+int spw_tok_char_to_byte(int32_t cp);
+
+/* ---- vocabulary ---- */
+
+enum {
+    SPW_TOK_IN_MODEL = 1, /* part of the model's vocabulary */
+    SPW_TOK_IN_ADDED = 2,
+    SPW_TOK_SPECIAL = 4,
+    SPW_TOK_ADDED_SHIFT = 8, /* the bits above: index into t->added of an IN_ADDED entry */
+};
+
+/* A token by id; flags == 0: no such id. Text in `blob`, NUL-terminated. */
+struct spw_tok_entry {
+    uint32_t offset, bytes;
+    uint32_t flags;
+};
+
+/* String -> id, open addressing; slots hold id + 1 and compare through the entries. */
+struct spw_tok_map {
+    uint32_t *slots; /* owned */
+    uint32_t mask;
+};
+
+struct spw_tok_merge {
+    uint64_t pair; /* left << 32 | right */
+    uint32_t rank; /* UINT32_MAX: an empty slot */
+    int32_t id;
+};
+
+struct spw_tok_added {
+    int32_t id;
+    bool lstrip, rstrip, single_word, normalized;
+    /* What decoding shows and the normalized trie matches: the content, or its normal form. */
+    char *form; /* owned, or NULL: the content */
+    size_t form_bytes;
+};
+
+/* Byte trie for leftmost-longest matching, children as sibling lists. */
+struct spw_tok_node {
+    int32_t child, sibling; /* node numbers, 0: none */
+    int32_t added;          /* index into t->added, -1: none ends here */
+    uint8_t byte;
+};
+
+struct spw_tok_trie {
+    struct spw_tok_node *nodes; /* owned; node 0 is the root */
+    size_t n, capacity;
+    int32_t first[256]; /* the root's children */
+};
+
+int spw_tok_map_init(struct spw_tok_map *map, size_t n);
+/* Where `text` is, or the free slot where it would go (*slot == 0). */
+uint32_t *spw_tok_map_slot(const struct spw_tokenizer *t, const struct spw_tok_map *map,
+                           const char *text, size_t bytes);
+int32_t spw_tok_map_find(const struct spw_tokenizer *t, const struct spw_tok_map *map,
+                         const char *text, size_t bytes); /* -1: absent */
+int spw_tok_merges_init(struct spw_tokenizer *t, size_t n);
+struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t left,
+                                         int32_t right);
+int spw_tok_trie_add(struct spw_tok_trie *trie, const char *text, size_t bytes, int32_t added);
+/* Cuts every text piece of `in` at the added tokens of the trie; pieces go to `out`, which must
+ * share its bytes. */
+int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+                        const struct spw_tok_text *in, struct spw_tok_text *out);
+
+/* ---- models ---- */
+
+enum spw_tok_model {
+    SPW_TOK_BPE,
+    SPW_TOK_WORD_LEVEL,
+};
+
+struct spw_tok_ids {
+    int32_t *at; /* owned */
+    size_t n, capacity;
+};
+
+struct spw_tok_symbol {
+    int32_t id; /* < 0: swallowed by its left neighbour */
+    int32_t previous, next;
+};
+
+struct spw_tok_candidate {
+    uint64_t order; /* rank << 32 | position */
+    int32_t id;
+};
+
+/* The working memory of merges, kept from word to word. */
+struct spw_tok_bpe_work {
+    struct spw_tok_symbol *symbols; /* owned */
+    size_t n_symbols, symbol_capacity;
+    struct spw_tok_candidate *heap; /* owned */
+    size_t n_heap, heap_capacity;
+};
+
+int spw_tok_ids_reserve(struct spw_tok_ids *ids, size_t more);
+int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id);
+/* Appends the ids of one piece. -ENODATA: an unknown character and no unk token. */
+int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w,
+                         const char *text, size_t bytes, struct spw_tok_ids *ids);
+void spw_tok_bpe_work_free(struct spw_tok_bpe_work *w);
+
+/* ---- decoders ---- */
+
+enum spw_tok_dec_kind {
+    SPW_TOK_DEC_JOIN, /* no decoder at all: tokens with spaces between */
+    SPW_TOK_DEC_BYTE_LEVEL,
+    SPW_TOK_DEC_BYTE_FALLBACK,
+    SPW_TOK_DEC_FUSE,
+    SPW_TOK_DEC_REPLACE,
+    SPW_TOK_DEC_STRIP,
+    SPW_TOK_DEC_METASPACE,
+};
+
+struct spw_tok_dec {
+    enum spw_tok_dec_kind kind;
+    struct spw_tok_pattern pattern; /* REPLACE */
+    char *content;                  /* owned: REPLACE */
+    size_t content_bytes;
+    char character[4]; /* STRIP, METASPACE */
+    size_t character_bytes;
+    size_t start, stop; /* STRIP, in characters */
+    bool drop_first;    /* METASPACE: the first token's replacements vanish */
+};
+
+/* ---- the whole ---- */
+
+struct spw_tokenizer {
+    pcre2_general_context *regex_memory;
+
+    char *blob; /* owned: all token texts */
+    size_t blob_bytes;
+    struct spw_tok_entry *entries; /* owned [n_entries] */
+    uint32_t n_entries;
+    struct spw_tok_map vocab, added_map;
+
+    struct spw_tok_added *added; /* owned */
+    size_t n_added;
+    struct spw_tok_trie raw_trie, normalized_trie;
+
+    struct spw_tok_norm norms[SPW_TOK_MAX_OPS];
+    size_t n_norms;
+    struct spw_tok_pre pres[SPW_TOK_MAX_OPS];
+    size_t n_pres;
+
+    enum spw_tok_model model;
+    struct spw_tok_merge *merges; /* owned [merge_mask + 1] */
+    uint32_t merge_mask;
+    bool byte_fallback, fuse_unk, ignore_merges, has_unk;
+    int32_t unk_id; /* -1: the unk token is not in the vocabulary */
+    int32_t byte_ids[256];
+    int32_t char_ids[0x800]; /* ids of one-character tokens below U+0800, -1: none */
+
+    struct spw_tok_ids prefix, suffix; /* what the post-processor puts around the text */
+
+    struct spw_tok_dec decs[SPW_TOK_MAX_OPS];
+    size_t n_decs;
+};
+
+int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
+                 struct spw_error *err);
+
+#endif

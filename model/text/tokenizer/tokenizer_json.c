@@ -1,0 +1,559 @@
+/* tokenizer.json to the structs of tokenizer_impl.h: the vocabulary, merges and added tokens here,
+ * the pipeline in tokenizer_pipeline.c. Every refusal names file, key, what was found and what was
+ * expected. "truncation" and "padding" are passed over: they belong to one use, not to the model.
+ */
+#include "model/text/tokenizer/tokenizer_json.h"
+#include "model/config_json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- reading JSON ---- */
+
+static const char *describe(const json_t *found, char text[64])
+{
+    switch (found ? json_typeof(found) : JSON_NULL) {
+    case JSON_STRING:
+        snprintf(text, 64, "\"%.40s\"", json_string_value(found));
+        break;
+    case JSON_INTEGER:
+        snprintf(text, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(found));
+        break;
+    case JSON_REAL:
+        snprintf(text, 64, "%g", json_real_value(found));
+        break;
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    case JSON_NULL:
+        return found ? "null" : "nothing";
+    }
+    return text;
+}
+
+int spw_tok_bad(const struct spw_tok_loader *l, int code, const char *path, const char *key,
+                const json_t *found, const char *expected)
+{
+    char text[64];
+    return spw_fail(l->err, code, "%s: %s%s%s: found %s, expected %s", l->name, path,
+                    *path && *key ? "." : "", key, describe(found, text), expected);
+}
+
+int spw_tok_get_string(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                       const char *key, const char **out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_string(value))
+        return spw_tok_bad(l, -EINVAL, path, key, value, "a string");
+    *out = json_string_value(value);
+    return 0;
+}
+
+int spw_tok_get_bool(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                     const char *key, bool otherwise, bool *out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (value && !json_is_null(value) && !json_is_boolean(value))
+        return spw_tok_bad(l, -EINVAL, path, key, value, "true or false");
+    *out = json_is_boolean(value) ? json_is_true(value) : otherwise;
+    return 0;
+}
+
+int spw_tok_get_id(const struct spw_tok_loader *l, const json_t *value, const char *path,
+                   const char *key, int32_t *out)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+        json_integer_value(value) > SPW_TOK_MAX_ID)
+        return spw_tok_bad(l, -EINVAL, path, key, value, "a token id from 0 to 4194303");
+    *out = (int32_t)json_integer_value(value);
+    return 0;
+}
+
+/* ---- vocabulary ---- */
+
+/* Texts and ids are counted first, so that each table is taken once. */
+struct census {
+    size_t n_vocab, blob_bytes;
+    int32_t max_id;
+};
+
+static int count_token(struct census *c, size_t bytes, int32_t id)
+{
+    c->blob_bytes += bytes + 1;
+    c->max_id = id > c->max_id ? id : c->max_id;
+    return c->blob_bytes > SPW_TOK_MAX_BYTES ? -EFBIG : 0;
+}
+
+/* Where the scan stands, as an error. */
+static int bad_text(const struct spw_tok_loader *l, const struct spw_tok_scan *s, int rc)
+{
+    size_t line = 1;
+    if (rc != -EINVAL)
+        return rc;
+    for (const char *p = l->json; (p = memchr(p, '\n', (size_t)(s->p - p))); p++)
+        line++;
+    return spw_fail(l->err, rc,
+                    "%s: line %zu, byte %zu of the file: found what is not JSON, expected a "
+                    "tokenizer.json",
+                    l->name, line, (size_t)(s->p - l->json));
+}
+
+/* A value that is not what it should be, read whole so that it can be named. */
+static int bad_value(const struct spw_tok_loader *l, struct spw_tok_scan *s, const char *path,
+                     const char *key, const char *expected)
+{
+    const char *at = s->p;
+    int rc = spw_tok_scan_skip(s);
+    json_t *value = rc ? NULL : json_loadb(at, (size_t)(s->p - at), JSON_DECODE_ANY, NULL);
+    if (!value)
+        return bad_text(l, s, -EINVAL);
+    rc = spw_tok_bad(l, -EINVAL, path, key, value, expected);
+    json_decref(value);
+    return rc;
+}
+
+/* The id behind a key of model.vocab, which is in s->text. */
+static int scan_id(const struct spw_tok_loader *l, struct spw_tok_scan *s, int32_t *id)
+{
+    const char *p = s->p;
+    *id = 0;
+    while (p < s->end && *p >= '0' && *p <= '9' && *id <= SPW_TOK_MAX_ID)
+        *id = *id * 10 + (*p++ - '0');
+    bool ends = p < s->end && memchr(",} \n\r\t", *p, 6);
+    bool canonical = *s->p != '0' || p == s->p + 1;
+    if (p == s->p || !ends || !canonical || *id > SPW_TOK_MAX_ID)
+        return bad_value(l, s, "model.vocab", s->text.data, "a token id from 0 to 4194303");
+    s->p = p;
+    return 0;
+}
+
+/* Calls `each` for every token of model.vocab; the text is in s->text. */
+static int walk_vocab(const struct spw_tok_loader *l, void *each_arg,
+                      int (*each)(const struct spw_tok_loader *l, const char *token, size_t bytes,
+                                  int32_t id, void *arg))
+{
+    struct spw_tok_scan s = {.p = l->vocab.at + 1, .end = l->vocab.at + l->vocab.bytes};
+    bool begun = false;
+    int rc, more;
+    while ((rc = more = spw_tok_scan_member(&s, '}', &begun)) > 0) {
+        int32_t id = 0;
+        rc = spw_tok_scan_key(&s);
+        if (rc)
+            break;
+        rc = scan_id(l, &s, &id);
+        if (!rc)
+            rc = each(l, s.text.data, s.text.n, id, each_arg);
+        if (rc) {
+            spw_tok_buf_free(&s.text);
+            return rc;
+        }
+    }
+    spw_tok_buf_free(&s.text);
+    return bad_text(l, &s, rc);
+}
+
+static int count_vocab(const struct spw_tok_loader *l, const char *token, size_t bytes, int32_t id,
+                       void *arg)
+{
+    struct census *c = arg;
+    (void)l;
+    (void)token;
+    c->n_vocab++;
+    return count_token(c, bytes, id);
+}
+
+static int take_census(const struct spw_tok_loader *l, json_t *added, struct census *c)
+{
+    json_t *value;
+    size_t i;
+    int32_t id = 0;
+    SPW_TRY(walk_vocab(l, c, count_vocab));
+    json_array_foreach(added, i, value)
+    {
+        const char *content = NULL;
+        char path[48];
+        snprintf(path, sizeof path, "added_tokens[%zu]", i);
+        if (!json_is_object(value))
+            return spw_tok_bad(l, -EINVAL, path, "", value, "an object");
+        SPW_TRY(spw_tok_get_string(l, value, path, "content", &content));
+        SPW_TRY(spw_tok_get_id(l, json_object_get(value, "id"), path, "id", &id));
+        SPW_TRY(count_token(c, strlen(content), id));
+    }
+    return 0;
+}
+
+static void entry_put(struct spw_tokenizer *t, int32_t id, const char *text, size_t bytes)
+{
+    struct spw_tok_entry *e = &t->entries[id];
+    e->offset = (uint32_t)t->blob_bytes;
+    e->bytes = (uint32_t)bytes;
+    memcpy(t->blob + t->blob_bytes, text, bytes + 1);
+    t->blob_bytes += bytes + 1;
+}
+
+static int take_tables(struct spw_tokenizer *t, const struct census *c, size_t n_added)
+{
+    t->n_entries = (uint32_t)(c->max_id + 1);
+    t->blob = spw_alloc(c->blob_bytes);
+    t->entries = spw_alloc_zero(t->n_entries, sizeof *t->entries);
+    t->added = spw_alloc_zero(n_added, sizeof *t->added);
+    if (!t->blob || !t->entries || !t->added)
+        return -ENOMEM;
+    SPW_TRY(spw_tok_map_init(&t->vocab, c->n_vocab));
+    return spw_tok_map_init(&t->added_map, n_added);
+}
+
+static int load_token(const struct spw_tok_loader *l, const char *token, size_t bytes, int32_t id,
+                      void *unused)
+{
+    struct spw_tokenizer *t = l->t;
+    uint32_t *slot = spw_tok_map_slot(t, &t->vocab, token, bytes);
+    (void)unused;
+    if (*slot)
+        return spw_fail(l->err, -EINVAL,
+                        "%s: model.vocab: found \"%.40s\" twice, expected every token once",
+                        l->name, token);
+    if (t->entries[id].flags)
+        return spw_fail(l->err, -EINVAL,
+                        "%s: model.vocab: found id %d for both \"%.40s\" and \"%.40s\", expected "
+                        "one token for each id",
+                        l->name, id, t->blob + t->entries[id].offset, token);
+    entry_put(t, id, token, bytes);
+    t->entries[id].flags = SPW_TOK_IN_MODEL;
+    *slot = (uint32_t)id + 1;
+    return 0;
+}
+
+static void index_characters(struct spw_tokenizer *t)
+{
+    char text[8];
+    for (int32_t cp = 0; cp < 0x800; cp++)
+        t->char_ids[cp] = spw_tok_map_find(t, &t->vocab, text, spw_tok_utf8_put(cp, text));
+    for (int byte = 0; byte < 256; byte++) {
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        t->byte_ids[byte] = t->byte_fallback ? spw_tok_map_find(t, &t->vocab, text, 6) : -1;
+    }
+}
+
+/* ---- merges ---- */
+
+/* One merge, written "a b" or ["a", "b"], as its two halves joined; *left_bytes says where the
+ * right one begins. 1: not a merge (an old file's version line). -EDOM: something else. */
+static int scan_merge(struct spw_tok_scan *s, struct spw_tok_buf *joined, size_t *left_bytes)
+{
+    joined->n = 0;
+    if (spw_tok_scan_peek(s) == '"') {
+        SPW_TRY(spw_tok_scan_string(s));
+        const char *text = s->text.data, *space = strchr(text, ' ');
+        if (!strncmp(text, "#version", 8))
+            return 1;
+        if (!space || strchr(space + 1, ' '))
+            return -EDOM;
+        *left_bytes = (size_t)(space - text);
+        SPW_TRY(spw_tok_buf_append(joined, text, *left_bytes));
+        return spw_tok_buf_append(joined, space + 1, strlen(space + 1) + 1);
+    }
+    bool begun = false;
+    if (*s->p != '[')
+        return -EDOM;
+    s->p++;
+    for (int half = 0; half < 2; half++) {
+        if (spw_tok_scan_member(s, ']', &begun) <= 0 || spw_tok_scan_peek(s) != '"')
+            return -EDOM;
+        SPW_TRY(spw_tok_scan_string(s));
+        SPW_TRY(spw_tok_buf_append(joined, s->text.data, s->text.n));
+        if (!half)
+            *left_bytes = joined->n;
+    }
+    SPW_TRY(spw_tok_buf_append(joined, "", 1));
+    return spw_tok_scan_member(s, ']', &begun) ? -EDOM : 0;
+}
+
+static int add_merge(const struct spw_tok_loader *l, const char *joined, size_t bytes,
+                     size_t left_bytes, uint32_t rank)
+{
+    struct spw_tokenizer *t = l->t;
+    int32_t left = spw_tok_map_find(t, &t->vocab, joined, left_bytes);
+    int32_t right = spw_tok_map_find(t, &t->vocab, joined + left_bytes, bytes - left_bytes);
+    int32_t id = spw_tok_map_find(t, &t->vocab, joined, bytes);
+    if (left < 0 || right < 0 || id < 0) {
+        const char *text = left < 0 || right >= 0 ? joined : joined + left_bytes;
+        size_t n = left < 0 ? left_bytes : right < 0 ? bytes - left_bytes : bytes;
+        return spw_fail(l->err, -EINVAL,
+                        "%s: model.merges[%u]: found the token \"%.*s\", expected one of "
+                        "model.vocab",
+                        l->name, rank, (int)(n < 40 ? n : 40), text);
+    }
+    struct spw_tok_merge *m = spw_tok_merge_slot(t, left, right);
+    *m = (struct spw_tok_merge){
+        .pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, .rank = rank, .id = id};
+    return 0;
+}
+
+/* At the merge numbered `rank`. */
+static int load_merge(const struct spw_tok_loader *l, struct spw_tok_scan *s, uint32_t rank,
+                      struct spw_tok_buf *joined)
+{
+    const char *at = s->p;
+    size_t left_bytes = 0;
+    int rc = scan_merge(s, joined, &left_bytes);
+    if (rc == -EDOM) {
+        char path[48];
+        snprintf(path, sizeof path, "model.merges[%u]", rank);
+        s->p = at;
+        return bad_value(l, s, path, "", "\"a b\" or [\"a\", \"b\"]");
+    }
+    if (rc)
+        return rc > 0 ? 0 : bad_text(l, s, rc);
+    return add_merge(l, joined->data, joined->n - 1, left_bytes, rank);
+}
+
+/* How many there are at least needs no reading: every merge has a comma or the end behind it. */
+static size_t count_merges(const struct spw_tok_cut *merges)
+{
+    size_t n = 1;
+    const char *end = merges->at + merges->bytes;
+    for (const char *p = merges->at; (p = memchr(p, ',', (size_t)(end - p))); p++)
+        n++;
+    return *merges->at ? n : 0;
+}
+
+static int load_merges(const struct spw_tok_loader *l)
+{
+    struct spw_tok_scan s = {.p = l->merges.at + 1, .end = l->merges.at + l->merges.bytes};
+    struct spw_tok_buf joined = {0};
+    bool begun = false;
+    int rc = spw_tok_merges_init(l->t, count_merges(&l->merges)), more = 0;
+    for (uint32_t rank = 0; !rc; rank++) {
+        more = spw_tok_scan_member(&s, ']', &begun);
+        if (more <= 0)
+            break;
+        rc = load_merge(l, &s, rank, &joined);
+    }
+    spw_tok_buf_free(&joined);
+    spw_tok_buf_free(&s.text);
+    return rc ? rc : bad_text(l, &s, more);
+}
+
+/* ---- the model ---- */
+
+static int refuse_unless_empty(const struct spw_tok_loader *l, const json_t *model, const char *key)
+{
+    const json_t *value = json_object_get(model, key);
+    bool empty = !value || json_is_null(value) ||
+                 (json_is_string(value) && !json_string_length(value)) ||
+                 (json_is_number(value) && json_number_value(value) == 0);
+    return empty ? 0 : spw_tok_bad(l, -ENOTSUP, "model", key, value, "null");
+}
+
+static int load_unk(const struct spw_tok_loader *l, const json_t *model)
+{
+    struct spw_tokenizer *t = l->t;
+    const json_t *unk = json_object_get(model, "unk_token");
+    t->unk_id = -1;
+    if (!unk || json_is_null(unk))
+        return 0;
+    if (!json_is_string(unk))
+        return spw_tok_bad(l, -EINVAL, "model", "unk_token", unk, "a string or null");
+    t->has_unk = true;
+    t->unk_id = spw_tok_map_find(t, &t->vocab, json_string_value(unk), json_string_length(unk));
+    return 0;
+}
+
+static int load_bpe(const struct spw_tok_loader *l, const json_t *model)
+{
+    struct spw_tokenizer *t = l->t;
+    json_t *merges = json_object_get(model, "merges");
+    t->model = SPW_TOK_BPE;
+    SPW_TRY(refuse_unless_empty(l, model, "dropout"));
+    SPW_TRY(refuse_unless_empty(l, model, "continuing_subword_prefix"));
+    SPW_TRY(refuse_unless_empty(l, model, "end_of_word_suffix"));
+    SPW_TRY(spw_tok_get_bool(l, model, "model", "fuse_unk", false, &t->fuse_unk));
+    SPW_TRY(spw_tok_get_bool(l, model, "model", "byte_fallback", false, &t->byte_fallback));
+    SPW_TRY(spw_tok_get_bool(l, model, "model", "ignore_merges", false, &t->ignore_merges));
+    if (!json_is_array(merges))
+        return spw_tok_bad(l, -EINVAL, "model", "merges", merges, "a list");
+    return load_merges(l);
+}
+
+/* Files from before the key existed have BPE without saying so. */
+static int load_model(const struct spw_tok_loader *l, const json_t *model)
+{
+    const json_t *type = json_object_get(model, "type");
+    const char *name = json_string_value(type);
+    bool bpe = name ? !strcmp(name, "BPE") : !type && json_object_get(model, "merges");
+    SPW_TRY(walk_vocab(l, NULL, load_token));
+    SPW_TRY(load_unk(l, model));
+    if (bpe)
+        SPW_TRY(load_bpe(l, model));
+    else if (name && !strcmp(name, "WordLevel"))
+        l->t->model = SPW_TOK_WORD_LEVEL;
+    else
+        return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE or WordLevel");
+    index_characters(l->t);
+    return 0;
+}
+
+/* ---- added tokens ---- */
+
+/* The normal form is what a normalized token is searched as, and what it decodes from. */
+static int add_form(struct spw_tokenizer *t, struct spw_tok_added *a, const char *content,
+                    size_t bytes)
+{
+    struct spw_tok_matcher m = {.memory = t->regex_memory};
+    struct spw_tok_buf form = {0};
+    bool at_start = true;
+    int rc = spw_tok_normalize(t, &m, content, bytes, &form, &at_start);
+    spw_tok_matcher_free(&m);
+    if (rc || (form.n == bytes && !memcmp(form.data, content, bytes))) {
+        spw_tok_buf_free(&form);
+        return rc == -EOVERFLOW ? -EINVAL : rc;
+    }
+    if (!form.data && spw_tok_buf_reserve(&form, 1))
+        return -ENOMEM;
+    a->form = form.data;
+    a->form_bytes = form.n;
+    return 0;
+}
+
+static int add_token(const struct spw_tok_loader *l, const json_t *token, const char *path)
+{
+    struct spw_tokenizer *t = l->t;
+    struct spw_tok_added a = {.id = (int32_t)json_integer_value(json_object_get(token, "id"))};
+    const char *content = json_string_value(json_object_get(token, "content"));
+    size_t bytes = strlen(content);
+    struct spw_tok_entry *e = &t->entries[a.id];
+    bool special = false;
+    if (!bytes)
+        return 0;
+    SPW_TRY(spw_tok_get_bool(l, token, path, "lstrip", false, &a.lstrip));
+    SPW_TRY(spw_tok_get_bool(l, token, path, "rstrip", false, &a.rstrip));
+    SPW_TRY(spw_tok_get_bool(l, token, path, "single_word", false, &a.single_word));
+    SPW_TRY(spw_tok_get_bool(l, token, path, "special", false, &special));
+    SPW_TRY(spw_tok_get_bool(l, token, path, "normalized", !special, &a.normalized));
+    int32_t in_vocab = spw_tok_map_find(t, &t->vocab, content, bytes);
+    uint32_t *slot = spw_tok_map_slot(t, &t->added_map, content, bytes);
+    if (*slot || e->flags & SPW_TOK_IN_ADDED || (in_vocab >= 0 && in_vocab != a.id) ||
+        (in_vocab < 0 && e->flags))
+        return spw_fail(l->err, -EINVAL,
+                        "%s: %s: found id %d for \"%.40s\", expected an id and a text that no "
+                        "other token has",
+                        l->name, path, a.id, content);
+    if (!e->flags)
+        entry_put(t, a.id, content, bytes);
+    *slot = (uint32_t)a.id + 1;
+    e->flags |= SPW_TOK_IN_ADDED | (special ? SPW_TOK_SPECIAL : 0) |
+                (uint32_t)t->n_added << SPW_TOK_ADDED_SHIFT;
+    t->added[t->n_added++] = a;
+    if (a.normalized)
+        SPW_TRY(add_form(t, &t->added[t->n_added - 1], content, bytes));
+    return 0;
+}
+
+static int load_added(const struct spw_tok_loader *l, json_t *added)
+{
+    struct spw_tokenizer *t = l->t;
+    json_t *value;
+    size_t i;
+    json_array_foreach(added, i, value)
+    {
+        char path[48];
+        snprintf(path, sizeof path, "added_tokens[%zu]", i);
+        SPW_TRY(add_token(l, value, path));
+    }
+    for (size_t k = 0; k < t->n_added; k++) {
+        const struct spw_tok_added *a = &t->added[k];
+        const struct spw_tok_entry *e = &t->entries[a->id];
+        SPW_TRY(spw_tok_trie_add(a->normalized ? &t->normalized_trie : &t->raw_trie,
+                                 a->form ? a->form : t->blob + e->offset,
+                                 a->form ? a->form_bytes : e->bytes, (int32_t)k));
+    }
+    return 0;
+}
+
+/* The template is read before the added tokens are known. */
+static int check_template(const struct spw_tok_loader *l, const struct spw_tok_ids *ids)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        if (!spw_tokenizer_token(l->t, ids->at[i]))
+            return spw_fail(l->err, -EINVAL,
+                            "%s: post_processor: found the special token id %d, expected one of "
+                            "model.vocab or added_tokens",
+                            l->name, ids->at[i]);
+    return 0;
+}
+
+/* ---- the file ---- */
+
+static int load_root(const struct spw_tok_loader *l, const json_t *root)
+{
+    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+    json_t *added = json_object_get(root, "added_tokens");
+    struct census census = {.max_id = -1};
+    if (!json_is_object(root))
+        return spw_tok_bad(l, -EINVAL, "", "the file", root, "an object");
+    if (!json_is_object(model))
+        return spw_tok_bad(l, -EINVAL, "", "model", model, "an object");
+    const json_t *type = json_object_get(model, "type");
+    if (!json_is_object(vocab) && json_is_string(type) && strcmp(json_string_value(type), "BPE") &&
+        strcmp(json_string_value(type), "WordLevel"))
+        return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE or WordLevel");
+    if (!json_is_object(vocab) || !l->vocab.at)
+        return spw_tok_bad(l, -EINVAL, "model", "vocab", vocab, "an object");
+    if (added && !json_is_null(added) && !json_is_array(added))
+        return spw_tok_bad(l, -EINVAL, "", "added_tokens", added, "a list");
+    SPW_TRY(take_census(l, added, &census));
+    SPW_TRY(take_tables(l->t, &census, json_array_size(added)));
+    SPW_TRY(load_model(l, model));
+    SPW_TRY(spw_tok_load_pipeline(l, root));
+    SPW_TRY(load_added(l, added));
+    SPW_TRY(check_template(l, &l->t->prefix));
+    return check_template(l, &l->t->suffix);
+}
+
+/* Small parts as a tree, large ones as text. */
+static int load_text(struct spw_tok_loader *l, size_t bytes, struct spw_tok_scan *s,
+                     struct spw_tok_buf *rest)
+{
+    json_error_t where;
+    int rc = spw_tok_scan_find(s, &l->vocab, &l->merges);
+    if (rc == -EINVAL) /* jansson will say what is wrong */
+        l->vocab = l->merges = (struct spw_tok_cut){0};
+    else
+        SPW_TRY(rc);
+    SPW_TRY(spw_tok_scan_rest(l->json, bytes, &l->vocab, &l->merges, rest));
+    json_t *root = json_loadb(rest->data, rest->n, JSON_REJECT_DUPLICATES, &where);
+    if (!root && json_error_code(&where) == json_error_out_of_memory)
+        return -ENOMEM;
+    if (!root)
+        return spw_fail(l->err, -EINVAL,
+                        "%s: line %d, column %d: found what is not JSON (%s), expected a "
+                        "tokenizer.json",
+                        l->name, where.line, where.column, where.text);
+    rc = load_root(l, root);
+    json_decref(root);
+    return rc;
+}
+
+int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
+                 struct spw_error *err)
+{
+    struct spw_tok_loader l = {.t = t, .json = json, .name = name, .err = err};
+    struct spw_tok_scan s = {.p = json, .end = json + bytes};
+    struct spw_tok_buf rest = {0};
+    if (!bytes)
+        return spw_fail(err, -EINVAL, "%s: found an empty file, expected a tokenizer.json", name);
+    SPW_TRY(spw_json_refuse_pointer(l.json, bytes, name, err));
+    t->regex_memory = spw_tok_regex_memory();
+    if (!t->regex_memory)
+        return -ENOMEM;
+    int rc = load_text(&l, bytes, &s, &rest);
+    spw_tok_buf_free(&s.text);
+    spw_tok_buf_free(&rest);
+    return rc == -EFBIG ? spw_fail(err, rc, "%s: found more than 2 GiB of token text", name) : rc;
+}

@@ -1,0 +1,435 @@
+/* The io_uring engine: one ring a thread, memory and files registered, many requests to a system
+ * call.
+ *
+ * A thread's round: fill the ring with the next asks, submit them, collect what is back and settle
+ * it; if nothing was back, sum one of those that are whole. So the drive has its next requests
+ * before a checksum is begun: a drive that answers several at once would stand still meanwhile.
+ *
+ *     queue --fill--> [ring, up to `depth`] --collect--> settle --> landed --check--> free
+ *                           ^                               |                   |
+ *                           '------------ the rest, or once more ---------------'
+ *
+ * While there is nothing to sum the thread sleeps in the kernel, for a result or for the eventfd,
+ * which the ring polls and which a submit writes when the thread has told that it wants work. */
+#include "offload/io/io_engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* The kernel registers no more than this in one piece. A request across the border of two slabs is
+ * one of unregistered memory.
+ *
+ * The kernel keeps a slab as huge pages only if all of the slab is huge pages; one small page, and
+ * it keeps all of them as pages of 4 KiB, of which a request to a drive may have 254 or so: 1 MiB
+ * is then two requests. So memory before the first border of a huge page is a slab of its own. */
+#define SLAB_BYTES ((uint64_t)1 << 30)
+#define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
+
+enum file_state { FILE_NEW, FILE_REGISTERED, FILE_PLAIN };
+
+struct ring {
+    struct io_uring ring;
+    int event;
+    unsigned in_kernel, depth;
+    bool polled;                            /* the ring watches `event` */
+    bool cancelled;                         /* the kernel was told to end what it has */
+    struct spw_io_held held;                /* by the fault */
+    struct spw_io_ask *landed, *landed_end; /* to be summed, oldest first */
+    uint8_t files[SPW_IO_FILES];            /* enum file_state */
+    bool wants_work;                        /* under the engine's lock: write `event` for more */
+};
+
+struct uring {
+    struct ring *rings; /* owned: [n_rings] that are open */
+    unsigned n_rings;
+    struct iovec *slabs; /* owned: [n_slabs] */
+    unsigned n_slabs;
+    bool registered;
+};
+
+/* --- open and close --- */
+
+static void close_rings(struct spw_io *io)
+{
+    struct uring *u = io->engine_state;
+    for (unsigned i = 0; i < u->n_rings; i++) {
+        struct ring *r = &u->rings[i];
+        /* At once, not when the kernel gets to it: the limit on locked memory is needed again. */
+        if (u->registered)
+            io_uring_unregister_buffers(&r->ring);
+        io_uring_queue_exit(&r->ring);
+        close(r->event);
+    }
+    spw_free(u->rings);
+    spw_free(u->slabs);
+    spw_free(u);
+    io->engine_state = NULL;
+}
+
+/* Results wait in the kernel until the thread asks for them, where the kernel can do that (6.1):
+ * it is not interrupted while it sums. Disabled, because the thread that enables the ring is the
+ * one that may use it then. */
+static int init_ring(struct ring *r, unsigned entries)
+{
+    unsigned lazy = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    int rc = io_uring_queue_init(entries, &r->ring, IORING_SETUP_R_DISABLED | lazy);
+    if (rc == -EINVAL)
+        rc = io_uring_queue_init(entries, &r->ring, IORING_SETUP_R_DISABLED);
+    return rc;
+}
+
+/* A table of files with nothing in it: the thread puts a file in when it first meets it. */
+static int register_files(struct ring *r)
+{
+    int none[SPW_IO_FILES];
+    for (unsigned i = 0; i < SPW_IO_FILES; i++)
+        none[i] = -1;
+    return io_uring_register_files(&r->ring, none, SPW_IO_FILES);
+}
+
+/* Whatever the kernel refuses, threads do without. */
+static int open_ring(struct uring *u, unsigned depth, char *why, size_t why_bytes)
+{
+    struct ring *r = &u->rings[u->n_rings];
+    r->depth = depth;
+    if (spw_alloc_fails()) /* the kernel's memory */
+        return -ENOMEM;
+    r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    /* Twice: what waits to be summed may have to be read again beside all that is in flight. */
+    int rc = r->event < 0 ? -errno : init_ring(r, 2 * depth + 2);
+    if (rc < 0) {
+        if (r->event >= 0)
+            close(r->event);
+        snprintf(why, why_bytes, "io_uring: %s", strerror(-rc));
+        return -ENOTSUP;
+    }
+    u->n_rings++;
+    if (register_files(r) < 0)
+        memset(r->files, FILE_PLAIN, sizeof r->files);
+    return 0;
+}
+
+/* As a container's filter would have it, by a test. */
+static int ask_fault(const struct spw_io *io, char *why, size_t why_bytes)
+{
+    struct spw_io_request nothing = {.fd = -1};
+    int64_t rc = io->fault ? io->fault->completed(io->fault->context, &nothing, 0) : 0;
+    if (rc >= 0)
+        return 0;
+    snprintf(why, why_bytes, "io_uring: %s", strerror((int)-rc));
+    return -ENOTSUP;
+}
+
+uint64_t spw_io_slab_bytes(const void *from, uint64_t left)
+{
+    uint64_t into = (uintptr_t)from % HUGE_PAGE_BYTES;
+    return spw_min_u64(into ? HUGE_PAGE_BYTES - into : SLAB_BYTES, left);
+}
+
+static int cut_slabs(struct uring *u, const struct spw_io_options *o)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < o->n_memory; i++)
+        n += spw_div_up(o->memory[i].bytes, SLAB_BYTES) + 1;
+    if (!n)
+        return 0;
+    u->slabs = spw_alloc_zero(n, sizeof *u->slabs);
+    if (!u->slabs)
+        return -ENOMEM;
+    for (unsigned i = 0; i < o->n_memory; i++)
+        for (uint64_t at = 0, part; at < o->memory[i].bytes; at += part) {
+            uint8_t *from = (uint8_t *)o->memory[i].from + at;
+            part = spw_io_slab_bytes(from, o->memory[i].bytes - at);
+            u->slabs[u->n_slabs++] = (struct iovec){.iov_base = from, .iov_len = part};
+        }
+    return 0;
+}
+
+static void say_unregistered(const struct uring *u, int rc, char *why, size_t why_bytes)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < u->n_slabs; i++)
+        bytes += u->slabs[i].iov_len;
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    int used = snprintf(why, why_bytes, "io_uring: cannot register %.1f MiB: %s",
+                        (double)bytes / (1 << 20), strerror(-rc));
+    if (limit.rlim_cur != RLIM_INFINITY && used > 0 && (size_t)used < why_bytes)
+        snprintf(why + used, why_bytes - (size_t)used, "; RLIMIT_MEMLOCK is %.1f MiB for each ring",
+                 (double)limit.rlim_cur / (1 << 20));
+}
+
+static int register_memory(struct uring *u, bool needed, char *why, size_t why_bytes)
+{
+    int rc = 0;
+    for (unsigned i = 0; i < u->n_rings && u->n_slabs && !rc; i++)
+        rc = io_uring_register_buffers(&u->rings[i].ring, u->slabs, u->n_slabs);
+    u->registered = u->n_slabs && !rc;
+    if (!rc)
+        return 0;
+    say_unregistered(u, rc, why, why_bytes);
+    for (unsigned i = 0; i < u->n_rings; i++)
+        io_uring_unregister_buffers(&u->rings[i].ring); /* of those before the one that failed */
+    return needed ? -ENOTSUP : 0;
+}
+
+static int uring_open(struct spw_io *io, const struct spw_io_options *o, char *why,
+                      size_t why_bytes)
+{
+    SPW_TRY(ask_fault(io, why, why_bytes));
+    struct uring *u = spw_alloc_zero(1, sizeof *u);
+    if (!u)
+        return -ENOMEM;
+    io->engine_state = u;
+    io->n_threads = o->threads ? o->threads : 1;
+    unsigned depth = (unsigned)spw_div_up(io->queue_depth, io->n_threads);
+    u->rings = spw_alloc_zero(io->n_threads, sizeof *u->rings);
+    int rc = u->rings ? cut_slabs(u, o) : -ENOMEM;
+    while (!rc && u->n_rings < io->n_threads)
+        rc = open_ring(u, depth, why, why_bytes);
+    if (!rc)
+        rc = register_memory(u, o->kind == SPW_IO_AUTO, why, why_bytes);
+    if (rc < 0)
+        close_rings(io);
+    return rc;
+}
+
+static void uring_describe(const struct spw_io *io, char *text, size_t bytes)
+{
+    const struct uring *u = io->engine_state;
+    const char *memory = u->registered ? ", registered memory" : u->n_slabs ? ", plain memory" : "";
+    snprintf(text, bytes, "io_uring, %u in flight%s", io->queue_depth, memory);
+}
+
+/* --- wakes --- */
+
+/* A write to an eventfd that is read in time never blocks. */
+static void write_event(struct ring *r)
+{
+    uint64_t one = 1;
+    r->wants_work = false;
+    ssize_t written = write(r->event, &one, sizeof one);
+    (void)written; /* full: it is readable anyway */
+}
+
+static void uring_wake(struct spw_io *io)
+{
+    struct uring *u = io->engine_state;
+    for (unsigned i = 0; i < u->n_rings; i++) {
+        if (!io->closing && !u->rings[i].wants_work)
+            continue;
+        write_event(&u->rings[i]);
+        if (!io->closing)
+            return; /* a ring that takes one job, and leaves another, wakes the next ring */
+    }
+}
+
+static struct io_uring_sqe *next_sqe(struct ring *r)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
+    while (!sqe) {
+        io_uring_submit(&r->ring);
+        sqe = io_uring_get_sqe(&r->ring);
+    }
+    return sqe;
+}
+
+static void watch_event(struct ring *r)
+{
+    if (r->polled)
+        return;
+    struct io_uring_sqe *sqe = next_sqe(r);
+    io_uring_prep_poll_add(sqe, r->event, POLLIN);
+    io_uring_sqe_set_data(sqe, &r->polled);
+    r->polled = true;
+}
+
+static void event_came(struct ring *r)
+{
+    uint64_t value;
+    ssize_t got = read(r->event, &value, sizeof value);
+    (void)got; /* nothing in it: somebody's wake was taken for two */
+    r->polled = false;
+}
+
+/* At the end: what the kernel has not begun, or waits for, comes back with -ECANCELED. The drive
+ * finishes what it has; so do kernels that do not know this, before 5.19. */
+static void cancel_all(struct ring *r)
+{
+    struct io_uring_sqe *sqe = next_sqe(r);
+    io_uring_prep_cancel(sqe, NULL, IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY);
+    io_uring_sqe_set_data(sqe, &r->cancelled);
+    r->cancelled = true;
+}
+
+/* --- asking the kernel --- */
+
+static bool use_registered_file(struct ring *r, const struct spw_io_file *file)
+{
+    if (file->index == SPW_IO_LENT)
+        return false;
+    uint8_t *state = &r->files[file->index];
+    if (*state == FILE_NEW) {
+        int fd = file->fd;
+        int n = io_uring_register_files_update(&r->ring, file->index, &fd, 1);
+        *state = n == 1 ? FILE_REGISTERED : FILE_PLAIN;
+    }
+    return *state == FILE_REGISTERED;
+}
+
+/* The slab that all of it lies in; -1: none. */
+static int find_slab(const struct uring *u, const struct spw_io_request *q)
+{
+    for (unsigned i = 0; u->registered && i < u->n_slabs; i++) {
+        uint64_t into = (uint64_t)((uintptr_t)q->memory - (uintptr_t)u->slabs[i].iov_base);
+        if (into < u->slabs[i].iov_len && q->bytes <= u->slabs[i].iov_len - into)
+            return (int)i;
+    }
+    return -1;
+}
+
+static void ask_kernel(const struct uring *u, struct ring *r, struct spw_io_ask *a)
+{
+    struct spw_io_request q = spw_io_request_of(a);
+    const struct spw_io_file *file = a->job->file;
+    bool fixed = use_registered_file(r, file);
+    int fd = fixed ? (int)file->index : q.fd, slab = find_slab(u, &q);
+    unsigned bytes = (unsigned)q.bytes;
+    struct io_uring_sqe *sqe = next_sqe(r);
+    if (q.write && slab >= 0)
+        io_uring_prep_write_fixed(sqe, fd, q.memory, bytes, q.offset, slab);
+    else if (q.write)
+        io_uring_prep_write(sqe, fd, q.memory, bytes, q.offset);
+    else if (slab >= 0)
+        io_uring_prep_read_fixed(sqe, fd, q.memory, bytes, q.offset, slab);
+    else
+        io_uring_prep_read(sqe, fd, q.memory, bytes, q.offset);
+    if (fixed)
+        io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+    io_uring_sqe_set_data(sqe, a);
+    r->in_kernel++;
+}
+
+/* Whether the engine is being closed. */
+static bool fill(struct spw_io *io, struct ring *r)
+{
+    bool closing;
+    struct spw_io_ask *a;
+    do {
+        bool room = r->in_kernel < r->depth;
+        pthread_mutex_lock(&io->lock);
+        a = room ? spw_io_cut(io) : NULL;
+        r->wants_work = room && !a;
+        closing = io->closing;
+        pthread_mutex_unlock(&io->lock);
+        if (a)
+            ask_kernel(io->engine_state, r, a);
+    } while (a);
+    return closing;
+}
+
+/* --- results --- */
+
+static void settle(struct spw_io *io, struct ring *r, struct spw_io_ask *a)
+{
+    if (spw_io_settle(io, a)) {
+        ask_kernel(io->engine_state, r, a);
+        return;
+    }
+    a->next = NULL;
+    if (r->landed)
+        r->landed_end->next = a;
+    else
+        r->landed = a;
+    r->landed_end = a;
+}
+
+/* Takes the results out of the ring before anything is done about one of them, so that there is
+ * room for what is asked again. */
+static struct spw_io_ask *collect(struct ring *r)
+{
+    struct spw_io_ask *first = NULL, **end = &first;
+    struct io_uring_cqe *cqe;
+    unsigned head, n = 0;
+    io_uring_for_each_cqe(&r->ring, head, cqe)
+    {
+        void *data = io_uring_cqe_get_data(cqe);
+        n++;
+        if (data == &r->polled) {
+            event_came(r);
+        } else if (data != &r->cancelled) {
+            struct spw_io_ask *a = data;
+            a->result = cqe->res;
+            *end = a;
+            end = &a->next;
+        }
+    }
+    *end = NULL;
+    io_uring_cq_advance(&r->ring, n);
+    return first;
+}
+
+/* Whether anything was back. */
+static bool settle_all(struct spw_io *io, struct ring *r)
+{
+    struct spw_io_ask *a = collect(r), *rest;
+    bool any = a != NULL;
+    for (; a; a = rest) {
+        rest = a->next;
+        a->result = spw_io_see(io, a, a->result);
+        r->in_kernel--; /* those behind it in the list are still counted: more are to come */
+        struct spw_io_ask *now = spw_io_deliver(io, &r->held, a, r->in_kernel > 0), *then;
+        for (; now; now = then) {
+            then = now->next;
+            settle(io, r, now);
+        }
+    }
+    return any;
+}
+
+static void check_one(struct spw_io *io, struct ring *r)
+{
+    struct spw_io_ask *a = r->landed;
+    r->landed = a->next;
+    if (spw_io_check(io, a))
+        ask_kernel(io->engine_state, r, a);
+}
+
+static void uring_run(struct spw_io *io, unsigned thread)
+{
+    struct uring *u = io->engine_state;
+    struct ring *r = &u->rings[thread];
+    /* liburing 2.3 declares io_uring_enable_rings and does not have it. */
+    int rc = io_uring_register((unsigned)r->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+    assert(rc == 0); /* it was opened to be enabled */
+    for (;;) {
+        bool closing = fill(io, r);
+        if (closing && !r->in_kernel && !r->landed)
+            return;
+        if (closing && !r->cancelled)
+            cancel_all(r);
+        watch_event(r);
+        rc = r->landed ? io_uring_submit_and_get_events(&r->ring)
+                       : io_uring_submit_and_wait(&r->ring, 1);
+        if (rc < 0 && rc != -EINTR)
+            usleep(1000); /* the kernel lacks memory; what was not taken is in the ring still */
+        if (!settle_all(io, r) && r->landed)
+            check_one(io, r);
+    }
+}
+
+const struct spw_io_engine spw_io_uring = {
+    .kind = SPW_IO_URING,
+    .open = uring_open,
+    .close = close_rings,
+    .run = uring_run,
+    .wake = uring_wake,
+    .describe = uring_describe,
+};

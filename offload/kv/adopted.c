@@ -1,0 +1,111 @@
+/* Pieces of other files as frames: see adopted.h. */
+#include "offload/kv/adopted.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <string.h>
+
+/* Direct I/O in blocks that do not divide a tile is none. */
+static int lend(struct spw_adopted *p, uint64_t tile_bytes)
+{
+    int fd = p->given.fd;
+    SPW_TRY(spw_io_lend(fd, &p->file));
+    uint32_t align = p->file.align;
+    if (!p->file.direct || (tile_bytes % align == 0 && p->given.offset % align == 0))
+        return 0;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_DIRECT))
+        return -errno;
+    return spw_io_lend(fd, &p->file);
+}
+
+/* The lowest numbers that are free; *place: where among the items. */
+static int find_numbers(const struct spw_adopted_set *s, uint32_t n, uint32_t *first,
+                        uint32_t *place)
+{
+    uint64_t from = s->base;
+    uint32_t i = 0;
+    for (; i < s->n && from + n >= s->items[i]->first; i++)
+        from = (uint64_t)s->items[i]->first + s->items[i]->given.n + 1;
+    *first = (uint32_t)from;
+    *place = i;
+    return from + n <= SPW_DISK_NONE ? 0 : -ENOMEM;
+}
+
+static int make_room(struct spw_adopted_set *s)
+{
+    if (s->n < s->room)
+        return 0;
+    uint32_t room = s->room ? 2 * s->room : 16;
+    struct spw_adopted **items = spw_realloc(s->items, room * sizeof(void *));
+    if (!items)
+        return -ENOMEM;
+    s->items = items;
+    s->room = room;
+    return 0;
+}
+
+int spw_adopted_add(struct spw_adopted_set *s, const struct spw_disk_adoption *a,
+                    uint64_t tile_bytes, uint32_t *first)
+{
+    uint32_t place;
+    SPW_TRY(make_room(s));
+    SPW_TRY(find_numbers(s, a->n, first, &place));
+    struct spw_adopted *p = spw_alloc(sizeof *p + a->n * sizeof p->sums[0]);
+    if (!p)
+        return -ENOMEM;
+    p->given = *a;
+    p->first = *first;
+    p->n_left = a->n;
+    memcpy(p->sums, a->sums, a->n * sizeof p->sums[0]);
+    p->given.sums = p->sums;
+    int rc = lend(p, tile_bytes);
+    if (rc) {
+        spw_free(p);
+        return rc;
+    }
+    memmove(s->items + place + 1, s->items + place, (s->n++ - place) * sizeof(void *));
+    s->items[place] = p;
+    return 0;
+}
+
+static uint32_t find_place(const struct spw_adopted_set *s, uint32_t frame)
+{
+    uint32_t low = 0, high = s->n;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        *(s->items[middle]->first <= frame ? &low : &high) = middle;
+    }
+    assert(low < s->n && frame >= s->items[low]->first &&
+           frame - s->items[low]->first < s->items[low]->given.n);
+    return low;
+}
+
+struct spw_adopted *spw_adopted_find(const struct spw_adopted_set *s, uint32_t frame)
+{
+    return s->items[find_place(s, frame)];
+}
+
+static void let_go(struct spw_adopted *p)
+{
+    if (p->given.released)
+        p->given.released(p->given.context);
+    spw_free(p);
+}
+
+void spw_adopted_put(struct spw_adopted_set *s, uint32_t frame)
+{
+    uint32_t place = find_place(s, frame);
+    struct spw_adopted *p = s->items[place];
+    if (--p->n_left)
+        return;
+    memmove(s->items + place, s->items + place + 1, (--s->n - place) * sizeof(void *));
+    let_go(p);
+}
+
+void spw_adopted_free(struct spw_adopted_set *s)
+{
+    while (s->n)
+        let_go(s->items[--s->n]);
+    spw_free(s->items);
+}

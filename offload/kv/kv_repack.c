@@ -1,0 +1,490 @@
+/* Smaller tiles in place: see kv_repack.h.
+ *
+ * A tier is walked upward, frame k at k T going to frame k' <= k at k' Q:
+ *
+ *     old   |    0    |    1    |    2    |    3    |        T bytes each
+ *     new   |  0  |  1  |  2  |  3  | free | free ...        Q < T
+ *
+ * The new frame ends at (k' + 1) Q <= (k + 1) Q < (k + 1) T, where the next old one begins at the
+ * earliest: it never touches a frame that is still to be read. It may touch the one it comes from,
+ * while k is small, and then goes by way of a buffer. Numbers stay (k' = k) where the new frames
+ * are enough for that, so that what was adjacent still is and runs stay aligned; else the n-th
+ * frame in use becomes frame n, which keeps neighbours together.
+ *
+ * On the disk a few frames are read together, then converted, then written; all of them have been
+ * read by then, and frames that are read later lie behind. What cannot be read, or written in two
+ * tries, is lost: another place for it could be one that is still to be read. Adopted tiles, which
+ * cannot be written where they are, come last, and go to what is free in our own file; where
+ * nothing is, they are lost, too.
+ *
+ * A copy on the device and one below are converted each for itself, from the same bytes to the same
+ * bytes. All memory and the write limit are settled before the first byte moves. From there on only
+ * the device can fail; tables and tiers are then brought to the end without it. */
+#include "offload/kv/kv_repack.h"
+
+#include "offload/kv/kv_tile.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* One tier's frames. */
+struct level {
+    uint32_t *owner; /* [n] the tile, or SPW_KV_NO_TILE */
+    uint32_t *to;    /* [n] the new number of a frame that has an owner */
+    uint32_t n;
+};
+
+struct work {
+    struct spw_kv *kv;
+    const struct spw_kv_repack *r;
+    struct spw_kv_repacked *out;
+    struct level device, host, disk;
+    uint32_t *adopted; /* [n_adopted] tiles, of which the first have a place in our own file: */
+    uint32_t *place;
+    uint32_t n_adopted, n_places;
+    /* What the cache goes on with. */
+    struct spw_tier new_device, new_host;
+    struct spw_disk *new_disk;
+    struct spw_kv_tile *tiles;
+    uint32_t n_tiles, *sink_ids;
+    void **draining;
+    int rc; /* of the device: nothing is moved any more */
+};
+
+/* ---- before anything moves ---- */
+
+int spw_kv_settle(struct spw_kv *kv)
+{
+    const struct spw_kv_options *o = &kv->o;
+    spw_kv_finish_writes(kv);
+    SPW_TRY(o->ops->stream_sync(o->device, o->compute));
+    SPW_TRY(o->ops->stream_sync(o->device, o->down));
+    SPW_TRY(o->ops->stream_sync(o->device, o->up));
+    while (kv->n_draining)
+        spw_tier_put(&kv->device, kv->draining[--kv->n_draining]);
+    for (uint32_t id = 0; id < kv->n_tiles; id++)
+        if (kv->tiles[id].damaged) {
+            spw_kv_put_disk_frame(kv, kv->tiles[id].damaged);
+            kv->tiles[id].damaged = 0;
+        }
+    return 0;
+}
+
+static int open_level(struct level *l, uint32_t n)
+{
+    l->owner = spw_alloc_zero(n, sizeof *l->owner);
+    l->to = spw_alloc_zero(n, sizeof *l->to);
+    if (!l->owner || !l->to)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < n; k++)
+        l->owner[k] = SPW_KV_NO_TILE;
+    l->n = n;
+    return 0;
+}
+
+static void own(struct work *w, uint32_t id, const void *frame)
+{
+    struct spw_kv *kv = w->kv;
+    if (frame && spw_tier_has(&kv->device, frame))
+        w->device.owner[spw_tier_number(&kv->device, frame)] = id;
+    else if (frame)
+        w->host.owner[spw_tier_number(&kv->host, frame)] = id;
+}
+
+/* Which tile lies in which frame. Those on the free list have none. */
+static void survey(struct work *w)
+{
+    for (uint32_t id = 0; id < w->kv->n_tiles; id++) {
+        const struct spw_kv_tile *t = &w->kv->tiles[id];
+        own(w, id, t->device);
+        own(w, id, t->host);
+        if (t->disk == SPW_DISK_NONE)
+            continue;
+        if (spw_disk_is_adopted(w->kv->o.disk, t->disk))
+            w->adopted[w->n_adopted++] = id;
+        else
+            w->disk.owner[t->disk] = id;
+    }
+}
+
+static int number(struct level *l, uint32_t n_new)
+{
+    uint32_t in_use = 0, end = 0;
+    for (uint32_t k = 0; k < l->n; k++)
+        if (l->owner[k] != SPW_KV_NO_TILE) {
+            l->to[k] = in_use++;
+            end = k + 1;
+        }
+    if (in_use > n_new)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < end && end <= n_new; k++)
+        l->to[k] = k;
+    return 0;
+}
+
+static int open_tier(struct spw_tier *t, void *arena, const struct level *l, uint64_t frame_bytes,
+                     uint32_t n_frames, uint32_t run)
+{
+    SPW_TRY(spw_tier_init(t, arena, frame_bytes, n_frames, run));
+    for (uint32_t k = 0; k < l->n; k++)
+        if (l->owner[k] != SPW_KV_NO_TILE)
+            spw_tier_frames_claim(&t->frames, l->to[k]);
+    return 0;
+}
+
+/* Its bytes on the disk are what they are to be. */
+static bool stays(const struct work *w, uint32_t from, uint32_t to)
+{
+    return from == to && w->r->tile_bytes == w->kv->o.tile_bytes;
+}
+
+static int open_disk(struct work *w)
+{
+    const struct level *l = &w->disk;
+    SPW_TRY(spw_disk_reframe(&w->new_disk, w->kv->o.disk, w->r->tile_bytes, w->r->n_disk_frames));
+    for (uint32_t k = 0; k < l->n; k++)
+        if (l->owner[k] != SPW_KV_NO_TILE)
+            SPW_TRY(spw_disk_claim(w->new_disk, l->to[k], !stays(w, k, l->to[k])));
+    uint32_t last = SPW_DISK_NONE;
+    while (w->n_places < w->n_adopted && !spw_disk_take(w->new_disk, last, &last))
+        w->place[w->n_places++] = last;
+    return 0;
+}
+
+static int open_tables(struct work *w)
+{
+    const struct spw_kv_repack *r = w->r;
+    uint32_t n = r->n_device_frames + r->n_host_frames + (w->kv->o.disk ? r->n_disk_frames : 0);
+    w->n_tiles = n > w->kv->n_tiles ? n : w->kv->n_tiles;
+    w->tiles = spw_alloc_zero(w->n_tiles, sizeof *w->tiles);
+    w->draining = spw_alloc_zero(r->n_device_frames, sizeof(void *));
+    w->sink_ids = spw_alloc_zero((size_t)SPW_KV_SINKS * r->slot_tiles, sizeof *w->sink_ids);
+    return w->tiles && w->draining && w->sink_ids ? 0 : -ENOMEM;
+}
+
+static int prepare(struct work *w)
+{
+    struct spw_kv *kv = w->kv;
+    const struct spw_kv_repack *r = w->r;
+    if (kv->n_adopted && r->tile_bytes == kv->o.tile_bytes)
+        return -EBUSY;
+    assert(!r->device_arena || (uint8_t *)r->device_arena <= kv->device.arena);
+    SPW_TRY(open_level(&w->device, kv->o.n_device_frames));
+    SPW_TRY(open_level(&w->host, kv->o.n_host_frames));
+    SPW_TRY(open_level(&w->disk, kv->o.disk ? kv->o.n_disk_frames : 0));
+    w->adopted = spw_alloc_zero(kv->n_adopted, sizeof *w->adopted);
+    w->place = spw_alloc_zero(kv->n_adopted, sizeof *w->place);
+    if (!w->adopted || !w->place)
+        return -ENOMEM;
+    survey(w);
+    SPW_TRY(number(&w->device, r->n_device_frames));
+    SPW_TRY(number(&w->host, r->n_host_frames));
+    SPW_TRY(number(&w->disk, r->n_disk_frames));
+    SPW_TRY(open_tables(w));
+    void *arena = r->device_arena ? r->device_arena : kv->device.arena;
+    SPW_TRY(open_tier(&w->new_device, arena, &w->device, r->tile_bytes, r->n_device_frames,
+                      r->slot_tiles));
+    SPW_TRY(open_tier(&w->new_host, kv->host.arena, &w->host, r->tile_bytes, r->n_host_frames,
+                      r->slot_tiles));
+    return kv->o.disk ? open_disk(w) : 0;
+}
+
+/* ---- one tile ---- */
+
+static int copy(const struct work *w, void *to, const void *from, uint64_t bytes,
+                enum spw_link link)
+{
+    const struct spw_kv_options *o = &w->kv->o;
+    return o->ops->copy(o->device, to, from, bytes, link, o->compute);
+}
+
+/* Queues a tile's conversion from device memory to device memory that is not behind it. */
+static int move_on_device(const struct work *w, const uint8_t *from, uint8_t *to)
+{
+    const struct spw_kv_repack *r = w->r;
+    bool apart = to + r->tile_bytes <= from;
+    void *target = apart ? to : r->device_to;
+    if (from == to && !r->convert)
+        return 0;
+    if (r->convert)
+        SPW_TRY(r->convert(r->context, from, target));
+    else
+        SPW_TRY(copy(w, target, from, r->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE));
+    return apart ? 0 : copy(w, to, target, r->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE);
+}
+
+/* The same in host memory. */
+static int move_on_host(const struct work *w, const uint8_t *from, uint8_t *to)
+{
+    const struct spw_kv_repack *r = w->r;
+    if (!r->convert) {
+        memmove(to, from, r->tile_bytes);
+        return 0;
+    }
+    SPW_TRY(copy(w, r->device_from, from, w->kv->o.tile_bytes, SPW_LINK_HOST_TO_DEVICE));
+    SPW_TRY(r->convert(r->context, r->device_from, r->device_to));
+    return copy(w, to, r->device_to, r->tile_bytes, SPW_LINK_DEVICE_TO_HOST);
+}
+
+/* ---- memory ---- */
+
+static void walk_memory(struct work *w, const struct level *l, const struct spw_tier *tier,
+                        const struct spw_tier *by,
+                        int (*move)(const struct work *, const uint8_t *, uint8_t *),
+                        uint64_t *n_moved)
+{
+    for (uint32_t k = 0; k < l->n; k++) {
+        if (l->owner[k] == SPW_KV_NO_TILE)
+            continue;
+        struct spw_kv_tile *t = &w->kv->tiles[l->owner[k]];
+        uint8_t *from = tier->arena + k * tier->frame_bytes;
+        uint8_t *to = by->arena + l->to[k] * w->r->tile_bytes;
+        if (!w->rc)
+            w->rc = move(w, from, to);
+        if (t->device == from)
+            t->device = to;
+        if (t->host == from) /* also of the device's arena: then both were there */
+            t->host = to;
+        ++*n_moved;
+    }
+}
+
+/* ---- disk ---- */
+
+/* Tiles that are under way together. */
+struct batch {
+    uint32_t n, most;
+    struct {
+        uint32_t id, from, to; /* frames; `from` may be adopted */
+        int rc;                /* of the read */
+    } items[SPW_KV_READS];
+};
+
+static uint8_t *landing(const struct work *w, uint32_t i)
+{
+    return (uint8_t *)w->r->landing + i * w->kv->o.tile_bytes;
+}
+
+static int wait_for(struct spw_disk_job *job)
+{
+    return spw_io_wait(job->io.io, &job->io);
+}
+
+static void read_batch(const struct work *w, struct batch *b)
+{
+    struct spw_kv_read *reads = w->kv->reads;
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct spw_disk_job *job = &reads[i].job;
+        spw_disk_prepare(w->kv->o.disk, job, false, b->items[i].from, 1, landing(w, i));
+        spw_disk_start(job);
+    }
+    for (uint32_t i = 0; i < b->n; i++)
+        b->items[i].rc = wait_for(&reads[i].job);
+}
+
+/* What was read, where it landed. */
+static int convert_batch(const struct work *w, const struct batch *b)
+{
+    const struct spw_kv_options *o = &w->kv->o;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (!b->items[i].rc)
+            SPW_TRY(o->direct ? move_on_device(w, landing(w, i), landing(w, i))
+                              : move_on_host(w, landing(w, i), landing(w, i)));
+    return o->ops->stream_sync(o->device, o->compute);
+}
+
+/* The tile has no copy on the disk any more. */
+static void lose(struct work *w, uint32_t id, int rc)
+{
+    struct spw_kv_tile *t = &w->kv->tiles[id];
+    t->disk = SPW_DISK_NONE;
+    t->lost = rc;
+    w->out->n_lost++;
+}
+
+/* The end of one write, and a second try. */
+static int end_write(struct work *w, struct spw_disk_job *job, uint32_t frame)
+{
+    if (!wait_for(job))
+        return 0;
+    SPW_TRY(spw_disk_again(w->new_disk, false, &frame));
+    return spw_disk_run(job);
+}
+
+static void write_batch(struct work *w, const struct batch *b)
+{
+    struct spw_kv_read *reads = w->kv->reads;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (!b->items[i].rc) {
+            struct spw_disk_job *job = &reads[i].job;
+            spw_disk_prepare(w->new_disk, job, true, b->items[i].to, 1, landing(w, i));
+            spw_disk_start(job);
+        }
+    for (uint32_t i = 0; i < b->n; i++) {
+        uint32_t id = b->items[i].id, to = b->items[i].to;
+        if (b->items[i].rc) {
+            lose(w, id, b->items[i].rc);
+            spw_disk_retire(w->kv->o.disk, b->items[i].from);
+            spw_disk_put(w->new_disk, to);
+            continue;
+        }
+        int rc = end_write(w, &reads[i].job, to);
+        if (rc) {
+            lose(w, id, rc);
+            spw_disk_retire(w->new_disk, to);
+        }
+    }
+}
+
+static void move_batch(struct work *w, struct batch *b)
+{
+    if (w->rc || !b->n)
+        return;
+    read_batch(w, b);
+    w->rc = convert_batch(w, b);
+    if (!w->rc)
+        write_batch(w, b);
+    w->out->n_disk += b->n;
+    b->n = 0;
+}
+
+static void add(struct work *w, struct batch *b, uint32_t id, uint32_t to)
+{
+    struct spw_kv_tile *t = &w->kv->tiles[id];
+    if (stays(w, t->disk, to))
+        return;
+    if (!w->rc) {
+        b->items[b->n].id = id;
+        b->items[b->n].from = t->disk;
+        b->items[b->n++].to = to;
+    }
+    t->disk = to;
+    if (b->n == b->most)
+        move_batch(w, b);
+}
+
+static void walk_disk(struct work *w)
+{
+    const struct level *l = &w->disk;
+    struct batch b = {.most = w->r->n_landing < SPW_KV_READS ? w->r->n_landing : SPW_KV_READS};
+    for (uint32_t k = 0; k < l->n; k++)
+        if (l->owner[k] != SPW_KV_NO_TILE)
+            add(w, &b, l->owner[k], l->to[k]);
+    move_batch(w, &b);
+}
+
+/* Behind all frames of our own: any that is free may be written now. */
+static void walk_adopted(struct work *w)
+{
+    struct batch b = {.most = w->r->n_landing < SPW_KV_READS ? w->r->n_landing : SPW_KV_READS};
+    struct spw_kv *kv = w->kv;
+    uint32_t *frames = w->adopted; /* the ids turn into the frames that are given back */
+    for (uint32_t i = 0; i < w->n_adopted; i++) {
+        uint32_t id = w->adopted[i], frame = kv->tiles[id].disk;
+        if (i < w->n_places)
+            add(w, &b, id, w->place[i]);
+        else
+            lose(w, id, -ENOMEM);
+        frames[i] = frame;
+    }
+    move_batch(w, &b);
+    for (uint32_t i = 0; i < w->n_adopted; i++)
+        spw_kv_put_disk_frame(kv, frames[i]);
+}
+
+/* ---- the end ---- */
+
+/* More tiles, where there are more frames. None of the old frames is draining. */
+static void replace_tiles(struct work *w)
+{
+    struct spw_kv *kv = w->kv;
+    memcpy(w->tiles, kv->tiles, kv->n_tiles * sizeof *kv->tiles);
+    for (uint32_t id = kv->n_tiles; id < w->n_tiles; id++) {
+        w->tiles[id] = (struct spw_kv_tile){.disk = SPW_DISK_NONE, .refs = kv->free_tile};
+        kv->free_tile = id;
+    }
+    spw_free(kv->tiles);
+    spw_free(kv->draining);
+    kv->tiles = w->tiles;
+    kv->draining = w->draining;
+    kv->n_tiles = w->n_tiles;
+    w->tiles = NULL;
+    w->draining = NULL;
+}
+
+static void replace_tier(struct spw_tier *t, struct spw_tier *by)
+{
+    spw_tier_free(t);
+    *t = *by;
+    *by = (struct spw_tier){0};
+}
+
+static void replace_disk(struct work *w)
+{
+    struct spw_kv *kv = w->kv;
+    spw_free(kv->sink_ids);
+    kv->sink_ids = w->sink_ids;
+    w->sink_ids = NULL;
+    for (uint32_t i = 0; i < SPW_KV_SINKS; i++)
+        kv->sinks[i].ids = kv->sink_ids + (size_t)i * w->r->slot_tiles;
+    spw_disk_replace(kv->o.disk, w->new_disk);
+    w->new_disk = NULL;
+}
+
+static void take_over(struct work *w)
+{
+    struct spw_kv *kv = w->kv;
+    const struct spw_kv_repack *r = w->r;
+    replace_tiles(w);
+    replace_tier(&kv->device, &w->new_device);
+    replace_tier(&kv->host, &w->new_host);
+    if (kv->o.disk)
+        replace_disk(w);
+    kv->o.tile_bytes = r->tile_bytes;
+    kv->o.device_arena = kv->device.arena;
+    kv->o.n_device_frames = r->n_device_frames;
+    kv->o.n_host_frames = r->n_host_frames;
+    kv->o.n_disk_frames = r->n_disk_frames;
+    kv->o.slot_tiles = r->slot_tiles;
+}
+
+static void release(struct work *w)
+{
+    struct level *levels[3] = {&w->device, &w->host, &w->disk};
+    for (int i = 0; i < 3; i++) {
+        spw_free(levels[i]->owner);
+        spw_free(levels[i]->to);
+    }
+    spw_tier_free(&w->new_device);
+    spw_tier_free(&w->new_host);
+    spw_free(w->adopted);
+    spw_free(w->place);
+    spw_disk_close(w->new_disk);
+    spw_free(w->tiles);
+    spw_free(w->draining);
+    spw_free(w->sink_ids);
+}
+
+int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out)
+{
+    struct work w = {.kv = kv, .r = r, .out = out};
+    assert(r->tile_bytes && r->tile_bytes <= kv->o.tile_bytes && r->slot_tiles);
+    assert(r->tile_bytes < kv->o.tile_bytes || !r->convert);
+    assert(!kv->o.disk || r->n_landing);
+    *out = (struct spw_kv_repacked){0};
+    SPW_TRY(spw_kv_settle(kv));
+    int rc = prepare(&w);
+    if (!rc) {
+        walk_memory(&w, &w.device, &kv->device, &w.new_device, move_on_device, &out->n_device);
+        if (!w.rc && r->before_below)
+            w.rc = r->before_below(r->context);
+        walk_memory(&w, &w.host, &kv->host, &w.new_host, move_on_host, &out->n_host);
+        walk_disk(&w);
+        walk_adopted(&w);
+        if (!w.rc)
+            w.rc = kv->o.ops->stream_sync(kv->o.device, kv->o.compute);
+        take_over(&w);
+    }
+    release(&w);
+    return rc ? rc : w.rc ? -EIO : 0;
+}

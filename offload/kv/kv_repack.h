@@ -1,0 +1,45 @@
+/* Makes every tile of a KV cache smaller, where it lies: the ladder's lossy rungs; or brings tiles
+ * of the same size together in fewer frames. Frames of T bytes become frames of Q <= T in the same
+ * arenas and the same file, to which adopted tiles move, too; sequences, tables and waterlines
+ * stay.
+ *
+ * Nothing queued may use the cache, the prefetch included. 0: every tile is in the new form, or was
+ * lost on the way to or from the disk, and then its readers find it lost as always. -EIO: the
+ * device is lost, contents are undefined: sequences can be closed or cut to nothing, and the cache
+ * be closed. Any other failure: nothing has changed (-ENOMEM: memory, or more tiles than frames;
+ * -EDQUOT: the disk's write limit; -EBUSY: adopted tiles, which would have to stay). Waits for all
+ * it does. One host thread. */
+#ifndef SPW_OFFLOAD_KV_KV_REPACK_H
+#define SPW_OFFLOAD_KV_KV_REPACK_H
+
+#include "offload/kv/kv_cache.h"
+
+struct spw_kv_repack {
+    uint64_t tile_bytes; /* Q; a multiple of 4096 if there is a disk */
+    /* Frames of Q bytes, in the room of the old ones or as far as there is memory behind them. */
+    uint32_t n_device_frames, n_host_frames, n_disk_frames;
+    /* Where those of the device begin from now on: where they did, or at least Q bytes before;
+     * NULL: where they did. */
+    void *device_arena;
+    uint32_t slot_tiles; /* from now on */
+    /* Queues on `compute`: T bytes at `from` to Q bytes at `to`, both on the device and apart; the
+     * same bytes give the same bytes. NULL: the new form is the first Q bytes of the old one. */
+    int (*convert)(void *context, const void *from, void *to);
+    /* After the device's frames, before those below; may be NULL. */
+    int (*before_below)(void *context);
+    void *context;
+    void *device_from, *device_to; /* device memory: one tile of T, one of Q bytes */
+    /* With a disk: [n_landing][T], what it reads to and writes from; device memory if the cache is
+     * direct, else host memory. So many requests are under way together. */
+    void *landing;
+    uint32_t n_landing;
+};
+
+/* Copies of tiles that were converted, by tier; n_lost of those on the disk could not be. */
+struct spw_kv_repacked {
+    uint64_t n_device, n_host, n_disk, n_lost;
+};
+
+int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out);
+
+#endif

@@ -1,0 +1,188 @@
+/* Tiles and frames of the KV cache: see kv_cache.h and kv_tile.h.
+ *
+ * Four streams touch a tile, and the I/O threads do. These are the orders that must hold:
+ *   1. a spill (down) reads the frame after the kernels that filled it        -> down waits compute
+ *   2. a frame given back by a spill is written again after the spill read it -> taker waits down
+ *   3. a frame given back without a spill may still be read by queued kernels: compute, being one
+ *      queue, needs nothing; others wait for compute before they write such a frame
+ *   4. a tile comes back (up) after its spill has written the host frame      -> up waits down,
+ * once per spill (tickets)
+ *   5. kernels read a tile that came back after it arrived                    -> compute waits up
+ *   6. a write to the disk reads a frame after what filled it       -> disk waits compute, or down
+ *   7. frames that are written from are given back when the write is over: the host knows; copies
+ *      up from a host frame may still be queued then                          -> down waits up
+ *   8. a read from the disk lands in a device frame (order 3 for the disk's stream), or in a host
+ *      frame                                            -> disk waits down, which has waited for up
+ *   9. what a read has brought is used by what is queued after the host has waited for it
+ * All waits between streams are for points that have been recorded: there is no cycle. */
+#include "offload/kv/kv_tile.h"
+
+#include <assert.h>
+
+/* ---- orders between streams ---- */
+
+int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after)
+{
+    SPW_TRY(kv->o.ops->event_record(kv->o.device, kv->event, before));
+    return kv->o.ops->stream_wait(kv->o.device, after, kv->event);
+}
+
+/* ---- copies ---- */
+
+int spw_kv_flush_copies(struct spw_kv *kv)
+{
+    struct spw_kv_run r = kv->run;
+    kv->run = (struct spw_kv_run){0};
+    if (!r.bytes)
+        return 0;
+    return kv->o.ops->copy(kv->o.device, r.to, r.from, r.bytes, r.link, r.stream);
+}
+
+int spw_kv_gather(struct spw_kv *kv, void *to, const void *from, enum spw_link link, spw_stream s)
+{
+    struct spw_kv_run *r = &kv->run;
+    if (r->bytes && (r->to + r->bytes != to || r->from + r->bytes != from || r->stream != s))
+        SPW_TRY(spw_kv_flush_copies(kv));
+    if (!r->bytes)
+        *r = (struct spw_kv_run){.to = to, .from = from, .link = link, .stream = s};
+    r->bytes += kv->o.tile_bytes;
+    return 0;
+}
+
+/* ---- frames ---- */
+
+int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out)
+{
+    if (!spw_tier_n_free(&kv->device) && kv->n_draining) {
+        SPW_TRY(spw_kv_order(kv, kv->o.down, kv->o.compute)); /* 2; others follow by 3 */
+        while (kv->n_draining)
+            spw_tier_put(&kv->device, kv->draining[--kv->n_draining]);
+    }
+    while (!spw_tier_n_free(&kv->device) && kv->o.direct && spw_kv_sinks(kv))
+        SPW_TRY(spw_kv_finish_sink(kv)); /* 7 */
+    if (user != kv->o.compute)
+        SPW_TRY(spw_kv_order(kv, kv->o.compute, user)); /* 3 */
+    return spw_tier_take(&kv->device, after, out);
+}
+
+int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
+{
+    while (!spw_tier_n_free(&kv->host) && spw_kv_sinks(kv))
+        SPW_TRY(spw_kv_finish_sink(kv));
+    while (!spw_tier_n_free(&kv->host) && spw_kv_reads_ahead(kv))
+        spw_kv_finish_read_ahead(kv);
+    if (kv->up_may_read) {
+        SPW_TRY(spw_kv_order(kv, kv->o.up, kv->o.down)); /* 7 */
+        kv->up_may_read = false;
+    }
+    if (!spw_tier_has(&kv->host, after))
+        after = NULL; /* none, or one that stayed on the device because it could not be written */
+    return spw_tier_take(&kv->host, after, out);
+}
+
+void spw_kv_put_host_frame(struct spw_kv *kv, void *frame)
+{
+    spw_tier_put(&kv->host, frame);
+    kv->up_may_read = true;
+}
+
+int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out)
+{
+    int rc;
+    while ((rc = spw_disk_take(kv->o.disk, after, out)) == -ENOMEM && spw_kv_sinks(kv))
+        SPW_TRY(spw_kv_finish_sink(kv)); /* of a tile that nobody holds any more, maybe */
+    return rc;
+}
+
+/* ---- tiles ---- */
+
+int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out)
+{
+    uint32_t id = kv->free_tile;
+    if (id == SPW_KV_NO_TILE)
+        return -ENOMEM;
+    void *frame;
+    SPW_TRY(spw_kv_take_device_frame(kv, kv->o.compute, after, &frame));
+    id = kv->free_tile; /* a sink that ended may have given others back */
+    kv->free_tile = kv->tiles[id].refs;
+    kv->tiles[id] =
+        (struct spw_kv_tile){.device = frame, .disk = SPW_DISK_NONE, .refs = 1, .device_refs = 1};
+    *out = id;
+    return 0;
+}
+
+void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
+{
+    if (--t->device_refs)
+        return;
+    if (t->host == t->device || t->sinking == SPW_KV_SINKING_FROM_DEVICE)
+        ; /* it is still the copy below, or the sink's */
+    else if (t->host || t->sinking == SPW_KV_SINKING_FROM_HOST)
+        kv->draining[kv->n_draining++] = t->device; /* the spill may still be reading it */
+    else
+        spw_tier_put(&kv->device, t->device);
+    t->device = NULL;
+}
+
+void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame)
+{
+    kv->n_adopted -= spw_disk_is_adopted(kv->o.disk, frame);
+    spw_disk_put(kv->o.disk, frame);
+}
+
+void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t)
+{
+    assert(!t->sinking);
+    if (t->host && !spw_tier_has(&kv->device, t->host))
+        spw_kv_put_host_frame(kv, t->host);
+    else if (t->host != t->device)
+        spw_tier_put(&kv->device, t->host);
+    if (t->disk != SPW_DISK_NONE)
+        spw_kv_put_disk_frame(kv, t->disk);
+    if (t->damaged)
+        spw_kv_put_disk_frame(kv, t->damaged);
+    t->host = NULL;
+    t->disk = SPW_DISK_NONE;
+    t->damaged = 0;
+    t->lost = 0;
+}
+
+void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device)
+{
+    struct spw_kv_tile *t = &kv->tiles[id];
+    if (counted_on_device)
+        spw_kv_drop_device_ref(kv, t);
+    if (--t->refs == 0 && !t->sinking) /* else the sink gives it back */
+        spw_kv_free_tile(kv, id);
+}
+
+void spw_kv_free_tile(struct spw_kv *kv, uint32_t id)
+{
+    struct spw_kv_tile *t = &kv->tiles[id];
+    assert(!t->device && !t->refs);
+    spw_kv_put_below(kv, t);
+    t->refs = kv->free_tile;
+    kv->free_tile = id;
+}
+
+int spw_kv_extend(struct spw_kv *kv, uint32_t n)
+{
+    const struct spw_kv_options *o = &kv->o;
+    uint64_t frames = (uint64_t)o->n_device_frames + o->n_host_frames + o->n_disk_frames;
+    uint64_t needed = frames + kv->n_adopted + n;
+    if (needed <= kv->n_tiles)
+        return 0;
+    needed += needed / 4; /* there will be more: one adoption for each layer */
+    if (needed >= SPW_KV_NO_TILE)
+        return -ENOMEM;
+    struct spw_kv_tile *tiles = spw_realloc(kv->tiles, needed * sizeof *tiles);
+    if (!tiles)
+        return -ENOMEM;
+    for (uint32_t i = kv->n_tiles; i < needed; i++) {
+        tiles[i] = (struct spw_kv_tile){.disk = SPW_DISK_NONE, .refs = kv->free_tile};
+        kv->free_tile = i;
+    }
+    kv->tiles = tiles;
+    kv->n_tiles = (uint32_t)needed;
+    return 0;
+}

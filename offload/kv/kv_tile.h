@@ -1,0 +1,221 @@
+/* Inside the KV cache: tiles and their frames, and what is sinking to the disk. For offload/kv_*.c
+ * only. See kv_cache.h and, for the orders between streams, kv_tile.c. */
+#ifndef SPW_OFFLOAD_KV_KV_TILE_H
+#define SPW_OFFLOAD_KV_KV_TILE_H
+
+#include "offload/kv/kv_cache.h"
+#include "offload/kv/tier.h"
+
+#define SPW_KV_NO_TILE UINT32_MAX
+
+/* Jobs of the disk that may be under way at a time: writes; reads of one load that is waited for,
+ * and of those that go on. */
+enum { SPW_KV_SINKS = 128, SPW_KV_READS = 32 };
+
+enum spw_kv_sinking { SPW_KV_STILL, SPW_KV_SINKING_FROM_HOST, SPW_KV_SINKING_FROM_DEVICE };
+
+/* A tile has one copy below at most. While it sinks, `disk` is set and `host` no longer; the sink
+ * owns the host frame, and the device frame from the time on that nobody counts on it. */
+struct spw_kv_tile {
+    void *device;         /* frame, or NULL */
+    void *host;           /* frame, or NULL; of the device's arena if it could not be written */
+    uint32_t disk;        /* frame, or SPW_DISK_NONE */
+    uint32_t refs;        /* sequences that hold the tile; also the link of the free list */
+    uint32_t device_refs; /* of those, the ones that count on its device frame */
+    int lost;             /* it has no copy below because reading it gave this */
+    enum spw_kv_sinking sinking;
+    uint32_t damaged; /* 0, or the frame of an adopted file that it was lost from: kept until
+                         nothing that is queued can be reading it */
+    uint64_t ticket;  /* of the spill that wrote `host` */
+};
+
+/* One write of adjacent tiles, oldest first in a ring. */
+struct spw_kv_sink {
+    struct spw_disk_job job;
+    spw_event behind; /* its submission */
+    enum spw_kv_sinking from;
+    bool queued;
+    uint8_t *memory; /* [n][tile_bytes] frames */
+    uint32_t frame, n;
+    uint32_t *ids; /* [slot_tiles] */
+};
+
+/* Tiles on their way in one direction that are adjacent on both sides: one copy. */
+struct spw_kv_run {
+    uint8_t *to;
+    const uint8_t *from;
+    uint64_t bytes;
+    enum spw_link link;
+    spw_stream stream;
+};
+
+/* One read of adjacent tiles of one layer. */
+struct spw_kv_read {
+    struct spw_disk_job job;
+    spw_event behind;
+    uint8_t *memory; /* where it lands: device frames, or host frames */
+    uint32_t frame, tile, n;
+    struct spw_kv_rise *rise; /* of kv_ahead.c */
+};
+
+/* A load that goes on beside the computation. Its tiles have their frames, and nobody counts on
+ * them yet. */
+struct spw_kv_rise {
+    struct spw_kv_rise *next; /* the one that began after it */
+    struct spw_kv_seq *seq;   /* NULL: none goes on in this layer */
+    uint32_t layer, begin, end;
+    uint32_t asked;   /* tiles below it are asked for */
+    uint32_t n_reads; /* under way */
+    int rc;           /* of reads that are over: -EBADMSG, or the device's */
+};
+
+/* All of them, and their reads: of [taken, asked) the n-th is n % SPW_KV_READS. */
+struct spw_kv_ahead {
+    struct spw_kv_rise *first; /* the oldest */
+    struct spw_kv_read *reads; /* [SPW_KV_READS] */
+    uint64_t taken, asked;
+};
+
+struct spw_kv {
+    struct spw_kv_options o;
+    struct spw_tier device, host;
+    struct spw_kv_tile *tiles; /* [n_tiles] */
+    uint32_t n_tiles;          /* at least as many as frames: every tile has one somewhere */
+    uint32_t n_adopted;        /* of these frames, the ones in adopted files that tiles hold */
+    uint32_t free_tile;        /* head of the free list */
+    void **draining;           /* [n_device_frames] frames that `down` may still read */
+    uint32_t n_draining;
+    uint64_t ticket, up_knows; /* the latest spill, and the latest that `up` has waited for */
+    bool up_may_read;          /* a host frame that was given back since `down` waited for `up` */
+    spw_event event;           /* re-recorded at each use: a wait means the record before it */
+    struct spw_kv_run run;     /* gathered, not queued yet */
+
+    struct spw_kv_sink *sinks; /* [SPW_KV_SINKS]; of [sunk, sinking) the n-th is n % SPW_KV_SINKS */
+    uint64_t sunk, sinking;
+    uint32_t *sink_ids;        /* [SPW_KV_SINKS * slot_tiles] */
+    int write_failure;         /* not told yet */
+    struct spw_kv_read *reads; /* [SPW_KV_READS] */
+    struct spw_kv_ahead ahead;
+    struct spw_kv_seq *seqs; /* all that are open */
+};
+
+struct spw_kv_layer {
+    uint32_t first, begin, end, disk_end;
+    uint64_t n_tokens; /* grown to; the tile they end in may have an older copy below */
+    uint32_t *ids;     /* [max_tiles] */
+    /* [held, held_end) stays though it is dropped; this sequence counts on its device frames, those
+     * below `first` too. held_end 0: nothing does. */
+    uint32_t held, held_end;
+    struct spw_kv_rise rise;
+};
+
+struct spw_kv_seq {
+    struct spw_kv *kv;
+    struct spw_kv_seq *next, *previous;
+    struct spw_kv_loss loss; /* rc 0: none */
+    uint64_t held_tokens;    /* of the latest hold */
+    uint32_t *ids;
+    struct spw_kv_layer layers[];
+};
+
+static inline bool spw_kv_keeps_sink(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return seq->kv->o.keeps_sink && !seq->kv->o.sliding[layer];
+}
+
+/* Whether the layer holds the sink besides [first, end). It holds the sink unless it is empty. */
+static inline bool spw_kv_sink_apart(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    return spw_kv_keeps_sink(seq, layer) && l->first && l->end;
+}
+
+/* ---- kv_tile.c ---- */
+
+/* What is queued on `after` from now on comes behind what is queued on `before`. */
+int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after);
+/* Queues a tile's copy, together with those before it if it is adjacent; flush queues the last. */
+int spw_kv_gather(struct spw_kv *kv, void *to, const void *from, enum spw_link link, spw_stream s);
+int spw_kv_flush_copies(struct spw_kv *kv);
+
+/* A frame that work queued on `user` from now on may write; behind `after` in memory, if that is
+ * not NULL and the place is free. */
+int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out);
+/* A frame that `down` may write. */
+int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out);
+void spw_kv_put_host_frame(struct spw_kv *kv, void *frame);
+int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out);
+void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame); /* an adopted one, too */
+
+int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out);
+/* One sequence less counts on the tile's device frame; holds the tile. */
+void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t);
+void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device);
+/* Of a tile that no sequence holds and that does not sink. */
+void spw_kv_free_tile(struct spw_kv *kv, uint32_t id);
+/* Gives the copy below back; the tile must not be sinking. */
+void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t);
+
+static inline bool spw_kv_is_below(const struct spw_kv_tile *t)
+{
+    return t->host || t->disk != SPW_DISK_NONE || (t->lost && !t->device);
+}
+
+/* NULL for the first tile that the layer holds. */
+static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
+                                                     const struct spw_kv_layer *l, uint32_t tile)
+{
+    return tile > l->first ? &kv->tiles[l->ids[tile - 1]] : NULL;
+}
+
+/* Ids for n tiles of adopted frames besides those that all other frames may need. Allocates; tiles
+ * may move. */
+int spw_kv_extend(struct spw_kv *kv, uint32_t n);
+
+/* ---- kv_move.c ---- */
+
+/* A read whose place, frame and number are set. */
+int spw_kv_queue_read(struct spw_kv *kv, struct spw_kv_read *d);
+/* Waits for it; what it has brought into host frames goes up from there, and these back. -EBADMSG:
+ * a tile was lost, and that is noted. */
+int spw_kv_take_read(struct spw_kv_seq *seq, uint32_t layer, struct spw_kv_read *d);
+/* Of tiles [begin, end), those that a load that failed has taken frames for. */
+void spw_kv_give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end);
+
+/* ---- kv_ahead.c ---- */
+
+int spw_kv_ahead_open(struct spw_kv *kv);
+void spw_kv_ahead_close(struct spw_kv *kv);
+static inline bool spw_kv_reads_ahead(const struct spw_kv *kv)
+{
+    return kv->ahead.asked > kv->ahead.taken;
+}
+/* Waits for the oldest read of a load that goes on; what came of it is the load's. */
+void spw_kv_finish_read_ahead(struct spw_kv *kv);
+
+/* ---- kv_repack.c ---- */
+
+/* Afterwards nothing is queued, nothing is being written, and no frame is held for that any more.
+ */
+int spw_kv_settle(struct spw_kv *kv);
+
+/* ---- kv_sink.c ---- */
+
+int spw_kv_sinks_open(struct spw_kv *kv);
+void spw_kv_sinks_close(struct spw_kv *kv); /* waits for what is under way */
+/* Takes the tile's copy on the host, or its device frame, and writes it to `after`'s next frame.
+ * Gathers: flush queues what was. */
+int spw_kv_sink_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_sinking from, uint32_t after);
+int spw_kv_flush_sinks(struct spw_kv *kv);
+static inline bool spw_kv_sinks(const struct spw_kv *kv)
+{
+    return kv->sinking > kv->sunk;
+}
+/* Waits for the oldest write, and gives back what it held. Fails only with the device. */
+int spw_kv_finish_sink(struct spw_kv *kv);
+/* The same for all whose writes are over; never waits. */
+void spw_kv_poll_sinks(struct spw_kv *kv);
+/* Waits until the tile is written. */
+int spw_kv_finish_tile(struct spw_kv *kv, const struct spw_kv_tile *t);
+
+#endif

@@ -1,0 +1,86 @@
+/* Waterlines as pure functions: see waterline.h. */
+#include "offload/kv/waterline.h"
+
+static uint32_t less(uint32_t a, uint32_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens)
+{
+    if (!r->aged)
+        return spw_waterline_tiles(n_tokens);
+    return (uint32_t)spw_residual_end(spw_residual_block(n_tokens), r->residual_tiles);
+}
+
+uint32_t spw_waterline_near(const struct spw_residency *r, uint64_t n_tokens)
+{
+    return spw_max_u32(less(spw_waterline_end(r, n_tokens), SPW_WATERLINE_SLACK), 1);
+}
+
+uint32_t spw_waterline_near_tiles(uint32_t residual_tiles)
+{
+    return 1 + SPW_WATERLINE_SLACK + residual_tiles + 1; /* the sink; the tail */
+}
+
+/* The begin of a full layer that keeps its newest `keep` tiles of those of n tokens. */
+static uint32_t keep_newest(const struct spw_residency *r, uint64_t n_tokens, uint32_t keep)
+{
+    return spw_max_u32(less(spw_waterline_end(r, n_tokens), keep), spw_waterline_start(r));
+}
+
+uint32_t spw_waterline_first(uint32_t window, uint64_t position)
+{
+    /* the oldest visible key is position - window + 1 */
+    return (uint32_t)(spw_sub_u64(position + 1, window) / SPW_TILE_TOKENS);
+}
+
+uint32_t spw_waterline_window_tiles(uint32_t window)
+{
+    /* window - 1 old keys, which may begin anywhere inside a tile */
+    return (uint32_t)spw_div_up(window - 1, SPW_TILE_TOKENS) + 1;
+}
+
+uint32_t spw_waterline_begin(const struct spw_residency *r, bool sliding, uint64_t n_tokens)
+{
+    if (!sliding)
+        return keep_newest(r, n_tokens, r->resident);
+    return spw_max_u32(less(spw_waterline_tiles(n_tokens), r->resident_sliding),
+                       spw_waterline_first(r->window, n_tokens));
+}
+
+uint32_t spw_waterline_disk(const struct spw_residency *r, bool sliding, uint32_t written)
+{
+    if (sliding)
+        return less(written, r->host_sliding);
+    return spw_max_u32(less(written, r->host), spw_waterline_start(r));
+}
+
+uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_passage *p)
+{
+    if (!p->chunked)
+        return p->begin;
+    return spw_max_u32(p->begin, keep_newest(r, p->from, r->resident_pass));
+}
+
+uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_passage *p)
+{
+    uint32_t wait = spw_waterline_wait(r, p);
+    if (!p->chunked)
+        return wait;
+    return spw_min_u32(wait, keep_newest(r, p->to, r->pass));
+}
+
+uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_passage *p, uint64_t n)
+{
+    uint32_t enter = spw_waterline_enter(r, p);
+    if (!p->chunked)
+        return enter;
+    return spw_max_u32(enter, keep_newest(r, n, r->pass));
+}
+
+uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_passage *p)
+{
+    uint32_t keep = p->chunked ? r->resident_pass : r->resident;
+    return spw_max_u32(spw_waterline_pass(r, p, p->to), keep_newest(r, p->to, keep));
+}

@@ -1,0 +1,516 @@
+/* Reading a pack: see pack.h, and pack_format.h for the file. */
+#include "offload/store/pack_format.h"
+
+#include <fcntl.h>
+#include <nettle/sha2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { CHUNK_BYTES = 1 << 20 };
+
+/* ---- chain ---- */
+
+struct spw_chain_hash spw_chain_root(const uint8_t *fingerprint)
+{
+    const uint32_t version = SPW_PACK_VERSION;
+    struct spw_chain_hash root;
+    struct sha256_ctx sha;
+    sha256_init(&sha);
+    sha256_update(&sha, sizeof version, (const void *)&version);
+    sha256_update(&sha, SPW_PACK_FINGERPRINT_BYTES, fingerprint);
+    sha256_digest(&sha, sizeof root.bytes, root.bytes);
+    return root;
+}
+
+struct spw_chain_hash spw_chain_next(struct spw_chain_hash before, const int32_t *tokens)
+{
+    struct spw_chain_hash next;
+    struct sha256_ctx sha;
+    sha256_init(&sha);
+    sha256_update(&sha, sizeof before.bytes, before.bytes);
+    sha256_update(&sha, SPW_TILE_TOKENS * sizeof *tokens, (const void *)tokens);
+    sha256_digest(&sha, sizeof next.bytes, next.bytes);
+    return next;
+}
+
+struct spw_pack_section spw_pack_part(const struct spw_pack_section *s, uint32_t first_tile,
+                                      uint32_t n_tiles)
+{
+    struct spw_pack_section part = *s;
+    uint32_t skipped = first_tile - s->first_tile;
+    part.first_tile = first_tile;
+    part.n_tiles = n_tiles;
+    part.offset += skipped * s->record_bytes;
+    part.sums += skipped;
+    return part;
+}
+
+/* ---- commit records ---- */
+
+int spw_pack_pread(int fd, void *to, uint64_t bytes, uint64_t offset)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t n = pread(fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n ? -errno : -ENODATA;
+        done += (uint64_t)n;
+    }
+    return 0;
+}
+
+int spw_pack_read_heads(int fd, struct spw_pack_head heads[2], bool intact[2])
+{
+    int rc = spw_pack_pread(fd, heads, 2 * sizeof *heads, 0);
+    for (int i = 0; i < 2; i++)
+        intact[i] = !rc && memcmp(heads[i].magic, SPW_PACK_MAGIC, sizeof heads[i].magic) == 0 &&
+                    XXH3_64bits(&heads[i], offsetof(struct spw_pack_head, sum)) == heads[i].sum;
+    return rc == -ENODATA ? 0 : rc; /* a file that is shorter has no commit record */
+}
+
+int spw_pack_newest(const struct spw_pack_head heads[2], const bool intact[2])
+{
+    if (intact[0] && intact[1])
+        return heads[1].sequence > heads[0].sequence;
+    return intact[0] ? 0 : intact[1] ? 1 : -1;
+}
+
+const char *spw_pack_foreign(const struct spw_pack_head *h, const uint8_t *fingerprint)
+{
+    if (h->version != SPW_PACK_VERSION)
+        return "was written in another version of the format";
+    if (fingerprint && memcmp(h->fingerprint, fingerprint, sizeof h->fingerprint) != 0)
+        return "belongs to another model, KV precision or build";
+    return NULL;
+}
+
+/* ---- sections ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct spw_pack_section *x = a, *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Kind, layer, first tile. */
+static int by_tile(const void *a, const void *b)
+{
+    const struct spw_pack_section *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    if (x->layer != y->layer)
+        return x->layer < y->layer ? -1 : 1;
+    return x->first_tile < y->first_tile ? -1 : x->first_tile > y->first_tile;
+}
+
+static const char *check_section(const struct spw_pack_section *s, const struct spw_pack_head *h)
+{
+    uint64_t end_token = h->first_token + h->n_tokens, bytes, end;
+    if (!s->n_tiles || !s->record_bytes || s->record_bytes % SPW_PACK_ALIGN)
+        return "a section has no records, or records of an odd size";
+    if ((uint64_t)s->first_tile + s->n_tiles > spw_div_up(end_token, SPW_TILE_TOKENS))
+        return "a section has tiles behind the last token";
+    if (s->offset % SPW_PACK_ALIGN || s->offset < SPW_PACK_DATA_OFFSET ||
+        !spw_mul_u64(s->n_tiles, s->record_bytes, &bytes) || !spw_add_u64(s->offset, bytes, &end) ||
+        end > h->file_bytes)
+        return "a section lies outside the file";
+    if (s->offset < h->table_offset + h->table_bytes && end > h->table_offset)
+        return "a section lies across the table";
+    return NULL;
+}
+
+const char *spw_pack_check(struct spw_pack_section *sections, const struct spw_pack_head *h)
+{
+    uint64_t n_records = 0;
+    for (uint32_t i = 0; i < h->n_sections; i++) {
+        const char *wrong = check_section(&sections[i], h);
+        if (wrong)
+            return wrong;
+        n_records += sections[i].n_tiles;
+    }
+    if (n_records != h->n_records)
+        return "the sections have another number of records";
+    if (!h->n_sections)
+        return NULL;
+    qsort(sections, h->n_sections, sizeof *sections, by_place);
+    for (uint32_t i = 1; i < h->n_sections; i++) {
+        const struct spw_pack_section *s = &sections[i - 1];
+        if (s->offset + s->n_tiles * s->record_bytes > sections[i].offset)
+            return "two sections lie in the same place";
+    }
+    qsort(sections, h->n_sections, sizeof *sections, by_tile);
+    for (uint32_t i = 1; i < h->n_sections; i++) {
+        const struct spw_pack_section *s = &sections[i - 1], *next = &sections[i];
+        if (s->kind == next->kind && s->layer == next->layer &&
+            s->first_tile + s->n_tiles > next->first_tile)
+            return "two sections have the same tile";
+    }
+    return NULL;
+}
+
+/* ---- one commit ---- */
+
+static const char *check_numbers(const struct spw_pack_head *h, uint64_t size)
+{
+    const uint64_t most = UINT64_C(1) << 32; /* tile numbers fit 32 bits with room to spare */
+    uint64_t end;
+    if (h->flags & ~(uint32_t)SPW_PACK_POINT || !h->sequence)
+        return "a number in the commit record is out of range";
+    if (h->first_token % SPW_TILE_TOKENS || h->first_token > most || h->n_tokens > most)
+        return "its tokens are out of range";
+    if (h->n_sections > SPW_PACK_MOST_SECTIONS || h->n_records > most ||
+        h->state_bytes > SPW_PACK_STATE_BYTES)
+        return "its table is too large";
+    if (h->table_bytes > SPW_PACK_MOST_TABLE_BYTES ||
+        h->table_bytes !=
+            spw_pack_table_bytes(h->n_tokens, h->n_sections, h->n_records, h->state_bytes))
+        return "its table has another size than its numbers say";
+    if (h->table_offset % SPW_PACK_ALIGN || h->table_offset < SPW_PACK_DATA_OFFSET ||
+        !spw_add_u64(h->table_offset, h->table_bytes, &end) || end > h->file_bytes)
+        return "its table lies outside the file";
+    if (h->file_bytes > size)
+        return "it is shorter than it was";
+    return NULL;
+}
+
+static const char *read_table(struct spw_pack *p, int *rc)
+{
+    const struct spw_pack_head *h = &p->head;
+    *rc = -ENOMEM;
+    p->table = spw_alloc(h->table_bytes + 1);
+    p->sections = spw_alloc_zero(h->n_sections + 1, sizeof *p->sections);
+    p->hashes = spw_alloc_zero(h->n_tokens / SPW_TILE_TOKENS + 1, sizeof *p->hashes);
+    if (!p->table || !p->sections || !p->hashes)
+        return "no memory for its table";
+    *rc = spw_pack_pread(p->fd, p->table, h->table_bytes, h->table_offset);
+    if (*rc == -ENODATA)
+        *rc = -EBADMSG;
+    if (*rc)
+        return "its table cannot be read";
+    *rc = -EBADMSG;
+    return XXH3_64bits(p->table, h->table_bytes) == h->table_sum
+               ? NULL
+               : "its table is not what was written";
+}
+
+static void parse_table(struct spw_pack *p)
+{
+    const struct spw_pack_head *h = &p->head;
+    const uint8_t *at = p->table + spw_pack_token_bytes(h->n_tokens);
+    const struct spw_pack_row *rows = (const void *)at;
+    const uint64_t *sums = (const void *)(at + h->n_sections * sizeof *rows);
+    p->info = (struct spw_pack_info){.sequence = h->sequence,
+                                     .first_token = h->first_token,
+                                     .n_tokens = h->n_tokens,
+                                     .tokens = (const void *)p->table,
+                                     .parent = h->parent,
+                                     .hashes = p->hashes,
+                                     .before = h->before,
+                                     .point = h->flags & SPW_PACK_POINT,
+                                     .n_sections = h->n_sections,
+                                     .sections = p->sections,
+                                     .n_records = h->n_records,
+                                     .state = sums + h->n_records,
+                                     .state_bytes = h->state_bytes,
+                                     .file_bytes = h->file_bytes};
+    memcpy(p->info.fingerprint, h->fingerprint, sizeof p->info.fingerprint);
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < h->n_sections && n <= h->n_records; i++) {
+        p->sections[i] = (struct spw_pack_section){.kind = rows[i].kind,
+                                                   .layer = rows[i].layer,
+                                                   .first_tile = rows[i].first_tile,
+                                                   .n_tiles = rows[i].n_tiles,
+                                                   .record_bytes = rows[i].record_bytes,
+                                                   .offset = rows[i].offset,
+                                                   .sums = sums + n};
+        n += rows[i].n_tiles; /* that it is n_records in the end is checked with the sections */
+    }
+    struct spw_chain_hash hash = h->parent;
+    for (uint64_t t = 0; t < h->n_tokens / SPW_TILE_TOKENS; t++)
+        hash = p->hashes[t] = spw_chain_next(hash, p->info.tokens + t * SPW_TILE_TOKENS);
+}
+
+int spw_pack_load(struct spw_pack *p, uint64_t size, struct spw_error *err)
+{
+    int rc = -EBADMSG;
+    const char *wrong = check_numbers(&p->head, size);
+    if (!wrong)
+        wrong = read_table(p, &rc);
+    if (!wrong) {
+        parse_table(p);
+        wrong = spw_pack_check(p->sections, &p->head);
+    }
+    if (!wrong && !p->head.first_token &&
+        !spw_chain_equal(p->head.parent, spw_chain_root(p->head.fingerprint)))
+        wrong = "its chain does not begin where its fingerprint says";
+    if (!wrong)
+        return 0;
+    spw_pack_unload(p);
+    return spw_fail(err, rc, "%s: %s; %s", p->path, wrong,
+                    rc == -EBADMSG ? "it is damaged" : strerror(-rc));
+}
+
+void spw_pack_unload(struct spw_pack *p)
+{
+    spw_free(p->table);
+    spw_free(p->sections);
+    spw_free(p->hashes);
+    p->table = NULL;
+    p->sections = NULL;
+    p->hashes = NULL;
+    p->info = (struct spw_pack_info){0};
+}
+
+/* ---- open ---- */
+
+/* Filesystems without direct I/O say so here. */
+static void make_direct(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0)
+        fcntl(fd, F_SETFL, flags | O_DIRECT);
+}
+
+/* p->fd is open, or open failed. */
+static int open_newest(struct spw_pack *p, const uint8_t *fingerprint, struct spw_error *err)
+{
+    struct spw_pack_head heads[2];
+    bool intact[2];
+    struct stat st;
+    if (p->fd < 0 && errno == ELOOP)
+        return spw_fail(err, -EBADMSG, "%s: is a symbolic link, expected a file", p->path);
+    if (p->fd < 0 || fstat(p->fd, &st))
+        return spw_fail(err, -errno, "%s: %s", p->path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return spw_fail(err, -EBADMSG, "%s: is not a regular file", p->path);
+    if (!st.st_size)
+        return spw_fail(err, -EBADMSG, "%s: is empty, nothing was saved to it yet", p->path);
+    int rc = spw_pack_read_heads(p->fd, heads, intact);
+    if (rc)
+        return spw_fail(err, rc, "%s: %s", p->path, strerror(-rc));
+    int newest = spw_pack_newest(heads, intact);
+    if (newest < 0)
+        return spw_fail(err, -EBADMSG,
+                        "%s: has no intact commit record; it is damaged, or is no "
+                        "file of spillway",
+                        p->path);
+    const char *foreign = spw_pack_foreign(&heads[newest], fingerprint);
+    if (foreign)
+        return spw_fail(err, -ESTALE, "%s: %s", p->path, foreign);
+    p->head = heads[newest];
+    SPW_TRY(spw_pack_load(p, (uint64_t)st.st_size, err));
+    make_direct(p->fd);
+    return 0;
+}
+
+int spw_pack_open_in(struct spw_pack **out, int directory, const char *name, const char *path,
+                     const uint8_t *fingerprint, struct spw_error *err)
+{
+    const int nofollow = directory == AT_FDCWD ? 0 : O_NOFOLLOW;
+    *out = NULL;
+    struct spw_pack *p = spw_alloc_zero(1, sizeof *p);
+    char *copy = spw_strdup(path);
+    if (!p || !copy) {
+        spw_free(p);
+        spw_free(copy);
+        return spw_fail(err, -ENOMEM, "%s: no memory to open it", path);
+    }
+    p->path = copy;
+    /* a pipe or a device would be waited for */
+    p->fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | nofollow);
+    int rc = open_newest(p, fingerprint, err);
+    if (rc) {
+        spw_pack_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+int spw_pack_open(struct spw_pack **out, const char *path, const uint8_t *fingerprint,
+                  struct spw_error *err)
+{
+    return spw_pack_open_in(out, AT_FDCWD, path, path, fingerprint, err);
+}
+
+void spw_pack_close(struct spw_pack *p)
+{
+    if (!p)
+        return;
+    spw_pack_unload(p);
+    if (p->fd >= 0)
+        close(p->fd);
+    spw_free(p->path);
+    spw_free(p);
+}
+
+bool spw_pack_is_one(int fd)
+{
+    char magic[sizeof((struct spw_pack_head){0}.magic)];
+    for (uint64_t i = 0; i < 2; i++)
+        if (!spw_pack_pread(fd, magic, sizeof magic, i * sizeof(struct spw_pack_head)) &&
+            memcmp(magic, SPW_PACK_MAGIC, sizeof magic) == 0)
+            return true;
+    return false;
+}
+
+const struct spw_pack_info *spw_pack_info(const struct spw_pack *p)
+{
+    return &p->info;
+}
+
+int spw_pack_fd(const struct spw_pack *p)
+{
+    return p->fd;
+}
+
+const char *spw_pack_path(const struct spw_pack *p)
+{
+    return p->path;
+}
+
+const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t kind,
+                                             uint32_t layer, uint32_t tile)
+{
+    struct spw_pack_section key = {.kind = kind, .layer = layer, .first_tile = tile};
+    uint32_t low = 0, high = p->info.n_sections; /* the last one that is not behind the key */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (by_tile(&p->sections[middle], &key) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (!low)
+        return NULL;
+    const struct spw_pack_section *s = &p->sections[low - 1];
+    bool has = s->kind == kind && s->layer == layer && tile - s->first_tile < s->n_tiles;
+    return has ? s : NULL;
+}
+
+/* ---- records ---- */
+
+static int record_failed(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
+                         int rc, struct spw_error *err)
+{
+    return spw_fail(err, rc, "%s: the record of layer %u, tile %u, kind %u: %s", p->path, s->layer,
+                    s->first_tile + i, s->kind,
+                    rc == -EBADMSG ? "is not what was written" : strerror(-rc));
+}
+
+uint64_t spw_pack_run_bytes(const struct spw_pack *p, const struct spw_pack_section *s,
+                            uint32_t tile, uint32_t last_kind, uint64_t most)
+{
+    uint32_t at = tile - s->first_tile;
+    uint64_t bytes = 0, end = s->offset + at * s->record_bytes;
+    for (; s < p->sections + p->info.n_sections && s->kind <= last_kind; s++, at = 0) {
+        if (s->offset + at * s->record_bytes != end)
+            break;
+        uint64_t n = spw_min_u64(s->n_tiles - at, (most - bytes) / s->record_bytes);
+        bytes += n * s->record_bytes;
+        end += n * s->record_bytes;
+        if (n < s->n_tiles - at)
+            break;
+    }
+    return bytes;
+}
+
+/* With one call: direct I/O cuts it into pieces that are under way together. */
+int spw_pack_fetch(const struct spw_pack *p, uint64_t offset, uint64_t bytes, void *records,
+                   struct spw_error *err)
+{
+    int rc = spw_pack_pread(p->fd, records, bytes, offset);
+    rc = rc == -ENODATA ? -EBADMSG : rc;
+    return rc ? spw_fail(err, rc, "%s: %llu bytes at %llu could not be read: %s", p->path,
+                         (unsigned long long)bytes, (unsigned long long)offset,
+                         rc == -EBADMSG ? "the file is shorter than it was" : strerror(-rc))
+              : 0;
+}
+
+int spw_pack_check_records(const struct spw_pack *p, const struct spw_pack_section *s,
+                           uint32_t first_tile, uint32_t n_tiles, const void *records,
+                           struct spw_error *err)
+{
+    uint32_t at = first_tile - s->first_tile;
+    for (uint32_t i = 0; i < n_tiles; i++)
+        if (XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes) !=
+            s->sums[at + i])
+            return record_failed(p, s, at + i, -EBADMSG, err);
+    return 0;
+}
+
+int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t first_tile,
+                  uint32_t n_tiles, void *records, struct spw_error *err)
+{
+    SPW_TRY(spw_pack_fetch(p, s->offset + (first_tile - s->first_tile) * s->record_bytes,
+                           n_tiles * s->record_bytes, records, err));
+    return spw_pack_check_records(p, s, first_tile, n_tiles, records, err);
+}
+
+/* What O_DIRECT needs between file and anybody's memory. */
+struct chunk {
+    void *taken;
+    uint8_t *memory; /* [CHUNK_BYTES], aligned */
+    XXH3_state_t *sum;
+};
+
+static int chunk_init(struct chunk *c)
+{
+    c->taken = spw_alloc(CHUNK_BYTES + SPW_PACK_ALIGN);
+    c->sum = XXH3_createState();
+    if (!c->taken || !c->sum)
+        return -ENOMEM;
+    c->memory = (uint8_t *)spw_align_up((uintptr_t)c->taken, SPW_PACK_ALIGN);
+    return 0;
+}
+
+static void chunk_free(struct chunk *c)
+{
+    spw_free(c->taken);
+    XXH3_freeState(c->sum);
+}
+
+/* One record. -EBADMSG: it is not what was written. */
+static int verify_record(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
+                         struct chunk *c)
+{
+    XXH3_64bits_reset(c->sum);
+    for (uint64_t done = 0; done < s->record_bytes;) {
+        uint64_t n = spw_min_u64(CHUNK_BYTES, s->record_bytes - done);
+        int rc = spw_pack_pread(p->fd, c->memory, n, s->offset + i * s->record_bytes + done);
+        if (rc)
+            return rc == -ENODATA ? -EBADMSG : rc;
+        XXH3_64bits_update(c->sum, c->memory, n);
+        done += n;
+    }
+    return XXH3_64bits_digest(c->sum) == s->sums[i] ? 0 : -EBADMSG;
+}
+
+int spw_pack_verify(const struct spw_pack *p, struct spw_error *err)
+{
+    struct chunk c = {0};
+    struct spw_error first = {0};
+    uint64_t n_bad = 0;
+    int rc = chunk_init(&c), worst = rc;
+    if (rc) {
+        chunk_free(&c);
+        return spw_fail(err, rc, "%s: no memory to read it", p->path);
+    }
+    for (uint32_t k = 0; k < p->info.n_sections; k++) {
+        const struct spw_pack_section *s = &p->sections[k];
+        for (uint32_t i = 0; i < s->n_tiles; i++) {
+            rc = verify_record(p, s, i, &c);
+            if (rc && !n_bad++)
+                worst = record_failed(p, s, i, rc, &first);
+        }
+    }
+    chunk_free(&c);
+    if (!n_bad)
+        return 0;
+    return spw_fail(err, worst, "%s; %llu of %llu records are bad", first.text,
+                    (unsigned long long)n_bad, (unsigned long long)p->info.n_records);
+}

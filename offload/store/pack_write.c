@@ -1,0 +1,644 @@
+/* Writing a pack: see pack.h, and pack_format.h for the file and for why it survives a kill.
+ *
+ * A new pack is written under a temporary name, locked by its writer, at its full size from the
+ * start: so the name reserves the room for everybody who counts the directory, no write finds the
+ * filesystem full, and whoever finds the name without its lock knows that the writer is dead. (A
+ * file without a name, O_TMPFILE, would leave nothing behind a kill, but would be counted by
+ * nobody, and cannot replace a name.) */
+#include "offload/store/pack_format.h"
+
+#include <fcntl.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+struct spw_pack_writer {
+    int fd, directory;  /* owned */
+    char *path;         /* owned */
+    const char *name;   /* its last part */
+    char temporary[40]; /* create only; "" once there is none */
+    int *held;          /* borrowed from the spec */
+    bool replace, sealed;
+    struct spw_pack_head head;
+    uint32_t slot;                     /* of the commit record that will be written */
+    struct spw_pack_section *sections; /* [n_sections], owned; as the spec has them, placed */
+    uint64_t *first_record;            /* [n_sections], owned */
+    uint8_t *table;                    /* [table_bytes with most_state_bytes], owned */
+    uint64_t *sums;                    /* in it */
+    bool *written;                     /* [n_records], owned */
+    uint64_t n_left, written_bytes;
+    uint32_t most_state_bytes;
+    /* Append: what the file was, and what the commit that is in force needs. */
+    uint64_t size_before, least_bytes;
+};
+
+/* ---- the spec ---- */
+
+static const char *check_spec(const struct spw_pack_spec *s)
+{
+    const uint64_t most = UINT64_C(1) << 32;
+    if (s->first_token % SPW_TILE_TOKENS || s->first_token > most || s->n_tokens > most)
+        return "tokens out of range";
+    if (s->n_sections > SPW_PACK_MOST_SECTIONS)
+        return "too many sections";
+    if (s->most_state_bytes > SPW_PACK_STATE_BYTES)
+        return "too large a state";
+    for (uint32_t i = 0; i < s->n_sections; i++)
+        if (!s->sections[i].n_tiles || !s->sections[i].record_bytes ||
+            s->sections[i].record_bytes % SPW_PACK_ALIGN)
+            return "a section without records, or with records of an odd size";
+    return NULL;
+}
+
+/* Of a spec that was checked. */
+static uint64_t count_records(const struct spw_pack_spec *s)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->n_sections; i++)
+        n += s->sections[i].n_tiles;
+    return n;
+}
+
+static uint64_t most_table_bytes(const struct spw_pack_spec *s)
+{
+    return spw_pack_table_bytes(s->n_tokens, s->n_sections, count_records(s), s->most_state_bytes);
+}
+
+uint64_t spw_pack_bytes(const struct spw_pack_spec *s)
+{
+    uint64_t total = SPW_PACK_DATA_OFFSET, bytes;
+    if (check_spec(s))
+        return UINT64_MAX;
+    for (uint32_t i = 0; i < s->n_sections; i++)
+        if (!spw_mul_u64(s->sections[i].n_tiles, s->sections[i].record_bytes, &bytes) ||
+            !spw_add_u64(total, bytes, &total))
+            return UINT64_MAX;
+    return spw_add_u64(total, most_table_bytes(s), &total) ? total : UINT64_MAX;
+}
+
+uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_t n_records,
+                                 uint64_t state_bytes)
+{
+    return spw_pack_table_bytes(n_tokens, n_sections, n_records, state_bytes) +
+           sizeof(struct spw_pack_head);
+}
+
+uint64_t spw_pack_write_bytes(const struct spw_pack_spec *s)
+{
+    uint64_t total =
+        spw_pack_overhead_bytes(s->n_tokens, s->n_sections, count_records(s), s->most_state_bytes);
+    for (uint32_t i = 0; i < s->n_sections; i++)
+        total += s->sections[i].offset ? 0 : s->sections[i].n_tiles * s->sections[i].record_bytes;
+    return total;
+}
+
+/* ---- room in the file ---- */
+
+struct extent {
+    uint64_t begin, end;
+};
+
+/* In order, apart, the first one from 0 on; room for all that will be added. */
+struct map {
+    struct extent *items; /* owned */
+    size_t n;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static void map_add(struct map *m, uint64_t begin, uint64_t bytes)
+{
+    uint64_t end = spw_align_up(begin + bytes, SPW_PACK_ALIGN);
+    m->items[m->n++] = (struct extent){begin, end};
+}
+
+static void map_add_commit(struct map *m, const struct spw_pack *p)
+{
+    map_add(m, p->head.table_offset, p->head.table_bytes);
+    for (uint32_t i = 0; i < p->info.n_sections; i++)
+        map_add(m, p->sections[i].offset, p->sections[i].n_tiles * p->sections[i].record_bytes);
+}
+
+static int map_init(struct map *m, size_t most)
+{
+    m->items = spw_alloc_zero(most, sizeof *m->items);
+    m->n = 0;
+    if (!m->items)
+        return -ENOMEM;
+    map_add(m, 0, SPW_PACK_DATA_OFFSET);
+    return 0;
+}
+
+/* Brings it in order and joins what touches: two commits name the same records. */
+static void map_join(struct map *m)
+{
+    size_t last = 0;
+    qsort(m->items, m->n, sizeof *m->items, by_begin);
+    for (size_t i = 1; i < m->n; i++) {
+        if (m->items[i].begin <= m->items[last].end)
+            m->items[last].end = spw_max_u64(m->items[last].end, m->items[i].end);
+        else
+            m->items[++last] = m->items[i];
+    }
+    m->n = last + 1;
+}
+
+/* The first place that is large enough, or the end. */
+static uint64_t map_take(struct map *m, uint64_t bytes)
+{
+    size_t i = 0;
+    bytes = spw_align_up(bytes, SPW_PACK_ALIGN);
+    while (i + 1 < m->n && m->items[i + 1].begin - m->items[i].end < bytes)
+        i++;
+    uint64_t begin = m->items[i].end;
+    m->items[i].end += bytes; /* two that touch now: nothing fits between them */
+    return begin;
+}
+
+/* ---- a writer ---- */
+
+static int writer_alloc(struct spw_pack_writer **out, const char *path,
+                        const struct spw_pack_spec *s, struct spw_error *err)
+{
+    struct spw_pack_writer *w = *out = spw_alloc_zero(1, sizeof *w);
+    if (!w)
+        return spw_fail(err, -ENOMEM, "%s: no memory to write it", path);
+    w->fd = w->directory = -1;
+    const char *wrong = check_spec(s);
+    if (wrong)
+        return spw_fail(err, -EINVAL, "%s: %s", path, wrong);
+    if (spw_pack_bytes(s) > INT64_MAX || most_table_bytes(s) > SPW_PACK_MOST_TABLE_BYTES)
+        return spw_fail(err, -EFBIG, "%s: would be too large", path);
+    uint64_t n_records = count_records(s);
+    w->path = spw_strdup(path);
+    w->sections = spw_alloc_zero(s->n_sections + 1, sizeof *w->sections);
+    w->first_record = spw_alloc_zero(s->n_sections + 1, sizeof *w->first_record);
+    w->table = spw_alloc_zero(1, most_table_bytes(s));
+    w->written = spw_alloc_zero(n_records + 1, sizeof *w->written);
+    if (!w->path || !w->sections || !w->first_record || !w->table || !w->written)
+        return spw_fail(err, -ENOMEM, "%s: no memory to write it", path);
+    w->n_left = n_records;
+    w->most_state_bytes = s->most_state_bytes;
+    w->held = s->held;
+    w->head = (struct spw_pack_head){.magic = SPW_PACK_MAGIC,
+                                     .version = SPW_PACK_VERSION,
+                                     .flags = s->point ? SPW_PACK_POINT : 0,
+                                     .sequence = 1,
+                                     .first_token = s->first_token,
+                                     .n_tokens = s->n_tokens,
+                                     .parent = s->parent,
+                                     .before = s->before,
+                                     .n_records = n_records,
+                                     .n_sections = s->n_sections};
+    memcpy(w->head.fingerprint, s->fingerprint, sizeof w->head.fingerprint);
+    return 0;
+}
+
+static int open_directory(struct spw_pack_writer *w, struct spw_error *err)
+{
+    char *slash = strrchr(w->path, '/');
+    w->name = slash ? slash + 1 : w->path;
+    if (slash == w->path)
+        w->directory = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    else if (!slash)
+        w->directory = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    else {
+        *slash = 0;
+        w->directory = open(w->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        *slash = '/';
+    }
+    if (w->directory < 0)
+        return spw_fail(err, -errno, "%s: its directory: %s", w->path, strerror(errno));
+    return 0;
+}
+
+/* Gives every new section and the table their places, in the order of the spec. */
+static void place(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct map *m)
+{
+    uint64_t n = 0, end = 0;
+    uint8_t *at = w->table + spw_pack_token_bytes(s->n_tokens);
+    struct spw_pack_row *rows = (void *)at;
+    w->sums = (void *)(at + s->n_sections * sizeof *rows);
+    if (s->n_tokens)
+        memcpy(w->table, s->tokens, s->n_tokens * sizeof *s->tokens);
+    for (uint32_t i = 0; i < s->n_sections; i++) {
+        struct spw_pack_section *to = &w->sections[i];
+        *to = s->sections[i];
+        to->sums = w->sums + n;
+        w->first_record[i] = n;
+        if (!to->offset)
+            to->offset = map_take(m, to->n_tiles * to->record_bytes);
+        rows[i] = (struct spw_pack_row){to->kind,    to->layer,        to->first_tile,
+                                        to->n_tiles, to->record_bytes, to->offset};
+        n += to->n_tiles;
+        end = spw_max_u64(end, to->offset + to->n_tiles * to->record_bytes);
+    }
+    w->head.table_offset = map_take(m, most_table_bytes(s));
+    w->head.table_bytes = most_table_bytes(s);
+    w->head.file_bytes = spw_max_u64(end, w->head.table_offset + w->head.table_bytes);
+}
+
+/* What a reader would refuse is not written. */
+static int check_placed(struct spw_pack_writer *w, struct spw_error *err)
+{
+    size_t bytes = w->head.n_sections * sizeof *w->sections;
+    struct spw_pack_section *copy = spw_alloc(bytes + 1);
+    if (!copy)
+        return spw_fail(err, -ENOMEM, "%s: no memory to write it", w->path);
+    memcpy(copy, w->sections, bytes);
+    const char *wrong = spw_pack_check(copy, &w->head);
+    spw_free(copy);
+    return wrong ? spw_fail(err, -EINVAL, "%s: %s", w->path, wrong) : 0;
+}
+
+static int take_room(struct spw_pack_writer *w, struct spw_error *err)
+{
+    int rc;
+    do
+        rc = fallocate(w->fd, 0, 0, (off_t)w->head.file_bytes) ? -errno : 0;
+    while (rc == -EINTR);
+    if (rc == -EOPNOTSUPP || rc == -ENOSYS)
+        rc = ftruncate(w->fd, (off_t)w->head.file_bytes) ? -errno : 0;
+    if (rc)
+        return spw_fail(err, rc, "%s: a file of %.1f MiB: %s", w->path,
+                        (double)w->head.file_bytes / (1 << 20), strerror(-rc));
+    return 0;
+}
+
+/* ---- create ---- */
+
+/* A writer holds its file exclusively. Whoever looks for that takes a shared lock: a file that gets
+ * its name between open and lock is no longer temporary, and a reader must not miss it for this. */
+void spw_pack_sweep_one(int directory, const char *name)
+{
+    struct stat st;
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        !flock(fd, LOCK_SH | LOCK_NB))
+        unlinkat(directory, name, 0);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* How temporary names begin: in a user's directory they say which file they are to replace. */
+static int begin_temporary(const struct spw_pack_writer *w, char *out, size_t bytes)
+{
+    if (!w->replace)
+        return snprintf(out, bytes, SPW_PACK_TEMPORARY);
+    return snprintf(out, bytes, SPW_PACK_TEMPORARY "%08x-", XXH32(w->name, strlen(w->name), 0));
+}
+
+/* What killed writers of this file left behind. */
+static void sweep(const struct spw_pack_writer *w)
+{
+    char begin[sizeof w->temporary];
+    size_t bytes = (size_t)begin_temporary(w, begin, sizeof begin);
+    int fd = openat(w->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *names = fd < 0 ? NULL : fdopendir(fd);
+    if (!names) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(names));)
+        if (strncmp(entry->d_name, begin, bytes) == 0)
+            spw_pack_sweep_one(w->directory, entry->d_name);
+    closedir(names);
+}
+
+/* A name, and its lock before anybody can take it for a dead writer's: where somebody did, the name
+ * is gone, and another one is tried. */
+static int open_temporary(struct spw_pack_writer *w)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        unsigned char random[8];
+        struct stat st;
+        if (getrandom(random, sizeof random, 0) != sizeof random)
+            return -EIO;
+        int n = begin_temporary(w, w->temporary, sizeof w->temporary);
+        for (size_t i = 0; i < sizeof random; i++)
+            n += snprintf(w->temporary + n, sizeof w->temporary - (size_t)n, "%02x", random[i]);
+        w->fd = openat(w->directory, w->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (w->fd < 0 && errno != EEXIST) {
+            w->temporary[0] = 0;
+            return -errno;
+        }
+        if (w->fd >= 0 && !flock(w->fd, LOCK_EX | LOCK_NB) && !fstat(w->fd, &st) && st.st_nlink)
+            return 0;
+        if (w->fd >= 0)
+            close(w->fd);
+        w->fd = -1;
+        w->temporary[0] = 0;
+    }
+    return -EEXIST;
+}
+
+static int create(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct spw_error *err)
+{
+    struct map m;
+    for (uint32_t i = 0; i < s->n_sections; i++)
+        if (s->sections[i].offset)
+            return spw_fail(err, -EINVAL, "%s: a new file has no records to keep", w->path);
+    SPW_TRY(open_directory(w, err));
+    if (w->replace) /* a user's directory, which nobody else looks through */
+        sweep(w);
+    if (map_init(&m, 1))
+        return spw_fail(err, -ENOMEM, "%s: no memory to write it", w->path);
+    place(w, s, &m);
+    spw_free(m.items);
+    SPW_TRY(check_placed(w, err));
+    int rc = open_temporary(w);
+    if (rc)
+        return spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc));
+    return take_room(w, err);
+}
+
+int spw_pack_create(struct spw_pack_writer **out, const char *path, bool replace,
+                    const struct spw_pack_spec *s, struct spw_error *err)
+{
+    int rc = writer_alloc(out, path, s, err);
+    if (!rc) {
+        (*out)->replace = replace;
+        rc = create(*out, s, err);
+    }
+    if (rc) {
+        spw_pack_abort(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* ---- append ---- */
+
+/* Kept records are where the committed state has them, with its checksums. */
+static int take_kept(struct spw_pack_writer *w, const struct spw_pack *p,
+                     const struct spw_pack_spec *s, struct spw_error *err)
+{
+    for (uint32_t i = 0; i < s->n_sections; i++) {
+        const struct spw_pack_section *k = &s->sections[i];
+        if (!k->offset)
+            continue;
+        const struct spw_pack_section *has = spw_pack_find(p, k->kind, k->layer, k->first_tile);
+        uint32_t skipped = has ? k->first_tile - has->first_tile : 0;
+        if (!has || k->n_tiles > has->n_tiles - skipped || k->record_bytes != has->record_bytes ||
+            k->offset != has->offset + skipped * has->record_bytes ||
+            memcmp(k->sums, has->sums + skipped, k->n_tiles * sizeof *k->sums) != 0)
+            return spw_fail(err, -ESTALE,
+                            "%s: layer %u, tile %u is not there to be kept; save anew", w->path,
+                            k->layer, k->first_tile);
+        uint64_t first = w->first_record[i];
+        memcpy(w->sums + first, has->sums + skipped, k->n_tiles * sizeof *w->sums);
+        memset(w->written + first, true, k->n_tiles);
+        w->n_left -= k->n_tiles;
+    }
+    return 0;
+}
+
+/* Places between what the last two commits name. */
+static int place_beside(struct spw_pack_writer *w, const struct spw_pack *newest,
+                        const struct spw_pack *older, const struct spw_pack_spec *s,
+                        struct spw_error *err)
+{
+    struct map m;
+    if (map_init(&m, 3 + (size_t)newest->info.n_sections + older->info.n_sections))
+        return spw_fail(err, -ENOMEM, "%s: no memory to write it", w->path);
+    map_add_commit(&m, newest);
+    if (older->table)
+        map_add_commit(&m, older);
+    map_join(&m);
+    place(w, s, &m);
+    spw_free(m.items);
+    SPW_TRY(check_placed(w, err));
+    return take_kept(w, newest, s, err);
+}
+
+/* The file, locked, as long as it still has its name. */
+static int open_locked(struct spw_pack_writer *w, struct stat *st, struct spw_error *err)
+{
+    struct stat named;
+    w->fd = w->held ? fcntl(*w->held, F_DUPFD_CLOEXEC, 0)
+                    : open(w->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+    if (w->fd < 0 || fstat(w->fd, st))
+        return spw_fail(err, -errno, "%s: %s", w->path, strerror(errno));
+    if (!S_ISREG(st->st_mode))
+        return spw_fail(err, -EBADMSG, "%s: is not a regular file", w->path);
+    if (flock(w->fd, LOCK_EX | LOCK_NB))
+        return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
+                        "%s: another process has it locked; save to another file", w->path);
+    bool gone = lstat(w->path, &named) != 0;
+    if (gone && errno == ENOENT)
+        return spw_fail(err, -ENOENT, "%s: was just removed", w->path);
+    if (gone || fstat(w->fd, st) || named.st_ino != st->st_ino || named.st_dev != st->st_dev)
+        return spw_fail(err, -EBUSY, "%s: was just replaced by another process", w->path);
+    return 0;
+}
+
+static int append(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct spw_error *err)
+{
+    struct spw_pack_head heads[2];
+    bool intact[2];
+    struct stat st;
+    SPW_TRY(open_locked(w, &st, err));
+    int rc = spw_pack_read_heads(w->fd, heads, intact);
+    if (rc)
+        return spw_fail(err, rc, "%s: %s", w->path, strerror(-rc));
+    int newest = spw_pack_newest(heads, intact);
+    if (newest < 0)
+        return spw_fail(err, -EBADMSG,
+                        "%s: has no intact commit record; it is damaged, or is no "
+                        "file of spillway",
+                        w->path);
+    const char *foreign = spw_pack_foreign(&heads[newest], s->fingerprint);
+    if (foreign)
+        return spw_fail(err, -ESTALE, "%s: %s", w->path, foreign);
+    struct spw_pack states[2];
+    for (int i = 0; i < 2; i++)
+        states[i] = (struct spw_pack){.fd = w->fd, .path = w->path, .head = heads[i]};
+    rc = spw_pack_load(&states[newest], (uint64_t)st.st_size, err);
+    if (!rc && intact[!newest]) /* an older state that is damaged holds no place */
+        rc = spw_pack_load(&states[!newest], (uint64_t)st.st_size, NULL) == -ENOMEM ? -ENOMEM : 0;
+    if (!rc) {
+        w->slot = !newest;
+        w->head.sequence = heads[newest].sequence + 1;
+        w->size_before = (uint64_t)st.st_size;
+        w->least_bytes = heads[newest].file_bytes;
+        rc = place_beside(w, &states[newest], &states[!newest], s, err);
+    }
+    spw_pack_unload(&states[0]);
+    spw_pack_unload(&states[1]);
+    return rc ? rc : take_room(w, err);
+}
+
+int spw_pack_append(struct spw_pack_writer **out, const char *path, const struct spw_pack_spec *s,
+                    struct spw_error *err)
+{
+    int rc = writer_alloc(out, path, s, err);
+    if (!rc)
+        rc = append(*out, s, err);
+    if (rc) {
+        spw_pack_abort(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* ---- records and commit ---- */
+
+static int write_all(struct spw_pack_writer *w, const void *from, uint64_t bytes, uint64_t offset)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t n =
+            pwrite(w->fd, (const uint8_t *)from + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n ? -errno : -EIO;
+        done += (uint64_t)n;
+        w->written_bytes += (uint64_t)n;
+    }
+    return 0;
+}
+
+int spw_pack_write(struct spw_pack_writer *w, uint32_t section, uint32_t first_tile,
+                   uint32_t n_tiles, const void *records)
+{
+    if (section >= w->head.n_sections)
+        return -EINVAL;
+    const struct spw_pack_section *s = &w->sections[section];
+    uint32_t at = first_tile - s->first_tile;
+    if (first_tile < s->first_tile || n_tiles > s->n_tiles || at > s->n_tiles - n_tiles)
+        return -EINVAL;
+    uint64_t first = w->first_record[section] + at;
+    for (uint32_t i = 0; i < n_tiles; i++)
+        if (w->written[first + i])
+            return -EINVAL;
+    SPW_TRY(write_all(w, records, n_tiles * s->record_bytes, s->offset + at * s->record_bytes));
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        w->sums[first + i] =
+            XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes);
+        w->written[first + i] = true;
+    }
+    w->n_left -= n_tiles;
+    return 0;
+}
+
+/* Everything but the commit record, durable. */
+static int write_data(struct spw_pack_writer *w, const void *state, uint32_t state_bytes)
+{
+    struct spw_pack_head *h = &w->head;
+    h->state_bytes = state_bytes;
+    h->table_bytes = spw_pack_table_bytes(h->n_tokens, h->n_sections, h->n_records, state_bytes);
+    if (state_bytes)
+        memcpy(w->sums + h->n_records, state, state_bytes);
+    h->table_sum = XXH3_64bits(w->table, h->table_bytes);
+    h->file_bytes = h->table_offset + h->table_bytes;
+    for (uint32_t i = 0; i < h->n_sections; i++)
+        h->file_bytes =
+            spw_max_u64(h->file_bytes, w->sections[i].offset +
+                                           w->sections[i].n_tiles * w->sections[i].record_bytes);
+    SPW_TRY(write_all(w, w->table, h->table_bytes, h->table_offset));
+    if (ftruncate(w->fd, (off_t)spw_max_u64(h->file_bytes, w->least_bytes)))
+        return -errno;
+    return fdatasync(w->fd) ? -errno : 0;
+}
+
+static int write_head(struct spw_pack_writer *w)
+{
+    struct spw_pack_head *h = &w->head;
+    h->sum = XXH3_64bits(h, offsetof(struct spw_pack_head, sum));
+    SPW_TRY(write_all(w, h, sizeof *h, w->slot * sizeof *h));
+    return fdatasync(w->fd) ? -errno : 0;
+}
+
+/* Filesystems that cannot rename without replacing look first: who comes between the two writes
+ * the same. */
+static int take_name(struct spw_pack_writer *w)
+{
+    int rc = renameat2(w->directory, w->temporary, w->directory, w->name,
+                       w->replace ? 0 : RENAME_NOREPLACE)
+                 ? -errno
+                 : 0;
+    if (rc == -EINVAL && !w->replace) {
+        if (!faccessat(w->directory, w->name, F_OK, AT_SYMLINK_NOFOLLOW))
+            return -EEXIST;
+        rc = renameat(w->directory, w->temporary, w->directory, w->name) ? -errno : 0;
+    }
+    SPW_TRY(rc);
+    w->temporary[0] = 0;
+    return fsync(w->directory) ? -errno : 0;
+}
+
+int spw_pack_seal(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
+                  struct spw_error *err)
+{
+    if (w->n_left || state_bytes > w->most_state_bytes)
+        return spw_fail(err, -EINVAL, "%s: %llu records were not written, or a state of %u bytes",
+                        w->path, (unsigned long long)w->n_left, state_bytes);
+    int rc = write_data(w, state, state_bytes);
+    if (!rc) {
+        w->sealed = true; /* from here on nothing of it may be taken back */
+        rc = write_head(w);
+    }
+    return rc ? spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc)) : 0;
+}
+
+int spw_pack_publish(struct spw_pack_writer *w, struct spw_error *err)
+{
+    bool is_new = w->temporary[0];
+    int rc = is_new ? take_name(w) : 0;
+    if (is_new && !w->temporary[0] && w->held) { /* the caller holds what has the name now */
+        int before = *w->held;
+        *w->held = w->fd;
+        w->fd = before;
+    }
+    return rc ? spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc)) : 0;
+}
+
+int spw_pack_commit(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
+                    uint64_t *written_bytes, struct spw_error *err)
+{
+    int rc = spw_pack_seal(w, state, state_bytes, err);
+    if (!rc)
+        rc = spw_pack_publish(w, err);
+    if (written_bytes)
+        *written_bytes = w->written_bytes;
+    spw_pack_abort(w);
+    return rc;
+}
+
+void spw_pack_abort(struct spw_pack_writer *w)
+{
+    if (!w)
+        return;
+    if (w->temporary[0])
+        unlinkat(w->directory, w->temporary, 0);
+    else if (w->size_before && !w->sealed) {
+        int left_long = ftruncate(w->fd, (off_t)w->size_before); /* which harms nobody */
+        (void)left_long;
+    }
+    if (w->fd >= 0)
+        close(w->fd);
+    if (w->directory >= 0)
+        close(w->directory);
+    spw_free(w->path);
+    spw_free(w->sections);
+    spw_free(w->first_record);
+    spw_free(w->table);
+    spw_free(w->written);
+    spw_free(w);
+}
+
+uint64_t spw_pack_written_bytes(const struct spw_pack_writer *w)
+{
+    return w->written_bytes;
+}

@@ -1,0 +1,49 @@
+/* A backend: a device's memory and streams, and the operations that run on it. One file each. */
+#ifndef SPW_RUNTIME_ENGINE_BACKEND_H
+#define SPW_RUNTIME_ENGINE_BACKEND_H
+
+#include "model/ops.h"
+#include "offload/device/device.h"
+#include "offload/io/io.h"
+
+/* What a device's limits are measured with, where model/cpu/probe.h does not: see
+ * model/cuda/probe_cuda.h. */
+struct spw_probe_matrix;
+struct spw_probe_ops {
+    int (*read)(const void *from, uint64_t bytes, void *sink, spw_stream s);
+    int (*matrix_open)(struct spw_probe_matrix **out, enum spw_dtype dtype, uint64_t n,
+                       struct spw_error *err);
+    uint64_t (*matrix_bytes)(const struct spw_probe_matrix *m);
+    int (*matrix_run)(struct spw_probe_matrix *m, void *memory, spw_stream s);
+    void (*matrix_close)(struct spw_probe_matrix *m);
+};
+
+struct spw_backend {
+    char name[80];
+    const struct spw_device_ops *device_ops;
+    const struct spw_ops *ops;
+    const void *context;                  /* for spw_device_options */
+    uint32_t index;                       /* CUDA: which GPU; for spw_device_options */
+    size_t (*linear_workspace)(size_t k); /* bytes a worker needs for inner size k */
+    /* What a link could move in the time that one transfer costs beside its bytes: events, a
+     * launch. */
+    uint64_t transfer_cost_bytes;
+    uint32_t reads_per_link_byte; /* bytes a kernel reads while a link moves one */
+    /* Kernels read the host's memory as fast as the device's: resident weights are computed from
+     * the mapped file. Otherwise they are copied, and streamed ones wait in the host arena. */
+    bool reads_host_memory;
+    const struct spw_probe_ops *probe;   /* NULL: the CPU's own */
+    const struct spw_io_fault *io_fault; /* a test's hold on the disk; NULL: none */
+};
+
+/* -EINVAL where a slot is NULL: an operation is there before a model is loaded, or never asked for.
+ */
+int spw_backend_check(const struct spw_backend *b, struct spw_error *err);
+
+/* The best instruction set of this processor. */
+void spw_backend_cpu(struct spw_backend *out);
+/* GPU `index`. -ENODEV, with what to do, where it cannot be used; -ENOTSUP where this build has no
+ * CUDA. */
+int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
+
+#endif

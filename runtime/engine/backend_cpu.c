@@ -1,0 +1,120 @@
+/* The CPU backend: each launcher queues the kernel of the chosen instruction set. */
+#include "runtime/engine/backend.h"
+
+#include "model/cpu/ops_cpu.h"
+
+#include <stdio.h>
+
+/* 1 us of hand-over between two threads, while one copies 20 GB/s (2 cores of an EPYC, 2026-11-20).
+ */
+enum { TRANSFER_COST_BYTES = 20000 };
+
+/* 50 to 90 GB/s are read there. */
+enum { READS_PER_LINK_BYTE = 3 };
+
+static const struct spw_cpu_kernels *kernels(spw_stream s)
+{
+    return spw_device_cpu_context(s);
+}
+
+static int launch(spw_stream s, const struct spw_kernel *k, const void *args, size_t bytes)
+{
+    return spw_device_cpu_launch(spw_device_cpu_of(s), s, k, args, bytes);
+}
+
+static int launch_norm(const struct spw_norm_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->norm, a, sizeof *a);
+}
+
+static int launch_linear(const struct spw_linear_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->linear, a, sizeof *a);
+}
+
+/* One product where up follows gate in memory; an output's bits do not depend on that. */
+static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
+{
+    const size_t matrix_bytes = a->n * a->k * spw_dtype_bytes(a->w_dtype);
+    const bool joined = (const uint8_t *)a->w_gate + matrix_bytes == a->w_up;
+    struct spw_linear_args product = {.x = a->x,
+                                      .w = a->w_gate,
+                                      .bias = a->bias,
+                                      .y = a->scratch,
+                                      .m = a->m,
+                                      .n = joined ? 2 * a->n : a->n,
+                                      .k = a->k,
+                                      .x_stride = a->x_stride,
+                                      .y_stride = 2 * a->n,
+                                      .x_dtype = a->dtype,
+                                      .w_dtype = a->w_dtype,
+                                      .y_dtype = a->dtype,
+                                      .workspace = a->workspace};
+    SPW_TRY(launch_linear(&product, s));
+    if (!joined) {
+        product.w = a->w_up;
+        product.bias = a->bias ? a->bias + a->n : NULL;
+        product.y = (uint8_t *)a->scratch + a->n * spw_dtype_bytes(a->dtype);
+        SPW_TRY(launch_linear(&product, s));
+    }
+    const struct spw_gated_args gated = {
+        .x = a->scratch, .y = a->y, .rows = a->m, .cols = a->n, .act = a->act, .dtype = a->dtype};
+    return launch(s, kernels(s)->gated, &gated, sizeof gated);
+}
+
+static int launch_rope_append(const struct spw_rope_append_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->rope_append, a, sizeof *a);
+}
+
+static int launch_kv_quantize(const struct spw_codec_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->kv_quantize, a, sizeof *a);
+}
+
+/* What a command ring's place for arguments holds beside the other members. */
+enum { ATTENTION_TILES = 32 };
+
+/* Few query rows give few tasks: then the splits of the call run side by side. */
+static int launch_attention(const struct spw_attention_args *a, spw_stream s)
+{
+    size_t bytes = offsetof(struct spw_attention_args, tiles) + a->n_tiles * sizeof a->tiles[0];
+    const struct spw_cpu_kernels *k = kernels(s);
+    unsigned threads = spw_device_cpu_threads(spw_device_cpu_of(s));
+    if (!a->partials || k->attention->n_tasks(a) >= 2 * threads)
+        return launch(s, k->attention, a, bytes);
+    SPW_TRY(launch(s, k->attention_splits, a, bytes));
+    return launch(s, k->attention_merge, a, bytes);
+}
+
+static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->softcap, a, sizeof *a);
+}
+
+static const struct spw_ops cpu_ops = {
+    .norm = launch_norm,
+    .linear = launch_linear,
+    .gated_linear = launch_gated_linear,
+    .rope_append = launch_rope_append,
+    .kv_quantize = launch_kv_quantize,
+    .attention = launch_attention,
+    .softcap = launch_softcap,
+    .attention_tiles = ATTENTION_TILES,
+    .gated_scratch = true,
+};
+
+void spw_backend_cpu(struct spw_backend *out)
+{
+    const struct spw_cpu_kernels *k = spw_cpu_kernels_get(spw_isa_best());
+    *out = (struct spw_backend){
+        .device_ops = &spw_device_cpu,
+        .ops = &cpu_ops,
+        .context = k,
+        .linear_workspace = k->linear_workspace,
+        .transfer_cost_bytes = TRANSFER_COST_BYTES,
+        .reads_per_link_byte = READS_PER_LINK_BYTE,
+        .reads_host_memory = true,
+    };
+    snprintf(out->name, sizeof out->name, "cpu %s", spw_isa_name(k->isa));
+}

@@ -1,0 +1,71 @@
+/* The CUDA backend: one row of backend.h, made of the launchers of model/cuda/ops_cuda.h. Where the
+ * toolkit was not found there is only the refusal. */
+#include "runtime/engine/backend.h"
+
+#ifdef SPW_CUDA
+#include "model/cuda/ops_cuda.h"
+#include "model/cuda/probe_cuda.h"
+
+#include <stdio.h>
+
+/* A launch may name many tiles, so that all splits of a long context run side by side. */
+static const struct spw_ops cuda_ops = {
+    .norm = spw_norm_cuda,
+    .linear = spw_linear_cuda,
+    .gated_linear = spw_gated_linear_cuda,
+    .rope_append = spw_rope_append_cuda,
+    .kv_quantize = spw_codec_encode_cuda,
+    .attention = spw_attention_cuda,
+    .softcap = spw_softcap_cuda,
+    .attention_tiles = SPW_ATTENTION_TILES,
+};
+
+static const struct spw_probe_ops cuda_probe = {
+    .read = spw_probe_read_cuda,
+    .matrix_open = spw_probe_matrix_open,
+    .matrix_bytes = spw_probe_matrix_bytes,
+    .matrix_run = spw_probe_matrix_run,
+    .matrix_close = spw_probe_matrix_close,
+};
+
+/* Two events and a launch, some 5 us, while a link of 16 lanes moves 25 GB/s. An estimate: nothing
+ * was measured yet. It only weighs the size of a slot. */
+enum { TRANSFER_COST_BYTES = 125000 };
+
+/* Memory of 500 GB/s to 4 TB/s beside links of 12 to 50 GB/s: an estimate, too. */
+enum { READS_PER_LINK_BYTE = 60 };
+
+/* Kernels keep what they need in shared memory. */
+static size_t no_workspace(size_t k)
+{
+    (void)k;
+    return 0;
+}
+
+int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err)
+{
+    char gpu[64];
+    *out = (struct spw_backend){0};
+    SPW_TRY(spw_device_cuda_probe((int)index, gpu, sizeof gpu, err));
+    *out = (struct spw_backend){
+        .device_ops = &spw_device_cuda,
+        .ops = &cuda_ops,
+        .probe = &cuda_probe,
+        .index = index,
+        .linear_workspace = no_workspace,
+        .transfer_cost_bytes = TRANSFER_COST_BYTES,
+        .reads_per_link_byte = READS_PER_LINK_BYTE,
+    };
+    snprintf(out->name, sizeof out->name, "cuda:%u %s", index, gpu);
+    return spw_backend_check(out, err);
+}
+#else
+int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err)
+{
+    *out = (struct spw_backend){0};
+    return spw_fail(err, -ENOTSUP,
+                    "device cuda:%u: this spillway was built without CUDA; build it where nvcc is "
+                    "found, or use --device cpu",
+                    index);
+}
+#endif

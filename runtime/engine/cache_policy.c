@@ -1,0 +1,234 @@
+/* What each layer's cache will be, and why: see cache_policy.h. The words of cache_implementation
+ * are those of transformers' GenerationConfig. */
+#include "runtime/engine/cache_policy.h"
+
+#include "runtime/spillway.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *spw_kv_precision_name(enum spw_kv_precision precision)
+{
+    static const char *const names[] = {[SPW_KV_EXACT] = "exact",
+                                        [SPW_KV_INT8] = "int8",
+                                        [SPW_KV_INT8_INT4] = "int8:int4",
+                                        [SPW_KV_INT4] = "int4"};
+    return names[precision];
+}
+
+/* ---- options that cannot both be meant ---- */
+
+static int check_options(const struct spw_options *o, struct spw_error *err)
+{
+    bool room = o->disk_bytes && o->disk_bytes != SPW_BYTES_NONE;
+    bool writes = o->disk_write_limit && o->disk_write_limit != SPW_BYTES_NONE;
+    if (o->kv > SPW_DTYPE_BF16)
+        return spw_fail(err, -EINVAL, "kv type %d: expected auto, f32, f16 or bf16", (int)o->kv);
+    if (o->precision > SPW_KV_INT4)
+        return spw_fail(err, -EINVAL, "kv precision %d: expected exact, int8, int8:int4 or int4",
+                        (int)o->precision);
+    if (o->on_oom > SPW_ON_OOM_FAIL)
+        return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
+                        o->on_oom);
+    bool files = o->prefix_cache_dir || o->keeps; /* count against the limit, too */
+    if (!o->disk_dir && (room || (writes && !files)))
+        return spw_fail(err, -EINVAL, "disk %s: %llu bytes given, but no disk; give --disk DIR",
+                        room ? "memory" : "write limit",
+                        (unsigned long long)(room ? o->disk_bytes : o->disk_write_limit));
+    if (!o->prefix_cache_dir && o->prefix_cache_bytes)
+        return spw_fail(err, -EINVAL,
+                        "prefix cache size: found no prefix cache beside it; give --prefix-cache "
+                        "DIR");
+    if (room && o->disk_write_limit == SPW_BYTES_NONE)
+        return spw_fail(err, -EINVAL,
+                        "disk memory: %llu bytes given, but --disk-write-limit 0 lets nothing be "
+                        "written there; raise the limit, or leave out --disk-memory",
+                        (unsigned long long)o->disk_bytes);
+    return 0;
+}
+
+/* ---- tiers ---- */
+
+static unsigned on_oom(const struct spw_options *o)
+{
+    return o->on_oom ? o->on_oom : SPW_ON_OOM_SPILL | SPW_ON_OOM_QUANTIZE;
+}
+
+static bool uses_disk(const struct spw_options *o)
+{
+    return on_oom(o) & SPW_ON_OOM_SPILL && o->disk_dir && o->disk_bytes != SPW_BYTES_NONE &&
+           o->disk_write_limit != SPW_BYTES_NONE;
+}
+
+static void decide_tiers(struct spw_cache_policy *out, const struct spw_options *o)
+{
+    const char *host = "the host takes what the device does not hold";
+    const char *disk = "no --disk was given";
+    out->stays = !(on_oom(o) & SPW_ON_OOM_SPILL);
+    if (out->stays) {
+        snprintf(out->tiers_why, sizeof out->tiers_why, "--on-oom without spill keeps it there");
+        return;
+    }
+    out->disk = uses_disk(o);
+    if (out->disk)
+        disk = "--disk names the disk";
+    else if (o->disk_dir)
+        disk = o->disk_bytes == SPW_BYTES_NONE ? "--disk-memory 0 leaves none of the disk"
+                                               : "--disk-write-limit 0 lets no KV be written";
+    out->host = o->host_bytes != SPW_BYTES_NONE;
+    if (o->host_bytes)
+        host = out->host ? "--host-memory gives the host a budget"
+                         : "--host-memory 0 leaves none of the host";
+    snprintf(out->tiers_why, sizeof out->tiers_why, "%s; %s", host, disk);
+}
+
+/* ---- what the model's files ask for ---- */
+
+enum meaning {
+    LAYOUT,    /* how memory is taken */
+    OFFLOAD,   /* where it lies */
+    HYBRID,    /* windows where layers slide */
+    SLIDING,   /* a window in every layer */
+    FULL,      /* no windows */
+    QUANTIZED, /* another precision */
+};
+
+static const struct {
+    const char *name;
+    enum meaning meaning;
+} words[] = {
+    {"static", LAYOUT},           {"dynamic", LAYOUT},
+    {"offloaded", OFFLOAD},       {"offloaded_static", OFFLOAD},
+    {"hybrid", HYBRID},           {"hybrid_chunked", HYBRID},
+    {"offloaded_hybrid", HYBRID}, {"offloaded_hybrid_chunked", HYBRID},
+    {"sliding_window", SLIDING},  {"dynamic_full", FULL},
+    {"quantized", QUANTIZED},
+};
+
+/* "quantized" names no number of bits: int8, which comes closest to the exact answer. */
+static void explain_quantized(struct spw_cache_policy *out, const struct spw_options *o)
+{
+    size_t n = strlen(out->files_why);
+    if (o->kv || o->precision)
+        snprintf(out->files_why + n, sizeof out->files_why - n, "overruled: --kv-dtype asks for %s",
+                 o->precision ? spw_kv_precision_name(o->precision) : spw_dtype_name(o->kv));
+    else
+        snprintf(out->files_why + n, sizeof out->files_why - n, "%s",
+                 out->layers[SPW_LAYER_FULL].n_layers
+                     ? "done, as int8; --kv-dtype bf16, f16 or f32 keeps all exact"
+                     : "not done: no layer sees every key, and a window is kept exact");
+    out->tell_files = !o->kv && !o->precision;
+}
+
+/* Against layers: a window that a layer does not have would change its answers, and one that it
+ * has is all that its answers need. */
+static const char *explain(const struct spw_cache_policy *p, enum meaning meaning)
+{
+    bool full = p->layers[SPW_LAYER_FULL].n_layers, slides = p->layers[SPW_LAYER_SLIDING].n_layers;
+    switch (meaning) {
+    case LAYOUT:
+        return "nothing to decide: memory is planned before a run, and no answer depends on it";
+    case OFFLOAD:
+        return "left to the budgets, which say what leaves the device; no answer depends on it";
+    case HYBRID:
+        return slides ? "as the layers are"
+                      : "not done: no layer slides, so that each needs every key";
+    case SLIDING:
+        return !full    ? "as the layers are"
+               : slides ? "done for the layers that slide; the full ones need every key"
+                        : "not done: no layer slides, so that each needs every key";
+    default: /* FULL */
+        return slides ? "not done for the layers that slide: keys past a window are never seen"
+                      : "as the layers are";
+    }
+}
+
+static void heed_files(struct spw_cache_policy *out, const struct spw_model_config *c,
+                       const struct spw_options *o)
+{
+    const char *asked = c->cache_implementation;
+    if (!*asked)
+        return;
+    int n = snprintf(out->files_why, sizeof out->files_why, "%s asks for \"%s\": ",
+                     c->cache_by_generation ? "generation_config.json" : "config.json", asked);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcmp(words[i].name, asked) != 0)
+            continue;
+        if (words[i].meaning == QUANTIZED)
+            explain_quantized(out, o);
+        else
+            snprintf(out->files_why + n, sizeof out->files_why - (size_t)n, "%s",
+                     explain(out, words[i].meaning));
+        return;
+    }
+    snprintf(out->files_why + n, sizeof out->files_why - (size_t)n,
+             "a word that is not known here; the layers decide");
+}
+
+/* ---- together ---- */
+
+static void count_layers(struct spw_cache_policy *out, const struct spw_model_config *c)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        out->layers[c->layer_kinds[i]].n_layers++;
+    out->layers[SPW_LAYER_SLIDING].window = c->window;
+    for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
+        const char *sees = kind == SPW_LAYER_SLIDING ? "a query sees no key past the window"
+                                                     : "a query sees every key";
+        if (c->kinds_listed)
+            snprintf(out->layers[kind].why, sizeof out->layers[kind].why,
+                     "layer_types in config.json; %s", sees);
+        else
+            snprintf(out->layers[kind].why, sizeof out->layers[kind].why,
+                     "the rule of %s models; %s", c->model_type, sees);
+    }
+}
+
+static bool files_ask_for_quantized(const struct spw_model_config *c)
+{
+    return !strcmp(c->cache_implementation, "quantized");
+}
+
+/* Of layers that see every key: what is asked for, then what the files ask for, else exact. */
+static void decide_precision(struct spw_cache_policy *out, const struct spw_model_config *c,
+                             const struct spw_options *o)
+{
+    const char *why = "no --kv-dtype asks for less";
+    enum { RESIDUAL_TOKENS = 1024 };
+    out->residual_tokens = o->residual_window == SPW_BYTES_NONE ? 0
+                           : o->residual_window                 ? o->residual_window
+                                                                : RESIDUAL_TOKENS;
+    if (o->precision) {
+        out->precision = o->precision;
+        why = "--kv-dtype asks for it";
+    } else if (!o->kv && files_ask_for_quantized(c)) {
+        out->precision = SPW_KV_INT8;
+        why = "the model's files ask for a quantized cache";
+    }
+    if (out->precision && !out->layers[SPW_LAYER_FULL].n_layers) {
+        out->precision = SPW_KV_EXACT;
+        why = "no layer sees every key, and a window is kept exact";
+    }
+    snprintf(out->precision_why, sizeof out->precision_why, "%s", why);
+    /* A precision that somebody named is kept to. */
+    out->ladder = on_oom(o) & SPW_ON_OOM_QUANTIZE && !o->kv && !o->precision && !out->precision &&
+                  out->layers[SPW_LAYER_FULL].n_layers;
+}
+
+int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,
+                          enum spw_dtype compute, const struct spw_options *o,
+                          struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = (struct spw_cache_policy){.kv = o->kv ? o->kv : compute};
+    SPW_TRY(check_options(o, err));
+    snprintf(out->kv_why, sizeof out->kv_why, "%s",
+             o->kv        ? "--kv-dtype asks for it"
+             : o->compute ? "as --compute, for no --kv-dtype was given"
+                          : "as the computation, for no --kv-dtype was given");
+    decide_tiers(out, o);
+    count_layers(out, config);
+    decide_precision(out, config, o);
+    heed_files(out, config, o);
+    return 0;
+}

@@ -1,0 +1,451 @@
+/* Opening and closing an engine, in the order in which its parts stand on each other:
+ *
+ *   device -> model folder -> plan -> streams -> what stands on the plan: engine_memory.c
+ *
+ * The plan knows every byte before the first one is taken. See spillway.h and engine.h. */
+#include "runtime/persist/prefix.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the model folder ---- */
+
+/* AUTO is bf16 for a model whose matrices are stored so (the first one speaks for all), else f32.
+ */
+enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const struct spw_options *o)
+{
+    for (size_t i = 0; !o->compute && i < spw_safetensors_count(weights); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(weights, i);
+        if (t->n_dims == 2)
+            return t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+    }
+    return o->compute ? o->compute : SPW_DTYPE_F32;
+}
+
+int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    *m = (struct spw_model){0};
+    int rc = spw_config_open(&m->config, dir, err);
+    if (rc)
+        return rc;
+    rc = spw_safetensors_open(&m->file, dir, err);
+    if (!rc) {
+        m->compute = spw_compute_type(m->file, o);
+        if (m->compute == SPW_DTYPE_F16)
+            rc = spw_fail(err, -EINVAL, "compute type f16: expected auto, f32 or bf16");
+    }
+    if (!rc)
+        rc = spw_cache_policy_make(&m->cache, &m->config, m->compute, o, err);
+    if (!rc)
+        rc = spw_weights_open(&m->weights, &m->config, m->file, m->compute, err);
+    if (rc)
+        spw_model_close(m);
+    return rc;
+}
+
+void spw_model_close(struct spw_model *m)
+{
+    spw_weights_close(m->weights);
+    spw_safetensors_close(m->file);
+    spw_config_free(&m->config);
+    *m = (struct spw_model){0};
+}
+
+/* ---- the device ---- */
+
+/* One line, of all that there is to note. */
+void spw_engine_add_note(struct spw_engine *e, const char *format, ...)
+{
+    size_t n = strlen(e->note);
+    n += (size_t)snprintf(e->note + n, sizeof e->note - n, "%s", n ? "; " : "");
+    if (n >= sizeof e->note)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(e->note + n, sizeof e->note - n, format, args);
+    va_end(args);
+}
+
+/* Where files lie that are read and written beside the computation; NULL: there are none. */
+static const char *io_folder(const struct spw_options *o)
+{
+    return o->disk_dir ? o->disk_dir : o->prefix_cache_dir;
+}
+
+static int open_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
+                       uint64_t host_bytes, struct spw_error *err)
+{
+    struct spw_device_options x = {.device_bytes = device_bytes,
+                                   .host_bytes = host_bytes,
+                                   .threads = (int)o->threads,
+                                   .io_threads = io_folder(o) ? 1 : 0,
+                                   .io_path = io_folder(o),
+                                   .delay_seed = o->delay_seed,
+                                   .serial_kernels = o->serial_kernels,
+                                   .context = e->backend.context,
+                                   .index = (int)e->backend.index};
+    return e->backend.device_ops->open(&e->device, &x, err);
+}
+
+/* The backend that was asked for, and its device. AUTO says in the note why it is not the GPU. */
+static int choose_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
+                         uint64_t host_bytes, struct spw_error *err)
+{
+    if (o->threads > INT32_MAX)
+        return spw_fail(err, -EINVAL, "%u threads: too many", o->threads);
+    if (o->device_index > INT32_MAX)
+        return spw_fail(err, -EINVAL, "device cuda:%u: no such GPU", o->device_index);
+    if (o->backend != SPW_BACKEND_CPU) {
+        struct spw_error why = {{0}};
+        bool must = o->backend == SPW_BACKEND_CUDA;
+        int rc = spw_backend_cuda(&e->backend, o->device_index, must ? err : &why);
+        if (!rc)
+            rc = open_device(e, o, device_bytes, host_bytes, must ? err : &why);
+        if (!rc || must)
+            return rc;
+        if (rc != -ENOTSUP) /* a build without CUDA is nothing to note */
+            spw_engine_add_note(e, "%.400s", why.text);
+    }
+    spw_backend_cpu(&e->backend);
+    SPW_TRY(spw_backend_check(&e->backend, err));
+    return open_device(e, o, device_bytes, host_bytes, err);
+}
+
+int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device,
+                             const struct spw_options *o, uint64_t device_bytes,
+                             uint64_t host_bytes, struct spw_error *err)
+{
+    struct spw_engine e = {0};
+    int rc = choose_device(&e, o, device_bytes, host_bytes, err);
+    *out = e.backend;
+    *device = e.device;
+    return rc;
+}
+
+/* What they point to is the caller's only until the engine is open. */
+static int keep_options(struct spw_engine *e, const struct spw_options *o)
+{
+    e->options = *o;
+    if (o->disk_dir)
+        e->options.disk_dir = e->disk_dir = spw_strdup(o->disk_dir);
+    if (o->prefix_cache_dir)
+        e->options.prefix_cache_dir = e->prefix_cache_dir = spw_strdup(o->prefix_cache_dir);
+    if (o->machine) {
+        e->machine = *o->machine;
+        e->options.machine = &e->machine;
+    }
+    if (o->drive) {
+        e->drive = *o->drive;
+        e->options.drive = &e->drive;
+    }
+    bool kept = (!o->disk_dir || e->disk_dir) && (!o->prefix_cache_dir || e->prefix_cache_dir);
+    return kept ? 0 : -ENOMEM;
+}
+
+/* Device and model, before anything is planned. `backend` NULL: what the options say. */
+static int begin(struct spw_engine **out, const struct spw_backend *backend, const char *model_dir,
+                 const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,
+                 struct spw_error *err)
+{
+    struct spw_engine *e = spw_alloc_zero(1, sizeof *e);
+    if (!e)
+        return spw_fail(err, -ENOMEM, "out of memory for the engine");
+    if (backend)
+        e->backend = *backend;
+    int rc = keep_options(e, o);
+    if (!rc)
+        rc = backend ? open_device(e, o, device_bytes, host_bytes, err)
+                     : choose_device(e, o, device_bytes, host_bytes, err);
+    if (!rc)
+        rc = spw_model_open(&e->model, model_dir, o, err);
+    if (!rc && e->model.cache.tell_files)
+        spw_engine_add_note(e, "%s", e->model.cache.files_why);
+    if (rc) {
+        spw_engine_close(e);
+        return spw_fail(err, rc, "out of memory");
+    }
+    *out = e;
+    return 0;
+}
+
+/* An engine with a plan and nothing else; also where the plan is refused. NULL: not even that. */
+static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
+                     const struct spw_backend *backend, const char *model_dir,
+                     const struct spw_options *o, struct spw_error *err)
+{
+    struct spw_rung rung;
+    *out = NULL;
+    /* The device says how many threads it would use, which is how many workspaces there are. */
+    SPW_TRY(begin(out, backend, model_dir, o, 0, 0, err));
+    int rc = spw_engine_plan_input(in, *out, o, err);
+    if (rc) {
+        spw_engine_close(*out);
+        *out = NULL;
+        return rc;
+    }
+    rc = spw_engine_make_plan(*out, in, &rung, err);
+    if (!rc && rung.failed)
+        spw_engine_note_rung(*out, &rung);
+    return rc;
+}
+
+int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_engine *e;
+    struct spw_plan_input in;
+    *out = (struct spw_plan_info){0};
+    int rc = make_plan(&e, &in, backend, model_dir, o, err);
+    if (e) {
+        if (!rc)
+            spw_plan_smallest(&e->plan.info, &in);
+        *out = e->plan.info;
+    }
+    spw_engine_close(e);
+    return rc ? spw_fail(err, rc, "out of memory") : 0;
+}
+
+int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    return spw_plan_query_on(out, NULL, model_dir, o, err);
+}
+
+static int check_requests(const struct spw_plan_info *plan, const struct spw_plan_request *requests,
+                          size_t n, struct spw_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t more = spw_sub_u64(requests[i].max_new_tokens, 1), needed;
+        if (!requests[i].n_prompt)
+            return spw_fail(err, -EINVAL, "request %zu: its prompt has no tokens", i + 1);
+        if (requests[i].n_resumed > requests[i].n_prompt)
+            return spw_fail(err, -EINVAL, "request %zu: its session has more tokens than it",
+                            i + 1);
+        if (!spw_add_u64(requests[i].n_prompt, more, &needed) || needed > plan->context)
+            return spw_fail(err, -E2BIG,
+                            "request %zu: %llu prompt tokens and %llu new ones are more than the "
+                            "context of %llu",
+                            i + 1, (unsigned long long)requests[i].n_prompt,
+                            (unsigned long long)requests[i].max_new_tokens,
+                            (unsigned long long)plan->context);
+    }
+    return 0;
+}
+
+int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o,
+                      const struct spw_plan_request *requests, size_t n, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_engine *e;
+    struct spw_plan_input in;
+    struct spw_traffic all = {{0}};
+    int rc = make_plan(&e, &in, backend, model_dir, o, err);
+    if (!rc)
+        rc = check_requests(&e->plan.info, requests, n, err);
+    if (!rc)
+        rc = spw_traffic_requests(&all, &e->plan, e->model.weights, requests, n);
+    memcpy(moved, all.bytes, sizeof all.bytes);
+    spw_engine_close(e);
+    return rc ? spw_fail(err, rc, "out of memory") : 0;
+}
+
+int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
+                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
+                   struct spw_error *err)
+{
+    return spw_plan_moved_on(moved, NULL, model_dir, o, requests, n, err);
+}
+
+/* ---- the engine ---- */
+
+static int open_streams(struct spw_engine *e, struct spw_error *err)
+{
+    static const char *const names[SPW_STREAM_COUNT] = {"compute",   "kv-up", "weights-up",
+                                                        "hidden-up", "down",  "disk"};
+    int rc = 0;
+    for (int i = 0; i < SPW_STREAM_COUNT && !rc; i++)
+        rc = e->backend.device_ops->stream_open(e->device, names[i], &e->streams[i]);
+    return rc ? spw_fail(err, rc, "the system refused the threads of the streams") : 0;
+}
+
+static int open_tables(struct spw_engine *e, struct spw_error *err)
+{
+    uint32_t n = e->plan.info.sessions, n_units = e->model.weights->n_units;
+    SPW_TRY(spw_weights_prepare(e->model.weights, err));
+    e->rope_table = SPW_ROPE_SHARED;
+    e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->spans = spw_alloc_zero(n, sizeof *e->spans);
+    e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
+    e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->keep = spw_alloc_zero(n, sizeof *e->keep);
+    e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
+    e->units = spw_alloc_zero(n_units, sizeof *e->units);
+    e->unit_contexts = spw_alloc_zero(n_units, sizeof *e->unit_contexts);
+    if (e->sessions && e->spans && e->span_index && e->stepping && e->keep && e->delivered &&
+        e->units && e->unit_contexts)
+        return 0;
+    return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
+}
+
+int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
+                       const char *model_dir, const struct spw_options *o, struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    struct spw_engine *e = NULL;
+    struct spw_plan_input in;
+    struct spw_rung rung;
+    SPW_TRY(begin(&e, backend, model_dir, o, spw_engine_limit(o->device_bytes),
+                  spw_engine_limit(o->host_bytes), err));
+    int rc = spw_engine_plan_input(&in, e, o, err);
+    if (!rc)
+        rc = spw_engine_make_plan(e, &in, &rung, err);
+    if (!rc && rung.failed)
+        spw_engine_note_rung(e, &rung);
+    if (!rc && e->plan.info.context > e->model.config.reach)
+        spw_engine_add_note(e,
+                            "the context of %llu tokens is longer than the %llu positions that the "
+                            "model was made for: answers may get worse behind them",
+                            (unsigned long long)e->plan.info.context,
+                            (unsigned long long)e->model.config.reach);
+    if (!rc)
+        rc = spw_engine_check_memory(e, err);
+    if (!rc && (o->keeps || o->prefix_cache_dir))
+        rc = spw_fingerprint_take(e->model_fingerprint, model_dir, e->model.file, err);
+    if (!rc)
+        rc = spw_prefix_open(e, err);
+    if (!rc)
+        rc = open_streams(e, err);
+    if (!rc)
+        rc = open_tables(e, err);
+    if (!rc)
+        rc = spw_engine_take_memory(e, &in, err);
+    if (!rc)
+        spw_engine_heed_start(e);
+    if (rc) {
+        spw_engine_close(e);
+        return spw_fail(err, rc, "out of memory");
+    }
+    *out = e;
+    return 0;
+}
+
+int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
+                    struct spw_error *err)
+{
+    return spw_engine_open_on(out, NULL, model_dir, o, err);
+}
+
+void spw_engine_close(struct spw_engine *e)
+{
+    if (!e)
+        return;
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    spw_engine_give_memory(e);
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        if (e->streams[i])
+            ops->stream_close(e->device, e->streams[i]);
+    spw_prefix_close(e);
+    spw_free(e->units);
+    spw_free(e->unit_contexts);
+    spw_free(e->sessions);
+    spw_free(e->spans);
+    spw_free(e->span_index);
+    spw_free(e->stepping);
+    spw_free(e->keep);
+    spw_free(e->delivered);
+    if (e->device)
+        ops->close(e->device);
+    spw_model_close(&e->model);
+    spw_free(e->disk_dir);
+    spw_free(e->prefix_cache_dir);
+    spw_free(e);
+}
+
+const struct spw_model_config *spw_engine_config(const struct spw_engine *e)
+{
+    return &e->model.config;
+}
+
+const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e)
+{
+    return &e->plan.info;
+}
+
+const char *spw_engine_backend(const struct spw_engine *e)
+{
+    return e->backend.name;
+}
+
+const char *spw_engine_nan_advice(const struct spw_engine *e)
+{
+    if (e->model.compute != SPW_DTYPE_F32)
+        return "computing in f32 has more range, or the weights are damaged";
+    if (e->model.cache.kv == SPW_DTYPE_F16)
+        return "a KV cache in f32 has more range, or the weights are damaged";
+    return "the weights are damaged, or too large for f32";
+}
+
+const char *spw_engine_io(const struct spw_engine *e)
+{
+    return e->io_text;
+}
+
+const char *spw_engine_note(const struct spw_engine *e)
+{
+    return e->note;
+}
+
+const struct spw_incident *spw_engine_incidents(const struct spw_engine *e, uint64_t *n)
+{
+    *n = e->n_incidents;
+    return e->incidents;
+}
+
+/* In a range, or (SPW_RANGES) outside of any. */
+static double waited(struct spw_engine *e, uint32_t range)
+{
+    spw_stream compute = e->streams[SPW_STREAM_COMPUTE];
+    double stalled = e->prefetch ? spw_prefetch_stalled_seconds(e->prefetch, range) : 0;
+    return e->backend.device_ops->waited_seconds(e->device, compute, range) +
+           e->past_stalled[range] + stalled;
+}
+
+double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
+{
+    return layer < SPW_RANGES ? waited(e, layer) : 0;
+}
+
+void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
+{
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    struct spw_device_usage u;
+    struct spw_traffic predicted = e->past;
+    bool has_prediction = !e->past_unpredicted;
+    if (e->executor) /* counters are exact when nothing is under way */
+        has_prediction &= spw_engine_finish(e, &predicted);
+    ops->usage(e->device, &u);
+    *out = (struct spw_stats){
+        .device_budget_bytes = e->plan.info.device_budget_bytes,
+        .host_budget_bytes = e->plan.info.host_budget_bytes,
+        .disk_budget_bytes = e->plan.info.disk_budget_bytes,
+        .device_peak_bytes = u.device_peak_bytes,
+        .host_peak_bytes = u.host_peak_bytes,
+        .disk_peak_bytes = e->plan.info.disk.total, /* taken at open, whole */
+        .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
+                        [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
+        .card_bytes = u.card_bytes,
+        .unhidden_wait_seconds = waited(e, SPW_RANGES),
+    };
+    for (uint32_t l = 0; l < e->model.config.n_layers; l++)
+        out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
+    spw_engine_disk_stats(e, out);
+    out->has_prediction = has_prediction;
+    if (has_prediction)
+        memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);
+}

@@ -1,0 +1,283 @@
+/* Budgets that change while the engine lives: the caller's, or a tier's that failed. The plan is
+ * made again, what stood on the old one is given back, what the new one needs is taken, and
+ * sessions compute again what their caches held: the same bits, unless old KV has another precision
+ * now.
+ *
+ *   budgets -> plan -> give back -> take -> a tier refuses -> lower budget -> plan -> ...
+ *
+ * Each turn lowers a budget (ladder.h), so that it ends. If it ends with nothing, the old plan
+ * stands again; if even that is refused, the engine has no memory until it is asked for once more.
+ * See engine.h. */
+#include "runtime/engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const refused_names[SPW_BUDGETS] = {"device memory", "host memory",
+                                                       "disk memory"};
+static const char *const lowered_names[SPW_BUDGETS] = {"device budget", "host budget",
+                                                       "disk budget"};
+
+/* ---- what is told ---- */
+
+/* What sessions hold in their caches; and the longest of them. */
+static uint64_t count_tokens(const struct spw_engine *e, uint64_t *longest)
+{
+    uint64_t n = 0;
+    *longest = 0;
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
+        const struct spw_session *s = e->sessions[i];
+        if (!s)
+            continue;
+        *longest = spw_max_u64(*longest, s->n_tokens);
+        n += s->cached ? s->n_tokens : 0;
+    }
+    return n;
+}
+
+/* From the plan with `from` to the one with `to`, because of this tier. */
+static void describe_rung(struct spw_rung *rung, const struct spw_plan_info *from,
+                          const struct spw_plan_info *to, int tier)
+{
+    uint64_t before = spw_ladder_total(from, tier), after = spw_ladder_total(to, tier);
+    rung->kind = spw_ladder_name(from, to);
+    rung->bytes_freed = spw_sub_u64(before, after);
+}
+
+/* ---- taking what a plan needs ---- */
+
+static void set_budgets(struct spw_plan_input *in, const struct spw_ladder *l)
+{
+    in->device_bytes = l->budgets[SPW_BUDGET_DEVICE];
+    in->host_bytes = l->budgets[SPW_BUDGET_HOST];
+    in->disk_bytes = l->budgets[SPW_BUDGET_DISK];
+}
+
+static struct spw_ladder ladder_of(const struct spw_plan_input *in)
+{
+    return (struct spw_ladder){.budgets = {in->device_bytes, in->host_bytes, in->disk_bytes}};
+}
+
+/* A tier did not give what e->plan needs: another plan, under a lower budget. `why`: the refusal.
+ */
+static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct spw_ladder *l,
+                      const struct spw_ladder_failure *f, const struct spw_error *why,
+                      struct spw_error *err)
+{
+    const struct spw_plan_info from = e->plan.info;
+    struct spw_rung rung = {0}, ignored;
+    struct spw_error refusal = {{0}};
+    set_budgets(in, l);
+    int rc = spw_engine_make_plan(e, in, &ignored, &refusal);
+    if (rc)
+        return spw_fail(err, rc, "%.400s; with what is left: %.500s", why->text, refusal.text);
+    rung.failed = refused_names[f->tier];
+    rung.bytes_asked = f->asked;
+    describe_rung(&rung, &from, &e->plan.info, f->tier);
+    rung.n_recomputed = count_tokens(e, &rung.position);
+    spw_engine_note_rung(e, &rung);
+    return 0;
+}
+
+/* What the plan may need for spills is not for files. */
+static void limit_files(struct spw_engine *e)
+{
+    uint64_t limit = e->options.disk_write_limit, spills = e->plan.info.disk_write_bytes;
+    e->file_limit_bytes =
+        limit ? spw_sub_u64(spw_engine_budget(limit, 0), e->past_disk_writes + spills) : UINT64_MAX;
+}
+
+int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
+{
+    struct spw_ladder l = ladder_of(in);
+    for (;;) {
+        struct spw_ladder_failure f;
+        struct spw_error why = {{0}};
+        e->in = *in;
+        int rc = spw_engine_open_memory(e, &f, &why);
+        limit_files(e);
+        if (!rc)
+            return 0;
+        if (e->prefetch || f.tier == SPW_LADDER_NO_TIER) /* weights may have been on their way */
+            e->past_unpredicted = true;
+        spw_engine_give_memory(e);
+        if (f.tier == SPW_LADDER_NO_TIER || !spw_ladder_lower(&l, &f))
+            return spw_fail(err, rc, "%s", why.text);
+        SPW_TRY(plan_lower(e, in, &l, &f, &why, err));
+    }
+}
+
+/* ---- from one plan to another ---- */
+
+struct change {
+    struct spw_plan plan;
+    struct spw_plan_input in;
+    uint64_t device_limit, host_limit; /* of the device */
+    bool in_step;                      /* which is broken off */
+    bool down;                         /* a budget is lower, and no precision higher */
+};
+
+/* All but what it was made from. */
+static bool same_layout(const struct spw_plan *a, const struct spw_plan *b)
+{
+    size_t from = offsetof(struct spw_plan, residency);
+    return !memcmp((const char *)a + from, (const char *)b + from, sizeof *a - from);
+}
+
+/* e->plan and what stands on it become those of `to`, in place if that can be; what stood there
+ * before if neither works. */
+static int change_plan(struct spw_engine *e, struct change *to, const struct change *from,
+                       struct spw_error *err)
+{
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    if (e->executor && !to->in_step && same_layout(&to->plan, &e->plan)) {
+        e->plan = to->plan;
+        e->in = to->in;
+        ops->set_budgets(e->device, to->device_limit, to->host_limit);
+        return 0;
+    }
+    if (to->down && !spw_engine_refit(e, &to->in)) {
+        ops->set_budgets(e->device, to->device_limit, to->host_limit);
+        limit_files(e);
+        return 0;
+    }
+    spw_engine_give_memory(e);
+    e->plan = to->plan;
+    ops->set_budgets(e->device, to->device_limit, to->host_limit);
+    int rc = spw_engine_take_memory(e, &to->in, err);
+    if (!rc)
+        return 0;
+    struct spw_plan_input in = from->in;
+    e->plan = from->plan;
+    ops->set_budgets(e->device, from->device_limit, from->host_limit);
+    if (spw_engine_take_memory(e, &in, NULL)) {
+        e->plan = from->plan;
+        e->in = from->in;
+    }
+    return rc;
+}
+
+static struct change now(const struct spw_engine *e)
+{
+    return (struct change){.plan = e->plan,
+                           .in = e->in,
+                           .device_limit = spw_engine_limit(e->options.device_bytes),
+                           .host_limit = spw_engine_limit(e->options.host_bytes)};
+}
+
+/* The new plan, while the old one still stands. */
+static int plan_change(struct spw_engine *e, struct change *to, const struct change *from,
+                       struct spw_error *err)
+{
+    struct spw_rung ignored;
+    int rc = spw_engine_make_plan(e, &to->in, &ignored, err);
+    to->plan = e->plan;
+    e->plan = from->plan;
+    return rc;
+}
+
+int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err)
+{
+    struct change from = now(e), to = from;
+    return e->executor ? 0 : change_plan(e, &to, &from, err);
+}
+
+/* ---- the caller's budgets ---- */
+
+static int lowered_tier(const struct spw_plan_input *from, const struct spw_plan_input *to)
+{
+    const uint64_t before[] = {from->device_bytes, from->host_bytes, from->disk_bytes};
+    const uint64_t after[] = {to->device_bytes, to->host_bytes, to->disk_bytes};
+    for (int i = 0; i < SPW_BUDGETS; i++)
+        if (after[i] < before[i])
+            return i;
+    return SPW_LADDER_NO_TIER;
+}
+
+/* Only going down is a rung, and coming back to more precision, which changes answers too. */
+static void tell_change(struct spw_engine *e, const struct change *from, const char *why,
+                        struct spw_rung *rung)
+{
+    int tier = lowered_tier(&from->in, &e->in);
+    bool up = e->plan.info.precision < from->plan.info.precision;
+    if ((tier == SPW_LADDER_NO_TIER && !up) || same_layout(&e->plan, &from->plan))
+        return;
+    if (tier == SPW_LADDER_NO_TIER)
+        tier = SPW_BUDGET_DEVICE;
+    rung->failed = up ? "nothing" : why ? why : lowered_names[tier];
+    rung->bytes_asked = up ? 0 : spw_ladder_total(&from->plan.info, tier);
+    describe_rung(rung, &from->plan.info, &e->plan.info, tier);
+    spw_engine_note_rung(e, rung);
+}
+
+int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk,
+                           struct spw_error *err)
+{
+    spw_error_clear(err);
+    return spw_engine_change_budgets(e, (const uint64_t[]){device, host, disk}, NULL, err);
+}
+
+int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_BUDGETS],
+                              const char *why, struct spw_error *err)
+{
+    const struct change from = now(e);
+    const struct spw_options given = e->options;
+    const struct spw_cache_policy policy = e->model.cache;
+    struct spw_rung rung = {0};
+    uint64_t held = count_tokens(e, &rung.position);
+    e->options.device_bytes = budgets[SPW_BUDGET_DEVICE];
+    e->options.host_bytes = budgets[SPW_BUDGET_HOST];
+    e->options.disk_bytes = budgets[SPW_BUDGET_DISK];
+    struct change to = now(e);
+    int rc = spw_cache_policy_make(&e->model.cache, &e->model.config, e->model.compute, &e->options,
+                                   err);
+    if (!rc)
+        rc = spw_engine_plan_input(&to.in, e, &e->options, err);
+    if (!rc)
+        rc = plan_change(e, &to, &from, err);
+    to.down = lowered_tier(&from.in, &to.in) != SPW_LADDER_NO_TIER &&
+              to.in.precision >= from.in.precision;
+    if (!rc)
+        rc = change_plan(e, &to, &from, err);
+    if (rc) {
+        e->options = given;
+        e->model.cache = policy;
+        return spw_fail(err, rc, "out of memory");
+    }
+    rung.n_recomputed = spw_sub_u64(held, count_tokens(e, &rung.position));
+    tell_change(e, &from, why, &rung);
+    return 0;
+}
+
+/* ---- a tier that failed in a step ---- */
+
+int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err)
+{
+    const struct change from = now(e);
+    struct change to = from;
+    to.in_step = to.down = true;
+    struct spw_rung rung = {.failed = why == -EDQUOT ? "disk quota" : "disk space"};
+    uint64_t held = e->disk ? spw_disk_n_used(e->disk) * e->plan.tile_bytes : 0;
+    struct spw_ladder_failure f = {SPW_BUDGET_DISK, e->plan.info.disk.total, held};
+    struct spw_ladder l = ladder_of(&to.in);
+    if (!e->executor || !spw_ladder_lower(&l, &f))
+        return -ENOMEM;
+    set_budgets(&to.in, &l);
+    spw_engine_limit_writes(e, &to.in);
+    rung.bytes_asked = f.asked;
+    uint64_t held_tokens = count_tokens(e, &rung.position);
+    int rc = plan_change(e, &to, &from, err);
+    if (rc && to.in.disk_bytes) { /* without any, the host may be all that is needed */
+        to.in.disk_bytes = to.in.disk_write_limit = 0;
+        spw_error_clear(err);
+        rc = plan_change(e, &to, &from, err);
+    }
+    if (!rc)
+        rc = change_plan(e, &to, &from, err);
+    if (rc)
+        return rc;
+    describe_rung(&rung, &from.plan.info, &e->plan.info, SPW_BUDGET_DISK);
+    rung.n_recomputed = spw_sub_u64(held_tokens, count_tokens(e, &rung.position));
+    spw_engine_note_rung(e, &rung);
+    return 0;
+}

@@ -1,0 +1,99 @@
+/* The engine's I/O threads and what they work on: the scratch file of the disk tier, files of
+ * others whose tiles are adopted, and the model's files where weights are read from them.
+ *
+ * What is registered with the kernel is the memory that reads land in and writes come from: of a
+ * device whose memory the drive can reach, its slots and frames; and of the host arena KV and the
+ * bounce slots. */
+#include "offload/device/placement.h"
+#include "runtime/engine/engine.h"
+#include "runtime/step/in_flight.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span spans[2])
+{
+    const struct spw_plan *p = &e->plan;
+    unsigned n = 0;
+    if (e->backend.reads_host_memory)
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.unit_slots,
+                                          p->device.end - p->device.unit_slots};
+    if (p->host.end > p->host.unit_bounce)
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.unit_bounce,
+                                          p->host.end - p->host.unit_bounce};
+    return n;
+}
+
+static int open_io(struct spw_engine *e, struct spw_error *err)
+{
+    const struct spw_options *o = &e->options;
+    struct spw_io_span memory[2];
+    struct spw_io_options io = {.kind = o->io,
+                                .queue_depth = spw_in_flight(&e->plan, o->drive),
+                                .request_bytes = o->drive ? o->drive->request_bytes : 0,
+                                .memory = memory,
+                                .n_memory = describe_memory(e, memory),
+                                .fault = e->backend.io_fault,
+                                .place = spw_placement_bind_io,
+                                .place_context =
+                                    (void *)(uintptr_t)e->backend.device_ops->placement(e->device)};
+    SPW_TRY(spw_io_open(&e->io, &io, err));
+    snprintf(e->io_text, sizeof e->io_text, "%s", spw_io_describe(e->io));
+    return 0;
+}
+
+static int open_tier(struct spw_engine *e, struct spw_error *err)
+{
+    const struct spw_plan *p = &e->plan;
+    struct spw_disk_options disk = {.directory = e->options.disk_dir,
+                                    .io = e->io,
+                                    .tile_bytes = p->tile_bytes,
+                                    .n_frames = p->n_disk_frames,
+                                    .run = p->disk_run,
+                                    .write_limit_bytes = e->in.disk_write_limit};
+    SPW_TRY(spw_disk_open(&e->disk, &disk, err));
+    size_t used = strlen(e->io_text);
+    snprintf(e->io_text + used, sizeof e->io_text - used, "; %s", spw_disk_describe(e->disk));
+    return 0;
+}
+
+int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err)
+{
+    bool tiles = e->plan.n_disk_frames || e->plan.adopts, weights = e->plan.info.weights_disk_bytes;
+    if (!tiles && !weights)
+        return 0;
+    SPW_TRY(open_io(e, err));
+    if (tiles)
+        SPW_TRY(open_tier(e, err));
+    return weights ? spw_engine_open_unit_files(e, err) : 0;
+}
+
+void spw_engine_close_disk(struct spw_engine *e)
+{
+    struct spw_io_usage u = {0};
+    if (e->io)
+        spw_io_usage(e->io, &u);
+    e->past_read_bytes += u.read_bytes;
+    e->past_written_bytes += u.written_bytes;
+    e->past_disk_writes += e->disk ? spw_disk_written(e->disk) : 0;
+    spw_disk_close(e->disk);
+    spw_io_close(e->io);
+    spw_engine_close_unit_files(e);
+    e->disk = NULL;
+    e->io = NULL;
+    e->io_text[0] = 0;
+}
+
+void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)
+{
+    out->disk_budget_bytes = e->plan.info.disk_budget_bytes;
+    struct spw_io_usage u = {0};
+    if (e->io) {
+        spw_io_usage(e->io, &u);
+        out->disk_peak_bytes = e->plan.info.disk.total; /* preallocated */
+    }
+    out->moved_bytes[SPW_MOVED_HOST_TO_DISK] =
+        e->past_written_bytes + u.written_bytes + e->file_bytes;
+    out->moved_bytes[SPW_MOVED_DISK_TO_HOST] =
+        e->past_read_bytes + u.read_bytes + e->file_read_bytes;
+}

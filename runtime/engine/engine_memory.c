@@ -1,0 +1,354 @@
+/* What stands on the plan, taken and given back as a whole:
+ *
+ *   arenas -> disk -> units of weights -> caches -> prefetch -> executor -> sessions' tables
+ *
+ * Device, streams, model and sessions stay when the plan becomes another one. See engine.h. */
+#include "runtime/engine/memory.h"
+#include "runtime/persist/prefix.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- arenas ---- */
+
+/* What of a tier there is, to be told to the ladder. */
+static int refused(struct spw_ladder_failure *f, int tier, uint64_t asked, uint64_t held, int rc,
+                   struct spw_error *err)
+{
+    static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
+    *f = (struct spw_ladder_failure){.tier = tier, .asked = asked, .held = held};
+    return spw_fail(err, rc, "%s memory: the system refused %llu bytes of it", names[tier],
+                    (unsigned long long)asked);
+}
+
+static int open_arenas(struct spw_engine *e, struct spw_ladder_failure *f, struct spw_error *err)
+{
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    const struct spw_plan *p = &e->plan;
+    int rc = ops->alloc(e->device, p->device.end, &e->device_arena);
+    e->device_arena_bytes = p->device.end;
+    e->host_arena_bytes = p->host.end;
+    if (rc == -ENOMEM) {
+        uint64_t available = ops->available(e->device);
+        if (available == UINT64_MAX)
+            available = 0;
+        return refused(f, SPW_BUDGET_DEVICE, p->device.end + p->mapped_bytes,
+                       spw_engine_leave_margin(available), rc, err);
+    }
+    if (!rc && e->backend.reads_host_memory) {
+        rc = ops->charge(e->device, p->mapped_bytes, p->kept_bytes);
+        e->charged = !rc;
+    }
+    if (!rc)
+        rc = ops->alloc_host(e->device, p->host.end, &e->host_arena);
+    if (rc == -ENOMEM)
+        return refused(f, SPW_BUDGET_HOST, p->host.end + p->kept_bytes, 0, rc, err);
+    return rc ? spw_fail(err, rc, "the device failed when memory was taken") : 0;
+}
+
+static void note_pageable(struct spw_engine *e)
+{
+    static const char note[] =
+        "the system refused to pin host memory: transfers are staged by the driver, and "
+        "computation waits for each of them";
+    struct spw_device_usage usage;
+    e->backend.device_ops->usage(e->device, &usage);
+    if (usage.host_pageable && !strstr(e->note, note))
+        spw_engine_add_note(e, "%s", note);
+}
+
+static int open_disk(struct spw_engine *e, struct spw_ladder_failure *f, struct spw_error *err)
+{
+    uint64_t room = 0, wanted = e->plan.info.disk.total;
+    int rc = spw_engine_open_disk(e, err);
+    if (rc != -ENOSPC && rc != -EDQUOT)
+        return rc;
+    if (spw_memory_on_disk(&room, e->options.disk_dir, NULL))
+        room = 0;
+    *f = (struct spw_ladder_failure){.tier = SPW_BUDGET_DISK, .asked = wanted, .held = room};
+    return rc;
+}
+
+/* ---- units of weights ---- */
+
+static void release_unit(void *context)
+{
+    const struct spw_unit_context *c = context;
+    spw_weights_release_unit(c->weights, c->unit);
+}
+
+static void populate_unit(void *context)
+{
+    const struct spw_unit_context *c = context;
+    spw_weights_populate_unit(c->weights, c->unit);
+}
+
+static void fill_image(void *context)
+{
+    const struct spw_unit_context *c = context;
+    spw_weights_fill_image(c->weights, c->unit, (void *)(uintptr_t)c->image.from);
+}
+
+/* Where a unit is read from; `image`: the next free place in the host arena. */
+static void describe_unit(struct spw_engine *e, uint32_t u, uint8_t **image)
+{
+    struct spw_weights *w = e->model.weights;
+    struct spw_unit_context *c = &e->unit_contexts[u];
+    struct spw_unit *unit = &e->units[u];
+    *c = (struct spw_unit_context){.weights = w, .unit = u};
+    *unit = (struct spw_unit){
+        .pieces = w->pieces + w->unit_pieces[u],
+        .n_pieces = w->unit_pieces[u + 1] - w->unit_pieces[u],
+        .moved_bytes = spw_plan_unit_moved_bytes(&e->plan, w, u),
+        .context = c,
+    };
+    if (spw_plan_unit_mapped(&e->plan, w, u)) {
+        spw_weights_map_unit(w, u);
+        unit->in_place = true;
+        unit->prepare = populate_unit;
+    } else if (spw_plan_unit_from_disk(&e->plan, w, u)) {
+        spw_engine_read_unit(e, u);
+    } else if (spw_plan_unit_image(&e->plan, w, u)) {
+        c->image = (struct spw_piece){.from = *image, .bytes = unit->moved_bytes};
+        *image += spw_align_up(unit->moved_bytes, 4096);
+        unit->pieces = &c->image;
+        unit->n_pieces = 1;
+        unit->prepare = fill_image;
+    } else if (spw_plan_unit_resident(&e->plan, w, u)) {
+        unit->copied = release_unit;
+    }
+}
+
+static void describe_units(struct spw_engine *e)
+{
+    const struct spw_weights *w = e->model.weights;
+    uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.units;
+    uint8_t *image = (uint8_t *)e->host_arena + e->plan.host.images;
+    spw_weights_place_packed(e->model.weights); /* another plan may have placed them otherwise */
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        describe_unit(e, u, &image);
+        if (e->units[u].in_place || !spw_plan_unit_resident(&e->plan, w, u))
+            continue;
+        e->units[u].resident = next;
+        next += spw_align_up(spw_weights_unit_bytes(w, u), 4096);
+    }
+}
+
+/* ---- caches ---- */
+
+static struct spw_kv_options cache_options(const struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    return (struct spw_kv_options){
+        .ops = e->backend.device_ops,
+        .device = e->device,
+        .compute = e->streams[SPW_STREAM_COMPUTE],
+        .down = e->streams[SPW_STREAM_DOWN],
+        .up = e->streams[SPW_STREAM_KV_UP],
+        .device_arena = (uint8_t *)e->device_arena + p->device.kv_frames,
+        .host_arena = (uint8_t *)e->host_arena + p->host.kv_frames,
+        .n_device_frames = p->n_device_frames,
+        .n_host_frames = p->n_host_frames,
+        .tile_bytes = p->tile_bytes,
+        .n_layers = e->model.config.n_layers,
+        .sliding = e->model.config.layer_kinds,
+        .max_tiles = p->max_tiles,
+        .first_tile = spw_waterline_start(&p->residency),
+        .slot_tiles = p->slot_tiles,
+        .disk = e->disk,
+        .disk_stream = e->streams[SPW_STREAM_DISK],
+        .direct = p->direct,
+        .n_disk_frames = p->n_disk_frames,
+    };
+}
+
+/* Exact tiles beside those that age: on the device only. */
+int spw_engine_open_near(struct spw_engine *e)
+{
+    struct spw_kv_options o = cache_options(e);
+    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.near_frames;
+    o.host_arena = NULL;
+    o.n_device_frames = e->plan.n_near_frames;
+    o.n_host_frames = o.n_disk_frames = 0;
+    o.tile_bytes = e->plan.near_tile_bytes;
+    o.slot_tiles = 1;
+    o.disk = NULL;
+    o.direct = false;
+    o.first_tile = 0;
+    o.keeps_sink = true;
+    o.residual_tiles = e->plan.residency.residual_tiles;
+    return spw_kv_open(&e->near, &o);
+}
+
+static int open_cache(struct spw_engine *e)
+{
+    struct spw_kv_options o = cache_options(e);
+    SPW_TRY(spw_kv_open(&e->kv, &o));
+    return e->plan.residency.aged ? spw_engine_open_near(e) : 0;
+}
+
+/* ---- what works with them ---- */
+
+static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    return (struct spw_prefetch_options){
+        .ops = e->backend.device_ops,
+        .device = e->device,
+        .compute = e->streams[SPW_STREAM_COMPUTE],
+        .kv_link = e->streams[SPW_STREAM_KV_UP],
+        .weights_link = e->streams[SPW_STREAM_WEIGHTS_UP],
+        .kv_arena = (uint8_t *)e->device_arena + p->device.kv_slots,
+        .weights_arena = (uint8_t *)e->device_arena + p->device.unit_slots,
+        .tile_bytes = p->tile_bytes,
+        .unit_bytes = p->slot_unit_bytes,
+        .n_kv_slots = p->n_kv_slots,
+        .slot_tiles = p->slot_tiles,
+        .n_weight_slots = p->n_unit_slots,
+        .units = e->units,
+        .n_units = e->model.weights->n_units,
+        .disk = e->disk,
+        .disk_stream = e->streams[SPW_STREAM_DISK],
+        .bounce_arena = (uint8_t *)e->host_arena + p->host.bounce,
+        .n_bounce = p->n_bounce,
+        .unit_io = e->unit_files ? e->io : NULL,
+        .unit_bounce_arena =
+            p->n_unit_bounce ? (uint8_t *)e->host_arena + p->host.unit_bounce : NULL,
+        .unit_bounce_bytes = p->bounce_unit_bytes,
+    };
+}
+
+static int open_prefetch(struct spw_engine *e)
+{
+    struct spw_prefetch_options o = prefetch_options(e);
+    return spw_prefetch_open(&e->prefetch, &o);
+}
+
+int spw_engine_refit_prefetch(struct spw_engine *e)
+{
+    struct spw_prefetch_options o = prefetch_options(e);
+    return spw_prefetch_refit(e->prefetch, &o);
+}
+
+/* The caller ends a step, or a memory limit that is lower now does. */
+static bool ask_interrupted(void *context)
+{
+    struct spw_engine *e = context;
+    const struct spw_options *o = &e->options;
+    return (o->interrupted && o->interrupted(o->interrupt_context)) || spw_engine_heed_look(e);
+}
+
+static int open_executor(struct spw_engine *e)
+{
+    struct spw_executor_options x = {
+        .backend = &e->backend,
+        .device = e->device,
+        .compute = e->streams[SPW_STREAM_COMPUTE],
+        .up = e->streams[SPW_STREAM_HIDDEN_UP],
+        .down = e->streams[SPW_STREAM_DOWN],
+        .plan = &e->plan,
+        .weights = e->model.weights,
+        .prefetch = e->prefetch,
+        .device_arena = e->device_arena,
+        .host_arena = e->host_arena,
+        .most_spans = e->plan.info.sessions,
+        .on_pass = e->options.on_pass || e->prefix ? spw_session_passed : NULL,
+        .pass_context = e,
+        .on_progress = e->options.on_progress,
+        .progress_context = e->options.progress_context,
+        .interrupted = ask_interrupted,
+        .interrupt_context = e,
+    };
+    return spw_executor_open(&e->executor, &x);
+}
+
+/* Their tokens are all there; what the cache held of them is computed again. */
+static int open_sequences(struct spw_engine *e)
+{
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        if (e->sessions[i])
+            SPW_TRY(spw_engine_open_sequence(e, e->sessions[i]));
+    return 0;
+}
+
+int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
+{
+    s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
+                (uint64_t)s->slot * e->model.config.vocab;
+    s->has_logits = s->cached = s->mixed = false;
+    return spw_sequence_open(&s->seq, e->kv, e->near);
+}
+
+/* ---- all of it ---- */
+
+int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
+                           struct spw_error *err)
+{
+    *f = (struct spw_ladder_failure){.tier = SPW_LADDER_NO_TIER};
+    SPW_TRY(spw_prefix_follow_plan(e, err));
+    SPW_TRY(open_arenas(e, f, err));
+    note_pageable(e);
+    SPW_TRY(open_disk(e, f, err));
+    describe_units(e);
+    int rc = open_cache(e);
+    if (!rc)
+        rc = open_prefetch(e);
+    if (!rc)
+        rc = open_sequences(e);
+    if (!rc)
+        rc = open_executor(e);
+    return rc ? spw_fail(err, rc, "out of memory for the engine's tables") : 0;
+}
+
+bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
+{
+    struct spw_traffic now;
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    spw_prefetch_finish(e->prefetch);
+    spw_kv_finish_writes(e->kv);
+    if (!spw_executor_predicted(e->executor, &now))
+        return false;
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        predicted->bytes[i] += now.bytes[i];
+    return true;
+}
+
+/* What was counted so far goes on to count. */
+static void keep_counts(struct spw_engine *e)
+{
+    spw_executor_forget_ahead(e->executor);
+    e->past_unpredicted |= !spw_engine_finish(e, &e->past);
+    for (uint32_t i = 0; i <= SPW_RANGES; i++)
+        e->past_stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);
+}
+
+void spw_engine_give_memory(struct spw_engine *e)
+{
+    const struct spw_device_ops *ops = e->backend.device_ops;
+    const struct spw_plan *p = &e->plan;
+    if (e->executor)
+        keep_counts(e);
+    spw_executor_close(e->executor);
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        if (e->streams[i])
+            ops->stream_sync(e->device, e->streams[i]);
+    spw_prefetch_close(e->prefetch);
+    for (uint32_t i = 0; e->sessions && i < p->info.sessions; i++)
+        if (e->sessions[i])
+            spw_sequence_close(&e->sessions[i]->seq);
+    spw_kv_close(e->near);
+    spw_kv_close(e->kv);
+    spw_engine_close_disk(e);
+    if (e->device_arena)
+        ops->free(e->device, e->device_arena, e->device_arena_bytes);
+    if (e->charged)
+        ops->discharge(e->device, p->mapped_bytes, p->kept_bytes);
+    if (e->host_arena)
+        ops->free_host(e->device, e->host_arena, e->host_arena_bytes);
+    e->executor = NULL;
+    e->prefetch = NULL;
+    e->near = e->kv = NULL;
+    e->device_arena = e->host_arena = NULL;
+    e->charged = false;
+}

@@ -1,0 +1,347 @@
+/* The engine's plan: from options and what the machine has to a plan that works, down the ladder
+ * where it must. See engine.h. */
+#include "runtime/engine/engine.h"
+#include "runtime/persist/keep.h"
+#include "runtime/engine/ladder.h"
+#include "runtime/engine/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what it is made from ---- */
+
+enum {
+    MOST_SESSIONS = 4096,
+    MOST_SLOTS = 256,
+    MOST_CHUNK = (SPW_APPEND_TILES - 1) * SPW_TILE_TOKENS,
+};
+
+static int check_options(const struct spw_model *m, const struct spw_backend *b,
+                         const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t longest = o->past_positions ? SPW_CONFIG_MOST_POSITIONS : m->config.reach;
+    uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
+    if (o->context > longest)
+        return spw_fail(err, -EINVAL, "context of %llu tokens: %s %llu positions",
+                        (unsigned long long)o->context,
+                        o->past_positions ? "no model may have more than" : "the model knows",
+                        (unsigned long long)longest);
+    if (o->sessions > MOST_SESSIONS)
+        return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
+    if (o->prefill_chunk > MOST_CHUNK)
+        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %d", o->prefill_chunk,
+                        MOST_CHUNK);
+    if (o->prefetch_slots > MOST_SLOTS)
+        return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
+                        MOST_SLOTS);
+    if (o->prefetch_splits > most_splits)
+        return spw_fail(err, -EINVAL, "%u splits in a prefetch slot: at most %u",
+                        o->prefetch_splits, most_splits);
+    return 0;
+}
+
+uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise)
+{
+    return given == SPW_BYTES_NONE ? 0 : given ? given : otherwise;
+}
+
+uint64_t spw_engine_leave_margin(uint64_t available)
+{
+    return spw_sub_u64(available, spw_max_u64((uint64_t)256 << 20, available / 32));
+}
+
+/* Hard budgets, or what is available: of system memory nine tenths together, eight of them for a
+ * CPU's device and at least one for the host, whatever the device was given; of a card all but a
+ * margin. */
+static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
+                       const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t card = e->backend.device_ops->available(e->device);
+    uint64_t system = spw_engine_system_bytes(e, o) / 10;
+    if (card == UINT64_MAX) {
+        in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
+        uint64_t rest = spw_sub_u64(system * 9, in->device_bytes); /* 0: more than there is */
+        in->host_bytes = spw_engine_budget(o->host_bytes, spw_max_u64(rest, system));
+        return 0;
+    }
+    card += e->device_arena ? e->plan.device.end : 0; /* is given back first */
+    in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
+    in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
+    if (in->device_bytes <= card)
+        return 0;
+    return spw_fail(err, -ENOMEM,
+                    "device memory: %llu bytes given, but %s has only %llu free; lower "
+                    "--device-memory, or end what uses the GPU",
+                    (unsigned long long)in->device_bytes, e->backend.name,
+                    (unsigned long long)card);
+}
+
+uint64_t spw_engine_limit(uint64_t given)
+{
+    return spw_engine_budget(given, UINT64_MAX - 1);
+}
+
+void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in)
+{
+    uint64_t limit = e->options.disk_write_limit;
+    uint64_t done = e->file_bytes + e->past_disk_writes + (e->disk ? spw_disk_written(e->disk) : 0);
+    in->disk_write_limit = spw_sub_u64(limit, done);
+    if (limit && !in->disk_write_limit)
+        in->disk_bytes = 0;
+}
+
+enum {
+    DISK_MARGIN = 16, /* one in so many free bytes is left to others */
+    DISK_FLIGHT_BYTES = 16 << 20,
+    DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
+    MOST_DISK_COST = 1024,
+};
+
+static uint32_t disk_cost(const struct spw_options *o)
+{
+    if (!o->machine || !o->drive)
+        return DISK_COST;
+    double cost = o->machine->copy_bytes_per_second / o->drive->read_bytes_per_second + 0.5;
+    return cost < 1 ? 1 : cost > MOST_DISK_COST ? MOST_DISK_COST : (uint32_t)cost;
+}
+
+static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e,
+                           const struct spw_options *o, struct spw_error *err)
+{
+    uint64_t free_bytes;
+    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
+    in->disk_ring_bytes =
+        2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
+    in->adopts = o->prefix_cache_dir != NULL;
+    if (!e->model.cache.disk)
+        return 0;
+    SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));
+    free_bytes += e->disk ? e->plan.info.disk.total : 0; /* given back first */
+    in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
+    if (!in->disk_bytes)
+        return spw_fail(err, -ENOSPC,
+                        "disk directory %.500s: found no free space; name another --disk",
+                        o->disk_dir);
+    if (in->disk_bytes <= free_bytes) {
+        spw_engine_limit_writes(e, in);
+        return 0;
+    }
+    return spw_fail(err, -ENOSPC,
+                    "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
+                    "--disk-memory, or name another --disk",
+                    (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
+}
+
+/* Rows of a prompt that take about a minute, whatever they are behind. A pass reads streamed
+ * weights, which may be a 20th part of its time. Without measured numbers, of a small machine. */
+static uint64_t kept_rows(const struct spw_plan_input *in, const struct spw_options *o)
+{
+    enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, KERNELS_SHARE = 4 };
+    const struct spw_model_config *c = in->weights->config;
+    double bytes = 0, peak = in->reads_host_memory ? 2e11 : 1e13, read = 2e9, seconds = SECONDS;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        bytes += (double)spw_weights_unit_bytes(in->weights, u);
+    double flops = 2 * bytes / (double)spw_dtype_bytes(in->compute);
+    flops += 2.0 * c->n_heads * c->head_dim * c->n_layers * (double)in->context; /* half of it */
+    if (o->machine)
+        peak = in->compute == SPW_DTYPE_F32 ? o->machine->f32_flops : o->machine->bf16_flops;
+    if (o->drive)
+        read = o->drive->read_bytes_per_second;
+    if (bytes > (double)in->device_bytes)
+        seconds = fmax(seconds, WEIGHTS_SHARE * bytes / read);
+    double rows = seconds * peak / KERNELS_SHARE / flops;
+    return rows >= MOST ? MOST : rows <= LEAST ? LEAST : spw_align_up((uint64_t)rows, LEAST);
+}
+
+int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
+                          const struct spw_options *o, struct spw_error *err)
+{
+    const struct spw_model *m = &e->model;
+    const struct spw_model_config *c = &m->config;
+    const struct spw_backend *b = &e->backend;
+    SPW_TRY(check_options(m, b, o, err));
+    uint64_t most_k =
+        spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
+    *in = (struct spw_plan_input){
+        .weights = m->weights,
+        .compute = m->compute,
+        .kv = m->cache.kv,
+        .aged = m->cache.precision != SPW_KV_EXACT,
+        .precision = m->cache.precision,
+        .residual_tiles =
+            (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
+                                  spw_waterline_tiles(spw_max_u64(c->reach, o->context))),
+        .context = o->context ? o->context : c->max_positions,
+        .sessions = o->sessions ? o->sessions : 1,
+        .prefill_chunk = o->prefill_chunk,
+        .prefetch_slots = o->prefetch_slots,
+        .prefetch_splits = o->prefetch_splits,
+        .transfer_cost_bytes = b->transfer_cost_bytes,
+        .reads_per_link_byte = b->reads_per_link_byte,
+        .workspace_bytes =
+            b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
+        .attention_tiles = b->ops->attention_tiles,
+        .gated_scratch = b->ops->gated_scratch,
+        .reads_host_memory = b->reads_host_memory,
+        .disk_cost = disk_cost(o),
+        .kv_stays = m->cache.stays,
+        .goes_back = o->goes_back,
+        .keeps = o->keeps || o->prefix_cache_dir,
+    };
+    SPW_TRY(set_budgets(in, e, o, err));
+    in->kept_rows = kept_rows(in, o);
+    return set_disk_budget(in, e, o, err);
+}
+
+/* ---- rungs ---- */
+
+const char *spw_rung_name(enum spw_rung_kind kind)
+{
+    static const char *const names[] = {[SPW_RUNG_BUDGETS] = "less spare memory",
+                                        [SPW_RUNG_CHUNK] = "a smaller prefill chunk",
+                                        [SPW_RUNG_SLOTS] = "fewer prefetch slots",
+                                        [SPW_RUNG_WEIGHTS] = "fewer layers on the device",
+                                        [SPW_RUNG_HOST] = "more KV on the host",
+                                        [SPW_RUNG_DISK] = "more KV on disk",
+                                        [SPW_RUNG_INT8] = "int8 for old KV",
+                                        [SPW_RUNG_INT8_INT4] = "int8:int4 for old KV",
+                                        [SPW_RUNG_INT4] = "int4 for old KV",
+                                        [SPW_RUNG_UP] = "more precision for old KV"};
+    return names[kind];
+}
+
+/* Sessions keep the logits of the tokens in their caches; the next token may read quantized tiles.
+ */
+static uint64_t lossy_from(const struct spw_engine *e)
+{
+    uint64_t until = spw_residual_until(1, e->plan.residency.residual_tiles);
+    uint64_t first = until * SPW_TILE_TOKENS, least = UINT64_MAX;
+    for (uint32_t i = 0; e->sessions && i < e->plan.info.sessions; i++) {
+        const struct spw_session *s = e->sessions[i];
+        if (s)
+            least = spw_min_u64(least, s->cached ? s->n_tokens : 0);
+    }
+    return least == UINT64_MAX ? first : spw_max_u64(first, least);
+}
+
+void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung)
+{
+    struct spw_rung r = *rung;
+    if (r.kind >= SPW_RUNG_INT8 && r.kind <= SPW_RUNG_INT4)
+        r.lossy_from = lossy_from(e);
+    if (e->n_rungs < SPW_RUNGS_KEPT)
+        e->rungs[e->n_rungs] = r;
+    e->n_rungs++;
+    if (e->options.on_rung)
+        e->options.on_rung(e->options.rung_context, &r);
+}
+
+const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n)
+{
+    *n = e->n_rungs;
+    return e->rungs;
+}
+
+/* ---- the plan ---- */
+
+static void set_precision(struct spw_plan_input *in, enum spw_kv_precision precision)
+{
+    in->precision = precision;
+    in->aged = precision != SPW_KV_EXACT;
+}
+
+/* Where nothing ever is old, nothing is won. */
+static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input *in)
+{
+    uint64_t block = spw_residual_block(in->context);
+    return e->options.gate && e->model.cache.ladder &&
+           spw_residual_end(block, in->residual_tiles) > 1;
+}
+
+/* From the plan that was refused to e->plan: of what lacked, what is needed now. */
+static void describe_precision(const struct spw_engine *e, const struct spw_plan_input *in,
+                               const struct spw_plan_info *refused, int why, struct spw_rung *rung)
+{
+    static const char *const failed[SPW_BUDGETS] = {"device budget", "host budget", "disk budget"};
+    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    struct spw_plan_info now = e->plan.info;
+    uint64_t need = now.disk_write_bytes;
+    *rung =
+        (struct spw_rung){.failed = "disk write limit", .bytes_asked = refused->disk_write_bytes};
+    if (why == -ENOMEM) {
+        int tier = spw_ladder_lacking(refused, given, &rung->bytes_asked);
+        spw_plan_smallest(&now, in);
+        need = tier == SPW_BUDGET_DEVICE ? now.smallest_device_bytes
+               : tier == SPW_BUDGET_HOST ? now.smallest_host_bytes
+                                         : now.smallest_disk_bytes;
+        rung->failed = failed[tier];
+    }
+    rung->bytes_freed = spw_sub_u64(rung->bytes_asked, need);
+    rung->kind = spw_ladder_name(refused, &now);
+}
+
+/* The refusal names what exact KV needs; this is what would do as well. */
+static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
+                     const struct spw_plan_info *refused, const struct spw_plan_input *in,
+                     bool fitted)
+{
+    char text[32];
+    static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
+    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    uint64_t needed, n = err ? strlen(err->text) : 0;
+    if (!n)
+        return;
+    int tier = spw_ladder_lacking(refused, given, &needed);
+    const uint64_t plain[SPW_BUDGETS] = {exact->smallest_device_bytes, exact->smallest_host_bytes,
+                                         exact->smallest_disk_bytes};
+    if (fitted)
+        snprintf(err->text + n, sizeof err->text - n,
+                 " (old KV with less precision would fit, but this model did not pass its check)");
+    else if (needed && needed < plain[tier]) /* else exact KV costs no more */
+        snprintf(err->text + n, sizeof err->text - n,
+                 " (with old KV as %s: --%s-memory %s, if this model passes its check)",
+                 spw_kv_precision_name(in->precision), names[tier], spw_bytes_text(text, needed));
+}
+
+/* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate
+ * lets pass; else as it was, and why. */
+static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, struct spw_rung *rung,
+                   struct spw_error *err)
+{
+    const struct spw_plan refused = e->plan;
+    const struct spw_plan_input given = *in;
+    struct spw_ladder l = {.precision = in->precision, .quantize = true};
+    bool fitted = false;
+    while (spw_ladder_quantize(&l)) {
+        set_precision(in, l.precision);
+        if (spw_plan_make(&e->plan, in, NULL))
+            continue;
+        fitted = true;
+        if (!e->options.gate(e->options.gate_context, l.precision))
+            continue;
+        describe_precision(e, in, &refused.info, why, rung);
+        return 0;
+    }
+    add_hint(err, &refused.info, &e->plan.info, in, fitted);
+    *in = given;
+    e->plan = refused;
+    return why;
+}
+
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_rung *rung,
+                         struct spw_error *err)
+{
+    *rung = (struct spw_rung){0};
+    int rc = spw_plan_make(&e->plan, in, err);
+    if ((rc == -ENOMEM || rc == -EDQUOT) && may_quantize(e, in)) {
+        rc = go_down(e, in, rc, rung, err);
+        if (!rc)
+            spw_error_clear(err);
+    }
+    if (!rc)
+        rc = spw_traffic_info(&e->plan, e->model.weights);
+    if (!rc && e->options.prefix_cache_dir)
+        e->plan.info.prefix_write_bytes = spw_keep_bytes(e, e->plan.info.context);
+    return rc;
+}

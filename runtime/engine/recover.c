@@ -1,0 +1,77 @@
+/* After the disk failed: see recover.h. */
+#include "runtime/engine/recover.h"
+
+static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_t n_recomputed)
+{
+    struct spw_incident incident = {.error = loss->rc,
+                                    .layer = loss->layer,
+                                    .position = (uint64_t)loss->tile * SPW_TILE_TOKENS,
+                                    .n_recomputed = n_recomputed};
+    if (e->n_incidents < SPW_INCIDENTS_KEPT)
+        e->incidents[e->n_incidents] = incident;
+    e->n_incidents++;
+    if (e->on_incident)
+        e->on_incident(e->incident_context, &incident);
+}
+
+/* Lowers keep[i] of the session that lost something, for all that was lost. False: nothing was. */
+static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uint64_t *keep,
+                  uint32_t n)
+{
+    struct spw_kv_loss loss;
+    bool any = false;
+    while (spw_kv_take_loss(e->kv, &loss))
+        for (uint32_t i = 0; i < n; i++)
+            if (sessions[i]->seq.aged == loss.seq) {
+                uint64_t held = keep[i];
+                keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
+                keep[i] = spw_sequence_reach(&sessions[i]->seq, &e->plan.residency, keep[i]);
+                if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
+                                       loss.layer, loss.tile))
+                    spw_executor_stop_telling(e->executor);
+                report(e, &loss, held - keep[i]);
+                any = true;
+            }
+    return any;
+}
+
+int spw_recover_rest(struct spw_session *s, uint64_t *keep)
+{
+    struct spw_engine *e = s->engine;
+    for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
+        *keep = spw_sequence_reach(&s->seq, &e->plan.residency, *keep);
+        SPW_TRY(spw_executor_forget_ahead(e->executor));
+        s->n_tokens = *keep;
+        s->n_attached = spw_min_u64(s->n_attached, *keep);
+        s->has_logits = false;
+        s->cached = true;
+        s->mixed &= spw_waterline_end(&e->plan.residency, *keep) > 1;
+        spw_sequence_truncate(&s->seq, &e->plan.residency, *keep);
+        int rc = spw_executor_settle(e->executor, s->seq.aged, *keep);
+        if (rc)
+            spw_executor_stop_telling(e->executor);
+        else
+            spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, *keep);
+        if (rc != -EBADMSG)
+            return rc;
+        if (!lower(e, &s, keep, 1))
+            break;
+    }
+    return -EIO;
+}
+
+int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n)
+{
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
+    spw_kv_finish_writes(e->kv);
+    spw_kv_take_write_failure(e->kv); /* it belongs to the step that has failed */
+    for (uint32_t i = 0; i < n; i++)
+        e->keep[i] = sessions[i]->n_tokens; /* less than the span's, if a try before this gave up */
+    lower(e, sessions, e->keep, n);
+    for (uint32_t i = 0; i < n; i++) {
+        SPW_TRY(spw_recover_rest(sessions[i], &e->keep[i]));
+        e->spans[i].from = e->keep[i];
+    }
+    return 0;
+}

@@ -1,0 +1,514 @@
+/* Sessions: what is held, what can be reused, what is left to compute. See spillway.h.
+ *
+ * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
+ * off, and the executor computes what is missing, for all sessions of the call in one step. */
+#include "runtime/persist/prefix.h"
+#include "runtime/engine/recover.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- open, close ---- */
+
+static int find_slot(const struct spw_engine *e, uint32_t *slot)
+{
+    for (*slot = 0; *slot < e->plan.info.sessions; ++*slot)
+        if (!e->sessions[*slot])
+            return 0;
+    return -ENOMEM;
+}
+
+int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    uint32_t slot;
+    if (find_slot(e, &slot))
+        return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
+                        e->plan.info.sessions);
+    SPW_TRY(spw_engine_need_memory(e, err));
+    struct spw_session *s = spw_alloc_zero(1, sizeof *s);
+    if (!s)
+        return spw_fail(err, -ENOMEM, "out of memory for a session");
+    s->engine = e;
+    s->slot = slot;
+    s->tokens = spw_alloc(e->plan.info.context * sizeof *s->tokens);
+    if (!s->tokens || spw_engine_open_sequence(e, s)) {
+        spw_free(s->tokens);
+        spw_free(s);
+        return spw_fail(err, -ENOMEM, "out of memory for a session's tables");
+    }
+    e->sessions[slot] = s;
+    *out = s;
+    return 0;
+}
+
+int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
+{
+    spw_error_clear(err);
+    SPW_TRY(spw_session_open(out, from->engine, err));
+    struct spw_session *s = *out;
+    spw_sequence_fork(&s->seq, &from->seq);
+    spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot);
+    memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
+    s->n_tokens = s->reused = from->n_tokens;
+    s->n_attached = from->n_attached;
+    s->rope_table = from->rope_table;
+    s->has_logits = from->has_logits;
+    s->cached = from->cached;
+    s->mixed = from->mixed;
+    memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
+    return 0;
+}
+
+void spw_session_close(struct spw_session *s)
+{
+    if (!s)
+        return;
+    /* Copies ahead of the computation may still read tiles that are about to be given back. */
+    if (s->engine->executor) {
+        spw_executor_forget_ahead(s->engine->executor);
+        spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
+    }
+    s->engine->sessions[s->slot] = NULL;
+    spw_session_release_file(s);
+    spw_sequence_close(&s->seq);
+    spw_free(s->tokens);
+    spw_free(s);
+}
+
+size_t spw_session_n_tokens(const struct spw_session *s)
+{
+    return s->n_tokens;
+}
+
+size_t spw_session_reused(const struct spw_session *s)
+{
+    return s->reused;
+}
+
+void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out)
+{
+    const struct spw_model_config *c = &s->engine->model.config;
+    uint32_t start = spw_waterline_start(&s->engine->plan.residency);
+    *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
+    for (uint32_t l = 0; s->cached && l < c->n_layers; l++)
+        if (c->layer_kinds[l] == SPW_LAYER_FULL) {
+            uint32_t begin = spw_kv_begin(s->seq.aged, l);
+            uint32_t disk_end = spw_kv_disk_end(s->seq.aged, l);
+            if (begin > start)
+                out->host_end = spw_min_u64((uint64_t)begin * SPW_TILE_TOKENS, s->n_tokens);
+            if (disk_end > start)
+                out->disk_end = spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, out->host_end);
+            break;
+        }
+}
+
+size_t spw_session_from_store(const struct spw_session *s)
+{
+    return s->from_store;
+}
+
+const float *spw_session_logits(const struct spw_session *s)
+{
+    return s->has_logits ? s->logits : NULL;
+}
+
+/* How far the span goes on as the session does. A whole book is compared for each of its answer's
+ * tokens. */
+static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
+{
+    enum { BLOCK = 1024 };
+    uint64_t n = spw_min_u64(s->n_tokens, span->n_tokens), i = 0;
+    while (i + BLOCK <= n && !memcmp(s->tokens + i, span->tokens + i, BLOCK * sizeof *s->tokens))
+        i += BLOCK;
+    while (i < n && s->tokens[i] == span->tokens[i])
+        i++;
+    return i;
+}
+
+/* ---- sync: checks ---- */
+
+static int check_span(const struct spw_engine *e, const struct spw_span *spans, size_t i,
+                      struct spw_error *err)
+{
+    const struct spw_span *s = &spans[i];
+    uint32_t vocab = e->model.config.vocab;
+    if (!s->session || s->session->engine != e)
+        return spw_fail(err, -EINVAL, "span %zu: not a session of this engine", i);
+    if (!s->n_tokens)
+        return spw_fail(err, -EINVAL, "span %zu: no tokens; a sequence has at least one", i);
+    if (s->n_tokens > e->plan.info.context)
+        return spw_fail(err, -E2BIG, "span %zu: %zu tokens, the engine was planned for %llu", i,
+                        s->n_tokens, (unsigned long long)e->plan.info.context);
+    for (size_t j = 0; j < i; j++)
+        if (spans[j].session == s->session)
+            return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
+    for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
+        if (s->tokens[j] < 0 || (uint32_t)s->tokens[j] >= vocab)
+            return spw_fail(err, -EINVAL,
+                            "span %zu: token id %d at position %zu is out of range: the vocabulary "
+                            "has %u",
+                            i, s->tokens[j], j, vocab);
+    return 0;
+}
+
+/* ---- sync: reuse ---- */
+
+static uint64_t rope_table(const struct spw_model_config *c, uint64_t n_tokens)
+{
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+}
+
+/* Tokens of the span that the session need not compute again. */
+static uint64_t reusable(const struct spw_session *s, const struct spw_span *span)
+{
+    const struct spw_model_config *c = &s->engine->model.config;
+    uint64_t prefix = common_prefix(s, span);
+    if (!s->cached)
+        return 0;
+    if (rope_table(c, span->n_tokens) != s->rope_table)
+        return 0; /* its keys were rotated by another table */
+    if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
+        return prefix; /* even the logits are there */
+    uint64_t keep = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
+    return spw_sequence_reach(&s->seq, &s->engine->plan.residency, keep);
+}
+
+static int cut_back(struct spw_session *s, uint64_t *keep)
+{
+    return *keep == s->n_tokens ? 0 : spw_recover_rest(s, keep);
+}
+
+/* ---- sync: the step ---- */
+
+struct delivery {
+    struct spw_engine *engine;
+    const struct spw_span *spans;
+    const uint32_t *index; /* executor's span -> caller's */
+    void (*on_logits)(void *context, size_t span, size_t position, const float *logits);
+    void *context;
+};
+
+static int deliver(void *context, uint32_t i, uint64_t position, const float *logits)
+{
+    const struct delivery *d = context;
+    const struct spw_span *span = &d->spans[d->index[i]];
+    if (position < d->engine->delivered[i])
+        return 0; /* the step was run again after a tile was lost */
+    if (spw_safetensors_damaged(d->engine->model.file))
+        return -EIO;
+    if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
+        return -EDOM;
+    d->engine->delivered[i] = position + 1;
+    if (position + 1 == span->n_tokens) {
+        memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
+        span->session->has_logits = true;
+    }
+    if (d->on_logits)
+        d->on_logits(d->context, d->index[i], position, logits);
+    return 0;
+}
+
+/* After a failure of the device the tiles hold parts of a step: nothing of these sessions is
+ * reused.
+ */
+static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
+{
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    if (e->executor) {
+        spw_executor_forget_ahead(e->executor);
+        spw_executor_stop_telling(e->executor);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_session *s = e->stepping[i];
+        s->n_tokens = s->n_attached = 0;
+        s->has_logits = s->mixed = false;
+        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+    }
+    return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
+                    strerror(-rc));
+}
+
+/* The session holds the first n tokens of its part of the step. */
+static void hold(struct spw_session *s, const struct spw_executor_span *x, uint64_t n,
+                 uint64_t table)
+{
+    memcpy(s->tokens + x->from, x->tokens + x->from, (n - x->from) * sizeof *s->tokens);
+    s->n_tokens = n;
+    s->cached = true;
+    s->rope_table = table;
+}
+
+void spw_session_passed(void *engine)
+{
+    struct spw_engine *e = engine;
+    for (uint32_t i = 0; i < e->n_stepping; i++) {
+        struct spw_session *s = e->stepping[i];
+        hold(s, &e->spans[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
+        s->has_logits = false;
+        if (e->generates)
+            spw_session_keep(s, NULL); /* if it cannot, nothing is lost */
+    }
+    if (e->options.on_pass)
+        e->options.on_pass(e->options.pass_context);
+}
+
+/* The caller has ended the step: passes that were through stay, unless windows have moved on since.
+ */
+static int end_early(struct spw_engine *e, uint32_t n, uint64_t table, struct spw_error *err)
+{
+    bool lost = false;
+    for (uint32_t i = 0; i < n; i++)
+        hold(e->stepping[i], &e->spans[i], spw_executor_computed(e->executor, i), table);
+    if (spw_recover_step(e, e->stepping, n))
+        return reset(e, n, -EIO, err);
+    for (uint32_t i = 0; i < n; i++)
+        lost |= !e->stepping[i]->n_tokens && spw_executor_computed(e->executor, i);
+    if (lost)
+        return spw_fail(err, -ECANCELED,
+                        "interrupted: windows had moved on, and a session is empty now; more "
+                        "device memory would have kept them");
+    return spw_fail(err, -ECANCELED, "interrupted: sessions hold what was computed whole before");
+}
+
+/* The step has failed for good. If only the disk has, its sessions hold what they held before. */
+static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
+{
+    int why;
+    if (!e->executor)
+        return spw_fail(err, -ENOMEM,
+                        "the disk took no more (%s), and memory for another plan was refused; the "
+                        "sessions keep their tokens, and the next step asks for it again",
+                        strerror(-rc));
+    if (rc == -EDOM) {
+        reset(e, n, rc, NULL);
+        return spw_fail(err, rc,
+                        "keys or values are not finite (NaN or infinity), so that they cannot be "
+                        "quantized; its sessions are empty now: %s",
+                        spw_engine_nan_advice(e));
+    }
+    const struct spw_unit_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
+    if ((!e->disk && !failed) || spw_recover_step(e, e->stepping, n))
+        return reset(e, n, rc, err);
+    if (failed)
+        return spw_fail(err, -EIO,
+                        "%s: weights could not be read (%s); the sessions hold what they held "
+                        "before the step",
+                        failed->path,
+                        why == -ENODATA ? "the file is shorter than it was" : strerror(-why));
+    if (rc == -EBADMSG)
+        return spw_fail(err, -EIO,
+                        "disk: tiles were lost again each time they had been computed again; the "
+                        "drive is failing: give another directory with --disk");
+    return spw_fail(err, rc,
+                    "disk: tiles could not be written down (%s); the sessions hold what they held "
+                    "before the step: give more room, or another directory with --disk",
+                    strerror(-rc));
+}
+
+/* Whether values that are not numbers may come from files, which are then gone. */
+static bool distrust(struct spw_engine *e, uint32_t n)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++)
+        any |= spw_prefix_distrust(e->stepping[i]);
+    return any;
+}
+
+/* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
+ * the prefix cache was at fault. */
+static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
+{
+    for (int i = 0;; i++) {
+        e->n_stepping = n;
+        int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
+        e->n_stepping = 0;
+        bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
+        if (!again)
+            return rc;
+        SPW_TRY(spw_recover_step(e, e->stepping, n));
+    }
+}
+
+static bool disk_is_full(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+/* Where caches end: nowhere, unless they could be kept. */
+static uint64_t held(const struct spw_session *s)
+{
+    return s->cached ? s->n_tokens : 0;
+}
+
+static void go_on(struct spw_engine *e, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        e->spans[i].from = held(e->stepping[i]);
+}
+
+/* The same down the ladder, as long as the disk takes no more and a plan does with less of it.
+ * Logits that were handed over are not again. */
+static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *d)
+{
+    for (;;) {
+        int rc = run_and_recover(e, n, d);
+        if (rc == -ENOMEM && e->disk) { /* every frame waits for a write that the drive refuses */
+            spw_kv_finish_writes(e->kv);
+            int why = spw_kv_take_write_failure(e->kv);
+            rc = why ? why : rc;
+        }
+        if (!disk_is_full(rc) || spw_engine_step_down(e, rc, NULL))
+            return rc;
+        go_on(e, n);
+    }
+}
+
+/* Drops what a step computed if somebody wrote to the weights, or cut them short, meanwhile. */
+static int check_weights(struct spw_engine *e, uint32_t n, struct spw_error *err)
+{
+    if (!spw_safetensors_check(e->model.file, err))
+        return 0;
+    return spw_recover_step(e, e->stepping, n) ? reset(e, n, -EIO, err) : -EIO;
+}
+
+/* One step for the spans of the caller whose rope table has this number. */
+static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct delivery *d,
+                    struct spw_error *err)
+{
+    int rc = 0;
+    if (e->rope_table != table) {
+        /* the tables' upload before this one may still be reading them: at open nothing waits */
+        rc = e->backend.device_ops->stream_sync(e->device, e->streams[SPW_STREAM_COMPUTE]);
+        if (rc)
+            return reset(e, n, rc, err);
+        SPW_TRY(spw_weights_rope(e->model.weights, table, err));
+        rc = spw_executor_upload_rope(e->executor);
+        e->rope_table = table;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        e->delivered[i] = 0;
+    e->stepping_rope_table = table;
+    if (!rc)
+        rc = run_and_step_down(e, n, d);
+    while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
+        SPW_TRY(check_weights(e, n, err));
+        if (end_early(e, n, table, NULL) != -ECANCELED)
+            return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
+        SPW_TRY(spw_engine_heed_limit(e, err));
+        go_on(e, n);
+        rc = run_and_step_down(e, n, d);
+    }
+    SPW_TRY(check_weights(e, n, err));
+    if (rc == -ECANCELED)
+        return end_early(e, n, table, err);
+    if (rc)
+        return give_up(e, n, rc, err);
+    for (uint32_t i = 0; i < n; i++) {
+        hold(e->stepping[i], &e->spans[i], e->spans[i].to, table);
+        e->stepping[i]->has_logits = e->spans[i].n_logits > 0;
+    }
+    return 0;
+}
+
+/* Prepares span i as the n-th of the step, if there is anything to compute. */
+static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i, uint32_t *n,
+                    struct delivery *d, struct spw_error *err)
+{
+    const struct spw_span *span = &spans[i];
+    struct spw_session *s = span->session;
+    uint64_t keep = reusable(s, span);
+    e->span_index[*n] = (uint32_t)i;
+    e->stepping[*n] = s;
+    int rc = 0;
+    s->from_store = 0;
+    if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
+        rc = spw_prefix_adopt(s, span, &keep);
+    if (!rc)
+        rc = cut_back(s, &keep);
+    if (disk_is_full(rc) && !spw_engine_step_down(e, rc, NULL)) {
+        go_on(e, *n);
+        s->from_store = 0;
+        keep = held(s);
+        rc = 0;
+    }
+    if (rc)
+        return reset(e, *n + 1, rc, err);
+    s->reused = keep;
+    if (keep == span->n_tokens) {
+        if (span->n_logits && d->on_logits)
+            d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
+        return 0;
+    }
+    e->spans[(*n)++] = (struct spw_executor_span){.seq = &s->seq,
+                                                  .session = s->slot,
+                                                  .tokens = span->tokens,
+                                                  .from = keep,
+                                                  .to = span->n_tokens,
+                                                  .n_logits = span->n_logits,
+                                                  .last = s->ends};
+    return 0;
+}
+
+/* A step up to where the span leaves what others have computed, so that the next one that leaves
+ * it there can begin there. */
+static int make_point(struct spw_engine *e, const struct spw_span *whole, struct spw_error *err)
+{
+    struct spw_span span = *whole;
+    struct delivery d = {.engine = e, .spans = &span, .index = e->span_index};
+    uint32_t n = 0;
+    span.n_tokens = spw_prefix_branch(span.session, whole);
+    span.n_logits = 0;
+    if (!span.n_tokens)
+        return 0;
+    SPW_TRY(add_span(e, &span, 0, &n, &d, err));
+    if (n)
+        SPW_TRY(run_step(e, n, SPW_ROPE_SHARED, &d, err));
+    spw_session_keep(span.session, NULL); /* if it cannot, nothing is lost */
+    return 0;
+}
+
+static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+                    struct delivery *d, struct spw_error *err)
+{
+    const struct spw_model_config *c = &e->model.config;
+    uint32_t n = 0;
+    for (size_t i = 0; i < n_spans && e->prefix; i++)
+        if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
+            SPW_TRY(make_point(e, &spans[i], err));
+    for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
+        if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
+            SPW_TRY(add_span(e, spans, i, &n, d, err));
+    if (n)
+        SPW_TRY(run_step(e, n, SPW_ROPE_SHARED, d, err));
+    for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length has its own */
+        uint64_t table = rope_table(c, spans[i].n_tokens);
+        n = 0;
+        if (table == SPW_ROPE_SHARED)
+            continue;
+        SPW_TRY(add_span(e, spans, i, &n, d, err));
+        if (n)
+            SPW_TRY(run_step(e, n, table, d, err));
+    }
+    return 0;
+}
+
+int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+             void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
+             void *context, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct delivery d = {e, spans, e->span_index, on_logits, context};
+    for (size_t i = 0; i < n_spans; i++)
+        SPW_TRY(check_span(e, spans, i, err));
+    SPW_TRY(spw_engine_need_memory(e, err));
+    if (spw_engine_heed_look(e))
+        SPW_TRY(spw_engine_heed_limit(e, err));
+    int rc = sync_all(e, spans, n_spans, &d, err);
+    for (size_t i = 0; i < n_spans; i++)
+        spw_prefix_forget(spans[i].session);
+    return rc;
+}

@@ -1,0 +1,242 @@
+/* How fast a drive is, measured through the disk tier itself: see drive.h and spillway.h.
+ *
+ * An anonymous file of records of 1 MiB is written in order, at most 256 MiB or 0.35 s of it, and
+ * read in order, round and round, with 1, 8, 16, ... 64 requests in flight, for about 0.1 s each.
+ * One request alone gives the latency, the others say how many are enough; with that many it is
+ * read once more, for longer, and this is the bandwidth that counts. Then requests of 64 KiB, one
+ * alone and as many: what a request costs beside its bytes, which is what rings of small slots
+ * feel. Tiles of 64 KiB pass through checksums, so that the time of the processor is the real one
+ * as well.
+ *
+ * Where O_DIRECT is refused the numbers are those of the page cache in front of the drive. That is
+ * what the tier will use there, as long as the cache holds it. */
+#include "runtime/measure/drive.h"
+#include "runtime/engine/memory.h"
+#include "runtime/measure/profile.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+#define RECORD_BYTES ((uint64_t)1 << 20)
+#define SMALL_BYTES ((uint64_t)64 << 10)
+enum {
+    MOST_RECORDS = 256,
+    FEWEST_RECORDS = 8,
+    MOST_DEPTH = 64,
+    FEWEST_DEPTH = 8,
+    WRITE_DEPTH = 16,
+    BESIDE_RECORDS = 16, /* what the process takes beside its slots */
+};
+static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,
+                    READ_SECONDS = 0.25, SMALL_SECONDS = 0.06;
+/* Of a slow drive's requests, no more than this is put in flight: it must be waited for. */
+static const double FLIGHT_SECONDS = 0.25;
+static const double ENOUGH = 0.95; /* of the best bandwidth */
+
+/* How many records: what the limit and the filesystem leave, half of it for others. */
+static int count_records(uint64_t *n, const struct spw_drive_options *o, struct spw_error *err)
+{
+    struct statvfs v;
+    if (statvfs(o->directory, &v) != 0)
+        return spw_fail(err, -errno, "%s: %s", o->directory, strerror(errno));
+    uint64_t room = (uint64_t)v.f_bavail * v.f_frsize / 2 / RECORD_BYTES;
+    uint64_t limit = o->write_limit_bytes ? o->write_limit_bytes / RECORD_BYTES : MOST_RECORDS;
+    if (limit < FEWEST_RECORDS)
+        return spw_fail(err, -EDQUOT,
+                        "%s: measuring the drive writes at least %d MiB, the write limit is %llu "
+                        "bytes; raise it, or have the drive measured beforehand",
+                        o->directory, FEWEST_RECORDS, (unsigned long long)o->write_limit_bytes);
+    if (room < FEWEST_RECORDS)
+        return spw_fail(err, -ENOSPC, "%s: found %llu MiB free, expected at least %d to measure it",
+                        o->directory, (unsigned long long)room * 2, 2 * FEWEST_RECORDS);
+    *n = spw_min_u64(MOST_RECORDS, spw_min_u64(room, limit));
+    return 0;
+}
+
+static int read_at(struct spw_drive_bench *b, uint64_t bytes, uint32_t depth, double seconds,
+                   struct spw_drive_pass *out, struct spw_error *err)
+{
+    struct spw_drive_pass_options p = {
+        .slots = depth, .slot_tiles = (uint32_t)(bytes / SMALL_BYTES), .seconds = seconds};
+    return spw_drive_bench_pass(b, &p, out, err);
+}
+
+static double rate(const struct spw_drive_pass *p)
+{
+    return (double)p->bytes / p->seconds;
+}
+
+uint32_t spw_drive_choose_depth(const struct spw_drive_point *points, unsigned n,
+                                double latency_seconds, uint64_t request_bytes)
+{
+    const struct spw_drive_point *best = points;
+    for (unsigned i = 1; i < n; i++)
+        best = points[i].bytes_per_second > best->bytes_per_second ? &points[i] : best;
+    double in_flight = best->bytes_per_second * latency_seconds / (double)request_bytes;
+    for (unsigned i = 0; i < n; i++)
+        if (points[i].depth >= in_flight &&
+            points[i].bytes_per_second >= ENOUGH * best->bytes_per_second)
+            return points[i].depth;
+    return best->depth;
+}
+
+/* Twice over, because a drive that others use may change its speed on the way; they only take, so
+ * the better of two counts. */
+static int measure_depths(struct spw_drive_point *points, unsigned *n, struct spw_drive_bench *b,
+                          struct spw_error *err)
+{
+    struct spw_drive_pass pass;
+    *n = 0;
+    for (int round = 0; round < 2; round++) {
+        unsigned i = 0;
+        for (uint32_t depth = FEWEST_DEPTH; depth <= MOST_DEPTH; depth *= 2, i++) {
+            if (i > 0 &&
+                depth * (double)RECORD_BYTES > FLIGHT_SECONDS * points[i - 1].bytes_per_second)
+                break;
+            SPW_TRY(read_at(b, RECORD_BYTES, depth, DEPTH_SECONDS, &pass, err));
+            double before = i < *n ? points[i].bytes_per_second : 0;
+            points[i] = (struct spw_drive_point){depth, fmax(before, rate(&pass))};
+            *n = i < *n ? *n : i + 1;
+        }
+    }
+    return 0;
+}
+
+static int measure_reads(struct spw_drive *out, struct spw_drive_bench *b, struct spw_error *err)
+{
+    struct spw_drive_point points[8];
+    struct spw_drive_pass pass;
+    unsigned n;
+    SPW_TRY(read_at(b, RECORD_BYTES, 1, ALONE_SECONDS, &pass, err));
+    out->latency_seconds = (double)RECORD_BYTES / rate(&pass);
+    SPW_TRY(measure_depths(points, &n, b, err));
+    out->queue_depth = spw_drive_choose_depth(points, n, out->latency_seconds, RECORD_BYTES);
+    SPW_TRY(read_at(b, RECORD_BYTES, out->queue_depth, READ_SECONDS, &pass, err));
+    out->read_bytes_per_second = rate(&pass);
+    out->cpu_seconds_per_byte = pass.cpu_seconds / (double)pass.bytes;
+    return 0;
+}
+
+/* The better of two, as above. */
+static int read_small(struct spw_drive_bench *b, uint32_t depth, struct spw_drive_pass *out,
+                      struct spw_error *err)
+{
+    struct spw_drive_pass again;
+    SPW_TRY(read_at(b, SMALL_BYTES, depth, SMALL_SECONDS, out, err));
+    SPW_TRY(read_at(b, SMALL_BYTES, depth, SMALL_SECONDS, &again, err));
+    *out = rate(&again) > rate(out) ? again : *out;
+    return 0;
+}
+
+static int measure_small_reads(struct spw_drive *out, struct spw_drive_bench *b,
+                               struct spw_error *err)
+{
+    struct spw_drive_pass pass;
+    out->small_request_bytes = SMALL_BYTES;
+    SPW_TRY(read_small(b, 1, &pass, err));
+    out->small_latency_seconds = (double)SMALL_BYTES / rate(&pass);
+    SPW_TRY(read_small(b, out->queue_depth, &pass, err));
+    out->small_read_bytes_per_second = rate(&pass);
+    out->small_cpu_seconds_per_byte = pass.cpu_seconds / (double)pass.bytes;
+    return 0;
+}
+
+static int measure(struct spw_drive *out, struct spw_drive_bench *b, struct spw_error *err)
+{
+    struct spw_drive_pass_options write = {
+        .write = true, .slots = WRITE_DEPTH, .seconds = WRITE_SECONDS};
+    struct spw_drive_pass pass;
+    int fd, rc = spw_drive_bench_pass(b, &write, &pass, err);
+    out->written_bytes = pass.bytes;
+    out->write_bytes_per_second = rate(&pass);
+    SPW_TRY(rc);
+    SPW_TRY(measure_reads(out, b, err));
+    SPW_TRY(measure_small_reads(out, b, err));
+    spw_drive_bench_file(b, &fd, &out->direct);
+    snprintf(out->engine, sizeof out->engine, "%s", spw_drive_bench_engine(b));
+    out->request_bytes = RECORD_BYTES;
+    out->measured_at = (int64_t)time(NULL);
+    return 0;
+}
+
+int spw_drive_measure(struct spw_drive *out, const struct spw_drive_options *o,
+                      struct spw_error *err)
+{
+    struct spw_drive_bench *b;
+    uint64_t n_records = 0;
+    SPW_TRY(spw_memory_to_measure(o->directory, (MOST_DEPTH + BESIDE_RECORDS) * RECORD_BYTES, err));
+    SPW_TRY(count_records(&n_records, o, err));
+    struct spw_drive_bench_options bench = {.directory = o->directory,
+                                            .io = o->io,
+                                            .queue_depth = MOST_DEPTH,
+                                            .tile_bytes = SMALL_BYTES,
+                                            .slot_tiles = RECORD_BYTES / SMALL_BYTES,
+                                            .n_slots = MOST_DEPTH,
+                                            .file_bytes = n_records * RECORD_BYTES};
+    SPW_TRY(spw_drive_bench_open(&b, &bench, err));
+    int rc = measure(out, b, err);
+    spw_drive_bench_close(b);
+    return rc;
+}
+
+/* ---- kept ---- */
+
+static void add_note(struct spw_drive *d, const char *text, const char *what)
+{
+    size_t n = strlen(d->note);
+    snprintf(d->note + n, sizeof d->note - n, "%s%.200s%s", n ? "; " : "", text, what);
+}
+
+/* Reads the profile; what is wrong with it is a note. False: there is no memory for it. */
+static int open_profile(struct spw_profile **out, const char *path, struct spw_drive *d,
+                        struct spw_error *err)
+{
+    struct spw_error why = {{0}};
+    *out = spw_alloc_zero(1, sizeof **out);
+    if (!*out)
+        return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+    int rc = spw_profile_read(*out, path, &why);
+    if (rc == -ENOENT || rc == 0)
+        return 0;
+    add_note(d, why.text, ", so the drive was measured again");
+    return 0;
+}
+
+static int measure_and_keep(struct spw_drive *out, const struct spw_drive_options *o,
+                            struct spw_profile *p, struct spw_error *err)
+{
+    struct spw_error why = {{0}};
+    SPW_TRY(spw_drive_measure(out, o, err));
+    if (!p)
+        return 0;
+    spw_profile_keep_drive(p, out);
+    if (spw_profile_write(p, o->profile, &why) < 0)
+        add_note(out, why.text, ", so the drive will be measured again");
+    return 0;
+}
+
+int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_profile *p = NULL;
+    *out = (struct spw_drive){.io = o->io};
+    SPW_TRY(spw_drive_identify(out, o->directory, err));
+    if (o->profile)
+        SPW_TRY(open_profile(&p, o->profile, out, err));
+    const struct spw_drive *known =
+        p && o->mode != SPW_PROBE_AGAIN ? spw_profile_find_drive(p, out) : NULL;
+    int rc = 0;
+    if (known)
+        *out = *known;
+    else if (o->mode == SPW_PROBE_NEVER)
+        rc = spw_fail(err, -ENODATA,
+                      "%s: its drive has not been measured; run 'spillway probe %s' once",
+                      o->directory, o->directory);
+    else
+        rc = measure_and_keep(out, o, p, err);
+    spw_free(p);
+    return rc;
+}

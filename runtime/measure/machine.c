@@ -1,0 +1,169 @@
+/* The machine's own limits, measured now: what a speed is to be set beside. */
+#include "model/cpu/probe.h"
+#include "offload/device/topology.h"
+#include "runtime/measure/machine.h"
+#include "runtime/engine/memory.h"
+#include "runtime/measure/profile.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* The processor's name as Linux says it; the file has it on x86, other machines keep "unknown". */
+static void read_cpu_name(char *out, size_t bytes)
+{
+    static const char key[] = "model name";
+    char line[256];
+    snprintf(out, bytes, "unknown CPU");
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    if (!file)
+        return;
+    while (fgets(line, sizeof line, file)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, key, sizeof key - 1) != 0 || !value)
+            continue;
+        value += 1 + strspn(value + 1, " \t");
+        value[strcspn(value, "\n")] = 0;
+        snprintf(out, bytes, "%s", value);
+        break;
+    }
+    fclose(file);
+}
+
+/* Every core this process may use. */
+static int count_cores(uint32_t *out, struct spw_error *err)
+{
+    struct spw_topology *t;
+    *out = spw_topology_usable_threads();
+    if (*out <= 2)
+        return 0;
+    int rc = spw_topology_open(&t, NULL, err);
+    if (rc == -ENOMEM)
+        return spw_fail(err, rc, "out of memory for the topology");
+    if (rc == 0)
+        *out = spw_topology_cores(t);
+    spw_topology_close(rc == 0 ? t : NULL);
+    return 0;
+}
+
+/* A stream that copies has a core; the team does without that one (device_cpu_team.c). */
+static bool probe_beside(struct spw_machine *out)
+{
+    uint32_t left = out->cores > 1 ? out->cores - 1 : 1;
+    return spw_probe_read_beside_copy(out->threads < left ? out->threads : left,
+                                      &out->read_beside_bytes_per_second,
+                                      &out->copy_beside_bytes_per_second);
+}
+
+static void probe_reads(struct spw_machine *out)
+{
+    struct spw_read_pattern best;
+    out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads, &best);
+    snprintf(out->read_pattern, sizeof out->read_pattern, "%u stream%s a thread, %s pages%s",
+             best.streams, best.streams == 1 ? "" : "s", best.huge_pages ? "huge" : "small",
+             best.fetch ? ", with prefetches" : "");
+}
+
+static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
+                     struct spw_device *device, struct spw_error *err)
+{
+    enum spw_isa isa = spw_isa_best();
+    probe_reads(out);
+    out->copy_bytes_per_second = spw_probe_copy_bandwidth(1); /* a stream is one thread */
+    out->bf16_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_BF16, out->threads);
+    out->f32_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_F32, out->threads);
+    if (out->read_bytes_per_second == 0 || out->copy_bytes_per_second == 0 ||
+        out->bf16_flops == 0 || out->f32_flops == 0 || !probe_beside(out))
+        return spw_fail(err, -ENOMEM, "no memory or threads to measure the machine with");
+    return spw_machine_probe_kernels(out, b, device, err);
+}
+
+/* Who it is: what a profile is looked up by. */
+static int identify(struct spw_machine *out, const struct spw_options *o,
+                    const struct spw_backend *b, const struct spw_device *device,
+                    struct spw_error *err)
+{
+    *out = (struct spw_machine){.threads = o->threads};
+    read_cpu_name(out->cpu, sizeof out->cpu);
+    SPW_TRY(count_cores(&out->cores, err));
+    if (!out->threads) /* as many as the device chose, for instance the fast ones of the cores */
+        out->threads = b->device_ops->workers(device);
+    if (!out->threads)
+        out->threads = out->cores;
+    if (b->probe)
+        snprintf(out->gpu, sizeof out->gpu, "%s", b->name);
+    snprintf(out->isa, sizeof out->isa, "%s",
+             b->probe ? b->device_ops->name : spw_isa_name(spw_isa_best()));
+    return 0;
+}
+
+static int measure(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
+                   struct spw_error *err)
+{
+    enum { MEASURE_BYTES = 576 << 20 }; /* 519 MiB at the most on 2 threads */
+    SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
+    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err)
+                     : probe_cpu(out, b, device, err));
+    SPW_TRY(spw_machine_probe_handover(out, b, device, err));
+    out->measured_at = (int64_t)time(NULL);
+    return 0;
+}
+
+/* ---- kept ---- */
+
+static int measure_and_keep(struct spw_machine *out, const struct spw_backend *b,
+                            struct spw_device *device, struct spw_profile *p, const char *path,
+                            struct spw_error *err)
+{
+    struct spw_error why = {{0}};
+    SPW_TRY(measure(out, b, device, err));
+    spw_profile_keep_machine(p, out);
+    if (spw_profile_write(p, path, &why) < 0)
+        snprintf(out->note, sizeof out->note, "%.200s, so the machine will be measured again",
+                 why.text);
+    return 0;
+}
+
+static int recall(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
+                  const char *path, enum spw_probe_mode mode, struct spw_error *err)
+{
+    struct spw_error why = {{0}};
+    struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+    int rc = spw_profile_read(p, path, &why);
+    bool unusable = rc < 0 && rc != -ENOENT;
+    const struct spw_machine *known =
+        mode == SPW_PROBE_AGAIN ? NULL : spw_profile_find_machine(p, out);
+    rc = 0;
+    if (known)
+        *out = *known;
+    else if (mode == SPW_PROBE_NEVER)
+        rc = spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
+    else
+        rc = measure_and_keep(out, b, device, p, path, err);
+    if (unusable && !*out->note)
+        snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
+                 why.text);
+    spw_free(p);
+    return rc;
+}
+
+int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                       enum spw_probe_mode mode, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_backend b;
+    struct spw_device *device;
+    SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
+    int rc = identify(out, o, &b, device, err);
+    if (!rc)
+        rc = profile ? recall(out, &b, device, profile, mode, err) : measure(out, &b, device, err);
+    b.device_ops->close(device);
+    return rc;
+}
+
+int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)
+{
+    return spw_machine_recall(out, o, NULL, SPW_PROBE_AGAIN, err);
+}

@@ -1,0 +1,161 @@
+/* The profile file: see profile.h; how such files are written and read: record_file.h. */
+#include "runtime/measure/profile.h"
+
+#include "base/record_file.h"
+
+#include <string.h>
+
+#define RATE .kind = SPW_RECORD_REAL, .min = 1, .max = 1e15
+#define LATENCY .kind = SPW_RECORD_REAL, .min = 1e-9, .max = 1e3
+#define DATE .kind = SPW_RECORD_COUNT, .min = 1, .max = 1e12
+
+static const struct spw_record_field drive_fields[] = {
+    {SPW_RECORD(spw_drive, device), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_drive, filesystem), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_drive, io), .kind = SPW_RECORD_COUNT, .min = SPW_IO_AUTO,
+     .max = SPW_IO_THREADS},
+    {SPW_RECORD(spw_drive, engine), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_drive, direct), .kind = SPW_RECORD_FLAG},
+    {SPW_RECORD(spw_drive, request_bytes), .kind = SPW_RECORD_COUNT, .min = 4096, .max = 1 << 30},
+    {SPW_RECORD(spw_drive, queue_depth), .kind = SPW_RECORD_COUNT, .min = 1, .max = 4096},
+    {SPW_RECORD(spw_drive, read_bytes_per_second), RATE},
+    {SPW_RECORD(spw_drive, write_bytes_per_second), RATE},
+    {SPW_RECORD(spw_drive, latency_seconds), LATENCY},
+    {SPW_RECORD(spw_drive, cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0, .max = 1},
+    {SPW_RECORD(spw_drive, small_request_bytes), .kind = SPW_RECORD_COUNT, .min = 4096,
+     .max = 1 << 30},
+    {SPW_RECORD(spw_drive, small_read_bytes_per_second), RATE},
+    {SPW_RECORD(spw_drive, small_latency_seconds), LATENCY},
+    {SPW_RECORD(spw_drive, small_cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0,
+     .max = 1},
+    {SPW_RECORD(spw_drive, measured_at), DATE},
+};
+#define ATTENTION(form)                                                                            \
+    {SPW_RECORD(spw_machine, attention[form].byte_seconds), .kind = SPW_RECORD_REAL, .min = 0,     \
+     .max = 1},                                                                                    \
+    {                                                                                              \
+        SPW_RECORD(spw_machine, attention[form].product_seconds), .kind = SPW_RECORD_REAL,         \
+                                                                  .min = 0, .max = 1               \
+    }
+
+static const struct spw_record_field machine_fields[] = {
+    {SPW_RECORD(spw_machine, cpu), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_machine, isa), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_machine, gpu), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_machine, threads), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
+    {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
+    {SPW_RECORD(spw_machine, read_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, read_pattern), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, bf16_weights_per_second), RATE},
+    {SPW_RECORD(spw_machine, f32_weights_per_second), RATE},
+    ATTENTION(0),
+    ATTENTION(1),
+    ATTENTION(2),
+    ATTENTION(3),
+    {SPW_RECORD(spw_machine, handover_seconds), LATENCY},
+    {SPW_RECORD(spw_machine, handover_core_seconds), LATENCY},
+    {SPW_RECORD(spw_machine, bf16_flops), .kind = SPW_RECORD_REAL, .min = 0,
+     .max = 1e18}, /* 0: no cuBLASLt */
+    {SPW_RECORD(spw_machine, f32_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
+    {SPW_RECORD(spw_machine, measured_at), DATE},
+    {SPW_RECORD(spw_machine, note), .kind = SPW_RECORD_TEXT},
+};
+enum {
+    DRIVE_FIELDS = sizeof drive_fields / sizeof *drive_fields,
+    MACHINE_FIELDS = sizeof machine_fields / sizeof *machine_fields,
+};
+
+/* The file, its lists being those of `p`. */
+struct profile_file {
+    struct spw_record_list lists[2];
+    struct spw_record_file file;
+};
+
+static const struct spw_record_file *file_of(struct profile_file *f, struct spw_profile *p)
+{
+    f->lists[0] = (struct spw_record_list){.name = "drives",
+                                           .fields = drive_fields,
+                                           .n_fields = DRIVE_FIELDS,
+                                           .entries = p->drives,
+                                           .entry_bytes = sizeof *p->drives,
+                                           .n = &p->n_drives,
+                                           .most = SPW_PROFILE_DRIVES};
+    f->lists[1] = (struct spw_record_list){.name = "machines",
+                                           .fields = machine_fields,
+                                           .n_fields = MACHINE_FIELDS,
+                                           .entries = p->machines,
+                                           .entry_bytes = sizeof *p->machines,
+                                           .n = &p->n_machines,
+                                           .most = SPW_PROFILE_MACHINES};
+    f->file = (struct spw_record_file){.what = "profile",
+                                       .key = "spillway_profile",
+                                       .version = SPW_PROFILE_VERSION,
+                                       .lists = f->lists,
+                                       .n_lists = 2};
+    return &f->file;
+}
+
+int spw_profile_read(struct spw_profile *out, const char *path, struct spw_error *err)
+{
+    struct profile_file f;
+    return spw_record_file_read(file_of(&f, out), path, err);
+}
+
+int spw_profile_write(const struct spw_profile *p, const char *path, struct spw_error *err)
+{
+    struct profile_file f;
+    return spw_record_file_write(file_of(&f, (struct spw_profile *)p), path, err);
+}
+
+/* ---- entries by key ---- */
+
+const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
+                                               const struct spw_drive *key)
+{
+    for (unsigned i = 0; i < p->n_drives; i++) {
+        const struct spw_drive *d = &p->drives[i];
+        if (strcmp(d->device, key->device) == 0 && strcmp(d->filesystem, key->filesystem) == 0 &&
+            d->io == key->io)
+            return d;
+    }
+    return NULL;
+}
+
+const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
+                                                   const struct spw_machine *key)
+{
+    for (unsigned i = 0; i < p->n_machines; i++) {
+        const struct spw_machine *m = &p->machines[i];
+        if (strcmp(m->cpu, key->cpu) == 0 && strcmp(m->isa, key->isa) == 0 &&
+            strcmp(m->gpu, key->gpu) == 0 && m->threads == key->threads && m->cores == key->cores)
+            return m;
+    }
+    return NULL;
+}
+
+void spw_profile_keep_drive(struct spw_profile *p, const struct spw_drive *drive)
+{
+    const struct spw_drive *known = spw_profile_find_drive(p, drive);
+    struct spw_drive *to = known ? &p->drives[known - p->drives] : p->drives;
+    if (!known && p->n_drives < SPW_PROFILE_DRIVES)
+        to = &p->drives[p->n_drives++];
+    else
+        for (unsigned i = 0; !known && i < p->n_drives; i++)
+            to = p->drives[i].measured_at < to->measured_at ? &p->drives[i] : to;
+    *to = *drive;
+}
+
+void spw_profile_keep_machine(struct spw_profile *p, const struct spw_machine *machine)
+{
+    const struct spw_machine *known = spw_profile_find_machine(p, machine);
+    struct spw_machine *to = known ? &p->machines[known - p->machines] : p->machines;
+    if (!known && p->n_machines < SPW_PROFILE_MACHINES)
+        to = &p->machines[p->n_machines++];
+    else
+        for (unsigned i = 0; !known && i < p->n_machines; i++)
+            to = p->machines[i].measured_at < to->measured_at ? &p->machines[i] : to;
+    *to = *machine;
+}

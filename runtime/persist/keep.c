@@ -1,0 +1,369 @@
+/* Sections of a session, out and in: see keep.h. */
+#include "runtime/persist/keep.h"
+
+#include "offload/kv/kv_adopt.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- the fingerprint ---- */
+
+/* As bytes, without padding. */
+struct identity {
+    uint8_t model[SPW_FINGERPRINT_BYTES];
+    uint32_t version, compute, kv, precision;
+    uint64_t residual_tiles;
+    char backend[SPW_KEEP_BACKEND];
+};
+
+/* The same GPU in another place computes the same: "cuda:1 NVIDIA ..." without the number. */
+void spw_keep_backend(char out[SPW_KEEP_BACKEND], const struct spw_engine *e)
+{
+    const char *name = e->backend.name, *number = strchr(name, ':'), *space = strchr(name, ' ');
+    if (number && space && number < space)
+        snprintf(out, SPW_KEEP_BACKEND, "%.*s%s", (int)(number - name), name, space);
+    else
+        snprintf(out, SPW_KEEP_BACKEND, "%s", name);
+}
+
+void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    struct identity id;
+    memset(&id, 0, sizeof id);
+    memcpy(id.model, e->model_fingerprint, sizeof id.model);
+    id.version = SPW_NUMERIC_VERSION;
+    id.compute = (uint32_t)p->info.compute;
+    id.kv = (uint32_t)p->info.kv;
+    id.precision = (uint32_t)p->info.precision;
+    id.residual_tiles = p->residency.aged ? p->residency.residual_tiles : 0;
+    spw_keep_backend(id.backend, e);
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        XXH128_canonical_t half;
+        XXH128_canonicalFromHash(&half, XXH3_128bits_withSeed(&id, sizeof id, seed));
+        memcpy(out + seed * sizeof half, &half, sizeof half);
+    }
+}
+
+/* ---- which tiles ---- */
+
+struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, bool sliding,
+                                     enum spw_keep_kind kind, uint64_t from, uint64_t to)
+{
+    uint32_t whole = (uint32_t)(to / SPW_TILE_TOKENS);
+    bool apart = r->aged && !sliding;
+    const struct spw_keep_tiles none = {0, 0};
+    switch (kind) {
+    case SPW_KEEP_OLD:
+        if (sliding)
+            return none;
+        return (struct spw_keep_tiles){spw_waterline_end(r, from),
+                                       spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
+    case SPW_KEEP_SINK:
+        return apart && whole ? (struct spw_keep_tiles){0, 1} : none;
+    case SPW_KEEP_NEAR:
+        return apart ? (struct spw_keep_tiles){spw_waterline_near(r, to), whole} : none;
+    case SPW_KEEP_SLIDING:
+        return sliding ? (struct spw_keep_tiles){spw_waterline_first(r->window, to), whole} : none;
+    case SPW_KEEP_TAIL:
+        return (struct spw_keep_tiles){whole, spw_waterline_tiles(to)};
+    case SPW_KEEP_LOGITS:
+        break;
+    }
+    return none;
+}
+
+/* What a section of this kind would have of a layer; `s`: who holds it, NULL: nobody yet. */
+static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
+                                      enum spw_keep_kind kind, uint32_t layer, uint64_t from,
+                                      uint64_t to)
+{
+    bool sliding = e->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
+    struct spw_keep_tiles t = spw_keep_tiles(&e->plan.residency, sliding, kind, from, to);
+    uint32_t held = s && kind == SPW_KEEP_NEAR ? spw_kv_first(s->seq.near, layer) : 0;
+    if (t.first < t.end && held > t.first)
+        t.first = held;
+    return t;
+}
+
+static struct spw_kv_seq *seq_of(const struct spw_session *s, uint32_t kind)
+{
+    return kind == SPW_KEEP_OLD ? s->seq.aged : s->seq.near;
+}
+
+static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
+{
+    const struct spw_plan *p = &e->plan;
+    return kind == SPW_KEEP_OLD ? p->tile_bytes : p->near_tile_bytes;
+}
+
+static uint64_t logits_bytes(const struct spw_session *s)
+{
+    return s->engine->model.config.vocab * sizeof *s->logits;
+}
+
+uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_range *range,
+                           struct spw_pack_section *out)
+{
+    uint32_t n = 0, first_kind = SPW_KEEP_OLD, end_kind = SPW_KEEP_OLD + 1;
+    if (range->point)
+        end_kind = SPW_KEEP_TAIL;
+    if (range->tail)
+        end_kind = SPW_KEEP_TAIL + 1;
+    for (uint32_t kind = first_kind; kind < end_kind; kind++)
+        for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++) {
+            struct spw_keep_tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
+            if (t.first < t.end)
+                out[n++] = (struct spw_pack_section){.kind = kind,
+                                                     .layer = l,
+                                                     .first_tile = t.first,
+                                                     .n_tiles = t.end - t.first,
+                                                     .record_bytes = record_bytes(s->engine, kind)};
+        }
+    if (range->tail && s->has_logits)
+        out[n++] = (struct spw_pack_section){.kind = SPW_KEEP_LOGITS,
+                                             .n_tiles = 1,
+                                             .record_bytes =
+                                                 spw_align_up(logits_bytes(s), SPW_PACK_ALIGN)};
+    return n;
+}
+
+uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n)
+{
+    bool point = e->plan.residency.aged || e->plan.n_sliding;
+    uint64_t to = n - n % SPW_TILE_TOKENS, n_sections = 0, n_records = 0, bytes = 0;
+    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
+         kind++)
+        for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
+            struct spw_keep_tiles t = tiles_of(e, NULL, kind, l, 0, to);
+            uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
+            n_sections += tiles > 0;
+            n_records += tiles;
+            bytes += tiles * record_bytes(e, kind);
+        }
+    return to ? bytes + spw_pack_overhead_bytes(to, n_sections, n_records, 0) : 0;
+}
+
+/* ---- the write limit ---- */
+
+uint64_t spw_keep_room(const struct spw_engine *e)
+{
+    return spw_sub_u64(e->file_limit_bytes, e->file_bytes);
+}
+
+void spw_keep_count(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
+{
+    e->file_bytes += written;
+    if (rc)
+        spw_executor_stop_telling(e->executor);
+    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DISK, predicted);
+}
+
+/* ---- out ---- */
+
+static uint8_t *piece_of(const struct spw_session *s)
+{
+    return (uint8_t *)s->engine->host_arena + s->engine->plan.host.piece;
+}
+
+static uint32_t piece_records(const struct spw_session *s, uint64_t bytes)
+{
+    assert(s->engine->plan.piece_bytes >= bytes);
+    return (uint32_t)(s->engine->plan.piece_bytes / bytes);
+}
+
+static int export_piece(struct spw_session *s, const struct spw_pack_section *x, uint32_t first,
+                        uint32_t end)
+{
+    struct spw_kv_seq *seq = seq_of(s, x->kind);
+    if (seq == s->seq.aged)
+        spw_traffic_export(spw_executor_account_of(s->engine->executor), s->slot, x->layer, first,
+                           end);
+    else /* what is near lies on the device */
+        spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DEVICE_TO_HOST,
+                        (end - first) * x->record_bytes);
+    return spw_kv_export(seq, x->layer, first, end, piece_of(s));
+}
+
+int spw_keep_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
+                   int (*write)(void *to, uint32_t section, uint32_t first_tile, uint32_t n_tiles,
+                                const void *records),
+                   void *to)
+{
+    uint8_t *piece = piece_of(s);
+    spw_kv_finish_writes(s->engine->kv);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct spw_pack_section *x = &sections[i];
+        uint32_t end = x->first_tile + x->n_tiles, most = piece_records(s, x->record_bytes);
+        if (x->offset)
+            continue;
+        if (x->kind == SPW_KEEP_LOGITS) {
+            memset(piece, 0, x->record_bytes);
+            memcpy(piece, s->logits, logits_bytes(s));
+            SPW_TRY(write(to, i, 0, 1, piece));
+            continue;
+        }
+        for (uint32_t t = x->first_tile; t < end;) {
+            uint32_t next = end - t > most ? t + most : end;
+            SPW_TRY(export_piece(s, x, t, next));
+            SPW_TRY(write(to, i, t, next - t, piece));
+            t = next;
+        }
+    }
+    return 0;
+}
+
+/* ---- in ---- */
+
+/* Of these tiles, as many as one layer may have on the device beside what it has: before they come
+ * those before them go down, each to where it will lie with `to` tokens. */
+static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint64_t to, uint32_t *n)
+{
+    const struct spw_residency *r = &s->engine->plan.residency;
+    bool sliding = s->engine->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
+    struct spw_kv_seq *seq = s->seq.aged;
+    uint32_t most = sliding ? r->resident_sliding : r->resident;
+    if (r->aged && kind != SPW_KEEP_OLD)
+        return 0; /* what is near stays on the device */
+    *n = *n < most ? *n : most;
+    uint32_t end = spw_kv_end(seq, layer) + *n;
+    if (end <= most + spw_kv_begin(seq, layer))
+        return 0;
+    uint32_t disk_end = spw_waterline_disk(r, sliding, spw_waterline_begin(r, sliding, to));
+    return spw_kv_spill(seq, layer, end - most, disk_end < end - most ? disk_end : end - most);
+}
+
+/* Bytes [offset, offset + bytes) of a pack, which lie in the piece: records of kinds up to `last`
+ * that lie side by side are read together, whatever layers they are of. */
+struct inflow {
+    struct spw_session *s;
+    const struct spw_pack *pack;
+    enum spw_keep_kind last;
+    uint64_t offset, bytes, used; /* used: of all that was fetched */
+    uint64_t fetched;
+};
+
+/* *n records of the section from `tile` on, or fewer: as many as lie in the piece. */
+static int fetch(struct inflow *f, const struct spw_pack_section *x, uint32_t tile, uint32_t *n,
+                 const uint8_t **out, struct spw_error *err)
+{
+    uint64_t offset = x->offset + (tile - x->first_tile) * x->record_bytes;
+    if (offset < f->offset || offset >= f->offset + f->bytes) {
+        f->offset = offset;
+        f->bytes = 0;
+        uint64_t bytes =
+            spw_pack_run_bytes(f->pack, x, tile, f->last, f->s->engine->plan.piece_bytes);
+        SPW_TRY(spw_pack_fetch(f->pack, offset, bytes, piece_of(f->s), err));
+        f->bytes = bytes;
+        f->fetched += bytes;
+    }
+    uint64_t there = (f->offset + f->bytes - offset) / x->record_bytes;
+    *n = (uint32_t)spw_min_u64(*n, there);
+    *out = piece_of(f->s) + (offset - f->offset);
+    return spw_pack_check_records(f->pack, x, tile, *n, *out, err);
+}
+
+/* The next tiles of [first, end), which end at token `to`. */
+static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint32_t *first,
+                     uint32_t end, uint64_t to, struct spw_error *err)
+{
+    struct spw_session *s = f->s;
+    const uint8_t *records;
+    uint64_t bytes = record_bytes(s->engine, kind);
+    const struct spw_pack_section *x = spw_pack_find(f->pack, kind, layer, *first);
+    if (!x || x->record_bytes != bytes)
+        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is not there", spw_pack_path(f->pack),
+                        layer, *first);
+    uint32_t n = x->first_tile + x->n_tiles - *first, most = piece_records(s, bytes);
+    n = n < most ? n : most;
+    n = n < end - *first ? n : end - *first;
+    SPW_TRY(make_room(s, kind, layer, to, &n));
+    SPW_TRY(fetch(f, x, *first, &n, &records, err));
+    SPW_TRY(spw_kv_import(seq_of(s, kind), layer, *first,
+                          spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
+    f->used += n * bytes;
+    *first += n;
+    return 0;
+}
+
+/* A session that was cut back before it was saved may have had less slack before its window. */
+static uint32_t first_there(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
+                            struct spw_keep_tiles t, uint64_t n)
+{
+    uint32_t least = spw_waterline_end(&s->engine->plan.residency, n);
+    while (t.first < least && !spw_pack_find(p, SPW_KEEP_NEAR, layer, t.first))
+        t.first++;
+    return t.first;
+}
+
+static int read_tiles(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint64_t n,
+                      struct spw_error *err)
+{
+    struct spw_keep_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
+    if (kind == SPW_KEEP_NEAR && t.first < t.end)
+        t.first = first_there(f->s, f->pack, layer, t, n);
+    spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
+                       t.end, kind != SPW_KEEP_OLD);
+    while (t.first < t.end)
+        SPW_TRY(read_some(f, kind, layer, &t.first, t.end, n, err));
+    return 0;
+}
+
+/* In the order in which they lie in the file. */
+static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind first,
+                      enum spw_keep_kind last, uint64_t n, uint64_t *read_bytes,
+                      struct spw_error *err)
+{
+    struct inflow f = {.s = s, .pack = p, .last = last};
+    int rc = 0;
+    for (enum spw_keep_kind kind = first; kind <= last; kind++)
+        for (uint32_t l = 0; l < s->engine->model.config.n_layers && !rc; l++)
+            rc = read_tiles(&f, kind, l, n, err);
+    *read_bytes = f.used;
+    s->engine->file_read_bytes += f.fetched;
+    if (rc)
+        spw_executor_stop_telling(s->engine->executor);
+    return rc;
+}
+
+int spw_keep_read_near(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                       uint64_t *read_bytes, struct spw_error *err)
+{
+    return read_kinds(s, p, SPW_KEEP_SINK, SPW_KEEP_SLIDING, n, read_bytes, err);
+}
+
+int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                  struct spw_error *err)
+{
+    struct spw_engine *e = s->engine;
+    uint64_t read_bytes;
+    int rc = read_kinds(s, p, SPW_KEEP_OLD, SPW_KEEP_TAIL, n, &read_bytes, err);
+    if (!rc)
+        rc = spw_executor_settle(e->executor, s->seq.aged, n);
+    spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, n);
+    if (rc) {
+        spw_executor_stop_telling(e->executor);
+        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+        return spw_fail(err, rc, "%s: could not be brought back: %s", spw_pack_path(p),
+                        strerror(-rc));
+    }
+    return 0;
+}
+
+int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct spw_error *err)
+{
+    const struct spw_pack_section *x = spw_pack_find(p, SPW_KEEP_LOGITS, 0, 0);
+    if (!x)
+        return -ENOENT;
+    if (x->record_bytes != spw_align_up(logits_bytes(s), SPW_PACK_ALIGN))
+        return spw_fail(err, -EBADMSG, "%s: its logits are of another vocabulary",
+                        spw_pack_path(p));
+    SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
+    s->engine->file_read_bytes += x->record_bytes;
+    spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DISK_TO_HOST,
+                    spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
+    memcpy(s->logits, piece_of(s), logits_bytes(s));
+    return 0;
+}

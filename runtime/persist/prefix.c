@@ -1,0 +1,553 @@
+/* Prefixes: found in the store, taken from it, kept in it. See prefix.h.
+ *
+ *   match      [part | part | part ............]     tiles that begin as the span does
+ *                              ^ point               the last one within it: near sections
+ *   session    [adopted, adopted ...][read  ]        old tiles; near the point, where that is apart
+ *
+ * Everything that is adopted comes up beside the computation (offload/kv/kv_ahead.c). What is exact
+ * beside old KV in less precision is read before it, a piece after the other; with exact KV there
+ * is none. At 32,768 tokens in int8 that is 7 % of the bytes of an 8B Llama and 30 % of those of a
+ * 4B Gemma 3. A third of the time goes into checksums and copies between the reads (26 MB in 49 ms,
+ * 34 of them reading; two cores of a Xeon under load 7, 2026-11-22), so that the first token takes
+ * 3 and 13 % longer than the drive needs: it may take 15 %.
+ *
+ * A match is pinned for as long as a tile of it is in use: every piece that is adopted counts. */
+#include "runtime/persist/prefix.h"
+
+#include "offload/kv/kv_adopt.h"
+#include "offload/store/prefix_store.h"
+#include "runtime/persist/keep.h"
+#include "runtime/engine/recover.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    WORTH_SHARE = 8,   /* what is new must be one in so many of what the session holds */
+    BRANCH_TILES = 16, /* fewer are computed again: a step of its own costs a round of weights */
+};
+
+#define DEFAULT_BYTES ((uint64_t)16 << 30)
+
+struct spw_prefix {
+    struct spw_store *store;                         /* owned */
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES]; /* it was opened with */
+    struct spw_prefix_stats stats;
+    int refused; /* what it said last of what it did not keep */
+    void (*on_reuse)(void *context, const struct spw_reuse *reuse);
+    void (*on_note)(void *context, const char *text);
+    void *context;
+};
+
+/* Records that were adopted together. */
+struct piece {
+    struct use *use;
+    struct spw_pack *pack;
+    uint32_t layer, first_tile;
+};
+
+/* What was found for the span that is being synced, with at most so many tokens of it. */
+struct spw_prefix_found {
+    uint64_t most;
+    struct spw_store_match match;
+};
+
+/* One match in use. */
+struct use {
+    struct spw_prefix *prefix;
+    struct spw_store_match match;
+    uint32_t refs;        /* pieces with tiles in use, and whoever makes them */
+    uint64_t bytes;       /* of what was adopted, and of what was read */
+    struct piece *pieces; /* owned, [most_pieces] */
+    uint32_t n_pieces, most_pieces;
+};
+
+/* ---- open, close ---- */
+
+/* Of one tile of all layers: the least that can be kept. */
+static uint64_t least_bytes(const struct spw_plan *p)
+{
+    return p->n_full * p->tile_bytes + p->n_sliding * p->near_tile_bytes;
+}
+
+static void note(void *context, const char *text)
+{
+    const struct spw_prefix *p = context;
+    if (p->on_note)
+        p->on_note(p->context, text);
+}
+
+static int open_store(struct spw_engine *e, struct spw_error *err)
+{
+    const struct spw_options *o = &e->options;
+    struct spw_prefix *p = e->prefix;
+    uint64_t least = least_bytes(&e->plan);
+    struct spw_store_options s = {.directory = o->prefix_cache_dir,
+                                  .limit_bytes =
+                                      spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
+                                  .trusts_others = o->prefix_cache_trusts_others,
+                                  .fingerprint = p->fingerprint,
+                                  .on_damage = note,
+                                  .context = p};
+    if (s.limit_bytes < least)
+        return spw_fail(err, -EINVAL,
+                        "prefix cache size: found %llu bytes, expected at least %llu, what one "
+                        "tile of %d tokens takes",
+                        (unsigned long long)s.limit_bytes, (unsigned long long)least,
+                        SPW_TILE_TOKENS);
+    spw_keep_fingerprint(p->fingerprint, e);
+    return spw_store_open(&p->store, &s, err);
+}
+
+int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
+{
+    const struct spw_options *o = &e->options;
+    if (!o->prefix_cache_dir)
+        return 0;
+    struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
+    *p = (struct spw_prefix){
+        .on_reuse = o->on_reuse, .on_note = o->on_prefix_note, .context = o->prefix_context};
+    return open_store(e, err);
+}
+
+int spw_prefix_follow_plan(struct spw_engine *e, struct spw_error *err)
+{
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    if (!e->prefix)
+        return 0;
+    spw_keep_fingerprint(fingerprint, e);
+    if (e->prefix->store && !memcmp(fingerprint, e->prefix->fingerprint, sizeof fingerprint))
+        return 0;
+    spw_store_close(e->prefix->store);
+    e->prefix->store = NULL;
+    return open_store(e, err);
+}
+
+void spw_prefix_close(struct spw_engine *e)
+{
+    if (!e->prefix)
+        return;
+    spw_store_close(e->prefix->store);
+    spw_free(e->prefix);
+    e->prefix = NULL;
+}
+
+void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out)
+{
+    *out = e->prefix ? e->prefix->stats : (struct spw_prefix_stats){0};
+}
+
+/* ---- decisions ---- */
+
+bool spw_prefix_is_worth(uint64_t held, uint64_t found)
+{
+    return found >= held + SPW_TILE_TOKENS && (found - held) * WORTH_SHARE > held;
+}
+
+uint64_t spw_prefix_least_branch(uint64_t after)
+{
+    return after + BRANCH_TILES * SPW_TILE_TOKENS;
+}
+
+bool spw_prefix_needs_points(const struct spw_plan *p)
+{
+    return p->residency.aged || p->n_sliding;
+}
+
+/* Tokens of the span that may come from files: its logits are computed, and at least the last. */
+static uint64_t most_tokens(const struct spw_span *span)
+{
+    uint64_t n = spw_sub_u64(span->n_tokens, spw_max_u64(span->n_logits, 1));
+    return n - n % SPW_TILE_TOKENS;
+}
+
+static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
+{
+    uint32_t tiles = spw_prefix_needs_points(&e->plan) ? m->point_tiles : m->n_tiles;
+    return (uint64_t)tiles * SPW_TILE_TOKENS;
+}
+
+/* Whether a window that is no multiple of tiles has left tiles behind, with n tokens held, that the
+ * last whole tile needs. */
+static bool moves_on(const struct spw_residency *r, uint64_t n)
+{
+    uint64_t whole = n - n % SPW_TILE_TOKENS;
+    return r->window && spw_waterline_first(r->window, n) > spw_waterline_first(r->window, whole);
+}
+
+/* What the store has of the span: looked for once a sync, though two may ask. NULL: no memory. */
+static struct spw_prefix_found *look(struct spw_session *s, const struct spw_span *span)
+{
+    uint64_t most = most_tokens(span);
+    if (s->found && s->found->most == most)
+        return s->found;
+    spw_prefix_forget(s);
+    struct spw_prefix_found *f = spw_alloc(sizeof *f);
+    if (!f || spw_store_match(s->engine->prefix->store, span->tokens, most, &f->match)) {
+        spw_free(f);
+        return NULL;
+    }
+    f->most = most;
+    return s->found = f;
+}
+
+void spw_prefix_forget(struct spw_session *s)
+{
+    if (s->found)
+        spw_store_release(s->engine->prefix->store, &s->found->match);
+    spw_free(s->found);
+    s->found = NULL;
+}
+
+uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
+{
+    struct spw_engine *e = s->engine;
+    uint64_t most = most_tokens(span);
+    if (!e->prefix || !spw_prefix_needs_points(&e->plan) ||
+        most < spw_prefix_least_branch(s->n_tokens))
+        return 0;
+    const struct spw_prefix_found *f = look(s, span);
+    if (!f)
+        return 0;
+    const struct spw_store_match *m = &f->match;
+    if (m->n_tiles >= m->point_tiles + BRANCH_TILES)
+        return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
+    if (moves_on(&e->plan.residency, span->n_tokens) &&
+        most >= spw_prefix_least_branch((uint64_t)m->point_tiles * SPW_TILE_TOKENS))
+        return most;
+    return 0;
+}
+
+/* ---- pieces ---- */
+
+static void put_use(struct use *u)
+{
+    if (--u->refs)
+        return;
+    spw_store_release(u->prefix->store, &u->match);
+    spw_free(u->pieces);
+    spw_free(u);
+}
+
+static void released(void *context)
+{
+    put_use(((struct piece *)context)->use);
+}
+
+static int set_aside(struct use *u, struct spw_pack *pack, uint32_t layer, uint32_t tile)
+{
+    struct spw_error text = {{0}};
+    spw_fail(&text, -EBADMSG,
+             "prefix cache: %.500s: layer %u, tile %u is not what was kept; the file is removed",
+             spw_pack_path(pack), layer, tile);
+    spw_store_damaged(u->prefix->store, pack, text.text);
+    return -EBADMSG;
+}
+
+static void damaged(void *context, uint32_t i)
+{
+    const struct piece *p = context;
+    set_aside(p->use, p->pack, p->layer, p->first_tile + i);
+}
+
+static int new_piece(struct use *u, struct piece **out)
+{
+    if (u->n_pieces == u->most_pieces) /* more sections than anybody writes */
+        return -EBADMSG;
+    *out = &u->pieces[u->n_pieces++];
+    return 0;
+}
+
+/* Adopts tiles [first, ...) of the pack up to `end`, as far as they lie side by side; `*first`: the
+ * next one. */
+static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
+                       uint32_t layer, uint32_t *first, uint32_t end)
+{
+    struct spw_engine *e = s->engine;
+    const struct spw_pack_section *x = spw_pack_find(pack, kind, layer, *first);
+    if (!x || x->record_bytes != e->plan.tile_bytes)
+        return set_aside(u, pack, layer, *first);
+    uint32_t frame, n = x->first_tile + x->n_tiles - *first;
+    n = n < end - *first ? n : end - *first;
+    struct spw_pack_section part = spw_pack_part(x, *first, n);
+    struct piece *p;
+    SPW_TRY(new_piece(u, &p));
+    *p = (struct piece){u, pack, layer, *first};
+    struct spw_disk_adoption a = {.fd = spw_pack_fd(pack),
+                                  .offset = part.offset,
+                                  .n = n,
+                                  .sums = part.sums,
+                                  .released = released,
+                                  .damaged = damaged,
+                                  .context = p};
+    SPW_TRY(spw_disk_adopt(e->disk, &a, &frame));
+    u->refs++;
+    int rc = spw_kv_adopt(s->seq.aged, layer, *first, frame, n);
+    for (uint32_t i = 0; rc && i < n; i++)
+        spw_disk_put(e->disk, frame + i);
+    SPW_TRY(rc);
+    spw_traffic_adopt(spw_executor_account_of(e->executor), s->slot, layer, *first, *first + n);
+    u->bytes += n * x->record_bytes;
+    *first += n;
+    return 0;
+}
+
+/* The old tiles of a full layer, from part to part: what a pack has behind its part belongs to
+ * another sequence. */
+static int adopt_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
+{
+    const struct spw_residency *r = &s->engine->plan.residency;
+    uint32_t first = spw_waterline_start(r), all = spw_waterline_end(r, n);
+    for (uint32_t i = 0; i < u->match.n_parts; i++) {
+        const struct spw_store_part *part = &u->match.parts[i];
+        uint64_t to = (uint64_t)(part->first_tile + part->n_tiles) * SPW_TILE_TOKENS;
+        uint32_t end = spw_waterline_end(r, spw_min_u64(to, n));
+        while (first < end)
+            SPW_TRY(adopt_piece(u, s, part->pack, SPW_KEEP_OLD, layer, &first, end));
+    }
+    return first < all ? -EBADMSG : 0;
+}
+
+/* What is near the end, where that lies in the cache that ages too. */
+static int adopt_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
+{
+    uint32_t first = spw_waterline_first(s->engine->plan.residency.window, n);
+    uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
+    while (first < end)
+        SPW_TRY(adopt_piece(u, s, u->match.point, SPW_KEEP_SLIDING, layer, &first, end));
+    return 0;
+}
+
+static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct spw_error *err)
+{
+    const struct spw_engine *e = s->engine;
+    bool aged = e->plan.residency.aged;
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < e->model.config.n_layers; l++)
+        if (e->model.config.layer_kinds[l] != SPW_LAYER_SLIDING)
+            SPW_TRY(adopt_old(u, s, l, n));
+        else if (!aged)
+            SPW_TRY(adopt_window(u, s, l, n));
+    if (aged)
+        SPW_TRY(spw_keep_read_near(s, u->match.point, n, &bytes, err));
+    u->bytes += bytes;
+    return 0;
+}
+
+/* ---- beginning ---- */
+
+/* Takes over the match. */
+static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
+{
+    struct use *u = spw_alloc_zero(1, sizeof *u);
+    uint32_t most = e->model.config.n_layers * (m->n_parts + 1);
+    struct piece *pieces = u ? spw_alloc(most * sizeof *pieces) : NULL;
+    if (!pieces) {
+        spw_free(u);
+        return NULL;
+    }
+    *u = (struct use){
+        .prefix = e->prefix, .match = *m, .refs = 1, .pieces = pieces, .most_pieces = most};
+    *m = (struct spw_store_match){0};
+    return u;
+}
+
+/* The session, which is cut to nothing, gets the first n tokens of the match. */
+static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uint64_t n)
+{
+    struct spw_engine *e = s->engine;
+    struct spw_error err = {{0}};
+    uint64_t nothing = 0;
+    SPW_TRY(spw_recover_rest(s, &nothing));
+    int rc = take_layers(u, s, n, &err);
+    if (rc && rc != -ENOMEM && *err.text) { /* the point could not be read: the file's fault */
+        spw_store_damaged(e->prefix->store, u->match.point, err.text);
+        rc = -EBADMSG;
+    }
+    if (rc) {
+        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+        spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, 0);
+        return rc;
+    }
+    assert(spw_sequence_can_truncate(&s->seq, &e->plan.residency, n));
+    memcpy(s->tokens, tokens, n * sizeof *tokens);
+    s->n_tokens = n;
+    s->cached = true;
+    s->rope_table = SPW_ROPE_SHARED;
+    s->n_attached = n;
+    return 0;
+}
+
+static void tell(struct spw_session *s, const struct use *u, const struct spw_span *span)
+{
+    struct spw_prefix *p = s->engine->prefix;
+    struct spw_reuse reuse = {s->n_tokens, span->n_tokens, u->bytes};
+    p->stats.n_reused += reuse.n_tokens;
+    p->stats.reused_bytes += reuse.bytes;
+    s->from_store = reuse.n_tokens;
+    if (p->on_reuse)
+        p->on_reuse(p->context, &reuse);
+}
+
+int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep)
+{
+    struct spw_engine *e = s->engine;
+    s->from_store = 0;
+    if (!e->prefix || !spw_prefix_is_worth(*keep, most_tokens(span)))
+        return 0;
+    struct spw_prefix_found *f = look(s, span);
+    uint64_t n = f ? usable(e, &f->match) : 0;
+    struct use *u = spw_prefix_is_worth(*keep, n) ? new_use(e, &f->match) : NULL;
+    spw_prefix_forget(s);
+    if (!u)
+        return 0; /* computed, then */
+    int rc = take(u, s, span->tokens, n);
+    *keep = rc ? 0 : n;
+    if (!rc)
+        tell(s, u, span);
+    put_use(u);
+    return rc == -EIO ? rc : 0; /* else nothing was taken: damage, or no memory for tables */
+}
+
+static void distrust(struct spw_prefix *p, struct spw_pack *pack)
+{
+    struct spw_error text = {{0}};
+    spw_fail(&text, -EDOM,
+             "prefix cache: %.500s: with it the logits are not numbers (NaN), so they are computed "
+             "without it; the file is removed",
+             spw_pack_path(pack));
+    spw_store_damaged(p->store, pack, text.text);
+}
+
+bool spw_prefix_distrust(struct spw_session *s)
+{
+    struct spw_prefix *p = s->engine->prefix;
+    struct spw_store_match m;
+    if (!s->n_attached)
+        return false;
+    if (p && p->store && !spw_store_match(p->store, s->tokens, s->n_tokens, &m)) {
+        for (uint32_t i = 0; i < m.n_parts; i++)
+            distrust(p, m.parts[i].pack);
+        if (m.point)
+            distrust(p, m.point);
+        spw_store_release(p->store, &m);
+    }
+    s->n_attached = s->n_tokens = s->from_store = s->reused = 0;
+    return true;
+}
+
+/* ---- keeping ---- */
+
+static int write_records(void *to, uint32_t section, uint32_t first_tile, uint32_t n_tiles,
+                         const void *records)
+{
+    return spw_store_write(to, section, first_tile, n_tiles, records);
+}
+
+/* What is not in the store yet of the session's whole tiles, and what is; false: all of it is. */
+static bool find_new(struct spw_session *s, struct spw_keep_range *range,
+                     struct spw_store_match *found)
+{
+    const struct spw_engine *e = s->engine;
+    *range = (struct spw_keep_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
+                                     .point = spw_prefix_needs_points(&e->plan)};
+    if (!range->to || s->rope_table != SPW_ROPE_SHARED)
+        return false;
+    if (range->point && !spw_sequence_can_truncate(&s->seq, &e->plan.residency, range->to))
+        return false; /* a window that is no multiple of tiles has moved on */
+    if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
+        return false;
+    range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
+    bool all = range->from == range->to &&
+               (!range->point || (uint64_t)found->point_tiles * SPW_TILE_TOKENS == range->to);
+    if (all)
+        spw_store_release(e->prefix->store, found);
+    return !all;
+}
+
+static uint64_t bytes_of(const struct spw_pack_section *sections, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        bytes += sections[i].n_tiles * sections[i].record_bytes;
+    return bytes;
+}
+
+static int check_limit(const struct spw_engine *e, uint64_t bytes, struct spw_error *err)
+{
+    uint64_t room = spw_keep_room(e);
+    if (bytes <= room)
+        return 0;
+    return spw_fail(err, -EDQUOT,
+                    "prefix cache: nothing more is kept: %llu bytes to write, but of the write "
+                    "limit only %llu are left beside what the KV on disk may need; raise "
+                    "--disk-write-limit",
+                    (unsigned long long)bytes, (unsigned long long)room);
+}
+
+static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
+                      struct spw_error *err)
+{
+    struct spw_prefix *p = s->engine->prefix;
+    struct spw_store_writer *w;
+    uint64_t bytes = spw_store_write_bytes(a), written;
+    SPW_TRY(check_limit(s->engine, bytes, err));
+    SPW_TRY(spw_store_begin(&w, p->store, a, err));
+    int rc = spw_keep_write(s, a->sections, a->n_sections, write_records, w);
+    if (rc) {
+        written = spw_store_written_bytes(w);
+        spw_store_abort(w);
+        spw_fail(err, rc, "prefix cache: tiles could not be kept: %s", strerror(-rc));
+    } else {
+        rc = spw_store_commit(w, &written, err);
+    }
+    spw_keep_count(s->engine, rc, bytes, written);
+    p->stats.written_bytes += written;
+    return rc;
+}
+
+static int keep_range(struct spw_session *s, const struct spw_keep_range *range,
+                      struct spw_store_match *found, struct spw_error *err)
+{
+    struct spw_prefix *p = s->engine->prefix;
+    struct spw_pack_section *sections =
+        spw_alloc(spw_keep_most_sections(s->engine) * sizeof *sections);
+    if (!sections)
+        return spw_fail(err, -ENOMEM, "prefix cache: no memory to keep it");
+    struct spw_store_addition a = {.tokens = s->tokens,
+                                   .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
+                                   .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
+                                   .point = range->point,
+                                   .sections = sections,
+                                   .n_sections = spw_keep_sections(s, range, sections),
+                                   .found = found};
+    int rc = write_pack(s, &a, err);
+    if (!rc) {
+        p->stats.n_kept += range->to - range->from;
+        p->stats.kept_bytes += bytes_of(sections, a.n_sections);
+    }
+    spw_free(sections);
+    return rc;
+}
+
+int spw_session_keep(struct spw_session *s, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_engine *e = s->engine;
+    struct spw_keep_range range;
+    struct spw_store_match found;
+    struct spw_error why = {{0}};
+    if (!e->prefix || !s->cached || s->mixed || !find_new(s, &range, &found))
+        return 0;
+    int rc = keep_range(s, &range, &found, &why);
+    spw_store_release(e->prefix->store, &found); /* unless it was taken over */
+    if (!rc || rc == -EEXIST)                    /* another process was faster */
+        return 0;
+    if (rc != e->prefix->refused) /* not at the end of each answer */
+        note(e->prefix, why.text);
+    e->prefix->refused = rc;
+    return spw_fail(err, rc, "%s", why.text);
+}

@@ -1,0 +1,50 @@
+/* What sessions begin with that was computed earlier, by any process, and what of them is kept for
+ * others: the engine's side of a prefix store (offload/store/prefix_store.h). See spillway.h for
+ * what callers see of it.
+ *
+ * Old tiles are adopted where they lie in the store's packs: the ring streams them, or the usual
+ * settling loads them. Where layers slide or old tiles are kept apart a session can begin only at a
+ * point, for which the few tiles near it are read at once. The engine's thread. */
+#ifndef SPW_RUNTIME_PERSIST_PREFIX_H
+#define SPW_RUNTIME_PERSIST_PREFIX_H
+
+#include "runtime/engine/engine.h"
+
+/* Pure: whether `found` tokens from files are worth more than `held` ones that would go for them.
+ * Reading a token's KV costs a small part of computing it. */
+bool spw_prefix_is_worth(uint64_t held, uint64_t found);
+
+/* Pure: the least tokens at which a point is worth a step of its own, behind one of `after`. */
+uint64_t spw_prefix_least_branch(uint64_t after);
+
+/* Opens the directory that the options name and sets e->prefix; nothing where they name none. After
+ * the plan, before memory is taken. -EINVAL: its size; what the system says of the directory. */
+int spw_prefix_open(struct spw_engine *e, struct spw_error *err);
+/* The plan is another one, and the disk tier is closed: tiles of other precision are other tiles.
+ */
+int spw_prefix_follow_plan(struct spw_engine *e, struct spw_error *err);
+void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which has its tiles */
+
+/* Lets go of what was found for a span; at the end of each sync. */
+void spw_prefix_forget(struct spw_session *s);
+
+/* Whether a session of this engine can begin only at a point. */
+bool spw_prefix_needs_points(const struct spw_plan *p);
+
+/* If files hold more of the span than the `*keep` tokens that the session would, and it is worth
+ * it, the session holds what they do instead, and `*keep` says how much. All of it still lies in
+ * the files: the step that follows brings up what is to stay on the device, beside its computation,
+ * each tile once. Damage is told and costs computation. Fails only with the device. */
+int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
+
+/* Logits of the session are not numbers. Whether it has begun with tiles of files: these files, and
+ * those that extend them with its tokens, are then removed, and the session counts none of its
+ * tokens as computed (spw_recover_step). */
+bool spw_prefix_distrust(struct spw_session *s);
+
+/* Where a point would be new, useful and far enough behind the last one: where the span leaves what
+ * others have computed, or its last tile, if there can be none once the span is computed. The
+ * session is to be brought there first, and kept. 0: nowhere. */
+uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span);
+
+#endif

@@ -1,0 +1,532 @@
+/* Sessions in files: see spillway.h. A file is a pack (offload/store/pack.h) with all that a
+ * session holds (keep.h); its state begins with what the file was computed with, so that a refusal
+ * can name both sides, and ends with the caller's own bytes.
+ *
+ * A file that has been written is grown in place: what it holds of the same tokens, in tiles that
+ * were complete, stays where it is. What comes anew is the tiles since, the tail, the logits, and
+ * tiles that have aged. The first save of a session reads the tiles that stay, and writes those
+ * anew that are not what was written.
+ *
+ * A session holds the file that it is saved to, with a lock, until it is closed. */
+#include "offload/store/owner.h"
+#include "runtime/persist/keep.h"
+#include "runtime/engine/recover.h"
+#include "runtime/persist/save_file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    SAVE_TRIES = 3,
+    /* Every save adds a section to each layer; with so many times the least the file is written
+     * anew, so that its tables stay small beside its tiles. */
+    MOST_PARTS = 64,
+};
+
+/* What the state of the pack begins with. */
+struct head {
+    uint64_t rope_table, residual_tokens;
+    uint32_t compute, kv, precision, state_bytes;
+    uint32_t mixed, reserved; /* as in struct spw_session */
+    uint8_t model[SPW_FINGERPRINT_BYTES];
+    char backend[SPW_KEEP_BACKEND];
+};
+
+struct spw_saved {
+    struct spw_pack *pack; /* owned */
+    struct head head;
+    struct spw_saved_info info;
+    char foreign[2 * SPW_OWNER_TEXT];
+};
+
+/* ---- saving ---- */
+
+struct save {
+    struct spw_session *s;
+    const char *path;
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    struct spw_pack *before;           /* owned; what the file holds now, or NULL */
+    uint64_t n_kept;                   /* tokens whose complete tiles it has */
+    bool *bad;                         /* owned, [n_records of before]: not what was written */
+    uint64_t *first_record;            /* owned, [n_sections of before]: in `bad` */
+    struct spw_pack_section *wanted;   /* owned, [n_wanted] */
+    struct spw_pack_section *sections; /* owned, [most]: wanted ones, cut where kept parts end */
+    uint32_t n_wanted, n, most;
+    bool keeps;           /* at least one is kept */
+    uint64_t write_bytes; /* in all, tables included */
+};
+
+static void fill_head(struct head *h, const struct spw_session *s, size_t state_bytes)
+{
+    const struct spw_engine *e = s->engine;
+    memset(h, 0, sizeof *h);
+    h->rope_table = s->rope_table;
+    h->residual_tokens = e->plan.info.residual_tokens;
+    h->compute = (uint32_t)e->plan.info.compute;
+    h->kv = (uint32_t)e->plan.info.kv;
+    h->precision = (uint32_t)e->plan.info.precision;
+    h->state_bytes = (uint32_t)state_bytes;
+    h->mixed = s->mixed;
+    memcpy(h->model, e->model_fingerprint, sizeof h->model);
+    spw_keep_backend(h->backend, e);
+}
+
+/* Of the file that is there, how many tokens it shares with the session. */
+static int look_before(struct save *v)
+{
+    struct head h;
+    v->n_kept = 0;
+    if (!spw_save_file_is_private(v->s->file))
+        return 0;
+    int rc = spw_pack_open(&v->before, v->path, v->fingerprint, NULL);
+    if (rc)
+        return rc == -ENOMEM ? rc : 0; /* what it is else, it will be replaced */
+    const struct spw_pack_info *i = spw_pack_info(v->before);
+    if (i->first_token || i->state_bytes < sizeof h)
+        return 0;
+    memcpy(&h, i->state, sizeof h);
+    if (h.rope_table != v->s->rope_table || h.mixed != v->s->mixed)
+        return 0;
+    uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
+    while (v->n_kept < n && i->tokens[v->n_kept] == v->s->tokens[v->n_kept])
+        v->n_kept++;
+    return 0;
+}
+
+/* ---- what stays is read once ---- */
+
+static uint64_t record_of(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+{
+    return v->first_record[x - spw_pack_info(v->before)->sections] + tile - x->first_tile;
+}
+
+static bool is_bad(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+{
+    return v->bad && v->bad[record_of(v, x, tile)];
+}
+
+/* Tiles [tile, tile + n) by way of the piece. */
+static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint32_t tile,
+                         uint32_t n)
+{
+    struct spw_engine *e = v->s->engine;
+    uint8_t *piece = (uint8_t *)e->host_arena + e->plan.host.piece;
+    uint64_t bytes = n * x->record_bytes;
+    uint64_t offset = x->offset + (tile - x->first_tile) * x->record_bytes;
+    bool is_read = spw_pack_fetch(v->before, offset, bytes, piece, NULL) == 0;
+    for (uint32_t i = 0; i < n; i++)
+        v->bad[record_of(v, x, tile + i)] =
+            !is_read ||
+            spw_pack_check_records(v->before, x, tile + i, 1, piece + i * x->record_bytes, NULL);
+    e->file_read_bytes += is_read ? bytes : 0;
+    if (!is_read)
+        spw_executor_stop_telling(e->executor);
+    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_DISK_TO_HOST, bytes);
+}
+
+/* A drive that has changed a byte since would else keep it for good. */
+static int verify_before(struct save *v)
+{
+    const struct spw_pack_info *i = spw_pack_info(v->before);
+    uint64_t n_records = 0;
+    v->bad = spw_alloc_zero(i->n_records + 1, sizeof *v->bad);
+    v->first_record = spw_alloc_zero(i->n_sections + 1, sizeof *v->first_record);
+    if (!v->bad || !v->first_record)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < i->n_sections; k++) {
+        v->first_record[k] = n_records;
+        n_records += i->sections[k].n_tiles;
+    }
+    for (uint32_t k = 0; k < i->n_sections; k++) {
+        const struct spw_pack_section *x = &i->sections[k];
+        uint64_t piece = v->s->engine->plan.piece_bytes / x->record_bytes;
+        uint64_t end = spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
+        if (x->kind >= SPW_KEEP_TAIL || !piece) /* which are never kept */
+            continue;
+        for (uint64_t t = x->first_tile, n; t < end; t += n) {
+            n = spw_min_u64(end - t, piece);
+            verify_tiles(v, x, (uint32_t)t, (uint32_t)n);
+        }
+    }
+    return 0;
+}
+
+/* ---- which tiles stay ---- */
+
+/* The section of the file whose record of this tile may stay; NULL: the tile is to be written. */
+static const struct spw_pack_section *kept_at(const struct save *v,
+                                              const struct spw_pack_section *wanted, uint32_t tile)
+{
+    if (wanted->kind >= SPW_KEEP_TAIL || tile >= v->n_kept / SPW_TILE_TOKENS)
+        return NULL;
+    const struct spw_pack_section *x = spw_pack_find(v->before, wanted->kind, wanted->layer, tile);
+    return x && x->record_bytes == wanted->record_bytes && !is_bad(v, x, tile) ? x : NULL;
+}
+
+/* Behind the tiles of x that may stay, from this one on. */
+static uint32_t kept_end(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+{
+    uint32_t end = (uint32_t)spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
+    while (tile < end && !is_bad(v, x, tile))
+        tile++;
+    return tile;
+}
+
+/* Cuts one wanted section. -E2BIG: into too many. */
+static int cut_section(struct save *v, const struct spw_pack_section *wanted)
+{
+    uint32_t end = wanted->first_tile + wanted->n_tiles;
+    for (uint32_t t = wanted->first_tile, next; t < end; t = next) {
+        const struct spw_pack_section *x = kept_at(v, wanted, t);
+        if (v->n == v->most)
+            return -E2BIG;
+        next = x ? kept_end(v, x, t) : t + 1;
+        while (!x && next < end && !kept_at(v, wanted, next))
+            next++;
+        next = next < end ? next : end;
+        struct spw_pack_section *to = &v->sections[v->n++];
+        if (x) {
+            *to = spw_pack_part(x, t, next - t);
+            v->keeps = true;
+            continue;
+        }
+        *to = *wanted;
+        to->first_tile = t;
+        to->n_tiles = next - t;
+    }
+    return 0;
+}
+
+static void cut_sections(struct save *v)
+{
+    int rc = 0;
+    v->n = 0;
+    v->keeps = false;
+    for (uint32_t i = 0; i < v->n_wanted && !rc; i++)
+        rc = cut_section(v, &v->wanted[i]);
+    if (!rc)
+        return;
+    memcpy(v->sections, v->wanted, v->n_wanted * sizeof *v->wanted);
+    v->n = v->n_wanted;
+    v->keeps = false;
+}
+
+static int plan_save(struct save *v)
+{
+    struct spw_session *s = v->s;
+    uint32_t most = spw_keep_most_sections(s->engine);
+    v->most = most * MOST_PARTS;
+    v->wanted = spw_alloc_zero(most, sizeof *v->wanted);
+    v->sections = spw_alloc_zero(v->most, sizeof *v->sections);
+    if (!v->wanted || !v->sections)
+        return -ENOMEM;
+    struct spw_keep_range all = {.to = s->n_tokens, .point = true, .tail = true};
+    v->n_wanted = spw_keep_sections(s, &all, v->wanted);
+    SPW_TRY(look_before(v));
+    if (v->n_kept && !s->file->verified)
+        SPW_TRY(verify_before(v));
+    cut_sections(v);
+    return 0;
+}
+
+/* What will be written: all that v->sections has no place for yet. */
+static int check_limit(struct save *v, const struct spw_pack_spec *spec, struct spw_error *err)
+{
+    uint64_t room = spw_keep_room(v->s->engine);
+    v->write_bytes = spw_pack_write_bytes(spec);
+    if (v->write_bytes <= room)
+        return 0;
+    return spw_fail(err, -EDQUOT,
+                    "%s: %llu bytes to write, but of the write limit only %llu are left beside "
+                    "what the KV on disk may need: raise --disk-write-limit",
+                    v->path, (unsigned long long)v->write_bytes, (unsigned long long)room);
+}
+
+static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_bytes,
+                       struct spw_error *err)
+{
+    struct spw_pack_spec spec = {.fingerprint = v->fingerprint,
+                                 .n_tokens = v->s->n_tokens,
+                                 .tokens = v->s->tokens,
+                                 .parent = spw_chain_root(v->fingerprint),
+                                 .point = true,
+                                 .sections = v->sections,
+                                 .n_sections = v->n,
+                                 .held = &v->s->file->fd,
+                                 .most_state_bytes = (uint32_t)(sizeof(struct head) + state_bytes)};
+    struct spw_error why = {{0}};
+    SPW_TRY(check_limit(v, &spec, err));
+    int rc = v->keeps ? spw_pack_append(w, v->path, &spec, &why) : -ENOENT;
+    if (rc != -ENOENT && rc != -EBADMSG && rc != -ESTALE)
+        return rc ? spw_fail(err, rc, "%s", why.text) : 0;
+    if (v->keeps) { /* the file changed since it was looked at */
+        v->n_kept = 0;
+        cut_sections(v);
+        spec.n_sections = v->n;
+        SPW_TRY(check_limit(v, &spec, err));
+    }
+    return spw_pack_create(w, v->path, true, &spec, err);
+}
+
+static int write_records(void *to, uint32_t section, uint32_t first_tile, uint32_t n_tiles,
+                         const void *records)
+{
+    return spw_pack_write(to, section, first_tile, n_tiles, records);
+}
+
+static int write_file(struct save *v, const void *state, size_t state_bytes, uint64_t *written,
+                      struct spw_error *err)
+{
+    struct spw_pack_writer *w = NULL;
+    uint8_t *blob = spw_alloc(sizeof(struct head) + state_bytes);
+    if (!blob)
+        return -ENOMEM;
+    fill_head((struct head *)(void *)blob, v->s, state_bytes);
+    if (state_bytes)
+        memcpy(blob + sizeof(struct head), state, state_bytes);
+    int rc = open_writer(v, &w, state_bytes, err);
+    if (!rc) {
+        rc = spw_keep_write(v->s, v->sections, v->n, write_records, w);
+        *written = spw_pack_written_bytes(w);
+        if (rc)
+            spw_pack_abort(w);
+        else
+            rc = spw_pack_commit(w, blob, (uint32_t)(sizeof(struct head) + state_bytes), written,
+                                 err);
+        spw_keep_count(v->s->engine, rc, v->write_bytes, *written);
+    }
+    spw_free(blob);
+    return rc;
+}
+
+static int save_once(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
+                     uint64_t *written, struct spw_error *err)
+{
+    struct save v = {.s = s, .path = path};
+    spw_keep_fingerprint(v.fingerprint, s->engine);
+    int rc = plan_save(&v);
+    if (!rc)
+        rc = write_file(&v, state, state_bytes, written, err);
+    spw_pack_close(v.before);
+    spw_free(v.bad);
+    spw_free(v.first_record);
+    spw_free(v.sections);
+    spw_free(v.wanted);
+    return rc;
+}
+
+/* A tile was lost on disk: what hangs on it is computed again, as a step would. */
+static int compute_again(struct spw_session *s, struct spw_error *err)
+{
+    uint64_t n = s->n_tokens;
+    int32_t *tokens = spw_alloc(n * sizeof *tokens);
+    if (!tokens)
+        return -ENOMEM;
+    memcpy(tokens, s->tokens, n * sizeof *tokens);
+    int rc = spw_recover_step(s->engine, &s, 1);
+    if (!rc)
+        rc = spw_sync(s->engine, &(struct spw_span){s, tokens, n, 1}, 1, NULL, NULL, err);
+    spw_free(tokens);
+    return rc;
+}
+
+static int check_save(const struct spw_session *s, const char *path, size_t state_bytes,
+                      struct spw_error *err)
+{
+    if (!s->engine->plan.piece_bytes || !s->n_tokens)
+        return spw_fail(err, -EINVAL, "%s: %s", path,
+                        s->n_tokens ? "the engine was opened without the option to save"
+                                    : "the session is empty, there is nothing to save");
+    if (!s->cached)
+        return spw_fail(err, -EINVAL,
+                        "%s: what the session held was given back when budgets changed; save it "
+                        "after the next step",
+                        path);
+    if (state_bytes > SPW_SAVED_STATE_BYTES)
+        return spw_fail(err, -E2BIG, "%s: a state of %zu bytes, at most %d", path, state_bytes,
+                        SPW_SAVED_STATE_BYTES);
+    return 0;
+}
+
+static int save_tries(struct spw_session *s, const char *path, const void *state,
+                      size_t state_bytes, uint64_t *written_bytes, struct spw_error *err)
+{
+    for (int i = 0; i < SAVE_TRIES; i++) {
+        uint64_t written = 0;
+        int rc = save_once(s, path, state, state_bytes, &written, err);
+        *written_bytes += written;
+        if (rc == -EBADMSG && s->engine->n_stepping) /* the running step will find it */
+            return spw_fail(err, -EIO, "%s: a tile was lost on disk; save it after the step", path);
+        if (rc != -EBADMSG)
+            return rc ? spw_fail(err, rc, "%s: could not be written: %s", path, strerror(-rc)) : 0;
+        SPW_TRY(compute_again(s, err));
+    }
+    return spw_fail(err, -EIO, "%s: tiles were lost on disk again and again", path);
+}
+
+int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
+                     uint64_t *written_bytes, struct spw_error *err)
+{
+    spw_error_clear(err);
+    uint64_t written = 0;
+    if (written_bytes)
+        *written_bytes = 0;
+    SPW_TRY(check_save(s, path, state_bytes, err));
+    SPW_TRY(spw_session_save_to(s, path, err));
+    int rc = save_tries(s, path, state, state_bytes, &written, err);
+    if (written_bytes)
+        *written_bytes = written;
+    if (!rc)
+        s->file->verified = true;
+    else if (spw_save_file_is_empty(s->file))
+        spw_session_release_file(s);
+    return rc;
+}
+
+/* ---- resuming ---- */
+
+/* Sums say that a file is what its writer wrote, not that its writer computed it. */
+static const char *foreign(struct spw_saved *v)
+{
+    char why[SPW_OWNER_TEXT];
+    if (spw_owner_alone(spw_pack_fd(v->pack), geteuid(), why))
+        return NULL;
+    snprintf(v->foreign, sizeof v->foreign,
+             "%s; others may have written anything: resume a copy of your own if you trust it",
+             why);
+    return v->foreign;
+}
+
+static int read_head(struct spw_saved *v, const char *path, struct spw_error *err)
+{
+    const struct spw_pack_info *i = spw_pack_info(v->pack);
+    if (i->state_bytes < sizeof v->head || i->first_token || !i->n_tokens)
+        return spw_fail(err, -EINVAL, "%s: is not a saved session", path);
+    memcpy(&v->head, i->state, sizeof v->head);
+    const struct head *h = &v->head;
+    if (h->state_bytes != i->state_bytes - sizeof *h || h->compute > SPW_DTYPE_BF16 ||
+        h->kv > SPW_DTYPE_BF16 || h->precision > SPW_KV_INT4 ||
+        !memchr(h->backend, 0, sizeof h->backend))
+        return spw_fail(err, -EINVAL, "%s: is not a saved session", path);
+    v->info = (struct spw_saved_info){.tokens = i->tokens,
+                                      .n_tokens = i->n_tokens,
+                                      .state = (const uint8_t *)i->state + sizeof *h,
+                                      .state_bytes = h->state_bytes,
+                                      .compute = (enum spw_dtype)h->compute,
+                                      .kv = (enum spw_dtype)h->kv,
+                                      .precision = (enum spw_kv_precision)h->precision,
+                                      .residual_tokens = h->residual_tokens,
+                                      .backend = h->backend,
+                                      .has_logits = spw_pack_find(v->pack, SPW_KEEP_LOGITS, 0, 0),
+                                      .foreign = foreign(v)};
+    return 0;
+}
+
+int spw_saved_open(struct spw_saved **out, const char *path, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct spw_saved *v = spw_alloc_zero(1, sizeof *v);
+    *out = NULL;
+    if (!v)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    int rc = spw_pack_open(&v->pack, path, NULL, err);
+    if (!rc)
+        rc = read_head(v, path, err);
+    if (rc) {
+        spw_saved_close(v);
+        return rc;
+    }
+    *out = v;
+    return 0;
+}
+
+void spw_saved_close(struct spw_saved *v)
+{
+    if (!v)
+        return;
+    spw_pack_close(v->pack);
+    spw_free(v);
+}
+
+const struct spw_saved_info *spw_saved_info(const struct spw_saved *v)
+{
+    return &v->info;
+}
+
+/* One line that names both sides of what differs. */
+int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
+{
+    spw_error_clear(err);
+    const struct head *h = &v->head;
+    const struct spw_plan_info *p = &e->plan.info;
+    const char *path = spw_pack_path(v->pack);
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    char backend[SPW_KEEP_BACKEND];
+    spw_keep_fingerprint(fingerprint, e);
+    if (memcmp(fingerprint, spw_pack_info(v->pack)->fingerprint, sizeof fingerprint) == 0)
+        return 0;
+    if (memcmp(h->model, e->model_fingerprint, sizeof h->model) != 0)
+        return spw_fail(err, -ESTALE,
+                        "%s: was saved with another model, or its files changed since", path);
+    spw_keep_backend(backend, e);
+    if (strcmp(h->backend, backend) != 0)
+        return spw_fail(err, -ESTALE, "%s: was saved on %s, this is %s, whose bits may differ",
+                        path, h->backend, backend);
+    if (h->compute != (uint32_t)p->compute)
+        return spw_fail(err, -ESTALE, "%s: was saved with --compute %s, this run has %s", path,
+                        spw_dtype_name(v->info.compute), spw_dtype_name(p->compute));
+    if (h->precision != (uint32_t)p->precision || h->kv != (uint32_t)p->kv)
+        return spw_fail(err, -ESTALE, "%s: was saved with KV of %s, old KV %s; this run has %s, %s",
+                        path, spw_dtype_name(v->info.kv), spw_kv_precision_name(v->info.precision),
+                        spw_dtype_name(p->kv), spw_kv_precision_name(p->precision));
+    if (h->residual_tokens != p->residual_tokens)
+        return spw_fail(
+            err, -ESTALE, "%s: was saved with --residual-window %llu, this run has %llu", path,
+            (unsigned long long)h->residual_tokens, (unsigned long long)p->residual_tokens);
+    return spw_fail(err, -ESTALE, "%s: was saved by a version that computes other bits", path);
+}
+
+static int check_fits(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
+{
+    const char *path = spw_pack_path(v->pack);
+    if (!e->plan.piece_bytes)
+        return spw_fail(err, -EINVAL, "%s: the engine was opened without the option to resume",
+                        path);
+    if (v->info.foreign)
+        return spw_fail(err, -EPERM, "%s: %s", path, v->info.foreign);
+    SPW_TRY(spw_saved_check(v, e, err));
+    if (v->info.n_tokens > e->plan.info.context)
+        return spw_fail(err, -E2BIG, "%s: %zu tokens, the engine was planned for %llu", path,
+                        v->info.n_tokens, (unsigned long long)e->plan.info.context);
+    for (size_t i = 0; i < v->info.n_tokens; i++)
+        if (v->info.tokens[i] < 0 || (uint32_t)v->info.tokens[i] >= e->model.config.vocab)
+            return spw_fail(err, -EBADMSG, "%s: token %zu is none of this model's", path, i);
+    return 0;
+}
+
+int spw_session_resume(struct spw_session **out, struct spw_engine *e, const struct spw_saved *v,
+                       struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    SPW_TRY(check_fits(v, e, err));
+    SPW_TRY(spw_session_open(out, e, err));
+    struct spw_session *s = *out;
+    int rc = spw_keep_read(s, v->pack, v->info.n_tokens, err);
+    if (!rc) {
+        rc = spw_keep_read_logits(s, v->pack, err);
+        s->has_logits = !rc;
+        rc = rc == -ENOENT ? 0 : rc;
+    }
+    if (rc) {
+        spw_session_close(s);
+        *out = NULL;
+        return rc;
+    }
+    memcpy(s->tokens, v->info.tokens, v->info.n_tokens * sizeof *s->tokens);
+    s->n_tokens = s->reused = v->info.n_tokens;
+    s->cached = true;
+    s->rope_table = v->head.rope_table;
+    return 0;
+}

@@ -1,0 +1,134 @@
+/* The file that a session is saved to: see save_file.h. */
+#include "runtime/persist/save_file.h"
+
+#include "offload/store/pack.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HOLD_TRIES = 10 };
+
+/* Whether the name is this file's; *gone: nobody's. */
+static bool is_named(const struct spw_save_file *f, bool *gone)
+{
+    struct stat st, named;
+    *gone = lstat(f->path, &named) != 0 && errno == ENOENT;
+    return !*gone && !fstat(f->fd, &st) && !lstat(f->path, &named) && named.st_ino == st.st_ino &&
+           named.st_dev == st.st_dev;
+}
+
+bool spw_save_file_is_empty(const struct spw_save_file *f)
+{
+    struct stat st;
+    return fstat(f->fd, &st) == 0 && !st.st_size;
+}
+
+bool spw_save_file_is_private(const struct spw_save_file *f)
+{
+    struct stat st;
+    return fstat(f->fd, &st) == 0 && !(st.st_mode & 077);
+}
+
+void spw_session_release_file(struct spw_session *s)
+{
+    struct spw_save_file *f = s->file;
+    bool gone;
+    s->file = NULL;
+    if (!f)
+        return;
+    if (f->fd >= 0 && f->made && is_named(f, &gone) && spw_save_file_is_empty(f))
+        unlink(f->path); /* made to hold the name, and nothing was saved */
+    if (f->fd >= 0)
+        close(f->fd);
+    spw_free(f->path);
+    spw_free(f);
+}
+
+/* What a save would replace must be a saved session, damaged or not. */
+static int check_kind(const struct spw_save_file *f, struct spw_error *err)
+{
+    struct spw_saved *v = NULL;
+    struct spw_error why = {{0}};
+    if (spw_save_file_is_empty(f))
+        return 0;
+    int rc = spw_pack_is_one(f->fd) ? spw_saved_open(&v, f->path, &why) : -EINVAL;
+    spw_saved_close(v);
+    if (rc == -ENOMEM)
+        return spw_fail(err, rc, "%s", why.text);
+    if (!rc || rc == -EBADMSG)
+        return 0;
+    return spw_fail(err, -EINVAL, "%s; expected a saved session or a name that is free",
+                    *why.text ? why.text : f->path);
+}
+
+/* Makes the file, or opens the one that is there. -EAGAIN: it came or went meanwhile. */
+static int open_file(struct spw_save_file *f)
+{
+    const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
+    f->fd = open(f->path, flags | O_CREAT | O_EXCL, 0600);
+    f->made = f->fd >= 0;
+    if (f->fd < 0 && errno == EEXIST) {
+        f->fd = open(f->path, flags);
+        if (f->fd < 0 && errno == ENOENT)
+            return -EAGAIN;
+    }
+    return f->fd < 0 ? -errno : 0;
+}
+
+static int check_file(const struct spw_save_file *f, struct spw_error *err)
+{
+    struct stat st;
+    if (fstat(f->fd, &st))
+        return spw_fail(err, -errno, "%s: %s", f->path, strerror(errno));
+    SPW_TRY(spw_check_replaceable(&st, f->path, err));
+    if (flock(f->fd, LOCK_EX | LOCK_NB))
+        return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
+                        "%s: another process saves to it; give another name", f->path);
+    return 0;
+}
+
+static int hold_file(struct spw_save_file *f, struct spw_error *err)
+{
+    for (int i = 0; i < HOLD_TRIES; i++) {
+        bool gone;
+        int rc = open_file(f);
+        if (rc == -EAGAIN)
+            continue;
+        struct stat st;
+        if (rc == -ELOOP && !lstat(f->path, &st)) /* a link, which is not followed */
+            SPW_TRY(spw_check_replaceable(&st, f->path, err));
+        if (rc)
+            return spw_fail(err, rc, "%s: %s", f->path, strerror(-rc));
+        rc = check_file(f, err);
+        if (!rc && is_named(f, &gone))
+            return check_kind(f, err);
+        close(f->fd); /* not ours; or the name went to another file before there was a lock */
+        f->fd = -1;
+        SPW_TRY(rc);
+    }
+    return spw_fail(err, -EBUSY, "%s: other processes replace it again and again", f->path);
+}
+
+int spw_session_save_to(struct spw_session *s, const char *path, struct spw_error *err)
+{
+    spw_error_clear(err);
+    bool gone;
+    if (s->file && strcmp(s->file->path, path) == 0 && (is_named(s->file, &gone) || gone))
+        return 0;
+    spw_session_release_file(s);
+    s->file = spw_alloc_zero(1, sizeof *s->file);
+    char *name = s->file ? spw_strdup(path) : NULL;
+    int rc = -ENOMEM;
+    if (name) {
+        *s->file = (struct spw_save_file){.path = name, .fd = -1};
+        rc = hold_file(s->file, err);
+    }
+    if (rc) {
+        spw_session_release_file(s);
+        return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
+    }
+    return 0;
+}

@@ -1,0 +1,136 @@
+/* What lies below the device: see below.h. */
+#include "runtime/plan/below.h"
+
+enum {
+    BOUNCE_LEAST = 2,  /* one is filled while the other is copied */
+    TRANSIT_TILES = 4, /* wanted; or, of small tiles, these bytes: writes overlap */
+    TRANSIT_BYTES = 4 << 20,
+    STAGING_SHARE = 4,     /* one in so many free bytes may go to larger buffers */
+    SPARE_DISK_FRAMES = 8, /* for those the drive fails on */
+    MOST_FRAMES = INT32_MAX,
+};
+
+void spw_below_count(struct spw_below *b, const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_residency *r = &p->residency;
+    uint32_t keep = in->context > p->chunk ? r->resident_pass : r->resident;
+    *b = (struct spw_below){0};
+    if (p->n_full)
+        b->full = (uint32_t)spw_sub_u64(p->full_tiles, keep);
+    if (p->n_sliding && !r->aged) {
+        uint32_t window = spw_waterline_window_tiles(r->window);
+        window = window < p->max_tiles ? window : p->max_tiles;
+        b->sliding = window - r->resident_sliding;
+        b->held = b->sliding;
+        if (in->sessions > 1 && b->sliding && b->held < window - 1)
+            b->held = window - 1; /* all but the last tile, which is each session's own */
+    }
+    b->all = b->full + b->sliding;
+}
+
+static uint64_t host_frames(const struct spw_below *b, const struct spw_plan *p,
+                            const struct spw_plan_input *in, uint32_t n)
+{
+    uint64_t sliding = n < b->sliding ? n : b->held, full = n < b->sliding ? 0 : n - b->sliding;
+    return in->sessions * (p->n_full * full + p->n_sliding * sliding);
+}
+
+static uint64_t disk_frames(const struct spw_below *b, const struct spw_plan *p,
+                            const struct spw_plan_input *in, uint32_t n)
+{
+    uint64_t sliding = 0, full = b->full;
+    if (n < b->sliding) /* copies that only another session holds on to may all be old ones */
+        sliding = in->sessions > 1 ? b->held : b->sliding - n;
+    else
+        full = b->all - n;
+    return in->sessions * (p->n_full * full + p->n_sliding * sliding);
+}
+
+static uint64_t disk_room(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return spw_min_u64(in->disk_bytes / p->tile_bytes, MOST_FRAMES);
+}
+
+uint32_t spw_below_least(const struct spw_below *b, const struct spw_plan *p,
+                         const struct spw_plan_input *in)
+{
+    uint32_t low = 0, high = b->all;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (disk_frames(b, p, in, middle) <= disk_room(p, in))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static void place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+                  uint32_t n)
+{
+    struct spw_residency *r = &p->residency;
+    r->host_sliding = n < b->sliding ? n : UINT32_MAX;
+    r->host = n == b->all ? UINT32_MAX : n < b->sliding ? 0 : n - b->sliding;
+    p->n_host_frames = (uint32_t)host_frames(b, p, in, n) + p->n_transit;
+    uint64_t disk = disk_frames(b, p, in, n);
+    p->n_disk_frames = disk ? (uint32_t)spw_min_u64(disk + SPARE_DISK_FRAMES, disk_room(p, in)) : 0;
+    p->disk_run = n < b->sliding && !p->n_full ? b->sliding - n : b->all - n;
+    if (n < b->sliding && p->n_full)
+        p->disk_run = b->full;
+}
+
+void spw_below_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+                     uint32_t n)
+{
+    bool bounces = (n < b->all || in->adopts) && !in->reads_host_memory;
+    p->direct = (in->disk_bytes || in->adopts) && in->reads_host_memory;
+    p->adopts = in->adopts;
+    p->n_transit = bounces;
+    p->n_bounce = bounces ? (uint32_t)spw_min_u64(BOUNCE_LEAST, p->n_kv_slots) : 0;
+    place(p, in, b, n);
+}
+
+static uint64_t more_of(uint64_t wanted, uint32_t have, uint64_t most)
+{
+    return spw_min_u64(spw_sub_u64(wanted, have), most);
+}
+
+/* Tiles that pass through the host together: writes overlap, and so do the reads of what a session
+ * begins with. */
+static uint64_t transit_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t writes = spw_max_u64(TRANSIT_TILES, TRANSIT_BYTES / p->tile_bytes);
+    uint64_t reads = in->adopts ? spw_div_up(in->disk_ring_bytes, p->tile_bytes) : 0;
+    return spw_max_u64(spw_min_u64(writes, p->n_disk_frames), reads);
+}
+
+/* Enlarges the buffers between host and disk by so many tiles at most. Returns how many. */
+static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in, uint64_t most)
+{
+    uint64_t ring = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
+    uint64_t bounce = more_of(spw_min_u64(ring, p->n_kv_slots), p->n_bounce, most / p->slot_tiles);
+    uint64_t tiles = bounce * p->slot_tiles;
+    uint64_t transit = more_of(transit_tiles(p, in), p->n_transit, most - tiles);
+    p->n_bounce += (uint32_t)bounce;
+    p->n_transit += (uint32_t)transit;
+    return tiles + transit;
+}
+
+void spw_below_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+                    uint32_t n, uint64_t room)
+{
+    uint64_t tiles = room / p->tile_bytes;
+    if (p->n_transit)
+        tiles -= grow_buffers(p, in, tiles / STAGING_SHARE);
+    uint64_t frames = host_frames(b, p, in, n) + tiles;
+    /* Fewer than all: that was tried, as it needs no buffers. */
+    uint32_t high = n < b->all ? b->all - 1 : n;
+    while (n < high) {
+        uint32_t middle = n + (high - n + 1) / 2;
+        if (host_frames(b, p, in, middle) <= frames)
+            n = middle;
+        else
+            high = middle - 1;
+    }
+    place(p, in, b, n);
+}

@@ -1,0 +1,24 @@
+/* Which budgets would do: the smallest ones, found by search over the plan itself, so that they are
+ * exact to the page; and the text that says so. For plan.c; pure. */
+#ifndef SPW_RUNTIME_PLAN_BUDGETS_H
+#define SPW_RUNTIME_PLAN_BUDGETS_H
+
+#include "runtime/plan/plan.h"
+
+enum { SPW_BUDGET_DEVICE, SPW_BUDGET_HOST, SPW_BUDGET_DISK, SPW_BUDGETS };
+
+/* Whether there is a plan within these budgets instead of those of `in`: plan.c. */
+bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS]);
+
+/* See spw_plan_smallest; `alone`: of each budget, whether it is the one beside the given others. */
+void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
+                          bool alone[SPW_BUDGETS]);
+/* Device and host budgets of `bytes` together: the device's is as large as a plan works with.
+ * False: there is none, and nothing is set. */
+bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t *device,
+                       uint64_t *host);
+/* -ENOMEM: says which budget would do, one of them or all; fills in info->smallest_*_bytes. */
+int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
+                       struct spw_error *err);
+
+#endif

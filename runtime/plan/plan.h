@@ -1,0 +1,137 @@
+/* What will lie where, decided before any memory is taken: a pure function of the model's sizes,
+ * the options and the two budgets. The executor only carries it out.
+ *
+ * -ENOMEM when a budget is too small; plan.info.smallest_*_bytes then say what would do. -EDQUOT
+ * when more would be written to disk than is allowed. */
+#ifndef SPW_RUNTIME_PLAN_PLAN_H
+#define SPW_RUNTIME_PLAN_PLAN_H
+
+#include "model/weights.h"
+#include "offload/kv/waterline.h"
+#include "runtime/spillway.h"
+
+struct spw_plan_input {
+    const struct spw_weights *weights;
+    enum spw_dtype compute, kv;
+    bool aged; /* old tiles of full layers are kept apart, like this; */
+    enum spw_kv_precision precision;
+    uint32_t residual_tiles; /* the newest tiles that are read exactly */
+    uint64_t context;
+    uint32_t sessions;
+    uint32_t prefill_chunk;   /* 0: choose */
+    uint32_t prefetch_slots;  /* 0: choose */
+    uint32_t prefetch_splits; /* in one KV slot; 0: choose */
+    uint64_t device_bytes, host_bytes;
+    uint64_t disk_bytes;          /* 0: no disk */
+    uint64_t disk_write_limit;    /* 0: none */
+    uint64_t disk_ring_bytes;     /* of reads that should be under way together */
+    uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
+    bool adopts;                  /* tiles may also lie in files of others: no room, but reads */
+    bool kv_stays;                /* on the device, all of it */
+    uint64_t workspace_bytes;     /* of linear, all workers */
+    uint32_t attention_tiles;     /* most of one attention call */
+    bool gated_scratch;           /* see spw_ops */
+    uint64_t transfer_cost_bytes; /* see spw_backend; */
+    uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
+    bool reads_host_memory;       /* the same */
+    bool goes_back;               /* as in spw_options */
+    uint64_t kept_rows;           /* most rows of a pass where tiles go to files; 0: any number */
+    bool keeps; /* tiles go to files and come from them, by way of a piece of host memory */
+};
+
+/*   device arena                              host arena
+ *   | small | workspace | hidden | x |        | hidden | staging | logits rows |
+ *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | images of units |
+ *     gated | partials | rows | logits |      | unit bounce slots |
+ *   | flags | copied units | unit slots |     | KV frames | bounce slots |
+ *   | KV frames | near frames | KV slots |
+ * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped units count
+ * as device memory but lie in no arena.
+ * KV comes last, so that it can be divided anew while all else stays where it is (plan_refit.c).
+ *
+ * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are
+ * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
+ */
+struct spw_plan_device {
+    uint64_t small, workspace, hidden, x, qkv, attention, state, gate_up, gated, partials;
+    uint64_t rows, logits, flags, units, unit_slots, kv_frames, near_frames, kv_slots, end;
+};
+
+struct spw_plan_host {
+    uint64_t hidden, staging, logits, session_logits, flags, piece, images, unit_bounce;
+    uint64_t kv_frames, bounce, end;
+};
+
+struct spw_plan {
+    struct spw_plan_info info;
+    struct spw_residency residency;
+    uint32_t n_full, n_sliding; /* layers */
+    uint32_t chunk;             /* most rows that pass a layer together */
+    uint64_t pass_rows;         /* most rows of one pass through all layers */
+    bool hidden_on_host;        /* hidden states of a pass with several chunks lie on the host */
+    uint32_t logits_rows;       /* rows of the head's product */
+    uint32_t partials;          /* splits of rows that run side by side in an attention call */
+    uint32_t max_tiles;         /* of one layer of one sequence */
+    uint32_t full_tiles;        /* of those, the ones that age, of a full layer */
+    uint32_t slot_tiles;        /* of a KV slot: whole splits */
+    uint64_t tile_bytes;        /* of a tile that ages */
+    uint64_t near_tile_bytes; /* of an exact tile beside those, and the device's frames for them; */
+    uint32_t n_near_frames;   /* 0: nothing is kept apart */
+    enum spw_qformat format;  /* of what is */
+    uint64_t hidden_row_bytes;
+    uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
+    uint64_t slot_unit_bytes, bounce_unit_bytes; /* of a unit slot; of one in host memory */
+    uint64_t mapped_bytes; /* of units that are computed from the mapped file */
+    uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */
+    /* What windows have left behind since the latest prompt stays on the device: it may, in this
+     * try, and it does. */
+    bool may_hold, holds;
+    bool reads_host_memory;
+    bool direct; /* the disk's reads and writes are of device memory itself */
+    uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
+    uint32_t n_disk_units;  /* places among the streamed units; see spw_plan_unit_from_disk */
+    uint32_t n_unit_bounce; /* n_unit_slots, or 0: no unit bounces */
+    uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
+    uint32_t n_bounce;      /* landing buffers on the host for the disk's reads; slot_tiles each */
+    uint32_t n_disk_frames; /* 0: no scratch file is needed */
+    bool adopts;            /* as in the input: tiles are read from disk all the same */
+    uint32_t disk_run;      /* disk frames of one layer of one session */
+    struct spw_plan_device device;
+    struct spw_plan_host host;
+};
+
+int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
+/* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or
+ * another precision. n_on_disk: tiles that lie there now. -ENOMEM or -EDQUOT: there is no such
+ * plan. */
+int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
+                   const struct spw_plan_input *in, uint32_t n_on_disk);
+/* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do
+ * beside those, beside the smallest other ones that work at all. */
+void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
+/* Resident units are spread evenly, so that streamed ones cross the link beside computation. */
+bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Resident without a copy: computed from where the file is mapped. */
+bool spw_plan_unit_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Read from an image in the host arena: what is stored in another type; and what is streamed to a
+ * device that cannot read the mapped file, unless it comes from disk. */
+bool spw_plan_unit_image(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Streamed from the mapped file, whose pages stay between two uses and count as host memory. */
+bool spw_plan_unit_kept(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Streamed from the file itself, around the page cache: those that the host has no room for, spread
+ * evenly. Only what is stored as it is computed with; another unit in such a place has its image.
+ */
+bool spw_plan_unit_from_disk(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Would be read into the slot itself, where its matrices then lie as in the file. */
+bool spw_plan_unit_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* What crosses the link each time the unit is brought up, or once when it is resident; and what is
+ * read from disk. */
+uint64_t spw_plan_unit_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                   uint32_t unit);
+uint64_t spw_plan_unit_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                  uint32_t unit);
+/* Before anything else of the plan: how large slots must be for any unit, wherever it comes from.
+ */
+void spw_plan_size_units(struct spw_plan *p, const struct spw_weights *w);
+
+#endif

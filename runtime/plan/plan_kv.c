@@ -1,0 +1,183 @@
+/* The KV cache as the plan sees it: how many frames tiles need, what sessions keep with those they
+ * get, and what the rest costs. See plan_parts.h. */
+#include "runtime/plan/plan_parts.h"
+
+static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    if (!p->n_sliding)
+        return 0;
+    return (uint32_t)spw_min_u64(spw_waterline_window_tiles(in->weights->config->window),
+                                 p->max_tiles);
+}
+
+static uint32_t near_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return (uint32_t)spw_min_u64(spw_waterline_near_tiles(in->residual_tiles), p->max_tiles);
+}
+
+/* Tiles of one layer that a pass may leave behind and could not go back without: all that it begins
+ * with, but for a sink. */
+static uint32_t held_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
+{
+    return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
+}
+
+static uint64_t held_window(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return p->n_sliding ? held_of(p, window_tiles(p, in), 0) : 0;
+}
+
+uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t tiles = p->n_sliding * held_window(p, in);
+    if (in->aged)
+        tiles += p->n_full * held_of(p, near_tiles(p, in), 1);
+    return in->sessions * tiles * p->near_tile_bytes;
+}
+
+/* A chunk of m rows in k segments starts at most m/128 + k tiles, and makes as many old. */
+static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
+}
+
+/* Those that are kept apart from what ages: all that layers hold between steps, and what
+ * one chunk adds to the layer it passes. */
+uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    if (!in->aged)
+        return 0;
+    uint64_t all =
+        in->sessions * (p->n_full * near_tiles(p, in) + p->n_sliding * window_tiles(p, in));
+    if (p->may_hold)
+        all += spw_plan_held_bytes(p, in) / p->near_tile_bytes;
+    return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
+}
+
+/* With what it costs to have them where frames of exact tiles could be. */
+uint64_t spw_plan_near_bytes(const struct spw_plan *p)
+{
+    return p->n_near_frames ? (p->n_near_frames + 1) * p->near_tile_bytes : 0;
+}
+
+struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
+    struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
+    uint64_t slide = sliding * (n.window_tiles + (p->may_hold ? held_window(p, in) : 0));
+    n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
+    n.least = b * (sliding + full) + n.extra;
+    n.passing = b * (slide + (full ? p->full_tiles + full - 1 : 0)) + n.extra;
+    n.passing = spw_max_u64(n.passing, n.least);
+    return n;
+}
+
+void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
+                     const struct spw_plan_need *need, uint64_t frames)
+{
+    uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
+    uint64_t n = p->full_tiles;
+    struct spw_residency *r = &p->residency;
+    *r = (struct spw_residency){.window = in->weights->config->window,
+                                .resident_sliding = need->window_tiles,
+                                .host = UINT32_MAX,
+                                .host_sliding = UINT32_MAX,
+                                .aged = in->aged,
+                                .residual_tiles = in->residual_tiles};
+    p->n_device_frames = (uint32_t)frames;
+    p->holds = p->may_hold;
+    if (frames >= need->all) {
+        r->resident = r->resident_pass = r->pass = p->max_tiles;
+        return;
+    }
+    uint64_t each = (frames - need->extra) / b; /* one session's frames */
+    uint64_t held = p->may_hold ? sliding * held_window(p, in) : 0;
+    p->holds &= !sliding || each >= sliding * need->window_tiles + held + full;
+    each -= p->holds ? held : 0;
+    uint64_t slide = sliding ? spw_min_u64((each - full) / sliding, need->window_tiles) : 0;
+    uint64_t left = each - sliding * slide; /* of the full layers, at least one each */
+    if (sliding)
+        r->resident_sliding = (uint32_t)slide;
+    r->resident = r->resident_pass = r->pass = 1;
+    if (!full)
+        return;
+    r->resident = (uint32_t)spw_min_u64(left / full, n);
+    uint64_t waiting = full > 1 ? spw_sub_u64(left, n) / (full - 1) : r->resident;
+    waiting = spw_max_u64(spw_min_u64(waiting, r->resident), 1);
+    r->resident_pass = (uint32_t)waiting;
+    r->pass = (uint32_t)spw_min_u64(left - (full - 1) * waiting, n);
+}
+
+/* ---- what decode costs the link ---- */
+
+/* Tiles of one full and of one sliding layer that a decode step at the full context brings up. */
+static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
+                           uint64_t *full, uint64_t *sliding)
+{
+    *full = spw_sub_u64(p->full_tiles, p->residency.resident);
+    *sliding = spw_sub_u64(spw_plan_kv_need(p, in).window_tiles, p->residency.resident_sliding);
+}
+
+static uint64_t disk_cost(const struct spw_plan_input *in)
+{
+    return in->disk_cost ? in->disk_cost : 1;
+}
+
+uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b, bool sliding)
+{
+    uint32_t start = sliding ? 0 : spw_waterline_start(&p->residency);
+    uint32_t written = sliding ? b->sliding : start + b->full;
+    return spw_waterline_disk(&p->residency, sliding, written) - start;
+}
+
+/* What the first `n` tiles cost of a layer that streams `tiles`, those on disk first. */
+static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_input *in,
+                              bool sliding, uint64_t tiles, uint64_t n)
+{
+    struct spw_below b;
+    spw_below_count(&b, p, in);
+    uint64_t on_disk = spw_plan_tiles_on_disk(p, &b, sliding);
+    n = spw_min_u64(n, tiles);
+    return n + spw_min_u64(n, on_disk) * (disk_cost(in) - 1);
+}
+
+/* Bytes that move, the disk's at their price, and for each transfer what it costs beside them. */
+uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t full, sliding;
+    streamed_tiles(p, in, &full, &sliding);
+    uint64_t tiles = p->n_full * cost_of_first(p, in, false, full, full) +
+                     p->n_sliding * cost_of_first(p, in, true, sliding, sliding);
+    uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
+                         p->n_sliding * spw_div_up(sliding, p->slot_tiles);
+    return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
+}
+
+uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t cost = p->n_kv_slots ? spw_plan_kv_cost(p, in) : 0;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        if (spw_plan_unit_from_disk(p, in->weights, u))
+            cost += spw_plan_unit_disk_bytes(p, in->weights, u) * disk_cost(in);
+        else if (!spw_plan_unit_resident(p, in->weights, u))
+            cost += spw_plan_unit_moved_bytes(p, in->weights, u);
+    return cost;
+}
+
+/* Of what KV costs, the part that the ring brings up while the weights of a layer are read: as much
+ * as it holds, and as there is time. */
+uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles, full, sliding;
+    for (uint32_t u = 0; u < c->n_layers; u++)
+        weights += spw_weights_unit_bytes(in->weights, u);
+    if (!in->reads_per_link_byte)
+        return 0;
+    uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
+    streamed_tiles(p, in, &full, &sliding);
+    full = cost_of_first(p, in, false, in->sessions * full, ring);
+    sliding = cost_of_first(p, in, true, in->sessions * sliding, ring);
+    return p->n_full * spw_min_u64(full * p->tile_bytes, time) +
+           p->n_sliding * spw_min_u64(sliding * p->tile_bytes, time);
+}

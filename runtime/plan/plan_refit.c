@@ -1,0 +1,139 @@
+/* KV divided anew in arenas that are there: see plan.h.
+ *
+ * What a step works with, weights and hidden states stay where they are; KV frames begin where they
+ * began, on the device and on the host, and are as many as there is room for. So tiles that are
+ * kept can move inside their tier (offload/kv/kv_repack.h), and none has to be computed again.
+ *
+ *     from:   | work | weights | KV frames of T bytes ................ | KV slots |
+ *     out:    | work | weights | KV frames of Q <= T bytes | near frames | KV slots |
+ *
+ * Tiles only go down: those on disk stay there, whatever the host has room for now. */
+#include "runtime/plan/plan_parts.h"
+
+#include <assert.h>
+
+/* As many bytes in a slot as there were, in whole splits. */
+static uint32_t slot_tiles(const struct spw_plan *from, const struct spw_plan_input *in,
+                           uint64_t tile_bytes)
+{
+    if (!from->n_kv_slots)
+        return SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
+    uint64_t splits = from->slot_tiles * from->tile_bytes / tile_bytes / SPW_SPLIT_TILES;
+    return (uint32_t)spw_min_u64(splits * SPW_SPLIT_TILES, in->attention_tiles);
+}
+
+/* What the ring and the exact tiles leave on the device; exact ones that are there only come down.
+ */
+static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan *from,
+                              const struct spw_plan_input *in)
+{
+    uint64_t before = from->device.near_frames - from->device.kv_frames;
+    uint64_t most = from->residency.aged ? before / p->tile_bytes : UINT64_MAX;
+    uint64_t used = p->device.kv_frames + p->mapped_bytes + spw_plan_near_bytes(p) +
+                    (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    return spw_min_u64(most, spw_sub_u64(in->device_bytes, used) / p->tile_bytes);
+}
+
+static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
+                          const struct spw_plan_input *in)
+{
+    struct spw_plan_need need = spw_plan_kv_need(p, in);
+    p->n_kv_slots = 0;
+    if (device_frames(p, from, in) >= need.all) {
+        spw_plan_settle(p, in, &need, need.all);
+        return true;
+    }
+    p->n_kv_slots = from->n_kv_slots     ? from->n_kv_slots
+                    : in->prefetch_slots ? in->prefetch_slots
+                                         : SPW_PLAN_SLOTS;
+    p->slot_tiles = slot_tiles(from, in, p->tile_bytes);
+    uint64_t frames = device_frames(p, from, in);
+    if (in->kv_stays || frames < need.least || need.all <= need.least)
+        return false;
+    spw_plan_settle(p, in, &need, spw_min_u64(frames, need.all - 1));
+    return true;
+}
+
+/* With n copies of each session on the host, and what it has left for more of them. */
+static bool place(struct spw_plan *p, const struct spw_plan *from, const struct spw_plan_input *in,
+                  const struct spw_below *b, uint32_t n)
+{
+    spw_below_place(p, in, b, n);
+    p->direct = from->direct;
+    spw_plan_lay_out_rest(p, in);
+    if (!spw_plan_fits(p, in))
+        return false;
+    if (n < b->all)
+        spw_below_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
+    spw_plan_lay_out_rest(p, in);
+    return true;
+}
+
+static bool divide_below(struct spw_plan *p, const struct spw_plan *from,
+                         const struct spw_plan_input *in, uint32_t n_on_disk)
+{
+    struct spw_below b;
+    spw_below_count(&b, p, in);
+    uint32_t least = spw_below_least(&b, p, in);
+    struct spw_plan all = *p;
+    if (!n_on_disk && place(&all, from, in, &b, b.all)) {
+        *p = all;
+        return true;
+    }
+    if (least == b.all && b.all && n_on_disk)
+        return false;
+    return place(p, from, in, &b, least);
+}
+
+/* The scratch file is there, with frames for what it holds now and for what is to come. */
+static bool keep_disk(struct spw_plan *p, const struct spw_plan *from,
+                      const struct spw_plan_input *in, uint32_t n_on_disk)
+{
+    uint64_t frames = p->n_disk_frames > n_on_disk ? p->n_disk_frames : n_on_disk;
+    if (from->n_disk_frames && !frames)
+        frames = 1;
+    p->n_disk_frames = (uint32_t)frames;
+    return frames * p->tile_bytes <= in->disk_bytes;
+}
+
+static bool divide(struct spw_plan *p, const struct spw_plan *from, const struct spw_plan_input *in,
+                   uint32_t n_on_disk)
+{
+    p->n_near_frames = spw_plan_near_frames(p, in);
+    return divide_device(p, from, in) && divide_below(p, from, in, n_on_disk) &&
+           keep_disk(p, from, in, n_on_disk);
+}
+
+int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
+                   const struct spw_plan_input *given, uint32_t n_on_disk)
+{
+    struct spw_plan_input in = *given;
+    struct spw_plan tiles, p = *from;
+    in.device_bytes = spw_min_u64(in.device_bytes, from->device.end + from->mapped_bytes);
+    in.host_bytes = spw_min_u64(in.host_bytes, from->host.end + from->kept_bytes);
+    in.disk_bytes = spw_min_u64(in.disk_bytes, from->n_disk_frames * from->tile_bytes);
+    spw_plan_start(&tiles, &in);
+    p.info = (struct spw_plan_info){0};
+    p.format = tiles.format;
+    p.tile_bytes = tiles.tile_bytes;
+    p.full_tiles = tiles.full_tiles;
+    p.may_hold = from->holds && tiles.may_hold;
+    struct spw_plan less = p;
+    less.may_hold = false;
+    if (!divide(&p, from, &in, n_on_disk)) {
+        p = less;
+        if (!divide(&p, from, &in, n_on_disk))
+            return -ENOMEM;
+    }
+    assert(p.device.kv_frames == from->device.kv_frames);
+    assert(p.host.kv_frames == from->host.kv_frames);
+    spw_plan_describe(&p, &in);
+    uint64_t rewritten = n_on_disk * p.tile_bytes;
+    if (in.disk_write_limit && p.info.disk_write_bytes + rewritten > in.disk_write_limit)
+        return -EDQUOT;
+    p.info.device_budget_bytes = given->device_bytes;
+    p.info.host_budget_bytes = given->host_bytes;
+    p.info.disk_budget_bytes = given->disk_bytes;
+    *out = p;
+    return 0;
+}

@@ -1,0 +1,621 @@
+/* The byte account as a pure function: see traffic.h. */
+#include "runtime/plan/traffic.h"
+
+#include "runtime/plan/traffic_tiles.h"
+
+#include <string.h>
+
+void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
+                       uint64_t from, uint32_t *first, uint32_t *end)
+{
+    *first = spw_waterline_start(r);
+    *end = spw_waterline_pass(r, p, from);
+    if (sliding) {
+        *first = spw_waterline_first(r->window, from);
+        *end = spw_waterline_begin(r, true, from);
+    }
+}
+
+uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
+                          uint64_t from)
+{
+    uint32_t written, wait;
+    if (sliding)
+        return spw_waterline_disk(r, true, spw_waterline_begin(r, true, from));
+    /* Every chunk before this one has raised the waterline to where it is now, or higher before. */
+    written = spw_waterline_pass(r, p, from);
+    wait = spw_waterline_wait(r, p);
+    written = written > wait ? written : wait;
+    return spw_waterline_disk(r, false, written > p->written ? written : p->written);
+}
+
+/* Streamed units of a pass, the head's once for each round of logits rows: as many as have been
+ * begun; what comes from disk by way of the host is up once it has landed there. */
+static void add_units(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                      uint64_t heads, const struct spw_schedule_progress *rings)
+{
+    struct spw_schedule schedule = {.n_layers = w->config->n_layers,
+                                    .n_head_units = w->n_units - w->config->n_layers,
+                                    .n_head_rounds = (uint32_t)spw_div_up(heads, p->logits_rows)};
+    struct spw_unit_cursor at = {0};
+    uint32_t u;
+    for (uint64_t i = 0; i < rings->units && spw_schedule_next_unit(&schedule, &at, &u);) {
+        if (spw_plan_unit_resident(p, w, u))
+            continue;
+        uint64_t read = spw_plan_unit_disk_bytes(p, w, u);
+        if (!read || i < rings->landed_units)
+            t->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_unit_moved_bytes(p, w, u);
+        t->bytes[SPW_MOVED_DISK_TO_HOST] += read;
+        i++;
+    }
+}
+
+/* Of the first chunks, counted over the layers. */
+static uint64_t rows_of(const struct spw_cut *cut, uint64_t chunks)
+{
+    uint64_t rest = chunks % cut->n_chunks;
+    return chunks / cut->n_chunks * cut->rows + (rest ? cut->chunks[rest].row : 0);
+}
+
+/* Embeddings, hidden states and logits. */
+static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                     const struct spw_cut *cut, const struct spw_traffic_end *end)
+{
+    uint64_t all = (uint64_t)w->config->n_layers * cut->n_chunks;
+    uint64_t down = end->heads * w->config->vocab * sizeof(float), up; /* up: rows */
+    if (p->hidden_on_host && cut->n_chunks > 1) { /* the next chunk comes up beside this one */
+        up = end->begun_chunks ? rows_of(cut, spw_min_u64(end->begun_chunks + 1, all)) : 0;
+        up += end->begun_heads;
+        down += rows_of(cut, end->chunks) * p->hidden_row_bytes;
+    } else {
+        up = rows_of(cut, spw_min_u64(end->begun_chunks, cut->n_chunks)); /* embeddings */
+    }
+    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->hidden_row_bytes;
+    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
+}
+
+uint64_t spw_traffic_flags(const struct spw_plan *p)
+{
+    return p->residency.aged ? sizeof(uint32_t) : 0;
+}
+
+uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w)
+{
+    uint64_t bytes = w->n_small * sizeof(float);
+    for (uint32_t u = 0; u < w->n_units; u++)
+        if (spw_plan_unit_resident(p, w, u))
+            bytes += spw_plan_unit_moved_bytes(p, w, u);
+    return bytes;
+}
+
+/* ---- a run: what sessions hold, and what their steps move ---- */
+
+struct spw_traffic_run {
+    const struct spw_plan *plan;       /* borrowed */
+    const struct spw_weights *weights; /* borrowed */
+    struct spw_tiles *tiles;           /* owned, as what follows */
+    struct spw_cut cut;
+    struct spw_passage *passages;         /* [sessions], of the running pass */
+    struct spw_cut_span *rest;            /* [sessions], of the running step, as what follows */
+    struct spw_cut_span *ahead;           /* [sessions], of the one that may come next */
+    const struct spw_traffic_span *spans; /* [n_spans], borrowed */
+    struct spw_traffic_span *expected;    /* [n_expected], owned: the step that may come next */
+    uint32_t n_spans, n_expected;
+    struct spw_traffic moved;
+};
+
+static int open_tiles(struct spw_traffic_run *r, bool by_layer)
+{
+    const struct spw_plan *p = r->plan;
+    const struct spw_model_config *c = r->weights->config;
+    struct spw_tiles_row *rows = spw_alloc_zero(c->n_layers, sizeof *rows);
+    uint32_t n = 0;
+    if (!rows)
+        return -ENOMEM;
+    for (uint32_t l = 0; l < c->n_layers && by_layer; l++)
+        rows[n++] = (struct spw_tiles_row){c->layer_kinds[l] == SPW_LAYER_SLIDING, 1};
+    if (!by_layer && p->n_full)
+        rows[n++] = (struct spw_tiles_row){false, p->n_full};
+    if (!by_layer && p->n_sliding)
+        rows[n++] = (struct spw_tiles_row){true, p->n_sliding};
+    int rc = spw_tiles_open(&r->tiles, &(struct spw_tiles_options){
+                                           .rows = rows,
+                                           .n_rows = n,
+                                           .n_sessions = p->info.sessions,
+                                           .max_tiles = p->max_tiles,
+                                           .first_tile = spw_waterline_start(&p->residency),
+                                           .disk = p->n_disk_frames || p->adopts,
+                                           .direct = p->direct,
+                                       });
+    spw_free(rows);
+    return rc;
+}
+
+int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
+                         const struct spw_weights *w, bool by_layer)
+{
+    uint32_t n = p->info.sessions;
+    struct spw_traffic_run *r = spw_alloc_zero(1, sizeof *r);
+    if (!r)
+        return -ENOMEM;
+    r->plan = p;
+    r->weights = w;
+    r->passages = spw_alloc_zero(n, sizeof *r->passages);
+    r->rest = spw_alloc_zero(n, sizeof *r->rest);
+    r->ahead = spw_alloc_zero(n, sizeof *r->ahead);
+    r->expected = spw_alloc_zero(n, sizeof *r->expected);
+    int rc = -ENOMEM;
+    if (r->passages && r->rest && r->ahead && r->expected)
+        rc = open_tiles(r, by_layer);
+    if (!rc)
+        rc = spw_cut_init(&r->cut, p->chunk, spw_min_u64(p->pass_rows, n * p->info.context), n);
+    if (rc) {
+        spw_traffic_run_close(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void spw_traffic_run_close(struct spw_traffic_run *r)
+{
+    if (!r)
+        return;
+    spw_tiles_close(r->tiles);
+    spw_cut_free(&r->cut);
+    spw_free(r->passages);
+    spw_free(r->rest);
+    spw_free(r->ahead);
+    spw_free(r->expected);
+    spw_free(r);
+}
+
+void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes)
+{
+    if (r)
+        r->moved.bytes[link] += bytes;
+}
+
+struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r)
+{
+    return r->tiles;
+}
+
+/* What comes from the disk crosses the device's link too, unless it lands there itself. */
+static void add_tiles(struct spw_traffic *t, const struct spw_plan *p,
+                      const struct spw_tiles_moved *m)
+{
+    uint64_t up = m->from_host + (p->direct ? 0 : m->from_disk - m->in_bounce);
+    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->tile_bytes;
+    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += m->to_host * p->tile_bytes;
+    t->bytes[SPW_MOVED_HOST_TO_DISK] += m->to_disk * p->tile_bytes;
+    t->bytes[SPW_MOVED_DISK_TO_HOST] += m->from_disk * p->tile_bytes;
+}
+
+/* ---- waterlines: the executor's moves, in its order ---- */
+
+/* Where old tiles are kept apart, sliding layers keep none: all they have is near. */
+static bool moves(const struct spw_residency *r, const struct spw_tiles_row *row)
+{
+    return !r->aged || !row->sliding;
+}
+
+static void spill(struct spw_traffic_run *r, uint32_t session, uint32_t row, bool sliding,
+                  uint32_t begin, struct spw_tiles_moved *m)
+{
+    spw_tiles_spill(r->tiles, session, row, begin,
+                    spw_waterline_disk(&r->plan->residency, sliding, begin), m);
+}
+
+static void settle(struct spw_traffic_run *r, uint32_t session, uint64_t n,
+                   struct spw_tiles_moved *m)
+{
+    const struct spw_residency *at = &r->plan->residency;
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        uint32_t begin = spw_waterline_begin(at, rows[i].sliding, n);
+        if (!moves(at, &rows[i]))
+            continue;
+        if (rows[i].sliding)
+            spw_tiles_drop(r->tiles, session, i, spw_waterline_first(at->window, n));
+        spill(r, session, i, rows[i].sliding, begin, m);
+        spw_tiles_load(r->tiles, session, i, begin, m);
+    }
+}
+
+static void raise_waiting(struct spw_traffic_run *r, const struct spw_traffic_span *spans,
+                          uint32_t n, struct spw_tiles_moved *m)
+{
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n_rows; k++)
+            if (!rows[k].sliding)
+                spill(r, spans[i].session, k, false,
+                      spw_waterline_wait(&r->plan->residency, &r->passages[i]), m);
+}
+
+static void enter(struct spw_traffic_run *r, uint32_t row, bool sliding,
+                  const struct spw_traffic_span *spans, uint32_t n, struct spw_tiles_moved *m)
+{
+    const struct spw_residency *at = &r->plan->residency;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct spw_passage *p = &r->passages[i];
+        if (p->from < p->to)
+            spw_tiles_load(
+                r->tiles, spans[i].session, row,
+                sliding ? spw_waterline_begin(at, true, p->from) : spw_waterline_enter(at, p), m);
+    }
+}
+
+/* The transfers of a pass. `begun` and `landed` count down as the walk meets transfers. */
+struct flow {
+    struct spw_tiles_moved moved;
+    uint64_t begun, landed; /* UINT64_MAX: all */
+};
+
+/* A segment reads its tiles that lie below the device. */
+static void stream(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
+                   const struct spw_cut_segment *s, struct flow *f)
+{
+    uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, first, end, next;
+    spw_traffic_range(&r->plan->residency, sliding, &r->passages[s->span], s->from, &first, &end);
+    for (; first < end && f->begun; first = next) {
+        uint64_t before = f->moved.from_disk;
+        next = (uint32_t)spw_min_u64((first / slot + 1) * (uint64_t)slot, end);
+        spw_tiles_stream(r->tiles, session, row, first, next, &f->moved);
+        f->moved.in_bounce += f->landed ? 0 : f->moved.from_disk - before;
+        f->begun -= f->begun != UINT64_MAX;
+        f->landed -= f->landed && f->landed != UINT64_MAX;
+    }
+}
+
+/* New tokens get tiles; where old tiles are kept apart, only tiles that are old by then. */
+static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
+                 const struct spw_cut_segment *s)
+{
+    const struct spw_residency *at = &r->plan->residency;
+    if (at->aged)
+        spw_tiles_grow(r->tiles, session, row, 0,
+                       (uint64_t)spw_waterline_end(at, s->to) * SPW_TILE_TOKENS);
+    else
+        spw_tiles_grow(r->tiles, session, row, s->from, s->to);
+}
+
+static void age(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
+                const struct spw_cut_segment *s, struct spw_tiles_moved *m)
+{
+    const struct spw_residency *at = &r->plan->residency;
+    const struct spw_passage *p = &r->passages[s->span];
+    if (sliding) {
+        spw_tiles_drop(r->tiles, session, row, spw_waterline_first(at->window, s->to));
+        spill(r, session, row, true, spw_waterline_begin(at, true, s->to), m);
+        return;
+    }
+    spill(r, session, row, false,
+          s->to < p->to ? spw_waterline_pass(at, p, s->to) : spw_waterline_leave(at, p), m);
+}
+
+static void pass_chunk(struct spw_traffic_run *r, uint32_t row, bool sliding,
+                       const struct spw_cut_chunk *k, const struct spw_traffic_span *spans,
+                       struct flow *f)
+{
+    const struct spw_cut_segment *s = &r->cut.segments[k->first_segment];
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        grow(r, row, spans[s[i].span].session, &s[i]);
+        stream(r, row, sliding, spans[s[i].span].session, &s[i], f);
+    }
+    for (uint32_t i = 0; i < k->n_segments; i++)
+        age(r, row, sliding, spans[s[i].span].session, &s[i], &f->moved);
+}
+
+/* One that was not through: some of its segments have got tiles, and transfers may have begun. */
+static void break_chunk(struct spw_traffic_run *r, uint32_t row, bool sliding,
+                        const struct spw_cut_chunk *k, const struct spw_traffic_span *spans,
+                        uint32_t n_grown, struct flow *f)
+{
+    const struct spw_cut_segment *s = &r->cut.segments[k->first_segment];
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        if (i < n_grown)
+            grow(r, row, spans[s[i].span].session, &s[i]);
+        stream(r, row, sliding, spans[s[i].span].session, &s[i], f);
+    }
+}
+
+/* ---- a step ---- */
+
+void spw_traffic_passages(struct spw_passage *out, const struct spw_residency *r,
+                          const struct spw_cut *cut, const struct spw_cut_span *rest, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (struct spw_passage){.from = rest[i].from, .to = rest[i].from};
+    for (uint32_t i = cut->n_segments; i-- > 0;) {
+        const struct spw_cut_segment *s = &cut->segments[i];
+        struct spw_passage *p = &out[s->span];
+        p->chunked = s->to < p->to;
+        p->from = s->from;
+        p->begin = spw_waterline_begin(r, false, s->from);
+    }
+}
+
+static uint64_t wanted_rows(const struct spw_traffic_run *r, const struct spw_traffic_span *spans)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < r->cut.n_segments; i++) {
+        const struct spw_cut_segment *s = &r->cut.segments[i];
+        const struct spw_traffic_span *x = &spans[s->span];
+        n += spw_sub_u64(s->to, spw_max_u64(spw_sub_u64(x->to, x->n_logits), s->from));
+    }
+    return n;
+}
+
+static void pass_row(struct spw_traffic_run *r, uint32_t row, bool sliding,
+                     const struct spw_traffic_span *spans, uint32_t n, uint64_t chunks,
+                     uint64_t begun, uint32_t segments, struct flow *f)
+{
+    if (begun)
+        enter(r, row, sliding, spans, n, &f->moved);
+    for (uint64_t k = 0; k < r->cut.n_chunks; k++)
+        if (k < chunks)
+            pass_chunk(r, row, sliding, &r->cut.chunks[k], spans, f);
+        else
+            break_chunk(r, row, sliding, &r->cut.chunks[k], spans, k < begun ? segments : 0, f);
+}
+
+static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
+                        const struct spw_traffic_end *end, struct flow *f)
+{
+    uint64_t chunks = end->chunks, begun = end->begun_chunks;
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    raise_waiting(r, spans, n, &f->moved);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        uint64_t here = spw_min_u64(chunks, r->cut.n_chunks);
+        uint64_t begun_here = spw_min_u64(begun, r->cut.n_chunks);
+        if (moves(&r->plan->residency, &rows[i]))
+            pass_row(r, i, rows[i].sliding, spans, n, here, begun_here, end->segments, f);
+        chunks -= here;
+        begun -= begun_here;
+    }
+}
+
+static void hold(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+{
+    for (uint32_t i = 0; i < n && r->plan->holds && !r->plan->residency.aged; i++)
+        if (r->passages[i].from < r->passages[i].to && spans[i].to != spans[i].from + 1)
+            spw_tiles_hold(r->tiles, spans[i].session);
+}
+
+static void pass(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
+                 const struct spw_traffic_end *end)
+{
+    uint64_t all = (uint64_t)r->weights->config->n_layers * r->cut.n_chunks;
+    uint64_t heads = wanted_rows(r, spans);
+    const struct spw_traffic_end whole = {
+        .chunks = all,
+        .begun_chunks = all,
+        .heads = heads,
+        .begun_heads = heads,
+        .through = true,
+        .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+    end = end ? end : &whole;
+    struct flow f = {.begun = end->rings.transfers, .landed = end->rings.landed_transfers};
+    hold(r, spans, n);
+    pass_layers(r, spans, n, end, &f);
+    f.moved.from_disk += end->loads;
+    if (end->through) {
+        for (uint32_t i = 0; i < n; i++)
+            settle(r, spans[i].session, r->passages[i].to, &f.moved);
+        r->moved.bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(r->plan);
+    }
+    add_tiles(&r->moved, r->plan, &f.moved);
+    add_units(&r->moved, r->plan, r->weights, heads, &end->rings);
+    add_rows(&r->moved, r->plan, r->weights, &r->cut, end);
+}
+
+/* What the next step is expected to be; of that, nothing is computed here. */
+static void expect(struct spw_traffic_run *r)
+{
+    r->n_expected = r->n_spans;
+    for (uint32_t i = 0; i < r->n_spans; i++)
+        r->expected[i] =
+            (struct spw_traffic_span){r->spans[i].session, r->spans[i].to, r->spans[i].to + 1, 0};
+}
+
+static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
+                      const struct spw_schedule_progress *rings)
+{
+    struct flow f = {.begun = rings->transfers, .landed = rings->landed_transfers};
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    if (!rings->transfers && !rings->units)
+        return;
+    for (uint32_t i = 0; i < r->n_expected; i++)
+        r->ahead[i] = (struct spw_cut_span){r->expected[i].from, r->expected[i].to};
+    spw_cut_next(&r->cut, r->ahead, r->n_expected);
+    spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->ahead, r->n_expected);
+    for (uint32_t i = 0; i < n_rows; i++)
+        for (uint32_t k = 0; k < r->cut.n_chunks && moves(&r->plan->residency, &rows[i]); k++)
+            break_chunk(r, i, rows[i].sliding, &r->cut.chunks[k], r->expected, 0, &f);
+    add_tiles(t, r->plan, &f.moved);
+    add_units(t, r->plan, r->weights, r->cut.rows, rings);
+}
+
+void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_progress *rings)
+{
+    if (r)
+        add_ahead(&r->moved, r, rings);
+}
+
+void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
+                           struct spw_traffic *out)
+{
+    *out = r->moved;
+    if (ahead)
+        add_ahead(out, r, ahead);
+}
+
+void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+{
+    if (!r)
+        return;
+    r->spans = spans;
+    r->n_spans = n;
+    for (uint32_t i = 0; i < n; i++)
+        r->rest[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
+}
+
+bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end)
+{
+    if (!r || !spw_cut_next(&r->cut, r->rest, r->n_spans))
+        return false;
+    spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->rest, r->n_spans);
+    pass(r, r->spans, r->n_spans, end);
+    expect(r);
+    return true;
+}
+
+uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i)
+{
+    return r->rest[i].from;
+}
+
+void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+{
+    spw_traffic_begin(r, spans, n);
+    while (spw_traffic_next(r, NULL))
+        ;
+}
+
+void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n)
+{
+    struct spw_tiles_moved m = {0};
+    if (!r)
+        return;
+    const struct spw_residency *at = &r->plan->residency;
+    spw_tiles_truncate(r->tiles, session,
+                       at->aged ? (uint64_t)spw_waterline_end(at, n) * SPW_TILE_TOKENS : n);
+    settle(r, session, n, &m);
+    add_tiles(&r->moved, r->plan, &m);
+}
+
+/* ---- another plan ---- */
+
+/* Exact tiles leave the tables: they lie on the device from now on. */
+static void split(struct spw_traffic_run *r, const struct spw_plan *from, const uint64_t *n_tokens,
+                  struct spw_tiles_moved *m)
+{
+    const struct spw_residency *at = &r->plan->residency;
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
+    for (uint32_t i = 0; i < from->info.sessions; i++)
+        for (uint32_t k = 0; k < n_rows; k++)
+            spw_tiles_load(r->tiles, i, k,
+                           rows[k].sliding ? spw_tiles_first(r->tiles, i, k)
+                                           : spw_waterline_near(at, n_tokens[i]),
+                           m);
+    for (uint32_t i = 0; i < from->info.sessions; i++) {
+        spw_tiles_truncate(r->tiles, i,
+                           (uint64_t)spw_waterline_end(at, n_tokens[i]) * SPW_TILE_TOKENS);
+        spw_tiles_split(r->tiles, i, m);
+    }
+}
+
+/* Tiles below the device get their new form, each copy on its own. */
+static void convert(struct spw_traffic_run *r, const struct spw_plan *from)
+{
+    const struct spw_plan *to = r->plan;
+    bool quantized = from->format == SPW_QFORMAT_EXACT && to->format != SPW_QFORMAT_EXACT;
+    uint64_t on_host, on_disk;
+    spw_tiles_count_below(r->tiles, &on_host, &on_disk);
+    if (to->tile_bytes == from->tile_bytes)
+        return;
+    uint64_t by_device = quantized ? on_host + (to->direct ? 0 : on_disk) : 0;
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, on_disk * from->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, on_disk * to->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, by_device * from->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, by_device * to->tile_bytes);
+}
+
+void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
+                        const uint64_t *n_tokens, uint64_t n_renumbered)
+{
+    struct spw_tiles_moved before = {0}, after = {0};
+    if (!r)
+        return;
+    const struct spw_plan *to = r->plan;
+    uint32_t n = from->info.sessions;
+    bool apart = to->residency.aged && !from->residency.aged;
+    for (uint32_t i = 0; i < n; i++)
+        spw_tiles_truncate(r->tiles, i,
+                           from->residency.aged
+                               ? (uint64_t)spw_waterline_end(&from->residency, n_tokens[i]) *
+                                     SPW_TILE_TOKENS
+                               : n_tokens[i]);
+    if (apart)
+        split(r, from, n_tokens, &before);
+    add_tiles(&r->moved, from, &before);
+    convert(r, from);
+    if (apart)
+        spw_tiles_end_split(r->tiles);
+    for (uint32_t i = 0; i < n; i++)
+        settle(r, i, n_tokens[i], &after);
+    for (uint32_t i = 0; i < n; i++)
+        spw_tiles_drop_copies(r->tiles, i);
+    add_tiles(&r->moved, to, &after);
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, n_renumbered * to->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, n_renumbered * to->tile_bytes);
+}
+
+bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint32_t row,
+                        uint32_t tile)
+{
+    return r && spw_tiles_is_shared(r->tiles, session, row, tile);
+}
+
+void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from)
+{
+    if (r)
+        spw_tiles_fork(r->tiles, to, from);
+}
+
+void spw_traffic_close(struct spw_traffic_run *r, uint32_t session)
+{
+    if (r)
+        spw_tiles_clear(r->tiles, session);
+}
+
+void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                       uint32_t end)
+{
+    if (r)
+        spw_tiles_adopt(r->tiles, session, row, first, end);
+}
+
+void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end, bool exact)
+{
+    uint32_t n_rows;
+    if (!r || first >= end)
+        return;
+    const struct spw_plan *p = r->plan;
+    bool apart = p->residency.aged && exact;
+    uint64_t n = (end - first) * spw_tiles_rows(r->tiles, &n_rows)[row].times;
+    uint64_t bytes = n * (apart ? p->near_tile_bytes : p->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, bytes);
+    spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, bytes);
+    if (!apart)
+        spw_tiles_import(r->tiles, session, row, first, end);
+}
+
+void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end)
+{
+    uint64_t from_device = 0, from_disk = 0;
+    if (!r)
+        return;
+    spw_tiles_export(r->tiles, session, row, first, end, &from_device, &from_disk);
+    spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, from_device * r->plan->tile_bytes);
+    spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, from_disk * r->plan->tile_bytes);
+}

@@ -1,0 +1,293 @@
+/* The bytes that generate.c moves for requests, by their lengths: see traffic.h.
+ *
+ *   request    [tokens found | prompt computed now | new tokens but the last ]
+ *   step       every live slot: its prompt in the first, then one token each
+ *
+ * The last token of an answer is only picked, so that a request of n new tokens takes n steps. */
+#include "runtime/persist/keep.h"
+#include "runtime/persist/prefix.h"
+#include "runtime/plan/traffic_tiles.h"
+
+struct slot {
+    const struct spw_plan_request *request; /* NULL: the slot is free */
+    uint64_t held, n_steps;                 /* tokens computed; steps it took part in */
+    uint64_t stored, point;                 /* of its tokens, those in the prefix cache */
+    uint64_t rope_table;
+};
+
+struct requests {
+    const struct spw_plan *plan;
+    const struct spw_weights *weights;
+    struct spw_traffic_run *run;    /* owned, as what follows */
+    struct slot *slots;             /* [n_slots] */
+    struct spw_traffic_span *spans; /* [n_slots] */
+    uint32_t n_slots;
+    uint64_t rope_table; /* of the tables on the device */
+};
+
+/* ---- the prefix cache ---- */
+
+/* The slot attaches the old tiles of its first n tokens, and reads the exact tiles beside them at
+ * once. */
+static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
+{
+    const struct spw_residency *r = &q->plan->residency;
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
+    uint64_t read = 0;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        enum spw_keep_kind kind = rows[i].sliding ? SPW_KEEP_SLIDING : SPW_KEEP_OLD;
+        struct spw_keep_tiles t = spw_keep_tiles(r, rows[i].sliding, kind, 0, n);
+        if (kind == SPW_KEEP_OLD)
+            t.first = spw_waterline_start(r);
+        if (t.first < t.end && (!r->aged || kind == SPW_KEEP_OLD))
+            spw_tiles_adopt(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
+        for (kind = SPW_KEEP_SINK; r->aged && kind <= SPW_KEEP_SLIDING; kind++) {
+            t = spw_keep_tiles(r, rows[i].sliding, kind, 0, n);
+            read += t.first < t.end ? (t.end - t.first) * rows[i].times : 0;
+        }
+    }
+    spw_traffic_add(q->run, SPW_MOVED_DISK_TO_HOST, read * q->plan->near_tile_bytes);
+    spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, read * q->plan->near_tile_bytes);
+    q->slots[slot].held = n;
+}
+
+/* What goes to the cache: sections and records of them, counted over the layers. */
+struct kept {
+    uint64_t sections, records, bytes, from_device, from_disk;
+};
+
+static void keep_section(struct requests *q, uint32_t slot, uint32_t row, enum spw_keep_kind kind,
+                         uint64_t to, struct kept *k)
+{
+    const struct spw_plan *p = q->plan;
+    struct spw_tiles *tiles = spw_traffic_tiles(q->run);
+    uint32_t n_rows;
+    const struct spw_tiles_row *at = &spw_tiles_rows(tiles, &n_rows)[row];
+    struct spw_keep_tiles t =
+        spw_keep_tiles(&p->residency, at->sliding, kind, q->slots[slot].stored, to);
+    uint64_t bytes = kind == SPW_KEEP_OLD ? p->tile_bytes : p->near_tile_bytes;
+    uint64_t n = t.first < t.end ? (t.end - t.first) * at->times : 0, device = n, disk = 0;
+    if (!n)
+        return;
+    if (kind == SPW_KEEP_OLD || !p->residency.aged) { /* what is near never leaves the device */
+        device = 0;
+        spw_tiles_export(tiles, slot, row, t.first, t.end, &device, &disk);
+    }
+    k->sections += at->times;
+    k->records += n;
+    k->bytes += n * bytes;
+    k->from_device += device * bytes;
+    k->from_disk += disk * bytes;
+}
+
+/* What of the slot's whole tiles is not in the cache yet. */
+static void keep(struct requests *q, uint32_t slot)
+{
+    const struct spw_residency *r = &q->plan->residency;
+    struct slot *s = &q->slots[slot];
+    bool point = spw_prefix_needs_points(q->plan);
+    uint64_t to = s->held - s->held % SPW_TILE_TOKENS;
+    struct kept k = {0};
+    uint32_t n_rows;
+    spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
+    if (!q->plan->adopts || !to || s->rope_table != SPW_ROPE_SHARED ||
+        (r->window && spw_waterline_first(r->window, s->held) > spw_waterline_first(r->window, to)))
+        return;
+    if (s->stored == to && (!point || s->point == to))
+        return;
+    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
+         kind++)
+        for (uint32_t i = 0; i < n_rows; i++)
+            keep_section(q, slot, i, kind, to, &k);
+    uint64_t covered = s->stored - (s->stored == to ? SPW_TILE_TOKENS : 0);
+    spw_traffic_add(q->run, SPW_MOVED_DEVICE_TO_HOST, k.from_device);
+    spw_traffic_add(q->run, SPW_MOVED_DISK_TO_HOST, k.from_disk);
+    spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DISK,
+                    k.bytes + spw_pack_overhead_bytes(to - covered, k.sections, k.records, 0));
+    s->stored = to;
+    s->point = point ? to : 0;
+}
+
+/* Of n tokens, the most that may come from the cache: the last one is computed. */
+static uint64_t most_found(uint64_t n)
+{
+    return (n - 1) - (n - 1) % SPW_TILE_TOKENS;
+}
+
+/* ---- a session from a file ---- */
+
+static void resume(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
+{
+    uint64_t n = request->n_resumed, logits = q->weights->config->vocab * sizeof(float);
+    uint32_t n_rows;
+    const struct spw_tiles_row *rows = spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
+    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++)
+        for (uint32_t i = 0; i < n_rows; i++) {
+            struct spw_keep_tiles t =
+                spw_keep_tiles(&q->plan->residency, rows[i].sliding, kind, 0, n);
+            spw_traffic_import(q->run, slot, i, t.first, t.end, kind != SPW_KEEP_OLD);
+        }
+    spw_traffic_cut_back(q->run, slot, n);
+    if (request->resumed_logits)
+        spw_traffic_add(q->run, SPW_MOVED_DISK_TO_HOST, spw_align_up(logits, SPW_PACK_ALIGN));
+    q->slots[slot].held = n;
+}
+
+/* ---- steps ---- */
+
+static uint64_t rope_table(const struct requests *q, uint64_t n_tokens)
+{
+    const struct spw_model_config *c = q->weights->config;
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+}
+
+static uint64_t wanted(const struct slot *s)
+{
+    return s->request->n_prompt + s->n_steps;
+}
+
+/* Between two passes the prefix cache gets what is through. */
+static void compute(struct requests *q, const struct spw_traffic_span *spans, uint32_t n)
+{
+    spw_traffic_begin(q->run, spans, n);
+    while (spw_traffic_next(q->run, NULL)) {
+        bool more = false;
+        for (uint32_t i = 0; i < n; i++) {
+            q->slots[spans[i].session].held = spw_traffic_passed(q->run, i);
+            more |= spw_traffic_passed(q->run, i) < spans[i].to;
+        }
+        for (uint32_t i = 0; i < n && more; i++)
+            keep(q, spans[i].session);
+    }
+}
+
+/* A step to where a later text can go on, if the window will have moved on by the prompt's end. */
+static void make_point(struct requests *q, uint32_t slot)
+{
+    const struct spw_residency *r = &q->plan->residency;
+    struct slot *s = &q->slots[slot];
+    uint64_t n = s->request->n_prompt, whole = n - n % SPW_TILE_TOKENS, to = most_found(n);
+    uint64_t found = s->request->n_found;
+    if (!spw_prefix_needs_points(q->plan) || !r->window || to < spw_prefix_least_branch(s->held) ||
+        to < spw_prefix_least_branch(found) ||
+        spw_waterline_first(r->window, n) <= spw_waterline_first(r->window, whole))
+        return;
+    if (found)
+        begin_with(q, slot, found);
+    compute(q, &(struct spw_traffic_span){slot, s->held, to, 0}, 1);
+    keep(q, slot);
+}
+
+static void start(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
+{
+    struct slot *s = &q->slots[slot];
+    uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
+    *s = (struct slot){.request = request, .rope_table = rope_table(q, request->n_prompt)};
+    if (request->n_resumed) {
+        s->rope_table = rope_table(q, request->n_resumed);
+        resume(q, slot, request);
+        if (!request->max_new_tokens) /* it had ended */
+            s->request = NULL;
+        return;
+    }
+    if (!q->plan->adopts || s->rope_table != SPW_ROPE_SHARED)
+        return;
+    s->stored = s->point = found - found % SPW_TILE_TOKENS;
+    make_point(q, slot);
+    if (!s->held && s->stored)
+        begin_with(q, slot, s->stored);
+}
+
+/* Slots whose rope table is that of `table` move on together. */
+static void step(struct requests *q, uint64_t table)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        struct slot *s = &q->slots[i];
+        if (!s->request || s->held == wanted(s) || rope_table(q, wanted(s)) != table)
+            continue;
+        if (s->held && s->rope_table != table) { /* keys of another table */
+            spw_traffic_cut_back(q->run, i, 0);
+            s->held = 0;
+        }
+        s->rope_table = table;
+        q->spans[n++] =
+            (struct spw_traffic_span){i, s->held, wanted(s), s->request->max_new_tokens > 0};
+        s->held = wanted(s);
+    }
+    if (!n)
+        return;
+    if (q->rope_table != table) {
+        uint64_t values = q->weights->n_small - q->weights->inv_freq[0];
+        spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, values * sizeof(float));
+        q->rope_table = table;
+    }
+    compute(q, q->spans, n);
+}
+
+/* Requests with a rope table of their own come one by one, behind the others. */
+static void step_all(struct requests *q)
+{
+    step(q, 1);
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        const struct slot *s = &q->slots[i];
+        uint64_t table = s->request ? rope_table(q, wanted(s)) : SPW_ROPE_SHARED;
+        if (table != 1 && s->held < wanted(s))
+            step(q, table);
+    }
+}
+
+static void end_step(struct requests *q, uint32_t slot)
+{
+    struct slot *s = &q->slots[slot];
+    s->n_steps++;
+    if (s->n_steps >= s->request->max_new_tokens) {
+        keep(q, slot);
+        spw_tiles_clear(spw_traffic_tiles(q->run), slot);
+        s->request = NULL;
+    } else if (s->n_steps == 1 && spw_prefix_needs_points(q->plan)) {
+        keep(q, slot);
+    }
+}
+
+static void run(struct requests *q, const struct spw_plan_request *requests, size_t n)
+{
+    size_t started = 0;
+    for (;;) {
+        bool any = false;
+        for (uint32_t i = 0; i < q->n_slots; i++) {
+            if (!q->slots[i].request && started < n)
+                start(q, i, &requests[started++]);
+            any |= q->slots[i].request || started < n;
+        }
+        if (!any)
+            return;
+        step_all(q);
+        for (uint32_t i = 0; i < q->n_slots; i++)
+            if (q->slots[i].request)
+                end_step(q, i);
+    }
+}
+
+int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
+                         const struct spw_weights *w, const struct spw_plan_request *requests,
+                         size_t n)
+{
+    struct requests q = {.plan = p,
+                         .weights = w,
+                         .n_slots = (uint32_t)spw_min_u64(n, p->info.sessions),
+                         .rope_table = SPW_ROPE_SHARED};
+    q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
+    q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
+    int rc = q.slots && q.spans ? spw_traffic_run_open(&q.run, p, w, false) : -ENOMEM;
+    if (!rc) {
+        spw_traffic_add(q.run, SPW_MOVED_HOST_TO_DEVICE, spw_traffic_open_bytes(p, w));
+        run(&q, requests, n);
+        spw_traffic_run_moved(q.run, NULL, out);
+    }
+    spw_traffic_run_close(q.run);
+    spw_free(q.slots);
+    spw_free(q.spans);
+    return rc;
+}

@@ -1,0 +1,266 @@
+/* Attention over the cache: see attend.h.
+ *
+ *      tile  0      1 ............. streamed_end .......... E(b)  ......... end
+ *            sink   [KV slots]      [device frames, aged]         [device frames, exact]
+ *            exact  <------------- in their format ------------>
+ *
+ * Where old tiles are kept apart, a query of block b reads tiles [1, E(b)) in their format and the
+ * others exactly (quant/residual.h). Rows of one call read each tile in one form, so that a piece
+ * of the cache where blocks differ takes a call for each of them; elsewhere one call serves all
+ * rows. Every call starts at a split's border, and splits of a row come in the order of positions.
+ */
+#include "runtime/step/attend.h"
+
+#include <assert.h>
+
+enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
+
+struct query {
+    const struct spw_attend *a;
+    const struct spw_attend_segment *s;
+    bool sliding, aged;             /* aged: this layer's old tiles are kept apart */
+    uint32_t end;                   /* of the tiles there are */
+    uint8_t *y;                     /* rows' results, from the last call */
+    struct spw_attention_args args; /* of all rows; the same for all calls but for rows and tiles */
+};
+
+/* Tiles [from, to), from a split's border on. Of those that stream, [slot_first, slot_end) lie in
+ * `slot`; later ones are in place. */
+struct piece {
+    uint32_t from, to;
+    uint32_t slot_first, slot_end;
+    const uint8_t *slot;
+};
+
+static uint8_t *element(const struct spw_attend *a, void *base, uint64_t index)
+{
+    return (uint8_t *)base + index * spw_dtype_bytes(a->plan->info.compute);
+}
+
+static uint64_t state_row(const struct spw_model_config *c)
+{
+    return (uint64_t)c->n_heads * (c->head_dim + 2);
+}
+
+static struct query make_query(const struct spw_attend *a, const struct spw_attend_segment *s)
+{
+    const struct spw_model_config *c = a->weights->config;
+    uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint64_t y = s->row * c->n_heads * c->head_dim;
+    bool sliding = c->layer_kinds[s->layer] == SPW_LAYER_SLIDING;
+    return (struct query){
+        .a = a,
+        .s = s,
+        .sliding = sliding,
+        .aged = a->plan->residency.aged && !sliding,
+        .y = element(a, a->device_arena + a->plan->device.attention, y),
+        .args = {.q = element(a, a->device_arena + a->plan->device.qkv, s->row * width),
+                 .state =
+                     (float *)(a->device_arena + a->plan->device.state) + s->row * state_row(c),
+                 .rows = s->to - s->from,
+                 .q_stride = width,
+                 .position = s->from,
+                 .n_heads = c->n_heads,
+                 .n_kv_heads = c->n_kv_heads,
+                 .head_dim = c->head_dim,
+                 .window = sliding ? c->window : 0,
+                 .scale = c->attention_scale,
+                 .softcap = c->attention_softcap,
+                 .first = true,
+                 .dtype = a->plan->info.compute,
+                 .kv_dtype = a->plan->info.kv,
+                 .qformat = a->plan->format},
+    };
+}
+
+/* ---- new tokens ---- */
+
+/* Norms and rotates q and k; k and v go into the tail tiles. */
+static int append(const struct query *q)
+{
+    const struct spw_attend *a = q->a;
+    const struct spw_attend_segment *s = q->s;
+    const struct spw_model_config *c = a->weights->config;
+    const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
+    const float *small = (const float *)(a->device_arena + a->plan->device.small);
+    uint32_t kind = c->layer_kinds[s->layer];
+    struct spw_kv_seq *near = s->seq->near;
+    struct spw_rope_append_args x = {.qkv = (void *)(uintptr_t)q->args.q,
+                                     .q_norm = c->qk_norm ? small + at->q_norm : NULL,
+                                     .k_norm = c->qk_norm ? small + at->k_norm : NULL,
+                                     .inv_freq = small + a->weights->inv_freq[kind],
+                                     .rows = q->args.rows,
+                                     .stride = q->args.q_stride,
+                                     .position = s->from,
+                                     .n_heads = c->n_heads,
+                                     .n_kv_heads = c->n_kv_heads,
+                                     .head_dim = c->head_dim,
+                                     .rotary_dim = c->rope[kind].rotary_dim,
+                                     .scaling = a->weights->rope_scaling[kind],
+                                     .eps = c->rms_eps,
+                                     .norm = c->norm,
+                                     .dtype = a->plan->info.compute,
+                                     .kv_dtype = a->plan->info.kv};
+    SPW_TRY(spw_kv_grow(near, s->layer, s->from, s->to));
+    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(near, s->layer);
+    assert(end - first <= SPW_APPEND_TILES);
+    for (uint32_t t = first; t < end; t++)
+        x.tiles[t - first] = spw_kv_device_tile(near, s->layer, t);
+    return a->backend->ops->rope_append(&x, a->compute);
+}
+
+/* ---- old tiles ---- */
+
+static int age_tile(const struct query *q, uint32_t tile)
+{
+    const struct spw_attend *a = q->a;
+    const struct spw_model_config *c = a->weights->config;
+    const void *from = spw_kv_device_tile(q->s->seq->near, q->s->layer, tile);
+    void *to = spw_kv_device_tile(q->s->seq->aged, q->s->layer, tile);
+    if (a->plan->format == SPW_QFORMAT_EXACT)
+        return a->backend->device_ops->copy(a->device, to, from, a->plan->tile_bytes,
+                                            SPW_LINK_DEVICE_TO_DEVICE, a->compute);
+    return a->backend->ops->kv_quantize(
+        &(struct spw_codec_args){.tile = from,
+                                 .qtile = to,
+                                 .n_kv_heads = c->n_kv_heads,
+                                 .head_dim = c->head_dim,
+                                 .dtype = a->plan->info.kv,
+                                 .format = a->plan->format,
+                                 .not_finite =
+                                     (uint32_t *)(a->device_arena + a->plan->device.flags)},
+        a->compute);
+}
+
+/* What will be old for the queries after this segment is so from now on. */
+static int age(const struct query *q)
+{
+    const struct spw_attend_segment *s = q->s;
+    struct spw_kv_seq *aged = s->seq->aged;
+    uint32_t from = spw_kv_end(aged, s->layer);
+    uint32_t to = spw_waterline_end(&q->a->plan->residency, s->to);
+    if (!q->aged || from >= to)
+        return 0;
+    SPW_TRY(spw_kv_grow(aged, s->layer, (uint64_t)from * SPW_TILE_TOKENS,
+                        (uint64_t)to * SPW_TILE_TOKENS));
+    for (uint32_t t = from; t < to; t++)
+        SPW_TRY(age_tile(q, t));
+    return 0;
+}
+
+/* ---- reading ---- */
+
+/* How many splits of so many rows run side by side. */
+static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
+{
+    return a->plan->partials / rows;
+}
+
+/* Where a tile of the piece lies for rows that read [1, old) as aged; NULL: they cannot see it. */
+static const void *locate(const struct query *q, const struct piece *p, uint32_t tile, uint32_t old)
+{
+    const struct spw_sequence *seq = q->s->seq;
+    bool near = seq->near != seq->aged && (!tile || tile >= old);
+    if (near && !tile && q->aged)
+        return spw_kv_device_tile(seq->near, q->s->layer, 0);
+    if (tile < p->slot_first)
+        return NULL;
+    if (!near && tile < p->slot_end)
+        return p->slot + (tile - p->slot_first) * q->a->plan->tile_bytes;
+    return spw_kv_device_tile(near ? seq->near : seq->aged, q->s->layer, tile);
+}
+
+/* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
+static int attend_rows(const struct query *q, const struct piece *p, uint64_t row, uint64_t rows,
+                       uint32_t old)
+{
+    const struct spw_attend *a = q->a;
+    struct spw_attention_args x = q->args;
+    uint32_t first = p->from ? p->from : 1; /* the sink is exact */
+    x.q = element(a, (void *)(uintptr_t)x.q, row * x.q_stride);
+    x.state += row * state_row(a->weights->config);
+    x.rows = rows;
+    x.position += row;
+    if (spw_div_up(p->to - p->from, SPW_SPLIT_TILES) <= splits_side_by_side(a, rows))
+        x.partials = (float *)(a->device_arena + a->plan->device.partials);
+    if (p->to == q->end)
+        x.y = element(a, q->y, row * x.n_heads * x.head_dim);
+    x.tile_first = p->from;
+    x.n_tiles = p->to - p->from;
+    if (old > first && x.qformat != SPW_QFORMAT_EXACT) {
+        x.quantized_first = first - p->from;
+        x.quantized_end = old - p->from;
+    }
+    for (uint32_t t = p->from; t < p->to; t++)
+        x.tiles[t - p->from] = locate(q, p, t, old);
+    return a->backend->ops->attention(&x, a->compute);
+}
+
+/* Where in the piece exact tiles begin for block `block`. */
+static uint32_t old_end(const struct query *q, const struct piece *p, uint64_t block)
+{
+    uint64_t end = q->aged ? spw_residual_end(block, q->a->plan->residency.residual_tiles) : 0;
+    return end < p->from ? p->from : end < p->to ? (uint32_t)end : p->to;
+}
+
+/* All rows, in as few calls as read the piece alike. */
+static int attend_piece(struct query *q, const struct piece *p)
+{
+    uint64_t n = q->args.rows, next;
+    for (uint64_t row = 0; row < n; row = next) {
+        uint64_t block = spw_residual_block(q->args.position + row);
+        uint32_t old = old_end(q, p, block);
+        do {
+            next = ++block * SPW_TILE_TOKENS - q->args.position;
+        } while (next < n && old_end(q, p, block) == old);
+        next = next < n ? next : n;
+        SPW_TRY(attend_rows(q, p, row, next - row, old));
+    }
+    q->args.first = false;
+    return 0;
+}
+
+/* The splits that (partly) stream, as many in a piece as share a slot. *from: the first that
+ * does not. */
+static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_end, uint32_t *from)
+{
+    const struct spw_attend *a = q->a;
+    uint32_t to, slot_tiles = a->plan->slot_tiles;
+    for (uint32_t tile = first; tile < streamed_end; tile = *from = to) {
+        to = (tile / slot_tiles + 1) * slot_tiles;
+        uint32_t here = to < streamed_end ? to : streamed_end;
+        struct spw_transfer t = {
+            .seq = q->s->seq->aged, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
+        struct piece p = {
+            .from = *from, .to = to < q->end ? to : q->end, .slot_first = tile, .slot_end = here};
+        uint8_t *slot;
+        SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
+        p.slot = slot;
+        SPW_TRY(attend_piece(q, &p));
+        SPW_TRY(spw_prefetch_release_kv(a->prefetch));
+    }
+    return 0;
+}
+
+int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segment *s)
+{
+    struct query q = make_query(a, s);
+    uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
+    SPW_TRY(append(&q));
+    SPW_TRY(age(&q));
+    q.end = spw_kv_end(s->seq->near, s->layer);
+    spw_traffic_range(&a->plan->residency, q.sliding, s->passage, s->from, &first, &streamed_end);
+    from = first - first % SPW_SPLIT_TILES;
+    SPW_TRY(attend_streamed(&q, first, streamed_end, &from));
+    /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
+    uint64_t fit = splits_side_by_side(a, q.args.rows);
+    if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
+        most = (uint32_t)fit * SPW_SPLIT_TILES;
+    for (; from < q.end; from = to) {
+        to = q.end - from < most ? q.end : from + most;
+        uint32_t visible = first > from ? first : from;
+        struct piece p = {.from = from, .to = to, .slot_first = visible, .slot_end = visible};
+        SPW_TRY(attend_piece(&q, &p));
+    }
+    return 0;
+}

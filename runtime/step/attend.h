@@ -1,0 +1,36 @@
+/* Attention of a chunk's rows over the KV cache: new keys and values are appended, tiles that have
+ * become old are brought into their format, and every split is read in the order of positions, from
+ * KV slots or from where it lies on the device.
+ *
+ * Borrows everything. Queues work on `compute` only; the host waits nowhere but for the disk. */
+#ifndef SPW_RUNTIME_STEP_ATTEND_H
+#define SPW_RUNTIME_STEP_ATTEND_H
+
+#include "prefetch/prefetch.h"
+#include "runtime/engine/backend.h"
+#include "runtime/step/sequence.h"
+#include "runtime/plan/traffic.h"
+
+struct spw_attend {
+    const struct spw_backend *backend;
+    struct spw_device *device;
+    spw_stream compute;
+    const struct spw_plan *plan;
+    const struct spw_weights *weights;
+    struct spw_prefetch *prefetch;
+    uint8_t *device_arena;
+};
+
+/* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */
+struct spw_attend_segment {
+    const struct spw_sequence *seq;
+    const struct spw_passage *passage; /* of the pass they are part of */
+    uint32_t layer;
+    uint64_t from, to, row;
+};
+
+/* Reads q, k, v in plan.device.qkv and rotates q; leaves the result in
+ * plan.device.attention. */
+int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segment *s);
+
+#endif

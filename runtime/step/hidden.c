@@ -1,0 +1,132 @@
+/* Hidden states between layers: see hidden.h.
+ *
+ * Over the host, chunk i of the whole pass (counted over layers) uses device buffer i % 2. It may
+ * be loaded once the chunk before it in that buffer has gone down; `down` is one queue, so by then
+ * the same chunk's rows of the layer before have gone down too (a pass over the host has two chunks
+ * at least).
+ *
+ * The few rows of a decode step go up on the compute stream: on a stream of their own the copy
+ * would queue behind all weights and tiles that the prefetch has asked for, and compute would wait
+ * for it. */
+#include "runtime/step/hidden.h"
+
+enum { DECODE_ROWS = 16 };
+
+static int open_event(struct spw_hidden *h, spw_event *e)
+{
+    return h->ops->event_open(h->device, e);
+}
+
+int spw_hidden_init(struct spw_hidden *h)
+{
+    int rc = open_event(h, &h->computed);
+    for (int i = 0; i < 2 && !rc; i++) {
+        rc = open_event(h, &h->up_done[i]);
+        if (!rc)
+            rc = open_event(h, &h->down_done[i]);
+    }
+    if (rc)
+        spw_hidden_free(h);
+    return rc;
+}
+
+static void close_event(struct spw_hidden *h, spw_event *e)
+{
+    if (*e)
+        h->ops->event_close(h->device, *e);
+    *e = NULL;
+}
+
+void spw_hidden_free(struct spw_hidden *h)
+{
+    close_event(h, &h->computed);
+    for (int i = 0; i < 2; i++) {
+        close_event(h, &h->up_done[i]);
+        close_event(h, &h->down_done[i]);
+    }
+}
+
+int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
+                     const struct spw_hidden_source *source)
+{
+    if (h->through_host) /* the host rows may still be written to */
+        SPW_TRY(h->ops->stream_sync(h->device, h->down));
+    h->cut = cut;
+    h->loaded_chunks = 0;
+    h->through_host = h->on_host && cut->n_chunks > 1;
+    for (uint32_t k = 0; h->through_host && k < cut->n_chunks; k++)
+        source->embed(source->context, &cut->chunks[k],
+                      h->on_host + cut->chunks[k].row * h->row_bytes);
+    return 0;
+}
+
+static uint8_t *buffer(const struct spw_hidden *h, uint64_t i)
+{
+    return h->on_device + i % 2 * h->chunk_rows * h->row_bytes;
+}
+
+/* Queues the load of chunk `i`, counted over all layers. */
+static int load(struct spw_hidden *h, uint64_t i)
+{
+    const struct spw_cut_chunk *k = &h->cut->chunks[i % h->cut->n_chunks];
+    SPW_TRY(h->ops->stream_wait(h->device, h->up, h->down_done[i % 2]));
+    SPW_TRY(h->ops->copy(h->device, buffer(h, i), h->on_host + k->row * h->row_bytes,
+                         k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, h->up));
+    h->loaded_chunks = i + 1;
+    return h->ops->event_record(h->device, h->up_done[i % 2], h->up);
+}
+
+/* Layer 0 of rows that stay on the device: embeddings come up through a staging buffer. */
+static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t chunk,
+                 void *rows)
+{
+    const struct spw_cut_chunk *k = &h->cut->chunks[chunk];
+    uint8_t *staging = h->staging + chunk % 2 * h->chunk_rows * h->row_bytes;
+    /* the copy that used this half two chunks ago, or in the pass before */
+    SPW_TRY(h->ops->event_sync(h->device, h->up_done[chunk % 2]));
+    source->embed(source->context, k, staging);
+    spw_stream s = k->rows <= DECODE_ROWS ? h->compute : h->up;
+    SPW_TRY(
+        h->ops->copy(h->device, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
+    SPW_TRY(h->ops->event_record(h->device, h->up_done[chunk % 2], s));
+    return s == h->compute ? 0 : h->ops->stream_wait(h->device, h->compute, h->up_done[chunk % 2]);
+}
+
+int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t n_layers,
+                   uint32_t layer, uint32_t chunk, void **rows)
+{
+    if (!h->through_host) {
+        *rows = h->on_device + h->cut->chunks[chunk].row * h->row_bytes;
+        return layer ? 0 : stage(h, source, chunk, *rows);
+    }
+    uint64_t i = (uint64_t)layer * h->cut->n_chunks + chunk;
+    uint64_t end = (uint64_t)n_layers * h->cut->n_chunks;
+    while (h->loaded_chunks < end && h->loaded_chunks <= i + 1)
+        SPW_TRY(load(h, h->loaded_chunks));
+    *rows = buffer(h, i);
+    return h->ops->stream_wait(h->device, h->compute, h->up_done[i % 2]);
+}
+
+int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk)
+{
+    if (!h->through_host)
+        return 0;
+    const struct spw_cut_chunk *k = &h->cut->chunks[chunk];
+    uint64_t i = (uint64_t)layer * h->cut->n_chunks + chunk;
+    SPW_TRY(h->ops->event_record(h->device, h->computed, h->compute));
+    SPW_TRY(h->ops->stream_wait(h->device, h->down, h->computed));
+    SPW_TRY(h->ops->copy(h->device, h->on_host + k->row * h->row_bytes, buffer(h, i),
+                         k->rows * h->row_bytes, SPW_LINK_DEVICE_TO_HOST, h->down));
+    return h->ops->event_record(h->device, h->down_done[i % 2], h->down);
+}
+
+int spw_hidden_row(struct spw_hidden *h, uint64_t row, void *to)
+{
+    if (!h->through_host)
+        return h->ops->copy(h->device, to, h->on_device + row * h->row_bytes, h->row_bytes,
+                            SPW_LINK_DEVICE_TO_DEVICE, h->compute);
+    for (int i = 0; i < 2; i++)
+        SPW_TRY(h->ops->stream_wait(h->device, h->compute, h->down_done[i]));
+    return h->ops->copy(h->device, to, h->on_host + row * h->row_bytes, h->row_bytes,
+                        SPW_LINK_HOST_TO_DEVICE, h->compute);
+}

@@ -1,0 +1,45 @@
+/* Hidden states of a pass between its layers, on the device or (pass of several chunks, no room) on
+ * the host, from where each chunk comes up and goes back down once a layer.
+ *
+ * Borrows its memory. Everything is queued; begin may wait for copies of the pass before. */
+#ifndef SPW_RUNTIME_STEP_HIDDEN_H
+#define SPW_RUNTIME_STEP_HIDDEN_H
+
+#include "model/weights.h"
+#include "offload/device/device.h"
+#include "runtime/step/cut.h"
+
+struct spw_hidden {
+    const struct spw_device_ops *ops;
+    struct spw_device *device;
+    spw_stream compute, up, down;
+    uint8_t *on_device; /* [pass_rows] rows, or two chunks */
+    uint8_t *on_host;   /* [pass_rows] rows, or NULL: they stay on the device */
+    uint8_t *staging;   /* host, two chunks: embeddings on their way up */
+    uint64_t row_bytes, chunk_rows;
+    const struct spw_cut *cut;                    /* of the running pass, borrowed */
+    bool through_host;                            /* this pass takes the way over the host */
+    uint64_t loaded_chunks;                       /* loads issued in this pass, over all layers */
+    spw_event up_done[2], computed, down_done[2]; /* owned */
+};
+
+/* The fields up to chunk_rows are given. */
+int spw_hidden_init(struct spw_hidden *h);
+void spw_hidden_free(struct spw_hidden *h);
+
+/* Where the embeddings of chunk `k` of the pass are to be written, by the host. */
+struct spw_hidden_source {
+    void (*embed)(void *context, const struct spw_cut_chunk *chunk, void *out);
+    void *context;
+};
+
+int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
+                     const struct spw_hidden_source *source);
+/* The chunk's rows, ready for compute; layers and chunks come in order. */
+int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t n_layers,
+                   uint32_t layer, uint32_t chunk, void **rows);
+int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk);
+/* Copies one row of the finished pass to device memory. */
+int spw_hidden_row(struct spw_hidden *h, uint64_t row, void *to);
+
+#endif

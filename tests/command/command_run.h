@@ -1,0 +1,64 @@
+/* Helpers of the tests that run the built command through sh, in a folder of this process alone. */
+#ifndef SPW_TESTS_COMMAND_COMMAND_RUN_H
+#define SPW_TESTS_COMMAND_COMMAND_RUN_H
+
+#include "base/base.h" /* before `out`: its functions have parameters of that name */
+#include "tests/check.h"
+
+#include <stdarg.h>
+#include <sys/wait.h>
+
+static char folder[64]; /* of this run: out, err, the models and what the cases write */
+static char out[1 << 20], err[1 << 16];
+static size_t n_out;
+
+static inline size_t read_file(const char *name, char *text, size_t bytes)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    size_t n = file ? fread(text, 1, bytes - 1, file) : 0;
+    text[n] = 0;
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* Whether SPW_COMMAND names a program, which $S is from now on. */
+static inline bool command_is_there(void)
+{
+    const char *command = getenv("SPW_COMMAND");
+    if (!command || !*command || access(command, X_OK) != 0) {
+        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+        return false;
+    }
+    setenv("S", command, 1);
+    return true;
+}
+
+/* Runs a line of shell in `folder`, where $S is the command; fills out and err. */
+__attribute__((format(printf, 1, 2))) static inline int sh(const char *format, ...)
+{
+    char line[4096];
+    int n = snprintf(line, sizeof line, "cd %s && { ", folder);
+    va_list args;
+    va_start(args, format);
+    n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    va_end(args);
+    snprintf(line + n, sizeof line - (size_t)n, "\n} >out 2>err");
+    int status = system(line);
+    n_out = read_file("out", out, sizeof out);
+    read_file("err", err, sizeof err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Runs of the command know the limits of the machine and the drive that the test measure_limits
+ * found, where it ran; what they measure themselves is not the user's. */
+static inline void command_limits(void)
+{
+    setenv("XDG_CACHE_HOME", folder, 1);
+    if (getenv("SPW_LIMITS"))
+        sh("mkdir spillway && cp \"$SPW_LIMITS\" spillway/drives.json");
+}
+
+#endif

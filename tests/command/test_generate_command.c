@@ -1,0 +1,617 @@
+/* `spillway generate` as its users meet it: reports, budgets, the disk, batches, ends that others
+ * put to it. Run through sh on a tiny model, on stories260K where the shared data is, on the
+ * bundled model where it is. Skipped without the command. */
+#include "tests/command/command_json.h"
+#include "tests/command/command_model.h"
+#include "tests/command/command_start.h"
+
+#include <stdbool.h>
+#include <math.h>
+#include <xxhash.h>
+
+static void test_report(void)
+{
+    static const char *const keys[] = {
+        "model",      "backend",       "n_prompt",        "n_generated",
+        "tokens",     "logits_hash",   "prefill_seconds", "decode_seconds",
+        "peak_bytes", "budget_bytes",  "moved_bytes",     "unhidden_wait_seconds",
+        "waterlines", "ladder_events", "finish",          "unhidden_wait_seconds_by_layer"};
+    static char text[1 << 16];
+    CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
+             "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
+             "--dump-logits l.npy --device cpu") == 0);
+    CHECK_MSG(strstr(err, "the answer was cut off after 300 new tokens"), "%s", err);
+    memcpy(text, out, n_out + 1);
+    CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 1") == 0);
+    CHECK_MSG(strncmp(err, "spillway: on c", 14) == 0, "auto says which: %s", err);
+    json_t *r = parse_file("r.json");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_MSG(json_object_get(r, keys[i]), "%s", keys[i]);
+    CHECK(number(r, "n_prompt") == 19 && number(r, "n_generated") == 300);
+    CHECK(json_array_size(json_object_get(r, "tokens")) == 300);
+    CHECK(number(r, "waterlines.n_tokens") == 318);
+    CHECK(number(r, "peak_bytes.device") <= number(r, "budget_bytes.device"));
+    CHECK(number(r, "peak_bytes.disk") == 0);
+    check_moved(r);
+    double predicted = json_real_value(json_object_get(r, "predicted_step_seconds"));
+    double measured = json_real_value(json_object_get(r, "measured_step_seconds"));
+    CHECK_MSG(predicted > 0 && predicted < measured, "%g %g", predicted, measured); /* a bound */
+    CHECK(fabs(measured * 299 - json_real_value(json_object_get(r, "decode_seconds"))) < 1e-6);
+    json_t *waits = json_object_get(r, "unhidden_wait_seconds_by_layer"), *wait;
+    double all = json_real_value(json_object_get(r, "unhidden_wait_seconds")), waited = 0;
+    size_t layer;
+    json_array_foreach(waits, layer, wait) waited += json_real_value(wait);
+    CHECK(json_array_size(waits) > 0 && waited <= all * (1 + 1e-9));
+
+    /* The dump is what was hashed: [300, 96] float32 behind a header of 128 bytes. */
+    static char npy[300 * 96 * 4 + 200];
+    char hash[32];
+    size_t n = read_file("l.npy", npy, sizeof npy);
+    CHECK(n == 128 + 300 * 96 * 4 && memcmp(npy, "\x93NUMPY\x01\x00\x76\x00", 10) == 0);
+    CHECK(strstr(npy + 10, "'descr': '<f4', 'fortran_order': False, 'shape': (300, 96)"));
+    CHECK(npy[127] == '\n');
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)XXH3_64bits(npy + 128, n - 128));
+    CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
+
+    /* The text that was streamed is the text of all tokens, less the prompt. */
+    size_t i;
+    json_t *id;
+    char path[256];
+    snprintf(path, sizeof path, "%s/ids", folder);
+    FILE *file = fopen(path, "w");
+    CHECK(sh("\"$S\" tokenize m --text-file p.txt") == 0);
+    fprintf(file, "%s", out);
+    json_array_foreach(json_object_get(r, "tokens"), i, id)
+        fprintf(file, "%lld\n", json_integer_value(id));
+    fclose(file);
+    CHECK(sh("\"$S\" tokenize m --decode --token-ids ids") == 0);
+    CHECK(strncmp(out, "TheStartOfSomething", 19) == 0 && strcmp(out + 19, text) == 0);
+
+    /* What the dumped logits say of the tokens, score must say too. */
+    double sum = 0, whole, prompt;
+    json_array_foreach(json_object_get(r, "tokens"), i, id)
+    {
+        float row[96];
+        double total = 0;
+        memcpy(row, npy + 128 + i * sizeof row, sizeof row);
+        for (int k = 0; k < 96; k++)
+            total += exp((double)row[k]);
+        sum += (double)row[json_integer_value(id)] - log(total);
+    }
+    CHECK(sh("\"$S\" score m --token-ids ids --json") == 0);
+    json_t *j = parse(out);
+    whole = json_real_value(json_object_get(j, "log_likelihood"));
+    CHECK(number(j, "n_tokens") == 319 && number(j, "n_scored") == 318);
+    double mean = json_real_value(json_object_get(j, "nats_per_token"));
+    CHECK(fabs(mean * 318 + whole) < 1e-6 * fabs(whole));
+    CHECK(fabs(log(json_real_value(json_object_get(j, "perplexity"))) - mean) < 1e-9);
+    json_decref(j);
+    CHECK(sh("\"$S\" score m --text-file p.txt --json") == 0);
+    j = parse(out);
+    prompt = json_real_value(json_object_get(j, "log_likelihood"));
+    json_decref(j);
+    CHECK_MSG(fabs(whole - prompt - sum) < 1e-6 * fabs(sum), "%f - %f, not %f", whole, prompt, sum);
+    json_decref(r);
+}
+
+/* Same seed, same text, wherever the bytes lie; another seed, another text. */
+static void test_placement(void)
+{
+    static char text[1 << 16];
+    char hash[32];
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
+             "--temperature 1 --seed 5 --report a.json") == 0);
+    memcpy(text, out, n_out + 1);
+    json_t *r = parse_file("a.json");
+    snprintf(hash, sizeof hash, "%s", json_string_value(json_object_get(r, "logits_hash")));
+    json_decref(r);
+    CHECK(sh("\"$S\" plan m --prompt-file p.txt --max-new-tokens 600 --json --no-probe") == 0);
+    json_t *plan = parse(out);
+    long long device = number(plan, "smallest_bytes.device");
+    CHECK(number(plan, "context") == 619 && number(plan, "smallest_bytes.disk") == 0);
+    CHECK(number(plan, "peak_bytes.device") > device);
+    json_decref(plan);
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
+             "--temperature 1 --seed 5 --report b.json --device-memory %lld --threads 1 "
+             "--progress never",
+             device) == 0);
+    CHECK(strcmp(text, out) == 0);
+    r = parse_file("b.json");
+    CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
+    CHECK(number(r, "budget_bytes.device") == device && number(r, "peak_bytes.device") <= device);
+    check_moved(r);
+    json_decref(r);
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --device-memory %lld",
+             device - 1) == 2);
+    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
+             "--temperature 1 --seed 6") == 0);
+    CHECK(strcmp(text, out) != 0);
+}
+
+/* A small stack of the main thread, and so of every thread that asks for no other. */
+static void test_small_stack(void)
+{
+#ifndef __SANITIZE_ADDRESS__ /* its own code takes more */
+    static const char run[] = "\"$S\" generate m --prompt 'ab!' --max-new-tokens 8 --device cpu";
+    CHECK_MSG(sh("a=$(%s) && b=$(ulimit -s 64; %s) && [ \"$a\" = \"$b\" ]", run, run) == 0, "%s",
+              err);
+#endif
+}
+
+/* ---- the disk ---- */
+
+static json_t *plan_on_disk(long long device, const char *more)
+{
+    char budget[64] = "";
+    if (device)
+        snprintf(budget, sizeof budget, "--device-memory %lld", device);
+    CHECK_MSG(sh("\"$S\" plan m --context 1000 --prefill-chunk 64 --device cpu --no-probe --disk . "
+                 "--json %s %s",
+                 budget, more) == 0,
+              "%s", err);
+    return parse(out);
+}
+
+/* The smallest device memory, and `host`: the option with the smallest host memory beside it. */
+static long long smallest_to_disk(char *host, size_t size)
+{
+    json_t *p = plan_on_disk(0, "");
+    long long device = number(p, "smallest_bytes.device");
+    json_decref(p);
+    p = plan_on_disk(device, "");
+    snprintf(host, size, "--host-memory %lld", number(p, "smallest_bytes.host"));
+    json_decref(p);
+    return device;
+}
+
+/* At the smallest device and host memory the cache lies on disk; a page less of that is refused by
+ * the number that would do, and so is a byte less of writes. */
+static void test_disk_plan(void)
+{
+    static const char line[] =
+        "\"$S\" %s --prefill-chunk 64 --device cpu --device-memory %lld %s --disk . "
+        "--disk-memory %lld %s";
+    char host[64];
+    long long device = smallest_to_disk(host, sizeof host);
+    json_t *p = plan_on_disk(device, host);
+    long long disk = number(p, "smallest_bytes.disk"), writes = number(p, "disk_write_bytes");
+    CHECK(disk > 0 && number(p, "disk.total") >= disk && number(p, "host.kv") == 0);
+    CHECK(number(p, "peak_bytes.disk") == number(p, "disk.total"));
+    CHECK(number(p, "budget_bytes.disk") >= number(p, "disk.total"));
+    CHECK(number(p, "waterlines.disk_end") > 0 &&
+          number(p, "waterlines.disk_end") == number(p, "waterlines.host_end"));
+    CHECK(writes > 0 && number(p, "moved_bytes.prefill.host_to_disk") == writes);
+    CHECK(number(p, "moved_bytes.decode_step.disk_to_host") > 0);
+    json_decref(p);
+    p = plan_on_disk(device, "--host-memory 64MiB"); /* what the host may hold, the disk need not */
+    CHECK(number(p, "disk.total") == 0 && number(p, "host.kv") > 0);
+    CHECK(number(p, "waterlines.disk_end") == 0 && number(p, "smallest_bytes.disk") == 0);
+    json_decref(p);
+    CHECK(sh(line, "plan m --context 1000 --no-probe", device, host, disk, "") == 0 && !*err);
+    CHECK(strstr(out, "\ndisk ") && strstr(out, "on the disk, ") && strstr(out, " lie on disk, "));
+    for (int run = 0; run < 2; run++) {
+        const char *command =
+            run ? "generate m --prompt x --max-new-tokens 999" : "plan m --context 1000 --no-probe";
+        char says[64], least[32];
+        CHECK(sh(line, command, device, host, disk - 4096, "") == 2 && !n_out);
+        snprintf(says, sizeof says, "--disk-memory %s would do",
+                 spw_bytes_text(least, (uint64_t)disk));
+        CHECK_MSG(strstr(err, says) || strstr(err, " or --disk-memory "), "%s", err);
+        snprintf(says, sizeof says, "--disk-write-limit %lld", writes - 1);
+        CHECK(sh(line, command, device, host, disk, says) == 2 && !n_out);
+        snprintf(says, sizeof says, " writes up to %lld;", writes);
+        CHECK_MSG(strstr(err, says), "%s", err);
+    }
+}
+
+/* A run under these budgets says the same as one without, and its report tells of the disk. */
+static void test_disk_run(void)
+{
+    static const char line[] =
+        "\"$S\" generate m --prompt-file long.txt --ignore-eos --max-new-tokens 40 --context 1000 "
+        "--prefill-chunk 64 --device cpu %s";
+    static const char *const engines[] = {"threads", "auto"};
+    char budgets[256], host[64];
+    long long device = smallest_to_disk(host, sizeof host);
+    CHECK(sh("for i in $(seq 100 270); do printf \"$i \"; done >long.txt") == 0);
+    CHECK_MSG(sh(line, "--report all.json") == 0, "%s", err);
+    json_t *all = parse_file("all.json");
+    for (int i = 0; i < 2; i++) {
+        snprintf(budgets, sizeof budgets,
+                 "--disk . --io %s --device-memory %lld %s --disk-memory 4MiB --report disk.json",
+                 engines[i], device, host);
+        CHECK_MSG(sh(line, budgets) == 0, "%s", err);
+        json_t *r = parse_file("disk.json");
+        const char *io = json_string_value(json_object_get(r, "io"));
+        CHECK_MSG(io && (i || (strstr(io, " threads") && !strstr(io, "uring"))), "%s",
+                  io ? io : "null");
+        CHECK(json_equal(json_object_get(r, "logits_hash"), json_object_get(all, "logits_hash")));
+        CHECK(json_equal(json_object_get(r, "tokens"), json_object_get(all, "tokens")));
+        check_moved(r);
+        CHECK(number(r, "moved_bytes.disk_to_host.counted") > 0);
+        CHECK(number(r, "waterlines.disk_end") > 0 && number(r, "peak_bytes.disk") > 0);
+        CHECK(number(r, "peak_bytes.disk") <= number(r, "budget_bytes.disk"));
+        CHECK(number(r, "moved_bytes.host_to_disk.counted") <= number(r, "peak_bytes.disk"));
+        json_decref(r);
+    }
+    json_decref(all);
+}
+
+/* A disk that is too small for the KV takes nothing from the host, where that KV has room. */
+static void test_disk_adds(void)
+{
+    static const char line[] =
+        "\"$S\" generate m --prompt-file long.txt --ignore-eos --max-new-tokens 40 --context 1000 "
+        "--prefill-chunk 64 --residual-window 128 --device cpu --device-memory %lld %s --report %s";
+    json_t *plan = plan_on_disk(0, ""), *with, *without;
+    long long device = number(plan, "smallest_bytes.device");
+    CHECK_MSG(sh(line, device, "", "without.json") == 0, "%s", err);
+    CHECK_MSG(sh(line, device, "--disk . --disk-memory 64KiB --kv-gate off", "with.json") == 0 &&
+                  !strstr(err, "out of memory"),
+              "%s", err);
+    with = parse_file("with.json");
+    without = parse_file("without.json");
+    CHECK(
+        json_equal(json_object_get(with, "logits_hash"), json_object_get(without, "logits_hash")));
+    CHECK(!json_array_size(json_object_get(with, "ladder_events")));
+    CHECK(number(with, "waterlines.host_end") > 0 && number(with, "waterlines.disk_end") == 0);
+    json_decref(without);
+    json_decref(with);
+    json_decref(plan);
+}
+
+/* ---- batches ---- */
+
+/* Lines of a batch are what single runs give, byte for byte. */
+static void test_batch(void)
+{
+    static const struct {
+        const char *line, *options;
+    } cases[] = {
+        {"{\"prompt\": \"First\"}", "--prompt First"},
+        {"{\"prompt\": \"Second\", \"seed\": 9, \"temperature\": 1.5}",
+         "--prompt Second --seed 9 --temperature 1.5"},
+        {"{\"tokens\": [1, 5, 7], \"max_new_tokens\": 3, \"id\": {\"k\": 1}}",
+         "--token-ids t --max-new-tokens 3"},
+        {"{\"prompt\": \"Third\", \"max_new_tokens\": 0}", "--prompt Third --max-new-tokens 0"},
+        {"{\"prompt\": \"Fourth\", \"temperature\": 2, \"top_k\": 20, \"ignore_eos\": true, "
+         "\"max_new_tokens\": 90}",
+         "--prompt Fourth --temperature 2 --top-k 20 --ignore-eos --max-new-tokens 90"},
+        {"{\"prompt\": \"Fifth\", \"temperature\": 2, \"stop\": [\"a\", \"E\"]}",
+         "--prompt Fifth --temperature 2 --stop a --stop E"},
+        {"{\"prompt\": \"caf\\u00e9\", \"repetition_penalty\": 1.2}",
+         "--prompt \"$(printf 'caf\\303\\251')\" --repetition-penalty 1.2"},
+    };
+    enum { N = sizeof cases / sizeof *cases };
+    json_t *lines[N];
+    char path[256];
+    snprintf(path, sizeof path, "%s/b.jsonl", folder);
+    FILE *file = fopen(path, "w");
+    for (int i = 0; i < N; i++)
+        fprintf(file, "%s\n%s", cases[i].line, i % 3 ? "" : "\n");
+    fclose(file);
+    CHECK(sh("echo 1 5 7 >t; \"$S\" generate m --prompts b.jsonl --max-new-tokens 40 "
+             "--sessions 3 --report b.json") == 0);
+    char *line = strtok(out, "\n");
+    memset(lines, 0, sizeof lines);
+    for (int i = 0; i < N && line; i++, line = strtok(NULL, "\n")) { /* as they end */
+        json_t *answer = parse(line);
+        long long index = (long long)number(answer, "index");
+        CHECK(index >= 0 && index < N && !lines[index]);
+        lines[index < 0 || index >= N ? 0 : index] = answer;
+    }
+    CHECK(!line);
+    json_t *batch = parse_file("b.json");
+    CHECK(json_array_size(json_object_get(batch, "requests")) == N);
+    check_moved(batch);
+    for (int i = 0; i < N; i++) {
+        const char *max = strstr(cases[i].options, "--max-new") ? "" : "--max-new-tokens 40";
+        CHECK_MSG(sh("\"$S\" generate m %s %s --report s.json", cases[i].options, max) == 0, "%s",
+                  err);
+        json_t *single = parse_file("s.json");
+        CHECK(number(lines[i], "index") == i);
+        CHECK(strcmp(out, json_string_value(json_object_get(lines[i], "text"))) == 0);
+        static const char *const same[] = {"tokens", "logits_hash", "finish", "n_prompt"};
+        for (size_t k = 0; k < sizeof same / sizeof *same; k++)
+            CHECK_MSG(
+                json_equal(json_object_get(lines[i], same[k]), json_object_get(single, same[k])),
+                "line %d: %s", i, same[k]);
+        json_decref(single);
+    }
+    CHECK(number(json_object_get(lines[2], "id"), "k") == 1);
+    for (int i = 0; i < N; i++)
+        json_decref(lines[i]);
+    json_decref(batch);
+}
+
+/* Answers come as they end; one text that is too long is named, and the others go on. */
+static void test_batch_order(void)
+{
+    CHECK(sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 300, \"id\": \"long\"}'; "
+             "for i in 1 2 3; do echo '{\"prompt\": \"b\", \"max_new_tokens\": 3}'; done; } "
+             ">o.jsonl") == 0);
+    CHECK(sh("\"$S\" generate m --prompts o.jsonl --sessions 2 --ignore-eos | sed 's/,.*//'") == 0);
+    CHECK_MSG(strcmp(out, "{\"index\":1\n{\"index\":2\n{\"index\":3\n{\"index\":0\n") == 0, "%s",
+              out);
+    /* Too long for --context, for the model, and for memory. */
+    static const char *const limits[] = {"--context 100", "", "--on-oom fail --device-memory %lld"};
+    long long least = 0;
+    for (int i = 0; i < 3; i++) {
+        char options[128];
+        snprintf(options, sizeof options, limits[i], least);
+        CHECK(sh("sed -i 's/\"max_new_tokens\": [0-9]*, \"id\"/\"max_new_tokens\": %d, \"id\"/' "
+                 "o.jsonl",
+                 i == 1 ? 2000 : 300) == 0);
+        int code =
+            sh("\"$S\" generate m --prompts o.jsonl --sessions 1 --ignore-eos --report o.json %s",
+               options);
+        CHECK_MSG(code == 1 && strstr(err, "o.jsonl: line 1 (id \"long\"): 1 prompt tokens and") &&
+                      strstr(err, "1 of 4 lines were not answered"),
+                  "%s: %d: %s", options, code, err);
+        CHECK_MSG(strstr(out, "{\"index\":0,\"id\":\"long\",\"error\":") == out, "%s", out);
+        CHECK(strstr(out, "{\"index\":3,"));
+        json_t *report = parse_file("o.json"), *requests = json_object_get(report, "requests");
+        CHECK(json_array_size(requests) == 4 &&
+              json_object_get(json_array_get(requests, 0), "error"));
+        CHECK(number(json_array_get(requests, 3), "n_generated") == 3);
+        json_decref(report);
+        if (i == 1) { /* what the short ones take */
+            CHECK(sh("\"$S\" plan m --context 4 --on-oom fail --json --device cpu") == 0);
+            json_t *plan = parse(out);
+            least = (long long)number(plan, "smallest_bytes.device");
+            json_decref(plan);
+        }
+    }
+    CHECK(sh("\"$S\" generate m --prompts o.jsonl --context 2") == 2 && !n_out);
+}
+
+/* Ctrl-C: lines that had ended are out, and what was begun comes with the report. */
+static void test_batch_interrupted(void)
+{
+    int code = sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 900}'; "
+                  "for i in 1 2 3; do echo '{\"prompt\": \"b\", \"max_new_tokens\": 3}'; done; } "
+                  ">o.jsonl; rm -f o.json; \"$S\" generate m --prompts o.jsonl --sessions 2 "
+                  "--ignore-eos --report o.json >lines & pid=$!; "
+                  "while ! grep -q '\"index\":3' lines 2>/dev/null && kill -0 $pid; do sleep 0.01; "
+                  "done; kill -INT $pid; wait $pid; code=$?; cat lines; exit $code");
+    CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "o.json has the"), "%d: %s",
+              code, err);
+    char *last = strstr(out, "{\"index\":0,");
+    CHECK_MSG(last && strstr(last, "\"finish\":\"interrupted\"") && !strchr(last, '\n')[1], "%s",
+              out);
+    json_t *report = parse_file("o.json"), *requests = json_object_get(report, "requests");
+    CHECK(json_array_size(requests) == 4 && number(json_array_get(requests, 0), "n_generated") > 3);
+    json_decref(report);
+}
+
+/* A folder without a tokenizer answers lines of ids with ids. */
+static void test_batch_ids(void)
+{
+    CHECK(sh("rm -rf ids && cp -r m ids && rm ids/tokenizer.json && "
+             "echo '{\"tokens\": [1, 5, 7], \"max_new_tokens\": 4}' >i.jsonl") == 0);
+    CHECK(sh("\"$S\" generate m --prompts i.jsonl") == 0);
+    json_t *with = parse(out);
+    CHECK_MSG(sh("\"$S\" generate ids --prompts i.jsonl") == 0, "%s", err);
+    json_t *without = parse(out);
+    CHECK(json_is_null(json_object_get(without, "text")) && strstr(err, "token ids are printed"));
+    CHECK(json_equal(json_object_get(with, "tokens"), json_object_get(without, "tokens")));
+    CHECK(
+        json_equal(json_object_get(with, "logits_hash"), json_object_get(without, "logits_hash")));
+    json_decref(with);
+    json_decref(without);
+    CHECK(sh("echo '{\"prompt\": \"x\"}' >>i.jsonl; \"$S\" generate ids --prompts i.jsonl") == 2);
+    CHECK_MSG(strstr(err, "i.jsonl: line 2: \"prompt\": the model has no tokenizer.json"), "%s",
+              err);
+}
+
+/* ---- what is odd ---- */
+
+/* A context that the model was not made for: refused, and allowed where that is asked for. */
+static void test_long_context(void)
+{
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3") == 2);
+    CHECK_MSG(strstr(err, "context of 1100 tokens: the model knows 1024 positions; --allow-long"),
+              "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3 "
+             "--allow-long-context") == 0);
+    CHECK_MSG(strstr(err, "1100 tokens is longer than the 1024 positions that the model was made"),
+              "%s", err);
+    CHECK(sh("\"$S\" plan m --context 1100 --no-probe") == 2);
+    CHECK(sh("\"$S\" plan m --context 1100 --no-probe --allow-long-context") == 0);
+}
+
+/* Logits that are not numbers: what is advised is not what the run did already. */
+static void test_not_numbers(void)
+{
+    CHECK(sh("cp -r m nan; printf '%%064d' 0 | tr 0 '\\377' >ff; n=$(stat -c %%s "
+             "nan/model.safetensors)\n"
+             "dd if=ff of=nan/model.safetensors bs=1 seek=$((n - 64)) conv=notrunc 2>/dev/null") ==
+          0);
+    CHECK(sh("\"$S\" generate nan --token-ids t --ids --compute bf16") == 1);
+    CHECK_MSG(strstr(err, "not numbers (NaN): computing in f32 has more range, or"), "%s", err);
+    CHECK(sh("\"$S\" generate nan --token-ids t --ids --compute f32") == 1);
+    CHECK_MSG(strstr(err, "not numbers (NaN): the weights are damaged, or too large"), "%s", err);
+}
+
+/* Ids that the tokenizer has no text for. */
+static void test_unnamed_ids(void)
+{
+    CHECK(sh("cp -r m few; sed -E 's/,\"[^\"]+\":[4-9][0-9]//g' m/tokenizer.json "
+             ">few/tokenizer.json") == 0);
+    CHECK(sh("\"$S\" generate few --token-ids t --max-new-tokens 40 --temperature 3 "
+             "--ignore-eos") == 0);
+    CHECK_MSG(strstr(err, " of the 40 new tokens, such as id ") &&
+                  strstr(err, "have no text in tokenizer.json and are not printed"),
+              "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 40 --temperature 3 "
+             "--ignore-eos") == 0);
+    CHECK_MSG(!strstr(err, "have no text"), "%s", err);
+}
+
+/* ---- the end that others put to it ---- */
+
+static void test_broken_pipe(void)
+{
+    const char *const arguments[] = {"spillway", "generate", "m",   "--token-ids", "t",
+                                     "--ids",    "--device", "cpu", NULL};
+    int ends[2], status;
+    CHECK(pipe(ends) == 0);
+    close(ends[0]); /* nobody reads */
+    pid_t pid = start(ends[1], arguments);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(ends[1]);
+    read_file("err", err, sizeof err);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1 && !*err, "%x: %s", status, err);
+    if (access("/dev/full", W_OK) == 0) {
+        CHECK(sh("\"$S\" generate m --token-ids t --ids >/dev/full") == 1);
+        CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
+        CHECK(sh("\"$S\" inspect m >/dev/full") == 1);
+        CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
+        CHECK(sh("\"$S\" generate --help >/dev/full") == 1); /* more than a buffer holds */
+        CHECK_MSG(strstr(err, "stdout: "), "%s", err);
+    }
+    /* A limit on the size of files is a write that failed, too. */
+    CHECK(sh("ulimit -f 1; \"$S\" generate m --token-ids t --ids --max-new-tokens 9 --report "
+             "x.json") == 1);
+    CHECK_MSG(strstr(err, "x.json: File too large"), "%s", err);
+    CHECK(sh("{ sleep 0.2; \"$S\" generate --help; echo $? >code; } | true; cat code") == 0);
+    CHECK_MSG(strcmp(out, "1\n") == 0 && !*err, "%s%s", out, err);
+    /* Where stdout is closed, no file that is opened may take its place. */
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3 --dump-logits c.npy >&-") ==
+          1);
+    CHECK_MSG(strstr(err, "stdout: Bad file descriptor"), "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids - <&-") == 2);
+    CHECK_MSG(strstr(err, "-: Bad file descriptor"), "%s", err);
+}
+
+/* A progress line says that some of the 30,000 requests are answered. */
+static bool counts_answers(const char *lines)
+{
+    for (const char *at = lines; (at = strstr(at, "\033[K")); at++) {
+        int n = 0, end = 0;
+        if (sscanf(at, "\033[K%d of 30000 answers, %n", &n, &end) == 1 && n > 0 && end > 0)
+            return true;
+    }
+    return false;
+}
+
+static void test_interrupt(void)
+{
+    const char *const arguments[] = {"spillway", "generate",   "m",      "--prompts",
+                                     "many",     "--progress", "always", NULL};
+    int status;
+    CHECK(sh("awk 'BEGIN { for (i = 0; i < 30000; i++) "
+             "print \"{\\\"tokens\\\":[1,2,\" i %% 90 \"],\\\"max_new_tokens\\\":\" "
+             "(i < 8 ? 1 : 900) \",\\\"ignore_eos\\\":true}\" }' >many") == 0);
+    int sink = open("/dev/null", O_WRONLY);
+    pid_t pid = start(sink, arguments);
+    /* As soon as there is a progress line; a minute is for machines that are busy. */
+    for (int i = 0; i < 600; i++) {
+        usleep(100000);
+        read_file("err", err, sizeof err);
+        if (counts_answers(err) || waitpid(pid, &status, WNOHANG) != 0)
+            break;
+    }
+    check_kill(pid, SIGINT);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(sink);
+    read_file("err", err, sizeof err);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %.200s", status, err);
+    CHECK(strstr(err, "new tokens") && strstr(err, "tokens/s") && strstr(err, "s left"));
+    CHECK_MSG(counts_answers(err), "%.200s", err);
+    for (const char *at = strchr(err, '\r'); at; at = strchr(at + 1, '\r')) /* it never wraps */
+        CHECK_MSG(strcspn(at + 1, "\r\n") < 80 + strlen("\033[K"), "%.200s", at + 1);
+    const char *last = strrchr(err, '\r'); /* the line is taken away before the message */
+    CHECK_MSG(last && strcmp(last, "\r\033[Kspillway: interrupted\n") == 0, "%.200s",
+              last ? last : err);
+}
+
+/* ---- real models ---- */
+
+static void test_stories(const char *data)
+{
+    char path[512];
+    json_error_t e;
+    snprintf(path, sizeof path, "%s/models/stories260K/golden.json", data);
+    json_t *golden = json_load_file(path, 0, &e);
+    if (!golden)
+        return;
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(golden, "cases"), i, c)
+    {
+        const char *prompt = json_string_value(json_object_get(c, "prompt"));
+        const char *text = json_string_value(json_object_get(c, "greedy_text"));
+        json_t *expected = json_object_get(c, "greedy_ids");
+        size_t n_prompt = json_array_size(json_object_get(c, "ids"));
+        if (!*prompt)
+            continue;
+        snprintf(path, sizeof path, "%s/p.txt", folder);
+        FILE *file = fopen(path, "w");
+        fputs(prompt, file);
+        fclose(file);
+        CHECK_MSG(sh("\"$S\" generate %s/models/stories260K --prompt-file p.txt "
+                     "--max-new-tokens %zu --compute f32 --report r.json",
+                     data, json_array_size(expected) - n_prompt) == 0,
+                  "%s", err);
+        json_t *r = parse_file("r.json"), *tokens = json_object_get(r, "tokens");
+        CHECK(json_array_size(tokens) == json_array_size(expected) - n_prompt);
+        for (size_t k = 0; k < json_array_size(tokens); k++)
+            CHECK(json_equal(json_array_get(tokens, k), json_array_get(expected, n_prompt + k)));
+        json_decref(r);
+        /* The golden text shows the eos token too. */
+        CHECK_MSG(strncmp(text, prompt, strlen(prompt)) == 0 && n_out > 100 &&
+                      strncmp(text + strlen(prompt), out, n_out) == 0,
+                  "found '%.60s', expected '%.60s'", out, text + strlen(prompt));
+    }
+    json_decref(golden);
+    CHECK(sh("\"$S\" generate %s/models/stories260K --prompt 'Once upon a time' --stop ' was a'",
+             data) == 0);
+    CHECK_MSG(strcmp(out, ", there") == 0, "'%s'", out);
+}
+
+/* The bundled model: what its document says is found again. */
+static void test_records(const char *root)
+{
+    char model[600];
+    snprintf(model, sizeof model, "%s/models/records", root);
+    if (access(model, R_OK) != 0)
+        return;
+    CHECK_MSG(sh("\"$S\" inspect %s --json", model) == 0, "%s", err);
+    CHECK_MSG(
+        sh("\"$S\" generate %s --max-new-tokens 8 --prompt 'The access code of Bergen is 4817."
+           "'",
+           model) == 0,
+        "%s", err);
+}
+
+int main(void)
+{
+    const char *data = getenv("SPW_DATA");
+    char root[512];
+    if (!command_is_there())
+        return CHECK_SKIP;
+    CHECK(getcwd(root, sizeof root));
+    command_model("generate");
+    command_limits();
+    test_report();
+    test_placement();
+    test_small_stack();
+    test_disk_plan();
+    test_disk_run();
+    test_disk_adds();
+    test_batch();
+    test_batch_order();
+    test_batch_interrupted();
+    test_batch_ids();
+    test_long_context();
+    test_not_numbers();
+    test_unnamed_ids();
+    test_broken_pipe();
+    test_interrupt();
+    if (data)
+        test_stories(data);
+    test_records(root);
+    sh("rm -r %s", folder);
+    return check_done();
+}

@@ -1,0 +1,341 @@
+/* Model folders that are damaged at random: config.json, generation_config.json, tokenizer.json,
+ * the chat template, the header and the data of the weights. Whatever lies there, the library
+ * refuses it with one line of text or gives an answer, and leaves nothing behind. Most useful under
+ * sanitizers:
+ *
+ *   test_mutated_folders [COUNT]      150 folders; SPW_SEED repeats a run */
+#include "model/text/chat_template.h"
+#include "model/text/tokenizer/tokenizer.h"
+#include "tests/engine/model_run.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+enum { MOST_BYTES = 1 << 20, SECONDS = 60 /* of one folder: else the alarm ends the program */ };
+
+static const char *const goldens[] = {
+    "llama_plain",       "llama_f16",      "llama_biases",          "mistral_window",
+    "qwen2_layer_types", "qwen2_yarn",     "qwen3_qk_norm",         "gemma3_old_keys",
+    "gemma3_new_keys",   "gemma3_wrapped", "llama_llama3_old_keys", "llama_mha_tied"};
+static const char *const tokenizers[] = {"gemma", "gpt2", "llama2", "llama3", "metaspace"};
+static const char *const templates[] = {"chat", "filters", "macros", "own_vars"};
+#define PICK(list, seed) list[check_random(seed) % (sizeof(list) / sizeof *(list))]
+
+struct bytes {
+    uint8_t *at; /* [MOST_BYTES] */
+    size_t n;
+};
+
+static bool read_bytes(struct bytes *b, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    b->n = file ? fread(b->at, 1, MOST_BYTES / 2, file) : 0;
+    if (file)
+        fclose(file);
+    return file != NULL;
+}
+
+static void write_bytes(const struct bytes *b, const char *dir, const char *name)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(b->at, 1, b->n, file) == b->n && !fclose(file));
+}
+
+/* ---- damage ---- */
+
+/* Puts `text` in the place of [at, at + gone). */
+static void replace(struct bytes *b, size_t at, size_t gone, const char *text, size_t n)
+{
+    if (b->n - gone + n > MOST_BYTES)
+        return;
+    memmove(b->at + at + n, b->at + at + gone, b->n - at - gone);
+    memcpy(b->at + at, text, n);
+    b->n = b->n - gone + n;
+}
+
+/* The value behind a colon at or after a random place of [from, to): until a comma or a bracket. */
+static void change_value(struct bytes *b, size_t from, size_t to, uint64_t *seed)
+{
+    static const char *const values[] = {"0",
+                                         "1",
+                                         "-1",
+                                         "2",
+                                         "3",
+                                         "7",
+                                         "0.5",
+                                         "1e30",
+                                         "4294967296",
+                                         "null",
+                                         "true",
+                                         "false",
+                                         "[]",
+                                         "{}",
+                                         "\"\"",
+                                         "\"x\"",
+                                         "[1, 2]",
+                                         "9223372036854775807",
+                                         "64",
+                                         "128",
+                                         "1e-9",
+                                         "\"F32\"",
+                                         "\"F64\"",
+                                         "\"F8_E4M3\"",
+                                         "\"BF16\"",
+                                         "[0, 0]",
+                                         "\"gelu\"",
+                                         "\"relu\"",
+                                         "\"sliding_attention\"",
+                                         "\"llama\"",
+                                         "\"ministral\"",
+                                         "\"fp8\"",
+                                         "{\"type\": \"yarn\", \"factor\": 3}",
+                                         "[[]]",
+                                         "-0.0",
+                                         "1e308",
+                                         "96",
+                                         "95",
+                                         "97"};
+    size_t at = from + check_random(seed) % (to - from);
+    while (at < to && b->at[at] != ':')
+        at++;
+    if (at == to)
+        return;
+    size_t end = at + 1;
+    while (end < to && !strchr(",}]", b->at[end]))
+        end++;
+    const char *value = PICK(values, seed);
+    replace(b, at + 1, end - at - 1, value, strlen(value));
+}
+
+/* One key more behind the first brace of [from, to). */
+static void add_key(struct bytes *b, size_t from, size_t to, uint64_t *seed)
+{
+    static const char *const keys[] = {
+        "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\"],",
+        "\"tie_word_embeddings\": true,",
+        "\"sliding_window\": 5,",
+        "\"num_experts\": 4,",
+        "\"quantization_config\": {\"quant_method\": \"fp8\"},",
+        "\"head_dim\": 1024,",
+        "\"attention_bias\": true,",
+        "\"mlp_bias\": true,",
+        "\"rope_theta\": 0.5,",
+        "\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 1e6},",
+        "\"dtype\": \"bfloat16\",",
+        "\"partial_rotary_factor\": 0.5,",
+        "\"eos_token_id\": [95, 96],",
+        "\"text_config\": {},",
+        "\"max_position_embeddings\": 1,",
+        "\"cache_implementation\": \"quantized\","};
+    const uint8_t *brace = memchr(b->at + from, '{', to - from);
+    const char *key = PICK(keys, seed);
+    if (brace)
+        replace(b, (size_t)(brace - b->at) + 1, 0, key, strlen(key));
+}
+
+static void change_bytes(struct bytes *b, size_t from, size_t to, uint64_t *seed)
+{
+    for (uint64_t n = check_range(seed, 1, 4); n > 0; n--)
+        b->at[from + check_random(seed) % (to - from)] = (uint8_t)check_random(seed);
+}
+
+static void damage(struct bytes *b, size_t from, size_t to, uint64_t *seed)
+{
+    if (to <= from + 1)
+        return;
+    size_t at = from + check_random(seed) % (to - from), n = check_random(seed) % 20;
+    switch (check_random(seed) % 8) {
+    case 0:
+        add_key(b, from, to, seed);
+        break;
+    case 1:
+        change_bytes(b, from, to, seed);
+        break;
+    case 2: /* a piece less */
+        replace(b, at, n < to - at ? n : to - at, "", 0);
+        break;
+    case 3: /* a piece twice */
+        n = n < to - at ? n : to - at;
+        replace(b, at, 0, (char *)b->at + at, n);
+        break;
+    default:
+        change_value(b, from, to, seed);
+    }
+}
+
+static uint64_t header_bytes(const struct bytes *b)
+{
+    uint64_t n = 0;
+    memcpy(&n, b->at, b->n < 8 ? b->n : 8);
+    return b->n < 9 || n > b->n - 8 ? 0 : n;
+}
+
+/* Within the header the length follows, mostly: else nothing behind the first check would be seen.
+ */
+static void damage_weights(struct bytes *b, uint64_t *seed)
+{
+    uint64_t n = header_bytes(b), size = b->n;
+    if (size < 16)
+        return;
+    switch (check_random(seed) % 6) {
+    case 0:
+        b->n -= check_random(seed) % (b->n / 2);
+        break;
+    case 1:
+        change_bytes(b, 0, 8, seed);
+        break;
+    case 2: /* data: NaN, infinity, anything */
+        for (int i = 0; i < 40 && 8 + n < b->n; i++)
+            change_bytes(b, 8 + n, b->n, seed);
+        break;
+    case 3:
+        replace(b, b->n, 0, "more", check_range(seed, 1, 4));
+        break;
+    default:
+        damage(b, 8, 8 + n, seed);
+        n += b->n - size;
+        memcpy(b->at, &n, 8);
+    }
+}
+
+/* ---- what the library makes of it ---- */
+
+static void check_refusal(int rc, const struct spw_error *err, const char *what)
+{
+    CHECK_MSG(rc == 0 || (rc < 0 && err->text[0] && !strchr(err->text, '\n')), "%s: %d: '%s'", what,
+              rc, err->text);
+}
+
+static int use_tokenizer(const char *dir, struct spw_tokenizer **t)
+{
+    static const char text[] = "The h\xc3\xa9llo of 1234 <s>worlds\n\n  </s>";
+    char path[200];
+    struct spw_error err = {{0}};
+    int32_t *ids = NULL;
+    size_t n;
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    int rc = spw_tokenizer_open(t, path, &err);
+    check_refusal(rc, &err, "tokenizer");
+    if (rc)
+        return rc;
+    rc = spw_tokenizer_encode(*t, text, sizeof text - 1, true, &ids, &n, &err);
+    check_refusal(rc, &err, "encode");
+    spw_free(ids);
+    return 0;
+}
+
+static void use_template(const char *dir)
+{
+    static const char messages[] = "[{\"role\": \"user\", \"content\": \"hello\"}]";
+    struct spw_chat_template *t;
+    struct spw_error err = {{0}};
+    int rc = spw_chat_template_open(&t, dir, NULL, &err);
+    check_refusal(rc, &err, "template");
+    if (rc)
+        return;
+    struct spw_chat_request q = {.messages_json = messages,
+                                 .messages_bytes = sizeof messages - 1,
+                                 .add_generation_prompt = true};
+    char *text;
+    size_t bytes;
+    check_refusal(spw_chat_template_render(t, &q, &text, &bytes, &err), &err, "render");
+    spw_free(text);
+    spw_chat_template_close(t);
+}
+
+/* True: it gave an answer. */
+static bool use_model(const char *dir, const struct spw_tokenizer *tokenizer)
+{
+    static const int32_t prompt[] = {5, 9, 14, 3, 8, 21, 33, 40, 17, 6, 5, 9, 14, 3, 8, 21, 33, 40};
+    struct spw_options o = {.backend = TEST_BACKEND, .context = 32, .threads = 1};
+    struct spw_engine *e = NULL;
+    struct spw_error err = {{0}};
+    int rc = spw_engine_open(&e, dir, &o, &err);
+    check_refusal(rc, &err, "engine");
+    if (rc)
+        return false;
+    struct spw_request request = {.prompt = prompt, .n_prompt = 18, .max_new_tokens = 3};
+    struct spw_result result;
+    rc = spw_generate(e, tokenizer, &request, 1, &result, NULL, &err);
+    check_refusal(rc, &err, "generate");
+    spw_result_free(&result);
+    spw_engine_close(e);
+    return rc == 0;
+}
+
+static void copy(struct bytes *b, const char *path, const char *dir, const char *name, bool harm,
+                 uint64_t *seed)
+{
+    if (!read_bytes(b, path))
+        return;
+    bool weights = strcmp(name, "model.safetensors") == 0;
+    for (uint64_t n = harm ? check_range(seed, 1, 3) : 0; n > 0 && b->n > 16; n--) {
+        if (weights)
+            damage_weights(b, seed);
+        else
+            damage(b, 0, b->n, seed);
+    }
+    write_bytes(b, dir, name);
+}
+
+/* One file of the folder is damaged, sometimes more. */
+static void write_folder(struct bytes *b, const char *dir, uint64_t *seed)
+{
+    char path[200];
+    const char *golden = PICK(goldens, seed);
+    uint64_t which = check_random(seed), harm = 1u << which % 5;
+    if (which % 7 == 0)
+        harm |= 1u << check_random(seed) % 5;
+    static const char *const names[] = {"config.json", "model.safetensors",
+                                        "generation_config.json"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "tests/golden/%s/%s", golden, names[i]);
+        copy(b, path, dir, names[i], harm >> i & 1, seed);
+    }
+    snprintf(path, sizeof path, "tests/fuzz/seeds/tokenizer/%s", PICK(tokenizers, seed));
+    copy(b, path, dir, "tokenizer.json", harm >> 3 & 1, seed);
+    snprintf(path, sizeof path, "tests/fuzz/seeds/template/%s", PICK(templates, seed));
+    copy(b, path, dir, "chat_template.jinja", harm >> 4 & 1, seed);
+}
+
+static void remove_folder(const char *dir)
+{
+    DIR *d = opendir(dir);
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+        unlink(path);
+    }
+    if (d)
+        closedir(d);
+    rmdir(dir);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long n = argc > 1 ? strtoul(argv[1], NULL, 10) : 150, n_answers = 0;
+    uint64_t seed = check_seed();
+    char dir[] = "/tmp/spw_mutated_XXXXXX";
+    struct bytes b = {.at = malloc(MOST_BYTES)};
+    if (!b.at || !mkdtemp(dir))
+        return 1;
+    for (unsigned long i = 0; i < n; i++) {
+        struct spw_tokenizer *t = NULL;
+        alarm(SECONDS);
+        mkdir(dir, 0700);
+        write_folder(&b, dir, &seed);
+        bool tokenizer = use_tokenizer(dir, &t) == 0;
+        use_template(dir);
+        n_answers += use_model(dir, tokenizer ? t : NULL);
+        spw_tokenizer_close(t);
+        CHECK_MSG(spw_alloc_outstanding() == 0, "folder %lu left %lld", i,
+                  (long long)spw_alloc_outstanding());
+        remove_folder(dir);
+    }
+    fprintf(stderr, "%lu of %lu folders gave an answer\n", n_answers, n);
+    CHECK(n < 100 || (n_answers > n / 20 && n_answers < n));
+    free(b.at);
+    return check_done();
+}

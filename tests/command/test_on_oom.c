@@ -1,0 +1,256 @@
+/* What may give way when a budget does not hold the context, decided before anything is loaded:
+ * each choice of --on-oom, with and without a gate, at budgets between what exact KV needs and what
+ * quantized KV does. A run that went down a lossy rung is bit for bit the run that was asked for
+ * that precision; nothing is entered in silence. */
+#include "tests/engine/engine_run.h"
+
+enum { N_TOKENS = 1500, CONTEXT = 1536 };
+
+struct gate {
+    enum spw_kv_precision most; /* from this one on models fail; 0: none does */
+    int n_asked;
+    enum spw_kv_precision asked[8];
+};
+
+static bool passes(void *context, enum spw_kv_precision precision)
+{
+    struct gate *g = context;
+    if (g->n_asked < 8)
+        g->asked[g->n_asked] = precision;
+    g->n_asked++;
+    return !g->most || precision < g->most;
+}
+
+struct heard {
+    int n;
+    struct spw_rung last;
+};
+
+static void on_rung(void *context, const struct spw_rung *rung)
+{
+    struct heard *h = context;
+    h->n++;
+    h->last = *rung;
+}
+
+/* The least host memory with which the device's smallest holds the context at this precision. */
+static void smallest(const char *dir, const struct spw_options *base,
+                     enum spw_kv_precision precision, struct spw_plan_info *out)
+{
+    struct spw_options o = *base;
+    struct spw_error err = {{0}};
+    o.precision = precision;
+    CHECK_MSG(!spw_plan_query(out, dir, &o, &err), "%s", err.text);
+}
+
+static void logits_of(const char *dir, const struct spw_options *o, const int32_t *ids,
+                      uint32_t vocab, float *out)
+{
+    struct spw_engine *e = run_open(dir, o);
+    struct spw_session *s = run_session(e);
+    const float *logits = run_to(s, e, ids, N_TOKENS);
+    if (logits)
+        memcpy(out, logits, vocab * sizeof *logits);
+    run_check_account(e, o, "on oom");
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+/* A rung before the first token: the logits are exact up to the token it names, and not from there
+ * on. */
+static void check_lossy_from(const char *dir, const struct spw_options *o, const int32_t *ids,
+                             uint32_t vocab, enum spw_kv_precision precision, uint64_t from)
+{
+    struct spw_options exact = {.backend = TEST_BACKEND, .context = CONTEXT, .threads = 1};
+    struct spw_options lossy = exact;
+    lossy.residual_window = o->residual_window;
+    lossy.precision = precision;
+    struct spw_engine *a = run_open(dir, &exact), *b = run_open(dir, &lossy);
+    struct spw_session *s = run_session(a), *t = run_session(b);
+    CHECK_MSG(from > 0 && from < N_TOKENS, "%llu", (unsigned long long)from);
+    for (uint64_t n = from; n <= from + 1 && n < N_TOKENS; n++)
+        CHECK_MSG(run_same(run_to(s, a, ids, n), run_to(t, b, ids, n), vocab) == (n == from),
+                  "%llu tokens, lossy from %llu", (unsigned long long)n, (unsigned long long)from);
+    spw_session_close(t);
+    spw_session_close(s);
+    spw_engine_close(b);
+    spw_engine_close(a);
+}
+
+/* At this budget the engine takes `expected`, says so once, and computes what that precision does.
+ */
+static void check_taken(const char *dir, struct spw_options *o, const int32_t *ids, uint32_t vocab,
+                        enum spw_kv_precision expected, float plain[][128])
+{
+    struct heard heard = {0};
+    float got[128];
+    uint64_t n;
+    o->on_rung = on_rung;
+    o->rung_context = &heard;
+    struct spw_engine *e = run_open(dir, o);
+    CHECK_MSG(spw_engine_plan(e)->precision == expected, "%s, not %s",
+              spw_kv_precision_name(spw_engine_plan(e)->precision),
+              spw_kv_precision_name(expected));
+    const struct spw_rung *rungs = spw_engine_rungs(e, &n);
+    CHECK(n == (expected != SPW_KV_EXACT) && heard.n == (int)n);
+    if (n) {
+        const char *name = spw_kv_precision_name(expected);
+        CHECK(!strncmp(spw_rung_name(rungs[0].kind), name, strlen(name)));
+        CHECK(rungs[0].position == 0 && rungs[0].bytes_freed > 0 &&
+              rungs[0].bytes_asked > rungs[0].bytes_freed && !rungs[0].n_recomputed);
+        CHECK(!strcmp(rungs[0].failed, "device budget") && heard.last.kind == rungs[0].kind);
+    }
+    spw_engine_close(e);
+    logits_of(dir, o, ids, vocab, got);
+    CHECK(run_same(got, plain[expected], vocab));
+    o->on_rung = NULL;
+    if (heard.n)
+        check_lossy_from(dir, o, ids, vocab, expected, heard.last.lossy_from);
+}
+
+static void check_refused(const char *dir, const struct spw_options *o, const char *says)
+{
+    struct spw_engine *e = NULL;
+    struct spw_error err = {{0}};
+    int rc = spw_engine_open(&e, dir, o, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, says) && !strchr(err.text, '\n'), "%d: %s", rc,
+              err.text);
+    if (!rc)
+        spw_engine_close(e);
+}
+
+/* Under ever smaller budgets: less precision is advised only where it needs less memory, and sizes
+ * are not bytes. */
+static void check_hints(const char *dir, const struct spw_options *given)
+{
+    static const char hint[] = "with old KV as int4: --device-memory ";
+    struct spw_options o = *given;
+    struct spw_plan_info exact;
+    struct spw_error err;
+    for (int i = 0; i < 24; i++, o.host_bytes = o.host_bytes * 3 / 4) {
+        if (!spw_plan_query(&exact, dir, &o, &err))
+            continue;
+        const char *at = strstr(err.text, hint), *unit;
+        if (!at)
+            continue;
+        double mib = strtod(at + strlen(hint), (char **)&unit);
+        mib /= *unit == 'K' ? 1024 : 1;
+        CHECK_MSG(*unit == 'K' || *unit == 'M', "%s", err.text);
+        CHECK_MSG(mib * 1048576 <= (double)exact.smallest_device_bytes + 16384, "%s", err.text);
+    }
+}
+
+static void run_model(const struct tiny_model *m)
+{
+    char dir[128];
+    int32_t ids[N_TOKENS];
+    float plain[4][128];
+    struct gate gate = {0};
+    struct spw_plan_info exact, int8, int4;
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = CONTEXT, .threads = 1, .residual_window = 128};
+    run_folder(dir, m, "on_oom");
+    run_ids(ids, N_TOKENS, m->vocab, m->seed);
+    for (int p = SPW_KV_EXACT; p <= SPW_KV_INT4; p++) {
+        o.precision = (enum spw_kv_precision)p;
+        logits_of(dir, &o, ids, m->vocab, plain[p]);
+    }
+    CHECK(!run_same(plain[SPW_KV_EXACT], plain[SPW_KV_INT8], m->vocab) &&
+          !run_same(plain[SPW_KV_INT8], plain[SPW_KV_INT4], m->vocab));
+    /* All KV on the device: what the precisions need of it is far apart. */
+    o.on_oom = SPW_ON_OOM_QUANTIZE;
+    smallest(dir, &o, SPW_KV_EXACT, &exact);
+    smallest(dir, &o, SPW_KV_INT8, &int8);
+    smallest(dir, &o, SPW_KV_INT4, &int4);
+    CHECK(int4.smallest_device_bytes < int8.smallest_device_bytes &&
+          int8.smallest_device_bytes < exact.smallest_device_bytes);
+    o.precision = SPW_KV_EXACT;
+    o.gate_context = &gate;
+    o.gate = passes;
+    o.device_bytes = exact.smallest_device_bytes; /* nothing need give way, nobody is asked */
+    check_taken(dir, &o, ids, m->vocab, SPW_KV_EXACT, plain);
+    CHECK(!gate.n_asked);
+    o.device_bytes = exact.smallest_device_bytes - 4096;
+    check_taken(dir, &o, ids, m->vocab, SPW_KV_INT8, plain);
+    CHECK(gate.n_asked == 2 && gate.asked[0] == SPW_KV_INT8 && gate.asked[1] == SPW_KV_INT8);
+    o.device_bytes = int4.smallest_device_bytes;
+    check_taken(dir, &o, ids, m->vocab, SPW_KV_INT4, plain);
+    CHECK(gate.asked[2] == SPW_KV_INT4); /* what would not fit is not asked for */
+    o.device_bytes -= 4096;
+    check_refused(dir, &o, "with old KV as int4: --device-memory");
+    check_hints(dir, &o);
+    gate.most = SPW_KV_INT4;
+    o.device_bytes += 4096;
+    check_refused(dir, &o, "did not pass its check");
+    o.gate = NULL;
+    check_refused(dir, &o, "--device-memory");
+    o.gate = passes;
+    gate.most = 0;
+    o.kv = SPW_DTYPE_F32; /* a type that was named is kept to */
+    check_refused(dir, &o, "--device-memory");
+    o.kv = SPW_DTYPE_AUTO;
+    o.precision = SPW_KV_INT8;
+    check_refused(dir, &o, "--device-memory");
+    o.precision = SPW_KV_EXACT;
+    o.on_oom = SPW_ON_OOM_FAIL;
+    check_refused(dir, &o, "--device-memory");
+    o.on_oom = 0; /* the host takes it: no bit changes, nobody is asked */
+    gate.n_asked = 0;
+    check_taken(dir, &o, ids, m->vocab, SPW_KV_EXACT, plain);
+    o.on_oom = SPW_ON_OOM_SPILL;
+    check_taken(dir, &o, ids, m->vocab, SPW_KV_EXACT, plain);
+    CHECK(!gate.n_asked);
+    tiny_model_remove(dir);
+}
+
+/* Neither device nor host hold exact KV. */
+static void run_both_tiers(const struct tiny_model *m)
+{
+    char dir[128];
+    struct gate gate = {0};
+    struct heard heard = {0};
+    struct spw_plan_info info, quantized;
+    struct spw_error err = {{0}};
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .context = CONTEXT,
+                            .threads = 1,
+                            .residual_window = 128,
+                            .host_bytes = 1 << 20,
+                            .gate = passes,
+                            .gate_context = &gate};
+    run_folder(dir, m, "on_oom_tiers");
+    CHECK_MSG(!spw_plan_query(&info, dir, &o, &err), "%s", err.text);
+    o.device_bytes = info.smallest_device_bytes - 4096;
+    o.on_rung = on_rung;
+    o.rung_context = &heard;
+    CHECK_MSG(!spw_plan_query(&quantized, dir, &o, &err), "%s", err.text);
+    CHECK(quantized.precision != SPW_KV_EXACT && heard.n == 1 && gate.n_asked == 1);
+    CHECK(quantized.smallest_device_bytes <= o.device_bytes);
+    o.on_oom = SPW_ON_OOM_SPILL;
+    CHECK(spw_plan_query(&quantized, dir, &o, &err) == -ENOMEM && heard.n == 1);
+    CHECK(quantized.smallest_device_bytes == info.smallest_device_bytes);
+    /* Where nothing ever is old, less precision of old KV wins nothing. */
+    o.on_oom = 0;
+    o.residual_window = CONTEXT;
+    o.device_bytes = 4096;
+    spw_error_clear(&err);
+    CHECK(spw_plan_query(&quantized, dir, &o, &err) == -ENOMEM && !strstr(err.text, "old KV"));
+    tiny_model_remove(dir);
+}
+
+int main(void)
+{
+    static const struct tiny_model models[] = {
+        {"llama", 3, 64, 96, 4, 2, 32, 67, 2048, NULL, false, false, false, true, false, 161},
+        {"gemma3_text", 4, 64, 96, 4, 2, 32, 67, 2048,
+         ",\"sliding_window\":150,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":16,"
+         "\"hidden_activation\":\"gelu_pytorch_tanh\"",
+         false, true, true, false, true, 162},
+    };
+    if (!run_is_there())
+        return CHECK_SKIP;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        run_model(&models[i]);
+    run_both_tiers(&models[0]);
+    return check_done();
+}

@@ -1,0 +1,267 @@
+/* `plan --json` of one process foretells, as integers, what `generate --report` of another one
+ * counts on every link: for random models, budgets, precisions of KV, chunks, slots, prompts and
+ * answers; for prompts together; and with a prefix cache, of which the plan is told only how much
+ * it gives.
+ *
+ *   test_plan_command [draws] */
+#include "runtime/spillway.h"
+#include "tests/byte_tokenizer.h"
+#include "tests/command/command_run.h"
+#include "tests/engine/tiny_model.h"
+
+#include <jansson.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+static uint64_t n_down, n_to_disk, n_from_disk, n_together, n_found;
+
+/* A number at a path with dots. */
+static long long at(const json_t *j, const char *path)
+{
+    char part[64];
+    const char *dot;
+    for (; (dot = strchr(path, '.')); path = dot + 1) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - path), path);
+        j = json_object_get(j, part);
+    }
+    CHECK_MSG(json_is_integer(json_object_get(j, path)), "%s", path);
+    return json_integer_value(json_object_get(j, path));
+}
+
+static json_t *plan(const char *options)
+{
+    int code = sh("\"$S\" plan m --json %s", options);
+    CHECK_MSG(code == 0, "plan %s: %s", options, err);
+    json_t *j = json_loads(out, 0, NULL);
+    CHECK(j);
+    return j;
+}
+
+static uint64_t below(uint64_t *seed, uint64_t n)
+{
+    return check_random(seed) % n;
+}
+
+/* Of each budget what would do, or somewhat more. */
+static void draw_budgets(char *options, size_t size, uint64_t *seed)
+{
+    size_t n = strlen(options);
+    bool disk = below(seed, 2);
+    json_t *j = plan(options);
+    long long least = at(j, "smallest_bytes.device"), all = at(j, "peak_bytes.device");
+    long long device = below(seed, 4) ? least + (all > least ? (all - least) / 4 : 0) : all;
+    device = below(seed, 3) ? least : device;
+    json_decref(j);
+    n += (size_t)snprintf(options + n, size - n, " --device-memory %lld", device);
+    if (!disk)
+        return;
+    n += (size_t)snprintf(
+        options + n, size - n,
+        " --disk . --disk-memory 64MiB --disk-write-limit 1GiB"); /* so that no drive is measured */
+    j = plan(options);
+    snprintf(options + n, size - n, " --host-memory %lld", at(j, "smallest_bytes.host") + 4096);
+    json_decref(j);
+}
+
+static void draw_options(char *options, size_t size, uint64_t *seed)
+{
+    static const char *const kv[] = {"", " --kv-dtype int8 --residual-window 0",
+                                     " --kv-dtype int4 --residual-window 128", " --kv-dtype f32"};
+    size_t n = strlen(options);
+    n += (size_t)snprintf(options + n, size - n, "%s", kv[below(seed, 4)]);
+    if (below(seed, 2))
+        n += (size_t)snprintf(options + n, size - n, " --prefill-chunk %llu",
+                              (unsigned long long)check_range(seed, 16, 200));
+    if (below(seed, 2))
+        n += (size_t)snprintf(options + n, size - n, " --prefetch-slots 2");
+    draw_budgets(options, size, seed);
+}
+
+/* The plan's totals against the report's counters. */
+static void compare(const json_t *plan, const char *what)
+{
+    char path[256];
+    const char *link;
+    json_t *bytes;
+    snprintf(path, sizeof path, "%s/r.json", folder);
+    json_t *report = json_load_file(path, 0, NULL);
+    const json_t *run = json_object_get(json_object_get(plan, "moved_bytes"), "run");
+    CHECK(json_object_size(run) == SPW_MOVED_COUNT);
+    json_object_foreach(json_object_get(report, "moved_bytes"), link, bytes)
+        CHECK_MSG(at(run, link) == at(bytes, "counted"), "%s: %s: planned %lld, counted %lld", what,
+                  link, at(run, link), at(bytes, "counted"));
+    CHECK(json_equal(json_object_get(plan, "peak_bytes"), json_object_get(report, "peak_bytes")));
+    n_down += at(run, "device_to_host") > 100000;
+    n_to_disk += at(run, "host_to_disk") > 0;
+    n_from_disk += at(run, "disk_to_host") > 0;
+    json_decref(report);
+}
+
+static void write_ids(const char *name, uint64_t n, uint32_t vocab)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    for (uint64_t i = 0; i < n; i++)
+        fprintf(f, "%llu ", (unsigned long long)(i * 7 % vocab));
+    fclose(f);
+}
+
+static void generate(const char *options)
+{
+    int code = sh("\"$S\" generate m --ids --ignore-eos --report r.json %s", options);
+    CHECK_MSG(code == 0, "generate %s: %s", options, err);
+}
+
+/* One prompt; the plan knows its length only. */
+static void run_one(const struct tiny_model *m, uint64_t *seed)
+{
+    char options[1024], more[1200];
+    uint64_t prompt = check_range(seed, 1, 1400);
+    snprintf(options, sizeof options, "--device cpu --threads 2 --max-new-tokens %llu",
+             (unsigned long long)below(seed, 140));
+    snprintf(more, sizeof more, " --context %llu --prompt-tokens %llu",
+             (unsigned long long)(prompt + 140), (unsigned long long)prompt);
+    strcat(options, more);
+    write_ids("ids", prompt, m->vocab);
+    draw_options(options, sizeof options, seed);
+    json_t *j = plan(options);
+    char *length = strstr(options, "--prompt-tokens");
+    char *rest = strchr(length + strlen("--prompt-tokens "), ' ');
+    snprintf(more, sizeof more, "%.*s--token-ids ids%s", (int)(length - options), options,
+             rest ? rest : "");
+    generate(more);
+    compare(j, more);
+    json_decref(j);
+}
+
+/* Several prompts, more of them than run at a time. */
+static void run_together(const struct tiny_model *m, uint64_t *seed)
+{
+    char options[1024], path[256];
+    snprintf(path, sizeof path, "%s/lines.jsonl", folder);
+    FILE *f = fopen(path, "w");
+    for (int i = 0; i < 4; i++) {
+        uint64_t n = check_range(seed, 1, 600);
+        fprintf(f, "{\"tokens\": [%llu", (unsigned long long)below(seed, m->vocab));
+        while (--n)
+            fprintf(f, ", %llu", (unsigned long long)below(seed, m->vocab));
+        fprintf(f, "], \"max_new_tokens\": %llu}\n", (unsigned long long)below(seed, 60));
+    }
+    fclose(f);
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --prompts lines.jsonl --sessions %d",
+             (int)check_range(seed, 1, 3));
+    draw_options(options, sizeof options, seed);
+    json_t *j = plan(options);
+    int code = sh("\"$S\" generate m --ignore-eos --report r.json %s", options);
+    CHECK_MSG(code == 0, "generate %s: %s", options, err);
+    compare(j, options);
+    json_decref(j);
+    n_together++;
+}
+
+/* A prompt whose beginning an earlier process has kept; and that process. */
+static void run_found(const struct tiny_model *m, uint64_t *seed)
+{
+    char options[1024], more[1200], path[256];
+    uint64_t prompt = check_range(seed, 200, 1400);
+    write_ids("ids", prompt, m->vocab);
+    CHECK(sh("rm -rf cache") == 0);
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --context %llu --max-new-tokens %llu --token-ids ids "
+             "--prefix-cache cache",
+             (unsigned long long)prompt + 200, (unsigned long long)below(seed, 140));
+    draw_options(options, sizeof options, seed);
+    json_t *j = plan(options);
+    generate(options);
+    compare(j, options);
+    json_decref(j);
+    CHECK(sh("cp ids first && cat first >ids && seq 1 60 | tr '\\n' ' ' >>ids") == 0);
+    generate(options); /* goes on behind it */
+    snprintf(path, sizeof path, "%s/r.json", folder);
+    json_t *report = json_load_file(path, 0, NULL);
+    long long found = at(report, "prefix.n_tokens_from_store");
+    long long kept = at(report, "prefix.n_tokens_kept");
+    long long whole = (at(report, "n_prompt") + at(report, "n_generated") - 1) / 128 * 128;
+    json_decref(report);
+    /* The cache has some of it where no session can begin: nobody tells a plan how much. */
+    if (!found || (kept && found + kept != whole))
+        return;
+    snprintf(more, sizeof more, "%s --prefix-tokens %lld", options, found);
+    j = plan(more);
+    compare(j, more);
+    json_decref(j);
+    n_found++;
+}
+
+/* A run that goes on from a file, under budgets of its own. */
+static void run_resumed(uint64_t *seed, uint32_t vocab)
+{
+    static const char *const kv[] = {"", " --kv-dtype int8 --residual-window 128"};
+    char options[1024];
+    uint64_t prompt = check_range(seed, 100, 1400), n = check_range(seed, 1, 60);
+    write_ids("ids", prompt, vocab);
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --context %llu --token-ids ids --max-new-tokens %llu --save "
+             "s%s",
+             (unsigned long long)prompt + 200, (unsigned long long)n, kv[below(seed, 2)]);
+    generate(options);
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --context %llu --resume s --max-new-tokens %llu",
+             (unsigned long long)prompt + 200, (unsigned long long)(n + below(seed, 120)));
+    draw_budgets(options, sizeof options, seed);
+    json_t *j = plan(options);
+    generate(options);
+    compare(j, options);
+    json_decref(j);
+    CHECK(sh("rm s") == 0);
+}
+
+static void write_model(struct tiny_model *m)
+{
+    char json[BYTE_TOKENIZER_BYTES], path[256];
+    size_t n = byte_tokenizer_json(json);
+    m->vocab = BYTE_TOKENIZER_VOCAB;
+    snprintf(path, sizeof path, "%s/m", folder);
+    tiny_model_write(m, path);
+    snprintf(path, sizeof path, "%s/m/tokenizer.json", folder);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fwrite(json, 1, n, f) == n);
+    fclose(f);
+}
+
+int main(int argc, char **argv)
+{
+    int draws = argc > 1 ? atoi(argv[1]) : SANITIZED ? 1 : 2;
+    if (!command_is_there())
+        return CHECK_SKIP;
+    snprintf(folder, sizeof folder, "/tmp/spw_plan_command_%d", (int)getpid());
+    CHECK(mkdir(folder, 0700) == 0);
+    command_limits();
+    uint64_t seed = check_seed();
+    for (int i = 0; i < N_TINY_MODELS; i++) {
+        struct tiny_model m = tiny_models[i];
+        write_model(&m);
+        for (int k = 0; k < draws; k++) {
+            run_one(&m, &seed);
+            run_together(&m, &seed);
+            run_found(&m, &seed);
+            run_resumed(&seed, m.vocab);
+        }
+        CHECK(sh("rm -r m") == 0);
+    }
+    sh("rm -r %s", folder);
+    fprintf(stderr,
+            "%llu runs spilled, %llu wrote to disk, %llu read from it; %llu of prompts "
+            "together, %llu began with what was kept\n",
+            (unsigned long long)n_down, (unsigned long long)n_to_disk,
+            (unsigned long long)n_from_disk, (unsigned long long)n_together,
+            (unsigned long long)n_found);
+    CHECK(n_down && n_to_disk && n_from_disk && n_together && n_found);
+    return check_done();
+}

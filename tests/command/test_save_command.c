@@ -1,0 +1,398 @@
+/* `spillway generate --save` and `--resume` as their users meet them: the outputs of the parts are,
+ * one behind the other, the output of the run that was never ended. */
+#include "tests/command/command_model.h"
+#include "tests/engine/tiny_model.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define RUN "--progress never --device cpu"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PROMPT 6000 /* tokens that take a few seconds */
+#else
+#define PROMPT 12000
+#endif
+
+static char whole[1 << 16], first[1 << 16], second[1 << 16];
+
+static long long number(const char *report, const char *key)
+{
+    static char text[1 << 20];
+    read_file(report, text, sizeof text);
+    json_t *j = json_loads(text, 0, NULL);
+    long long n = json_integer_value(json_object_get(j, key));
+    json_decref(j);
+    return n;
+}
+
+/* Counted and predicted, on every link. */
+static void check_account(const char *report)
+{
+    static char text[1 << 20];
+    const char *link;
+    json_t *value;
+    read_file(report, text, sizeof text);
+    json_t *j = json_loads(text, 0, NULL), *moved = json_object_get(j, "moved_bytes");
+    CHECK(json_object_size(moved) == 4);
+    json_object_foreach(moved, link, value) CHECK_MSG(
+        json_equal(json_object_get(value, "counted"), json_object_get(value, "predicted")),
+        "%s: %s", report, link);
+    json_decref(j);
+}
+
+static bool is_whole(void)
+{
+    size_t n = strlen(first);
+    return strncmp(whole, first, n) == 0 && strcmp(whole + n, second) == 0;
+}
+
+/* ---- cut at a token ---- */
+
+static void check_split(const char *options, int cut, const char *others)
+{
+    CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 400 %s " RUN " >whole",
+                 options) == 0,
+              "%s", err);
+    CHECK_MSG(sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens %d --save f "
+                 "--report a.json %s " RUN " >first",
+                 cut, options) == 0,
+              "%s", err);
+    CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 400 --save f --save-every 100 "
+                 "--report b.json %s " RUN " >second",
+                 others) == 0,
+              "%s", err);
+    read_file("whole", whole, sizeof whole);
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
+    CHECK(strlen(whole) > 200 && *first && *second);
+    CHECK_MSG(is_whole(), "%s, cut at %d: '%s' + '%s' is not '%s'", options, cut, first, second,
+              whole);
+    CHECK(number("a.json", "n_resumed") == 0 && number("b.json", "n_resumed") == cut);
+    CHECK(number("b.json", "n_generated") == 400);
+    CHECK(number("a.json", "saves") == 1 && number("a.json", "saved_bytes") > 0);
+    CHECK(number("b.json", "saves") == 5 - cut / 100);
+    check_account("a.json");
+    check_account("b.json");
+    CHECK(sh("\"$S\" generate m --resume f " RUN) == 0 && n_out == 0); /* nothing is left */
+}
+
+static void test_splits(void)
+{
+    static const char sampled[] =
+        "--ignore-eos --temperature 1.3 --top-p 0.95 --min-p 0.001 --top-k 80 --seed 9 "
+        "--repetition-penalty 1.2 --stop 'this does not come'";
+    check_split("--ignore-eos", 1, "--threads 1 --prefill-chunk 100");
+    check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
+                "--kv-dtype int8 --threads 2");
+    check_split(sampled, 130, "--disk . --disk-memory 64MiB --host-memory 6MiB");
+    check_split(sampled, 257, "--seed 9 --ignore-eos");
+}
+
+/* A stop string, or an end of text, that lies behind the cut, or half before it. */
+static void test_stops(void)
+{
+    size_t n = 0;
+    CHECK(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 60 --ignore-eos "
+             "--temperature 1.5 --seed 3 " RUN " >whole") == 0);
+    read_file("whole", whole, sizeof whole);
+    /* Three characters that a shell takes as they are. */
+    for (size_t i = 20; i + 3 < strlen(whole) && !n; i++)
+        if (strspn(whole + i, "abcdefghijklmnopqrstuvwxyz0123456789") >= 3)
+            n = i;
+    CHECK_MSG(n > 0, "no word in '%s'", whole);
+    char stop[4] = {whole[n], whole[n + 1], whole[n + 2], 0};
+    n = (size_t)(strstr(whole, stop) - whole);
+    for (int cut = (int)n; cut < (int)n + 4; cut++) {
+        if (cut < 1)
+            continue;
+        CHECK(sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens %d --save f "
+                 "--stop %s --ignore-eos --temperature 1.5 --seed 3 " RUN " >first",
+                 cut, stop) == 0);
+        CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 60 " RUN " >second") == 0, "%s",
+                  err);
+        read_file("first", first, sizeof first);
+        read_file("second", second, sizeof second);
+        strcat(first, second);
+        /* what was held back when the limit was reached is out: it cannot be taken back */
+        CHECK_MSG(strncmp(first, whole, strlen(first)) == 0 && strlen(first) >= n &&
+                      strlen(first) < n + 3,
+                  "cut at %d: '%s'", cut, first);
+    }
+}
+
+/* ---- ended from outside ---- */
+
+static void expect_whole(void)
+{
+    CHECK(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 900 --ignore-eos " RUN
+             " >whole") == 0);
+    read_file("whole", whole, sizeof whole);
+}
+
+/* Starts a run of 900 tokens, and sends the signal once it has saved for the first time. */
+static int interrupt(const char *signal_name)
+{
+    return sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens 900 --ignore-eos "
+              "--save f --save-every 20 " RUN " >first & pid=$!; "
+              "while ! [ -s f ] && kill -0 $pid; do sleep 0.01; done; "
+              "kill -%s $pid; wait $pid",
+              signal_name);
+}
+
+static void resume_rest(void)
+{
+    CHECK_MSG(sh("\"$S\" generate m --resume f " RUN " >second") == 0, "%s", err);
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
+}
+
+static void test_interrupted(void)
+{
+    expect_whole();
+    int code = interrupt("INT");
+    CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
+              code, err);
+    resume_rest();
+    CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
+    CHECK(*second);
+    for (int hup = 0; hup < 2; hup++) {
+        code = interrupt(hup ? "HUP" : "TERM");
+        CHECK_MSG(code == (hup ? 129 : 143) && strstr(err, "interrupted") &&
+                      strstr(err, "--resume f"),
+                  "%d: %s", code, err);
+        resume_rest();
+        CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
+    }
+    code = interrupt("KILL");
+    CHECK_MSG(code == 137, "%d: %s", code, err);
+    resume_rest();
+    /* What was printed since the last save comes again. */
+    size_t n = strlen(second), total = strlen(whole);
+    CHECK(n > 0 && n <= total && strcmp(whole + total - n, second) == 0);
+    CHECK(strncmp(whole, first, strlen(first)) == 0 && strlen(first) + n >= total);
+}
+
+/* SIGINT in a prompt of several passes: those that were through are in the file, the tokens of the
+ * others too, and the rest of the prompt is computed behind them. */
+static void test_interrupted_prompt(void)
+{
+    static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
+    struct tiny_model slow = tiny_models[0];
+    char path[128];
+    slow.positions = 100000;
+    snprintf(path, sizeof path, "%s/slow", folder);
+    tiny_model_write(&slow, path);
+    CHECK(sh("seq %d | awk '{ print $1 * 7 %% 90 }' >many", PROMPT) == 0);
+    CHECK(sh("%s --token-ids many --max-new-tokens 8 --ignore-eos --progress never >whole", run) ==
+          0);
+    int code = sh("rm -f f says; %s --token-ids many --max-new-tokens 8 --ignore-eos --progress "
+                  "always --device-memory 1200000 --host-memory %d --disk . --disk-memory 64MiB "
+                  "--save f >first 2>says & pid=$!; "
+                  "while ! grep -qE ' [4-9][0-9] %% of' says && kill -0 $pid; do sleep 0.02; done; "
+                  "kill -INT $pid; wait $pid",
+                  run, PROMPT * 290); /* little of which is left for hidden rows */
+    read_file("says", err, sizeof err);
+    CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
+              code, err);
+    CHECK_MSG(sh("%s --resume f --report b.json --progress never >second", run) == 0, "%s", err);
+    read_file("whole", whole, sizeof whole);
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
+    CHECK_MSG(!*first && *second && is_whole(), "'%s' + '%s' is not '%s'", first, second, whole);
+    CHECK(number("b.json", "n_resumed") == 0);
+    check_account("b.json");
+}
+
+/* SIGKILL in a prompt of several passes: each pass has left what it computed, in the file of --save
+ * and in the prefix cache. */
+static void test_killed_prompt(void)
+{
+    static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
+    static const char *const keeps[] = {"--save f", "--prefix-cache cache"};
+    static const char *const signs[] = {"-s f", "-n \"$(find cache -name '*.pack')\""};
+    for (int i = 0; i < 2; i++) {
+        int code = sh("rm -f f; mkdir -m 700 -p cache; %s --token-ids many --max-new-tokens 8 "
+                      "--ignore-eos --progress never --device-memory 1200000 --host-memory %d "
+                      "--disk . --disk-memory 64MiB %s >first & pid=$!; "
+                      "while ! [ %s ] && kill -0 $pid; do sleep 0.01; done 2>/dev/null; "
+                      "kill -KILL $pid; wait $pid",
+                      run, PROMPT * 290, keeps[i], signs[i]);
+        CHECK_MSG(code == 137, "%s: %d", keeps[i], code);
+        CHECK_MSG(sh("%s %s --progress never >second", run,
+                     i ? "--token-ids many --max-new-tokens 8 --ignore-eos --prefix-cache cache"
+                       : "--resume f") == 0,
+                  "%s", err);
+        CHECK_MSG(!i || strstr(err, "tokens were found"), "%s", err);
+        read_file("first", first, sizeof first);
+        read_file("second", second, sizeof second);
+        CHECK_MSG(!*first && is_whole(), "%s: '%s' is not '%s'", keeps[i], second, whole);
+    }
+}
+
+/* ---- refusals ---- */
+
+static void refuse(const char *options, const char *expected)
+{
+    int code = sh("\"$S\" generate m %s " RUN, options);
+    const char *line = strchr(err, '\n');
+    CHECK_MSG(code == 2 && strstr(err, expected) && line && !line[1] && n_out == 0,
+              "%s: %d, '%s', not '%s'", options, code, err, expected);
+}
+
+static void test_refusals(void)
+{
+    CHECK(
+        sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 20 --save f --temperature 0.5 "
+           "--kv-dtype int8 --ignore-eos " RUN) == 0);
+    refuse("--resume f --temperature 0.7", "saved with --temperature 0.5, found --temperature 0.7");
+    refuse("--resume f --seed 7", "saved with --seed 0, found --seed 7");
+    refuse("--resume f --kv-dtype f16", "saved with --kv-dtype int8, found --kv-dtype f16");
+    refuse("--resume f --compute f32", "saved with --compute bf16, found --compute f32");
+    refuse("--resume f --residual-window 600", "saved with --residual-window 1024, found 600");
+    refuse("--resume f --stop x", "--stop");
+    refuse("--resume f --max-new-tokens 19", "expected at least the 20 that f has");
+    refuse("--resume f --prompt x", "both --resume and --prompt");
+    refuse("--resume none", "none: No such file");
+    refuse("--resume m/config.json", "m/config.json: ");
+    CHECK(sh(": >void") == 0); /* as a run leaves it that is killed before its first save */
+    refuse("--resume void", "void: is empty, nothing was saved to it yet");
+    refuse("--prompt x --save-every 3", "without --save");
+    refuse("--prompts f --save g", "both --prompts and --save");
+    refuse("--prompt x --save /none/f", "--save: /none/f");
+    refuse("--prompt x --save .", "--save: .: found a directory, expected a file");
+    CHECK(sh("seq 3000 >book && cp book same") == 0);
+    refuse("--prompt-file book --save book", "--save: book: is the file of --prompt-file");
+    refuse("--prompt x --save book", "expected a saved session or a name that is free");
+    CHECK(sh("cmp book same && mkfifo pipe") == 0);
+    refuse("--prompt x --save pipe", "--save: pipe: is not a regular file");
+    CHECK(sh("test -p pipe") == 0);
+    CHECK(sh("cp -r m n && sed -i 's/10000.0/20000.0/' n/config.json && \"$S\" generate n --resume "
+             "f " RUN) == 2 &&
+          strstr(err, "another model"));
+    CHECK(sh("dd if=/dev/zero of=f bs=1 count=60 seek=0 conv=notrunc 2>/dev/null; "
+             "dd if=/dev/zero of=f bs=1 count=60 seek=4096 conv=notrunc 2>/dev/null") == 0);
+    refuse("--resume f", "f: ");
+}
+
+/* A file that another run has is refused and stays; this run's own is written anew. */
+static void test_other_runs(void)
+{
+    static const char *const run = "--max-new-tokens 20 --ignore-eos --save f";
+    char options[200];
+    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab %s " RUN, run) == 0);
+    CHECK(sh("cp -p f same; rm -rf n; cp -r m n; sed -i 's/10000.0/20000.0/' n/config.json") == 0);
+    snprintf(options, sizeof options, "--prompt ac %s", run);
+    refuse(options, "--save: f has another run; give another name");
+    snprintf(options, sizeof options, "--prompt ab --seed 3 %s", run);
+    refuse(options, "--save: f has another run");
+    snprintf(options, sizeof options, "--prompt ab --kv-dtype int8 %s", run);
+    refuse(options, "--save: f has another run: f: was saved with");
+    CHECK(sh("\"$S\" generate n --prompt ab %s " RUN, run) == 2 && strstr(err, "another model"));
+    CHECK(sh("cp -p f g; \"$S\" generate m --prompt other --max-new-tokens 1 --save h " RUN) == 0);
+    refuse("--resume h --max-new-tokens 9 --save g", "--save: g has another run");
+    CHECK(sh("cmp f same && cmp g same") == 0);
+    CHECK(sh("\"$S\" generate m --prompt ab %s " RUN, run) == 0);
+    CHECK_MSG(strstr(err, "f has this run up to token 20 of its answer"), "%s", err);
+    CHECK(sh("chmod 620 f; \"$S\" generate m --resume f " RUN) == 2 &&
+          strstr(err, "other users may write to it (mode 0620)"));
+    CHECK(sh("\"$S\" generate m --prompt ab %s " RUN " && test $(stat -c %%a f) = 600", run) == 0);
+    if (geteuid() != 0)
+        return;
+    CHECK(sh("chown 4321 f; \"$S\" generate m --resume f " RUN) == 2 &&
+          strstr(err, "belongs to user 4321"));
+    refuse(options, "--save: f: belongs to another user");
+    CHECK(sh("rm f") == 0);
+}
+
+/* Two processes, one file: the second is told so before it computes anything. */
+static void test_two_processes(void)
+{
+    int code =
+        sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 900 --ignore-eos --save f "
+           "--save-every 20 " RUN " >first & pid=$!; "
+           "while ! [ -e f ] && kill -0 $pid; do sleep 0.01; done; "
+           "\"$S\" generate m --prompt ab --max-new-tokens 4 --save f " RUN
+           " 2>says; code=$?; wait $pid || code=99; cat says >&2; exit $code");
+    CHECK_MSG(code == 2 && strstr(err, "f: another process saves to it") && !n_out, "%d: %s", code,
+              err);
+}
+
+/* A byte is changed at many places, then the run is saved to the file again, then resumed. */
+static void test_damaged(int times)
+{
+    static char hash[2][64];
+    uint64_t seed = check_seed();
+    char path[128];
+    snprintf(path, sizeof path, "%s/f", folder);
+    CHECK(
+        sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens 400 --ignore-eos " RUN
+           " --report a.json >whole") == 0);
+    CHECK(
+        sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 300 --save f --save-every 100 "
+           "--ignore-eos " RUN " >first && cp -p f good") == 0);
+    CHECK(sh("\"$S\" generate m --resume f --max-new-tokens 400 --report a.json " RUN) == 0);
+    CHECK(sh("grep logits_hash a.json") == 0);
+    snprintf(hash[0], sizeof hash[0], "%.60s", out);
+    read_file("whole", whole, sizeof whole);
+    for (int i = 0; i < times; i++) {
+        FILE *file = sh("cp -p good f") == 0 ? fopen(path, "r+b") : NULL;
+        CHECK(file && fseek(file, 0, SEEK_END) == 0);
+        if (!file)
+            return;
+        long at = (long)check_range(&seed, 0, (uint64_t)ftell(file) - 1);
+        fseek(file, at, SEEK_SET);
+        int byte = fgetc(file);
+        fseek(file, at, SEEK_SET);
+        fputc(byte ^ 0x5a, file);
+        fclose(file);
+        CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 300 --save f "
+                     "--ignore-eos " RUN " >first") == 0,
+                  "byte %ld: %s", at, err);
+        CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 400 --report b.json " RUN
+                     " >second") == 0,
+                  "byte %ld: %s", at, err);
+        read_file("first", first, sizeof first);
+        read_file("second", second, sizeof second);
+        CHECK(sh("grep logits_hash b.json") == 0);
+        snprintf(hash[1], sizeof hash[1], "%.60s", out);
+        CHECK_MSG(is_whole() && strcmp(hash[0], hash[1]) == 0, "byte %ld: %s%s", at, hash[0],
+                  hash[1]);
+    }
+}
+
+/* The answer is printed; that it could not be saved is an error that says what would do. */
+static void test_write_limit(void)
+{
+    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 4 --save f "
+             "--disk-write-limit 4KiB " RUN) == 1);
+    CHECK_MSG(*out && strstr(err, "f: ") && strstr(err, "raise --disk-write-limit"), "%s", err);
+    CHECK(sh("test -e f") == 1);
+    CHECK(sh("\"$S\" generate m --prompt ab --max-new-tokens 4 --save f --disk-write-limit 16MiB "
+             "--report r " RUN) == 0);
+    check_account("r");
+}
+
+/* test_save_command [changed bytes]: 6 by default, hundreds by hand */
+int main(int argc, char **argv)
+{
+    if (!command_is_there())
+        return CHECK_SKIP;
+    signal(SIGHUP, SIG_DFL); /* whatever nohup has left */
+    command_model("save_command");
+    command_limits();
+    test_splits();
+    test_stops();
+    test_interrupted();
+    test_interrupted_prompt();
+    test_killed_prompt();
+    test_refusals();
+    test_other_runs();
+    test_two_processes();
+    test_damaged(argc > 1 ? atoi(argv[1]) : 6);
+    test_write_limit();
+    sh("rm -r %s", folder);
+    return check_done();
+}

@@ -1,0 +1,94 @@
+/* Helpers of the tests that run whole models through the public API. */
+#ifndef SPW_TESTS_ENGINE_MODEL_RUN_H
+#define SPW_TESTS_ENGINE_MODEL_RUN_H
+
+#include "runtime/spillway.h"
+#include "tests/check.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+/* What a program runs on. One whose source serves two backends is compiled again by a file that
+ * names the other first. */
+#ifndef TEST_BACKEND
+#define TEST_BACKEND SPW_BACKEND_CPU
+#endif
+
+/* Collects the logits of every position of one span. */
+struct model_logits {
+    float *rows; /* [n_tokens][vocab] */
+    uint32_t vocab;
+};
+
+static inline void model_keep_logits(void *context, size_t span, size_t position,
+                                     const float *logits)
+{
+    struct model_logits *l = context;
+    (void)span;
+    memcpy(l->rows + position * l->vocab, logits, l->vocab * sizeof *logits);
+}
+
+/* Whole sequence in one step, all logits; NULL after a failure, which is a failed check. */
+static inline float *model_all_logits(const char *dir, const struct spw_options *o,
+                                      const int32_t *ids, size_t n, uint32_t *vocab)
+{
+    struct spw_error err = {{0}};
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    struct model_logits l = {0};
+    int rc = spw_engine_open(&e, dir, o, &err);
+    CHECK_MSG(rc == 0, "%s: %s", dir, err.text);
+    if (rc)
+        return NULL;
+    l.vocab = *vocab = spw_engine_config(e)->vocab;
+    l.rows = calloc(n * l.vocab, sizeof(float));
+    rc = spw_session_open(&s, e, &err);
+    struct spw_span span = {s, ids, n, n};
+    if (!rc)
+        rc = spw_sync(e, &span, 1, model_keep_logits, &l, &err);
+    CHECK_MSG(rc == 0, "%s: %s", dir, err.text);
+    struct spw_stats stats;
+    spw_engine_stats(e, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(stats.moved_bytes[i] == stats.predicted_bytes[i], "%s: link %d: %llu, not %llu",
+                  dir, i, (unsigned long long)stats.moved_bytes[i],
+                  (unsigned long long)stats.predicted_bytes[i]);
+    spw_session_close(s);
+    spw_engine_close(e);
+    if (!rc)
+        return l.rows;
+    free(l.rows);
+    return NULL;
+}
+
+static inline int32_t *model_ids(const json_t *list, size_t *n)
+{
+    *n = json_array_size(list);
+    int32_t *ids = calloc(*n + 1, sizeof *ids);
+    for (size_t i = 0; i < *n; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return ids;
+}
+
+static inline float *model_floats(const char *path, size_t n)
+{
+    float *f = calloc(n, sizeof *f);
+    FILE *file = fopen(path, "rb");
+    size_t got = file ? fread(f, sizeof *f, n, file) : 0;
+    if (file)
+        fclose(file);
+    CHECK_MSG(got == n, "%s: %zu floats, expected %zu", path, got, n);
+    return f;
+}
+
+static inline int32_t model_argmax(const float *x, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (x[i] > x[best])
+            best = i;
+    return (int32_t)best;
+}
+
+#endif

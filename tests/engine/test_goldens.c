@@ -1,0 +1,149 @@
+/* Logits against transformers (fp32, eager attention) on tiny models of every family, and against
+ * an independent reference on a really trained one. With arguments: on those folders and no others
+ * (tests/oracle/random_models.py makes some). Relative to the largest logit of the row: two
+ * float32 implementations that add in other orders differ by a few ulp of the terms, not of the
+ * sum. */
+#include "tests/engine/engine_run.h"
+
+#include <dirent.h>
+
+#define TOLERANCE 1e-5
+
+static double compare(const float *got, const float *expected, uint32_t vocab)
+{
+    double largest = 0, worst = 0;
+    for (uint32_t i = 0; i < vocab; i++) {
+        largest = fmax(largest, fabs((double)expected[i]));
+        worst = fmax(worst, fabs((double)got[i] - (double)expected[i]));
+        if (!isfinite(got[i]))
+            return INFINITY;
+    }
+    return worst / largest;
+}
+
+static void run_case(const char *dir)
+{
+    char path[1024];
+    json_error_t json_err;
+    uint32_t vocab = 0;
+    size_t n, n_positions;
+    snprintf(path, sizeof path, "%s/golden.json", dir);
+    json_t *golden = json_load_file(path, 0, &json_err);
+    CHECK_MSG(golden, "%s: %s", path, json_err.text);
+    if (!golden)
+        return;
+    int32_t *ids = model_ids(json_object_get(golden, "ids"), &n);
+    int32_t *positions = model_ids(json_object_get(golden, "positions"), &n_positions);
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .compute = SPW_DTYPE_F32,
+                            .context = n,
+                            .past_positions = true,
+                            .threads = 2};
+    float *logits = model_all_logits(dir, &o, ids, n, &vocab);
+    if (logits) {
+        snprintf(path, sizeof path, "%s/golden_logits.f32", dir);
+        float *expected = model_floats(path, n_positions * vocab);
+        double worst = 0;
+        for (size_t i = 0; i < n_positions; i++)
+            worst = fmax(
+                worst, compare(logits + (size_t)positions[i] * vocab, expected + i * vocab, vocab));
+        CHECK_MSG(worst <= TOLERANCE, "%s: %.3g relative", dir, worst);
+        fprintf(stderr, "%-44s %.2e\n", dir, worst);
+        free(expected);
+    }
+    free(logits);
+    free(ids);
+    free(positions);
+    json_decref(golden);
+}
+
+static void run_families(void)
+{
+    DIR *d = opendir("tests/golden");
+    int n = 0;
+    CHECK(d != NULL);
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        char path[512];
+        snprintf(path, sizeof path, "tests/golden/%s/golden_logits.f32", entry->d_name);
+        if (access(path, R_OK))
+            continue;
+        snprintf(path, sizeof path, "tests/golden/%s", entry->d_name);
+        run_case(path);
+        n++;
+    }
+    if (d)
+        closedir(d);
+    CHECK_MSG(n >= 25, "%d cases", n);
+}
+
+/* Greedy: one token after another from the kept session. */
+static void run_greedy(const char *dir, const int32_t *expected, size_t n_prompt, size_t n)
+{
+    struct spw_error err = {{0}};
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .threads = 2};
+    int32_t ids[512];
+    CHECK_MSG(spw_engine_open(&e, dir, &o, &err) == 0, "%s", err.text);
+    CHECK(spw_session_open(&s, e, &err) == 0);
+    memcpy(ids, expected, n_prompt * sizeof *ids);
+    for (size_t i = n_prompt; i < n; i++) {
+        struct spw_span span = {s, ids, i, 1};
+        CHECK_MSG(spw_sync(e, &span, 1, NULL, NULL, &err) == 0, "%s", err.text);
+        ids[i] = model_argmax(spw_session_logits(s), spw_engine_config(e)->vocab);
+        CHECK(i == n_prompt || spw_session_reused(s) == i - 1);
+    }
+    CHECK(memcmp(ids, expected, n * sizeof *ids) == 0);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+static void run_stories(const char *data)
+{
+    char dir[1024], path[1200];
+    snprintf(dir, sizeof dir, "%s/models/stories260K", data);
+    snprintf(path, sizeof path, "%s/golden.json", dir);
+    json_t *golden = json_load_file(path, 0, NULL), *c;
+    size_t i;
+    if (!golden) {
+        fprintf(stderr, "no stories260K here: that part is skipped\n");
+        return;
+    }
+    json_array_foreach(json_object_get(golden, "cases"), i, c)
+    {
+        size_t n, n_greedy;
+        uint32_t vocab = 0;
+        int32_t *ids = model_ids(json_object_get(c, "ids"), &n);
+        int32_t *greedy = model_ids(json_object_get(c, "greedy_ids"), &n_greedy);
+        struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .context = 512};
+        float *logits = model_all_logits(dir, &o, ids, n, &vocab);
+        snprintf(path, sizeof path, "%s/%s", dir,
+                 json_string_value(json_object_get(c, "logits_file")));
+        float *expected = model_floats(path, n * vocab);
+        for (size_t k = 0; logits && k < n; k++) {
+            double worst = compare(logits + k * vocab, expected + k * vocab, vocab);
+            CHECK_MSG(worst <= TOLERANCE, "stories case %zu position %zu: %.3g", i, k, worst);
+        }
+        run_greedy(dir, greedy, n, n_greedy);
+        free(logits);
+        free(expected);
+        free(ids);
+        free(greedy);
+    }
+    json_decref(golden);
+}
+
+int main(int argc, char **argv)
+{
+    const char *data = getenv("SPW_DATA");
+    if (!run_is_there())
+        return CHECK_SKIP;
+    for (int i = 1; i < argc; i++)
+        run_case(argv[i]);
+    if (argc > 1)
+        return check_done();
+    run_families();
+    if (data)
+        run_stories(data);
+    return check_done();
+}

@@ -1,0 +1,316 @@
+/* A control group's limit that becomes lower while an engine lives, on a made-up group: between two
+ * steps, in the middle of a prompt, with a disk, without one, and lower than any plan can do with.
+ * No token is lost, and answers stay the same bits unless a rung says that old KV has less
+ * precision. */
+#include "runtime/engine/engine.h"
+#include "runtime/engine/memory.h"
+#include "tests/engine/engine_run.h"
+
+enum { MOST = 900, MOST_VOCAB = 128, SLACK = 1 << 20 };
+
+static char root[64], dir[128];
+static int32_t ids[MOST];
+
+/* ---- the made-up group ---- */
+
+static void put(const char *path, const char *text)
+{
+    char whole[128];
+    snprintf(whole, sizeof whole, "%s/%s", root, path);
+    FILE *f = fopen(whole, "w");
+    CHECK(f && fputs(text, f) >= 0);
+    if (f)
+        fclose(f);
+}
+
+static void put_number(const char *path, uint64_t n)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)n);
+    put(path, text);
+}
+
+static void make_group(void)
+{
+    char command[256];
+    snprintf(root, sizeof root, "/tmp/spw_memory_limit_%d", (int)getpid());
+    snprintf(command, sizeof command, "mkdir -p %s/proc/self %s/group/a/b %s/disk", root, root,
+             root);
+    CHECK(system(command) == 0);
+    put("proc/self/cgroup", "0::/a/b\n");
+    put("proc/self/mountinfo", "31 23 0:28 / /group rw - cgroup2 cgroup2 rw\n");
+    spw_memory_group_root(root);
+}
+
+/* In the level above the process's own. */
+static void set_limit(uint64_t limit, uint64_t used)
+{
+    put_number("group/a/memory.max", limit);
+    put_number("group/a/memory.current", used);
+}
+
+static void set_free(void)
+{
+    set_limit((uint64_t)1 << 30, 0);
+}
+
+/* ---- an engine in it ---- */
+
+static uint64_t arena_bytes(const struct spw_engine *e)
+{
+    return e->plan.device.end + e->plan.host.end;
+}
+
+/* The group leaves `bytes` for the engine's arenas. */
+static void leave(struct spw_engine *e, uint64_t bytes)
+{
+    uint64_t used = (uint64_t)64 << 20;
+    set_limit(used + bytes + SLACK, used + spw_engine_held_bytes(e));
+    e->heed.looked_at = 0;
+}
+
+static struct spw_engine *open_engine(const struct spw_options *more)
+{
+    struct spw_options o = *more;
+    o.backend = SPW_BACKEND_CPU;
+    o.threads = 2;
+    o.context = MOST;
+    set_free();
+    struct spw_engine *e = run_open(dir, &o);
+    CHECK(e->heed.limit_bytes == (uint64_t)1 << 30 && e->heed.soft);
+    return e;
+}
+
+static void expect(float out[MOST_VOCAB], const struct spw_options *o, size_t n)
+{
+    struct spw_engine *e = open_engine(o);
+    struct spw_session *s = run_session(e);
+    const float *logits = run_to(s, e, ids, n);
+    memcpy(out, logits, e->model.config.vocab * sizeof *out);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+static void check_rungs(struct spw_engine *e, uint64_t n, const char *what)
+{
+    uint64_t n_rungs;
+    const struct spw_rung *rungs = spw_engine_rungs(e, &n_rungs);
+    CHECK_MSG(n_rungs == n, "%s: %llu rungs", what, (unsigned long long)n_rungs);
+    if (n_rungs)
+        CHECK_MSG(strstr(rungs[0].failed, "control group"), "%s: %s", what, rungs[0].failed);
+}
+
+/* Token by token; the limit becomes lower twice on the way, and higher, which is no matter. */
+static void check_between_steps(const struct spw_options *o)
+{
+    float expected[MOST_VOCAB];
+    struct spw_engine *e = open_engine(o);
+    struct spw_session *s = run_session(e);
+    run_to(s, e, ids, 500);
+    uint64_t before = arena_bytes(e), n;
+    for (int i = 1; i <= 2; i++) {
+        uint64_t left = before - (uint64_t)i * (before / 4);
+        leave(e, left);
+        const float *logits = run_to(s, e, ids, 500 + (size_t)i);
+        CHECK_MSG(arena_bytes(e) <= left, "%llu, %llu left", (unsigned long long)arena_bytes(e),
+                  (unsigned long long)left);
+        expect(expected, o, 500 + (size_t)i);
+        CHECK(run_same(logits, expected, e->model.config.vocab));
+        check_rungs(e, (uint64_t)i, "between steps");
+    }
+    set_free();
+    e->heed.looked_at = 0;
+    run_to(s, e, ids, 503);
+    spw_engine_rungs(e, &n);
+    CHECK(n == 2);
+    run_check_account(e, o, "between steps");
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+struct lowering {
+    struct spw_engine *engine;
+    uint64_t at, bytes; /* token-layers done; what is left then */
+    bool done;
+};
+
+static void lower_on_the_way(void *context, const struct spw_progress *p)
+{
+    struct lowering *l = context;
+    if (l->done || !l->engine || p->done < l->at)
+        return;
+    l->done = true;
+    leave(l->engine, l->bytes);
+}
+
+struct seen {
+    size_t n;
+    bool in_order;
+};
+
+static void see(void *context, size_t span, size_t position, const float *logits)
+{
+    struct seen *s = context;
+    (void)span;
+    (void)logits;
+    s->in_order = s->in_order && position == MOST - 40 + s->n;
+    s->n++;
+}
+
+/* In the middle of a prompt: what was computed is kept or computed again, and no logits come
+ * twice. */
+static void check_in_prompt(const struct spw_options *more, uint64_t at)
+{
+    struct lowering l = {.at = at};
+    struct seen seen = {.in_order = true};
+    struct spw_options o = *more;
+    float expected[MOST_VOCAB];
+    struct spw_error err;
+    expect(expected, &o, MOST);
+    o.on_progress = lower_on_the_way;
+    o.progress_context = &l;
+    l.engine = open_engine(&o);
+    l.bytes = arena_bytes(l.engine) / 4 * 3;
+    struct spw_session *s = run_session(l.engine);
+    struct spw_span span = {s, ids, MOST, 40};
+    CHECK_MSG(!spw_sync(l.engine, &span, 1, see, &seen, &err), "%s", err.text);
+    CHECK(run_same(spw_session_logits(s), expected, l.engine->model.config.vocab));
+    CHECK_MSG(l.done && seen.n == 40 && seen.in_order, "%zu logits", seen.n);
+    check_rungs(l.engine, 1, "in a prompt");
+    run_check_account(l.engine, &o, "in a prompt");
+    spw_session_close(s);
+    spw_engine_close(l.engine);
+}
+
+/* Less than any plan can do with: an error that names the group, nothing lost, and the run goes on
+ * when the limit is higher again. */
+static void check_too_little(const struct spw_options *o)
+{
+    float expected[MOST_VOCAB];
+    struct spw_error err;
+    expect(expected, o, 600);
+    struct spw_engine *e = open_engine(o);
+    struct spw_session *s = run_session(e);
+    run_to(s, e, ids, 500);
+    leave(e, 4096);
+    struct spw_span span = {s, ids, 600, 1};
+    int rc = spw_sync(e, &span, 1, NULL, NULL, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a is now"), "%d: %s", rc, err.text);
+    CHECK(spw_session_n_tokens(s) == 500);
+    CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -ENOMEM); /* still */
+    check_rungs(e, 0, "too little");
+    set_free();
+    e->heed.looked_at = 0;
+    CHECK(run_same(run_to(s, e, ids, 600), expected, e->model.config.vocab));
+    CHECK(spw_session_reused(s) == 500);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+static bool every_precision(void *context, enum spw_kv_precision precision)
+{
+    *(enum spw_kv_precision *)context = precision;
+    return true;
+}
+
+/* Without a disk KV must become smaller: the run goes on, and the rung says so. */
+static void check_quantized(void)
+{
+    enum spw_kv_precision asked = SPW_KV_EXACT;
+    struct spw_options o = {
+        .gate = every_precision, .gate_context = &asked, .residual_window = 128};
+    struct spw_engine *e = open_engine(&o);
+    struct spw_session *s = run_session(e);
+    run_to(s, e, ids, 600);
+    CHECK(e->plan.info.precision == SPW_KV_EXACT);
+    uint64_t smallest = e->plan.info.device.kv_resident; /* exact KV alone needs so much */
+    leave(e, smallest);
+    run_to(s, e, ids, 601);
+    CHECK(asked != SPW_KV_EXACT && e->plan.info.precision == asked);
+    CHECK(arena_bytes(e) <= smallest);
+    check_rungs(e, 1, "quantized");
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+/* Budgets that let the plan take more than the group has are refused before anything is taken; the
+ * default stays within the group, whatever this machine has. */
+static void check_open(void)
+{
+    struct spw_options o = {
+        .backend = SPW_BACKEND_CPU, .threads = 2, .context = MOST, .host_bytes = 1 << 20};
+    struct spw_engine *e;
+    struct spw_error err;
+    struct spw_plan_info info;
+    set_limit((uint64_t)40 << 20, (uint64_t)10 << 20);
+    o.device_bytes = (uint64_t)1 << 30;
+    CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s", err.text); /* takes little of it */
+    uint64_t needed = arena_bytes(e);
+    CHECK(!e->heed.soft);
+    spw_engine_close(e);
+    set_limit(((uint64_t)10 << 20) + needed, (uint64_t)10 << 20);
+    int rc = spw_engine_open(&e, dir, &o, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves only") && !e, "%d: %s", rc,
+              err.text);
+    o.device_bytes = o.host_bytes = 0;
+    for (uint64_t mib = 40; mib >= 24; mib -= 16) {
+        set_limit(mib << 20, 1 << 20);
+        CHECK_MSG(!spw_plan_query(&info, dir, &o, &err), "%s", err.text);
+        CHECK_MSG(info.device_budget_bytes + info.host_budget_bytes < (mib - 4) << 20 &&
+                      info.device_budget_bytes > (mib - 10) << 19,
+                  "%llu and %llu", (unsigned long long)info.device_budget_bytes,
+                  (unsigned long long)info.host_budget_bytes);
+    }
+}
+
+/* Neither the machine nor a drive is measured where the group would be killed for it. */
+static void check_measuring(void)
+{
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 2};
+    struct spw_drive_options d = {.directory = dir, .mode = SPW_PROBE_AGAIN};
+    struct spw_machine machine;
+    struct spw_drive drive;
+    struct spw_error err;
+    set_limit((uint64_t)40 << 20, (uint64_t)1 << 20);
+    int rc = spw_machine_probe(&machine, &o, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves"), "%d: %s", rc, err.text);
+    rc = spw_drive_probe(&drive, &d, &err);
+    CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves"), "%d: %s", rc, err.text);
+    set_free();
+}
+
+int main(void)
+{
+    const struct tiny_model m = {.family = "llama",
+                                 .layers = 3,
+                                 .hidden = 48,
+                                 .intermediate = 80,
+                                 .heads = 6,
+                                 .kv_heads = 2,
+                                 .head_dim = 64,
+                                 .vocab = 96,
+                                 .positions = 4096,
+                                 .more = "",
+                                 .untied = true,
+                                 .seed = 5};
+    char command[128], disk[80];
+    run_folder(dir, &m, "memory_limit");
+    run_ids(ids, MOST, m.vocab, 3);
+    make_group();
+    snprintf(disk, sizeof disk, "%s/disk", root);
+    struct spw_options with_disk = {.disk_dir = disk}, without = {0};
+    check_open();
+    check_measuring();
+    check_between_steps(&with_disk);
+    check_in_prompt(&with_disk, 1);
+    check_in_prompt(&with_disk, MOST);
+    check_too_little(&with_disk);
+    check_too_little(&without);
+    check_quantized();
+    spw_memory_group_root("");
+    snprintf(command, sizeof command, "rm -r %s", root);
+    CHECK(system(command) == 0);
+    tiny_model_remove(dir);
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}

@@ -1,0 +1,862 @@
+/* The plan over drawn models' sizes, options and budgets: totals within budgets, regions apart, the
+ * smallest budgets exact to the page and named in the refusal, and enough frames for every step of
+ * any life of the sessions, counted tile by tile.
+ *
+ *   test_plan [draws] */
+#include "tests/engine/engine_run.h"
+
+enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
+
+static int n_with_disk, n_with_three; /* plans that use it; and the host as well */
+static int n_that_hold, n_that_do_not;
+
+struct region {
+    uint64_t at, bytes;
+};
+
+static void check_apart(const struct region *r, size_t n, uint64_t end)
+{
+    for (size_t i = 0; i < n; i++) {
+        CHECK(r[i].at % PAGE == 0);
+        CHECK(r[i].at + r[i].bytes <= (i + 1 < n ? r[i + 1].at : end));
+    }
+}
+
+/* Bytes of units by where they lie. */
+struct unit_bytes {
+    uint64_t copied, mapped, images, kept, most_slot, most_bounce;
+    uint32_t n_streamed, n_from_disk, n_bounce, n_others; /* others: streamed, could be from disk */
+};
+
+static int n_with_old_below, n_with_units_from_disk, n_with_units_bounced, n_with_both_kinds;
+
+/* Every unit has its place on the device, or is streamed; one that is converted has an image
+ * besides, another that is streamed comes from the host, pinned or mapped, or from its file. */
+static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
+                       struct unit_bytes *sum)
+{
+    const struct spw_weights *w = in->weights;
+    uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
+    bool resident = spw_plan_unit_resident(p, w, u), as_stored = true, aligned = true;
+    for (uint32_t i = w->unit_pieces[u]; i < w->unit_pieces[u + 1]; i++)
+        aligned = aligned && (uintptr_t)w->pieces[i].from % spw_dtype_bytes(w->dtype) == 0;
+    for (size_t i = 0; i < spw_safetensors_count(w->file); i++) { /* tiny models have one type */
+        const struct spw_tensor *t = spw_safetensors_at(w->file, i);
+        as_stored = as_stored && (t->n_dims != 2 || t->dtype == w->dtype);
+    }
+    if (resident && in->reads_host_memory && as_stored && aligned)
+        sum->mapped += bytes;
+    else if (resident)
+        sum->copied += bytes;
+    bool from_disk = spw_plan_unit_from_disk(p, w, u), direct = in->reads_host_memory && aligned;
+    CHECK(!from_disk || (as_stored && !resident));
+    sum->n_streamed += !resident;
+    sum->n_from_disk += from_disk;
+    sum->n_bounce += from_disk && !direct;
+    sum->n_others += !resident && as_stored && !from_disk;
+    uint64_t slot = from_disk && direct ? spw_weights_unit_read_bytes(w, u) : bytes;
+    if (!resident)
+        sum->most_slot = spw_max_u64(sum->most_slot, slot);
+    if (from_disk && !direct)
+        sum->most_bounce = spw_max_u64(sum->most_bounce, spw_weights_unit_read_bytes(w, u));
+    if (!as_stored || (!resident && !from_disk && !in->reads_host_memory))
+        sum->images += bytes;
+    else if (!resident && !from_disk)
+        sum->kept += bytes;
+}
+
+/* No more units come from disk than must, those are spread over the others, and no budget knows of
+ * them but the drive's link. */
+static void check_units(const struct spw_plan *p, const struct spw_plan_input *in,
+                        const struct unit_bytes *sum)
+{
+    const struct spw_weights *w = in->weights;
+    uint64_t read = 0, host = p->host.end + p->kept_bytes;
+    uint32_t gap = 0, n_layers = 0;
+    CHECK(p->kept_bytes == sum->kept && sum->n_from_disk <= p->n_disk_units);
+    CHECK(!p->n_unit_slots || sum->most_slot <= p->slot_unit_bytes);
+    CHECK((p->n_unit_bounce > 0) == (sum->n_bounce > 0) &&
+          sum->most_bounce <= p->bounce_unit_bytes);
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        bool from_disk = spw_plan_unit_from_disk(p, w, u);
+        read += from_disk ? spw_weights_unit_read_bytes(w, u) : 0;
+        n_layers += from_disk && u < w->config->n_layers;
+        gap = from_disk ? 0 : gap + !spw_plan_unit_resident(p, w, u);
+        CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_units));
+    }
+    CHECK(p->info.weights_disk_bytes == read && p->info.n_layers_from_disk == n_layers);
+    n_with_units_from_disk += sum->n_from_disk > 0;
+    n_with_units_bounced += sum->n_bounce > 0;
+    n_with_both_kinds += sum->n_from_disk && sum->n_others;
+    if (p->n_disk_units < 2 || p->n_disk_frames) /* else tiles may have what the host has left */
+        return;
+    struct spw_plan fewer = *p;
+    fewer.n_disk_units--;
+    for (uint32_t u = 0; u < w->n_units; u++) {
+        uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
+        bool resident = spw_plan_unit_resident(p, w, u);
+        if (resident || !spw_weights_unit_as_stored(w, u))
+            continue;
+        host += spw_plan_unit_from_disk(&fewer, w, u) ? 0 : bytes;
+        host -= spw_plan_unit_from_disk(p, w, u) ? 0 : bytes;
+    }
+    CHECK(host > in->host_bytes);
+}
+
+static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    const struct spw_plan_device *d = &p->device;
+    const struct spw_plan_host *h = &p->host;
+    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
+    struct unit_bytes sum = {0};
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
+    uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
+    uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        count_unit(p, in, u, &sum);
+    uint64_t unit_slots = p->n_unit_slots * p->slot_unit_bytes;
+    uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    struct region first[] = {
+        {d->small, in->weights->n_small * 4},
+        {d->workspace, in->workspace_bytes},
+        {d->hidden, rows * p->hidden_row_bytes},
+        {d->x, m * c->hidden * e},
+        {d->qkv, m * (q + 2 * kv) * e},
+        {d->attention, m * q * e},
+        {d->state, m * state},
+        {d->partials, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
+        {d->rows, p->logits_rows * p->hidden_row_bytes},
+        {d->logits, logits},
+        {d->flags, 4},
+        {d->units, sum.copied},
+        {d->unit_slots, unit_slots},
+        {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
+        {d->near_frames, p->n_near_frames * p->near_tile_bytes},
+        {d->kv_slots, kv_slots},
+    };
+    struct region mlp[] = {{d->x, m * c->hidden * e},
+                           {d->gate_up, in->gated_scratch ? m * 2 * c->intermediate * e : 0},
+                           {d->gated, m * c->intermediate * e},
+                           {d->rows, 0}};
+    struct region host[] = {
+        {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
+        {h->staging, 2 * m * p->hidden_row_bytes},
+        {h->logits, logits},
+        {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
+        {h->flags, 4},
+        {h->images, sum.images},
+        {h->unit_bounce, p->n_unit_bounce * p->bounce_unit_bytes},
+        {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
+        {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
+    };
+    check_apart(first, sizeof first / sizeof *first, d->end);
+    check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
+    check_apart(host, sizeof host / sizeof *host, h->end);
+    CHECK(p->mapped_bytes == sum.mapped);
+    CHECK(d->end + sum.mapped <= in->device_bytes && h->end + sum.kept <= in->host_bytes);
+    check_units(p, in, &sum);
+    CHECK(p->info.host.total == h->end + p->kept_bytes);
+    CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
+          p->slot_tiles <= in->attention_tiles);
+    CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        CHECK(spw_weights_unit_bytes(in->weights, u) <= p->slot_unit_bytes || !p->n_unit_slots);
+    const struct spw_plan_info *i = &p->info;
+    CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
+              i->device.kv_slots + i->device.hidden + i->device.activations ==
+          i->device.total);
+    CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.disk_staging + i->host.weights ==
+          i->host.total);
+    CHECK(p->n_device_frames * p->tile_bytes + p->n_near_frames * p->near_tile_bytes <=
+          i->device.kv_resident);
+    CHECK(p->tile_bytes % PAGE == 0 && p->near_tile_bytes % PAGE == 0);
+    CHECK(p->tile_bytes <= p->near_tile_bytes && (p->n_near_frames > 0) == in->aged);
+}
+
+/* What lies between host and disk is there where it is needed, and nowhere else. */
+static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    bool bounces = (p->n_disk_frames || in->adopts) && !in->reads_host_memory;
+    CHECK(p->info.disk.total == (uint64_t)p->n_disk_frames * p->tile_bytes);
+    CHECK(p->info.disk.total <= in->disk_bytes && p->info.disk_budget_bytes == in->disk_bytes);
+    CHECK(p->direct == ((in->disk_bytes || in->adopts) && in->reads_host_memory));
+    CHECK(p->adopts == in->adopts);
+    CHECK((p->n_transit >= 1) == bounces && p->n_transit <= p->n_host_frames);
+    CHECK((bounces && p->n_kv_slots) == (p->n_bounce > 0) && p->n_bounce <= p->n_kv_slots);
+    CHECK(!p->n_disk_frames || p->n_kv_slots);
+    CHECK(!p->n_disk_frames || (p->disk_run && p->disk_run <= p->n_disk_frames));
+    CHECK(!p->n_disk_frames == !p->info.disk_write_bytes);
+    bool sinks = p->residency.host < UINT32_MAX || p->residency.host_sliding < UINT32_MAX;
+    CHECK(sinks == (p->n_disk_frames > 0));
+}
+
+/* ---- every step of a life, tile by tile ---- */
+
+struct layer_state {
+    uint32_t first, begin, end;
+    uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
+    uint32_t near_first, near_end; /* exact tiles that are kept apart, but for the sink */
+    uint32_t held, held_end;       /* those, or a window's, that a pass has begun with */
+};
+
+struct life {
+    const struct spw_plan *plan;
+    const struct spw_model_config *config;
+    struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
+    uint64_t n[MOST_SESSIONS];
+    uint32_t sessions, most_device, most_host, most_disk, most_near;
+    uint64_t n_written_to_disk, n_read_from_disk, n_passes;
+};
+
+/* Of what a pass has begun with, the tiles that windows have left behind. */
+static uint32_t left_behind(const struct life *f, const struct layer_state *x, uint32_t layer)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    bool full = f->config->layer_kinds[layer] == SPW_LAYER_FULL;
+    uint32_t first = r->aged ? x->near_first : full ? 0 : x->first;
+    uint32_t end = first < x->held_end ? first : x->held_end;
+    uint32_t from = x->held || !full ? x->held : 1; /* a sink is not left */
+    return end > from ? end - from : 0;
+}
+
+static void count(struct life *f)
+{
+    uint32_t device = 0, host = 0, disk = 0, near = 0;
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+            const struct layer_state *x = &f->layers[s][l];
+            device += x->end - x->begin;
+            host += x->written - x->disk;
+            disk += x->disk - x->first;
+            *(f->plan->residency.aged ? &near : &device) += left_behind(f, x, l);
+            near += x->near_end - x->near_first;
+            near += x->near_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
+        }
+    f->most_near = near > f->most_near ? near : f->most_near;
+    f->most_disk = disk > f->most_disk ? disk : f->most_disk;
+    f->most_device = device > f->most_device ? device : f->most_device;
+    f->most_host = host > f->most_host ? host : f->most_host;
+}
+
+/* A life that begins: where old tiles are kept apart, those of full layers start at tile 1. */
+static void start_life(struct life *f, const struct spw_plan *p, const struct spw_plan_input *in,
+                       uint32_t sessions)
+{
+    *f = (struct life){.plan = p, .config = in->weights->config, .sessions = sessions};
+    for (uint32_t s = 0; s < sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers && in->aged; l++)
+            if (f->config->layer_kinds[l] == SPW_LAYER_FULL)
+                f->layers[s][l] =
+                    (struct layer_state){.first = 1, .begin = 1, .end = 1, .disk = 1, .written = 1};
+}
+
+static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint32_t begin)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    uint32_t host = f->config->layer_kinds[layer] == SPW_LAYER_SLIDING ? r->host_sliding : r->host;
+    if (begin > x->begin)
+        x->begin = begin;
+    if (x->written < x->begin)
+        x->written = x->begin;
+    for (; x->written - x->disk > host; x->disk++)
+        f->n_written_to_disk++;
+}
+
+/* Tiles [from, to) come up, to the ring or to stay. */
+static void bring_up(struct life *f, const struct layer_state *x, uint32_t from, uint32_t to)
+{
+    for (uint32_t t = spw_max_u32(from, x->first); t < to; t++)
+        f->n_read_from_disk += t < x->disk;
+}
+
+static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_cut_chunk *k,
+                       const struct spw_passage *passages, uint32_t l)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
+        struct layer_state *x = &f->layers[s->span][l];
+        bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
+        bring_up(f, x, 0, x->begin);
+        if (r->aged)
+            x->near_end = spw_waterline_tiles(s->to);
+        if (!r->aged || full)
+            x->end = full ? spw_waterline_end(r, s->to) : spw_waterline_tiles(s->to);
+    }
+    count(f);
+    for (uint32_t i = 0; i < k->n_segments; i++) {
+        const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
+        const struct spw_passage *p = &passages[s->span];
+        struct layer_state *x = &f->layers[s->span][l];
+        bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
+        if (r->aged) {
+            uint32_t near =
+                sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_near(r, s->to);
+            near = near < x->near_end ? near : x->near_end;
+            /* tile 0 is not dropped from a full layer, so that nothing goes while it is the only */
+            x->near_first = spw_max_u32(!sliding && x->near_end < 2 ? 0 : near, x->near_first);
+            if (sliding)
+                continue;
+        }
+        if (sliding) {
+            uint32_t first = spw_waterline_first(r->window, s->to);
+            first = first < x->end ? first : x->end;
+            x->first = spw_max_u32(first, x->first);
+            x->begin = spw_max_u32(first, x->begin);
+            x->written = spw_max_u32(first, x->written);
+            x->disk = spw_max_u32(first, x->disk);
+            raise_to(f, l, x, spw_waterline_begin(r, true, s->to));
+        } else {
+            raise_to(f, l, x,
+                     s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p));
+        }
+        count(f);
+    }
+}
+
+/* What sessions begin a prompt's pass with is held until the next one begins. */
+static void hold(struct life *f, const struct spw_passage *passages)
+{
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+            struct layer_state *x = &f->layers[s][l];
+            bool aged = f->plan->residency.aged;
+            if (passages[s].to <= passages[s].from + 1)
+                continue;
+            x->held = aged ? x->near_first : x->first;
+            x->held_end = aged ? x->near_end : x->end;
+        }
+}
+
+static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passage *passages)
+{
+    const struct spw_residency *r = &f->plan->residency;
+    const uint8_t *kinds = f->config->layer_kinds;
+    if (f->plan->holds)
+        hold(f, passages);
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++)
+            if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
+                raise_to(f, l, &f->layers[s][l], spw_waterline_wait(r, &passages[s]));
+    for (uint32_t l = 0; l < f->config->n_layers; l++) {
+        for (uint32_t s = 0; s < f->sessions; s++)
+            if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
+                uint32_t enter = spw_waterline_enter(r, &passages[s]);
+                struct layer_state *x = &f->layers[s][l];
+                bring_up(f, x, enter, x->begin);
+                x->begin = enter < x->begin ? enter : x->begin;
+            }
+        for (uint32_t k = 0; k < cut->n_chunks; k++)
+            pass_chunk(f, cut, &cut->chunks[k], passages, l);
+    }
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
+            struct layer_state *x = &f->layers[s][l];
+            if (r->aged && kinds[l] == SPW_LAYER_SLIDING)
+                continue;
+            uint32_t begin = spw_waterline_begin(r, kinds[l], passages[s].to);
+            raise_to(f, l, x, begin);
+            bring_up(f, x, begin, x->begin);
+            x->begin = begin;
+            count(f);
+        }
+}
+
+static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
+{
+    struct spw_cut_span spans[MOST_SESSIONS], before[MOST_SESSIONS];
+    for (uint32_t s = 0; s < f->sessions; s++)
+        spans[s] = (struct spw_cut_span){f->n[s], to[s]};
+    for (;;) {
+        struct spw_passage passages[MOST_SESSIONS] = {{0}};
+        memcpy(before, spans, sizeof spans);
+        if (!spw_cut_next(cut, spans, f->sessions))
+            break;
+        for (uint32_t s = 0; s < f->sessions; s++) {
+            uint32_t segments = 0;
+            for (uint32_t i = 0; i < cut->n_segments; i++)
+                segments += cut->segments[i].span == s;
+            passages[s] = (struct spw_passage){
+                .from = before[s].from,
+                .to = spans[s].from,
+                .begin = spw_waterline_begin(&f->plan->residency, false, before[s].from),
+                .chunked = segments > 1};
+        }
+        run_pass(f, cut, passages);
+        f->n_passes++;
+    }
+    memcpy(f->n, to, f->sessions * sizeof *to);
+}
+
+static void check_frames(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct life f;
+    struct spw_cut cut;
+    uint64_t rows = spw_min_u64(p->pass_rows, in->sessions * in->context), to[MOST_SESSIONS];
+    CHECK(spw_cut_init(&cut, p->chunk, rows, in->sessions) == 0);
+    start_life(&f, p, in, in->sessions);
+    for (int step = 0; step < 12; step++) {
+        for (uint32_t s = 0; s < f.sessions; s++) {
+            uint64_t most = in->context - f.n[s];
+            uint64_t more = check_random(seed) % 2 ? most : spw_min_u64(most, 130);
+            to[s] = f.n[s] + (step == 11 ? most : check_range(seed, 0, more));
+        }
+        run_step(&f, &cut, to);
+    }
+    CHECK_MSG(f.most_device <= p->n_device_frames, "%u device frames, %u planned", f.most_device,
+              p->n_device_frames);
+    CHECK_MSG(f.most_near <= p->n_near_frames, "%u near frames, %u planned", f.most_near,
+              p->n_near_frames);
+    n_with_old_below += in->aged && f.most_host + f.most_disk;
+    CHECK_MSG(f.most_host <= p->n_host_frames - p->n_transit, "%u host frames, %u planned",
+              f.most_host, p->n_host_frames - p->n_transit);
+    CHECK_MSG(f.most_disk <= p->n_disk_frames, "%u disk frames, %u planned", f.most_disk,
+              p->n_disk_frames);
+    CHECK_MSG(f.n_written_to_disk * p->tile_bytes <= p->info.disk_write_bytes,
+              "%llu tiles written to disk, %llu bytes planned",
+              (unsigned long long)f.n_written_to_disk,
+              (unsigned long long)p->info.disk_write_bytes);
+    spw_cut_free(&cut);
+}
+
+/* What passes that end with one row of logits read of the model's files. */
+static uint64_t read_of_files(const struct spw_plan *p, const struct spw_weights *w,
+                              uint64_t n_passes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; u < w->n_units; u++)
+        if (spw_plan_unit_from_disk(p, w, u))
+            bytes += spw_weights_unit_read_bytes(w, u) * (u < w->config->n_layers ? n_passes : 1);
+    return bytes;
+}
+
+/* A prompt of the whole context: what the plan says of the disk, counted tile by tile. */
+static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct life f;
+    struct spw_cut cut;
+    uint64_t *prompt = p->info.prefill_moved_bytes, *step = p->info.decode_moved_bytes;
+    uint64_t before = in->context - 1;
+    CHECK(spw_traffic_info(p, in->weights) == 0);
+    CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
+    start_life(&f, p, in, 1);
+    run_step(&f, &cut, &in->context);
+    CHECK(prompt[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
+    CHECK(prompt[SPW_MOVED_DISK_TO_HOST] ==
+          f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
+    start_life(&f, p, in, 1);
+    run_step(&f, &cut, &before);
+    f.n_written_to_disk = f.n_read_from_disk = f.n_passes = 0;
+    run_step(&f, &cut, &in->context);
+    CHECK(step[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
+    CHECK(step[SPW_MOVED_DISK_TO_HOST] ==
+          f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
+    CHECK(f.n_passes == 1 && read_of_files(p, in->weights, 1) == p->info.weights_disk_bytes);
+    spw_cut_free(&cut);
+}
+
+/* ---- the size of a KV slot ---- */
+
+/* What the plan chooses freely and pays for with memory that the cache could have had. */
+static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
+{
+    return a->chunk == b->chunk && a->logits_rows == b->logits_rows &&
+           a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
+}
+
+struct layer_cost {
+    uint64_t all, hidden; /* bytes over the link, as the disk counts them */
+};
+
+/* What a layer's KV costs the link in a decode step, tile by tile; and of that, what the ring
+ * brings up while a layer's weights are read: as far as it is not full, as there are tiles, and as
+ * there is time. */
+static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_plan_input *in,
+                                    bool slides)
+{
+    struct layer_cost c = {0};
+    const struct spw_residency *r = &p->residency;
+    uint64_t weights = 0, n = in->weights->config->n_layers;
+    uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
+    uint32_t tiles = p->full_tiles, stay = r->resident, copies;
+    for (uint32_t l = 0; l < n; l++)
+        weights += spw_weights_unit_bytes(in->weights, l);
+    copies = tiles - (in->context > p->chunk ? r->resident_pass : r->resident);
+    if (slides) {
+        uint32_t most = spw_waterline_window_tiles(r->window);
+        tiles = tiles < most ? tiles : most;
+        stay = r->resident_sliding;
+        copies = tiles - stay;
+    }
+    uint32_t host = slides ? r->host_sliding : r->host;
+    for (uint32_t t = 0; t + stay < tiles; t++) {
+        bool on_disk = copies > host && t < copies - host;
+        uint64_t tile = p->tile_bytes * (on_disk && in->disk_cost ? in->disk_cost : 1);
+        c.all += in->sessions * (tile + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes));
+        c.hidden += t < ring ? tile : 0;
+    }
+    for (uint64_t t = tiles - stay; t < (uint64_t)in->sessions * (tiles - stay) && t < ring; t++)
+        c.hidden += p->tile_bytes; /* of the sessions behind the first one */
+    if (in->reads_per_link_byte)
+        c.hidden = spw_min_u64(c.hidden, weights / n / in->reads_per_link_byte);
+    else
+        c.hidden = 0;
+    return c;
+}
+
+static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct layer_cost full = layer_cost(p, in, false), sliding = {0};
+    if (p->n_sliding)
+        sliding = layer_cost(p, in, true);
+    return p->n_full * (full.all - full.hidden) + p->n_sliding * (sliding.all - sliding.hidden);
+}
+
+/* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
+static void check_slots(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_plan_input with = *in;
+    struct spw_error err = {{0}};
+    struct spw_plan other;
+    bool disk = p->n_disk_frames || in->adopts;
+    if (in->prefetch_splits || !p->n_kv_slots || (disk && !in->prefetch_slots))
+        return; /* with a disk the ring's depth follows the size of its slots */
+    with.prefill_chunk = p->chunk;
+    for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
+         with.prefetch_splits++)
+        if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
+            other.n_resident_units == p->n_resident_units && other.holds == p->holds)
+            CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
+                      "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
+                      (unsigned long long)link_cost(p, in), other.slot_tiles,
+                      (unsigned long long)link_cost(&other, in));
+}
+
+/* ---- draws ---- */
+
+enum { DEVICE, HOST, DISK, BUDGETS };
+
+static uint64_t *budget_of(struct spw_plan_input *in, int tier)
+{
+    return tier == DEVICE ? &in->device_bytes : tier == HOST ? &in->host_bytes : &in->disk_bytes;
+}
+
+static uint64_t smallest_of(const struct spw_plan_info *i, int tier)
+{
+    return tier == DEVICE ? i->smallest_device_bytes
+           : tier == HOST ? i->smallest_host_bytes
+                          : i->smallest_disk_bytes;
+}
+
+/* At the smallest budget the plan works; a page less is refused by its name. */
+static void check_smallest(const struct spw_plan_input *in, int tier)
+{
+    static const char *const names[BUDGETS] = {"device", "host", "disk"};
+    struct spw_plan_input with = *in;
+    struct spw_error err = {{0}};
+    struct spw_plan_info info;
+    struct spw_plan p;
+    char number[32], name[32];
+    spw_plan_smallest(&info, in);
+    uint64_t bytes = smallest_of(&info, tier);
+    spw_bytes_text(number, bytes);
+    snprintf(name, sizeof name, "%s memory", names[tier]);
+    if (bytes ||
+        tier != DISK) { /* a disk of nothing is no disk, and KV may lie on the host again */
+        *budget_of(&with, tier) = bytes;
+        CHECK_MSG(spw_plan_make(&p, &with, &err) == 0, "%s", err.text);
+    }
+    if (bytes < 2 * PAGE)
+        return;
+    *budget_of(&with, tier) = bytes - PAGE;
+    CHECK(spw_plan_make(&p, &with, &err) == -ENOMEM);
+    CHECK_MSG(strstr(err.text, number) && strstr(err.text, name), "%s does not name %s", err.text,
+              number);
+    CHECK(smallest_of(&p.info, tier) == bytes);
+}
+
+/* The smallest one, or more, up to about what the whole cache takes. */
+static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
+{
+    const struct spw_model_config *c = in->weights->config;
+    uint64_t tile = spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv), more = 0;
+    uint64_t all = in->sessions * c->n_layers * (in->context / SPW_TILE_TOKENS + 1) * tile;
+    struct spw_plan_info info;
+    spw_plan_smallest(&info, in);
+    if (check_random(seed) % 4)
+        more = check_range(seed, 0, check_random(seed) % 4 ? all / (tier == DEVICE ? 4 : 1) : tile);
+    *budget_of(in, tier) = spw_max_u64(smallest_of(&info, tier), tier == DISK ? PAGE : 0) + more;
+}
+
+/* A limit below what the plan may write is refused with both numbers. */
+static void check_write_limit(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_plan_input with = *in;
+    struct spw_error err = {{0}};
+    struct spw_plan limited;
+    char number[32];
+    if (!p->info.disk_write_bytes)
+        return;
+    snprintf(number, sizeof number, " %llu;", (unsigned long long)p->info.disk_write_bytes);
+    with.disk_write_limit = p->info.disk_write_bytes;
+    CHECK(spw_plan_make(&limited, &with, &err) == 0);
+    with.disk_write_limit--;
+    CHECK(spw_plan_make(&limited, &with, &err) == -EDQUOT && strstr(err.text, number));
+}
+
+/* More memory of any kind never turns a plan that works into one that does not, and more
+ * on the host never takes more from the disk. */
+static void check_more(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct spw_plan last = *p, more;
+    struct spw_error err = {{0}};
+    for (int tier = DEVICE; tier < BUDGETS; tier++) {
+        struct spw_plan_input with = *in;
+        if (tier == DISK && !in->disk_bytes)
+            continue;
+        for (int i = 0; i < 8; i++) {
+            *budget_of(&with, tier) += check_range(seed, 1, 1 << check_range(seed, 0, 20));
+            CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
+            if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
+                more.slot_tiles != last.slot_tiles || more.holds != last.holds)
+                continue;
+            /* weights first: a unit more on the host may cost the tiles some of it */
+            if (more.n_resident_units == last.n_resident_units)
+                CHECK(more.n_disk_units <= last.n_disk_units);
+            CHECK(more.n_disk_units != last.n_disk_units ||
+                  (more.residency.host >= last.residency.host &&
+                   more.residency.host_sliding >= last.residency.host_sliding));
+            last = more;
+        }
+    }
+}
+
+/* Sessions that are to go back can where there is memory, and where it is little that they take. */
+static void check_holds(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_plan_input with = *in;
+    struct spw_plan large;
+    bool needed = p->n_sliding || in->aged;
+    with.device_bytes = (uint64_t)1 << 40;
+    CHECK(!p->holds || in->goes_back);
+    CHECK(p->info.goes_back == (p->holds || !needed));
+    struct spw_error err = {{0}};
+    int rc = spw_plan_make(&large, &with, &err);
+    CHECK_MSG(rc == 0, "%s", err.text);
+    CHECK(large.holds == in->goes_back);
+    n_that_hold += p->holds && needed;
+    n_that_do_not += in->goes_back && !p->holds;
+}
+
+static int n_kept_rows;
+
+/* Shorter passes need fewer hidden states: no weights stream for them, unless the longer ones did
+ * not fit and chunks pass one by one. */
+static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct spw_plan_input with = *in;
+    struct spw_plan all, some;
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    with.keeps = true;
+    with.disk_bytes = 0;
+    with.host_bytes = (uint64_t)1 << 40;
+    with.prefill_chunk = in->prefill_chunk ? in->prefill_chunk : 16;
+    spw_plan_smallest(&info, &with);
+    with.device_bytes = info.smallest_device_bytes;
+    for (uint32_t u = 0; u < in->weights->n_units; u++)
+        with.device_bytes += check_range(seed, 0, spw_weights_unit_bytes(in->weights, u));
+    CHECK_MSG(spw_plan_make(&all, &with, &err) == 0, "%s", err.text);
+    with.kept_rows = check_range(seed, 1, in->context);
+    CHECK_MSG(spw_plan_make(&some, &with, &err) == 0, "%s", err.text);
+    CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_units >= all.n_resident_units,
+              "%u units stay, not %u, in %llu rows", some.n_resident_units, all.n_resident_units,
+              (unsigned long long)with.kept_rows);
+    n_kept_rows += all.n_resident_units > 0 && all.n_resident_units < in->weights->n_units;
+}
+
+static void run_draw(const struct spw_model *model, uint64_t *seed)
+{
+    static const uint32_t chunks[] = {0, 0, 0, 1, 16, 100, 128, 333};
+    static const uint32_t splits[] = {0, 0, 0, 1, 2, 8};
+    struct spw_plan p;
+    struct spw_error err = {{0}};
+    struct spw_plan_input in = {
+        .weights = model->weights,
+        .compute = model->compute,
+        .kv = model->cache.kv,
+        .context = check_range(seed, 1, 4096),
+        .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
+        .prefill_chunk = chunks[check_random(seed) % 8],
+        .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
+        .prefetch_splits = splits[check_random(seed) % 6],
+        .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+        .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
+        .device_bytes = 0,
+        .host_bytes = (uint64_t)1 << 32,
+        .disk_bytes = check_random(seed) % 3 ? (uint64_t)1 << 32 : 0,
+        .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+        .disk_cost = (uint32_t)check_range(seed, 0, 20),
+        .adopts = check_random(seed) % 4 == 0,
+        .goes_back = check_random(seed) % 2,
+        .workspace_bytes = check_range(seed, 0, 1 << 18),
+        .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),
+        .gated_scratch = check_random(seed) % 2,
+        .reads_host_memory = check_random(seed) % 2};
+    if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {
+        in.aged = true;
+        in.precision = (enum spw_kv_precision)(check_random(seed) % 4);
+        in.residual_tiles = (uint32_t)check_range(seed, 0, check_random(seed) % 2 ? 2 : 12);
+        uint64_t block = spw_residual_block(in.context);
+        if (block > 2 && check_random(seed) % 4 == 0)
+            in.residual_tiles = (uint32_t)block - 2; /* one tile of each layer is old */
+    }
+    in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
+    for (int tier = DEVICE; tier < BUDGETS; tier++) {
+        if (tier == DISK && !in.disk_bytes)
+            continue;
+        check_smallest(&in, tier);
+        if (tier == DEVICE || in.disk_bytes || check_random(seed) % 2)
+            draw_budget(&in, tier, seed);
+    }
+    CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
+    check_kept_rows(&in, seed);
+    check_layout(&p, &in);
+    check_disk(&p, &in);
+    check_frames(&p, &in, seed);
+    check_disk_account(&p, &in);
+    check_slots(&p, &in);
+    check_write_limit(&p, &in);
+    check_more(&p, &in, seed);
+    n_with_disk += p.n_disk_frames > 0;
+    check_holds(&p, &in);
+    n_with_three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
+}
+
+/* More device memory never costs more traffic in decode, as long as it is not spent on larger work
+ * buffers (at the border where the plan takes a larger chunk, decode may lose a little), and but
+ * for what does not divide evenly: when one more unit of weights fits, all layers may lose a tile.
+ */
+static void check_monotone(const struct spw_model *model, uint64_t *seed)
+{
+    struct spw_plan_info info = {0};
+    struct spw_plan p, last;
+    struct spw_error err = {{0}};
+    struct spw_plan_input in = {.weights = model->weights,
+                                .compute = model->compute,
+                                .kv = model->cache.kv,
+                                .context = check_range(seed, 1, 4096),
+                                .sessions = 1,
+                                .prefill_chunk = check_random(seed) % 2 ? 64 : 0,
+                                .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
+                                .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
+                                .host_bytes = (uint64_t)1 << 32};
+    const enum spw_moved up = SPW_MOVED_HOST_TO_DEVICE;
+    spw_plan_smallest(&info, &in);
+    in.device_bytes = info.smallest_device_bytes;
+    for (int i = 0; i < 30; i++) {
+        CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
+        if (i && same_work(&p, &last) && p.slot_tiles == last.slot_tiles)
+            CHECK_MSG(p.info.decode_moved_bytes[up] <=
+                          last.info.decode_moved_bytes[up] + p.n_full * p.tile_bytes,
+                      "context %llu, chunk %u: a device of %llu moves more in decode than one of "
+                      "%llu",
+                      (unsigned long long)in.context, p.chunk, (unsigned long long)in.device_bytes,
+                      (unsigned long long)last.info.device_budget_bytes);
+        last = p;
+        in.device_bytes += check_range(seed, 0, 1 << check_range(seed, 12, 18));
+    }
+}
+
+/* A little less than everything: then a little KV streams, and no unit of weights with its slots.
+ */
+static void check_little_less(const struct spw_model *model, uint64_t *n_checked, uint64_t *seed)
+{
+    struct spw_plan all, p;
+    struct spw_error err = {{0}};
+    struct spw_plan_input in = {.weights = model->weights,
+                                .compute = model->compute,
+                                .kv = model->cache.kv,
+                                .context = check_range(seed, 1024, 4096),
+                                .sessions = 1,
+                                .prefill_chunk = 64,
+                                .attention_tiles = 32,
+                                .device_bytes = (uint64_t)1 << 32,
+                                .host_bytes = (uint64_t)1 << 32};
+    CHECK(spw_plan_make(&all, &in, &err) == 0);
+    uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
+    uint64_t window = spw_waterline_window_tiles(all.residency.window), extra = 2; /* of a chunk */
+    uint64_t passing = all.n_sliding * window + all.max_tiles + all.n_full + extra + slots;
+    if (!all.n_full || all.n_device_frames <= passing)
+        return;
+    uint64_t less = check_range(seed, 1, (all.n_device_frames - passing) * tile);
+    in.device_bytes = all.device.end - less;
+    CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
+    if (p.device.units > all.device.units)
+        return;
+    uint64_t most = less + (slots + extra + p.n_full + p.n_sliding) * tile + 4 * PAGE;
+    CHECK_MSG(p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE] <= most,
+              "context %llu, %llu bytes less than everything: %llu move in decode",
+              (unsigned long long)in.context, (unsigned long long)less,
+              (unsigned long long)p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE]);
+    *n_checked += 1;
+}
+
+/* Of a model whose layers are large beside its tiles. */
+static void check_large_units(uint64_t *seed)
+{
+    static const struct tiny_model large = {"llama", 3,  128,   4096,  2,     1,     32,   64,
+                                            4096,    "", false, false, false, false, true, 1};
+    char dir[128];
+    struct spw_model model;
+    struct spw_error err = {{0}};
+    struct spw_options o = {.threads = 1};
+    uint64_t n_checked = 0;
+    run_folder(dir, &large, "plan_large");
+    CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
+    for (int i = 0; i < 50; i++)
+        check_little_less(&model, &n_checked, seed);
+    CHECK(n_checked > 0);
+    spw_model_close(&model);
+    tiny_model_remove(dir);
+}
+
+int main(int argc, char **argv)
+{
+    int draws =
+        argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 60 : 300);
+    uint64_t seed = check_seed();
+    for (int i = 0; i < N_TINY_MODELS; i++) {
+        char dir[128];
+        struct spw_model model;
+        struct spw_error err = {{0}};
+        /* One of them stored in another type than it is computed with. */
+        struct spw_options o = {.threads = 1, .compute = i == 3 ? SPW_DTYPE_BF16 : SPW_DTYPE_AUTO};
+        run_folder(dir, &tiny_models[i], "plan");
+        CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
+        for (int k = 0; k < draws / N_TINY_MODELS; k++) {
+            run_draw(&model, &seed);
+            check_monotone(&model, &seed);
+        }
+        spw_model_close(&model);
+        tiny_model_remove(dir);
+    }
+    check_large_units(&seed);
+    fprintf(stderr,
+            "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
+            n_with_units_from_disk, n_with_both_kinds, n_with_units_bounced);
+    CHECK(draws < 300 || n_with_old_below > 20);
+    CHECK(draws < 300 || n_kept_rows > 5);
+    fprintf(stderr, "%d plans of few rows beside streamed weights\n", n_kept_rows);
+    fprintf(stderr, "%d plans with sessions that can go back, %d without, though asked for\n",
+            n_that_hold, n_that_do_not);
+    CHECK(draws < 300 || (n_that_hold > 2 && n_that_do_not > 10));
+    CHECK(draws < 300 || (n_with_both_kinds && n_with_units_bounced &&
+                          n_with_units_bounced < n_with_units_from_disk));
+    printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,
+           n_with_three);
+    CHECK(draws < 300 || (n_with_disk > draws / 10 && n_with_three > draws / 60));
+    return check_done();
+}

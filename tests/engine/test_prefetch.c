@@ -1,0 +1,804 @@
+/* The transfer rings: what arrives is what was asked for, before it is read; no slot is overwritten
+ * while kernels read it; what was fetched ahead is used if it comes true and dropped if not; and
+ * what is ahead is exact. With random delays around every copy and kernel.
+ *
+ * Tiles lie on the host and on the disk, which is read directly or by way of bounce slots; between
+ * two segments of a layer more of them go down, as they do while a prompt passes. Drives are late,
+ * out of order, and in some rounds lose tiles: then the wait says so, and nothing wrong is read.
+ * Weights, too, are read from a file then, at odd places of it.
+ *
+ *   test_prefetch [rounds] */
+#include "tests/engine/engine_run.h"
+
+#include "prefetch/prefetch.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+
+enum {
+    N_LAYERS = 4,
+    N_HEADS = 3, /* weight units behind the layers */
+    N_UNITS = N_LAYERS + N_HEADS,
+    N_SEQS = 2,
+    MAX_TILES = 14,
+    TILE_BYTES = 4096,
+    UNIT_BYTES = 8192, /* with gaps between two pieces; or two blocks of a file */
+    UNIT_STRIDE = 3 * 4096,
+    MOST_SLOTS = 4,
+    MOST_SPLITS = 3, /* in a slot */
+    DEVICE_FRAMES = N_SEQS * N_LAYERS * MAX_TILES,
+    DISK_FRAMES = 2 * DEVICE_FRAMES, /* some are retired */
+};
+
+struct drive {
+    bool there, direct, faulty;
+};
+
+static const uint8_t sliding[N_LAYERS] = {0, 1, 0, 0};
+
+/* ---- kernels: a slow reader, and a writer of tiles ---- */
+
+struct read_args {
+    const uint8_t *from;
+    uint64_t bytes;
+    uint8_t expected;
+};
+
+static _Atomic uint64_t wrong_reads, n_reads;
+
+static size_t one(const void *args)
+{
+    (void)args;
+    return 1;
+}
+
+static void run_read(const void *args, size_t task, unsigned worker)
+{
+    const struct read_args *a = args;
+    (void)task;
+    (void)worker;
+    for (uint64_t i = 0; i < a->bytes; i++)
+        if (a->from[i] != a->expected)
+            atomic_fetch_add(&wrong_reads, 1);
+    atomic_fetch_add(&n_reads, 1);
+}
+
+static void run_fill(const void *args, size_t task, unsigned worker)
+{
+    const struct read_args *a = args;
+    (void)task;
+    (void)worker;
+    memset((void *)(uintptr_t)a->from, a->expected, a->bytes);
+}
+
+static const struct spw_kernel reader = {"read", one, run_read};
+static const struct spw_kernel filler = {"fill", one, run_fill};
+
+/* ---- the world ---- */
+
+struct bytes {
+    uint64_t host_to_device, disk_to_host;
+};
+
+struct world {
+    const struct spw_device_ops *ops;
+    struct spw_device *device;
+    spw_stream compute, down, kv_up, weights_up;
+    uint8_t *device_arena, *host_arena, *slots, *unit_slots, *resident;
+    struct spw_kv *kv;
+    struct spw_kv_seq *seqs[N_SEQS];
+    struct spw_prefetch *prefetch;
+    struct spw_unit units[N_UNITS];
+    struct spw_piece pieces[N_UNITS][2];
+    uint8_t host_units[N_UNITS][UNIT_BYTES];
+    struct unit_calls {
+        uint8_t *host;
+        uint8_t value;
+        _Atomic uint32_t prepared, copied;
+    } calls[N_UNITS];
+    int unit_fd;
+    struct spw_io_file unit_file;
+    struct spw_unit_read unit_reads[N_UNITS][2];
+    uint64_t unit_landed[N_UNITS][2];
+    uint8_t *unit_bounce;
+    uint32_t n_kv_slots, n_weight_slots, slot_tiles, n_bounce;
+    const struct spw_schedule *ahead; /* what the rings are ahead for; NULL: nothing */
+    struct bytes dropped;
+    uint64_t n_dropped;
+    bool failed;                              /* what is dropped is of a step that has failed */
+    uint64_t needed_bytes, needed_disk_bytes; /* of the steps that were begun */
+    struct drive drive;
+    spw_stream disk_stream;
+    struct spw_io *io;
+    struct spw_disk *disk;
+    struct spw_io_fault fault;
+    struct faults {
+        _Atomic uint8_t bad[DISK_FRAMES]; /* 1: an error, 2: a flipped bit */
+        _Atomic uint64_t draws;
+        bool late;
+        int unit_fd;
+        _Atomic bool no_units; /* that file cannot be read */
+    } faults;
+    uint8_t *bounce;
+    uint32_t fallen[N_SEQS][2]; /* disk_end of every layer of a kind */
+};
+
+static uint8_t tile_value(int seq, uint32_t layer, uint32_t tile)
+{
+    return (uint8_t)(1 + (uint32_t)seq * 97 + layer * 31 + tile * 7);
+}
+
+static bool lost_device; /* on purpose */
+
+static void launch(struct world *w, const struct spw_kernel *k, const void *at, uint64_t bytes,
+                   uint8_t value)
+{
+    struct read_args a = {at, bytes, value};
+    CHECK(spw_device_cpu_launch(w->device, w->compute, k, &a, sizeof a) == 0 || lost_device);
+}
+
+static void count_copy(void *context)
+{
+    struct unit_calls *c = context;
+    atomic_fetch_add(&c->copied, 1);
+}
+
+/* Only now the pieces hold what is to be read. */
+static void prepare_unit(void *context)
+{
+    struct unit_calls *c = context;
+    memset(c->host, c->value, UNIT_BYTES);
+    atomic_fetch_add(&c->prepared, 1);
+}
+
+/* The unit lies in the file: its pieces in two blocks of which the second may be the file's last,
+ * and the file end with the piece. */
+static void read_unit(struct world *w, uint32_t u, uint64_t *seed)
+{
+    static uint8_t bytes[4096];
+    struct spw_unit *unit = &w->units[u];
+    bool direct = check_random(seed) % 2;
+    memset(bytes, w->calls[u].value, sizeof bytes);
+    *unit = (struct spw_unit){.pieces = w->pieces[u],
+                              .n_pieces = 2,
+                              .reads = w->unit_reads[u],
+                              .n_reads = 2,
+                              .read_bytes = 2 * 4096,
+                              .landed = direct ? NULL : w->unit_landed[u],
+                              .moved_bytes = direct ? 0 : unit->moved_bytes};
+    for (uint64_t i = 0; i < 2; i++) {
+        uint64_t odd = check_range(seed, 0, 3000), at = u * UNIT_STRIDE + i * 2 * 4096;
+        uint64_t n = w->pieces[u][i].bytes;
+        CHECK(pwrite(w->unit_fd, bytes, n, (off_t)(at + odd)) == (ssize_t)n);
+        w->unit_landed[u][i] = i * 4096 + odd;
+        if (direct)
+            w->pieces[u][i].offset = w->unit_landed[u][i];
+        w->unit_reads[u][i] = (struct spw_unit_read){.file = &w->unit_file,
+                                                     .path = "the model",
+                                                     .offset = at,
+                                                     .bytes = 4096,
+                                                     .least_bytes = odd + n,
+                                                     .lands = i * 4096};
+    }
+}
+
+static void make_units(struct world *w, uint64_t *seed)
+{
+    for (uint32_t u = 0; u < N_UNITS; u++) {
+        bool prepared = check_random(seed) % 2;
+        w->calls[u].host = w->host_units[u];
+        w->calls[u].value = (uint8_t)(200 - u);
+        if (!prepared)
+            memset(w->host_units[u], w->calls[u].value, UNIT_BYTES);
+        uint64_t first = check_range(seed, 1, 400), second = check_range(seed, 1, 400);
+        w->pieces[u][0] = (struct spw_piece){w->host_units[u], 0, first};
+        w->pieces[u][1] = (struct spw_piece){w->host_units[u], 512, second};
+        w->units[u] = (struct spw_unit){.pieces = w->pieces[u],
+                                        .n_pieces = 2,
+                                        .moved_bytes = first + second,
+                                        .prepare = prepared ? prepare_unit : NULL,
+                                        .copied = count_copy,
+                                        .context = &w->calls[u]};
+        uint64_t place = check_random(seed) % 5;
+        if (place < 2)
+            w->units[u].resident = w->resident + u * UNIT_BYTES;
+        if (place == 2)
+            w->units[u].in_place = true;
+        if (place > 2 && w->drive.there && check_random(seed) % 2)
+            read_unit(w, u, seed);
+    }
+}
+
+/* Sees each request of the disk. */
+static int64_t disturb(void *context, const struct spw_io_request *r, int64_t result)
+{
+    struct faults *f = context;
+    uint64_t draw = atomic_fetch_add(&f->draws, 1);
+    if (f->late && check_random(&draw) % 8 == 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(check_random(&draw) % 300000)}, NULL);
+    if (r->fd == f->unit_fd)
+        return f->no_units ? -EIO : result;
+    if (result <= 0 || r->write)
+        return result;
+    for (uint64_t i = r->offset / TILE_BYTES; i * TILE_BYTES < r->offset + r->bytes; i++) {
+        if (f->bad[i] == 1)
+            return -EIO;
+        if (f->bad[i] == 2)
+            r->memory[i * TILE_BYTES < r->offset ? 0 : i * TILE_BYTES - r->offset] ^= 1;
+    }
+    return result;
+}
+
+static void open_drive(struct world *w, uint64_t *seed, bool late)
+{
+    struct spw_error err = {{0}};
+    w->faults.late = late;
+    w->fault = (struct spw_io_fault){disturb, (unsigned)check_range(seed, 0, 3), &w->faults};
+    struct spw_io_options io = {.kind = check_random(seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
+                                .queue_depth = (unsigned)check_range(seed, 1, 8),
+                                .request_bytes = TILE_BYTES * check_range(seed, 1, 4),
+                                .fault = &w->fault};
+    CHECK_MSG(spw_io_open(&w->io, &io, &err) == 0, "%s", err.text);
+    bool memory = check_random(seed) % 4 && !access("/dev/shm", W_OK);
+    struct spw_disk_options d = {.directory = memory ? "/dev/shm" : "/tmp",
+                                 .io = w->io,
+                                 .tile_bytes = TILE_BYTES,
+                                 .n_frames = DISK_FRAMES,
+                                 .run = MAX_TILES};
+    CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
+    w->unit_fd = open("/tmp", O_TMPFILE | O_RDWR, 0600); /* written to through the page cache */
+    CHECK(w->unit_fd >= 0 && spw_io_attach(w->io, w->unit_fd, &w->unit_file) == 0);
+    w->faults.unit_fd = w->unit_fd;
+}
+
+static uint8_t *arena(size_t tiles)
+{
+    uint8_t *p = aligned_alloc(4096, tiles * TILE_BYTES);
+    if (!p)
+        abort();
+    memset(p, 0, tiles * TILE_BYTES);
+    return p;
+}
+
+static void open_device(struct world *w, uint64_t delay_seed)
+{
+    struct spw_error err = {{0}};
+    struct spw_device_options o = {.device_bytes = UINT64_MAX,
+                                   .host_bytes = UINT64_MAX,
+                                   .threads = 1,
+                                   .delay_seed = delay_seed};
+    w->ops = &spw_device_cpu;
+    CHECK(w->ops->open(&w->device, &o, &err) == 0);
+    CHECK(w->ops->stream_open(w->device, "compute", &w->compute) == 0);
+    CHECK(w->ops->stream_open(w->device, "down", &w->down) == 0);
+    CHECK(w->ops->stream_open(w->device, "kv", &w->kv_up) == 0);
+    CHECK(w->ops->stream_open(w->device, "weights", &w->weights_up) == 0);
+    CHECK(w->ops->stream_open(w->device, "disk", &w->disk_stream) == 0);
+    w->device_arena = arena(DEVICE_FRAMES);
+    w->host_arena = arena(DEVICE_FRAMES);
+    w->slots = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
+    w->bounce = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
+    w->unit_slots = arena(MOST_SLOTS * UNIT_BYTES / TILE_BYTES);
+    w->unit_bounce = arena(MOST_SLOTS * UNIT_BYTES / TILE_BYTES);
+    w->resident = calloc(N_UNITS, UNIT_BYTES);
+}
+
+/* A sequence of full tiles, all of them below. */
+static void make_tiles(struct world *w, int i)
+{
+    CHECK(spw_kv_seq_open(&w->seqs[i], w->kv) == 0);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        CHECK(spw_kv_grow(w->seqs[i], l, 0, MAX_TILES * SPW_TILE_TOKENS) == 0);
+        for (uint32_t t = 0; t < MAX_TILES; t++)
+            launch(w, &filler, spw_kv_device_tile(w->seqs[i], l, t), TILE_BYTES,
+                   tile_value(i, l, t));
+        CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES, w->fallen[i][sliding[l]]) == 0);
+    }
+}
+
+static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
+                       const struct drive *drive)
+{
+    memset(w, 0, sizeof *w);
+    w->drive = *drive;
+    open_device(w, delay_seed);
+    if (drive->there)
+        open_drive(w, seed, delay_seed != 0);
+    make_units(w, seed);
+    w->slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, MOST_SPLITS);
+    struct spw_kv_options k = {.ops = w->ops,
+                               .device = w->device,
+                               .compute = w->compute,
+                               .down = w->down,
+                               .up = w->kv_up,
+                               .device_arena = w->device_arena,
+                               .host_arena = w->host_arena,
+                               .n_device_frames = DEVICE_FRAMES,
+                               .n_host_frames = DEVICE_FRAMES,
+                               .tile_bytes = TILE_BYTES,
+                               .n_layers = N_LAYERS,
+                               .sliding = sliding,
+                               .max_tiles = MAX_TILES,
+                               .slot_tiles = w->slot_tiles,
+                               .disk = w->disk,
+                               .disk_stream = w->disk_stream,
+                               .n_disk_frames = DISK_FRAMES,
+                               .direct = drive->direct};
+    CHECK(spw_kv_open(&w->kv, &k) == 0);
+    for (int i = 0; i < N_SEQS; i++) {
+        for (int kind = 0; kind < 2 && drive->there; kind++)
+            w->fallen[i][kind] = (uint32_t)check_range(seed, 0, MAX_TILES);
+        make_tiles(w, i);
+    }
+    w->n_bounce = (uint32_t)check_range(seed, 1, MOST_SLOTS);
+    w->n_kv_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
+    w->n_weight_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
+    struct spw_prefetch_options p = {.ops = w->ops,
+                                     .device = w->device,
+                                     .compute = w->compute,
+                                     .kv_link = w->kv_up,
+                                     .weights_link = w->weights_up,
+                                     .kv_arena = w->slots,
+                                     .weights_arena = w->unit_slots,
+                                     .tile_bytes = TILE_BYTES,
+                                     .unit_bytes = UNIT_BYTES,
+                                     .n_kv_slots = w->n_kv_slots,
+                                     .slot_tiles = w->slot_tiles,
+                                     .n_weight_slots = w->n_weight_slots,
+                                     .units = w->units,
+                                     .n_units = N_UNITS,
+                                     .disk = w->disk,
+                                     .disk_stream = w->disk_stream,
+                                     .bounce_arena = w->bounce,
+                                     .n_bounce = drive->direct ? 0 : w->n_bounce,
+                                     .unit_io = w->io,
+                                     .unit_bounce_arena = w->unit_bounce,
+                                     .unit_bounce_bytes = UNIT_BYTES};
+    CHECK(spw_prefetch_open(&w->prefetch, &p) == 0);
+    for (uint32_t u = 0; u < N_UNITS; u++)
+        w->needed_bytes += w->units[u].resident ? w->units[u].moved_bytes : 0;
+}
+
+static void world_close(struct world *w)
+{
+    spw_prefetch_close(w->prefetch);
+    w->ops->stream_close(w->device, w->compute);
+    w->ops->stream_close(w->device, w->down);
+    w->ops->stream_close(w->device, w->kv_up);
+    w->ops->stream_close(w->device, w->weights_up);
+    w->ops->stream_close(w->device, w->disk_stream);
+    for (int i = 0; i < N_SEQS; i++)
+        spw_kv_seq_close(w->seqs[i]);
+    spw_kv_close(w->kv);
+    spw_disk_close(w->disk);
+    spw_io_close(w->io);
+    if (w->drive.there)
+        close(w->unit_fd);
+    w->ops->close(w->device);
+    free(w->bounce);
+    free(w->device_arena);
+    free(w->host_arena);
+    free(w->slots);
+    free(w->unit_slots);
+    free(w->unit_bounce);
+    free(w->resident);
+}
+
+/* ---- steps ---- */
+
+/* A schedule with its own memory: two of them take turns, as in the executor. */
+struct plan {
+    struct spw_schedule_segment segments[3];
+    struct spw_schedule schedule;
+};
+
+static struct spw_stream_range draw_range(uint64_t *seed)
+{
+    uint32_t first = (uint32_t)check_range(seed, 0, MAX_TILES);
+    return (struct spw_stream_range){first, (uint32_t)check_range(seed, first, MAX_TILES)};
+}
+
+/* fallen: where the layers are when the step begins; what they are at its end. */
+static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t fallen[N_SEQS][2])
+{
+    p->schedule = (struct spw_schedule){.n_layers = N_LAYERS,
+                                        .sliding = sliding,
+                                        .slot_tiles = w->slot_tiles,
+                                        .n_segments = (uint32_t)check_range(seed, 1, 3),
+                                        .segments = p->segments,
+                                        .n_head_units = N_HEADS,
+                                        .n_head_rounds = (uint32_t)check_range(seed, 0, 2)};
+    for (uint32_t i = 0; i < p->schedule.n_segments; i++) {
+        uint64_t seq = check_random(seed) % N_SEQS;
+        struct spw_schedule_segment *g = &p->segments[i];
+        *g = (struct spw_schedule_segment){.seq = w->seqs[seq],
+                                           .ranges = {draw_range(seed), draw_range(seed)}};
+        for (int kind = 0; kind < 2; kind++) {
+            uint32_t *f = &fallen[seq][kind];
+            if (w->drive.there && check_random(seed) % 4 == 0 && *f < MAX_TILES)
+                *f += (uint32_t)check_range(seed, 1, 2 < MAX_TILES - *f ? 2 : MAX_TILES - *f);
+            g->disk_end[kind] = *f;
+        }
+    }
+}
+
+/* What the transfer takes from each tier, where the layer is now; landed: on the device. */
+static void count_transfer(const struct world *w, const struct spw_transfer *x, bool landed,
+                           struct bytes *out)
+{
+    uint64_t from_host = 0, from_disk = 0;
+    for (uint32_t i = x->tile_begin; i < x->tile_end; i++)
+        ++*(spw_kv_host_tile(x->seq, x->layer, i) ? &from_host : &from_disk);
+    out->host_to_device += (from_host + (w->drive.direct || !landed ? 0 : from_disk)) * TILE_BYTES;
+    out->disk_to_host += from_disk * TILE_BYTES;
+}
+
+static void count_needed(struct world *w, const struct spw_transfer *x)
+{
+    struct bytes b = {0};
+    count_transfer(w, x, true, &b);
+    w->needed_bytes += b.host_to_device;
+    w->needed_disk_bytes += b.disk_to_host;
+}
+
+/* What the rings got of the schedule that is ahead. */
+static void count_ahead(const struct world *w, const struct spw_schedule_progress *p,
+                        struct bytes *out)
+{
+    struct spw_kv_cursor at = {0};
+    struct spw_unit_cursor unit = {0};
+    struct spw_transfer x;
+    uint32_t u;
+    for (uint64_t i = 0; i < p->transfers && spw_schedule_next_kv(w->ahead, &at, &x); i++)
+        count_transfer(w, &x, i < p->landed_transfers, out);
+    for (uint64_t i = 0; i < p->units && spw_schedule_next_unit(w->ahead, &unit, &u);) {
+        const struct spw_unit *is = &w->units[u];
+        if (is->resident || is->in_place)
+            continue;
+        out->host_to_device += is->landed && i >= p->landed_units ? 0 : is->moved_bytes;
+        out->disk_to_host += is->read_bytes;
+        i++;
+    }
+}
+
+/* The brute force order of a layer's transfers: every tile, grouped where a slot ends. Before each
+ * segment the layer sinks. */
+static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
+{
+    for (uint32_t i = 0; i < s->n_segments; i++) {
+        const struct spw_schedule_segment *g = &s->segments[i];
+        struct spw_stream_range r = g->ranges[sliding[layer]];
+        SPW_TRY(spw_kv_spill(g->seq, layer, MAX_TILES, g->disk_end[sliding[layer]]));
+        for (uint32_t t = r.first; t < r.end;) {
+            uint32_t end = t + 1;
+            while (end < r.end && end % s->slot_tiles)
+                end++;
+            struct spw_transfer x = {
+                .seq = g->seq, .layer = layer, .tile_begin = t, .tile_end = end};
+            uint8_t *slot;
+            count_needed(w, &x);
+            SPW_TRY(spw_prefetch_wait_kv(w->prefetch, &x, &slot));
+            for (; t < end; t++, slot += TILE_BYTES)
+                launch(w, &reader, slot, TILE_BYTES, tile_value(g->seq == w->seqs[1], layer, t));
+            SPW_TRY(spw_prefetch_release_kv(w->prefetch));
+        }
+    }
+    return 0;
+}
+
+static int use_unit(struct world *w, uint32_t unit, const struct spw_schedule *s, uint32_t layer)
+{
+    const uint8_t *weights;
+    SPW_TRY(spw_prefetch_wait_unit(w->prefetch, unit, &weights));
+    CHECK(!w->units[unit].resident || weights == w->units[unit].resident);
+    CHECK(w->units[unit].in_place == !weights);
+    if (weights && !w->units[unit].resident) {
+        w->needed_bytes += w->units[unit].moved_bytes;
+        w->needed_disk_bytes += w->units[unit].read_bytes;
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct spw_piece *p = &w->pieces[unit][i];
+        launch(w, &reader, weights ? weights + p->offset : p->from, p->bytes,
+               (uint8_t)(200 - unit));
+        if (s && i == 0) /* KV turns over while the unit is held */
+            SPW_TRY(consume_layer(w, s, layer));
+    }
+    return spw_prefetch_release_unit(w->prefetch, unit);
+}
+
+static int consume(struct world *w, const struct spw_schedule *s)
+{
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        SPW_TRY(use_unit(w, l, s, l));
+    for (uint32_t round = 0; round < s->n_head_rounds; round++)
+        for (uint32_t u = N_LAYERS; u < N_UNITS; u++)
+            SPW_TRY(use_unit(w, u, NULL, 0));
+    return 0;
+}
+
+/* Steps begin and are expected by these, which keep account of what is dropped. */
+static void note_dropped(struct world *w)
+{
+    struct spw_schedule_progress last;
+    uint64_t n = spw_prefetch_dropped(w->prefetch, &last);
+    if (n != w->n_dropped && !w->failed && w->ahead)
+        count_ahead(w, &last, &w->dropped);
+    w->n_dropped = n;
+}
+
+static int begin_step(struct world *w, const struct spw_schedule *s)
+{
+    int rc = spw_prefetch_begin(w->prefetch, s);
+    note_dropped(w);
+    w->ahead = NULL;
+    return rc;
+}
+
+static int expect_step(struct world *w, const struct spw_schedule *s)
+{
+    int rc = spw_prefetch_ahead(w->prefetch, s);
+    note_dropped(w);
+    w->ahead = s;
+    return rc;
+}
+
+static int forget(struct world *w)
+{
+    int rc = spw_prefetch_forget(w->prefetch);
+    note_dropped(w);
+    w->ahead = NULL;
+    return rc;
+}
+
+/* Dropped, or not waited for. */
+static struct bytes ahead_of(struct world *w)
+{
+    struct bytes all = w->dropped;
+    struct spw_schedule_progress now = spw_prefetch_progress(w->prefetch);
+    if (w->ahead)
+        count_ahead(w, &now, &all);
+    return all;
+}
+
+/* Of the disk too; reads that are under way are waited for. */
+static void check_disk_bytes(struct world *w, const char *what, bool idle)
+{
+    uint64_t ahead = ahead_of(w).disk_to_host, expected = w->needed_disk_bytes + ahead;
+    struct spw_io_usage u;
+    time_t from = time(NULL);
+    do
+        spw_io_usage(w->io, &u);
+    while (u.read_bytes < expected && !idle && time(NULL) < from + 20);
+    CHECK_MSG(u.read_bytes == expected, "%s: %llu read, %llu needed, %llu ahead", what,
+              (unsigned long long)u.read_bytes, (unsigned long long)w->needed_disk_bytes,
+              (unsigned long long)ahead);
+}
+
+/* All that crossed the link is what the steps needed and what is ahead. */
+static void check_bytes(struct world *w, const char *what, bool idle)
+{
+    struct spw_device_usage u;
+    if (w->drive.faulty)
+        return; /* what was lost was read, or not */
+    if (w->drive.there)
+        check_disk_bytes(w, what, idle);
+    w->ops->stream_sync(w->device, w->kv_up);
+    w->ops->stream_sync(w->device, w->weights_up);
+    w->ops->usage(w->device, &u);
+    uint64_t ahead = ahead_of(w).host_to_device;
+    CHECK_MSG(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] == w->needed_bytes + ahead,
+              "%s: %llu moved, %llu needed, %llu ahead", what,
+              (unsigned long long)u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
+              (unsigned long long)w->needed_bytes, (unsigned long long)ahead);
+}
+
+/* A drive that fails: some frames are bad from now on, or good again. */
+static void draw_faults(struct world *w, uint64_t *seed)
+{
+    for (uint32_t i = 0; i < DISK_FRAMES; i++)
+        w->faults.bad[i] = check_random(seed) % 40 ? 0 : (uint8_t)check_range(seed, 1, 2);
+}
+
+static uint64_t n_losses;
+
+/* What was lost is computed again, here: the sequence is made anew. The step is given up. */
+static void recover(struct world *w)
+{
+    struct spw_kv_loss loss;
+    bool any = false;
+    w->failed = true;
+    CHECK(forget(w) == 0);
+    w->failed = false;
+    w->ops->stream_sync(w->device, w->compute);
+    memset(w->faults.bad, 0, sizeof w->faults.bad);
+    for (; spw_kv_take_loss(w->kv, &loss); any = true) {
+        int i = loss.seq == w->seqs[1];
+        CHECK(loss.seq == w->seqs[i] && loss.rc < 0);
+        CHECK(loss.tile < w->fallen[i][sliding[loss.layer]]);
+        CHECK(!spw_kv_host_tile(loss.seq, loss.layer, loss.tile));
+        CHECK(spw_kv_lost(loss.seq, loss.layer, loss.tile) == loss.rc);
+        spw_kv_seq_close(loss.seq);
+        make_tiles(w, i);
+        n_losses++;
+    }
+    CHECK(any && w->drive.faulty);
+}
+
+/* Some steps are followed by the right next one, some by a wrong one, some by none. */
+static void run_steps(struct world *w, uint64_t *seed)
+{
+    struct plan plans[2], wrong_plan;
+    draw_plan(w, &plans[0], seed, w->fallen);
+    for (int step = 0; step < 12; step++) {
+        struct plan *now = &plans[step % 2], *next = &plans[(step + 1) % 2];
+        if (w->drive.faulty && check_random(seed) % 2)
+            draw_faults(w, seed);
+        int rc = begin_step(w, &now->schedule);
+        rc = rc ? rc : consume(w, &now->schedule);
+        CHECK(!rc || (w->drive.faulty && rc == -EBADMSG));
+        if (rc)
+            recover(w);
+        draw_plan(w, next, seed, w->fallen);
+        uint32_t elsewhere[N_SEQS][2];
+        memcpy(elsewhere, w->fallen, sizeof elsewhere);
+        draw_plan(w, &wrong_plan, seed, elsewhere);
+        if (check_random(seed) % 2) { /* wrong only in where tiles will come from */
+            memcpy(wrong_plan.segments, next->segments, sizeof next->segments);
+            wrong_plan.schedule.n_segments = next->schedule.n_segments;
+            for (uint32_t i = 0; i < next->schedule.n_segments; i++)
+                memset(wrong_plan.segments[i].disk_end, 0, sizeof wrong_plan.segments[i].disk_end);
+        }
+        uint64_t told = check_random(seed) % 4;
+        if (rc)
+            continue;
+        if (told == 0)
+            CHECK(expect_step(w, &wrong_plan.schedule) == 0);
+        if (told == 1 || told == 2)
+            CHECK(expect_step(w, &next->schedule) == 0);
+        check_bytes(w, "ahead", false);
+        if (check_random(seed) % 8 == 0) {
+            CHECK(forget(w) == 0);
+            check_bytes(w, "forget", true);
+        }
+    }
+}
+
+static uint64_t n_from_files[2]; /* directly, by way of the host */
+
+static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *drive)
+{
+    static struct world w;
+    uint64_t wrong = atomic_load(&wrong_reads), first_seed = seed;
+    world_open(&w, &seed, delay_seed, drive);
+    run_steps(&w, &seed);
+    w.ops->stream_sync(w.device, w.compute);
+    CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu, drive %d %d %d: %llu wrong bytes",
+              (unsigned long long)first_seed, drive->there, drive->direct, drive->faulty,
+              (unsigned long long)(atomic_load(&wrong_reads) - wrong));
+    for (uint32_t u = 0; u < N_UNITS; u++) {
+        const struct spw_unit *unit = &w.units[u];
+        CHECK(w.calls[u].prepared == (unit->prepare ? 1 : 0));
+        n_from_files[unit->landed != NULL] += unit->n_reads > 0;
+        if (unit->resident || unit->in_place || unit->n_reads)
+            CHECK(w.calls[u].copied == (unit->resident ? 1 : 0));
+        else
+            CHECK(w.calls[u].copied >= 1);
+    }
+    world_close(&w);
+}
+
+/* What was fetched ahead and comes true does not cross the link twice. */
+static void check_lookahead_used(const struct drive *drive)
+{
+    static struct world w;
+    struct plan p;
+    uint64_t seed = 5;
+    world_open(&w, &seed, 0, drive);
+    draw_plan(&w, &p, &seed, w.fallen);
+    p.schedule.n_segments = 1;
+    p.segments[0].ranges[0] = p.segments[0].ranges[1] = (struct spw_stream_range){1, MAX_TILES};
+    for (int i = 0; i < 5; i++) {
+        CHECK(begin_step(&w, &p.schedule) == 0);
+        CHECK(consume(&w, &p.schedule) == 0);
+        CHECK(!w.n_dropped);
+        CHECK(expect_step(&w, &p.schedule) == 0);
+        CHECK(ahead_of(&w).host_to_device + ahead_of(&w).disk_to_host > 0);
+        check_bytes(&w, "used", false);
+    }
+    struct bytes ahead = ahead_of(&w);
+    CHECK(forget(&w) == 0); /* given up: paid for nothing */
+    CHECK(w.n_dropped == 1 && !memcmp(&w.dropped, &ahead, sizeof ahead));
+    CHECK(begin_step(&w, &p.schedule) == 0);
+    CHECK(consume(&w, &p.schedule) == 0);
+    check_bytes(&w, "dropped", true);
+    CHECK(w.n_dropped == 1);
+    w.ops->stream_sync(w.device, w.compute);
+    world_close(&w);
+}
+
+/* A file that cannot be read fails the wait for what comes from it, by its name; and the step after
+ * forget once it can be. */
+static void check_unreadable_units(uint64_t *seed)
+{
+    int n_failed = 0;
+    for (int round = 0; round < 20; round++) {
+        static struct world w;
+        struct plan p;
+        const struct drive drive = {.there = true, .direct = round % 2};
+        int why;
+        world_open(&w, seed, 0, &drive);
+        draw_plan(&w, &p, seed, w.fallen);
+        w.faults.no_units = true;
+        int rc = spw_prefetch_begin(w.prefetch, &p.schedule);
+        rc = rc ? rc : consume(&w, &p.schedule);
+        const struct spw_unit_read *failed = spw_prefetch_failed_read(w.prefetch, &why);
+        CHECK((rc == -EIO) == (failed != NULL) && (!rc || rc == -EIO));
+        CHECK(!failed || (why == -EIO && !strcmp(failed->path, "the model")));
+        n_failed += failed != NULL;
+        w.ops->stream_sync(w.device, w.compute);
+        CHECK(spw_prefetch_forget(w.prefetch) == 0);
+        CHECK(!spw_prefetch_failed_read(w.prefetch, &why));
+        w.faults.no_units = false;
+        CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0 && consume(&w, &p.schedule) == 0);
+        w.ops->stream_sync(w.device, w.compute);
+        world_close(&w);
+    }
+    CHECK(n_failed > 5);
+}
+
+/* The device is lost at the n-th command, for n = 0, 1, ... until it is not: whatever is under way
+ * then, everything closes. */
+static void check_lost_device(const struct drive *drive, uint64_t seed)
+{
+    int rc = -EIO;
+    for (int64_t n = 0; rc; n += 1 + n / 8) {
+        static struct world w;
+        struct plan p;
+        uint64_t same = seed;
+        world_open(&w, &same, 0, drive);
+        draw_plan(&w, &p, &same, w.fallen);
+        w.ops->stream_sync(w.device, w.compute); /* what opening queued */
+        w.ops->stream_sync(w.device, w.disk_stream);
+        w.ops->stream_sync(w.device, w.weights_up);
+        w.ops->stream_sync(w.device, w.kv_up);
+        spw_device_cpu_fail_nth(w.device, n);
+        lost_device = true;
+        rc = 0;
+        for (int i = 0; i < 2 && !rc; i++) {
+            rc = spw_prefetch_begin(w.prefetch, &p.schedule);
+            rc = rc ? rc : consume(&w, &p.schedule);
+            rc = rc ? rc : spw_prefetch_ahead(w.prefetch, &p.schedule);
+        }
+        rc = rc ? rc : w.ops->stream_sync(w.device, w.compute);
+        rc = rc ? rc : spw_prefetch_forget(w.prefetch);
+        CHECK(!rc || rc == -EIO);
+        spw_device_cpu_fail_nth(w.device, -1);
+        world_close(&w);
+        lost_device = false;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct check_draws rounds =
+        check_draws_of(argc, argv, RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 30 : 200);
+    int64_t outstanding = spw_alloc_outstanding();
+    uint64_t seed = check_seed();
+    for (int i = 0; i < 3; i++) {
+        struct drive d = {.there = i, .direct = i == 2};
+        check_lookahead_used(&d);
+        check_lost_device(&d, check_random(&seed));
+    }
+    check_unreadable_units(&seed);
+    while (check_another(&rounds)) {
+        int i = rounds.done - 1;
+        struct drive d = {.there = i % 4, .direct = check_random(&seed) % 2, .faulty = i % 4 == 3};
+        run_round(check_random(&seed), check_random(&seed) % 3 ? check_random(&seed) | 1 : 0, &d);
+    }
+    fprintf(stderr, "%llu reads, %llu losses\n", (unsigned long long)atomic_load(&n_reads),
+            (unsigned long long)n_losses);
+    CHECK(rounds.done < 30 || (n_losses && n_from_files[0] && n_from_files[1]));
+    CHECK(!atomic_load(&wrong_reads));
+    CHECK(spw_alloc_outstanding() == outstanding);
+    return check_done();
+}

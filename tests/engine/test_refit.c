@@ -1,0 +1,376 @@
+/* Old KV that loses precision in the middle of a run, where it lies: on the device, on the host and
+ * on the disk, at random positions of random models under random budgets, in one step or in
+ * several. The logits afterwards are bit for bit those of an engine with all the memory that was
+ * told the same at the same position; and, for a model of one layer, whose keys and values do not
+ * depend on what attention reads, those of a run that had this precision from its first token on.
+ * What was moved is what was predicted, nothing is computed again, and no frame is lost: the run
+ * goes on to the end of its context, cut back and forked.
+ *
+ * The same when it is a full disk that makes an engine go down the ladder.
+ *
+ *   test_refit [draws [seed]] */
+#include "tests/engine/engine_run.h"
+
+#include <time.h>
+
+#ifndef TEST_DRAWS
+#define TEST_CONTEXT 3072
+#define TEST_PROMPT 1500
+#define TEST_DRAWS (RUN_UNDER_TSAN ? 3 : RUN_UNDER_ASAN ? 4 : 40)
+#endif
+
+enum { VOCAB = 61, CONTEXT = TEST_CONTEXT, STEPS = 4, LAST = SPW_KV_INT4 + 1 };
+
+static const struct tiny_model models[] = {
+    {"llama", 1, 128, 96, 2, 1, 64, VOCAB, 4096, NULL, false, false, false, true, false, 271},
+    {"qwen3", 3, 128, 96, 2, 1, 64, VOCAB, 4096, NULL, false, true, false, true, true, 272},
+    {"gemma3_text", 3, 128, 96, 2, 1, 64, VOCAB, 4096,
+     ",\"sliding_window\":150,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":16,"
+     "\"hidden_activation\":\"gelu_pytorch_tanh\"",
+     false, true, true, false, true, 273},
+};
+
+/* What is done at a position: precision NONE leaves it as it is. */
+struct event {
+    size_t n_tokens;
+    enum spw_kv_precision precision;
+};
+
+struct draw {
+    struct spw_backend backend;
+    const char *dir;
+    const struct tiny_model *model;
+    struct spw_options o;
+    int32_t ids[CONTEXT];
+    struct event events[STEPS];
+    size_t back; /* cut back so far and go on, at the end */
+};
+
+/* ---- one run ---- */
+
+static uint64_t between(uint64_t *seed, uint64_t low, uint64_t high)
+{
+    return low >= high ? low : low + check_random(seed) % (high - low + 1);
+}
+
+struct result {
+    float logits[STEPS + 2][VOCAB]; /* of each event, cut back, and of a fork at the end */
+    size_t reused;                  /* when it was cut back */
+    uint64_t n_below, n_shrunk; /* refits with tiles below the device; under lower budgets only */
+};
+
+/* `seed`: NULL, or budgets become lower, too, by an eighth to a half. */
+static struct spw_plan_input asked(const struct spw_engine *e, enum spw_kv_precision precision,
+                                   uint64_t *seed)
+{
+    struct spw_plan_input in = e->in;
+    in.precision = precision;
+    in.aged = precision != SPW_KV_EXACT;
+    if (!seed)
+        return in;
+    const struct spw_plan_info *now = spw_engine_plan(e);
+    in.device_bytes = e->device_arena_bytes + e->plan.mapped_bytes;
+    in.host_bytes = e->host_arena_bytes + e->plan.kept_bytes;
+    if (e->io) /* arenas cannot become shorter */
+        in.disk_bytes = now->disk.total - between(seed, 0, now->disk.total / 2) / 4096 * 4096;
+    else if (check_random(seed) % 2)
+        in.host_bytes -= between(seed, 0, now->host.kv / 4) / 4096 * 4096;
+    else
+        in.device_bytes -= between(seed, 0, now->device.kv_resident / 8) / 4096 * 4096;
+    return in;
+}
+
+/* All steps of the draw. False: a plan in these budgets was not to be had, and nothing more is
+ * known. */
+static bool run(const struct draw *d, const struct spw_options *o, struct result *out,
+                uint64_t *seed)
+{
+    struct spw_engine *e = run_open_on(&d->backend, d->dir, o);
+    struct spw_session *s = run_session(e), *fork = NULL;
+    struct spw_error err = {{0}};
+    enum spw_kv_precision now = SPW_KV_EXACT;
+    int rc = 0;
+    for (size_t i = 0; i < STEPS && !rc; i++) {
+        const float *logits = run_to(s, e, d->ids, d->events[i].n_tokens);
+        memcpy(out->logits[i], logits, sizeof out->logits[i]);
+        bool shrinks = seed && check_random(seed) % 4 == 0;
+        if (d->events[i].precision <= now && !shrinks)
+            continue;
+        out->n_shrunk += d->events[i].precision == now;
+        now = d->events[i].precision;
+        out->n_below += spw_kv_begin(s->seq.aged, e->model.config.n_layers - 1) > 0;
+        struct spw_plan_input in = asked(e, now, shrinks ? seed : NULL);
+        rc = spw_engine_refit(e, &in);
+        CHECK_MSG(!rc || rc == -ENOMEM || rc == -EDQUOT, "%d", rc);
+        CHECK(rc || (spw_engine_plan(e)->precision == now && s->cached));
+        struct spw_options lower = {.device_bytes = shrinks ? in.device_bytes : o->device_bytes,
+                                    .host_bytes = shrinks ? in.host_bytes : o->host_bytes};
+        if (!rc) /* peaks begin with what it has now */
+            e->backend.device_ops->set_budgets(e->device, spw_engine_limit(lower.device_bytes),
+                                               spw_engine_limit(lower.host_bytes));
+        if (!rc)
+            run_check_account(e, &lower, "refit");
+    }
+    if (!rc) {
+        size_t n = d->events[STEPS - 1].n_tokens;
+        CHECK_MSG(!spw_session_fork(&fork, s, &err), "%s", err.text);
+        memcpy(out->logits[STEPS], run_to(s, e, d->ids, n - d->back), sizeof out->logits[0]);
+        out->reused = spw_session_reused(s);
+        memcpy(out->logits[STEPS + 1], run_to(fork, e, d->ids, CONTEXT), sizeof out->logits[0]);
+        CHECK(spw_session_reused(fork) == n);
+        run_check_account(e, o, "after a refit");
+    }
+    spw_session_close(fork);
+    spw_session_close(s);
+    spw_engine_close(e);
+    return !rc;
+}
+
+/* ---- draws ---- */
+
+static void draw(struct draw *d, uint64_t *seed)
+{
+    size_t n = between(seed, 1, TEST_PROMPT);
+    enum spw_kv_precision p = SPW_KV_EXACT;
+    run_ids(d->ids, CONTEXT, VOCAB, check_random(seed));
+    for (size_t i = 0; i < STEPS; i++) {
+        if (i && check_random(seed) % 4)
+            p = (enum spw_kv_precision)between(seed, p, SPW_KV_INT4);
+        d->events[i] = (struct event){n, p};
+        n += between(seed, 1, i == 1 ? 300 : 20);
+    }
+    d->back = between(seed, 0, 100);
+    if (d->back >= d->events[STEPS - 1].n_tokens)
+        d->back = 0;
+    d->o = (struct spw_options){.backend = TEST_BACKEND,
+                                .context = CONTEXT,
+                                .sessions = 2,
+                                .threads = 1,
+                                .prefill_chunk = (uint32_t)between(seed, 128, 256),
+                                .residual_window = 128 * between(seed, 0, 2) + 1,
+                                .goes_back = between(seed, 0, 1),
+                                .on_oom = SPW_ON_OOM_SPILL};
+}
+
+/* Budgets somewhere between those that just work and all that could be used. */
+static struct spw_options tighten(const struct draw *d, uint64_t *seed)
+{
+    struct spw_options o = d->o;
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    bool some_host = false;
+    o.threads = 1 + (int)(check_random(seed) % 2);
+    if (check_random(seed) % 3) {
+        o.disk_dir = d->dir;
+        o.disk_bytes = 64 << 20;
+        some_host = check_random(seed) % 2;
+    }
+    CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->dir, &o, &err), "%s", err.text);
+    uint64_t spare = info.device.total - info.smallest_device_bytes;
+    o.device_bytes = info.smallest_device_bytes + between(seed, spare / 4, spare);
+    if (o.disk_dir)
+        run_to_disk_on(&d->backend, d->dir, &o);
+    if (some_host) {
+        o.host_bytes = 64 << 20;
+        CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->dir, &o, &err), "%s", err.text);
+        o.host_bytes = between(seed, info.smallest_host_bytes, info.host.total);
+    }
+    return o;
+}
+
+struct counts {
+    int refit, refused, below, one_layer, cut, shrunk;
+};
+
+/* The precision that all rungs led to, from the first token on, with all memory. */
+static bool same_from_start(const struct draw *d, size_t n_tokens, const float *logits)
+{
+    struct spw_options o = d->o;
+    o.precision = d->events[STEPS - 1].precision;
+    struct spw_engine *e = run_open_on(&d->backend, d->dir, &o);
+    struct spw_session *s = run_session(e);
+    bool same = run_same(run_to(s, e, d->ids, n_tokens), logits, VOCAB);
+    spw_session_close(s);
+    spw_engine_close(e);
+    return same;
+}
+
+static void check_one_layer(const struct draw *d, const struct result *got, struct counts *n)
+{
+    CHECK(same_from_start(d, CONTEXT, got->logits[STEPS + 1]));
+    n->one_layer += d->events[STEPS - 1].precision != SPW_KV_EXACT;
+}
+
+/* What windows leave behind stays where there is room: a rung may take it, and then a session that
+ * is cut back begins anew, in the precision that it has by now. */
+static void check_cut_back(const struct draw *d, const struct result *got,
+                           const struct result *expected)
+{
+    size_t n = d->events[STEPS - 1].n_tokens - d->back;
+    if (got->reused == expected->reused) {
+        CHECK(run_same(got->logits[STEPS], expected->logits[STEPS], VOCAB));
+        return;
+    }
+    CHECK(d->o.goes_back && got->reused < expected->reused);
+    CHECK(got->reused || same_from_start(d, n, got->logits[STEPS]));
+}
+
+static void check_draw(const char *dir, const struct tiny_model *model, bool reads_host_memory,
+                       uint64_t *seed, struct counts *n)
+{
+    static struct draw d;
+    struct result expected = {0}, got = {0};
+    uint64_t given = *seed;
+    d = (struct draw){.backend = run_backend(reads_host_memory), .dir = dir, .model = model};
+    draw(&d, seed);
+    struct spw_options o = tighten(&d, seed);
+    CHECK_MSG(run(&d, &d.o, &expected, NULL), "seed %llu: with all memory",
+              (unsigned long long)given);
+    if (!run(&d, &o, &got, seed)) {
+        n->refused++;
+        return;
+    }
+    for (size_t i = 0; i < STEPS + 2; i++)
+        CHECK_MSG(i == STEPS || run_same(got.logits[i], expected.logits[i], VOCAB),
+                  "seed %llu: step %zu", (unsigned long long)given, i);
+    check_cut_back(&d, &got, &expected);
+    n->cut += got.reused + 1 == d.events[STEPS - 1].n_tokens - d.back;
+    if (model->layers == 1)
+        check_one_layer(&d, &got, n);
+    n->refit++;
+    n->shrunk += got.n_shrunk > 0;
+    n->below += got.n_below > 0;
+}
+
+/* ---- a disk that takes no more ---- */
+
+struct full {
+    _Atomic bool is_full; /* until the gate is asked: a plan is being made then */
+    struct spw_rung last;
+    int n_told;
+    uint64_t n_recomputed; /* by all */
+};
+
+static int64_t completed(void *context, const struct spw_io_request *r, int64_t result)
+{
+    const struct full *f = context;
+    return r->write && r->bytes && f->is_full ? -ENOSPC : result;
+}
+
+static bool passes(void *context, enum spw_kv_precision precision)
+{
+    ((struct full *)context)->is_full = false;
+    return precision != SPW_KV_EXACT;
+}
+
+static void on_rung(void *context, const struct spw_rung *rung)
+{
+    struct full *f = context;
+    f->last = *rung;
+    f->n_told++;
+    f->n_recomputed += rung->n_recomputed;
+}
+
+enum { FULL_PROMPT = 1900, FULL_TOKENS = FULL_PROMPT + 300 };
+
+/* Token by token past some tile borders: where the disk is full, the engine goes down a rung, and
+ * the mirror, which has all the memory, is told of it. Returns how many rungs were in place. */
+static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
+{
+    struct spw_backend b = d->backend;
+    struct spw_io_fault fault = {.completed = completed, .context = f};
+    b.io_fault = &fault;
+    struct spw_engine *e = run_open_on(&b, d->dir, o),
+                      *all = run_open_on(&d->backend, d->dir, &d->o);
+    struct spw_session *s = run_session(e), *mirror = run_session(all);
+    int n_in_place = 0, n_told = 0;
+    bool again = false;
+    for (size_t n = FULL_PROMPT; n <= FULL_TOKENS && !again; n += 1 + n % 7) {
+        const float *logits = run_to(s, e, d->ids, n);
+        f->is_full = true;
+        if (f->n_told > n_told) {
+            struct spw_plan_input in = asked(all, spw_engine_plan(e)->precision, NULL);
+            again = f->n_recomputed; /* as a run of this precision: not what the mirror does */
+            bool lossy = f->last.kind >= SPW_RUNG_INT8 && f->last.kind <= SPW_RUNG_INT4;
+            CHECK(f->last.lossy_from == (!lossy ? 0 : again ? 384 : f->last.position));
+            CHECK(!strcmp(f->last.failed, "disk space") && f->last.bytes_asked);
+            CHECK(again || f->last.position == spw_session_n_tokens(mirror));
+            CHECK(again || !spw_engine_refit(all, &in));
+            n_in_place += !again;
+            n_told = f->n_told;
+        }
+        CHECK_MSG(again || run_same(logits, run_to(mirror, all, d->ids, n), VOCAB), "%zu tokens",
+                  n);
+    }
+    CHECK(run_check_moved(e, o, "a full disk") == !f->n_told); /* nobody knows what it took */
+    spw_session_close(mirror);
+    spw_session_close(s);
+    spw_engine_close(all);
+    spw_engine_close(e);
+    return n_in_place;
+}
+
+static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t seed)
+{
+    static struct draw d;
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    int n_in_place = 0;
+    d = (struct draw){.dir = dir, .model = model, .backend = run_backend(true)};
+    draw(&d, &seed);
+    d.o.sessions = 1;
+    d.o.residual_window = 128;
+    for (uint64_t i = 0; i < (RUN_UNDER_ASAN ? 3 : 8); i++) {
+        struct full f = {0};
+        struct spw_options o = d.o;
+        d.backend = run_backend(i % 4);
+        o.gate = passes;
+        o.gate_context = &f;
+        o.on_rung = on_rung;
+        o.rung_context = &f;
+        o.disk_dir = dir;
+        o.disk_bytes = 64 << 20;
+        o.host_bytes = 64 << 20;
+        o.on_oom = SPW_ON_OOM_SPILL;
+        CHECK_MSG(!spw_plan_query_on(&info, &d.backend, dir, &o, &err), "%s", err.text);
+        o.device_bytes = info.smallest_device_bytes +
+                         (info.device.total - info.smallest_device_bytes) * (i + 6) / 24;
+        CHECK_MSG(!spw_plan_query_on(&info, &d.backend, dir, &o, &err), "%s", err.text);
+        o.host_bytes = info.smallest_host_bytes + (i / 4 << 17);
+        o.on_oom = 0;
+        n_in_place += fill_disk(&d, &o, &f);
+    }
+    fprintf(stderr, "%d rungs of full disks in place\n", n_in_place);
+    CHECK(n_in_place > 0);
+}
+
+int main(int argc, char **argv)
+{
+    struct check_draws all = check_draws_of(argc, argv, TEST_DRAWS);
+    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
+    size_t n_models = sizeof models / sizeof *models;
+    struct counts n = {0};
+    char dirs[3][128];
+    if (!run_is_there())
+        return CHECK_SKIP;
+    fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+    for (size_t i = 0; i < n_models; i++)
+        run_folder(dirs[i], &models[i], "refit");
+    while (check_another(&all)) {
+        int i = all.done - 1;
+        size_t m = (size_t)i % n_models;
+        uint64_t of_draw = seed + (uint64_t)i * 1000003;
+        check_draw(dirs[m], &models[m], i % 2, &of_draw, &n);
+    }
+    fprintf(stderr,
+            "%d runs, %d with tiles below, %d under lower budgets, %d of one layer, %d cut back; "
+            "%d refused\n",
+            n.refit, n.below, n.shrunk, n.one_layer, n.cut, n.refused);
+    /* about two draws in three run to their end, and half of those have tiles below */
+    CHECK(all.done < 20 || (n.refit > all.done / 6 && n.below && n.cut && n.one_layer));
+    if (TEST_BACKEND == SPW_BACKEND_CPU && !RUN_UNDER_TSAN)
+        fill_disks(dirs[1], &models[1], seed);
+    for (size_t i = 0; i < n_models; i++)
+        tiny_model_remove(dirs[i]);
+    return check_done();
+}

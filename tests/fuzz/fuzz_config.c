@@ -1,0 +1,66 @@
+/* libFuzzer target of the config reader. The input is config.json, and after a NUL byte, if there
+ * is one, generation_config.json. Whatever the bytes, a failure has a one-line message and an
+ * accepted config keeps what config.h promises.
+ *
+ *   build/fuzz/fuzz_config -max_total_time=60 tests/fuzz/seeds/config */
+#include "model/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void expect(bool promise)
+{
+    if (!promise)
+        abort();
+}
+
+static void check_rope(const struct spw_model_config *config)
+{
+    static float inv_freq[512];
+    float scaling;
+    const uint64_t lengths[] = {1, config->max_positions, config->max_positions * 4 + 1};
+    for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
+        const struct spw_rope_config *rope = &config->rope[kind];
+        expect(rope->rotary_dim >= 2 && rope->rotary_dim <= config->head_dim);
+        for (size_t i = 0; i < 3; i++) /* may refuse what would not be finite, must not crash */
+            spw_rope_frequencies(rope, rope->rotary_dim, lengths[i], config->max_positions,
+                                 inv_freq, &scaling);
+    }
+}
+
+static void check_config(const struct spw_model_config *config)
+{
+    expect(config->n_layers && config->hidden && config->intermediate && config->vocab);
+    expect(config->n_kv_heads && config->n_heads % config->n_kv_heads == 0);
+    expect(config->head_dim >= 2 && config->head_dim % 2 == 0 && config->head_dim <= 1024);
+    expect(config->attention_scale > 0 && config->embedding_scale > 0 && config->rms_eps >= 0);
+    expect(config->n_eos <= SPW_CONFIG_MAX_EOS && config->bos >= -1);
+    for (uint32_t i = 0; i < config->n_layers; i++) {
+        expect(config->layer_kinds[i] < SPW_LAYER_KINDS);
+        expect(config->layer_kinds[i] == SPW_LAYER_FULL || config->window);
+    }
+    check_rope(config);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    const uint8_t *split = bytes ? memchr(data, 0, bytes) : NULL;
+    struct spw_config_text text = {.config = (const char *)data, .config_bytes = bytes};
+    if (split) {
+        text.config_bytes = (size_t)(split - data);
+        text.generation = (const char *)split + 1;
+        text.generation_bytes = bytes - text.config_bytes - 1;
+    }
+    struct spw_error err = {0};
+    struct spw_model_config config;
+    if (spw_config_parse(&config, &text, &err)) {
+        expect(err.text[0] && !strchr(err.text, '\n') && !config.layer_kinds);
+    } else {
+        check_config(&config);
+        spw_config_free(&config);
+    }
+    expect(spw_alloc_outstanding() == 0);
+    return 0;
+}

@@ -1,0 +1,198 @@
+/* The cache policy: who wins over whom, what contradicts what, and what is told of it. The expected
+ * words are written out by hand. */
+#include "runtime/engine/cache_policy.h"
+
+#include "runtime/spillway.h"
+#include "tests/check.h"
+
+#include <string.h>
+
+static uint8_t full[] = {0, 0, 0, 0}, mixed[] = {1, 0, 1, 1}, sliding[] = {1, 1, 1, 1};
+
+static struct spw_model_config model(uint8_t *kinds, const char *asked)
+{
+    struct spw_model_config c = {.model_type = "qwen2",
+                                 .n_layers = 4,
+                                 .layer_kinds = kinds,
+                                 .window = kinds == full ? 0 : 24,
+                                 .cache_by_generation = true};
+    snprintf(c.cache_implementation, sizeof c.cache_implementation, "%s", asked);
+    return c;
+}
+
+static struct spw_cache_policy make(uint8_t *kinds, const char *asked, const struct spw_options *o)
+{
+    struct spw_cache_policy p;
+    struct spw_error err = {0};
+    struct spw_model_config c = model(kinds, asked);
+    CHECK_MSG(spw_cache_policy_make(&p, &c, SPW_DTYPE_BF16, o, &err) == 0, "%s", err.text);
+    return p;
+}
+
+static void test_layers(void)
+{
+    struct spw_options none = {0};
+    struct spw_cache_policy p = make(mixed, "", &none);
+    const struct spw_cache_layers *f = &p.layers[SPW_LAYER_FULL], *s = &p.layers[SPW_LAYER_SLIDING];
+    CHECK(f->n_layers == 1 && f->window == 0 && s->n_layers == 3 && s->window == 24);
+    CHECK(strstr(s->why, "the rule of qwen2 models") && !*p.files_why && !p.tell_files);
+    struct spw_model_config c = model(mixed, "");
+    struct spw_error err = {0};
+    c.kinds_listed = true;
+    CHECK(!spw_cache_policy_make(&p, &c, SPW_DTYPE_F32, &none, &err));
+    CHECK(strstr(p.layers[SPW_LAYER_FULL].why, "layer_types in config.json"));
+    CHECK(p.kv == SPW_DTYPE_F32);
+}
+
+static void test_precision(void)
+{
+    struct spw_options o = {0};
+    struct spw_cache_policy p = make(full, "", &o);
+    CHECK(p.kv == SPW_DTYPE_BF16 && strstr(p.kv_why, "no --kv-dtype"));
+    p = make(full, "quantized", &o);
+    CHECK(p.kv == SPW_DTYPE_BF16 && p.tell_files);
+    CHECK_MSG(strstr(p.files_why, "generation_config.json asks for \"quantized\": done, as int8") &&
+                  strstr(p.files_why, "bf16"),
+              "%s", p.files_why);
+    o.kv = SPW_DTYPE_F16; /* what the user asks for wins, and needs no note */
+    p = make(full, "quantized", &o);
+    CHECK(p.kv == SPW_DTYPE_F16 && !p.tell_files && strstr(p.kv_why, "--kv-dtype asks"));
+    CHECK_MSG(strstr(p.files_why, "overruled: --kv-dtype asks for f16"), "%s", p.files_why);
+}
+
+/* Whatever the files ask for, layers and precision are those the answers need. */
+static void test_words(void)
+{
+    static const struct {
+        uint8_t *kinds;
+        const char *asked, *says;
+    } cases[] = {
+        {full, "static", "no answer depends on it"},
+        {mixed, "dynamic", "no answer depends on it"},
+        {full, "offloaded", "left to the budgets"},
+        {full, "offloaded_static", "left to the budgets"},
+        {mixed, "hybrid", "\"hybrid\": as the layers are"},
+        {sliding, "hybrid_chunked", "as the layers are"},
+        {full, "hybrid", "not done: no layer slides"},
+        {full, "offloaded_hybrid", "not done: no layer slides"},
+        {sliding, "sliding_window", "as the layers are"},
+        {mixed, "sliding_window", "the full ones need every key"},
+        {full, "sliding_window", "not done: no layer slides"},
+        {full, "dynamic_full", "as the layers are"},
+        {mixed, "dynamic_full", "not done for the layers that slide"},
+        {full, "mamba", "\"mamba\": a word that is not known"},
+    };
+    struct spw_options o = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_cache_policy p = make(cases[i].kinds, cases[i].asked, &o),
+                                q = make(cases[i].kinds, "", &o);
+        CHECK_MSG(strstr(p.files_why, cases[i].says), "%s: %s", cases[i].asked, p.files_why);
+        CHECK(!memcmp(p.layers, q.layers, sizeof p.layers) && p.kv == q.kv && !p.tell_files);
+        CHECK(p.host == q.host && p.disk == q.disk);
+    }
+    struct spw_model_config c = model(full, "hybrid");
+    struct spw_cache_policy p;
+    struct spw_error err = {0};
+    c.cache_by_generation = false;
+    CHECK(!spw_cache_policy_make(&p, &c, SPW_DTYPE_BF16, &o, &err));
+    CHECK(!strncmp(p.files_why, "config.json asks", 16));
+    /* The longest word that a file can have leaves the reason whole. */
+    p = make(full, "0123456789012345678901234567890", &o);
+    CHECK(strstr(p.files_why, "the layers decide"));
+}
+
+/* What --on-oom leaves out is left out, and a precision that somebody named is kept to. */
+static void test_on_oom(void)
+{
+    const unsigned spill = SPW_ON_OOM_SPILL, quantize = SPW_ON_OOM_QUANTIZE;
+    const struct {
+        struct spw_options o;
+        uint8_t *kinds;
+        const char *asked;
+        bool stays, ladder;
+    } cases[] = {
+        {{.disk_dir = "."}, full, "", false, true},
+        {{.disk_dir = ".", .on_oom = spill | quantize}, mixed, "", false, true},
+        {{.disk_dir = ".", .on_oom = spill}, full, "", false, false},
+        {{.disk_dir = ".", .on_oom = quantize}, full, "", true, true},
+        {{.disk_dir = ".", .on_oom = SPW_ON_OOM_FAIL}, full, "", true, false},
+        {{.disk_dir = ".", .kv = SPW_DTYPE_BF16}, full, "", false, false},
+        {{.disk_dir = ".", .precision = SPW_KV_INT8}, full, "", false, false},
+        {{.disk_dir = "."}, full, "quantized", false, false},
+        {{.disk_dir = "."}, sliding, "", false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_cache_policy p = make(cases[i].kinds, cases[i].asked, &cases[i].o);
+        CHECK_MSG(p.stays == cases[i].stays && p.ladder == cases[i].ladder, "case %zu", i);
+        CHECK(p.disk == !p.stays && p.host == !p.stays);
+        CHECK(!p.stays || strstr(p.tiers_why, "--on-oom"));
+    }
+    struct spw_model_config c = model(full, "");
+    struct spw_cache_policy p;
+    struct spw_error err = {0};
+    struct spw_options o = {.on_oom = SPW_ON_OOM_FAIL | SPW_ON_OOM_SPILL};
+    CHECK(spw_cache_policy_make(&p, &c, SPW_DTYPE_F32, &o, &err) == -EINVAL && err.text[0]);
+}
+
+static void test_tiers(void)
+{
+    const uint64_t none = SPW_BYTES_NONE;
+    static const enum spw_backend_kind cpu = SPW_BACKEND_CPU, cuda = SPW_BACKEND_CUDA;
+    const struct {
+        struct spw_options o;
+        bool host, disk;
+        const char *says;
+    } cases[] = {
+        {{0}, true, false, "no --disk"},
+        {{.host_bytes = none}, false, false, "--host-memory 0"},
+        {{.disk_dir = ".", .backend = cpu}, true, true, "the host takes"},
+        {{.disk_dir = ".", .backend = cuda}, true, true, "--disk names"},
+        {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, true, true, "budget"},
+        {{.disk_dir = ".", .host_bytes = none}, false, true, "--host-memory 0"},
+        {{.disk_dir = ".", .disk_bytes = none}, true, false, "--disk-memory 0"},
+        {{.disk_dir = ".", .disk_write_limit = none}, true, false, "write-limit"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_cache_policy p = make(full, "", &cases[i].o);
+        CHECK_MSG(p.host == cases[i].host && p.disk == cases[i].disk, "case %zu", i);
+        CHECK_MSG(strstr(p.tiers_why, cases[i].says), "case %zu: %s", i, p.tiers_why);
+    }
+}
+
+static void test_contradictions(void)
+{
+    static const struct {
+        struct spw_options o;
+        const char *one, *other; /* both sides */
+    } cases[] = {
+        {{.disk_bytes = 77}, "disk memory: 77 bytes", "no disk"},
+        {{.disk_write_limit = 78}, "disk write limit: 78 bytes", "no disk"},
+        {{.disk_dir = ".", .disk_bytes = 77, .disk_write_limit = SPW_BYTES_NONE},
+         "disk memory: 77 bytes",
+         "--disk-write-limit 0"},
+        {{.kv = (enum spw_dtype)9}, "kv type 9", "f16 or bf16"},
+    };
+    struct spw_model_config c = model(full, "");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_cache_policy p;
+        struct spw_error err = {0};
+        CHECK(spw_cache_policy_make(&p, &c, SPW_DTYPE_F32, &cases[i].o, &err) == -EINVAL);
+        CHECK_MSG(strstr(err.text, cases[i].one) && strstr(err.text, cases[i].other) &&
+                      !strchr(err.text, '\n'),
+                  "%s", err.text);
+    }
+    /* Two ways of wanting none of a disk agree with each other. */
+    struct spw_options none = {.disk_bytes = SPW_BYTES_NONE, .disk_write_limit = SPW_BYTES_NONE};
+    CHECK(!make(full, "", &none).disk);
+}
+
+int main(void)
+{
+    test_layers();
+    test_precision();
+    test_words();
+    test_tiers();
+    test_on_oom();
+    test_contradictions();
+    return check_done();
+}

@@ -1,0 +1,97 @@
+/* The cut of a step: every token lies in exactly one segment, in order, within the limits; a span
+ * that fits into one chunk is not cut; the arrays are large enough for any spans. */
+#include "runtime/step/cut.h"
+#include "tests/check.h"
+
+#include <string.h>
+
+enum { MOST_SPANS = 9 };
+
+static void check_pass(const struct spw_cut *c, const struct spw_cut_span *before,
+                       const struct spw_cut_span *after, uint32_t n_spans)
+{
+    uint64_t at[MOST_SPANS], row = 0;
+    uint32_t segment = 0, last_span = 0;
+    for (uint32_t i = 0; i < n_spans; i++)
+        at[i] = before[i].from;
+    CHECK(c->n_chunks && c->n_chunks <= c->most_chunks && c->n_segments <= c->most_segments);
+    for (uint32_t k = 0; k < c->n_chunks; k++) {
+        const struct spw_cut_chunk *chunk = &c->chunks[k];
+        CHECK(chunk->first_segment == segment && chunk->n_segments && chunk->row == row);
+        CHECK(chunk->rows && chunk->rows <= c->chunk_rows);
+        uint64_t rows = 0;
+        for (uint32_t i = 0; i < chunk->n_segments; i++, segment++) {
+            const struct spw_cut_segment *s = &c->segments[segment];
+            CHECK(s->span < n_spans && s->span >= last_span);
+            CHECK(s->from == at[s->span] && s->to > s->from && s->row == row + rows);
+            at[s->span] = s->to;
+            rows += s->to - s->from;
+            last_span = s->span;
+        }
+        CHECK(rows == chunk->rows);
+        row += rows;
+    }
+    CHECK(segment == c->n_segments && row == c->rows && row <= c->pass_rows);
+    for (uint32_t i = 0; i < n_spans; i++)
+        CHECK(at[i] == after[i].from && after[i].to == before[i].to);
+}
+
+/* Spans that a chunk holds whole have one segment, unless the pass ends inside them. */
+static void check_whole(const struct spw_cut *c, const struct spw_cut_span *before,
+                        const struct spw_cut_span *after, uint32_t n_spans)
+{
+    for (uint32_t i = 0; i < n_spans; i++) {
+        uint32_t n = 0;
+        uint64_t length = before[i].to - before[i].from;
+        for (uint32_t k = 0; k < c->n_segments; k++)
+            n += c->segments[k].span == i;
+        if (length && length <= c->chunk_rows && after[i].from == after[i].to)
+            CHECK(n == 1);
+        if (!length)
+            CHECK(n == 0);
+    }
+}
+
+static void run(uint64_t *seed)
+{
+    uint32_t n_spans = (uint32_t)check_range(seed, 1, MOST_SPANS), passes = 0;
+    uint32_t chunk = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 8 : 300);
+    uint64_t pass = check_range(seed, 1, check_random(seed) % 2 ? chunk : 3000), total = 0, cut = 0;
+    struct spw_cut_span spans[MOST_SPANS], before[MOST_SPANS];
+    struct spw_cut c;
+    for (uint32_t i = 0; i < n_spans; i++) {
+        uint64_t from = check_range(seed, 0, 1000);
+        uint64_t most = check_random(seed) % 2 ? 2 : check_random(seed) % 2 ? chunk + 2 : 1500;
+        spans[i] = (struct spw_cut_span){from, from + check_range(seed, 0, most)};
+        total += spans[i].to - from;
+    }
+    CHECK(spw_cut_init(&c, chunk, pass, n_spans) == 0);
+    do {
+        memcpy(before, spans, sizeof spans);
+        if (!spw_cut_next(&c, spans, n_spans))
+            break;
+        check_pass(&c, before, spans, n_spans);
+        check_whole(&c, before, spans, n_spans);
+        cut += c.rows;
+        passes++;
+        CHECK(c.rows == pass || cut == total); /* only the last pass has room left */
+    } while (passes < 10000);
+    CHECK(cut == total);
+    spw_cut_free(&c);
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    int64_t outstanding = spw_alloc_outstanding();
+    for (int i = 0; i < 20000; i++)
+        run(&seed);
+    for (int n = 0; n < 2; n++) { /* no memory: nothing is left behind */
+        struct spw_cut c;
+        spw_alloc_fail_nth(n);
+        CHECK(spw_cut_init(&c, 16, 100, 2) == -ENOMEM);
+        spw_alloc_fail_nth(-1);
+    }
+    CHECK(spw_alloc_outstanding() == outstanding);
+    return check_done();
+}

@@ -1,0 +1,481 @@
+/* Every public function that takes a struct spw_error clears the text first: what the struct held
+ * before, garbage or an older message, is neither read nor kept. The table has a call of each; the
+ * public headers are read to see that none is missing. */
+#include "runtime/spillway.h"
+#include "tests/byte_tokenizer.h"
+#include "tests/check.h"
+
+#include <hwloc.h>
+#include <string.h>
+
+#define MODEL "tests/golden/llama_700"
+
+static struct spw_engine *engine; /* of one session, with `keeps` */
+static struct spw_session *session;
+static struct spw_saved *saved;
+static struct spw_tokenizer *tokenizer;
+static struct spw_chat_template *template;
+static struct spw_drive_bench *bench;
+static char folder[64], file[96];
+
+static const struct spw_options cpu = {.backend = SPW_BACKEND_CPU, .threads = 1};
+static const struct spw_options no_gpu = {.backend = SPW_BACKEND_CUDA, .device_index = UINT32_MAX};
+
+/* ---- a call of each function; nearly all fail ---- */
+
+static int plan_query(struct spw_error *err)
+{
+    struct spw_plan_info info;
+    return spw_plan_query(&info, "missing", &cpu, err);
+}
+
+static int plan_moved(struct spw_error *err)
+{
+    uint64_t moved[SPW_MOVED_COUNT];
+    return spw_plan_moved(moved, "missing", &cpu, NULL, 0, err);
+}
+
+static int engine_open(struct spw_error *err)
+{
+    struct spw_engine *e = (void *)&cpu;
+    int rc = spw_engine_open(&e, "missing", &cpu, err);
+    CHECK(!e);
+    return rc;
+}
+
+static int engine_set_budgets(struct spw_error *err)
+{
+    return spw_engine_set_budgets(engine, 0, 0, 4096, err);
+}
+
+static int session_open(struct spw_error *err)
+{
+    struct spw_session *s = (void *)&cpu;
+    int rc = spw_session_open(&s, engine, err);
+    CHECK(!s);
+    return rc;
+}
+
+static int session_fork(struct spw_error *err)
+{
+    struct spw_session *s = (void *)&cpu;
+    int rc = spw_session_fork(&s, session, err);
+    CHECK(!s);
+    return rc;
+}
+
+static int sync_nothing(struct spw_error *err)
+{
+    struct spw_span span = {.session = session};
+    return spw_sync(engine, &span, 1, NULL, NULL, err);
+}
+
+static int session_save(struct spw_error *err)
+{
+    return spw_session_save(session, "/missing/file", NULL, 0, NULL, err);
+}
+
+static int session_save_to(struct spw_error *err)
+{
+    return spw_session_save_to(session, "/missing/file", err);
+}
+
+static int saved_check(struct spw_error *err)
+{
+    return spw_saved_check(saved, engine, err); /* saved by this engine: 0 */
+}
+
+static int saved_open(struct spw_error *err)
+{
+    struct spw_saved *v = (void *)&cpu;
+    int rc = spw_saved_open(&v, "missing", err);
+    CHECK(!v);
+    return rc;
+}
+
+static int session_resume(struct spw_error *err)
+{
+    struct spw_session *s = (void *)&cpu;
+    int rc = spw_session_resume(&s, engine, saved, err);
+    CHECK(!s);
+    return rc;
+}
+
+static int session_keep(struct spw_error *err)
+{
+    return spw_session_keep(session, err); /* no cache: 0 */
+}
+
+static int sampler_open(struct spw_error *err)
+{
+    struct spw_sampler *s = (void *)&cpu;
+    int rc = spw_sampler_open(&s, 0, err);
+    CHECK(!s);
+    return rc;
+}
+
+static int sampling_check(struct spw_error *err)
+{
+    return spw_sampling_check(&(struct spw_sampling){.temperature = -1}, err);
+}
+
+static int generate(struct spw_error *err)
+{
+    struct spw_result result;
+    struct spw_request request = {.n_prompt = 0};
+    int rc = spw_generate(engine, NULL, &request, 1, &result, NULL, err);
+    spw_result_free(&result);
+    return rc;
+}
+
+static int machine_probe(struct spw_error *err)
+{
+    struct spw_machine m;
+    return spw_machine_probe(&m, &no_gpu, err);
+}
+
+static int machine_recall(struct spw_error *err)
+{
+    struct spw_machine m;
+    return spw_machine_recall(&m, &no_gpu, NULL, SPW_PROBE_NEVER, err);
+}
+
+static int machine_topology(struct spw_error *err)
+{
+    struct spw_topology_info info;
+    return spw_machine_topology(&info, &no_gpu, err);
+}
+
+static int machine_attention(struct spw_error *err)
+{
+    struct spw_attention_speed speed;
+    struct spw_attention_shape shape = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
+    return spw_machine_attention(&speed, &shape, &no_gpu, err);
+}
+
+static int drive_probe(struct spw_error *err)
+{
+    struct spw_drive d;
+    return spw_drive_probe(&d, &(struct spw_drive_options){.directory = "missing"}, err);
+}
+
+static int gate_check(struct spw_error *err)
+{
+    struct spw_gate_result result = {.precision = SPW_KV_EXACT};
+    return spw_gate_check(&result, 1, MODEL, &cpu, &(struct spw_gate_options){0}, err);
+}
+
+static int drive_bench_open(struct spw_error *err)
+{
+    struct spw_drive_bench *b = (void *)&cpu;
+    struct spw_drive_bench_options o = {
+        .directory = folder, .tile_bytes = 4096, .slot_tiles = 1, .n_slots = 1};
+    int rc = spw_drive_bench_open(&b, &o, err);
+    CHECK(!b);
+    return rc;
+}
+
+static int drive_bench_pass(struct spw_error *err)
+{
+    struct spw_drive_pass pass;
+    return spw_drive_bench_pass(bench, &(struct spw_drive_pass_options){.write = true}, &pass, err);
+}
+
+static int chat_template_open(struct spw_error *err)
+{
+    struct spw_chat_template *t = (void *)&cpu;
+    int rc = spw_chat_template_open(&t, "missing", NULL, err);
+    CHECK(!t);
+    return rc;
+}
+
+static int chat_template_render(struct spw_error *err)
+{
+    char *text;
+    size_t bytes;
+    struct spw_chat_request r = {.messages_json = "{", .messages_bytes = 1};
+    return spw_chat_template_render(template, &r, &text, &bytes, err);
+}
+
+static int config_open(struct spw_error *err)
+{
+    struct spw_model_config c;
+    return spw_config_open(&c, "missing", err);
+}
+
+static int config_parse(struct spw_error *err)
+{
+    struct spw_model_config c;
+    return spw_config_parse(&c, &(struct spw_config_text){.config = "{", .config_bytes = 1}, err);
+}
+
+static int safetensors_check(struct spw_error *err)
+{
+    struct spw_safetensors *st;
+    CHECK(!spw_safetensors_open(&st, MODEL, NULL));
+    int rc = spw_safetensors_check(st, err); /* nobody wrote to it: 0 */
+    spw_safetensors_close(st);
+    return rc;
+}
+
+static int safetensors_open(struct spw_error *err)
+{
+    struct spw_safetensors *st = (void *)&cpu;
+    int rc = spw_safetensors_open(&st, "missing", err);
+    CHECK(!st);
+    return rc;
+}
+
+static int safetensors_parse_header(struct spw_error *err)
+{
+    struct spw_tensor_table table;
+    return spw_safetensors_parse_header(&table, "{", 1, 0, "a file", err);
+}
+
+static int safetensors_parse_index(struct spw_error *err)
+{
+    struct spw_shard_index index;
+    return spw_safetensors_parse_index(&index, "{", 1, "a file", err);
+}
+
+static int tokenizer_open(struct spw_error *err)
+{
+    struct spw_tokenizer *t = (void *)&cpu;
+    int rc = spw_tokenizer_open(&t, "missing", err);
+    CHECK(!t);
+    return rc;
+}
+
+static int tokenizer_parse(struct spw_error *err)
+{
+    struct spw_tokenizer *t = (void *)&cpu;
+    int rc = spw_tokenizer_parse(&t, "{", 1, "a file", err);
+    CHECK(!t);
+    return rc;
+}
+
+static int tokenizer_encode(struct spw_error *err)
+{
+    int32_t *ids;
+    size_t n;
+    return spw_tokenizer_encode(tokenizer, "\xff", 1, false, &ids, &n, err);
+}
+
+static int store_list(struct spw_error *err)
+{
+    struct spw_store_entry *entries;
+    size_t n;
+    return spw_store_list(&entries, &n, "missing", false, err);
+}
+
+static int store_prune(struct spw_error *err)
+{
+    struct spw_store_pruned pruned;
+    return spw_store_prune(&pruned, "missing", 0, err);
+}
+
+static int topology_describe(struct spw_error *err)
+{
+    struct spw_topology_info info;
+    int rc = spw_topology_describe(&info, err);
+    if (!rc)
+        spw_topology_info_free(&info);
+    return rc;
+}
+
+static int topology_describe_loaded(struct spw_error *err)
+{
+    hwloc_topology_t h;
+    struct spw_topology_info info;
+    CHECK(!hwloc_topology_init(&h) && !hwloc_topology_set_synthetic(h, "core:2 pu:1") &&
+          !hwloc_topology_load(h));
+    spw_alloc_fail_nth(0);
+    int rc = spw_topology_describe_loaded(&info, h, err);
+    spw_alloc_fail_nth(-1);
+    hwloc_topology_destroy(h);
+    return rc;
+}
+
+static int cache_policy_make(struct spw_error *err)
+{
+    struct spw_cache_policy policy;
+    return spw_cache_policy_make(&policy, spw_engine_config(engine), SPW_DTYPE_F32,
+                                 &(struct spw_options){.on_oom = UINT32_MAX}, err);
+}
+
+static const struct {
+    const char *name;
+    int (*call)(struct spw_error *err);
+} calls[] = {
+    {"spw_plan_query", plan_query},
+    {"spw_plan_moved", plan_moved},
+    {"spw_engine_open", engine_open},
+    {"spw_engine_set_budgets", engine_set_budgets},
+    {"spw_session_open", session_open},
+    {"spw_session_fork", session_fork},
+    {"spw_sync", sync_nothing},
+    {"spw_session_save_to", session_save_to},
+    {"spw_session_save", session_save},
+    {"spw_saved_check", saved_check},
+    {"spw_saved_open", saved_open},
+    {"spw_session_resume", session_resume},
+    {"spw_session_keep", session_keep},
+    {"spw_sampler_open", sampler_open},
+    {"spw_sampling_check", sampling_check},
+    {"spw_generate", generate},
+    {"spw_machine_probe", machine_probe},
+    {"spw_machine_recall", machine_recall},
+    {"spw_machine_topology", machine_topology},
+    {"spw_machine_attention", machine_attention},
+    {"spw_drive_probe", drive_probe},
+    {"spw_gate_check", gate_check},
+    {"spw_drive_bench_open", drive_bench_open},
+    {"spw_drive_bench_pass", drive_bench_pass},
+    {"spw_chat_template_open", chat_template_open},
+    {"spw_chat_template_render", chat_template_render},
+    {"spw_config_open", config_open},
+    {"spw_config_parse", config_parse},
+    {"spw_safetensors_open", safetensors_open},
+    {"spw_safetensors_check", safetensors_check},
+    {"spw_safetensors_parse_header", safetensors_parse_header},
+    {"spw_safetensors_parse_index", safetensors_parse_index},
+    {"spw_tokenizer_open", tokenizer_open},
+    {"spw_tokenizer_parse", tokenizer_parse},
+    {"spw_tokenizer_encode", tokenizer_encode},
+    {"spw_store_list", store_list},
+    {"spw_store_prune", store_prune},
+    {"spw_topology_describe", topology_describe},
+    {"spw_topology_describe_loaded", topology_describe_loaded},
+    {"spw_cache_policy_make", cache_policy_make},
+};
+enum { N_CALLS = sizeof calls / sizeof *calls };
+
+/* ---- what they leave in the struct ---- */
+
+/* `poison`: every byte of the struct before the call. */
+static void check_call(size_t i, unsigned char poison)
+{
+    struct spw_error poisoned, clean = {{0}};
+    memset(&poisoned, poison, sizeof poisoned);
+    int expected = calls[i].call(&clean), rc = calls[i].call(&poisoned);
+    CHECK_MSG(rc == expected, "%s: %d, not %d", calls[i].name, rc, expected);
+    CHECK_MSG(memchr(poisoned.text, 0, sizeof poisoned.text), "%s: no end", calls[i].name);
+    poisoned.text[sizeof poisoned.text - 1] = 0;
+    CHECK_MSG(strcmp(poisoned.text, clean.text) == 0, "%s: \"%.80s\", not \"%.80s\"", calls[i].name,
+              poisoned.text, clean.text);
+    CHECK_MSG(!rc == !*clean.text, "%s: %d \"%s\"", calls[i].name, rc, clean.text);
+}
+
+static void write_file(const char *name, const char *text, size_t bytes)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(text, 1, bytes, f) == bytes);
+    if (f)
+        fclose(f);
+}
+
+static void open_all(void)
+{
+    static const char config[] = "{\"chat_template\":\"{{ messages }}\"}";
+    static const int32_t ids[] = {1, 2, 3};
+    char json[BYTE_TOKENIZER_BYTES];
+    struct spw_error err;
+    struct spw_options o = cpu;
+    o.context = 16;
+    o.keeps = true;
+    snprintf(folder, sizeof folder, "/tmp/spw_errors_%d", (int)getpid());
+    snprintf(file, sizeof file, "mkdir %s", folder);
+    CHECK(system(file) == 0);
+    snprintf(file, sizeof file, "%s/saved", folder);
+    write_file("tokenizer_config.json", config, sizeof config - 1);
+    CHECK(!spw_chat_template_open(&template, folder, NULL, &err));
+    size_t n = byte_tokenizer_json(json);
+    CHECK(!spw_tokenizer_parse(&tokenizer, json, n, "a file", &err));
+    CHECK_MSG(!spw_engine_open(&engine, MODEL, &o, &err), "%s", err.text);
+    CHECK_MSG(!spw_session_open(&session, engine, &err), "%s", err.text);
+    struct spw_span span = {session, ids, 3, 0};
+    CHECK(!spw_session_logits(session)); /* new: there are none */
+    CHECK_MSG(!spw_sync(engine, &span, 1, NULL, NULL, &err), "%s", err.text);
+    CHECK(!spw_session_logits(session)); /* none were asked for */
+    span.n_logits = 1;
+    CHECK_MSG(!spw_sync(engine, &span, 1, NULL, NULL, &err), "%s", err.text);
+    CHECK(spw_session_logits(session));
+    CHECK_MSG(!spw_session_save(session, file, NULL, 0, NULL, &err), "%s", err.text);
+    CHECK_MSG(!spw_saved_open(&saved, file, &err), "%s", err.text);
+    struct spw_drive_bench_options b = {
+        .directory = folder, .tile_bytes = 4096, .slot_tiles = 1, .n_slots = 1, .file_bytes = 4096};
+    CHECK_MSG(!spw_drive_bench_open(&bench, &b, &err), "%s", err.text);
+}
+
+static void close_all(void)
+{
+    char command[128];
+    spw_drive_bench_close(bench);
+    spw_saved_close(saved);
+    spw_session_close(session);
+    spw_engine_close(engine);
+    spw_tokenizer_close(tokenizer);
+    spw_chat_template_close(template);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(system(command) == 0);
+    CHECK(spw_alloc_outstanding() == 0);
+}
+
+/* ---- that none is missing ---- */
+
+static bool is_called(const char *name, size_t length)
+{
+    for (size_t i = 0; i < N_CALLS; i++)
+        if (strlen(calls[i].name) == length && !strncmp(calls[i].name, name, length))
+            return true;
+    return false;
+}
+
+/* Declarations begin a line. Returns how many of them take a struct spw_error. */
+static size_t check_header(const char *path)
+{
+    static char text[1 << 17];
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0, found = 0;
+    text[n] = 0;
+    if (f)
+        fclose(f);
+    for (char *at = strstr(text, "\nint spw_"); at; at = strstr(at + 1, "\nint spw_")) {
+        char *name = at + strlen("\nint "), *end = strchr(name, ';');
+        char *argument = strstr(name, "struct spw_error *");
+        if (!end || !argument || argument > end)
+            continue;
+        size_t length = strcspn(name, "(");
+        CHECK_MSG(is_called(name, length), "%s: %.*s is not in the table", path, (int)length, name);
+        found++;
+    }
+    CHECK_MSG(n > 0, "%s", path);
+    return found;
+}
+
+static void check_headers(void)
+{
+    static const char *const headers[] = {
+        "runtime/spillway.h",         "runtime/engine/cache_policy.h",
+        "model/text/chat_template.h", "model/config.h",
+        "model/safetensors.h",        "model/text/tokenizer/tokenizer.h",
+        "offload/store/store_info.h", "offload/device/topology_info.h"};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        n += check_header(headers[i]);
+    CHECK_MSG(n == N_CALLS, "%zu functions, %d calls", n, N_CALLS);
+}
+
+int main(void)
+{
+    check_headers();
+    open_all();
+    for (size_t i = 0; i < N_CALLS; i++) {
+        check_call(i, 0xa5);
+        check_call(i, 'x');
+    }
+    close_all();
+    return check_done();
+}

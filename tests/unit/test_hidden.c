@@ -1,0 +1,108 @@
+/* Hidden states on their way up: on which stream each copy goes, and what waits for what. The
+ * device is a list of calls. */
+#include "runtime/step/hidden.h"
+#include "tests/check.h"
+
+#include <string.h>
+
+enum { ROW_BYTES = 64, CHUNK_ROWS = 32, CHUNKS = 3 };
+
+static int streams[3], events[8], n_events, n_copies, n_waits;
+static spw_stream copied_on;
+
+static int event_open(struct spw_device *d, spw_event *e)
+{
+    (void)d;
+    *e = (spw_event)&events[n_events++];
+    return 0;
+}
+
+static void event_close(struct spw_device *d, spw_event e)
+{
+    (void)d;
+    (void)e;
+}
+
+static int event_record(struct spw_device *d, spw_event e, spw_stream s)
+{
+    (void)d;
+    CHECK(e && s == copied_on);
+    return 0;
+}
+
+static int event_sync(struct spw_device *d, spw_event e)
+{
+    (void)d;
+    (void)e;
+    return 0;
+}
+
+static int stream_wait(struct spw_device *d, spw_stream s, spw_event e)
+{
+    (void)d;
+    CHECK(s == (spw_stream)&streams[0] && e);
+    n_waits++;
+    return 0;
+}
+
+static int copy(struct spw_device *d, void *to, const void *from, uint64_t bytes,
+                enum spw_link link, spw_stream s)
+{
+    (void)d;
+    CHECK(link == SPW_LINK_HOST_TO_DEVICE);
+    memcpy(to, from, bytes);
+    copied_on = s;
+    n_copies++;
+    return 0;
+}
+
+static void embed(void *context, const struct spw_cut_chunk *chunk, void *out)
+{
+    (void)context;
+    memset(out, (int)chunk->row + 1, chunk->rows * ROW_BYTES);
+}
+
+/* Chunks of so many rows on the device: few go up on the compute stream, and nothing waits; many go
+ * on a stream of their own, and compute waits for each. */
+static void check_stage(uint32_t rows, bool few)
+{
+    static uint8_t device[CHUNKS * CHUNK_ROWS * ROW_BYTES], staging[2 * CHUNK_ROWS * ROW_BYTES];
+    const struct spw_device_ops ops = {.event_open = event_open,
+                                       .event_close = event_close,
+                                       .event_record = event_record,
+                                       .event_sync = event_sync,
+                                       .stream_wait = stream_wait,
+                                       .copy = copy};
+    struct spw_hidden h = {.ops = &ops,
+                           .compute = (spw_stream)&streams[0],
+                           .up = (spw_stream)&streams[1],
+                           .down = (spw_stream)&streams[2],
+                           .on_device = device,
+                           .staging = staging,
+                           .row_bytes = ROW_BYTES,
+                           .chunk_rows = CHUNK_ROWS};
+    struct spw_cut_chunk chunks[CHUNKS] = {{0}};
+    struct spw_cut cut = {.chunks = chunks, .n_chunks = CHUNKS};
+    const struct spw_hidden_source source = {.embed = embed};
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        chunks[i] = (struct spw_cut_chunk){.row = i * rows, .rows = rows};
+    n_events = n_copies = n_waits = 0;
+    CHECK(spw_hidden_init(&h) == 0 && spw_hidden_begin(&h, &cut, &source) == 0);
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        uint8_t *at;
+        CHECK(spw_hidden_get(&h, &source, 2, 0, i, (void **)&at) == 0);
+        CHECK(at == device + (size_t)i * rows * ROW_BYTES && *at == i * rows + 1);
+        CHECK(copied_on == (few ? h.compute : h.up));
+    }
+    CHECK(n_copies == CHUNKS && n_waits == (few ? 0 : CHUNKS));
+    spw_hidden_free(&h);
+}
+
+int main(void)
+{
+    check_stage(1, true);
+    check_stage(16, true);
+    check_stage(17, false);
+    check_stage(CHUNK_ROWS, false);
+    return check_done();
+}

@@ -1,0 +1,451 @@
+/* The Jinja interpreter: what it prints, the texts of its errors, its limits, and an allocation
+ * that fails anywhere. Expected texts are those of jinja2 3.1.6 with Hugging Face's settings; where
+ * it is installed, tests/oracle/jinja_differential.py compares with it directly. */
+#include "model/text/jinja/jinja.h"
+#include "tests/check.h"
+#include "tests/command/fixed_now.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static const char vars_text[] =
+    "{\"s\": \" Hé llo \", \"l\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [true, null, 2.5]}, "
+    "\"msgs\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"tool\"}], \"n\": 7}";
+
+struct rendered {
+    int rc;
+    char *text; /* spw_free */
+    size_t bytes;
+    struct spw_error err;
+};
+
+static struct rendered render_bytes(const char *source, size_t source_bytes, const char *json)
+{
+    struct rendered out = {0};
+    struct spw_jinja *t = NULL;
+    json_t *vars = json_loads(json, JSON_ALLOW_NUL, NULL);
+    const struct spw_jinja_input in = {vars, &fixed_now, false};
+    out.rc = spw_jinja_parse(&t, source, source_bytes, "t", &out.err);
+    if (!out.rc)
+        out.rc = spw_jinja_render(t, &in, &out.text, &out.bytes, &out.err);
+    CHECK(!out.rc == !out.err.text[0] && !out.rc == !!out.text);
+    spw_jinja_free(t);
+    json_decref(vars);
+    return out;
+}
+
+static struct rendered render(const char *source)
+{
+    return render_bytes(source, strlen(source), vars_text);
+}
+
+/* ---- texts and errors ---- */
+
+static const struct {
+    const char *source, *text;
+} cases[] = {
+    {"a{% if n %}  \nb{% endif %}\nc", "a  \nbc"},
+    {"  {% set x = 1 %}\n  {{ x }}\n{#- c -#}  {%+ if x %} y{% endif +%}\nz", "  1 y\nz"},
+    {"{%- raw -%}  {{ x }} {% endraw %}\n|{% raw %}\n{% endraw %}|\n\n", "{{ x }} |\n|\n"},
+    {"{% for i in l %}{{ loop.index }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ "
+     "loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }} {% endfor %}",
+     "12TrueFalse1a 21FalseFalse32b 30FalseTrue1a "},
+    {"{% for i in l if i > 1 %}{{ loop.length }}{{ i }}{% else %}none{% endfor %}{% for i in l if "
+     "i > 9 %}{% else %}none{% endfor %}",
+     "2322none"},
+    {"{% for i in l %}{% if i == 1 %}{% continue %}{% elif i == 2 %}{% break %}{% endif %}{{ i "
+     "}}{% endfor %}",
+     "3"},
+    {"{% for k in d recursive %}{{ k }}{% if k == 'b' %}{{ loop(['q', 'r']) }}{% endif %}{{ "
+     "loop.depth }}{% endfor %}",
+     "bq2r21a1"},
+    {"{% set x = 1 %}{% for i in l %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}", "4231"},
+    {"{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x "
+     "}}{{ ns }}",
+     "7<Namespace {'x': 7}>"},
+    {"{% macro m(a, b='q') %}[{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}]{% endmacro %}{{ m(1) "
+     "}}{{ m(1, 2, 3, c=4) }}{% set c = 5 %}{{ m(b=1, a=2) }}",
+     "[1q(){}][12(3,){'c': 4}][215(){}]"},
+    {"{% macro m() %}<{{ caller('i') }}>{% endmacro %}{% call(x) m() %}{{ x }}!{% endcall %}{{ "
+     "m.name }}",
+     "<i!>m"},
+    {"{% set t %} a {{ n }} {% endset %}[{{ t }}]{% set t | trim | upper %} a {% endset %}[{{ t "
+     "}}]{% filter upper %}q{{ n }}{% endfilter %}",
+     "[ a 7 ][A]Q7"},
+    {"{% with a = 1, b = n %}{{ a + b }}{% endwith %}{{ a }}", "8"},
+    {"{% generation %}{% set q = 1 %}{{ s | trim }}{% endgeneration %}{{ q }}", "Hé llo"},
+    {"{{ [1.0, 1e16, 1.5e-7, 123456789.125, -0.0, 1e22, 0.1 + 0.2, 1e400] }}",
+     "[1.0, 1e+16, 1.5e-07, 123456789.125, -0.0, 1e+22, 0.30000000000000004, inf]"},
+    {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ -7 % 3 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 7 / 2 }} "
+     "{{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ true + 1 }}",
+     "3 -4 -2 2 1024 0.5 3.5 3.0 0.5 2"},
+    {"{{ -2 ** 2 }} {{ 2 ** 3 ** 2 }} {{ not 1 == 2 }} {{ 1 < 2 < 3 > 2 }} {{ 1 ~ 2 }} {{ 'a' 'b' "
+     "}} {{ 0x1F + 0b11 + 0o17 + 1_000 }}",
+     "4 64 True True 12 ab 1049"},
+    {"{{ s.strip() }}|{{ s[1:3] }}|{{ s[::-1] }}|{{ s[-3] }}|{{ s.split() }}|{{ s.find('l') }}|{{ "
+     "s | length }}|{{ s.upper().title() }}",
+     "Hé llo|Hé| oll éH |l|['Hé', 'llo']|4|8| Hé Llo "},
+    {"{{ d }}{{ d.items() }}{{ d.keys() | list }}{{ d.a[0] }}{{ d['b'] }}{{ d.get('q', 'z') }}{{ d "
+     "| dictsort }}{{ 'a' in d }}",
+     "{'b': 1, 'a': [True, None, 2.5]}dict_items([('b', 1), ('a', [True, None, 2.5])])['b', "
+     "'a']True1z[('a', [True, None, 2.5]), ('b', 1)]True"},
+    {"{{ d | tojson }}{{ d | tojson(indent=1) }}{{ s | tojson(ensure_ascii=true) }}{{ {1: 2, none: "
+     "[], true: {}} | tojson }}{{ \"\\n\\t\\\"\\\\\\x01\" | tojson }}",
+     "{\"b\": 1, \"a\": [true, null, 2.5]}{\n \"b\": 1,\n \"a\": [\n  true,\n  null,\n  2.5\n "
+     "]\n}\" H\\u00e9 llo \"{\"1\": {}, \"null\": []}\"\\n\\t\\\"\\\\\\u0001\""},
+    {"{{ msgs | map(attribute='content') | list }}{{ msgs | map(attribute='content', default='-') "
+     "| join(',') }}{{ msgs | selectattr('content') | list | length }}{{ msgs | rejectattr('role', "
+     "'equalto', 'user') | first }}",
+     "['x', Undefined]x,-1{'role': 'tool'}"},
+    {"{{ '%s %r %05d %-4d| %.2f %e %x %%' % ('a', 'b', 42, 7, 2.675, 12345.678, 255) }}",
+     "a 'b' 00042 7   | 2.67 1.234568e+04 ff %"},
+    {"{{ '{} {!r:>6} {:05.1f} {:,} {:^7}| {x[b]} {:<{}}|'.format('a', 'b', 2.25, 1234567, 'mid', "
+     "'w', 4, x=d) }}",
+     "a    'b' 002.2 1,234,567   mid  | 1 w   |"},
+    {"{{ 'it\\'s' | e }}{{ ('<' | safe) + '<' }}{{ ['\"', \"'\", '\"\\''] }}{{ '\\u00e9\\t\\x7f' ~ "
+     "['\\u00e9\\t\\x7f'] }}",
+     "it&#39;s<&lt;['\"', \"'\", '\"\\'']é\t['é\\t\\x7f']"},
+    {"{{ undefined_name }}{{ undefined_name is defined }}{{ d.q is defined }}{{ undefined_name | "
+     "default('d') }}{{ '' | default('e', true) }}{{ [undefined_name, none] }}",
+     "FalseFalsede[Undefined, None]"},
+    {"{{ [1, 1.0, true, '1'] | unique | list }}{{ [3, 1] | sort }}{{ ['b', 'A'] | sort }}{{ ['b', "
+     "'A'] | sort(case_sensitive=true) }}{{ [1, 2, 3] | sum }}{{ [1, 2] | max }}",
+     "[1, '1'][1, 3]['A', 'b']['A', 'b']62"},
+    {"{{ ('a', 1)[0] }}{{ (1,) }}{{ () }}{{ [[]] == [()] }}{{ (1, 2) < (1, 3) }}{{ {'a': 1} == "
+     "{'a': 1.0} }}{{ {}.items() | list }}",
+     "a(1,)()FalseTrueTrue[]"},
+    {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% set a, b = 'xy' %}{{ "
+     "b }}{{ a }}",
+     "123yx"},
+    {"{{ 'x' if n > 5 else 'y' }}{{ 'x' if n < 5 }}{{ n is odd and n is not divisibleby 2 }}{{ n "
+     "is number }}{{ d is mapping }}{{ l is iterable }}{{ s is sequence }}{{ 'f' is filter }}",
+     "xTrueTrueTrueTrueTrueFalse"},
+    {"{{ strftime_now('%d %b %Y') }}{{ range(5, 0, -2) | list }}{{ range(3) }}{{ dict(a=1, **{'b': "
+     "2}) }}{{ 'abc' | indent(2, true) }}{{ 'a b' | title }}",
+     "26 Jul 2024[5, 3, 1]range(0, 3){'a': 1, 'b': 2}  abcA B"},
+    {"{{ 'straße ﬁ İ ΑΣ' | upper }}{{ 'ΑΣ İ' | lower }}{{ 'éa' | capitalize }}{{ "
+     "'🦙x'[0] "
+     "}}{{ "
+     "'🦙x' | length }}{{ 'a\\u3000b'.split() }}",
+     "STRASSE FI İ ΑΣας i̇Éa🦙2['a', 'b']"},
+    {"{{ '1_0' | int }}{{ ' 12 ' | int }}{{ 'x' | int(5) }}{{ '0x1f' | int(0, 16) }}{{ '1.9' | int "
+     "}}{{ '1e3' | float }}{{ 2.5 | round }}{{ 2.675 | round(2) }}{{ 1.1 | round(1, 'ceil') }}",
+     "101253111000.02.02.671.1"},
+    /* What is joined by a safe string is escaped, and need not be a string. */
+    {"{{ ('&' | e).join([1, '<', '>' | safe]) ~ '<' }}{{ ','.join(['<']) }}", "1&amp;&lt;&amp;><<"},
+};
+
+static const struct {
+    const char *source, *error;
+} errors[] = {
+    {"{{ 1 +", "t: line 1: found the end of the template, expected }}"},
+    {"{% if x %}a", "t: line 1: found the end of the template, expected {% endif %}"},
+    {"{% endif %}", "t: line 1: found 'endif', expected a tag that chat templates have"},
+    {"{% foo %}", "t: line 1: found 'foo', expected a tag that chat templates have"},
+    {"{{ a b }}", "t: line 1: found 'b', expected }}"},
+    {"\n{{ 'abc }}", "t: line 2: found a string that does not end"},
+    {"{# open", "t: line 1: found the end of the template, expected #}"},
+    {"{% raw %}x", "t: line 1: found the end of the template, expected {% endraw %}"},
+    {"{{ x | nofilter }}", "t: line 1: No filter named 'nofilter'."},
+    {"{{ x is notest }}", "t: line 1: No test named 'notest'."},
+    {"{{ x.y.z }}", "t: line 1: 'x' is undefined"},
+    {"{{ n.x.y }}", "t: line 1: 'int object' has no attribute 'x'"},
+    {"{{ l[9].a }}", "t: line 1: list object has no element 9"},
+    {"{{ 'a' + 1 }}", "t: line 1: can only concatenate str (not \"int\") to str"},
+    {"{{ 1 + 'a' }}", "t: line 1: unsupported operand type(s) for +: 'int' and 'str'"},
+    {"{{ [1] + 'a' }}", "t: line 1: can only concatenate list (not \"str\") to list"},
+    {"{{ none + 1 }}", "t: line 1: unsupported operand type(s) for +: 'NoneType' and 'int'"},
+    {"\n\n{{ raise_exception('No \n' ~ n) }}", "t: line 3: No  7"},
+    {"{{ x() }}", "t: line 1: 'x' is undefined"},
+    {"{{ n() }}", "t: line 1: 'int' object is not callable"},
+    {"{{ l.append(1) }}", "t: line 1: access to attribute 'append' of 'list' object is unsafe."},
+    {"{{ s.__class__.mro() }}",
+     "t: line 1: access to attribute '__class__' of 'str' object is unsafe."},
+    {"{{ n < 'a' }}", "t: line 1: '<' not supported between instances of 'int' and 'str'"},
+    {"{{ 'a' in 5 }}", "t: line 1: argument of type 'int' is not iterable"},
+    {"{% for i in 5 %}{% endfor %}", "t: line 1: 'int' object is not iterable"},
+    {"{% for a, b in [1] %}{% endfor %}", "t: line 1: cannot unpack non-iterable int object"},
+    {"{% for a, b in [(1, 2, 3)] %}{% endfor %}",
+     "t: line 1: too many values to unpack (expected 2)"},
+    {"{{ {[]: 1} }}", "t: line 1: unhashable type: 'list'"},
+    {"{{ 1 // 0 }}", "t: line 1: integer division or modulo by zero"},
+    {"{{ 9223372036854775807 + 1 }}",
+     "t: line 1: the result of + is an integer of more than 64 bits"},
+    {"{{ 99999999999999999999 }}",
+     "t: line 1: found an integer of more than 64 bits, expected a smaller one"},
+    {"{{ '%d' % 'x' }}", "t: line 1: %d format: an integer is required, not str"},
+    {"{{ '%s %s' % 1 }}", "t: line 1: not enough arguments for format string"},
+    {"{{ '{0} {}'.format(1, 2) }}",
+     "t: line 1: cannot switch from manual field specification to automatic field numbering"},
+    {"{{ l | map('upper') }}", "t: line 1: found a generator where a text is made, expected a "
+                               "value (a `| list` missing, or a call's parentheses?)"},
+    {"{{ d.items }}", "t: line 1: found a builtin_function_or_method where a text is made, "
+                      "expected a value (a `| list` missing, or a call's parentheses?)"},
+    {"{{ l | map('upper') | tojson }}",
+     "t: line 1: Object of type generator is not JSON serializable"},
+    {"{% set n.x = 1 %}", "t: line 1: cannot assign attribute on non-namespace object"},
+    {"{% macro m(a) %}{{ a + 1 }}{% endmacro %}\n{{ m() }}",
+     "t: line 1: parameter 'a' was not provided"},
+    {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
+     "t: line 1: macro 'm' takes not more than 1 argument(s)"},
+    {"{% macro m(a) %}{% endmacro %}{{ m(b=2) }}",
+     "t: line 1: macro 'm' takes no keyword argument 'b'"},
+    {"{% call n() %}{% endcall %}", "t: line 1: 'int' object is not callable"},
+    {"{{ strftime_now(1) }}", "t: line 1: strftime_now(): found 'int', expected a string"},
+    {"{{ range(1000000) }}",
+     "t: line 1: Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000)."},
+    {"{{ 'abc'.replace('a') }}", "t: line 1: replace() missing required argument 'new'"},
+    {"{{ s | indent(x=1) }}", "t: line 1: filter indent() got an unexpected keyword argument 'x'"},
+    {"{{ (1, 2 }}", "t: line 1: found '}', expected ')'"},
+    {"{{ ) }}", "t: line 1: found ')', which closes nothing"},
+    {"{% break %}", "t: line 1: found 'break' outside of a loop"},
+    {"{% include 'x' %}", "t: line 1: found 'include', expected a tag that chat templates have"},
+    {"{{ '\\ud800' }}", "t: line 1: found \\ud800 in a string, which is no character"},
+    {"{{ a.b = 1 }}", "t: line 1: found '=', expected }}"},
+    {"{% set 1 = 2 %}", "t: line 1: found a value, expected a name to assign to"},
+    {"{{ f(a=1, a=2) }}", "t: line 1: keyword argument repeated: a"},
+    {"{{ x is defined is none }}",
+     "t: line 1: found 'is', expected one test: `is` cannot be chained"},
+    {"{{ \x01 }}", "t: line 1: found '?', which no expression has"},
+    {"{% macro m(a=1, b) %}{% endmacro %}",
+     "t: line 1: non-default argument follows default argument"},
+    {"{{ 2 ** 64 }}", "t: line 1: the result of ** is an integer of more than 64 bits"},
+    {"{{ '%c' % 1114112 }}", "t: line 1: %c arg not in range(0x110000)"},
+};
+
+static void test_texts(void)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rendered r = render(cases[i].source);
+        CHECK_MSG(r.text && r.bytes == strlen(cases[i].text) && !strcmp(r.text, cases[i].text),
+                  "%s\n  found    %s%s\n  expected %s", cases[i].source, r.text ? r.text : "",
+                  r.err.text, cases[i].text);
+        spw_free(r.text);
+    }
+}
+
+static void test_errors(void)
+{
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        struct rendered r = render(errors[i].source);
+        CHECK_MSG(r.rc && !strcmp(r.err.text, errors[i].error),
+                  "%s\n  found    %s%s\n  expected %s", errors[i].source, r.text ? r.text : "",
+                  r.err.text, errors[i].error);
+        spw_free(r.text);
+    }
+    struct rendered r = render_bytes("a\xff", 2, "{}");
+    CHECK(r.rc == -EINVAL && !strcmp(r.err.text, "t: line 1: found bytes that are not UTF-8"));
+    r = render_bytes("{{ x\0 }}", 8, "{}");
+    CHECK(r.rc == -EINVAL);
+    r = render_bytes("{{ x }}\0{{ x|length }}", 22, "{\"x\": \"a\\u0000b\"}");
+    CHECK(!r.rc && r.bytes == 5 &&
+          !memcmp(r.text,
+                  "a\0b\0"
+                  "3",
+                  6));
+    spw_free(r.text);
+}
+
+/* ---- limits ---- */
+
+struct text {
+    char *at;
+    size_t n;
+};
+
+/* `n` times `a`, then `middle`, then `n` times `b`. */
+static struct text nested(const char *a, const char *middle, const char *b, size_t n)
+{
+    struct text t = {malloc((strlen(a) + strlen(b)) * n + strlen(middle) + 1), 0};
+    for (size_t i = 0; t.at && i < n; i++)
+        t.n += (size_t)sprintf(t.at + t.n, "%s", a);
+    t.n += (size_t)sprintf(t.at + t.n, "%s", middle);
+    for (size_t i = 0; i < n; i++)
+        t.n += (size_t)sprintf(t.at + t.n, "%s", b);
+    return t;
+}
+
+static const struct {
+    const char *a, *middle, *b;
+} deep[] = {
+    {"{{ ", "(", ""},
+    {"", "{{ -----1 }}", ""},
+    {"{% if n %}", "x", "{% endif %}"},
+    {"{% for i in l %}", "x", "{% endfor %}"},
+    {"(", "{{ 1 }}", ")"},
+};
+
+/* Depth in the template's text: a little is good, too much is refused, and nothing overflows. */
+static void test_nesting(void)
+{
+    static const char *const open[] = {"(", "[", "-", "not ", "{1: ", "l[", "n if ", "1 ~ (", "f("};
+    static const char *const close[] = {")", "]", "", "", "}", "]", "", ")", ")"};
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        for (size_t n = 10; n <= 100000; n *= 100) {
+            struct text inner = nested(open[i], "0", close[i], n);
+            struct text whole = nested("{{ ", inner.at, " }}", 1);
+            struct rendered r = render_bytes(whole.at, whole.n, vars_text);
+            CHECK_MSG(n < 100 || r.rc, "%zu times %s", n, open[i]);
+            CHECK_MSG(n > 100 || !strstr(r.err.text, "more than"), "%s: %s", open[i], r.err.text);
+            spw_free(r.text);
+            free(inner.at);
+            free(whole.at);
+        }
+    for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
+        struct text t = nested(deep[i].a, deep[i].middle, deep[i].b, 5000);
+        struct rendered r = render_bytes(t.at, t.n, vars_text);
+        CHECK(deep[i].b[0] == 0 || deep[i].a[0] == '(' || r.rc);
+        spw_free(r.text);
+        free(t.at);
+    }
+    struct text chain = nested("{{ 1", "", "", 1), more = nested(" + 1", " }}", "", 5000);
+    struct text whole = nested(chain.at, more.at, "", 1);
+    struct rendered r = render_bytes(whole.at, whole.n, vars_text);
+    CHECK(r.rc == -EINVAL && strstr(r.err.text, "chain of more than"));
+    free(chain.at);
+    free(more.at);
+    free(whole.at);
+}
+
+static const struct {
+    const char *source, *error;
+} unbounded[] = {
+    {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "levels of calls"},
+    {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "levels of calls"},
+    {"{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "levels of calls"},
+    {"{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}"
+     "{{ ns.x }}",
+     "levels of calls"},
+    {"{% set ns = namespace(x=1, y=1) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}"
+     "{% set ns.y = [ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+     "levels of calls"},
+    {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+     "too many steps"},
+    {"{% for a in range(99999) %}{% set x = l * 1000 %}{% endfor %}", "bytes of memory"},
+    {"{% set ns = namespace(x='ab') %}{% for a in range(64) %}{% set ns.x = ns.x + ns.x %}"
+     "{% endfor %}",
+     "bytes of memory"},
+    {"{% for a in range(99999) %}{{ s * 999 }}{% endfor %}", "prints more than"},
+    {"{{ '%999999999d' % 1 }}", "prints more than"},
+    {"{{ 'x'.center(9223372036854775807) }}", "prints more than"},
+    {"{{ 'x' * 9223372036854775807 }}", "prints more than"},
+    {"{{ d | tojson(indent=999999999) }}", "prints more than"},
+    {"{{ range(100001) }}", "Range too big"},
+    {"{{ range(-9223372036854775807, 9223372036854775807) }}", "Range too big"},
+    {"{{ (l * 99999) | sort | length }}", "bytes of memory"},
+};
+
+static void test_unbounded(void)
+{
+    for (size_t i = 0; i < sizeof unbounded / sizeof *unbounded; i++) {
+        struct rendered r = render(unbounded[i].source);
+        bool range = !strncmp(unbounded[i].error, "Range", 5); /* Python's own error */
+        CHECK_MSG(r.rc == (range ? -EINVAL : -E2BIG) && strstr(r.err.text, unbounded[i].error),
+                  "%s: %d %s", unbounded[i].source, r.rc, r.err.text);
+        spw_free(r.text);
+    }
+    char *big = malloc(SPW_JINJA_MAX_SOURCE + 1);
+    memset(big, 'x', SPW_JINJA_MAX_SOURCE + 1);
+    struct rendered r = render_bytes(big, SPW_JINJA_MAX_SOURCE, "{}");
+    CHECK(!r.rc && r.bytes == SPW_JINJA_MAX_SOURCE);
+    spw_free(r.text);
+    r = render_bytes(big, SPW_JINJA_MAX_SOURCE + 1, "{}");
+    CHECK(r.rc == -E2BIG);
+    free(big);
+}
+
+/* The limits grow with the input: a book passes through a usual template. */
+static void test_long_input(void)
+{
+    static const char source[] = "{% set ns = namespace(t='') %}{% for m in messages %}"
+                                 "{% set ns.t = ns.t + '<|' + m.role + '|>' + m.content | trim %}"
+                                 "{% endfor %}{{ ns.t | replace('q', 'r') }}";
+    enum { N = 200, BYTES = 100000 };
+    char *content = malloc(BYTES);
+    memset(content, 'x', BYTES - 1);
+    content[BYTES - 1] = 'q';
+    json_t *messages = json_array();
+    for (int i = 0; i < N; i++)
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:s%}", "role", "user", "content", content, BYTES));
+    json_t *vars = json_pack("{s:o}", "messages", messages);
+    const struct spw_jinja_input in = {vars, NULL, false};
+    struct spw_jinja *t = NULL;
+    struct spw_error err = {{0}};
+    char *text = NULL;
+    size_t bytes = 0;
+    CHECK(!spw_jinja_parse(&t, source, sizeof source - 1, "t", &err));
+    CHECK_MSG(!spw_jinja_render(t, &in, &text, &bytes, &err), "%s", err.text);
+    CHECK(bytes == N * (BYTES + strlen("<|user|>")) && text[bytes - 1] == 'r');
+    spw_free(text);
+    spw_jinja_free(t);
+    json_decref(vars);
+    free(content);
+}
+
+/* The deepest nesting on the stack of a thread that has little of it. */
+static void *deepest(void *unused)
+{
+    (void)unused;
+    test_nesting();
+    for (size_t i = 0; i < 5; i++) {
+        struct rendered r = render(unbounded[i].source);
+        CHECK(r.rc == -E2BIG);
+    }
+    return NULL;
+}
+
+static void test_small_stack(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const size_t bytes = 4u << 20; /* frames are padded there */
+#else
+    const size_t bytes = 1u << 20;
+#endif
+    pthread_attr_t attributes;
+    pthread_t thread;
+    CHECK(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, bytes));
+    CHECK(!pthread_create(&thread, &attributes, deepest, NULL));
+    CHECK(!pthread_join(thread, NULL));
+    pthread_attr_destroy(&attributes);
+}
+
+/* ---- allocations ---- */
+
+static void test_allocations(void)
+{
+    static const char source[] =
+        "{% macro m(a, b=2) %}{{ a ~ b }}{{ caller() }}{% endmacro %}{% set x %}{{ l | sort }}"
+        "{% endset %}{% call m('é' | upper) %}{{ d | tojson(indent=2) }}{% endcall %}{{ x }}"
+        "{{ s.split() | map('upper') | join(',') }}{{ '%s' % n }}{{ '{}'.format(l) }}{{ 'x' * "
+        "99999 }}"
+        "{{ {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10, 10: 11} | dictsort }}";
+    struct rendered good = render(source);
+    CHECK_MSG(!good.rc, "%s", good.err.text);
+    int64_t n = 0;
+    for (bool failed = true; failed; n++) {
+        spw_alloc_fail_nth(n);
+        struct rendered r = render(source);
+        spw_alloc_fail_nth(-1);
+        failed = r.rc != 0;
+        CHECK_MSG(!failed || r.rc == -ENOMEM, "%d %s", r.rc, r.err.text);
+        CHECK(failed || !strcmp(r.text, good.text));
+        spw_free(r.text);
+        CHECK_MSG(spw_alloc_outstanding() == 1, "allocation %lld leaks", (long long)n);
+    }
+    CHECK(n > 10);
+    spw_free(good.text);
+}
+
+int main(void)
+{
+    test_texts();
+    test_errors();
+    test_nesting();
+    test_unbounded();
+    test_long_input();
+    test_small_stack();
+    test_allocations();
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}

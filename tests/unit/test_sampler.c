@@ -1,0 +1,375 @@
+/* The sampler against closed forms, the published vectors of its generator, and a literal
+ * transcription of Hugging Face's logits processors (full sorts, one step after the other). */
+#include "base/philox.h"
+#include "runtime/spillway.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <string.h>
+
+/* kat_vectors of Random123 (the authors' distribution), philox4x32 with 10 rounds. */
+static void test_philox_vectors(void)
+{
+    static const struct {
+        struct spw_philox counter;
+        uint32_t key[2];
+        struct spw_philox expected;
+    } vectors[] = {
+        {{{0, 0, 0, 0}}, {0, 0}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+        {{{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}},
+         {0xffffffff, 0xffffffff},
+         {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+        {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+         {0xa4093822, 0x299f31d0},
+         {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
+    };
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        struct spw_philox r =
+            spw_philox_block(vectors[i].counter, vectors[i].key[0], vectors[i].key[1]);
+        CHECK(memcmp(&r, &vectors[i].expected, sizeof r) == 0);
+    }
+}
+
+/* Beyond this a chi-square variable of `df` degrees lies with probability 1e-6 (E. Wilson, M.
+ * Hilferty, 1931; z = 4.75). Seeds are fixed, so a pass is a pass for good. */
+static double chi_square_limit(double df)
+{
+    double a = 2 / (9 * df);
+    double c = 1 - a + 4.75 * sqrt(a);
+    return df * c * c * c;
+}
+
+static void test_uniform(void)
+{
+    enum { BINS = 64, DRAWS = 64000 };
+    double count[BINS] = {0}, chi = 0;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        double u = spw_philox_uniform(7, 0, i);
+        CHECK(u >= 0 && u < 1);
+        count[(int)(u * BINS)]++;
+    }
+    for (int i = 0; i < BINS; i++)
+        chi += (count[i] - DRAWS / BINS) * (count[i] - DRAWS / BINS) / (DRAWS / BINS);
+    CHECK_MSG(chi < chi_square_limit(BINS - 1), "chi %f", chi);
+    /* Every word of seed, stream and position counts. */
+    double base = spw_philox_uniform(1, 2, 3);
+    CHECK(base != spw_philox_uniform(1 + (UINT64_C(1) << 32), 2, 3));
+    CHECK(base != spw_philox_uniform(1, 2 + (UINT64_C(1) << 32), 3));
+    CHECK(base != spw_philox_uniform(1, 2, 3 + (UINT64_C(1) << 32)));
+}
+
+/* ---- the reference ---- */
+
+struct ranked {
+    float logit;
+    int32_t id;
+};
+
+/* Ascending, and downwards the lower id comes first. */
+static int rank_up(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit < y->logit ? -1 : 1;
+    return x->id > y->id ? -1 : 1;
+}
+
+static void softmax(const double *scores, int n, double *p)
+{
+    double top = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++)
+        top = fmax(top, scores[i]);
+    for (int i = 0; i < n; i++)
+        sum += p[i] = exp(scores[i] - top);
+    for (int i = 0; i < n; i++)
+        p[i] /= sum;
+}
+
+/* RepetitionPenalty, Temperature, TopK, TopP, MinP as in transformers/generation/logits_process.py.
+ * Returns the smallest distance of a comparison from its border: too close means that rounding
+ * decides. */
+static double reference(const struct spw_sampling *o, const float *logits, int n,
+                        const int32_t *tokens, size_t n_tokens, double *p)
+{
+    double score[512];
+    double slack = 1;
+    struct ranked order[512];
+    for (int i = 0; i < n; i++) {
+        bool seen = false;
+        for (size_t k = 0; k < n_tokens; k++)
+            seen |= tokens[k] == i;
+        float l = logits[i];
+        if (seen && o->repetition_penalty != 0)
+            l = l < 0 ? l * o->repetition_penalty : l / o->repetition_penalty;
+        order[i] = (struct ranked){l, i};
+        score[i] = (double)l / (double)o->temperature;
+    }
+    qsort(order, (size_t)n, sizeof *order, rank_up);
+    if (o->top_k > 0) {
+        int k = o->top_k < (uint32_t)n ? (int)o->top_k : n;
+        for (int i = 0; i < n; i++)
+            if (order[i].logit < order[n - k].logit)
+                score[order[i].id] = -INFINITY;
+    }
+    softmax(score, n, p);
+    if (o->top_p > 0 && o->top_p < 1) {
+        double sum = 0;
+        for (int i = 0; i < n - 1; i++) { /* min_tokens_to_keep = 1: never the last */
+            sum += p[order[i].id];
+            slack = fmin(slack, fabs(sum - (1 - (double)o->top_p)));
+            if (sum <= 1 - (double)o->top_p)
+                score[order[i].id] = -INFINITY;
+        }
+        softmax(score, n, p);
+    }
+    if (o->min_p > 0) {
+        double top = 0;
+        for (int i = 0; i < n; i++)
+            top = fmax(top, p[i]);
+        for (int i = 0; i < n; i++) {
+            if (p[i] > 0)
+                slack = fmin(slack, fabs(p[i] - top * (double)o->min_p) / top);
+            if (p[i] < top * (double)o->min_p)
+                score[i] = -INFINITY;
+        }
+        softmax(score, n, p);
+    }
+    return slack;
+}
+
+static float random_logit(uint64_t *rng, double scale)
+{
+    /* Coarse values, so that ties are frequent. */
+    return (float)(((double)check_range(rng, 0, 80) / 8 - 5) * scale);
+}
+
+/* Every choice of the sampler is the inverse of the reference's distribution at the generator's
+ * place; draws whose place is within rounding of a border are passed over. */
+static void test_against_reference(uint64_t seed)
+{
+    struct spw_sampler *s = NULL;
+    int n_compared = 0;
+    for (int round = 0; round < 3000; round++) {
+        int n = (int)check_range(&seed, 1, 300);
+        float logits[512];
+        double p[512];
+        int32_t tokens[40];
+        size_t n_tokens = check_range(&seed, 0, 40);
+        double scale = (double[]){1, 1, 0.001, 30}[check_range(&seed, 0, 3)];
+        for (int i = 0; i < n; i++)
+            logits[i] = random_logit(&seed, scale);
+        for (size_t i = 0; i < n_tokens; i++)
+            tokens[i] = (int32_t)check_range(&seed, 0, (uint64_t)n - 1);
+        struct spw_sampling o = {.temperature = (float)check_range(&seed, 1, 40) / 10,
+                                 .seed = check_random(&seed)};
+        if (check_range(&seed, 0, 1))
+            o.top_k = (uint32_t)check_range(&seed, 1, 310);
+        if (check_range(&seed, 0, 1))
+            o.top_p = (float)check_range(&seed, 1, 1000) / 1000;
+        if (check_range(&seed, 0, 1))
+            o.min_p = (float)check_range(&seed, 1, 1000) / 1000;
+        if (check_range(&seed, 0, 1))
+            o.repetition_penalty = (float)check_range(&seed, 5, 20) / 10;
+        spw_sampler_close(s);
+        CHECK(spw_sampler_open(&s, (uint32_t)n, NULL) == 0);
+        uint64_t stream = check_range(&seed, 0, 3);
+        if (reference(&o, logits, n, tokens, n_tokens, p) < 1e-9)
+            continue;
+        double u = spw_philox_uniform(o.seed, stream, n_tokens), sum = 0;
+        int expected = -1;
+        bool close = false;
+        for (int i = 0; i < n; i++) {
+            sum += p[i];
+            close |= fabs(sum - u) < 1e-9;
+            if (expected < 0 && p[i] > 0 && sum > u)
+                expected = i;
+        }
+        if (close || expected < 0)
+            continue;
+        n_compared++;
+        int32_t got = spw_sampler_pick(s, &o, logits, tokens, n_tokens, stream);
+        CHECK_MSG(got == expected, "n %d T %g k %u p %g min %g penalty %g: found %d, expected %d",
+                  n, (double)o.temperature, o.top_k, (double)o.top_p, (double)o.min_p,
+                  (double)o.repetition_penalty, got, expected);
+    }
+    spw_sampler_close(s);
+    CHECK_MSG(n_compared > 2000, "only %d draws were clear of rounding", n_compared);
+}
+
+/* ---- closed forms ---- */
+
+static void test_distribution(void)
+{
+    enum { N = 12, DRAWS = 60000 };
+    static const struct spw_sampling cases[] = {
+        {.temperature = 1, .seed = 1},
+        {.temperature = 0.5f, .seed = 2},
+        {.temperature = 2, .top_k = 5, .seed = 3},
+        {.temperature = 1, .top_p = 0.9f, .seed = 4},
+        {.temperature = 1, .min_p = 0.05f, .seed = 5},
+        {.temperature = 1.5f, .top_k = 8, .top_p = 0.8f, .min_p = 0.1f, .seed = 6},
+    };
+    struct spw_sampler *s;
+    CHECK(spw_sampler_open(&s, N, NULL) == 0);
+    float logits[N];
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)((i * 7) % N) * 0.4f;
+    int32_t tokens[1] = {0};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        double p[512], count[N] = {0}, chi = 0;
+        int df = -1;
+        reference(&cases[c], logits, N, NULL, 0, p);
+        for (uint64_t i = 0; i < DRAWS; i++) /* one place each; tokens are not read */
+            count[spw_sampler_pick(s, &cases[c], logits, tokens, 0, i)]++;
+        for (int i = 0; i < N; i++) {
+            CHECK(p[i] > 0 || count[i] == 0);
+            if (p[i] == 0)
+                continue;
+            double expected = DRAWS * p[i];
+            chi += (count[i] - expected) * (count[i] - expected) / expected;
+            df++;
+        }
+        CHECK_MSG(df > 0 && chi < chi_square_limit(df), "case %zu: chi %f of %d", c, chi, df);
+    }
+    spw_sampler_close(s);
+}
+
+static void test_greedy(void)
+{
+    struct spw_sampler *s;
+    struct spw_sampling greedy = {0};
+    CHECK(spw_sampler_open(&s, 5, NULL) == 0);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 3, 0}, NULL, 0, 0) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){NAN, -1, NAN, -2, NAN}, NULL, 0, 0) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){0, INFINITY, 9, INFINITY, 0}, NULL, 0, 0) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){NAN, NAN, NAN, NAN, NAN}, NULL, 0, 0) == 0);
+    /* The penalty counts for the greedy choice too, each token once, negative logits down. */
+    greedy.repetition_penalty = 2;
+    int32_t seen[] = {1, 1, 1};
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 0, 0}, seen, 3, 0) == 2);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 4.5f, 2, 0, 0}, seen, 3, 0) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){-3, -2, -3, -5, -5}, seen, 3, 0) == 0);
+    /* Ids that are no tokens are passed over. */
+    int32_t outside[] = {-1, 5, INT32_MAX};
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 3, 0}, outside, 3, 0) == 1);
+    spw_sampler_close(s);
+}
+
+static void test_edges(void)
+{
+    struct spw_sampler *s;
+    CHECK(spw_sampler_open(&s, 4, NULL) == 0);
+    const float one[] = {-INFINITY, NAN, 0, -INFINITY};
+    const float none[] = {-INFINITY, NAN, -INFINITY, NAN};
+    const float mixed[] = {1, 5, 2, 5};
+    const float infinite[] = {1, INFINITY, NAN, 3};
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct spw_sampling o = {.temperature = 3, .top_k = 99, .seed = seed};
+        CHECK(spw_sampler_pick(s, &o, one, NULL, 0, 0) == 2);
+        CHECK(spw_sampler_pick(s, &o, none, NULL, 0, 0) == 0);
+        CHECK(spw_sampler_pick(s, &o, infinite, NULL, 0, 0) == 1);
+        o.top_k = 1; /* HF keeps what equals the k-th */
+        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) % 2 == 1);
+        o = (struct spw_sampling){.temperature = 1, .top_p = 1e-30f, .seed = seed};
+        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) == 1); /* one stays, the lower id */
+        o = (struct spw_sampling){.temperature = 1, .min_p = 1, .seed = seed};
+        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) % 2 == 1);
+        o = (struct spw_sampling){.temperature = 1e-40f, .seed = seed};
+        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) % 2 == 1);
+        o = (struct spw_sampling){.temperature = 3e38f, .top_p = 0.999f, .seed = seed};
+        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) < 4);
+    }
+    spw_sampler_close(s);
+    CHECK(spw_sampler_open(&s, 0, NULL) == -EINVAL && !s);
+    CHECK(spw_sampler_open(&s, UINT32_MAX, NULL) == -EINVAL && !s);
+}
+
+/* A draw belongs to its place, not to the calls before it; a row of any shape costs O(vocab). */
+static void test_places(void)
+{
+    enum { VOCAB = 262144, N = 24 };
+    struct spw_sampler *s;
+    CHECK(spw_sampler_open(&s, VOCAB, NULL) == 0);
+    float *logits = malloc(VOCAB * sizeof *logits);
+    int32_t tokens[N] = {0}, forward[N], again[N];
+    struct spw_sampling o = {.temperature = 1, .top_k = VOCAB / 2, .top_p = 0.7f, .seed = 11};
+    for (int shape = 0; shape < 3; shape++) {
+        for (int i = 0; i < VOCAB; i++)
+            logits[i] = shape == 0 ? 0 : (float)(shape == 1 ? i : VOCAB - i) * 1e-5f;
+        for (size_t i = 0; i < N; i++)
+            forward[i] = spw_sampler_pick(s, &o, logits, tokens, i, 0);
+        for (size_t i = N; i-- > 0;)
+            again[i] = spw_sampler_pick(s, &o, logits, tokens, i, 0);
+        CHECK(memcmp(forward, again, sizeof forward) == 0);
+        CHECK(forward[0] != forward[1] || forward[1] != forward[2]);
+    }
+    o.seed = 12;
+    CHECK(spw_sampler_pick(s, &o, logits, tokens, 3, 0) != forward[3]);
+    free(logits);
+    spw_sampler_close(s);
+}
+
+static void test_check(void)
+{
+    struct spw_error err = {0};
+    struct spw_sampling good[] = {{0},
+                                  {.temperature = 1, .top_p = 1, .min_p = 1},
+                                  {.temperature = 100, .repetition_penalty = 0.5f}};
+    struct spw_sampling bad[] = {{.temperature = -1},
+                                 {.temperature = NAN},
+                                 {.temperature = INFINITY},
+                                 {.top_p = 1.5f},
+                                 {.top_p = -0.1f},
+                                 {.top_p = NAN},
+                                 {.min_p = 2},
+                                 {.min_p = NAN},
+                                 {.repetition_penalty = -1},
+                                 {.repetition_penalty = INFINITY}};
+    static const char *named[] = {"temperature",
+                                  "temperature",
+                                  "temperature",
+                                  "top_p",
+                                  "top_p",
+                                  "top_p",
+                                  "min_p",
+                                  "min_p",
+                                  "repetition_penalty",
+                                  "repetition_penalty"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        CHECK(spw_sampling_check(&good[i], &err) == 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        spw_error_clear(&err);
+        CHECK(spw_sampling_check(&bad[i], &err) == -EINVAL);
+        CHECK_MSG(strstr(err.text, named[i]), "%s", err.text);
+    }
+}
+
+static void test_allocation(void)
+{
+    for (int64_t n = 0;; n++) {
+        struct spw_sampler *s;
+        spw_alloc_fail_nth(n);
+        int rc = spw_sampler_open(&s, 1000, NULL);
+        spw_alloc_fail_nth(-1);
+        spw_sampler_close(s);
+        CHECK(spw_alloc_outstanding() == 0);
+        if (rc == 0)
+            break;
+        CHECK(rc == -ENOMEM && !s && n < 10);
+    }
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    test_philox_vectors();
+    test_uniform();
+    test_against_reference(seed);
+    test_distribution();
+    test_greedy();
+    test_edges();
+    test_places();
+    test_check();
+    test_allocation();
+    return check_done();
+}

@@ -1,0 +1,143 @@
+/* Waterlines against their definitions: windows token by token, and whole lives of a sequence, step
+ * by step, in which the tiles of every layer are counted one at a time. */
+#include "offload/kv/waterline.h"
+#include "tests/check.h"
+
+enum { MOST_TOKENS = 4000 };
+
+/* The first tile with a key that the query at `position` may look at. */
+static uint32_t first_by_token(uint32_t window, uint64_t position)
+{
+    for (uint64_t key = 0;; key++)
+        if (key + window > position)
+            return (uint32_t)(key / SPW_TILE_TOKENS);
+}
+
+static void check_window(uint64_t *seed)
+{
+    uint32_t window = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 300 : 2000);
+    uint32_t last = 0, most = 0;
+    for (uint64_t n = 0; n < 1500; n += check_range(seed, 1, 9)) {
+        uint32_t first = spw_waterline_first(window, n);
+        CHECK(first == first_by_token(window, n) && first >= last);
+        last = first;
+        /* between steps the next query is at position n, and tiles [first, end) are kept */
+        uint32_t held = spw_waterline_tiles(n) -
+                        (first < spw_waterline_tiles(n) ? first : spw_waterline_tiles(n));
+        most = spw_max_u32(most, held);
+        CHECK(held <= spw_waterline_window_tiles(window));
+    }
+    if (window < 1000)
+        for (uint64_t n = 1; n < 1500;
+             n++) { /* the bound is reached: no frame is planned for nothing */
+            uint32_t end = spw_waterline_tiles(n), first = spw_waterline_first(window, n);
+            most = spw_max_u32(most, first < end ? end - first : 0);
+        }
+    /* 129 old keys, say, never touch three tiles; the bound does not go into that */
+    uint32_t slack = (window - 1) % SPW_TILE_TOKENS == 1;
+    if (window > 1 && window < 1000)
+        CHECK(most + slack == spw_waterline_window_tiles(window));
+}
+
+static struct spw_residency draw(uint64_t *seed)
+{
+    struct spw_residency r = {.window =
+                                  check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 1, 700)};
+    r.resident = (uint32_t)check_range(seed, 1, 12);
+    r.resident_pass = (uint32_t)check_range(seed, 1, r.resident);
+    r.pass = (uint32_t)check_range(seed, r.resident_pass, 20);
+    r.resident_sliding = (uint32_t)check_range(seed, 1, 5);
+    r.host = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 9) : UINT32_MAX;
+    r.host_sliding = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 3) : UINT32_MAX;
+    return r;
+}
+
+/* Copies below, one at a time: the host is a queue, and what falls out of it is on disk. */
+static void check_disk(uint64_t *seed)
+{
+    struct spw_residency r = draw(seed);
+    bool sliding = check_random(seed) % 2;
+    uint32_t host = sliding ? r.host_sliding : r.host, n_host = 0, n_disk = 0;
+    for (uint32_t written = 0; written < 40; written++) {
+        CHECK(spw_waterline_disk(&r, sliding, written) == n_disk && n_disk + n_host == written);
+        n_host++;
+        if (n_host > host) {
+            n_host--;
+            n_disk++;
+        }
+    }
+}
+
+/* One full layer through one passage, in chunks; returns its first device tile afterwards. The
+ * layer may hold at most `pass` old tiles (or `resident`, unchunked) beside what a chunk adds. */
+static uint32_t pass_layer(const struct spw_residency *r, const struct spw_passage *p,
+                           uint32_t chunk)
+{
+    uint32_t begin = p->begin, wait = spw_waterline_wait(r, p), enter = spw_waterline_enter(r, p);
+    CHECK(wait >= begin && enter <= wait); /* nothing comes up only to go down */
+    CHECK(p->chunked || (wait == begin && enter == begin));
+    uint32_t held = spw_waterline_tiles(p->from) - wait;
+    CHECK(!p->chunked || held <= r->resident_pass);
+    begin = enter;
+    uint32_t most = p->chunked ? r->pass : r->resident;
+    for (uint64_t n = p->from; n < p->to;) {
+        uint64_t to = spw_min_u64(n + chunk, p->to);
+        CHECK(spw_waterline_pass(r, p, n) == begin); /* what a segment at n streams: [0, begin) */
+        uint32_t old = spw_waterline_tiles(n) - begin;
+        CHECK(old <= most);
+        uint32_t next = to < p->to ? spw_waterline_pass(r, p, to) : spw_waterline_leave(r, p);
+        CHECK(next >= begin && next <= spw_waterline_tiles(to));
+        begin = next;
+        n = to;
+    }
+    CHECK(spw_waterline_tiles(p->to) - begin <= (p->chunked ? r->resident_pass : r->resident));
+    CHECK(begin < spw_waterline_tiles(p->to)); /* the tail stays */
+    return begin;
+}
+
+/* A life: prompts, single tokens. Between steps a full layer has its newest `resident` tiles. */
+static void check_life(uint64_t *seed)
+{
+    struct spw_residency r = draw(seed);
+    uint32_t chunk = (uint32_t)check_range(seed, 1, 400);
+    uint64_t n = 0;
+    uint32_t lowest = 0;
+    while (n < MOST_TOKENS) {
+        uint64_t more =
+            check_random(seed) % 3 ? check_range(seed, 1, 3) : check_range(seed, 1, 900);
+        struct spw_passage p = {.from = n,
+                                .to = n + more,
+                                .begin = spw_waterline_begin(&r, false, n),
+                                .chunked = more > chunk};
+        CHECK(spw_waterline_tiles(n) - p.begin <= r.resident);
+        uint32_t left = pass_layer(&r, &p, chunk);
+        n += more;
+        uint32_t rest = spw_waterline_begin(&r, false, n);
+        CHECK(rest <=
+              left); /* settling only brings back, and only what was above before or came new */
+        CHECK(rest >= lowest);
+        lowest = rest;
+        if (!r.window)
+            continue;
+        uint32_t first = spw_waterline_first(r.window, n), begin = spw_waterline_begin(&r, true, n);
+        CHECK(begin >= first); /* a tile that no query sees is not kept */
+        CHECK(spw_waterline_tiles(n) < begin ||
+              spw_waterline_tiles(n) - begin <= r.resident_sliding);
+        uint64_t oldest = spw_sub_u64(n + 1, r.window); /* key that the next query sees */
+        CHECK(oldest >= n || oldest / SPW_TILE_TOKENS >= first);
+    }
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    for (uint64_t n = 0; n < 2000; n++)
+        CHECK(spw_waterline_tiles(n) == (n + 127) / 128);
+    for (int i = 0; i < 300; i++)
+        check_window(&seed);
+    for (int i = 0; i < 3000; i++)
+        check_life(&seed);
+    for (int i = 0; i < 300; i++)
+        check_disk(&seed);
+    return check_done();
+}
