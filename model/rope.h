@@ -38,8 +38,9 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
                          float *attention_scaling);
 
 /* Only the dynamic kind's frequencies depend on the sequence's length: lengths up to max_positions
- * share one table, and each longer length has its own. Returns the number of the table that rotates
- * a sequence of n_tokens, SPW_ROPE_SHARED or n_tokens: it is a length that has the same table. */
+ * share one table, and each longer length has its own. Returns the number of the table for a
+ * sequence of n_tokens: SPW_ROPE_SHARED or n_tokens. A table's number is also a length that uses
+ * the table. */
 enum { SPW_ROPE_SHARED = 1 };
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens);

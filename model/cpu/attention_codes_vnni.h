@@ -12,9 +12,10 @@
 
 enum { LARGEST = 127 * 256 };
 
-/* n (at most 128) numbers as two bytes each. Numbers all below 2^-100 count as 0. Where one is NaN
- * or infinite, all bytes are 0 and the unit is that one: products with the unit are NaN. As an
- * integer a NaN's magnitude is above all others. */
+/* n (at most 128) numbers as two bytes each. Numbers all below 2^-100 count as 0. If a
+ * number is NaN or infinite, all bytes are 0 and the unit is NaN or infinite: the product of the
+ * two is NaN. Magnitudes are compared as integers: the bits of a NaN are above those of infinity.
+ */
 VEC_FN struct limbs limbs_of(const float *x, uint32_t n, signed char *high, signed char *low)
 {
     __m512i most = _mm512_setzero_si512(), sum = most;

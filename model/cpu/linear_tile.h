@@ -264,7 +264,7 @@ struct thin {
     const struct spw_linear_args *a;
     const raw *x;     /* [steps][rows]: the block of x, as it is multiplied */
     size_t from, end; /* the block's channels */
-    size_t first;     /* column of the part */
+    size_t first;     /* the part's first column */
     size_t col, apart;
     ptrdiff_t ahead; /* bytes from what is read to what is fetched meanwhile */
     float *chains;   /* [apart][cols][rows][LANES], between two blocks */
@@ -300,8 +300,8 @@ ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct
 #pragma GCC unroll 28
     for (int j = 0; j < THIN_CHAINS; j++)
         acc[j] = t->from == 0 || j >= rows * cols ? vec_zero() : vec_load(t->chains + j * LANES);
-    /* A step's fetch begins at the step's first byte. Where W does not begin at a cache line, the
-     * last step ends in a line more. */
+    /* Each step fetches the cache line of the step's first byte. If W does not begin at a cache
+     * line, the last step reads one line more: fetch that line too. */
     if (rows > THIN_UNFETCHED_ROWS)
 #pragma GCC unroll 4
         for (int c = 0; c < cols; c++)
@@ -368,8 +368,8 @@ ALWAYS_INLINE void thin_streams_run(enum kind kind, int rows, int cols, const st
     t->col += n * (size_t)(cols - 1);
 }
 
-/* Each of a few streams has a part of the columns. What is left over goes alone. The sums wait for
- * each other, as whole rows are rounded and stored faster. */
+/* Each of a few streams has a part of the columns. The columns left over go one by one. Sums
+ * are collected first: rounding and storing a whole row at once is faster. */
 ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
 {
     const int cols = thin_streams(rows);

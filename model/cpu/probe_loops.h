@@ -1,4 +1,4 @@
-/* The loops of probe.c that need an instruction set: defined in ops_cpu_probe_<isa>.c. */
+/* The loops of probe.c that need an instruction set: defined in probe_<isa>.c. */
 #ifndef SPW_MODEL_CPU_PROBE_LOOPS_H
 #define SPW_MODEL_CPU_PROBE_LOOPS_H
 

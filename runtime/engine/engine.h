@@ -56,7 +56,7 @@ struct spw_session {
     bool has_logits;                /* of the last token held */
     bool cached;                    /* the cache holds them; else all are computed again */
     bool mixed;                 /* and they were computed before old KV lost precision, and after */
-    uint64_t rope_table;        /* that rotated the keys: spw_rope_table() */
+    uint64_t rope_table;        /* of the keys: spw_rope_table() */
     uint32_t slot;              /* in engine.sessions */
     struct spw_save_file *file; /* owned; that it is saved to, or NULL: save_file.h */
 };
@@ -104,7 +104,7 @@ struct spw_engine {
     uint64_t *keep;                  /* [sessions], scratch of recover.c */
     bool generates;                  /* spw_generate runs, which keeps prefixes */
     uint32_t n_stepping;             /* of the running step; 0: none runs */
-    uint64_t stepping_rope_table;    /* whose rope table it has */
+    uint64_t stepping_rope_table;    /* of the running step */
     uint64_t *delivered;             /* [sessions], logits before this position were handed over */
     struct spw_incident incidents[SPW_INCIDENTS_KEPT];
     uint64_t n_incidents;
@@ -118,7 +118,7 @@ struct spw_engine {
     double past_stalled[SPW_RANGES + 1];
     uint64_t past_read_bytes, past_written_bytes;     /* of files */
     uint64_t past_disk_writes;                        /* that count against the limit */
-    uint64_t rope_table;                              /* that is on the device */
+    uint64_t rope_table;                              /* on the device: spw_rope_table() */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
     uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (keep.c) */
     uint64_t file_read_bytes;              /* beside what streams and settles from them */
