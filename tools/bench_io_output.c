@@ -58,23 +58,21 @@ static void print_table(const struct io_bench *b)
 
 static int write_json(const struct io_bench *b)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "model", cli_json_text(b->o->operand));
-    failed |= json_object_set_new(o, "context", cli_json_count(b->context));
-    failed |= json_object_set_new(o, "pairs", cli_json_count(b->n_pairs));
-    failed |= json_object_set_new(o, "file_bytes", cli_json_count(b->file_bytes));
-    failed |= json_object_set_new(o, "step_bytes_from_disk", cli_json_count(b->step_bytes));
-    failed |= json_object_set_new(o, "file", cli_json_text(b->file));
-    failed |= json_object_set_new(o, "engine", cli_json_text(b->engine));
-    failed |= json_object_set_new(o, "fio", *b->no_fio ? cli_json_text(b->no_fio) : json_true());
-    failed |= json_object_set_new(o, "machine", cli_machine_json(&b->limits.machine));
-    failed |= json_object_set_new(o, "drive", cli_drive_json(&b->limits.drive));
-    failed |= json_object_set_new(o, "predicted_step", cli_prediction_json(&b->predicted));
-    failed |= bench_lines_json(o, lines, b->samples, IO_MEASURES, b->n_pairs);
-    if (failed) {
-        json_decref(o);
-        o = NULL;
-    }
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(b->o->operand)},
+        CLI_FIELD(b, context),
+        {"pairs", CLI_JSON(b->n_pairs)},
+        CLI_FIELD(b, file_bytes),
+        {"step_bytes_from_disk", CLI_JSON(b->step_bytes)},
+        CLI_FIELD(b, file),
+        CLI_FIELD(b, engine),
+        {"fio", *b->no_fio ? CLI_JSON(b->no_fio) : json_true()},
+        {"machine", cli_machine_json(&b->limits.machine)},
+        {"drive", cli_drive_json(&b->limits.drive)},
+        {"predicted_step", cli_prediction_json(&b->predicted)},
+    };
+    json_t *o = CLI_OBJECT(fields);
+    bench_lines_add(&o, lines, b->samples, IO_MEASURES, b->n_pairs);
     return cli_write_json(b->o->report, o);
 }
 

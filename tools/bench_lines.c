@@ -77,28 +77,23 @@ void bench_lines_print(const struct bench_line *lines, double *const *samples, s
 
 static json_t *summary_json(const struct bench_line *l, const struct summary *s)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "median", cli_json_real(s->median));
-    failed |= json_object_set_new(o, "least", cli_json_real(s->least));
-    failed |= json_object_set_new(o, "most", cli_json_real(s->most));
-    if (l->target != 0)
-        failed |= json_object_set_new(o, l->target > 0 ? "at_least" : "at_most",
-                                      cli_json_real(fabs(l->target)));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    const char *target = l->target > 0 ? "at_least" : l->target < 0 ? "at_most" : NULL;
+    const struct cli_field fields[] = {
+        CLI_FIELD(s, median),
+        CLI_FIELD(s, least),
+        CLI_FIELD(s, most),
+        {target, CLI_JSON(fabs(l->target))},
+    };
+    return CLI_OBJECT(fields);
 }
 
-int bench_lines_json(json_t *into, const struct bench_line *lines, double *const *samples,
+void bench_lines_add(json_t **into, const struct bench_line *lines, double *const *samples,
                      size_t n_lines, size_t n_pairs)
 {
-    int failed = 0;
     for (size_t i = 0; i < n_lines; i++) {
         struct summary s = summarize(samples[i], n_pairs);
-        failed |= json_object_set_new(into, lines[i].name, summary_json(&lines[i], &s));
+        cli_json_add(into, lines[i].name, summary_json(&lines[i], &s));
     }
-    return failed;
 }
 
 bool bench_csv_alone(const struct cli_options *o)

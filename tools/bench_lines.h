@@ -17,8 +17,8 @@ struct bench_line {
 /* samples[i]: [n_pairs] of line i; NAN: not measured. Each function sorts them. */
 void bench_lines_print(const struct bench_line *lines, double *const *samples, size_t n_lines,
                        size_t n_pairs);
-int bench_lines_json(json_t *into, const struct bench_line *lines, double *const *samples,
-                     size_t n_lines, size_t n_pairs); /* not 0: out of memory */
+void bench_lines_add(json_t **into, const struct bench_line *lines, double *const *samples,
+                     size_t n_lines, size_t n_pairs);
 /* To where --csv says, if it does. An exit code. */
 int bench_lines_csv(const struct cli_options *o, const struct bench_line *lines,
                     double *const *samples, size_t n_lines, size_t n_pairs);

@@ -191,75 +191,56 @@ static double measured(double value)
 static json_t *case_json(const struct bench *b, size_t i)
 {
     const struct bench_case *c = &b->cases[i];
+    const double *median = c->median;
     struct row r = make_row(b, i);
-    const struct {
-        const char *name;
-        double value;
-    } reals[] = {
-        {"prefill_seconds", c->median[PREFILL_SECONDS]},
-        {"prefill_tokens_per_second", r.prefill_rate},
-        {"prefill_fraction_of_peak", measured(r.prefill_fraction)},
-        {"prefill_slowdown", r.prefill_slowdown},
-        {"decode_seconds_per_token", c->median[DECODE_SECONDS]},
-        {"decode_tokens_per_second", r.decode_rate},
-        {"decode_fraction_of_read", r.decode_fraction},
-        {"predicted_seconds_per_token", c->median[PREDICTED]},
-        {"predicted_over_decode", c->median[PREDICTION]},
-        {"decode_slowdown", r.slowdown},
-        {"link_fraction", r.link_fraction},
-        {"unhidden_wait_seconds_per_token", c->median[WAIT_SECONDS]},
-        {"attention_fraction_of_read", measured(r.attention_fraction[BENCH_EXACT])},
-        {"attention_int8_fraction_of_read", measured(r.attention_fraction[BENCH_INT8])},
-        {"attention_int4_fraction_of_read", measured(r.attention_fraction[BENCH_INT4])},
-        {"first_token_seconds", c->median[FIRST_SECONDS]},
-        {"weights_read_seconds", c->median[WEIGHTS_SECONDS]},
+    const struct cli_field fields[] = {
+        {"runs", CLI_JSON(c->n_runs)},
+        CLI_FIELD(c, context),
+        {"device_budget_bytes", CLI_JSON(c->plan.device_budget_bytes)},
+        CLI_FIELD(c, device_peak_bytes),
+        CLI_FIELD(c, host_peak_bytes),
+        CLI_FIELD(c, card_bytes),
+        {"layers_resident", CLI_JSON(c->plan.n_layers_resident)},
+        {"decode_read_bytes", CLI_JSON(c->plan.decode_read_bytes)},
+        {"decode_moved_bytes", CLI_JSON(c->moved_bytes)},
+        {"prefill_seconds", CLI_JSON(median[PREFILL_SECONDS])},
+        {"prefill_tokens_per_second", CLI_JSON(r.prefill_rate)},
+        {"prefill_fraction_of_peak", CLI_JSON(measured(r.prefill_fraction))},
+        CLI_FIELD(&r, prefill_slowdown),
+        {"decode_seconds_per_token", CLI_JSON(median[DECODE_SECONDS])},
+        {"decode_tokens_per_second", CLI_JSON(r.decode_rate)},
+        {"decode_fraction_of_read", CLI_JSON(r.decode_fraction)},
+        {"predicted_seconds_per_token", CLI_JSON(median[PREDICTED])},
+        {"predicted_over_decode", CLI_JSON(median[PREDICTION])},
+        {"decode_slowdown", CLI_JSON(r.slowdown)},
+        CLI_FIELD(&r, link_fraction),
+        {"unhidden_wait_seconds_per_token", CLI_JSON(median[WAIT_SECONDS])},
+        {"attention_fraction_of_read", CLI_JSON(measured(r.attention_fraction[BENCH_EXACT]))},
+        {"attention_int8_fraction_of_read", CLI_JSON(measured(r.attention_fraction[BENCH_INT8]))},
+        {"attention_int4_fraction_of_read", CLI_JSON(measured(r.attention_fraction[BENCH_INT4]))},
+        {"first_token_seconds", CLI_JSON(median[FIRST_SECONDS])},
+        {"weights_read_seconds", CLI_JSON(median[WEIGHTS_SECONDS])},
     };
-    const struct {
-        const char *name;
-        uint64_t value;
-    } counts[] = {
-        {"runs", c->n_runs},
-        {"context", c->context},
-        {"device_budget_bytes", c->plan.device_budget_bytes},
-        {"device_peak_bytes", c->device_peak_bytes},
-        {"host_peak_bytes", c->host_peak_bytes},
-        {"card_bytes", c->card_bytes},
-        {"layers_resident", c->plan.n_layers_resident},
-        {"decode_read_bytes", c->plan.decode_read_bytes},
-        {"decode_moved_bytes", c->moved_bytes},
-    };
-    json_t *o = json_object();
-    int failed = 0;
-    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
-        failed |= json_object_set_new(o, counts[k].name, cli_json_count(counts[k].value));
-    for (size_t k = 0; k < sizeof reals / sizeof *reals; k++)
-        failed |= json_object_set_new(o, reals[k].name, cli_json_real(reals[k].value));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    return CLI_OBJECT(fields);
 }
 
 static int write_json(const struct bench *b)
 {
-    json_t *cases = json_array(), *o = json_object();
-    int failed = 0;
+    const struct spw_plan_info *p = &b->cases[0].plan;
+    json_t *cases = json_array();
     for (size_t i = 0; i < b->n_cases; i++)
         if (b->cases[i].n_runs)
-            failed |= json_array_append_new(cases, case_json(b, i));
-    failed |= json_object_set_new(o, "backend", json_string(b->backend));
-    failed |= json_object_set_new(o, "model", cli_json_text(b->o->operand));
-    failed |=
-        json_object_set_new(o, "compute", json_string(spw_dtype_name(b->cases[0].plan.compute)));
-    failed |= json_object_set_new(o, "kv_dtype", json_string(kv_name(&b->cases[0].plan)));
-    failed |= json_object_set_new(o, "repeat", cli_json_count(b->o->repeat));
-    failed |= json_object_set_new(o, "machine", cli_machine_json(&b->machine));
-    failed |= json_object_set_new(o, "cases", cases);
-    if (failed) {
-        json_decref(o);
-        o = NULL;
-    }
-    return cli_write_json(b->o->report, o);
+            cli_json_append(&cases, case_json(b, i));
+    const struct cli_field fields[] = {
+        CLI_FIELD(b, backend),
+        {"model", CLI_JSON(b->o->operand)},
+        {"compute", CLI_JSON(spw_dtype_name(p->compute))},
+        {"kv_dtype", CLI_JSON(kv_name(p))},
+        {"repeat", CLI_JSON(b->o->repeat)},
+        {"machine", cli_machine_json(&b->machine)},
+        {"cases", cases},
+    };
+    return cli_write_json(b->o->report, CLI_OBJECT(fields));
 }
 
 void bench_print(const struct bench *b)

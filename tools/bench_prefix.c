@@ -233,22 +233,20 @@ static void print_table(const struct prefix_bench *b)
 
 static int write_json(const struct prefix_bench *b)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "model", cli_json_text(b->o->operand));
-    failed |= json_object_set_new(o, "backend", json_string(b->backend));
-    failed |= json_object_set_new(o, "io", cli_json_text(b->io));
-    failed |= json_object_set_new(o, "context", cli_json_count(b->context));
-    failed |= json_object_set_new(o, "question", cli_json_count(b->question));
-    failed |= json_object_set_new(o, "pairs", cli_json_count(b->n_pairs));
-    failed |= json_object_set_new(o, "tile_bytes", cli_json_count(b->bytes));
-    failed |= json_object_set_new(o, "file_bytes", cli_json_count(b->pack_bytes));
-    failed |= json_object_set_new(o, "computed_seconds", cli_json_real(b->computed_seconds));
-    failed |= json_object_set_new(o, "fio", *b->no_fio ? cli_json_text(b->no_fio) : json_true());
-    failed |= bench_lines_json(o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
-    if (failed) {
-        json_decref(o);
-        o = NULL;
-    }
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(b->o->operand)},
+        CLI_FIELD(b, backend),
+        CLI_FIELD(b, io),
+        CLI_FIELD(b, context),
+        CLI_FIELD(b, question),
+        {"pairs", CLI_JSON(b->n_pairs)},
+        {"tile_bytes", CLI_JSON(b->bytes)},
+        {"file_bytes", CLI_JSON(b->pack_bytes)},
+        CLI_FIELD(b, computed_seconds),
+        {"fio", *b->no_fio ? CLI_JSON(b->no_fio) : json_true()},
+    };
+    json_t *o = CLI_OBJECT(fields);
+    bench_lines_add(&o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
     return cli_write_json(b->o->report, o);
 }
 

@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int no_memory(json_t *o)
-{
-    json_decref(o);
-    return cli_fail(CLI_FAILED, "out of memory for the report");
-}
-
 static const char *format_fingerprint(char buffer[17], const struct spw_store_entry *e)
 {
     for (int i = 0; i < 8; i++)
@@ -20,25 +14,24 @@ static const char *format_fingerprint(char buffer[17], const struct spw_store_en
 static json_t *entry_json(const struct spw_store_entry *e)
 {
     char fingerprint[17];
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "pack", cli_json_text(e->name));
-    failed |= json_object_set_new(o, "bytes", cli_json_count(e->bytes));
-    failed |= json_object_set_new(o, "used_at", json_integer(e->used_at));
-    failed |=
-        json_object_set_new(o, "damaged", e->error ? cli_json_text(e->reason.text) : json_null());
-    if (!e->error) {
-        failed |= json_object_set_new(o, "first_token", cli_json_count(e->first_token));
-        failed |= json_object_set_new(o, "tokens", cli_json_count(e->n_tokens));
-        failed |= json_object_set_new(o, "tiles", cli_json_count(e->n_tiles));
-        failed |= json_object_set_new(o, "records", cli_json_count(e->n_records));
-        failed |= json_object_set_new(o, "point", json_boolean(e->point));
-        failed |=
-            json_object_set_new(o, "fingerprint", json_string(format_fingerprint(fingerprint, e)));
-    }
-    if (failed) {
-        json_decref(o);
-        o = NULL;
-    }
+    const struct cli_field file[] = {
+        {"pack", CLI_JSON(e->name)},
+        CLI_FIELD(e, bytes),
+        CLI_FIELD(e, used_at),
+        {"damaged", CLI_OR_NULL(e->error, CLI_JSON(e->reason.text))},
+    };
+    json_t *o = CLI_OBJECT(file);
+    if (e->error)
+        return o;
+    const struct cli_field content[] = {
+        CLI_FIELD(e, first_token),
+        {"tokens", CLI_JSON(e->n_tokens)},
+        {"tiles", CLI_JSON(e->n_tiles)},
+        {"records", CLI_JSON(e->n_records)},
+        CLI_FIELD(e, point),
+        {"fingerprint", CLI_JSON(format_fingerprint(fingerprint, e))},
+    };
+    CLI_ADD(&o, content);
     return o;
 }
 
@@ -46,9 +39,19 @@ static int print_json(const struct spw_store_entry *entries, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
-        if (json_array_append_new(list, entry_json(&entries[i])))
-            return no_memory(list);
-    return cli_print_json(list, JSON_INDENT(2));
+        cli_json_append(&list, entry_json(&entries[i]));
+    return cli_print_json(list);
+}
+
+static int print_pruned(const struct spw_store_pruned *p)
+{
+    const struct cli_field fields[] = {
+        {"removed", CLI_JSON(p->n_packs)},
+        {"removed_bytes", CLI_JSON(p->bytes)},
+        {"left", CLI_JSON(p->n_left)},
+        CLI_FIELD(p, left_bytes),
+    };
+    return cli_print_json(CLI_OBJECT(fields));
 }
 
 static void print_entry(const struct spw_store_entry *e)
@@ -136,11 +139,7 @@ static int prune(const struct cli_options *o)
     if (rc)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
     if (o->json)
-        return cli_print_json(json_pack("{sI sI sI sI}", "removed", (json_int_t)p.n_packs,
-                                        "removed_bytes", (json_int_t)p.bytes, "left",
-                                        (json_int_t)p.n_left, "left_bytes",
-                                        (json_int_t)p.left_bytes),
-                              JSON_INDENT(2));
+        return print_pruned(&p);
     printf("%llu pack%s removed, %s; %llu left, %s\n", (unsigned long long)p.n_packs,
            cli_plural(p.n_packs), cli_format_bytes(went, p.bytes), (unsigned long long)p.n_left,
            cli_format_bytes(left, p.left_bytes));

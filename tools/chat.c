@@ -85,16 +85,17 @@ static int explain(const struct chat *c, int rc, const struct spw_error *err)
     return cli_fail_error(rc, err, false);
 }
 
-static int report_turn(const struct chat *c, size_t n_prompt, const struct spw_result *r)
+static void report_turn(struct chat *c, size_t n_prompt, const struct spw_result *r)
 {
+    const struct cli_field fields[] = {
+        CLI_FIELD(r, n_reused),
+        CLI_FIELD(&c->last, prefill_seconds),
+        CLI_FIELD(&c->last, decode_seconds),
+    };
     json_t *turn = json_object();
-    int failed = cli_report_result(turn, n_prompt, r);
-    failed |= json_object_set_new(turn, "n_reused", cli_json_count(r->n_reused));
-    failed |= json_object_set_new(turn, "prefill_seconds", cli_json_real(c->last.prefill_seconds));
-    failed |= json_object_set_new(turn, "decode_seconds", cli_json_real(c->last.decode_seconds));
-    failed |= json_array_append_new(c->turns, json_incref(turn));
-    json_decref(turn);
-    return failed ? cli_fail(CLI_FAILED, "out of memory") : 0;
+    cli_report_result(&turn, n_prompt, r);
+    CLI_ADD(&turn, fields);
+    cli_json_append(&c->turns, turn);
 }
 
 static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result *r,
@@ -123,8 +124,9 @@ static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
     count_turn(c, n_prompt, r, times);
     if (cli_prompt_keep(c->prompt, r, text, c->n_reply) < 0)
         return cli_fail(CLI_FAILED, "out of memory");
-    int code = c->turns ? report_turn(c, n_prompt, r) : 0;
-    return code ? code : cli_history_add(c->messages, "assistant", text, c->n_reply);
+    if (c->o->report)
+        report_turn(c, n_prompt, r);
+    return cli_history_add(c->messages, "assistant", text, c->n_reply);
 }
 
 static struct spw_request make_request(struct chat *c, const int32_t *tokens, size_t n)
@@ -345,11 +347,8 @@ static int write_report(const struct chat *c)
     json_t *report = cli_report_engine(c->o->operand, c->engine);
     const struct cli_reuse reuse = {c->sum.n_prompt, c->sum.n_reused, c->sum.n_from_store,
                                     c->sum.prefill_seconds};
-    if (report && (cli_report_prefix(report, c->engine, &reuse) ||
-                   json_object_set(report, "turns", c->turns))) {
-        json_decref(report);
-        report = NULL;
-    }
+    cli_report_prefix(&report, c->engine, &reuse);
+    cli_json_add(&report, "turns", json_incref(c->turns));
     return cli_write_json(c->o->report, report);
 }
 
@@ -365,8 +364,7 @@ static int open_chat(struct chat *c)
         code = cli_prompt_open(&c->prompt, o, &c->model);
     if (code == 0)
         code = open_messages(c);
-    if (code == 0 && o->report && !(c->turns = json_array()))
-        code = cli_fail(CLI_FAILED, "out of memory");
+    c->turns = json_array();
     return code ? code : open_engine(c);
 }
 
@@ -380,7 +378,7 @@ int cli_chat(const struct cli_options *o)
     int code = open_chat(&c);
     if (code == 0)
         code = c.interactive ? converse(&c) : cli_chat_answer(&c);
-    if (c.turns && c.engine && json_array_size(c.turns) > 0) {
+    if (o->report && c.engine && c.n_turns > 0) {
         int report_code = write_report(&c);
         code = code ? code : report_code;
     }

@@ -17,7 +17,7 @@ struct chat {
     struct spw_engine *engine;
     struct spw_session *session;
     json_t *messages; /* owned */
-    json_t *turns;    /* owned: for --report; NULL without */
+    json_t *turns;    /* owned: for --report */
     uint64_t max_new; /* tokens of an answer */
     uint64_t n_again; /* how often the last question was answered again: added to the seed */
     char *reply;      /* owned: text of the running answer */

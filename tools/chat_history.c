@@ -94,13 +94,11 @@ const char *cli_history_last_role(const json_t *messages)
 
 static json_t *message(const char *role, const char *text, size_t bytes)
 {
-    json_t *m = json_object();
-    int failed = json_object_set_new(m, "role", json_string(role));
-    failed |= json_object_set_new(m, "content", json_stringn(text, bytes));
-    if (!failed)
-        return m;
-    json_decref(m);
-    return NULL;
+    const struct cli_field fields[] = {
+        {"role", CLI_JSON(role)},
+        {"content", json_stringn(text, bytes)},
+    };
+    return CLI_OBJECT(fields);
 }
 
 int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes)

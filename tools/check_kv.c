@@ -16,44 +16,36 @@ struct checks {
 
 static json_t *result_json(const struct spw_gate_result *r)
 {
-    json_t *o = json_object();
-    int failed =
-        json_object_set_new(o, "kv_dtype", json_string(spw_kv_precision_name(r->precision)));
-    failed |= json_object_set_new(o, "passes", json_boolean(r->passes));
-    failed |= json_object_set_new(o, "bytes_per_token", cli_json_count(r->bytes_per_token));
-    failed |=
-        json_object_set_new(o, "exact_bytes_per_token", cli_json_count(r->exact_bytes_per_token));
-    failed |= json_object_set_new(o, "kl_median", cli_json_real(r->kl_median));
-    failed |= json_object_set_new(o, "kl_p999", cli_json_real(r->kl_p999));
-    failed |= json_object_set_new(o, "same_top", cli_json_real(r->same_top));
-    failed |= json_object_set_new(o, "same_top_where_sure", cli_json_real(r->same_sure));
-    failed |= json_object_set_new(o, "n_positions", cli_json_count(r->n_positions));
-    failed |= json_object_set_new(o, "n_sure", cli_json_count(r->n_sure));
-    failed |= json_object_set_new(o, "n_sharpened", cli_json_count(r->n_sharpened));
-    failed |= json_object_set_new(o, "measured_at", json_integer(r->measured_at));
-    failed |= json_object_set_new(o, "known", json_boolean(r->known));
-    if (*r->note)
-        failed |= json_object_set_new(o, "note", cli_json_text(r->note));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    const struct cli_field fields[] = {
+        {"kv_dtype", CLI_JSON(spw_kv_precision_name(r->precision))},
+        CLI_FIELD(r, passes),
+        CLI_FIELD(r, bytes_per_token),
+        CLI_FIELD(r, exact_bytes_per_token),
+        CLI_FIELD(r, kl_median),
+        CLI_FIELD(r, kl_p999),
+        CLI_FIELD(r, same_top),
+        {"same_top_where_sure", CLI_JSON(r->same_sure)},
+        CLI_FIELD(r, n_positions),
+        CLI_FIELD(r, n_sure),
+        CLI_FIELD(r, n_sharpened),
+        CLI_FIELD(r, measured_at),
+        CLI_FIELD(r, known),
+        {*r->note ? "note" : NULL, CLI_JSON(r->note)},
+    };
+    return CLI_OBJECT(fields);
 }
 
 static json_t *checks_json(const struct checks *c)
 {
-    json_t *o = json_object(), *list = json_array();
-    int failed = 0;
+    json_t *list = json_array();
     for (size_t i = 0; i < c->n; i++)
-        failed |= json_array_append_new(list, result_json(&c->results[i]));
-    failed |= json_object_set_new(o, "model", cli_json_text(c->o->operand));
-    failed |=
-        json_object_set_new(o, "profile", c->profile ? cli_json_text(c->profile) : json_null());
-    failed |= json_object_set_new(o, "formats", list);
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+        cli_json_append(&list, result_json(&c->results[i]));
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(c->o->operand)},
+        CLI_FIELD(c, profile),
+        {"formats", list},
+    };
+    return CLI_OBJECT(fields);
 }
 
 static void print_table(const struct checks *c)
@@ -132,7 +124,7 @@ int cli_check_kv(const struct cli_options *o)
     if (code)
         return code;
     if (o->json)
-        return cli_print_json(checks_json(&c), JSON_INDENT(2));
+        return cli_print_json(checks_json(&c));
     print_table(&c);
     return 0;
 }

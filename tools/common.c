@@ -4,7 +4,6 @@
 #include "tools/check_kv.h"
 #include "tools/progress.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,50 +127,6 @@ int cli_write(const char *text, size_t bytes)
     if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
         return 0;
     return errno ? -errno : -EIO;
-}
-
-static int fail_stdout(int rc)
-{
-    if (rc == -EPIPE)
-        return CLI_FAILED;
-    return cli_fail(CLI_FAILED, "stdout: %s", strerror(-rc));
-}
-
-int cli_print_json(json_t *value, size_t flags)
-{
-    char *text = value ? json_dumps(value, flags | JSON_PRESERVE_ORDER) : NULL;
-    json_decref(value);
-    if (!text)
-        return cli_fail(CLI_FAILED, "no memory for the JSON answer");
-    int rc = cli_write(text, strlen(text));
-    if (rc == 0)
-        rc = cli_write("\n", 1);
-    free(text);
-    return rc ? fail_stdout(rc) : CLI_DONE;
-}
-
-json_t *cli_json_text(const char *text)
-{
-    json_t *value = json_string(text);
-    char *copy = value ? NULL : spw_strdup(text);
-    if (!copy)
-        return value;
-    for (char *c = copy; *c; c++)
-        if (*c & 0x80)
-            *c = '?';
-    value = json_string(copy);
-    spw_free(copy);
-    return value;
-}
-
-json_t *cli_json_real(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
-json_t *cli_json_count(uint64_t value)
-{
-    return json_integer((json_int_t)spw_min_u64(value, INT64_MAX));
 }
 
 double cli_now_seconds(void)

@@ -2,9 +2,8 @@
 #ifndef SPW_TOOLS_COMMON_H
 #define SPW_TOOLS_COMMON_H
 
+#include "tools/json.h"
 #include "tools/options.h"
-
-#include <jansson.h>
 
 /* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
@@ -32,13 +31,6 @@ void cli_interrupt_clear(void);
 
 /* To stdout, flushed. 0 or -errno; -EPIPE is to be passed over in silence. */
 int cli_write(const char *text, size_t bytes);
-/* Takes the reference, also of NULL (out of memory). Returns an exit code. */
-int cli_print_json(json_t *value, size_t flags);
-/* A path, or a line that may name one: bytes above 127 become '?' where they are not UTF-8. */
-json_t *cli_json_text(const char *text);
-/* null for what JSON has no number for. */
-json_t *cli_json_real(double value);
-json_t *cli_json_count(uint64_t value);
 
 double cli_now_seconds(void);
 /* "3.20 MiB", rounded up; `buffer` has at least 32 bytes. */

@@ -154,9 +154,9 @@ static int check_stops(const struct run *r)
 /* ---- lines of a batch ---- */
 
 /* The line and its newline; takes the reference. */
-static int print_json(struct run *r, json_t *line, int failed)
+static int print_json(struct run *r, json_t *line)
 {
-    char *text = failed ? NULL : json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(line);
     if (!text)
         return -ENOMEM;
@@ -165,28 +165,29 @@ static int print_json(struct run *r, json_t *line, int failed)
     return rc ? rc : print(r, "\n", 1);
 }
 
-static int begin_line(json_t *line, const struct cli_input *in, size_t index)
+static json_t *begin_line(const struct cli_input *in, size_t index)
 {
     json_t *id = json_object_get(in->line, "id");
-    int failed = json_object_set_new(line, "index", cli_json_count(index));
-    return id ? failed | json_object_set(line, "id", id) : failed;
+    const struct cli_field fields[] = {
+        {"index", CLI_JSON(index)},
+        {id ? "id" : NULL, json_incref(id)},
+    };
+    return CLI_OBJECT(fields);
 }
 
 /* Prints one answer when its request ends, while other requests still run. */
 static int print_answer(void *context, const struct spw_result *result)
 {
     struct stream *s = context;
-    json_t *line = json_object();
+    json_t *line = begin_line(s->in, s->index);
     const char *text = s->text ? s->text : "";
-    int failed = begin_line(line, s->in, s->index);
-    failed |= json_object_set_new(line, "text",
-                                  s->run->ids ? json_null() : json_stringn(text, s->n_text));
-    failed |= cli_report_result(line, s->in->n_tokens, result);
+    cli_json_add(&line, "text", CLI_OR_NULL(!s->run->ids, json_stringn(text, s->n_text)));
+    cli_report_result(&line, s->in->n_tokens, result);
     /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
     json_object_del(line, "waterlines");
     s->printed = true;
     cli_progress_answers(++s->run->n_answers, s->run->inputs.n - s->run->inputs.n_refused);
-    return print_json(s->run, line, failed);
+    return print_json(s->run, line);
 }
 
 static int print_refused(struct run *r)
@@ -194,12 +195,11 @@ static int print_refused(struct run *r)
     int rc = 0;
     for (size_t i = 0; i < r->inputs.n && !rc; i++) {
         const struct cli_input *in = &r->inputs.items[i];
-        json_t *line = in->refused ? json_object() : NULL;
-        if (!line)
+        if (!in->refused)
             continue;
-        int failed = begin_line(line, in, i);
-        failed |= json_object_set_new(line, "error", cli_json_text(in->refused));
-        rc = print_json(r, line, failed);
+        json_t *line = begin_line(in, i);
+        cli_json_add(&line, "error", CLI_JSON(in->refused));
+        rc = print_json(r, line);
     }
     return rc;
 }
@@ -233,46 +233,57 @@ static struct spw_request make_request(const struct run *r, struct stream *s)
 
 /* ---- output ---- */
 
-static int add_batch(json_t *report, const struct run *r, const struct spw_result *results)
+static json_t *request_json(const struct cli_input *in, const struct spw_result *r)
+{
+    json_t *o = json_object();
+    if (in->refused)
+        cli_json_add(&o, "error", CLI_JSON(in->refused));
+    else
+        cli_report_result(&o, in->n_tokens, r);
+    return o;
+}
+
+static void add_batch(json_t **report, const struct run *r, const struct spw_result *results)
 {
     uint64_t n_prompt = 0, n_generated = 0;
     json_t *list = json_array();
-    int failed = 0;
     for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
         const struct cli_input *in = &r->inputs.items[i];
-        json_t *item = json_object();
-        failed |= json_array_append(list, item);
-        if (in->refused) {
-            failed |= json_object_set_new(item, "error", cli_json_text(in->refused));
-        } else {
-            failed |= cli_report_result(item, in->n_tokens, &results[n]);
-            n_prompt += in->n_tokens;
-            n_generated += results[n++].n_tokens;
-        }
-        json_decref(item);
+        cli_json_append(&list, request_json(in, &results[n]));
+        if (in->refused)
+            continue;
+        n_prompt += in->n_tokens;
+        n_generated += results[n++].n_tokens;
     }
-    failed |= json_object_set_new(report, "n_prompt", cli_json_count(n_prompt));
-    failed |= json_object_set_new(report, "n_generated", cli_json_count(n_generated));
-    failed |= json_object_set_new(report, "requests", list);
-    return failed;
+    const struct cli_field fields[] = {
+        {"n_prompt", CLI_JSON(n_prompt)},
+        {"n_generated", CLI_JSON(n_generated)},
+        {"requests", list},
+    };
+    CLI_ADD(report, fields);
 }
 
-/* One step of the full context as the plan and the limits have it, beside the mean of the run; for
- * one sequence: a step of several has no prediction. */
-static int add_step_seconds(json_t *report, const struct run *r,
-                            const struct spw_generate_times *times)
+/* The predicted time of one step of the full context, and the mean time of the run's steps. Only
+ * for one sequence: a step of several has no prediction. */
+static void add_seconds(json_t **report, const struct run *r,
+                        const struct spw_generate_times *times)
 {
     struct spw_prediction step = {.seconds = NAN};
     double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without any */
     if (cli_limits_suffice(&r->limits, spw_engine_plan(r->engine)) && !r->o->prompts)
         spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
                          cli_limits_drive(&r->limits));
-    int failed = json_object_set_new(report, "predicted_step_seconds", cli_json_real(step.seconds));
-    return failed | json_object_set_new(report, "measured_step_seconds", cli_json_real(measured));
+    const struct cli_field fields[] = {
+        CLI_FIELD(times, prefill_seconds),
+        CLI_FIELD(times, decode_seconds),
+        {"predicted_step_seconds", CLI_JSON(step.seconds)},
+        {"measured_step_seconds", CLI_JSON(measured)},
+    };
+    CLI_ADD(report, fields);
 }
 
-static int add_prefix(json_t *report, const struct run *r, const struct spw_result *results,
-                      const struct spw_generate_times *times)
+static void add_prefix(json_t **report, const struct run *r, const struct spw_result *results,
+                       const struct spw_generate_times *times)
 {
     struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
     for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
@@ -282,35 +293,25 @@ static int add_prefix(json_t *report, const struct run *r, const struct spw_resu
         reuse.n_reused += results[n].n_reused;
         reuse.n_from_store += results[n++].n_from_store;
     }
-    return cli_report_prefix(report, r->engine, &reuse);
-}
-
-/* What was read of a file and what was written to one. */
-static int add_saved(json_t *report, const struct run *r)
-{
-    int failed = json_object_set_new(report, "n_resumed", cli_json_count(r->saved.n_given));
-    failed |= json_object_set_new(report, "saves", cli_json_count(r->n_saves));
-    return failed | json_object_set_new(report, "saved_bytes", cli_json_count(r->saved_bytes));
+    cli_report_prefix(report, r->engine, &reuse);
 }
 
 static int write_report(const struct run *r, const struct spw_result *results,
                         const struct spw_generate_times *times)
 {
+    const struct cli_field saved[] = {
+        {"n_resumed", CLI_JSON(r->saved.n_given)},
+        {"saves", CLI_JSON(r->n_saves)},
+        CLI_FIELD(r, saved_bytes),
+    };
     json_t *report = cli_report_engine(r->o->operand, r->engine);
-    int failed =
-        json_object_set_new(report, "prefill_seconds", cli_json_real(times->prefill_seconds));
-    failed |= json_object_set_new(report, "decode_seconds", cli_json_real(times->decode_seconds));
-    failed |= add_step_seconds(report, r, times);
-    failed |= add_prefix(report, r, results, times);
-    failed |= add_saved(report, r);
+    add_seconds(&report, r, times);
+    add_prefix(&report, r, results, times);
+    CLI_ADD(&report, saved);
     if (r->o->prompts)
-        failed |= add_batch(report, r, results);
+        add_batch(&report, r, results);
     else
-        failed |= cli_report_result(report, r->inputs.items[0].n_tokens, &results[0]);
-    if (failed) {
-        json_decref(report);
-        report = NULL;
-    }
+        cli_report_result(&report, r->inputs.items[0].n_tokens, &results[0]);
     return cli_write_json(r->o->report, report);
 }
 

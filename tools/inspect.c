@@ -49,79 +49,85 @@ static const char *rope_name(enum spw_rope_kind kind)
 
 /* ---- JSON ---- */
 
-static json_t *tensor_json(const struct spw_tensor *t)
+static json_t *shape_json(const struct spw_tensor *t)
 {
-    json_t *o = json_object(), *shape = json_array();
-    const char *name = strrchr(t->file, '/');
-    int failed = 0;
+    json_t *list = json_array();
     for (uint32_t d = 0; d < t->n_dims; d++)
-        failed |= json_array_append_new(shape, cli_json_count(t->shape[d]));
-    failed |= json_object_set_new(o, "name", json_string(t->name));
-    failed |= json_object_set_new(o, "dtype", json_string(t->dtype_name));
-    failed |= json_object_set_new(o, "shape", shape);
-    failed |= json_object_set_new(o, "bytes", cli_json_count(t->bytes));
-    failed |= json_object_set_new(o, "file", cli_json_text(name ? name + 1 : t->file));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+        cli_json_append(&list, CLI_JSON(t->shape[d]));
+    return list;
 }
 
-static int add_config(json_t *o, const struct facts *f)
+static json_t *tensors_json(const struct facts *f)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+        const char *slash = strrchr(t->file, '/');
+        const struct cli_field fields[] = {
+            CLI_FIELD(t, name),
+            {"dtype", CLI_JSON(t->dtype_name)},
+            {"shape", shape_json(t)},
+            CLI_FIELD(t, bytes),
+            {"file", CLI_JSON(slash ? slash + 1 : t->file)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
+}
+
+static json_t *tokenizer_json(const struct spw_tokenizer *t)
+{
+    const struct cli_field fields[] = {
+        {"vocab", CLI_JSON(spw_tokenizer_vocab_size(t))},
+        {"memory_bytes", CLI_JSON(spw_tokenizer_bytes(t))},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
-    int failed = json_object_set_new(o, "model_type", json_string(c->model_type));
-    failed |= json_object_set_new(o, "dtype", json_string(spw_dtype_name(c->dtype)));
-    failed |= json_object_set_new(o, "n_layers", cli_json_count(c->n_layers));
-    failed |= json_object_set_new(o, "n_full_layers", cli_json_count(f->n_full));
-    failed |= json_object_set_new(o, "n_sliding_layers", cli_json_count(f->n_sliding));
-    failed |= json_object_set_new(o, "window", cli_json_count(c->window));
-    failed |= json_object_set_new(o, "hidden", cli_json_count(c->hidden));
-    failed |= json_object_set_new(o, "intermediate", cli_json_count(c->intermediate));
-    failed |= json_object_set_new(o, "n_heads", cli_json_count(c->n_heads));
-    failed |= json_object_set_new(o, "n_kv_heads", cli_json_count(c->n_kv_heads));
-    failed |= json_object_set_new(o, "head_dim", cli_json_count(c->head_dim));
-    failed |= json_object_set_new(o, "vocab", cli_json_count(c->vocab));
-    failed |= json_object_set_new(o, "max_positions", cli_json_count(c->max_positions));
-    failed |= json_object_set_new(o, "longest_context", cli_json_count(c->reach));
-    failed |= json_object_set_new(o, "tied_embeddings", json_boolean(c->tied_embeddings));
-    failed |= json_object_set_new(o, "rope", json_string(rope_name(c->rope[SPW_LAYER_FULL].kind)));
-    failed |= json_object_set_new(o, "rope_theta", cli_json_real(c->rope[SPW_LAYER_FULL].theta));
-    failed |= json_object_set_new(o, "eos", cli_report_tokens(c->eos, c->n_eos));
-    failed |= json_object_set_new(o, "bos", c->bos < 0 ? json_null() : json_integer(c->bos));
-    return failed;
+    const struct cli_field fields[] = {
+        CLI_FIELD(c, model_type),
+        {"dtype", CLI_JSON(spw_dtype_name(c->dtype))},
+        CLI_FIELD(c, n_layers),
+        {"n_full_layers", CLI_JSON(f->n_full)},
+        {"n_sliding_layers", CLI_JSON(f->n_sliding)},
+        CLI_FIELD(c, window),
+        CLI_FIELD(c, hidden),
+        CLI_FIELD(c, intermediate),
+        CLI_FIELD(c, n_heads),
+        CLI_FIELD(c, n_kv_heads),
+        CLI_FIELD(c, head_dim),
+        CLI_FIELD(c, vocab),
+        CLI_FIELD(c, max_positions),
+        {"longest_context", CLI_JSON(c->reach)},
+        CLI_FIELD(c, tied_embeddings),
+        {"rope", CLI_JSON(rope_name(c->rope[SPW_LAYER_FULL].kind))},
+        {"rope_theta", CLI_JSON(c->rope[SPW_LAYER_FULL].theta)},
+        {"eos", cli_report_tokens(c->eos, c->n_eos)},
+        {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
+    };
+    CLI_ADD(o, fields);
 }
 
 static int print_json(const struct cli_options *o, const struct facts *f)
 {
+    const struct cli_field fields[] = {
+        CLI_FIELD(f, n_parameters),
+        {"n_tensors", CLI_JSON(spw_safetensors_count(f->weights))},
+        {"weights_bytes", CLI_JSON(spw_safetensors_total_bytes(f->weights))},
+        CLI_FIELD(f, kv_bytes_per_token),
+        CLI_FIELD(f, kv_bytes_sliding),
+        {"cache", cli_cache_json(&f->cache, &f->config)},
+        {"tokenizer", CLI_OR_NULL(f->tokenizer, tokenizer_json(f->tokenizer))},
+        {o->tensors ? "tensors" : NULL, CLI_OR_NULL(o->tensors, tensors_json(f))},
+    };
     json_t *j = json_object();
-    int failed = json_object_set_new(j, "model", cli_json_text(o->operand));
-    failed |= add_config(j, f);
-    failed |= json_object_set_new(j, "n_parameters", cli_json_count(f->n_parameters));
-    failed |=
-        json_object_set_new(j, "n_tensors", cli_json_count(spw_safetensors_count(f->weights)));
-    failed |= json_object_set_new(j, "weights_bytes",
-                                  cli_json_count(spw_safetensors_total_bytes(f->weights)));
-    failed |= json_object_set_new(j, "kv_bytes_per_token", cli_json_count(f->kv_bytes_per_token));
-    failed |= json_object_set_new(j, "kv_bytes_sliding", cli_json_count(f->kv_bytes_sliding));
-    failed |= json_object_set_new(j, "cache", cli_cache_json(&f->cache, &f->config));
-    json_t *tokenizer = json_null();
-    if (f->tokenizer)
-        tokenizer =
-            json_pack("{s:I,s:I}", "vocab", (json_int_t)spw_tokenizer_vocab_size(f->tokenizer),
-                      "memory_bytes", (json_int_t)spw_tokenizer_bytes(f->tokenizer));
-    failed |= json_object_set_new(j, "tokenizer", tokenizer);
-    if (o->tensors) {
-        json_t *list = json_array();
-        for (size_t i = 0; i < spw_safetensors_count(f->weights); i++)
-            failed |= json_array_append_new(list, tensor_json(spw_safetensors_at(f->weights, i)));
-        failed |= json_object_set_new(j, "tensors", list);
-    }
-    if (failed) {
-        json_decref(j);
-        j = NULL;
-    }
-    return cli_print_json(j, JSON_INDENT(2));
+    cli_json_add(&j, "model", CLI_JSON(o->operand));
+    add_config(&j, f);
+    CLI_ADD(&j, fields);
+    return cli_print_json(j);
 }
 
 /* ---- text ---- */

@@ -36,56 +36,45 @@ static json_t *tiers_json(const struct spw_cache_policy *p)
     const char *tiers[MOST_TIERS];
     size_t n = list_tiers(p, tiers);
     json_t *list = json_array();
-    for (size_t i = 0; i < n; i++) {
-        if (json_array_append_new(list, json_string(tiers[i]))) {
-            json_decref(list);
-            return NULL;
-        }
-    }
+    for (size_t i = 0; i < n; i++)
+        cli_json_append(&list, CLI_JSON(tiers[i]));
     return list;
 }
 
 static json_t *run_json(const struct spw_cache_policy *p, int kind, uint32_t first, uint32_t end)
 {
     const struct spw_cache_layers *layers = &p->layers[kind];
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "first", cli_json_count(first));
-    failed |= json_object_set_new(o, "last", cli_json_count(end - 1));
-    failed |= json_object_set_new(o, "kind", json_string(kind_names[kind]));
-    failed |= json_object_set_new(o, "window",
-                                  layers->window ? cli_json_count(layers->window) : json_null());
-    failed |= json_object_set_new(o, "kv_dtype", json_string(spw_dtype_name(p->kv)));
-    failed |= json_object_set_new(o, "tiers", tiers_json(p));
-    failed |= json_object_set_new(o, "why", json_string(layers->why));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    const struct cli_field fields[] = {
+        {"first", CLI_JSON(first)},
+        {"last", CLI_JSON(end - 1)},
+        {"kind", CLI_JSON(kind_names[kind])},
+        {"window", CLI_OR_NULL(layers->window, CLI_JSON(layers->window))},
+        {"kv_dtype", CLI_JSON(spw_dtype_name(p->kv))},
+        {"tiers", tiers_json(p)},
+        CLI_FIELD(layers, why),
+    };
+    return CLI_OBJECT(fields);
 }
 
 json_t *cli_cache_json(const struct spw_cache_policy *p, const struct spw_model_config *c)
 {
-    json_t *o = json_object(), *list = json_array();
-    int failed = 0;
+    json_t *list = json_array();
     for (uint32_t i = 0, end; i < c->n_layers; i = end) {
         end = run_end(c, i);
-        failed |= json_array_append_new(list, run_json(p, c->layer_kinds[i], i, end));
+        cli_json_append(&list, run_json(p, c->layer_kinds[i], i, end));
     }
-    failed |= json_object_set_new(o, "layers", list);
-    failed |= json_object_set_new(o, "kv_dtype_why", json_string(p->kv_why));
-    failed |= json_object_set_new(o, "old_kv", json_string(spw_kv_precision_name(p->precision)));
-    failed |= json_object_set_new(o, "old_kv_why", json_string(p->precision_why));
-    failed |= json_object_set_new(o, "residual_window",
-                                  p->precision ? cli_json_count(p->residual_tokens) : json_null());
-    failed |= json_object_set_new(o, "tiers_why", json_string(p->tiers_why));
-    failed |= json_object_set_new(
-        o, "asked", *c->cache_implementation ? json_string(c->cache_implementation) : json_null());
-    failed |= json_object_set_new(o, "asked_why",
-                                  *p->files_why ? json_string(p->files_why) : json_null());
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    const char *asked = c->cache_implementation;
+    const struct cli_field fields[] = {
+        {"layers", list},
+        {"kv_dtype_why", CLI_JSON(p->kv_why)},
+        {"old_kv", CLI_JSON(spw_kv_precision_name(p->precision))},
+        {"old_kv_why", CLI_JSON(p->precision_why)},
+        {"residual_window", CLI_OR_NULL(p->precision, CLI_JSON(p->residual_tokens))},
+        CLI_FIELD(p, tiers_why),
+        {"asked", CLI_OR_NULL(*asked, CLI_JSON(asked))},
+        {"asked_why", CLI_OR_NULL(*p->files_why, CLI_JSON(p->files_why))},
+    };
+    return CLI_OBJECT(fields);
 }
 
 /* ---- text ---- */

@@ -6,84 +6,123 @@
 
 /* ---- JSON ---- */
 
-static json_t *node_json(const struct spw_node_info *n)
+static json_t *nodes_json(const struct spw_topology_info *t)
 {
-    return json_pack("{s:I,s:I,s:I,s:I,s:s}", "node", (json_int_t)n->number, "package",
-                     (json_int_t)n->package, "memory_bytes", (json_int_t)n->memory_bytes, "cores",
-                     (json_int_t)n->n_cores, "threads", n->threads.text);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const struct spw_node_info *n = &t->nodes[i];
+        const struct cli_field fields[] = {
+            {"node", CLI_JSON(n->number)},
+            CLI_FIELD(n, package),
+            CLI_FIELD(n, memory_bytes),
+            {"cores", CLI_JSON(n->n_cores)},
+            {"threads", CLI_JSON(n->threads.text)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
 }
 
-static json_t *cache_json(const struct spw_cache_info *c)
+static json_t *caches_json(const struct spw_topology_info *t)
 {
-    return json_pack("{s:I,s:I,s:I,s:I}", "level", (json_int_t)c->level, "bytes",
-                     (json_int_t)c->bytes, "count", (json_int_t)c->n, "cores_each",
-                     (json_int_t)c->n_cores);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->n_caches; i++) {
+        const struct spw_cache_info *c = &t->caches[i];
+        const struct cli_field fields[] = {
+            CLI_FIELD(c, level),
+            CLI_FIELD(c, bytes),
+            {"count", CLI_JSON(c->n)},
+            {"cores_each", CLI_JSON(c->n_cores)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
 }
 
-static json_t *kind_json(const struct spw_core_kind_info *k)
+static json_t *kinds_json(const struct spw_topology_info *t)
 {
-    return json_pack("{s:s,s:I,s:I,s:s}", "kind", k->name, "cores", (json_int_t)k->n_cores,
-                     "max_mhz", (json_int_t)k->mhz, "threads", k->threads.text);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->n_kinds; i++) {
+        const struct spw_core_kind_info *k = &t->kinds[i];
+        const struct cli_field fields[] = {
+            {"kind", CLI_JSON(k->name)},
+            {"cores", CLI_JSON(k->n_cores)},
+            {"max_mhz", CLI_JSON(k->mhz)},
+            {"threads", CLI_JSON(k->threads.text)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
 }
 
-static json_t *device_json(const struct spw_machine_device_info *d)
+static json_t *devices_json(const struct spw_topology_info *t)
 {
-    return json_pack(
-        "{s:s,s:s,s:s,s:s,s:o,s:I}", "kind", d->kind == SPW_MACHINE_GPU ? "gpu" : "drive", "name",
-        d->name, "model", d->model, "bus", d->bus, "node",
-        d->node < 0 ? json_null() : json_integer(d->node), "bytes", (json_int_t)d->bytes);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->n_devices; i++) {
+        const struct spw_machine_device_info *d = &t->devices[i];
+        const struct cli_field fields[] = {
+            {"kind", CLI_JSON(d->kind == SPW_MACHINE_GPU ? "gpu" : "drive")},
+            CLI_FIELD(d, name),
+            CLI_FIELD(d, model),
+            CLI_FIELD(d, bus),
+            {"node", CLI_OR_NULL(d->node >= 0, CLI_JSON(d->node))},
+            CLI_FIELD(d, bytes),
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
+}
+
+static json_t *usable_json(const struct spw_topology_info *t)
+{
+    const struct cli_field fields[] = {
+        {"cores", CLI_JSON(t->n_usable_cores)},
+        {"hardware_threads", CLI_JSON(t->n_usable_threads)},
+        {"threads", CLI_JSON(t->usable.text)},
+        {"quota", CLI_OR_NULL(t->quota, CLI_JSON(t->quota))},
+        {"memory_bytes", CLI_JSON(t->available_bytes)},
+    };
+    return CLI_OBJECT(fields);
 }
 
 static json_t *role_json(const struct spw_role_info *r)
 {
-    return json_pack("{s:I,s:b,s:s}", "count", (json_int_t)r->n_threads, "bound", r->bound,
-                     "threads", r->threads.text);
+    const struct cli_field fields[] = {
+        {"count", CLI_JSON(r->n_threads)},
+        CLI_FIELD(r, bound),
+        {"threads", CLI_JSON(r->threads.text)},
+    };
+    return CLI_OBJECT(fields);
 }
 
-static int add_lists(json_t *o, const struct spw_topology_info *t)
+static json_t *placement_json(const struct spw_topology_info *t)
 {
-    json_t *nodes = json_array(), *caches = json_array(), *kinds = json_array(),
-           *devices = json_array();
-    int failed = 0;
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        failed |= json_array_append_new(nodes, node_json(&t->nodes[i]));
-    for (uint32_t i = 0; i < t->n_caches; i++)
-        failed |= json_array_append_new(caches, cache_json(&t->caches[i]));
-    for (uint32_t i = 0; i < t->n_kinds; i++)
-        failed |= json_array_append_new(kinds, kind_json(&t->kinds[i]));
-    for (uint32_t i = 0; i < t->n_devices; i++)
-        failed |= json_array_append_new(devices, device_json(&t->devices[i]));
-    failed |= json_object_set_new(o, "nodes", nodes);
-    failed |= json_object_set_new(o, "caches", caches);
-    failed |= json_object_set_new(o, "core_kinds", kinds);
-    failed |= json_object_set_new(o, "devices", devices);
-    return failed;
+    const struct cli_field fields[] = {
+        CLI_FIELD(t, backend),
+        CLI_FIELD(t, why),
+        {"compute", role_json(&t->compute)},
+        {"transfer", role_json(&t->transfer)},
+        {"io", role_json(&t->io)},
+    };
+    return CLI_OBJECT(fields);
 }
 
 static int print_json(const struct spw_topology_info *t)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "cpu", json_string(t->cpu));
-    failed |= json_object_set_new(o, "packages", cli_json_count(t->n_packages));
-    failed |= json_object_set_new(o, "cores", cli_json_count(t->n_cores));
-    failed |= json_object_set_new(o, "hardware_threads", cli_json_count(t->n_threads));
-    failed |= json_object_set_new(o, "memory_bytes", cli_json_count(t->memory_bytes));
-    failed |= add_lists(o, t);
-    failed |= json_object_set_new(
-        o, "usable",
-        json_pack("{s:I,s:I,s:s,s:o,s:I}", "cores", (json_int_t)t->n_usable_cores,
-                  "hardware_threads", (json_int_t)t->n_usable_threads, "threads", t->usable.text,
-                  "quota", t->quota ? json_integer(t->quota) : json_null(), "memory_bytes",
-                  (json_int_t)t->available_bytes));
-    failed |= json_object_set_new(o, "placement",
-                                  json_pack("{s:s,s:s,s:o,s:o,s:o}", "backend", t->backend, "why",
-                                            t->why, "compute", role_json(&t->compute), "transfer",
-                                            role_json(&t->transfer), "io", role_json(&t->io)));
-    if (failed) {
-        json_decref(o);
-        o = NULL;
-    }
-    return cli_print_json(o, JSON_INDENT(2));
+    const struct cli_field fields[] = {
+        CLI_FIELD(t, cpu),
+        {"packages", CLI_JSON(t->n_packages)},
+        {"cores", CLI_JSON(t->n_cores)},
+        {"hardware_threads", CLI_JSON(t->n_threads)},
+        CLI_FIELD(t, memory_bytes),
+        {"nodes", nodes_json(t)},
+        {"caches", caches_json(t)},
+        {"core_kinds", kinds_json(t)},
+        {"devices", devices_json(t)},
+        {"usable", usable_json(t)},
+        {"placement", placement_json(t)},
+    };
+    return cli_print_json(CLI_OBJECT(fields));
 }
 
 /* ---- text ---- */

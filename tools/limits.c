@@ -52,84 +52,64 @@ double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute
 static json_t *attention_json(const struct spw_machine *m)
 {
     json_t *o = json_object();
-    int failed = 0;
-    for (int i = 0; i < SPW_KV_PRECISIONS; i++)
-        failed |= json_object_set_new(
-            o, spw_kv_precision_name((enum spw_kv_precision)i),
-            json_pack("{s:o,s:o}", "byte_seconds", cli_json_real(m->attention[i].byte_seconds),
-                      "product_seconds", cli_json_real(m->attention[i].product_seconds)));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
+        const struct cli_field fields[] = {
+            CLI_FIELD(&m->attention[i], byte_seconds),
+            CLI_FIELD(&m->attention[i], product_seconds),
+        };
+        cli_json_add(&o, spw_kv_precision_name((enum spw_kv_precision)i), CLI_OBJECT(fields));
+    }
+    return o;
 }
 
 json_t *cli_machine_json(const struct spw_machine *m)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "cpu", json_string(m->cpu));
-    failed |= json_object_set_new(o, "gpu", *m->gpu ? json_string(m->gpu) : json_null());
-    if (*m->note)
-        failed |= json_object_set_new(o, "note", cli_json_text(m->note));
-    failed |= json_object_set_new(o, "isa", json_string(m->isa));
-    failed |= json_object_set_new(o, "threads", cli_json_count(m->threads));
-    failed |= json_object_set_new(o, "cores", cli_json_count(m->cores));
-    failed |=
-        json_object_set_new(o, "read_bytes_per_second", cli_json_real(m->read_bytes_per_second));
-    if (*m->read_pattern)
-        failed |= json_object_set_new(o, "read_pattern", json_string(m->read_pattern));
-    failed |=
-        json_object_set_new(o, "copy_bytes_per_second", cli_json_real(m->copy_bytes_per_second));
-    failed |= json_object_set_new(o, "read_beside_bytes_per_second",
-                                  cli_json_real(m->read_beside_bytes_per_second));
-    failed |= json_object_set_new(o, "copy_beside_bytes_per_second",
-                                  cli_json_real(m->copy_beside_bytes_per_second));
-    failed |= json_object_set_new(o, "bf16_weights_per_second",
-                                  cli_json_real(m->bf16_weights_per_second));
-    failed |=
-        json_object_set_new(o, "f32_weights_per_second", cli_json_real(m->f32_weights_per_second));
-    failed |= json_object_set_new(o, "attention", attention_json(m));
-    failed |= json_object_set_new(o, "handover_seconds", cli_json_real(m->handover_seconds));
-    failed |=
-        json_object_set_new(o, "handover_core_seconds", cli_json_real(m->handover_core_seconds));
-    failed |= json_object_set_new(o, "bf16_flops", cli_json_real(m->bf16_flops));
-    failed |= json_object_set_new(o, "f32_flops", cli_json_real(m->f32_flops));
-    failed |= json_object_set_new(o, "measured_at", json_integer(m->measured_at));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    const struct cli_field fields[] = {
+        CLI_FIELD(m, cpu),
+        {"gpu", CLI_OR_NULL(*m->gpu, CLI_JSON(m->gpu))},
+        {*m->note ? "note" : NULL, CLI_JSON(m->note)},
+        CLI_FIELD(m, isa),
+        CLI_FIELD(m, threads),
+        CLI_FIELD(m, cores),
+        CLI_FIELD(m, read_bytes_per_second),
+        {*m->read_pattern ? "read_pattern" : NULL, CLI_JSON(m->read_pattern)},
+        CLI_FIELD(m, copy_bytes_per_second),
+        CLI_FIELD(m, read_beside_bytes_per_second),
+        CLI_FIELD(m, copy_beside_bytes_per_second),
+        CLI_FIELD(m, bf16_weights_per_second),
+        CLI_FIELD(m, f32_weights_per_second),
+        {"attention", attention_json(m)},
+        CLI_FIELD(m, handover_seconds),
+        CLI_FIELD(m, handover_core_seconds),
+        CLI_FIELD(m, bf16_flops),
+        CLI_FIELD(m, f32_flops),
+        CLI_FIELD(m, measured_at),
+    };
+    return CLI_OBJECT(fields);
 }
 
 json_t *cli_drive_json(const struct spw_drive *d)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "device", cli_json_text(d->device));
-    failed |= json_object_set_new(o, "filesystem", cli_json_text(d->filesystem));
-    failed |= json_object_set_new(o, "engine", cli_json_text(d->engine));
-    failed |= json_object_set_new(o, "direct", json_boolean(d->direct));
-    failed |= json_object_set_new(o, "request_bytes", cli_json_count(d->request_bytes));
-    failed |= json_object_set_new(o, "queue_depth", cli_json_count(d->queue_depth));
-    failed |=
-        json_object_set_new(o, "read_bytes_per_second", cli_json_real(d->read_bytes_per_second));
-    failed |=
-        json_object_set_new(o, "write_bytes_per_second", cli_json_real(d->write_bytes_per_second));
-    failed |= json_object_set_new(o, "latency_seconds", cli_json_real(d->latency_seconds));
-    failed |= json_object_set_new(o, "cpu_seconds_per_gib",
-                                  cli_json_real(d->cpu_seconds_per_byte * (double)(1 << 30)));
-    failed |= json_object_set_new(o, "small_request_bytes", cli_json_count(d->small_request_bytes));
-    failed |= json_object_set_new(o, "small_read_bytes_per_second",
-                                  cli_json_real(d->small_read_bytes_per_second));
-    failed |=
-        json_object_set_new(o, "small_latency_seconds", cli_json_real(d->small_latency_seconds));
-    failed |= json_object_set_new(o, "small_cpu_seconds_per_gib",
-                                  cli_json_real(d->small_cpu_seconds_per_byte * (double)(1 << 30)));
-    failed |= json_object_set_new(o, "measured_at", json_integer(d->measured_at));
-    failed |= json_object_set_new(o, "written_bytes", cli_json_count(d->written_bytes));
-    if (!failed)
-        return o;
-    json_decref(o);
-    return NULL;
+    const double gib = 1 << 30;
+    const struct cli_field fields[] = {
+        CLI_FIELD(d, device),
+        CLI_FIELD(d, filesystem),
+        CLI_FIELD(d, engine),
+        CLI_FIELD(d, direct),
+        CLI_FIELD(d, request_bytes),
+        CLI_FIELD(d, queue_depth),
+        CLI_FIELD(d, read_bytes_per_second),
+        CLI_FIELD(d, write_bytes_per_second),
+        CLI_FIELD(d, latency_seconds),
+        {"cpu_seconds_per_gib", CLI_JSON(d->cpu_seconds_per_byte * gib)},
+        CLI_FIELD(d, small_request_bytes),
+        CLI_FIELD(d, small_read_bytes_per_second),
+        CLI_FIELD(d, small_latency_seconds),
+        {"small_cpu_seconds_per_gib", CLI_JSON(d->small_cpu_seconds_per_byte * gib)},
+        CLI_FIELD(d, measured_at),
+        CLI_FIELD(d, written_bytes),
+    };
+    return CLI_OBJECT(fields);
 }
 
 /* A folder that is not absolute counts as none, as the XDG base directory specification has it. */
@@ -251,11 +231,14 @@ bool cli_limits_suffice(const struct cli_limits *l, const struct spw_plan_info *
 
 json_t *cli_prediction_json(const struct spw_prediction *p)
 {
-    return json_pack("{s:o,s:s,s:o,s:o,s:o}", "seconds", cli_json_real(p->seconds), "bottleneck",
-                     spw_bound_name(p->bound), "computation_seconds",
-                     cli_json_real(p->compute_seconds), "link_seconds",
-                     cli_json_real(p->link_seconds), "disk_seconds",
-                     cli_json_real(p->disk_seconds));
+    const struct cli_field fields[] = {
+        CLI_FIELD(p, seconds),
+        {"bottleneck", CLI_JSON(spw_bound_name(p->bound))},
+        {"computation_seconds", CLI_JSON(p->compute_seconds)},
+        CLI_FIELD(p, link_seconds),
+        CLI_FIELD(p, disk_seconds),
+    };
+    return CLI_OBJECT(fields);
 }
 
 const char *cli_format_date(char buffer[32], int64_t seconds)

@@ -13,18 +13,20 @@ struct prediction {
     struct spw_prediction step, prompt;
 };
 
-static int add_prediction(json_t *j, const struct prediction *p, uint64_t context)
+static void add_prediction(json_t **j, const struct prediction *p, uint64_t context)
 {
-    int failed = json_object_set_new(j, "machine", cli_machine_json(&p->limits.machine));
-    if (p->limits.has_drive)
-        failed |= json_object_set_new(j, "drive", cli_drive_json(&p->limits.drive));
-    failed |= json_object_set_new(j, "predicted_step", cli_prediction_json(&p->step));
-    failed |= json_object_set_new(j, "predicted_prompt", cli_prediction_json(&p->prompt));
-    return failed |
-           json_object_set_new(j, "predicted_tokens_per_second",
-                               json_pack("{s:o,s:o}", "prefill",
-                                         cli_json_real((double)context / p->prompt.seconds),
-                                         "decode", cli_json_real(1 / p->step.seconds)));
+    const struct cli_field speeds[] = {
+        {"prefill", CLI_JSON((double)context / p->prompt.seconds)},
+        {"decode", CLI_JSON(1 / p->step.seconds)},
+    };
+    const struct cli_field fields[] = {
+        {"machine", cli_machine_json(&p->limits.machine)},
+        {p->limits.has_drive ? "drive" : NULL, cli_drive_json(&p->limits.drive)},
+        {"predicted_step", cli_prediction_json(&p->step)},
+        {"predicted_prompt", cli_prediction_json(&p->prompt)},
+        {"predicted_tokens_per_second", CLI_OBJECT(speeds)},
+    };
+    CLI_ADD(j, fields);
 }
 
 /* What a run of `generate` would move. */
@@ -38,11 +40,9 @@ static int print_json(const struct cli_options *o, const struct spw_plan_info *p
                       const struct prediction *p, const struct moved *run)
 {
     json_t *j = cli_report_plan(o->operand, plan, run->n ? run->bytes : NULL);
-    if (p && add_prediction(j, p, plan->context)) {
-        json_decref(j);
-        j = NULL;
-    }
-    return cli_print_json(j, JSON_INDENT(2));
+    if (p)
+        add_prediction(&j, p, plan->context);
+    return cli_print_json(j);
 }
 
 static void show_tier(const char *name, uint64_t budget, uint64_t planned, uint64_t smallest)
@@ -207,10 +207,12 @@ static int refuse(const struct cli_options *o, const struct spw_plan_info *plan,
         json_decref(smallest);
         smallest = json_null();
     }
-    json_t *error = cli_json_text(err->text[0] ? err->text : strerror(-rc));
-    int failed = cli_print_json(json_pack("{s:o,s:o,s:o}", "model", cli_json_text(o->operand),
-                                          "error", error, "smallest_bytes", smallest),
-                                JSON_INDENT(2));
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(o->operand)},
+        {"error", CLI_JSON(err->text[0] ? err->text : strerror(-rc))},
+        {"smallest_bytes", smallest},
+    };
+    int failed = cli_print_json(CLI_OBJECT(fields));
     return failed ? failed : code;
 }
 

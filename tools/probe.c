@@ -12,17 +12,13 @@ struct limits {
 
 static int print_json(const struct limits *l)
 {
-    json_t *o = json_object();
-    int failed = json_object_set_new(o, "directory", cli_json_text(l->directory));
-    failed |=
-        json_object_set_new(o, "profile", l->profile ? cli_json_text(l->profile) : json_null());
-    failed |= json_object_set_new(o, "drive", cli_drive_json(&l->drive));
-    failed |= json_object_set_new(o, "machine", cli_machine_json(&l->machine));
-    if (failed) {
-        json_decref(o);
-        o = NULL;
-    }
-    return cli_print_json(o, JSON_INDENT(2));
+    const struct cli_field fields[] = {
+        CLI_FIELD(l, directory),
+        CLI_FIELD(l, profile),
+        {"drive", cli_drive_json(&l->drive)},
+        {"machine", cli_machine_json(&l->machine)},
+    };
+    return cli_print_json(CLI_OBJECT(fields));
 }
 
 static void print_drive(const struct limits *l)

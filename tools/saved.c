@@ -248,65 +248,60 @@ static json_t *tokens_from(const struct cli_progress_made *made, size_t from)
 {
     const struct spw_result *r = made->result;
     json_t *list = json_array();
-    int failed = !list;
-    for (size_t i = from; i < made->n_prompt + r->n_tokens; i++) {
-        int32_t id = i < made->n_prompt ? made->prompt[i] : r->tokens[i - made->n_prompt];
-        failed |= json_array_append_new(list, json_integer(id));
-    }
-    if (!failed)
-        return list;
-    json_decref(list);
-    return NULL;
+    for (size_t i = from; i < made->n_prompt + r->n_tokens; i++)
+        cli_json_append(
+            &list, CLI_JSON(i < made->n_prompt ? made->prompt[i] : r->tokens[i - made->n_prompt]));
+    return list;
 }
 
 static json_t *stops(const struct cli_options *o)
 {
     json_t *list = json_array();
-    int failed = 0;
     for (size_t i = 0; i < o->stop.n; i++)
-        failed |= json_array_append_new(list, json_string(o->stop.items[i]));
-    if (!failed)
-        return list;
-    json_decref(list);
-    return NULL;
+        cli_json_append(&list, CLI_JSON(o->stop.items[i]));
+    return list;
 }
 
 /* What the answer depends on beside the prompt and the model. */
-static int add_options(json_t *s, const struct cli_options *o)
+static void add_options(json_t **s, const struct cli_options *o)
 {
-    int failed = json_object_set_new(s, "ignore-eos", json_boolean(o->ignore_eos));
-    failed |= json_object_set_new(s, "stop", stops(o));
+    const struct cli_field fields[] = {
+        {"ignore-eos", CLI_JSON(o->ignore_eos)},
+        {"stop", stops(o)},
+    };
+    CLI_ADD(s, fields);
     for (size_t i = 0; i < N_KEPT; i++) {
         const void *field = (const char *)o + kept[i].at;
-        failed |= json_object_set_new(s, kept[i].name,
-                                      kept[i].real
-                                          ? json_real(*(const double *)field)
-                                          : json_integer((json_int_t) * (const uint64_t *)field));
+        cli_json_add(s, kept[i].name,
+                     kept[i].real
+                         ? CLI_JSON(*(const double *)field)
+                         : CLI_JSON((int64_t) * (const uint64_t *)field)); /* a seed has 64 bits */
     }
-    return failed;
 }
 
 static char *make_state(const struct spw_session *session, const struct cli_options *o,
                         const struct cli_progress_made *made)
 {
-    json_t *s = json_object();
-    int failed = json_object_set_new(s, "n_prompt", cli_json_count(made->n_prompt));
-    failed |= json_object_set_new(s, "rest", tokens_from(made, spw_session_n_tokens(session)));
-    failed |= json_object_set_new(s, "n_text", cli_json_count(made->n_text));
-    failed |= json_object_set_new(s, "max-new-tokens", cli_json_count(o->max_new_tokens));
-    failed |= add_options(s, o);
-    char *text = failed ? NULL : json_dumps(s, JSON_COMPACT);
+    const struct cli_field fields[] = {
+        {"n_prompt", CLI_JSON(made->n_prompt)},
+        {"rest", tokens_from(made, spw_session_n_tokens(session))},
+        {"n_text", CLI_JSON(made->n_text)},
+        {"max-new-tokens", CLI_JSON(o->max_new_tokens)},
+    };
+    json_t *s = CLI_OBJECT(fields);
+    add_options(&s, o);
+    char *text = s ? json_dumps(s, JSON_COMPACT) : NULL;
     json_decref(s);
     return text;
 }
 
-/* Whether the state says that a run had these options; one without memory has none. */
 static bool has_options(const json_t *state, const struct cli_options *o)
 {
     json_t *mine = json_object();
     const char *key;
     json_t *value;
-    bool same = mine && add_options(mine, o) == 0;
+    add_options(&mine, o);
+    bool same = mine;
     json_object_foreach(mine, key, value) same &= json_equal(json_object_get(state, key), value);
     json_decref(mine);
     return same;

@@ -65,18 +65,12 @@ static int print_score(const struct cli_options *o, const struct score *s)
                s->n_tokens, n_scored, s->log_likelihood, mean, exp(mean));
         return 0;
     }
-    json_t *j = json_object();
-    int failed = json_object_set_new(j, "model", cli_json_text(o->operand));
-    failed |= json_object_set_new(j, "n_tokens", cli_json_count(s->n_tokens));
-    failed |= json_object_set_new(j, "n_scored", cli_json_count(n_scored));
-    failed |= json_object_set_new(j, "log_likelihood", cli_json_real(s->log_likelihood));
-    failed |= json_object_set_new(j, "nats_per_token", cli_json_real(mean));
-    failed |= json_object_set_new(j, "perplexity", cli_json_real(exp(mean)));
-    if (failed) {
-        json_decref(j);
-        j = NULL;
-    }
-    return cli_print_json(j, JSON_INDENT(2));
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(o->operand)},    CLI_FIELD(s, n_tokens),
+        {"n_scored", CLI_JSON(n_scored)},   CLI_FIELD(s, log_likelihood),
+        {"nats_per_token", CLI_JSON(mean)}, {"perplexity", CLI_JSON(exp(mean))},
+    };
+    return cli_print_json(CLI_OBJECT(fields));
 }
 
 static int write_report(const struct cli_options *o, struct spw_engine *e, const struct score *s,
@@ -84,17 +78,13 @@ static int write_report(const struct cli_options *o, struct spw_engine *e, const
 {
     struct spw_waterlines w;
     spw_session_waterlines(session, &w);
+    const struct cli_field fields[] = {
+        {"prefill_seconds", CLI_JSON(seconds)}, {"decode_seconds", CLI_JSON(0.0)},
+        {"n_prompt", CLI_JSON(s->n_tokens)},    {"n_generated", CLI_JSON(0)},
+        CLI_FIELD(s, log_likelihood),           {"waterlines", cli_report_waterlines(&w)},
+    };
     json_t *report = cli_report_engine(o->operand, e);
-    int failed = json_object_set_new(report, "prefill_seconds", cli_json_real(seconds));
-    failed |= json_object_set_new(report, "decode_seconds", json_real(0));
-    failed |= json_object_set_new(report, "n_prompt", cli_json_count(s->n_tokens));
-    failed |= json_object_set_new(report, "n_generated", json_integer(0));
-    failed |= json_object_set_new(report, "log_likelihood", cli_json_real(s->log_likelihood));
-    failed |= json_object_set_new(report, "waterlines", cli_report_waterlines(&w));
-    if (failed) {
-        json_decref(report);
-        report = NULL;
-    }
+    CLI_ADD(&report, fields);
     return cli_write_json(o->report, report);
 }
 

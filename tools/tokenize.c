@@ -29,20 +29,15 @@ static int print_ids(const struct cli_options *o, const struct spw_tokenizer *t,
         putchar('\n');
         return 0;
     }
-    json_t *tokens = json_array(), *j = json_object();
-    int failed = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *token = spw_tokenizer_token(t, ids[i]);
-        failed |= json_array_append_new(tokens, token ? json_string(token) : json_null());
-    }
-    failed |= json_object_set_new(j, "n_tokens", cli_json_count(n));
-    failed |= json_object_set_new(j, "ids", cli_report_tokens(ids, n));
-    failed |= json_object_set_new(j, "tokens", tokens);
-    if (failed) {
-        json_decref(j);
-        j = NULL;
-    }
-    return cli_print_json(j, JSON_INDENT(2));
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < n; i++)
+        cli_json_append(&tokens, CLI_JSON(spw_tokenizer_token(t, ids[i])));
+    const struct cli_field fields[] = {
+        {"n_tokens", CLI_JSON(n)},
+        {"ids", cli_report_tokens(ids, n)},
+        {"tokens", tokens},
+    };
+    return cli_print_json(CLI_OBJECT(fields));
 }
 
 static int print_text(const struct cli_options *o, const struct spw_tokenizer *t,
@@ -54,10 +49,10 @@ static int print_text(const struct cli_options *o, const struct spw_tokenizer *t
     if (rc < 0)
         return cli_fail(CLI_FAILED, "--decode: %s", strerror(-rc));
     int code = 0;
-    if (o->json)
-        code =
-            cli_print_json(json_pack("{s:o}", "text", json_stringn(text, bytes)), JSON_INDENT(2));
-    else
+    if (o->json) {
+        const struct cli_field fields[] = {{"text", json_stringn(text, bytes)}};
+        code = cli_print_json(CLI_OBJECT(fields));
+    } else
         fwrite(text, 1, bytes, stdout); /* every byte is the text: no newline is added */
     spw_free(text);
     return code;
