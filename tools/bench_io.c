@@ -383,6 +383,10 @@ static int prepare(struct io_bench *b, struct spw_error *err)
         return spw_fail(err, -EINVAL, "%s", b->limits.why.text);
     SPW_TRY(bound_host(b, err));
     SPW_TRY(find_budget(b, err));
+    if (b->plan.waterlines.disk_end == 0)
+        return spw_fail(err, -EINVAL,
+                        "--io: with these budgets no KV lies on disk; lower --device-memory or "
+                        "--host-memory, or raise --contexts");
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed,
                                     b->context + b->o->decode_tokens + 1);
     for (int m = 0; m < IO_MEASURES; m++) {

@@ -198,6 +198,8 @@ static void test_refusals(void)
         {"bench m --io", "--io: found no --disk"},
         {"bench m --io --disk missing", "missing: No such file"},
         {"bench m --io --disk . --disk-memory 1MiB", "expected at least 16777216"},
+        {"bench m --io --disk . --contexts 300 --device-memory 64MiB --host-memory 64MiB",
+         "no KV lies on disk"},
         {"bench m --prefix", "--prefix: found no --prefix-cache"},
         {"bench m --prefix --prefix-cache missing", "--prefix-cache: missing: No such file"},
         {"bench m --prefix --prefix-cache . --contexts 127", "--contexts: found less than the 128"},
