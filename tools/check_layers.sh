@@ -110,7 +110,7 @@ self_test() {
     expect 1 model/a.h '#include "offload/device/device.h"'
     expect 1 model/a.c '#include "runtime/plan/plan.h"'
     expect 1 quant/a.c '#include "offload/device/device.h"'
-    expect 1 runtime/a.c '#include "tools/options.h"'
+    expect 1 runtime/a.c '#include "tools/command/common.h"'
     expect 1 runtime/a.c '#include "tests/check.h"'
     expect 1 tools/a.c '#include "runtime/plan/plan.h"'
     expect 1 tools/a.c '#include "model/config.h"'

@@ -1,0 +1,431 @@
+/* `spillway bench --io`: the disk tier beside fio, on the same filesystem in the same minutes.
+ *
+ * A pair measures, one right after the other and in turn first:
+ *
+ *   the path alone    a fresh file of the tier is written down and read back in slots of the size
+ *                     that the engine's ring has, with checksums; fio writes a fresh file beside it
+ *                     and reads the very same file (by way of /proc)
+ *   decode, prompt    the engine with 3/4 of the KV on disk, and with all of it on the device; what
+ *                     must come from disk a token is set beside fio, and beside the path alone,
+ *                     before and after
+ *   blocking reads    as other programs do it: what a token needs is read layer by layer with pread
+ *                     through the page cache, which is emptied of it before, as it would be of a
+ *                     cache that memory cannot hold; computing and reading take turns there, so the
+ *                     two measured times are added
+ *
+ * Medians of the pairs are shown beside the least and the most. */
+#include "tools/command/bench/bench_io.h"
+#include "tools/command/bench/fio.h"
+#include "tools/command/output/progress.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FILE_BYTES ((uint64_t)1 << 30)
+#define FEWEST_BYTES ((uint64_t)16 << 20)
+#define RING_BYTES ((uint64_t)32 << 20) /* twice what fio has in flight: one half lands */
+#define GIB ((double)(1 << 30))
+enum { PAIRS = 5, CONTEXT = 16384, TILE_TOKENS = 128, SPLIT_TILES = 4 };
+static const double ON_DISK = 0.75; /* of the KV */
+
+static double process_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- fio ---- */
+
+/* NAN without fio: what is set beside it is shown alone. */
+static double fio(struct io_bench *b, const char *file, bool write)
+{
+    struct spw_error why = {0};
+    double rate;
+    if (*b->no_fio)
+        return NAN;
+    if (cli_fio_run(file, write, b->fio_bytes, &rate, &why) == 0)
+        return rate;
+    snprintf(b->no_fio, sizeof b->no_fio, "%.300s", why.text);
+    return NAN;
+}
+
+static double fio_read(struct io_bench *b)
+{
+    char file[64];
+    int fd;
+    bool direct;
+    spw_drive_bench_file(b->drive, &fd, &direct);
+    snprintf(file, sizeof file, "/proc/%ld/fd/%d", (long)getpid(), fd);
+    return fio(b, file, false);
+}
+
+static double fio_write(struct io_bench *b)
+{
+    char file[4200];
+    snprintf(file, sizeof file, "%s/spillway-fio.%ld", b->options.disk_dir, (long)getpid());
+    double rate = fio(b, file, true);
+    unlink(file);
+    return rate;
+}
+
+/* ---- the path alone ---- */
+
+static int open_file(struct io_bench *b, struct spw_error *err)
+{
+    const struct spw_model_config *c = &b->model.config;
+    uint64_t tile = 2 * (uint64_t)TILE_TOKENS * c->n_kv_heads * c->head_dim;
+    struct spw_drive_bench_options o = {.directory = b->options.disk_dir,
+                                        .io = b->options.io,
+                                        .queue_depth = b->limits.drive.queue_depth,
+                                        .tile_bytes =
+                                            spw_align_up(tile * spw_dtype_bytes(b->plan.kv), 4096),
+                                        .slot_tiles = SPLIT_TILES * b->plan.prefetch_splits,
+                                        .file_bytes = b->file_bytes};
+    int fd;
+    bool direct;
+    b->slot_bytes = o.slot_tiles * o.tile_bytes;
+    o.n_slots =
+        (uint32_t)spw_max_u64(b->plan.prefetch_slots, spw_div_up(RING_BYTES, b->slot_bytes));
+    b->n_slots = o.n_slots;
+    o.file_bytes -= o.file_bytes % b->slot_bytes;
+    b->fio_bytes = o.file_bytes; /* more than the file has, and fio would make another one */
+    spw_drive_bench_close(b->drive);
+    SPW_TRY(spw_drive_bench_open(&b->drive, &o, err));
+    snprintf(b->engine, sizeof b->engine, "%s", spw_drive_bench_engine(b->drive));
+    snprintf(b->file, sizeof b->file, "%s", spw_drive_bench_file(b->drive, &fd, &direct));
+    return 0;
+}
+
+static int pass(struct io_bench *b, bool write, double *rate, double *cpu, struct spw_error *err)
+{
+    struct spw_drive_pass_options o = {.write = write};
+    struct spw_drive_pass p;
+    double start = process_seconds();
+    SPW_TRY(spw_drive_bench_pass(b->drive, &o, &p, err));
+    *cpu = (process_seconds() - start) / ((double)p.bytes / GIB);
+    *rate = (double)p.bytes / p.seconds;
+    return cli_interrupted() ? -ECANCELED : 0;
+}
+
+static int path_pair(struct io_bench *b, size_t i, struct spw_error *err)
+{
+    double *const *s = b->samples;
+    bool fio_first = i % 2;
+    if (fio_first)
+        s[IO_FIO_WRITE][i] = fio_write(b);
+    SPW_TRY(open_file(b, err));
+    SPW_TRY(pass(b, true, &s[IO_WRITE][i], &s[IO_WRITE_CPU][i], err));
+    if (!fio_first)
+        s[IO_FIO_WRITE][i] = fio_write(b);
+    if (fio_first)
+        s[IO_FIO_READ][i] = fio_read(b);
+    SPW_TRY(pass(b, false, &s[IO_READ][i], &s[IO_READ_CPU][i], err));
+    if (!fio_first)
+        s[IO_FIO_READ][i] = fio_read(b);
+    s[IO_READ_RATIO][i] = s[IO_READ][i] / s[IO_FIO_READ][i];
+    s[IO_WRITE_RATIO][i] = s[IO_WRITE][i] / s[IO_FIO_WRITE][i];
+    return 0;
+}
+
+/* ---- blocking reads ---- */
+
+/* Reads `bytes` from `at` on; what the page cache had of the file is dropped when it comes to the
+ * file's end and would meet what it has just read. */
+static int read_layer(const struct io_bench *b, int fd, uint8_t *memory, uint64_t bytes,
+                      uint64_t *at)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t left = b->fio_bytes - *at;
+        if (left == 0) {
+            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+            *at = 0;
+            continue;
+        }
+        ssize_t n = pread(fd, memory + done, spw_min_u64(bytes - done, left), (off_t)*at);
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        done += (uint64_t)n;
+        *at += (uint64_t)n;
+    }
+    return 0;
+}
+
+static int read_blocking(struct io_bench *b, double *seconds, struct spw_error *err)
+{
+    char file[64];
+    int fd;
+    bool direct;
+    uint64_t at = 0, layer_bytes = b->step_bytes / b->plan.n_layers;
+    spw_drive_bench_file(b->drive, &fd, &direct);
+    snprintf(file, sizeof file, "/proc/self/fd/%d", fd);
+    uint8_t *memory = spw_alloc(layer_bytes);
+    fd = open(file, O_RDONLY | O_CLOEXEC); /* the same file, without O_DIRECT */
+    int rc = fd < 0 ? -errno : memory ? 0 : -ENOMEM;
+    if (!rc)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (!rc)
+        memset(memory, 1, layer_bytes); /* its pages are there */
+    double start = cli_now_seconds();
+    for (uint32_t i = 0; i < b->plan.n_layers && !rc; i++)
+        rc = read_layer(b, fd, memory, layer_bytes, &at);
+    *seconds = cli_now_seconds() - start;
+    spw_free(memory);
+    if (fd >= 0)
+        close(fd);
+    return rc ? spw_fail(err, rc, "blocking reads: %s", strerror(-rc)) : 0;
+}
+
+/* ---- the engine ---- */
+
+struct timed {
+    double prompt, step, wait; /* seconds; step and wait: a token */
+    uint64_t from_disk;        /* bytes, a token */
+};
+
+/* A prompt in one step, then tokens one at a time; the first of them is not timed, for it finds the
+ * ring empty. */
+static int run_session(struct io_bench *b, struct spw_engine *e, struct spw_session *s,
+                       struct timed *out, struct spw_error *err)
+{
+    struct spw_stats before, after;
+    size_t n = b->o->decode_tokens;
+    double seconds;
+    SPW_TRY(bench_sync(e, s, b->tokens, b->context, &out->prompt, err));
+    for (size_t i = 0; i <= n; i++) {
+        if (i == 1)
+            spw_engine_stats(e, &before);
+        SPW_TRY(bench_sync(e, s, b->tokens, b->context + i + 1, &seconds, err));
+        out->step += i ? seconds / (double)n : 0;
+    }
+    spw_engine_stats(e, &after);
+    out->wait = (after.unhidden_wait_seconds - before.unhidden_wait_seconds) / (double)n;
+    out->from_disk =
+        (after.moved_bytes[SPW_MOVED_DISK_TO_HOST] - before.moved_bytes[SPW_MOVED_DISK_TO_HOST]) /
+        n;
+    return 0;
+}
+
+static int run_engine(struct io_bench *b, const struct spw_options *options, struct timed *out,
+                      struct spw_error *err)
+{
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    *out = (struct timed){0};
+    int rc = spw_engine_open(&e, b->o->operand, options, err);
+    cli_progress_engine(rc ? NULL : e);
+    if (!rc)
+        rc = spw_session_open(&s, e, err);
+    if (!rc)
+        rc = run_session(b, e, s, out, err);
+    cli_progress_engine(NULL);
+    cli_progress_clear();
+    spw_session_close(s);
+    spw_engine_close(e);
+    return rc;
+}
+
+/* The same machine with room for everything. */
+static struct spw_options resident_options(const struct io_bench *b)
+{
+    struct spw_options o = b->options;
+    o.device_bytes = 0;
+    if (!cli_given(b->o, "host-memory"))
+        o.host_bytes = 0;
+    o.disk_dir = NULL;
+    o.drive = NULL;
+    o.disk_bytes = o.disk_write_limit = 0;
+    return o;
+}
+
+/* What the bytes from disk take at least: at fio's rate, and on a GPU over the second hop, too,
+ * both under way together. */
+static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_rate)
+{
+    const struct spw_machine *m = &b->limits.machine;
+    double rate =
+        *m->gpu && m->copy_bytes_per_second < fio_rate ? m->copy_bytes_per_second : fio_rate;
+    return (double)bytes / rate;
+}
+
+/* With the limits of this pair: a machine that is shared changes its speed within minutes, which is
+ * no fault of a prediction. A GPU is asked once, for a run leaves no memory to measure with. */
+static int predict(struct io_bench *b, struct spw_error *err)
+{
+    struct spw_drive_options o = {.directory = b->options.disk_dir,
+                                  .mode = SPW_PROBE_AGAIN,
+                                  .io = b->options.io,
+                                  .write_limit_bytes = b->file_bytes};
+    struct spw_drive drive;
+    struct spw_machine machine = b->limits.machine; /* which the plan goes on with */
+    SPW_TRY(spw_drive_probe(&drive, &o, err));
+    if (!*machine.gpu)
+        SPW_TRY(spw_machine_probe(&machine, &b->options, err));
+    spw_predict_step(&b->predicted, &b->plan, &machine, &drive);
+    return 0;
+}
+
+static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
+{
+    double *const *s = b->samples;
+    struct spw_options resident = resident_options(b);
+    struct timed alone, disk;
+    SPW_TRY(predict(b, err));
+    if (i % 2)
+        SPW_TRY(run_engine(b, &resident, &alone, err));
+    double fio_before = fio_read(b), path_before, path_after, cpu;
+    SPW_TRY(pass(b, false, &path_before, &cpu, err));
+    SPW_TRY(run_engine(b, &b->options, &disk, err));
+    SPW_TRY(pass(b, false, &path_after, &cpu, err));
+    double fio_after = fio_read(b);
+    if (i % 2 == 0)
+        SPW_TRY(run_engine(b, &resident, &alone, err));
+    b->step_bytes = disk.from_disk;
+    SPW_TRY(read_blocking(b, &s[IO_BLOCKING][i], err));
+    s[IO_STEP][i] = disk.step;
+    s[IO_STEP_ALONE][i] = alone.step;
+    s[IO_STEP_LINK][i] = link_seconds(b, disk.from_disk, (fio_before + fio_after) / 2);
+    s[IO_STEP_RATIO][i] = s[IO_STEP_LINK][i] / disk.step;
+    s[IO_STEP_PATH][i] = (double)disk.from_disk / disk.step / ((path_before + path_after) / 2);
+    s[IO_STEP_WAIT][i] = disk.wait;
+    s[IO_PREDICTED][i] = b->predicted.seconds / disk.step;
+    s[IO_PROMPT][i] = disk.prompt;
+    s[IO_PROMPT_ALONE][i] = alone.prompt;
+    s[IO_PROMPT_RATIO][i] = disk.prompt / alone.prompt;
+    s[IO_FACTOR][i] = (alone.step + s[IO_BLOCKING][i]) / disk.step;
+    return 0;
+}
+
+/* ---- what is run ---- */
+
+static int query(struct io_bench *b, uint64_t device_bytes, struct spw_error *err)
+{
+    b->options.device_bytes = device_bytes;
+    return spw_plan_query(&b->plan, b->o->operand, &b->options, err);
+}
+
+static double on_disk(const struct spw_plan_info *p)
+{
+    return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
+}
+
+/* KV lies in host memory before it goes to the disk. The host gets what all the weights and, beside
+ * a device with a quarter of the KV, everything else but KV take of it, and room for a GPU's bounce
+ * buffers. So KV goes to the disk, and weights do not. */
+static int bound_host(struct io_bench *b, struct spw_error *err)
+{
+    if (cli_given(b->o, "host-memory"))
+        return 0;
+    SPW_TRY(query(b, 0, err));
+    double kv = (double)(b->plan.kv_bytes_per_token * b->context);
+    SPW_TRY(query(b, b->plan.smallest_device_bytes + (uint64_t)((1 - ON_DISK) * kv), err));
+    b->options.host_bytes = b->plan.smallest_host_bytes + b->plan.weights_bytes +
+                            b->plan.host.hidden + b->plan.host.staging +
+                            (*b->limits.machine.gpu ? 4 * RING_BYTES : 0);
+    return 0;
+}
+
+/* The largest device budget that leaves 3/4 of the KV to the disk, to 1 part in 1000: less memory,
+ * more on disk. --device-memory has the last word. */
+static int find_budget(struct io_bench *b, struct spw_error *err)
+{
+    if (cli_given(b->o, "device-memory"))
+        return query(b, b->options.device_bytes, err);
+    SPW_TRY(query(b, 0, err));
+    uint64_t low = b->plan.smallest_device_bytes;
+    uint64_t high = b->plan.weights_bytes + b->plan.kv_bytes_per_token * b->context * 2 + low;
+    while (high - low > high / 1000) {
+        uint64_t middle = low + (high - low) / 2;
+        SPW_TRY(query(b, middle, err));
+        *(on_disk(&b->plan) >= ON_DISK ? &low : &high) = middle;
+    }
+    return query(b, low, err);
+}
+
+/* The file that is read in turn with fio: 1 GiB, or a quarter of what is free. Of --disk-memory the
+ * engine gets one half; the other is for two files, ours and fio's, or for ours beside the engine.
+ */
+static int choose_file(struct io_bench *b, struct spw_error *err)
+{
+    struct statvfs v;
+    if (statvfs(b->options.disk_dir, &v) != 0)
+        return spw_fail(err, -errno, "--disk: %s: %s", b->options.disk_dir, strerror(errno));
+    b->file_bytes = spw_min_u64(FILE_BYTES, (uint64_t)v.f_bavail * v.f_frsize / 4);
+    if (cli_given(b->o, "disk-memory")) {
+        b->options.disk_bytes = b->o->disk_memory / 2;
+        b->file_bytes = spw_min_u64(b->file_bytes, b->o->disk_memory / 4);
+    }
+    if (b->file_bytes < FEWEST_BYTES)
+        return spw_fail(err, -ENOSPC,
+                        "--disk: %s: the file to measure would have %llu bytes, expected at least "
+                        "%llu: a quarter of what is free, or of --disk-memory",
+                        b->options.disk_dir, (unsigned long long)b->file_bytes,
+                        (unsigned long long)FEWEST_BYTES);
+    return 0;
+}
+
+static int prepare(struct io_bench *b, struct spw_error *err)
+{
+    b->context = b->o->contexts.n ? b->o->contexts.items[0] : CONTEXT;
+    b->n_pairs = cli_given(b->o, "repeat") ? b->o->repeat : PAIRS;
+    b->options = cli_engine_options(b->o, b->context + b->o->decode_tokens + 1, 1);
+    b->options.on_progress = cli_progress_callback();
+    if (!b->options.disk_dir)
+        return spw_fail(err, -EINVAL, "--io: found no --disk, expected the directory to measure");
+    SPW_TRY(choose_file(b, err));
+    cli_limits_read(&b->limits, b->o, &b->options, SPW_PROBE_UNKNOWN);
+    if (!b->limits.has_drive || !b->limits.has_machine)
+        return spw_fail(err, -EINVAL, "%s", b->limits.why.text);
+    SPW_TRY(bound_host(b, err));
+    SPW_TRY(find_budget(b, err));
+    if (b->plan.waterlines.disk_end == 0)
+        return spw_fail(err, -EINVAL,
+                        "--io: with these budgets no KV lies on disk; lower --device-memory or "
+                        "--host-memory, or raise --contexts");
+    b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed,
+                                    b->context + b->o->decode_tokens + 1);
+    for (int m = 0; m < IO_MEASURES; m++) {
+        b->samples[m] = spw_alloc_zero(b->n_pairs, sizeof(double));
+        if (!b->samples[m] || !b->tokens)
+            return spw_fail(err, -ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
+static int measure(struct io_bench *b, struct spw_error *err)
+{
+    cli_progress_start((enum cli_progress_mode)b->o->progress, false);
+    for (size_t i = 0; i < b->n_pairs; i++) {
+        SPW_TRY(path_pair(b, i, err));
+        SPW_TRY(engine_pair(b, i, err));
+    }
+    return 0;
+}
+
+int bench_io(const struct cli_options *o)
+{
+    struct io_bench b = {.o = o};
+    struct spw_error err = {0};
+    int code = cli_model_open(&b.model, o->operand, false);
+    if (code)
+        return code;
+    int rc = prepare(&b, &err);
+    if (rc)
+        code = cli_fail_error(rc, &err, rc != -ENOMEM || !b.tokens);
+    if (!rc)
+        rc = measure(&b, &err);
+    cli_progress_end();
+    if (!code)
+        code = rc ? cli_fail_error(rc, &err, false) : bench_io_print(&b);
+    spw_drive_bench_close(b.drive);
+    for (int m = 0; m < IO_MEASURES; m++)
+        spw_free(b.samples[m]);
+    spw_free(b.tokens);
+    cli_model_close(&b.model);
+    return code;
+}

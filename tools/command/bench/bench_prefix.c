@@ -1,0 +1,320 @@
+/* `spillway bench --prefix`: the time to the first token of a prompt whose beginning lies in a
+ * prefix cache, beside the time that fio takes to read the same bytes.
+ *
+ * A prompt of random tokens is computed once and kept. Then, in pairs, one right after the other
+ * and in turn first:
+ *
+ *   first token   an engine is opened anew (not part of the time, but shown), the page cache holds
+ *                 nothing of the pack, and a session is asked for that prompt with a question
+ * behind it: from there to the question's last logits fio           reads the very same pack from
+ * its beginning to its end
+ *
+ * Everything is done in a directory of its own inside that of --prefix-cache, and removed. Medians
+ * of the pairs are shown beside the least and the most. */
+#include "tools/command/bench/bench_lines.h"
+#include "tools/command/bench/fio.h"
+#include "tools/command/output/output.h"
+#include "tools/command/output/progress.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FIO_BLOCK ((uint64_t)1 << 20)
+enum { PAIRS = 5, CONTEXT = 16384, TILE_TOKENS = 128 };
+
+enum { FIRST_TOKEN, FIO, FIRST_OVER_FIO, FIO_RATE, WAIT, OPEN, PREFIX_MEASURES };
+
+static const struct bench_line lines[PREFIX_MEASURES] = {
+    [FIRST_TOKEN] = {"first_token_seconds", "first token, the prefix found", BENCH_SECONDS, 0},
+    [FIO] = {"fio_seconds", "its bytes, at fio's rate", BENCH_SECONDS, 0},
+    [FIRST_OVER_FIO] = {"first_token_over_fio", "  first token / fio", BENCH_FACTOR, -1.15},
+    [FIO_RATE] = {"fio_read_bytes_per_second", "fio, the same file", BENCH_RATE, 0},
+    [WAIT] = {"unhidden_wait_seconds", "waiting for tiles, not hidden", BENCH_SECONDS, 0},
+    [OPEN] = {"open_seconds", "opening the engine and the cache", BENCH_SECONDS, 0},
+};
+
+struct prefix_bench {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct spw_options options;
+    char directory[4096], pack[4400]; /* the pack: its largest file */
+    uint64_t context, question;       /* tokens: kept; behind them */
+    uint64_t pack_bytes, bytes;       /* of the file; that were read of it */
+    double computed_seconds;          /* the prompt, when nothing of it was there */
+    char backend[80], io[256];
+    int32_t *tokens;                  /* owned, [context + question] */
+    double *samples[PREFIX_MEASURES]; /* owned, [n_pairs] each; NAN: not measured */
+    size_t n_pairs;
+    char no_fio[320]; /* why fio says nothing; "" if it does */
+};
+
+/* ---- files ---- */
+
+/* Whatever is done with each file of the directory. */
+static void each_file(const struct prefix_bench *b, void (*visit)(void *context, const char *path),
+                      void *context)
+{
+    char path[4400];
+    DIR *d = opendir(b->directory);
+    for (struct dirent *x; d && (x = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", b->directory, x->d_name);
+        if (strcmp(x->d_name, ".") && strcmp(x->d_name, ".."))
+            visit(context, path);
+    }
+    if (d)
+        closedir(d);
+}
+
+static void drop_pages(void *context, const char *path)
+{
+    (void)context;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* nothing of it is dirty: it was synced */
+    close(fd);
+}
+
+static void remove_file(void *context, const char *path)
+{
+    (void)context;
+    unlink(path);
+}
+
+static void find_largest(void *context, const char *path)
+{
+    struct prefix_bench *b = context;
+    struct stat st;
+    if (stat(path, &st) || (uint64_t)st.st_size <= b->pack_bytes)
+        return;
+    b->pack_bytes = (uint64_t)st.st_size;
+    snprintf(b->pack, sizeof b->pack, "%s", path);
+}
+
+static int make_directory(struct prefix_bench *b, struct spw_error *err)
+{
+    if (!b->o->prefix_cache)
+        return spw_fail(err, -EINVAL,
+                        "--prefix: found no --prefix-cache, expected a directory on the drive to "
+                        "measure");
+    char name[4096];
+    if (snprintf(name, sizeof name, "%s/spillway-bench-XXXXXX", b->o->prefix_cache) >=
+            (int)sizeof name ||
+        !mkdtemp(name))
+        return spw_fail(err, -errno, "--prefix-cache: %s: %s", b->o->prefix_cache, strerror(errno));
+    snprintf(b->directory, sizeof b->directory, "%s", name);
+    b->options.prefix_cache_dir = b->directory;
+    return 0;
+}
+
+static void remove_directory(const struct prefix_bench *b)
+{
+    if (!*b->directory)
+        return;
+    each_file(b, remove_file, NULL);
+    rmdir(b->directory);
+}
+
+/* ---- runs ---- */
+
+struct run {
+    struct spw_engine *engine;
+    struct spw_session *session;
+    double opened; /* seconds it took */
+};
+
+static int open_run(struct run *r, const struct prefix_bench *b, struct spw_error *err)
+{
+    double start = cli_now_seconds();
+    *r = (struct run){0};
+    SPW_TRY(spw_engine_open(&r->engine, b->o->operand, &b->options, err));
+    cli_progress_engine(r->engine);
+    int rc = spw_session_open(&r->session, r->engine, err);
+    r->opened = cli_now_seconds() - start;
+    return rc;
+}
+
+static void close_run(struct run *r)
+{
+    cli_progress_engine(NULL);
+    cli_progress_clear();
+    spw_session_close(r->session);
+    spw_engine_close(r->engine);
+}
+
+/* Computes the prompt and keeps it. */
+static int keep_prompt(struct prefix_bench *b, struct spw_error *err)
+{
+    struct run r;
+    int rc = open_run(&r, b, err);
+    if (!rc) {
+        snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
+        snprintf(b->io, sizeof b->io, "%s", spw_engine_io(r.engine));
+        rc = bench_sync(r.engine, r.session, b->tokens, b->context, &b->computed_seconds, err);
+    }
+    if (!rc)
+        rc = spw_session_keep(r.session, err);
+    close_run(&r);
+    each_file(b, find_largest, b);
+    return rc;
+}
+
+static int find_prompt(struct prefix_bench *b, size_t i, struct spw_error *err)
+{
+    struct spw_prefix_stats p;
+    struct spw_stats s;
+    struct run r;
+    each_file(b, drop_pages, NULL);
+    int rc = open_run(&r, b, err);
+    if (!rc)
+        rc = bench_sync(r.engine, r.session, b->tokens, b->context + b->question,
+                        &b->samples[FIRST_TOKEN][i], err);
+    if (!rc && spw_session_from_store(r.session) != b->context)
+        rc = spw_fail(err, -EIO, "%s: found %zu of %llu tokens that were kept there", b->directory,
+                      spw_session_from_store(r.session), (unsigned long long)b->context);
+    if (!rc) {
+        spw_engine_stats(r.engine, &s);
+        spw_engine_prefix(r.engine, &p);
+        b->samples[WAIT][i] = s.unhidden_wait_seconds;
+        b->samples[OPEN][i] = r.opened;
+        b->bytes = p.reused_bytes;
+    }
+    close_run(&r);
+    return rc;
+}
+
+/* NAN without fio: what is set beside it is shown alone. */
+static void read_by_fio(struct prefix_bench *b, size_t i)
+{
+    struct spw_error why = {0};
+    double rate = NAN;
+    if (!*b->no_fio &&
+        cli_fio_run(b->pack, false, b->pack_bytes - b->pack_bytes % FIO_BLOCK, &rate, &why)) {
+        snprintf(b->no_fio, sizeof b->no_fio, "%.300s", why.text);
+        rate = NAN;
+    }
+    b->samples[FIO_RATE][i] = rate;
+}
+
+static int pair(struct prefix_bench *b, size_t i, struct spw_error *err)
+{
+    if (i % 2)
+        read_by_fio(b, i);
+    SPW_TRY(find_prompt(b, i, err));
+    if (i % 2 == 0)
+        read_by_fio(b, i);
+    b->samples[FIO][i] = (double)b->bytes / b->samples[FIO_RATE][i];
+    b->samples[FIRST_OVER_FIO][i] = b->samples[FIRST_TOKEN][i] / b->samples[FIO][i];
+    return 0;
+}
+
+/* ---- output ---- */
+
+static void print_table(const struct prefix_bench *b)
+{
+    char kept[32], file[32];
+    printf("machine   %s; %s\n"
+           "model     %s, a prompt of %llu tokens that was kept (%.2f s to compute it), %llu "
+           "behind it\n"
+           "tiles     %s, checksums compared, in a file of %s\n"
+           "runs      medians of %zu pairs, the page cache empty of the file\n",
+           b->backend, b->io, b->o->operand, (unsigned long long)b->context, b->computed_seconds,
+           (unsigned long long)b->question, cli_format_bytes(kept, b->bytes),
+           cli_format_bytes(file, b->pack_bytes), b->n_pairs);
+    if (*b->no_fio)
+        printf("fio       nothing is set beside it: %s\n", b->no_fio);
+    bench_lines_print(lines, b->samples, PREFIX_MEASURES, b->n_pairs);
+}
+
+static int write_json(const struct prefix_bench *b)
+{
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(b->o->operand)},
+        CLI_FIELD(b, backend),
+        CLI_FIELD(b, io),
+        CLI_FIELD(b, context),
+        CLI_FIELD(b, question),
+        {"pairs", CLI_JSON(b->n_pairs)},
+        {"tile_bytes", CLI_JSON(b->bytes)},
+        {"file_bytes", CLI_JSON(b->pack_bytes)},
+        CLI_FIELD(b, computed_seconds),
+        {"fio", *b->no_fio ? CLI_JSON(b->no_fio) : json_true()},
+    };
+    json_t *o = CLI_OBJECT(fields);
+    bench_lines_add(&o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
+    return cli_write_json(b->o->report, o);
+}
+
+static int print(const struct prefix_bench *b)
+{
+    if (!bench_csv_alone(b->o))
+        print_table(b);
+    int code = bench_lines_csv(b->o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
+    return code || !b->o->report ? code : write_json(b);
+}
+
+/* ---- all of it ---- */
+
+static int prepare(struct prefix_bench *b, struct spw_error *err)
+{
+    struct spw_plan_info plan;
+    b->context = b->o->contexts.n ? b->o->contexts.items[0] : CONTEXT;
+    b->context -= b->context % TILE_TOKENS;
+    b->question = b->o->decode_tokens;
+    b->n_pairs = cli_given(b->o, "repeat") ? b->o->repeat : PAIRS;
+    if (!b->context)
+        return spw_fail(err, -EINVAL, "--contexts: found less than the %d tokens of a tile",
+                        TILE_TOKENS);
+    b->options = cli_engine_options(b->o, b->context + b->question, 1);
+    b->options.on_progress = cli_progress_callback();
+    b->options.on_reuse = NULL; /* it is what is measured */
+    SPW_TRY(make_directory(b, err));
+    SPW_TRY(spw_plan_query(&plan, b->o->operand, &b->options, err));
+    b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed, b->context + b->question);
+    for (int m = 0; m < PREFIX_MEASURES; m++) {
+        b->samples[m] = spw_alloc_zero(b->n_pairs, sizeof(double));
+        if (!b->samples[m] || !b->tokens)
+            return spw_fail(err, -ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
+static int measure(struct prefix_bench *b, struct spw_error *err)
+{
+    cli_progress_start((enum cli_progress_mode)b->o->progress, false);
+    SPW_TRY(keep_prompt(b, err));
+    for (size_t i = 0; i < b->n_pairs; i++)
+        SPW_TRY(pair(b, i, err));
+    return 0;
+}
+
+int bench_prefix(const struct cli_options *o)
+{
+    struct prefix_bench b = {.o = o};
+    struct spw_error err = {0};
+    int code = cli_model_open(&b.model, o->operand, false);
+    if (code)
+        return code;
+    int rc = prepare(&b, &err);
+    if (rc)
+        code = cli_fail_error(rc, &err, true);
+    else
+        rc = measure(&b, &err);
+    cli_progress_end();
+    remove_directory(&b);
+    if (!code && rc)
+        code = rc == -ECANCELED ? cli_fail(CLI_INTERRUPTED, "interrupted")
+                                : cli_fail_error(rc, &err, false);
+    if (!code)
+        code = print(&b);
+    for (int m = 0; m < PREFIX_MEASURES; m++)
+        spw_free(b.samples[m]);
+    spw_free(b.tokens);
+    cli_model_close(&b.model);
+    return code;
+}

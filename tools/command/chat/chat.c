@@ -1,0 +1,393 @@
+/* `spillway chat`: a conversation, or one answer to the messages of a file. Each turn hands the
+ * whole conversation as tokens to one session, which computes what it does not hold yet. */
+#include "tools/command/check_kv.h"
+#include "tools/command/chat/chat.h"
+#include "tools/command/chat/chat_terminal.h"
+#include "tools/command/limits.h"
+#include "tools/command/output/output.h"
+#include "tools/command/output/progress.h"
+#include "tools/command/output/report.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_CONTEXT 16384
+#define DEFAULT_NEW_TOKENS 4096
+
+/* ---- one turn ---- */
+
+static int keep_reply(struct chat *c, const char *text, size_t bytes)
+{
+    if (c->n_reply + bytes > c->reply_capacity) {
+        size_t capacity = 2 * (c->n_reply + bytes);
+        char *grown = spw_realloc(c->reply, capacity);
+        if (!grown)
+            return -ENOMEM;
+        c->reply = grown;
+        c->reply_capacity = capacity;
+    }
+    memcpy(c->reply + c->n_reply, text, bytes);
+    c->n_reply += bytes;
+    return 0;
+}
+
+static int on_text(void *context, const char *text, size_t bytes)
+{
+    struct chat *c = context;
+    SPW_TRY(keep_reply(c, text, bytes));
+    cli_progress_clear();
+    return c->write_error = cli_write(text, bytes);
+}
+
+static int on_token(void *context, int32_t token, const float *logits)
+{
+    struct chat *c = context;
+    (void)token;
+    (void)logits;
+    cli_progress_token(c->max_new);
+    return cli_interrupted() ? -ECANCELED : 0;
+}
+
+static int refuse_length(const struct chat *c, size_t n, uint64_t context)
+{
+    const char *what = context >= c->model.config.reach
+                           ? "which is all this model knows (--allow-long-context goes on)"
+                           : "a larger --context would do";
+    if (!c->interactive)
+        return cli_fail(CLI_REFUSED,
+                        "%s: found %zu tokens, expected at most the context of %llu, %s",
+                        c->o->messages, n, (unsigned long long)context, what);
+    return cli_fail(CLI_REFUSED,
+                    "the context of %llu tokens is full: this needs %zu. /undo takes back the "
+                    "last turn; %s (/save, start again, /load)",
+                    (unsigned long long)context, n, what);
+}
+
+static void say_length(const struct chat *c, const struct spw_request *request)
+{
+    if (request->max_new_tokens < c->max_new)
+        cli_note("the answer ends here: the context of %llu tokens is full%s",
+                 (unsigned long long)spw_engine_plan(c->engine)->context,
+                 c->interactive ? "; /undo takes back the last turn" : "");
+    else if (c->interactive)
+        cli_note("the answer ends here: --max-new-tokens %llu", (unsigned long long)c->max_new);
+}
+
+static int explain(const struct chat *c, int rc, const struct spw_error *err)
+{
+    if (rc == -ECANCELED && cli_interrupted())
+        return cli_fail(CLI_INTERRUPTED, "interrupted%s",
+                        c->interactive ? " before the first word" : "");
+    if (rc == -EPIPE && c->write_error == -EPIPE)
+        return CLI_FAILED;
+    if (c->write_error)
+        return cli_fail(CLI_FAILED, "stdout: %s", strerror(-c->write_error));
+    return cli_fail_error(rc, err, false);
+}
+
+static void report_turn(struct chat *c, size_t n_prompt, const struct spw_result *r)
+{
+    const struct cli_field fields[] = {
+        CLI_FIELD(r, n_reused),
+        CLI_FIELD(&c->last, prefill_seconds),
+        CLI_FIELD(&c->last, decode_seconds),
+    };
+    json_t *turn = json_object();
+    cli_report_result(&turn, n_prompt, r);
+    CLI_ADD(&turn, fields);
+    cli_json_append(&c->turns, turn);
+}
+
+static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result *r,
+                       const struct spw_generate_times *times)
+{
+    c->last = (struct chat_turn){n_prompt,
+                                 r->n_reused,
+                                 r->n_from_store,
+                                 r->n_tokens,
+                                 times->prefill_seconds,
+                                 times->decode_seconds};
+    c->sum.n_prompt += n_prompt;
+    c->sum.n_reused += r->n_reused;
+    c->sum.n_from_store += r->n_from_store;
+    c->sum.n_generated += r->n_tokens;
+    c->sum.prefill_seconds += times->prefill_seconds;
+    c->sum.decode_seconds += times->decode_seconds;
+    c->n_turns++;
+}
+
+/* What was said becomes part of the conversation. */
+static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
+                  const struct spw_generate_times *times)
+{
+    const char *text = c->n_reply > 0 ? c->reply : "";
+    count_turn(c, n_prompt, r, times);
+    if (cli_prompt_keep(c->prompt, r, text, c->n_reply) < 0)
+        return cli_fail(CLI_FAILED, "out of memory");
+    if (c->o->report)
+        report_turn(c, n_prompt, r);
+    return cli_history_add(c->messages, "assistant", text, c->n_reply);
+}
+
+static struct spw_request make_request(struct chat *c, const int32_t *tokens, size_t n)
+{
+    struct spw_request request = {
+        .prompt = tokens,
+        .n_prompt = n,
+        .sampling = cli_sampling(c->o),
+        .stop = c->o->stop.items,
+        .n_stop = c->o->stop.n,
+        .ignore_eos = c->o->ignore_eos,
+        .session = c->session,
+        .on_text = on_text,
+        .on_token = on_token,
+        .context = c,
+    };
+    /* The last token is only picked: it needs no room. */
+    request.max_new_tokens =
+        (size_t)spw_min_u64(c->max_new, spw_engine_plan(c->engine)->context - n + 1);
+    request.sampling.seed += c->n_again;
+    return request;
+}
+
+/* What was ended may have been more than the session could go back from. */
+static void say_loss(const struct chat *c, size_t held)
+{
+    bool lost = held && !spw_session_n_tokens(c->session);
+    if (c->interactive && lost && !spw_engine_plan(c->engine)->goes_back && !c->o->prefix_cache)
+        cli_fail(0, "the next answer computes the whole conversation again: windows had moved on, "
+                    "and --device-memory had no room to keep them (--prefix-cache would)");
+}
+
+int cli_chat_answer(struct chat *c)
+{
+    const int32_t *tokens;
+    size_t n;
+    struct spw_result result = {0};
+    struct spw_generate_times times = {0};
+    struct spw_error err = {0};
+    int code = cli_prompt_render(c->prompt, c->messages, &tokens, &n);
+    if (code)
+        return code;
+    uint64_t context = spw_engine_plan(c->engine)->context;
+    if (n > context)
+        return refuse_length(c, n, context);
+    struct spw_request request = make_request(c, tokens, n);
+    c->n_reply = 0;
+    if (c->interactive) /* else it may have come while the model was loaded */
+        cli_interrupt_clear();
+    cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
+    cli_progress_engine(c->engine);
+    size_t held = spw_session_n_tokens(c->session);
+    int rc = spw_generate(c->engine, c->model.tokenizer, &request, 1, &result, &times, &err);
+    cli_progress_end();
+    bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
+    /* In a file every byte of a single answer is the text. */
+    if (c->n_reply > 0 && !c->write_error && (c->interactive || isatty(STDOUT_FILENO) == 1))
+        c->write_error = cli_write("\n", 1);
+    if (rc < 0 && !interrupted)
+        code = explain(c, rc, &err);
+    else
+        code = record(c, n, &result, &times);
+    if (rc == -ECANCELED)
+        say_loss(c, held);
+    if (code == 0 && rc == 0 && result.finish == SPW_FINISH_LENGTH)
+        say_length(c, &request);
+    cli_say_unnamed(&c->model, result.tokens, result.n_tokens);
+    spw_result_free(&result);
+    return code;
+}
+
+/* ---- the conversation ---- */
+
+static int ask(struct chat *c, const char *text, size_t bytes)
+{
+    size_t before = json_array_size(c->messages);
+    uint64_t n_again = c->n_again;
+    c->n_again = 0;
+    int code = cli_history_add(c->messages, "user", text, bytes);
+    if (code == 0)
+        code = cli_chat_answer(c);
+    if (code) {
+        cli_history_cut(c->messages, before);
+        c->n_again = n_again;
+    }
+    return code;
+}
+
+/* A mistake ends one turn. Where nobody sits it is also what the command ends with. */
+static int converse(struct chat *c)
+{
+    struct cli_terminal *terminal;
+    char *text;
+    size_t bytes;
+    bool verbatim;
+    int first = 0, rc = 0, code = cli_terminal_open(&terminal);
+    if (code)
+        return code;
+    if (cli_terminal_edits(terminal))
+        fputs("/help lists the commands, /quit ends.\n", stderr);
+    while (!c->quit && !c->write_error &&
+           (rc = cli_terminal_read(terminal, &text, &bytes, &verbatim)) > 0) {
+        if (bytes == 0)
+            continue;
+        cli_terminal_echo(terminal, false);
+        code = text[0] == '/' && !verbatim ? cli_chat_command(c, text) : ask(c, text, bytes);
+        cli_terminal_echo(terminal, true);
+        if (first == 0)
+            first = code;
+    }
+    if (rc < 0)
+        code = cli_fail(CLI_FAILED, "stdin: %s", strerror(-rc));
+    else
+        code = cli_terminal_edits(terminal) && !c->write_error ? 0 : first;
+    cli_terminal_close(terminal);
+    return code;
+}
+
+/* ---- opening and closing ---- */
+
+static int check_options(const struct cli_options *o)
+{
+    for (size_t i = 0; i < o->stop.n; i++)
+        if (!*o->stop.items[i])
+            return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
+    return 0;
+}
+
+/* Text is compared in UTF-8, so what the shell gave must be UTF-8 too: the tokenizer looks. */
+static int check_stops(const struct chat *c)
+{
+    for (size_t i = 0; i < c->o->stop.n; i++) {
+        const char *text = c->o->stop.items[i];
+        int32_t *ids;
+        size_t n;
+        int code = cli_encode(c->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
+        if (code)
+            return code;
+        spw_free(ids);
+    }
+    return 0;
+}
+
+static int open_messages(struct chat *c)
+{
+    const struct cli_options *o = c->o;
+    if (o->messages) {
+        int code = cli_history_read(&c->messages, o->messages);
+        if (code)
+            return code;
+        if (json_array_size(c->messages) == 0)
+            return cli_fail(CLI_REFUSED, "%s: found no messages, expected some", o->messages);
+        if (strcmp(cli_history_last_role(c->messages), "assistant") == 0)
+            return cli_fail(CLI_REFUSED,
+                            "%s: found an answer as the last message, expected a question",
+                            o->messages);
+        if (o->system && cli_history_has_system(c->messages))
+            return cli_fail(CLI_REFUSED,
+                            "found both --system and a system message in %s, expected one of them",
+                            o->messages);
+    } else if (!(c->messages = json_array())) {
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    return o->system ? cli_history_set_system(c->messages, o->system) : 0;
+}
+
+/* How many tokens the session is opened for. What can be known beforehand is refused here. */
+static int find_context(struct chat *c, uint64_t *context)
+{
+    uint64_t known = c->o->allow_long_context ? SPW_CONFIG_MOST_POSITIONS : c->model.config.reach;
+    if (c->o->context) {
+        int refused = cli_check_context(c->o, &c->model, c->o->context);
+        if (refused)
+            return refused;
+    }
+    *context = c->o->context ? c->o->context : spw_min_u64(known, DEFAULT_CONTEXT);
+    if (c->interactive)
+        return 0;
+    const int32_t *tokens;
+    size_t n;
+    int code = cli_prompt_render(c->prompt, c->messages, &tokens, &n);
+    if (code)
+        return code;
+    if (!c->o->context)
+        *context = spw_min_u64(known, n + c->max_new);
+    return n > *context ? refuse_length(c, n, *context) : 0;
+}
+
+static int open_engine(struct chat *c)
+{
+    struct cli_limits limits = {0};
+    struct spw_error err = {0};
+    uint64_t context;
+    int code = find_context(c, &context);
+    if (code)
+        return code;
+    struct spw_options options = cli_engine_options(c->o, context, 1);
+    cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
+    options.on_progress = cli_progress_callback();
+    options.goes_back = c->interactive;
+    if (options.disk_dir)
+        cli_limits_read_for(&limits, c->o, &options);
+    int rc = spw_engine_open(&c->engine, c->o->operand, &options, &err);
+    cli_progress_end();
+    if (rc == 0)
+        rc = spw_session_open(&c->session, c->engine, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    if (*limits.why.text)
+        cli_note("%s", limits.why.text);
+    cli_say_device(c->o, c->engine);
+    cli_check_kv_warn(c->o, &options);
+    return 0;
+}
+
+static int write_report(const struct chat *c)
+{
+    json_t *report = cli_report_engine(c->o->operand, c->engine);
+    const struct cli_reuse reuse = {c->sum.n_prompt, c->sum.n_reused, c->sum.n_from_store,
+                                    c->sum.prefill_seconds};
+    cli_report_prefix(&report, c->engine, &reuse);
+    cli_json_add(&report, "turns", json_incref(c->turns));
+    return cli_write_json(c->o->report, report);
+}
+
+static int open_chat(struct chat *c)
+{
+    const struct cli_options *o = c->o;
+    int code = check_options(o);
+    if (code == 0)
+        code = cli_model_open(&c->model, o->operand, true);
+    if (code == 0)
+        code = check_stops(c);
+    if (code == 0)
+        code = cli_prompt_open(&c->prompt, o, &c->model);
+    if (code == 0)
+        code = open_messages(c);
+    c->turns = json_array();
+    return code ? code : open_engine(c);
+}
+
+int cli_chat(const struct cli_options *o)
+{
+    struct chat c = {
+        .o = o,
+        .interactive = !o->messages,
+        .max_new = cli_given(o, "max-new-tokens") ? o->max_new_tokens : DEFAULT_NEW_TOKENS,
+    };
+    int code = open_chat(&c);
+    if (code == 0)
+        code = c.interactive ? converse(&c) : cli_chat_answer(&c);
+    if (o->report && c.engine && c.n_turns > 0) {
+        int report_code = write_report(&c);
+        code = code ? code : report_code;
+    }
+    spw_session_close(c.session);
+    spw_engine_close(c.engine);
+    cli_prompt_close(c.prompt);
+    cli_model_close(&c.model);
+    json_decref(c.messages);
+    json_decref(c.turns);
+    spw_free(c.reply);
+    return code;
+}

@@ -1,0 +1,37 @@
+/* What a conversation is made of, for chat.c (turns) and chat_commands.c (what begins with /). */
+#ifndef SPW_TOOLS_COMMAND_CHAT_CHAT_H
+#define SPW_TOOLS_COMMAND_CHAT_CHAT_H
+
+#include "tools/command/chat/chat_history.h"
+#include "tools/command/chat/chat_prompt.h"
+
+struct chat_turn {
+    size_t n_prompt, n_reused, n_from_store, n_generated; /* tokens */
+    double prefill_seconds, decode_seconds;
+};
+
+struct chat {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct cli_prompt *prompt;
+    struct spw_engine *engine;
+    struct spw_session *session;
+    json_t *messages; /* owned */
+    json_t *turns;    /* owned: for --report */
+    uint64_t max_new; /* tokens of an answer */
+    uint64_t n_again; /* how often the last question was answered again: added to the seed */
+    char *reply;      /* owned: text of the running answer */
+    size_t n_reply, reply_capacity;
+    int write_error;            /* of stdout, -errno: the end of the conversation */
+    struct chat_turn last, sum; /* the latest turn; all of them */
+    size_t n_turns;
+    bool interactive, quit;
+};
+
+/* Answers the conversation as it stands and adds the answer to it. 0 or an exit code, after one
+ * line on stderr; the conversation is then as it was. */
+int cli_chat_answer(struct chat *c);
+/* A line that begins with /: 0 or an exit code. */
+int cli_chat_command(struct chat *c, const char *line);
+
+#endif

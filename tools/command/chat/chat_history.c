@@ -1,0 +1,151 @@
+/* Messages as JSON: see chat_history.h. */
+#include "tools/command/chat/chat_history.h"
+
+#include "tools/command/output/output.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *role_of(const json_t *messages, size_t i)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+    return role ? role : "";
+}
+
+/* Templates leave out a role that they do not know, or print whatever stands there. */
+static bool known_role(const char *role)
+{
+    static const char *const roles[] = {"system", "developer", "user",    "assistant",
+                                        "tool",   "function",  "ipython", "model"};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(role, roles[i]))
+            return true;
+    return false;
+}
+
+/* A text or a list of parts; what calls tools may have none. */
+static bool has_content(const json_t *m)
+{
+    const json_t *content = json_object_get(m, "content");
+    bool calls =
+        json_array_size(json_object_get(m, "tool_calls")) || json_object_get(m, "function_call");
+    return json_is_string(content) || json_is_array(content) ||
+           (calls && (!content || json_is_null(content)));
+}
+
+static int check(const json_t *messages, const char *path)
+{
+    if (!json_is_array(messages))
+        return cli_fail(CLI_REFUSED, "%s: found no JSON list, expected a list of messages", path);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *m = json_array_get(messages, i);
+        if (!json_is_object(m))
+            return cli_fail(CLI_REFUSED, "%s: message %zu: found no object, expected one", path,
+                            i + 1);
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (!role || !known_role(role))
+            return cli_fail(
+                CLI_REFUSED,
+                "%s: message %zu: \"role\": found %s%.40s%s, expected system, developer, "
+                "user, assistant, tool, function, ipython or model",
+                path, i + 1, role ? "'" : "no text", role ? role : "", role ? "'" : "");
+        if (!has_content(m))
+            return cli_fail(CLI_REFUSED,
+                            "%s: message %zu: \"content\": found no text, expected one, or a list "
+                            "of parts; only a message with tool_calls needs none",
+                            path, i + 1);
+    }
+    return 0;
+}
+
+int cli_history_read(json_t **messages, const char *path)
+{
+    char *text;
+    size_t bytes;
+    json_error_t e;
+    *messages = NULL;
+    int code = cli_read_file(path, &text, &bytes);
+    if (code)
+        return code;
+    json_t *list = json_loadb(text, bytes, 0, &e);
+    spw_free(text);
+    if (!list)
+        return cli_fail(CLI_REFUSED, "%s: line %d, column %d: %s, expected valid JSON", path,
+                        e.line, e.column, e.text);
+    code = check(list, path);
+    if (code) {
+        json_decref(list);
+        return code;
+    }
+    *messages = list;
+    return 0;
+}
+
+int cli_history_write(json_t *messages, const char *path)
+{
+    return cli_write_json(path, json_incref(messages));
+}
+
+const char *cli_history_last_role(const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    return n > 0 ? role_of(messages, n - 1) : "";
+}
+
+static json_t *message(const char *role, const char *text, size_t bytes)
+{
+    const struct cli_field fields[] = {
+        {"role", CLI_JSON(role)},
+        {"content", json_stringn(text, bytes)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes)
+{
+    if (json_array_append_new(messages, message(role, text, bytes)) == 0)
+        return 0;
+    return cli_fail(CLI_REFUSED, "found a text that is not UTF-8, or no memory for it");
+}
+
+void cli_history_cut(json_t *messages, size_t n)
+{
+    while (json_array_size(messages) > n)
+        json_array_remove(messages, json_array_size(messages) - 1);
+}
+
+size_t cli_history_before_question(const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    while (n > 0)
+        if (strcmp(role_of(messages, --n), "user") == 0)
+            return n;
+    return SIZE_MAX;
+}
+
+size_t cli_history_before_answer(const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    while (n > 0 && strcmp(role_of(messages, n - 1), "assistant") == 0)
+        n--;
+    return n;
+}
+
+bool cli_history_has_system(const json_t *messages)
+{
+    return strcmp(role_of(messages, 0), "system") == 0;
+}
+
+int cli_history_set_system(json_t *messages, const char *text)
+{
+    json_t *m = *text ? message("system", text, strlen(text)) : NULL;
+    bool had = cli_history_has_system(messages);
+    if (*text && !m)
+        return cli_fail(CLI_REFUSED, "found a text that is not UTF-8, or no memory for it");
+    int failed = 0;
+    if (m)
+        failed = had ? json_array_set_new(messages, 0, m) : json_array_insert_new(messages, 0, m);
+    else if (had)
+        failed = json_array_remove(messages, 0);
+    return failed ? cli_fail(CLI_FAILED, "out of memory") : 0;
+}

@@ -1,0 +1,247 @@
+/* Rendering, encoding, and the marks of replies: see chat_prompt.h.
+ *
+ *   text    [---- prompt 1 ----][reply 1][-- prompt 2, what is new --][reply 2]
+ *   tokens  [..................][.......][..........................][.......]
+ *                                       ^ mark                                ^ mark
+ *
+ * A mark says that the text up to it and the tokens up to it belong together. The next rendering is
+ * compared with the text; the last mark before which nothing has changed is where tokens of the new
+ * encoding are put behind the old ones. That needs the encoding to have a border there, which shows
+ * in that the text up to the mark, encoded alone, is the beginning of the whole. */
+#include "tools/command/chat/chat_prompt.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct mark {
+    size_t text_end, token_end;
+};
+
+struct cli_prompt {
+    struct spw_chat_template *template; /* owned */
+    const struct cli_model *model;
+    char *tools, *documents; /* owned: JSON texts, or NULL */
+    size_t tools_bytes, documents_bytes;
+    char *text; /* owned: the latest rendering and its reply */
+    size_t n_text;
+    int32_t *tokens; /* owned */
+    size_t n_tokens;
+    struct mark *marks; /* owned, in order */
+    size_t n_marks;
+};
+
+/* ---- opening ---- */
+
+/* The file's own text is handed on; it is parsed here so that a mistake is named with its file. */
+static int read_list(const char *path, char **text, size_t *bytes)
+{
+    json_error_t e;
+    if (!path)
+        return 0;
+    int code = cli_read_file(path, text, bytes);
+    if (code)
+        return code;
+    json_t *list = json_loadb(*text, *bytes, 0, &e);
+    if (!list)
+        return cli_fail(CLI_REFUSED, "%s: line %d, column %d: %s, expected valid JSON", path,
+                        e.line, e.column, e.text);
+    if (!json_is_array(list))
+        code = cli_fail(CLI_REFUSED, "%s: found no JSON list, expected one", path);
+    json_decref(list);
+    return code;
+}
+
+int cli_prompt_open(struct cli_prompt **out, const struct cli_options *o,
+                    const struct cli_model *model)
+{
+    struct spw_error err = {0};
+    struct cli_prompt *p = *out = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return cli_fail(CLI_FAILED, "out of memory");
+    p->model = model;
+    int rc = spw_chat_template_open(&p->template, o->operand, NULL, &err);
+    int code = rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+    if (code == 0)
+        code = read_list(o->tools, &p->tools, &p->tools_bytes);
+    if (code == 0)
+        code = read_list(o->documents, &p->documents, &p->documents_bytes);
+    if (code) {
+        cli_prompt_close(p);
+        *out = NULL;
+    }
+    return code;
+}
+
+void cli_prompt_close(struct cli_prompt *p)
+{
+    if (!p)
+        return;
+    spw_chat_template_close(p->template);
+    spw_free(p->tools);
+    spw_free(p->documents);
+    spw_free(p->text);
+    spw_free(p->tokens);
+    spw_free(p->marks);
+    spw_free(p);
+}
+
+/* ---- rendering ---- */
+
+static int render(const struct cli_prompt *p, const json_t *messages, char **text, size_t *bytes)
+{
+    struct spw_error err = {0};
+    struct tm now;
+    time_t seconds = time(NULL);
+    char *json = json_dumps(messages, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    if (!json)
+        return cli_fail(CLI_FAILED, "out of memory");
+    struct spw_chat_request request = {
+        .messages_json = json,
+        .messages_bytes = strlen(json),
+        .tools_json = p->tools,
+        .tools_bytes = p->tools_bytes,
+        .documents_json = p->documents,
+        .documents_bytes = p->documents_bytes,
+        .add_generation_prompt = true,
+        .now = localtime_r(&seconds, &now),
+    };
+    int rc = spw_chat_template_render(p->template, &request, text, bytes, &err);
+    free(json);
+    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+}
+
+static bool same_tokens(const int32_t *a, const int32_t *b, size_t n)
+{
+    return n == 0 || memcmp(a, b, n * sizeof *a) == 0;
+}
+
+/* Puts the tokens before the mark in front of those of `ids` that stand behind it. 1: done, 0: the
+ * encoding has no border there, or an exit code below 0. */
+static int splice(const struct cli_prompt *p, const struct mark *m, int32_t **ids, size_t *n)
+{
+    int32_t *before;
+    size_t n_before;
+    if (m->token_end <= *n && same_tokens(*ids, p->tokens, m->token_end))
+        return 1;
+    if (cli_encode(p->model->tokenizer, "chat template", p->text, m->text_end, false, &before,
+                   &n_before))
+        return 0;
+    bool border = n_before <= *n && same_tokens(*ids, before, n_before);
+    spw_free(before);
+    if (!border)
+        return 0;
+    size_t n_behind = *n - n_before;
+    int32_t *both = spw_alloc_zero(m->token_end + n_behind, sizeof *both);
+    if (!both)
+        return -ENOMEM;
+    memcpy(both, p->tokens, m->token_end * sizeof *both);
+    memcpy(both + m->token_end, *ids + n_before, n_behind * sizeof *both);
+    spw_free(*ids);
+    *ids = both;
+    *n = m->token_end + n_behind;
+    return 1;
+}
+
+/* How many of the marks hold for the new text; its tokens become those that belong to the last. */
+static int keep_marks(const struct cli_prompt *p, const char *text, size_t bytes, int32_t **ids,
+                      size_t *n, size_t *n_marks)
+{
+    for (*n_marks = p->n_marks; *n_marks > 0; --*n_marks) {
+        const struct mark *m = &p->marks[*n_marks - 1];
+        if (m->text_end > bytes || memcmp(text, p->text, m->text_end) != 0)
+            continue;
+        int rc = splice(p, m, ids, n);
+        if (rc)
+            return rc < 0 ? rc : 0;
+    }
+    return 0;
+}
+
+int cli_prompt_render(struct cli_prompt *p, const json_t *messages, const int32_t **tokens,
+                      size_t *n)
+{
+    char *text;
+    size_t bytes, n_ids, n_marks;
+    int32_t *ids;
+    int code = render(p, messages, &text, &bytes);
+    if (code)
+        return code;
+    code = cli_encode(p->model->tokenizer, "chat template", text, bytes, false, &ids, &n_ids);
+    if (code == 0)
+        code = cli_check_ids("chat template", ids, n_ids, p->model->config.vocab);
+    if (code == 0 && keep_marks(p, text, bytes, &ids, &n_ids, &n_marks) < 0)
+        code = cli_fail(CLI_FAILED, "out of memory");
+    if (code) {
+        spw_free(text);
+        spw_free(ids);
+        return code;
+    }
+    spw_free(p->text);
+    spw_free(p->tokens);
+    p->text = text;
+    p->n_text = bytes;
+    *tokens = p->tokens = ids;
+    *n = p->n_tokens = n_ids;
+    p->n_marks = n_marks;
+    return 0;
+}
+
+/* ---- replies ---- */
+
+/* How many of the generated tokens make exactly the reply, when the last ones were cut off: by a
+ * stop text, or by who interrupted. SIZE_MAX when no number of them does. */
+static size_t tokens_of_reply(const struct cli_prompt *p, const struct spw_result *r,
+                              const char *reply, size_t bytes)
+{
+    struct spw_detokenizer *d;
+    const char *text;
+    size_t n, n_out = 0, found = SIZE_MAX;
+    if (spw_detokenizer_init(&d, p->model->tokenizer, true) < 0)
+        return SIZE_MAX;
+    for (size_t i = 0; i < p->n_tokens; i++)
+        if (spw_detokenizer_push(d, p->tokens[i], &text, &n) < 0)
+            goto end;
+    for (size_t i = 0; i < r->n_tokens && n_out < bytes; i++) {
+        if (spw_detokenizer_push(d, r->tokens[i], &text, &n) < 0 || n > bytes - n_out ||
+            (n > 0 && memcmp(reply + n_out, text, n) != 0))
+            goto end;
+        n_out += n;
+        if (n_out == bytes)
+            found = i + 1;
+    }
+end:
+    spw_detokenizer_free(d);
+    return found;
+}
+
+int cli_prompt_keep(struct cli_prompt *p, const struct spw_result *r, const char *reply,
+                    size_t bytes)
+{
+    /* The token that ends a turn is the template's to write. */
+    size_t n = r->finish == SPW_FINISH_EOS      ? r->n_tokens - 1
+               : r->finish == SPW_FINISH_LENGTH ? r->n_tokens
+                                                : tokens_of_reply(p, r, reply, bytes);
+    if (n == SIZE_MAX)
+        return 0;
+    char *text = spw_realloc(p->text, p->n_text + bytes + 1);
+    if (!text)
+        return -ENOMEM;
+    p->text = text;
+    int32_t *tokens = spw_realloc(p->tokens, (p->n_tokens + n + 1) * sizeof *tokens);
+    if (!tokens)
+        return -ENOMEM;
+    p->tokens = tokens;
+    struct mark *marks = spw_realloc(p->marks, (p->n_marks + 1) * sizeof *marks);
+    if (!marks)
+        return -ENOMEM;
+    p->marks = marks;
+    if (bytes > 0)
+        memcpy(text + p->n_text, reply, bytes);
+    if (n > 0)
+        memcpy(tokens + p->n_tokens, r->tokens, n * sizeof *tokens);
+    p->n_text += bytes;
+    p->n_tokens += n;
+    marks[p->n_marks++] = (struct mark){p->n_text, p->n_tokens};
+    return 0;
+}

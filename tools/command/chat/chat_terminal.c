@@ -1,0 +1,220 @@
+/* Lines by libedit, or plain ones: see chat_terminal.h. */
+#include "tools/command/chat/chat_terminal.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <signal.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+#include <wchar.h>
+
+enum { HISTORY_LINES = 1000 };
+
+struct cli_terminal {
+    EditLine *edit; /* owned; NULL: plain lines */
+    History *history;
+    bool dropped;    /* Ctrl-C was pressed on the line */
+    bool continuing; /* the prompt of a further line */
+    char *text;      /* owned */
+    size_t n_text, capacity;
+};
+
+static char *prompt(EditLine *e)
+{
+    static char first[] = "> ", further[] = ". ";
+    void *data = NULL;
+    el_get(e, EL_CLIENTDATA, &data);
+    return ((struct cli_terminal *)data)->continuing ? further : first;
+}
+
+/* Ctrl-C comes as a key, so that the line is dropped and nothing else happens. */
+static unsigned char drop_line(EditLine *e, wint_t key)
+{
+    (void)key;
+    void *data = NULL;
+    el_get(e, EL_CLIENTDATA, &data);
+    ((struct cli_terminal *)data)->dropped = true;
+    fputs("^C\n", stderr);
+    return CC_NEWLINE;
+}
+
+static int open_editor(struct cli_terminal *t)
+{
+    HistEvent event;
+    /* Characters are counted in UTF-8 whatever the locale says: text is nothing else here. */
+    if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
+    t->edit = el_init("spillway", stdin, stderr, stderr); /* stdout is for answers */
+    t->history = history_init();
+    if (!t->edit || !t->history)
+        return -ENOMEM;
+    history(t->history, &event, H_SETSIZE, HISTORY_LINES);
+    el_set(t->edit, EL_CLIENTDATA, t);
+    el_set(t->edit, EL_PROMPT, prompt);
+    el_set(t->edit, EL_EDITOR, "emacs");
+    el_set(t->edit, EL_HIST, history, t->history);
+    el_source(t->edit, NULL); /* ~/.editrc */
+    /* The wide one: el_set leaks copies of both texts. */
+    el_wset(t->edit, EL_ADDFN, L"spillway-drop-line", L"drops the line", drop_line);
+    el_set(t->edit, EL_BIND, "^C", "spillway-drop-line", NULL);
+    el_set(t->edit, EL_SETTY, "-d", "-isig", NULL);
+    return 0;
+}
+
+int cli_terminal_open(struct cli_terminal **out)
+{
+    struct cli_terminal *t = *out = spw_alloc_zero(1, sizeof *t);
+    if (t && (isatty(STDIN_FILENO) != 1 || open_editor(t) == 0))
+        return 0;
+    cli_terminal_close(t);
+    *out = NULL;
+    return cli_fail(CLI_FAILED, "the terminal: no memory to edit lines");
+}
+
+void cli_terminal_close(struct cli_terminal *t)
+{
+    if (!t)
+        return;
+    if (t->edit)
+        el_end(t->edit);
+    if (t->history)
+        history_end(t->history);
+    spw_free(t->text);
+    spw_free(t);
+}
+
+void cli_terminal_echo(const struct cli_terminal *t, bool on)
+{
+    struct termios settings;
+    if (!t->edit || tcgetattr(STDIN_FILENO, &settings))
+        return;
+    if (on)
+        settings.c_lflag |= ECHO;
+    else
+        settings.c_lflag &= ~(tcflag_t)ECHO;
+    tcsetattr(STDIN_FILENO, TCSANOW, &settings);
+}
+
+bool cli_terminal_edits(const struct cli_terminal *t)
+{
+    return t->edit;
+}
+
+static int append(struct cli_terminal *t, const char *text, size_t bytes)
+{
+    if (t->n_text + bytes + 1 > t->capacity) {
+        size_t capacity = 2 * (t->n_text + bytes + 1);
+        char *grown = spw_realloc(t->text, capacity);
+        if (!grown)
+            return -ENOMEM;
+        t->text = grown;
+        t->capacity = capacity;
+    }
+    memcpy(t->text + t->n_text, text, bytes);
+    t->n_text += bytes;
+    t->text[t->n_text] = 0;
+    return 0;
+}
+
+static int read_edited(struct cli_terminal *t)
+{
+    HistEvent event;
+    int n = 0;
+    t->dropped = false;
+    /* Between the prompt and the first key Ctrl-C still is a signal: then it means no more. */
+    void (*handler)(int) = signal(SIGINT, SIG_IGN);
+    const char *line = el_gets(t->edit, &n);
+    signal(SIGINT, handler);
+    if (t->dropped) /* also where nothing was typed yet, which looks like the end of the input */
+        return -ECANCELED;
+    if (!line || n <= 0)
+        return 0;
+    if (*line != '\n')
+        history(t->history, &event, H_ENTER, line);
+    n -= line[n - 1] == '\n';
+    int rc = append(t, line, (size_t)n);
+    return rc < 0 ? rc : 1;
+}
+
+/* While nothing runs, SIGINT ends the program as it would end any other. */
+static int read_plain(struct cli_terminal *t)
+{
+    void (*handler)(int) = signal(SIGINT, SIG_DFL);
+    int c, rc = 0;
+    bool any = false;
+    while (rc == 0 && (c = getchar()) != EOF) {
+        any = true;
+        if (c == '\n')
+            break;
+        char byte = (char)c;
+        rc = append(t, &byte, 1);
+    }
+    signal(SIGINT, handler);
+    if (rc == 0 && ferror(stdin))
+        rc = -EIO;
+    return rc < 0 ? rc : any;
+}
+
+/* Puts one line behind what is there: 1, 0 at the end, -ECANCELED for a dropped line, -errno. */
+static int read_line(struct cli_terminal *t, bool continuing)
+{
+    t->continuing = continuing;
+    int rc = append(t, "", 0);
+    if (rc < 0)
+        return rc;
+    return t->edit ? read_edited(t) : read_plain(t);
+}
+
+static bool is_fence(const char *line)
+{
+    return strcmp(line, "\"\"\"") == 0;
+}
+
+/* The lines up to the next fence. */
+static int read_block(struct cli_terminal *t)
+{
+    t->n_text = 0;
+    for (;;) {
+        size_t start = t->n_text;
+        int rc = read_line(t, true);
+        if (rc < 0)
+            return rc;
+        if (rc == 0 || is_fence(t->text + start)) {
+            t->n_text = start > 0 ? start - 1 : 0; /* without the last line break */
+            t->text[t->n_text] = 0;
+            return 1;
+        }
+        SPW_TRY(append(t, "\n", 1));
+    }
+}
+
+static int read_text(struct cli_terminal *t, bool *verbatim)
+{
+    t->n_text = 0;
+    *verbatim = false;
+    int rc = read_line(t, false);
+    if (rc > 0 && is_fence(t->text)) {
+        *verbatim = true;
+        return read_block(t);
+    }
+    while (rc > 0 && t->n_text > 0 && t->text[t->n_text - 1] == '\\') {
+        t->text[t->n_text - 1] = '\n';
+        rc = read_line(t, true);
+        if (rc == 0)
+            return 1; /* the end of the input is the end of the text */
+    }
+    return rc;
+}
+
+int cli_terminal_read(struct cli_terminal *t, char **text, size_t *bytes, bool *verbatim)
+{
+    int rc;
+    do
+        rc = read_text(t, verbatim);
+    while (rc == -ECANCELED);
+    *text = t->text;
+    *bytes = t->n_text;
+    return rc;
+}

@@ -1,0 +1,195 @@
+/* `spillway check-kv`: what quantized KV does to a model's answers, and whether it passes. */
+#include "tools/command/check_kv.h"
+
+#include "tools/command/limits.h"
+#include "tools/command/output/output.h"
+
+#include <string.h>
+
+/* Everything that is shown, in either form. */
+struct checks {
+    const struct cli_options *o;
+    const char *profile;
+    struct spw_gate_result results[SPW_GATE_FORMATS];
+    size_t n;
+};
+
+static json_t *result_json(const struct spw_gate_result *r)
+{
+    const struct cli_field fields[] = {
+        {"kv_dtype", CLI_JSON(spw_kv_precision_name(r->precision))},
+        CLI_FIELD(r, passes),
+        CLI_FIELD(r, bytes_per_token),
+        CLI_FIELD(r, exact_bytes_per_token),
+        CLI_FIELD(r, kl_median),
+        CLI_FIELD(r, kl_p999),
+        CLI_FIELD(r, same_top),
+        {"same_top_where_sure", CLI_JSON(r->same_sure)},
+        CLI_FIELD(r, n_positions),
+        CLI_FIELD(r, n_sure),
+        CLI_FIELD(r, n_sharpened),
+        CLI_FIELD(r, measured_at),
+        CLI_FIELD(r, known),
+        {*r->note ? "note" : NULL, CLI_JSON(r->note)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static json_t *checks_json(const struct checks *c)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n; i++)
+        cli_json_append(&list, result_json(&c->results[i]));
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(c->o->operand)},
+        CLI_FIELD(c, profile),
+        {"formats", list},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static void print_table(const struct checks *c)
+{
+    char date[32];
+    uint64_t n_sharpened = 0;
+    printf("%-10s %12s %9s %10s %10s %9s %9s\n", "KV", "bytes/token", "of exact", "median KL",
+           "99.9 % KL", "same top", "if sure");
+    for (size_t i = 0; i < c->n; i++) {
+        const struct spw_gate_result *r = &c->results[i];
+        double part = (double)r->bytes_per_token / (double)spw_max_u64(r->exact_bytes_per_token, 1);
+        printf("%-10s %12llu %7.1f %% %10.2g %10.2g %7.2f %% %7.2f %%  %s",
+               spw_kv_precision_name(r->precision), (unsigned long long)r->bytes_per_token,
+               100 * part, r->kl_median, r->kl_p999, 100 * r->same_top, 100 * r->same_sure,
+               r->passes ? "passes" : "REFUSED");
+        printf(*r->note && !r->passes ? ": %s\n" : "\n", r->note);
+        n_sharpened = spw_max_u64(n_sharpened, r->n_sharpened);
+    }
+    const struct spw_gate_result *first = &c->results[0];
+    printf("exact KV   %12llu bytes/token; %llu positions compared, %llu of them sure\n",
+           (unsigned long long)first->exact_bytes_per_token, (unsigned long long)first->n_positions,
+           (unsigned long long)first->n_sure);
+    if (n_sharpened)
+        printf("sharpened  %12llu positions, whose distribution is flat\n",
+               (unsigned long long)n_sharpened);
+    printf("measured   %s%s\n", cli_format_date(date, first->measured_at),
+           first->known ? ", known; --redo measures again" : "");
+    printf("kept in    %s\n", c->profile ? c->profile : "nothing: no --kv-profile and no HOME");
+}
+
+/* All formats, or the one that --kv-dtype names. */
+static size_t choose(struct spw_gate_result *results, const struct spw_options *options)
+{
+    static const enum spw_kv_precision all[SPW_GATE_FORMATS] = {SPW_KV_INT8, SPW_KV_INT8_INT4,
+                                                                SPW_KV_INT4};
+    size_t n = options->precision == SPW_KV_EXACT ? SPW_GATE_FORMATS : 1;
+    for (size_t i = 0; i < n; i++)
+        results[i] = (struct spw_gate_result){.precision = n == 1 ? options->precision : all[i]};
+    return n;
+}
+
+/* A check takes seconds without output, so a note says so first. */
+static int measure(struct checks *c, const struct spw_options *options,
+                   struct spw_gate_options *gate, struct spw_error *err)
+{
+    const enum spw_probe_mode mode = gate->mode;
+    gate->mode = SPW_PROBE_NEVER;
+    if (mode != SPW_PROBE_AGAIN &&
+        spw_gate_check(c->results, c->n, c->o->operand, options, gate, NULL) == 0)
+        return 0;
+    cli_note("checking %zu format%s: the model reads some 2,000 tokens with exact KV and with each "
+             "format",
+             c->n, cli_plural(c->n));
+    gate->mode = mode;
+    return spw_gate_check(c->results, c->n, c->o->operand, options, gate, err);
+}
+
+int cli_check_kv(const struct cli_options *o)
+{
+    char path[CLI_PATH_BYTES];
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    struct checks c = {.o = o, .profile = cli_kv_profile_path(o, path)};
+    struct spw_gate_options gate = {.profile = c.profile,
+                                    .mode = o->redo ? SPW_PROBE_AGAIN : SPW_PROBE_UNKNOWN};
+    struct spw_error err = {0};
+    c.n = choose(c.results, &options);
+    int rc = measure(&c, &options, &gate, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    for (size_t i = 0; i < c.n; i++)
+        if (c.results[i].passes && *c.results[i].note) {
+            cli_fail(0, "%s", c.results[i].note);
+            break;
+        }
+    int code = o->report ? cli_write_json(o->report, checks_json(&c)) : 0;
+    if (code)
+        return code;
+    if (o->json)
+        return cli_print_json(checks_json(&c));
+    print_table(&c);
+    return 0;
+}
+
+void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *options)
+{
+    char path[CLI_PATH_BYTES];
+    struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
+                                    .mode = SPW_PROBE_NEVER};
+    struct spw_gate_result r = {.precision = options->precision};
+    if (r.precision == SPW_KV_EXACT || !o->kv_gate || !gate.profile)
+        return;
+    if (spw_gate_check(&r, 1, o->operand, options, &gate, NULL) == 0 && !r.passes)
+        cli_fail(0,
+                 "--kv-dtype %s: this model did not pass the check: %s; 'spillway check-kv %s' "
+                 "shows what would",
+                 spw_kv_precision_name(r.precision), r.note, o->operand);
+}
+
+/* ---- the gate ---- */
+
+/* What is only planned is not run: the model is taken to pass what it was not checked for. */
+static bool take_to_pass(const struct cli_options *o, enum spw_kv_precision precision)
+{
+    cli_fail(
+        0, "%s KV: not checked on this model yet, taken to pass; 'spillway check-kv %s' checks it",
+        spw_kv_precision_name(precision), o->operand);
+    return true;
+}
+
+static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
+{
+    char path[CLI_PATH_BYTES];
+    bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    options.interrupted = NULL; /* the run that asks is: a check cut short is no verdict */
+    struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
+                                    .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
+    struct spw_gate_result r = {.precision = precision};
+    struct spw_error err = {{0}};
+    const char *name = spw_kv_precision_name(precision);
+    int rc = spw_gate_check(&r, 1, o->operand, &options, &gate, &err);
+    if (rc == -ENODATA)
+        return take_to_pass(o, precision);
+    if (rc < 0)
+        cli_fail(0, "%s KV cannot be checked on this model, and is not used: %s", name, err.text);
+    else if (!r.passes)
+        cli_fail(0, "%s KV is not used: this model does not pass its check: %s", name, r.note);
+    else if (!r.known)
+        cli_note("%s KV: this model passes its check: median KL %.2g in %llu positions%s%s", name,
+                 r.kl_median, (unsigned long long)r.n_positions, *r.note ? "; " : "", r.note);
+    return rc == 0 && r.passes;
+}
+
+/* A run plans more than once: each format is asked for, and said, once. */
+bool cli_check_kv_gate(void *context, enum spw_kv_precision precision)
+{
+    static struct {
+        bool asked, passes;
+    } formats[SPW_KV_INT4 + 1];
+    const struct cli_options *o = context;
+    if (!o->kv_gate)
+        return true;
+    if (!formats[precision].asked)
+        formats[precision].passes = ask(o, precision);
+    formats[precision].asked = true;
+    return formats[precision].passes;
+}

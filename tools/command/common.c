@@ -1,0 +1,276 @@
+/* Errors, signals and output of the command: see common.h. */
+#include "tools/command/common.h"
+
+#include "tools/command/check_kv.h"
+#include "tools/command/output/progress.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t interrupted; /* 0, or the signal */
+
+static void on_interrupt(int signal_number)
+{
+    interrupted = signal_number;
+}
+
+/* SA_RESETHAND: the second one ends the process as usual. */
+static void catch_signal(int signal_number)
+{
+    struct sigaction stop = {.sa_handler = on_interrupt,
+                             .sa_flags = (int)(SA_RESETHAND | (unsigned)SA_RESTART)};
+    sigaction(signal_number, &stop, NULL);
+}
+
+void cli_catch_interrupt(void)
+{
+    catch_signal(SIGINT);
+}
+
+void cli_catch_termination(void)
+{
+    struct sigaction now;
+    catch_signal(SIGTERM);
+    if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup */
+        catch_signal(SIGHUP);
+}
+
+void cli_ignore_write_signals(void)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted;
+}
+
+static bool ask_interrupted(void *context)
+{
+    (void)context;
+    return interrupted;
+}
+
+void cli_interrupt_clear(void)
+{
+    interrupted = 0;
+    cli_catch_interrupt();
+}
+
+/* Messages may quote the user's text: a message is one line, whatever that text holds. */
+static void print_line(const char *format, va_list args)
+{
+    char line[2048];
+    vsnprintf(line, sizeof line, format, args);
+    for (char *c = line; *c; c++) {
+        if (*c == '\n' || *c == '\t')
+            *c = ' ';
+        else if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    }
+    cli_progress_clear();
+    fprintf(stderr, "spillway: %s\n", line);
+}
+
+int cli_fail(int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_line(format, args);
+    va_end(args);
+    return code;
+}
+
+static bool quiet; /* --quiet */
+
+void cli_set_quiet(bool wanted)
+{
+    quiet = wanted;
+}
+
+int cli_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!quiet)
+        print_line(format, args);
+    va_end(args);
+    return 0;
+}
+
+const char *cli_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
+{
+    if (rc == -EPIPE)
+        return CLI_FAILED;
+    if (rc == -ECANCELED && interrupted)
+        return cli_fail(128 + interrupted, "interrupted"); /* as shells count */
+    cli_fail(0, "%s", err->text[0] ? err->text : strerror(-rc));
+    if (rc == -EIO || (rc == -ENOMEM && !refusable))
+        return CLI_FAILED;
+    return refusable || rc == -EINVAL || rc == -ENODEV || rc == -ENOTSUP || rc == -E2BIG
+               ? CLI_REFUSED
+               : CLI_FAILED;
+}
+
+int cli_write(const char *text, size_t bytes)
+{
+    if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
+        return 0;
+    return errno ? -errno : -EIO;
+}
+
+double cli_now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+const char *cli_format_bytes(char *buffer, uint64_t bytes)
+{
+    char text[32];
+    size_t n = strspn(spw_bytes_text(text, bytes), "0123456789.");
+    snprintf(buffer, 32, "%.*s %s", (int)n, text, text[n] ? text + n : "B");
+    return buffer;
+}
+
+/* On the command line 0 means none; left out, a number is chosen. */
+static uint64_t budget(const struct cli_options *o, const char *name, uint64_t bytes)
+{
+    return cli_given(o, name) && bytes == 0 ? SPW_BYTES_NONE : bytes;
+}
+
+/* One line for each; the answer goes on, and is the same. */
+static void say_incident(void *context, const struct spw_incident *i)
+{
+    (void)context;
+    cli_fail(
+        0,
+        "disk: the KV of token %llu on, layer %u, could not be read back (%s): %llu tokens are "
+        "computed again",
+        (unsigned long long)i->position, i->layer,
+        i->error == -EBADMSG ? "checksum" : strerror(-i->error),
+        (unsigned long long)i->n_recomputed);
+}
+
+/* A command plans more than once, and bench opens an engine for each run: what gives way before the
+ * first token is said once. */
+static bool was_said(const struct spw_rung *r)
+{
+    static struct spw_rung said[SPW_RUNGS_KEPT];
+    static size_t n;
+    for (size_t i = 0; i < n; i++)
+        if (r->kind == said[i].kind && r->bytes_asked == said[i].bytes_asked &&
+            r->bytes_freed == said[i].bytes_freed)
+            return true;
+    if (n < SPW_RUNGS_KEPT)
+        said[n++] = *r;
+    return false;
+}
+
+static void say_rung(void *context, const struct spw_rung *r)
+{
+    char asked[32], freed[32], again[64] = "", lossy[128] = "", when[64] = "before the first token";
+    (void)context;
+    if (!r->position && was_said(r))
+        return;
+    if (r->position)
+        snprintf(when, sizeof when, "at token %llu", (unsigned long long)r->position);
+    if (r->n_recomputed)
+        snprintf(again, sizeof again, "; %llu tokens are computed again",
+                 (unsigned long long)r->n_recomputed);
+    if (r->lossy_from)
+        snprintf(lossy, sizeof lossy,
+                 "; the answer may differ from token %llu on (--on-oom spill forbids this)",
+                 (unsigned long long)r->lossy_from);
+    cli_fail(0, "out of memory %s (%s, %s asked): the run goes on with %s, %s freed%s%s", when,
+             r->failed, cli_format_bytes(asked, r->bytes_asked), spw_rung_name(r->kind),
+             cli_format_bytes(freed, r->bytes_freed), again, lossy);
+}
+
+static void say_reuse(void *context, const struct spw_reuse *r)
+{
+    char bytes[32];
+    (void)context;
+    cli_note("prefix cache: the first %llu of %llu tokens were found, %s",
+             (unsigned long long)r->n_tokens, (unsigned long long)r->n_asked,
+             cli_format_bytes(bytes, r->bytes));
+}
+
+static void say_prefix_note(void *context, const char *text)
+{
+    (void)context;
+    cli_note("%s", text);
+}
+
+struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
+                                      uint32_t sessions)
+{
+    return (struct spw_options){
+        .backend = (enum spw_backend_kind)o->device.kind,
+        .device_index = o->device.index,
+        .threads = (uint32_t)o->threads,
+        .device_bytes = budget(o, "device-memory", o->device_memory),
+        .host_bytes = budget(o, "host-memory", o->host_memory),
+        .disk_dir = o->disk,
+        .disk_bytes = budget(o, "disk-memory", o->disk_memory),
+        .disk_write_limit = budget(o, "disk-write-limit", o->disk_write_limit),
+        .prefix_cache_dir = o->prefix_cache,
+        .prefix_cache_bytes = budget(o, "prefix-cache-size", o->prefix_cache_size),
+        .prefix_cache_trusts_others = o->trust_prefix_cache,
+        .on_reuse = say_reuse,
+        .on_prefix_note = say_prefix_note,
+        .io = (enum spw_io_kind)o->io,
+        .compute = (enum spw_dtype)o->compute,
+        .kv = o->kv_dtype < CLI_KV_PRECISION ? (enum spw_dtype)o->kv_dtype : SPW_DTYPE_AUTO,
+        .precision = o->kv_dtype < CLI_KV_PRECISION
+                         ? SPW_KV_EXACT
+                         : (enum spw_kv_precision)(o->kv_dtype - CLI_KV_PRECISION),
+        .residual_window = budget(o, "residual-window", o->residual_window),
+        .context = context,
+        .past_positions = o->allow_long_context,
+        .sessions = sessions,
+        .prefill_chunk = (uint32_t)o->prefill_chunk,
+        .prefetch_slots = (uint32_t)o->prefetch_slots,
+        .prefetch_splits = (uint32_t)o->prefetch_splits,
+        .delay_seed = o->delay_seed,
+        .serial_kernels = o->serial_kernels,
+        .interrupted = ask_interrupted,
+        .on_incident = say_incident,
+        .on_oom = (unsigned)o->on_oom,
+        .on_rung = say_rung,
+        .gate = cli_check_kv_gate,
+        .gate_context = (void *)o,
+    };
+}
+
+void cli_say_device(const struct cli_options *o, const struct spw_engine *e)
+{
+    const char *note = spw_engine_note(e);
+    if (o->device.kind == SPW_BACKEND_AUTO || !cli_given(o, "device"))
+        cli_note("on %s%s%s", spw_engine_backend(e), *note ? ": " : "", note);
+    else if (*note)
+        cli_note("%s", note);
+}
+
+struct spw_sampling cli_sampling(const struct cli_options *o)
+{
+    return (struct spw_sampling){
+        .temperature = (float)o->temperature,
+        .top_k = (uint32_t)o->top_k,
+        .top_p = (float)o->top_p,
+        .min_p = (float)o->min_p,
+        .repetition_penalty = (float)o->repetition_penalty,
+        .seed = o->seed,
+    };
+}

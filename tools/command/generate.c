@@ -1,0 +1,582 @@
+/* `spillway generate`: one prompt with its text streamed to stdout, or many with a JSON line each.
+ * Everything that can be refused is refused before the model is loaded and before a byte of output.
+ */
+#include "tools/command/check_kv.h"
+#include "tools/command/input/input.h"
+#include "tools/command/limits.h"
+#include "tools/command/output/npy.h"
+#include "tools/command/output/output.h"
+#include "tools/command/output/progress.h"
+#include "tools/command/output/report.h"
+#include "tools/command/input/saved.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct run {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct cli_inputs inputs;
+    struct cli_saved saved; /* what the run goes on from; empty: from nothing */
+    struct spw_engine *engine;
+    struct spw_session *session; /* of --save and --resume, owned */
+    struct spw_result *results;  /* [inputs.n], borrowed */
+    uint64_t n_text;             /* bytes of text of the answer so far */
+    uint64_t saved_bytes, n_saves;
+    uint64_t n_answers; /* of a batch, printed */
+    struct cli_npy *npy;
+    bool ids;             /* are printed instead of text */
+    uint64_t n_expected;  /* new tokens of all inputs, at most */
+    int write_error;      /* of stdout, -errno */
+    const char *bad_file; /* that could not be written */
+    struct cli_limits limits;
+};
+
+/* One request's callbacks. */
+struct stream {
+    struct run *run;
+    const struct cli_input *in;
+    size_t index; /* of it */
+    char *text;   /* owned: the answer of a batch is kept until its line is printed */
+    size_t n_text, capacity;
+    bool first, printed;
+};
+
+static int print(struct run *r, const char *text, size_t bytes)
+{
+    cli_progress_clear();
+    return r->write_error = cli_write(text, bytes);
+}
+
+static int stream_text(void *context, const char *text, size_t bytes)
+{
+    struct stream *s = context;
+    SPW_TRY(print(s->run, text, bytes));
+    s->run->n_text += bytes;
+    return 0;
+}
+
+static int keep_text(void *context, const char *text, size_t bytes)
+{
+    struct stream *s = context;
+    if (s->n_text + bytes > s->capacity) {
+        size_t capacity = 2 * (s->n_text + bytes);
+        char *grown = spw_realloc(s->text, capacity);
+        if (!grown)
+            return -ENOMEM;
+        s->text = grown;
+        s->capacity = capacity;
+    }
+    memcpy(s->text + s->n_text, text, bytes);
+    s->n_text += bytes;
+    return 0;
+}
+
+static int save_run(struct run *r)
+{
+    struct cli_progress_made made = {.prompt = r->inputs.items[0].tokens,
+                                     .n_prompt = r->inputs.items[0].n_tokens,
+                                     .result = r->results,
+                                     .n_text = r->n_text};
+    int code = cli_saved_write(r->session, r->o, &made, &r->saved_bytes);
+    r->n_saves += !code;
+    return code;
+}
+
+/* A part of a long prompt is computed: where saving it fails, save_run has said so. */
+static void on_pass(void *context)
+{
+    save_run(context);
+}
+
+static int on_token(void *context, int32_t token, const float *logits)
+{
+    struct stream *s = context;
+    struct run *r = s->run;
+    cli_progress_token(r->n_expected);
+    if (r->ids && !r->o->prompts) {
+        char id[16];
+        int n = snprintf(id, sizeof id, "%s%d", s->first ? "" : " ", (int)token);
+        s->first = false;
+        SPW_TRY(print(r, id, (size_t)n));
+    }
+    if (r->npy) {
+        int rc = cli_npy_append(r->npy, logits);
+        if (rc < 0) {
+            r->bad_file = r->o->dump_logits;
+            return rc;
+        }
+    }
+    if (cli_interrupted())
+        return -ECANCELED;
+    if (r->o->save_every && r->results[0].n_tokens % r->o->save_every == 0)
+        save_run(r); /* where that fails, it has said so: the answer goes on */
+    return 0;
+}
+
+static int check_options(const struct cli_options *o)
+{
+    static const char *const only_alone[] = {"dump-logits", "ids"};
+    if (!o->prompts && cli_given(o, "sessions"))
+        return cli_fail(CLI_REFUSED, "--sessions: found without --prompts, expected both");
+    for (size_t i = 0; o->prompts && i < sizeof only_alone / sizeof *only_alone; i++)
+        if (cli_given(o, only_alone[i]))
+            return cli_fail(CLI_REFUSED, "found both --prompts and --%s, expected one of them",
+                            only_alone[i]);
+    int refused = cli_saved_check(o);
+    if (refused)
+        return refused;
+    if (o->ids && o->stop.n > 0)
+        return cli_fail(CLI_REFUSED, "found both --ids and --stop, expected one of them");
+    for (size_t i = 0; i < o->stop.n; i++)
+        if (!*o->stop.items[i])
+            return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
+    return 0;
+}
+
+/* Text is compared in UTF-8, so a stop string must be UTF-8 too: the tokenizer looks. */
+static int check_stops(const struct run *r)
+{
+    for (size_t i = 0; i < r->o->stop.n; i++) {
+        const char *text = r->o->stop.items[i];
+        int32_t *ids;
+        size_t n;
+        int code = cli_encode(r->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
+        if (code)
+            return code;
+        spw_free(ids);
+    }
+    return 0;
+}
+
+/* ---- lines of a batch ---- */
+
+/* The line and its newline; takes the reference. */
+static int print_json(struct run *r, json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    json_decref(line);
+    if (!text)
+        return -ENOMEM;
+    int rc = print(r, text, strlen(text));
+    free(text);
+    return rc ? rc : print(r, "\n", 1);
+}
+
+static json_t *begin_line(const struct cli_input *in, size_t index)
+{
+    json_t *id = json_object_get(in->line, "id");
+    const struct cli_field fields[] = {
+        {"index", CLI_JSON(index)},
+        {id ? "id" : NULL, json_incref(id)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* Prints one answer when its request ends, while other requests still run. */
+static int print_answer(void *context, const struct spw_result *result)
+{
+    struct stream *s = context;
+    json_t *line = begin_line(s->in, s->index);
+    const char *text = s->text ? s->text : "";
+    cli_json_add(&line, "text", CLI_OR_NULL(!s->run->ids, json_stringn(text, s->n_text)));
+    cli_report_result(&line, s->in->n_tokens, result);
+    /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
+    json_object_del(line, "waterlines");
+    s->printed = true;
+    cli_progress_answers(++s->run->n_answers, s->run->inputs.n - s->run->inputs.n_refused);
+    return print_json(s->run, line);
+}
+
+static int print_refused(struct run *r)
+{
+    int rc = 0;
+    for (size_t i = 0; i < r->inputs.n && !rc; i++) {
+        const struct cli_input *in = &r->inputs.items[i];
+        if (!in->refused)
+            continue;
+        json_t *line = begin_line(in, i);
+        cli_json_add(&line, "error", CLI_JSON(in->refused));
+        rc = print_json(r, line);
+    }
+    return rc;
+}
+
+/* ---- a request ---- */
+
+static struct spw_request make_request(const struct run *r, struct stream *s)
+{
+    const struct cli_input *in = s->in;
+    bool batch = r->o->prompts;
+    return (struct spw_request){
+        .prompt = in->tokens,
+        .n_prompt = in->n_tokens,
+        .max_new_tokens = in->max_new_tokens,
+        .given = r->saved.tokens ? r->saved.tokens + r->saved.n_prompt : NULL,
+        .n_given = r->saved.n_given,
+        .n_text_given = r->saved.n_text,
+        .session = r->session,
+        .sampling = in->sampling,
+        .stop = in->stop.items,
+        .n_stop = in->stop.n,
+        .ignore_eos = in->ignore_eos,
+        .on_text = r->ids  ? NULL
+                   : batch ? keep_text
+                           : stream_text,
+        .on_token = on_token,
+        .on_end = batch ? print_answer : NULL,
+        .context = s,
+    };
+}
+
+/* ---- output ---- */
+
+static json_t *request_json(const struct cli_input *in, const struct spw_result *r)
+{
+    json_t *o = json_object();
+    if (in->refused)
+        cli_json_add(&o, "error", CLI_JSON(in->refused));
+    else
+        cli_report_result(&o, in->n_tokens, r);
+    return o;
+}
+
+static void add_batch(json_t **report, const struct run *r, const struct spw_result *results)
+{
+    uint64_t n_prompt = 0, n_generated = 0;
+    json_t *list = json_array();
+    for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
+        const struct cli_input *in = &r->inputs.items[i];
+        cli_json_append(&list, request_json(in, &results[n]));
+        if (in->refused)
+            continue;
+        n_prompt += in->n_tokens;
+        n_generated += results[n++].n_tokens;
+    }
+    const struct cli_field fields[] = {
+        {"n_prompt", CLI_JSON(n_prompt)},
+        {"n_generated", CLI_JSON(n_generated)},
+        {"requests", list},
+    };
+    CLI_ADD(report, fields);
+}
+
+/* The predicted time of one step of the full context, and the mean time of the run's steps. Only
+ * for one sequence: a step of several has no prediction. */
+static void add_seconds(json_t **report, const struct run *r,
+                        const struct spw_generate_times *times)
+{
+    struct spw_prediction step = {.seconds = NAN};
+    double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without any */
+    if (cli_limits_suffice(&r->limits, spw_engine_plan(r->engine)) && !r->o->prompts)
+        spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
+                         cli_limits_drive(&r->limits));
+    const struct cli_field fields[] = {
+        CLI_FIELD(times, prefill_seconds),
+        CLI_FIELD(times, decode_seconds),
+        {"predicted_step_seconds", CLI_JSON(step.seconds)},
+        {"measured_step_seconds", CLI_JSON(measured)},
+    };
+    CLI_ADD(report, fields);
+}
+
+static void add_prefix(json_t **report, const struct run *r, const struct spw_result *results,
+                       const struct spw_generate_times *times)
+{
+    struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
+    for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
+        if (r->inputs.items[i].refused)
+            continue;
+        reuse.n_prompt += r->inputs.items[i].n_tokens + r->saved.n_given;
+        reuse.n_reused += results[n].n_reused;
+        reuse.n_from_store += results[n++].n_from_store;
+    }
+    cli_report_prefix(report, r->engine, &reuse);
+}
+
+static int write_report(const struct run *r, const struct spw_result *results,
+                        const struct spw_generate_times *times)
+{
+    const struct cli_field saved[] = {
+        {"n_resumed", CLI_JSON(r->saved.n_given)},
+        {"saves", CLI_JSON(r->n_saves)},
+        CLI_FIELD(r, saved_bytes),
+    };
+    json_t *report = cli_report_engine(r->o->operand, r->engine);
+    add_seconds(&report, r, times);
+    add_prefix(&report, r, results, times);
+    CLI_ADD(&report, saved);
+    if (r->o->prompts)
+        add_batch(&report, r, results);
+    else
+        cli_report_result(&report, r->inputs.items[0].n_tokens, &results[0]);
+    return cli_write_json(r->o->report, report);
+}
+
+/* ---- one run ---- */
+
+static int open_session(struct run *r)
+{
+    struct spw_error err = {0};
+    int rc = 0;
+    if (r->saved.file)
+        rc = spw_session_resume(&r->session, r->engine, r->saved.file, &err);
+    else if (r->o->save)
+        rc = spw_session_open(&r->session, r->engine, &err);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
+}
+
+/* Lines that no plan has room for go, the longest first, unless none would stay. */
+static int refuse_longest(struct run *r, struct spw_options *options)
+{
+    struct spw_plan_info plan;
+    struct spw_options asked = *options;
+    struct spw_error err = {0};
+    int code = 0;
+    asked.on_rung = NULL; /* the run itself will tell */
+    asked.context = asked.sessions = 1;
+    if (!r->o->prompts || r->o->context || spw_plan_query(&plan, r->o->operand, &asked, NULL))
+        return 0;
+    while (!code && r->inputs.n - r->inputs.n_refused > 1) {
+        size_t longest = 0, n = r->inputs.n - r->inputs.n_refused;
+        asked.context = options->context = r->inputs.longest;
+        asked.sessions = options->sessions = (uint32_t)spw_min_u64(r->o->sessions, n);
+        spw_error_clear(&err);
+        if (spw_plan_query(&plan, r->o->operand, &asked, &err) != -ENOMEM)
+            break;
+        while (r->inputs.items[longest].refused ||
+               r->inputs.items[longest].n_tokens + r->inputs.items[longest].max_new_tokens <
+                   r->inputs.longest)
+            longest++;
+        code = cli_inputs_refuse(&r->inputs, r->o, &r->inputs.items[longest], err.text);
+    }
+    options->context = r->o->context ? r->o->context : r->inputs.longest;
+    return code;
+}
+
+static int open_engine(struct run *r)
+{
+    const struct cli_options *o = r->o;
+    size_t n = r->inputs.n - r->inputs.n_refused;
+    uint32_t sessions = o->prompts ? (uint32_t)spw_min_u64(o->sessions, n) : 1;
+    struct spw_options options =
+        cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
+    struct spw_error err = {0};
+    int code = refuse_longest(r, &options);
+    if (code)
+        return code;
+    options.on_progress = cli_progress_callback();
+    options.keeps = o->save || o->resume;
+    options.goes_back = o->save; /* what Ctrl-C leaves is saved */
+    options.on_pass = o->save ? on_pass : NULL;
+    options.pass_context = r;
+    if (o->report || options.disk_dir) /* before the engine takes the memory to measure with */
+        cli_limits_read_for(&r->limits, o, &options);
+    int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    if (*r->limits.why.text)
+        cli_note("%s", r->limits.why.text);
+    cli_say_device(o, r->engine);
+    cli_check_kv_warn(o, &options);
+    cli_progress_engine(r->engine);
+    if (o->dump_logits) {
+        code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
+        if (code)
+            return code;
+    }
+    for (size_t i = 0; i < r->inputs.n; i++)
+        if (!r->inputs.items[i].refused)
+            r->n_expected += r->inputs.items[i].max_new_tokens;
+    r->n_expected -= r->saved.n_given;
+    r->n_text = r->saved.n_text;
+    return open_session(r);
+}
+
+/* What ended a generation early. */
+static int explain(const struct run *r, int rc, const struct spw_error *err)
+{
+    if (rc == -EPIPE && r->write_error == -EPIPE)
+        return CLI_FAILED;
+    if (r->write_error)
+        return cli_fail(CLI_FAILED, "stdout: %s", strerror(-r->write_error));
+    if (r->bad_file)
+        return cli_fail(CLI_FAILED, "%s: %s", r->bad_file, strerror(-rc));
+    return cli_fail_error(rc, err, false);
+}
+
+/* The library failed, or the run was interrupted. What was generated until then is not lost with
+ * it: text of a single prompt, and lines of answers that had ended, are on stdout already. */
+static int save(struct run *r, struct stream *streams, size_t n_streams,
+                const struct spw_result *results, const struct spw_generate_times *times, int code)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_streams; i++)
+        n += results[i].n_tokens;
+    if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
+        return code;
+    for (size_t i = 0; r->o->prompts && i < n_streams; i++)
+        if (!streams[i].printed && results[i].n_tokens && print_answer(&streams[i], &results[i]))
+            return code;
+    if (r->o->report && write_report(r, results, times) == 0)
+        cli_fail(0, "%s has the %zu tokens generated before that", r->o->report, n);
+    return code;
+}
+
+/* A run that ended early, with what its session still holds. */
+static void save_ended(struct run *r)
+{
+    if (!r->o->save)
+        return;
+    if (!spw_session_n_tokens(r->session))
+        cli_fail(0, "%s was not written: no part of the prompt was through all layers", r->o->save);
+    else if (!save_run(r))
+        cli_fail(0, "%s has the run until there: --resume %s goes on with it", r->o->save,
+                 r->o->save);
+}
+
+/* Why the text ends where it does, unless the model ended it. */
+static void say_end(const struct run *r, const struct spw_result *result)
+{
+    if (r->saved.file && result->n_tokens == r->saved.n_given)
+        cli_note("%s: this run had ended; nothing was left to generate%s", r->o->resume,
+                 result->finish == SPW_FINISH_LENGTH ? "; a larger --max-new-tokens goes on" : "");
+    else if (result->finish == SPW_FINISH_LENGTH && result->n_tokens)
+        cli_note("the answer was cut off after %zu new token%s; a larger --max-new-tokens lets it "
+                 "go on",
+                 result->n_tokens, cli_plural(result->n_tokens));
+}
+
+static int finish(struct run *r, const struct spw_result *results,
+                  const struct spw_generate_times *times)
+{
+    /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
+    if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
+        cli_write("\n", 1);
+    for (size_t i = 0; i < r->inputs.n && !r->ids; i++)
+        cli_say_unnamed(&r->model, results[i].tokens, results[i].n_tokens);
+    if (!r->o->prompts)
+        say_end(r, &results[0]);
+    int code = r->o->save ? save_run(r) : 0;
+    if (code == 0 && r->o->report)
+        code = write_report(r, results, times);
+    if (code == 0 && r->inputs.n_refused)
+        code = cli_fail(CLI_FAILED, "%zu of %zu lines were not answered", r->inputs.n_refused,
+                        r->inputs.n);
+    return code;
+}
+
+static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
+                    struct spw_result *results)
+{
+    struct spw_generate_times times = {0};
+    struct spw_error err = {0};
+    size_t n = 0;
+    r->results = results;
+    for (size_t i = 0; i < r->inputs.n; i++) {
+        if (r->inputs.items[i].refused)
+            continue;
+        streams[n] =
+            (struct stream){.run = r, .in = &r->inputs.items[i], .index = i, .first = true};
+        requests[n] = make_request(r, &streams[n]);
+        n++;
+    }
+    int rc = print_refused(r);
+    if (r->o->prompts)
+        cli_progress_answers(0, n);
+    if (rc == 0)
+        rc = spw_generate(r->engine, r->model.tokenizer, requests, n, results, &times, &err);
+    cli_progress_end();
+    int npy_code = cli_npy_close(r->npy);
+    r->npy = NULL;
+    if (rc < 0) {
+        int why = explain(r, rc, &err);
+        save_ended(r);
+        return save(r, streams, n, results, &times, why);
+    }
+    return npy_code ? npy_code : finish(r, results, &times);
+}
+
+static int run_all(struct run *r)
+{
+    size_t n = r->inputs.n;
+    struct stream *streams = spw_alloc_zero(n, sizeof *streams);
+    struct spw_request *requests = spw_alloc_zero(n, sizeof *requests);
+    struct spw_result *results = spw_alloc_zero(n, sizeof *results);
+    int code = streams && requests && results ? generate(r, streams, requests, results)
+                                              : cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n && streams && results; i++) {
+        spw_free(streams[i].text);
+        spw_result_free(&results[i]);
+    }
+    spw_free(results);
+    spw_free(requests);
+    spw_free(streams);
+    return code;
+}
+
+static bool takes_ids(const struct cli_options *o)
+{
+    return o->token_ids || o->resume || o->prompts;
+}
+
+/* A folder without a tokenizer can be run on ids, and answers in ids, also when that was not asked
+ * for: what was computed is worth more than a refusal. Stop strings are compared in text. */
+static bool prints_ids(const struct cli_options *o)
+{
+    char path[4096];
+    if (o->ids || !takes_ids(o) || o->stop.n > 0 ||
+        snprintf(path, sizeof path, "%s/tokenizer.json", o->operand) >= (int)sizeof path ||
+        access(o->operand, X_OK) != 0 || access(path, F_OK) == 0 || errno != ENOENT)
+        return o->ids;
+    cli_note("%s: no such file, so token ids are printed instead of text", path);
+    return true;
+}
+
+static int read_inputs(struct run *r)
+{
+    int code = check_stops(r);
+    if (code)
+        return code;
+    return r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
+                         : cli_inputs_read(&r->inputs, r->o, &r->model, false);
+}
+
+int cli_generate(const struct cli_options *given)
+{
+    struct cli_options options = *given; /* a saved run has its own */
+    const struct cli_options *o = &options;
+    struct run r = {.o = o};
+    if (o->save)
+        cli_catch_termination();
+    int code = check_options(o);
+    if (code == 0)
+        code = cli_saved_open(&r.saved, &options);
+    if (code)
+        return code;
+    r.ids = prints_ids(o);
+    code = cli_model_open(&r.model, o->operand, !r.ids || !takes_ids(o));
+    if (code) {
+        cli_saved_close(&r.saved);
+        return code;
+    }
+    code = read_inputs(&r);
+    bool terminal = isatty(STDOUT_FILENO) == 1 && !o->prompts;
+    cli_progress_start((enum cli_progress_mode)o->progress, terminal);
+    if (code == 0)
+        code = open_engine(&r);
+    if (code == 0)
+        code = run_all(&r);
+    cli_progress_end();
+    cli_npy_close(r.npy);
+    spw_session_close(r.session);
+    spw_engine_close(r.engine);
+    cli_inputs_free(&r.inputs);
+    cli_model_close(&r.model);
+    cli_saved_close(&r.saved);
+    return code;
+}

@@ -1,0 +1,349 @@
+/* Files, texts and token ids: see input.h. Prompts as JSON lines are in input_lines.c. */
+#include "tools/command/input/input.h"
+#include "tools/command/input/input_lines.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Far more than positions reach. A device that never ends does so here, not where memory does. */
+#define MOST_BYTES ((size_t)1 << 30)
+
+int cli_read_file(const char *path, char **data, size_t *bytes)
+{
+    bool from_stdin = strcmp(path, "-") == 0;
+    FILE *file = from_stdin ? stdin : fopen(path, "rb");
+    *data = NULL;
+    *bytes = 0;
+    if (!file)
+        return cli_fail(CLI_REFUSED, "%s: %s", path, strerror(errno));
+    int code = 0;
+    size_t capacity = 0, n = 1;
+    char *text = NULL;
+    while (n > 0) {
+        if (*bytes + 1 >= capacity) {
+            capacity = capacity ? 2 * capacity : 1 << 16;
+            char *grown = spw_realloc(text, capacity);
+            if (!grown) {
+                code = cli_fail(CLI_FAILED, "%s: no memory for %zu bytes", path, capacity);
+                break;
+            }
+            text = grown;
+        }
+        n = fread(text + *bytes, 1, capacity - *bytes - 1, file);
+        *bytes += n;
+        if (*bytes >= MOST_BYTES) {
+            code = cli_fail(CLI_REFUSED, "%s: found 1 GiB or more, expected less", path);
+            break;
+        }
+    }
+    if (code == 0 && ferror(file))
+        code = cli_fail(CLI_REFUSED, "%s: %s", path, strerror(errno));
+    if (!from_stdin)
+        fclose(file);
+    if (code) {
+        spw_free(text);
+        return code;
+    }
+    text[*bytes] = 0;
+    *data = text;
+    return 0;
+}
+
+static int refuse_id(const char *path, const char *at, const char *start)
+{
+    char found[24];
+    snprintf(found, sizeof found, "%.*s", (int)spw_min_u64(strcspn(at, " ,\t\r\n"), 20), at);
+    return cli_fail(CLI_REFUSED,
+                    "%s: byte %zu: found '%s', expected token ids separated by spaces, commas or "
+                    "lines",
+                    path, (size_t)(at - start), found);
+}
+
+/* Ids in `text`; `ids` has room for one in every two bytes. A list in brackets is fine too. */
+static int parse_ids(const char *path, const char *text, size_t bytes, int32_t *ids, size_t *n)
+{
+    static const char between[] = " ,\t\r\n";
+    const char *at = text + strspn(text, between), *end = text + bytes;
+    bool brackets = *at == '[';
+    at += brackets;
+    for (at += strspn(at, between); at < end; at += strspn(at, between)) {
+        if (brackets && *at == ']' && at[1 + strspn(at + 1, between)] == 0)
+            return 0;
+        size_t digits = strspn(at, "0123456789");
+        uint64_t id = strtoull(at, NULL, 10);
+        char next = at[digits];
+        bool ends = next == 0 || strchr(between, next) || (brackets && next == ']');
+        if (digits == 0 || digits > 10 || id > INT32_MAX || !ends ||
+            (next == 0 && at + digits < end))
+            return refuse_id(path, at, text);
+        ids[(*n)++] = (int32_t)id;
+        at += digits;
+    }
+    return brackets ? refuse_id(path, end, text) : 0;
+}
+
+int cli_read_ids(const char *path, int32_t **ids, size_t *n)
+{
+    char *text;
+    size_t bytes;
+    *ids = NULL;
+    *n = 0;
+    int code = cli_read_file(path, &text, &bytes);
+    if (code)
+        return code;
+    *ids = spw_alloc_zero(bytes / 2 + 1, sizeof **ids);
+    code = *ids ? parse_ids(path, text, bytes, *ids, n) : cli_fail(CLI_FAILED, "out of memory");
+    if (code == 0 && *n == 0)
+        code = cli_fail(CLI_REFUSED, "%s: found no token ids, expected at least one", path);
+    spw_free(text);
+    if (code) {
+        spw_free(*ids);
+        *ids = NULL;
+    }
+    return code;
+}
+
+int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
+               bool add_special, int32_t **ids, size_t *n)
+{
+    struct spw_error err = {0};
+    *ids = NULL;
+    if (bytes == 0)
+        return cli_fail(CLI_REFUSED, "%s: found an empty text, expected at least a character",
+                        source);
+    int rc = spw_tokenizer_encode(t, text, bytes, add_special, ids, n, &err);
+    if (rc < 0)
+        return cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "%s: %s", source,
+                        err.text[0] ? err.text : strerror(-rc));
+    if (*n > 0)
+        return 0;
+    spw_free(*ids);
+    *ids = NULL;
+    return cli_fail(CLI_REFUSED, "%s: found a text without tokens, expected at least one", source);
+}
+
+int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab)
+            return cli_fail(CLI_REFUSED, "%s: token %zu: found id %d, expected 0 to %u", source,
+                            i + 1, ids[i], vocab - 1);
+    return 0;
+}
+
+void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n)
+{
+    size_t n_unnamed = 0, last = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!spw_tokenizer_token(m->tokenizer, tokens[i])) {
+            n_unnamed++;
+            last = i;
+        }
+    if (n_unnamed)
+        cli_fail(0,
+                 "%zu of the %zu new tokens, such as id %d, have no text in tokenizer.json and are "
+                 "not printed; is it this model's tokenizer?",
+                 n_unnamed, n, tokens[last]);
+}
+
+int cli_one_of(const struct cli_options *o, const char *const *names, bool optional,
+               const char **out)
+{
+    char list[160] = "";
+    *out = NULL;
+    for (size_t i = 0; names[i]; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s--%s",
+                 i == 0         ? ""
+                 : names[i + 1] ? ", "
+                                : " or ",
+                 names[i]);
+        if (!cli_given(o, names[i]))
+            continue;
+        if (*out)
+            return cli_fail(CLI_REFUSED, "found both --%s and --%s, expected one of them", *out,
+                            names[i]);
+        *out = names[i];
+    }
+    if (!*out && !optional)
+        return cli_fail(CLI_REFUSED, "%s: found no input, expected %s", o->command->name, list);
+    return 0;
+}
+
+int cli_tokenizer_open(struct spw_tokenizer **out, const char *folder)
+{
+    char path[4096];
+    struct spw_error err = {0};
+    *out = NULL;
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= (int)sizeof path)
+        return cli_fail(CLI_REFUSED, "%s: found a path that is too long", folder);
+    int rc = spw_tokenizer_open(out, path, &err);
+    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+}
+
+int cli_model_open(struct cli_model *m, const char *folder, bool with_tokenizer)
+{
+    struct spw_error err = {0};
+    m->tokenizer = NULL;
+    int rc = spw_config_open(&m->config, folder, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    int code = with_tokenizer ? cli_tokenizer_open(&m->tokenizer, folder) : 0;
+    if (code)
+        cli_model_close(m);
+    return code;
+}
+
+void cli_model_close(struct cli_model *m)
+{
+    spw_tokenizer_close(m->tokenizer);
+    m->tokenizer = NULL;
+    spw_config_free(&m->config);
+}
+
+/* ---- prompts ---- */
+
+static int read_one(struct cli_input *in, const struct cli_options *o, const struct cli_model *m,
+                    const char *source)
+{
+    if (strcmp(source, "prompt-tokens") == 0) {
+        in->n_tokens = (size_t)o->prompt_tokens;
+        return 0;
+    }
+    if (strcmp(source, "token-ids") == 0)
+        return cli_read_ids(o->token_ids, &in->tokens, &in->n_tokens);
+    if (strcmp(source, "prompt") == 0)
+        return cli_encode(m->tokenizer, "--prompt", o->prompt, strlen(o->prompt), true, &in->tokens,
+                          &in->n_tokens);
+    char *text;
+    size_t bytes;
+    int code = cli_read_file(o->prompt_file, &text, &bytes);
+    if (code)
+        return code;
+    code = cli_encode(m->tokenizer, o->prompt_file, text, bytes, true, &in->tokens, &in->n_tokens);
+    spw_free(text);
+    return code;
+}
+
+static int read_single(struct cli_inputs *in, const struct cli_options *o,
+                       const struct cli_model *m, const char *source)
+{
+    in->items = spw_alloc_zero(1, sizeof *in->items);
+    if (!in->items)
+        return cli_fail(CLI_FAILED, "out of memory");
+    in->n = 1;
+    in->items[0] = cli_input_defaults(o);
+    int code = read_one(&in->items[0], o, m, source);
+    if (code || !in->items[0].tokens)
+        return code;
+    const char *where = o->token_ids ? o->token_ids : o->prompt ? "--prompt" : o->prompt_file;
+    return cli_check_ids(where, in->items[0].tokens, in->items[0].n_tokens, m->config.vocab);
+}
+
+static uint64_t needed_by(const struct cli_input *item)
+{
+    return item->n_tokens + item->max_new_tokens;
+}
+
+int cli_inputs_refuse(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
+                      const char *why)
+{
+    char text[400];
+    json_t *id = json_object_get(item->line, "id");
+    char *name = id ? json_dumps(id, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    snprintf(text, sizeof text,
+             "%.100s: line %zu%s%.60s%s: %zu prompt tokens and %llu new ones: %s", o->prompts,
+             item->number, name ? " (id " : "", name ? name : "", name ? ")" : "", item->n_tokens,
+             (unsigned long long)item->max_new_tokens, why);
+    free(name);
+    item->refused = spw_strdup(text);
+    if (!item->refused)
+        return cli_fail(CLI_FAILED, "out of memory");
+    cli_fail(0, "%s", text);
+    in->n_refused++;
+    in->longest = 0;
+    for (size_t i = 0; i < in->n; i++)
+        if (!in->items[i].refused)
+            in->longest = spw_max_u64(in->longest, needed_by(&in->items[i]));
+    return in->n_refused < in->n ? 0 : CLI_REFUSED;
+}
+
+/* One text that is too long is refused; of many lines the others go on. */
+static int refuse_length(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
+                         uint64_t limit)
+{
+    char why[160];
+    uint64_t needed = needed_by(item);
+    if (!o->prompts)
+        return cli_fail(CLI_REFUSED,
+                        "--context: found %llu, expected at least %llu: %zu prompt tokens and "
+                        "%llu new ones",
+                        (unsigned long long)o->context, (unsigned long long)needed, item->n_tokens,
+                        (unsigned long long)item->max_new_tokens);
+    snprintf(why, sizeof why, "expected at most %llu, %s", (unsigned long long)limit,
+             o->context ? "the --context" : "the positions that the model knows");
+    return cli_inputs_refuse(in, o, item, why);
+}
+
+int cli_check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context)
+{
+    uint64_t known = m->config.reach;
+    if (context <= known || o->allow_long_context)
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "context of %llu tokens: the model knows %llu positions; "
+                    "--allow-long-context goes on behind them, where answers may get worse",
+                    (unsigned long long)context, (unsigned long long)known);
+}
+
+/* A number of new tokens nobody asked for gives way to the length of the prompt. */
+static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
+{
+    uint64_t limit = o->context ? o->context : o->allow_long_context ? UINT64_MAX : m->config.reach;
+    for (size_t i = 0; i < in->n; i++) {
+        struct cli_input *item = &in->items[i];
+        bool asked = cli_given(o, "max-new-tokens") ||
+                     (item->line && json_object_get(item->line, "max_new_tokens"));
+        if (!asked && item->n_tokens < limit)
+            item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
+        in->longest = spw_max_u64(in->longest, needed_by(item));
+    }
+    int code = 0;
+    for (size_t i = 0; i < in->n && !code; i++)
+        if (needed_by(&in->items[i]) > limit && (o->context || o->prompts))
+            code = refuse_length(in, o, &in->items[i], limit);
+    return code ? code : cli_check_context(o, m, o->context ? o->context : in->longest);
+}
+
+int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
+                    bool optional)
+{
+    static const char *const texts[] = {"prompt", "prompt-file", "token-ids", "prompts", NULL};
+    static const char *const lengths[] = {"prompt",  "prompt-file",   "token-ids",
+                                          "prompts", "prompt-tokens", NULL};
+    const char *const *sources = optional ? lengths : texts, *source;
+    *in = (struct cli_inputs){0};
+    int code = cli_one_of(o, sources, optional, &source);
+    if (code || !source)
+        return code;
+    code =
+        strcmp(source, "prompts") == 0 ? cli_read_lines(in, o, m) : read_single(in, o, m, source);
+    if (code == 0)
+        code = fit(in, o, m);
+    if (code)
+        cli_inputs_free(in);
+    return code;
+}
+
+void cli_inputs_free(struct cli_inputs *in)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        spw_free(in->items[i].tokens);
+        spw_free(in->items[i].refused);
+        if (in->items[i].line)
+            spw_free(in->items[i].stop.items);
+        json_decref(in->items[i].line);
+    }
+    spw_free(in->items);
+    *in = (struct cli_inputs){0};
+}

@@ -1,0 +1,383 @@
+/* Runs in files: see saved.h. */
+#include "tools/command/input/saved.h"
+
+#include "tools/command/input/input_lines.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Options that decide which token comes next: kept in the state under their own names. */
+static const struct kept {
+    const char *name;
+    size_t at;
+    bool real;
+} kept[] = {
+    {"temperature", offsetof(struct cli_options, temperature), true},
+    {"top-p", offsetof(struct cli_options, top_p), true},
+    {"min-p", offsetof(struct cli_options, min_p), true},
+    {"repetition-penalty", offsetof(struct cli_options, repetition_penalty), true},
+    {"top-k", offsetof(struct cli_options, top_k), false},
+    {"seed", offsetof(struct cli_options, seed), false},
+};
+enum { N_KEPT = sizeof kept / sizeof *kept, MOST_STOP_BYTES = 16 << 10 };
+
+int cli_saved_check(const struct cli_options *o)
+{
+    static const char *const inputs[] = {"prompt", "prompt-file", "token-ids", "prompts",
+                                         "prompt-tokens"};
+    size_t bytes = 0;
+    for (size_t i = 0; o->resume && i < sizeof inputs / sizeof *inputs; i++)
+        if (cli_given(o, inputs[i]))
+            return cli_fail(CLI_REFUSED, "found both --resume and --%s, expected one of them",
+                            inputs[i]);
+    if (o->prompts && o->save)
+        return cli_fail(CLI_REFUSED, "found both --prompts and --save, expected one of them");
+    if (o->save_every && !o->save)
+        return cli_fail(CLI_REFUSED, "--save-every: found without --save, expected both");
+    for (size_t i = 0; i < o->stop.n; i++)
+        bytes += strlen(o->stop.items[i]);
+    if (o->save && bytes > MOST_STOP_BYTES)
+        return cli_fail(CLI_REFUSED, "--stop: found %zu bytes beside --save, expected at most %d",
+                        bytes, MOST_STOP_BYTES);
+    return 0;
+}
+
+/* ---- resuming ---- */
+
+static int damaged(const struct cli_options *o)
+{
+    return cli_fail(CLI_REFUSED, "%s: found a session that 'generate --save' did not write",
+                    o->resume);
+}
+
+/* The prompt and the answer: what the session holds, and what it had not computed on yet. */
+static int read_tokens(struct cli_saved *s, const struct cli_options *o)
+{
+    const struct spw_saved_info *info = spw_saved_info(s->file);
+    const json_t *rest = json_object_get(s->state, "rest");
+    size_t n_rest = json_array_size(rest);
+    int64_t n_prompt = json_integer_value(json_object_get(s->state, "n_prompt"));
+    if (n_prompt <= 0 || (uint64_t)n_prompt > info->n_tokens + n_rest)
+        return damaged(o);
+    s->n_prompt = (size_t)n_prompt;
+    s->n_given = info->n_tokens + n_rest - s->n_prompt;
+    s->tokens = spw_alloc((info->n_tokens + n_rest) * sizeof *s->tokens);
+    if (!s->tokens)
+        return cli_fail(CLI_FAILED, "out of memory");
+    memcpy(s->tokens, info->tokens, info->n_tokens * sizeof *s->tokens);
+    for (size_t i = 0; i < n_rest; i++)
+        s->tokens[info->n_tokens + i] = (int32_t)json_integer_value(json_array_get(rest, i));
+    return 0;
+}
+
+static int take_number(const struct cli_saved *s, struct cli_options *o, const struct kept *k)
+{
+    const json_t *value = json_object_get(s->state, k->name);
+    void *field = (char *)o + k->at;
+    if (k->real ? !json_is_real(value) : !json_is_integer(value))
+        return damaged(o);
+    double real = json_real_value(value);
+    uint64_t count = (uint64_t)json_integer_value(value);
+    bool same = k->real ? *(double *)field == real : *(uint64_t *)field == count;
+    if (!same && cli_given(o, k->name)) {
+        char was[40], is[40];
+        snprintf(was, sizeof was, k->real ? "%g" : "%.0f", k->real ? real : (double)count);
+        snprintf(is, sizeof is, k->real ? "%g" : "%.0f",
+                 k->real ? *(double *)field : (double)*(uint64_t *)field);
+        return cli_fail(CLI_REFUSED, "%s: was saved with --%s %s, found --%s %s", o->resume,
+                        k->name, was, k->name, is);
+    }
+    if (k->real)
+        *(double *)field = real;
+    else
+        *(uint64_t *)field = count;
+    return 0;
+}
+
+static int take_stops(struct cli_saved *s, struct cli_options *o)
+{
+    const json_t *list = json_object_get(s->state, "stop");
+    size_t n = json_array_size(list);
+    bool same = n == o->stop.n;
+    s->stop = spw_alloc_zero(n + 1, sizeof *s->stop);
+    if (!s->stop)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        s->stop[i] = json_string_value(json_array_get(list, i));
+        if (!s->stop[i] || !*s->stop[i])
+            return damaged(o);
+        same = same && strcmp(s->stop[i], o->stop.items[i]) == 0;
+    }
+    if (!same && cli_given(o, "stop"))
+        return cli_fail(CLI_REFUSED, "%s: was saved with %zu texts of --stop, found others",
+                        o->resume, n);
+    o->stop = (struct cli_strings){s->stop, n};
+    bool ignores = json_is_true(json_object_get(s->state, "ignore-eos"));
+    if (!ignores && o->ignore_eos)
+        return cli_fail(CLI_REFUSED, "%s: was saved without --ignore-eos, found with it",
+                        o->resume);
+    o->ignore_eos = ignores;
+    return 0;
+}
+
+static const char *kv_name(int kv)
+{
+    return kv < CLI_KV_PRECISION
+               ? spw_dtype_name((enum spw_dtype)kv)
+               : spw_kv_precision_name((enum spw_kv_precision)(kv - CLI_KV_PRECISION));
+}
+
+static int refuse_type(const struct cli_options *o, const char *name, const char *was,
+                       const char *is)
+{
+    return cli_fail(CLI_REFUSED, "%s: was saved with --%s %s, found --%s %s", o->resume, name, was,
+                    name, is);
+}
+
+/* What bits depend on, in the engine; it looks again, and at the model. */
+static int take_types(const struct cli_saved *s, struct cli_options *o)
+{
+    const struct spw_saved_info *i = spw_saved_info(s->file);
+    bool exact = i->precision == SPW_KV_EXACT;
+    int kv = exact ? (int)i->kv : CLI_KV_PRECISION + (int)i->precision;
+    uint64_t window = i->residual_tokens ? i->residual_tokens : SPW_BYTES_NONE;
+    if (o->compute != SPW_DTYPE_AUTO && o->compute != (int)i->compute)
+        return refuse_type(o, "compute", spw_dtype_name(i->compute),
+                           spw_dtype_name((enum spw_dtype)o->compute));
+    if (o->kv_dtype != SPW_DTYPE_AUTO && o->kv_dtype != kv)
+        return refuse_type(o, "kv-dtype", kv_name(kv), kv_name(o->kv_dtype));
+    if (!exact && cli_given(o, "residual-window") &&
+        spw_align_up(o->residual_window, 128) != i->residual_tokens)
+        return cli_fail(CLI_REFUSED, "%s: was saved with --residual-window %llu, found %llu",
+                        o->resume, (unsigned long long)i->residual_tokens,
+                        (unsigned long long)o->residual_window);
+    o->compute = (int)i->compute;
+    o->kv_dtype = kv;
+    if (!exact)
+        o->residual_window = window;
+    if (o->device.kind == SPW_BACKEND_AUTO && strncmp(i->backend, "cpu", 3) == 0)
+        o->device.kind = SPW_BACKEND_CPU;
+    return 0;
+}
+
+static int take_options(struct cli_saved *s, struct cli_options *o)
+{
+    int code = take_types(s, o);
+    for (size_t i = 0; i < N_KEPT && !code; i++)
+        code = take_number(s, o, &kept[i]);
+    if (!code)
+        code = take_stops(s, o);
+    const json_t *most = json_object_get(s->state, "max-new-tokens");
+    if (!code && (!json_is_integer(most) || json_integer_value(most) < 0))
+        code = damaged(o);
+    if (!code && !cli_given(o, "max-new-tokens"))
+        o->max_new_tokens = (uint64_t)json_integer_value(most);
+    return code;
+}
+
+int cli_saved_open(struct cli_saved *s, struct cli_options *o)
+{
+    struct spw_error err = {0};
+    *s = (struct cli_saved){0};
+    if (!o->resume)
+        return 0;
+    int rc = spw_saved_open(&s->file, o->resume, &err);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    const struct spw_saved_info *info = spw_saved_info(s->file);
+    if (info->foreign) {
+        cli_fail(0, "%s: %s", o->resume, info->foreign);
+        cli_saved_close(s);
+        return CLI_REFUSED;
+    }
+    s->state = json_loadb(info->state, info->state_bytes, 0, NULL);
+    s->n_text = (uint64_t)json_integer_value(json_object_get(s->state, "n_text"));
+    int code = s->state ? read_tokens(s, o) : damaged(o);
+    if (!code)
+        code = take_options(s, o);
+    if (code)
+        cli_saved_close(s);
+    return code;
+}
+
+void cli_saved_close(struct cli_saved *s)
+{
+    spw_saved_close(s->file);
+    json_decref(s->state);
+    spw_free(s->tokens);
+    spw_free(s->stop);
+    *s = (struct cli_saved){0};
+}
+
+int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const struct cli_options *o,
+                    const struct cli_model *m)
+{
+    size_t n = s->n_prompt + s->n_given;
+    uint64_t needed = s->n_prompt + o->max_new_tokens;
+    *in = (struct cli_inputs){.longest = spw_max_u64(needed, n)};
+    int code = cli_check_ids(o->resume, s->tokens, n, m->config.vocab);
+    if (code)
+        return code;
+    if (s->n_given > o->max_new_tokens)
+        return cli_fail(CLI_REFUSED,
+                        "--max-new-tokens: found %llu, expected at least the %zu that %s has",
+                        (unsigned long long)o->max_new_tokens, s->n_given, o->resume);
+    if (o->context && needed > o->context)
+        return cli_fail(CLI_REFUSED,
+                        "--context: found %llu, expected at least %llu: what %s has and may get",
+                        (unsigned long long)o->context, (unsigned long long)needed, o->resume);
+    in->items = spw_alloc_zero(1, sizeof *in->items);
+    int32_t *tokens = spw_alloc(s->n_prompt * sizeof *tokens);
+    if (!in->items || !tokens) {
+        spw_free(tokens);
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    memcpy(tokens, s->tokens, s->n_prompt * sizeof *tokens);
+    in->n = 1;
+    in->items[0] = cli_input_defaults(o);
+    in->items[0].tokens = tokens;
+    in->items[0].n_tokens = s->n_prompt;
+    return 0;
+}
+
+/* ---- saving ---- */
+
+/* Prompt and answer from position `from` on. */
+static json_t *tokens_from(const struct cli_progress_made *made, size_t from)
+{
+    const struct spw_result *r = made->result;
+    json_t *list = json_array();
+    for (size_t i = from; i < made->n_prompt + r->n_tokens; i++)
+        cli_json_append(
+            &list, CLI_JSON(i < made->n_prompt ? made->prompt[i] : r->tokens[i - made->n_prompt]));
+    return list;
+}
+
+static json_t *stops(const struct cli_options *o)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < o->stop.n; i++)
+        cli_json_append(&list, CLI_JSON(o->stop.items[i]));
+    return list;
+}
+
+/* What the answer depends on beside the prompt and the model. */
+static void add_options(json_t **s, const struct cli_options *o)
+{
+    const struct cli_field fields[] = {
+        {"ignore-eos", CLI_JSON(o->ignore_eos)},
+        {"stop", stops(o)},
+    };
+    CLI_ADD(s, fields);
+    for (size_t i = 0; i < N_KEPT; i++) {
+        const void *field = (const char *)o + kept[i].at;
+        cli_json_add(s, kept[i].name,
+                     kept[i].real
+                         ? CLI_JSON(*(const double *)field)
+                         : CLI_JSON((int64_t) * (const uint64_t *)field)); /* a seed has 64 bits */
+    }
+}
+
+static char *make_state(const struct spw_session *session, const struct cli_options *o,
+                        const struct cli_progress_made *made)
+{
+    const struct cli_field fields[] = {
+        {"n_prompt", CLI_JSON(made->n_prompt)},
+        {"rest", tokens_from(made, spw_session_n_tokens(session))},
+        {"n_text", CLI_JSON(made->n_text)},
+        {"max-new-tokens", CLI_JSON(o->max_new_tokens)},
+    };
+    json_t *s = CLI_OBJECT(fields);
+    add_options(&s, o);
+    char *text = s ? json_dumps(s, JSON_COMPACT) : NULL;
+    json_decref(s);
+    return text;
+}
+
+static bool has_options(const json_t *state, const struct cli_options *o)
+{
+    json_t *mine = json_object();
+    const char *key;
+    json_t *value;
+    add_options(&mine, o);
+    bool same = mine;
+    json_object_foreach(mine, key, value) same &= json_equal(json_object_get(state, key), value);
+    json_decref(mine);
+    return same;
+}
+
+/* Of the answer, 0 too; -1: it is another run. */
+static int64_t count_same(const struct spw_saved *file, const struct cli_options *o,
+                          const struct cli_input *in)
+{
+    const struct spw_saved_info *info = spw_saved_info(file);
+    json_t *state = json_loadb(info->state, info->state_bytes, 0, NULL);
+    json_t *rest = json_object_get(state, "rest");
+    size_t n = info->n_tokens + json_array_size(rest);
+    bool same = in->n_tokens == (uint64_t)json_integer_value(json_object_get(state, "n_prompt")) &&
+                n >= in->n_tokens && has_options(state, o);
+    for (size_t i = 0; same && i < in->n_tokens; i++)
+        same = in->tokens[i] ==
+               (i < info->n_tokens ? info->tokens[i]
+                                   : json_integer_value(json_array_get(rest, i - info->n_tokens)));
+    json_decref(state);
+    return same ? (int64_t)(n - in->n_tokens) : -1;
+}
+
+/* What the file has now is nothing, this run, or lost. */
+static int check_before(const struct spw_engine *e, const struct cli_options *o,
+                        const struct cli_input *in)
+{
+    struct spw_saved *there = NULL;
+    struct spw_error err = {0}, why = {0};
+    struct stat st;
+    if (stat(o->save, &st) == 0 && st.st_size == 0)
+        return 0;
+    int rc = spw_saved_open(&there, o->save, &err);
+    if (rc == -EBADMSG)
+        return cli_fail(0, "--save: %s, and is replaced", err.text);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    int64_t n = spw_saved_check(there, e, &why) ? -1 : count_same(there, o, in);
+    spw_saved_close(there);
+    if (n < 0)
+        return cli_fail(CLI_REFUSED,
+                        "--save: %s has another run%s%s; give another name, or remove it", o->save,
+                        *why.text ? ": " : "", why.text);
+    return cli_fail(0,
+                    "--save: %s has this run up to token %lld of its answer, and is written anew; "
+                    "--resume %s would go on with it",
+                    o->save, (long long)n, o->save);
+}
+
+static bool is_resumed(const struct cli_options *o)
+{
+    struct stat save, resume;
+    return o->resume && stat(o->save, &save) == 0 && stat(o->resume, &resume) == 0 &&
+           save.st_dev == resume.st_dev && save.st_ino == resume.st_ino;
+}
+
+int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
+                   const struct cli_options *o, const struct cli_input *in)
+{
+    struct spw_error err = {0};
+    int rc = spw_session_save_to(session, o->save, &err);
+    if (rc)
+        return cli_fail(CLI_REFUSED, "--save: %s", err.text);
+    return is_resumed(o) ? 0 : check_before(e, o, in);
+}
+
+int cli_saved_write(struct spw_session *session, const struct cli_options *o,
+                    const struct cli_progress_made *made, uint64_t *written_bytes)
+{
+    struct spw_error err = {0};
+    uint64_t written = 0;
+    char *state = make_state(session, o, made);
+    if (!state)
+        return cli_fail(CLI_FAILED, "%s: no memory for its state", o->save);
+    int rc = spw_session_save(session, o->save, state, strlen(state), &written, &err);
+    *written_bytes += written;
+    free(state);
+    return rc ? cli_fail_error(rc, &err, false) : 0;
+}

@@ -1,0 +1,271 @@
+/* `spillway inspect`: the facts of a model folder, from its headers. The other form, --topology, is
+ * inspect_topology.c. */
+#include "tools/command/input/input.h"
+#include "tools/command/inspect/inspect_cache.h"
+#include "tools/command/limits.h"
+#include "tools/command/output/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Everything that is shown, in either form. */
+struct facts {
+    struct spw_model_config config;
+    struct spw_safetensors *weights;
+    struct spw_tokenizer *tokenizer; /* NULL: the folder has none */
+    uint32_t n_full, n_sliding;
+    uint64_t n_parameters;
+    struct spw_cache_policy cache;
+    uint64_t kv_bytes_per_token; /* of full layers, in the cache's type */
+    uint64_t kv_bytes_sliding;   /* of sliding layers, once their window is full */
+};
+
+static void count(struct facts *f)
+{
+    const struct spw_model_config *c = &f->config;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        *(c->layer_kinds[i] == SPW_LAYER_SLIDING ? &f->n_sliding : &f->n_full) += 1;
+    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < t->n_dims; d++)
+            n *= t->shape[d];
+        f->n_parameters += n;
+    }
+    uint64_t token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(f->cache.kv);
+    f->kv_bytes_per_token = f->n_full * token;
+    f->kv_bytes_sliding = f->n_sliding * token * c->window;
+}
+
+static const char *rope_name(enum spw_rope_kind kind)
+{
+    static const char *const names[] = {
+        [SPW_ROPE_DEFAULT] = "default", [SPW_ROPE_LINEAR] = "linear",
+        [SPW_ROPE_DYNAMIC] = "dynamic", [SPW_ROPE_LLAMA3] = "llama3",
+        [SPW_ROPE_YARN] = "yarn",
+    };
+    return names[kind];
+}
+
+/* ---- JSON ---- */
+
+static json_t *shape_json(const struct spw_tensor *t)
+{
+    json_t *list = json_array();
+    for (uint32_t d = 0; d < t->n_dims; d++)
+        cli_json_append(&list, CLI_JSON(t->shape[d]));
+    return list;
+}
+
+static json_t *tensors_json(const struct facts *f)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+        const char *slash = strrchr(t->file, '/');
+        const struct cli_field fields[] = {
+            CLI_FIELD(t, name),
+            {"dtype", CLI_JSON(t->dtype_name)},
+            {"shape", shape_json(t)},
+            CLI_FIELD(t, bytes),
+            {"file", CLI_JSON(slash ? slash + 1 : t->file)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
+}
+
+static json_t *tokenizer_json(const struct spw_tokenizer *t)
+{
+    const struct cli_field fields[] = {
+        {"vocab", CLI_JSON(spw_tokenizer_vocab_size(t))},
+        {"memory_bytes", CLI_JSON(spw_tokenizer_bytes(t))},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static void add_config(json_t **o, const struct facts *f)
+{
+    const struct spw_model_config *c = &f->config;
+    const struct cli_field fields[] = {
+        CLI_FIELD(c, model_type),
+        {"dtype", CLI_JSON(spw_dtype_name(c->dtype))},
+        CLI_FIELD(c, n_layers),
+        {"n_full_layers", CLI_JSON(f->n_full)},
+        {"n_sliding_layers", CLI_JSON(f->n_sliding)},
+        CLI_FIELD(c, window),
+        CLI_FIELD(c, hidden),
+        CLI_FIELD(c, intermediate),
+        CLI_FIELD(c, n_heads),
+        CLI_FIELD(c, n_kv_heads),
+        CLI_FIELD(c, head_dim),
+        CLI_FIELD(c, vocab),
+        CLI_FIELD(c, max_positions),
+        {"longest_context", CLI_JSON(c->reach)},
+        CLI_FIELD(c, tied_embeddings),
+        {"rope", CLI_JSON(rope_name(c->rope[SPW_LAYER_FULL].kind))},
+        {"rope_theta", CLI_JSON(c->rope[SPW_LAYER_FULL].theta)},
+        {"eos", cli_report_tokens(c->eos, c->n_eos)},
+        {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
+    };
+    CLI_ADD(o, fields);
+}
+
+static int print_json(const struct cli_options *o, const struct facts *f)
+{
+    const struct cli_field fields[] = {
+        CLI_FIELD(f, n_parameters),
+        {"n_tensors", CLI_JSON(spw_safetensors_count(f->weights))},
+        {"weights_bytes", CLI_JSON(spw_safetensors_total_bytes(f->weights))},
+        CLI_FIELD(f, kv_bytes_per_token),
+        CLI_FIELD(f, kv_bytes_sliding),
+        {"cache", cli_cache_json(&f->cache, &f->config)},
+        {"tokenizer", CLI_OR_NULL(f->tokenizer, tokenizer_json(f->tokenizer))},
+        {o->tensors ? "tensors" : NULL, CLI_OR_NULL(o->tensors, tensors_json(f))},
+    };
+    json_t *j = json_object();
+    cli_json_add(&j, "model", CLI_JSON(o->operand));
+    add_config(&j, f);
+    CLI_ADD(&j, fields);
+    return cli_print_json(j);
+}
+
+/* ---- text ---- */
+
+static void print_token(const struct facts *f, int32_t id)
+{
+    const char *token = f->tokenizer ? spw_tokenizer_token(f->tokenizer, id) : NULL;
+    printf(" %d", (int)id);
+    if (token)
+        printf(" (%s)", token);
+}
+
+static void print_tokenizer(const struct facts *f)
+{
+    const struct spw_model_config *c = &f->config;
+    if (f->tokenizer)
+        printf("tokenizer   %u tokens\n", spw_tokenizer_vocab_size(f->tokenizer));
+    else
+        printf("tokenizer   none\n");
+    if (c->bos >= 0) {
+        printf("begins with");
+        print_token(f, c->bos);
+        putchar('\n');
+    }
+    printf("ends with  ");
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        print_token(f, c->eos[i]);
+    puts(c->n_eos ? "" : " nothing");
+}
+
+static void print_tensors(const struct facts *f)
+{
+    putchar('\n');
+    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+        char shape[160] = "", bytes[32];
+        for (uint32_t d = 0; d < t->n_dims; d++) {
+            size_t n = strlen(shape);
+            snprintf(shape + n, sizeof shape - n, "%s%llu", d ? ", " : "",
+                     (unsigned long long)t->shape[d]);
+        }
+        printf("%-52s %-5s [%s] %s\n", t->name, t->dtype_name, shape,
+               cli_format_bytes(bytes, t->bytes));
+    }
+}
+
+static void print_facts(const struct cli_options *o, const struct facts *f)
+{
+    const struct spw_model_config *c = &f->config;
+    char bytes[32];
+    printf("model       %s (%s), %s\n", o->operand, c->model_type, spw_dtype_name(c->dtype));
+    printf("layers      %u", c->n_layers);
+    if (f->n_sliding > 0)
+        printf(": %u full, %u sliding over %u tokens", f->n_full, f->n_sliding, c->window);
+    printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
+           c->n_heads, c->head_dim, c->n_kv_heads);
+    printf("vocabulary  %u%s\n", c->vocab,
+           c->tied_embeddings ? ", embeddings are the head too" : "");
+    printf("positions   %llu, rope %s, theta %g", (unsigned long long)c->max_positions,
+           rope_name(c->rope[SPW_LAYER_FULL].kind), c->rope[SPW_LAYER_FULL].theta);
+    if (c->reach > c->max_positions)
+        printf(", reaches %llu", (unsigned long long)c->reach);
+    putchar('\n');
+    printf("weights     %s in %zu tensors, %.4g million parameters\n",
+           cli_format_bytes(bytes, spw_safetensors_total_bytes(f->weights)),
+           spw_safetensors_count(f->weights), (double)f->n_parameters * 1e-6);
+    printf("KV          %s a token", cli_format_bytes(bytes, f->kv_bytes_per_token));
+    if (f->n_sliding > 0)
+        printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_sliding));
+    putchar('\n');
+    cli_cache_print(&f->cache, &f->config);
+    print_tokenizer(f);
+    if (o->tensors)
+        print_tensors(f);
+}
+
+/* A folder without a tokenizer can still be run on ids; one that cannot be read is an error. */
+static int open_tokenizer(struct facts *f, const char *folder)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= (int)sizeof path)
+        return cli_fail(CLI_REFUSED, "%s: found a path that is too long", folder);
+    struct spw_error err = {0};
+    int rc = spw_tokenizer_open(&f->tokenizer, path, &err);
+    return rc < 0 && rc != -ENOENT ? cli_fail_error(rc, &err, true) : 0;
+}
+
+/* As a run with these options would. */
+static int decide_cache(struct facts *f, const struct cli_options *o)
+{
+    struct spw_error err = {0};
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    enum spw_dtype compute = spw_compute_type(f->weights, &options);
+    int rc = spw_cache_policy_make(&f->cache, &f->config, compute, &options, &err);
+    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+}
+
+/* Facts are shown of weights that do not fit their config.json, too; but not without a word. */
+static void say_unfit(const char *folder)
+{
+    struct spw_plan_info plan;
+    struct spw_error err = {0};
+    const struct spw_options options = {.backend = SPW_BACKEND_CPU, .context = 1};
+    if (spw_plan_query(&plan, folder, &options, &err) == -EINVAL)
+        cli_fail(0, "this folder cannot be run: %s", err.text);
+}
+
+int cli_inspect(const struct cli_options *o)
+{
+    if (o->topology)
+        return cli_inspect_topology(o);
+    if (!o->operand)
+        return cli_fail(CLI_REFUSED, "inspect: found neither MODEL nor --topology; usage: spillway "
+                                     "inspect MODEL [options]");
+    if (cli_given(o, "threads"))
+        return cli_fail(CLI_REFUSED, "--threads: found without --topology, expected with it");
+    struct facts f = {0};
+    struct spw_error err = {0};
+    int code = 0, rc = spw_config_open(&f.config, o->operand, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    rc = spw_safetensors_open(&f.weights, o->operand, &err);
+    if (rc < 0)
+        code = cli_fail_error(rc, &err, true);
+    if (code == 0)
+        code = decide_cache(&f, o);
+    if (code == 0)
+        code = open_tokenizer(&f, o->operand);
+    if (code == 0) {
+        count(&f);
+        if (o->json)
+            code = print_json(o, &f);
+        else
+            print_facts(o, &f);
+        say_unfit(o->operand);
+    }
+    spw_tokenizer_close(f.tokenizer);
+    spw_safetensors_close(f.weights);
+    spw_config_free(&f.config);
+    return code;
+}

@@ -1,0 +1,334 @@
+/* See limits.h. */
+#include "tools/command/limits.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t cli_layer_parameters(const struct spw_model_config *c)
+{
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t attention = (uint64_t)c->hidden * (2 * q + 2 * kv);
+    uint64_t mlp = (uint64_t)c->hidden * c->intermediate * 3;
+    return c->n_layers * (attention + mlp);
+}
+
+uint64_t cli_head_parameters(const struct spw_model_config *c)
+{
+    return (uint64_t)c->hidden * c->vocab;
+}
+
+/* Pairs of a query and a key it sees, itself included, of `n` tokens. */
+static double visible_pairs(uint64_t n, uint64_t window)
+{
+    double all = (double)n * ((double)n + 1) / 2;
+    if (window == 0 || window >= n)
+        return all;
+    double w = (double)window;
+    return w * (w + 1) / 2 + ((double)n - w) * w;
+}
+
+double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
+{
+    double flops = 2 * (double)cli_layer_parameters(c) * (double)n;
+    flops += 2 * (double)cli_head_parameters(c);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint64_t window = c->layer_kinds[i] == SPW_LAYER_SLIDING ? c->window : 0;
+        flops += 4.0 * c->n_heads * c->head_dim * visible_pairs(n, window);
+    }
+    return flops;
+}
+
+double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute)
+{
+    return compute == SPW_DTYPE_F32 ? machine->f32_flops : machine->bf16_flops;
+}
+
+static json_t *attention_json(const struct spw_machine *m)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
+        const struct cli_field fields[] = {
+            CLI_FIELD(&m->attention[i], byte_seconds),
+            CLI_FIELD(&m->attention[i], product_seconds),
+        };
+        cli_json_add(&o, spw_kv_precision_name((enum spw_kv_precision)i), CLI_OBJECT(fields));
+    }
+    return o;
+}
+
+json_t *cli_machine_json(const struct spw_machine *m)
+{
+    const struct cli_field fields[] = {
+        CLI_FIELD(m, cpu),
+        {"gpu", CLI_OR_NULL(*m->gpu, CLI_JSON(m->gpu))},
+        {*m->note ? "note" : NULL, CLI_JSON(m->note)},
+        CLI_FIELD(m, isa),
+        CLI_FIELD(m, threads),
+        CLI_FIELD(m, cores),
+        CLI_FIELD(m, read_bytes_per_second),
+        {*m->read_pattern ? "read_pattern" : NULL, CLI_JSON(m->read_pattern)},
+        CLI_FIELD(m, copy_bytes_per_second),
+        CLI_FIELD(m, read_beside_bytes_per_second),
+        CLI_FIELD(m, copy_beside_bytes_per_second),
+        CLI_FIELD(m, bf16_weights_per_second),
+        CLI_FIELD(m, f32_weights_per_second),
+        {"attention", attention_json(m)},
+        CLI_FIELD(m, handover_seconds),
+        CLI_FIELD(m, handover_core_seconds),
+        CLI_FIELD(m, bf16_flops),
+        CLI_FIELD(m, f32_flops),
+        CLI_FIELD(m, measured_at),
+    };
+    return CLI_OBJECT(fields);
+}
+
+json_t *cli_drive_json(const struct spw_drive *d)
+{
+    const double gib = 1 << 30;
+    const struct cli_field fields[] = {
+        CLI_FIELD(d, device),
+        CLI_FIELD(d, filesystem),
+        CLI_FIELD(d, engine),
+        CLI_FIELD(d, direct),
+        CLI_FIELD(d, request_bytes),
+        CLI_FIELD(d, queue_depth),
+        CLI_FIELD(d, read_bytes_per_second),
+        CLI_FIELD(d, write_bytes_per_second),
+        CLI_FIELD(d, latency_seconds),
+        {"cpu_seconds_per_gib", CLI_JSON(d->cpu_seconds_per_byte * gib)},
+        CLI_FIELD(d, small_request_bytes),
+        CLI_FIELD(d, small_read_bytes_per_second),
+        CLI_FIELD(d, small_latency_seconds),
+        {"small_cpu_seconds_per_gib", CLI_JSON(d->small_cpu_seconds_per_byte * gib)},
+        CLI_FIELD(d, measured_at),
+        CLI_FIELD(d, written_bytes),
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* A folder that is not absolute counts as none, as the XDG base directory specification has it. */
+static const char *cache_path(const char *given, const char *name, char *buffer)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (given)
+        return given;
+    int n = -1;
+    if (cache && *cache == '/')
+        n = snprintf(buffer, CLI_PATH_BYTES, "%s/spillway/%s", cache, name);
+    else if (home && *home == '/')
+        n = snprintf(buffer, CLI_PATH_BYTES, "%s/.cache/spillway/%s", home, name);
+    return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
+}
+
+const char *cli_profile_path(const struct cli_options *o, char *buffer)
+{
+    return cache_path(o->drive_profile, "drives.json", buffer);
+}
+
+const char *cli_kv_profile_path(const struct cli_options *o, char *buffer)
+{
+    return cache_path(o->kv_profile, "kv-checks.json", buffer);
+}
+
+int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err)
+{
+    const enum spw_probe_mode mode = o->mode;
+    o->mode = SPW_PROBE_NEVER;
+    int rc = mode == SPW_PROBE_AGAIN ? -ENODATA : spw_drive_probe(out, o, err);
+    o->mode = mode;
+    if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
+        return rc;
+    cli_note("measuring the drive behind %s for about two seconds; at most 256 MiB are written "
+             "there, and removed",
+             o->directory);
+    return spw_drive_probe(out, o, err);
+}
+
+int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                        enum spw_probe_mode mode, struct spw_error *err)
+{
+    int rc = mode == SPW_PROBE_AGAIN ? -ENODATA
+                                     : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
+    if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
+        return rc;
+    cli_note("measuring this machine's memory and kernels for about a second");
+    return spw_machine_recall(out, o, profile, mode, err);
+}
+
+static void read_drive(struct cli_limits *out, const struct cli_options *o, const char *directory,
+                       struct spw_options *options, enum spw_probe_mode mode)
+{
+    char path[CLI_PATH_BYTES];
+    struct spw_drive_options drive = {.directory = directory,
+                                      .profile = cli_profile_path(o, path),
+                                      .mode = mode,
+                                      .io = options->io};
+    out->has_drive = cli_measure_drive(&out->drive, &drive, &out->why) == 0;
+    options->drive = cli_limits_drive(out);
+}
+
+static void read_machine(struct cli_limits *out, const struct cli_options *o,
+                         struct spw_options *options, enum spw_probe_mode mode)
+{
+    char path[CLI_PATH_BYTES];
+    out->has_machine = cli_measure_machine(&out->machine, options, cli_profile_path(o, path), mode,
+                                           &out->why) == 0;
+    options->machine = out->has_machine ? &out->machine : NULL;
+}
+
+static void say_notes(const struct cli_limits *l)
+{
+    if (*l->drive.note || *l->machine.note)
+        cli_fail(0, "%s", *l->drive.note ? l->drive.note : l->machine.note);
+}
+
+void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
+                     struct spw_options *options, enum spw_probe_mode mode)
+{
+    memset(out, 0, sizeof *out);
+    if (options->disk_dir)
+        read_drive(out, o, options->disk_dir, options, mode);
+    if (!options->disk_dir || out->has_drive) /* nothing is measured for what will be refused */
+        read_machine(out, o, options, mode);
+    say_notes(out);
+}
+
+static bool reads_disk(const struct spw_plan_info *plan)
+{
+    return plan->disk.total > 0 || plan->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0;
+}
+
+void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
+                         struct spw_options *options)
+{
+    struct spw_plan_info plan;
+    enum spw_probe_mode mode = o->no_probe ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN;
+    struct spw_options asked = *options;
+    asked.on_rung = NULL; /* the run itself will tell */
+    memset(out, 0, sizeof *out);
+    if (spw_plan_query(&plan, o->operand, &asked, NULL) < 0)
+        return;
+    /* A model's folder is not written to: what is known of its drive must do. */
+    if (plan.disk.total > 0)
+        read_drive(out, o, options->disk_dir, options,
+                   options->disk_write_limit ? SPW_PROBE_NEVER : mode);
+    else if (reads_disk(&plan))
+        read_drive(out, o, o->operand, options, SPW_PROBE_NEVER);
+    read_machine(out, o, options, mode);
+    say_notes(out);
+}
+
+bool cli_limits_suffice(const struct cli_limits *l, const struct spw_plan_info *plan)
+{
+    return l->has_machine && (l->has_drive || !reads_disk(plan));
+}
+
+json_t *cli_prediction_json(const struct spw_prediction *p)
+{
+    const struct cli_field fields[] = {
+        CLI_FIELD(p, seconds),
+        {"bottleneck", CLI_JSON(spw_bound_name(p->bound))},
+        {"computation_seconds", CLI_JSON(p->compute_seconds)},
+        CLI_FIELD(p, link_seconds),
+        CLI_FIELD(p, disk_seconds),
+    };
+    return CLI_OBJECT(fields);
+}
+
+const char *cli_format_date(char buffer[32], int64_t seconds)
+{
+    struct tm utc;
+    time_t t = (time_t)seconds;
+    if (!gmtime_r(&t, &utc) || strftime(buffer, 32, "%Y-%m-%d %H:%M UTC", &utc) == 0)
+        snprintf(buffer, 32, "unknown");
+    return buffer;
+}
+
+/* ---- reading weight files ---- */
+
+#define PIECE_BYTES (1u << 20) /* stays in a core's cache: memory is read once, and not written */
+
+/* One thread's part of one file. */
+struct reader {
+    pthread_t thread;
+    int fd;
+    uint64_t begin, end;
+    int rc;
+};
+
+static void *read_part(void *argument)
+{
+    struct reader *r = argument;
+    void *piece = spw_alloc(PIECE_BYTES);
+    r->rc = piece ? 0 : -ENOMEM;
+    for (uint64_t at = r->begin; at < r->end && r->rc == 0;) {
+        ssize_t n = pread(r->fd, piece, spw_min_u64(PIECE_BYTES, r->end - at), (off_t)at);
+        if (n <= 0)
+            r->rc = n < 0 ? -errno : -EIO;
+        else
+            at += (uint64_t)n;
+    }
+    spw_free(piece);
+    return NULL;
+}
+
+static int read_file(const char *path, uint32_t threads, uint64_t *bytes)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not make it wait */
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        int rc = fd < 0 ? -errno : -EINVAL;
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    struct reader *readers = spw_alloc_zero(threads, sizeof *readers);
+    int rc = readers ? 0 : -ENOMEM;
+    uint32_t n_started = 0;
+    uint64_t size = (uint64_t)st.st_size, part = spw_div_up(size, threads);
+    for (; rc == 0 && n_started < threads; n_started++) {
+        struct reader *r = &readers[n_started];
+        r->fd = fd;
+        r->begin = spw_min_u64(size, n_started * part);
+        r->end = spw_min_u64(size, r->begin + part);
+        rc = -pthread_create(&r->thread, NULL, read_part, r);
+        if (rc < 0)
+            break;
+    }
+    for (uint32_t i = 0; i < n_started; i++) {
+        pthread_join(readers[i].thread, NULL);
+        rc = rc ? rc : readers[i].rc;
+    }
+    spw_free(readers);
+    close(fd);
+    *bytes += size;
+    return rc;
+}
+
+int cli_read_weights(const char *folder, uint32_t threads, double *seconds, uint64_t *bytes)
+{
+    static const char suffix[] = ".safetensors";
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return -errno;
+    int rc = 0;
+    double start = cli_now_seconds();
+    *bytes = 0;
+    for (const struct dirent *entry = readdir(dir); entry && rc == 0; entry = readdir(dir)) {
+        char path[4096];
+        size_t n = strlen(entry->d_name);
+        if (n < sizeof suffix || strcmp(entry->d_name + n - (sizeof suffix - 1), suffix) != 0)
+            continue;
+        if (snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < (int)sizeof path)
+            rc = read_file(path, threads, bytes);
+    }
+    *seconds = cli_now_seconds() - start;
+    closedir(dir);
+    return rc;
+}

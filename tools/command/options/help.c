@@ -1,0 +1,96 @@
+/* --help, written from the option table and the table of subcommands. */
+#include "tools/command/options/options.h"
+
+#include <string.h>
+
+enum {
+    WIDTH = 80,
+    COLUMN = 30, /* where the help texts begin */
+};
+
+/* Words of `text` from COLUMN to WIDTH; `at` is the column the line has reached. */
+static void wrap(FILE *to, const char *text, size_t at)
+{
+    bool fresh = true;
+    if (at >= COLUMN) {
+        fputc('\n', to);
+        at = 0;
+    }
+    fprintf(to, "%*s", (int)(COLUMN - at), "");
+    at = COLUMN;
+    while (*text) {
+        size_t bytes = strcspn(text, " ");
+        if (!fresh && at + 1 + bytes > WIDTH) {
+            fprintf(to, "\n%*s", COLUMN, "");
+            at = COLUMN;
+            fresh = true;
+        }
+        fprintf(to, "%s%.*s", fresh ? "" : " ", (int)bytes, text);
+        at += bytes + !fresh;
+        fresh = false;
+        text += bytes;
+        text += *text == ' ';
+    }
+    fputc('\n', to);
+}
+
+static void show_row(FILE *to, const struct cli_row *row)
+{
+    char left[80], words[256] = "";
+    const char *argument = row->argument;
+    if (row->choices) { /* the choices say more than a name for them */
+        for (const struct cli_choice *c = row->choices; c->name; c++) {
+            size_t n = strlen(words);
+            snprintf(words + n, sizeof words - n, "%s%s", n ? "|" : "", c->name);
+        }
+        argument = words;
+    }
+    int n = snprintf(left, sizeof left, "  --%s%s%s", row->name, argument ? " " : "",
+                     argument ? argument : "");
+    fputs(left, to);
+    wrap(to, row->help, (size_t)n + 1 > COLUMN ? COLUMN : (size_t)n);
+}
+
+void cli_help(FILE *to, const struct cli_command *command)
+{
+    fprintf(to, "Usage: spillway %s %s%s\n\n%s\n", command->name, command->operand,
+            command->bit == CLI_COMPLETION ? "" : " [options]", command->description);
+    const char *group = "";
+    for (const struct cli_row *row = cli_rows; row->name; row++) {
+        if (!(row->commands & command->bit))
+            continue;
+        if (strcmp(group, row->group) != 0)
+            fprintf(to, "\n%s:\n", row->group);
+        group = row->group;
+        show_row(to, row);
+    }
+    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE))
+        fputs("\nSIZE is 64MiB, 2GiB, 1.5G or a number of bytes. Defaults are in parentheses.\n",
+              to);
+    fputs("\nExamples:\n", to);
+    for (const char *line = command->examples; *line;) {
+        size_t bytes = strcspn(line, "\n");
+        fprintf(to, "  %.*s\n", (int)bytes, line);
+        line += bytes + (line[bytes] == '\n');
+    }
+}
+
+void cli_help_all(FILE *to)
+{
+    fputs("Usage: spillway COMMAND ...\n\n"
+          "Text generation with contexts far larger than the device's memory.\n\n"
+          "Commands:\n",
+          to);
+    for (const struct cli_command *c = cli_commands; c->name; c++) {
+        int n = fprintf(to, "  %s %s", c->name, c->operand);
+        wrap(to, c->summary, (size_t)n);
+    }
+    fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json.\n"
+          "'spillway COMMAND --help' shows the options of a command, 'spillway --version'\n"
+          "the version. Exit status: 0 done, 1 failed while running, 2 bad usage or input,\n"
+          "130 interrupted.\n\n"
+          "Examples:\n"
+          "  spillway generate MODEL --prompt-file book.txt --device-memory 256MiB\n"
+          "  spillway plan MODEL --context 200000 --device-memory 4GiB\n",
+          to);
+}

@@ -1,0 +1,359 @@
+/* The option table and its parser: see options.h. */
+#include "tools/command/options/options.h"
+#include "tools/command/common.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool cli_given(const struct cli_options *o, const char *name)
+{
+    for (size_t i = 0; cli_rows[i].name; i++)
+        if (strcmp(cli_rows[i].name, name) == 0)
+            return o->given[i];
+    return false;
+}
+
+/* ---- values ---- */
+
+/* Decimal digits only: no sign, no space, no overflow. */
+static bool parse_count(const char *text, uint64_t *out)
+{
+    uint64_t value = 0;
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (!isdigit((unsigned char)*text) || !spw_mul_u64(value, 10, &value) ||
+            !spw_add_u64(value, (uint64_t)(*text - '0'), &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+/* A plain decimal number: strtod alone would take "inf", "0x1p3" and leading space. */
+static bool parse_number(const char *text, double *out)
+{
+    char *end;
+    if (!*text || text[strspn(text, "0123456789.eE+-")])
+        return false;
+    *out = strtod(text, &end);
+    return *end == 0 && isfinite(*out);
+}
+
+bool cli_parse_size(const char *text, uint64_t *out)
+{
+    static const char prefixes[] = "KMGT";
+    size_t digits = strspn(text, "0123456789.");
+    const char *unit = text + digits;
+    double base = 1024, scale = 1;
+    char number[32];
+    if (digits == 0 || digits >= sizeof number)
+        return false;
+    const char *prefix = *unit ? strchr(prefixes, toupper((unsigned char)*unit)) : NULL;
+    if (prefix) {
+        unit++;
+        if (strcasecmp(unit, "B") == 0)
+            base = 1000;
+        else if (*unit && strcasecmp(unit, "iB") != 0)
+            return false;
+        for (const char *p = prefixes; p <= prefix; p++)
+            scale *= base;
+    } else if (*unit && strcasecmp(unit, "B") != 0) {
+        return false;
+    }
+    memcpy(number, text, digits);
+    number[digits] = 0;
+    if (scale == 1)
+        return parse_count(number, out);
+    double value;
+    if (!parse_number(number, &value) || value * scale >= 0x1p63)
+        return false;
+    *out = (uint64_t)(value * scale);
+    return true;
+}
+
+static int refuse_value(const struct cli_row *row, const char *value, const char *expected)
+{
+    return cli_fail(CLI_REFUSED, "--%s: found '%s', expected %s", row->name, value, expected);
+}
+
+static int refuse_number(const struct cli_row *row, const char *value, const char *what)
+{
+    if (row->min == 0 && row->max == 0)
+        return refuse_value(row, value, what);
+    return cli_fail(CLI_REFUSED, "--%s: found '%s', expected %s from %.10g to %.10g", row->name,
+                    value, what, row->min, row->max);
+}
+
+static bool in_range(const struct cli_row *row, double value)
+{
+    return (row->min == 0 && row->max == 0) || (value >= row->min && value <= row->max);
+}
+
+static int set_count(const struct cli_row *row, const char *value, uint64_t *out)
+{
+    if (!parse_count(value, out) || !in_range(row, (double)*out))
+        return refuse_number(row, value, "a whole number");
+    return 0;
+}
+
+static int set_size(const struct cli_row *row, const char *value, uint64_t *out)
+{
+    if (!cli_parse_size(value, out))
+        return refuse_value(row, value, "a size such as 64MiB, 2GiB, 1.5G or a number of bytes");
+    return 0;
+}
+
+static int set_number(const struct cli_row *row, const char *value, double *out)
+{
+    if (!parse_number(value, out) || !in_range(row, *out))
+        return refuse_number(row, value, "a number");
+    return 0;
+}
+
+static int set_choice(const struct cli_row *row, const char *value, int *out)
+{
+    char expected[128] = "";
+    for (const struct cli_choice *c = row->choices; c->name; c++) {
+        if (strcmp(c->name, value) == 0) {
+            *out = c->value;
+            return 0;
+        }
+        size_t n = strlen(expected);
+        snprintf(expected + n, sizeof expected - n, "%s%s",
+                 n == 0      ? ""
+                 : c[1].name ? ", "
+                             : " or ",
+                 c->name);
+    }
+    return refuse_value(row, value, expected);
+}
+
+/* "cuda:1" is "cuda" and the number behind it. */
+static int set_device(const struct cli_row *row, const char *value, struct cli_device *out)
+{
+    static const char prefix[] = "cuda:";
+    uint64_t index;
+    out->index = 0;
+    if (strncmp(value, prefix, sizeof prefix - 1) != 0)
+        return set_choice(row, value, &out->kind);
+    if (!parse_count(value + sizeof prefix - 1, &index) || index > INT32_MAX)
+        return refuse_value(row, value, "the number of a GPU, as in cuda:0");
+    *out = (struct cli_device){SPW_BACKEND_CUDA, (uint32_t)index};
+    return 0;
+}
+
+static int add_text(struct cli_strings *list, const char *value)
+{
+    const char **grown = spw_realloc(list->items, (list->n + 1) * sizeof *grown);
+    if (!grown)
+        return cli_fail(CLI_FAILED, "out of memory");
+    list->items = grown;
+    list->items[list->n++] = value;
+    return 0;
+}
+
+/* One list a call: a second one replaces the first. */
+static int set_counts(const struct cli_row *row, const char *value, struct cli_counts *out)
+{
+    out->n = 0;
+    for (const char *at = value;; at++) {
+        char item[64];
+        size_t bytes = strcspn(at, ",");
+        if (out->n == CLI_MAX_COUNTS || bytes >= sizeof item)
+            return cli_fail(CLI_REFUSED, "--%s: found more than %d values, or one too long",
+                            row->name, CLI_MAX_COUNTS);
+        memcpy(item, at, bytes);
+        item[bytes] = 0;
+        uint64_t *slot = &out->items[out->n++];
+        int rc = row->kind == CLI_SIZES ? set_size(row, item, slot) : set_count(row, item, slot);
+        if (rc)
+            return rc;
+        at += bytes;
+        if (!*at)
+            return 0;
+    }
+}
+
+static int set_value(struct cli_options *o, const struct cli_row *row, const char *value)
+{
+    void *field = (char *)o + row->at;
+    switch (row->kind) {
+    case CLI_FLAG:
+        *(bool *)field = true;
+        return 0;
+    case CLI_COUNT:
+        return set_count(row, value, field);
+    case CLI_SIZE:
+        return set_size(row, value, field);
+    case CLI_NUMBER:
+        return set_number(row, value, field);
+    case CLI_CHOICE:
+        return set_choice(row, value, field);
+    case CLI_DEVICE:
+        return set_device(row, value, field);
+    case CLI_TEXTS:
+        return add_text(field, value);
+    case CLI_COUNTS:
+    case CLI_SIZES:
+        return set_counts(row, value, field);
+    case CLI_TEXT:
+    case CLI_FILE_IN:
+    case CLI_FILE_OUT:
+        *(const char **)field = value;
+        return 0;
+    }
+    return 0;
+}
+
+/* ---- the command line ---- */
+
+/* Edits (insert, delete, replace, swap neighbours) between two short words. */
+static size_t distance(const char *a, const char *b)
+{
+    enum { MAX = 40 };
+    size_t n = strlen(a), m = strlen(b), d[MAX + 1][MAX + 1];
+    if (n > MAX || m > MAX)
+        return SIZE_MAX;
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = spw_min_u64(best, spw_min_u64(d[i - 1][j], d[i][j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = spw_min_u64(best, d[i - 2][j - 2] + 1);
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *cli_nearest(const char *word, const char *const *names, size_t n)
+{
+    const char *nearest = NULL;
+    size_t best = 1 + strlen(word) / 3; /* the longer the word, the more slips */
+    for (size_t i = 0; i < n; i++) {
+        size_t d = distance(word, names[i]);
+        if (d <= best && (!nearest || d < best)) {
+            nearest = names[i];
+            best = d;
+        }
+    }
+    return nearest;
+}
+
+static int refuse_option(const struct cli_command *command, const char *name)
+{
+    const char *names[CLI_MAX_ROWS];
+    size_t n = 0;
+    for (const struct cli_row *row = cli_rows; row->name; row++) {
+        if (row->commands & command->bit && n < sizeof names / sizeof *names)
+            names[n++] = row->name;
+        if (strcmp(row->name, name) == 0)
+            return cli_fail(CLI_REFUSED, "--%s is no option of '%s'; see 'spillway %s --help'",
+                            name, command->name, command->name);
+    }
+    const char *nearest = cli_nearest(name, names, n);
+    if (nearest)
+        return cli_fail(CLI_REFUSED, "unknown option --%s; did you mean --%s?", name, nearest);
+    return cli_fail(CLI_REFUSED, "unknown option --%s; see 'spillway %s --help'", name,
+                    command->name);
+}
+
+/* `name` without its dashes and without "=value". */
+static const struct cli_row *find_row(const struct cli_command *command, const char *name)
+{
+    for (const struct cli_row *row = cli_rows; row->name; row++)
+        if (row->commands & command->bit && strcmp(row->name, name) == 0)
+            return row;
+    return NULL;
+}
+
+/* argv[*i] is "--name" or "--name=value"; takes the value from the next word where there is none.
+ */
+static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
+{
+    char name[64];
+    const char *word = argv[*i] + 2, *value = strchr(word, '=');
+    size_t bytes = value ? (size_t)(value++ - word) : strlen(word);
+    snprintf(name, sizeof name, "%.*s", (int)spw_min_u64(bytes, sizeof name - 1), word);
+    const struct cli_row *row = find_row(o->command, name);
+    if (!row)
+        return refuse_option(o->command, name);
+    if (row->kind == CLI_FLAG && value)
+        return cli_fail(CLI_REFUSED, "--%s: found the value '%s', expected none", name, value);
+    if (row->kind != CLI_FLAG && !value) {
+        if (*i + 1 == argc)
+            return cli_fail(CLI_REFUSED, "--%s: found no value, expected %s", name, row->argument);
+        value = argv[++*i];
+        if (strncmp(value, "--", 2) == 0 && find_row(o->command, value + 2))
+            return cli_fail(CLI_REFUSED,
+                            "--%s: found the option %s, expected %s; --%s=%s gives "
+                            "this text",
+                            name, value, row->argument, name, value);
+    }
+    o->given[row - cli_rows] = true;
+    return set_value(o, row, value);
+}
+
+static int set_operand(struct cli_options *o, const char *word)
+{
+    if (!o->verb && strchr(o->command->operand, ' ')) {
+        o->verb = word;
+        return 0;
+    }
+    if (o->operand)
+        return cli_fail(CLI_REFUSED,
+                        "found '%s' after '%s', expected one %s; text with spaces "
+                        "must be quoted",
+                        word, o->operand, o->command->operand);
+    o->operand = word;
+    return 0;
+}
+
+int cli_parse(struct cli_options *o, const struct cli_command *command, int argc, char **argv)
+{
+    *o = (struct cli_options){.command = command,
+                              .max_new_tokens = 128,
+                              .repetition_penalty = 1,
+                              .top_p = 1,
+                              .sessions = 4,
+                              .kv_gate = 1,
+                              .repeat = 3,
+                              .decode_tokens = 16};
+    bool only_operands = false;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        int rc;
+        if (only_operands || word[0] != '-' || word[1] == 0) {
+            rc = set_operand(o, word);
+        } else if (strcmp(word, "--") == 0) {
+            only_operands = true;
+            continue;
+        } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            cli_help(stdout, command);
+            return CLI_HELP_SHOWN;
+        } else if (word[1] != '-') {
+            rc = cli_fail(CLI_REFUSED, "unknown option %s; options are written --name", word);
+        } else {
+            rc = parse_option(o, argc, argv, &i);
+        }
+        if (rc)
+            return rc;
+    }
+    if (!o->operand && command->operand[0] != '[')
+        return cli_fail(CLI_REFUSED, "%s: found no %s; usage: spillway %s %s [options]",
+                        command->name, command->operand, command->name, command->operand);
+    return 0;
+}
+
+void cli_options_free(struct cli_options *o)
+{
+    spw_free(o->stop.items);
+    o->stop = (struct cli_strings){0};
+}

@@ -1,0 +1,180 @@
+/* The one table of options: it drives parsing, --help and shell completion.
+ *
+ * cli_parse fills `struct cli_options` from a command line; strings are borrowed from argv, lists
+ * are owned (cli_options_free). What it refuses it reports in one line on stderr, with what was
+ * found and expected, and returns the exit code. */
+#ifndef SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
+#define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
+
+#include "runtime/spillway.h"
+
+#include <stdio.h>
+
+enum cli_exit {
+    CLI_DONE = 0,
+    CLI_FAILED = 1,        /* while running */
+    CLI_REFUSED = 2,       /* bad usage or input */
+    CLI_INTERRUPTED = 130, /* 128 + SIGINT, as shells count */
+    CLI_HELP_SHOWN = -1,   /* cli_parse only: --help was answered, nothing is to be run */
+};
+
+enum { CLI_KV_PRECISION = 16 }; /* see cli_options.kv_dtype */
+
+enum cli_progress_mode {
+    CLI_PROGRESS_AUTO,
+    CLI_PROGRESS_ALWAYS,
+    CLI_PROGRESS_NEVER,
+};
+
+#define CLI_MAX_COUNTS 64
+#define CLI_MAX_ROWS 128 /* of the table of options */
+
+struct cli_counts {
+    uint64_t items[CLI_MAX_COUNTS];
+    size_t n;
+};
+
+struct cli_device {
+    int kind; /* enum spw_backend_kind */
+    uint32_t index;
+};
+
+struct cli_strings {
+    const char **items; /* owned; what they point to is not */
+    size_t n;
+};
+
+struct cli_command;
+
+struct cli_options {
+    const struct cli_command *command;
+    const char *operand;      /* MODEL, or the shell of `completion` */
+    const char *verb;         /* what comes before it, where a command does several things */
+    bool given[CLI_MAX_ROWS]; /* by row of the table: ask cli_given */
+
+    /* input */
+    const char *prompt, *prompt_file, *token_ids, *prompts;
+    const char *text, *text_file;
+    const char *messages, *system, *tools, *documents;
+    bool no_special, decode, allow_long_context;
+
+    /* generation */
+    uint64_t max_new_tokens;
+    struct cli_strings stop;
+    bool ignore_eos;
+    uint64_t seed, top_k;
+    double temperature, top_p, min_p, repetition_penalty;
+
+    /* machine and memory */
+    struct cli_device device;
+    int compute, kv_dtype; /* kv_dtype: enum spw_dtype, or CLI_KV_PRECISION + spw_kv_precision */
+    int on_oom;            /* SPW_ON_OOM_* */
+    uint64_t residual_window;
+    const char *disk;
+    int io;      /* enum spw_io_kind */
+    int kv_gate; /* 1: on */
+    uint64_t disk_memory, disk_write_limit;
+    uint64_t prompt_tokens, prefix_tokens;
+    const char *prefix_cache;
+    uint64_t prefix_cache_size;
+    bool trust_prefix_cache;
+    uint64_t threads, device_memory, host_memory, context, sessions, prefill_chunk, prefetch_slots,
+        prefetch_splits;
+    uint64_t delay_seed, size;
+
+    /* output */
+    const char *save, *resume; /* files of a session */
+    uint64_t save_every;
+    const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
+    bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
+    int progress;
+    bool quiet;
+
+    /* bench */
+    struct cli_counts contexts, budgets;
+    uint64_t repeat, decode_tokens;
+    bool random_tokens, io_bench, prefix_bench;
+};
+
+/* A subcommand is one row in spillway.c and one file. */
+struct cli_command {
+    const char *name;
+    unsigned bit;            /* in the option table's `commands` */
+    const char *operand;     /* as shown: "MODEL"; "[DIR]" may be left out; "do|undo DIR": a verb */
+    const char *summary;     /* one line */
+    const char *description; /* a paragraph for --help */
+    const char *examples;    /* lines for --help */
+    int (*run)(const struct cli_options *o);
+};
+
+/* The rows; the last one has no name. */
+extern const struct cli_command cli_commands[];
+
+enum {
+    CLI_GENERATE = 1 << 0,
+    CLI_SCORE = 1 << 1,
+    CLI_PLAN = 1 << 2,
+    CLI_INSPECT = 1 << 3,
+    CLI_TOKENIZE = 1 << 4,
+    CLI_BENCH = 1 << 5,
+    CLI_COMPLETION = 1 << 6,
+    CLI_PROBE = 1 << 7,
+    CLI_CHAT = 1 << 8,
+    CLI_CACHE = 1 << 9,
+    CLI_CHECK_KV = 1 << 10,
+};
+
+/* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */
+int cli_parse(struct cli_options *o, const struct cli_command *command, int argc, char **argv);
+void cli_options_free(struct cli_options *o);
+bool cli_given(const struct cli_options *o, const char *name);
+
+/* Of the names that differ from `word` by a slip or two, the nearest; NULL when none does. */
+const char *cli_nearest(const char *word, const char *const *names, size_t n);
+
+void cli_help(FILE *to, const struct cli_command *command);
+void cli_help_all(FILE *to);
+/* 0, or CLI_REFUSED for a shell it does not know. */
+int cli_completion(FILE *to, const char *shell);
+
+/* "64MiB", "2GiB", "1.5G", plain bytes. K, M, G, T and KiB ... are powers of 1024, KB ... of 1000.
+ */
+bool cli_parse_size(const char *text, uint64_t *out);
+
+/* ---- rows, for help and completion ---- */
+
+enum cli_kind {
+    CLI_FLAG,
+    CLI_COUNT,
+    CLI_SIZE,
+    CLI_NUMBER,
+    CLI_TEXT,
+    CLI_FILE_IN,
+    CLI_FILE_OUT,
+    CLI_CHOICE,
+    CLI_DEVICE, /* a choice, or cuda:N */
+    CLI_TEXTS,  /* may be repeated */
+    CLI_COUNTS, /* separated by commas */
+    CLI_SIZES,
+};
+
+struct cli_choice {
+    const char *name; /* NULL ends the list */
+    int value;
+};
+
+struct cli_row {
+    const char *name; /* NULL ends the table */
+    enum cli_kind kind;
+    unsigned commands;
+    const char *group;
+    const char *argument; /* as shown: "SIZE"; NULL for flags */
+    const char *help;
+    size_t at;                        /* of the field in struct cli_options */
+    double min, max;                  /* counts and numbers; both 0: any */
+    const struct cli_choice *choices; /* CLI_CHOICE, CLI_DEVICE */
+};
+
+extern const struct cli_row cli_rows[];
+
+#endif

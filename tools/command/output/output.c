@@ -1,0 +1,247 @@
+/* Files that the command writes: see output.h. */
+#include "tools/command/output/output.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct cli_output {
+    FILE *file;       /* owned */
+    char *path;       /* owned */
+    char *unfinished; /* owned; the file's name until the commit */
+};
+
+/* ---- names ---- */
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The folder that the name lies in. */
+static const char *folder_of(const char *path, char folder[4096])
+{
+    size_t bytes = (size_t)(last_part(path) - path);
+    snprintf(folder, 4096, "%.*s", bytes ? (int)spw_min_u64(bytes, 4095) : 1, bytes ? path : ".");
+    return folder;
+}
+
+static bool stat_folder(const char *path, struct stat *st)
+{
+    char folder[4096];
+    return stat(folder_of(path, folder), st) == 0;
+}
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Whether both names are one file, or would be. */
+static bool is_same_place(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (lstat(a, &x) == 0 && lstat(b, &y) == 0)
+        return is_same(&x, &y);
+    return strcmp(last_part(a), last_part(b)) == 0 && stat_folder(a, &x) && stat_folder(b, &y) &&
+           is_same(&x, &y);
+}
+
+/* The file that an option of this kind names; NULL: none. */
+static const char *file_of(const struct cli_options *o, const struct cli_row *row,
+                           enum cli_kind kind)
+{
+    if (row->kind != kind || !cli_given(o, row->name))
+        return NULL;
+    return *(const char *const *)(const void *)((const char *)o + row->at);
+}
+
+/* ---- checks ---- */
+
+/* What has the name now is a file that may be replaced. */
+static int check_replaceable(const char *what, const char *path, const struct stat *st)
+{
+    struct spw_error err = {0};
+    int rc = spw_check_replaceable(st, path, &err);
+    return rc ? cli_fail(CLI_REFUSED, "%s: %s", what, err.text) : 0;
+}
+
+/* What has the name now is nothing that the command reads. A run is saved where it was resumed. */
+static int check_inputs(const struct cli_options *o, const char *what, const char *path,
+                        const struct stat *st)
+{
+    struct stat input, folder;
+    for (const struct cli_row *row = cli_rows; row->name; row++) {
+        const char *name = file_of(o, row, CLI_FILE_IN);
+        bool resumes = strcmp(row->name, "resume") == 0 && strcmp(what, "--save") == 0;
+        if (name && !resumes && stat(name, &input) == 0 && is_same(st, &input))
+            return cli_fail(CLI_REFUSED, "%s: %s: is the file of --%s; give another name", what,
+                            path, row->name);
+    }
+    bool has_model = o->operand && strstr(o->command->operand, "MODEL");
+    if (has_model && stat(o->operand, &input) == 0 && stat_folder(path, &folder) &&
+        (is_same(st, &input) || is_same(&folder, &input)))
+        return cli_fail(CLI_REFUSED, "%s: %s: is a file of the model; give another name", what,
+                        path);
+    return 0;
+}
+
+static int check_name(const char *what, const char *path)
+{
+    if (strcmp(path, "-") == 0)
+        return cli_fail(CLI_REFUSED, "%s: found -, expected a file: stdout is for the text", what);
+    if (!*path)
+        return cli_fail(CLI_REFUSED, "%s: found an empty name, expected a file", what);
+    return 0;
+}
+
+static int check_folder(const char *what, const char *path)
+{
+    char folder[4096];
+    if (access(folder_of(path, folder), W_OK | X_OK) == 0)
+        return 0;
+    return cli_fail(CLI_REFUSED, "%s: %s: %s", what, path, strerror(errno));
+}
+
+int cli_output_check(const struct cli_options *o, const char *what, const char *path)
+{
+    struct stat st;
+    int code = check_name(what, path);
+    if (code)
+        return code;
+    if (lstat(path, &st) == 0) {
+        code = check_replaceable(what, path, &st);
+        return code ? code : check_inputs(o, what, path, &st);
+    }
+    if (errno != ENOENT)
+        return cli_fail(CLI_REFUSED, "%s: %s: %s", what, path, strerror(errno));
+    return check_folder(what, path);
+}
+
+/* One file for two outputs would end as neither. */
+static int check_apart(const struct cli_options *o, const struct cli_row *row, const char *path)
+{
+    for (const struct cli_row *other = cli_rows; other < row; other++) {
+        const char *name = file_of(o, other, CLI_FILE_OUT);
+        if (name && is_same_place(name, path))
+            return cli_fail(CLI_REFUSED, "--%s and --%s: found %s for both, expected two files",
+                            other->name, row->name, path);
+    }
+    return 0;
+}
+
+/* The library replaces a profile, and nothing but a profile; it makes folders. */
+static bool is_profile(const struct cli_row *row)
+{
+    return strcmp(row->name, "drive-profile") == 0 || strcmp(row->name, "kv-profile") == 0;
+}
+
+int cli_outputs_check(const struct cli_options *o)
+{
+    int code = 0;
+    for (const struct cli_row *row = cli_rows; row->name && !code; row++) {
+        const char *path = file_of(o, row, CLI_FILE_OUT);
+        char what[64];
+        bool to_stdout = path && strcmp(row->name, "csv") == 0 && strcmp(path, "-") == 0;
+        if (!path || to_stdout)
+            continue;
+        snprintf(what, sizeof what, "--%s", row->name);
+        code = is_profile(row) ? check_name(what, path) : cli_output_check(o, what, path);
+        if (!code)
+            code = check_apart(o, row, path);
+    }
+    return code;
+}
+
+/* ---- writing ---- */
+
+static void output_free(struct cli_output *out)
+{
+    spw_free(out->path);
+    spw_free(out->unfinished);
+    spw_free(out);
+}
+
+int cli_output_open(struct cli_output **out, const char *path)
+{
+    struct cli_output *to = *out = spw_alloc_zero(1, sizeof *to);
+    size_t bytes = strlen(path) + sizeof ".XXXXXX";
+    if (!to)
+        return cli_fail(CLI_FAILED, "%s: out of memory", path);
+    to->path = spw_strdup(path);
+    to->unfinished = spw_alloc(bytes);
+    int fd = -1, why = ENOMEM;
+    if (to->path && to->unfinished) {
+        snprintf(to->unfinished, bytes, "%s.XXXXXX", path);
+        fd = mkostemp(to->unfinished, O_CLOEXEC); /* mode 0600 */
+        why = errno;
+    }
+    to->file = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (to->file)
+        return 0;
+    if (fd >= 0) {
+        why = errno;
+        close(fd);
+        unlink(to->unfinished);
+    }
+    output_free(to);
+    *out = NULL;
+    return cli_fail(CLI_FAILED, "%s: %s", path, strerror(why));
+}
+
+FILE *cli_output_file(const struct cli_output *out)
+{
+    return out->file;
+}
+
+/* Looks once more at what has the name: hours may have passed since the check. */
+static int take_name(const struct cli_output *out)
+{
+    struct stat st;
+    if (lstat(out->path, &st) == 0) {
+        int code = check_replaceable("output", out->path, &st);
+        if (code)
+            return CLI_FAILED;
+    }
+    if (rename(out->unfinished, out->path) == 0)
+        return 0;
+    return cli_fail(CLI_FAILED, "%s: %s", out->path, strerror(errno));
+}
+
+int cli_output_commit(struct cli_output *out)
+{
+    int why = errno; /* of a write that failed already */
+    bool whole = !ferror(out->file);
+    if (whole && (fflush(out->file) != 0 || fsync(fileno(out->file)) != 0)) {
+        whole = false;
+        why = errno;
+    }
+    if (fclose(out->file) != 0 && whole) {
+        whole = false;
+        why = errno;
+    }
+    int code = whole ? take_name(out) : cli_fail(CLI_FAILED, "%s: %s", out->path, strerror(why));
+    if (code)
+        unlink(out->unfinished);
+    output_free(out);
+    return code;
+}
+
+int cli_write_json(const char *path, json_t *value)
+{
+    struct cli_output *out;
+    if (!value)
+        return cli_fail(CLI_FAILED, "%s: no memory for the JSON object", path);
+    int code = cli_output_open(&out, path);
+    if (!code) {
+        FILE *file = cli_output_file(out);
+        if (json_dumpf(value, file, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0)
+            fputc('\n', file);
+        code = cli_output_commit(out); /* which sees what failed */
+    }
+    json_decref(value);
+    return code;
+}

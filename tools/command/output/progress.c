@@ -1,0 +1,136 @@
+/* The progress line: see progress.h. It is the process's one line, hence file-static. */
+#include "tools/command/output/progress.h"
+#include "tools/command/common.h"
+
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define SHOW_AFTER_SECONDS 1.0
+#define REDRAW_SECONDS 0.2
+
+static struct {
+    bool enabled, text_on_terminal, shown;
+    struct spw_engine *engine;
+    double start_seconds, drawn_seconds;
+    double step_seconds;   /* start of the running step */
+    double decode_seconds; /* of the first token */
+    uint64_t n_generated;
+    uint64_t n_answers, n_asked; /* of a batch */
+} line;
+
+void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal)
+{
+    memset(&line, 0, sizeof line);
+    line.enabled =
+        mode == CLI_PROGRESS_ALWAYS || (mode == CLI_PROGRESS_AUTO && isatty(STDERR_FILENO) == 1);
+    line.text_on_terminal = text_on_terminal;
+    line.start_seconds = cli_now_seconds();
+}
+
+void cli_progress_engine(struct spw_engine *engine)
+{
+    line.engine = engine;
+    line.step_seconds = cli_now_seconds();
+}
+
+void cli_progress_answers(uint64_t n_answers, uint64_t n_asked)
+{
+    line.n_answers = n_answers;
+    line.n_asked = n_asked;
+}
+
+void cli_progress_clear(void)
+{
+    if (line.shown)
+        fputs("\r\033[K", stderr);
+    line.shown = false;
+}
+
+void cli_progress_end(void)
+{
+    cli_progress_clear();
+    line.enabled = false;
+    line.engine = NULL;
+}
+
+static bool due(double now)
+{
+    return line.enabled && now - line.start_seconds >= SHOW_AFTER_SECONDS &&
+           now - line.drawn_seconds >= REDRAW_SECONDS;
+}
+
+/* Columns that the line may use. Some terminals wrap a line that fills the last column. */
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+/* Draws the whole line where the terminal is wide enough. Else the line loses the bytes of memory,
+ * and ends at the terminal's width. */
+static void draw(double now, const char *what, double tokens_per_second, double left_seconds)
+{
+    char where[96] = "", a[32], b[32], text[256];
+    const int width = columns();
+    char answers[64] = "";
+    if (line.n_asked)
+        snprintf(answers, sizeof answers, "%llu of %llu answers, ",
+                 (unsigned long long)line.n_answers, (unsigned long long)line.n_asked);
+    if (line.engine) {
+        struct spw_stats stats;
+        spw_engine_stats(line.engine, &stats);
+        snprintf(where, sizeof where, "  device %s host %s",
+                 cli_format_bytes(a, stats.device_peak_bytes),
+                 cli_format_bytes(b, stats.host_peak_bytes));
+    }
+    if (snprintf(text, sizeof text, "%s%s  %.1f tokens/s%s  %.0f s left", answers, what,
+                 tokens_per_second, where, left_seconds) > width)
+        snprintf(text, sizeof text, "%s%s  %.1f tokens/s  %.0f s left", answers, what,
+                 tokens_per_second, left_seconds);
+    fprintf(stderr, "\r\033[K%.*s", width, text);
+    line.shown = true;
+    line.drawn_seconds = now;
+}
+
+static void step(void *context, const struct spw_progress *p)
+{
+    (void)context;
+    double now = cli_now_seconds(), elapsed = now - line.step_seconds;
+    if (p->done == p->total) { /* what follows is another step */
+        line.step_seconds = now;
+        return;
+    }
+    if (!due(now) || p->total == 0 || p->done == 0)
+        return;
+    double part = (double)p->done / (double)p->total;
+    char what[64];
+    snprintf(what, sizeof what, "%3.0f %% of %llu tokens", 100 * part,
+             (unsigned long long)p->n_new_tokens);
+    draw(now, what, part * (double)p->n_new_tokens / elapsed, elapsed * (1 - part) / part);
+}
+
+cli_progress_function *cli_progress_callback(void)
+{
+    return line.enabled ? step : NULL;
+}
+
+void cli_progress_token(uint64_t n_expected)
+{
+    double now = cli_now_seconds();
+    if (line.n_generated++ == 0)
+        line.decode_seconds = now;
+    if (line.text_on_terminal) {
+        cli_progress_clear();
+        return;
+    }
+    double elapsed = now - line.decode_seconds;
+    if (!due(now) || elapsed <= 0 || line.n_generated < 2)
+        return;
+    double rate = (double)(line.n_generated - 1) / elapsed;
+    char what[64], most[32] = "";
+    if (!line.n_asked)
+        snprintf(most, sizeof most, "of at most %llu ", (unsigned long long)n_expected);
+    snprintf(what, sizeof what, "%llu %snew tokens", (unsigned long long)line.n_generated, most);
+    draw(now, what, rate, (double)spw_sub_u64(n_expected, line.n_generated) / rate);
+}

@@ -1,0 +1,28 @@
+/* What --report and --json say, as JSON; json.h says what becomes of failures. The caller owns what
+ * a function returns. */
+#ifndef SPW_TOOLS_COMMAND_OUTPUT_REPORT_H
+#define SPW_TOOLS_COMMAND_OUTPUT_REPORT_H
+
+#include "tools/command/common.h"
+
+/* The fields of every run: model, backend, budgets, peaks, moved bytes beside the plan's
+ * prediction, unhidden waiting. */
+json_t *cli_report_engine(const char *model, struct spw_engine *e);
+/* Adds n_prompt, n_generated, finish, logits_hash, waterlines, tokens. */
+void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *r);
+/* Adds `prefix`: which part of the prompts was not computed, and where it came from. seconds_saved
+ * is an estimate, at the speed of what was computed of these prompts. */
+struct cli_reuse {
+    uint64_t n_prompt, n_reused, n_from_store;
+    double prefill_seconds;
+};
+void cli_report_prefix(json_t **into, const struct spw_engine *e, const struct cli_reuse *r);
+json_t *cli_report_waterlines(const struct spw_waterlines *w);
+/* {"device": ..., "host": ..., "disk": ...} */
+json_t *cli_report_tiers(uint64_t device, uint64_t host, uint64_t disk);
+/* {"host_to_device": N, ...} */
+json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT]);
+json_t *cli_report_tokens(const int32_t *tokens, size_t n);
+json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const uint64_t *run);
+
+#endif

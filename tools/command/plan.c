@@ -1,0 +1,284 @@
+/* `spillway plan`: what would lie where and what would move, from headers and options alone. */
+#include "tools/command/input/input.h"
+#include "tools/command/limits.h"
+#include "tools/command/output/report.h"
+#include "tools/command/input/saved.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What the plan must take; `limits` are what that follows from. */
+struct prediction {
+    struct cli_limits limits;
+    struct spw_prediction step, prompt;
+};
+
+static void add_prediction(json_t **j, const struct prediction *p, uint64_t context)
+{
+    const struct cli_field speeds[] = {
+        {"prefill", CLI_JSON((double)context / p->prompt.seconds)},
+        {"decode", CLI_JSON(1 / p->step.seconds)},
+    };
+    const struct cli_field fields[] = {
+        {"machine", cli_machine_json(&p->limits.machine)},
+        {p->limits.has_drive ? "drive" : NULL, cli_drive_json(&p->limits.drive)},
+        {"predicted_step", cli_prediction_json(&p->step)},
+        {"predicted_prompt", cli_prediction_json(&p->prompt)},
+        {"predicted_tokens_per_second", CLI_OBJECT(speeds)},
+    };
+    CLI_ADD(j, fields);
+}
+
+/* What a run of `generate` would move. */
+struct moved {
+    struct spw_plan_request *requests; /* owned */
+    size_t n;                          /* 0: nothing is known of it */
+    uint64_t bytes[SPW_MOVED_COUNT];
+};
+
+static int print_json(const struct cli_options *o, const struct spw_plan_info *plan,
+                      const struct prediction *p, const struct moved *run)
+{
+    json_t *j = cli_report_plan(o->operand, plan, run->n ? run->bytes : NULL);
+    if (p)
+        add_prediction(&j, p, plan->context);
+    return cli_print_json(j);
+}
+
+static void show_tier(const char *name, uint64_t budget, uint64_t planned, uint64_t smallest)
+{
+    char a[32], b[32], c[32];
+    printf("%-12s%14s%14s%14s\n", name, cli_format_bytes(a, budget), cli_format_bytes(b, planned),
+           cli_format_bytes(c, smallest));
+}
+
+/* A part of a tier's total; what is empty is not shown. */
+static void show_part(const char *name, uint64_t bytes)
+{
+    char text[32];
+    if (bytes > 0)
+        printf("  %-24s%14s\n", name, cli_format_bytes(text, bytes));
+}
+
+static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT], const char *when)
+{
+    char a[32], b[32];
+    printf("%-12s%s to the device, %s to the host", name,
+           cli_format_bytes(a, moved[SPW_MOVED_HOST_TO_DEVICE]),
+           cli_format_bytes(b, moved[SPW_MOVED_DEVICE_TO_HOST]));
+    if (moved[SPW_MOVED_HOST_TO_DISK] > 0 || moved[SPW_MOVED_DISK_TO_HOST] > 0)
+        printf(", %s from the disk, %s to it", cli_format_bytes(a, moved[SPW_MOVED_DISK_TO_HOST]),
+               cli_format_bytes(b, moved[SPW_MOVED_HOST_TO_DISK]));
+    printf("%s\n", when);
+}
+
+static void show_waterlines(const struct spw_waterlines *w)
+{
+    printf("\nwaterlines  of %llu tokens the oldest %llu lie", (unsigned long long)w->n_tokens,
+           (unsigned long long)(w->disk_end ? w->disk_end : w->host_end));
+    if (w->disk_end)
+        printf(" on disk, the next %llu", (unsigned long long)(w->host_end - w->disk_end));
+    printf(" in host memory, the rest on the device\n");
+}
+
+static void print_table(const struct cli_options *o, const struct spw_plan_info *p)
+{
+    char a[32], b[32];
+    printf("model       %s, %u layers, %s to compute, %s for KV", o->operand, p->n_layers,
+           spw_dtype_name(p->compute), spw_dtype_name(p->kv));
+    if (p->precision)
+        printf(", %s where older than %llu tokens", spw_kv_precision_name(p->precision),
+               (unsigned long long)p->residual_tokens);
+    printf("\n");
+    printf("context     %llu tokens, %u session%s, %u tokens a chunk\n\n",
+           (unsigned long long)p->context, p->sessions, p->sessions == 1 ? "" : "s",
+           p->prefill_chunk);
+    printf("%-12s%14s%14s%14s\n", "", "budget", "planned", "smallest");
+    show_tier("device", p->device_budget_bytes, p->device.total, p->smallest_device_bytes);
+    show_tier("host", p->host_budget_bytes, p->host.total, p->smallest_host_bytes);
+    if (p->disk_budget_bytes > 0)
+        show_tier("disk", p->disk_budget_bytes, p->disk.total, p->smallest_disk_bytes);
+    printf("\non the device, %u of %u layers' weights stay\n", p->n_layers_resident, p->n_layers);
+    if (p->weights_disk_bytes > 0)
+        printf("from the model's files, %u layers' weights are read each time: %s a token\n",
+               p->n_layers_from_disk, cli_format_bytes(a, p->weights_disk_bytes));
+    show_part("weights", p->device.weights_resident);
+    show_part("weights in transit", p->device.weights_slots);
+    show_part("KV", p->device.kv_resident);
+    show_part("KV in transit", p->device.kv_slots);
+    show_part("hidden states", p->device.hidden);
+    show_part("activations", p->device.activations);
+    printf("on the host\n");
+    show_part("KV", p->host.kv);
+    show_part("hidden states", p->host.hidden);
+    show_part("staging", p->host.staging);
+    show_part("weights", p->host.weights);
+    show_part("between host and disk", p->host.disk_staging);
+    if (p->disk.total > 0)
+        printf("on the disk, to which at most %s are written\n",
+               cli_format_bytes(a, p->disk_write_bytes));
+    show_part("KV", p->disk.kv);
+    if (p->prefix_write_bytes > 0)
+        printf("to the prefix cache at most %s are written\n",
+               cli_format_bytes(a, p->prefix_write_bytes));
+    show_waterlines(&p->waterlines);
+    printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
+    show_moved("prompt", p->prefill_moved_bytes, "");
+    show_moved("each token", p->decode_moved_bytes, "");
+    printf("            and reads %s, %s of it weights\n",
+           cli_format_bytes(a, p->decode_read_bytes),
+           cli_format_bytes(b, spw_min_u64(p->weights_bytes, p->decode_read_bytes)));
+}
+
+static void show_prediction(const char *name, const struct spw_prediction *p)
+{
+    printf("%-12s%.4g s, bound by %s (computation %.3g s, host link %.3g s, disk %.3g s)\n", name,
+           p->seconds, spw_bound_name(p->bound), p->compute_seconds, p->link_seconds,
+           p->disk_seconds);
+}
+
+static void print_prediction(const struct prediction *p, uint64_t context)
+{
+    const struct spw_machine *m = &p->limits.machine;
+    const struct spw_drive *d = &p->limits.drive;
+    char date[32];
+    printf("\nat most     %.4g tokens/s of prompt, %.4g tokens/s after it\n",
+           (double)context / p->prompt.seconds, 1 / p->step.seconds);
+    show_prediction("prompt", &p->prompt);
+    show_prediction("each token", &p->step);
+    printf("measured    %s: %s, %u threads: reads %.3g GB/s, copies %.3g GB/s\n",
+           cli_format_date(date, m->measured_at), *m->gpu ? m->gpu : m->cpu, m->threads,
+           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9);
+    if (p->limits.has_drive)
+        printf("            %s: %s: reads %.3g GB/s, writes %.3g GB/s\n",
+               cli_format_date(date, d->measured_at), d->device, d->read_bytes_per_second * 1e-9,
+               d->write_bytes_per_second * 1e-9);
+}
+
+/* Without limits the plan is as good as it was. */
+static bool predict(struct prediction *out, const struct cli_options *o,
+                    const struct spw_plan_info *p, const struct spw_model_config *config)
+{
+    if (o->no_probe)
+        return false;
+    if (!cli_limits_suffice(&out->limits, p)) {
+        cli_note("%s; no times are predicted", out->limits.why.text);
+        return false;
+    }
+    const struct spw_drive *drive = cli_limits_drive(&out->limits);
+    spw_predict_step(&out->step, p, &out->limits.machine, drive);
+    spw_predict_prompt(&out->prompt, p, cli_prefill_flops(config, p->context), &out->limits.machine,
+                       drive);
+    return true;
+}
+
+static int make_requests(struct moved *m, const struct cli_options *o,
+                         const struct cli_inputs *inputs, const struct cli_saved *saved)
+{
+    m->n = inputs->n;
+    m->requests = spw_alloc_zero(m->n, sizeof *m->requests);
+    if (!m->requests)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < m->n; i++)
+        m->requests[i] =
+            (struct spw_plan_request){inputs->items[i].n_tokens, inputs->items[i].max_new_tokens,
+                                      o->prefix_cache ? o->prefix_tokens : 0, 0, false};
+    if (saved->file) { /* the one run that it has */
+        const struct spw_saved_info *info = spw_saved_info(saved->file);
+        m->requests[0].n_prompt += saved->n_given;
+        m->requests[0].max_new_tokens -= saved->n_given;
+        m->requests[0].n_resumed = info->n_tokens;
+        m->requests[0].resumed_logits = info->has_logits;
+    }
+    return 0;
+}
+
+/* A plan that is refused: why, and what would do. The smallest budgets are null where budgets are
+ * not the reason. */
+static int refuse(const struct cli_options *o, const struct spw_plan_info *plan, int rc,
+                  const struct spw_error *err)
+{
+    int code = cli_fail_error(rc, err, true);
+    if (!o->json)
+        return code;
+    json_t *smallest = cli_report_tiers(plan->smallest_device_bytes, plan->smallest_host_bytes,
+                                        plan->smallest_disk_bytes);
+    if (!plan->smallest_device_bytes) {
+        json_decref(smallest);
+        smallest = json_null();
+    }
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(o->operand)},
+        {"error", CLI_JSON(err->text[0] ? err->text : strerror(-rc))},
+        {"smallest_bytes", smallest},
+    };
+    int failed = cli_print_json(CLI_OBJECT(fields));
+    return failed ? failed : code;
+}
+
+static int make_plan(const struct cli_options *o, struct spw_options *options,
+                     const struct spw_model_config *config, struct moved *run)
+{
+    struct prediction prediction;
+    struct spw_plan_info plan;
+    struct spw_error err = {0};
+    cli_limits_read_for(&prediction.limits, o, options);
+    int rc = spw_plan_query(&plan, o->operand, options, &err);
+    if (rc >= 0 && run->n)
+        rc = spw_plan_moved(run->bytes, o->operand, options, run->requests, run->n, &err);
+    if (rc < 0)
+        return refuse(o, &plan, rc, &err);
+    bool predicted = predict(&prediction, o, &plan, config);
+    if (o->json)
+        return print_json(o, &plan, predicted ? &prediction : NULL, run);
+    print_table(o, &plan);
+    if (run->n)
+        show_moved("the run", run->bytes, ", if all new tokens come");
+    if (predicted)
+        print_prediction(&prediction, plan.context);
+    return 0;
+}
+
+static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
+{
+    struct cli_model m;
+    struct cli_inputs inputs = {0};
+    struct moved run = {0};
+    bool with_text = o->prompt || o->prompt_file || o->prompts;
+    int code = cli_model_open(&m, o->operand, with_text);
+    if (code)
+        return code;
+    code = saved->file ? cli_saved_input(saved, &inputs, o, &m)
+                       : cli_inputs_read(&inputs, o, &m, true);
+    uint32_t sessions = 1;
+    if (o->prompts)
+        sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n);
+    else if (cli_given(o, "sessions"))
+        sessions = (uint32_t)o->sessions;
+    if (code == 0)
+        code = make_requests(&run, o, &inputs, saved);
+    if (code == 0) {
+        struct spw_options options =
+            cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
+        options.keeps = o->resume;
+        code = make_plan(o, &options, &m.config, &run);
+    }
+    spw_free(run.requests);
+    cli_inputs_free(&inputs);
+    cli_model_close(&m);
+    return code;
+}
+
+int cli_plan(const struct cli_options *given)
+{
+    struct cli_options o = *given; /* a saved run has its own */
+    struct cli_saved saved;
+    int code = cli_saved_check(&o);
+    if (!code)
+        code = cli_saved_open(&saved, &o);
+    if (code)
+        return code;
+    code = plan_run(&o, &saved);
+    cli_saved_close(&saved);
+    return code;
+}

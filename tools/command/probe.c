@@ -1,0 +1,95 @@
+/* `spillway probe`: the limits of a drive and of the machine, from the profile or measured. */
+#include "tools/command/limits.h"
+
+#include <string.h>
+
+/* Everything that is shown, in either form. */
+struct limits {
+    const char *directory, *profile;
+    struct spw_drive drive;
+    struct spw_machine machine;
+};
+
+static int print_json(const struct limits *l)
+{
+    const struct cli_field fields[] = {
+        CLI_FIELD(l, directory),
+        CLI_FIELD(l, profile),
+        {"drive", cli_drive_json(&l->drive)},
+        {"machine", cli_machine_json(&l->machine)},
+    };
+    return cli_print_json(CLI_OBJECT(fields));
+}
+
+static void print_drive(const struct limits *l)
+{
+    const struct spw_drive *d = &l->drive;
+    char bytes[32], small[32], date[32];
+    printf("directory   %s\n"
+           "drive       %s, %s, %s\n"
+           "reads       %.2f GB/s with %u requests of %s in flight, one alone takes %.2f ms\n"
+           "            %.2f GB/s with requests of %s, one alone takes %.2f ms\n"
+           "writes      %.2f GB/s\n"
+           "I/O         %s; %.3f core-seconds a GiB\n"
+           "measured    %s",
+           l->directory, d->device, d->filesystem,
+           d->direct ? "O_DIRECT" : "buffered: the page cache is part of it",
+           d->read_bytes_per_second * 1e-9, d->queue_depth,
+           cli_format_bytes(bytes, d->request_bytes), d->latency_seconds * 1e3,
+           d->small_read_bytes_per_second * 1e-9, cli_format_bytes(small, d->small_request_bytes),
+           d->small_latency_seconds * 1e3, d->write_bytes_per_second * 1e-9, d->engine,
+           d->cpu_seconds_per_byte * (double)(1 << 30), cli_format_date(date, d->measured_at));
+    if (d->written_bytes)
+        printf(", %s written for it", cli_format_bytes(bytes, d->written_bytes));
+    putchar('\n');
+}
+
+static void print_machine(const struct limits *l)
+{
+    const struct spw_machine *m = &l->machine;
+    char date[32];
+    printf("\nmachine     %s, %s, %u threads on %u cores\n", m->cpu, m->isa, m->threads, m->cores);
+    if (*m->gpu)
+        printf("gpu         %s\n", m->gpu);
+    printf("memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
+           "%s%s%s"
+           "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n"
+           "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
+           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
+           "measured    %s\n"
+           "\nkept in     %s\n",
+           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
+           m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
+           *m->read_pattern ? "            reads are fastest with " : "", m->read_pattern,
+           *m->read_pattern ? "\n" : "", m->bf16_weights_per_second * 1e-9,
+           m->f32_weights_per_second * 1e-9, m->handover_seconds * 1e3,
+           m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
+           cli_format_date(date, m->measured_at),
+           l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");
+}
+
+int cli_probe(const struct cli_options *o)
+{
+    char path[CLI_PATH_BYTES];
+    struct limits l = {.directory = o->operand ? o->operand : ".",
+                       .profile = cli_profile_path(o, path)};
+    enum spw_probe_mode mode = o->redo ? SPW_PROBE_AGAIN : SPW_PROBE_UNKNOWN;
+    struct spw_options options = cli_engine_options(o, 0, 1);
+    struct spw_drive_options drive = {
+        .directory = l.directory, .profile = l.profile, .mode = mode, .io = options.io};
+    struct spw_error err = {0};
+    int rc = cli_measure_drive(&l.drive, &drive, &err);
+    if (rc == 0)
+        rc = cli_measure_machine(&l.machine, &options, l.profile, mode, &err);
+    if (rc < 0)
+        return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
+    if (*l.drive.note)
+        cli_fail(0, "%s", l.drive.note);
+    else if (*l.machine.note)
+        cli_fail(0, "%s", l.machine.note);
+    if (o->json)
+        return print_json(&l);
+    print_drive(&l);
+    print_machine(&l);
+    return 0;
+}
