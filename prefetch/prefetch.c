@@ -12,8 +12,8 @@ struct spw_prefetch {
     uint64_t n_dropped;
     struct spw_kv_cursor kv_next; /* the next transfer to issue */
     struct spw_unit_cursor unit_next;
-    struct spw_landing kv;
-    struct spw_unit_ring weights;
+    struct spw_kv_source kv;
+    struct spw_unit_source weights;
     struct spw_stall stall;
     spw_event *loaded; /* [n_units], prepared and resident; until first used */
 };
@@ -44,21 +44,45 @@ static int load_units(struct spw_prefetch *p)
     return 0;
 }
 
-static int open_landing(struct spw_landing *l, const struct spw_prefetch_options *o)
+static int open_kv(struct spw_prefetch *p)
 {
-    return spw_landing_init(l,
-                            &(struct spw_landing_options){.ops = o->ops,
-                                                          .device = o->device,
-                                                          .compute = o->compute,
-                                                          .link = o->kv_link,
-                                                          .arena = o->kv_arena,
-                                                          .tile_bytes = o->tile_bytes,
-                                                          .n_slots = o->n_kv_slots,
-                                                          .slot_tiles = o->slot_tiles,
-                                                          .disk = o->disk,
-                                                          .disk_stream = o->disk_stream,
-                                                          .bounce_arena = o->bounce_arena,
-                                                          .n_bounce = o->disk ? o->n_bounce : 0});
+    const struct spw_prefetch_options *o = &p->o;
+    struct spw_ring_options kv = {.ops = o->ops,
+                                  .device = o->device,
+                                  .compute = o->compute,
+                                  .link = o->kv_link,
+                                  .arena = o->kv_arena,
+                                  .tile_bytes = o->tile_bytes,
+                                  .slot_bytes = o->tile_bytes * o->slot_tiles,
+                                  .n_slots = o->n_kv_slots};
+    if (o->disk) {
+        kv.most_reads = o->slot_tiles;
+        kv.most_hops = o->n_bounce ? o->slot_tiles : 0;
+        kv.disk_stream = o->disk_stream;
+        kv.disk = o->disk;
+        kv.bounce_arena = o->bounce_arena;
+        kv.bounce_bytes = kv.slot_bytes;
+        kv.n_bounce = o->n_bounce;
+    }
+    return spw_kv_source_init(&p->kv, &kv);
+}
+
+static int open_weights(struct spw_prefetch *p)
+{
+    const struct spw_prefetch_options *o = &p->o;
+    struct spw_ring_options weights = {.ops = o->ops,
+                                       .device = o->device,
+                                       .compute = o->compute,
+                                       .link = o->weights_link,
+                                       .arena = o->weights_arena,
+                                       .slot_bytes = o->unit_bytes,
+                                       .n_slots = o->n_weight_slots,
+                                       .disk_stream = o->weights_link,
+                                       .io = o->unit_io,
+                                       .bounce_arena = o->unit_bounce_arena,
+                                       .bounce_bytes = o->unit_bounce_bytes,
+                                       .n_bounce = o->unit_bounce_arena ? o->n_weight_slots : 0};
+    return spw_unit_source_init(&p->weights, &weights, o->units, o->n_units);
 }
 
 int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o)
@@ -67,24 +91,12 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     if (!p)
         return -ENOMEM;
     p->o = *o;
-    struct spw_unit_ring_options weights = {.ops = o->ops,
-                                            .device = o->device,
-                                            .compute = o->compute,
-                                            .link = o->weights_link,
-                                            .arena = o->weights_arena,
-                                            .slot_bytes = o->unit_bytes,
-                                            .n_slots = o->n_weight_slots,
-                                            .units = o->units,
-                                            .n_units = o->n_units,
-                                            .io = o->unit_io,
-                                            .bounce_arena = o->unit_bounce_arena,
-                                            .bounce_bytes = o->unit_bounce_bytes};
     p->stall = (struct spw_stall){.ops = o->ops, .device = o->device, .compute = o->compute};
     int rc = spw_stall_init(&p->stall);
     if (!rc)
-        rc = open_landing(&p->kv, o);
+        rc = open_kv(p);
     if (!rc)
-        rc = spw_unit_ring_init(&p->weights, &weights);
+        rc = open_weights(p);
     if (!rc)
         rc = load_units(p);
     if (rc) {
@@ -98,9 +110,9 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
 int spw_prefetch_refit(struct spw_prefetch *p, const struct spw_prefetch_options *o)
 {
     SPW_TRY(spw_prefetch_forget(p));
-    spw_landing_free(&p->kv);
+    spw_kv_source_free(&p->kv);
     p->o = *o;
-    return open_landing(&p->kv, o);
+    return open_kv(p);
 }
 
 void spw_prefetch_close(struct spw_prefetch *p)
@@ -112,8 +124,8 @@ void spw_prefetch_close(struct spw_prefetch *p)
     for (uint32_t i = 0; p->loaded && i < p->o.n_units; i++)
         if (p->loaded[i])
             p->o.ops->event_close(p->o.device, p->loaded[i]);
-    spw_landing_free(&p->kv);
-    spw_unit_ring_free(&p->weights);
+    spw_kv_source_free(&p->kv);
+    spw_unit_source_free(&p->weights);
     spw_stall_free(&p->stall);
     spw_free(p->loaded);
     spw_free(p);
@@ -127,9 +139,9 @@ static int fill_kv(struct spw_prefetch *p)
 {
     struct spw_kv_cursor next = p->kv_next;
     struct spw_transfer t;
-    while (spw_schedule_next_kv(p->schedule, &next, &t) && spw_landing_can_issue(&p->kv, &t)) {
+    while (spw_schedule_next_kv(p->schedule, &next, &t) && spw_kv_source_can_issue(&p->kv, &t)) {
         p->kv_next = next;
-        SPW_TRY(spw_landing_issue(&p->kv, &t));
+        SPW_TRY(spw_kv_source_issue(&p->kv, &t));
     }
     return 0;
 }
@@ -157,9 +169,9 @@ static int wait_loaded(struct spw_prefetch *p, uint32_t unit, spw_stream s)
 static int fill_weights(struct spw_prefetch *p)
 {
     uint32_t unit;
-    while (!spw_ring_full(&p->weights.ring) && next_streamed(p, &p->unit_next, &unit)) {
+    while (spw_ring_has_room(&p->weights.ring, false) && next_streamed(p, &p->unit_next, &unit)) {
         SPW_TRY(wait_loaded(p, unit, p->o.weights_link));
-        SPW_TRY(spw_unit_ring_issue(&p->weights, unit));
+        SPW_TRY(spw_unit_source_issue(&p->weights, unit));
     }
     return 0;
 }
@@ -173,10 +185,10 @@ static bool continue_with(struct spw_prefetch *p)
     uint32_t unit;
     for (uint64_t i = p->kv.ring.waited; i < p->kv.ring.issued; i++)
         if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
-            !spw_landing_holds(&p->kv, i, &t))
+            !spw_kv_source_holds(&p->kv, i, &t))
             return false;
     for (uint64_t i = p->weights.ring.waited; i < p->weights.ring.issued; i++)
-        if (!next_streamed(p, &p->unit_next, &unit) || unit != spw_unit_ring_unit(&p->weights, i))
+        if (!next_streamed(p, &p->unit_next, &unit) || unit != spw_unit_source_unit(&p->weights, i))
             return false;
     return true;
 }
@@ -185,9 +197,9 @@ struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p)
 {
     return (struct spw_schedule_progress){
         .transfers = p->kv.ring.issued - p->transfers_before,
-        .landed_transfers = spw_landing_landed(&p->kv) - p->transfers_before,
+        .landed_transfers = spw_ring_landed(&p->kv.ring) - p->transfers_before,
         .units = p->weights.ring.issued - p->units_before,
-        .landed_units = spw_unit_ring_landed(&p->weights) - p->units_before};
+        .landed_units = spw_ring_landed(&p->weights.ring) - p->units_before};
 }
 
 uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_progress *last)
@@ -202,8 +214,8 @@ static void drop(struct spw_prefetch *p)
         p->dropped = spw_prefetch_progress(p);
         p->n_dropped++;
     }
-    spw_landing_drop(&p->kv);
-    spw_unit_ring_drop(&p->weights);
+    spw_ring_drop(&p->kv.ring);
+    spw_ring_drop(&p->weights.ring);
     p->kv_next = (struct spw_kv_cursor){0};
     p->unit_next = (struct spw_unit_cursor){0};
 }
@@ -235,8 +247,8 @@ int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next)
 
 void spw_prefetch_finish(struct spw_prefetch *p)
 {
-    spw_landing_finish(&p->kv);
-    spw_unit_ring_finish(&p->weights);
+    spw_ring_finish(&p->kv.ring);
+    spw_ring_finish(&p->weights.ring);
 }
 
 int spw_prefetch_forget(struct spw_prefetch *p)
@@ -259,7 +271,7 @@ static int issue_now(struct spw_prefetch *p)
     bool more = spw_schedule_next_kv(p->schedule, &p->kv_next, &t);
     assert(more);
     (void)more;
-    SPW_TRY(spw_landing_issue(&p->kv, &t));
+    SPW_TRY(spw_kv_source_issue(&p->kv, &t));
     return fill_kv(p);
 }
 
@@ -267,11 +279,11 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
 {
     if (p->kv.ring.waited == p->kv.ring.issued)
         SPW_TRY(issue_now(p));
-    assert(spw_landing_holds(&p->kv, p->kv.ring.waited, t));
+    assert(spw_kv_source_holds(&p->kv, p->kv.ring.waited, t));
     if (!p->o.disk)
-        return spw_landing_wait(&p->kv, slot);
+        return spw_kv_source_wait(&p->kv, slot);
     SPW_TRY(spw_stall_begin(&p->stall));
-    int rc = spw_landing_wait(&p->kv, slot);
+    int rc = spw_kv_source_wait(&p->kv, slot);
     spw_stall_end(&p->stall, t->layer);
     return rc;
 }
@@ -293,17 +305,17 @@ double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range
 
 int spw_prefetch_release_kv(struct spw_prefetch *p)
 {
-    SPW_TRY(spw_landing_release(&p->kv));
+    SPW_TRY(spw_ring_release(&p->kv.ring));
     return fill_kv(p);
 }
 
 static int wait_streamed(struct spw_prefetch *p, uint32_t unit, uint8_t **slot)
 {
-    assert(spw_unit_ring_unit(&p->weights, p->weights.ring.waited) == unit);
+    assert(spw_unit_source_unit(&p->weights, p->weights.ring.waited) == unit);
     if (!p->o.units[unit].n_reads)
-        return spw_unit_ring_wait(&p->weights, slot);
+        return spw_unit_source_wait(&p->weights, slot);
     SPW_TRY(spw_stall_begin(&p->stall));
-    int rc = spw_unit_ring_wait(&p->weights, slot);
+    int rc = spw_unit_source_wait(&p->weights, slot);
     spw_stall_end(&p->stall, unit < p->schedule->n_layers ? unit : SPW_RANGES);
     return rc;
 }
@@ -324,7 +336,7 @@ int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit)
 {
     if (!is_streamed(&p->o.units[unit]))
         return 0;
-    SPW_TRY(spw_unit_ring_release(&p->weights));
+    SPW_TRY(spw_ring_release(&p->weights.ring));
     return fill_weights(p);
 }
 

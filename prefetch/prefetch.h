@@ -8,10 +8,10 @@
 #ifndef SPW_PREFETCH_PREFETCH_H
 #define SPW_PREFETCH_PREFETCH_H
 
-#include "prefetch/landing.h"
+#include "prefetch/kv_source.h"
 #include "prefetch/schedule.h"
 #include "prefetch/stall.h"
-#include "prefetch/unit_ring.h"
+#include "prefetch/unit_source.h"
 
 struct spw_prefetch_options {
     const struct spw_device_ops *ops;

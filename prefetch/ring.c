@@ -1,75 +1,334 @@
-/* The transfer ring: see ring.h. */
+/* Slots and what fills them: see ring.h.
+ *
+ *   memory:   host --link--> slot                      link:         behind the slot's kernels
+ *   direct:   disk ==read==> slot                      disk_stream:  behind the slot's kernels
+ *   bounced:  disk ==read==> bounce --link--> slot     disk_stream:  behind the bounce's copies
+ *
+ * The second hop of a bounce is queued once the host knows that the first one is over: when the
+ * slot is waited for, or when one before it is and its own reads happen to be over. Bounce slots
+ * are taken and passed on in the order of the slots that need one. */
 #include "prefetch/ring.h"
 
 #include <assert.h>
 
-int spw_ring_init(struct spw_ring *r)
+/* A piece of a slot that is copied from its bounce slot. */
+struct spw_ring_hop {
+    uint64_t to, from, bytes;
+};
+
+struct spw_ring_slot {
+    uint8_t *memory;
+    uint8_t *lands; /* where reads go: the slot's memory, or the bounce slot's */
+    struct spw_read *reads;
+    struct spw_ring_hop *hops;
+    uint32_t n_reads, n_submitted, n_hops;
+    uint32_t bounce;       /* its number, if one is used */
+    spw_event ready, free; /* filled, but for reads; no kernel reads the slot any more */
+    spw_event behind;      /* the submission of the reads */
+    bool bounces;          /* reads go to a bounce slot */
+    bool bouncing;         /* one is used, and not passed on yet */
+    bool reading;          /* reads are perhaps under way */
+    int rc;                /* a source is lost */
+};
+
+static struct spw_ring_slot *nth(const struct spw_ring *r, uint64_t n)
 {
-    r->issued = r->waited = r->released = 0;
-    r->ready = spw_alloc_zero(r->n_slots, sizeof(spw_event));
-    r->free = spw_alloc_zero(r->n_slots, sizeof(spw_event));
-    int rc = r->ready && r->free ? 0 : -ENOMEM;
-    for (uint32_t i = 0; i < r->n_slots && !rc; i++) {
-        rc = r->ops->event_open(r->device, &r->ready[i]);
-        if (!rc)
-            rc = r->ops->event_open(r->device, &r->free[i]);
+    return &r->slots[n % r->o.n_slots];
+}
+
+/* The slot that is being filled. */
+static struct spw_ring_slot *newest(const struct spw_ring *r)
+{
+    return nth(r, r->issued - 1);
+}
+
+static int open_slots(struct spw_ring *r)
+{
+    const struct spw_ring_options *o = &r->o;
+    for (uint32_t i = 0; i < o->n_slots; i++) {
+        struct spw_ring_slot *s = &r->slots[i];
+        s->memory = (uint8_t *)o->arena + i * o->slot_bytes;
+        s->reads = r->reads + (size_t)i * o->most_reads;
+        s->hops = r->hops + (size_t)i * o->most_hops;
+        SPW_TRY(o->ops->event_open(o->device, &s->ready));
+        SPW_TRY(o->ops->event_open(o->device, &s->free));
+        if (o->most_reads)
+            SPW_TRY(o->ops->event_open(o->device, &s->behind));
     }
+    for (uint32_t i = 0; i < o->n_bounce; i++)
+        SPW_TRY(o->ops->event_open(o->device, &r->bounce_free[i]));
+    return 0;
+}
+
+int spw_ring_init(struct spw_ring *r, const struct spw_ring_options *o)
+{
+    *r = (struct spw_ring){.o = *o, .copies = {.ops = o->ops, .device = o->device}};
+    r->slots = spw_alloc_zero(o->n_slots, sizeof *r->slots);
+    r->reads = spw_alloc_zero((size_t)o->n_slots * o->most_reads, sizeof *r->reads);
+    r->hops = spw_alloc_zero((size_t)o->n_slots * o->most_hops, sizeof *r->hops);
+    r->bounce_free = spw_alloc_zero(o->n_bounce, sizeof(spw_event));
+    int rc = r->slots && r->reads && r->hops && r->bounce_free ? open_slots(r) : -ENOMEM;
     if (rc)
         spw_ring_free(r);
     return rc;
 }
 
+/* Sleeps until the slot's reads are over. Fails with the device only. */
+static int finish_reads(struct spw_ring *r, struct spw_ring_slot *s)
+{
+    int rc = 0;
+    for (uint32_t i = 0; s->reading && i < s->n_submitted; i++) {
+        int lost = spw_disk_wait(r->o.ops, r->o.device, &s->reads[i].job, s->behind);
+        rc = rc ? rc : lost;
+    }
+    s->reading = rc;
+    return rc;
+}
+
+static void close_event(const struct spw_ring *r, spw_event e)
+{
+    if (e)
+        r->o.ops->event_close(r->o.device, e);
+}
+
 void spw_ring_free(struct spw_ring *r)
 {
-    for (uint32_t i = 0; i < r->n_slots; i++) {
-        if (r->ready && r->ready[i])
-            r->ops->event_close(r->device, r->ready[i]);
-        if (r->free && r->free[i])
-            r->ops->event_close(r->device, r->free[i]);
+    for (uint32_t i = 0; r->slots && i < r->o.n_slots; i++) {
+        struct spw_ring_slot *s = &r->slots[i];
+        finish_reads(r, s);
+        close_event(r, s->ready);
+        close_event(r, s->free);
+        close_event(r, s->behind);
     }
-    spw_free(r->ready);
-    spw_free(r->free);
-    r->ready = r->free = NULL;
-    r->n_slots = 0;
+    for (uint32_t i = 0; r->bounce_free && i < r->o.n_bounce; i++)
+        close_event(r, r->bounce_free[i]);
+    spw_free(r->slots);
+    spw_free(r->reads);
+    spw_free(r->hops);
+    spw_free(r->bounce_free);
+    *r = (struct spw_ring){0};
 }
 
-bool spw_ring_full(const struct spw_ring *r)
+/* ---- filling ---- */
+
+bool spw_ring_has_room(const struct spw_ring *r, bool bounces)
 {
-    return r->issued - r->released >= r->n_slots;
+    return r->issued - r->released < r->o.n_slots &&
+           (!bounces || r->bounced - r->passed_on < r->o.n_bounce);
 }
 
-uint8_t *spw_ring_take(struct spw_ring *r)
-{
-    assert(!spw_ring_full(r));
-    return r->arena + r->issued++ % r->n_slots * r->slot_bytes;
-}
-
-int spw_ring_enter(struct spw_ring *r, uint64_t n, spw_stream s)
+/* What is queued on `stream` from now on may write the slot. */
+static int enter(const struct spw_ring *r, const struct spw_ring_slot *s, spw_stream stream)
 {
     /* the kernels that read what lay here before; for others than `link`, also copies to here that
      * were dropped and may still be under way */
-    if (s != r->link)
-        SPW_TRY(r->ops->stream_wait(r->device, s, r->ready[n % r->n_slots]));
-    return r->ops->stream_wait(r->device, s, r->free[n % r->n_slots]);
+    if (stream != r->o.link)
+        SPW_TRY(r->o.ops->stream_wait(r->o.device, stream, s->ready));
+    return r->o.ops->stream_wait(r->o.device, stream, s->free);
 }
 
-int spw_ring_land(struct spw_ring *r, uint64_t n)
+int spw_ring_take(struct spw_ring *r, bool bounces)
 {
-    return r->ops->event_record(r->device, r->ready[n % r->n_slots], r->link);
+    assert(spw_ring_has_room(r, false));
+    struct spw_ring_slot *s = nth(r, r->issued);
+    SPW_TRY(finish_reads(r, s)); /* none, unless the device was lost while they were issued */
+    r->issued++;
+    s->lands = s->memory;
+    s->n_reads = s->n_submitted = s->n_hops = 0;
+    s->bounces = bounces;
+    s->bouncing = false;
+    s->rc = 0;
+    r->rc = enter(r, s, r->o.link);
+    return r->rc;
+}
+
+void spw_ring_add_memory(struct spw_ring *r, uint64_t to, const void *from, uint64_t bytes)
+{
+    if (!r->rc)
+        r->rc = spw_copies_add(&r->copies, newest(r)->memory + to, from, bytes,
+                               SPW_LINK_HOST_TO_DEVICE, r->o.link);
+}
+
+/* The disk's stream may write where the reads of the slot land. */
+static int enter_reads(struct spw_ring *r, struct spw_ring_slot *s)
+{
+    if (!s->bounces)
+        return enter(r, s, r->o.disk_stream);
+    assert(r->bounced - r->passed_on < r->o.n_bounce);
+    s->bouncing = true;
+    s->bounce = (uint32_t)(r->bounced++ % r->o.n_bounce);
+    s->lands = (uint8_t *)r->o.bounce_arena + s->bounce * r->o.bounce_bytes;
+    return r->o.ops->stream_wait(r->o.device, r->o.disk_stream, r->bounce_free[s->bounce]);
+}
+
+/* Submits the read that was added last. */
+static void submit(struct spw_ring *r, struct spw_ring_slot *s)
+{
+    if (r->rc || s->n_submitted == s->n_reads)
+        return;
+    struct spw_read *d = &s->reads[s->n_submitted++];
+    s->reading = true;
+    if (d->n) /* frames; a range is prepared */
+        spw_disk_prepare(r->o.disk, &d->job, false, d->frame, d->n, d->memory);
+    r->rc = spw_disk_submit(r->o.ops, r->o.device, &d->job, r->o.disk_stream);
+}
+
+/* Another read of the slot; NULL: the device is lost. */
+static struct spw_read *add_read(struct spw_ring *r, struct spw_ring_slot *s)
+{
+    submit(r, s);
+    if (!r->rc && !s->n_reads)
+        r->rc = enter_reads(r, s);
+    assert(r->rc || s->n_reads < r->o.most_reads);
+    return r->rc ? NULL : &s->reads[s->n_reads++];
+}
+
+void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t frame)
+{
+    struct spw_ring_slot *s = newest(r);
+    if (!s->n_reads || !spw_read_extend(&s->reads[s->n_reads - 1], tile, frame, s->lands + to,
+                                        r->o.tile_bytes, UINT32_MAX)) {
+        struct spw_read *d = add_read(r, s);
+        if (!d)
+            return;
+        d->memory = s->lands + to;
+        d->frame = frame;
+        d->tile = tile;
+        d->n = 1;
+    }
+    if (s->bouncing)
+        spw_ring_add_hop(r, to, to, r->o.tile_bytes);
+}
+
+void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_file *file,
+                        uint64_t offset, uint64_t bytes, uint64_t least_bytes)
+{
+    struct spw_ring_slot *s = newest(r);
+    struct spw_read *d = add_read(r, s);
+    if (!d)
+        return;
+    d->n = 0;
+    spw_disk_job_init(&d->job);
+    d->job.io.io = r->o.io;
+    d->job.io.file = file;
+    d->job.io.offset = offset;
+    d->job.io.bytes = bytes;
+    d->job.io.least_bytes = least_bytes;
+    d->job.io.memory = s->lands + to;
+}
+
+void spw_ring_add_hop(struct spw_ring *r, uint64_t to, uint64_t from, uint64_t bytes)
+{
+    struct spw_ring_slot *s = newest(r);
+    assert(s->bounces && s->n_hops < r->o.most_hops);
+    s->hops[s->n_hops++] = (struct spw_ring_hop){to, from, bytes};
+}
+
+void spw_ring_add_loss(struct spw_ring *r)
+{
+    newest(r)->rc = -EBADMSG;
+}
+
+static int queue_rest(struct spw_ring *r, struct spw_ring_slot *s, void (*copied)(void *),
+                      void *context)
+{
+    const struct spw_ring_options *o = &r->o;
+    submit(r, s);
+    SPW_TRY(r->rc);
+    SPW_TRY(spw_copies_flush(&r->copies));
+    if (copied)
+        SPW_TRY(o->ops->host_call(o->device, copied, context, o->link));
+    if (s->n_reads)
+        SPW_TRY(o->ops->event_record(o->device, s->behind, o->disk_stream));
+    return s->bouncing ? 0 : o->ops->event_record(o->device, s->ready, o->link);
+}
+
+int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context)
+{
+    int rc = queue_rest(r, newest(r), copied, context);
+    r->copies.bytes = 0; /* what a failure left */
+    if (rc && newest(r)->reading)
+        /* the device is lost: the stream has passed the submissions, or never will */
+        r->o.ops->stream_sync(r->o.device, r->o.disk_stream);
+    return rc;
+}
+
+/* ---- waiting ---- */
+
+static bool reads_are_over(const struct spw_ring_slot *s)
+{
+    for (uint32_t i = 0; s->reading && i < s->n_submitted; i++)
+        if (!spw_disk_is_over(&s->reads[i].job))
+            return false;
+    return true;
+}
+
+/* Copies what has landed in the bounce slot, if all of it has. */
+static int pass_on(struct spw_ring *r, struct spw_ring_slot *s)
+{
+    const struct spw_ring_options *o = &r->o;
+    for (uint32_t i = 0; i < s->n_hops && !s->rc; i++) {
+        const struct spw_ring_hop *h = &s->hops[i];
+        SPW_TRY(spw_copies_add(&r->copies, s->memory + h->to, s->lands + h->from, h->bytes,
+                               SPW_LINK_HOST_TO_DEVICE, o->link));
+    }
+    SPW_TRY(spw_copies_flush(&r->copies));
+    SPW_TRY(o->ops->event_record(o->device, r->bounce_free[s->bounce], o->link));
+    s->bouncing = false;
+    r->passed_on++;
+    return o->ops->event_record(o->device, s->ready, o->link);
+}
+
+/* The slot gets all that it is to hold. */
+static int land(struct spw_ring *r, struct spw_ring_slot *s)
+{
+    SPW_TRY(finish_reads(r, s));
+    for (uint32_t i = 0; i < s->n_reads; i++)
+        if (s->reads[i].job.io.rc)
+            s->rc = -EBADMSG;
+    return s->bouncing ? pass_on(r, s) : 0;
 }
 
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot)
 {
     assert(r->waited < r->issued);
-    uint32_t i = (uint32_t)(r->waited++ % r->n_slots);
-    *slot = r->arena + i * r->slot_bytes;
-    return r->ops->stream_wait(r->device, r->compute, r->ready[i]);
+    struct spw_ring_slot *s = nth(r, r->waited);
+    SPW_TRY(land(r, s));
+    for (uint64_t i = r->waited; !nth(r, i)->rc && ++i < r->issued && reads_are_over(nth(r, i));)
+        SPW_TRY(land(r, nth(r, i))); /* the second hop of the next ones */
+    SPW_TRY(s->rc);
+    r->waited++;
+    *slot = s->memory;
+    return r->o.ops->stream_wait(r->o.device, r->o.compute, s->ready);
+}
+
+const struct spw_read *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
+{
+    const struct spw_ring_slot *s = nth(r, r->waited);
+    *n = s->n_reads;
+    return s->reads;
 }
 
 int spw_ring_release(struct spw_ring *r)
 {
     assert(r->released < r->waited);
-    return r->ops->event_record(r->device, r->free[r->released++ % r->n_slots], r->compute);
+    return r->o.ops->event_record(r->o.device, nth(r, r->released++)->free, r->o.compute);
+}
+
+/* ---- what is ahead ---- */
+
+uint64_t spw_ring_landed(const struct spw_ring *r)
+{
+    uint64_t n = r->waited;
+    while (n < r->issued && !nth(r, n)->bouncing && !nth(r, n)->rc)
+        n++;
+    return n;
+}
+
+void spw_ring_finish(struct spw_ring *r)
+{
+    for (uint64_t n = r->waited; n < r->issued; n++)
+        finish_reads(r, nth(r, n)); /* what came of them is for spw_ring_wait */
 }
 
 void spw_ring_drop(struct spw_ring *r)
@@ -77,5 +336,7 @@ void spw_ring_drop(struct spw_ring *r)
     /* A dropped copy may still be under way; what lands in its slot next is on the same stream, or
      * waits for it. */
     assert(r->released == r->waited);
+    spw_ring_finish(r); /* a lost device shows soon enough */
     r->issued = r->waited;
+    r->bounced = r->passed_on;
 }

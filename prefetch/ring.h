@@ -1,40 +1,87 @@
-/* Landing buffers that are filled, read and given back in one order.
+/* Slots of device memory that are filled from sources, read by kernels and given back, in one
+ * order.
  *
- * take -> enter -> (copies on `link`, or others) -> land | wait -> (kernels on `compute`) ->
- * release. A slot is filled again only after the kernels that read it; nothing blocks the host.
- * Slots are taken, waited for and released in one order, but may land in any. Borrows arena and
- * streams. */
+ *   take -> add_... -> issue | wait -> (kernels on `compute`) -> release
+ *
+ * A source is memory of the host, a frame of the disk, or a range of a file. Memory is copied on
+ * `link` at once. Frames and ranges are read into the slot itself, or into a bounce slot in host
+ * memory, and copied from there when the reads of the slot are over. A slot is filled again only
+ * after the kernels that read it. The host waits in `wait` only. Borrows arenas, streams, disk and
+ * files; one host thread. */
 #ifndef SPW_PREFETCH_RING_H
 #define SPW_PREFETCH_RING_H
 
-#include "offload/device/device.h"
+#include "offload/kv/gather.h"
 
-struct spw_ring {
+struct spw_ring_options {
     const struct spw_device_ops *ops;
     struct spw_device *device;
-    spw_stream link, compute;
-    uint8_t *arena; /* [n_slots][slot_bytes] */
+    spw_stream compute, link;
+    void *arena; /* [n_slots][slot_bytes] */
     uint64_t slot_bytes;
     uint32_t n_slots;
-    uint64_t issued, waited, released; /* slots so far; slot of the n-th is n % n_slots */
-    spw_event *ready, *free;           /* [n_slots], owned */
+    uint64_t tile_bytes; /* of KV slots */
+    /* The rest is for reads. */
+    uint32_t most_reads;    /* of one slot; 0: there are none */
+    uint32_t most_hops;     /* pieces of one slot that are copied from a bounce slot */
+    spw_stream disk_stream; /* submits reads; may be `link` */
+    struct spw_disk *disk;  /* of frames; NULL: there are none */
+    struct spw_io *io;      /* of ranges of files; NULL: there are none */
+    void *bounce_arena;     /* [n_bounce][bounce_bytes] of host memory */
+    uint64_t bounce_bytes;
+    uint32_t n_bounce;
 };
 
-/* The first seven fields are given. */
-int spw_ring_init(struct spw_ring *r);
-void spw_ring_free(struct spw_ring *r);
+struct spw_ring_slot; /* ring.c */
 
-bool spw_ring_full(const struct spw_ring *r); /* nothing can be taken before a release */
-/* The next slot; its number is what r->issued was. */
-uint8_t *spw_ring_take(struct spw_ring *r);
-/* What is queued on `s` from now on may write slot `n`. */
-int spw_ring_enter(struct spw_ring *r, uint64_t n, spw_stream s);
-/* Slot `n` is filled once `link` gets here. */
-int spw_ring_land(struct spw_ring *r, uint64_t n);
-/* Compute waits for the next slot, which must have landed. */
+struct spw_ring {
+    struct spw_ring_options o;
+    uint64_t issued, waited, released; /* slots so far; slot of the n-th is n % n_slots */
+    uint64_t bounced, passed_on;       /* bounce slots so far; of the n-th: n % n_bounce */
+    struct spw_ring_slot *slots;       /* [n_slots], owned */
+    struct spw_read *reads;            /* [n_slots * most_reads], owned */
+    struct spw_ring_hop *hops;         /* [n_slots * most_hops], owned */
+    spw_event *bounce_free;            /* [n_bounce], owned: copied from */
+    struct spw_copies copies;
+    int rc; /* of what was queued for the slot that is being filled */
+};
+
+int spw_ring_init(struct spw_ring *r, const struct spw_ring_options *o);
+void spw_ring_free(struct spw_ring *r); /* waits for reads */
+
+/* Whether a slot can be taken; bounces: and a bounce slot for its reads. */
+bool spw_ring_has_room(const struct spw_ring *r, bool bounces);
+/* The next slot, whose number is what r->issued was, to be filled until it is issued. bounces:
+ * reads of this slot go to a bounce slot. There must be room. */
+int spw_ring_take(struct spw_ring *r, bool bounces);
+/* The bytes come from memory of the host. */
+void spw_ring_add_memory(struct spw_ring *r, uint64_t to, const void *from, uint64_t bytes);
+/* A tile comes from a frame of the disk; adjacent ones are one read. */
+void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t frame);
+/* A range of a file is read to `to`: of the bounce slot if this slot's reads bounce. least_bytes:
+ * as in struct spw_io_job. */
+void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_file *file,
+                        uint64_t offset, uint64_t bytes, uint64_t least_bytes);
+/* A piece of what ranges have brought into the bounce slot. */
+void spw_ring_add_hop(struct spw_ring *r, uint64_t to, uint64_t from, uint64_t bytes);
+/* A source of the slot is lost: the wait for the slot will fail. */
+void spw_ring_add_loss(struct spw_ring *r);
+/* The slot has all its sources; gives what came of queueing them. `copied`, if it is not NULL, is
+ * called in stream order when the copies of the slot's memory are done. */
+int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context);
+
+/* The oldest slot that was issued: compute waits until it is filled. -EBADMSG: a source of it could
+ * not be read, see spw_ring_reads; drop is what can follow. */
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot);
+/* The reads of the slot that a wait has refused; job.io.rc says what came of each. */
+const struct spw_read *spw_ring_reads(const struct spw_ring *r, uint32_t *n);
 int spw_ring_release(struct spw_ring *r);
-/* Gives up what was taken and not waited for. */
+
+/* Gives up what was issued and not waited for; waits until no read is under way. */
 void spw_ring_drop(struct spw_ring *r);
+/* Waits until no read is under way, and changes nothing else. */
+void spw_ring_finish(struct spw_ring *r);
+/* The number of the first slot whose copies are not all queued, or that has a lost source. */
+uint64_t spw_ring_landed(const struct spw_ring *r);
 
 #endif

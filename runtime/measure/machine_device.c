@@ -405,7 +405,7 @@ int spw_machine_probe_kernels(struct spw_machine *out, const struct spw_backend 
 /* Longer than anybody spins before it sleeps. */
 enum { LAPS = 65, DRIVE_NS = 200000 };
 
-/* A ring of one slot, as prefetch/landing.c has it, whose drive only sleeps. */
+/* A ring of one slot, as prefetch/ring.c has it, whose drive only sleeps. */
 struct relay {
     spw_stream link, disk;
     spw_event freed, landed, ready;

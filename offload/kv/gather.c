@@ -1,0 +1,40 @@
+/* Adjacent pieces move as one: see gather.h. */
+#include "offload/kv/gather.h"
+
+int spw_copies_flush(struct spw_copies *c)
+{
+    uint64_t bytes = c->bytes;
+    c->bytes = 0;
+    return bytes ? c->ops->copy(c->device, c->to, c->from, bytes, c->link, c->stream) : 0;
+}
+
+int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t bytes,
+                   enum spw_link link, spw_stream s)
+{
+    if (c->to + c->bytes != to || c->from + c->bytes != from || c->stream != s || c->link != link)
+        SPW_TRY(spw_copies_flush(c));
+    if (!c->bytes) {
+        c->to = to;
+        c->from = from;
+        c->link = link;
+        c->stream = s;
+    }
+    c->bytes += bytes;
+    return 0;
+}
+
+bool spw_read_extend(struct spw_read *r, uint32_t tile, uint32_t frame, const void *memory,
+                     uint64_t tile_bytes, uint32_t most)
+{
+    if (r->n >= most || r->tile + r->n != tile || r->frame + r->n != frame ||
+        r->memory + r->n * tile_bytes != memory)
+        return false;
+    r->n++;
+    return true;
+}
+
+uint32_t spw_read_failed_tile(const struct spw_read *r)
+{
+    uint32_t record = r->job.io.bad_record;
+    return r->tile + (record < r->n ? record : 0);
+}
