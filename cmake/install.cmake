@@ -1,5 +1,5 @@
-# `cmake --install`: the command, the library, the headers that runtime/spillway.h needs, and
-# `pkg-config spillway`, which says all there is to link with: the library is static.
+# `cmake --install`: the command with its manual page and its completions for shells, the library, the
+# headers that runtime/spillway.h needs, and `pkg-config spillway`, which names everything to link with.
 
 include(GNUInstallDirs)
 install(TARGETS spillway ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -22,3 +22,21 @@ set(SPW_PC_FOLDER ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH SPW_PREFIX_FROM_PC /prefix/${SPW_PC_FOLDER} /prefix) # a tree that was moved works
 configure_file(cmake/spillway.pc.in spillway.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/spillway.pc DESTINATION ${SPW_PC_FOLDER})
+
+# The command writes its own manual page and completions, from its table of options. A program with a
+# sanitizer is not for installing.
+if(NOT SPW_SANITIZE_ADDRESS AND NOT SPW_SANITIZE_THREAD AND NOT SPW_COVERAGE AND NOT CMAKE_CROSSCOMPILING)
+  set(pages ${CMAKE_BINARY_DIR}/pages)
+  file(MAKE_DIRECTORY ${pages})
+  add_custom_command(OUTPUT ${pages}/spillway.1 ${pages}/spillway ${pages}/_spillway ${pages}/spillway.fish
+    COMMAND spillway_command --man > ${pages}/spillway.1
+    COMMAND spillway_command completion bash > ${pages}/spillway
+    COMMAND spillway_command completion zsh > ${pages}/_spillway
+    COMMAND spillway_command completion fish > ${pages}/spillway.fish
+    DEPENDS spillway_command VERBATIM)
+  add_custom_target(spillway_pages ALL DEPENDS ${pages}/spillway.1)
+  install(FILES ${pages}/spillway.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${pages}/spillway DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${pages}/_spillway DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${pages}/spillway.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# test_install.sh BUILD CC CXX: what `cmake --install` puts down is enough to build and run a program
-# with, in C and in C++, and it answers as the command does. In a tree that is moved afterwards.
+# test_install.sh BUILD CC CXX: what `cmake --install` puts down is complete. A program in C and one in C++
+# can be built with it, in a tree that was moved, and they answer as the command does. The manual page and
+# the completions have every option of every command.
 set -eu -o pipefail
 build=$1 cc=$2 cxx=$3
 source=tests/command/library_user.c model=tests/golden/llama_700
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-cmake --install "$build" --prefix "$place/first" >/dev/null
-mv "$place/first" "$place/second"
+DESTDIR=$place/first cmake --install "$build" --prefix /usr >/dev/null
+mv "$place/first/usr" "$place/second"
 pc=$(dirname "$(find "$place" -name spillway.pc)")
 read -ra flags <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs spillway)"
 warnings=(-Wall -Wextra -Wpedantic -Werror)
@@ -24,3 +25,41 @@ for program in c cxx; do
 done
 ! "$place/c" "$place/none" 8 2>"$place/says" || exit 1
 grep -q "$place/none/config.json: found no such file" "$place/says"
+
+# ---- the manual page and the completions ----
+share=$place/second/share spillway=$place/second/bin/spillway
+page=$share/man/man1/spillway.1 text=$place/page.txt
+bash=$share/bash-completion/completions/spillway zsh=$share/zsh/site-functions/_spillway
+fish=$share/fish/vendor_completions.d/spillway.fish
+bash -n "$bash"
+sed 's/\\-/-/g; s/\\f.//g' "$page" >"$text"
+if command -v groff >/dev/null; then
+    groff -man -Tascii -P-cbou -rLL=300n -ww "$page" >"$text" 2>"$place/says"
+    [ ! -s "$place/says" ] || { cat "$place/says"; exit 1; }
+fi
+if command -v mandoc >/dev/null; then # a page without a date is the same in every build
+    says=$(mandoc -Tlint -Wwarning "$page" | grep -v 'missing date' || true)
+    [ -z "$says" ] || { echo "$says"; exit 1; }
+fi
+awk '$1 ~ /^--/ {option = $1} $1 == "Commands:" {print option, $0}' "$text" >"$place/options.txt"
+# lacks WHAT FILE
+lacks() {
+    echo "$2 lacks $1"
+    exit 1
+}
+n=0
+for command in $("$spillway" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p'); do
+    grep -q "^ *spillway $command " "$text" || lacks "$command" "$page"
+    sed -n "/^ *$command)/,/;;/p" "$zsh" >"$place/rows"
+    for option in $("$spillway" "$command" --help | sed -n 's/^  --\([a-z-]*\).*/\1/p'); do
+        n=$((n + 1)) what="--$option of $command"
+        grep -q -e "^--$option .* $command[,.]" "$place/options.txt" || lacks "$what" "$page"
+        grep -q -e "^ *$command).* --$option[ \"]" "$bash" || lacks "$what" "$bash"
+        grep -q -e "--$option[=[]" "$place/rows" || lacks "$what" "$zsh"
+        grep -q "_from $command' -l $option " "$fish" || lacks "$what" "$fish"
+    done
+done
+[ "$n" -gt 200 ] || { echo "found only $n options"; exit 1; }
+for heading in NAME SYNOPSIS COMMANDS OPTIONS SIZES 'EXIT STATUS' FILES ENVIRONMENT; do
+    grep -q "^.SH $heading" "$page" || lacks "$heading" "$page"
+done

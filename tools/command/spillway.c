@@ -175,6 +175,10 @@ static int run(int argc, char **argv)
         printf("spillway %s\n", SPW_VERSION);
         return finish(CLI_DONE);
     }
+    if (strcmp(name, "--man") == 0) {
+        cli_man(stdout);
+        return finish(CLI_DONE);
+    }
     const struct cli_command *command = find_command(name);
     if (!command)
         return refuse_command(name);

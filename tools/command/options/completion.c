@@ -58,7 +58,7 @@ static void bash(FILE *to)
           to);
     for (const struct cli_command *c = cli_commands; c->name; c++)
         fprintf(to, "%s ", c->name);
-    fputs("--help --version\" -- \"$word\")); return\n"
+    fputs("--help --version --man\" -- \"$word\")); return\n"
           "    fi\n"
           "    case \"${COMP_WORDS[1]} $before\" in\n",
           to);
@@ -189,7 +189,8 @@ static void fish(FILE *to)
     fputs("# fish completion of spillway, made by: spillway completion fish\n"
           "complete -c spillway -f\n"
           "complete -c spillway -n __fish_use_subcommand -l help -d 'show the commands'\n"
-          "complete -c spillway -n __fish_use_subcommand -l version -d 'show the version'\n",
+          "complete -c spillway -n __fish_use_subcommand -l version -d 'show the version'\n"
+          "complete -c spillway -n __fish_use_subcommand -l man -d 'write the manual page'\n",
           to);
     for (const struct cli_command *c = cli_commands; c->name; c++) {
         fprintf(to, "complete -c spillway -n __fish_use_subcommand -a %s -d '%s'\n", c->name,

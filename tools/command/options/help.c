@@ -87,8 +87,8 @@ void cli_help_all(FILE *to)
     }
     fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json.\n"
           "'spillway COMMAND --help' shows the options of a command, 'spillway --version'\n"
-          "the version. Exit status: 0 done, 1 failed while running, 2 bad usage or input,\n"
-          "130 interrupted.\n\n"
+          "the version, 'spillway --man | man -l -' the manual page. Exit status: 0 done,\n"
+          "1 failed while running, 2 bad usage or input, 130 interrupted.\n\n"
           "Examples:\n"
           "  spillway generate MODEL --prompt-file book.txt --device-memory 256MiB\n"
           "  spillway plan MODEL --context 200000 --device-memory 4GiB\n",

@@ -1,4 +1,5 @@
-/* The one table of options: it drives parsing, --help and shell completion.
+/* The one table of options: it drives parsing, --help, the manual page and shell
+ * completion.
  *
  * cli_parse fills `struct cli_options` from a command line; strings are borrowed from argv, lists
  * are owned (cli_options_free). What it refuses it reports in one line on stderr, with what was
@@ -134,6 +135,8 @@ const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
 void cli_help(FILE *to, const struct cli_command *command);
 void cli_help_all(FILE *to);
+/* The manual page spillway(1). */
+void cli_man(FILE *to);
 /* 0, or CLI_REFUSED for a shell it does not know. */
 int cli_completion(FILE *to, const char *shell);
 
@@ -141,7 +144,7 @@ int cli_completion(FILE *to, const char *shell);
  */
 bool cli_parse_size(const char *text, uint64_t *out);
 
-/* ---- rows, for help and completion ---- */
+/* ---- rows, for help, the manual page and completion ---- */
 
 enum cli_kind {
     CLI_FLAG,
