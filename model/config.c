@@ -413,18 +413,21 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
     for (uint32_t i = 0; i < out->n_layers; i++) {
         const json_t *item = json_array_get(list, i);
         const char *name = json_is_string(item) ? json_string_value(item) : "";
-        if (strcmp(name, "full_attention") && strcmp(name, "sliding_attention"))
+        enum spw_layer_kind kind = 0;
+        while (kind < SPW_LAYER_KINDS && strcmp(name, spw_layer_kinds[kind].type))
+            kind++;
+        if (kind == SPW_LAYER_KINDS)
             return spw_fail(keys->err, -EINVAL,
                             "%s: %slayer_types[%u]: found %s, expected \"full_attention\" or "
                             "\"sliding_attention\"",
                             keys->file, keys->prefix, i,
                             spw_json_describe(item, text, sizeof text));
-        if (name[0] == 's' && !may_slide) {
+        if (spw_layer_kinds[kind].windowed && !may_slide) {
             snprintf(text, sizeof text, "only full_attention: %s models have no other layers",
                      out->model_type);
             return spw_keys_refuse(keys, "layer_types", text);
         }
-        out->layer_kinds[i] = name[0] == 's' ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
+        out->layer_kinds[i] = (uint8_t)kind;
     }
     return 0;
 }
@@ -468,7 +471,7 @@ static int read_layer_kinds(struct spw_model_config *out, const struct source *s
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
     for (uint32_t i = 0; i < out->n_layers; i++)
-        if (out->layer_kinds[i] == SPW_LAYER_SLIDING)
+        if (spw_layer_kinds[out->layer_kinds[i]].windowed)
             out->window = window;
     if (!out->window || slides)
         return 0;

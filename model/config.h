@@ -12,17 +12,12 @@
 
 #include "model/ops.h"
 #include "model/rope.h"
+#include "quant/layer_kind.h"
 #include "base/base.h"
 
 #define SPW_CONFIG_MAX_EOS 16
 /* Positions become floats: below this limit every position has a float of its own. */
 #define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
-
-enum spw_layer_kind {
-    SPW_LAYER_FULL,    /* a query sees every key up to itself */
-    SPW_LAYER_SLIDING, /* a query sees the newest `window` keys, itself included */
-    SPW_LAYER_KINDS,
-};
 
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */

@@ -1,23 +1,23 @@
-/* One layer, one line per operation: see layer.h. Families differ only in which lines apply. */
-#include "model/layer.h"
+/* One layer, one line per operation: see forward.h. Families differ only in which lines apply. */
+#include "model/forward.h"
 
 /* y = norm(x), row by row, plus the residual if there is one. */
-static int norm(const struct spw_layer_run *r, uint64_t weight, const void *x, const void *residual,
+static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
                 void *y, size_t rows)
 {
-    const struct spw_model_config *c = r->weights->config;
-    return r->ops->norm(&(struct spw_norm_args){.x = x,
+    const struct spw_model_config *c = f->weights->config;
+    return f->ops->norm(&(struct spw_norm_args){.x = x,
                                                 .y = y,
                                                 .residual = residual,
-                                                .weight = r->small + weight,
+                                                .weight = f->small + weight,
                                                 .rows = rows,
                                                 .cols = c->hidden,
                                                 .x_stride = c->hidden,
                                                 .y_stride = c->hidden,
                                                 .eps = c->rms_eps,
                                                 .kind = c->norm,
-                                                .dtype = r->dtype},
-                        r->stream);
+                                                .dtype = f->dtype},
+                        f->stream);
 }
 
 /* A matrix, and how many outputs it gives. */
@@ -29,10 +29,10 @@ struct part {
 /* y = x W^T, plus the residual if there is one, for up to three matrices whose outputs stand side
  * by side in y. Those that also follow each other in memory are one product; an output's bits do
  * not depend on that. */
-static int linear(const struct spw_layer_run *r, const struct part parts[3], uint64_t bias,
+static int linear(const struct spw_forward *f, const struct part parts[3], uint64_t bias,
                   const void *x, size_t k, const void *residual, void *y, size_t rows)
 {
-    const size_t row_bytes = k * spw_dtype_bytes(r->weights->dtype);
+    const size_t row_bytes = k * spw_dtype_bytes(f->weights->dtype);
     const size_t stride = parts[0].n + parts[1].n + parts[2].n;
     size_t done = 0;
     for (int i = 0; i < 3 && parts[i].n;) {
@@ -40,12 +40,12 @@ static int linear(const struct spw_layer_run *r, const struct part parts[3], uin
         size_t n = 0;
         for (; i < 3 && parts[i].n && parts[i].w == w + n * row_bytes; i++)
             n += parts[i].n;
-        const size_t at = done * spw_dtype_bytes(r->dtype);
-        SPW_TRY(r->ops->linear(
+        const size_t at = done * spw_dtype_bytes(f->dtype);
+        SPW_TRY(f->ops->linear(
             &(struct spw_linear_args){.x = x,
                                       .w = w,
                                       .bias =
-                                          bias == SPW_SMALL_NONE ? NULL : r->small + bias + done,
+                                          bias == SPW_SMALL_NONE ? NULL : f->small + bias + done,
                                       .y = (uint8_t *)y + at,
                                       .residual = residual ? (const uint8_t *)residual + at : NULL,
                                       .m = rows,
@@ -53,79 +53,91 @@ static int linear(const struct spw_layer_run *r, const struct part parts[3], uin
                                       .k = k,
                                       .x_stride = k,
                                       .y_stride = stride,
-                                      .x_dtype = r->dtype,
-                                      .w_dtype = r->weights->dtype,
-                                      .y_dtype = r->dtype,
-                                      .workspace = r->b.workspace},
-            r->stream));
+                                      .x_dtype = f->dtype,
+                                      .w_dtype = f->weights->dtype,
+                                      .y_dtype = f->dtype,
+                                      .workspace = f->b.workspace},
+            f->stream));
         done += n;
     }
     return 0;
 }
 
 /* h += x W^T; in a family with a norm behind it, h += norm(x W^T). b.x is free by then. */
-static int linear_added(const struct spw_layer_run *r, const struct part parts[3], uint64_t bias,
+static int linear_added(const struct spw_forward *f, const struct part parts[3], uint64_t bias,
                         uint64_t after_norm, const void *x, size_t k, void *h, size_t rows)
 {
     if (after_norm == SPW_SMALL_NONE)
-        return linear(r, parts, bias, x, k, h, h, rows);
-    SPW_TRY(linear(r, parts, bias, x, k, NULL, r->b.x, rows));
-    return norm(r, after_norm, r->b.x, h, h, rows);
+        return linear(f, parts, bias, x, k, h, h, rows);
+    SPW_TRY(linear(f, parts, bias, x, k, NULL, f->b.x, rows));
+    return norm(f, after_norm, f->b.x, h, h, rows);
 }
 
 /* b.gated = act(x gate^T) * (x up^T). */
-static int gated_linear(const struct spw_layer_run *r, const struct spw_layer_weights *m,
+static int gated_linear(const struct spw_forward *f, const struct spw_layer_weights *m,
                         uint64_t bias, const void *x, size_t rows)
 {
-    const struct spw_model_config *c = r->weights->config;
+    const struct spw_model_config *c = f->weights->config;
     const struct spw_gated_linear_args a = {.x = x,
                                             .w_gate = m->gate,
                                             .w_up = m->up,
-                                            .bias = bias == SPW_SMALL_NONE ? NULL : r->small + bias,
-                                            .y = r->b.gated,
-                                            .scratch = r->b.gate_up,
+                                            .bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias,
+                                            .y = f->b.gated,
+                                            .scratch = f->b.gate_up,
                                             .m = rows,
                                             .n = c->intermediate,
                                             .k = c->hidden,
                                             .x_stride = c->hidden,
-                                            .dtype = r->dtype,
-                                            .w_dtype = r->weights->dtype,
+                                            .dtype = f->dtype,
+                                            .w_dtype = f->weights->dtype,
                                             .act = c->act,
-                                            .workspace = r->b.workspace};
-    return r->ops->gated_linear(&a, r->stream);
+                                            .workspace = f->b.workspace};
+    return f->ops->gated_linear(&a, f->stream);
 }
 
-int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
-                      const struct spw_layer_weights *m, void *h, size_t rows)
+int spw_forward_project(const struct spw_forward *f, uint32_t layer,
+                        const struct spw_layer_weights *m, const void *h, size_t rows)
 {
-    const struct spw_model_config *c = r->weights->config;
-    const struct spw_layer_small *v = &r->weights->small_layers[layer];
-    const struct spw_layer_buffers *b = &r->b;
-    size_t hidden = c->hidden, inter = c->intermediate, q = (size_t)c->n_heads * c->head_dim;
-    size_t kv = (size_t)c->n_kv_heads * c->head_dim;
-    const struct part qkv[3] = {{m->q, q}, {m->k, kv}, {m->v, kv}}, o[3] = {{m->o, hidden}};
-    const struct part down[3] = {{m->down, hidden}};
-
-    SPW_TRY(norm(r, v->attention_norm, h, NULL, b->x, rows));
-    SPW_TRY(linear(r, qkv, v->qkv_bias, b->x, hidden, NULL, b->qkv, rows));
-    SPW_TRY(r->attend(r->context, layer));
-    SPW_TRY(linear_added(r, o, v->o_bias, v->after_attention_norm, b->attention, q, h, rows));
-
-    SPW_TRY(norm(r, v->mlp_norm, h, NULL, b->x, rows));
-    SPW_TRY(gated_linear(r, m, v->gate_up_bias, b->x, rows));
-    return linear_added(r, down, v->down_bias, v->after_mlp_norm, b->gated, inter, h, rows);
+    const struct spw_model_config *c = f->weights->config;
+    const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
+    const struct part qkv[3] = {{m->q, q}, {m->k, kv}, {m->v, kv}};
+    SPW_TRY(norm(f, v->attention_norm, h, NULL, f->b.x, rows));
+    return linear(f, qkv, v->qkv_bias, f->b.x, c->hidden, NULL, f->b.qkv, rows);
 }
 
-int spw_layer_final_norm(const struct spw_layer_run *r, const void *h, void *x, size_t rows)
+int spw_forward_output(const struct spw_forward *f, uint32_t layer,
+                       const struct spw_layer_weights *m, void *h, size_t rows)
 {
-    return norm(r, r->weights->final_norm, h, NULL, x, rows);
+    const struct spw_model_config *c = f->weights->config;
+    const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const struct part o[3] = {{m->o, c->hidden}};
+    return linear_added(f, o, v->o_bias, v->after_attention_norm, f->b.attention,
+                        (size_t)c->n_heads * c->head_dim, h, rows);
 }
 
-int spw_layer_head(const struct spw_layer_run *r, const uint8_t *block, const void *x,
-                   float *logits, uint32_t first, uint32_t n, size_t rows)
+int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct spw_layer_weights *m,
+                    void *h, size_t rows)
 {
-    const struct spw_model_config *c = r->weights->config;
-    return r->ops->linear(&(struct spw_linear_args){.x = x,
+    const struct spw_model_config *c = f->weights->config;
+    const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const struct part down[3] = {{m->down, c->hidden}};
+    SPW_TRY(norm(f, v->mlp_norm, h, NULL, f->b.x, rows));
+    SPW_TRY(gated_linear(f, m, v->gate_up_bias, f->b.x, rows));
+    return linear_added(f, down, v->down_bias, v->after_mlp_norm, f->b.gated, c->intermediate, h,
+                        rows);
+}
+
+int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows)
+{
+    return norm(f, f->weights->final_norm, h, NULL, x, rows);
+}
+
+int spw_forward_head(const struct spw_forward *f, const uint8_t *block, const void *x,
+                     float *logits, uint32_t first, uint32_t n, size_t rows)
+{
+    const struct spw_model_config *c = f->weights->config;
+    return f->ops->linear(&(struct spw_linear_args){.x = x,
                                                     .w = block,
                                                     .y = logits + first,
                                                     .m = rows,
@@ -133,9 +145,9 @@ int spw_layer_head(const struct spw_layer_run *r, const uint8_t *block, const vo
                                                     .k = c->hidden,
                                                     .x_stride = c->hidden,
                                                     .y_stride = c->vocab,
-                                                    .x_dtype = r->dtype,
-                                                    .w_dtype = r->weights->dtype,
+                                                    .x_dtype = f->dtype,
+                                                    .w_dtype = f->weights->dtype,
                                                     .y_dtype = SPW_DTYPE_F32,
-                                                    .workspace = r->b.workspace},
-                          r->stream);
+                                                    .workspace = f->b.workspace},
+                          f->stream);
 }

@@ -1,14 +1,18 @@
-/* One transformer layer of any family, one line per operation.
+/* One transformer layer of any family in phases, one line per operation.
  *
- * Everything is queued on the stream; buffers are the caller's and hold `rows` rows. Attention over
- * the cache is a callback, because only the caller knows where the cache lies. */
-#ifndef SPW_MODEL_LAYER_H
-#define SPW_MODEL_LAYER_H
+ *   project   q, k and v of the rows
+ *   (mix)     the caller attends over its cache: q, k, v in b.qkv become b.attention
+ *   output    the attention's result joins the residual stream
+ *   mlp       so does the multilayer perceptron's
+ *
+ * All work is queued on the stream. The caller owns the buffers, which hold `rows` rows. */
+#ifndef SPW_MODEL_FORWARD_H
+#define SPW_MODEL_FORWARD_H
 
 #include "model/weights.h"
 
 /* Device buffers for one chunk of rows, in the compute type unless said otherwise. */
-struct spw_layer_buffers {
+struct spw_forward_buffers {
     void *x;         /* [rows][hidden]: what a product reads, or makes for a norm to read */
     void *qkv;       /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
     void *attention; /* [rows][n_heads * head_dim] */
@@ -17,25 +21,29 @@ struct spw_layer_buffers {
     void *workspace; /* of linear */
 };
 
-struct spw_layer_run {
+struct spw_forward {
     const struct spw_ops *ops;
     const struct spw_weights *weights;
     const float *small; /* the small block on the device */
-    struct spw_layer_buffers b;
+    struct spw_forward_buffers b;
     enum spw_dtype dtype; /* compute type */
     spw_stream stream;
-    /* Norms (if the family does) and rotates q and k of b.qkv, keeps k and v, attends; the result
-     * goes to b.attention. */
-    int (*attend)(void *context, uint32_t layer);
-    void *context;
 };
 
-/* h += attention(h); h += mlp(h). h: [rows][hidden]. */
-int spw_layer_forward(const struct spw_layer_run *r, uint32_t layer,
-                      const struct spw_layer_weights *matrices, void *h, size_t rows);
-/* logits[:, first .. first + n) = norm'd x times n rows of the output matrix. x: [rows][hidden]. */
-int spw_layer_final_norm(const struct spw_layer_run *r, const void *h, void *x, size_t rows);
-int spw_layer_head(const struct spw_layer_run *r, const uint8_t *block, const void *x,
-                   float *logits, uint32_t first, uint32_t n, size_t rows);
+/* b.qkv = norm(h) times q, k and v. h: [rows][hidden]. */
+int spw_forward_project(const struct spw_forward *f, uint32_t layer,
+                        const struct spw_layer_weights *matrices, const void *h, size_t rows);
+/* h += b.attention times o. */
+int spw_forward_output(const struct spw_forward *f, uint32_t layer,
+                       const struct spw_layer_weights *matrices, void *h, size_t rows);
+/* h += mlp(norm(h)). */
+int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
+                    const struct spw_layer_weights *matrices, void *h, size_t rows);
+
+/* Behind the last layer. x: [rows][hidden]. */
+int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);
+/* logits[:, first .. first + n) = x times n rows of the output matrix. */
+int spw_forward_head(const struct spw_forward *f, const uint8_t *block, const void *x,
+                     float *logits, uint32_t first, uint32_t n, size_t rows);
 
 #endif

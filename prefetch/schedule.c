@@ -4,10 +4,10 @@
 bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
                           struct spw_transfer *out)
 {
-    for (; c->layer < s->n_layers; c->layer++, c->segment = 0) {
-        for (; c->segment < s->n_segments; c->segment++, c->inside = false) {
-            const struct spw_schedule_segment *g = &s->segments[c->segment];
-            const struct spw_stream_range *r = &g->ranges[s->sliding[c->layer]];
+    for (; c->layer < s->n_layers; c->layer++, c->part = 0) {
+        for (; c->part < s->n_parts; c->part++, c->inside = false) {
+            const struct spw_schedule_rows *g = &s->parts[c->part];
+            const struct spw_stream_range *r = &g->ranges[s->kinds[c->layer]];
             if (!c->inside) {
                 c->tile = r->first;
                 c->inside = true;
@@ -19,7 +19,7 @@ bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
                                          .layer = c->layer,
                                          .tile_begin = c->tile,
                                          .tile_end = next < r->end ? next : r->end,
-                                         .disk_end = g->disk_end[s->sliding[c->layer]]};
+                                         .disk_end = g->disk_end[s->kinds[c->layer]]};
             c->tile = out->tile_end;
             return true;
         }

@@ -6,24 +6,24 @@
 
 #include "offload/kv/kv_cache.h"
 
-/* Tiles [first, end) of one layer that lie below the device and are read by one segment. */
+/* Tiles [first, end) of one layer that lie in lower tiers and are read by one part of a chunk. */
 struct spw_stream_range {
     uint32_t first, end;
 };
 
 /* Consecutive new tokens of one sequence that pass every layer together. */
-struct spw_schedule_segment {
+struct spw_schedule_rows {
     struct spw_kv_seq *seq;
-    struct spw_stream_range ranges[2]; /* full layers, sliding layers */
-    uint32_t disk_end[2]; /* of each: tiles below come from the disk by the time they are read */
+    struct spw_stream_range ranges[SPW_LAYER_KINDS]; /* by layer kind */
+    uint32_t disk_end[SPW_LAYER_KINDS]; /* older tiles come from the disk when they are read */
 };
 
 struct spw_schedule {
     uint32_t n_layers;
-    const uint8_t *sliding; /* [n_layers] */
-    uint32_t slot_tiles;    /* most tiles of one transfer: whole splits */
-    uint32_t n_segments;
-    struct spw_schedule_segment *segments;
+    const uint8_t *kinds; /* [n_layers], enum spw_layer_kind */
+    uint32_t slot_tiles;  /* most tiles of one transfer: whole splits */
+    uint32_t n_parts;
+    struct spw_schedule_rows *parts;
     uint32_t n_head_units;  /* weight units behind the layers' own: blocks of the output matrix */
     uint32_t n_head_rounds; /* how often those are walked */
 };
@@ -33,12 +33,12 @@ struct spw_schedule {
 struct spw_transfer {
     struct spw_kv_seq *seq;
     uint32_t layer, tile_begin, tile_end;
-    uint32_t disk_end; /* as in the segment; not part of what the transfer is */
+    uint32_t disk_end; /* as in spw_schedule_rows; not part of what the transfer is */
 };
 
 struct spw_kv_cursor {
-    uint32_t layer, segment, tile;
-    bool inside; /* `tile` has been set for this segment */
+    uint32_t layer, part, tile;
+    bool inside; /* `tile` has been set for this part */
 };
 
 struct spw_unit_cursor {

@@ -300,32 +300,34 @@ static void take_back(struct spw_kv_seq *seq, uint32_t layer)
 
 /* The first tile that queries from position n on read, but for a sink that is kept and for what
  * another cache holds. */
-static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer, uint32_t window,
-                           uint64_t n)
+static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer,
+                           const struct spw_residency *residency, uint64_t n)
 {
     const struct spw_kv_options *o = &seq->kv->o;
     if (spw_kv_keeps_sink(seq, layer))
         return spw_residual_end(spw_residual_block(n), o->residual_tiles);
-    return spw_max_u64(o->first_tile, o->sliding[layer] ? spw_waterline_first(window, n) : 0);
+    return spw_max_u64(o->first_tile, spw_waterline_visible(&residency[o->kinds[layer]], n));
 }
 
-bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t n)
+bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
+                         uint64_t n)
 {
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
         const struct spw_kv_layer *l = &seq->layers[i];
-        uint64_t from = first_read(seq, i, window, n), end = spw_waterline_tiles(n);
+        uint64_t from = first_read(seq, i, residency, n), end = spw_waterline_tiles(n);
         if ((end <= l->held_end ? l->held : l->first) > from && from < end)
             return false;
     }
     return true;
 }
 
-uint64_t spw_kv_reach(const struct spw_kv_seq *seq, uint32_t window, uint64_t n)
+uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
+                      uint64_t n)
 {
-    if (spw_kv_can_truncate(seq, window, n))
+    if (spw_kv_can_truncate(seq, residency, n))
         return n;
     uint64_t held = seq->held_tokens;
-    return held < n && spw_kv_can_truncate(seq, window, held) ? held : 0;
+    return held < n && spw_kv_can_truncate(seq, residency, held) ? held : 0;
 }
 
 static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)

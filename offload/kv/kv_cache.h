@@ -23,9 +23,9 @@ struct spw_kv_options {
     uint32_t n_device_frames, n_host_frames;
     uint64_t tile_bytes;
     uint32_t n_layers;
-    const uint8_t *sliding; /* [n_layers], 1: sliding; borrowed */
-    uint32_t max_tiles;     /* of one layer of one sequence, those before first_tile included */
-    uint32_t first_tile;    /* 0 or 1: layers start here, the tiles before are another cache's */
+    const uint8_t *kinds; /* [n_layers], enum spw_layer_kind; borrowed */
+    uint32_t max_tiles;   /* of one layer of one sequence, those before first_tile included */
+    uint32_t first_tile;  /* 0 or 1: layers start here, the tiles before are another cache's */
     /* Full layers keep the sink (tile 0) on the device when the tiles behind it are dropped, and
      * are read as quant/residual.h says. Neither host nor disk then, and no first_tile. */
     bool keeps_sink;
@@ -96,10 +96,12 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 /* Until the next hold or a cut, what the sequence of n tokens holds stays although it is dropped,
  * so that it can be cut back to that; but a layer with tiles off the device holds nothing. */
 void spw_kv_hold(struct spw_kv_seq *seq, uint64_t n);
-/* Whether every layer still holds what queries from position n on can see. */
-bool spw_kv_can_truncate(const struct spw_kv_seq *seq, uint32_t window, uint64_t n);
+/* Whether every layer still holds what queries from position n on can see. residency: [kinds] */
+bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
+                         uint64_t n);
 /* The most tokens up to n that it can be cut back to: n, what was held, or none. */
-uint64_t spw_kv_reach(const struct spw_kv_seq *seq, uint32_t window, uint64_t n);
+uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
+                      uint64_t n);
 /* Cuts back to n tokens, or to where layers start; nothing queued may still use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
 

@@ -36,11 +36,11 @@ static int open_layer(const struct spw_kv_split_sequence *s, uint32_t layer)
 {
     const struct spw_kv_layer *from = &s->from->layers[layer];
     struct spw_kv_layer *l = &s->near->layers[layer];
-    bool sliding = s->from->kv->o.sliding[layer];
-    uint32_t first = sliding ? from->first : s->first_near < from->end ? s->first_near : 0;
+    bool all = !spw_kv_quantizes(s->from, layer); /* tiles move to the exact cache */
+    uint32_t first = all ? from->first : s->first_near < from->end ? s->first_near : 0;
     if (!from->end)
         return 0;
-    if (first && !sliding)
+    if (first && !all)
         SPW_TRY(new_tiles(s->near, l, 0, 1)); /* the sink */
     l->first = l->begin = l->end = first;
     SPW_TRY(new_tiles(s->near, l, first, from->end));
@@ -139,7 +139,7 @@ static int place_layer(const struct work *w, const struct spw_kv_split_sequence 
 static bool sink_is_below(const struct spw_kv_split_sequence *s, uint32_t layer)
 {
     const struct spw_kv_layer *l = &s->from->layers[layer];
-    return !s->from->kv->o.sliding[layer] && !l->first && l->end &&
+    return spw_kv_quantizes(s->from, layer) && !l->first && l->end &&
            !on_device(s->from->kv, &s->from->kv->tiles[l->ids[0]]);
 }
 
@@ -147,8 +147,8 @@ static bool sink_is_below(const struct spw_kv_split_sequence *s, uint32_t layer)
 static void begin_behind_sink(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
-    spw_kv_drop(seq, layer, seq->kv->o.sliding[layer] ? l->end : 1);
-    if (l->end > 1 && !seq->kv->o.sliding[layer])
+    spw_kv_drop(seq, layer, spw_kv_quantizes(seq, layer) ? 1 : l->end);
+    if (l->end > 1 && spw_kv_quantizes(seq, layer))
         return;
     l->first = l->begin = l->end = 1;
     l->disk_end = 0;

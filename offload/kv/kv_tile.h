@@ -118,9 +118,15 @@ struct spw_kv_seq {
     struct spw_kv_layer layers[];
 };
 
+/* Whether the layer's old tiles may be kept in a quantized format. */
+static inline bool spw_kv_quantizes(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return spw_layer_kinds[seq->kv->o.kinds[layer]].quantizes;
+}
+
 static inline bool spw_kv_keeps_sink(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return seq->kv->o.keeps_sink && !seq->kv->o.sliding[layer];
+    return seq->kv->o.keeps_sink && spw_kv_quantizes(seq, layer);
 }
 
 /* Whether the layer holds the sink besides [first, end). It holds the sink unless it is empty. */

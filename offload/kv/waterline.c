@@ -13,20 +13,12 @@ uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens)
     return (uint32_t)spw_residual_end(spw_residual_block(n_tokens), r->residual_tiles);
 }
 
-uint32_t spw_waterline_near(const struct spw_residency *r, uint64_t n_tokens)
+uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n_tokens)
 {
-    return spw_max_u32(less(spw_waterline_end(r, n_tokens), SPW_WATERLINE_SLACK), 1);
-}
-
-uint32_t spw_waterline_near_tiles(uint32_t residual_tiles)
-{
-    return 1 + SPW_WATERLINE_SLACK + residual_tiles + 1; /* the sink; the tail */
-}
-
-/* The begin of a full layer that keeps its newest `keep` tiles of those of n tokens. */
-static uint32_t keep_newest(const struct spw_residency *r, uint64_t n_tokens, uint32_t keep)
-{
-    return spw_max_u32(less(spw_waterline_end(r, n_tokens), keep), spw_waterline_start(r));
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        if (kinds[k].aged)
+            return spw_waterline_end(&kinds[k], n_tokens);
+    return 0;
 }
 
 uint32_t spw_waterline_first(uint32_t window, uint64_t position)
@@ -41,46 +33,76 @@ uint32_t spw_waterline_window_tiles(uint32_t window)
     return (uint32_t)spw_div_up(window - 1, SPW_TILE_TOKENS) + 1;
 }
 
-uint32_t spw_waterline_begin(const struct spw_residency *r, bool sliding, uint64_t n_tokens)
+uint32_t spw_waterline_visible(const struct spw_residency *r, uint64_t position)
 {
-    if (!sliding)
-        return keep_newest(r, n_tokens, r->resident);
-    return spw_max_u32(less(spw_waterline_tiles(n_tokens), r->resident_sliding),
-                       spw_waterline_first(r->window, n_tokens));
+    return r->window ? spw_waterline_first(r->window, position) : 0;
 }
 
-uint32_t spw_waterline_disk(const struct spw_residency *r, bool sliding, uint32_t written)
+uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens)
 {
-    if (sliding)
-        return less(written, r->host_sliding);
+    if (!r->aged)
+        return spw_waterline_visible(r, n_tokens);
+    return spw_max_u32(less(spw_waterline_end(r, n_tokens), SPW_WATERLINE_SLACK), 1);
+}
+
+uint32_t spw_waterline_near_tiles(uint32_t residual_tiles)
+{
+    return 1 + SPW_WATERLINE_SLACK + residual_tiles + 1; /* the sink; the tail */
+}
+
+/* The begin of a layer that keeps its newest `keep` tiles of those of n tokens. */
+static uint32_t keep_newest(const struct spw_residency *r, uint64_t n_tokens, uint32_t keep)
+{
+    uint32_t least = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, n_tokens));
+    return spw_max_u32(less(spw_waterline_end(r, n_tokens), keep), least);
+}
+
+uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens)
+{
+    return keep_newest(r, n_tokens, r->resident);
+}
+
+uint32_t spw_waterline_disk(const struct spw_residency *r, uint32_t written)
+{
     return spw_max_u32(less(written, r->host), spw_waterline_start(r));
 }
 
-uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_passage *p)
+uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_pass_span *p)
 {
-    if (!p->chunked)
-        return p->begin;
-    return spw_max_u32(p->begin, keep_newest(r, p->from, r->resident_pass));
+    return keep_newest(r, p->from, p->chunked ? r->resident_pass : r->resident);
 }
 
-uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_passage *p)
+uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_pass_span *p)
 {
     uint32_t wait = spw_waterline_wait(r, p);
-    if (!p->chunked)
-        return wait;
-    return spw_min_u32(wait, keep_newest(r, p->to, r->pass));
+    return p->chunked ? spw_min_u32(wait, keep_newest(r, p->to, r->pass)) : wait;
 }
 
-uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_passage *p, uint64_t n)
+uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_pass_span *p,
+                            uint64_t n_tokens)
 {
     uint32_t enter = spw_waterline_enter(r, p);
-    if (!p->chunked)
-        return enter;
-    return spw_max_u32(enter, keep_newest(r, n, r->pass));
+    return p->chunked ? spw_max_u32(enter, keep_newest(r, n_tokens, r->pass)) : enter;
 }
 
-uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_passage *p)
+uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_pass_span *p)
 {
     uint32_t keep = p->chunked ? r->resident_pass : r->resident;
     return spw_max_u32(spw_waterline_pass(r, p, p->to), keep_newest(r, p->to, keep));
+}
+
+uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pass_span *p,
+                             uint64_t to)
+{
+    return to < p->to ? spw_waterline_pass(r, p, to) : spw_waterline_leave(r, p);
+}
+
+uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
+                                uint64_t from, uint32_t *first, uint32_t *end)
+{
+    *first = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, from));
+    *end = spw_waterline_pass(r, p, from);
+    /* Every chunk before this one has raised the waterline to where it is now, or higher before. */
+    uint32_t written = spw_max_u32(*end, spw_waterline_wait(r, p));
+    return spw_waterline_disk(r, r->window ? *end : spw_max_u32(written, p->written));
 }

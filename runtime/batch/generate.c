@@ -10,6 +10,7 @@
  *                                                   token -> detokenizer -> stop strings -> on_text
  *
  * All memory of a slot is taken when its request starts; the token loop takes none here. */
+#include "runtime/persist/keep.h"
 #include "runtime/persist/prefix.h"
 #include "runtime/batch/stop.h"
 
@@ -317,7 +318,7 @@ static int slot_step(struct generation *g, struct slot *s)
     }
     if (result->n_tokens == r->max_new_tokens)
         return slot_end(s, SPW_FINISH_LENGTH);
-    if (first && spw_prefix_needs_points(&g->engine->plan))
+    if (first && spw_keep_needs_points(&g->engine->plan))
         keep(s); /* the session still ends where others will go on */
     return 0;
 }

@@ -171,10 +171,9 @@ static void count_layers(struct spw_cache_policy *out, const struct spw_model_co
 {
     for (uint32_t i = 0; i < c->n_layers; i++)
         out->layers[c->layer_kinds[i]].n_layers++;
-    out->layers[SPW_LAYER_SLIDING].window = c->window;
     for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
-        const char *sees = kind == SPW_LAYER_SLIDING ? "a query sees no key past the window"
-                                                     : "a query sees every key";
+        out->layers[kind].window = spw_layer_kinds[kind].windowed ? c->window : 0;
+        const char *sees = spw_layer_kinds[kind].sees;
         if (c->kinds_listed)
             snprintf(out->layers[kind].why, sizeof out->layers[kind].why,
                      "layer_types in config.json; %s", sees);

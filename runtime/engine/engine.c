@@ -279,14 +279,14 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
-    e->spans = spw_alloc_zero(n, sizeof *e->spans);
+    e->items = spw_alloc_zero(n, sizeof *e->items);
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
     e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->keep = spw_alloc_zero(n, sizeof *e->keep);
     e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
     e->units = spw_alloc_zero(n_units, sizeof *e->units);
     e->unit_contexts = spw_alloc_zero(n_units, sizeof *e->unit_contexts);
-    if (e->sessions && e->spans && e->span_index && e->stepping && e->keep && e->delivered &&
+    if (e->sessions && e->items && e->span_index && e->stepping && e->keep && e->delivered &&
         e->units && e->unit_contexts)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
@@ -354,7 +354,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->units);
     spw_free(e->unit_contexts);
     spw_free(e->sessions);
-    spw_free(e->spans);
+    spw_free(e->items);
     spw_free(e->span_index);
     spw_free(e->stepping);
     spw_free(e->keep);

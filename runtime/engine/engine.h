@@ -98,9 +98,9 @@ struct spw_engine {
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
     struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */
-    struct spw_executor_span *spans; /* [sessions], of the running sync */
+    struct spw_executor_item *items; /* [sessions], of the running sync */
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
-    struct spw_session **stepping;   /* [sessions], of the running sync, as spans */
+    struct spw_session **stepping;   /* [sessions], of the running sync, as items */
     uint64_t *keep;                  /* [sessions], scratch of recover.c */
     bool generates;                  /* spw_generate runs, which keeps prefixes */
     uint32_t n_stepping;             /* of the running step; 0: none runs */

@@ -151,9 +151,9 @@ static struct spw_kv_options cache_options(const struct spw_engine *e)
         .n_host_frames = p->n_host_frames,
         .tile_bytes = p->tile_bytes,
         .n_layers = e->model.config.n_layers,
-        .sliding = e->model.config.layer_kinds,
+        .kinds = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
-        .first_tile = spw_waterline_start(&p->residency),
+        .first_tile = p->aged,
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
         .disk_stream = e->streams[SPW_STREAM_DISK],
@@ -176,7 +176,7 @@ int spw_engine_open_near(struct spw_engine *e)
     o.direct = false;
     o.first_tile = 0;
     o.keeps_sink = true;
-    o.residual_tiles = e->plan.residency.residual_tiles;
+    o.residual_tiles = e->plan.residency[SPW_LAYER_FULL].residual_tiles;
     return spw_kv_open(&e->near, &o);
 }
 
@@ -184,7 +184,7 @@ static int open_cache(struct spw_engine *e)
 {
     struct spw_kv_options o = cache_options(e);
     SPW_TRY(spw_kv_open(&e->kv, &o));
-    return e->plan.residency.aged ? spw_engine_open_near(e) : 0;
+    return e->plan.aged ? spw_engine_open_near(e) : 0;
 }
 
 /* ---- what works with them ---- */

@@ -48,9 +48,9 @@ static int cut_back(struct spw_engine *e)
         uint64_t n = s && s->cached ? s->n_tokens : 0;
         if (!s)
             continue;
-        if (!spw_sequence_can_truncate(&s->seq, &e->plan.residency, n))
+        if (!spw_sequence_can_truncate(&s->seq, e->plan.residency, n))
             return -ENODATA;
-        spw_sequence_truncate(&s->seq, &e->plan.residency, n);
+        spw_sequence_truncate(&s->seq, e->plan.residency, n);
     }
     return 0;
 }
@@ -135,8 +135,8 @@ static int split_below(void *context)
 static int bring_up(const struct spw_engine *e, const struct spw_kv_split_sequence *q)
 {
     for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
-        bool sliding = e->model.config.layer_kinds[l] == SPW_LAYER_SLIDING;
-        uint32_t from = sliding ? spw_kv_first(q->from, l) : q->first_near;
+        bool fixed = e->plan.residency[e->model.config.layer_kinds[l]].fixed;
+        uint32_t from = fixed ? spw_kv_first(q->from, l) : q->first_near;
         if (from < spw_kv_begin(q->from, l))
             SPW_TRY(spw_kv_load(q->from, l, from));
     }
@@ -146,7 +146,7 @@ static int bring_up(const struct spw_engine *e, const struct spw_kv_split_sequen
 static int begin_split(struct refit *r)
 {
     struct spw_engine *e = r->e;
-    const struct spw_residency *to = &e->plan.residency;
+    const struct spw_residency *to = &e->plan.residency[SPW_LAYER_FULL];
     SPW_TRY(spw_engine_open_near(e));
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
@@ -156,7 +156,7 @@ static int begin_split(struct refit *r)
         q->from = s->seq.aged;
         q->n_tokens = s->cached ? s->n_tokens : 0;
         q->end = spw_waterline_end(to, q->n_tokens);
-        q->first_near = spw_waterline_near(to, q->n_tokens);
+        q->first_near = spw_waterline_exact(to, q->n_tokens);
         SPW_TRY(bring_up(e, q));
         SPW_TRY(spw_kv_seq_open(&s->seq.near, e->near));
         q->near = s->seq.near;
@@ -174,9 +174,9 @@ static int repack_room(struct refit *r)
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
     struct spw_kv_repack *x = &r->repack;
     uint64_t old = from->tile_bytes, room = from->n_device_frames * old;
-    if (from->residency.aged)
+    if (from->aged)
         room = from->device.near_frames - from->device.kv_frames;
-    else if (to->residency.aged)
+    else if (to->aged)
         room = to->device.near_frames - to->device.kv_frames;
     x->tile_bytes = to->tile_bytes;
     x->n_device_frames = most(room / x->tile_bytes, to->n_device_frames);
@@ -188,7 +188,7 @@ static int repack_room(struct refit *r)
 static int shrink_tiles(struct refit *r)
 {
     struct spw_engine *e = r->e;
-    bool apart = e->plan.residency.aged && !r->from.residency.aged;
+    bool apart = e->plan.aged && !r->from.aged;
     r->repack.context = r;
     r->repack.slot_tiles = e->plan.slot_tiles;
     if (r->from.format == SPW_QFORMAT_EXACT && e->plan.format != SPW_QFORMAT_EXACT)
@@ -220,7 +220,7 @@ static int close_ranks(struct refit *r)
     x->n_disk_frames = p->n_disk_frames;
     drop_copies(r->e); /* the plan has none of what stays on the device */
     SPW_TRY(repack(r, r->e->kv, false));
-    if (!r->from.residency.aged)
+    if (!r->from.aged)
         return 0;
     x->device_arena = (uint8_t *)r->e->device_arena + p->device.near_frames;
     x->tile_bytes = p->near_tile_bytes;
@@ -262,7 +262,7 @@ static int settle(struct spw_engine *e)
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
         if (s && s->cached)
-            SPW_TRY(spw_executor_settle(e->executor, s->seq.aged, s->n_tokens));
+            SPW_TRY(spw_executor_apply_residency(e->executor, &s->seq, s->n_tokens));
     }
     spw_kv_finish_writes(e->kv);
     return spw_kv_take_write_failure(e->kv);
@@ -282,7 +282,7 @@ static void note_precision(struct spw_engine *e, const struct spw_plan *from)
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
         if (e->sessions[i] && e->sessions[i]->cached && from->format != e->plan.format)
             e->sessions[i]->mixed |=
-                spw_waterline_end(&e->plan.residency, e->sessions[i]->n_tokens) > 1;
+                spw_waterline_old_end(e->plan.residency, e->sessions[i]->n_tokens) > 1;
 }
 
 static int carry_out(struct refit *r, const struct spw_plan_input *in)

@@ -25,7 +25,7 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
             if (sessions[i]->seq.aged == loss.seq) {
                 uint64_t held = keep[i];
                 keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
-                keep[i] = spw_sequence_reach(&sessions[i]->seq, &e->plan.residency, keep[i]);
+                keep[i] = spw_sequence_reach(&sessions[i]->seq, e->plan.residency, keep[i]);
                 if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
                                        loss.layer, loss.tile))
                     spw_executor_stop_telling(e->executor);
@@ -39,15 +39,15 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
-        *keep = spw_sequence_reach(&s->seq, &e->plan.residency, *keep);
+        *keep = spw_sequence_reach(&s->seq, e->plan.residency, *keep);
         SPW_TRY(spw_executor_forget_ahead(e->executor));
         s->n_tokens = *keep;
         s->n_attached = spw_min_u64(s->n_attached, *keep);
         s->has_logits = false;
         s->cached = true;
-        s->mixed &= spw_waterline_end(&e->plan.residency, *keep) > 1;
-        spw_sequence_truncate(&s->seq, &e->plan.residency, *keep);
-        int rc = spw_executor_settle(e->executor, s->seq.aged, *keep);
+        s->mixed &= spw_waterline_old_end(e->plan.residency, *keep) > 1;
+        spw_sequence_truncate(&s->seq, e->plan.residency, *keep);
+        int rc = spw_executor_apply_residency(e->executor, &s->seq, *keep);
         if (rc)
             spw_executor_stop_telling(e->executor);
         else
@@ -71,7 +71,7 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
     lower(e, sessions, e->keep, n);
     for (uint32_t i = 0; i < n; i++) {
         SPW_TRY(spw_recover_rest(sessions[i], &e->keep[i]));
-        e->spans[i].from = e->keep[i];
+        e->items[i].span.from = e->keep[i];
     }
     return 0;
 }

@@ -17,7 +17,7 @@ enum { SPW_RECOVER_TRIES = 8 };
  * tiles to their waterlines. Nothing may be queued that uses it but transfers ahead. */
 int spw_recover_rest(struct spw_session *s, uint64_t *keep);
 
-/* A step over e->spans[0..n) has failed; session i is sessions[i]. Waits until nothing is under
+/* A step over e->items[0..n) has failed; session i is sessions[i]. Waits until nothing is under
  * way. 0: the spans begin where their sessions now end, and the step can be run again. -EIO: the
  * device has failed too. */
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n);

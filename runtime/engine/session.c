@@ -91,18 +91,19 @@ size_t spw_session_reused(const struct spw_session *s)
 void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *out)
 {
     const struct spw_model_config *c = &s->engine->model.config;
-    uint32_t start = spw_waterline_start(&s->engine->plan.residency);
     *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
-    for (uint32_t l = 0; s->cached && l < c->n_layers; l++)
-        if (c->layer_kinds[l] == SPW_LAYER_FULL) {
+    for (uint32_t l = 0; s->cached && l < c->n_layers; l++) {
+        const struct spw_residency *r = &s->engine->plan.residency[c->layer_kinds[l]];
+        if (!r->window) {
             uint32_t begin = spw_kv_begin(s->seq.aged, l);
             uint32_t disk_end = spw_kv_disk_end(s->seq.aged, l);
-            if (begin > start)
+            if (begin > spw_waterline_start(r))
                 out->host_end = spw_min_u64((uint64_t)begin * SPW_TILE_TOKENS, s->n_tokens);
-            if (disk_end > start)
+            if (disk_end > spw_waterline_start(r))
                 out->disk_end = spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, out->host_end);
             break;
         }
+    }
 }
 
 size_t spw_session_from_store(const struct spw_session *s)
@@ -173,7 +174,7 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
     uint64_t keep = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
-    return spw_sequence_reach(&s->seq, &s->engine->plan.residency, keep);
+    return spw_sequence_reach(&s->seq, s->engine->plan.residency, keep);
 }
 
 static int cut_back(struct spw_session *s, uint64_t *keep)
@@ -226,17 +227,18 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
         struct spw_session *s = e->stepping[i];
         s->n_tokens = s->n_attached = 0;
         s->has_logits = s->mixed = false;
-        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
                     strerror(-rc));
 }
 
 /* The session holds the first n tokens of its part of the step. */
-static void hold(struct spw_session *s, const struct spw_executor_span *x, uint64_t n,
+static void hold(struct spw_session *s, const struct spw_executor_item *x, uint64_t n,
                  uint64_t table)
 {
-    memcpy(s->tokens + x->from, x->tokens + x->from, (n - x->from) * sizeof *s->tokens);
+    memcpy(s->tokens + x->span.from, x->tokens + x->span.from,
+           (n - x->span.from) * sizeof *s->tokens);
     s->n_tokens = n;
     s->cached = true;
     s->rope_table = table;
@@ -247,7 +249,7 @@ void spw_session_passed(void *engine)
     struct spw_engine *e = engine;
     for (uint32_t i = 0; i < e->n_stepping; i++) {
         struct spw_session *s = e->stepping[i];
-        hold(s, &e->spans[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
+        hold(s, &e->items[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
         s->has_logits = false;
         if (e->generates)
             spw_session_keep(s, NULL); /* if it cannot, nothing is lost */
@@ -262,7 +264,7 @@ static int end_early(struct spw_engine *e, uint32_t n, uint64_t table, struct sp
 {
     bool lost = false;
     for (uint32_t i = 0; i < n; i++)
-        hold(e->stepping[i], &e->spans[i], spw_executor_computed(e->executor, i), table);
+        hold(e->stepping[i], &e->items[i], spw_executor_computed(e->executor, i), table);
     if (spw_recover_step(e, e->stepping, n))
         return reset(e, n, -EIO, err);
     for (uint32_t i = 0; i < n; i++)
@@ -324,7 +326,7 @@ static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (int i = 0;; i++) {
         e->n_stepping = n;
-        int rc = spw_executor_step(e->executor, e->spans, n, deliver, d);
+        int rc = spw_executor_step(e->executor, e->items, n, deliver, d);
         e->n_stepping = 0;
         bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
         if (!again)
@@ -347,7 +349,7 @@ static uint64_t held(const struct spw_session *s)
 static void go_on(struct spw_engine *e, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        e->spans[i].from = held(e->stepping[i]);
+        e->items[i].span.from = held(e->stepping[i]);
 }
 
 /* The same down the ladder, as long as the disk takes no more and a plan does with less of it.
@@ -408,8 +410,8 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
     if (rc)
         return give_up(e, n, rc, err);
     for (uint32_t i = 0; i < n; i++) {
-        hold(e->stepping[i], &e->spans[i], e->spans[i].to, table);
-        e->stepping[i]->has_logits = e->spans[i].n_logits > 0;
+        hold(e->stepping[i], &e->items[i], e->items[i].span.to, table);
+        e->stepping[i]->has_logits = e->items[i].span.n_logits > 0;
     }
     return 0;
 }
@@ -443,13 +445,12 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
             d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
         return 0;
     }
-    e->spans[(*n)++] = (struct spw_executor_span){.seq = &s->seq,
-                                                  .session = s->slot,
-                                                  .tokens = span->tokens,
-                                                  .from = keep,
-                                                  .to = span->n_tokens,
-                                                  .n_logits = span->n_logits,
-                                                  .last = s->ends};
+    e->items[(*n)++] = (struct spw_executor_item){
+        .seq = &s->seq,
+        .span = {s->slot, keep, span->n_tokens, span->n_logits},
+        .tokens = span->tokens,
+        .last = s->ends,
+    };
     return 0;
 }
 

@@ -38,7 +38,7 @@ void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct 
     id.compute = (uint32_t)p->info.compute;
     id.kv = (uint32_t)p->info.kv;
     id.precision = (uint32_t)p->info.precision;
-    id.residual_tiles = p->residency.aged ? p->residency.residual_tiles : 0;
+    id.residual_tiles = p->aged ? p->residency[SPW_LAYER_FULL].residual_tiles : 0;
     spw_keep_backend(id.backend, e);
     for (uint64_t seed = 0; seed < 2; seed++) {
         XXH128_canonical_t half;
@@ -49,24 +49,31 @@ void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct 
 
 /* ---- which tiles ---- */
 
-struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, bool sliding,
-                                     enum spw_keep_kind kind, uint64_t from, uint64_t to)
+bool spw_keep_needs_points(const struct spw_plan *p)
+{
+    bool needs = false;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        needs |= p->residency[k].aged || (p->n_layers[k] && p->residency[k].window);
+    return needs;
+}
+
+struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, enum spw_keep_kind kind,
+                                     uint64_t from, uint64_t to)
 {
     uint32_t whole = (uint32_t)(to / SPW_TILE_TOKENS);
-    bool apart = r->aged && !sliding;
     const struct spw_keep_tiles none = {0, 0};
     switch (kind) {
     case SPW_KEEP_OLD:
-        if (sliding)
+        if (r->window)
             return none;
         return (struct spw_keep_tiles){spw_waterline_end(r, from),
                                        spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
     case SPW_KEEP_SINK:
-        return apart && whole ? (struct spw_keep_tiles){0, 1} : none;
+        return r->aged && whole ? (struct spw_keep_tiles){0, 1} : none;
     case SPW_KEEP_NEAR:
-        return apart ? (struct spw_keep_tiles){spw_waterline_near(r, to), whole} : none;
-    case SPW_KEEP_SLIDING:
-        return sliding ? (struct spw_keep_tiles){spw_waterline_first(r->window, to), whole} : none;
+        return r->aged ? (struct spw_keep_tiles){spw_waterline_exact(r, to), whole} : none;
+    case SPW_KEEP_WINDOW:
+        return r->window ? (struct spw_keep_tiles){spw_waterline_visible(r, to), whole} : none;
     case SPW_KEEP_TAIL:
         return (struct spw_keep_tiles){whole, spw_waterline_tiles(to)};
     case SPW_KEEP_LOGITS:
@@ -80,8 +87,8 @@ static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct s
                                       enum spw_keep_kind kind, uint32_t layer, uint64_t from,
                                       uint64_t to)
 {
-    bool sliding = e->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
-    struct spw_keep_tiles t = spw_keep_tiles(&e->plan.residency, sliding, kind, from, to);
+    const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
+    struct spw_keep_tiles t = spw_keep_tiles(r, kind, from, to);
     uint32_t held = s && kind == SPW_KEEP_NEAR ? spw_kv_first(s->seq.near, layer) : 0;
     if (t.first < t.end && held > t.first)
         t.first = held;
@@ -132,7 +139,7 @@ uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_ra
 
 uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n)
 {
-    bool point = e->plan.residency.aged || e->plan.n_sliding;
+    bool point = spw_keep_needs_points(&e->plan);
     uint64_t to = n - n % SPW_TILE_TOKENS, n_sections = 0, n_records = 0, bytes = 0;
     for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
          kind++)
@@ -221,17 +228,17 @@ int spw_keep_write(struct spw_session *s, const struct spw_pack_section *section
  * those before them go down, each to where it will lie with `to` tokens. */
 static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint64_t to, uint32_t *n)
 {
-    const struct spw_residency *r = &s->engine->plan.residency;
-    bool sliding = s->engine->model.config.layer_kinds[layer] == SPW_LAYER_SLIDING;
+    const struct spw_engine *e = s->engine;
+    const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
     struct spw_kv_seq *seq = s->seq.aged;
-    uint32_t most = sliding ? r->resident_sliding : r->resident;
-    if (r->aged && kind != SPW_KEEP_OLD)
+    uint32_t most = r->resident;
+    if (e->plan.aged && kind != SPW_KEEP_OLD)
         return 0; /* what is near stays on the device */
     *n = *n < most ? *n : most;
     uint32_t end = spw_kv_end(seq, layer) + *n;
     if (end <= most + spw_kv_begin(seq, layer))
         return 0;
-    uint32_t disk_end = spw_waterline_disk(r, sliding, spw_waterline_begin(r, sliding, to));
+    uint32_t disk_end = spw_waterline_disk(r, spw_waterline_begin(r, to));
     return spw_kv_spill(seq, layer, end - most, disk_end < end - most ? disk_end : end - most);
 }
 
@@ -292,7 +299,7 @@ static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, 
 static uint32_t first_there(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
                             struct spw_keep_tiles t, uint64_t n)
 {
-    uint32_t least = spw_waterline_end(&s->engine->plan.residency, n);
+    uint32_t least = spw_waterline_old_end(s->engine->plan.residency, n);
     while (t.first < least && !spw_pack_find(p, SPW_KEEP_NEAR, layer, t.first))
         t.first++;
     return t.first;
@@ -331,7 +338,7 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
 int spw_keep_read_near(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                        uint64_t *read_bytes, struct spw_error *err)
 {
-    return read_kinds(s, p, SPW_KEEP_SINK, SPW_KEEP_SLIDING, n, read_bytes, err);
+    return read_kinds(s, p, SPW_KEEP_SINK, SPW_KEEP_WINDOW, n, read_bytes, err);
 }
 
 int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
@@ -341,11 +348,11 @@ int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
     uint64_t read_bytes;
     int rc = read_kinds(s, p, SPW_KEEP_OLD, SPW_KEEP_TAIL, n, &read_bytes, err);
     if (!rc)
-        rc = spw_executor_settle(e->executor, s->seq.aged, n);
+        rc = spw_executor_apply_residency(e->executor, &s->seq, n);
     spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, n);
     if (rc) {
         spw_executor_stop_telling(e->executor);
-        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
         return spw_fail(err, rc, "%s: could not be brought back: %s", spw_pack_path(p),
                         strerror(-rc));
     }

@@ -11,12 +11,13 @@
 
 /* Kinds of sections. All but the tail are of complete tiles, which never change. */
 enum spw_keep_kind {
-    SPW_KEEP_OLD = 1, /* full layers: what waterlines are about; exact, or aged in its format */
-    SPW_KEEP_SINK,    /* where that is kept apart: tile 0, exact */
-    SPW_KEEP_NEAR,    /* and what else is near the end, exact */
-    SPW_KEEP_SLIDING, /* sliding layers: the window */
-    SPW_KEEP_TAIL,    /* every layer: the last tile, not complete */
-    SPW_KEEP_LOGITS,  /* layer 0, one record: f32 logits of the last token */
+    SPW_KEEP_OLD =
+        1, /* layers without a window: what waterlines are about; exact, or aged in its format */
+    SPW_KEEP_SINK,   /* where that is kept apart: tile 0, exact */
+    SPW_KEEP_NEAR,   /* and what else is near the end, exact */
+    SPW_KEEP_WINDOW, /* layers with a window: what it holds */
+    SPW_KEEP_TAIL,   /* every layer: the last tile, not complete */
+    SPW_KEEP_LOGITS, /* layer 0, one record: f32 logits of the last token */
 };
 
 /* Sections that spw_keep_sections gives at most. */
@@ -39,15 +40,18 @@ struct spw_keep_range {
     bool tail; /* to: all the tokens of the session, its last tile and logits */
 };
 
+/* Whether a session of this engine can begin only at a point. */
+bool spw_keep_needs_points(const struct spw_plan *p);
+
 /* Tiles [first, end); none where first >= end. */
 struct spw_keep_tiles {
     uint32_t first, end;
 };
 
-/* Pure. What a section of this kind has of a layer, when old tiles of tokens before `from` are
- * somewhere already and `to` tokens are kept. */
-struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, bool sliding,
-                                     enum spw_keep_kind kind, uint64_t from, uint64_t to);
+/* Pure. What a section of this kind has of a layer with this residency, when old tiles of tokens
+ * before `from` are somewhere already and `to` tokens are kept. */
+struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, enum spw_keep_kind kind,
+                                     uint64_t from, uint64_t to);
 
 /* What adding a session of n tokens to an empty prefix cache writes, by the plan alone. */
 uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n);

@@ -68,7 +68,8 @@ struct use {
 /* Of one tile of all layers: the least that can be kept. */
 static uint64_t least_bytes(const struct spw_plan *p)
 {
-    return p->n_full * p->tile_bytes + p->n_sliding * p->near_tile_bytes;
+    return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
+           p->n_layers[SPW_LAYER_SLIDING] * p->near_tile_bytes;
 }
 
 static void note(void *context, const char *text)
@@ -152,11 +153,6 @@ uint64_t spw_prefix_least_branch(uint64_t after)
     return after + BRANCH_TILES * SPW_TILE_TOKENS;
 }
 
-bool spw_prefix_needs_points(const struct spw_plan *p)
-{
-    return p->residency.aged || p->n_sliding;
-}
-
 /* Tokens of the span that may come from files: its logits are computed, and at least the last. */
 static uint64_t most_tokens(const struct spw_span *span)
 {
@@ -166,16 +162,17 @@ static uint64_t most_tokens(const struct spw_span *span)
 
 static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
 {
-    uint32_t tiles = spw_prefix_needs_points(&e->plan) ? m->point_tiles : m->n_tiles;
+    uint32_t tiles = spw_keep_needs_points(&e->plan) ? m->point_tiles : m->n_tiles;
     return (uint64_t)tiles * SPW_TILE_TOKENS;
 }
 
-/* Whether a window that is no multiple of tiles has left tiles behind, with n tokens held, that the
- * last whole tile needs. */
-static bool moves_on(const struct spw_residency *r, uint64_t n)
+bool spw_prefix_moves_on(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
 {
     uint64_t whole = n - n % SPW_TILE_TOKENS;
-    return r->window && spw_waterline_first(r->window, n) > spw_waterline_first(r->window, whole);
+    bool moves = false;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        moves |= spw_waterline_visible(&kinds[k], n) > spw_waterline_visible(&kinds[k], whole);
+    return moves;
 }
 
 /* What the store has of the span: looked for once a sync, though two may ask. NULL: no memory. */
@@ -206,7 +203,7 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
     uint64_t most = most_tokens(span);
-    if (!e->prefix || !spw_prefix_needs_points(&e->plan) ||
+    if (!e->prefix || !spw_keep_needs_points(&e->plan) ||
         most < spw_prefix_least_branch(s->n_tokens))
         return 0;
     const struct spw_prefix_found *f = look(s, span);
@@ -215,7 +212,7 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
     const struct spw_store_match *m = &f->match;
     if (m->n_tiles >= m->point_tiles + BRANCH_TILES)
         return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
-    if (moves_on(&e->plan.residency, span->n_tokens) &&
+    if (spw_prefix_moves_on(e->plan.residency, span->n_tokens) &&
         most >= spw_prefix_least_branch((uint64_t)m->point_tiles * SPW_TILE_TOKENS))
         return most;
     return 0;
@@ -295,11 +292,16 @@ static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pa
     return 0;
 }
 
-/* The old tiles of a full layer, from part to part: what a pack has behind its part belongs to
- * another sequence. */
+static const struct spw_residency *residency_of(const struct spw_engine *e, uint32_t layer)
+{
+    return &e->plan.residency[e->model.config.layer_kinds[layer]];
+}
+
+/* The old tiles of a layer without a window, from part to part: what a pack has behind its part
+ * belongs to another sequence. */
 static int adopt_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
-    const struct spw_residency *r = &s->engine->plan.residency;
+    const struct spw_residency *r = residency_of(s->engine, layer);
     uint32_t first = spw_waterline_start(r), all = spw_waterline_end(r, n);
     for (uint32_t i = 0; i < u->match.n_parts; i++) {
         const struct spw_store_part *part = &u->match.parts[i];
@@ -314,22 +316,22 @@ static int adopt_old(struct use *u, struct spw_session *s, uint32_t layer, uint6
 /* What is near the end, where that lies in the cache that ages too. */
 static int adopt_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
-    uint32_t first = spw_waterline_first(s->engine->plan.residency.window, n);
+    uint32_t first = spw_waterline_visible(residency_of(s->engine, layer), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     while (first < end)
-        SPW_TRY(adopt_piece(u, s, u->match.point, SPW_KEEP_SLIDING, layer, &first, end));
+        SPW_TRY(adopt_piece(u, s, u->match.point, SPW_KEEP_WINDOW, layer, &first, end));
     return 0;
 }
 
 static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct spw_error *err)
 {
     const struct spw_engine *e = s->engine;
-    bool aged = e->plan.residency.aged;
+    bool aged = e->plan.aged;
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
-        if (e->model.config.layer_kinds[l] != SPW_LAYER_SLIDING)
+        if (!residency_of(e, l)->window)
             SPW_TRY(adopt_old(u, s, l, n));
-        else if (!aged)
+        else if (!residency_of(e, l)->fixed)
             SPW_TRY(adopt_window(u, s, l, n));
     if (aged)
         SPW_TRY(spw_keep_read_near(s, u->match.point, n, &bytes, err));
@@ -368,11 +370,11 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
         rc = -EBADMSG;
     }
     if (rc) {
-        spw_sequence_truncate(&s->seq, &e->plan.residency, 0);
+        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
         spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, 0);
         return rc;
     }
-    assert(spw_sequence_can_truncate(&s->seq, &e->plan.residency, n));
+    assert(spw_sequence_can_truncate(&s->seq, e->plan.residency, n));
     memcpy(s->tokens, tokens, n * sizeof *tokens);
     s->n_tokens = n;
     s->cached = true;
@@ -453,10 +455,10 @@ static bool find_new(struct spw_session *s, struct spw_keep_range *range,
 {
     const struct spw_engine *e = s->engine;
     *range = (struct spw_keep_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
-                                     .point = spw_prefix_needs_points(&e->plan)};
+                                     .point = spw_keep_needs_points(&e->plan)};
     if (!range->to || s->rope_table != SPW_ROPE_SHARED)
         return false;
-    if (range->point && !spw_sequence_can_truncate(&s->seq, &e->plan.residency, range->to))
+    if (range->point && !spw_sequence_can_truncate(&s->seq, e->plan.residency, range->to))
         return false; /* a window that is no multiple of tiles has moved on */
     if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
         return false;

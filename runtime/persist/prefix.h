@@ -28,9 +28,6 @@ void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which has i
 /* Lets go of what was found for a span; at the end of each sync. */
 void spw_prefix_forget(struct spw_session *s);
 
-/* Whether a session of this engine can begin only at a point. */
-bool spw_prefix_needs_points(const struct spw_plan *p);
-
 /* If files hold more of the span than the `*keep` tokens that the session would, and it is worth
  * it, the session holds what they do instead, and `*keep` says how much. All of it still lies in
  * the files: the step that follows brings up what is to stay on the device, beside its computation,
@@ -45,6 +42,9 @@ bool spw_prefix_distrust(struct spw_session *s);
 /* Where a point would be new, useful and far enough behind the last one: where the span leaves what
  * others have computed, or its last tile, if there can be none once the span is computed. The
  * session is to be brought there first, and kept. 0: nowhere. */
+/* Whether a window that is no multiple of tiles has left tiles behind, with n tokens held, that the
+ * last whole tile needs. */
+bool spw_prefix_moves_on(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
 uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span);
 
 #endif

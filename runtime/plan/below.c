@@ -12,15 +12,16 @@ enum {
 
 void spw_below_count(struct spw_below *b, const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    const struct spw_residency *r = &p->residency;
-    uint32_t keep = in->context > p->chunk ? r->resident_pass : r->resident;
+    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
+    const struct spw_residency *slides = &p->residency[SPW_LAYER_SLIDING];
+    uint32_t keep = in->context > p->chunk ? full->resident_pass : full->resident;
     *b = (struct spw_below){0};
-    if (p->n_full)
+    if (spw_plan_n_full(p))
         b->full = (uint32_t)spw_sub_u64(p->full_tiles, keep);
-    if (p->n_sliding && !r->aged) {
-        uint32_t window = spw_waterline_window_tiles(r->window);
+    if (spw_plan_n_sliding(p) && !slides->fixed) {
+        uint32_t window = spw_waterline_window_tiles(slides->window);
         window = window < p->max_tiles ? window : p->max_tiles;
-        b->sliding = window - r->resident_sliding;
+        b->sliding = window - slides->resident;
         b->held = b->sliding;
         if (in->sessions > 1 && b->sliding && b->held < window - 1)
             b->held = window - 1; /* all but the last tile, which is each session's own */
@@ -32,18 +33,18 @@ static uint64_t host_frames(const struct spw_below *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
     uint64_t sliding = n < b->sliding ? n : b->held, full = n < b->sliding ? 0 : n - b->sliding;
-    return in->sessions * (p->n_full * full + p->n_sliding * sliding);
+    return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding);
 }
 
 static uint64_t disk_frames(const struct spw_below *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
     uint64_t sliding = 0, full = b->full;
-    if (n < b->sliding) /* copies that only another session holds on to may all be old ones */
+    if (n < b->sliding) /* a copy that only another session still holds may be old */
         sliding = in->sessions > 1 ? b->held : b->sliding - n;
     else
         full = b->all - n;
-    return in->sessions * (p->n_full * full + p->n_sliding * sliding);
+    return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding);
 }
 
 static uint64_t disk_room(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -68,14 +69,15 @@ uint32_t spw_below_least(const struct spw_below *b, const struct spw_plan *p,
 static void place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
                   uint32_t n)
 {
-    struct spw_residency *r = &p->residency;
-    r->host_sliding = n < b->sliding ? n : UINT32_MAX;
-    r->host = n == b->all ? UINT32_MAX : n < b->sliding ? 0 : n - b->sliding;
+    p->residency[SPW_LAYER_SLIDING].host = n < b->sliding ? n : UINT32_MAX;
+    p->residency[SPW_LAYER_FULL].host = n == b->all      ? UINT32_MAX
+                                        : n < b->sliding ? 0
+                                                         : n - b->sliding;
     p->n_host_frames = (uint32_t)host_frames(b, p, in, n) + p->n_transit;
     uint64_t disk = disk_frames(b, p, in, n);
     p->n_disk_frames = disk ? (uint32_t)spw_min_u64(disk + SPARE_DISK_FRAMES, disk_room(p, in)) : 0;
-    p->disk_run = n < b->sliding && !p->n_full ? b->sliding - n : b->all - n;
-    if (n < b->sliding && p->n_full)
+    p->disk_run = n < b->sliding && !spw_plan_n_full(p) ? b->sliding - n : b->all - n;
+    if (n < b->sliding && spw_plan_n_full(p))
         p->disk_run = b->full;
 }
 

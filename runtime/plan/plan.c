@@ -40,8 +40,7 @@ enum {
 static void count_layers(struct spw_plan *p, const struct spw_model_config *c)
 {
     for (uint32_t l = 0; l < c->n_layers; l++)
-        p->n_sliding += c->layer_kinds[l] == SPW_LAYER_SLIDING;
-    p->n_full = c->n_layers - p->n_sliding;
+        p->n_layers[c->layer_kinds[l]]++;
 }
 
 /* Hidden states: on the device if that costs little and no weights, else below, else one chunk at a

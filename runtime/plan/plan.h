@@ -64,17 +64,18 @@ struct spw_plan_host {
 
 struct spw_plan {
     struct spw_plan_info info;
-    struct spw_residency residency;
-    uint32_t n_full, n_sliding; /* layers */
-    uint32_t chunk;             /* most rows that pass a layer together */
-    uint64_t pass_rows;         /* most rows of one pass through all layers */
-    bool hidden_on_host;        /* hidden states of a pass with several chunks lie on the host */
-    uint32_t logits_rows;       /* rows of the head's product */
-    uint32_t partials;          /* splits of rows that run side by side in an attention call */
-    uint32_t max_tiles;         /* of one layer of one sequence */
-    uint32_t full_tiles;        /* of those, the ones that age, of a full layer */
-    uint32_t slot_tiles;        /* of a KV slot: whole splits */
-    uint64_t tile_bytes;        /* of a tile that ages */
+    struct spw_residency residency[SPW_LAYER_KINDS];
+    uint32_t n_layers[SPW_LAYER_KINDS];
+    bool aged;                /* old tiles of some layers are kept apart, in another format */
+    uint32_t chunk;           /* most rows that pass a layer together */
+    uint64_t pass_rows;       /* most rows of one pass through all layers */
+    bool hidden_on_host;      /* hidden states of a pass with several chunks lie on the host */
+    uint32_t logits_rows;     /* rows of the head's product */
+    uint32_t partials;        /* splits of rows that run side by side in an attention call */
+    uint32_t max_tiles;       /* of one layer of one sequence */
+    uint32_t full_tiles;      /* of those, the ones that age, of a full layer */
+    uint32_t slot_tiles;      /* of a KV slot: whole splits */
+    uint64_t tile_bytes;      /* of a tile that ages */
     uint64_t near_tile_bytes; /* of an exact tile beside those, and the device's frames for them; */
     uint32_t n_near_frames;   /* 0: nothing is kept apart */
     enum spw_qformat format;  /* of what is */
@@ -99,6 +100,16 @@ struct spw_plan {
     struct spw_plan_device device;
     struct spw_plan_host host;
 };
+
+static inline uint64_t spw_plan_n_full(const struct spw_plan *p)
+{
+    return p->n_layers[SPW_LAYER_FULL];
+}
+
+static inline uint64_t spw_plan_n_sliding(const struct spw_plan *p)
+{
+    return p->n_layers[SPW_LAYER_SLIDING];
+}
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
 /* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or

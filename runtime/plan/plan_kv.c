@@ -4,7 +4,7 @@
 
 static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (!p->n_sliding)
+    if (!spw_plan_n_sliding(p))
         return 0;
     return (uint32_t)spw_min_u64(spw_waterline_window_tiles(in->weights->config->window),
                                  p->max_tiles);
@@ -24,14 +24,14 @@ static uint32_t held_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
 
 static uint64_t held_window(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return p->n_sliding ? held_of(p, window_tiles(p, in), 0) : 0;
+    return spw_plan_n_sliding(p) ? held_of(p, window_tiles(p, in), 0) : 0;
 }
 
 uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tiles = p->n_sliding * held_window(p, in);
+    uint64_t tiles = spw_plan_n_sliding(p) * held_window(p, in);
     if (in->aged)
-        tiles += p->n_full * held_of(p, near_tiles(p, in), 1);
+        tiles += spw_plan_n_full(p) * held_of(p, near_tiles(p, in), 1);
     return in->sessions * tiles * p->near_tile_bytes;
 }
 
@@ -47,8 +47,8 @@ uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_in
 {
     if (!in->aged)
         return 0;
-    uint64_t all =
-        in->sessions * (p->n_full * near_tiles(p, in) + p->n_sliding * window_tiles(p, in));
+    uint64_t all = in->sessions * (spw_plan_n_full(p) * near_tiles(p, in) +
+                                   spw_plan_n_sliding(p) * window_tiles(p, in));
     if (p->may_hold)
         all += spw_plan_held_bytes(p, in) / p->near_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
@@ -62,7 +62,8 @@ uint64_t spw_plan_near_bytes(const struct spw_plan *p)
 
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
+    uint64_t b = in->sessions, full = spw_plan_n_full(p),
+             sliding = in->aged ? 0 : spw_plan_n_sliding(p);
     struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
     uint64_t slide = sliding * (n.window_tiles + (p->may_hold ? held_window(p, in) : 0));
     n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
@@ -72,22 +73,42 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     return n;
 }
 
+static void keep_all(struct spw_residency *r, uint32_t tiles)
+{
+    r->resident = r->resident_pass = r->pass = tiles;
+}
+
+/* What the kinds are: full layers keep nothing yet, windows lie on the device whole. */
+static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
+                            const struct spw_plan_need *need)
+{
+    p->aged = in->aged;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        const struct spw_layer_kind_row *kind = &spw_layer_kinds[k];
+        p->residency[k] = (struct spw_residency){
+            .window = kind->windowed ? in->weights->config->window : 0,
+            .host = UINT32_MAX,
+            .aged = in->aged && kind->quantizes,
+            .residual_tiles = in->residual_tiles,
+            .fixed = in->aged && !kind->quantizes,
+        };
+        if (kind->windowed)
+            keep_all(&p->residency[k], need->window_tiles);
+    }
+}
+
 void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
                      const struct spw_plan_need *need, uint64_t frames)
 {
-    uint64_t b = in->sessions, full = p->n_full, sliding = in->aged ? 0 : p->n_sliding;
+    uint64_t b = in->sessions, full = spw_plan_n_full(p),
+             sliding = in->aged ? 0 : spw_plan_n_sliding(p);
     uint64_t n = p->full_tiles;
-    struct spw_residency *r = &p->residency;
-    *r = (struct spw_residency){.window = in->weights->config->window,
-                                .resident_sliding = need->window_tiles,
-                                .host = UINT32_MAX,
-                                .host_sliding = UINT32_MAX,
-                                .aged = in->aged,
-                                .residual_tiles = in->residual_tiles};
+    struct spw_residency *r = &p->residency[SPW_LAYER_FULL];
+    start_residency(p, in, need);
     p->n_device_frames = (uint32_t)frames;
     p->holds = p->may_hold;
     if (frames >= need->all) {
-        r->resident = r->resident_pass = r->pass = p->max_tiles;
+        keep_all(r, p->max_tiles);
         return;
     }
     uint64_t each = (frames - need->extra) / b; /* one session's frames */
@@ -97,8 +118,8 @@ void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
     uint64_t slide = sliding ? spw_min_u64((each - full) / sliding, need->window_tiles) : 0;
     uint64_t left = each - sliding * slide; /* of the full layers, at least one each */
     if (sliding)
-        r->resident_sliding = (uint32_t)slide;
-    r->resident = r->resident_pass = r->pass = 1;
+        keep_all(&p->residency[SPW_LAYER_SLIDING], (uint32_t)slide);
+    keep_all(r, 1);
     if (!full)
         return;
     r->resident = (uint32_t)spw_min_u64(left / full, n);
@@ -114,8 +135,9 @@ void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
 static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
                            uint64_t *full, uint64_t *sliding)
 {
-    *full = spw_sub_u64(p->full_tiles, p->residency.resident);
-    *sliding = spw_sub_u64(spw_plan_kv_need(p, in).window_tiles, p->residency.resident_sliding);
+    *full = spw_sub_u64(p->full_tiles, p->residency[SPW_LAYER_FULL].resident);
+    *sliding =
+        spw_sub_u64(spw_plan_kv_need(p, in).window_tiles, p->residency[SPW_LAYER_SLIDING].resident);
 }
 
 static uint64_t disk_cost(const struct spw_plan_input *in)
@@ -123,20 +145,21 @@ static uint64_t disk_cost(const struct spw_plan_input *in)
     return in->disk_cost ? in->disk_cost : 1;
 }
 
-uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b, bool sliding)
+uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b,
+                                enum spw_layer_kind kind)
 {
-    uint32_t start = sliding ? 0 : spw_waterline_start(&p->residency);
-    uint32_t written = sliding ? b->sliding : start + b->full;
-    return spw_waterline_disk(&p->residency, sliding, written) - start;
+    const struct spw_residency *r = &p->residency[kind];
+    uint32_t start = spw_waterline_start(r);
+    return spw_waterline_disk(r, start + (kind == SPW_LAYER_FULL ? b->full : b->sliding)) - start;
 }
 
 /* What the first `n` tiles cost of a layer that streams `tiles`, those on disk first. */
 static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_input *in,
-                              bool sliding, uint64_t tiles, uint64_t n)
+                              enum spw_layer_kind kind, uint64_t tiles, uint64_t n)
 {
     struct spw_below b;
     spw_below_count(&b, p, in);
-    uint64_t on_disk = spw_plan_tiles_on_disk(p, &b, sliding);
+    uint64_t on_disk = spw_plan_tiles_on_disk(p, &b, kind);
     n = spw_min_u64(n, tiles);
     return n + spw_min_u64(n, on_disk) * (disk_cost(in) - 1);
 }
@@ -146,10 +169,11 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
 {
     uint64_t full, sliding;
     streamed_tiles(p, in, &full, &sliding);
-    uint64_t tiles = p->n_full * cost_of_first(p, in, false, full, full) +
-                     p->n_sliding * cost_of_first(p, in, true, sliding, sliding);
-    uint64_t transfers = p->n_full * spw_div_up(full, p->slot_tiles) +
-                         p->n_sliding * spw_div_up(sliding, p->slot_tiles);
+    uint64_t tiles =
+        spw_plan_n_full(p) * cost_of_first(p, in, SPW_LAYER_FULL, full, full) +
+        spw_plan_n_sliding(p) * cost_of_first(p, in, SPW_LAYER_SLIDING, sliding, sliding);
+    uint64_t transfers = spw_plan_n_full(p) * spw_div_up(full, p->slot_tiles) +
+                         spw_plan_n_sliding(p) * spw_div_up(sliding, p->slot_tiles);
     return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
 
@@ -176,8 +200,8 @@ uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_in
         return 0;
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
     streamed_tiles(p, in, &full, &sliding);
-    full = cost_of_first(p, in, false, in->sessions * full, ring);
-    sliding = cost_of_first(p, in, true, in->sessions * sliding, ring);
-    return p->n_full * spw_min_u64(full * p->tile_bytes, time) +
-           p->n_sliding * spw_min_u64(sliding * p->tile_bytes, time);
+    full = cost_of_first(p, in, SPW_LAYER_FULL, in->sessions * full, ring);
+    sliding = cost_of_first(p, in, SPW_LAYER_SLIDING, in->sessions * sliding, ring);
+    return spw_plan_n_full(p) * spw_min_u64(full * p->tile_bytes, time) +
+           spw_plan_n_sliding(p) * spw_min_u64(sliding * p->tile_bytes, time);
 }

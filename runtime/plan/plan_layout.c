@@ -91,11 +91,11 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
     struct spw_below b;
     uint64_t tiles;
     spw_below_count(&b, p, in);
-    tiles = (uint64_t)p->n_full * spw_plan_tiles_on_disk(p, &b, false);
-    if (spw_plan_tiles_on_disk(p, &b, true))
-        tiles += (uint64_t)p->n_sliding *
-                 spw_waterline_disk(&p->residency, true,
-                                    spw_waterline_begin(&p->residency, true, in->context));
+    tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
+    const struct spw_residency *window = &p->residency[SPW_LAYER_SLIDING];
+    if (spw_plan_tiles_on_disk(p, &b, SPW_LAYER_SLIDING))
+        tiles += spw_plan_n_sliding(p) *
+                 spw_waterline_disk(window, spw_waterline_begin(window, in->context));
     return in->sessions * tiles * p->tile_bytes;
 }
 
@@ -133,7 +133,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.total = h->end + p->kept_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
-    i->goes_back = p->holds || (!p->n_sliding && !in->aged);
+    i->goes_back = p->holds || (!spw_plan_n_sliding(p) && !in->aged);
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_units; u++) {
         i->weights_bytes += spw_weights_unit_bytes(in->weights, u);
@@ -141,9 +141,10 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
         i->n_layers_from_disk += u < c->n_layers && spw_plan_unit_from_disk(p, in->weights, u);
         i->weights_disk_bytes += spw_plan_unit_disk_bytes(p, in->weights, u);
     }
-    i->kv_bytes_per_token = p->n_full * p->tile_bytes / SPW_TILE_TOKENS;
+    i->kv_bytes_per_token = spw_plan_n_full(p) * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;
-    uint32_t begin = spw_waterline_begin(&p->residency, false, in->context);
-    if (p->n_full && begin > spw_waterline_start(&p->residency))
+    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
+    uint32_t begin = spw_waterline_begin(full, in->context);
+    if (spw_plan_n_full(p) && begin > spw_waterline_start(full))
         i->waterlines.host_end = (uint64_t)begin * SPW_TILE_TOKENS;
 }

@@ -49,7 +49,8 @@ uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_inp
 void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
                      const struct spw_plan_need *need, uint64_t frames);
 /* Tiles of one layer that lie on disk when all of `b` lie below the device. */
-uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b, bool sliding);
+uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b,
+                                enum spw_layer_kind kind);
 /* What a decode step at the full context costs the link, in bytes: of KV; of weights too; and what
  * of KV comes up while weights are read. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in);

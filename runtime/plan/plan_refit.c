@@ -28,7 +28,7 @@ static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan *f
                               const struct spw_plan_input *in)
 {
     uint64_t before = from->device.near_frames - from->device.kv_frames;
-    uint64_t most = from->residency.aged ? before / p->tile_bytes : UINT64_MAX;
+    uint64_t most = from->aged ? before / p->tile_bytes : UINT64_MAX;
     uint64_t used = p->device.kv_frames + p->mapped_bytes + spw_plan_near_bytes(p) +
                     (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     return spw_min_u64(most, spw_sub_u64(in->device_bytes, used) / p->tile_bytes);

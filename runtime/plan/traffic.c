@@ -5,30 +5,6 @@
 
 #include <string.h>
 
-void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
-                       uint64_t from, uint32_t *first, uint32_t *end)
-{
-    *first = spw_waterline_start(r);
-    *end = spw_waterline_pass(r, p, from);
-    if (sliding) {
-        *first = spw_waterline_first(r->window, from);
-        *end = spw_waterline_begin(r, true, from);
-    }
-}
-
-uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
-                          uint64_t from)
-{
-    uint32_t written, wait;
-    if (sliding)
-        return spw_waterline_disk(r, true, spw_waterline_begin(r, true, from));
-    /* Every chunk before this one has raised the waterline to where it is now, or higher before. */
-    written = spw_waterline_pass(r, p, from);
-    wait = spw_waterline_wait(r, p);
-    written = written > wait ? written : wait;
-    return spw_waterline_disk(r, false, written > p->written ? written : p->written);
-}
-
 /* Streamed units of a pass, the head's once for each round of logits rows: as many as have been
  * begun; what comes from disk by way of the host is up once it has landed there. */
 static void add_units(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
@@ -76,7 +52,7 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
 
 uint64_t spw_traffic_flags(const struct spw_plan *p)
 {
-    return p->residency.aged ? sizeof(uint32_t) : 0;
+    return p->aged ? sizeof(uint32_t) : 0;
 }
 
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w)
@@ -95,11 +71,11 @@ struct spw_traffic_run {
     const struct spw_weights *weights; /* borrowed */
     struct spw_tiles *tiles;           /* owned, as what follows */
     struct spw_cut cut;
-    struct spw_passage *passages;         /* [sessions], of the running pass */
-    struct spw_cut_span *rest;            /* [sessions], of the running step, as what follows */
-    struct spw_cut_span *ahead;           /* [sessions], of the one that may come next */
-    const struct spw_traffic_span *spans; /* [n_spans], borrowed */
-    struct spw_traffic_span *expected;    /* [n_expected], owned: the step that may come next */
+    struct spw_pass_span *pass_spans;  /* [sessions], of the running pass */
+    struct spw_step_span *rest;        /* [sessions], of the running step, as what follows */
+    struct spw_step_span *ahead;       /* [sessions], of the one that may come next */
+    const struct spw_step_span *spans; /* [n_spans], borrowed */
+    struct spw_step_span *expected;    /* [n_expected], owned: the step that may come next */
     uint32_t n_spans, n_expected;
     struct spw_traffic moved;
 };
@@ -113,17 +89,16 @@ static int open_tiles(struct spw_traffic_run *r, bool by_layer)
     if (!rows)
         return -ENOMEM;
     for (uint32_t l = 0; l < c->n_layers && by_layer; l++)
-        rows[n++] = (struct spw_tiles_row){c->layer_kinds[l] == SPW_LAYER_SLIDING, 1};
-    if (!by_layer && p->n_full)
-        rows[n++] = (struct spw_tiles_row){false, p->n_full};
-    if (!by_layer && p->n_sliding)
-        rows[n++] = (struct spw_tiles_row){true, p->n_sliding};
+        rows[n++] = (struct spw_tiles_row){c->layer_kinds[l], 1};
+    for (uint8_t k = 0; k < SPW_LAYER_KINDS && !by_layer; k++)
+        if (p->n_layers[k])
+            rows[n++] = (struct spw_tiles_row){k, p->n_layers[k]};
     int rc = spw_tiles_open(&r->tiles, &(struct spw_tiles_options){
                                            .rows = rows,
                                            .n_rows = n,
                                            .n_sessions = p->info.sessions,
                                            .max_tiles = p->max_tiles,
-                                           .first_tile = spw_waterline_start(&p->residency),
+                                           .first_tile = p->aged,
                                            .disk = p->n_disk_frames || p->adopts,
                                            .direct = p->direct,
                                        });
@@ -140,12 +115,12 @@ int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
         return -ENOMEM;
     r->plan = p;
     r->weights = w;
-    r->passages = spw_alloc_zero(n, sizeof *r->passages);
+    r->pass_spans = spw_alloc_zero(n, sizeof *r->pass_spans);
     r->rest = spw_alloc_zero(n, sizeof *r->rest);
     r->ahead = spw_alloc_zero(n, sizeof *r->ahead);
     r->expected = spw_alloc_zero(n, sizeof *r->expected);
     int rc = -ENOMEM;
-    if (r->passages && r->rest && r->ahead && r->expected)
+    if (r->pass_spans && r->rest && r->ahead && r->expected)
         rc = open_tiles(r, by_layer);
     if (!rc)
         rc = spw_cut_init(&r->cut, p->chunk, spw_min_u64(p->pass_rows, n * p->info.context), n);
@@ -163,7 +138,7 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
         return;
     spw_tiles_close(r->tiles);
     spw_cut_free(&r->cut);
-    spw_free(r->passages);
+    spw_free(r->pass_spans);
     spw_free(r->rest);
     spw_free(r->ahead);
     spw_free(r->expected);
@@ -194,58 +169,61 @@ static void add_tiles(struct spw_traffic *t, const struct spw_plan *p,
 
 /* ---- waterlines: the executor's moves, in its order ---- */
 
-/* Where old tiles are kept apart, sliding layers keep none: all they have is near. */
-static bool moves(const struct spw_residency *r, const struct spw_tiles_row *row)
+static const struct spw_residency *residency_of(const struct spw_traffic_run *r, uint32_t row)
 {
-    return !r->aged || !row->sliding;
-}
-
-static void spill(struct spw_traffic_run *r, uint32_t session, uint32_t row, bool sliding,
-                  uint32_t begin, struct spw_tiles_moved *m)
-{
-    spw_tiles_spill(r->tiles, session, row, begin,
-                    spw_waterline_disk(&r->plan->residency, sliding, begin), m);
-}
-
-static void settle(struct spw_traffic_run *r, uint32_t session, uint64_t n,
-                   struct spw_tiles_moved *m)
-{
-    const struct spw_residency *at = &r->plan->residency;
     uint32_t n_rows;
-    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
-    for (uint32_t i = 0; i < n_rows; i++) {
-        uint32_t begin = spw_waterline_begin(at, rows[i].sliding, n);
-        if (!moves(at, &rows[i]))
+    return &r->plan->residency[spw_tiles_rows(r->tiles, &n_rows)[row].kind];
+}
+
+static void spill(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t begin,
+                  struct spw_tiles_moved *m)
+{
+    spw_tiles_spill(r->tiles, session, row, begin, spw_waterline_disk(residency_of(r, row), begin),
+                    m);
+}
+
+static uint32_t count_rows(const struct spw_traffic_run *r)
+{
+    uint32_t n_rows;
+    spw_tiles_rows(r->tiles, &n_rows);
+    return n_rows;
+}
+
+/* As spw_residency_apply. */
+static void apply(struct spw_traffic_run *r, uint32_t session, uint64_t n,
+                  struct spw_tiles_moved *m)
+{
+    for (uint32_t i = 0; i < count_rows(r); i++) {
+        const struct spw_residency *at = residency_of(r, i);
+        uint32_t begin = spw_waterline_begin(at, n);
+        if (at->fixed)
             continue;
-        if (rows[i].sliding)
-            spw_tiles_drop(r->tiles, session, i, spw_waterline_first(at->window, n));
-        spill(r, session, i, rows[i].sliding, begin, m);
+        spw_tiles_drop(r->tiles, session, i, spw_waterline_visible(at, n));
+        spill(r, session, i, begin, m);
         spw_tiles_load(r->tiles, session, i, begin, m);
     }
 }
 
-static void raise_waiting(struct spw_traffic_run *r, const struct spw_traffic_span *spans,
-                          uint32_t n, struct spw_tiles_moved *m)
+/* As spw_residency_make_room. */
+static void make_room(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,
+                      struct spw_tiles_moved *m)
 {
-    uint32_t n_rows;
-    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < n_rows; k++)
-            if (!rows[k].sliding)
-                spill(r, spans[i].session, k, false,
-                      spw_waterline_wait(&r->plan->residency, &r->passages[i]), m);
+        for (uint32_t k = 0; k < count_rows(r); k++)
+            if (!residency_of(r, k)->fixed)
+                spill(r, spans[i].session, k,
+                      spw_waterline_wait(residency_of(r, k), &r->pass_spans[i]), m);
 }
 
-static void enter(struct spw_traffic_run *r, uint32_t row, bool sliding,
-                  const struct spw_traffic_span *spans, uint32_t n, struct spw_tiles_moved *m)
+/* As spw_residency_enter. */
+static void enter(struct spw_traffic_run *r, uint32_t row, const struct spw_step_span *spans,
+                  uint32_t n, struct spw_tiles_moved *m)
 {
-    const struct spw_residency *at = &r->plan->residency;
     for (uint32_t i = 0; i < n; i++) {
-        const struct spw_passage *p = &r->passages[i];
+        const struct spw_pass_span *p = &r->pass_spans[i];
         if (p->from < p->to)
-            spw_tiles_load(
-                r->tiles, spans[i].session, row,
-                sliding ? spw_waterline_begin(at, true, p->from) : spw_waterline_enter(at, p), m);
+            spw_tiles_load(r->tiles, spans[i].session, row,
+                           spw_waterline_enter(residency_of(r, row), p), m);
     }
 }
 
@@ -255,12 +233,12 @@ struct flow {
     uint64_t begun, landed; /* UINT64_MAX: all */
 };
 
-/* A segment reads its tiles that lie below the device. */
-static void stream(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
-                   const struct spw_cut_segment *s, struct flow *f)
+/* Rows read their tiles that lie below the device. */
+static void stream(struct spw_traffic_run *r, uint32_t row, uint32_t session,
+                   const struct spw_rows *s, struct flow *f)
 {
     uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, first, end, next;
-    spw_traffic_range(&r->plan->residency, sliding, &r->passages[s->span], s->from, &first, &end);
+    spw_waterline_streamed(residency_of(r, row), &r->pass_spans[s->span], s->from, &first, &end);
     for (; first < end && f->begun; first = next) {
         uint64_t before = f->moved.from_disk;
         next = (uint32_t)spw_min_u64((first / slot + 1) * (uint64_t)slot, end);
@@ -273,9 +251,9 @@ static void stream(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32
 
 /* New tokens get tiles; where old tiles are kept apart, only tiles that are old by then. */
 static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
-                 const struct spw_cut_segment *s)
+                 const struct spw_rows *s)
 {
-    const struct spw_residency *at = &r->plan->residency;
+    const struct spw_residency *at = residency_of(r, row);
     if (at->aged)
         spw_tiles_grow(r->tiles, session, row, 0,
                        (uint64_t)spw_waterline_end(at, s->to) * SPW_TILE_TOKENS);
@@ -283,111 +261,87 @@ static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
         spw_tiles_grow(r->tiles, session, row, s->from, s->to);
 }
 
-static void age(struct spw_traffic_run *r, uint32_t row, bool sliding, uint32_t session,
-                const struct spw_cut_segment *s, struct spw_tiles_moved *m)
+/* As spw_residency_age. */
+static void age(struct spw_traffic_run *r, uint32_t row, uint32_t session, const struct spw_rows *s,
+                struct spw_tiles_moved *m)
 {
-    const struct spw_residency *at = &r->plan->residency;
-    const struct spw_passage *p = &r->passages[s->span];
-    if (sliding) {
-        spw_tiles_drop(r->tiles, session, row, spw_waterline_first(at->window, s->to));
-        spill(r, session, row, true, spw_waterline_begin(at, true, s->to), m);
-        return;
-    }
-    spill(r, session, row, false,
-          s->to < p->to ? spw_waterline_pass(at, p, s->to) : spw_waterline_leave(at, p), m);
+    const struct spw_residency *at = residency_of(r, row);
+    spw_tiles_drop(r->tiles, session, row, spw_waterline_visible(at, s->to));
+    spill(r, session, row, spw_waterline_after(at, &r->pass_spans[s->span], s->to), m);
 }
 
-static void pass_chunk(struct spw_traffic_run *r, uint32_t row, bool sliding,
-                       const struct spw_cut_chunk *k, const struct spw_traffic_span *spans,
-                       struct flow *f)
+static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
+                       const struct spw_step_span *spans, struct flow *f)
 {
-    const struct spw_cut_segment *s = &r->cut.segments[k->first_segment];
-    for (uint32_t i = 0; i < k->n_segments; i++) {
+    const struct spw_rows *s = &r->cut.parts[k->first_part];
+    for (uint32_t i = 0; i < k->n_parts; i++) {
         grow(r, row, spans[s[i].span].session, &s[i]);
-        stream(r, row, sliding, spans[s[i].span].session, &s[i], f);
+        stream(r, row, spans[s[i].span].session, &s[i], f);
     }
-    for (uint32_t i = 0; i < k->n_segments; i++)
-        age(r, row, sliding, spans[s[i].span].session, &s[i], &f->moved);
+    for (uint32_t i = 0; i < k->n_parts; i++)
+        age(r, row, spans[s[i].span].session, &s[i], &f->moved);
 }
 
-/* One that was not through: some of its segments have got tiles, and transfers may have begun. */
-static void break_chunk(struct spw_traffic_run *r, uint32_t row, bool sliding,
-                        const struct spw_cut_chunk *k, const struct spw_traffic_span *spans,
-                        uint32_t n_grown, struct flow *f)
+/* One that was not through: some of its parts have got tiles, and transfers may have begun. */
+static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
+                        const struct spw_step_span *spans, uint32_t n_grown, struct flow *f)
 {
-    const struct spw_cut_segment *s = &r->cut.segments[k->first_segment];
-    for (uint32_t i = 0; i < k->n_segments; i++) {
+    const struct spw_rows *s = &r->cut.parts[k->first_part];
+    for (uint32_t i = 0; i < k->n_parts; i++) {
         if (i < n_grown)
             grow(r, row, spans[s[i].span].session, &s[i]);
-        stream(r, row, sliding, spans[s[i].span].session, &s[i], f);
+        stream(r, row, spans[s[i].span].session, &s[i], f);
     }
 }
 
 /* ---- a step ---- */
 
-void spw_traffic_passages(struct spw_passage *out, const struct spw_residency *r,
-                          const struct spw_cut *cut, const struct spw_cut_span *rest, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = (struct spw_passage){.from = rest[i].from, .to = rest[i].from};
-    for (uint32_t i = cut->n_segments; i-- > 0;) {
-        const struct spw_cut_segment *s = &cut->segments[i];
-        struct spw_passage *p = &out[s->span];
-        p->chunked = s->to < p->to;
-        p->from = s->from;
-        p->begin = spw_waterline_begin(r, false, s->from);
-    }
-}
-
-static uint64_t wanted_rows(const struct spw_traffic_run *r, const struct spw_traffic_span *spans)
+static uint64_t wanted_rows(const struct spw_traffic_run *r, const struct spw_step_span *spans)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < r->cut.n_segments; i++) {
-        const struct spw_cut_segment *s = &r->cut.segments[i];
-        const struct spw_traffic_span *x = &spans[s->span];
-        n += spw_sub_u64(s->to, spw_max_u64(spw_sub_u64(x->to, x->n_logits), s->from));
+    for (uint32_t i = 0; i < r->cut.n_parts; i++) {
+        const struct spw_rows *s = &r->cut.parts[i];
+        const struct spw_step_span *x = &spans[s->span];
+        n += s->to - spw_cut_logits_from(s, x);
     }
     return n;
 }
 
-static void pass_row(struct spw_traffic_run *r, uint32_t row, bool sliding,
-                     const struct spw_traffic_span *spans, uint32_t n, uint64_t chunks,
-                     uint64_t begun, uint32_t segments, struct flow *f)
+static void pass_row(struct spw_traffic_run *r, uint32_t row, const struct spw_step_span *spans,
+                     uint32_t n, uint64_t chunks, uint64_t begun, uint32_t parts, struct flow *f)
 {
     if (begun)
-        enter(r, row, sliding, spans, n, &f->moved);
+        enter(r, row, spans, n, &f->moved);
     for (uint64_t k = 0; k < r->cut.n_chunks; k++)
         if (k < chunks)
-            pass_chunk(r, row, sliding, &r->cut.chunks[k], spans, f);
+            pass_chunk(r, row, &r->cut.chunks[k], spans, f);
         else
-            break_chunk(r, row, sliding, &r->cut.chunks[k], spans, k < begun ? segments : 0, f);
+            break_chunk(r, row, &r->cut.chunks[k], spans, k < begun ? parts : 0, f);
 }
 
-static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
+static void pass_layers(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,
                         const struct spw_traffic_end *end, struct flow *f)
 {
     uint64_t chunks = end->chunks, begun = end->begun_chunks;
-    uint32_t n_rows;
-    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
-    raise_waiting(r, spans, n, &f->moved);
-    for (uint32_t i = 0; i < n_rows; i++) {
+    make_room(r, spans, n, &f->moved);
+    for (uint32_t i = 0; i < count_rows(r); i++) {
         uint64_t here = spw_min_u64(chunks, r->cut.n_chunks);
         uint64_t begun_here = spw_min_u64(begun, r->cut.n_chunks);
-        if (moves(&r->plan->residency, &rows[i]))
-            pass_row(r, i, rows[i].sliding, spans, n, here, begun_here, end->segments, f);
+        if (!residency_of(r, i)->fixed)
+            pass_row(r, i, spans, n, here, begun_here, end->parts, f);
         chunks -= here;
         begun -= begun_here;
     }
 }
 
-static void hold(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
-    for (uint32_t i = 0; i < n && r->plan->holds && !r->plan->residency.aged; i++)
-        if (r->passages[i].from < r->passages[i].to && spans[i].to != spans[i].from + 1)
+    for (uint32_t i = 0; i < n && r->plan->holds && !r->plan->aged; i++)
+        if (r->pass_spans[i].from < r->pass_spans[i].to && spans[i].to != spans[i].from + 1)
             spw_tiles_hold(r->tiles, spans[i].session);
 }
 
-static void pass(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n,
+static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,
                  const struct spw_traffic_end *end)
 {
     uint64_t all = (uint64_t)r->weights->config->n_layers * r->cut.n_chunks;
@@ -406,7 +360,7 @@ static void pass(struct spw_traffic_run *r, const struct spw_traffic_span *spans
     f.moved.from_disk += end->loads;
     if (end->through) {
         for (uint32_t i = 0; i < n; i++)
-            settle(r, spans[i].session, r->passages[i].to, &f.moved);
+            apply(r, spans[i].session, r->pass_spans[i].to, &f.moved);
         r->moved.bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(r->plan);
     }
     add_tiles(&r->moved, r->plan, &f.moved);
@@ -420,24 +374,22 @@ static void expect(struct spw_traffic_run *r)
     r->n_expected = r->n_spans;
     for (uint32_t i = 0; i < r->n_spans; i++)
         r->expected[i] =
-            (struct spw_traffic_span){r->spans[i].session, r->spans[i].to, r->spans[i].to + 1, 0};
+            (struct spw_step_span){r->spans[i].session, r->spans[i].to, r->spans[i].to + 1, 0};
 }
 
 static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
                       const struct spw_schedule_progress *rings)
 {
     struct flow f = {.begun = rings->transfers, .landed = rings->landed_transfers};
-    uint32_t n_rows;
-    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
     if (!rings->transfers && !rings->units)
         return;
     for (uint32_t i = 0; i < r->n_expected; i++)
-        r->ahead[i] = (struct spw_cut_span){r->expected[i].from, r->expected[i].to};
+        r->ahead[i] = r->expected[i];
     spw_cut_next(&r->cut, r->ahead, r->n_expected);
-    spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->ahead, r->n_expected);
-    for (uint32_t i = 0; i < n_rows; i++)
-        for (uint32_t k = 0; k < r->cut.n_chunks && moves(&r->plan->residency, &rows[i]); k++)
-            break_chunk(r, i, rows[i].sliding, &r->cut.chunks[k], r->expected, 0, &f);
+    spw_cut_describe(&r->cut, r->ahead, r->n_expected, r->pass_spans);
+    for (uint32_t i = 0; i < count_rows(r); i++)
+        for (uint32_t k = 0; k < r->cut.n_chunks && !residency_of(r, i)->fixed; k++)
+            break_chunk(r, i, &r->cut.chunks[k], r->expected, 0, &f);
     add_tiles(t, r->plan, &f.moved);
     add_units(t, r->plan, r->weights, r->cut.rows, rings);
 }
@@ -456,21 +408,21 @@ void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_
         add_ahead(out, r, ahead);
 }
 
-void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
     if (!r)
         return;
     r->spans = spans;
     r->n_spans = n;
     for (uint32_t i = 0; i < n; i++)
-        r->rest[i] = (struct spw_cut_span){spans[i].from, spans[i].to};
+        r->rest[i] = spans[i];
 }
 
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end)
 {
     if (!r || !spw_cut_next(&r->cut, r->rest, r->n_spans))
         return false;
-    spw_traffic_passages(r->passages, &r->plan->residency, &r->cut, r->rest, r->n_spans);
+    spw_cut_describe(&r->cut, r->rest, r->n_spans, r->pass_spans);
     pass(r, r->spans, r->n_spans, end);
     expect(r);
     return true;
@@ -481,11 +433,17 @@ uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i)
     return r->rest[i].from;
 }
 
-void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n)
+void spw_traffic_step(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
     spw_traffic_begin(r, spans, n);
     while (spw_traffic_next(r, NULL))
         ;
+}
+
+/* Of n tokens, those that the tables are about: the old ones, where old tiles are kept apart. */
+static uint64_t tokens_in_tables(const struct spw_plan *p, uint64_t n)
+{
+    return p->aged ? (uint64_t)spw_waterline_old_end(p->residency, n) * SPW_TILE_TOKENS : n;
 }
 
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n)
@@ -493,10 +451,8 @@ void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t 
     struct spw_tiles_moved m = {0};
     if (!r)
         return;
-    const struct spw_residency *at = &r->plan->residency;
-    spw_tiles_truncate(r->tiles, session,
-                       at->aged ? (uint64_t)spw_waterline_end(at, n) * SPW_TILE_TOKENS : n);
-    settle(r, session, n, &m);
+    spw_tiles_truncate(r->tiles, session, tokens_in_tables(r->plan, n));
+    apply(r, session, n, &m);
     add_tiles(&r->moved, r->plan, &m);
 }
 
@@ -506,18 +462,15 @@ void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t 
 static void split(struct spw_traffic_run *r, const struct spw_plan *from, const uint64_t *n_tokens,
                   struct spw_tiles_moved *m)
 {
-    const struct spw_residency *at = &r->plan->residency;
-    uint32_t n_rows;
-    const struct spw_tiles_row *rows = spw_tiles_rows(r->tiles, &n_rows);
     for (uint32_t i = 0; i < from->info.sessions; i++)
-        for (uint32_t k = 0; k < n_rows; k++)
-            spw_tiles_load(r->tiles, i, k,
-                           rows[k].sliding ? spw_tiles_first(r->tiles, i, k)
-                                           : spw_waterline_near(at, n_tokens[i]),
-                           m);
+        for (uint32_t k = 0; k < count_rows(r); k++) {
+            const struct spw_residency *at = residency_of(r, k);
+            uint32_t first =
+                at->fixed ? spw_tiles_first(r->tiles, i, k) : spw_waterline_exact(at, n_tokens[i]);
+            spw_tiles_load(r->tiles, i, k, first, m);
+        }
     for (uint32_t i = 0; i < from->info.sessions; i++) {
-        spw_tiles_truncate(r->tiles, i,
-                           (uint64_t)spw_waterline_end(at, n_tokens[i]) * SPW_TILE_TOKENS);
+        spw_tiles_truncate(r->tiles, i, tokens_in_tables(r->plan, n_tokens[i]));
         spw_tiles_split(r->tiles, i, m);
     }
 }
@@ -546,13 +499,9 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
         return;
     const struct spw_plan *to = r->plan;
     uint32_t n = from->info.sessions;
-    bool apart = to->residency.aged && !from->residency.aged;
+    bool apart = to->aged && !from->aged;
     for (uint32_t i = 0; i < n; i++)
-        spw_tiles_truncate(r->tiles, i,
-                           from->residency.aged
-                               ? (uint64_t)spw_waterline_end(&from->residency, n_tokens[i]) *
-                                     SPW_TILE_TOKENS
-                               : n_tokens[i]);
+        spw_tiles_truncate(r->tiles, i, tokens_in_tables(from, n_tokens[i]));
     if (apart)
         split(r, from, n_tokens, &before);
     add_tiles(&r->moved, from, &before);
@@ -560,7 +509,7 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
     if (apart)
         spw_tiles_end_split(r->tiles);
     for (uint32_t i = 0; i < n; i++)
-        settle(r, i, n_tokens[i], &after);
+        apply(r, i, n_tokens[i], &after);
     for (uint32_t i = 0; i < n; i++)
         spw_tiles_drop_copies(r->tiles, i);
     add_tiles(&r->moved, to, &after);
@@ -600,7 +549,7 @@ void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t ro
     if (!r || first >= end)
         return;
     const struct spw_plan *p = r->plan;
-    bool apart = p->residency.aged && exact;
+    bool apart = p->aged && exact;
     uint64_t n = (end - first) * spw_tiles_rows(r->tiles, &n_rows)[row].times;
     uint64_t bytes = n * (apart ? p->near_tile_bytes : p->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, bytes);

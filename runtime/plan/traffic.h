@@ -14,36 +14,18 @@ struct spw_traffic {
     uint64_t bytes[SPW_MOVED_COUNT];
 };
 
-/* Tiles [first, end) of a layer of this kind that lie below the device when new tokens from `from`
- * on pass it in one chunk. */
-void spw_traffic_range(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
-                       uint64_t from, uint32_t *first, uint32_t *end);
-/* Of those, the first one that does not come from disk, if no other session shares the tiles. */
-uint32_t spw_traffic_disk(const struct spw_residency *r, bool sliding, const struct spw_passage *p,
-                          uint64_t from);
 /* What a pass that got through its layers reads of whether all that was quantized was finite. */
 uint64_t spw_traffic_flags(const struct spw_plan *p);
 /* What opening the engine moves. */
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w);
-/* The passages of the pass that has been cut; rest: where each span has moved to. `written` is 0.
- */
-void spw_traffic_passages(struct spw_passage *out, const struct spw_residency *r,
-                          const struct spw_cut *cut, const struct spw_cut_span *rest, uint32_t n);
-
 /* Sessions from their first token on, and all that they have moved: told what was computed, never
  * what was counted. by_layer: a step may end between layers; else layers of one kind are one. */
 struct spw_traffic_run;
 
-/* What a step computes of one session. */
-struct spw_traffic_span {
-    uint32_t session;
-    uint64_t from, to, n_logits;
-};
-
 /* How far a pass came that was ended, or that failed while it waited for tiles or weights. */
 struct spw_traffic_end {
     uint64_t chunks, begun_chunks; /* counted over the layers: that were through, that had begun */
-    uint32_t segments;             /* of the chunk that had begun: whose tokens had got tiles */
+    uint32_t parts;                /* of the chunk that had begun: whose tokens had got tiles */
     uint64_t heads, begun_heads;   /* rows of logits that were read, and that were to be computed */
     bool through;                  /* all layers */
     uint64_t loads; /* tiles that came up from the disk for layers that had not begun */
@@ -56,7 +38,7 @@ int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
                          const struct spw_weights *w, bool by_layer);
 void spw_traffic_run_close(struct spw_traffic_run *r);
 /* A step, pass by pass: `spans` stay borrowed until the last one. false: there was none left. */
-void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
+void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n);
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end);
 /* Of the step that was expected to come, one token more for each span of the last one, so much was
  * fetched, and given up. */
@@ -64,7 +46,7 @@ void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_pr
 /* Tokens of span i that passes have been through. */
 uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i);
 /* All passes. */
-void spw_traffic_step(struct spw_traffic_run *r, const struct spw_traffic_span *spans, uint32_t n);
+void spw_traffic_step(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n);
 /* The session is cut back to n tokens, and brought to the waterlines of n. */
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n);
 /* Whether another session has the tile, too. Where such a tile is lost, the traffic of the other

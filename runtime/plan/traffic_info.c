@@ -11,29 +11,29 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     struct spw_plan_info *i = &p->info;
     uint64_t row = (uint64_t)c->n_heads * c->head_dim;
     uint64_t per_token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(p->info.kv);
-    uint64_t n = p->info.context, seen = p->n_sliding ? spw_min_u64(n, c->window) : 0;
-    uint64_t old = p->residency.aged ? p->full_tiles : 0;
+    uint64_t n = p->info.context, seen = spw_min_u64(n, c->window);
+    uint64_t old = p->aged ? p->full_tiles : 0;
     uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
-    i->decode_read_bytes = i->weights_bytes + p->n_full * full + p->n_sliding * seen * per_token;
-    i->decode_old_kv_bytes = p->n_full * old * p->tile_bytes;
-    i->decode_old_products = p->n_full * old * SPW_TILE_TOKENS * row;
-    i->decode_products = (p->n_full * n + p->n_sliding * seen) * row - i->decode_old_products;
+    i->decode_read_bytes = i->weights_bytes + p->n_layers[SPW_LAYER_FULL] * full +
+                           p->n_layers[SPW_LAYER_SLIDING] * seen * per_token;
+    i->decode_old_kv_bytes = p->n_layers[SPW_LAYER_FULL] * old * p->tile_bytes;
+    i->decode_old_products = p->n_layers[SPW_LAYER_FULL] * old * SPW_TILE_TOKENS * row;
+    i->decode_products =
+        (p->n_layers[SPW_LAYER_FULL] * n + p->n_layers[SPW_LAYER_SLIDING] * seen) * row -
+        i->decode_old_products;
 }
 
 /* Slots of the ring that a decode step at the full context fills, and what comes into them. */
 static void count_slots(struct spw_plan *p)
 {
     struct spw_plan_info *i = &p->info;
-    struct spw_passage passage = {.from = i->context - 1,
-                                  .to = i->context,
-                                  .begin =
-                                      spw_waterline_begin(&p->residency, false, i->context - 1)};
+    struct spw_pass_span span = {.from = i->context - 1, .to = i->context};
     i->decode_slots = i->decode_slot_bytes = 0;
-    for (int sliding = 0; sliding < 2 && p->n_kv_slots; sliding++) {
-        uint32_t first, end, n_layers = sliding ? p->n_sliding : p->n_full;
+    for (int k = 0; k < SPW_LAYER_KINDS && p->n_kv_slots; k++) {
+        uint32_t first, end, n_layers = p->n_layers[k];
         if (!n_layers)
             continue;
-        spw_traffic_range(&p->residency, sliding, &passage, i->context - 1, &first, &end);
+        spw_waterline_streamed(&p->residency[k], &span, i->context - 1, &first, &end);
         if (first >= end)
             continue;
         i->decode_slots +=
@@ -48,18 +48,19 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
     struct spw_traffic_run *r;
     struct spw_traffic prompt, before, after;
     SPW_TRY(spw_traffic_run_open(&r, p, w, false));
-    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context, 1}, 1);
+    spw_traffic_step(r, &(struct spw_step_span){0, 0, i->context, 1}, 1);
     spw_traffic_run_moved(r, NULL, &prompt);
     memcpy(i->prefill_moved_bytes, prompt.bytes, sizeof prompt.bytes);
     uint32_t disk_end = spw_tiles_disk_end(spw_traffic_tiles(r), 0, 0);
-    if (p->n_full && disk_end > spw_waterline_start(&p->residency))
+    if (p->n_layers[SPW_LAYER_FULL] &&
+        disk_end > spw_waterline_start(&p->residency[SPW_LAYER_FULL]))
         i->waterlines.disk_end =
             spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
     spw_traffic_close(r, 0);
-    spw_traffic_step(r, &(struct spw_traffic_span){0, 0, i->context - 1, 1}, 1);
+    spw_traffic_step(r, &(struct spw_step_span){0, 0, i->context - 1, 1}, 1);
     count_slots(p);
     spw_traffic_run_moved(r, NULL, &before);
-    spw_traffic_step(r, &(struct spw_traffic_span){0, i->context - 1, i->context, 1}, 1);
+    spw_traffic_step(r, &(struct spw_step_span){0, i->context - 1, i->context, 1}, 1);
     spw_traffic_run_moved(r, NULL, &after);
     for (int k = 0; k < SPW_MOVED_COUNT; k++)
         i->decode_moved_bytes[k] = after.bytes[k] - before.bytes[k];

@@ -18,9 +18,9 @@ struct slot {
 struct requests {
     const struct spw_plan *plan;
     const struct spw_weights *weights;
-    struct spw_traffic_run *run;    /* owned, as what follows */
-    struct slot *slots;             /* [n_slots] */
-    struct spw_traffic_span *spans; /* [n_slots] */
+    struct spw_traffic_run *run; /* owned, as what follows */
+    struct slot *slots;          /* [n_slots] */
+    struct spw_step_span *spans; /* [n_slots] */
     uint32_t n_slots;
     uint64_t rope_table; /* of the tables on the device */
 };
@@ -31,19 +31,19 @@ struct requests {
  * once. */
 static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
 {
-    const struct spw_residency *r = &q->plan->residency;
     uint32_t n_rows;
     const struct spw_tiles_row *rows = spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
     uint64_t read = 0;
     for (uint32_t i = 0; i < n_rows; i++) {
-        enum spw_keep_kind kind = rows[i].sliding ? SPW_KEEP_SLIDING : SPW_KEEP_OLD;
-        struct spw_keep_tiles t = spw_keep_tiles(r, rows[i].sliding, kind, 0, n);
+        const struct spw_residency *r = &q->plan->residency[rows[i].kind];
+        enum spw_keep_kind kind = r->window ? SPW_KEEP_WINDOW : SPW_KEEP_OLD;
+        struct spw_keep_tiles t = spw_keep_tiles(r, kind, 0, n);
         if (kind == SPW_KEEP_OLD)
             t.first = spw_waterline_start(r);
-        if (t.first < t.end && (!r->aged || kind == SPW_KEEP_OLD))
+        if (t.first < t.end && !r->fixed)
             spw_tiles_adopt(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
-        for (kind = SPW_KEEP_SINK; r->aged && kind <= SPW_KEEP_SLIDING; kind++) {
-            t = spw_keep_tiles(r, rows[i].sliding, kind, 0, n);
+        for (kind = SPW_KEEP_SINK; q->plan->aged && kind <= SPW_KEEP_WINDOW; kind++) {
+            t = spw_keep_tiles(r, kind, 0, n);
             read += t.first < t.end ? (t.end - t.first) * rows[i].times : 0;
         }
     }
@@ -65,12 +65,12 @@ static void keep_section(struct requests *q, uint32_t slot, uint32_t row, enum s
     uint32_t n_rows;
     const struct spw_tiles_row *at = &spw_tiles_rows(tiles, &n_rows)[row];
     struct spw_keep_tiles t =
-        spw_keep_tiles(&p->residency, at->sliding, kind, q->slots[slot].stored, to);
+        spw_keep_tiles(&p->residency[at->kind], kind, q->slots[slot].stored, to);
     uint64_t bytes = kind == SPW_KEEP_OLD ? p->tile_bytes : p->near_tile_bytes;
     uint64_t n = t.first < t.end ? (t.end - t.first) * at->times : 0, device = n, disk = 0;
     if (!n)
         return;
-    if (kind == SPW_KEEP_OLD || !p->residency.aged) { /* what is near never leaves the device */
+    if (kind == SPW_KEEP_OLD || !p->aged) { /* what is near never leaves the device */
         device = 0;
         spw_tiles_export(tiles, slot, row, t.first, t.end, &device, &disk);
     }
@@ -84,15 +84,14 @@ static void keep_section(struct requests *q, uint32_t slot, uint32_t row, enum s
 /* What of the slot's whole tiles is not in the cache yet. */
 static void keep(struct requests *q, uint32_t slot)
 {
-    const struct spw_residency *r = &q->plan->residency;
     struct slot *s = &q->slots[slot];
-    bool point = spw_prefix_needs_points(q->plan);
+    bool point = spw_keep_needs_points(q->plan);
     uint64_t to = s->held - s->held % SPW_TILE_TOKENS;
     struct kept k = {0};
     uint32_t n_rows;
     spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
     if (!q->plan->adopts || !to || s->rope_table != SPW_ROPE_SHARED ||
-        (r->window && spw_waterline_first(r->window, s->held) > spw_waterline_first(r->window, to)))
+        spw_prefix_moves_on(q->plan->residency, s->held))
         return;
     if (s->stored == to && (!point || s->point == to))
         return;
@@ -124,8 +123,7 @@ static void resume(struct requests *q, uint32_t slot, const struct spw_plan_requ
     const struct spw_tiles_row *rows = spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
     for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++)
         for (uint32_t i = 0; i < n_rows; i++) {
-            struct spw_keep_tiles t =
-                spw_keep_tiles(&q->plan->residency, rows[i].sliding, kind, 0, n);
+            struct spw_keep_tiles t = spw_keep_tiles(&q->plan->residency[rows[i].kind], kind, 0, n);
             spw_traffic_import(q->run, slot, i, t.first, t.end, kind != SPW_KEEP_OLD);
         }
     spw_traffic_cut_back(q->run, slot, n);
@@ -148,7 +146,7 @@ static uint64_t wanted(const struct slot *s)
 }
 
 /* Between two passes the prefix cache gets what is through. */
-static void compute(struct requests *q, const struct spw_traffic_span *spans, uint32_t n)
+static void compute(struct requests *q, const struct spw_step_span *spans, uint32_t n)
 {
     spw_traffic_begin(q->run, spans, n);
     while (spw_traffic_next(q->run, NULL)) {
@@ -165,17 +163,15 @@ static void compute(struct requests *q, const struct spw_traffic_span *spans, ui
 /* A step to where a later text can go on, if the window will have moved on by the prompt's end. */
 static void make_point(struct requests *q, uint32_t slot)
 {
-    const struct spw_residency *r = &q->plan->residency;
     struct slot *s = &q->slots[slot];
-    uint64_t n = s->request->n_prompt, whole = n - n % SPW_TILE_TOKENS, to = most_found(n);
+    uint64_t n = s->request->n_prompt, to = most_found(n);
     uint64_t found = s->request->n_found;
-    if (!spw_prefix_needs_points(q->plan) || !r->window || to < spw_prefix_least_branch(s->held) ||
-        to < spw_prefix_least_branch(found) ||
-        spw_waterline_first(r->window, n) <= spw_waterline_first(r->window, whole))
+    if (to < spw_prefix_least_branch(s->held) || to < spw_prefix_least_branch(found) ||
+        !spw_prefix_moves_on(q->plan->residency, n))
         return;
     if (found)
         begin_with(q, slot, found);
-    compute(q, &(struct spw_traffic_span){slot, s->held, to, 0}, 1);
+    compute(q, &(struct spw_step_span){slot, s->held, to, 0}, 1);
     keep(q, slot);
 }
 
@@ -213,7 +209,7 @@ static void step(struct requests *q, uint64_t table)
         }
         s->rope_table = table;
         q->spans[n++] =
-            (struct spw_traffic_span){i, s->held, wanted(s), s->request->max_new_tokens > 0};
+            (struct spw_step_span){i, s->held, wanted(s), s->request->max_new_tokens > 0};
         s->held = wanted(s);
     }
     if (!n)
@@ -246,7 +242,7 @@ static void end_step(struct requests *q, uint32_t slot)
         keep(q, slot);
         spw_tiles_clear(spw_traffic_tiles(q->run), slot);
         s->request = NULL;
-    } else if (s->n_steps == 1 && spw_prefix_needs_points(q->plan)) {
+    } else if (s->n_steps == 1 && spw_keep_needs_points(q->plan)) {
         keep(q, slot);
     }
 }

@@ -356,17 +356,21 @@ void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_
         }
 }
 
+static bool quantizes(const struct spw_tiles *t, uint32_t row)
+{
+    return spw_layer_kinds[t->rows[row].kind].quantizes;
+}
+
 static bool sink_is_below(const struct spw_tiles *t, const struct layer *l, uint32_t row)
 {
-    return !t->rows[row].sliding && !l->first && l->end && !tile_of(t, l, 0)->device_refs;
+    return quantizes(t, row) && !l->first && l->end && !tile_of(t, l, 0)->device_refs;
 }
 
 static void begin_behind_sink(struct spw_tiles *t, uint32_t session, uint32_t row)
 {
     struct layer *l = layer_of(t, session, row);
-    bool sliding = t->rows[row].sliding;
-    spw_tiles_drop(t, session, row, sliding ? l->end : 1);
-    if (sliding || l->end <= 1)
+    spw_tiles_drop(t, session, row, quantizes(t, row) ? 1 : l->end);
+    if (!quantizes(t, row) || l->end <= 1)
         *l = (struct layer){.first = 1, .begin = 1, .end = 1, .ids = l->ids};
 }
 

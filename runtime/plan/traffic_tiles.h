@@ -11,7 +11,7 @@
 #include "offload/kv/waterline.h"
 
 struct spw_tiles_row {
-    bool sliding;
+    uint8_t kind; /* enum spw_layer_kind */
     uint64_t times;
 };
 
@@ -61,8 +61,9 @@ void spw_tiles_import(struct spw_tiles *t, uint32_t session, uint32_t row, uint3
 void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session);
 /* Copies below, of all sessions; shared ones count once. */
 void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_t *on_disk);
-/* As offload/kv/kv_split.h for a session that was cut to what stays: sliding rows get empty, others
- * begin at tile 1; but first tiles that are not on the device come up, and leave with the end. */
+/* As offload/kv/kv_split.h for a session that was cut to what stays: rows whose tiles are never old
+ * get empty, others begin at tile 1; but first tiles that are not on the device come up, and leave
+ * with the end. */
 void spw_tiles_split(struct spw_tiles *t, uint32_t session, struct spw_tiles_moved *m);
 void spw_tiles_end_split(struct spw_tiles *t);
 /* Tiles [first, end) go to a file: by what they are read from. */

@@ -17,8 +17,8 @@ enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
 
 struct query {
     const struct spw_attend *a;
-    const struct spw_attend_segment *s;
-    bool sliding, aged;             /* aged: this layer's old tiles are kept apart */
+    const struct spw_attend_rows *s;
+    const struct spw_residency *r;  /* of the layer's kind */
     uint32_t end;                   /* of the tiles there are */
     uint8_t *y;                     /* rows' results, from the last call */
     struct spw_attention_args args; /* of all rows; the same for all calls but for rows and tiles */
@@ -42,17 +42,16 @@ static uint64_t state_row(const struct spw_model_config *c)
     return (uint64_t)c->n_heads * (c->head_dim + 2);
 }
 
-static struct query make_query(const struct spw_attend *a, const struct spw_attend_segment *s)
+static struct query make_query(const struct spw_attend *a, const struct spw_attend_rows *s)
 {
     const struct spw_model_config *c = a->weights->config;
     uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint64_t y = s->row * c->n_heads * c->head_dim;
-    bool sliding = c->layer_kinds[s->layer] == SPW_LAYER_SLIDING;
+    const struct spw_residency *r = &a->plan->residency[c->layer_kinds[s->layer]];
     return (struct query){
         .a = a,
         .s = s,
-        .sliding = sliding,
-        .aged = a->plan->residency.aged && !sliding,
+        .r = r,
         .y = element(a, a->device_arena + a->plan->device.attention, y),
         .args = {.q = element(a, a->device_arena + a->plan->device.qkv, s->row * width),
                  .state =
@@ -63,7 +62,7 @@ static struct query make_query(const struct spw_attend *a, const struct spw_atte
                  .n_heads = c->n_heads,
                  .n_kv_heads = c->n_kv_heads,
                  .head_dim = c->head_dim,
-                 .window = sliding ? c->window : 0,
+                 .window = r->window,
                  .scale = c->attention_scale,
                  .softcap = c->attention_softcap,
                  .first = true,
@@ -79,7 +78,7 @@ static struct query make_query(const struct spw_attend *a, const struct spw_atte
 static int append(const struct query *q)
 {
     const struct spw_attend *a = q->a;
-    const struct spw_attend_segment *s = q->s;
+    const struct spw_attend_rows *s = q->s;
     const struct spw_model_config *c = a->weights->config;
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->device_arena + a->plan->device.small);
@@ -132,14 +131,14 @@ static int age_tile(const struct query *q, uint32_t tile)
         a->compute);
 }
 
-/* What will be old for the queries after this segment is so from now on. */
+/* What will be old for the queries after these rows is so from now on. */
 static int age(const struct query *q)
 {
-    const struct spw_attend_segment *s = q->s;
+    const struct spw_attend_rows *s = q->s;
     struct spw_kv_seq *aged = s->seq->aged;
     uint32_t from = spw_kv_end(aged, s->layer);
-    uint32_t to = spw_waterline_end(&q->a->plan->residency, s->to);
-    if (!q->aged || from >= to)
+    uint32_t to = spw_waterline_end(q->r, s->to);
+    if (!q->r->aged || from >= to)
         return 0;
     SPW_TRY(spw_kv_grow(aged, s->layer, (uint64_t)from * SPW_TILE_TOKENS,
                         (uint64_t)to * SPW_TILE_TOKENS));
@@ -161,7 +160,7 @@ static const void *locate(const struct query *q, const struct piece *p, uint32_t
 {
     const struct spw_sequence *seq = q->s->seq;
     bool near = seq->near != seq->aged && (!tile || tile >= old);
-    if (near && !tile && q->aged)
+    if (near && !tile && q->r->aged)
         return spw_kv_device_tile(seq->near, q->s->layer, 0);
     if (tile < p->slot_first)
         return NULL;
@@ -199,7 +198,7 @@ static int attend_rows(const struct query *q, const struct piece *p, uint64_t ro
 /* Where in the piece exact tiles begin for block `block`. */
 static uint32_t old_end(const struct query *q, const struct piece *p, uint64_t block)
 {
-    uint64_t end = q->aged ? spw_residual_end(block, q->a->plan->residency.residual_tiles) : 0;
+    uint64_t end = q->r->aged ? spw_residual_end(block, q->r->residual_tiles) : 0;
     return end < p->from ? p->from : end < p->to ? (uint32_t)end : p->to;
 }
 
@@ -242,14 +241,14 @@ static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_en
     return 0;
 }
 
-int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segment *s)
+int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s)
 {
     struct query q = make_query(a, s);
     uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
     SPW_TRY(append(&q));
     SPW_TRY(age(&q));
     q.end = spw_kv_end(s->seq->near, s->layer);
-    spw_traffic_range(&a->plan->residency, q.sliding, s->passage, s->from, &first, &streamed_end);
+    spw_waterline_streamed(q.r, s->span, s->from, &first, &streamed_end);
     from = first - first % SPW_SPLIT_TILES;
     SPW_TRY(attend_streamed(&q, first, streamed_end, &from));
     /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */

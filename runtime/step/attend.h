@@ -22,15 +22,15 @@ struct spw_attend {
 };
 
 /* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */
-struct spw_attend_segment {
+struct spw_attend_rows {
     const struct spw_sequence *seq;
-    const struct spw_passage *passage; /* of the pass they are part of */
+    const struct spw_pass_span *span; /* of the pass they are part of */
     uint32_t layer;
     uint64_t from, to, row;
 };
 
 /* Reads q, k, v in plan.device.qkv and rotates q; leaves the result in
  * plan.device.attention. */
-int spw_attend_segment(const struct spw_attend *a, const struct spw_attend_segment *s);
+int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Passes, chunks and segments: see cut.h. */
+/* Passes, chunks and rows: see cut.h. */
 #include "runtime/step/cut.h"
 
 #include <assert.h>
@@ -12,10 +12,10 @@ int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uin
     if (chunks + most_spans > INT32_MAX)
         return -ENOMEM;
     c->most_chunks = (uint32_t)chunks;
-    c->most_segments = c->most_chunks + most_spans;
+    c->most_parts = c->most_chunks + most_spans;
     c->chunks = spw_alloc_zero(c->most_chunks, sizeof *c->chunks);
-    c->segments = spw_alloc_zero(c->most_segments, sizeof *c->segments);
-    if (c->chunks && c->segments)
+    c->parts = spw_alloc_zero(c->most_parts, sizeof *c->parts);
+    if (c->chunks && c->parts)
         return 0;
     spw_cut_free(c);
     return -ENOMEM;
@@ -24,25 +24,25 @@ int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uin
 void spw_cut_free(struct spw_cut *c)
 {
     spw_free(c->chunks);
-    spw_free(c->segments);
+    spw_free(c->parts);
     *c = (struct spw_cut){0};
 }
 
-static struct spw_cut_chunk *open_chunk(struct spw_cut *c)
+static struct spw_chunk *open_chunk(struct spw_cut *c)
 {
     assert(c->n_chunks < c->most_chunks);
-    struct spw_cut_chunk *k = &c->chunks[c->n_chunks++];
-    *k = (struct spw_cut_chunk){.first_segment = c->n_segments, .row = c->rows};
+    struct spw_chunk *k = &c->chunks[c->n_chunks++];
+    *k = (struct spw_chunk){.first_part = c->n_parts, .row = c->rows};
     return k;
 }
 
-bool spw_cut_next(struct spw_cut *c, struct spw_cut_span *spans, uint32_t n_spans)
+bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans)
 {
-    struct spw_cut_chunk *k = NULL;
-    c->n_chunks = c->n_segments = 0;
+    struct spw_chunk *k = NULL;
+    c->n_chunks = c->n_parts = 0;
     c->rows = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
-        struct spw_cut_span *s = &spans[i];
+        struct spw_step_span *s = &spans[i];
         uint64_t left = s->to - s->from;
         if (k && left <= c->chunk_rows && left > c->chunk_rows - k->rows)
             k = NULL;
@@ -51,14 +51,32 @@ bool spw_cut_next(struct spw_cut *c, struct spw_cut_span *spans, uint32_t n_span
                 k = open_chunk(c);
             uint64_t n = spw_min_u64(s->to - s->from, c->chunk_rows - k->rows);
             n = spw_min_u64(n, c->pass_rows - c->rows);
-            assert(c->n_segments < c->most_segments);
-            c->segments[c->n_segments++] = (struct spw_cut_segment){
-                .span = i, .from = s->from, .to = s->from + n, .row = c->rows};
-            k->n_segments++;
+            assert(c->n_parts < c->most_parts);
+            c->parts[c->n_parts++] =
+                (struct spw_rows){.span = i, .from = s->from, .to = s->from + n, .row = c->rows};
+            k->n_parts++;
             k->rows += n;
             c->rows += n;
             s->from += n;
         }
     }
     return c->rows > 0;
+}
+
+void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
+                      struct spw_pass_span *out)
+{
+    for (uint32_t i = 0; i < n_spans; i++)
+        out[i] = (struct spw_pass_span){.from = spans[i].from, .to = spans[i].from};
+    for (uint32_t i = c->n_parts; i-- > 0;) {
+        struct spw_pass_span *p = &out[c->parts[i].span];
+        p->chunked = c->parts[i].to < p->to;
+        p->from = c->parts[i].from;
+    }
+}
+
+uint64_t spw_cut_logits_from(const struct spw_rows *part, const struct spw_step_span *span)
+{
+    uint64_t from = spw_sub_u64(span->to, span->n_logits);
+    return spw_min_u64(spw_max_u64(from, part->from), part->to);
 }

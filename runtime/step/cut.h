@@ -1,47 +1,58 @@
-/* How the new tokens of a step are cut: passes, chunks, segments. A pure function.
+/* How the new tokens of a step are cut: passes, chunks, rows. A pure function.
  *
+ *   span     one session's new tokens
  *   pass     rows that go through all layers together (as many as hidden states find room for)
  *   chunk    rows that go through one layer together
- *   segment  the rows of a chunk that belong to one span (one session's new tokens)
+ *   part     the rows of a chunk that belong to one span
  *
  *   span 0  |-------------------|   span 1 |--|   span 2 |--|
  *   chunks  |--------|--------|-----------------------------|
- *   segments|--------|--------|-|          |--|          |--|
+ *   parts   |--------|--------|-|          |--|          |--|
  *
  * A span that fits into one chunk is not cut: it starts a new chunk if the open one is too full. */
 #ifndef SPW_RUNTIME_STEP_CUT_H
 #define SPW_RUNTIME_STEP_CUT_H
 
-#include "base/base.h"
+#include "offload/kv/waterline.h"
 
-struct spw_cut_span {
-    uint64_t from, to; /* positions to compute; `from` moves on with each pass */
+/* What a step computes of one session: positions [from, to), and the logits of the last n_logits.
+ */
+struct spw_step_span {
+    uint32_t session;
+    uint64_t from, to, n_logits;
 };
 
-struct spw_cut_segment {
+/* Consecutive rows of a call: positions [from, to) of a span. */
+struct spw_rows {
     uint32_t span;
-    uint64_t from, to; /* positions */
-    uint64_t row;      /* in the pass */
+    uint64_t from, to;
+    uint64_t row; /* of `from`, in the pass */
 };
 
-struct spw_cut_chunk {
-    uint32_t first_segment, n_segments;
+struct spw_chunk {
+    uint32_t first_part, n_parts;
     uint64_t row, rows; /* in the pass */
 };
 
 struct spw_cut {
     uint32_t chunk_rows;
     uint64_t pass_rows;
-    uint32_t most_chunks, most_segments;
-    struct spw_cut_chunk *chunks;     /* owned */
-    struct spw_cut_segment *segments; /* owned */
-    uint32_t n_chunks, n_segments;
+    uint32_t most_chunks, most_parts;
+    struct spw_chunk *chunks; /* owned */
+    struct spw_rows *parts;   /* owned */
+    uint32_t n_chunks, n_parts;
     uint64_t rows;
 };
 
 int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uint32_t most_spans);
 void spw_cut_free(struct spw_cut *c);
 /* Cuts the next pass off the spans and moves their `from`. False when nothing is left. */
-bool spw_cut_next(struct spw_cut *c, struct spw_cut_span *spans, uint32_t n_spans);
+bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans);
+/* What the pass that was cut computes of each span; `written` is 0. `spans` as spw_cut_next left
+ * them. */
+void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
+                      struct spw_pass_span *out);
+/* The first position of the part whose logits the span wants; `to` of the part if none. */
+uint64_t spw_cut_logits_from(const struct spw_rows *part, const struct spw_step_span *span);
 
 #endif

@@ -5,15 +5,13 @@
 #ifndef SPW_RUNTIME_STEP_EXECUTOR_H
 #define SPW_RUNTIME_STEP_EXECUTOR_H
 
-#include "model/layer.h"
-#include "offload/kv/kv_cache.h"
-#include "prefetch/prefetch.h"
-#include "runtime/step/attend.h"
+#include "model/forward.h"
 #include "runtime/engine/backend.h"
-#include "runtime/step/hidden.h"
-#include "runtime/plan/plan.h"
-#include "runtime/step/progress.h"
 #include "runtime/plan/traffic.h"
+#include "runtime/step/attend.h"
+#include "runtime/step/hidden.h"
+#include "runtime/step/progress.h"
+#include "runtime/step/residency.h"
 
 struct spw_executor_options {
     const struct spw_backend *backend;
@@ -34,14 +32,12 @@ struct spw_executor_options {
     void *pass_context;
 };
 
-/* One session's part. Its cache holds tokens [0, from). */
-struct spw_executor_span {
+/* One session's part of a step. Its cache holds tokens [0, span.from). */
+struct spw_executor_item {
     const struct spw_sequence *seq;
-    uint32_t session;      /* its number in the byte account */
-    const int32_t *tokens; /* [to], the whole sequence */
-    uint64_t from, to;     /* from < to */
-    uint64_t n_logits;     /* rows wanted, counted from the end */
-    bool last;             /* nothing is fetched for a next token: there is none */
+    struct spw_step_span span; /* from < to; session: its number in the byte account */
+    const int32_t *tokens;     /* [span.to], the whole sequence */
+    bool last;                 /* nothing is fetched for a next token: there is none */
 };
 
 struct spw_executor;
@@ -54,8 +50,7 @@ void spw_executor_refit(struct spw_executor *x);
  * said so, between two chunks of a layer or two rounds of logits. `on_logits` is called in order of
  * passes, spans and positions; [vocab] floats, valid during the call; a negative return ends the
  * step with it. */
-int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *spans,
-                      uint32_t n_spans,
+int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
                                        const float *logits),
                       void *context);
@@ -63,8 +58,9 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_span *sp
 uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i);
 /* From within on_pass: how far the span is through all layers. */
 uint64_t spw_executor_passed(const struct spw_executor *x, uint32_t i);
-/* Brings a sequence that was cut back to n tokens (what ages of it) to the waterlines of n. */
-int spw_executor_settle(struct spw_executor *x, struct spw_kv_seq *seq, uint64_t n);
+/* Brings a sequence that was cut back to n tokens to the waterlines of n. */
+int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq,
+                                 uint64_t n);
 /* The account that predicts the bytes: it is told which tokens are computed, here what is done with
  * sessions beside steps, and sees no cache. NULL once something happened that it knows no rule for:
  * there is no prediction then. Functions that tell it something take NULL. */

@@ -68,7 +68,7 @@ static uint8_t *buffer(const struct spw_hidden *h, uint64_t i)
 /* Queues the load of chunk `i`, counted over all layers. */
 static int load(struct spw_hidden *h, uint64_t i)
 {
-    const struct spw_cut_chunk *k = &h->cut->chunks[i % h->cut->n_chunks];
+    const struct spw_chunk *k = &h->cut->chunks[i % h->cut->n_chunks];
     SPW_TRY(h->ops->stream_wait(h->device, h->up, h->down_done[i % 2]));
     SPW_TRY(h->ops->copy(h->device, buffer(h, i), h->on_host + k->row * h->row_bytes,
                          k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, h->up));
@@ -80,7 +80,7 @@ static int load(struct spw_hidden *h, uint64_t i)
 static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t chunk,
                  void *rows)
 {
-    const struct spw_cut_chunk *k = &h->cut->chunks[chunk];
+    const struct spw_chunk *k = &h->cut->chunks[chunk];
     uint8_t *staging = h->staging + chunk % 2 * h->chunk_rows * h->row_bytes;
     /* the copy that used this half two chunks ago, or in the pass before */
     SPW_TRY(h->ops->event_sync(h->device, h->up_done[chunk % 2]));
@@ -111,7 +111,7 @@ int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk)
 {
     if (!h->through_host)
         return 0;
-    const struct spw_cut_chunk *k = &h->cut->chunks[chunk];
+    const struct spw_chunk *k = &h->cut->chunks[chunk];
     uint64_t i = (uint64_t)layer * h->cut->n_chunks + chunk;
     SPW_TRY(h->ops->event_record(h->device, h->computed, h->compute));
     SPW_TRY(h->ops->stream_wait(h->device, h->down, h->computed));

@@ -29,7 +29,7 @@ void spw_hidden_free(struct spw_hidden *h);
 
 /* Where the embeddings of chunk `k` of the pass are to be written, by the host. */
 struct spw_hidden_source {
-    void (*embed)(void *context, const struct spw_cut_chunk *chunk, void *out);
+    void (*embed)(void *context, const struct spw_chunk *chunk, void *out);
     void *context;
 };
 

@@ -34,17 +34,17 @@ void spw_sequence_fork(struct spw_sequence *to, const struct spw_sequence *from)
 bool spw_sequence_can_truncate(const struct spw_sequence *s, const struct spw_residency *r,
                                uint64_t n)
 {
-    return spw_kv_can_truncate(s->near, r->window, n);
+    return spw_kv_can_truncate(s->near, r, n);
 }
 
 uint64_t spw_sequence_reach(const struct spw_sequence *s, const struct spw_residency *r, uint64_t n)
 {
-    return spw_kv_reach(s->near, r->window, n);
+    return spw_kv_reach(s->near, r, n);
 }
 
 void spw_sequence_truncate(struct spw_sequence *s, const struct spw_residency *r, uint64_t n)
 {
     if (s->near != s->aged)
-        spw_kv_truncate(s->aged, (uint64_t)spw_waterline_end(r, n) * SPW_TILE_TOKENS);
+        spw_kv_truncate(s->aged, spw_waterline_old_end(r, n) * (uint64_t)SPW_TILE_TOKENS);
     spw_kv_truncate(s->near, n);
 }

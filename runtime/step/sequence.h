@@ -15,7 +15,8 @@ int spw_sequence_open(struct spw_sequence *s, struct spw_kv *aged, struct spw_kv
 void spw_sequence_close(struct spw_sequence *s);
 /* `to` must be empty. */
 void spw_sequence_fork(struct spw_sequence *to, const struct spw_sequence *from);
-/* Whether all is still there that queries from position n on read. */
+/* Whether all is still there that queries from position n on read. r: by layer kind, here and
+ * below. */
 bool spw_sequence_can_truncate(const struct spw_sequence *s, const struct spw_residency *r,
                                uint64_t n);
 /* The most tokens up to n of which that can be said: n, those that were held, or none. */

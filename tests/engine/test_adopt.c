@@ -104,7 +104,7 @@ static void keep(struct kept *k, const struct subject *s, const struct spw_optio
     struct spw_session *session = run_session(e);
     run_to(session, e, s->ids, n);
     *k = (struct kept){.n = n, .tile_bytes = e->plan.tile_bytes};
-    k->near_tile_bytes = e->plan.residency.aged ? e->plan.near_tile_bytes : e->plan.tile_bytes;
+    k->near_tile_bytes = e->plan.aged ? e->plan.near_tile_bytes : e->plan.tile_bytes;
     snprintf(path, sizeof path, "%s/kept_XXXXXX", s->dir);
     k->writes = mkstemp(path);
     k->reads = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
@@ -296,7 +296,7 @@ static void check_account(struct draw *d, const char *what)
     streamed += d->e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_DISK_TO_HOST];
     with_disk += d->e->plan.n_disk_frames > 0;
     bounced += d->e->plan.n_bounce > 0;
-    quantized += d->e->plan.residency.aged && d->e->plan.n_kv_slots;
+    quantized += d->e->plan.aged && d->e->plan.n_kv_slots;
 }
 
 static void run_draw(const struct subject *subjects, uint64_t *seed)

@@ -226,7 +226,7 @@ static struct below old_below(const struct draw *d, const struct spw_session *s)
     const struct spw_model_config *c = spw_engine_config(d->engine);
     const struct spw_kv_seq *aged = s->seq.aged;
     struct below b = {0};
-    for (uint32_t l = 0; l < c->n_layers && d->engine->plan.residency.aged; l++)
+    for (uint32_t l = 0; l < c->n_layers && d->engine->plan.aged; l++)
         for (uint32_t t = spw_kv_first(aged, l); t < spw_kv_begin(aged, l); t++) {
             bool old = c->layer_kinds[l] != SPW_LAYER_SLIDING;
             b.on_host += old && spw_kv_host_tile(aged, l, t);
@@ -337,7 +337,7 @@ static void check_account(struct draw *d, const struct spw_options *o, const cha
               (unsigned long long)s.disk_peak_bytes);
     draws_with_disk += s.moved_bytes[SPW_MOVED_HOST_TO_DISK] > 0;
     draws_with_three_tiers +=
-        s.moved_bytes[SPW_MOVED_HOST_TO_DISK] && d->engine->plan.residency.host;
+        s.moved_bytes[SPW_MOVED_HOST_TO_DISK] && d->engine->plan.residency[SPW_LAYER_FULL].host;
     if (!d->engine->plan.info.weights_disk_bytes)
         disk_tiles_read += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] / d->engine->plan.tile_bytes;
 }
@@ -404,7 +404,7 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     old_from_disk += d.from_disk;
     rows_compared += d.checked;
     draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
-    draws_quantized += d.engine->plan.residency.aged && d.engine->plan.n_kv_slots;
+    draws_quantized += d.engine->plan.aged && d.engine->plan.n_kv_slots;
     draws_with_mapped_weights += d.engine->plan.mapped_bytes > 0;
     draws_with_images += d.engine->plan.host.end > d.engine->plan.host.images;
     draws_with_kept += d.engine->plan.kept_bytes > 0;

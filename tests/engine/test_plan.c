@@ -188,8 +188,10 @@ static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in
     CHECK(!p->n_disk_frames || p->n_kv_slots);
     CHECK(!p->n_disk_frames || (p->disk_run && p->disk_run <= p->n_disk_frames));
     CHECK(!p->n_disk_frames == !p->info.disk_write_bytes);
-    bool sinks = p->residency.host < UINT32_MAX || p->residency.host_sliding < UINT32_MAX;
-    CHECK(sinks == (p->n_disk_frames > 0));
+    bool lower = false;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        lower |= p->residency[k].host < UINT32_MAX;
+    CHECK(lower == (p->n_disk_frames > 0));
 }
 
 /* ---- every step of a life, tile by tile ---- */
@@ -213,9 +215,8 @@ struct life {
 /* Of what a pass has begun with, the tiles that windows have left behind. */
 static uint32_t left_behind(const struct life *f, const struct layer_state *x, uint32_t layer)
 {
-    const struct spw_residency *r = &f->plan->residency;
     bool full = f->config->layer_kinds[layer] == SPW_LAYER_FULL;
-    uint32_t first = r->aged ? x->near_first : full ? 0 : x->first;
+    uint32_t first = f->plan->aged ? x->near_first : full ? 0 : x->first;
     uint32_t end = first < x->held_end ? first : x->held_end;
     uint32_t from = x->held || !full ? x->held : 1; /* a sink is not left */
     return end > from ? end - from : 0;
@@ -230,7 +231,7 @@ static void count(struct life *f)
             device += x->end - x->begin;
             host += x->written - x->disk;
             disk += x->disk - x->first;
-            *(f->plan->residency.aged ? &near : &device) += left_behind(f, x, l);
+            *(f->plan->aged ? &near : &device) += left_behind(f, x, l);
             near += x->near_end - x->near_first;
             near += x->near_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
         }
@@ -254,8 +255,7 @@ static void start_life(struct life *f, const struct spw_plan *p, const struct sp
 
 static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint32_t begin)
 {
-    const struct spw_residency *r = &f->plan->residency;
-    uint32_t host = f->config->layer_kinds[layer] == SPW_LAYER_SLIDING ? r->host_sliding : r->host;
+    uint32_t host = f->plan->residency[f->config->layer_kinds[layer]].host;
     if (begin > x->begin)
         x->begin = begin;
     if (x->written < x->begin)
@@ -271,29 +271,30 @@ static void bring_up(struct life *f, const struct layer_state *x, uint32_t from,
         f->n_read_from_disk += t < x->disk;
 }
 
-static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_cut_chunk *k,
-                       const struct spw_passage *passages, uint32_t l)
+static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
+                       const struct spw_pass_span *passages, uint32_t l)
 {
-    const struct spw_residency *r = &f->plan->residency;
-    for (uint32_t i = 0; i < k->n_segments; i++) {
-        const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
+    const struct spw_residency *r = &f->plan->residency[f->config->layer_kinds[l]];
+    const bool aged = f->plan->aged;
+    for (uint32_t i = 0; i < k->n_parts; i++) {
+        const struct spw_rows *s = &cut->parts[k->first_part + i];
         struct layer_state *x = &f->layers[s->span][l];
         bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
         bring_up(f, x, 0, x->begin);
-        if (r->aged)
+        if (aged)
             x->near_end = spw_waterline_tiles(s->to);
-        if (!r->aged || full)
+        if (!aged || full)
             x->end = full ? spw_waterline_end(r, s->to) : spw_waterline_tiles(s->to);
     }
     count(f);
-    for (uint32_t i = 0; i < k->n_segments; i++) {
-        const struct spw_cut_segment *s = &cut->segments[k->first_segment + i];
-        const struct spw_passage *p = &passages[s->span];
+    for (uint32_t i = 0; i < k->n_parts; i++) {
+        const struct spw_rows *s = &cut->parts[k->first_part + i];
+        const struct spw_pass_span *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
         bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
-        if (r->aged) {
+        if (aged) {
             uint32_t near =
-                sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_near(r, s->to);
+                sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_exact(r, s->to);
             near = near < x->near_end ? near : x->near_end;
             /* tile 0 is not dropped from a full layer, so that nothing goes while it is the only */
             x->near_first = spw_max_u32(!sliding && x->near_end < 2 ? 0 : near, x->near_first);
@@ -307,7 +308,7 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
             x->begin = spw_max_u32(first, x->begin);
             x->written = spw_max_u32(first, x->written);
             x->disk = spw_max_u32(first, x->disk);
-            raise_to(f, l, x, spw_waterline_begin(r, true, s->to));
+            raise_to(f, l, x, spw_waterline_begin(r, s->to));
         } else {
             raise_to(f, l, x,
                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p));
@@ -317,12 +318,12 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
 }
 
 /* What sessions begin a prompt's pass with is held until the next one begins. */
-static void hold(struct life *f, const struct spw_passage *passages)
+static void hold(struct life *f, const struct spw_pass_span *passages)
 {
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++) {
             struct layer_state *x = &f->layers[s][l];
-            bool aged = f->plan->residency.aged;
+            bool aged = f->plan->aged;
             if (passages[s].to <= passages[s].from + 1)
                 continue;
             x->held = aged ? x->near_first : x->first;
@@ -330,20 +331,20 @@ static void hold(struct life *f, const struct spw_passage *passages)
         }
 }
 
-static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passage *passages)
+static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_span *passages)
 {
-    const struct spw_residency *r = &f->plan->residency;
+    const struct spw_residency *kind = f->plan->residency, *full = &kind[SPW_LAYER_FULL];
     const uint8_t *kinds = f->config->layer_kinds;
     if (f->plan->holds)
         hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
-                raise_to(f, l, &f->layers[s][l], spw_waterline_wait(r, &passages[s]));
+                raise_to(f, l, &f->layers[s][l], spw_waterline_wait(full, &passages[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
         for (uint32_t s = 0; s < f->sessions; s++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
-                uint32_t enter = spw_waterline_enter(r, &passages[s]);
+                uint32_t enter = spw_waterline_enter(full, &passages[s]);
                 struct layer_state *x = &f->layers[s][l];
                 bring_up(f, x, enter, x->begin);
                 x->begin = enter < x->begin ? enter : x->begin;
@@ -354,9 +355,9 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
             struct layer_state *x = &f->layers[s][l];
-            if (r->aged && kinds[l] == SPW_LAYER_SLIDING)
+            if (f->plan->aged && kinds[l] == SPW_LAYER_SLIDING)
                 continue;
-            uint32_t begin = spw_waterline_begin(r, kinds[l], passages[s].to);
+            uint32_t begin = spw_waterline_begin(&kind[kinds[l]], passages[s].to);
             raise_to(f, l, x, begin);
             bring_up(f, x, begin, x->begin);
             x->begin = begin;
@@ -366,23 +367,20 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_passa
 
 static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
 {
-    struct spw_cut_span spans[MOST_SESSIONS], before[MOST_SESSIONS];
+    struct spw_step_span spans[MOST_SESSIONS], before[MOST_SESSIONS];
     for (uint32_t s = 0; s < f->sessions; s++)
-        spans[s] = (struct spw_cut_span){f->n[s], to[s]};
+        spans[s] = (struct spw_step_span){.from = f->n[s], .to = to[s]};
     for (;;) {
-        struct spw_passage passages[MOST_SESSIONS] = {{0}};
+        struct spw_pass_span passages[MOST_SESSIONS] = {{0}};
         memcpy(before, spans, sizeof spans);
         if (!spw_cut_next(cut, spans, f->sessions))
             break;
         for (uint32_t s = 0; s < f->sessions; s++) {
             uint32_t segments = 0;
-            for (uint32_t i = 0; i < cut->n_segments; i++)
-                segments += cut->segments[i].span == s;
-            passages[s] = (struct spw_passage){
-                .from = before[s].from,
-                .to = spans[s].from,
-                .begin = spw_waterline_begin(&f->plan->residency, false, before[s].from),
-                .chunked = segments > 1};
+            for (uint32_t i = 0; i < cut->n_parts; i++)
+                segments += cut->parts[i].span == s;
+            passages[s] = (struct spw_pass_span){
+                .from = before[s].from, .to = spans[s].from, .chunked = segments > 1};
         }
         run_pass(f, cut, passages);
         f->n_passes++;
@@ -477,7 +475,7 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
                                     bool slides)
 {
     struct layer_cost c = {0};
-    const struct spw_residency *r = &p->residency;
+    const struct spw_residency *r = &p->residency[slides ? SPW_LAYER_SLIDING : SPW_LAYER_FULL];
     uint64_t weights = 0, n = in->weights->config->n_layers;
     uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint32_t tiles = p->full_tiles, stay = r->resident, copies;
@@ -487,12 +485,10 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
     if (slides) {
         uint32_t most = spw_waterline_window_tiles(r->window);
         tiles = tiles < most ? tiles : most;
-        stay = r->resident_sliding;
         copies = tiles - stay;
     }
-    uint32_t host = slides ? r->host_sliding : r->host;
     for (uint32_t t = 0; t + stay < tiles; t++) {
-        bool on_disk = copies > host && t < copies - host;
+        bool on_disk = copies > r->host && t < copies - r->host;
         uint64_t tile = p->tile_bytes * (on_disk && in->disk_cost ? in->disk_cost : 1);
         c.all += in->sessions * (tile + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes));
         c.hidden += t < ring ? tile : 0;
@@ -509,9 +505,10 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
 static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     struct layer_cost full = layer_cost(p, in, false), sliding = {0};
-    if (p->n_sliding)
+    if (p->n_layers[SPW_LAYER_SLIDING])
         sliding = layer_cost(p, in, true);
-    return p->n_full * (full.all - full.hidden) + p->n_sliding * (sliding.all - sliding.hidden);
+    return p->n_layers[SPW_LAYER_FULL] * (full.all - full.hidden) +
+           p->n_layers[SPW_LAYER_SLIDING] * (sliding.all - sliding.hidden);
 }
 
 /* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
@@ -625,9 +622,10 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             /* weights first: a unit more on the host may cost the tiles some of it */
             if (more.n_resident_units == last.n_resident_units)
                 CHECK(more.n_disk_units <= last.n_disk_units);
-            CHECK(more.n_disk_units != last.n_disk_units ||
-                  (more.residency.host >= last.residency.host &&
-                   more.residency.host_sliding >= last.residency.host_sliding));
+            CHECK(
+                more.n_disk_units != last.n_disk_units ||
+                (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
+                 more.residency[SPW_LAYER_SLIDING].host >= last.residency[SPW_LAYER_SLIDING].host));
             last = more;
         }
     }
@@ -638,7 +636,7 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
 {
     struct spw_plan_input with = *in;
     struct spw_plan large;
-    bool needed = p->n_sliding || in->aged;
+    bool needed = p->n_layers[SPW_LAYER_SLIDING] || in->aged;
     with.device_bytes = (uint64_t)1 << 40;
     CHECK(!p->holds || in->goes_back);
     CHECK(p->info.goes_back == (p->holds || !needed));
@@ -760,7 +758,8 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
         CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
         if (i && same_work(&p, &last) && p.slot_tiles == last.slot_tiles)
             CHECK_MSG(p.info.decode_moved_bytes[up] <=
-                          last.info.decode_moved_bytes[up] + p.n_full * p.tile_bytes,
+                          last.info.decode_moved_bytes[up] +
+                              p.n_layers[SPW_LAYER_FULL] * p.tile_bytes,
                       "context %llu, chunk %u: a device of %llu moves more in decode than one of "
                       "%llu",
                       (unsigned long long)in.context, p.chunk, (unsigned long long)in.device_bytes,
@@ -787,16 +786,20 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
                                 .host_bytes = (uint64_t)1 << 32};
     CHECK(spw_plan_make(&all, &in, &err) == 0);
     uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
-    uint64_t window = spw_waterline_window_tiles(all.residency.window), extra = 2; /* of a chunk */
-    uint64_t passing = all.n_sliding * window + all.max_tiles + all.n_full + extra + slots;
-    if (!all.n_full || all.n_device_frames <= passing)
+    uint64_t window = spw_waterline_window_tiles(all.residency[SPW_LAYER_SLIDING].window),
+             extra = 2; /* of a chunk */
+    uint64_t passing = all.n_layers[SPW_LAYER_SLIDING] * window + all.max_tiles +
+                       all.n_layers[SPW_LAYER_FULL] + extra + slots;
+    if (!all.n_layers[SPW_LAYER_FULL] || all.n_device_frames <= passing)
         return;
     uint64_t less = check_range(seed, 1, (all.n_device_frames - passing) * tile);
     in.device_bytes = all.device.end - less;
     CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
     if (p.device.units > all.device.units)
         return;
-    uint64_t most = less + (slots + extra + p.n_full + p.n_sliding) * tile + 4 * PAGE;
+    uint64_t most =
+        less + (slots + extra + p.n_layers[SPW_LAYER_FULL] + p.n_layers[SPW_LAYER_SLIDING]) * tile +
+        4 * PAGE;
     CHECK_MSG(p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE] <= most,
               "context %llu, %llu bytes less than everything: %llu move in decode",
               (unsigned long long)in.context, (unsigned long long)less,

@@ -317,7 +317,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
                                .n_host_frames = DEVICE_FRAMES,
                                .tile_bytes = TILE_BYTES,
                                .n_layers = N_LAYERS,
-                               .sliding = sliding,
+                               .kinds = sliding,
                                .max_tiles = MAX_TILES,
                                .slot_tiles = w->slot_tiles,
                                .disk = w->disk,
@@ -388,7 +388,7 @@ static void world_close(struct world *w)
 
 /* A schedule with its own memory: two of them take turns, as in the executor. */
 struct plan {
-    struct spw_schedule_segment segments[3];
+    struct spw_schedule_rows parts[3];
     struct spw_schedule schedule;
 };
 
@@ -402,17 +402,17 @@ static struct spw_stream_range draw_range(uint64_t *seed)
 static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t fallen[N_SEQS][2])
 {
     p->schedule = (struct spw_schedule){.n_layers = N_LAYERS,
-                                        .sliding = sliding,
+                                        .kinds = sliding,
                                         .slot_tiles = w->slot_tiles,
-                                        .n_segments = (uint32_t)check_range(seed, 1, 3),
-                                        .segments = p->segments,
+                                        .n_parts = (uint32_t)check_range(seed, 1, 3),
+                                        .parts = p->parts,
                                         .n_head_units = N_HEADS,
                                         .n_head_rounds = (uint32_t)check_range(seed, 0, 2)};
-    for (uint32_t i = 0; i < p->schedule.n_segments; i++) {
+    for (uint32_t i = 0; i < p->schedule.n_parts; i++) {
         uint64_t seq = check_random(seed) % N_SEQS;
-        struct spw_schedule_segment *g = &p->segments[i];
-        *g = (struct spw_schedule_segment){.seq = w->seqs[seq],
-                                           .ranges = {draw_range(seed), draw_range(seed)}};
+        struct spw_schedule_rows *g = &p->parts[i];
+        *g = (struct spw_schedule_rows){.seq = w->seqs[seq],
+                                        .ranges = {draw_range(seed), draw_range(seed)}};
         for (int kind = 0; kind < 2; kind++) {
             uint32_t *f = &fallen[seq][kind];
             if (w->drive.there && check_random(seed) % 4 == 0 && *f < MAX_TILES)
@@ -465,8 +465,8 @@ static void count_ahead(const struct world *w, const struct spw_schedule_progres
  * segment the layer sinks. */
 static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
 {
-    for (uint32_t i = 0; i < s->n_segments; i++) {
-        const struct spw_schedule_segment *g = &s->segments[i];
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        const struct spw_schedule_rows *g = &s->parts[i];
         struct spw_stream_range r = g->ranges[sliding[layer]];
         SPW_TRY(spw_kv_spill(g->seq, layer, MAX_TILES, g->disk_end[sliding[layer]]));
         for (uint32_t t = r.first; t < r.end;) {
@@ -643,10 +643,10 @@ static void run_steps(struct world *w, uint64_t *seed)
         memcpy(elsewhere, w->fallen, sizeof elsewhere);
         draw_plan(w, &wrong_plan, seed, elsewhere);
         if (check_random(seed) % 2) { /* wrong only in where tiles will come from */
-            memcpy(wrong_plan.segments, next->segments, sizeof next->segments);
-            wrong_plan.schedule.n_segments = next->schedule.n_segments;
-            for (uint32_t i = 0; i < next->schedule.n_segments; i++)
-                memset(wrong_plan.segments[i].disk_end, 0, sizeof wrong_plan.segments[i].disk_end);
+            memcpy(wrong_plan.parts, next->parts, sizeof next->parts);
+            wrong_plan.schedule.n_parts = next->schedule.n_parts;
+            for (uint32_t i = 0; i < next->schedule.n_parts; i++)
+                memset(wrong_plan.parts[i].disk_end, 0, sizeof wrong_plan.parts[i].disk_end);
         }
         uint64_t told = check_random(seed) % 4;
         if (rc)
@@ -695,8 +695,8 @@ static void check_lookahead_used(const struct drive *drive)
     uint64_t seed = 5;
     world_open(&w, &seed, 0, drive);
     draw_plan(&w, &p, &seed, w.fallen);
-    p.schedule.n_segments = 1;
-    p.segments[0].ranges[0] = p.segments[0].ranges[1] = (struct spw_stream_range){1, MAX_TILES};
+    p.schedule.n_parts = 1;
+    p.parts[0].ranges[0] = p.parts[0].ranges[1] = (struct spw_stream_range){1, MAX_TILES};
     for (int i = 0; i < 5; i++) {
         CHECK(begin_step(&w, &p.schedule) == 0);
         CHECK(consume(&w, &p.schedule) == 0);

@@ -349,22 +349,20 @@ static void test_branch(const struct subject *s)
  * once, however many chunks there are; what streams once a chunk. Of a layer, by the waterlines. */
 static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n, uint64_t to)
 {
-    const struct spw_residency *r = &e->plan.residency;
-    struct spw_passage p = {.from = n,
-                            .to = to,
-                            .begin = spw_waterline_begin(r, false, n),
-                            .chunked = to - n > e->plan.chunk};
+    const struct spw_residency *r =
+        &e->plan.residency[sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL];
+    struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
     uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
-    uint64_t on_device = sliding ? spw_waterline_begin(r, true, n) : spw_waterline_enter(r, &p);
+    uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_enter(r, &p);
     uint64_t tiles = spw_sub_u64(end, on_device);
     for (uint64_t at = n; at < to; at += e->plan.chunk) {
         uint64_t first = sliding ? spw_waterline_first(r->window, at) : spw_waterline_start(r);
-        uint64_t below = sliding ? spw_waterline_begin(r, true, at) : spw_waterline_pass(r, &p, at);
+        uint64_t below = sliding ? spw_waterline_begin(r, at) : spw_waterline_pass(r, &p, at);
         tiles += spw_sub_u64(spw_min_u64(below, end), first);
     }
     if (!sliding) /* what had to make room for layers that passed */
-        tiles += spw_sub_u64(spw_min_u64(spw_waterline_leave(r, &p), end),
-                             spw_waterline_begin(r, false, to));
+        tiles +=
+            spw_sub_u64(spw_min_u64(spw_waterline_leave(r, &p), end), spw_waterline_begin(r, to));
     return tiles;
 }
 
@@ -394,18 +392,19 @@ static void test_reads(const struct subject *s, uint64_t *seed)
         uint64_t to = n + spw_min_u64(check_range(seed, 1, 300), p->pass_rows);
         uint64_t before = moved(r.e, SPW_MOVED_DISK_TO_HOST);
         CHECK(go_to(&r, 0, 0, to, 0) == n);
-        uint64_t tiles = p->n_full * tiles_read(r.e, false, n, to);
-        if (!p->residency.aged && p->n_sliding)
-            tiles += p->n_sliding * tiles_read(r.e, true, n, to);
+        uint64_t tiles = p->n_layers[SPW_LAYER_FULL] * tiles_read(r.e, false, n, to);
+        if (!p->aged && p->n_layers[SPW_LAYER_SLIDING])
+            tiles += p->n_layers[SPW_LAYER_SLIDING] * tiles_read(r.e, true, n, to);
         struct spw_prefix_stats found_here;
         spw_engine_prefix(r.e, &found_here);
+        const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
         uint64_t old =
-            p->n_full * (spw_waterline_end(&p->residency, n) - spw_waterline_start(&p->residency));
-        uint64_t near = p->residency.aged ? found_here.reused_bytes - old * p->tile_bytes : 0;
+            p->n_layers[SPW_LAYER_FULL] * (spw_waterline_end(full, n) - spw_waterline_start(full));
+        uint64_t near = p->aged ? found_here.reused_bytes - old * p->tile_bytes : 0;
         uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - near;
         CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",
                   s->dir, p->chunk, (unsigned long long)bytes, (unsigned long long)tiles);
-        read_once += !p->n_sliding && tiles == old && to - n > p->chunk;
+        read_once += !p->n_layers[SPW_LAYER_SLIDING] && tiles == old && to - n > p->chunk;
         close_run(&r);
     }
     pack_remove_folder(d.cache);
@@ -753,9 +752,9 @@ static void make_subject(struct subject *s, int i)
         s->expected[q] = model_all_logits(s->dir, &s->o, s->ids[q], TEST_TOKENS, &s->vocab);
     }
     struct spw_engine *e = run_open(s->dir, &s->o);
-    s->aged = e->plan.residency.aged;
-    s->slides = e->plan.n_sliding;
-    s->needs_points = spw_prefix_needs_points(&e->plan);
+    s->aged = e->plan.aged;
+    s->slides = e->plan.n_layers[SPW_LAYER_SLIDING];
+    s->needs_points = spw_keep_needs_points(&e->plan);
     spw_engine_close(e);
 }
 

@@ -129,7 +129,7 @@ static uint64_t most_second_bytes(const struct world *w, const struct spw_engine
 {
     const struct spw_plan *p = &e->plan;
     uint64_t before = w->n[0] / SPW_TILE_TOKENS, now = spw_waterline_tiles(w->n[1]);
-    uint64_t tiles = (now - before) * (p->residency.aged ? 2 : 1) + 1;
+    uint64_t tiles = (now - before) * (p->aged ? 2 : 1) + 1;
     return w->m->layers * tiles * p->near_tile_bytes + spw_align_up(w->m->vocab * 4, 4096) +
            3 * 65536;
 }

@@ -198,7 +198,7 @@ static void check_left_behind(void)
     CHECK_MSG(spw_plan_query_on(&info, &b, dir, &o, &err) == 0, "%s", err.text);
     o.host_bytes = info.smallest_host_bytes;
     struct spw_engine *e = run_open_on(&b, dir, &o);
-    CHECK(e->plan.residency.resident_sliding >= 2 && e->plan.n_host_frames);
+    CHECK(e->plan.residency[SPW_LAYER_SLIDING].resident >= 2 && e->plan.n_host_frames);
     struct spw_session *s = run_session(e);
     run_to(s, e, ids, SHARED);
     CHECK(spw_session_fork(&fork, s, &err) == 0);

@@ -11,8 +11,8 @@ enum { TOLD_MOST = 16 };
 struct told {
     struct spw_plan plan; /* a copy */
     struct spw_traffic_run *run;
-    const struct spw_engine *engine;          /* asked how far its rings were, and nothing else */
-    struct spw_traffic_span spans[TOLD_MOST]; /* of the step that is being told */
+    const struct spw_engine *engine;       /* asked how far its rings were, and nothing else */
+    struct spw_step_span spans[TOLD_MOST]; /* of the step that is being told */
     uint32_t n;
     uint64_t n_dropped;
     bool
@@ -60,7 +60,7 @@ static inline void told_span(struct told *t, uint32_t session, uint64_t held, ui
     if (held != reused)
         spw_traffic_cut_back(t->run, session, reused);
     if (reused < n_tokens)
-        t->spans[t->n++] = (struct spw_traffic_span){session, reused, n_tokens, n_logits};
+        t->spans[t->n++] = (struct spw_step_span){session, reused, n_tokens, n_logits};
 }
 
 static inline void told_step(struct told *t)

@@ -26,7 +26,9 @@ enum {
     MIRROR_MOST_CHECKS = 1 << 14,
 };
 
-static const uint8_t mirror_sliding[KV_LAYERS] = {[MIRROR_SLIDING] = 1};
+static const uint8_t mirror_sliding[KV_LAYERS] = {[MIRROR_SLIDING] = SPW_LAYER_SLIDING};
+static const struct spw_residency mirror_residency[SPW_LAYER_KINDS] = {
+    [SPW_LAYER_SLIDING] = {.window = MIRROR_WINDOW}};
 
 /* What one sequence must hold, and where its lines must be. */
 struct mirror_seq {
@@ -130,7 +132,7 @@ static inline void mirror_open(struct mirror *x, const struct kv_world_options *
     struct kv_world_options o = *options;
     memset(x, 0, sizeof *x);
     o.tile_bytes = MIRROR_TILE_BYTES;
-    o.sliding = mirror_sliding;
+    o.kinds = mirror_sliding;
     x->max_tokens = o.max_tiles * SPW_TILE_TOKENS;
     x->next_word = 1;
     x->landing = aligned_alloc(4096, o.max_tiles * MIRROR_TILE_BYTES);
@@ -343,7 +345,7 @@ static inline void mirror_truncate(struct mirror *x, struct mirror_seq *m)
 {
     uint32_t n = (uint32_t)check_range(&x->w.seed, 0, m->n_tokens), least = x->w.o.first_tile;
     uint32_t first = m->first[MIRROR_SLIDING];
-    bool can = spw_kv_can_truncate(m->seq, MIRROR_WINDOW, n);
+    bool can = spw_kv_can_truncate(m->seq, mirror_residency, n);
     CHECK(can == (n <= least * SPW_TILE_TOKENS || first <= least ||
                   first <= spw_waterline_first(MIRROR_WINDOW, n)));
     mirror_cut(x, m, can ? n : 0);
@@ -360,7 +362,7 @@ static inline void mirror_recover(struct mirror *x)
         CHECK(x->w.o.drive.faulty && m < x->seqs + KV_SEQS && loss.rc < 0);
         CHECK(loss.tile >= m->first[loss.layer] && loss.tile < m->begin[loss.layer]);
         uint32_t n = loss.tile * SPW_TILE_TOKENS;
-        mirror_cut(x, m, spw_kv_can_truncate(m->seq, MIRROR_WINDOW, n) ? n : 0);
+        mirror_cut(x, m, spw_kv_can_truncate(m->seq, mirror_residency, n) ? n : 0);
         x->n_lost++;
     }
 }

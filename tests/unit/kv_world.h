@@ -36,7 +36,7 @@ struct kv_world_options {
     struct kv_drive drive;
     uint64_t tile_bytes;
     uint32_t max_tiles, first_tile, n_device_frames;
-    const uint8_t *sliding; /* [KV_LAYERS] */
+    const uint8_t *kinds; /* [KV_LAYERS] */
     bool keeps_sink;
     uint64_t residual_tiles;
     /* Sees each request of the drive. */
@@ -120,7 +120,7 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
                                .n_host_frames = w->n_host_frames,
                                .tile_bytes = o->tile_bytes,
                                .n_layers = KV_LAYERS,
-                               .sliding = o->sliding,
+                               .kinds = o->kinds,
                                .max_tiles = o->max_tiles,
                                .first_tile = o->first_tile,
                                .keeps_sink = o->keeps_sink,

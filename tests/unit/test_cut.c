@@ -7,21 +7,21 @@
 
 enum { MOST_SPANS = 9 };
 
-static void check_pass(const struct spw_cut *c, const struct spw_cut_span *before,
-                       const struct spw_cut_span *after, uint32_t n_spans)
+static void check_pass(const struct spw_cut *c, const struct spw_step_span *before,
+                       const struct spw_step_span *after, uint32_t n_spans)
 {
     uint64_t at[MOST_SPANS], row = 0;
     uint32_t segment = 0, last_span = 0;
     for (uint32_t i = 0; i < n_spans; i++)
         at[i] = before[i].from;
-    CHECK(c->n_chunks && c->n_chunks <= c->most_chunks && c->n_segments <= c->most_segments);
+    CHECK(c->n_chunks && c->n_chunks <= c->most_chunks && c->n_parts <= c->most_parts);
     for (uint32_t k = 0; k < c->n_chunks; k++) {
-        const struct spw_cut_chunk *chunk = &c->chunks[k];
-        CHECK(chunk->first_segment == segment && chunk->n_segments && chunk->row == row);
+        const struct spw_chunk *chunk = &c->chunks[k];
+        CHECK(chunk->first_part == segment && chunk->n_parts && chunk->row == row);
         CHECK(chunk->rows && chunk->rows <= c->chunk_rows);
         uint64_t rows = 0;
-        for (uint32_t i = 0; i < chunk->n_segments; i++, segment++) {
-            const struct spw_cut_segment *s = &c->segments[segment];
+        for (uint32_t i = 0; i < chunk->n_parts; i++, segment++) {
+            const struct spw_rows *s = &c->parts[segment];
             CHECK(s->span < n_spans && s->span >= last_span);
             CHECK(s->from == at[s->span] && s->to > s->from && s->row == row + rows);
             at[s->span] = s->to;
@@ -31,20 +31,20 @@ static void check_pass(const struct spw_cut *c, const struct spw_cut_span *befor
         CHECK(rows == chunk->rows);
         row += rows;
     }
-    CHECK(segment == c->n_segments && row == c->rows && row <= c->pass_rows);
+    CHECK(segment == c->n_parts && row == c->rows && row <= c->pass_rows);
     for (uint32_t i = 0; i < n_spans; i++)
         CHECK(at[i] == after[i].from && after[i].to == before[i].to);
 }
 
 /* Spans that a chunk holds whole have one segment, unless the pass ends inside them. */
-static void check_whole(const struct spw_cut *c, const struct spw_cut_span *before,
-                        const struct spw_cut_span *after, uint32_t n_spans)
+static void check_whole(const struct spw_cut *c, const struct spw_step_span *before,
+                        const struct spw_step_span *after, uint32_t n_spans)
 {
     for (uint32_t i = 0; i < n_spans; i++) {
         uint32_t n = 0;
         uint64_t length = before[i].to - before[i].from;
-        for (uint32_t k = 0; k < c->n_segments; k++)
-            n += c->segments[k].span == i;
+        for (uint32_t k = 0; k < c->n_parts; k++)
+            n += c->parts[k].span == i;
         if (length && length <= c->chunk_rows && after[i].from == after[i].to)
             CHECK(n == 1);
         if (!length)
@@ -57,12 +57,12 @@ static void run(uint64_t *seed)
     uint32_t n_spans = (uint32_t)check_range(seed, 1, MOST_SPANS), passes = 0;
     uint32_t chunk = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 8 : 300);
     uint64_t pass = check_range(seed, 1, check_random(seed) % 2 ? chunk : 3000), total = 0, cut = 0;
-    struct spw_cut_span spans[MOST_SPANS], before[MOST_SPANS];
+    struct spw_step_span spans[MOST_SPANS], before[MOST_SPANS];
     struct spw_cut c;
     for (uint32_t i = 0; i < n_spans; i++) {
         uint64_t from = check_range(seed, 0, 1000);
         uint64_t most = check_random(seed) % 2 ? 2 : check_random(seed) % 2 ? chunk + 2 : 1500;
-        spans[i] = (struct spw_cut_span){from, from + check_range(seed, 0, most)};
+        spans[i] = (struct spw_step_span){.from = from, .to = from + check_range(seed, 0, most)};
         total += spans[i].to - from;
     }
     CHECK(spw_cut_init(&c, chunk, pass, n_spans) == 0);

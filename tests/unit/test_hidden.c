@@ -56,7 +56,7 @@ static int copy(struct spw_device *d, void *to, const void *from, uint64_t bytes
     return 0;
 }
 
-static void embed(void *context, const struct spw_cut_chunk *chunk, void *out)
+static void embed(void *context, const struct spw_chunk *chunk, void *out)
 {
     (void)context;
     memset(out, (int)chunk->row + 1, chunk->rows * ROW_BYTES);
@@ -81,11 +81,11 @@ static void check_stage(uint32_t rows, bool few)
                            .staging = staging,
                            .row_bytes = ROW_BYTES,
                            .chunk_rows = CHUNK_ROWS};
-    struct spw_cut_chunk chunks[CHUNKS] = {{0}};
+    struct spw_chunk chunks[CHUNKS] = {{0}};
     struct spw_cut cut = {.chunks = chunks, .n_chunks = CHUNKS};
     const struct spw_hidden_source source = {.embed = embed};
     for (uint32_t i = 0; i < CHUNKS; i++)
-        chunks[i] = (struct spw_cut_chunk){.row = i * rows, .rows = rows};
+        chunks[i] = (struct spw_chunk){.row = i * rows, .rows = rows};
     n_events = n_copies = n_waits = 0;
     CHECK(spw_hidden_init(&h) == 0 && spw_hidden_begin(&h, &cut, &source) == 0);
     for (uint32_t i = 0; i < CHUNKS; i++) {

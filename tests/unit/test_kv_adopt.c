@@ -411,7 +411,7 @@ static void check_sink(void)
                                .n_device_frames = 4,
                                .tile_bytes = TILE_BYTES,
                                .n_layers = KV_LAYERS,
-                               .sliding = mirror_sliding,
+                               .kinds = mirror_sliding,
                                .max_tiles = MAX_TILES,
                                .keeps_sink = true,
                                .residual_tiles = 2,
@@ -427,8 +427,8 @@ static void check_sink(void)
         uint32_t n = 7 * SPW_TILE_TOKENS - 30;
         CHECK(spw_kv_import(seq, 0, 4, n, records + 4 * TILE_BYTES) == 0);
         CHECK(spw_kv_first(seq, 0) == 4 && spw_kv_begin(seq, 0) == 4 && spw_kv_end(seq, 0) == 7);
-        CHECK(spw_kv_can_truncate(seq, MIRROR_WINDOW, 6 * SPW_TILE_TOKENS));
-        CHECK(!spw_kv_can_truncate(seq, MIRROR_WINDOW, 5 * SPW_TILE_TOKENS));
+        CHECK(spw_kv_can_truncate(seq, mirror_residency, 6 * SPW_TILE_TOKENS));
+        CHECK(!spw_kv_can_truncate(seq, mirror_residency, 5 * SPW_TILE_TOKENS));
         CHECK(spw_kv_export(seq, 0, 0, 1, w.x.landing) == 0);
         CHECK(spw_kv_export(seq, 0, 4, 7, w.x.landing + TILE_BYTES) == 0);
         check_words(&w, 0, 0, w.x.landing, SPW_TILE_TOKENS);

@@ -138,7 +138,7 @@ static void do_truncate(struct mirror *x, struct mirror_seq *m)
     uint32_t n = (uint32_t)check_range(&x->w.seed, 0, most[check_random(&x->w.seed) % 3]);
     n = n < m->n_tokens ? n : m->n_tokens;
     bool can = can_truncate(x, m, n);
-    CHECK(spw_kv_can_truncate(m->seq, MIRROR_WINDOW, n) == can);
+    CHECK(spw_kv_can_truncate(m->seq, mirror_residency, n) == can);
     n_cuts[can]++;
     n = can ? n : 0;
     for (uint32_t l = 0; l < KV_LAYERS; l++)
@@ -170,9 +170,9 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
     uint32_t less = check_random(&x->w.seed) % 3 ? 0 : (uint32_t)check_range(&x->w.seed, 0, 300);
     uint32_t n = before.n_tokens > less ? before.n_tokens - less : 0;
     bool can = can_truncate(x, &before, n);
-    CHECK(spw_kv_can_truncate(m->seq, MIRROR_WINDOW, n) == can);
+    CHECK(spw_kv_can_truncate(m->seq, mirror_residency, n) == can);
     uint32_t more = (uint32_t)check_range(&x->w.seed, before.n_tokens, m->n_tokens);
-    CHECK(spw_kv_reach(m->seq, MIRROR_WINDOW, more) >= before.n_tokens);
+    CHECK(spw_kv_reach(m->seq, mirror_residency, more) >= before.n_tokens);
     n = can ? n : 0;
     n_taken_back += n && m->first[0] > before.first[0];
     memcpy(m->first, before.first, sizeof m->first);

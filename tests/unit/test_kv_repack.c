@@ -145,7 +145,7 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
                                  .max_tiles = MAX_TILES,
                                  .first_tile = first_tile,
                                  .n_device_frames = DEVICE_FRAMES,
-                                 .sliding = sliding,
+                                 .kinds = sliding,
                                  .disturb = disturb,
                                  .context = &w->faults};
     memset(w, 0, sizeof *w);

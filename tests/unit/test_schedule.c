@@ -15,17 +15,17 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
 {
     size_t n = 0;
     for (uint32_t l = 0; l < s->n_layers; l++)
-        for (uint32_t i = 0; i < s->n_segments; i++) {
-            const struct spw_schedule_segment *g = &s->segments[i];
-            struct spw_stream_range r = s->sliding[l] ? g->ranges[1] : g->ranges[0];
+        for (uint32_t i = 0; i < s->n_parts; i++) {
+            const struct spw_schedule_rows *g = &s->parts[i];
+            struct spw_stream_range r =
+                s->kinds[l] == SPW_LAYER_SLIDING ? g->ranges[1] : g->ranges[0];
             for (uint32_t t = 0; t < MOST_TILES; t++) {
                 if (t < r.first || t >= r.end)
                     continue;
                 if (t > r.first && t / s->slot_tiles == (t - 1) / s->slot_tiles)
                     out[n - 1].tile_end++;
                 else
-                    out[n++] =
-                        (struct spw_transfer){g->seq, l, t, t + 1, g->disk_end[s->sliding[l]]};
+                    out[n++] = (struct spw_transfer){g->seq, l, t, t + 1, g->disk_end[s->kinds[l]]};
             }
         }
     return n;
@@ -35,7 +35,7 @@ static void run(uint64_t *seed)
 {
     static struct spw_transfer expected[MOST];
     static char names[N_SEGMENTS]; /* sequences are only named */
-    struct spw_schedule_segment segments[N_SEGMENTS];
+    struct spw_schedule_rows segments[N_SEGMENTS];
     uint8_t sliding[N_LAYERS];
     struct spw_transfer t;
     struct spw_kv_cursor kv = {0};
@@ -44,15 +44,15 @@ static void run(uint64_t *seed)
     for (int i = 0; i < N_LAYERS; i++)
         sliding[i] = check_random(seed) % 2;
     for (int i = 0; i < N_SEGMENTS; i++)
-        segments[i] = (struct spw_schedule_segment){(struct spw_kv_seq *)(void *)&names[i],
-                                                    {draw_range(seed), draw_range(seed)},
-                                                    {(uint32_t)(check_random(seed) % MOST_TILES),
-                                                     (uint32_t)(check_random(seed) % MOST_TILES)}};
+        segments[i] = (struct spw_schedule_rows){(struct spw_kv_seq *)(void *)&names[i],
+                                                 {draw_range(seed), draw_range(seed)},
+                                                 {(uint32_t)(check_random(seed) % MOST_TILES),
+                                                  (uint32_t)(check_random(seed) % MOST_TILES)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
-                             .sliding = sliding,
+                             .kinds = sliding,
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
-                             .n_segments = (uint32_t)check_range(seed, 0, N_SEGMENTS),
-                             .segments = segments,
+                             .n_parts = (uint32_t)check_range(seed, 0, N_SEGMENTS),
+                             .parts = segments,
                              .n_head_units = (uint32_t)check_range(seed, 0, 3),
                              .n_head_rounds = (uint32_t)check_range(seed, 0, 3)};
     size_t n = brute_force(&s, expected), got = 0;

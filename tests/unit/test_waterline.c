@@ -39,29 +39,30 @@ static void check_window(uint64_t *seed)
         CHECK(most + slack == spw_waterline_window_tiles(window));
 }
 
-static struct spw_residency draw(uint64_t *seed)
+/* Of a layer without a window, or of one with a window, which keeps as much whatever passes. */
+static struct spw_residency draw(uint64_t *seed, bool window)
 {
-    struct spw_residency r = {.window =
-                                  check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 1, 700)};
+    struct spw_residency r = {.host = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 9)
+                                                             : UINT32_MAX};
     r.resident = (uint32_t)check_range(seed, 1, 12);
     r.resident_pass = (uint32_t)check_range(seed, 1, r.resident);
     r.pass = (uint32_t)check_range(seed, r.resident_pass, 20);
-    r.resident_sliding = (uint32_t)check_range(seed, 1, 5);
-    r.host = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 9) : UINT32_MAX;
-    r.host_sliding = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 3) : UINT32_MAX;
+    if (window) {
+        r.window = (uint32_t)check_range(seed, 1, 700);
+        r.resident = r.resident_pass = r.pass = (uint32_t)check_range(seed, 1, 5);
+    }
     return r;
 }
 
 /* Copies below, one at a time: the host is a queue, and what falls out of it is on disk. */
 static void check_disk(uint64_t *seed)
 {
-    struct spw_residency r = draw(seed);
-    bool sliding = check_random(seed) % 2;
-    uint32_t host = sliding ? r.host_sliding : r.host, n_host = 0, n_disk = 0;
+    struct spw_residency r = draw(seed, check_random(seed) % 2);
+    uint32_t n_host = 0, n_disk = 0;
     for (uint32_t written = 0; written < 40; written++) {
-        CHECK(spw_waterline_disk(&r, sliding, written) == n_disk && n_disk + n_host == written);
+        CHECK(spw_waterline_disk(&r, written) == n_disk && n_disk + n_host == written);
         n_host++;
-        if (n_host > host) {
+        if (n_host > r.host) {
             n_host--;
             n_disk++;
         }
@@ -70,10 +71,11 @@ static void check_disk(uint64_t *seed)
 
 /* One full layer through one passage, in chunks; returns its first device tile afterwards. The
  * layer may hold at most `pass` old tiles (or `resident`, unchunked) beside what a chunk adds. */
-static uint32_t pass_layer(const struct spw_residency *r, const struct spw_passage *p,
+static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_span *p,
                            uint32_t chunk)
 {
-    uint32_t begin = p->begin, wait = spw_waterline_wait(r, p), enter = spw_waterline_enter(r, p);
+    uint32_t begin = spw_waterline_begin(r, p->from), wait = spw_waterline_wait(r, p),
+             enter = spw_waterline_enter(r, p);
     CHECK(wait >= begin && enter <= wait); /* nothing comes up only to go down */
     CHECK(p->chunked || (wait == begin && enter == begin));
     uint32_t held = spw_waterline_tiles(p->from) - wait;
@@ -95,35 +97,46 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_passa
     return begin;
 }
 
+/* A layer with a window rests at each chunk's end: no chunk of a pass is different from a step. */
+static void check_window_pass(const struct spw_residency *r, const struct spw_pass_span *p,
+                              uint32_t chunk)
+{
+    CHECK(spw_waterline_wait(r, p) == spw_waterline_begin(r, p->from));
+    CHECK(spw_waterline_enter(r, p) == spw_waterline_begin(r, p->from));
+    for (uint64_t n = p->from; n < p->to;) {
+        uint32_t first, end, disk = spw_waterline_streamed(r, p, n, &first, &end);
+        uint64_t to = spw_min_u64(n + chunk, p->to);
+        CHECK(first == spw_waterline_first(r->window, n) && end == spw_waterline_begin(r, n));
+        CHECK(disk == spw_waterline_disk(r, end));
+        CHECK(spw_waterline_after(r, p, to) == spw_waterline_begin(r, to));
+        n = to;
+    }
+}
+
 /* A life: prompts, single tokens. Between steps a full layer has its newest `resident` tiles. */
 static void check_life(uint64_t *seed)
 {
-    struct spw_residency r = draw(seed);
+    struct spw_residency r = draw(seed, false), w = draw(seed, true);
     uint32_t chunk = (uint32_t)check_range(seed, 1, 400);
     uint64_t n = 0;
     uint32_t lowest = 0;
     while (n < MOST_TOKENS) {
         uint64_t more =
             check_random(seed) % 3 ? check_range(seed, 1, 3) : check_range(seed, 1, 900);
-        struct spw_passage p = {.from = n,
-                                .to = n + more,
-                                .begin = spw_waterline_begin(&r, false, n),
-                                .chunked = more > chunk};
-        CHECK(spw_waterline_tiles(n) - p.begin <= r.resident);
+        struct spw_pass_span p = {.from = n, .to = n + more, .chunked = more > chunk};
+        CHECK(spw_waterline_tiles(n) - spw_waterline_begin(&r, n) <= r.resident);
         uint32_t left = pass_layer(&r, &p, chunk);
         n += more;
-        uint32_t rest = spw_waterline_begin(&r, false, n);
+        uint32_t rest = spw_waterline_begin(&r, n);
         CHECK(rest <=
               left); /* settling only brings back, and only what was above before or came new */
         CHECK(rest >= lowest);
         lowest = rest;
-        if (!r.window)
-            continue;
-        uint32_t first = spw_waterline_first(r.window, n), begin = spw_waterline_begin(&r, true, n);
+        check_window_pass(&w, &p, chunk);
+        uint32_t first = spw_waterline_first(w.window, n), begin = spw_waterline_begin(&w, n);
         CHECK(begin >= first); /* a tile that no query sees is not kept */
-        CHECK(spw_waterline_tiles(n) < begin ||
-              spw_waterline_tiles(n) - begin <= r.resident_sliding);
-        uint64_t oldest = spw_sub_u64(n + 1, r.window); /* key that the next query sees */
+        CHECK(spw_waterline_tiles(n) < begin || spw_waterline_tiles(n) - begin <= w.resident);
+        uint64_t oldest = spw_sub_u64(n + 1, w.window); /* key that the next query sees */
         CHECK(oldest >= n || oldest / SPW_TILE_TOKENS >= first);
     }
 }

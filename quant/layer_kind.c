@@ -1,0 +1,13 @@
+/* The table of layer kinds: see layer_kind.h. */
+#include "quant/layer_kind.h"
+
+const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS] = {
+    [SPW_LAYER_FULL] = {.name = "full",
+                        .type = "full_attention",
+                        .sees = "a query sees every key",
+                        .quantizes = true},
+    [SPW_LAYER_SLIDING] = {.name = "sliding",
+                           .type = "sliding_attention",
+                           .sees = "a query sees no key past the window",
+                           .windowed = true},
+};

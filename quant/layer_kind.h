@@ -1,0 +1,26 @@
+/* Layer kinds: what a layer keeps of the past, one row of a table for each kind.
+ *
+ * Code that handles the cache asks the row, or the numbers that the plan made of it (struct
+ * spw_residency, offload/kv/waterline.h), and never compares a layer's kind. */
+#ifndef SPW_QUANT_LAYER_KIND_H
+#define SPW_QUANT_LAYER_KIND_H
+
+#include <stdbool.h>
+
+enum spw_layer_kind {
+    SPW_LAYER_FULL,    /* a query sees every key up to itself */
+    SPW_LAYER_SLIDING, /* a query sees the newest `window` keys, itself included */
+    SPW_LAYER_KINDS,
+};
+
+struct spw_layer_kind_row {
+    const char *name;
+    const char *type; /* in "layer_types" of config.json */
+    const char *sees; /* for people */
+    bool windowed;    /* keys that left the window are dropped */
+    bool quantizes;   /* old tiles may be kept in a quantized format */
+};
+
+extern const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS];
+
+#endif

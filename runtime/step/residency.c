@@ -1,0 +1,93 @@
+/* Tiles between tiers, at each point of a pass: see residency.h. */
+#include "runtime/step/residency.h"
+
+const struct spw_residency *spw_residency_of(const struct spw_residency_moves *m, uint32_t layer)
+{
+    return &m->plan->residency[m->config->layer_kinds[layer]];
+}
+
+static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
+                 uint32_t begin)
+{
+    if (begin <= spw_kv_begin(seq->aged, layer))
+        return 0;
+    uint32_t disk_end = spw_waterline_disk(spw_residency_of(m, layer), begin);
+    int rc = spw_kv_spill(seq->aged, layer, begin, disk_end);
+    m->failed |= rc != 0;
+    return rc;
+}
+
+static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
+                uint32_t begin)
+{
+    int rc = spw_prefetch_wait_load(m->prefetch, seq->aged, layer);
+    if (!rc && begin < spw_kv_begin(seq->aged, layer))
+        rc = spw_kv_load(seq->aged, layer, begin);
+    m->failed |= rc != 0;
+    return rc;
+}
+
+int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                            const struct spw_pass_span *span)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+        const struct spw_residency *r = spw_residency_of(m, l);
+        if (!r->fixed)
+            SPW_TRY(spill(m, seq, l, spw_waterline_wait(r, span)));
+    }
+    return 0;
+}
+
+int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                             const struct spw_pass_span *span, uint32_t layer)
+{
+    const struct spw_residency *r = spw_residency_of(m, layer);
+    uint32_t begin = spw_waterline_wait(r, span);
+    bool begun;
+    if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->aged, layer))
+        return 0;
+    return spw_kv_load_ahead(seq->aged, layer, begin, &begun);
+}
+
+int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                        const struct spw_pass_span *span, uint32_t layer)
+{
+    const struct spw_residency *r = spw_residency_of(m, layer);
+    if (r->fixed || span->from == span->to)
+        return 0;
+    return load(m, seq, layer, spw_waterline_enter(r, span));
+}
+
+int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                      const struct spw_pass_span *span, uint32_t layer, uint64_t to)
+{
+    const struct spw_residency *r = spw_residency_of(m, layer);
+    spw_kv_drop(seq->near, layer, spw_waterline_exact(r, to));
+    return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_after(r, span, to));
+}
+
+int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+        const struct spw_residency *r = spw_residency_of(m, l);
+        uint32_t begin = spw_waterline_begin(r, n);
+        if (r->fixed)
+            continue;
+        /* Tiles that were pinned may reach back further than the window. */
+        spw_kv_drop(seq->aged, l, spw_waterline_visible(r, n));
+        SPW_TRY(spill(m, seq, l, begin));
+        SPW_TRY(load(m, seq, l, begin));
+    }
+    return 0;
+}
+
+uint32_t spw_residency_written(const struct spw_residency_moves *m, const struct spw_sequence *seq)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+        const struct spw_residency *r = spw_residency_of(m, l);
+        uint64_t disk_end = spw_kv_disk_end(seq->aged, l);
+        if (!r->window)
+            return disk_end ? (uint32_t)spw_min_u64(disk_end + r->host, UINT32_MAX) : 0;
+    }
+    return 0;
+}
