@@ -19,7 +19,7 @@ struct spw_ring_hop {
 struct spw_ring_slot {
     uint8_t *memory;
     uint8_t *lands; /* where reads go: the slot's memory, or the bounce slot's */
-    struct spw_read *reads;
+    struct spw_run *reads;
     struct spw_ring_hop *hops;
     uint32_t n_reads, n_submitted, n_hops;
     uint32_t bounce;       /* its number, if one is used */
@@ -166,35 +166,37 @@ static void submit(struct spw_ring *r, struct spw_ring_slot *s)
 {
     if (r->rc || s->n_submitted == s->n_reads)
         return;
-    struct spw_read *d = &s->reads[s->n_submitted++];
+    struct spw_run *d = &s->reads[s->n_submitted++];
     s->reading = true;
     if (d->n) /* frames; a range is prepared */
-        spw_disk_prepare(r->o.disk, &d->job, false, d->frame, d->n, d->memory);
+        spw_run_prepare(d, r->o.disk, false);
     r->rc = spw_disk_submit(r->o.ops, r->o.device, &d->job, r->o.disk_stream);
 }
 
 /* Another read of the slot; NULL: the device is lost. */
-static struct spw_read *add_read(struct spw_ring *r, struct spw_ring_slot *s)
+static struct spw_run *add_read(struct spw_ring *r, struct spw_ring_slot *s)
 {
     submit(r, s);
     if (!r->rc && !s->n_reads)
         r->rc = enter_reads(r, s);
     assert(r->rc || s->n_reads < r->o.most_reads);
-    return r->rc ? NULL : &s->reads[s->n_reads++];
+    if (r->rc)
+        return NULL;
+    s->reads[s->n_reads].n = 0;
+    return &s->reads[s->n_reads++];
 }
 
 void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t frame)
 {
     struct spw_ring_slot *s = newest(r);
-    if (!s->n_reads || !spw_read_extend(&s->reads[s->n_reads - 1], tile, frame, s->lands + to,
-                                        r->o.tile_bytes, UINT32_MAX)) {
-        struct spw_read *d = add_read(r, s);
+    struct spw_run *d = s->n_reads ? &s->reads[s->n_reads - 1] : NULL;
+    uint64_t tile_bytes = r->o.tile_bytes;
+    if (!d || !spw_run_extend(d, frame, s->lands + to, tile_bytes, UINT32_MAX)) {
+        d = add_read(r, s);
         if (!d)
             return;
-        d->memory = s->lands + to;
-        d->frame = frame;
         d->tile = tile;
-        d->n = 1;
+        spw_run_extend(d, frame, s->lands + to, tile_bytes, UINT32_MAX);
     }
     if (s->bouncing)
         spw_ring_add_hop(r, to, to, r->o.tile_bytes);
@@ -204,10 +206,9 @@ void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_fil
                         uint64_t offset, uint64_t bytes, uint64_t least_bytes)
 {
     struct spw_ring_slot *s = newest(r);
-    struct spw_read *d = add_read(r, s);
+    struct spw_run *d = add_read(r, s);
     if (!d)
         return;
-    d->n = 0;
     spw_disk_job_init(&d->job);
     d->job.io.io = r->o.io;
     d->job.io.file = file;
@@ -302,7 +303,7 @@ int spw_ring_wait(struct spw_ring *r, uint8_t **slot)
     return r->o.ops->stream_wait(r->o.device, r->o.compute, s->ready);
 }
 
-const struct spw_read *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
+const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
 {
     const struct spw_ring_slot *s = nth(r, r->waited);
     *n = s->n_reads;

@@ -39,7 +39,7 @@ struct spw_ring {
     uint64_t issued, waited, released; /* slots so far; slot of the n-th is n % n_slots */
     uint64_t bounced, passed_on;       /* bounce slots so far; of the n-th: n % n_bounce */
     struct spw_ring_slot *slots;       /* [n_slots], owned */
-    struct spw_read *reads;            /* [n_slots * most_reads], owned */
+    struct spw_run *reads;             /* [n_slots * most_reads], owned */
     struct spw_ring_hop *hops;         /* [n_slots * most_hops], owned */
     spw_event *bounce_free;            /* [n_bounce], owned: copied from */
     struct spw_copies copies;
@@ -74,7 +74,7 @@ int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context);
  * not be read, see spw_ring_reads; drop is what can follow. */
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot);
 /* The reads of the slot that a wait has refused; job.io.rc says what came of each. */
-const struct spw_read *spw_ring_reads(const struct spw_ring *r, uint32_t *n);
+const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n);
 int spw_ring_release(struct spw_ring *r);
 
 /* Gives up what was issued and not waited for; waits until no read is under way. */

@@ -61,7 +61,7 @@ int spw_unit_source_wait(struct spw_unit_source *w, uint8_t **slot)
     int rc = spw_ring_wait(&w->ring, slot);
     if (rc != -EBADMSG)
         return rc;
-    const struct spw_read *reads = spw_ring_reads(&w->ring, &n);
+    const struct spw_run *reads = spw_ring_reads(&w->ring, &n);
     while (i + 1 < n && !reads[i].job.io.rc)
         i++;
     w->failed = &u->reads[i];

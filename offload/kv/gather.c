@@ -23,17 +23,26 @@ int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t by
     return 0;
 }
 
-bool spw_read_extend(struct spw_read *r, uint32_t tile, uint32_t frame, const void *memory,
-                     uint64_t tile_bytes, uint32_t most)
+bool spw_run_extend(struct spw_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
+                    uint32_t most)
 {
-    if (r->n >= most || r->tile + r->n != tile || r->frame + r->n != frame ||
-        r->memory + r->n * tile_bytes != memory)
+    if (!r->n) {
+        r->memory = memory;
+        r->frame = frame;
+    } else if (r->n >= most || r->frame + r->n != frame ||
+               r->memory + r->n * tile_bytes != memory) {
         return false;
+    }
     r->n++;
     return true;
 }
 
-uint32_t spw_read_failed_tile(const struct spw_read *r)
+void spw_run_prepare(struct spw_run *r, struct spw_disk *disk, bool write)
+{
+    spw_disk_prepare(disk, &r->job, write, r->frame, r->n, r->memory);
+}
+
+uint32_t spw_run_failed_tile(const struct spw_run *r)
 {
     uint32_t record = r->job.io.bad_record;
     return r->tile + (record < r->n ? record : 0);

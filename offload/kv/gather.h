@@ -1,5 +1,5 @@
-/* Adjacent pieces move as one: copies that are adjacent on both sides, and reads of adjacent frames
- * of the disk into adjacent memory. Whoever gathers queues the last one. Allocates nothing. */
+/* Adjacent pieces move as one: copies that are adjacent on both sides, and reads and
+ * writes of adjacent frames of the disk. Whoever gathers queues the last one. Allocates nothing. */
 #ifndef SPW_OFFLOAD_KV_GATHER_H
 #define SPW_OFFLOAD_KV_GATHER_H
 
@@ -20,18 +20,21 @@ int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t by
                    enum spw_link link, spw_stream s);
 int spw_copies_flush(struct spw_copies *c);
 
-/* A read of frames [frame, frame + n), which belong to tiles [tile, tile + n). */
-struct spw_read {
+/* A read or write of frames [frame, frame + n) of the disk. */
+struct spw_run {
     struct spw_disk_job job;
     uint8_t *memory; /* [n][tile_bytes] */
-    uint32_t frame, tile, n;
+    uint32_t frame, n;
+    uint32_t tile; /* the caller's: which tile the first frame has */
 };
 
-/* Makes the read, which has at least one tile and is not submitted, longer by `tile`. false: the
- * tile, its frame or its memory does not follow, or the read has `most` tiles. */
-bool spw_read_extend(struct spw_read *r, uint32_t tile, uint32_t frame, const void *memory,
-                     uint64_t tile_bytes, uint32_t most);
-/* The tile whose record made the read fail. */
-uint32_t spw_read_failed_tile(const struct spw_read *r);
+/* Makes a run that is not submitted longer by a frame; n = 0: it begins there. false: the frame or
+ * its memory does not follow, or the run has `most` frames. */
+bool spw_run_extend(struct spw_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
+                    uint32_t most);
+/* Fills in its job, which is to be submitted next. */
+void spw_run_prepare(struct spw_run *r, struct spw_disk *disk, bool write);
+/* The tile whose record made a read fail. */
+uint32_t spw_run_failed_tile(const struct spw_run *r);
 
 #endif

@@ -105,24 +105,22 @@ int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint64
 
 /* ---- out ---- */
 
-/* Reads under way: of [taken, asked) the n-th is n % SPW_KV_READS. Nothing else uses the cache's
- * reads meanwhile. */
+/* Tiles on their way to memory; what is read is like a load that comes to other places. */
 struct outflow {
-    struct spw_kv_seq *seq;
-    uint32_t layer, begin;
+    struct spw_kv_load reads;
+    uint32_t begin;
     uint8_t *memory;
-    uint64_t taken, asked;
-    int rc; /* of reads */
 };
 
 static struct spw_kv_tile *tile_of(const struct outflow *o, uint32_t i)
 {
-    return &o->seq->kv->tiles[o->seq->layers[o->layer].ids[i]];
+    const struct spw_kv_seq *seq = o->reads.seq;
+    return &seq->kv->tiles[seq->layers[o->reads.layer].ids[i]];
 }
 
 static uint8_t *place(const struct outflow *o, uint32_t i)
 {
-    return o->memory + (i - o->begin) * o->seq->kv->o.tile_bytes;
+    return o->memory + (i - o->begin) * o->reads.seq->kv->o.tile_bytes;
 }
 
 /* The device's memory that has the tile's bytes, or NULL. */
@@ -134,39 +132,30 @@ static const void *on_device(const struct spw_kv *kv, const struct spw_kv_tile *
     return stayed ? t->host : NULL;
 }
 
-static void finish_read(struct outflow *o)
-{
-    struct spw_kv_read *r = &o->seq->kv->reads[o->taken++ % SPW_KV_READS];
-    int rc = spw_io_wait(r->job.io.io, &r->job.io);
-    if (!rc)
-        return;
-    uint32_t bad = r->job.io.bad_record < r->n ? r->job.io.bad_record : 0;
-    spw_kv_note_loss(o->seq, o->layer, r->tile + bad, rc);
-    o->rc = -EBADMSG;
-}
-
 /* Tiles from `from` on that are adjacent on the disk are one read. Returns where they end. */
 static uint32_t read_run(struct outflow *o, uint32_t from, uint32_t end)
 {
-    struct spw_kv *kv = o->seq->kv;
-    uint32_t frame = tile_of(o, from)->disk, to = from + 1;
-    while (to < end && !on_device(kv, tile_of(o, to)) && tile_of(o, to)->disk == frame + to - from)
-        to++;
-    if (o->asked - o->taken == SPW_KV_READS)
-        finish_read(o);
-    struct spw_kv_read *r = &kv->reads[o->asked++ % SPW_KV_READS];
-    r->tile = from;
-    r->n = to - from;
-    spw_disk_prepare(kv->o.disk, &r->job, false, frame, r->n, place(o, from));
-    spw_disk_start(&r->job);
-    return to;
+    struct spw_kv *kv = o->reads.seq->kv;
+    uint32_t i = from;
+    while (!spw_kv_can_read(kv))
+        spw_kv_finish_read(kv);
+    struct spw_kv_read *d = spw_kv_next_read(kv, &o->reads, from);
+    while (i < end && !on_device(kv, tile_of(o, i)) &&
+           spw_run_extend(&d->run, tile_of(o, i)->disk, place(o, i), kv->o.tile_bytes, UINT32_MAX))
+        i++;
+    kv->asked++;
+    o->reads.n_reads++;
+    spw_run_prepare(&d->run, kv->o.disk, false);
+    spw_disk_start(&d->run.job);
+    return i;
 }
 
 /* Asks for everything that has to be moved. */
 static int start(struct outflow *o, uint32_t end)
 {
-    struct spw_kv *kv = o->seq->kv;
-    for (uint32_t i = o->begin; i < end && !o->rc;) {
+    struct spw_kv_load *r = &o->reads;
+    struct spw_kv *kv = r->seq->kv;
+    for (uint32_t i = o->begin; i < end && !r->rc;) {
         const struct spw_kv_tile *t = tile_of(o, i);
         const void *device = on_device(kv, t);
         if (device)
@@ -177,7 +166,7 @@ static int start(struct outflow *o, uint32_t end)
             i = read_run(o, i, end);
         } else {
             assert(t->lost);
-            spw_kv_note_loss(o->seq, o->layer, i, t->lost);
+            spw_kv_note_loss(r->seq, r->layer, i, t->lost);
             return -EBADMSG;
         }
     }
@@ -187,10 +176,11 @@ static int start(struct outflow *o, uint32_t end)
 /* What lies on the host, once `down` has been waited for, which may have written it. */
 static void copy_from_host(const struct outflow *o, uint32_t end)
 {
+    const struct spw_kv *kv = o->reads.seq->kv;
     for (uint32_t i = o->begin; i < end; i++) {
         const struct spw_kv_tile *t = tile_of(o, i);
-        if (t->host && !on_device(o->seq->kv, t))
-            memcpy(place(o, i), t->host, o->seq->kv->o.tile_bytes);
+        if (t->host && !on_device(kv, t))
+            memcpy(place(o, i), t->host, kv->o.tile_bytes);
     }
 }
 
@@ -198,7 +188,7 @@ int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32
                   void *memory)
 {
     struct spw_kv *kv = seq->kv;
-    struct outflow o = {.seq = seq, .layer = layer, .begin = begin, .memory = memory};
+    struct outflow o = {.reads = {.seq = seq, .layer = layer}, .begin = begin, .memory = memory};
     assert(end <= seq->layers[layer].end);
     assert(begin >= seq->layers[layer].first || (end == 1 && spw_kv_sink_apart(seq, layer)));
     for (uint32_t i = begin; i < end; i++)
@@ -207,9 +197,9 @@ int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32
     int rc = start(&o, end);
     int flushed = spw_kv_flush_copies(kv); /* what a failure left */
     int waited = wait_for(kv, kv->o.down);
-    while (o.taken < o.asked)
-        finish_read(&o);
-    rc = rc ? rc : flushed ? flushed : waited ? waited : o.rc;
+    while (o.reads.n_reads)
+        spw_kv_finish_read(kv);
+    rc = rc ? rc : flushed ? flushed : waited ? waited : o.reads.rc;
     if (!rc)
         copy_from_host(&o, end);
     return rc;

@@ -1,6 +1,6 @@
 /* The KV cache: see kv_cache.h. Here are sequences and their tables; tiles, frames and the orders
- * between streams are in kv_tile.c, spilling and loading in kv_move.c, the way to the disk in
- * kv_sink.c. */
+ * between streams are in kv_tile.c, spilling in kv_spill.c, loading in kv_load.c, the way to
+ * the disk in kv_sink.c. */
 #include "offload/kv/kv_tile.h"
 
 #include "quant/residual.h"
@@ -19,8 +19,10 @@ static int open_tables(struct spw_kv *kv)
     kv->draining = spw_alloc_zero(o->n_device_frames, sizeof(void *));
     if (!kv->tiles || !kv->draining)
         return -ENOMEM;
-    if (o->disk)
+    if (o->disk) {
         SPW_TRY(spw_kv_sinks_open(kv));
+        SPW_TRY(spw_kv_reads_open(kv));
+    }
     return o->ops->event_open(o->device, &kv->event);
 }
 
@@ -32,6 +34,7 @@ int spw_kv_open(struct spw_kv **out, const struct spw_kv_options *o)
     if (!kv)
         return -ENOMEM;
     kv->o = *o;
+    kv->copies = (struct spw_copies){.ops = o->ops, .device = o->device};
     int rc = open_tables(kv);
     if (rc) {
         spw_kv_close(kv);
@@ -50,6 +53,7 @@ void spw_kv_close(struct spw_kv *kv)
     if (!kv)
         return;
     spw_kv_sinks_close(kv);
+    spw_kv_reads_close(kv);
     if (kv->event)
         kv->o.ops->event_close(kv->o.device, kv->event);
     spw_tier_free(&kv->device);
@@ -114,7 +118,7 @@ static void let_go(struct spw_kv_seq *seq, uint32_t layer)
 static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
-    assert(!l->rise.seq);
+    assert(!l->load.seq);
     let_go(seq, layer);
     if (spw_kv_sink_apart(seq, layer))
         spw_kv_put_tile(seq->kv, l->ids[0], true);
@@ -333,7 +337,7 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
 static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
-    assert(!l->rise.seq);
+    assert(!l->load.seq);
     uint32_t end = spw_waterline_tiles(n);
     if (end <= l->held_end)
         take_back(seq, layer);

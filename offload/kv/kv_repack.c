@@ -274,12 +274,12 @@ static void read_batch(const struct work *w, struct batch *b)
 {
     struct spw_kv_read *reads = w->kv->reads;
     for (uint32_t i = 0; i < b->n; i++) {
-        struct spw_disk_job *job = &reads[i].job;
+        struct spw_disk_job *job = &reads[i].run.job;
         spw_disk_prepare(w->kv->o.disk, job, false, b->items[i].from, 1, landing(w, i));
         spw_disk_start(job);
     }
     for (uint32_t i = 0; i < b->n; i++)
-        b->items[i].rc = wait_for(&reads[i].job);
+        b->items[i].rc = wait_for(&reads[i].run.job);
 }
 
 /* What was read, where it landed. */
@@ -316,7 +316,7 @@ static void write_batch(struct work *w, const struct batch *b)
     struct spw_kv_read *reads = w->kv->reads;
     for (uint32_t i = 0; i < b->n; i++)
         if (!b->items[i].rc) {
-            struct spw_disk_job *job = &reads[i].job;
+            struct spw_disk_job *job = &reads[i].run.job;
             spw_disk_prepare(w->new_disk, job, true, b->items[i].to, 1, landing(w, i));
             spw_disk_start(job);
         }
@@ -328,7 +328,7 @@ static void write_batch(struct work *w, const struct batch *b)
             spw_disk_put(w->new_disk, to);
             continue;
         }
-        int rc = end_write(w, &reads[i].job, to);
+        int rc = end_write(w, &reads[i].run.job, to);
         if (rc) {
             lose(w, id, rc);
             spw_disk_retire(w->new_disk, to);

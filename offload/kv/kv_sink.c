@@ -16,16 +16,13 @@ int spw_kv_sinks_open(struct spw_kv *kv)
     uint32_t most = kv->o.slot_tiles;
     kv->sinks = spw_alloc_zero(SPW_KV_SINKS, sizeof *kv->sinks);
     kv->sink_ids = spw_alloc_zero((size_t)SPW_KV_SINKS * most, sizeof *kv->sink_ids);
-    kv->reads = spw_alloc_zero(SPW_KV_READS, sizeof *kv->reads);
-    if (!kv->sinks || !kv->sink_ids || !kv->reads)
+    if (!kv->sinks || !kv->sink_ids)
         return -ENOMEM;
     for (uint32_t i = 0; i < SPW_KV_SINKS; i++) {
         kv->sinks[i].ids = kv->sink_ids + (size_t)i * most;
         SPW_TRY(ops->event_open(kv->o.device, &kv->sinks[i].behind));
     }
-    for (uint32_t i = 0; i < SPW_KV_READS; i++)
-        SPW_TRY(ops->event_open(kv->o.device, &kv->reads[i].behind));
-    return spw_kv_ahead_open(kv);
+    return 0;
 }
 
 void spw_kv_sinks_close(struct spw_kv *kv)
@@ -35,13 +32,8 @@ void spw_kv_sinks_close(struct spw_kv *kv)
     for (uint32_t i = 0; kv->sinks && i < SPW_KV_SINKS; i++)
         if (kv->sinks[i].behind)
             kv->o.ops->event_close(kv->o.device, kv->sinks[i].behind);
-    for (uint32_t i = 0; kv->reads && i < SPW_KV_READS; i++)
-        if (kv->reads[i].behind)
-            kv->o.ops->event_close(kv->o.device, kv->reads[i].behind);
-    spw_kv_ahead_close(kv);
     spw_free(kv->sinks);
     spw_free(kv->sink_ids);
-    spw_free(kv->reads);
 }
 
 /* ---- the newest ---- */
@@ -55,11 +47,11 @@ static struct spw_kv_sink *nth(struct spw_kv *kv, uint64_t n)
 static int queue_sink(struct spw_kv *kv, struct spw_kv_sink *s)
 {
     bool direct = s->from == SPW_KV_SINKING_FROM_DEVICE;
-    spw_disk_prepare(kv->o.disk, &s->job, true, s->frame, s->n, s->memory);
+    spw_run_prepare(&s->run, kv->o.disk, true);
     if (!direct)
         SPW_TRY(spw_kv_flush_copies(kv)); /* into the frames that are written from */
     SPW_TRY(spw_kv_order(kv, direct ? kv->o.compute : kv->o.down, kv->o.disk_stream));
-    SPW_TRY(spw_disk_submit(kv->o.ops, kv->o.device, &s->job, kv->o.disk_stream));
+    SPW_TRY(spw_disk_submit(kv->o.ops, kv->o.device, &s->run.job, kv->o.disk_stream));
     return kv->o.ops->event_record(kv->o.device, s->behind, kv->o.disk_stream);
 }
 
@@ -75,27 +67,26 @@ int spw_kv_flush_sinks(struct spw_kv *kv)
     return rc;
 }
 
-static bool continues(const struct spw_kv *kv, const struct spw_kv_sink *s,
-                      enum spw_kv_sinking from, const uint8_t *memory, uint32_t frame)
+static bool extend(const struct spw_kv *kv, struct spw_kv_sink *s, enum spw_kv_sinking from,
+                   uint8_t *memory, uint32_t frame)
 {
-    return !s->queued && s->from == from && s->n < kv->o.slot_tiles &&
-           s->memory + s->n * kv->o.tile_bytes == memory && s->frame + s->n == frame;
+    return !s->queued && s->from == from &&
+           spw_run_extend(&s->run, frame, memory, kv->o.tile_bytes, kv->o.slot_tiles);
 }
 
 /* The sink that the tile is added to: the newest if the tile follows it, else another one. */
 static int gather_sink(struct spw_kv *kv, enum spw_kv_sinking from, uint8_t *memory, uint32_t frame,
                        struct spw_kv_sink **out)
 {
-    if (!spw_kv_sinks(kv) || !continues(kv, nth(kv, kv->sinking - 1), from, memory, frame)) {
+    if (!spw_kv_sinks(kv) || !extend(kv, nth(kv, kv->sinking - 1), from, memory, frame)) {
         SPW_TRY(spw_kv_flush_sinks(kv));
         if (kv->sinking - kv->sunk == SPW_KV_SINKS)
             SPW_TRY(spw_kv_finish_sink(kv));
         struct spw_kv_sink *s = nth(kv, kv->sinking++);
         s->from = from;
         s->queued = false;
-        s->memory = memory;
-        s->frame = frame;
-        s->n = 0;
+        s->run.n = 0;
+        extend(kv, s, from, memory, frame);
     }
     *out = nth(kv, kv->sinking - 1);
     return 0;
@@ -115,7 +106,7 @@ int spw_kv_sink_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_sinking from, u
         spw_disk_put(kv->o.disk, frame);
         return rc;
     }
-    s->ids[s->n++] = id;
+    s->ids[s->run.n - 1] = id;
     t->host = NULL;
     t->disk = frame;
     t->lost = 0;
@@ -131,10 +122,10 @@ static int write_again(struct spw_kv *kv, const struct spw_kv_sink *s, uint32_t 
                        struct spw_kv_tile *t)
 {
     struct spw_disk_job job;
-    bool bad = s->n == 1 || s->job.io.bad_record == i;
+    bool bad = s->run.n == 1 || s->run.job.io.bad_record == i;
     for (;; bad = true) {
         SPW_TRY(spw_disk_again(kv->o.disk, bad, &t->disk));
-        spw_disk_prepare(kv->o.disk, &job, true, t->disk, 1, s->memory + i * kv->o.tile_bytes);
+        spw_disk_prepare(kv->o.disk, &job, true, t->disk, 1, s->run.memory + i * kv->o.tile_bytes);
         int rc = spw_disk_run(&job);
         if (!rc || bad)
             return rc;
@@ -159,8 +150,8 @@ static void end_tile(struct spw_kv *kv, const struct spw_kv_sink *s, uint32_t i)
 {
     uint32_t id = s->ids[i];
     struct spw_kv_tile *t = &kv->tiles[id];
-    void *memory = s->memory + i * kv->o.tile_bytes;
-    int rc = s->job.io.rc;
+    void *memory = s->run.memory + i * kv->o.tile_bytes;
+    int rc = s->run.job.io.rc;
     if (rc && rc != -ECANCELED && t->refs)
         rc = write_again(kv, s, i, t);
     t->sinking = SPW_KV_STILL;
@@ -177,7 +168,7 @@ static void end_tile(struct spw_kv *kv, const struct spw_kv_sink *s, uint32_t i)
 static void end_sink(struct spw_kv *kv)
 {
     const struct spw_kv_sink *s = nth(kv, kv->sunk);
-    for (uint32_t i = 0; i < s->n; i++)
+    for (uint32_t i = 0; i < s->run.n; i++)
         end_tile(kv, s, i);
     kv->sunk++;
 }
@@ -186,7 +177,7 @@ int spw_kv_finish_sink(struct spw_kv *kv)
 {
     struct spw_kv_sink *s = nth(kv, kv->sunk);
     int flushed = s->queued ? 0 : spw_kv_flush_sinks(kv);
-    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &s->job, s->behind);
+    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &s->run.job, s->behind);
     end_sink(kv);
     return flushed ? flushed : rc;
 }
@@ -194,7 +185,7 @@ int spw_kv_finish_sink(struct spw_kv *kv)
 void spw_kv_poll_sinks(struct spw_kv *kv)
 {
     while (spw_kv_sinks(kv) && nth(kv, kv->sunk)->queued &&
-           spw_disk_is_over(&nth(kv, kv->sunk)->job))
+           spw_disk_is_over(&nth(kv, kv->sunk)->run.job))
         end_sink(kv);
 }
 

@@ -27,28 +27,6 @@ int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after)
     return kv->o.ops->stream_wait(kv->o.device, after, kv->event);
 }
 
-/* ---- copies ---- */
-
-int spw_kv_flush_copies(struct spw_kv *kv)
-{
-    struct spw_kv_run r = kv->run;
-    kv->run = (struct spw_kv_run){0};
-    if (!r.bytes)
-        return 0;
-    return kv->o.ops->copy(kv->o.device, r.to, r.from, r.bytes, r.link, r.stream);
-}
-
-int spw_kv_gather(struct spw_kv *kv, void *to, const void *from, enum spw_link link, spw_stream s)
-{
-    struct spw_kv_run *r = &kv->run;
-    if (r->bytes && (r->to + r->bytes != to || r->from + r->bytes != from || r->stream != s))
-        SPW_TRY(spw_kv_flush_copies(kv));
-    if (!r->bytes)
-        *r = (struct spw_kv_run){.to = to, .from = from, .link = link, .stream = s};
-    r->bytes += kv->o.tile_bytes;
-    return 0;
-}
-
 /* ---- frames ---- */
 
 int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out)
@@ -69,8 +47,8 @@ int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
 {
     while (!spw_tier_n_free(&kv->host) && spw_kv_sinks(kv))
         SPW_TRY(spw_kv_finish_sink(kv));
-    while (!spw_tier_n_free(&kv->host) && spw_kv_reads_ahead(kv))
-        spw_kv_finish_read_ahead(kv);
+    while (!spw_tier_n_free(&kv->host) && spw_kv_is_reading(kv))
+        spw_kv_finish_read(kv);
     if (kv->up_may_read) {
         SPW_TRY(spw_kv_order(kv, kv->o.up, kv->o.down)); /* 7 */
         kv->up_may_read = false;

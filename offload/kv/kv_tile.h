@@ -3,13 +3,13 @@
 #ifndef SPW_OFFLOAD_KV_KV_TILE_H
 #define SPW_OFFLOAD_KV_KV_TILE_H
 
+#include "offload/kv/gather.h"
 #include "offload/kv/kv_cache.h"
 #include "offload/kv/tier.h"
 
 #define SPW_KV_NO_TILE UINT32_MAX
 
-/* Jobs of the disk that may be under way at a time: writes; reads of one load that is waited for,
- * and of those that go on. */
+/* Jobs of the disk that may be under way at a time: writes, and reads. */
 enum { SPW_KV_SINKS = 128, SPW_KV_READS = 32 };
 
 enum spw_kv_sinking { SPW_KV_STILL, SPW_KV_SINKING_FROM_HOST, SPW_KV_SINKING_FROM_DEVICE };
@@ -31,49 +31,29 @@ struct spw_kv_tile {
 
 /* One write of adjacent tiles, oldest first in a ring. */
 struct spw_kv_sink {
-    struct spw_disk_job job;
+    struct spw_run run;
     spw_event behind; /* its submission */
     enum spw_kv_sinking from;
     bool queued;
-    uint8_t *memory; /* [n][tile_bytes] frames */
-    uint32_t frame, n;
     uint32_t *ids; /* [slot_tiles] */
 };
 
-/* Tiles on their way in one direction that are adjacent on both sides: one copy. */
-struct spw_kv_run {
-    uint8_t *to;
-    const uint8_t *from;
-    uint64_t bytes;
-    enum spw_link link;
-    spw_stream stream;
-};
-
-/* One read of adjacent tiles of one layer. */
+/* One read of adjacent tiles of one layer, to device frames or host frames of a load, or to where
+ * tiles are exported to. */
 struct spw_kv_read {
-    struct spw_disk_job job;
+    struct spw_run run;
     spw_event behind;
-    uint8_t *memory; /* where it lands: device frames, or host frames */
-    uint32_t frame, tile, n;
-    struct spw_kv_rise *rise; /* of kv_ahead.c */
+    struct spw_kv_load *load; /* whose it is */
 };
 
-/* A load that goes on beside the computation. Its tiles have their frames, and nobody counts on
- * them yet. */
-struct spw_kv_rise {
-    struct spw_kv_rise *next; /* the one that began after it */
+/* A load that goes on. Its tiles have their frames, and nobody counts on them yet. */
+struct spw_kv_load {
+    struct spw_kv_load *next; /* the one that began after it */
     struct spw_kv_seq *seq;   /* NULL: none goes on in this layer */
     uint32_t layer, begin, end;
-    uint32_t asked;   /* tiles below it are asked for */
+    uint32_t asked; /* tiles below it are asked for; a tile that comes from the disk, or the end */
     uint32_t n_reads; /* under way */
     int rc;           /* of reads that are over: -EBADMSG, or the device's */
-};
-
-/* All of them, and their reads: of [taken, asked) the n-th is n % SPW_KV_READS. */
-struct spw_kv_ahead {
-    struct spw_kv_rise *first; /* the oldest */
-    struct spw_kv_read *reads; /* [SPW_KV_READS] */
-    uint64_t taken, asked;
 };
 
 struct spw_kv {
@@ -88,15 +68,16 @@ struct spw_kv {
     uint64_t ticket, up_knows; /* the latest spill, and the latest that `up` has waited for */
     bool up_may_read;          /* a host frame that was given back since `down` waited for `up` */
     spw_event event;           /* re-recorded at each use: a wait means the record before it */
-    struct spw_kv_run run;     /* gathered, not queued yet */
+    struct spw_copies copies;
 
     struct spw_kv_sink *sinks; /* [SPW_KV_SINKS]; of [sunk, sinking) the n-th is n % SPW_KV_SINKS */
     uint64_t sunk, sinking;
     uint32_t *sink_ids;        /* [SPW_KV_SINKS * slot_tiles] */
     int write_failure;         /* not told yet */
-    struct spw_kv_read *reads; /* [SPW_KV_READS] */
-    struct spw_kv_ahead ahead;
-    struct spw_kv_seq *seqs; /* all that are open */
+    struct spw_kv_read *reads; /* [SPW_KV_READS]; of [taken, asked) the n-th is n % SPW_KV_READS */
+    uint64_t taken, asked;
+    struct spw_kv_load *loads; /* that go on, the oldest first */
+    struct spw_kv_seq *seqs;   /* all that are open */
 };
 
 struct spw_kv_layer {
@@ -106,7 +87,7 @@ struct spw_kv_layer {
     /* [held, held_end) stays though it is dropped; this sequence counts on its device frames, those
      * below `first` too. held_end 0: nothing does. */
     uint32_t held, held_end;
-    struct spw_kv_rise rise;
+    struct spw_kv_load load;
 };
 
 struct spw_kv_seq {
@@ -141,8 +122,16 @@ static inline bool spw_kv_sink_apart(const struct spw_kv_seq *seq, uint32_t laye
 /* What is queued on `after` from now on comes behind what is queued on `before`. */
 int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after);
 /* Queues a tile's copy, together with those before it if it is adjacent; flush queues the last. */
-int spw_kv_gather(struct spw_kv *kv, void *to, const void *from, enum spw_link link, spw_stream s);
-int spw_kv_flush_copies(struct spw_kv *kv);
+static inline int spw_kv_gather(struct spw_kv *kv, void *to, const void *from, enum spw_link link,
+                                spw_stream s)
+{
+    return spw_copies_add(&kv->copies, to, from, kv->o.tile_bytes, link, s);
+}
+
+static inline int spw_kv_flush_copies(struct spw_kv *kv)
+{
+    return spw_copies_flush(&kv->copies);
+}
 
 /* A frame that work queued on `user` from now on may write; behind `after` in memory, if that is
  * not NULL and the place is free. */
@@ -178,26 +167,24 @@ static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
  * may move. */
 int spw_kv_extend(struct spw_kv *kv, uint32_t n);
 
-/* ---- kv_move.c ---- */
+/* ---- kv_load.c ---- */
 
-/* A read whose place, frame and number are set. */
-int spw_kv_queue_read(struct spw_kv *kv, struct spw_kv_read *d);
-/* Waits for it; what it has brought into host frames goes up from there, and these back. -EBADMSG:
- * a tile was lost, and that is noted. */
-int spw_kv_take_read(struct spw_kv_seq *seq, uint32_t layer, struct spw_kv_read *d);
-/* Of tiles [begin, end), those that a load that failed has taken frames for. */
-void spw_kv_give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end);
-
-/* ---- kv_ahead.c ---- */
-
-int spw_kv_ahead_open(struct spw_kv *kv);
-void spw_kv_ahead_close(struct spw_kv *kv);
-static inline bool spw_kv_reads_ahead(const struct spw_kv *kv)
+int spw_kv_reads_open(struct spw_kv *kv);
+void spw_kv_reads_close(struct spw_kv *kv);
+static inline bool spw_kv_is_reading(const struct spw_kv *kv)
 {
-    return kv->ahead.asked > kv->ahead.taken;
+    return kv->asked > kv->taken;
 }
-/* Waits for the oldest read of a load that goes on; what came of it is the load's. */
-void spw_kv_finish_read_ahead(struct spw_kv *kv);
+/* Whether one more read may be under way. */
+static inline bool spw_kv_can_read(const struct spw_kv *kv)
+{
+    return kv->asked - kv->taken < SPW_KV_READS;
+}
+/* The next read, which is to begin with `tile` and has none yet: it counts from kv->asked++ on. */
+struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load, uint32_t tile);
+/* Waits for the oldest read. What it has brought into host frames goes up from there, and these
+ * back; what came of it is in its load. A tile that is lost is noted. */
+void spw_kv_finish_read(struct spw_kv *kv);
 
 /* ---- kv_repack.c ---- */
 

@@ -4,7 +4,7 @@
  *                              ^ point               the last one within it: near sections
  *   session    [adopted, adopted ...][read  ]        old tiles; near the point, where that is apart
  *
- * Everything that is adopted comes up beside the computation (offload/kv/kv_ahead.c). What is exact
+ * Everything that is adopted comes up beside the computation (offload/kv/kv_load.c). What is exact
  * beside old KV in less precision is read before it, a piece after the other; with exact KV there
  * is none. At 32,768 tokens in int8 that is 7 % of the bytes of an 8B Llama and 30 % of those of a
  * 4B Gemma 3. A third of the time goes into checksums and copies between the reads (26 MB in 49 ms,

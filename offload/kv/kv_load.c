@@ -1,0 +1,369 @@
+/* Loads: see kv_cache.h, and kv_tile.c for the orders that are numbered here.
+ *
+ *     host --up--> device        DISK ==disk==> host --up--> device
+ *                                DISK =========disk========> device      (direct)
+ *
+ *   loads   [layer 0 | layer 1 | layer 2 | layer 3 ...    in the order in which they began
+ *             finished   ^ waited for      ^ asked as far as here: SPW_KV_READS are under way
+ *
+ * A load has all its device frames from the beginning, so that one order serves all its reads: none
+ * has to wait for kernels that were queued since. Whoever waits for one load asks for more of the
+ * next ones meanwhile, so that the drive's queue does not run dry between layers. A load that is
+ * waited for is one that begins and is finished at once. */
+#include "offload/kv/kv_tile.h"
+
+#include <assert.h>
+
+enum { READ_BYTES = 2 << 20 }; /* of adjacent tiles that are one read, unless one tile has more */
+
+static struct spw_kv_layer *layer_of(const struct spw_kv_load *r)
+{
+    return &r->seq->layers[r->layer];
+}
+
+static struct spw_kv_tile *tile_of(const struct spw_kv_load *r, uint32_t tile)
+{
+    return &r->seq->kv->tiles[layer_of(r)->ids[tile]];
+}
+
+int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
+{
+    struct spw_kv *kv = seq->kv;
+    const struct spw_kv_tile *t = &kv->tiles[seq->layers[layer].ids[tile]];
+    SPW_TRY(spw_kv_finish_tile(kv, t));
+    if (!t->host || t->ticket <= kv->up_knows)
+        return 0;
+    kv->up_knows = kv->ticket;
+    return spw_kv_order(kv, kv->o.down, kv->o.up); /* 4 */
+}
+
+/* ---- reads ---- */
+
+int spw_kv_reads_open(struct spw_kv *kv)
+{
+    kv->reads = spw_alloc_zero(SPW_KV_READS, sizeof *kv->reads);
+    if (!kv->reads)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < SPW_KV_READS; i++)
+        SPW_TRY(kv->o.ops->event_open(kv->o.device, &kv->reads[i].behind));
+    return 0;
+}
+
+void spw_kv_reads_close(struct spw_kv *kv)
+{
+    assert(!kv->loads && !spw_kv_is_reading(kv));
+    for (uint32_t i = 0; kv->reads && i < SPW_KV_READS; i++)
+        if (kv->reads[i].behind)
+            kv->o.ops->event_close(kv->o.device, kv->reads[i].behind);
+    spw_free(kv->reads);
+}
+
+struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load, uint32_t tile)
+{
+    struct spw_kv_read *d = &kv->reads[kv->asked % SPW_KV_READS];
+    assert(spw_kv_can_read(kv));
+    d->load = load;
+    d->run.n = 0;
+    d->run.tile = tile;
+    return d;
+}
+
+static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
+{
+    const struct spw_kv_options *o = &kv->o;
+    spw_run_prepare(&d->run, o->disk, false);
+    int rc = o->direct ? 0 : spw_kv_order(kv, o->down, o->disk_stream); /* 8 */
+    if (!rc)
+        rc = spw_disk_submit(o->ops, o->device, &d->run.job, o->disk_stream);
+    if (!rc)
+        rc = o->ops->event_record(o->device, d->behind, o->disk_stream);
+    if (rc) /* as in spw_kv_flush_sinks */
+        o->ops->stream_sync(o->device, o->disk_stream);
+    return rc;
+}
+
+/* What a read has brought into host frames goes up from there, if it is `good`, and the frames
+ * back. */
+static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_run *d, bool good)
+{
+    uint64_t tile_bytes = kv->o.tile_bytes;
+    int rc = 0;
+    for (uint32_t i = 0; i < d->n && good && !rc; i++)
+        rc = spw_kv_gather(kv, kv->tiles[ids[i]].device, d->memory + i * tile_bytes,
+                           SPW_LINK_HOST_TO_DEVICE, kv->o.up);
+    int last = spw_kv_flush_copies(kv);
+    for (uint32_t i = 0; i < d->n; i++)
+        spw_kv_put_host_frame(kv, d->memory + i * tile_bytes);
+    return rc ? rc : last;
+}
+
+void spw_kv_finish_read(struct spw_kv *kv)
+{
+    struct spw_kv_read *d = &kv->reads[kv->taken++ % SPW_KV_READS];
+    struct spw_kv_load *r = d->load;
+    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &d->run.job, d->behind);
+    int failed = d->run.job.io.rc;
+    if (failed && !rc) {
+        spw_kv_note_loss(r->seq, r->layer, spw_run_failed_tile(&d->run), failed);
+        rc = -EBADMSG;
+    }
+    int passed = 0;
+    if (spw_tier_has(&kv->host, d->run.memory))
+        passed = pass_on(kv, layer_of(r)->ids + d->run.tile, &d->run, !failed);
+    r->n_reads--;
+    if (!r->rc)
+        r->rc = rc ? rc : passed;
+}
+
+/* ---- asking ---- */
+
+/* Whether a tile of a load that goes on is to come from the disk. */
+static bool needs_read(const struct spw_kv_tile *t)
+{
+    return t->device && !t->device_refs && !t->host;
+}
+
+static void skip_present(struct spw_kv_load *r)
+{
+    while (r->asked < r->end && !needs_read(tile_of(r, r->asked)))
+        r->asked++;
+}
+
+/* Where the next tile of a read lands; NULL: nowhere. */
+static int take_place(struct spw_kv *kv, const struct spw_run *d, const struct spw_kv_tile *t,
+                      void **out)
+{
+    *out = kv->o.direct ? t->device : NULL;
+    if (kv->o.direct || !spw_tier_n_free(&kv->host))
+        return 0;
+    return spw_kv_take_host_frame(kv, d->n ? d->memory + (d->n - 1) * kv->o.tile_bytes : NULL, out);
+}
+
+/* One read of the load's next tiles; *none: there is nowhere for it to land. */
+static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
+{
+    struct spw_kv_read *d = spw_kv_next_read(kv, r, r->asked);
+    uint32_t most = (uint32_t)spw_max_u64(READ_BYTES / kv->o.tile_bytes, 1);
+    int rc = 0;
+    for (; r->asked < r->end && needs_read(tile_of(r, r->asked)); r->asked++) {
+        const struct spw_kv_tile *t = tile_of(r, r->asked);
+        void *memory = NULL;
+        rc = take_place(kv, &d->run, t, &memory);
+        if (!memory)
+            break;
+        if (spw_run_extend(&d->run, t->disk, memory, kv->o.tile_bytes, most))
+            continue;
+        if (!kv->o.direct)
+            spw_kv_put_host_frame(kv, memory);
+        break;
+    }
+    skip_present(r);
+    *none = !d->run.n;
+    if (*none)
+        return rc;
+    kv->asked++;
+    r->n_reads++;
+    return queue_read(kv, d);
+}
+
+/* As much as may be under way, of the oldest loads first. */
+static int ask(struct spw_kv *kv)
+{
+    bool none = false;
+    for (struct spw_kv_load *r = kv->loads; r; r = r->next)
+        while (r->asked < r->end && !r->rc) {
+            if (!spw_kv_can_read(kv))
+                return 0;
+            SPW_TRY(ask_read(kv, r, &none));
+            if (none)
+                return 0;
+        }
+    return 0;
+}
+
+/* ---- beginning ---- */
+
+/* Tile i gets a device frame, if it has none, that its copy from below may come to. */
+static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
+{
+    struct spw_kv *kv = seq->kv;
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+    const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
+    if (t->device)
+        return 0;
+    SPW_TRY(spw_kv_wait_written(seq, layer, i));
+    if (t->host && spw_tier_has(&kv->device, t->host)) {
+        t->device = t->host; /* it could not be written */
+        return 0;
+    }
+    if (!spw_kv_is_below(t) || t->lost) {
+        spw_kv_note_loss(seq, layer, i, t->lost);
+        return -EBADMSG;
+    }
+    return spw_kv_take_device_frame(kv, kv->o.compute, before ? before->device : NULL, &t->device);
+}
+
+/* Reads may land in the frames; tiles that are on the host come up. */
+static int fill_from_host(struct spw_kv *kv, const struct spw_kv_layer *l, uint32_t begin)
+{
+    uint32_t n = 0;
+    if (kv->o.disk)
+        SPW_TRY(
+            spw_kv_order(kv, kv->o.compute, kv->o.direct ? kv->o.disk_stream : kv->o.up)); /* 3 */
+    for (uint32_t i = begin; i < l->begin; i++) {
+        const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+        if (t->device_refs || !t->host || t->host == t->device)
+            continue;
+        if (!n++)
+            SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.up)); /* 3 */
+        SPW_TRY(spw_kv_gather(kv, t->device, t->host, SPW_LINK_HOST_TO_DEVICE, kv->o.up));
+    }
+    SPW_TRY(spw_kv_flush_copies(kv));
+    return n ? spw_kv_order(kv, kv->o.up, kv->o.compute) : 0; /* 5 */
+}
+
+/* Nobody counts on the frames that a load has taken; a copy may be on its way to them. */
+static void give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end)
+{
+    spw_kv_order(kv, kv->o.up, kv->o.compute); /* or the device is lost */
+    for (uint32_t i = begin; i < end; i++) {
+        struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+        if (!t->device || t->device_refs)
+            continue;
+        if (t->device != t->host)
+            spw_tier_put(&kv->device, t->device);
+        t->device = NULL;
+    }
+}
+
+static int begin_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+{
+    struct spw_kv *kv = seq->kv;
+    struct spw_kv_layer *l = &seq->layers[layer];
+    int rc = 0;
+    for (uint32_t i = begin; i < l->begin && !rc; i++)
+        rc = take_frame(seq, layer, i);
+    rc = rc ? rc : fill_from_host(kv, l, begin);
+    if (rc) {
+        spw_kv_flush_copies(kv); /* what a failure left */
+        give_back(kv, l, begin, l->begin);
+        return rc;
+    }
+    l->load = (struct spw_kv_load){
+        .seq = seq, .layer = layer, .begin = begin, .end = l->begin, .asked = begin};
+    skip_present(&l->load);
+    struct spw_kv_load **at = &kv->loads;
+    while (*at)
+        at = &(*at)->next;
+    *at = &l->load;
+    return ask(kv);
+}
+
+/* All of it lies on the disk and is nobody else's. */
+static bool is_at_rest(const struct spw_kv_tile *t)
+{
+    return t->refs == 1 && !t->device && !t->host && !t->sinking && t->disk != SPW_DISK_NONE;
+}
+
+static bool can_begin(const struct spw_kv *kv, const struct spw_kv_layer *l, uint32_t begin)
+{
+    if (!kv->o.disk || l->load.seq || begin >= l->begin ||
+        l->begin - begin > spw_tier_n_free(&kv->device) + kv->n_draining)
+        return false;
+    for (uint32_t i = begin; i < l->begin; i++)
+        if (!is_at_rest(&kv->tiles[l->ids[i]]))
+            return false;
+    return true;
+}
+
+int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun)
+{
+    *begun = can_begin(seq->kv, &seq->layers[layer], begin);
+    return *begun ? begin_load(seq, layer, begin) : 0;
+}
+
+bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return seq->layers[layer].load.seq;
+}
+
+/* ---- finishing ---- */
+
+static void end(struct spw_kv *kv, struct spw_kv_load *r)
+{
+    struct spw_kv_load **at = &kv->loads;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    r->seq = NULL;
+}
+
+/* Something that is under way comes to its end, so that more can be asked for. */
+static int go_on(struct spw_kv *kv)
+{
+    if (spw_kv_is_reading(kv)) {
+        spw_kv_finish_read(kv);
+        return 0;
+    }
+    return spw_kv_sinks(kv) ? spw_kv_finish_sink(kv) : -ENOMEM; /* writes hold the host frames */
+}
+
+int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
+{
+    struct spw_kv *kv = seq->kv;
+    struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_load *r = &l->load;
+    int rc = 0;
+    if (!r->seq)
+        return 0;
+    while (!rc && (r->n_reads || (r->asked < r->end && !r->rc))) {
+        rc = ask(kv);
+        if (!rc)
+            rc = go_on(kv);
+    }
+    while (r->n_reads) /* the device is lost */
+        spw_kv_finish_read(kv);
+    rc = rc ? rc : r->rc;
+    assert(l->begin == r->end);
+    end(kv, r);
+    if (rc) {
+        give_back(kv, l, r->begin, r->end);
+        return rc;
+    }
+    for (uint32_t i = r->begin; i < r->end; i++)
+        kv->tiles[l->ids[i]].device_refs++;
+    l->begin = r->begin;
+    SPW_TRY(ask(kv));
+    return kv->o.direct ? 0 : spw_kv_order(kv, kv->o.up, kv->o.compute); /* 5 */
+}
+
+int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
+{
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    assert(begin >= l->first);
+    SPW_TRY(spw_kv_finish_load(seq, layer));
+    if (begin >= l->begin)
+        return 0;
+    int rc = begin_load(seq, layer, begin);
+    int finished = spw_kv_finish_load(seq, layer); /* also what a lost device has left */
+    return rc ? rc : finished;
+}
+
+int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read)
+{
+    struct spw_kv *kv = seq->kv;
+    int rc = 0;
+    while (spw_kv_is_reading(kv))
+        spw_kv_finish_read(kv);
+    for (uint32_t i = 0; i < kv->o.n_layers; i++) {
+        struct spw_kv_load *r = &seq->layers[i].load;
+        if (!r->seq)
+            continue;
+        *n_read += r->asked - r->begin;
+        rc = rc ? rc : r->rc;
+        end(kv, r);
+        give_back(kv, &seq->layers[i], r->begin, r->end);
+    }
+    return rc;
+}

@@ -1,0 +1,115 @@
+/* Spilling: see kv_cache.h, and kv_tile.c for the orders that are numbered here.
+ *
+ *     device --down--> host ==disk==> DISK
+ *     device =========disk==========> DISK      (direct) */
+#include "offload/kv/kv_tile.h"
+
+#include <assert.h>
+
+/* Waterlines that are to be reached, and the tiles that have something to do with it. */
+struct spill {
+    uint32_t begin, disk_end, from, to;
+};
+
+static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_layer *l,
+                               uint32_t begin, uint32_t disk_end)
+{
+    struct spill s = {.begin = spw_max_u32(begin, l->begin),
+                      .disk_end = spw_min_u32(disk_end, l->end)};
+    if (!kv->o.disk || s.disk_end < l->disk_end)
+        s.disk_end = l->disk_end;
+    s.from = spw_max_u32(l->first, spw_min_u32(l->begin, l->disk_end));
+    s.to = spw_max_u32(s.begin, s.disk_end);
+    return s;
+}
+
+/* What is to happen to tile i. */
+static bool leaves_device(const struct spw_kv_layer *l, const struct spill *s,
+                          const struct spw_kv_tile *t, uint32_t i)
+{
+    return i >= l->begin && i < s->begin && !spw_kv_is_below(t);
+}
+
+static bool leaves_host(const struct spw_kv_layer *l, const struct spill *s,
+                        const struct spw_kv_tile *t, uint32_t i)
+{
+    /* also one that another sequence spilled while it was on the device for this one */
+    return (i >= l->disk_end || i >= l->begin) && i < s->disk_end && t->host;
+}
+
+/* Makes the copy below of a tile that has none. */
+static int write_down(struct spw_kv *kv, const struct spw_kv_layer *l, const struct spill *s,
+                      uint32_t i)
+{
+    struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+    const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
+    bool deep = i < s->disk_end;
+    uint32_t after = before ? before->disk : SPW_DISK_NONE;
+    if (deep && kv->o.direct)
+        return spw_kv_sink_tile(kv, l->ids[i], SPW_KV_SINKING_FROM_DEVICE, after);
+    SPW_TRY(spw_kv_take_host_frame(kv, before ? before->host : NULL, &t->host));
+    t->ticket = kv->ticket;
+    t->lost = 0;
+    SPW_TRY(spw_kv_gather(kv, t->host, t->device, SPW_LINK_DEVICE_TO_HOST, kv->o.down));
+    return deep ? spw_kv_sink_tile(kv, l->ids[i], SPW_KV_SINKING_FROM_HOST, after) : 0;
+}
+
+static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *s)
+{
+    for (uint32_t i = s->from; i < s->to; i++) {
+        struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+        const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
+        if (leaves_device(l, s, t, i))
+            SPW_TRY(write_down(kv, l, s, i));
+        else if (leaves_host(l, s, t, i))
+            SPW_TRY(spw_kv_sink_tile(kv, l->ids[i], SPW_KV_SINKING_FROM_HOST,
+                                     before ? before->disk : SPW_DISK_NONE));
+        if (i == l->begin && i < s->begin) {
+            l->begin++;
+            spw_kv_drop_device_ref(kv, t);
+        }
+        if (i >= l->disk_end && i < s->disk_end)
+            l->disk_end = i + 1;
+    }
+    l->disk_end = s->disk_end; /* also where the tiles below have been dropped */
+    return 0;
+}
+
+int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end)
+{
+    struct spw_kv *kv = seq->kv;
+    struct spw_kv_layer *l = &seq->layers[layer];
+    uint64_t to_host, to_disk;
+    assert(begin <= l->end && !l->load.seq);
+    spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
+    if (to_host) {
+        SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.down)); /* 1 */
+        kv->ticket++;
+    }
+    struct spill s = make_spill(kv, l, begin, disk_end);
+    int rc = spill(kv, l, &s);
+    int copies = spw_kv_flush_copies(kv); /* also what a failure left */
+    int sinks = spw_kv_flush_sinks(kv);
+    if (!rc && !copies && !sinks)
+        rc = spw_kv_take_write_failure(kv);
+    return rc ? rc : copies ? copies : sinks;
+}
+
+void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
+                        uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk)
+{
+    const struct spw_kv *kv = seq->kv;
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    struct spill s = make_spill(kv, l, begin, disk_end);
+    *to_host = *to_disk = 0;
+    for (uint32_t i = s.from; i < s.to; i++) {
+        const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+        bool deep = i < s.disk_end;
+        if (leaves_device(l, &s, t, i)) {
+            *to_host += !(deep && kv->o.direct);
+            *to_disk += deep;
+        } else if (leaves_host(l, &s, t, i)) {
+            ++*to_disk;
+        }
+    }
+}
