@@ -377,7 +377,7 @@ static void test_full_context(void)
     CHECK(chat("One\nTwo\n/save s.json\n/undo\n/undo\n",
                "--context 20 --max-new-tokens 30 --ignore-eos") == 2);
     CHECK_MSG(strstr(err, "context of 20 tokens is full; /undo") &&
-                  strstr(err, "/undo takes back the last turn; a larger --context would do"),
+                  strstr(err, "/undo removes the last turn; a larger --context would do"),
               "%s", err);
     json_t *s = load("s.json");
     CHECK(json_array_size(s) == 2); /* Two was never part of it */

@@ -1,4 +1,4 @@
-/* `spillway cache`: what lies in a prefix cache, whether it is whole, and less of it. */
+/* `spillway cache`: lists, verifies and shrinks a prefix cache. */
 #include "tools/command/limits.h"
 
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static int list(const struct cli_options *o)
     return code;
 }
 
-/* Every pack that is not whole gets a line; 1 if there is one. */
+/* Prints a line for every damaged pack. Returns 1 if there is any. */
 static int verify(const struct cli_options *o)
 {
     struct spw_store_entry *entries;
@@ -133,8 +133,9 @@ static int prune(const struct cli_options *o)
     struct spw_error err = {0};
     char went[32], left[32];
     if (!cli_given(o, "size"))
-        return cli_fail(CLI_REFUSED,
-                        "cache prune: found no --size; give what may stay, 0 for nothing");
+        return cli_fail(
+            CLI_REFUSED,
+            "cache prune: found no --size, expected the largest size that stays; 0 removes all");
     int rc = spw_store_prune(&p, o->operand, o->size, &err);
     if (rc)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
@@ -144,7 +145,7 @@ static int prune(const struct cli_options *o)
            cli_plural(p.n_packs), cli_format_bytes(went, p.bytes), (unsigned long long)p.n_left,
            cli_format_bytes(left, p.left_bytes));
     if (p.left_bytes > o->size)
-        cli_fail(0, "what is in use by other processes stays");
+        cli_fail(0, "packs that other processes use stay");
     return 0;
 }
 
@@ -158,7 +159,7 @@ int cli_cache(const struct cli_options *o)
         if (strcmp(o->verb, verbs[i].verb) != 0)
             continue;
         if (cli_given(o, "size") && verbs[i].run != prune)
-            return cli_fail(CLI_REFUSED, "--size: found with %s; it belongs to prune", o->verb);
+            return cli_fail(CLI_REFUSED, "--size: found with %s, expected with prune", o->verb);
         return verbs[i].run(o);
     }
     return cli_fail(CLI_REFUSED, "cache: found '%s', expected ls, verify or prune", o->verb);

@@ -1,4 +1,5 @@
-/* `spillway check-kv`: what quantized KV does to a model's answers, and whether it passes. */
+/* `spillway check-kv`: how much quantized KV changes a model's predictions, and which formats pass.
+ */
 #include "tools/command/check_kv.h"
 
 #include "tools/command/limits.h"
@@ -6,7 +7,7 @@
 
 #include <string.h>
 
-/* Everything that is shown, in either form. */
+/* Everything that is shown, as text or as JSON. */
 struct checks {
     const struct cli_options *o;
     const char *profile;
@@ -76,7 +77,7 @@ static void print_table(const struct checks *c)
     printf("kept in    %s\n", c->profile ? c->profile : "nothing: no --kv-profile and no HOME");
 }
 
-/* All formats, or the one that --kv-dtype names. */
+/* Chooses all formats, or the format of --kv-dtype. */
 static size_t choose(struct spw_gate_result *results, const struct spw_options *options)
 {
     static const enum spw_kv_precision all[SPW_GATE_FORMATS] = {SPW_KV_INT8, SPW_KV_INT8_INT4,
@@ -87,7 +88,7 @@ static size_t choose(struct spw_gate_result *results, const struct spw_options *
     return n;
 }
 
-/* A check takes seconds without output, so a note says so first. */
+/* A check takes seconds without output. A note says so before. */
 static int measure(struct checks *c, const struct spw_options *options,
                    struct spw_gate_options *gate, struct spw_error *err)
 {
@@ -140,18 +141,19 @@ void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *op
     if (spw_gate_check(&r, 1, o->operand, options, &gate, NULL) == 0 && !r.passes)
         cli_fail(0,
                  "--kv-dtype %s: this model did not pass the check: %s; 'spillway check-kv %s' "
-                 "shows what would",
+                 "shows which formats pass",
                  spw_kv_precision_name(r.precision), r.note, o->operand);
 }
 
 /* ---- the gate ---- */
 
-/* What is only planned is not run: the model is taken to pass what it was not checked for. */
+/* A command that only plans runs no check: it assumes that the model passes, and says so. */
 static bool take_to_pass(const struct cli_options *o, enum spw_kv_precision precision)
 {
-    cli_fail(
-        0, "%s KV: not checked on this model yet, taken to pass; 'spillway check-kv %s' checks it",
-        spw_kv_precision_name(precision), o->operand);
+    cli_fail(0,
+             "%s KV: this model was not checked yet; the plan assumes that it passes "
+             "('spillway check-kv %s' checks it)",
+             spw_kv_precision_name(precision), o->operand);
     return true;
 }
 
@@ -160,7 +162,7 @@ static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
     char path[CLI_PATH_BYTES];
     bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
     struct spw_options options = cli_engine_options(o, 0, 1);
-    options.interrupted = NULL; /* the run that asks is: a check cut short is no verdict */
+    options.interrupted = NULL; /* an interrupted check would be no result */
     struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
                                     .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
     struct spw_gate_result r = {.precision = precision};
@@ -179,7 +181,7 @@ static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
     return rc == 0 && r.passes;
 }
 
-/* A run plans more than once: each format is asked for, and said, once. */
+/* A run plans more than once. Each format is checked and reported once. */
 bool cli_check_kv_gate(void *context, enum spw_kv_precision precision)
 {
     static struct {

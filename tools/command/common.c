@@ -17,7 +17,7 @@ static void on_interrupt(int signal_number)
     interrupted = signal_number;
 }
 
-/* SA_RESETHAND: the second one ends the process as usual. */
+/* SA_RESETHAND: a second signal ends the process as usual. */
 static void catch_signal(int signal_number)
 {
     struct sigaction stop = {.sa_handler = on_interrupt,
@@ -62,7 +62,7 @@ void cli_interrupt_clear(void)
     cli_catch_interrupt();
 }
 
-/* Messages may quote the user's text: a message is one line, whatever that text holds. */
+/* A message is one line, also when it quotes a text of the user that has line breaks. */
 static void print_line(const char *format, va_list args)
 {
     char line[2048];
@@ -144,27 +144,28 @@ const char *cli_format_bytes(char *buffer, uint64_t bytes)
     return buffer;
 }
 
-/* On the command line 0 means none; left out, a number is chosen. */
+/* 0 on the command line means "none". For the library 0 means "choose a number", which is also the
+ * value of an option that was not given. */
 static uint64_t budget(const struct cli_options *o, const char *name, uint64_t bytes)
 {
     return cli_given(o, name) && bytes == 0 ? SPW_BYTES_NONE : bytes;
 }
 
-/* One line for each; the answer goes on, and is the same. */
+/* Reports a tile that was lost on disk. The run continues, and the answer stays the same. */
 static void say_incident(void *context, const struct spw_incident *i)
 {
     (void)context;
     cli_fail(
         0,
-        "disk: the KV of token %llu on, layer %u, could not be read back (%s): %llu tokens are "
+        "disk: the KV of layer %u from token %llu on could not be read back (%s): %llu tokens are "
         "computed again",
-        (unsigned long long)i->position, i->layer,
+        i->layer, (unsigned long long)i->position,
         i->error == -EBADMSG ? "checksum" : strerror(-i->error),
         (unsigned long long)i->n_recomputed);
 }
 
-/* A command plans more than once, and bench opens an engine for each run: what gives way before the
- * first token is said once. */
+/* A command plans more than once, and bench opens an engine for each run. A fallback before the
+ * first token is therefore reported only the first time. */
 static bool was_said(const struct spw_rung *r)
 {
     static struct spw_rung said[SPW_RUNGS_KEPT];
@@ -178,12 +179,34 @@ static bool was_said(const struct spw_rung *r)
     return false;
 }
 
-static void say_rung(void *context, const struct spw_rung *r)
+/* What the run does now. */
+static void describe_fallback(char out[96], const struct cli_options *o, enum spw_rung_kind kind)
+{
+    static const char *const texts[] = {[SPW_RUNG_BUDGETS] = "less memory is spare",
+                                        [SPW_RUNG_CHUNK] = "the prefill chunk is smaller",
+                                        [SPW_RUNG_SLOTS] = "there are fewer prefetch slots",
+                                        [SPW_RUNG_WEIGHTS] = "fewer layers stay on the device",
+                                        [SPW_RUNG_HOST] = "more KV lies in host memory",
+                                        [SPW_RUNG_DISK] = "more KV lies on disk",
+                                        [SPW_RUNG_INT8] = "int8",
+                                        [SPW_RUNG_INT8_INT4] = "int8:int4",
+                                        [SPW_RUNG_INT4] = "int4",
+                                        [SPW_RUNG_UP] = "old KV has more precision"};
+    uint64_t window = cli_given(o, "residual-window") ? o->residual_window : 1024;
+    if (kind >= SPW_RUNG_INT8 && kind <= SPW_RUNG_INT4)
+        snprintf(out, 96, "KV older than %llu tokens is now stored as %s",
+                 (unsigned long long)window, texts[kind]);
+    else
+        snprintf(out, 96, "%s now", texts[kind]);
+}
+
+static void say_fallback(void *context, const struct spw_rung *r)
 {
     char asked[32], freed[32], again[64] = "", lossy[128] = "", when[64] = "before the first token";
-    (void)context;
+    char now[96];
     if (!r->position && was_said(r))
         return;
+    describe_fallback(now, context, r->kind);
     if (r->position)
         snprintf(when, sizeof when, "at token %llu", (unsigned long long)r->position);
     if (r->n_recomputed)
@@ -193,9 +216,9 @@ static void say_rung(void *context, const struct spw_rung *r)
         snprintf(lossy, sizeof lossy,
                  "; the answer may differ from token %llu on (--on-oom spill forbids this)",
                  (unsigned long long)r->lossy_from);
-    cli_fail(0, "out of memory %s (%s, %s asked): the run goes on with %s, %s freed%s%s", when,
-             r->failed, cli_format_bytes(asked, r->bytes_asked), spw_rung_name(r->kind),
-             cli_format_bytes(freed, r->bytes_freed), again, lossy);
+    cli_fail(0, "out of memory %s (%s, %s asked): %s, which frees %s%s%s", when, r->failed,
+             cli_format_bytes(asked, r->bytes_asked), now, cli_format_bytes(freed, r->bytes_freed),
+             again, lossy);
 }
 
 static void say_reuse(void *context, const struct spw_reuse *r)
@@ -248,7 +271,8 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .interrupted = ask_interrupted,
         .on_incident = say_incident,
         .on_oom = (unsigned)o->on_oom,
-        .on_rung = say_rung,
+        .on_rung = say_fallback,
+        .rung_context = (void *)o,
         .gate = cli_check_kv_gate,
         .gate_context = (void *)o,
     };

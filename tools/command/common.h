@@ -1,4 +1,5 @@
-/* What the subcommands share: one-line errors, exit codes, interruption, and text on stdout. */
+/* Functions that the subcommands share: one-line errors, exit codes, interruption, text on stdout.
+ */
 #ifndef SPW_TOOLS_COMMAND_COMMON_H
 #define SPW_TOOLS_COMMAND_COMMON_H
 
@@ -7,40 +8,40 @@
 
 /* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
-/* Prints a note in the same form, unless --quiet was given; returns 0. Errors, and warnings that
- * the answer may change, are no notes: they use cli_fail. */
+/* Prints a note in the same form, unless --quiet was given; returns 0. Errors use cli_fail, and so
+ * do warnings that the answer may change. */
 __attribute__((format(printf, 1, 2))) int cli_note(const char *format, ...);
 void cli_set_quiet(bool quiet);
 /* "" for 1, else "s": for "%zu pack%s". */
 const char *cli_plural(uint64_t n);
-/* The same as cli_fail for a failed library call; 128 + the signal if an interruption is why.
- * `refusable`: before anything ran, so that bad input and budgets that cannot work give
+/* Reports a failed library call and returns the exit code: 128 + the signal if a signal interrupted
+ * the call. `refusable`: the run has not begun, so bad input and budgets that are too small give
  * CLI_REFUSED. */
 int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 
-/* From now on SIGINT ends the running step, or what looks at cli_interrupted; a second one kills.
- * Before, and in commands that look at nothing, the first one does. */
+/* From now on SIGINT ends the running step, and loops that ask cli_interrupted; a second SIGINT
+ * kills the process. Without this call the first SIGINT kills. */
 void cli_catch_interrupt(void);
-/* The same of SIGTERM and SIGHUP: for who has something to save. */
+/* The same for SIGTERM and SIGHUP, for a command that must save its run before it ends. */
 void cli_catch_termination(void);
-/* SIGPIPE becomes EPIPE, SIGXFSZ (a limit on the size of files) EFBIG: a write that failed. */
+/* From now on a write fails with EPIPE instead of SIGPIPE, and with EFBIG instead of SIGXFSZ (a
+ * limit on the size of files). */
 void cli_ignore_write_signals(void);
 bool cli_interrupted(void);
-/* What a SIGINT asked for is done: the next one asks again. */
+/* The command has answered a SIGINT. The next SIGINT sets cli_interrupted again. */
 void cli_interrupt_clear(void);
 
-/* To stdout, flushed. 0 or -errno; -EPIPE is to be passed over in silence. */
+/* Writes to stdout and flushes. 0 or -errno; a caller does not report -EPIPE. */
 int cli_write(const char *text, size_t bytes);
 
 double cli_now_seconds(void);
 /* "3.20 MiB", rounded up; `buffer` has at least 32 bytes. */
 const char *cli_format_bytes(char *buffer, uint64_t bytes);
 
-/* Engine options as the command line gives them, for `context` tokens. */
+/* Engine options from the command line, for `context` tokens. */
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions);
-/* One line on stderr: which device was chosen where the choice was ours, and what of it the user
- * should know. */
+/* One line on stderr: the device, if the user did not choose it, and the engine's note about it. */
 void cli_say_device(const struct cli_options *o, const struct spw_engine *e);
 struct spw_sampling cli_sampling(const struct cli_options *o);
 

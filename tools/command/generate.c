@@ -1,6 +1,5 @@
-/* `spillway generate`: one prompt with its text streamed to stdout, or many with a JSON line each.
- * Everything that can be refused is refused before the model is loaded and before a byte of output.
- */
+/* `spillway generate`: one prompt whose text is streamed to stdout, or many prompts with a JSON
+ * line for each. Refuses bad input before the model is loaded and before a byte of output. */
 #include "tools/command/check_kv.h"
 #include "tools/command/input/input.h"
 #include "tools/command/limits.h"
@@ -19,27 +18,27 @@ struct run {
     const struct cli_options *o;
     struct cli_model model;
     struct cli_inputs inputs;
-    struct cli_saved saved; /* what the run goes on from; empty: from nothing */
+    struct cli_saved saved; /* the saved run that this run continues; empty: none */
     struct spw_engine *engine;
-    struct spw_session *session; /* of --save and --resume, owned */
+    struct spw_session *session; /* the session of --save and --resume, owned */
     struct spw_result *results;  /* [inputs.n], borrowed */
-    uint64_t n_text;             /* bytes of text of the answer so far */
+    uint64_t n_text;             /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
-    uint64_t n_answers; /* of a batch, printed */
+    uint64_t n_answers; /* answers of a batch that were printed */
     struct cli_npy *npy;
-    bool ids;             /* are printed instead of text */
-    uint64_t n_expected;  /* new tokens of all inputs, at most */
-    int write_error;      /* of stdout, -errno */
-    const char *bad_file; /* that could not be written */
+    bool ids;             /* print token ids instead of text */
+    uint64_t n_expected;  /* the most new tokens of all inputs */
+    int write_error;      /* -errno of a failed write to stdout */
+    const char *bad_file; /* a file that could not be written */
     struct cli_limits limits;
 };
 
-/* One request's callbacks. */
+/* The context of the callbacks of one request. */
 struct stream {
     struct run *run;
     const struct cli_input *in;
     size_t index; /* of it */
-    char *text;   /* owned: the answer of a batch is kept until its line is printed */
+    char *text;   /* owned: the answer of a batch, until its line is printed */
     size_t n_text, capacity;
     bool first, printed;
 };
@@ -85,7 +84,7 @@ static int save_run(struct run *r)
     return code;
 }
 
-/* A part of a long prompt is computed: where saving it fails, save_run has said so. */
+/* A part of a long prompt was computed. If saving it fails, save_run has reported that. */
 static void on_pass(void *context)
 {
     save_run(context);
@@ -112,7 +111,7 @@ static int on_token(void *context, int32_t token, const float *logits)
     if (cli_interrupted())
         return -ECANCELED;
     if (r->o->save_every && r->results[0].n_tokens % r->o->save_every == 0)
-        save_run(r); /* where that fails, it has said so: the answer goes on */
+        save_run(r); /* after a failure, which save_run has reported, the answer continues */
     return 0;
 }
 
@@ -136,7 +135,7 @@ static int check_options(const struct cli_options *o)
     return 0;
 }
 
-/* Text is compared in UTF-8, so a stop string must be UTF-8 too: the tokenizer looks. */
+/* Stop texts are compared in UTF-8. The tokenizer checks that they are UTF-8.  */
 static int check_stops(const struct run *r)
 {
     for (size_t i = 0; i < r->o->stop.n; i++) {
@@ -183,7 +182,7 @@ static int print_answer(void *context, const struct spw_result *result)
     const char *text = s->text ? s->text : "";
     cli_json_add(&line, "text", CLI_OR_NULL(!s->run->ids, json_stringn(text, s->n_text)));
     cli_report_result(&line, s->in->n_tokens, result);
-    /* Where its bytes lay depends on the budgets, the answer does not: it is for the report. */
+    /* An answer does not depend on the budgets, waterlines do: only the report has them. */
     json_object_del(line, "waterlines");
     s->printed = true;
     cli_progress_answers(++s->run->n_answers, s->run->inputs.n - s->run->inputs.n_refused);
@@ -269,7 +268,7 @@ static void add_seconds(json_t **report, const struct run *r,
                         const struct spw_generate_times *times)
 {
     struct spw_prediction step = {.seconds = NAN};
-    double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without any */
+    double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without steps */
     if (cli_limits_suffice(&r->limits, spw_engine_plan(r->engine)) && !r->o->prompts)
         spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
                          cli_limits_drive(&r->limits));
@@ -330,14 +329,14 @@ static int open_session(struct run *r)
     return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
-/* Lines that no plan has room for go, the longest first, unless none would stay. */
+/* Leaves out lines that no plan has room for, the longest first. Keeps at least one line. */
 static int refuse_longest(struct run *r, struct spw_options *options)
 {
     struct spw_plan_info plan;
     struct spw_options asked = *options;
     struct spw_error err = {0};
     int code = 0;
-    asked.on_rung = NULL; /* the run itself will tell */
+    asked.on_rung = NULL; /* the run itself reports fallbacks */
     asked.context = asked.sessions = 1;
     if (!r->o->prompts || r->o->context || spw_plan_query(&plan, r->o->operand, &asked, NULL))
         return 0;
@@ -371,10 +370,10 @@ static int open_engine(struct run *r)
         return code;
     options.on_progress = cli_progress_callback();
     options.keeps = o->save || o->resume;
-    options.goes_back = o->save; /* what Ctrl-C leaves is saved */
+    options.goes_back = o->save; /* save the run after these signals, too */
     options.on_pass = o->save ? on_pass : NULL;
     options.pass_context = r;
-    if (o->report || options.disk_dir) /* before the engine takes the memory to measure with */
+    if (o->report || options.disk_dir) /* measuring needs memory that the engine would take */
         cli_limits_read_for(&r->limits, o, &options);
     int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
     if (rc < 0)
@@ -397,7 +396,7 @@ static int open_engine(struct run *r)
     return open_session(r);
 }
 
-/* What ended a generation early. */
+/* Reports the reason why a generation ended early. */
 static int explain(const struct run *r, int rc, const struct spw_error *err)
 {
     if (rc == -EPIPE && r->write_error == -EPIPE)
@@ -409,8 +408,8 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
     return cli_fail_error(rc, err, false);
 }
 
-/* The library failed, or the run was interrupted. What was generated until then is not lost with
- * it: text of a single prompt, and lines of answers that had ended, are on stdout already. */
+/* The library failed, or the run was interrupted. Prints the unfinished answers of a batch and
+ * writes the report. Text of a single prompt is already on stdout. */
 static int save(struct run *r, struct stream *streams, size_t n_streams,
                 const struct spw_result *results, const struct spw_generate_times *times, int code)
 {
@@ -423,38 +422,40 @@ static int save(struct run *r, struct stream *streams, size_t n_streams,
         if (!streams[i].printed && results[i].n_tokens && print_answer(&streams[i], &results[i]))
             return code;
     if (r->o->report && write_report(r, results, times) == 0)
-        cli_fail(0, "%s has the %zu tokens generated before that", r->o->report, n);
+        cli_fail(0, "%s has the %zu tokens that were generated before", r->o->report, n);
     return code;
 }
 
-/* A run that ended early, with what its session still holds. */
+/* Saves a run that ended early, with the tokens that its session still has. */
 static void save_ended(struct run *r)
 {
     if (!r->o->save)
         return;
     if (!spw_session_n_tokens(r->session))
-        cli_fail(0, "%s was not written: no part of the prompt was through all layers", r->o->save);
+        cli_fail(0, "%s was not written: no part of the prompt has passed all layers", r->o->save);
     else if (!save_run(r))
-        cli_fail(0, "%s has the run until there: --resume %s goes on with it", r->o->save,
+        cli_fail(0, "%s has the run up to this point; --resume %s continues it", r->o->save,
                  r->o->save);
 }
 
-/* Why the text ends where it does, unless the model ended it. */
+/* Says why the text ends here, unless the model ended it. */
 static void say_end(const struct run *r, const struct spw_result *result)
 {
     if (r->saved.file && result->n_tokens == r->saved.n_given)
-        cli_note("%s: this run had ended; nothing was left to generate%s", r->o->resume,
-                 result->finish == SPW_FINISH_LENGTH ? "; a larger --max-new-tokens goes on" : "");
+        cli_note("%s: this run is complete: there is nothing to generate%s", r->o->resume,
+                 result->finish == SPW_FINISH_LENGTH ? "; a larger --max-new-tokens continues it"
+                                                     : "");
     else if (result->finish == SPW_FINISH_LENGTH && result->n_tokens)
-        cli_note("the answer was cut off after %zu new token%s; a larger --max-new-tokens lets it "
-                 "go on",
+        cli_note("the answer was cut off after %zu new token%s; a larger --max-new-tokens allows "
+                 "more",
                  result->n_tokens, cli_plural(result->n_tokens));
 }
 
 static int finish(struct run *r, const struct spw_result *results,
                   const struct spw_generate_times *times)
 {
-    /* A prompt of the shell should not stand behind the text; in a file every byte is the text. */
+    /* A line break follows token ids, and text on a terminal, before the prompt of the shell. In a
+     * file every byte is text. */
     if (!r->o->prompts && (r->ids || isatty(STDOUT_FILENO) == 1))
         cli_write("\n", 1);
     for (size_t i = 0; i < r->inputs.n && !r->ids; i++)
@@ -524,8 +525,8 @@ static bool takes_ids(const struct cli_options *o)
     return o->token_ids || o->resume || o->prompts;
 }
 
-/* A folder without a tokenizer can be run on ids, and answers in ids, also when that was not asked
- * for: what was computed is worth more than a refusal. Stop strings are compared in text. */
+/* A model without a tokenizer can run on token ids. Its answer is printed as ids, also without
+ * --ids. Stop texts need a tokenizer. */
 static bool prints_ids(const struct cli_options *o)
 {
     char path[4096];
@@ -548,7 +549,7 @@ static int read_inputs(struct run *r)
 
 int cli_generate(const struct cli_options *given)
 {
-    struct cli_options options = *given; /* a saved run has its own */
+    struct cli_options options = *given; /* a copy: a saved run brings its own options */
     const struct cli_options *o = &options;
     struct run r = {.o = o};
     if (o->save)

@@ -23,7 +23,8 @@ uint64_t cli_head_parameters(const struct spw_model_config *c)
     return (uint64_t)c->hidden * c->vocab;
 }
 
-/* Pairs of a query and a key it sees, itself included, of `n` tokens. */
+/* Number of pairs of a query and a key that the query sees, for `n` tokens. A query sees its own
+ * key. */
 static double visible_pairs(uint64_t n, uint64_t window)
 {
     double all = (double)n * ((double)n + 1) / 2;
@@ -112,7 +113,7 @@ json_t *cli_drive_json(const struct spw_drive *d)
     return CLI_OBJECT(fields);
 }
 
-/* A folder that is not absolute counts as none, as the XDG base directory specification has it. */
+/* A folder that is not absolute is ignored, as the XDG base directory specification demands. */
 static const char *cache_path(const char *given, const char *name, char *buffer)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -194,7 +195,7 @@ void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
     memset(out, 0, sizeof *out);
     if (options->disk_dir)
         read_drive(out, o, options->disk_dir, options, mode);
-    if (!options->disk_dir || out->has_drive) /* nothing is measured for what will be refused */
+    if (!options->disk_dir || out->has_drive) /* the run will be refused: measure nothing */
         read_machine(out, o, options, mode);
     say_notes(out);
 }
@@ -210,11 +211,12 @@ void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
     struct spw_plan_info plan;
     enum spw_probe_mode mode = o->no_probe ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN;
     struct spw_options asked = *options;
-    asked.on_rung = NULL; /* the run itself will tell */
+    asked.on_rung = NULL; /* the run itself reports fallbacks */
     memset(out, 0, sizeof *out);
     if (spw_plan_query(&plan, o->operand, &asked, NULL) < 0)
         return;
-    /* A model's folder is not written to: what is known of its drive must do. */
+    /* The command does not write to the model's folder. So the drive of that folder is not
+     * measured; a profile may know it. */
     if (plan.disk.total > 0)
         read_drive(out, o, options->disk_dir, options,
                    options->disk_write_limit ? SPW_PROBE_NEVER : mode);
@@ -252,7 +254,9 @@ const char *cli_format_date(char buffer[32], int64_t seconds)
 
 /* ---- reading weight files ---- */
 
-#define PIECE_BYTES (1u << 20) /* stays in a core's cache: memory is read once, and not written */
+#define PIECE_BYTES                                                                                \
+    (1u << 20) /* fits into a core's cache: the file is read from memory once, and memory is not   \
+                  written */
 
 /* One thread's part of one file. */
 struct reader {
@@ -281,7 +285,8 @@ static void *read_part(void *argument)
 static int read_file(const char *path, uint32_t threads, uint64_t *bytes)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not make it wait */
+    int fd = open(path, O_RDONLY | O_CLOEXEC |
+                            O_NONBLOCK); /* open must not wait for the writer of a FIFO */
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         int rc = fd < 0 ? -errno : -EINVAL;
         if (fd >= 0)

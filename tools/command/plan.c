@@ -1,4 +1,5 @@
-/* `spillway plan`: what would lie where and what would move, from headers and options alone. */
+/* `spillway plan`: where data would lie and which bytes would move, from headers and options alone.
+ */
 #include "tools/command/input/input.h"
 #include "tools/command/limits.h"
 #include "tools/command/output/report.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the plan must take; `limits` are what that follows from. */
+/* The predicted times of a plan, and the limits that they follow from. */
 struct prediction {
     struct cli_limits limits;
     struct spw_prediction step, prompt;
@@ -29,10 +30,10 @@ static void add_prediction(json_t **j, const struct prediction *p, uint64_t cont
     CLI_ADD(j, fields);
 }
 
-/* What a run of `generate` would move. */
+/* The bytes that a run of `generate` would move. */
 struct moved {
     struct spw_plan_request *requests; /* owned */
-    size_t n;                          /* 0: nothing is known of it */
+    size_t n;                          /* 0: the run is not known */
     uint64_t bytes[SPW_MOVED_COUNT];
 };
 
@@ -52,7 +53,7 @@ static void show_tier(const char *name, uint64_t budget, uint64_t planned, uint6
            cli_format_bytes(c, smallest));
 }
 
-/* A part of a tier's total; what is empty is not shown. */
+/* Shows a part of a tier's total, unless it is empty. */
 static void show_part(const char *name, uint64_t bytes)
 {
     char text[32];
@@ -74,8 +75,9 @@ static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT], 
 
 static void show_waterlines(const struct spw_waterlines *w)
 {
-    printf("\nwaterlines  of %llu tokens the oldest %llu lie", (unsigned long long)w->n_tokens,
-           (unsigned long long)(w->disk_end ? w->disk_end : w->host_end));
+    printf("\nwaterlines  the oldest %llu of %llu tokens lie",
+           (unsigned long long)(w->disk_end ? w->disk_end : w->host_end),
+           (unsigned long long)w->n_tokens);
     if (w->disk_end)
         printf(" on disk, the next %llu", (unsigned long long)(w->host_end - w->disk_end));
     printf(" in host memory, the rest on the device\n");
@@ -155,7 +157,7 @@ static void print_prediction(const struct prediction *p, uint64_t context)
                d->write_bytes_per_second * 1e-9);
 }
 
-/* Without limits the plan is as good as it was. */
+/* A plan without measured limits has no predicted times, and is complete otherwise. */
 static bool predict(struct prediction *out, const struct cli_options *o,
                     const struct spw_plan_info *p, const struct spw_model_config *config)
 {
@@ -183,7 +185,7 @@ static int make_requests(struct moved *m, const struct cli_options *o,
         m->requests[i] =
             (struct spw_plan_request){inputs->items[i].n_tokens, inputs->items[i].max_new_tokens,
                                       o->prefix_cache ? o->prefix_tokens : 0, 0, false};
-    if (saved->file) { /* the one run that it has */
+    if (saved->file) { /* the saved run is the only one */
         const struct spw_saved_info *info = spw_saved_info(saved->file);
         m->requests[0].n_prompt += saved->n_given;
         m->requests[0].max_new_tokens -= saved->n_given;
@@ -193,8 +195,8 @@ static int make_requests(struct moved *m, const struct cli_options *o,
     return 0;
 }
 
-/* A plan that is refused: why, and what would do. The smallest budgets are null where budgets are
- * not the reason. */
+/* Reports a refused plan: the reason, and the smallest budgets, which are null if budgets are not
+ * the reason. */
 static int refuse(const struct cli_options *o, const struct spw_plan_info *plan, int rc,
                   const struct spw_error *err)
 {
@@ -233,7 +235,7 @@ static int make_plan(const struct cli_options *o, struct spw_options *options,
         return print_json(o, &plan, predicted ? &prediction : NULL, run);
     print_table(o, &plan);
     if (run->n)
-        show_moved("the run", run->bytes, ", if all new tokens come");
+        show_moved("the run", run->bytes, ", if all new tokens are generated");
     if (predicted)
         print_prediction(&prediction, plan.context);
     return 0;
@@ -271,7 +273,7 @@ static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
 
 int cli_plan(const struct cli_options *given)
 {
-    struct cli_options o = *given; /* a saved run has its own */
+    struct cli_options o = *given; /* a copy: a saved run brings its own options */
     struct cli_saved saved;
     int code = cli_saved_check(&o);
     if (!code)

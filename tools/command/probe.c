@@ -1,9 +1,9 @@
-/* `spillway probe`: the limits of a drive and of the machine, from the profile or measured. */
+/* `spillway probe`: the limits of a drive and of the machine, from the profile or measured now. */
 #include "tools/command/limits.h"
 
 #include <string.h>
 
-/* Everything that is shown, in either form. */
+/* Everything that is shown, as text or as JSON. */
 struct limits {
     const char *directory, *profile;
     struct spw_drive drive;

@@ -1,4 +1,5 @@
-/* `spillway score`: the log-likelihood of a text, every token given all tokens before it. */
+/* `spillway score`: the log-likelihood of a text. Each token is scored with all tokens before it.
+ */
 #include "tools/command/check_kv.h"
 #include "tools/command/input/input.h"
 #include "tools/command/limits.h"
@@ -16,7 +17,7 @@ struct score {
     double log_likelihood; /* nats */
 };
 
-/* log softmax(logits)[id], in double over f32 logits [vocab]. */
+/* log softmax(logits)[id], computed in double from f32 logits [vocab]. */
 static double log_probability(const float *logits, uint32_t vocab, int32_t id)
 {
     float top = logits[0];
@@ -32,7 +33,7 @@ static void on_logits(void *context, size_t span, size_t position, const float *
 {
     struct score *s = context;
     (void)span;
-    if (position + 1 < s->n_tokens) /* nothing comes after the last one */
+    if (position + 1 < s->n_tokens) /* the last token has no successor */
         s->log_likelihood += log_probability(logits, s->vocab, s->tokens[position + 1]);
 }
 

@@ -19,9 +19,9 @@ static int cli_complete(const struct cli_options *o)
 const struct cli_command cli_commands[] = {
     {"generate", CLI_GENERATE, "MODEL", "continue a text, or many together",
      "Continues a text with the model in folder MODEL (config.json, *.safetensors,\n"
-     "tokenizer.json). The KV cache lies on the device as far as --device-memory\n"
-     "reaches and in host memory as far as --host-memory does; where it lies never\n"
-     "changes the answer. The text goes to stdout as it is made.",
+     "tokenizer.json). The KV cache fills --device-memory first, then --host-memory,\n"
+     "then --disk-memory. Where it lies never changes the answer. The text goes to\n"
+     "stdout while it is generated.",
      "spillway generate MODEL --prompt 'Once upon a time'\n"
      "spillway generate MODEL --prompt-file book.txt --device-memory 1GiB --report r.json\n"
      "spillway generate MODEL --prompt-file - --temperature 0.8 --seed 7 < notes.txt\n"
@@ -30,70 +30,71 @@ const struct cli_command cli_commands[] = {
      "spillway generate MODEL --resume run.spw --save run.spw >> answer.txt",
      cli_generate},
     {"chat", CLI_CHAT, "MODEL", "a conversation in the terminal, or one answer for a script",
-     "Talks with the model in folder MODEL through the folder's own chat template. Each\n"
-     "turn computes only what is new. Ctrl-C ends the answer, /help lists the commands.\n"
-     "With --messages one answer goes to stdout and the command ends.",
+     "Talks with the model in folder MODEL through the chat template of that folder. A\n"
+     "turn computes only its new tokens. Ctrl-C ends the answer, /help lists the\n"
+     "commands. With --messages the command writes one answer to stdout and ends.",
      "spillway chat MODEL --system 'You answer in one sentence.'\n"
      "spillway chat MODEL --context 100000 --device-memory 8GiB --disk /mnt/scratch\n"
      "spillway chat MODEL --messages conversation.json > answer.txt",
      cli_chat},
     {"score", CLI_SCORE, "MODEL", "log-likelihood and perplexity of a text",
-     "Adds up the log-probability of every token of a text given all tokens before\n"
-     "it, the whole text in one context.",
+     "Adds up the log-probabilities of the tokens of a text. Each token is scored with\n"
+     "all tokens before it as its context.",
      "spillway score MODEL --text-file chapter.txt\n"
      "spillway score MODEL --text-file chapter.txt --compute f32 --json",
      cli_score},
-    {"plan", CLI_PLAN, "MODEL", "what would lie where, before anything is loaded",
-     "Says what `generate` with the same options would keep where, what each step\n"
-     "would move and how fast it would be, and the smallest budgets that would do.\n"
-     "Nothing is loaded.",
+    {"plan", CLI_PLAN, "MODEL", "where a run would keep its data, before anything is loaded",
+     "Shows what `generate` with the same options would do: where weights and KV would\n"
+     "lie, how many bytes each step would move, how fast the run would be, and the\n"
+     "smallest budgets that suffice. Loads nothing.",
      "spillway plan MODEL --context 200000 --device-memory 4GiB\n"
      "spillway plan MODEL --prompt-file book.txt --device-memory 64MiB --json",
      cli_plan},
     {"inspect", CLI_INSPECT, "[MODEL]", "facts about a model folder, or about this machine",
-     "Shows the shape of the model, its tensors and their bytes, its tokenizer, and\n"
-     "what a token of context costs; of each layer's cache what a run with the same\n"
-     "options would use, and why. With --topology instead: this machine's cores,\n"
-     "memory, GPUs and drives, what of them a run may use, and where its threads\n"
-     "would be.",
+     "Shows the shape of the model, its tensors and their bytes, its tokenizer, and the\n"
+     "bytes that a token of context takes. Shows for each layer which cache a run with\n"
+     "the same options would use, and why. With --topology it shows this machine\n"
+     "instead: cores, memory, GPUs and drives, which of them a run may use, and where\n"
+     "its threads would run.",
      "spillway inspect MODEL\nspillway inspect MODEL --tensors --json\n"
      "spillway inspect MODEL --kv-dtype f16 --disk /scratch\n"
      "spillway inspect --topology\nspillway inspect --topology --threads 4 --json",
      cli_inspect},
     {"tokenize", CLI_TOKENIZE, "MODEL", "text to token ids and back",
-     "Prints the ids of a text, or with --decode the text of ids.",
+     "Prints the token ids of a text, or with --decode the text of token ids.",
      "spillway tokenize MODEL --text 'Hello there'\n"
      "spillway tokenize MODEL --text-file book.txt > ids.txt\n"
      "spillway tokenize MODEL --decode --token-ids ids.txt",
      cli_tokenize},
     {"bench", CLI_BENCH, "MODEL", "speed against the machine's own limits",
-     "Runs prompts of each length under each budget and sets every number beside\n"
-     "what this machine can do at most, measured in the same run.",
+     "Runs prompts of each length under each budget. Shows each measured number beside\n"
+     "the limit of this machine, which is measured in the same run.",
      "spillway bench MODEL --contexts 128,2048,16384\n"
      "spillway bench MODEL --contexts 16384 --budgets 0,512MiB --csv speed.csv",
      cli_bench},
     {"probe", CLI_PROBE, "[DIR]", "how fast a drive and this machine are",
-     "Shows the limits that plans are made with: of the drive behind DIR (or behind the\n"
-     "current directory) and of this machine. What is not known yet is measured, which\n"
-     "takes two seconds and writes at most 256 MiB to a file without a name, and is\n"
-     "kept for later runs.",
+     "Shows the limits that plans are made with: those of the drive behind DIR (without\n"
+     "DIR, of the current directory) and those of this machine. Limits that are not\n"
+     "known are measured and kept for later runs. Measuring takes two seconds and\n"
+     "writes at most 256 MiB to an unnamed temporary file.",
      "spillway probe /mnt/scratch\nspillway probe /mnt/scratch --redo --json", cli_probe},
-    {"cache", CLI_CACHE, "ls|verify|prune DIR", "what is in a prefix cache, and less of it",
-     "ls lists the packs of the prefix cache in DIR, least recently used first: which\n"
-     "tokens they cover, their bytes, and the beginning of the fingerprint of model and\n"
-     "KV precision that they belong to. verify reads all of them, says what is damaged,\n"
-     "and ends with 1 if something is. prune removes what is damaged, and then the least\n"
-     "recently used until --size is left. All of it beside processes that use DIR.",
+    {"cache", CLI_CACHE, "ls|verify|prune DIR", "list, verify or shrink a prefix cache",
+     "ls lists the packs (files) of the prefix cache in DIR, least recently used first:\n"
+     "the tokens that a pack covers, its bytes, and the first digits of the fingerprint\n"
+     "of its model and KV precision. verify reads all packs, names those that are\n"
+     "damaged, and exits with 1 if there are any. prune removes damaged packs, and then\n"
+     "the least recently used packs until at most --size is left. Other processes may\n"
+     "use DIR at the same time.",
      "spillway cache ls ~/.cache/spillway/prefixes\n"
      "spillway cache verify ~/.cache/spillway/prefixes --json\n"
      "spillway cache prune ~/.cache/spillway/prefixes --size 20GiB",
      cli_cache},
-    {"check-kv", CLI_CHECK_KV, "MODEL", "what quantized KV does to a model's answers",
-     "Runs a short text through the model with exact and with quantized KV, and says\n"
-     "how far the predictions are apart and which formats pass. The result is kept\n"
-     "for later runs. KL is the divergence of the next-token distribution, in nats;\n"
-     "'if sure' counts tokens that the exact model gives twice the next one's\n"
-     "probability.",
+    {"check-kv", CLI_CHECK_KV, "MODEL", "how much quantized KV changes a model's predictions",
+     "Runs a short text through the model with exact and with quantized KV, shows how\n"
+     "much the predictions differ, and which formats pass. The result is kept for later\n"
+     "runs. KL is the divergence of the next-token distributions, in nats. 'if sure'\n"
+     "counts only positions where the exact model gives its first choice at least twice\n"
+     "the probability of its second.",
      "spillway check-kv MODEL\nspillway check-kv MODEL --kv-dtype int4 --redo --json",
      cli_check_kv},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
@@ -125,36 +126,38 @@ static int refuse_command(const char *name)
     return cli_fail(CLI_REFUSED, "unknown command '%s'; see 'spillway --help'", name);
 }
 
-/* Whether stdout is a pipe that nobody reads any more. */
+/* Whether stdout is a pipe without a reader. */
 static bool nobody_reads(void)
 {
     struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
     return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
 }
 
-/* What is still in the buffer of stdout must arrive, or the run has failed. What failed earlier,
- * when a buffer was full, has left no errno. */
+/* Flushes stdout; a failed write makes the run fail. An earlier failed write has left no errno. */
 static int finish(int code)
 {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
     if (code == CLI_DONE && !nobody_reads())
-        cli_fail(CLI_FAILED, "stdout: %s", errno ? strerror(errno) : "not all could be written");
+        cli_fail(CLI_FAILED, "stdout: %s",
+                 errno ? strerror(errno) : "some output could not be written");
     return code == CLI_DONE ? CLI_FAILED : code;
 }
 
-/* A descriptor that was closed would go to the next file that is opened, and the text into it. */
+/* If the caller closed a standard stream, the next file that opens would get its number, and the
+ * text. Opens /dev/null for the stream instead. */
 static void reserve_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0) /* the other way round: to use it stays an error */
+        if (fcntl(fd, F_GETFD) <
+            0) /* for the opposite direction: using the stream stays an error */
             open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 static int run(int argc, char **argv)
 {
-    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* a machine without /sys runs too */
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* no hwloc messages on a machine without /sys */
     if (argc < 2) {
         cli_help_all(stderr);
         return CLI_REFUSED;
@@ -201,7 +204,8 @@ static int run(int argc, char **argv)
 
 /* ---- the stack ---- */
 
-/* The least that deeply nested JSON and templates need, and what a thread of our own gets. */
+/* STACK_LEAST: the stack that deeply nested JSON and templates need. STACK_BYTES: the stack of our
+ * own thread. */
 enum { STACK_LEAST = 1 << 20, STACK_BYTES = 8 << 20 };
 
 struct call {
@@ -217,8 +221,8 @@ static void *run_call(void *argument)
     return NULL;
 }
 
-/* Under a small `ulimit -s` the command runs on a thread that has a larger stack. Signals go to
- * that thread, as they would go to this one. */
+/* With a small `ulimit -s` the command runs on a thread with a larger stack. That thread gets the
+ * signals of this one. */
 static int run_on_thread(struct call *c)
 {
     pthread_t thread;

@@ -53,12 +53,12 @@ static int print_text(const struct cli_options *o, const struct spw_tokenizer *t
         const struct cli_field fields[] = {{"text", json_stringn(text, bytes)}};
         code = cli_print_json(CLI_OBJECT(fields));
     } else
-        fwrite(text, 1, bytes, stdout); /* every byte is the text: no newline is added */
+        fwrite(text, 1, bytes, stdout); /* every byte is text: no newline is added */
     spw_free(text);
     return code;
 }
 
-/* An id that names no token has no text. */
+/* Refuses ids that are no token of the tokenizer. */
 static int check_known(const struct cli_options *o, const struct spw_tokenizer *t,
                        const int32_t *ids, size_t n)
 {

@@ -1,23 +1,25 @@
-/* `spillway bench`: speed beside the machine's own limits, each measured right before and right
- * after what it is set beside.
+/* `spillway bench`: speed beside the limits of the machine, which are measured right before and
+ * right after.
  *
- * A case is a context under a device budget. Each repeat runs every case once, so that a slow
- * minute of the machine falls on all of them; medians are shown. One run of a case:
+ * A case is a context under a device budget. Each repeat runs every case once, so a slow minute of
+ * the machine affects all cases; the tables show medians. One run of a case:
  *
  *   open (timed) -> a 10-token prompt, its first token (timed) -> a prompt of `context` random
  *   tokens in one step (prefill, timed) -> one token at a time (decode, timed) -> close
  *
- * and just before it the weight files are read once from the page cache (timed), which is what the
- * time to the first token is set beside. The machine is probed before the prompt, between prompt
- * and decode, and at the end, because a host that is shared changes its speed within minutes; a
- * limit is the mean of the two probes around it, and where those differ much, both are shown.
- * Decode is set beside the bytes of weights and KV that a token reads at the measured read
- * bandwidth, and beside what spw_predict_step makes of the same limits (of a drive, those it had at
- * the start); prefill beside its multiplications at the measured matrix peak. The cost of
- * offloading is the time of a token above what it must be: the time under the first budget of the
- * list, or that of the copies alone at the measured copy bandwidth where that is longer and cannot
- * be hidden. A GPU is probed once, for a run leaves no memory on it to probe with, and its limits
- * do not drift; there a token's attention is also timed alone. */
+ * Before a run, the weight files are read once from the page cache (timed): the time to the first
+ * token is compared with this. The machine is probed before the prompt, between prompt and decode,
+ * and at the end, because a shared host changes its speed within minutes. A limit is the mean of
+ * the two probes around a measurement; if the probes differ much, both are shown.
+ *
+ * Decode is compared with the bytes of weights and KV that a token reads, at the measured read
+ * bandwidth, and with the prediction of spw_predict_step for the same limits (of a drive, those at
+ * the start). Prefill is compared with its multiplications at the measured matrix peak. The cost of
+ * offloading is the time of a token above the least possible time. The least possible time is the
+ * time under the first budget of the list, or the time of the copies alone at the measured copy
+ * bandwidth, if that is longer. A GPU is probed only once, because a run leaves no memory to probe
+ * with, and because its limits do not drift. On a GPU the attention of a token is also measured
+ * alone. */
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/progress.h"
@@ -26,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_PROMPT 10 /* tokens of the prompt that the time to the first token is taken with */
+#define FIRST_PROMPT 10 /* tokens of the prompt whose time to the first token is measured */
 
 static struct spw_options case_options(const struct bench *b, const struct bench_case *c,
                                        uint64_t context)
@@ -57,7 +59,7 @@ static double larger_over_smaller(double a, double b)
     return fmax(a, b) / fmin(a, b);
 }
 
-/* Probes the machine again: into b->machine, the one before into `before`. */
+/* Probes the machine again, into b->machine. `before` gets the earlier numbers. */
 static int probe_again(struct bench *b, struct spw_machine *before, struct spw_error *err)
 {
     struct spw_options options = cli_engine_options(b->o, 0, 1);
@@ -70,7 +72,7 @@ static void take_mean(double *a, double b)
     *a = (*a + b) / 2;
 }
 
-/* What lies between two probes. */
+/* The means of two probes. */
 static struct spw_machine mean_limits(const struct spw_machine *a, const struct spw_machine *b)
 {
     struct spw_machine m = *a;
@@ -89,7 +91,7 @@ static struct spw_machine mean_limits(const struct spw_machine *a, const struct 
     return m;
 }
 
-/* NAN: of the model's own files nobody measured the drive. */
+/* Predicts a step. NAN if it reads files of the model whose drive was not measured. */
 static double predict(const struct bench *b, const struct bench_case *c,
                       const struct spw_machine *machine)
 {
@@ -100,7 +102,7 @@ static double predict(const struct bench *b, const struct bench_case *c,
     return step.seconds;
 }
 
-/* Decode of a run lay between two probes. */
+/* Compares the decoding of a run with the limits before and after it. */
 static void set_beside_limits(const struct bench *b, struct bench_case *c,
                               const struct spw_machine *before, size_t repeat)
 {
@@ -123,8 +125,8 @@ static void set_beside_limits(const struct bench *b, struct bench_case *c,
     c->after = *after;
 }
 
-/* The likeliest token is decoded, as a greedy generation would: looking for it is part of the time.
- * The first is not timed: the probe before it has emptied the caches. */
+/* Decodes the most likely tokens, as a greedy generation would; choosing a token is part of the
+ * time. The first token is not timed, because the probe before it has emptied the caches. */
 static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
                   struct spw_session *s, size_t repeat, struct spw_error *err)
 {
@@ -150,7 +152,7 @@ static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
     c->samples[DECODE_SECONDS][repeat] = sum / (double)n_new;
     c->samples[WAIT_SECONDS][repeat] =
         (after.unhidden_wait_seconds - before.unhidden_wait_seconds) / (double)n_new;
-    c->moved_bytes = 0; /* over the link that is measured beside it: not the disk's */
+    c->moved_bytes = 0; /* over the link between host and device, without the disk */
     for (int i = SPW_MOVED_HOST_TO_DEVICE; i <= SPW_MOVED_DEVICE_TO_HOST; i++)
         c->moved_bytes += (after.moved_bytes[i] - before.moved_bytes[i]) / n_new;
     c->device_peak_bytes = after.device_peak_bytes;
@@ -166,7 +168,7 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     size_t n_first = (size_t)spw_min_u64(FIRST_PROMPT, c->context);
     SPW_TRY(bench_sync(e, s, b->tokens, n_first, &seconds, err));
     c->samples[FIRST_SECONDS][repeat] = cli_now_seconds() - opened;
-    /* Another first token, so that nothing of the short prompt is reused. */
+    /* With another first token the session reuses nothing of the short prompt. */
     int32_t first = b->tokens[0];
     b->tokens[0] = first ? first - 1 : 1;
     struct spw_machine before;
@@ -178,7 +180,7 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
                   2;
     c->samples[PREFILL_SECONDS][repeat] = seconds;
     c->samples[MATRIX_LIMIT][repeat] = peak;
-    c->samples[PREFILL_FRACTION][repeat] = /* no cuBLASLt, no peak */
+    c->samples[PREFILL_FRACTION][repeat] = /* without cuBLASLt there is no peak */
         peak > 0 ? cli_prefill_flops(&b->model.config, c->context) / seconds / peak : 0;
     if (rc == 0)
         rc = decode(b, c, e, s, repeat, err);
@@ -207,7 +209,8 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
         rc = spw_session_open(&s, e, &err);
     if (rc == 0) {
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(e));
-        if (*spw_engine_note(e)) /* memory that could not be pinned explains what follows */
+        if (*spw_engine_note(
+                e)) /* such as memory that could not be pinned, which explains the numbers */
             cli_note("%s", spw_engine_note(e));
     }
     cli_progress_engine(e);
@@ -242,8 +245,7 @@ static void find_medians(struct bench *b)
                 b->cases[i].median[m] = bench_median(b->cases[i].samples[m], b->cases[i].n_runs);
 }
 
-/* The kernel that a long context lives on, without the rest of the token: on exact tiles and on
- * quantized ones. */
+/* Measures the attention of a token alone, on exact and on quantized tiles. */
 static int time_attention(struct bench *b)
 {
     static const uint32_t bits[BENCH_FORMS] = {0, 8, 4};
@@ -270,7 +272,7 @@ static int time_attention(struct bench *b)
     return 0;
 }
 
-/* Budgets that cannot work are refused before anything is measured. */
+/* Plans all cases. Refuses budgets that are too small before anything is measured. */
 static int plan_cases(struct bench *b)
 {
     for (size_t i = 0; i < b->n_cases; i++) {
@@ -278,10 +280,10 @@ static int plan_cases(struct bench *b)
         struct spw_error err = {0};
         struct spw_options full = case_options(b, c, c->context + b->o->decode_tokens + 1);
         int rc = spw_plan_query(&c->plan, b->o->operand, &full, &err);
-        /* The same budgets seen from the middle of what is decoded. */
+        /* the same budgets in the middle of the decoded tokens */
         struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2 + 1);
         uint32_t resident = c->plan.n_layers_resident;
-        middle.on_rung = NULL; /* the run itself will tell */
+        middle.on_rung = NULL; /* the run itself reports fallbacks */
         if (rc == 0)
             rc = spw_plan_query(&c->plan, b->o->operand, &middle, &err);
         if (rc < 0)
@@ -328,7 +330,7 @@ int32_t *bench_random_tokens(uint32_t vocab, uint64_t seed, size_t n)
     return tokens;
 }
 
-/* Text first, as far as it goes; a text that is too short is no measurement of a text. */
+/* Prompts are the text of --prompt-file, or random tokens. A text that is too short is refused. */
 static int make_tokens(struct bench *b)
 {
     uint64_t longest = 0;
@@ -360,7 +362,7 @@ static int make_tokens(struct bench *b)
     return code;
 }
 
-/* The files hold every complete run at any time: a long sweep may be killed. */
+/* Runs all cases. The files always have every complete run, because a long sweep may be killed. */
 static int run_and_write(struct bench *b, struct bench_case *c)
 {
     int code = run_case(b, c, c->n_runs);
@@ -391,11 +393,11 @@ static int sweep(struct bench *b)
     if (code)
         return code;
     double seconds;
-    uint64_t bytes; /* once unseen, so that the page cache is warm from the first run on */
+    uint64_t bytes; /* once before the first run, to warm the page cache */
     rc = cli_read_weights(b->o->operand, b->machine.threads, &seconds, &bytes);
     if (rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
-    cli_catch_termination(); /* then what was measured is printed */
+    cli_catch_termination(); /* after an interruption, print what was measured */
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
     for (size_t repeat = 0; repeat < b->o->repeat && code == 0; repeat++)
         for (size_t i = 0; i < b->n_cases && code == 0; i++)

@@ -1,4 +1,4 @@
-/* What `spillway bench` measures, and showing it. */
+/* The measurements of `spillway bench`, and their output. */
 #ifndef SPW_TOOLS_COMMAND_BENCH_BENCH_H
 #define SPW_TOOLS_COMMAND_BENCH_BENCH_H
 
@@ -10,51 +10,52 @@ enum measure {
     DECODE_SECONDS, /* a token */
     FIRST_SECONDS,
     WEIGHTS_SECONDS,
-    WAIT_SECONDS,     /* of a decoded token: not hidden behind computation */
-    PREFILL_FRACTION, /* of the limits of that run */
+    WAIT_SECONDS,     /* of a decoded token: waiting that computation did not hide */
+    PREFILL_FRACTION, /* fraction of the limits of that run */
     DECODE_FRACTION,
-    READ_LIMIT, /* around decode */
+    READ_LIMIT, /* mean of the probes before and after decoding */
     COPY_LIMIT,
-    PREDICTED,    /* seconds of a decoded token, with the limits around it */
-    PREDICTION,   /* that / what it took */
-    MATRIX_LIMIT, /* around the prompt, for the type that is computed with */
+    PREDICTED,    /* predicted seconds of a decoded token, with these limits */
+    PREDICTION,   /* predicted / measured */
+    MATRIX_LIMIT, /* mean of the probes before and after the prompt, for the type of the computation
+                   */
     MEASURES,
 };
 
-/* Two probes that differ by more are both shown. */
+/* If two probes differ by more than this factor, both are shown. */
 #define MUCH 1.1
 
 struct bench_case {
     uint64_t context, budget;
-    struct spw_plan_info plan; /* for `context` + half the decoded tokens */
-    double *samples[MEASURES]; /* owned, [repeat] each; n_runs of them are there, in any order */
-    size_t n_runs;             /* that are complete */
+    struct spw_plan_info plan; /* the plan for `context` + half of the decoded tokens */
+    double *samples[MEASURES]; /* owned, [repeat] each; n_runs of them are filled, in any order */
+    size_t n_runs;             /* complete runs */
     double median[MEASURES];
     uint64_t device_peak_bytes, host_peak_bytes;
-    uint64_t moved_bytes;             /* a decoded token, both ways */
-    uint64_t card_bytes;              /* GPU: what the driver says is gone, at the end */
-    struct spw_machine before, after; /* decode of the run in which they differ most */
-    double drift;                     /* larger over smaller, the most of reads and copies */
+    uint64_t moved_bytes; /* of a decoded token, both directions */
+    uint64_t card_bytes;  /* GPU: memory of the card that is in use at the end, by the driver */
+    struct spw_machine before, after; /* the probes of the run in which they differ most */
+    double drift; /* larger / smaller, the larger of the ratios for reads and for copies */
 };
 
-/* What tiles attention is timed on, alone. */
+/* The kinds of tiles that attention is measured on, alone. */
 enum { BENCH_EXACT, BENCH_INT8, BENCH_INT4, BENCH_FORMS };
 
 struct bench {
     const struct cli_options *o;
     struct cli_model model;
-    struct spw_machine machine; /* probed last */
-    struct cli_limits limits;   /* what plans with a disk are made with */
+    struct spw_machine machine; /* the latest probe */
+    struct cli_limits limits;   /* the limits for plans with a disk */
     char backend[80];
-    int32_t *tokens;          /* owned: of the longest prompt and what is decoded */
+    int32_t *tokens;          /* owned: for the longest prompt and the decoded tokens */
     struct bench_case *cases; /* owned */
     size_t n_cases;
-    /* Owned, [n_cases][BENCH_FORMS]: alone, of a context's first case; GPU only. */
+    /* Owned, [n_cases][BENCH_FORMS]: attention alone, for the first case of a context; GPU only. */
     struct spw_attention_speed *attention;
-    double *samples; /* owned: of all cases */
+    double *samples; /* owned: the samples of all cases */
 };
 
-/* How many cases share a context: they lie side by side, the first budget first. */
+/* The number of cases of a context. They are adjacent, in the order of the budgets. */
 static inline size_t bench_n_budgets(const struct bench *b)
 {
     return b->o->budgets.n ? b->o->budgets.n : 1;
@@ -62,7 +63,7 @@ static inline size_t bench_n_budgets(const struct bench *b)
 
 /* [n] random tokens; NULL when out of memory. The caller frees. */
 int32_t *bench_random_tokens(uint32_t vocab, uint64_t seed, size_t n);
-/* One step that brings a session to these tokens, timed. -ECANCELED: interrupted. */
+/* Brings a session to these tokens in one step and measures the time. -ECANCELED: interrupted. */
 int bench_sync(struct spw_engine *e, struct spw_session *s, const int32_t *tokens, size_t n,
                double *seconds, struct spw_error *err);
 double bench_median(double *values, size_t n); /* sorts them */
@@ -72,9 +73,9 @@ int bench_io(const struct cli_options *o);
 /* `spillway bench --prefix`: see bench_prefix.c. */
 int bench_prefix(const struct cli_options *o);
 
-/* Prints the cases that have a complete run to stdout, as a table or as CSV. */
+/* Prints the cases with a complete run to stdout, as a table or as CSV. */
 void bench_print(const struct bench *b);
-/* The same as CSV and JSON to the files that the options name. An exit code. */
+/* Writes the cases as CSV and JSON to the files of the options. Returns an exit code. */
 int bench_write(const struct bench *b);
 
 #endif

@@ -1,19 +1,19 @@
-/* `spillway bench --io`: the disk tier beside fio, on the same filesystem in the same minutes.
+/* `spillway bench --io`: the disk tier compared with fio, on the same file system in the same
+ * minutes.
  *
- * A pair measures, one right after the other and in turn first:
+ * A pair measures these things one after the other; odd pairs use the opposite order:
  *
- *   the path alone    a fresh file of the tier is written down and read back in slots of the size
- *                     that the engine's ring has, with checksums; fio writes a fresh file beside it
- *                     and reads the very same file (by way of /proc)
- *   decode, prompt    the engine with 3/4 of the KV on disk, and with all of it on the device; what
- *                     must come from disk a token is set beside fio, and beside the path alone,
- *                     before and after
- *   blocking reads    as other programs do it: what a token needs is read layer by layer with pread
- *                     through the page cache, which is emptied of it before, as it would be of a
- *                     cache that memory cannot hold; computing and reading take turns there, so the
- *                     two measured times are added
+ *   the path alone   writes a fresh file of the tier and reads it back, in slots of the size of the
+ *                    engine's ring, with checksums; fio writes a fresh file beside it and reads the
+ *                    same file (through /proc)
+ *   decode, prompt   the engine with 3/4 of the KV on disk, and with all KV on the device. The
+ * bytes from disk of a token are compared with fio and with the path alone, before and after
+ *   blocking reads   as in other programs: the bytes of a token are read layer by layer with pread
+ *                    through the page cache. They are dropped from the page cache before, as if the
+ *                    cache did not fit into memory. Computing and reading take turns there, so the
+ *                    two measured times are added
  *
- * Medians of the pairs are shown beside the least and the most. */
+ * The table shows the median, least and most of the pairs. */
 #include "tools/command/bench/bench_io.h"
 #include "tools/command/bench/fio.h"
 #include "tools/command/output/progress.h"
@@ -28,10 +28,12 @@
 
 #define FILE_BYTES ((uint64_t)1 << 30)
 #define FEWEST_BYTES ((uint64_t)16 << 20)
-#define RING_BYTES ((uint64_t)32 << 20) /* twice what fio has in flight: one half lands */
+#define RING_BYTES                                                                                 \
+    ((uint64_t)32                                                                                  \
+     << 20) /* twice the bytes that fio has in flight: one half of the ring receives data */
 #define GIB ((double)(1 << 30))
 enum { PAIRS = 5, CONTEXT = 16384, TILE_TOKENS = 128, SPLIT_TILES = 4 };
-static const double ON_DISK = 0.75; /* of the KV */
+static const double ON_DISK = 0.75; /* fraction of the KV */
 
 static double process_seconds(void)
 {
@@ -42,7 +44,7 @@ static double process_seconds(void)
 
 /* ---- fio ---- */
 
-/* NAN without fio: what is set beside it is shown alone. */
+/* Runs fio. NAN without fio: then the other numbers are shown alone. */
 static double fio(struct io_bench *b, const char *file, bool write)
 {
     struct spw_error why = {0};
@@ -94,7 +96,8 @@ static int open_file(struct io_bench *b, struct spw_error *err)
         (uint32_t)spw_max_u64(b->plan.prefetch_slots, spw_div_up(RING_BYTES, b->slot_bytes));
     b->n_slots = o.n_slots;
     o.file_bytes -= o.file_bytes % b->slot_bytes;
-    b->fio_bytes = o.file_bytes; /* more than the file has, and fio would make another one */
+    b->fio_bytes =
+        o.file_bytes; /* the size of the file; for a larger size fio would write a new file */
     spw_drive_bench_close(b->drive);
     SPW_TRY(spw_drive_bench_open(&b->drive, &o, err));
     snprintf(b->engine, sizeof b->engine, "%s", spw_drive_bench_engine(b->drive));
@@ -165,12 +168,12 @@ static int read_blocking(struct io_bench *b, double *seconds, struct spw_error *
     spw_drive_bench_file(b->drive, &fd, &direct);
     snprintf(file, sizeof file, "/proc/self/fd/%d", fd);
     uint8_t *memory = spw_alloc(layer_bytes);
-    fd = open(file, O_RDONLY | O_CLOEXEC); /* the same file, without O_DIRECT */
+    fd = open(file, O_RDONLY | O_CLOEXEC); /* the same file without O_DIRECT */
     int rc = fd < 0 ? -errno : memory ? 0 : -ENOMEM;
     if (!rc)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     if (!rc)
-        memset(memory, 1, layer_bytes); /* its pages are there */
+        memset(memory, 1, layer_bytes); /* allocates its pages */
     double start = cli_now_seconds();
     for (uint32_t i = 0; i < b->plan.n_layers && !rc; i++)
         rc = read_layer(b, fd, memory, layer_bytes, &at);
@@ -184,12 +187,12 @@ static int read_blocking(struct io_bench *b, double *seconds, struct spw_error *
 /* ---- the engine ---- */
 
 struct timed {
-    double prompt, step, wait; /* seconds; step and wait: a token */
-    uint64_t from_disk;        /* bytes, a token */
+    double prompt, step, wait; /* seconds; step and wait are for a token */
+    uint64_t from_disk;        /* bytes a token */
 };
 
-/* A prompt in one step, then tokens one at a time; the first of them is not timed, for it finds the
- * ring empty. */
+/* Runs a prompt in one step, then decodes tokens. The first token is not timed, because it finds
+ * the ring empty. */
 static int run_session(struct io_bench *b, struct spw_engine *e, struct spw_session *s,
                        struct timed *out, struct spw_error *err)
 {
@@ -230,7 +233,7 @@ static int run_engine(struct io_bench *b, const struct spw_options *options, str
     return rc;
 }
 
-/* The same machine with room for everything. */
+/* Options for the same machine with all KV on the device. */
 static struct spw_options resident_options(const struct io_bench *b)
 {
     struct spw_options o = b->options;
@@ -243,8 +246,8 @@ static struct spw_options resident_options(const struct io_bench *b)
     return o;
 }
 
-/* What the bytes from disk take at least: at fio's rate, and on a GPU over the second hop, too,
- * both under way together. */
+/* The least time for the bytes from disk: at fio's rate or, on a GPU, at the rate of the copies to
+ * the device if that is lower. Both run at the same time. */
 static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_rate)
 {
     const struct spw_machine *m = &b->limits.machine;
@@ -253,8 +256,9 @@ static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_
     return (double)bytes / rate;
 }
 
-/* With the limits of this pair: a machine that is shared changes its speed within minutes, which is
- * no fault of a prediction. A GPU is asked once, for a run leaves no memory to measure with. */
+/* Predicts a token with limits that are measured for this pair, because a shared machine changes
+ * its speed within minutes. A GPU is measured only once, because a run leaves no memory to measure
+ * with. */
 static int predict(struct io_bench *b, struct spw_error *err)
 {
     struct spw_drive_options o = {.directory = b->options.disk_dir,
@@ -262,7 +266,7 @@ static int predict(struct io_bench *b, struct spw_error *err)
                                   .io = b->options.io,
                                   .write_limit_bytes = b->file_bytes};
     struct spw_drive drive;
-    struct spw_machine machine = b->limits.machine; /* which the plan goes on with */
+    struct spw_machine machine = b->limits.machine; /* a copy: plans keep the first numbers */
     SPW_TRY(spw_drive_probe(&drive, &o, err));
     if (!*machine.gpu)
         SPW_TRY(spw_machine_probe(&machine, &b->options, err));
@@ -314,9 +318,9 @@ static double on_disk(const struct spw_plan_info *p)
     return (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens;
 }
 
-/* KV lies in host memory before it goes to the disk. The host gets what all the weights and, beside
- * a device with a quarter of the KV, everything else but KV take of it, and room for a GPU's bounce
- * buffers. So KV goes to the disk, and weights do not. */
+/* Chooses the budget of the host: room for all weights, for everything except KV next to a device
+ * with a quarter of the KV, and for the bounce buffers of a GPU. KV fills host memory before the
+ * disk, so with this budget KV goes to the disk and weights do not. */
 static int bound_host(struct io_bench *b, struct spw_error *err)
 {
     if (cli_given(b->o, "host-memory"))
@@ -330,8 +334,8 @@ static int bound_host(struct io_bench *b, struct spw_error *err)
     return 0;
 }
 
-/* The largest device budget that leaves 3/4 of the KV to the disk, to 1 part in 1000: less memory,
- * more on disk. --device-memory has the last word. */
+/* Finds the largest device budget that leaves 3/4 of the KV to the disk, to 1 part in 1000. A
+ * smaller budget leaves more KV to the disk. --device-memory replaces it. */
 static int find_budget(struct io_bench *b, struct spw_error *err)
 {
     if (cli_given(b->o, "device-memory"))
@@ -347,9 +351,9 @@ static int find_budget(struct io_bench *b, struct spw_error *err)
     return query(b, low, err);
 }
 
-/* The file that is read in turn with fio: 1 GiB, or a quarter of what is free. Of --disk-memory the
- * engine gets one half; the other is for two files, ours and fio's, or for ours beside the engine.
- */
+/* Chooses the size of the file that is read in turn with fio: 1 GiB, or a quarter of the free
+ * space. With --disk-memory the engine gets one half of it, and the other half is for our file and
+ * fio's. */
 static int choose_file(struct io_bench *b, struct spw_error *err)
 {
     struct statvfs v;
@@ -363,7 +367,7 @@ static int choose_file(struct io_bench *b, struct spw_error *err)
     if (b->file_bytes < FEWEST_BYTES)
         return spw_fail(err, -ENOSPC,
                         "--disk: %s: the file to measure would have %llu bytes, expected at least "
-                        "%llu: a quarter of what is free, or of --disk-memory",
+                        "%llu: a quarter of the free space, or of --disk-memory",
                         b->options.disk_dir, (unsigned long long)b->file_bytes,
                         (unsigned long long)FEWEST_BYTES);
     return 0;

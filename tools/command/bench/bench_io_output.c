@@ -1,4 +1,4 @@
-/* Showing what was measured of the disk tier: see bench_io.h. */
+/* The output of `spillway bench --io`: see bench_io.h. */
 #include "tools/command/bench/bench_io.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/output.h"

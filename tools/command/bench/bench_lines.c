@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Of the pairs; NAN where any of them is not there. */
+/* Median, least and most of the pairs; NAN if any pair has none. */
 struct summary {
     double median, least, most;
 };
@@ -24,7 +24,7 @@ static void format(char out[24], enum bench_unit unit, double value)
     snprintf(out, 24, "-");
     if (!isfinite(value))
         return;
-    switch (unit) { /* literal formats, so that the compiler can check them */
+    switch (unit) { /* literal formats: the compiler checks them */
     case BENCH_RATE:
         snprintf(out, 24, "%.2f GB/s", value * 1e-9);
         return;

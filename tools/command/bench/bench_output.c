@@ -1,4 +1,4 @@
-/* Showing what was measured: see bench.h. */
+/* The output of `spillway bench`: see bench.h. */
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/output.h"
@@ -6,15 +6,15 @@
 #include <math.h>
 #include <string.h>
 
-/* What is shown of a case. Fractions are of the machine's limit, 1 is the limit. */
+/* The shown numbers of a case. A fraction of 1 is the machine's limit. */
 struct row {
     double prefill_rate, prefill_fraction, decode_rate, decode_fraction;
-    double slowdown;       /* decode time / that under the context's first budget */
-    double offload_cost;   /* decode time / what it must be, less 1 */
-    double first_fraction; /* time to the first token / reading the weights */
-    double link_fraction;  /* the copies alone / decode time */
+    double slowdown;       /* decode time / decode time under the first budget of the context */
+    double offload_cost;   /* decode time / the least possible time, minus 1 */
+    double first_fraction; /* time to the first token / time to read the weights */
+    double link_fraction;  /* time of the copies alone / decode time */
     double prefill_slowdown;
-    double attention_fraction[BENCH_FORMS]; /* of the read bandwidth; 0: not timed */
+    double attention_fraction[BENCH_FORMS]; /* of the read bandwidth; 0: not measured */
 };
 
 static double attention_fraction(const struct bench *b, size_t first, int form)
@@ -48,7 +48,7 @@ static struct row make_row(const struct bench *b, size_t i)
     };
 }
 
-/* Where the machine changed its speed while tokens were decoded. */
+/* Says if the machine changed its speed while tokens were decoded. */
 static void print_drift(const struct bench_case *c)
 {
     if (c->drift > MUCH)
@@ -101,7 +101,7 @@ static void print_table(const struct bench *b)
     }
 }
 
-/* What only a GPU has: the link, the card, attention alone. */
+/* The numbers of a GPU only: the link, the card, attention alone. */
 static void print_gpu_table(const struct bench *b)
 {
     printf("\n%9s %11s %7s %9s %8s %11s %9s %7s %7s\n", "context", "budget", "of link", "wait",
@@ -122,7 +122,7 @@ static void print_gpu_table(const struct bench *b)
     }
 }
 
-/* A field in quotes, as RFC 4180 has them. */
+/* Writes a field in quotes, by RFC 4180. */
 static void quote(FILE *to, const char *text)
 {
     fputc('"', to);
@@ -131,7 +131,7 @@ static void quote(FILE *to, const char *text)
     fputc('"', to);
 }
 
-/* The type of exact KV, or what becomes of it where it is old. */
+/* The precision of old KV, or the type of KV if all of it is exact. */
 static const char *kv_name(const struct spw_plan_info *p)
 {
     return p->precision ? spw_kv_precision_name(p->precision) : spw_dtype_name(p->kv);
@@ -180,7 +180,7 @@ static void write_csv(const struct bench *b, FILE *to)
     }
 }
 
-/* What was not measured is 0 inside and null outside. */
+/* A number that was not measured is 0 in the program and null in JSON. */
 static double measured(double value)
 {
     return value > 0 ? value : NAN;

@@ -1,16 +1,16 @@
 /* `spillway bench --prefix`: the time to the first token of a prompt whose beginning lies in a
- * prefix cache, beside the time that fio takes to read the same bytes.
+ * prefix cache, compared with the time that fio takes to read the same bytes.
  *
- * A prompt of random tokens is computed once and kept. Then, in pairs, one right after the other
- * and in turn first:
+ * A prompt of random tokens is computed once and stored. Then pairs measure both things one after
+ * the other; odd pairs use the opposite order:
  *
- *   first token   an engine is opened anew (not part of the time, but shown), the page cache holds
- *                 nothing of the pack, and a session is asked for that prompt with a question
- * behind it: from there to the question's last logits fio           reads the very same pack from
- * its beginning to its end
+ *   first token   An engine is opened (not part of the time, but shown). The page cache has nothing
+ *                 of the pack. Time runs from the request of that prompt with a question after it
+ * to the last logits of the question. fio           reads the same pack from its beginning to its
+ * end
  *
- * Everything is done in a directory of its own inside that of --prefix-cache, and removed. Medians
- * of the pairs are shown beside the least and the most. */
+ * All files lie in a temporary directory inside that of --prefix-cache. The table shows the median,
+ * least and most of the pairs. */
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/bench/fio.h"
 #include "tools/command/output/output.h"
@@ -42,20 +42,21 @@ struct prefix_bench {
     const struct cli_options *o;
     struct cli_model model;
     struct spw_options options;
-    char directory[4096], pack[4400]; /* the pack: its largest file */
-    uint64_t context, question;       /* tokens: kept; behind them */
-    uint64_t pack_bytes, bytes;       /* of the file; that were read of it */
-    double computed_seconds;          /* the prompt, when nothing of it was there */
+    char directory[4096], pack[4400]; /* `pack` is the largest file in `directory` */
+    uint64_t context,
+        question; /* tokens of the prompt in the cache; tokens of the question after it */
+    uint64_t pack_bytes, bytes; /* bytes of the file; bytes that were read from it */
+    double computed_seconds;    /* time of the prompt with an empty cache */
     char backend[80], io[256];
     int32_t *tokens;                  /* owned, [context + question] */
     double *samples[PREFIX_MEASURES]; /* owned, [n_pairs] each; NAN: not measured */
     size_t n_pairs;
-    char no_fio[320]; /* why fio says nothing; "" if it does */
+    char no_fio[320]; /* why there are no numbers of fio; "" if there are */
 };
 
 /* ---- files ---- */
 
-/* Whatever is done with each file of the directory. */
+/* Calls a function for each file of the directory. */
 static void each_file(const struct prefix_bench *b, void (*visit)(void *context, const char *path),
                       void *context)
 {
@@ -76,7 +77,7 @@ static void drop_pages(void *context, const char *path)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return;
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* nothing of it is dirty: it was synced */
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* no page is dirty: the file was synced */
     close(fd);
 }
 
@@ -125,7 +126,7 @@ static void remove_directory(const struct prefix_bench *b)
 struct run {
     struct spw_engine *engine;
     struct spw_session *session;
-    double opened; /* seconds it took */
+    double opened; /* seconds of the step */
 };
 
 static int open_run(struct run *r, const struct prefix_bench *b, struct spw_error *err)
@@ -147,7 +148,7 @@ static void close_run(struct run *r)
     spw_engine_close(r->engine);
 }
 
-/* Computes the prompt and keeps it. */
+/* Computes the prompt and stores it in the cache. */
 static int keep_prompt(struct prefix_bench *b, struct spw_error *err)
 {
     struct run r;
@@ -188,7 +189,7 @@ static int find_prompt(struct prefix_bench *b, size_t i, struct spw_error *err)
     return rc;
 }
 
-/* NAN without fio: what is set beside it is shown alone. */
+/* Runs fio. NAN without fio: then the other numbers are shown alone. */
 static void read_by_fio(struct prefix_bench *b, size_t i)
 {
     struct spw_error why = {0};
@@ -272,7 +273,7 @@ static int prepare(struct prefix_bench *b, struct spw_error *err)
                         TILE_TOKENS);
     b->options = cli_engine_options(b->o, b->context + b->question, 1);
     b->options.on_progress = cli_progress_callback();
-    b->options.on_reuse = NULL; /* it is what is measured */
+    b->options.on_reuse = NULL; /* the benchmark measures it */
     SPW_TRY(make_directory(b, err));
     SPW_TRY(spw_plan_query(&plan, b->o->operand, &b->options, err));
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed, b->context + b->question);

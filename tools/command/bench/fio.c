@@ -1,4 +1,4 @@
-/* Runs fio and reads its JSON: see fio.h. */
+/* Runs fio and reads its JSON: see fio.h.  */
 #include "tools/command/bench/fio.h"
 
 #include <spawn.h>
@@ -23,7 +23,7 @@ static void escape(char *out, size_t bytes, const char *file)
     out[n] = 0;
 }
 
-/* Starts fio with both of its outputs into a pipe. */
+/* Starts fio with stdout and stderr into one pipe. */
 static int start(const char *file, bool write, uint64_t bytes, pid_t *pid, int *from)
 {
     char name[4200], size[48];
@@ -65,7 +65,7 @@ static size_t read_all(int from, char *text)
     return n;
 }
 
-/* What fio says before its JSON are its complaints. */
+/* Text before the JSON has fio's error messages. */
 static int parse(const char *text, bool write, double *bytes_per_second, struct spw_error *why)
 {
     const char *brace = strchr(text, '{');

@@ -1,5 +1,6 @@
-/* `spillway chat`: a conversation, or one answer to the messages of a file. Each turn hands the
- * whole conversation as tokens to one session, which computes what it does not hold yet. */
+/* `spillway chat`: a conversation, or one answer to the messages of a file. Each turn gives the
+ * tokens of the whole conversation to one session, which computes only the tokens that it does not
+ * hold. */
 #include "tools/command/check_kv.h"
 #include "tools/command/chat/chat.h"
 #include "tools/command/chat/chat_terminal.h"
@@ -51,14 +52,14 @@ static int on_token(void *context, int32_t token, const float *logits)
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 {
     const char *what = context >= c->model.config.reach
-                           ? "which is all this model knows (--allow-long-context goes on)"
+                           ? "which is all this model knows (--allow-long-context allows more)"
                            : "a larger --context would do";
     if (!c->interactive)
         return cli_fail(CLI_REFUSED,
                         "%s: found %zu tokens, expected at most the context of %llu, %s",
                         c->o->messages, n, (unsigned long long)context, what);
     return cli_fail(CLI_REFUSED,
-                    "the context of %llu tokens is full: this needs %zu. /undo takes back the "
+                    "the context of %llu tokens is full: this turn needs %zu. /undo removes the "
                     "last turn; %s (/save, start again, /load)",
                     (unsigned long long)context, n, what);
 }
@@ -68,7 +69,7 @@ static void say_length(const struct chat *c, const struct spw_request *request)
     if (request->max_new_tokens < c->max_new)
         cli_note("the answer ends here: the context of %llu tokens is full%s",
                  (unsigned long long)spw_engine_plan(c->engine)->context,
-                 c->interactive ? "; /undo takes back the last turn" : "");
+                 c->interactive ? "; /undo removes the last turn" : "");
     else if (c->interactive)
         cli_note("the answer ends here: --max-new-tokens %llu", (unsigned long long)c->max_new);
 }
@@ -116,7 +117,7 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
     c->n_turns++;
 }
 
-/* What was said becomes part of the conversation. */
+/* Adds the answer to the conversation. */
 static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
                   const struct spw_generate_times *times)
 {
@@ -143,20 +144,21 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
         .on_token = on_token,
         .context = c,
     };
-    /* The last token is only picked: it needs no room. */
+    /* the last token is chosen but not computed: it needs no room in the context */
     request.max_new_tokens =
         (size_t)spw_min_u64(c->max_new, spw_engine_plan(c->engine)->context - n + 1);
     request.sampling.seed += c->n_again;
     return request;
 }
 
-/* What was ended may have been more than the session could go back from. */
+/* Warns if an interrupted answer leaves a session that must compute the conversation again. */
 static void say_loss(const struct chat *c, size_t held)
 {
     bool lost = held && !spw_session_n_tokens(c->session);
     if (c->interactive && lost && !spw_engine_plan(c->engine)->goes_back && !c->o->prefix_cache)
-        cli_fail(0, "the next answer computes the whole conversation again: windows had moved on, "
-                    "and --device-memory had no room to keep them (--prefix-cache would)");
+        cli_fail(0, "the next answer computes the whole conversation again: the interrupted answer "
+                    "has moved the windows of layers, and --device-memory has no room for a copy "
+                    "of them (--prefix-cache avoids this)");
 }
 
 int cli_chat_answer(struct chat *c)
@@ -174,7 +176,7 @@ int cli_chat_answer(struct chat *c)
         return refuse_length(c, n, context);
     struct spw_request request = make_request(c, tokens, n);
     c->n_reply = 0;
-    if (c->interactive) /* else it may have come while the model was loaded */
+    if (c->interactive) /* without a terminal, a SIGINT from the time of loading still counts */
         cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     cli_progress_engine(c->engine);
@@ -182,7 +184,7 @@ int cli_chat_answer(struct chat *c)
     int rc = spw_generate(c->engine, c->model.tokenizer, &request, 1, &result, &times, &err);
     cli_progress_end();
     bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
-    /* In a file every byte of a single answer is the text. */
+    /* A single answer in a file gets no line break: there every byte is text. */
     if (c->n_reply > 0 && !c->write_error && (c->interactive || isatty(STDOUT_FILENO) == 1))
         c->write_error = cli_write("\n", 1);
     if (rc < 0 && !interrupted)
@@ -215,7 +217,8 @@ static int ask(struct chat *c, const char *text, size_t bytes)
     return code;
 }
 
-/* A mistake ends one turn. Where nobody sits it is also what the command ends with. */
+/* An error ends one turn. Without a terminal the command returns the error's exit code at its end.
+ */
 static int converse(struct chat *c)
 {
     struct cli_terminal *terminal;
@@ -255,7 +258,7 @@ static int check_options(const struct cli_options *o)
     return 0;
 }
 
-/* Text is compared in UTF-8, so what the shell gave must be UTF-8 too: the tokenizer looks. */
+/* Stop texts are compared in UTF-8. The tokenizer checks that they are UTF-8. */
 static int check_stops(const struct chat *c)
 {
     for (size_t i = 0; i < c->o->stop.n; i++) {
@@ -293,7 +296,8 @@ static int open_messages(struct chat *c)
     return o->system ? cli_history_set_system(c->messages, o->system) : 0;
 }
 
-/* How many tokens the session is opened for. What can be known beforehand is refused here. */
+/* Computes the context of the session. Refuses lengths that can be known before the engine opens.
+ */
 static int find_context(struct chat *c, uint64_t *context)
 {
     uint64_t known = c->o->allow_long_context ? SPW_CONFIG_MOST_POSITIONS : c->model.config.reach;

@@ -1,4 +1,4 @@
-/* What a conversation is made of, for chat.c (turns) and chat_commands.c (what begins with /). */
+/* The state of a conversation, for chat.c (turns) and chat_commands.c (lines that begin with /). */
 #ifndef SPW_TOOLS_COMMAND_CHAT_CHAT_H
 #define SPW_TOOLS_COMMAND_CHAT_CHAT_H
 
@@ -19,19 +19,19 @@ struct chat {
     json_t *messages; /* owned */
     json_t *turns;    /* owned: for --report */
     uint64_t max_new; /* tokens of an answer */
-    uint64_t n_again; /* how often the last question was answered again: added to the seed */
+    uint64_t n_again; /* how often /regen answered the last question again; added to the seed */
     char *reply;      /* owned: text of the running answer */
     size_t n_reply, reply_capacity;
-    int write_error;            /* of stdout, -errno: the end of the conversation */
-    struct chat_turn last, sum; /* the latest turn; all of them */
+    int write_error; /* -errno of a failed write to stdout, which ends the conversation */
+    struct chat_turn last, sum; /* the latest turn; the sum of all turns */
     size_t n_turns;
     bool interactive, quit;
 };
 
-/* Answers the conversation as it stands and adds the answer to it. 0 or an exit code, after one
- * line on stderr; the conversation is then as it was. */
+/* Answers the conversation and adds the answer to it. 0, or an exit code after one line on stderr;
+ * after a failure the conversation is unchanged. */
 int cli_chat_answer(struct chat *c);
-/* A line that begins with /: 0 or an exit code. */
+/* Runs a line that begins with /. 0 or an exit code. */
 int cli_chat_command(struct chat *c, const char *line);
 
 #endif

@@ -1,5 +1,5 @@
-/* The commands of a conversation: one row each. What they say goes to stderr, for stdout has the
- * answers. */
+/* The commands of a conversation, one row for each. They print to stderr, because answers go to
+ * stdout. */
 #include "tools/command/chat/chat.h"
 #include "tools/command/output/output.h"
 
@@ -37,13 +37,13 @@ static int undo(struct chat *c, const char *argument)
     (void)argument;
     size_t n = cli_history_before_question(c->messages);
     if (n == SIZE_MAX)
-        return cli_fail(CLI_REFUSED, "/undo: found no question, expected one to take back");
+        return cli_fail(CLI_REFUSED, "/undo: found no question, expected one to remove");
     cli_history_cut(c->messages, n);
     c->n_again = 0;
-    return cli_note("the last question is taken back; %zu messages are left", n);
+    return cli_note("the last question was removed; %zu messages are left", n);
 }
 
-/* The old answer comes back when there is no new one. */
+/* If there is no new answer, the old answer stays. */
 static int regen(struct chat *c, const char *argument)
 {
     (void)argument;
@@ -56,7 +56,7 @@ static int regen(struct chat *c, const char *argument)
     bool again = n < json_array_size(old);
     if (again && c->o->temperature == 0)
         cli_note("/regen: at temperature 0 the same question has the same answer; start with "
-                 "--temperature 0.7 for another one");
+                 "--temperature 0.7 to get another answer");
     cli_history_cut(c->messages, n);
     c->n_again += again;
     int code = cli_chat_answer(c);

@@ -12,7 +12,7 @@ static const char *role_of(const json_t *messages, size_t i)
     return role ? role : "";
 }
 
-/* Templates leave out a role that they do not know, or print whatever stands there. */
+/* An unknown role is refused: templates would leave its message out, or print the role. */
 static bool known_role(const char *role)
 {
     static const char *const roles[] = {"system", "developer", "user",    "assistant",
@@ -23,7 +23,7 @@ static bool known_role(const char *role)
     return false;
 }
 
-/* A text or a list of parts; what calls tools may have none. */
+/* The content is a text or a list of parts. A message that calls tools needs none. */
 static bool has_content(const json_t *m)
 {
     const json_t *content = json_object_get(m, "content");

@@ -23,7 +23,7 @@ struct cli_prompt {
     const struct cli_model *model;
     char *tools, *documents; /* owned: JSON texts, or NULL */
     size_t tools_bytes, documents_bytes;
-    char *text; /* owned: the latest rendering and its reply */
+    char *text; /* owned: the latest rendered text and its reply */
     size_t n_text;
     int32_t *tokens; /* owned */
     size_t n_tokens;
@@ -33,7 +33,8 @@ struct cli_prompt {
 
 /* ---- opening ---- */
 
-/* The file's own text is handed on; it is parsed here so that a mistake is named with its file. */
+/* Reads a JSON file for the template. The template gets the text of the file; parsing it here gives
+ * errors that name the file. */
 static int read_list(const char *path, char **text, size_t *bytes)
 {
     json_error_t e;
@@ -116,8 +117,8 @@ static bool same_tokens(const int32_t *a, const int32_t *b, size_t n)
     return n == 0 || memcmp(a, b, n * sizeof *a) == 0;
 }
 
-/* Puts the tokens before the mark in front of those of `ids` that stand behind it. 1: done, 0: the
- * encoding has no border there, or an exit code below 0. */
+/* Joins the tokens before the mark with those of `ids` after the mark. 1 if done, 0 if no token of
+ * `ids` begins at the mark, or -ENOMEM. */
 static int splice(const struct cli_prompt *p, const struct mark *m, int32_t **ids, size_t *n)
 {
     int32_t *before;
@@ -143,7 +144,8 @@ static int splice(const struct cli_prompt *p, const struct mark *m, int32_t **id
     return 1;
 }
 
-/* How many of the marks hold for the new text; its tokens become those that belong to the last. */
+/* Counts the marks that are still true for the new text, and takes the tokens that belong to the
+ * last of them. */
 static int keep_marks(const struct cli_prompt *p, const char *text, size_t bytes, int32_t **ids,
                       size_t *n, size_t *n_marks)
 {
@@ -189,8 +191,8 @@ int cli_prompt_render(struct cli_prompt *p, const json_t *messages, const int32_
 
 /* ---- replies ---- */
 
-/* How many of the generated tokens make exactly the reply, when the last ones were cut off: by a
- * stop text, or by who interrupted. SIZE_MAX when no number of them does. */
+/* Counts the generated tokens that make exactly the reply: a stop text or an interruption may have
+ * cut off the last ones. SIZE_MAX if no number of tokens makes the reply. */
 static size_t tokens_of_reply(const struct cli_prompt *p, const struct spw_result *r,
                               const char *reply, size_t bytes)
 {
@@ -218,7 +220,7 @@ end:
 int cli_prompt_keep(struct cli_prompt *p, const struct spw_result *r, const char *reply,
                     size_t bytes)
 {
-    /* The token that ends a turn is the template's to write. */
+    /* the template writes the token that ends a turn */
     size_t n = r->finish == SPW_FINISH_EOS      ? r->n_tokens - 1
                : r->finish == SPW_FINISH_LENGTH ? r->n_tokens
                                                 : tokens_of_reply(p, r, reply, bytes);

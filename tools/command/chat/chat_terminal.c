@@ -1,4 +1,4 @@
-/* Lines by libedit, or plain ones: see chat_terminal.h. */
+/* Lines that libedit edits, or plain lines: see chat_terminal.h. */
 #include "tools/command/chat/chat_terminal.h"
 
 #include <histedit.h>
@@ -16,7 +16,7 @@ struct cli_terminal {
     EditLine *edit; /* owned; NULL: plain lines */
     History *history;
     bool dropped;    /* Ctrl-C was pressed on the line */
-    bool continuing; /* the prompt of a further line */
+    bool continuing; /* the prompt of a continued line */
     char *text;      /* owned */
     size_t n_text, capacity;
 };
@@ -29,7 +29,7 @@ static char *prompt(EditLine *e)
     return ((struct cli_terminal *)data)->continuing ? further : first;
 }
 
-/* Ctrl-C comes as a key, so that the line is dropped and nothing else happens. */
+/* Ctrl-C is a key for libedit: it discards the line and does nothing else. */
 static unsigned char drop_line(EditLine *e, wint_t key)
 {
     (void)key;
@@ -43,10 +43,10 @@ static unsigned char drop_line(EditLine *e, wint_t key)
 static int open_editor(struct cli_terminal *t)
 {
     HistEvent event;
-    /* Characters are counted in UTF-8 whatever the locale says: text is nothing else here. */
+    /* All text is UTF-8, so characters are counted in UTF-8 in every locale. */
     if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
         setlocale(LC_CTYPE, "C.UTF-8");
-    t->edit = el_init("spillway", stdin, stderr, stderr); /* stdout is for answers */
+    t->edit = el_init("spillway", stdin, stderr, stderr); /* answers go to stdout */
     t->history = history_init();
     if (!t->edit || !t->history)
         return -ENOMEM;
@@ -56,7 +56,7 @@ static int open_editor(struct cli_terminal *t)
     el_set(t->edit, EL_EDITOR, "emacs");
     el_set(t->edit, EL_HIST, history, t->history);
     el_source(t->edit, NULL); /* ~/.editrc */
-    /* The wide one: el_set leaks copies of both texts. */
+    /* el_wset, because el_set leaks copies of both texts. */
     el_wset(t->edit, EL_ADDFN, L"spillway-drop-line", L"drops the line", drop_line);
     el_set(t->edit, EL_BIND, "^C", "spillway-drop-line", NULL);
     el_set(t->edit, EL_SETTY, "-d", "-isig", NULL);
@@ -123,11 +123,11 @@ static int read_edited(struct cli_terminal *t)
     HistEvent event;
     int n = 0;
     t->dropped = false;
-    /* Between the prompt and the first key Ctrl-C still is a signal: then it means no more. */
+    /* Between the prompt and the first key Ctrl-C is still a signal. It discards the line. */
     void (*handler)(int) = signal(SIGINT, SIG_IGN);
     const char *line = el_gets(t->edit, &n);
     signal(SIGINT, handler);
-    if (t->dropped) /* also where nothing was typed yet, which looks like the end of the input */
+    if (t->dropped) /* also if nothing was typed yet, which looks like the end of the input */
         return -ECANCELED;
     if (!line || n <= 0)
         return 0;
@@ -138,7 +138,7 @@ static int read_edited(struct cli_terminal *t)
     return rc < 0 ? rc : 1;
 }
 
-/* While nothing runs, SIGINT ends the program as it would end any other. */
+/* While nothing runs, SIGINT ends the program as usual. */
 static int read_plain(struct cli_terminal *t)
 {
     void (*handler)(int) = signal(SIGINT, SIG_DFL);
@@ -157,7 +157,8 @@ static int read_plain(struct cli_terminal *t)
     return rc < 0 ? rc : any;
 }
 
-/* Puts one line behind what is there: 1, 0 at the end, -ECANCELED for a dropped line, -errno. */
+/* Appends one line to the text. 1, 0 at the end of the input, -ECANCELED for a discarded line, or
+ * -errno. */
 static int read_line(struct cli_terminal *t, bool continuing)
 {
     t->continuing = continuing;
@@ -172,7 +173,7 @@ static bool is_fence(const char *line)
     return strcmp(line, "\"\"\"") == 0;
 }
 
-/* The lines up to the next fence. */
+/* Reads the lines up to the next """. */
 static int read_block(struct cli_terminal *t)
 {
     t->n_text = 0;
@@ -203,7 +204,7 @@ static int read_text(struct cli_terminal *t, bool *verbatim)
         t->text[t->n_text - 1] = '\n';
         rc = read_line(t, true);
         if (rc == 0)
-            return 1; /* the end of the input is the end of the text */
+            return 1; /* the end of the input ends the text */
     }
     return rc;
 }

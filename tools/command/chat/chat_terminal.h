@@ -1,6 +1,6 @@
-/* What a user types: edited lines with a history where stdin is a terminal, else plain lines. A
- * line that ends in a backslash goes on in the next one, and lines between two lines of """ are one
- * text as they stand. Owns the terminal's settings while it reads. One thread. */
+/* Reads what a user types: edited lines with a history if stdin is a terminal, else plain lines. A
+ * line that ends in a backslash is continued by the next line. Lines between two lines of """ are
+ * one text. Owns the terminal's settings while it reads. One thread. */
 #ifndef SPW_TOOLS_COMMAND_CHAT_CHAT_TERMINAL_H
 #define SPW_TOOLS_COMMAND_CHAT_CHAT_TERMINAL_H
 
@@ -11,13 +11,13 @@ struct cli_terminal;
 /* 0 or an exit code. */
 int cli_terminal_open(struct cli_terminal **out);
 void cli_terminal_close(struct cli_terminal *t);
-/* Off while an answer is shown: keys that are typed meanwhile wait for the next prompt instead of
- * standing inside the answer. Ctrl-C works either way. */
+/* Turns echo off while an answer is shown: keys typed meanwhile wait for the next prompt and are
+ * not shown inside the answer. Ctrl-C works in both states. */
 void cli_terminal_echo(const struct cli_terminal *t, bool on);
-/* Whether somebody sits there. */
+/* Whether stdin is a terminal. */
 bool cli_terminal_edits(const struct cli_terminal *t);
-/* The next text, NUL-terminated, valid until the next call; `verbatim`: it stood between """. 1, 0
- * at the end of the input, or -errno. */
+/* Reads the next text, NUL-terminated, valid until the next call. `verbatim`: the text was between
+ * two lines of """. 1, 0 at the end of the input, or -errno. */
 int cli_terminal_read(struct cli_terminal *t, char **text, size_t *bytes, bool *verbatim);
 
 #endif

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Far more than positions reach. A device that never ends does so here, not where memory does. */
+/* Far more text than a model has positions for. Stops reading a device that never ends, before
+ * memory runs out. */
 #define MOST_BYTES ((size_t)1 << 30)
 
 int cli_read_file(const char *path, char **data, size_t *bytes)
@@ -59,7 +60,8 @@ static int refuse_id(const char *path, const char *at, const char *start)
                     path, (size_t)(at - start), found);
 }
 
-/* Ids in `text`; `ids` has room for one in every two bytes. A list in brackets is fine too. */
+/* Reads the ids in `text`, which may be a list in brackets. `ids` has room for one id in every two
+ * bytes. */
 static int parse_ids(const char *path, const char *text, size_t bytes, int32_t *ids, size_t *n)
 {
     static const char between[] = " ,\t\r\n";
@@ -268,7 +270,8 @@ int cli_inputs_refuse(struct cli_inputs *in, const struct cli_options *o, struct
     return in->n_refused < in->n ? 0 : CLI_REFUSED;
 }
 
-/* One text that is too long is refused; of many lines the others go on. */
+/* A single text that is too long ends the command. A line of --prompts that is too long is left
+ * out, and the other lines run. */
 static int refuse_length(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
                          uint64_t limit)
 {
@@ -292,11 +295,11 @@ int cli_check_context(const struct cli_options *o, const struct cli_model *m, ui
         return 0;
     return cli_fail(CLI_REFUSED,
                     "context of %llu tokens: the model knows %llu positions; "
-                    "--allow-long-context goes on behind them, where answers may get worse",
+                    "--allow-long-context allows more, but answers may get worse",
                     (unsigned long long)context, (unsigned long long)known);
 }
 
-/* A number of new tokens nobody asked for gives way to the length of the prompt. */
+/* If the user gave no --max-new-tokens, a long prompt makes the number of new tokens smaller. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
     uint64_t limit = o->context ? o->context : o->allow_long_context ? UINT64_MAX : m->config.reach;

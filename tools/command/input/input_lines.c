@@ -64,7 +64,7 @@ static int read_tokens(const struct reader *r, const json_t *v, struct cli_input
     return 0;
 }
 
-/* A string or a list of strings; they stay in the line's JSON. */
+/* Takes a string or a list of strings, borrowed from the JSON of the line. */
 static int read_stop(const struct reader *r, const json_t *v, struct cli_input *in)
 {
     size_t n = json_is_string(v) ? 1 : json_array_size(v);
@@ -129,7 +129,7 @@ static int read_key(const struct reader *r, const char *key, const json_t *v, st
         in->ignore_eos = json_is_true(v);
         return json_is_boolean(v) ? 0 : refuse(r, key, "true or false");
     }
-    if (strcmp(key, "id") == 0) /* anything: it is copied to the answer */
+    if (strcmp(key, "id") == 0) /* any value: it is copied to the answer */
         return 0;
     const char *nearest = cli_nearest(key, known, sizeof known / sizeof *known);
     return cli_fail(CLI_REFUSED, "%s: found the unknown key \"%s\"%s%s%s", r->where, key,
@@ -155,7 +155,7 @@ static int read_line(struct cli_input *in, const struct cli_options *o, const st
     in->line = line;
     bool own_stop = json_object_get(line, "stop");
     int code = 0;
-    if (!own_stop && o->stop.n > 0) { /* a copy, so that every line owns its list */
+    if (!own_stop && o->stop.n > 0) { /* a copy: every line owns its list */
         in->stop.items = spw_alloc_zero(o->stop.n, sizeof *in->stop.items);
         if (!in->stop.items)
             return cli_fail(CLI_FAILED, "out of memory");
@@ -181,7 +181,7 @@ static int read_line(struct cli_input *in, const struct cli_options *o, const st
 
 static int add_line(struct cli_inputs *in, struct cli_input **item)
 {
-    /* Powers of two: grow when full. */
+    /* The capacity is a power of two; the list grows when it is full. */
     if ((in->n & (in->n - 1)) == 0) {
         size_t capacity = in->n ? 2 * in->n : 1;
         struct cli_input *grown = spw_realloc(in->items, capacity * sizeof *grown);
@@ -207,7 +207,7 @@ int cli_read_lines(struct cli_inputs *in, const struct cli_options *o, const str
         char where[256];
         snprintf(where, sizeof where, "%.200s: line %zu", o->prompts, ++number);
         struct cli_input *item = NULL;
-        if (strspn(at, " \t\r") < length) { /* blank lines are passed over */
+        if (strspn(at, " \t\r") < length) { /* blank lines are ignored */
             code = add_line(in, &item);
             if (code == 0)
                 code = read_line(item, o, m, where, at, length);

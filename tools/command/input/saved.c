@@ -1,4 +1,4 @@
-/* Runs in files: see saved.h. */
+/* Saved runs of `generate`: see saved.h. */
 #include "tools/command/input/saved.h"
 
 #include "tools/command/input/input_lines.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Options that decide which token comes next: kept in the state under their own names. */
+/* Options that decide which token comes next. The state has them under their own names. */
 static const struct kept {
     const char *name;
     size_t at;
@@ -51,7 +51,8 @@ static int damaged(const struct cli_options *o)
                     o->resume);
 }
 
-/* The prompt and the answer: what the session holds, and what it had not computed on yet. */
+/* Reads the prompt and the answer: the tokens of the session, and the tokens that the session had
+ * not computed yet. */
 static int read_tokens(struct cli_saved *s, const struct cli_options *o)
 {
     const struct spw_saved_info *info = spw_saved_info(s->file);
@@ -135,7 +136,8 @@ static int refuse_type(const struct cli_options *o, const char *name, const char
                     name, is);
 }
 
-/* What bits depend on, in the engine; it looks again, and at the model. */
+/* Takes over the types that decide about the bits of the answer. The engine checks them again, and
+ * the model too. */
 static int take_types(const struct cli_saved *s, struct cli_options *o)
 {
     const struct spw_saved_info *i = spw_saved_info(s->file);
@@ -243,7 +245,7 @@ int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const stru
 
 /* ---- saving ---- */
 
-/* Prompt and answer from position `from` on. */
+/* The tokens of prompt and answer from position `from` on. */
 static json_t *tokens_from(const struct cli_progress_made *made, size_t from)
 {
     const struct spw_result *r = made->result;
@@ -262,7 +264,7 @@ static json_t *stops(const struct cli_options *o)
     return list;
 }
 
-/* What the answer depends on beside the prompt and the model. */
+/* Adds the options that the answer depends on. */
 static void add_options(json_t **s, const struct cli_options *o)
 {
     const struct cli_field fields[] = {
@@ -272,10 +274,11 @@ static void add_options(json_t **s, const struct cli_options *o)
     CLI_ADD(s, fields);
     for (size_t i = 0; i < N_KEPT; i++) {
         const void *field = (const char *)o + kept[i].at;
-        cli_json_add(s, kept[i].name,
-                     kept[i].real
-                         ? CLI_JSON(*(const double *)field)
-                         : CLI_JSON((int64_t) * (const uint64_t *)field)); /* a seed has 64 bits */
+        cli_json_add(
+            s, kept[i].name,
+            kept[i].real
+                ? CLI_JSON(*(const double *)field)
+                : CLI_JSON((int64_t) * (const uint64_t *)field)); /* a seed uses all 64 bits */
     }
 }
 
@@ -307,7 +310,7 @@ static bool has_options(const json_t *state, const struct cli_options *o)
     return same;
 }
 
-/* Of the answer, 0 too; -1: it is another run. */
+/* How many tokens of the answer the file has; -1 if the file has another run. */
 static int64_t count_same(const struct spw_saved *file, const struct cli_options *o,
                           const struct cli_input *in)
 {
@@ -325,7 +328,8 @@ static int64_t count_same(const struct spw_saved *file, const struct cli_options
     return same ? (int64_t)(n - in->n_tokens) : -1;
 }
 
-/* What the file has now is nothing, this run, or lost. */
+/* Refuses a file that has another run. A file that is empty, damaged, or has this run is written
+ * anew. */
 static int check_before(const struct spw_engine *e, const struct cli_options *o,
                         const struct cli_input *in)
 {
@@ -336,7 +340,7 @@ static int check_before(const struct spw_engine *e, const struct cli_options *o,
         return 0;
     int rc = spw_saved_open(&there, o->save, &err);
     if (rc == -EBADMSG)
-        return cli_fail(0, "--save: %s, and is replaced", err.text);
+        return cli_fail(0, "--save: %s; the file is replaced", err.text);
     if (rc)
         return cli_fail_error(rc, &err, true);
     int64_t n = spw_saved_check(there, e, &why) ? -1 : count_same(there, o, in);
@@ -345,10 +349,11 @@ static int check_before(const struct spw_engine *e, const struct cli_options *o,
         return cli_fail(CLI_REFUSED,
                         "--save: %s has another run%s%s; give another name, or remove it", o->save,
                         *why.text ? ": " : "", why.text);
-    return cli_fail(0,
-                    "--save: %s has this run up to token %lld of its answer, and is written anew; "
-                    "--resume %s would go on with it",
-                    o->save, (long long)n, o->save);
+    return cli_fail(
+        0,
+        "--save: %s has this run up to token %lld of its answer. The file is written anew; "
+        "--resume %s would continue the run",
+        o->save, (long long)n, o->save);
 }
 
 static bool is_resumed(const struct cli_options *o)

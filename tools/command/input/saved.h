@@ -1,44 +1,44 @@
-/* Runs of `generate` in files: --save, --save-every, --resume. The tokens and the cache are the
- * library's (spw_session_save); the state beside them says, as JSON, how the run goes on: its
- * options, and how much text it printed. */
+/* Saved runs of `generate`: --save, --save-every, --resume. The library saves the tokens and the
+ * cache (spw_session_save). Beside them lies a JSON state of the command: the options of the run,
+ * and how much text it printed. */
 #ifndef SPW_TOOLS_COMMAND_INPUT_SAVED_H
 #define SPW_TOOLS_COMMAND_INPUT_SAVED_H
 
 #include "tools/command/input/input.h"
 
-/* A run as it was saved. All zero: there is none. */
+/* A saved run. All zero: there is none. */
 struct cli_saved {
     struct spw_saved *file; /* owned */
     json_t *state;          /* owned */
-    int32_t *tokens;        /* owned, [n_prompt + n_given]: prompt and answer */
-    const char **stop;      /* owned; texts are the state's */
+    int32_t *tokens;        /* owned, [n_prompt + n_given]: the prompt and the answer so far */
+    const char **stop;      /* owned; the texts belong to the state */
     size_t n_prompt, n_given;
-    uint64_t n_text; /* bytes of the answer that it printed */
+    uint64_t n_text; /* bytes of the answer that the run printed */
 };
 
-/* Refuses what stands beside --save and --resume and cannot. */
+/* Refuses options that cannot be combined with --save or --resume. */
 int cli_saved_check(const struct cli_options *o);
-/* Opens --resume, and sets the options that decide about the answer to those of the saved run; one
- * that was given and is another is refused. */
+/* Opens the file of --resume. Options that decide about the answer get the values of the saved run;
+ * an option that was given with another value is refused. */
 int cli_saved_open(struct cli_saved *s, struct cli_options *o);
 void cli_saved_close(struct cli_saved *s);
-/* The one input that the run had. */
+/* The input of the saved run. */
 int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const struct cli_options *o,
                     const struct cli_model *m);
 
-/* Holds --save for the session, before anything is computed: refused where another process has it,
- * or another run is in it. `in`: the run's input. */
+/* Opens the file of --save for the session, before anything is computed. Refuses a file that
+ * another process uses or that has another run. `in` is the input of the run. */
 int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
                    const struct cli_options *o, const struct cli_input *in);
 
-/* How far a run is. */
+/* The progress of a run. */
 struct cli_progress_made {
     const int32_t *prompt;
     size_t n_prompt;
     const struct spw_result *result;
     uint64_t n_text;
 };
-/* To --save. A line on stderr and an exit code after a failure. */
+/* Saves the run to --save. After a failure: a line on stderr and an exit code. */
 int cli_saved_write(struct spw_session *session, const struct cli_options *o,
                     const struct cli_progress_made *made, uint64_t *written_bytes);
 

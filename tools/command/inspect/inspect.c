@@ -1,5 +1,5 @@
-/* `spillway inspect`: the facts of a model folder, from its headers. The other form, --topology, is
- * inspect_topology.c. */
+/* `spillway inspect`: the facts of a model folder, from its headers. inspect_topology.c has the
+ * other form, --topology. */
 #include "tools/command/input/input.h"
 #include "tools/command/inspect/inspect_cache.h"
 #include "tools/command/limits.h"
@@ -8,16 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Everything that is shown, in either form. */
+/* Everything that is shown, as text or as JSON. */
 struct facts {
     struct spw_model_config config;
     struct spw_safetensors *weights;
-    struct spw_tokenizer *tokenizer; /* NULL: the folder has none */
+    struct spw_tokenizer *tokenizer; /* NULL if the folder has none */
     uint32_t n_full, n_sliding;
     uint64_t n_parameters;
     struct spw_cache_policy cache;
     uint64_t kv_bytes_per_token; /* of full layers, in the cache's type */
-    uint64_t kv_bytes_sliding;   /* of sliding layers, once their window is full */
+    uint64_t kv_bytes_sliding;   /* of sliding layers with a full window */
 };
 
 static void count(struct facts *f)
@@ -204,7 +204,8 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
         print_tensors(f);
 }
 
-/* A folder without a tokenizer can still be run on ids; one that cannot be read is an error. */
+/* A folder without a tokenizer can run on token ids. A tokenizer that cannot be read is an error.
+ */
 static int open_tokenizer(struct facts *f, const char *folder)
 {
     char path[4096];
@@ -215,7 +216,7 @@ static int open_tokenizer(struct facts *f, const char *folder)
     return rc < 0 && rc != -ENOENT ? cli_fail_error(rc, &err, true) : 0;
 }
 
-/* As a run with these options would. */
+/* Decides the cache as a run with these options would. */
 static int decide_cache(struct facts *f, const struct cli_options *o)
 {
     struct spw_error err = {0};
@@ -225,7 +226,7 @@ static int decide_cache(struct facts *f, const struct cli_options *o)
     return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
 }
 
-/* Facts are shown of weights that do not fit their config.json, too; but not without a word. */
+/* The facts are also shown if the weights do not fit config.json. Then a line on stderr says so. */
 static void say_unfit(const char *folder)
 {
     struct spw_plan_info plan;

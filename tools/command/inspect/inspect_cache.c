@@ -1,5 +1,5 @@
-/* The cache policy as text and as JSON: see inspect_cache.h. Layers that follow each other and are
- * of one kind are shown as one range. */
+/* The cache policy as text and as JSON: see inspect_cache.h. Adjacent layers of one kind are shown
+ * as one range. */
 #include "tools/command/inspect/inspect_cache.h"
 
 static const char *const kind_names[] = {
@@ -20,7 +20,7 @@ static size_t list_tiers(const struct spw_cache_policy *p, const char *out[MOST_
     return n;
 }
 
-/* One past the last layer of the run that begins at `first`. */
+/* The end of the range of equal layers that begins at `first`. */
 static uint32_t run_end(const struct spw_model_config *c, uint32_t first)
 {
     uint32_t end = first + 1;

@@ -1,4 +1,4 @@
-/* `spillway inspect`: what each layer's cache will be, and why. */
+/* `spillway inspect`: the cache of each layer, and why it was chosen. */
 #ifndef SPW_TOOLS_COMMAND_INSPECT_INSPECT_CACHE_H
 #define SPW_TOOLS_COMMAND_INSPECT_INSPECT_CACHE_H
 

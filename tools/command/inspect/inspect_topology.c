@@ -1,5 +1,5 @@
-/* `spillway inspect --topology`: the machine, what of it a run may use, and where its threads would
- * be. */
+/* `spillway inspect --topology`: the machine, the part of it that a run may use, and the places of
+ * its threads. */
 #include "tools/command/common.h"
 
 #include <string.h>

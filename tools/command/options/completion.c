@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* The command and the word before: any command, where all that have the option mean the same. */
+/* The pattern of a command and the word before the cursor. Any command matches if the option means
+ * the same in all commands. */
 static void bash_pattern(FILE *to, const struct cli_row *row)
 {
     bool alone = true;
@@ -90,7 +91,8 @@ static void bash(FILE *to)
           to);
 }
 
-/* Inside single quotes of a zsh or fish word; `special` characters get a backslash. */
+/* Writes `text` for the inside of single quotes of a zsh word, with a backslash before `special`
+ * characters. */
 static void quote(FILE *to, const char *text, const char *special)
 {
     for (; *text; text++) {
@@ -179,7 +181,7 @@ static void fish_row(FILE *to, const struct cli_command *c, const struct cli_row
         fputc('\'', to);
     }
     fputs(" -d '", to);
-    for (const char *h = row->help; *h; h++) /* fish quotes with a backslash inside quotes */
+    for (const char *h = row->help; *h; h++) /* inside quotes, fish escapes with a backslash */
         fprintf(to, *h == '\'' || *h == '\\' ? "\\%c" : "%c", *h);
     fputs("'\n", to);
 }

@@ -5,10 +5,10 @@
 
 enum {
     WIDTH = 80,
-    COLUMN = 30, /* where the help texts begin */
+    COLUMN = 30, /* where help texts begin */
 };
 
-/* Words of `text` from COLUMN to WIDTH; `at` is the column the line has reached. */
+/* Writes the words of `text` between COLUMN and WIDTH. The line has already reached column `at`. */
 static void wrap(FILE *to, const char *text, size_t at)
 {
     bool fresh = true;
@@ -38,7 +38,7 @@ static void show_row(FILE *to, const struct cli_row *row)
 {
     char left[80], words[256] = "";
     const char *argument = row->argument;
-    if (row->choices) { /* the choices say more than a name for them */
+    if (row->choices) { /* the choices are shown instead of a name for them */
         for (const struct cli_choice *c = row->choices; c->name; c++) {
             size_t n = strlen(words);
             snprintf(words + n, sizeof words - n, "%s%s", n ? "|" : "", c->name);

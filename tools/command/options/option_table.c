@@ -14,7 +14,7 @@ static const struct cli_choice kv_types[] = {{"auto", SPW_DTYPE_AUTO},
                                              {"int8:int4", CLI_KV_PRECISION + SPW_KV_INT8_INT4},
                                              {"int4", CLI_KV_PRECISION + SPW_KV_INT4},
                                              {NULL, 0}};
-static const struct cli_choice rungs[] = {
+static const struct cli_choice fallbacks[] = {
     {"spill,quantize", SPW_ON_OOM_SPILL | SPW_ON_OOM_QUANTIZE},
     {"spill", SPW_ON_OOM_SPILL},
     {"quantize", SPW_ON_OOM_QUANTIZE},
@@ -35,207 +35,224 @@ static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
 #define FIELD(name) .at = offsetof(struct cli_options, name)
 #define RANGE(low, high) .min = (low), .max = (high)
 
-/* clang-format off: a table is read by columns */
 const struct cli_row cli_rows[] = {
     {"prompt", CLI_TEXT, PROMPTED, "Input", "TEXT", "the text to continue", FIELD(prompt)},
     {"prompt-file", CLI_FILE_IN, PROMPTED | CLI_BENCH, "Input", "FILE",
-     "the text to continue; - reads stdin", FIELD(prompt_file)},
+     "a file with the text to continue; - means stdin", FIELD(prompt_file)},
     {"prompts", CLI_FILE_IN, PROMPTED, "Input", "FILE.jsonl",
-     "many prompts together: a line is {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}, where it "
-     "likes "
-     "with its own max_new_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
-     "stop, "
-     "ignore_eos, id; answers one line each, as they end",
+     "many prompts, one JSON object a line: {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}. A "
+     "line may set max_new_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
+     "stop, ignore_eos and id for itself. An answer is one line of output, printed when the "
+     "answer is complete",
      FIELD(prompts)},
     {"messages", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
-     "answer this conversation and end: a list of {\"role\": ..., \"content\": ...}; - reads stdin",
+     "a conversation to answer: a list of {\"role\": ..., \"content\": ...}; - means stdin. The "
+     "command prints one answer and ends",
      FIELD(messages)},
     {"system", CLI_TEXT, CLI_CHAT, "Input", "TEXT", "the system message", FIELD(system)},
     {"tools", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
      "a list of functions that the model may call", FIELD(tools)},
     {"documents", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
-     "a list of {\"title\": ..., \"text\": ...} for templates that know documents",
+     "a list of {\"title\": ..., \"text\": ...}, for chat templates that use documents",
      FIELD(documents)},
     {"text", CLI_TEXT, TEXTUAL, "Input", "TEXT", "the text", FIELD(text)},
-    {"text-file", CLI_FILE_IN, TEXTUAL, "Input", "FILE", "the text; - reads stdin",
+    {"text-file", CLI_FILE_IN, TEXTUAL, "Input", "FILE", "a file with the text; - means stdin",
      FIELD(text_file)},
     {"token-ids", CLI_FILE_IN, PROMPTED | TEXTUAL, "Input", "FILE",
-     "ids, separated by spaces, commas or lines; - reads stdin", FIELD(token_ids)},
-    {"prompt-tokens", CLI_COUNT, CLI_PLAN, "Input", "N", "a prompt of N tokens, without its text",
-     FIELD(prompt_tokens), RANGE(1, 1e12)},
+     "a file with token ids, separated by spaces, commas or lines; - means stdin",
+     FIELD(token_ids)},
+    {"prompt-tokens", CLI_COUNT, CLI_PLAN, "Input", "N",
+     "plan for a prompt of N tokens; the plan needs no text", FIELD(prompt_tokens), RANGE(1, 1e12)},
     {"prefix-tokens", CLI_COUNT, CLI_PLAN, "Input", "N",
-     "with --prefix-cache: the first N tokens of each prompt would be found there (0)",
+     "with --prefix-cache: assume that the cache holds the first N tokens of each prompt (0)",
      FIELD(prefix_tokens), RANGE(0, 1e12)},
-    {"size", CLI_SIZE, CLI_CACHE, "Input", "SIZE", "prune: bytes that stay at most", FIELD(size)},
-    {"decode", CLI_FLAG, CLI_TOKENIZE, "Input", NULL, "from --token-ids to text", FIELD(decode)},
+    {"size", CLI_SIZE, CLI_CACHE, "Input", "SIZE", "prune: the cache keeps at most SIZE",
+     FIELD(size)},
+    {"decode", CLI_FLAG, CLI_TOKENIZE, "Input", NULL, "convert the ids of --token-ids to text",
+     FIELD(decode)},
     {"no-special", CLI_FLAG, CLI_TOKENIZE, "Input", NULL,
-     "without the ids a model wants around a text (bos); --decode: leave special tokens out",
+     "leave out special tokens: those that the model wants around a text (bos); with --decode, "
+     "all of them",
      FIELD(no_special)},
 
     {"resume", CLI_FILE_IN, CLI_GENERATE | CLI_PLAN, "Input", "FILE",
-     "go on where the run that was saved to FILE ended, with its prompt and options; prints the "
-     "text that it had not printed yet, so that both outputs together are those of one run",
+     "continue the run that was saved to FILE, with its prompt and options. Prints the text that "
+     "the saved run had not printed: both outputs together are the output of one run",
      FIELD(resume)},
 
     {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT, "Generation", "N",
-     "at most N new tokens, --resume: with those before (128, chat 4096, or what the context "
-     "leaves)",
+     "the largest number of new tokens; with --resume this includes the tokens of the saved run "
+     "(128; chat: 4096, or what fits into the context)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
-     "end before this text; may be given many times", FIELD(stop)},
-    {"ignore-eos", CLI_FLAG, ANSWERS, "Generation", NULL, "go on after an end-of-text token",
-     FIELD(ignore_eos)},
-    {"temperature", CLI_NUMBER, ANSWERS, "Generation", "X", "0 takes the likeliest token (0)",
-     FIELD(temperature), RANGE(0, 1e6)},
-    {"top-k", CLI_COUNT, ANSWERS, "Generation", "N", "draw from the N likeliest; 0: off (0)",
-     FIELD(top_k), RANGE(0, 4294967295.0)},
+     "end the answer before this text; may be given many times", FIELD(stop)},
+    {"ignore-eos", CLI_FLAG, ANSWERS, "Generation", NULL,
+     "do not end the answer at an end-of-text token", FIELD(ignore_eos)},
+    {"temperature", CLI_NUMBER, ANSWERS, "Generation", "X",
+     "0 always takes the most likely token (0)", FIELD(temperature), RANGE(0, 1e6)},
+    {"top-k", CLI_COUNT, ANSWERS, "Generation", "N",
+     "draw from the N most likely tokens; 0 means off (0)", FIELD(top_k), RANGE(0, 4294967295.0)},
     {"top-p", CLI_NUMBER, ANSWERS, "Generation", "X",
-     "draw from the likeliest that sum to X; 1: off (1)", FIELD(top_p), RANGE(0, 1)},
+     "draw from the most likely tokens whose probabilities add up to X; 1 means off (1)",
+     FIELD(top_p), RANGE(0, 1)},
     {"min-p", CLI_NUMBER, ANSWERS, "Generation", "X",
-     "leave out what is less likely than X times the likeliest; 0: off (0)", FIELD(min_p),
-     RANGE(0, 1)},
+     "leave out tokens that are less likely than X times the most likely token; 0 means off (0)",
+     FIELD(min_p), RANGE(0, 1)},
     {"repetition-penalty", CLI_NUMBER, ANSWERS, "Generation", "X",
-     "divides the logits of tokens seen before; 1: off (1)", FIELD(repetition_penalty),
-     RANGE(0.001, 1000)},
-    {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N", "same seed, same text (0)",
-     FIELD(seed)},
+     "divide the logits of tokens that occurred before by X; 1 means off (1)",
+     FIELD(repetition_penalty), RANGE(0.001, 1000)},
+    {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N",
+     "the same seed gives the same text (0)", FIELD(seed)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
-     "hard budget of the device; on the CPU, of working memory (what is available, on a GPU less "
-     "a 32nd part and at least 256 MiB)",
+     "hard budget of device memory; on the CPU, of working memory (what is available; on a GPU, "
+     "1/32 and at least 256 MiB of that stay free)",
      FIELD(device_memory)},
     {"host-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
-     "hard budget of what leaves the device; 0: none (what is available)", FIELD(host_memory)},
+     "hard budget of host memory, for what does not fit on the device; 0 means none (what is "
+     "available)",
+     FIELD(host_memory)},
     {"disk", CLI_FILE_IN, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "DIR",
-     "a directory on a fast drive, for KV that neither device nor host have room for", FIELD(disk)},
+     "a directory on a fast drive, for KV that fits neither on the device nor in host memory",
+     FIELD(disk)},
     {"disk-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
-     "hard budget on that disk; 0: none (what is free, less a 16th part)", FIELD(disk_memory)},
+     "hard budget of that directory; 0 means none (15/16 of the free space)", FIELD(disk_memory)},
     {"disk-write-limit", CLI_SIZE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "SIZE",
-     "most bytes that are written to it, to the prefix cache and to saved sessions (any number)",
+     "the most bytes that the run may write to disk, to the prefix cache and to saved sessions "
+     "(no limit)",
      FIELD(disk_write_limit)},
     {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN | CLI_BENCH, "Memory", "DIR",
-     "a directory, made if need be, where KV is kept when an answer ends; what begins with the "
-     "same tokens, in any process, reads it instead of computing it",
+     "a directory for KV that later runs can use; the command creates it. When an answer ends, "
+     "its KV is stored there. A prompt that begins with the same tokens, in any process, reads "
+     "that KV instead of computing it",
      FIELD(prefix_cache)},
     {"prefix-cache-size", CLI_SIZE, ANSWERS | CLI_PLAN, "Memory", "SIZE",
-     "most bytes in it; what was not used for longest goes first (16GiB)",
+     "the largest size of the prefix cache; what was not used for the longest time is removed "
+     "first (16GiB)",
      FIELD(prefix_cache_size)},
     {"trust-prefix-cache", CLI_FLAG, ANSWERS, "Memory", NULL,
-     "also use a prefix cache that other users own or may write to; what they write there becomes "
-     "part of answers",
+     "also use a prefix cache that other users own or can write to. What they write there "
+     "becomes part of answers",
      FIELD(trust_prefix_cache)},
     {"context", CLI_COUNT, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", "N",
-     "most tokens a sequence may have (prompt + --max-new-tokens; a conversation 16384)",
+     "the most tokens that a sequence may have (prompt + --max-new-tokens; chat: 16384)",
      FIELD(context), RANGE(1, 1e12)},
     {"allow-long-context", CLI_FLAG, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", NULL,
-     "a context may be longer than what the model was made for (max_position_embeddings)",
+     "allow a context longer than the model was made for (max_position_embeddings)",
      FIELD(allow_long_context)},
-    {"sessions", CLI_COUNT, PROMPTED, "Memory", "N", "prompts of --prompts that run at a time (4)",
-     FIELD(sessions), RANGE(1, 65536)},
+    {"sessions", CLI_COUNT, PROMPTED, "Memory", "N",
+     "how many prompts of --prompts run at the same time (4)", FIELD(sessions), RANGE(1, 65536)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
-     "precision of the KV cache; int8, int4 and int8:int4 (keys:values) are of old tokens (as "
-     "--compute)",
+     "precision of the KV cache. int8, int4 and int8:int4 (keys:values) apply to old tokens only "
+     "(as --compute)",
      FIELD(kv_dtype), .choices = kv_types},
     {"residual-window", CLI_COUNT, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TOKENS",
-     "newest tokens that stay exact beside int8 and int4 (1024)", FIELD(residual_window),
-     RANGE(0, 1e12)},
-    {"on-oom", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "RUNGS",
-     "what memory that does not suffice may change: spill KV to host and disk; then quantize old "
-     "KV "
-     "to int8 or int4, if --kv-dtype is auto and the model passes its check (spill,quantize)",
-     FIELD(on_oom), .choices = rungs},
+     "how many of the newest tokens stay exact when older KV is int8 or int4 (1024)",
+     FIELD(residual_window), RANGE(0, 1e12)},
+    {"on-oom", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "FALLBACKS",
+     "the allowed fallbacks when memory does not suffice. spill: move KV to host memory and "
+     "disk. quantize: store old KV as int8 or int4, if --kv-dtype is auto and the model passes "
+     "its check. fail: none (spill,quantize)",
+     FIELD(on_oom), .choices = fallbacks},
     {"kv-gate", CLI_CHOICE, RUNS | CLI_PLAN, "Memory", "SWITCH",
-     "on: --on-oom quantizes only where the model passes check-kv, which is run if it was not yet; "
-     "and --kv-dtype is told where it is known not to pass (on)",
+     "on: --on-oom quantizes only if the model passes check-kv; if the result is not known, the "
+     "check runs first. --kv-dtype warns if the model is known not to pass (on)",
      FIELD(kv_gate), .choices = switches},
     {"prefill-chunk", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
-     "tokens of a prompt that pass a layer together (planned)", FIELD(prefill_chunk),
+     "how many tokens of a prompt pass through a layer together (planned)", FIELD(prefill_chunk),
      RANGE(1, 1e9)},
     {"prefetch-slots", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
-     "landing buffers of the transfers (planned)", FIELD(prefetch_slots), RANGE(1, 65536)},
+     "number of buffers that receive transfers (planned)", FIELD(prefetch_slots), RANGE(1, 65536)},
     {"prefetch-splits", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
-     "times 512 positions of KV that one of them holds (planned)", FIELD(prefetch_splits),
+     "size of such a buffer, in units of 512 positions of KV (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
 
     {"device", CLI_DEVICE, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT | CLI_CHECK_KV, "Machine",
      "NAME",
-     "where to compute: auto takes a GPU that works, else the CPU; cuda:1 is the second GPU (auto)",
+     "where to compute: auto takes a GPU that works, else the CPU; cuda:1 is the second GPU "
+     "(auto)",
      FIELD(device), .choices = devices},
     {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT | CLI_CHECK_KV, "Machine", "N",
-     "compute threads (every core; the fast ones where there are two kinds)", FIELD(threads),
-     RANGE(1, 4096)},
+     "number of compute threads (every core; only the fast cores where there are two kinds)",
+     FIELD(threads), RANGE(1, 4096)},
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Machine", "TYPE",
-     "f32 is the reference, bf16 the fast one (auto: bf16 for a bf16 model)", FIELD(compute),
-     .choices = compute_types},
+     "type of the computation: f32 is the reference, bf16 is faster (auto: bf16 for a bf16 "
+     "model)",
+     FIELD(compute), .choices = compute_types},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_PROBE | CLI_CHECK_KV, "Machine", "HOW",
-     "who reads and writes the disk: auto takes io_uring where the system lets it, else threads "
+     "how files are read and written: auto takes io_uring if the system allows it, else threads "
      "(auto)",
      FIELD(io), .choices = io_kinds},
     {"drive-profile", CLI_FILE_OUT, RUNS | CLI_PLAN | CLI_PROBE, "Machine", "FILE",
-     "where the limits of drives and of this machine are kept once they are measured "
+     "the file that keeps the measured limits of drives and of this machine "
      "(~/.cache/spillway/drives.json)",
      FIELD(drive_profile)},
     {"kv-profile", CLI_FILE_OUT, RUNS | CLI_PLAN | CLI_CHECK_KV, "Machine", "FILE",
-     "where checks of quantized KV are kept (~/.cache/spillway/kv-checks.json)", FIELD(kv_profile)},
-    {"redo", CLI_FLAG, CLI_PROBE | CLI_CHECK_KV, "Machine", NULL, "measure again what is known",
-     FIELD(redo)},
+     "the file that keeps the results of check-kv (~/.cache/spillway/kv-checks.json)",
+     FIELD(kv_profile)},
+    {"redo", CLI_FLAG, CLI_PROBE | CLI_CHECK_KV, "Machine", NULL,
+     "measure again what is already known", FIELD(redo)},
     {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",
      "validation: random delays around every copy and kernel", FIELD(delay_seed)},
     {"serial-kernels", CLI_FLAG, CLI_GENERATE | CLI_SCORE | CLI_BENCH, "Machine", NULL,
-     "validation: on a GPU, no kernel starts before the one in front of it is over",
+     "validation: on a GPU, a kernel starts only after the kernel before it has ended",
      FIELD(serial_kernels)},
 
     {"contexts", CLI_COUNTS, CLI_BENCH, "Sweep", "N,N,...", "prompt lengths (128,2048)",
      FIELD(contexts), RANGE(1, 1e9)},
     {"budgets", CLI_SIZES, CLI_BENCH, "Sweep", "SIZE,...",
-     "device budgets; 0: what is available (0)", FIELD(budgets)},
+     "device budgets; 0 means what is available (0)", FIELD(budgets)},
     {"repeat", CLI_COUNT, CLI_BENCH, "Sweep", "N",
-     "runs of each, interleaved; medians are shown (3)", FIELD(repeat), RANGE(1, 1000)},
-    {"decode-tokens", CLI_COUNT, CLI_BENCH, "Sweep", "N", "tokens decoded in each run (16)",
-     FIELD(decode_tokens), RANGE(1, 100000)},
+     "number of runs of each case, in turn; the table shows medians (3)", FIELD(repeat),
+     RANGE(1, 1000)},
+    {"decode-tokens", CLI_COUNT, CLI_BENCH, "Sweep", "N",
+     "number of tokens to decode in each run (16)", FIELD(decode_tokens), RANGE(1, 100000)},
     {"random-tokens", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
-     "prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
+     "use prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
     {"io", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
-     "the disk tier instead, in turn with fio on the filesystem of --disk: its file, decode with "
-     "3/4 of the KV on disk, prompts that spill, blocking reads; 5 times",
+     "measure the disk tier, in turn with fio on the file system of --disk, instead of the "
+     "sweep: its file, decoding with 3/4 of the KV on disk, prompts that spill, blocking reads. "
+     "5 repeats",
      FIELD(io_bench)},
     {"prefix", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
-     "the time to the first token of a prompt found in a prefix cache instead, in turn with fio on "
-     "the same file; in a directory inside --prefix-cache that is removed; --decode-tokens are the "
-     "question behind it; 5 times",
+     "measure the time to the first token of a prompt that a prefix cache holds, in turn with "
+     "fio on the same file, instead of the sweep. Uses a temporary directory inside "
+     "--prefix-cache. --decode-tokens is the length of the question after the prompt. 5 repeats",
      FIELD(prefix_bench)},
 
     {"json", CLI_FLAG,
      CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE | CLI_CHECK_KV,
-     "Output", NULL, "one JSON object", FIELD(json)},
+     "Output", NULL, "print JSON instead of text", FIELD(json)},
     {"topology", CLI_FLAG, CLI_INSPECT, "Output", NULL,
-     "show this machine instead of a model, and where threads would run", FIELD(topology)},
+     "show this machine, and where threads would run, instead of a model", FIELD(topology)},
     {"tensors", CLI_FLAG, CLI_INSPECT, "Output", NULL, "list every tensor", FIELD(tensors)},
     {"no-probe", CLI_FLAG, CLI_PLAN, "Output", NULL,
-     "do not measure the machine; leaves out predicted tokens/s", FIELD(no_probe)},
+     "do not measure the machine; the plan then has no predicted times", FIELD(no_probe)},
     {"ids", CLI_FLAG, CLI_GENERATE, "Output", NULL,
-     "print token ids instead of text (--token-ids in a folder without tokenizer.json)",
+     "print token ids instead of text (for --token-ids of a model without tokenizer.json)",
      FIELD(ids)},
-    {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE", "the table as CSV too; - replaces it",
-     FIELD(csv)},
+    {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE",
+     "also write the table as CSV to FILE; - prints CSV instead of the table", FIELD(csv)},
     {"save", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
-     "the run as it ended, also by Ctrl-C, a signal or a failure, for --resume; of FILE only what "
-     "is new is written; a FILE of another run is refused",
+     "save the run to FILE when it ends, also after Ctrl-C, a signal or a failure; --resume "
+     "continues it. With --resume of the same FILE only the new part is written. A FILE of "
+     "another run is refused",
      FIELD(save)},
     {"save-every", CLI_COUNT, CLI_GENERATE, "Output", "N",
-     "save after every N new tokens too; after a kill, --resume prints the text since the last "
+     "also save after every N new tokens. After a kill, --resume prints the text since the last "
      "save again",
      FIELD(save_every), RANGE(1, 1e9)},
     {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
-     "what was computed, where it lay, what moved", FIELD(report)},
+     "write what was computed, where it lay and what was moved", FIELD(report)},
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
-     "logits of every generated position, float32 [tokens, vocabulary]", FIELD(dump_logits)},
-    {"progress", CLI_CHOICE, RUNS, "Output", "WHEN", "auto: when stderr is a terminal (auto)",
-     FIELD(progress), .choices = progress_modes},
+     "write the logits of every generated position, float32 [tokens, vocabulary]",
+     FIELD(dump_logits)},
+    {"progress", CLI_CHOICE, RUNS, "Output", "WHEN",
+     "auto shows a progress line when stderr is a terminal (auto)", FIELD(progress),
+     .choices = progress_modes},
     {"quiet", CLI_FLAG, RUNS | CLI_PLAN | CLI_CHECK_KV, "Output", NULL,
-     "no progress line and no notes: stderr has errors and warnings only", FIELD(quiet)},
+     "no progress line and no notes; stderr has errors and warnings only", FIELD(quiet)},
     {.name = NULL},
 };
-/* clang-format on */
 
 _Static_assert(sizeof cli_rows / sizeof *cli_rows <= CLI_MAX_ROWS, "raise CLI_MAX_ROWS");

@@ -155,7 +155,7 @@ static int add_text(struct cli_strings *list, const char *value)
     return 0;
 }
 
-/* One list a call: a second one replaces the first. */
+/* A second use of the option replaces the list of the first. */
 static int set_counts(const struct cli_row *row, const char *value, struct cli_counts *out)
 {
     out->n = 0;
@@ -236,7 +236,7 @@ static size_t distance(const char *a, const char *b)
 const char *cli_nearest(const char *word, const char *const *names, size_t n)
 {
     const char *nearest = NULL;
-    size_t best = 1 + strlen(word) / 3; /* the longer the word, the more slips */
+    size_t best = 1 + strlen(word) / 3; /* a longer word may have more typing errors */
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, names[i]);
         if (d <= best && (!nearest || d < best)) {
@@ -265,7 +265,7 @@ static int refuse_option(const struct cli_command *command, const char *name)
                     command->name);
 }
 
-/* `name` without its dashes and without "=value". */
+/* Finds the row of an option; `name` has no dashes and no "=value". */
 static const struct cli_row *find_row(const struct cli_command *command, const char *name)
 {
     for (const struct cli_row *row = cli_rows; row->name; row++)
@@ -274,8 +274,7 @@ static const struct cli_row *find_row(const struct cli_command *command, const c
     return NULL;
 }
 
-/* argv[*i] is "--name" or "--name=value"; takes the value from the next word where there is none.
- */
+/* Parses argv[*i], "--name" or "--name=value". Without "=" the next word is the value. */
 static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
 {
     char name[64];

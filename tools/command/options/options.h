@@ -1,9 +1,8 @@
-/* The one table of options: it drives parsing, --help, the manual page and shell
- * completion.
+/* The one table of options. Parsing, --help, the manual page and shell completions use it.
  *
- * cli_parse fills `struct cli_options` from a command line; strings are borrowed from argv, lists
- * are owned (cli_options_free). What it refuses it reports in one line on stderr, with what was
- * found and expected, and returns the exit code. */
+ * cli_parse fills `struct cli_options` from a command line. Strings are borrowed from argv, lists
+ * are owned (cli_options_free). For a command line that it refuses, it prints one line on stderr,
+ * with what was found and what was expected, and returns the exit code. */
 #ifndef SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 #define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 
@@ -13,10 +12,10 @@
 
 enum cli_exit {
     CLI_DONE = 0,
-    CLI_FAILED = 1,        /* while running */
+    CLI_FAILED = 1,        /* failed while running */
     CLI_REFUSED = 2,       /* bad usage or input */
     CLI_INTERRUPTED = 130, /* 128 + SIGINT, as shells count */
-    CLI_HELP_SHOWN = -1,   /* cli_parse only: --help was answered, nothing is to be run */
+    CLI_HELP_SHOWN = -1,   /* only from cli_parse: it printed --help, and there is nothing to run */
 };
 
 enum { CLI_KV_PRECISION = 16 }; /* see cli_options.kv_dtype */
@@ -41,7 +40,7 @@ struct cli_device {
 };
 
 struct cli_strings {
-    const char **items; /* owned; what they point to is not */
+    const char **items; /* owned; the strings are borrowed */
     size_t n;
 };
 
@@ -49,8 +48,9 @@ struct cli_command;
 
 struct cli_options {
     const struct cli_command *command;
-    const char *operand;      /* MODEL, or the shell of `completion` */
-    const char *verb;         /* what comes before it, where a command does several things */
+    const char *operand; /* MODEL, or the shell of `completion` */
+    const char *
+        verb; /* the word before the operand, for a command that has several actions (`cache ls`) */
     bool given[CLI_MAX_ROWS]; /* by row of the table: ask cli_given */
 
     /* input */
@@ -100,8 +100,9 @@ struct cli_options {
 /* A subcommand is one row in spillway.c and one file. */
 struct cli_command {
     const char *name;
-    unsigned bit;            /* in the option table's `commands` */
-    const char *operand;     /* as shown: "MODEL"; "[DIR]" may be left out; "do|undo DIR": a verb */
+    unsigned bit; /* in the option table's `commands` */
+    const char
+        *operand; /* as shown: "MODEL"; "[DIR]" is optional; "do|undo DIR" begins with a verb */
     const char *summary;     /* one line */
     const char *description; /* a paragraph for --help */
     const char *examples;    /* lines for --help */
@@ -130,14 +131,15 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
 void cli_options_free(struct cli_options *o);
 bool cli_given(const struct cli_options *o, const char *name);
 
-/* Of the names that differ from `word` by a slip or two, the nearest; NULL when none does. */
+/* The name that is most similar to `word`; NULL when no name differs by only one or two typing
+ * errors. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
 void cli_help(FILE *to, const struct cli_command *command);
 void cli_help_all(FILE *to);
 /* The manual page spillway(1). */
 void cli_man(FILE *to);
-/* 0, or CLI_REFUSED for a shell it does not know. */
+/* 0, or CLI_REFUSED for an unknown shell. */
 int cli_completion(FILE *to, const char *shell);
 
 /* "64MiB", "2GiB", "1.5G", plain bytes. K, M, G, T and KiB ... are powers of 1024, KB ... of 1000.
@@ -171,7 +173,7 @@ struct cli_row {
     enum cli_kind kind;
     unsigned commands;
     const char *group;
-    const char *argument; /* as shown: "SIZE"; NULL for flags */
+    const char *argument; /* the name of the value, as shown: "SIZE"; NULL for flags */
     const char *help;
     size_t at;                        /* of the field in struct cli_options */
     double min, max;                  /* counts and numbers; both 0: any */

@@ -49,7 +49,7 @@ static void drop(json_t **value)
     *value = NULL;
 }
 
-/* Jansson's setters take the reference also when they fail, and fail for NULL. */
+/* Jansson's setters take the reference even when they fail, and they fail for NULL. */
 void cli_json_add(json_t **object, const char *name, json_t *value)
 {
     if (json_object_set_new(*object, name, value))

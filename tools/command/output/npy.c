@@ -18,7 +18,7 @@ static void write_header(struct cli_npy *n)
     char header[HEADER_BYTES];
     memset(header, ' ', sizeof header);
     memcpy(header, "\x93NUMPY\x01\x00", 8);
-    header[8] = HEADER_BYTES - 10; /* what follows the length, little-endian */
+    header[8] = HEADER_BYTES - 10; /* the length of the rest, little-endian */
     header[9] = 0;
     char text[HEADER_BYTES - 11];
     int bytes = snprintf(text, sizeof text,
@@ -42,7 +42,8 @@ int cli_npy_open(struct cli_npy **out, const char *path, uint32_t n_columns)
         return code;
     }
     n->file = cli_output_file(n->output);
-    write_header(n); /* its place, until the number of rows is known; commit sees what failed */
+    write_header(n); /* reserves the place; close writes the number of rows. cli_output_commit sees
+                        a failed write */
     return 0;
 }
 

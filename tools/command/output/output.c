@@ -10,7 +10,7 @@
 struct cli_output {
     FILE *file;       /* owned */
     char *path;       /* owned */
-    char *unfinished; /* owned; the file's name until the commit */
+    char *unfinished; /* owned; the name of the file until the commit */
 };
 
 /* ---- names ---- */
@@ -21,7 +21,7 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* The folder that the name lies in. */
+/* The folder of a path. */
 static const char *folder_of(const char *path, char folder[4096])
 {
     size_t bytes = (size_t)(last_part(path) - path);
@@ -40,7 +40,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Whether both names are one file, or would be. */
+/* Whether both names mean one file, existing or not. */
 static bool is_same_place(const char *a, const char *b)
 {
     struct stat x, y;
@@ -50,7 +50,7 @@ static bool is_same_place(const char *a, const char *b)
            is_same(&x, &y);
 }
 
-/* The file that an option of this kind names; NULL: none. */
+/* The path that the user gave for an option of this kind; NULL: none. */
 static const char *file_of(const struct cli_options *o, const struct cli_row *row,
                            enum cli_kind kind)
 {
@@ -61,7 +61,7 @@ static const char *file_of(const struct cli_options *o, const struct cli_row *ro
 
 /* ---- checks ---- */
 
-/* What has the name now is a file that may be replaced. */
+/* Refuses to replace a file that may not be replaced. */
 static int check_replaceable(const char *what, const char *path, const struct stat *st)
 {
     struct spw_error err = {0};
@@ -69,7 +69,8 @@ static int check_replaceable(const char *what, const char *path, const struct st
     return rc ? cli_fail(CLI_REFUSED, "%s: %s", what, err.text) : 0;
 }
 
-/* What has the name now is nothing that the command reads. A run is saved where it was resumed. */
+/* Refuses to replace a file that the command reads. One exception: --save may name the file of
+ * --resume. */
 static int check_inputs(const struct cli_options *o, const char *what, const char *path,
                         const struct stat *st)
 {
@@ -121,7 +122,7 @@ int cli_output_check(const struct cli_options *o, const char *what, const char *
     return check_folder(what, path);
 }
 
-/* One file for two outputs would end as neither. */
+/* Refuses one file for two outputs. */
 static int check_apart(const struct cli_options *o, const struct cli_row *row, const char *path)
 {
     for (const struct cli_row *other = cli_rows; other < row; other++) {
@@ -133,7 +134,8 @@ static int check_apart(const struct cli_options *o, const struct cli_row *row, c
     return 0;
 }
 
-/* The library replaces a profile, and nothing but a profile; it makes folders. */
+/* The library checks profiles itself: it replaces only a file that is a profile, and it makes
+ * folders. */
 static bool is_profile(const struct cli_row *row)
 {
     return strcmp(row->name, "drive-profile") == 0 || strcmp(row->name, "kv-profile") == 0;
@@ -197,7 +199,8 @@ FILE *cli_output_file(const struct cli_output *out)
     return out->file;
 }
 
-/* Looks once more at what has the name: hours may have passed since the check. */
+/* Gives the file its name. Checks the old file of that name again, because hours may have passed
+ * since the first check. */
 static int take_name(const struct cli_output *out)
 {
     struct stat st;
@@ -213,7 +216,7 @@ static int take_name(const struct cli_output *out)
 
 int cli_output_commit(struct cli_output *out)
 {
-    int why = errno; /* of a write that failed already */
+    int why = errno; /* of an earlier write that failed */
     bool whole = !ferror(out->file);
     if (whole && (fflush(out->file) != 0 || fsync(fileno(out->file)) != 0)) {
         whole = false;
@@ -240,7 +243,7 @@ int cli_write_json(const char *path, json_t *value)
         FILE *file = cli_output_file(out);
         if (json_dumpf(value, file, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0)
             fputc('\n', file);
-        code = cli_output_commit(out); /* which sees what failed */
+        code = cli_output_commit(out); /* it reports a failed write */
     }
     json_decref(value);
     return code;

@@ -1,9 +1,9 @@
 /* Files that the command writes: --report, --dump-logits, --csv, /save.
  *
- * An output is written under another name in the same folder, mode 0600, and takes its own name
- * when it is whole. Until then, and after a failure, the file of that name stays what it was. No
- * output follows a symbolic link, replaces a file of another user, or replaces an input. Functions
- * that return int give 0 or an exit code, after one line on stderr. */
+ * An output is written to a temporary file in the same folder, mode 0600, and gets its own name
+ * when it is complete. Until then, and after a failure, an old file of that name stays unchanged.
+ * No output follows a symbolic link, replaces a file of another user, or replaces an input.
+ * Functions that return int return 0, or an exit code after one line on stderr. */
 #ifndef SPW_TOOLS_COMMAND_OUTPUT_OUTPUT_H
 #define SPW_TOOLS_COMMAND_OUTPUT_OUTPUT_H
 
@@ -16,12 +16,12 @@ int cli_output_check(const struct cli_options *o, const char *what, const char *
 
 struct cli_output;
 int cli_output_open(struct cli_output **out, const char *path);
-/* For the caller to write to and to seek in. */
+/* The caller may write to the stream and seek in it. */
 FILE *cli_output_file(const struct cli_output *out);
-/* The file takes its name. Frees `out` whatever comes of it. */
+/* Gives the file its name. Frees `out` also after a failure. */
 int cli_output_commit(struct cli_output *out);
 
-/* A whole file. Takes the reference, also of NULL (out of memory). */
+/* Writes a whole file. Takes the reference of `value`; NULL means out of memory. */
 int cli_write_json(const char *path, json_t *value);
 
 #endif

@@ -1,4 +1,4 @@
-/* The progress line: see progress.h. It is the process's one line, hence file-static. */
+/* The progress line: see progress.h. A process has one line, so the state is file-static. */
 #include "tools/command/output/progress.h"
 #include "tools/command/common.h"
 
@@ -67,8 +67,8 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
 }
 
-/* Draws the whole line where the terminal is wide enough. Else the line loses the bytes of memory,
- * and ends at the terminal's width. */
+/* Draws the line. In a narrow terminal the line has no bytes of memory and ends at the terminal's
+ * width. */
 static void draw(double now, const char *what, double tokens_per_second, double left_seconds)
 {
     char where[96] = "", a[32], b[32], text[256];
@@ -97,7 +97,7 @@ static void step(void *context, const struct spw_progress *p)
 {
     (void)context;
     double now = cli_now_seconds(), elapsed = now - line.step_seconds;
-    if (p->done == p->total) { /* what follows is another step */
+    if (p->done == p->total) { /* the next call belongs to another step */
         line.step_seconds = now;
         return;
     }

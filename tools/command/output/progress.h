@@ -1,24 +1,24 @@
-/* One line on stderr for what takes more than a second: how far, how fast, where the bytes are, how
- * long still. The line is rewritten in place and gone at the end. One at a time, one thread. */
+/* One line on stderr for work that takes more than a second: progress, speed, bytes in use,
+ * remaining time. The line is rewritten in place and removed at the end. One line a process, used
+ * by one thread. */
 #ifndef SPW_TOOLS_COMMAND_OUTPUT_PROGRESS_H
 #define SPW_TOOLS_COMMAND_OUTPUT_PROGRESS_H
 
 #include "tools/command/options/options.h"
 
-/* `text_on_terminal`: generated text is shown where the line would stand, so that only prompts
- * get one. */
+/* `text_on_terminal`: generated text goes to the same terminal, so only prompts show a line. */
 void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal);
-/* The engine is open, or closed (NULL): where to ask for the bytes. The first step follows. */
+/* Call it after the engine was opened, and with NULL before the engine is closed: the line shows
+ * the engine's bytes in use. */
 void cli_progress_engine(struct spw_engine *engine);
-/* For spw_options.on_progress: NULL when no line is wanted, for then nothing has to be waited for.
- */
+/* For spw_options.on_progress; NULL if no line is wanted: then the engine need not wait for it. */
 typedef void cli_progress_function(void *context, const struct spw_progress *p);
 cli_progress_function *cli_progress_callback(void);
-/* A token was generated, of at most `n_expected` in all. */
+/* Counts a generated token; at most `n_expected` will come. */
 void cli_progress_token(uint64_t n_expected);
-/* Of a batch: how many of `n_asked` requests have ended. */
+/* For a batch: `n_answers` of `n_asked` requests have ended. */
 void cli_progress_answers(uint64_t n_answers, uint64_t n_asked);
-/* Takes the line away; it comes back with the next step. */
+/* Removes the line until the next step draws it. */
 void cli_progress_clear(void);
 void cli_progress_end(void);
 

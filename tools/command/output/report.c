@@ -1,4 +1,4 @@
-/* What --report and `plan --json` say: see report.h. */
+/* The contents of --report and `plan --json`: see report.h. */
 #include "tools/command/output/report.h"
 
 #include <stdlib.h>
@@ -113,7 +113,7 @@ static json_t *ladder_events(const struct spw_engine *e)
     return list;
 }
 
-/* What a plan decides, as a report of a run and `plan` both begin. */
+/* The decisions of a plan, for the report of a run and for `plan`. */
 static void add_decisions(json_t **o, const struct spw_plan_info *p)
 {
     const struct cli_field fields[] = {
@@ -177,13 +177,15 @@ void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *
     CLI_ADD(into, fields);
 }
 
-/* Fewer tokens take as long as reading the weights does, and say nothing of a prompt's speed. */
+/* With fewer tokens the time is that of reading the weights, which does not show the speed of a
+ * prompt. */
 enum { SPEED_TOKENS = 64 };
 
 void cli_report_prefix(json_t **into, const struct spw_engine *e, const struct cli_reuse *r)
 {
     struct spw_prefix_stats s;
-    uint64_t n_computed = spw_sub_u64(r->n_prompt, r->n_reused); /* a resumed run reuses more */
+    uint64_t n_computed =
+        spw_sub_u64(r->n_prompt, r->n_reused); /* a resumed run reuses more than its prompt */
     double saved = r->prefill_seconds / (double)n_computed * (double)r->n_reused;
     const char *from = r->n_from_store ? "store" : r->n_reused ? "session" : NULL;
     spw_engine_prefix(e, &s);

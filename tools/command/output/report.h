@@ -1,12 +1,12 @@
-/* What --report and --json say, as JSON; json.h says what becomes of failures. The caller owns what
- * a function returns. */
+/* The contents of --report and --json, as JSON. json.h explains how failures are handled. The
+ * caller owns the returned objects. */
 #ifndef SPW_TOOLS_COMMAND_OUTPUT_REPORT_H
 #define SPW_TOOLS_COMMAND_OUTPUT_REPORT_H
 
 #include "tools/command/common.h"
 
-/* The fields of every run: model, backend, budgets, peaks, moved bytes beside the plan's
- * prediction, unhidden waiting. */
+/* The fields of every run: model, backend, budgets, peaks, moved bytes with the plan's prediction,
+ * waiting time that computation did not hide. */
 json_t *cli_report_engine(const char *model, struct spw_engine *e);
 /* Adds n_prompt, n_generated, finish, logits_hash, waterlines, tokens. */
 void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *r);
