@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test_docs.sh SPILLWAY: runs the examples of README.md and docs/*.md, and compares what they print with
 # what the pages show. Also checks the pages' links, that docs/options.md names the options of the program
-# and no others, and that README.md names every command.
+# and no others, docs/measuring.md the fields of a report and no others, README.md every command, and that
+# the names in docs/library.md stand in the public header.
 #
 # An example is a block of ```console or ```sh. In a console block a line that begins with "$ " is a
 # command; a line that ends in "\" continues on the next line, and <<'END' takes the lines up to END. The
@@ -15,7 +16,8 @@
 # DEVICE" may differ. An exit status that is not 0 fails the test unless the next command is `echo $?`.
 #
 # The commands of a page run in one shell, in a folder of their own that has the repository's models/,
-# tools/ and tests/. GPUs are hidden and two processors are used: a plan depends on the number of threads.
+# tools/ and tests/, with a cache of their own. GPUs are hidden and two processors are used: a plan depends
+# on the number of threads.
 set -u -o pipefail
 root=$(pwd) work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,14 +37,12 @@ fail() {
     printf 'failed: %s\n' "$*"
 }
 
-# split PAGE FOLDER: writes of every command N of the page FOLDER/N.command, N.want and N.how, the last with
-# "LINE of the page, compare|numbers|status, last command of its block (0|1)". Prints a line for each block
-# that is not run.
+# split PAGE FOLDER: for every command N of the page FOLDER/N.command, N.want (the output that the page shows)
+# and N.how ("LINE compare|numbers|status"). Prints a line for each block that is not run.
 split() {
     awk -v folder="$2" -v page="$1" '
         function finish() {
-            if (!n || !open) return
-            close(folder "/" n ".command"); close(folder "/" n ".want")
+            if (open) { close(folder "/" n ".command"); close(folder "/" n ".want"); close(folder "/" n ".how") }
             open = 0
         }
         function begin(command) {
@@ -95,7 +95,7 @@ split() {
 # plain HOW: of a text on stdin what is compared
 plain() {
     if [ "$1" = numbers ]; then
-        sed -E '/^spillway: on /d; s/[0-9]+([.,:+e-]+[0-9]+)*/#/g; s/ +/ /g; s/-{2,}/-/g'
+        sed -E '/^spillway: on /d; s/[0-9]+([.,:+e-]+[0-9]+)*/#/g; s/ +/ /g'
     else
         sed '/^spillway: on /d'
     fi
@@ -144,13 +144,14 @@ compare() {
 run_page() {
     local folder=$work/${1//\//_} n
     mkdir -p "$folder/there"
+    cp -r "$work/cache" "$folder" # of measured limits
     ln -s "$root/models" "$root/tools" "$root/tests" "$folder/there"
     split "$1" "$folder" >"$folder/skipped" || fail "$1: see above"
     n_skipped=$((n_skipped + $(wc -l <"$folder/skipped")))
     cat "$folder/skipped"
     n=$(find "$folder" -name '*.command' | wc -l)
     # shellcheck disable=SC2016 # for the shell that runs the page
-    (cd "$folder/there" && bash -c '
+    (cd "$folder/there" && XDG_CACHE_HOME=$folder/cache bash -c '
         status=0
         for ((i = 1; i <= $2; i++)); do
             command=$(<"$1/$i.command")
@@ -184,24 +185,40 @@ check_links() {
         grep -vE '^[a-z]+://')
 }
 
-check_options() {
-    local command option commands
-    commands=$(spillway --help | sed -nE 's/^  ([a-z-]+) .*/\1/p' | grep -vx spillway)
-    for command in $commands; do
-        n_checks=$((n_checks + 1))
-        grep -q "spillway $command" README.md || fail "README.md: nothing about spillway $command"
-        spillway "$command" --help >>"$work/help"
-    done
-    sed -nE 's/^  (--[a-z-]+).*/\1/p' "$work/help" | sort -u >"$work/options"
-    [ -s "$work/options" ] || fail "spillway --help shows no commands, or they have no options"
-    while read -r option; do
-        n_checks=$((n_checks + 1))
-        grep -q -e "\`${option}[ \`]" docs/options.md || fail "docs/options.md: nothing about $option"
-    done <"$work/options"
-    while read -r option; do
-        n_checks=$((n_checks + 1))
-        grep -qx -e "$option" "$work/options" || fail "docs/options.md: spillway has no option $option"
-    done < <(grep -oE '`--[a-z-]+' docs/options.md | tr -d '`' | grep -vx -e --help -e --version | sort -u)
+# words PATTERN: the matches in stdin without backticks, sorted
+words() {
+    grep -oE -e "$1" | tr -d '`' | sort -u
+}
+
+# same_names PAGE: the names in the file shown (of the page) are those in the file real
+same_names() {
+    local name
+    n_checks=$((n_checks + $(wc -l <"$work/real")))
+    if [ ! -s "$work/real" ] || [ ! -s "$work/shown" ]; then fail "$1: nothing to compare"; fi
+    while read -r name; do fail "$1: there is no $name"; done < <(comm -23 "$work/shown" "$work/real")
+    while read -r name; do fail "$1: nothing about $name"; done < <(comm -13 "$work/shown" "$work/real")
+}
+
+check_names() {
+    local commands command
+    spillway --help | sed -nE 's/^  ([a-z-]+) .*/\1/p' | sort -u | grep -vx spillway >"$work/real"
+    words '^\| `spillway [a-z-]+' <README.md | sed 's/.* //' >"$work/shown"
+    mapfile -t commands <"$work/real"
+    same_names README.md
+
+    for command in "${commands[@]}"; do spillway "$command" --help; done |
+        sed -nE 's/^  (--[a-z-]+).*/\1/p' | sort -u >"$work/real"
+    words '`--[a-z-]+' <docs/options.md >"$work/shown"
+    same_names docs/options.md
+
+    spillway generate models/records --prompt The --max-new-tokens 1 --report "$work/report.json" --quiet >/dev/null
+    sed -nE 's/^  "([a-z_]+)":.*/\1/p' "$work/report.json" | sort -u >"$work/real"
+    sed -n '/^## The report/,$s/^\(| `[^|]*\).*/\1/p' docs/measuring.md | words '`[a-z_]+`' >"$work/shown"
+    same_names docs/measuring.md
+
+    words '`spw_[a-z_]+' <docs/library.md >"$work/shown"
+    words 'spw_[a-z_]+' <runtime/spillway.h | comm -12 - "$work/shown" >"$work/real"
+    same_names docs/library.md
 }
 
 for page in "${pages[@]}"; do
@@ -210,6 +227,6 @@ done
 for page in "${pages[@]}" ARCHITECTURE.md SPEED.md CONTRIBUTING.md CHANGELOG.md; do
     check_links "$page"
 done
-check_options
-echo "$n_run examples run, $n_skipped not run, $n_checks links and options checked, $n_failed failed"
+check_names
+echo "$n_run examples run, $n_skipped not run, $n_checks links and names checked, $n_failed failed"
 [ "$n_failed" = 0 ] && [ "$n_run" -gt 0 ]
