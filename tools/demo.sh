@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and shows the main job: a question about a document whose KV
-# cache is far larger than the memory it may use, answered as if there were no limit.
+# Installs missing packages, builds the program, and demonstrates its purpose: it answers a question about
+# a document whose KV cache is far larger than the device memory that the run may use.
 #
 #     tools/demo.sh [--tokens N] [--seed N]
 #
-# The document of N tokens is made afresh from the seed; one sentence in it holds the answer. The
-# bundled model reads it twice: with so little device memory that its KV cache is ten times as large as
-# the part of it that the cache may use, and with all there is.
-# Exit status: 0 when the answer is right, both runs have the same logits, no budget was passed and
-# the bytes moved are those predicted.
+# The document of N tokens is made from the seed; one sentence of it has the answer. The bundled model
+# reads the document twice: once with so little device memory that the KV cache is ten times as large
+# as the memory for it, and once with all available memory.
+# Exit status: 0 when the answer is right, both runs have the same logits, no run used more memory than its
+# budget, and the moved bytes are those predicted.
 set -eu -o pipefail
 
 tokens=16384
@@ -43,8 +43,8 @@ python3 tools/make_records.py --tokens "$tokens" --seed "$seed" \
 printf '       %s\n' "$(tr '\n' ' ' <$work/document.txt | head -c 90)..." \
     "... $(tail -n 2 $work/document.txt | head -n 1)"
 
-# What generate will need is known before it runs. With two landing buffers instead of three there is
-# more of the little memory left for what stays.
+# `plan` tells the memory that generate needs. Two prefetch slots instead of three leave more of the small
+# budget to resident data.
 run=("$model" --prompt-file "$work/document.txt" --max-new-tokens 32 --prefetch-slots 2)
 device_memory=$(python3 tools/lib/demo_report.py budget $spillway "${run[@]}")
 $spillway plan "${run[@]}" --device-memory "$device_memory" --json --no-probe >$work/plan.json

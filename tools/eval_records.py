@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often the bundled model is right, by context length, run by spillway itself.
+"""Measures with spillway how often the bundled model is right, by context length.
 
     tools/eval_records.py [--model models/records] [--lengths 1024,4096,8192] [--documents 100]
 

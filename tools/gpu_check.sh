@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# Everything that takes a GPU, in one command and under nine minutes: first contact (a minute at
-# most), the tests on it, a second process that takes its memory, compute-sanitizer, then speed
-# beside the machine's own limits.
+# Runs everything that needs a GPU, in under nine minutes: first contact (at most a minute), the tests on
+# the GPU, a second process that takes GPU memory, compute-sanitizer, and then speed beside the limits
+# of the machine.
 #
 #     tools/gpu_check.sh [--build DIR] [--models DIR] [--seconds N] [--parts LIST] [OUTDIR]
 #     tools/gpu_check.sh [--late DIR] --pack DIR
 #
-#     OUTDIR          default build/gpu_check: table.txt (one page), summary.json, logs; and
-#                     OUTDIR.tar.gz with all of these, which is also left when the script is ended
-#     --build DIR     a build folder with a CUDA spillway in it, or what --pack made, a folder or the
-#                     archive (default: build/release if it has one, else build/cuda-quick is made)
-#     --models DIR    where the models with random weights are made, 19 GB (default: OUTDIR/models,
-#                     removed at the end; an existing folder is kept and used again)
-#     --seconds N     what does not begin within N seconds is left out, and said to be (520); tests
-#                     get half of them, unless no speed is asked for
-#     --parts LIST    of contact,tests,1b,io,8b,compare (default: all): what takes the first minute,
-#                     all tests, the benchmarks of the two shapes and of the disk tier, and
-#                     transformers beside spillway
-#     --pack DIR      fills DIR, and DIR.tar.xz from it, with what a machine needs that can neither
-#                     build nor install: the programs without symbols, and in DIR/lib the libraries
-#                     they are linked with. All programs hold the same kernels, so that the archive
-#                     is about as large as one of them; for one kind of GPU that is a few MiB:
-#     --late DIR      with --pack: spillway from a build with SPILLWAY_CUDA_LATE=ON goes along as
-#                     spillway_late; its kernels write late, so that a kernel which starts too early
-#                     gives another answer
+#     OUTDIR          the results, default build/gpu_check: table.txt (one page), summary.json, logs.
+#                     OUTDIR.tar.gz has all of them; it is also written when a signal ends the script
+#     --build DIR     a build folder with a CUDA spillway, or the folder or archive of --pack
+#                     (default: build/release if it has a CUDA spillway, else build/cuda-quick is made)
+#     --models DIR    the folder for models with random weights, 19 GB (default: OUTDIR/models, which is
+#                     removed at the end; an existing DIR is kept and used again)
+#     --seconds N     a step that cannot begin within N seconds is left out, and the results say so
+#                     (520); tests get half of the time, or all of it without speed parts
+#     --parts LIST    some of contact,tests,1b,io,8b,compare (default: all): the first minute, all tests,
+#                     the benchmarks of two model shapes and of the disk tier, and the comparison with
+#                     transformers
+#     --pack DIR      fills DIR, and DIR.tar.xz, with everything for a machine that can neither build nor
+#                     install: the programs without symbols, and in DIR/lib the libraries that they
+#                     use. All programs have the same kernels, so the archive is about as large as one
+#                     program. For one kind of GPU that is a few MiB:
+#     --late DIR      with --pack: adds the spillway of a build with SPILLWAY_CUDA_LATE=ON as
+#                     spillway_late. Its kernels write late: a kernel that starts too early changes
+#                     the answer
 #
 #     cmake --preset release -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHITECTURES=90-real
 #     cmake --build --preset release
 #     tools/gpu_check.sh --pack build/pack
 #     (there, in the repository)   tools/gpu_check.sh --build build/pack.tar.xz
 #
-# Exit status: 0 all tests passed (a missed speed is in the table), 1 some failed, 2 bad usage, or
-# programs that do not start, 77 no GPU here.
+# Exit status: 0 all tests passed (the table shows missed speeds), 1 a test failed, 2 bad usage or
+# programs that do not start, 77 no GPU.
 set -u -o pipefail
 
 usage() {
@@ -87,13 +87,13 @@ json_text() { # TEXT: as a JSON string
     printf '"%s"' "${text//\"/\\\"}"
 }
 
-# limited SECONDS COMMAND...: in the background, so that a signal which ends this script is noticed
+# limited SECONDS COMMAND...: runs it in the background; bash then handles a signal at once
 limited() {
     timeout -k 5 "$@" &
     wait $!
 }
 
-# seconds_left NEEDED: whether a step of that length may begin
+# seconds_left NEEDED: whether a step of NEEDED seconds may begin
 seconds_left() {
     [ $((SECONDS + $1)) -le "$limit" ]
 }
@@ -116,7 +116,7 @@ if [ -z "$build" ]; then
         build cuda-quick || exit 1
     fi
 fi
-# xz may be missing; python3 reads such an archive by itself.
+# xz may be missing. python3 reads such an archive without it.
 unpack() { # ARCHIVE: `build` becomes the folder that it holds
     local to=build/gpu_unpacked hog
     rm -rf $to && mkdir -p $to || exit 2
@@ -132,8 +132,8 @@ has_cuda "$build" || die "$build: expected spillway and gpu_hog in it, from a bu
 build=$(cd "$build" && pwd)
 spillway=$build/spillway
 
-# The C library is every machine's own, and so are the compiler's libraries: older ones than its own
-# would break other programs there. The driver's library is not linked with.
+# The archive has neither the C library nor the compiler's libraries: every machine has its own, and older
+# ones would break its programs. The programs do not link with the driver's library.
 pack_into() { # DIR
     local program
     mkdir -p "$1/lib" || return
@@ -161,7 +161,7 @@ rm -f "$out"/*.json "$out"/*.log "$out"/table.txt
 keep_models=1
 [ -n "$models" ] || { models=$out/models && keep_models=0; }
 
-# ---- the page and the archive: whatever ends this script ----
+# ---- the page and the archive, also after a signal ----
 
 results=() gpu='' cpu='' memory=''
 
@@ -186,7 +186,7 @@ write_json() {
     } >"$out/machine.json"
 }
 
-# leave: the status becomes 1 where a test failed
+# leave: the status becomes 1 if a test failed
 leave() {
     local status=$?
     trap '' TERM INT HUP
@@ -224,14 +224,14 @@ record() {
     [ $result != failed ] || tail -n 15 "$4" | sed 's/^/      /'
 }
 
-# tests_left NAME: whether another test may begin
+# tests_left NAME: whether there is time for another test
 tests_left() {
     [ $((SECONDS + 5)) -gt "$tests_end" ] || return 0
     note "$1: left out, the tests' $tests_end seconds were over"
     return 1
 }
 
-# check NAME SECONDS COMMAND...: a test of its own; a status of 77 is a skip
+# check NAME SECONDS COMMAND...: runs a command as a test; status 77 means skipped
 check() {
     local name=$1 most=$2 start=$SECONDS status log=$out/$1.log
     shift 2
@@ -243,7 +243,7 @@ check() {
     record "$name" $status $((SECONDS - start)) "$log"
 }
 
-# The first minute: does anything start here, is there a GPU, what is it like?
+# The first minute: do the programs start, is there a GPU, which one?
 say "looking for a GPU"
 ldd "$spillway" >"$out/ldd.log" 2>&1
 "$spillway" --version >"$out/version.log" 2>&1 ||
@@ -259,16 +259,16 @@ fi
 gpu=$(timeout -k 5 20 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 say "${gpu:-a GPU; nvidia-smi is not here}"
 
-# Without a persistent driver each process that comes first initializes the card, one to three
-# seconds. A process that takes no memory holds a context as long as its stdin is open: all along.
+# Without a persistent driver the first process initializes the card, which takes one to three seconds. A
+# process that takes no memory keeps a context for the whole script, as long as its stdin is open.
 exec {context}> >(exec timeout -k 5 $((limit + 120)) "$build/gpu_hog" 1000000000000000 >/dev/null 2>&1)
 
-# run_spillway ARGUMENTS...: no longer than a minute, for what hangs must not take the rest along
+# run_spillway ARGUMENTS...: at most a minute; a run that hangs must not stop the script
 run_spillway() {
     limited 60 "$spillway" "$@"
 }
 
-# A generation to compare with: CPU and GPU give other last bits, but one GPU gives its own again.
+# A generation to compare with. CPU and GPU differ in the last bits, but one GPU always gives the same bits.
 seq 1 1500 | awk '{ print ($1 * 7919) % 700 }' >"$out/ids.txt"
 generate() { # REPORT OPTIONS...
     local report=$1
@@ -300,7 +300,7 @@ hog_leaves() {
     wait "$pid"
 }
 
-# What fits beside the other process runs and gives the same answer; what does not is refused.
+# A run that fits beside the other process gives the same answer. A run that does not fit is refused.
 beside_another_process() {
     local status
     generate "$out/alone.json" >/dev/null || return 1
@@ -322,7 +322,7 @@ generate_text() { # REPORT: as text, which appears token by token
         --max-new-tokens 2000 --device cuda --device-memory 64MiB --report "$1"
 }
 
-# The memory is taken while tokens are generated: nothing changes, for all of ours was taken at open.
+# The other process takes memory while tokens are generated. Nothing changes: spillway took its memory at open.
 while_generating() {
     local pid status i in_time=0
     generate_text "$out/long.json" >/dev/null || return 1
@@ -341,7 +341,7 @@ while_generating() {
     [ $in_time = 1 ] || { echo "the other process came too late" && return 77; }
 }
 
-# smallest TIER OPTIONS...: the least budget of that tier for the generation, in bytes
+# smallest TIER OPTIONS...: the smallest budget of that tier for the generation, in bytes
 smallest() {
     local tier=$1
     shift
@@ -356,7 +356,7 @@ host_beside_disk() { # DEVICE_BUDGET DIR
     smallest host --device-memory "$1" --disk "$2" --disk-memory 256MiB
 }
 
-# Any budget, the same logits: from the smallest there is.
+# Every budget gives the same logits, from the smallest budget on.
 budgets() {
     local budget least
     [ -s "$out/alone.json" ] || generate "$out/alone.json" >/dev/null || return 1
@@ -390,9 +390,9 @@ sanitize() {
     done
 }
 
-# launch_orders NAME OPTIONS...: the same logits when kernels overlap, when the option forbids it,
-# when each launch ends before the next call (then no copy into a slot is queued either while a
-# kernel may read it), and when every kernel writes late.
+# launch_orders NAME OPTIONS...: the logits are the same when kernels overlap, with --serial-kernels, when
+# each launch ends before the next call (then no copy into a slot is queued while a kernel may read the
+# slot), and when every kernel writes late.
 launch_orders() {
     local name=$1 report=$out/$1
     shift
@@ -407,7 +407,7 @@ launch_orders() {
     same_hash "$report.json" "${report}_late.json"
 }
 
-# The least budget, which streams weights and KV; twice as much; all on the card; old KV on disk.
+# The smallest budget, which streams weights and KV; twice the smallest; all on the card; old KV on disk.
 all_launch_orders() {
     local least disk=$out/disk
     least=$(least_budget) && [ -n "$least" ] || { note "launch orders: no plan" && return; }
@@ -453,7 +453,7 @@ fi
 
 # ---- speed ----
 
-# The matrix peak is cuBLASLt's, which torch brings along where the system has none.
+# The matrix peak is that of cuBLASLt. If the system has no cuBLASLt, that of torch is used.
 find_cublas() {
     local found
     ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so' && return
@@ -462,7 +462,7 @@ print(*(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib/libcublasLt.so
     [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${found%/*}
 }
 
-# keep_working MODEL CONTEXT BUDGET,...: `budgets` becomes those that this machine can give; 0 is all
+# keep_working MODEL CONTEXT BUDGET,...: sets `budgets` to those that this machine can give; 0 means all
 keep_working() {
     local budget
     budgets=''
@@ -497,7 +497,7 @@ bench() {
     [ $status = 0 ] || note "bench $name failed: $(tail -n 1 "$out/bench_$name.log")"
 }
 
-# bench_io MODEL SECONDS OPTIONS...: the disk tier beside fio, disk to pinned memory to the card
+# bench_io MODEL SECONDS OPTIONS...: the disk tier compared with fio: disk, pinned memory, card
 bench_io() {
     local model=$1 needed=$2 start=$SECONDS status
     shift 2
@@ -522,7 +522,7 @@ make_model() { # NAME CONFIG
     return 1
 }
 
-# compare CONTEXT: decode against transformers on the 1B shape
+# compare CONTEXT: decoding compared with transformers, 1B shape
 compare() {
     local n=$1 status
     seconds_left 90 || { note "transformers at $n tokens: left out, too few seconds were left" && return; }

@@ -4,10 +4,10 @@
     tools/make_random_model.py path/to/config.json OUT [--layers N] [--dtype bf16|f16|f32]
         [--shard-bytes SIZE] [--tokenizer tokenizer.json] [--seed N]
 
-For benchmarks and tests of size: the shapes are a real model's, the words are not. Nothing but the
-standard library. Matrices are roughly normal with a deviation of 0.02 to 0.03, norms near their neutral value, biases
-small. One block of random numbers is drawn once and written over and over from different offsets, so
-that gigabytes take seconds; the same arguments give the same bytes.
+For benchmarks and tests of size: the model has real shapes but no meaning. Standard library only. Matrices
+are roughly normal with a deviation of 0.02 to 0.03, norms are near their neutral value, biases are small. One
+block of random numbers is drawn once and written repeatedly from different offsets, so gigabytes take
+seconds. The same arguments give the same bytes.
 """
 
 import argparse

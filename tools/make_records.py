@@ -4,9 +4,9 @@
     tools/make_records.py --tokens 16384 --seed 7 --out doc.txt --answer-file answer.txt
     spillway generate models/records --prompt-file doc.txt --max-new-tokens 32
 
-The document is prose such as "The access code of Bergen is 4817." between sentences that carry no
-record. Every name and every number is drawn from the seed, so the answer is nowhere but in the
-document. It ends with "Q: What is the access code of Bergen?\\nA:" and no newline; the model goes on
+The document is prose such as "The access code of Bergen is 4817." between sentences without a
+record. Every name and every number is drawn from the seed, so only the document has the answer. The
+document ends with "Q: What is the access code of Bergen?\\nA:" and no newline; the model continues
 with " 4817." and its end token.
 
 tools/train_records.py draws its training and test documents from this module. Standard library only.

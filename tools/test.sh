@@ -42,7 +42,7 @@ format_version=14 # of clang-format: versions differ in what they want
 full_release='test_cuda_(adopt|budgets|disk_faults|faults|interrupt|prefix|refit|save|split)'
 # Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
 # of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_refit
-# and test_memory_limit go down the ladder, test_cuda_engine runs whole models.
+# and test_memory_limit use the fallbacks, test_cuda_engine runs whole models.
 full_debug="$full_release|jinja_differential|tokenizer_property|test_(bench|cache|plan|prefix|save)_command"
 full_debug+='|test_(budgets|chat|check_kv|drive)'
 full_debug+='|test_(gate|interrupt|on_oom|ops_probe)|test_cuda_(goldens|placement)'

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""One page of what tools/gpu_check.sh measured: OUTDIR/*.json to OUTDIR/table.txt and summary.json.
+"""Makes the page of results of tools/gpu_check.sh: OUTDIR/*.json to OUTDIR/table.txt and summary.json.
 
     tools/bench/gpu_table.py OUTDIR
 
-Every number comes from a file that a program wrote in this run. What was not measured says so.
-Exit 0 also where a target is missed (the table says which), 1 where a test failed.
+Every number comes from a file that a program wrote in this run. The page names numbers that were not
+measured. Exit 0 also if a target was missed (the table shows it), 1 if a test failed.
 """
 
 import glob

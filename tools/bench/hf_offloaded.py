@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Decode with Hugging Face transformers and its offloaded KV cache, to set beside spillway.
+"""Decodes with Hugging Face transformers and its offloaded KV cache, for comparison with spillway.
 
     tools/bench/hf_offloaded.py MODEL --token-ids FILE --new-tokens N [--json OUT.json]
         [--cache offloaded|dynamic] [--prefill-chunk N]
 
-MODEL is a folder that spillway runs too (tools/make_random_model.py makes one), FILE the same ids as
-`spillway generate --token-ids`. Prints and writes: seconds of the prompt, seconds of each decoded
-token (the median and all), tokens a second, peak device memory, the tokens. Exit 77 where torch,
-transformers or a GPU are missing. The prompt's time is up to the first new token, so that what is
-counted as decode is decode alone.
+MODEL is a folder that spillway runs too (tools/make_random_model.py makes one). FILE has the same ids as
+for `spillway generate --token-ids`. Prints and writes: seconds of the prompt, seconds of each decoded
+token (the median and all), tokens a second, peak device memory, the tokens. Exit 77 without torch,
+transformers or a GPU. The time of the prompt ends at the first new token, so the time of decoding has
+nothing of the prompt.
 """
 
 import argparse

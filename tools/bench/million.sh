@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A million tokens through a tiny model with a few MiB of device and host memory each, the rest of its
-# KV on disk; and once more with all of it in memory. The logits of every generated token must be the
-# same, bit for bit. Minutes, so a bench and not a test.
+# Runs a million tokens through a tiny model twice: with a few MiB of device and host memory and the rest of
+# the KV on disk, and with all KV in memory. The logits of every generated token must be the same bits.
+# Takes minutes: a benchmark, not a test.
 #
 #   tools/bench/million.sh OUT [TOKENS] [BUDGET]      default 1,000,000 tokens, 4 MiB
 #
-# OUT: a folder, on the drive that is to be used. SPILLWAY: the command, default build/release/spillway.
+# OUT is a folder on the drive to use. SPILLWAY is the command, default build/release/spillway.
 set -euo pipefail
 out=${1:?usage: tools/bench/million.sh OUT [TOKENS] [BUDGET]}
 tokens=${2:-1000000} budget=${3:-4MiB}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a token was predicted to take beside what it took, over plans that lean on different parts of the machine.
+"""Compares the predicted and the measured time of a token, for plans that use different parts of the machine.
 
     tools/bench/predictions.py LARGE DIR [--rounds N] [--only WORD] [--report FILE.json]
 
@@ -7,12 +7,12 @@ LARGE: a model of some 900 MiB of weights, for instance
 
     tools/make_random_model.py Llama-3.2-1B/config.json LARGE --layers 4
 
-DIR: a folder on the drive that is to be used. SPILLWAY: the command, default build/release/spillway.
+DIR is a folder on the drive to use. SPILLWAY is the command, default build/release/spillway.
 
-A row is one `spillway bench` a round: drive and machine are measured at its start, the machine again
-around the decoded tokens, and the prediction is made of that. Rounds go over all rows, so that a slow
-minute falls on all of them. The quotient is shown as the median of the rounds, with the least and the
-most; 0.85 to 1.15 is the target. Nothing else should run meanwhile.
+A round runs `spillway bench` once for each row. The command measures drive and machine at its start and
+the machine again around the decoded tokens, and predicts with these numbers. A round runs all rows, so a
+slow minute affects all of them. The table shows the quotient as the median of the rounds, with the least
+and the most; the target is 0.85 to 1.15. Nothing else should run at the same time.
 """
 
 import argparse

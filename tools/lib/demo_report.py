@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The numbers of tools/demo.sh: which budget to demonstrate, and what came of it. Standard library only.
+"""The numbers of tools/demo.sh: the budget to demonstrate, and the results. Standard library only.
 
     demo_report.py budget SPILLWAY MODEL OPTIONS...     the device budget, as a SIZE
-    demo_report.py table FOLDER                         the table; fails when a promise was broken
+    demo_report.py table FOLDER                         the table; fails if a promise was broken
 
 FOLDER holds plan.json, small.json, large.json (of `spillway plan --json` and `generate --report`),
 small.txt, large.txt (the answers) and expected.txt.
@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 STEP = 1 << 18
-TIMES = 10  # the KV cache is to be this many times as large as the device memory it may use
+TIMES = 10  # the KV cache is this many times as large as the device memory for it
 
 
 def size(n):

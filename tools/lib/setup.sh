@@ -1,7 +1,7 @@
-# shellcheck shell=bash disable=SC2034 # the lists of needs are read by who sources this
-# Sourced by tools/demo.sh and tools/test.sh: finds what a build or its checks lack and installs it
-# with apt-get, as root or through sudo; otherwise names the one line that would, and stops. And
-# runs the builds, whose output is of interest only when they fail.
+# shellcheck shell=bash disable=SC2034 # scripts that source this file read the lists of needs
+# For tools/demo.sh and tools/test.sh, which source this file. Finds missing packages and installs them
+# with apt-get, as root or through sudo. If it cannot install, it prints the command for that and stops. Also
+# runs builds, and shows their output only after a failure.
 
 say() {
     printf '%s\n' "-- $*"
@@ -12,8 +12,8 @@ die() {
     exit 1
 }
 
-# What is needed, by what shows that it is there (so that a cmake that came without apt counts), and
-# the Debian package that has it. libc6-dev is only a recommendation of gcc.
+# Each need is "KIND:NAME PACKAGE": a thing to look for, and the Debian package that has it. A program that
+# was installed without apt counts too. libc6-dev is only a recommendation of gcc.
 building_needs='
 command:cmake        cmake
 command:ninja        ninja-build
@@ -55,7 +55,7 @@ is_there() {
     esac
 }
 
-# missing_packages NEEDS: the packages of NEEDS that are not there, as words
+# missing_packages NEEDS: prints the packages of NEEDS that are not installed, as words
 missing_packages() {
     local probe package
     while read -r probe package; do
@@ -63,7 +63,7 @@ missing_packages() {
     done <<<"$1"
 }
 
-# apt_get WORDS...: quiet; what it says goes to the file $apt_log.
+# apt_get WORDS...: quiet; its output goes to the file $apt_log.
 apt_get() {
     local -a as_root=()
     [ "$(id -u)" = 0 ] || as_root=(sudo)
@@ -71,7 +71,7 @@ apt_get() {
         apt-get -y -o DPkg::Lock::Timeout=300 "$@" </dev/null >"$apt_log" 2>&1
 }
 
-# can_install: as root, or where sudo asks nothing, or where somebody is there to be asked
+# can_install: true for root, if sudo asks for no password, or if a person can answer at a terminal
 can_install() {
     [ "$(id -u)" = 0 ] && return
     command -v sudo >/dev/null || return
@@ -90,7 +90,7 @@ Installing takes root. Please run this line as root, then $0 again:
     apt-get update && apt-get install -y --no-install-recommends ${missing% }"
     say "installing with apt-get: ${missing% }"
     apt_log=$(mktemp)
-    # Where there are no package lists yet, or stale ones, the first try fails.
+    # The first try fails if package lists are missing or out of date.
     # shellcheck disable=SC2086 # package names are words
     if ! apt_get install --no-install-recommends $missing &&
         ! { say "fetching the package lists first" && apt_get update &&
@@ -104,7 +104,7 @@ Installing takes root. Please run this line as root, then $0 again:
     [ -z "$missing" ] || die "apt-get is content, but this is still not found: ${missing% }"
 }
 
-# quietly LOG COMMAND...: output is added to the file LOG; of a failure, what matters is shown.
+# quietly LOG COMMAND...: appends the output to the file LOG; after a failure prints the important part.
 quietly() {
     local log=$1
     shift
@@ -125,7 +125,7 @@ configure() {
     quietly "build/log/$1.log" cmake --preset "$1" "${build_options[@]}"
 }
 
-# compile PRESET [TARGET...]: after configure
+# compile PRESET [TARGET...]: call configure before
 compile() {
     quietly "build/log/$1.log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" \
         ${2:+--target "${@:2}"}
