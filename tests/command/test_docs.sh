@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test_docs.sh SPILLWAY: runs the examples of README.md and docs/*.md, and compares what they print with
-# what the pages show. Also checks the pages' links, that docs/options.md names the options of the program
-# and no others, docs/measuring.md the fields of a report and no others, README.md every command, and that
-# the names in docs/library.md stand in the public header.
+# what the pages show. Also checks, in all pages, links and the options of commands; and that README.md names
+# the program's commands, docs/options.md its options, docs/measuring.md the fields of its reports, and
+# docs/library.md only functions of the public header; of the first three all, and no others.
 #
 # An example is a block of ```console or ```sh. In a console block a line that begins with "$ " is a
 # command; a line that ends in "\" continues on the next line, and <<'END' takes the lines up to END. The
@@ -29,7 +29,7 @@ two=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | tr , '\n
     while IFS=- read -r from to; do seq "$from" "${to:-$from}"; done | head -n 2 | paste -sd,)
 taskset -cp "$two" $$ >/dev/null
 spillway probe "$work" >/dev/null 2>&1 # measures what is not known yet, and says so on stderr
-pages=(README.md docs/*.md)
+pages=(README.md docs/*.md) others=(ARCHITECTURE.md SPEED.md CONTRIBUTING.md CHANGELOG.md)
 n_checks=0 n_failed=0 n_run=0 n_skipped=0
 
 fail() {
@@ -199,6 +199,17 @@ same_names() {
     while read -r name; do fail "$1: nothing about $name"; done < <(comm -13 "$work/shown" "$work/real")
 }
 
+# The options of every command that a page names, also where the test does not run the command.
+check_commands() {
+    local command rest option
+    while read -r _ command rest; do
+        for option in $(grep -oE -e '--[a-z-]+' <<<"$rest"); do
+            n_checks=$((n_checks + 1))
+            grep -qsx -e "$option" "$work/options_$command" || fail "spillway $command $rest: no option $option"
+        done
+    done < <(grep -ohE 'spillway [a-z-]+ [^`|<>;]*' "${pages[@]}" "${others[@]}")
+}
+
 check_names() {
     local commands command
     spillway --help | sed -nE 's/^  ([a-z-]+) .*/\1/p' | sort -u | grep -vx spillway >"$work/real"
@@ -206,8 +217,11 @@ check_names() {
     mapfile -t commands <"$work/real"
     same_names README.md
 
-    for command in "${commands[@]}"; do spillway "$command" --help; done |
-        sed -nE 's/^  (--[a-z-]+).*/\1/p' | sort -u >"$work/real"
+    for command in "${commands[@]}"; do
+        spillway "$command" --help | sed -nE 's/^  (--[a-z-]+).*/\1/p' | sort >"$work/options_$command"
+    done
+    check_commands
+    sort -u "$work"/options_* >"$work/real"
     words '`--[a-z-]+' <docs/options.md >"$work/shown"
     same_names docs/options.md
 
@@ -224,7 +238,7 @@ check_names() {
 for page in "${pages[@]}"; do
     run_page "$page"
 done
-for page in "${pages[@]}" ARCHITECTURE.md SPEED.md CONTRIBUTING.md CHANGELOG.md; do
+for page in "${pages[@]}" "${others[@]}"; do
     check_links "$page"
 done
 check_names
