@@ -267,7 +267,7 @@ enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const str
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err);
 
-/* A request as spw_generate gets it, by its lengths; tokens that it was given count as prompt.
+/* A request as a batch gets it, by its lengths; tokens that it was given count as prompt.
  * n_found: the tokens of the prompt that a prefix cache gives. n_resumed: those that its session
  * got from spw_session_resume, and resumed_logits: with the logits behind them (spw_saved_info). */
 struct spw_plan_request {
@@ -276,10 +276,10 @@ struct spw_plan_request {
 };
 
 /* The same decision, and the bytes that an engine moves over each link in all if it is opened with
- * these options, generates for these requests in one call of spw_generate, and every answer has
- * max_new_tokens: what its spw_stats count then, as integers. Of a prefix cache no more is known
- * than n_found: that it gives so many tokens, and holds no more of these sequences. -E2BIG: a
- * request is longer than the context. */
+ * these options, generates for these requests in one batch, submitted before the first step, and
+ * every answer has max_new_tokens: what its spw_stats count then, as integers. Of a prefix cache no
+ * more is known than n_found: that it gives so many tokens, and holds no more of these sequences.
+ * -E2BIG: a request is longer than the context. */
 int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
                    const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
                    struct spw_error *err);
@@ -445,71 +445,108 @@ int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err);
 int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, const float *logits,
                          const int32_t *tokens, size_t n_tokens, uint64_t stream);
 
-/* ---- generation: many prompts together ---- */
+/* ---- a batch: requests that run together ---- */
 
 enum spw_finish {
     SPW_FINISH_LENGTH,
     SPW_FINISH_EOS,
     SPW_FINISH_STOP,
-    SPW_FINISH_FAILED, /* spw_generate failed before the request ended */
+    SPW_FINISH_CANCELED, /* by spw_batch_cancel */
+    SPW_FINISH_FAILED,   /* the request alone failed; its END event says why */
+    SPW_FINISH_NONE,     /* it has not ended yet */
 };
-
-struct spw_result;
 
 struct spw_request {
     const int32_t *prompt;
     size_t n_prompt;
     size_t max_new_tokens;
     struct spw_sampling sampling;
-    /* Tokens of this request that were generated before, by a call that ended early: it goes on
+    /* Tokens of this request that were generated before, by a batch that ended early: it goes on
      * behind them, as that one would have. At most max_new_tokens, which counts them; so does the
      * result, but for its hash. The first n_text_given bytes of text were handed over then. */
     const int32_t *given;
     size_t n_given;
     uint64_t n_text_given;
+    bool text;               /* TEXT events are wanted */
     const char *const *stop; /* stop strings; the text ends before the first one found */
     size_t n_stop;
     bool ignore_eos;
+    bool prompt_logprobs; /* the result gets the log-probability of each token of the prompt */
     /* Whose cache is used and stays with the caller, a sequence that goes on; NULL: one of its own
-     * for as long as it runs. No two requests of a call may name the same. */
+     * for as long as it runs. No two requests of a batch may name the same. */
     struct spw_session *session;
-    /* Text as it becomes final: whole characters, nothing that a stop string may still take back.
-     * It continues the prompt's text: special tokens left out, the space before a word kept. */
-    int (*on_text)(void *context, const char *text, size_t bytes);
-    /* Each generated token with the logits it was picked from; the request's session may be saved
-     * meanwhile. A negative errno from either callback ends the whole call with it. */
-    int (*on_token)(void *context, int32_t token, const float *logits);
-    /* The request has ended; its result is complete. May be NULL. A negative errno ends the call.
-     */
-    int (*on_end)(void *context, const struct spw_result *result);
-    void *context;
 };
 
 struct spw_result {
-    int32_t *tokens; /* generated ones; spw_free */
+    int32_t *tokens; /* generated ones */
     size_t n_tokens;
-    size_t n_reused;     /* of the prompt: not computed */
-    size_t n_from_store; /* then: from the prefix cache; else the session held them already */
+    double *prompt_logprobs; /* [n_prompt], nats, each given all tokens before it; the first is 0;
+                                NULL: nobody asked */
+    size_t n_reused;         /* of the prompt: not computed */
+    size_t n_from_store;     /* then: from the prefix cache; else the session held them already */
     enum spw_finish finish;
-    uint64_t logits_hash; /* XXH3-64 over the f32 logits of every position generated by the call */
+    uint64_t
+        logits_hash; /* XXH3-64 over the f32 logits of every position generated by this batch */
     struct spw_waterlines waterlines; /* where its tokens lay at the end */
 };
 
-struct spw_generate_times {
+enum spw_event_kind {
+    SPW_EVENT_TOKEN, /* a token was generated; the request's session may be saved */
+    /* Text has become final: whole characters, nothing that a stop string may still take back. It
+     * continues the prompt's text: special tokens left out, the space before a word kept. */
+    SPW_EVENT_TEXT,
+    SPW_EVENT_END, /* the request has ended: spw_batch_take gives its result */
+};
+
+/* What happened to one request. Pointers are valid until the next call with the batch that is not
+ * spw_batch_event. */
+struct spw_event {
+    enum spw_event_kind kind;
+    uint64_t request;    /* its number */
+    int32_t token;       /* TOKEN */
+    const float *logits; /* TOKEN: [vocab], those that it was picked from */
+    const char *text;    /* TEXT, and of an END with SPW_FINISH_FAILED the reason */
+    size_t text_bytes;
+};
+
+struct spw_batch;
+
+/* Requests may be submitted and canceled at any time between two steps. Up to the engine's number
+ * of sessions run at a time, the others wait. What requests compute is kept in the prefix cache, if
+ * there is one, when they end, after each pass of a long prompt, and, where a session can only go
+ * on at points, once their first token is there. `tokenizer` may be NULL where no request has text
+ * or stop strings. An engine has one batch at a time. -ENOMEM, -EBUSY. */
+int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
+                   const struct spw_tokenizer *tokenizer, struct spw_error *err);
+/* Requests that still run end without an event. NULL is fine. */
+void spw_batch_close(struct spw_batch *b);
+/* Takes a copy of the request; *id gets its number, from 1 on. -EINVAL, -E2BIG: it could never run,
+ * and `err` says why; -ENOMEM. Nothing has changed then. */
+int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
+                     struct spw_error *err);
+/* The request ends with what it has. -ENOENT: it is not there, or has ended. */
+int spw_batch_cancel(struct spw_batch *b, uint64_t id);
+/* Gives every running request a token, after waiting ones have taken the place of those that ended;
+ * their prompts are computed in the same step. 1: there is more to do; 0: nothing is left. A
+ * request that fails (its logits are not numbers, say) ends, and the others go on. A negative
+ * return is the whole step's, as of spw_sync: no request got a token, all still run, and the step
+ * may be tried again (-ECANCELED), or the batch closed (-EIO). */
+int spw_batch_step(struct spw_batch *b, struct spw_error *err);
+/* What has happened, in order; false: no more. Events that were not asked for go with the next
+ * step. */
+bool spw_batch_event(struct spw_batch *b, struct spw_event *out);
+/* A request as it is now, until the next call with the batch; NULL: it is not there. */
+const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id);
+/* Moves the result of a request out of the batch, which forgets the request: for spw_result_free.
+ * -ENOENT: it is not there; -EBUSY: it has not ended. */
+int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out);
+void spw_result_free(struct spw_result *r);
+
+struct spw_batch_times {
     double prefill_seconds, decode_seconds; /* steps that a prompt is part of; the others */
     uint64_t n_decode_steps;
 };
-
-/* Runs the requests together. What they compute is kept in the prefix cache, if there is one, when
- * they end, after each pass of a long prompt, and, where a session can only go on at points, once
- * their first token is there. Up to the engine's number of sessions at a time; each ends on its
- * own. `tokenizer` may be NULL when no request has text or stop strings, `times` always. -EDOM:
- * logits that are NaN. After a failure (a lost device, say) the results hold what was generated
- * until then; they must be freed with spw_result_free all the same. */
-int spw_generate(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
-                 const struct spw_request *requests, size_t n_requests, struct spw_result *results,
-                 struct spw_generate_times *times, struct spw_error *err);
-void spw_result_free(struct spw_result *r);
+void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out);
 
 /* ---- the machine's own limits, measured now (half a second, on a GPU one or two) ---- */
 

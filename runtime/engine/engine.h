@@ -102,7 +102,8 @@ struct spw_engine {
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
     struct spw_session **stepping;   /* [sessions], of the running sync, as items */
     uint64_t *keep;                  /* [sessions], scratch of recover.c */
-    bool generates;                  /* spw_generate runs, which keeps prefixes */
+    struct spw_batch *batch;         /* that is open, borrowed; NULL: none */
+    bool generates;                  /* a step of the batch runs, which keeps prefixes */
     uint32_t n_stepping;             /* of the running step; 0: none runs */
     uint64_t stepping_rope_table;    /* of the running step */
     uint64_t *delivered;             /* [sessions], logits before this position were handed over */

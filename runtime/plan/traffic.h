@@ -78,7 +78,7 @@ struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
 void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
                            struct spw_traffic *out);
 
-/* All that opening an engine and spw_generate with these requests move (traffic_requests.c). */
+/* All that opening an engine and one batch with these requests move (traffic_requests.c). */
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          const struct spw_weights *w, const struct spw_plan_request *requests,
                          size_t n);

@@ -1,4 +1,4 @@
-/* The bytes that generate.c moves for requests, by their lengths: see traffic.h.
+/* The bytes that batch.c moves for requests, by their lengths: see traffic.h.
  *
  *   request    [tokens found | prompt computed now | new tokens but the last ]
  *   step       every live slot: its prompt in the first, then one token each

@@ -13,9 +13,12 @@ int main(int argc, char **argv)
     const int32_t prompt[] = {1};
     struct spw_options options;
     struct spw_request request;
-    struct spw_result result;
     struct spw_error err = {""};
     struct spw_engine *engine;
+    struct spw_batch *batch = NULL;
+    struct spw_event event;
+    uint64_t id;
+    int n = 0;
     if (argc != 3)
         return 2;
     memset(&options, 0, sizeof options);
@@ -30,12 +33,22 @@ int main(int argc, char **argv)
     request.n_prompt = 1;
     request.max_new_tokens = (size_t)atoi(argv[2]);
     request.ignore_eos = true;
-    int rc = spw_generate(engine, NULL, &request, 1, &result, NULL, &err);
-    for (size_t i = 0; i < result.n_tokens; i++)
-        printf("%s%d", i ? " " : "", (int)result.tokens[i]);
-    spw_result_free(&result);
+    int rc = spw_batch_open(&batch, engine, NULL, &err);
+    if (rc == 0)
+        rc = spw_batch_submit(batch, &request, &id, &err);
+    while (rc == 0 && spw_batch_step(batch, &err) >= 0) {
+        int ended = 0;
+        while (spw_batch_event(batch, &event)) {
+            if (event.kind == SPW_EVENT_TOKEN)
+                printf("%s%d", n++ ? " " : "", (int)event.token);
+            ended |= event.kind == SPW_EVENT_END;
+        }
+        if (ended)
+            break;
+    }
+    spw_batch_close(batch);
     spw_engine_close(engine);
-    if (rc < 0)
+    if (err.text[0])
         fprintf(stderr, "%s\n", err.text);
-    return rc < 0;
+    return err.text[0] != 0;
 }

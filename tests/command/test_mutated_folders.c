@@ -6,6 +6,7 @@
  *   test_mutated_folders [COUNT]      150 folders; SPW_SEED repeats a run */
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"
+#include "tests/batch_run.h"
 #include "tests/engine/model_run.h"
 
 #include <dirent.h>
@@ -258,7 +259,7 @@ static bool use_model(const char *dir, const struct spw_tokenizer *tokenizer)
         return false;
     struct spw_request request = {.prompt = prompt, .n_prompt = 18, .max_new_tokens = 3};
     struct spw_result result;
-    rc = spw_generate(e, tokenizer, &request, 1, &result, NULL, &err);
+    rc = batch_run(e, tokenizer, &request, 1, &result, NULL, &err);
     check_refusal(rc, &err, "generate");
     spw_result_free(&result);
     spw_engine_close(e);

@@ -6,6 +6,7 @@
  *
  *   test_faults [stride]    of the device's commands; default 41 under TSan, 7 under ASan, else 3
  */
+#include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 
 #ifndef TEST_STRIDE
@@ -76,6 +77,14 @@ struct answer {
             goto done;                                                                             \
     } while (0)
 
+/* A request that fails alone is a failure here. */
+static int generate(struct spw_engine *e, const struct spw_request *request,
+                    struct spw_result *result, struct spw_error *err)
+{
+    int rc = batch_run(e, NULL, request, 1, result, NULL, err);
+    return !rc && result->finish == SPW_FINISH_FAILED ? -ENOMEM : rc;
+}
+
 /* The whole of the API once. Returns how many calls failed. */
 static int run_api(const struct subject *u, struct answer *a)
 {
@@ -104,7 +113,7 @@ static int run_api(const struct subject *u, struct answer *a)
     memcpy(a->child, spw_session_logits(fork), bytes);
     spw_session_close(s);
     s = NULL;
-    TWICE((spw_result_free(&result), spw_generate(e, NULL, &request, 1, &result, NULL, &err)));
+    TWICE((spw_result_free(&result), generate(e, &request, &result, &err)));
     memcpy(a->generated, result.tokens, sizeof a->generated);
     a->hash = result.logits_hash;
 done:
@@ -238,7 +247,7 @@ static void fail_generation(const struct subject *u, int64_t stride)
     struct spw_result expected, result;
     struct spw_error err = {{0}};
     struct spw_engine *e = run_open_on(&u->b, u->dir, &u->o);
-    CHECK_MSG(!spw_generate(e, NULL, &r, 1, &expected, NULL, &err), "%s", err.text);
+    CHECK_MSG(!batch_run(e, NULL, &r, 1, &expected, NULL, &err), "%s", err.text);
     spw_engine_close(e);
     CHECK(expected.n_tokens == N_NEW && expected.finish == SPW_FINISH_LENGTH);
     bool seen[N_NEW + 1] = {false}, part = false;
@@ -246,7 +255,7 @@ static void fail_generation(const struct subject *u, int64_t stride)
     for (int64_t n = 0; rc; n += stride) {
         e = run_open_on(&u->b, u->dir, &u->o);
         run_lose_device(e, n);
-        rc = spw_generate(e, NULL, &r, 1, &result, NULL, &err);
+        rc = batch_run(e, NULL, &r, 1, &result, NULL, &err);
         CHECK_MSG(rc == 0 || rc == -EIO, "command %lld: %d", (long long)n, rc);
         CHECK(result.finish == (rc ? SPW_FINISH_FAILED : SPW_FINISH_LENGTH));
         CHECK(result.n_tokens <= N_NEW && (rc || result.n_tokens == N_NEW));

@@ -4,6 +4,7 @@
  * bytes that moved are those that were predicted, also of a step that ended early.
  *
  *   test_interrupt [draws] */
+#include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/pack_run.h"
 
@@ -264,7 +265,7 @@ static int generate(struct run *r, struct spw_session *session, struct spw_resul
                                   .session = session,
                                   .ignore_eos = true};
     r->ended = false;
-    return spw_generate(r->e, NULL, &request, 1, result, NULL, &err);
+    return batch_run(r->e, NULL, &request, 1, result, NULL, &err);
 }
 
 /* Ended at random: what is there are the first tokens of the answer, and the call that follows

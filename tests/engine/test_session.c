@@ -6,6 +6,7 @@
  *   11 identical calls   12 forks share the prompt       13 one prefix, many prompts
  *   14 the matching part is reused    15 reuse past the window     16 cached = uncached
  *   17 positions follow tokens */
+#include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 
 #include "runtime/engine/engine.h"
@@ -279,7 +280,7 @@ static struct spw_result generate(struct spw_engine *e, const int32_t *ids, size
                             .ignore_eos = true,
                             .sampling = {.temperature = seed ? 1.0f : 0.0f, .seed = seed}};
     struct spw_request before = q;
-    CHECK_MSG(spw_generate(e, NULL, &q, 1, &r, NULL, &err) == 0, "%s", err.text);
+    CHECK_MSG(batch_run(e, NULL, &q, 1, &r, NULL, &err) == 0, "%s", err.text);
     CHECK(memcmp(&before, &q, sizeof q) == 0); /* [11] the caller's options stay */
     return r;
 }

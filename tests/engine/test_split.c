@@ -6,6 +6,7 @@
  * and a kind that never occurred, or never reused anything, has failed.
  *
  *   test_split [splits]      1000 is the long run, of some minutes */
+#include "tests/batch_run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/pack_run.h"
@@ -136,7 +137,7 @@ static int answer(struct spw_engine *e, struct spw_session *session, const int32
                                   .max_new_tokens = N_NEW,
                                   .session = session,
                                   .ignore_eos = true};
-    int rc = spw_generate(e, NULL, &request, 1, out, NULL, &err);
+    int rc = batch_run(e, NULL, &request, 1, out, NULL, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     return rc;
 }

@@ -1,8 +1,9 @@
 /* The byte account of the plan against the counters of a real engine: a prompt of `context` tokens
- * from nothing, then its last token once more; and of spw_generate for requests of which only the
+ * from nothing, then its last token once more; and of a batch of requests of which only the
  * lengths are known. As integers, for random budgets, chunks and slots.
  *
  *   test_traffic [draws] */
+#include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 
 static int n_with_disk, n_with_three, n_with_old, n_generations_on_disk;
@@ -158,7 +159,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     draw_budgets(&o, &b, dir, seed);
     CHECK_MSG(spw_plan_moved_on(moved, &b, dir, &o, lengths, n, &err) == 0, "%s", err.text);
     struct spw_engine *e = run_open_on(&b, dir, &o);
-    CHECK_MSG(spw_generate(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);
+    CHECK_MSG(batch_run(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);
     struct spw_stats s;
     spw_engine_stats(e, &s);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)

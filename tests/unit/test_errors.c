@@ -119,12 +119,37 @@ static int sampling_check(struct spw_error *err)
     return spw_sampling_check(&(struct spw_sampling){.temperature = -1}, err);
 }
 
-static int generate(struct spw_error *err)
+static int batch_open(struct spw_error *err)
 {
-    struct spw_result result;
+    struct spw_batch *first, *second = (void *)&cpu;
+    if (spw_batch_open(&first, engine, NULL, NULL))
+        return 0;
+    int rc = spw_batch_open(&second, engine, NULL, err);
+    CHECK(!second);
+    spw_batch_close(first);
+    return rc;
+}
+
+static int batch_step(struct spw_error *err)
+{
+    struct spw_batch *b;
+    if (spw_batch_open(&b, engine, NULL, NULL))
+        return -EBUSY;
+    int rc = spw_batch_step(b, err); /* no request: 0 */
+    spw_batch_close(b);
+    return rc;
+}
+
+static int batch_submit(struct spw_error *err)
+{
+    struct spw_batch *b;
     struct spw_request request = {.n_prompt = 0};
-    int rc = spw_generate(engine, NULL, &request, 1, &result, NULL, err);
-    spw_result_free(&result);
+    uint64_t id;
+    int rc = spw_batch_open(&b, engine, NULL, NULL);
+    if (rc)
+        return 0;
+    rc = spw_batch_submit(b, &request, &id, err);
+    spw_batch_close(b);
     return rc;
 }
 
@@ -322,7 +347,9 @@ static const struct {
     {"spw_session_keep", session_keep},
     {"spw_sampler_open", sampler_open},
     {"spw_sampling_check", sampling_check},
-    {"spw_generate", generate},
+    {"spw_batch_open", batch_open},
+    {"spw_batch_submit", batch_submit},
+    {"spw_batch_step", batch_step},
     {"spw_machine_probe", machine_probe},
     {"spw_machine_recall", machine_recall},
     {"spw_machine_topology", machine_topology},

@@ -21,10 +21,12 @@ struct run {
     struct cli_saved saved; /* the saved run that this run continues; empty: none */
     struct spw_engine *engine;
     struct spw_session *session; /* the session of --save and --resume, owned */
-    struct spw_result *results;  /* [inputs.n], borrowed */
+    struct spw_batch *batch;     /* owned */
+    struct spw_result *results;  /* [inputs.n], borrowed; of requests that have ended */
     uint64_t n_text;             /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
-    uint64_t n_answers; /* answers of a batch that were printed */
+    uint64_t n_answers; /* answers of --prompts that were printed */
+    uint64_t n_failed;  /* requests that failed alone */
     struct cli_npy *npy;
     bool ids;             /* print token ids instead of text */
     uint64_t n_expected;  /* the most new tokens of all inputs */
@@ -33,7 +35,7 @@ struct run {
     struct cli_limits limits;
 };
 
-/* The context of the callbacks of one request. */
+/* A request of the batch and its answer. The request number n has stream n - 1. */
 struct stream {
     struct run *run;
     const struct cli_input *in;
@@ -49,17 +51,15 @@ static int print(struct run *r, const char *text, size_t bytes)
     return r->write_error = cli_write(text, bytes);
 }
 
-static int stream_text(void *context, const char *text, size_t bytes)
+static int stream_text(struct stream *s, const char *text, size_t bytes)
 {
-    struct stream *s = context;
     SPW_TRY(print(s->run, text, bytes));
     s->run->n_text += bytes;
     return 0;
 }
 
-static int keep_text(void *context, const char *text, size_t bytes)
+static int keep_text(struct stream *s, const char *text, size_t bytes)
 {
-    struct stream *s = context;
     if (s->n_text + bytes > s->capacity) {
         size_t capacity = 2 * (s->n_text + bytes);
         char *grown = spw_realloc(s->text, capacity);
@@ -75,9 +75,10 @@ static int keep_text(void *context, const char *text, size_t bytes)
 
 static int save_run(struct run *r)
 {
+    const struct spw_result *running = spw_batch_result(r->batch, 1);
     struct cli_progress_made made = {.prompt = r->inputs.items[0].tokens,
                                      .n_prompt = r->inputs.items[0].n_tokens,
-                                     .result = r->results,
+                                     .result = running ? running : r->results,
                                      .n_text = r->n_text};
     int code = cli_saved_write(r->session, r->o, &made, &r->saved_bytes);
     r->n_saves += !code;
@@ -90,9 +91,8 @@ static void on_pass(void *context)
     save_run(context);
 }
 
-static int on_token(void *context, int32_t token, const float *logits)
+static int on_token(struct stream *s, int32_t token, const float *logits)
 {
-    struct stream *s = context;
     struct run *r = s->run;
     cli_progress_token(r->n_expected);
     if (r->ids && !r->o->prompts) {
@@ -110,7 +110,7 @@ static int on_token(void *context, int32_t token, const float *logits)
     }
     if (cli_interrupted())
         return -ECANCELED;
-    if (r->o->save_every && r->results[0].n_tokens % r->o->save_every == 0)
+    if (r->o->save_every && spw_batch_result(r->batch, 1)->n_tokens % r->o->save_every == 0)
         save_run(r); /* after a failure, which save_run has reported, the answer continues */
     return 0;
 }
@@ -174,16 +174,18 @@ static json_t *begin_line(const struct cli_input *in, size_t index)
     return CLI_OBJECT(fields);
 }
 
-/* Prints one answer when its request ends, while other requests still run. */
-static int print_answer(void *context, const struct spw_result *result)
+/* Prints one answer when its request ends, while other requests still run. why: "", or of a request
+ * that failed. */
+static int print_answer(struct stream *s, const struct spw_result *result, const char *why)
 {
-    struct stream *s = context;
     json_t *line = begin_line(s->in, s->index);
     const char *text = s->text ? s->text : "";
     cli_json_add(&line, "text", CLI_OR_NULL(!s->run->ids, json_stringn(text, s->n_text)));
     cli_report_result(&line, s->in->n_tokens, result);
     /* An answer does not depend on the budgets, waterlines do: only the report has them. */
     json_object_del(line, "waterlines");
+    if (*why)
+        cli_json_add(&line, "error", CLI_JSON(why));
     s->printed = true;
     cli_progress_answers(++s->run->n_answers, s->run->inputs.n - s->run->inputs.n_refused);
     return print_json(s->run, line);
@@ -205,10 +207,8 @@ static int print_refused(struct run *r)
 
 /* ---- a request ---- */
 
-static struct spw_request make_request(const struct run *r, struct stream *s)
+static struct spw_request make_request(const struct run *r, const struct cli_input *in)
 {
-    const struct cli_input *in = s->in;
-    bool batch = r->o->prompts;
     return (struct spw_request){
         .prompt = in->tokens,
         .n_prompt = in->n_tokens,
@@ -221,13 +221,58 @@ static struct spw_request make_request(const struct run *r, struct stream *s)
         .stop = in->stop.items,
         .n_stop = in->stop.n,
         .ignore_eos = in->ignore_eos,
-        .on_text = r->ids  ? NULL
-                   : batch ? keep_text
-                           : stream_text,
-        .on_token = on_token,
-        .on_end = batch ? print_answer : NULL,
-        .context = s,
+        .text = !r->ids,
     };
+}
+
+static int on_end(struct stream *s, const struct spw_event *e, struct spw_error *err)
+{
+    struct run *r = s->run;
+    struct spw_result *result = &r->results[e->request - 1];
+    char why[sizeof err->text];
+    snprintf(why, sizeof why, "%s", e->text);
+    spw_batch_take(r->batch, e->request, result);
+    r->n_failed += result->finish == SPW_FINISH_FAILED;
+    if (r->o->prompts)
+        return print_answer(s, result, why);
+    return result->finish == SPW_FINISH_FAILED ? spw_fail(err, -EIO, "%s", why) : 0;
+}
+
+static int on_event(struct stream *s, const struct spw_event *e, struct spw_error *err)
+{
+    switch (e->kind) {
+    case SPW_EVENT_TOKEN:
+        return on_token(s, e->token, e->logits);
+    case SPW_EVENT_TEXT:
+        return (s->run->o->prompts ? keep_text : stream_text)(s, e->text, e->text_bytes);
+    case SPW_EVENT_END:
+        return on_end(s, e, err);
+    }
+    return 0;
+}
+
+/* Steps until all requests have ended. */
+static int run_batch(struct run *r, struct stream *streams, struct spw_error *err)
+{
+    struct spw_event e;
+    int more = 1, rc = 0;
+    while (!rc && more > 0) {
+        more = spw_batch_step(r->batch, err);
+        rc = more < 0 ? more : 0;
+        while (!rc && spw_batch_event(r->batch, &e))
+            rc = on_event(&streams[e.request - 1], &e, err);
+    }
+    return rc;
+}
+
+/* Of requests that a failure has ended: what they had. */
+static void take_ended(struct run *r, size_t n)
+{
+    for (uint64_t id = 1; id <= n; id++)
+        if (!spw_batch_cancel(r->batch, id)) {
+            spw_batch_take(r->batch, id, &r->results[id - 1]);
+            r->results[id - 1].finish = SPW_FINISH_FAILED;
+        }
 }
 
 /* ---- output ---- */
@@ -264,8 +309,7 @@ static void add_batch(json_t **report, const struct run *r, const struct spw_res
 
 /* The predicted time of one step of the full context, and the mean time of the run's steps. Only
  * for one sequence: a step of several has no prediction. */
-static void add_seconds(json_t **report, const struct run *r,
-                        const struct spw_generate_times *times)
+static void add_seconds(json_t **report, const struct run *r, const struct spw_batch_times *times)
 {
     struct spw_prediction step = {.seconds = NAN};
     double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without steps */
@@ -282,7 +326,7 @@ static void add_seconds(json_t **report, const struct run *r,
 }
 
 static void add_prefix(json_t **report, const struct run *r, const struct spw_result *results,
-                       const struct spw_generate_times *times)
+                       const struct spw_batch_times *times)
 {
     struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
     for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
@@ -296,7 +340,7 @@ static void add_prefix(json_t **report, const struct run *r, const struct spw_re
 }
 
 static int write_report(const struct run *r, const struct spw_result *results,
-                        const struct spw_generate_times *times)
+                        const struct spw_batch_times *times)
 {
     const struct cli_field saved[] = {
         {"n_resumed", CLI_JSON(r->saved.n_given)},
@@ -411,7 +455,7 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
 /* The library failed, or the run was interrupted. Prints the unfinished answers of a batch and
  * writes the report. Text of a single prompt is already on stdout. */
 static int save(struct run *r, struct stream *streams, size_t n_streams,
-                const struct spw_result *results, const struct spw_generate_times *times, int code)
+                const struct spw_result *results, const struct spw_batch_times *times, int code)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_streams; i++)
@@ -419,7 +463,8 @@ static int save(struct run *r, struct stream *streams, size_t n_streams,
     if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
         return code;
     for (size_t i = 0; r->o->prompts && i < n_streams; i++)
-        if (!streams[i].printed && results[i].n_tokens && print_answer(&streams[i], &results[i]))
+        if (!streams[i].printed && results[i].n_tokens &&
+            print_answer(&streams[i], &results[i], ""))
             return code;
     if (r->o->report && write_report(r, results, times) == 0)
         cli_fail(0, "%s has the %zu tokens that were generated before", r->o->report, n);
@@ -452,7 +497,7 @@ static void say_end(const struct run *r, const struct spw_result *result)
 }
 
 static int finish(struct run *r, const struct spw_result *results,
-                  const struct spw_generate_times *times)
+                  const struct spw_batch_times *times)
 {
     /* A line break follows token ids, and text on a terminal, before the prompt of the shell. In a
      * file every byte is text. */
@@ -465,33 +510,45 @@ static int finish(struct run *r, const struct spw_result *results,
     int code = r->o->save ? save_run(r) : 0;
     if (code == 0 && r->o->report)
         code = write_report(r, results, times);
-    if (code == 0 && r->inputs.n_refused)
-        code = cli_fail(CLI_FAILED, "%zu of %zu lines were not answered", r->inputs.n_refused,
-                        r->inputs.n);
+    size_t n_missing = r->inputs.n_refused + r->n_failed;
+    if (code == 0 && n_missing)
+        code = cli_fail(CLI_FAILED, "%zu of %zu lines were not answered", n_missing, r->inputs.n);
     return code;
 }
 
-static int generate(struct run *r, struct stream *streams, struct spw_request *requests,
-                    struct spw_result *results)
+static int submit_all(struct run *r, struct stream *streams, size_t *n, struct spw_error *err)
 {
-    struct spw_generate_times times = {0};
+    SPW_TRY(spw_batch_open(&r->batch, r->engine, r->model.tokenizer, err));
+    for (size_t i = 0; i < r->inputs.n; i++) {
+        const struct cli_input *in = &r->inputs.items[i];
+        uint64_t id;
+        if (in->refused)
+            continue;
+        const struct spw_request request = make_request(r, in);
+        SPW_TRY(spw_batch_submit(r->batch, &request, &id, err));
+        streams[(*n)++] = (struct stream){.run = r, .in = in, .index = i, .first = true};
+    }
+    return 0;
+}
+
+static int generate(struct run *r, struct stream *streams, struct spw_result *results)
+{
+    struct spw_batch_times times = {0};
     struct spw_error err = {0};
     size_t n = 0;
     r->results = results;
-    for (size_t i = 0; i < r->inputs.n; i++) {
-        if (r->inputs.items[i].refused)
-            continue;
-        streams[n] =
-            (struct stream){.run = r, .in = &r->inputs.items[i], .index = i, .first = true};
-        requests[n] = make_request(r, &streams[n]);
-        n++;
-    }
     int rc = print_refused(r);
+    if (!rc)
+        rc = submit_all(r, streams, &n, &err);
     if (r->o->prompts)
         cli_progress_answers(0, n);
-    if (rc == 0)
-        rc = spw_generate(r->engine, r->model.tokenizer, requests, n, results, &times, &err);
+    if (!rc)
+        rc = run_batch(r, streams, &err);
     cli_progress_end();
+    if (r->batch) {
+        spw_batch_times(r->batch, &times);
+        take_ended(r, n);
+    }
     int npy_code = cli_npy_close(r->npy);
     r->npy = NULL;
     if (rc < 0) {
@@ -506,16 +563,15 @@ static int run_all(struct run *r)
 {
     size_t n = r->inputs.n;
     struct stream *streams = spw_alloc_zero(n, sizeof *streams);
-    struct spw_request *requests = spw_alloc_zero(n, sizeof *requests);
     struct spw_result *results = spw_alloc_zero(n, sizeof *results);
-    int code = streams && requests && results ? generate(r, streams, requests, results)
-                                              : cli_fail(CLI_FAILED, "out of memory");
+    int code =
+        streams && results ? generate(r, streams, results) : cli_fail(CLI_FAILED, "out of memory");
+    spw_batch_close(r->batch);
     for (size_t i = 0; i < n && streams && results; i++) {
         spw_free(streams[i].text);
         spw_result_free(&results[i]);
     }
     spw_free(results);
-    spw_free(requests);
     spw_free(streams);
     return code;
 }

@@ -13,29 +13,10 @@
 struct score {
     const int32_t *tokens;
     size_t n_tokens;
-    uint32_t vocab;
     double log_likelihood; /* nats */
+    struct spw_waterlines waterlines;
+    double seconds;
 };
-
-/* log softmax(logits)[id], computed in double from f32 logits [vocab]. */
-static double log_probability(const float *logits, uint32_t vocab, int32_t id)
-{
-    float top = logits[0];
-    double sum = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        top = fmaxf(top, logits[i]);
-    for (uint32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - (double)top);
-    return (double)logits[id] - (double)top - log(sum);
-}
-
-static void on_logits(void *context, size_t span, size_t position, const float *logits)
-{
-    struct score *s = context;
-    (void)span;
-    if (position + 1 < s->n_tokens) /* the last token has no successor */
-        s->log_likelihood += log_probability(logits, s->vocab, s->tokens[position + 1]);
-}
 
 static int read_text(const struct cli_options *o, const struct cli_model *m, const char *source,
                      int32_t **ids, size_t *n)
@@ -74,26 +55,49 @@ static int print_score(const struct cli_options *o, const struct score *s)
     return cli_print_json(CLI_OBJECT(fields));
 }
 
-static int write_report(const struct cli_options *o, struct spw_engine *e, const struct score *s,
-                        const struct spw_session *session, double seconds)
+static int write_report(const struct cli_options *o, struct spw_engine *e, const struct score *s)
 {
-    struct spw_waterlines w;
-    spw_session_waterlines(session, &w);
     const struct cli_field fields[] = {
-        {"prefill_seconds", CLI_JSON(seconds)}, {"decode_seconds", CLI_JSON(0.0)},
-        {"n_prompt", CLI_JSON(s->n_tokens)},    {"n_generated", CLI_JSON(0)},
-        CLI_FIELD(s, log_likelihood),           {"waterlines", cli_report_waterlines(&w)},
+        {"prefill_seconds", CLI_JSON(s->seconds)},
+        {"decode_seconds", CLI_JSON(0.0)},
+        {"n_prompt", CLI_JSON(s->n_tokens)},
+        {"n_generated", CLI_JSON(0)},
+        CLI_FIELD(s, log_likelihood),
+        {"waterlines", cli_report_waterlines(&s->waterlines)},
     };
     json_t *report = cli_report_engine(o->operand, e);
     CLI_ADD(&report, fields);
     return cli_write_json(o->report, report);
 }
 
+/* A request for no new token, whose prompt is scored. */
+static int run(struct score *s, struct spw_engine *e, struct spw_error *err)
+{
+    const struct spw_request request = {
+        .prompt = s->tokens, .n_prompt = s->n_tokens, .prompt_logprobs = true};
+    struct spw_result result = {0};
+    struct spw_batch *b;
+    uint64_t id;
+    SPW_TRY(spw_batch_open(&b, e, NULL, err));
+    int rc = spw_batch_submit(b, &request, &id, err);
+    double start = cli_now_seconds();
+    while (!rc && (rc = spw_batch_step(b, err)) > 0)
+        rc = 0;
+    s->seconds = cli_now_seconds() - start;
+    if (!rc)
+        rc = spw_batch_take(b, id, &result);
+    for (size_t i = 1; !rc && i < s->n_tokens; i++)
+        s->log_likelihood += result.prompt_logprobs[i];
+    s->waterlines = result.waterlines;
+    spw_result_free(&result);
+    spw_batch_close(b);
+    return rc;
+}
+
 static int score_text(const struct cli_options *o, struct score *s)
 {
     struct spw_options options = cli_engine_options(o, o->context ? o->context : s->n_tokens, 1);
     struct spw_engine *engine = NULL;
-    struct spw_session *session = NULL;
     struct spw_error err = {0};
     cli_progress_start((enum cli_progress_mode)o->progress, false);
     options.on_progress = cli_progress_callback();
@@ -108,13 +112,7 @@ static int score_text(const struct cli_options *o, struct score *s)
     cli_say_device(o, engine);
     cli_check_kv_warn(o, &options);
     cli_progress_engine(engine);
-    rc = spw_session_open(&session, engine, &err);
-    struct spw_span span = {
-        .session = session, .tokens = s->tokens, .n_tokens = s->n_tokens, .n_logits = s->n_tokens};
-    double start = cli_now_seconds();
-    if (rc == 0)
-        rc = spw_sync(engine, &span, 1, on_logits, s, &err);
-    double seconds = cli_now_seconds() - start;
+    rc = run(s, engine, &err);
     cli_progress_end();
     int code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
     if (code == 0 && isnan(s->log_likelihood))
@@ -123,8 +121,7 @@ static int score_text(const struct cli_options *o, struct score *s)
     if (code == 0)
         code = print_score(o, s);
     if (code == 0 && o->report)
-        code = write_report(o, engine, s, session, seconds);
-    spw_session_close(session);
+        code = write_report(o, engine, s);
     spw_engine_close(engine);
     return code;
 }
@@ -157,7 +154,7 @@ int cli_score(const struct cli_options *o)
                         (unsigned long long)o->context, n);
     if (code == 0)
         code = cli_check_context(o, &m, o->context ? o->context : n);
-    struct score s = {.tokens = ids, .n_tokens = n, .vocab = m.config.vocab};
+    struct score s = {.tokens = ids, .n_tokens = n};
     if (code == 0)
         code = score_text(o, &s);
     spw_free(ids);

@@ -32,21 +32,11 @@ static int keep_reply(struct chat *c, const char *text, size_t bytes)
     return 0;
 }
 
-static int on_text(void *context, const char *text, size_t bytes)
+static int on_text(struct chat *c, const char *text, size_t bytes)
 {
-    struct chat *c = context;
     SPW_TRY(keep_reply(c, text, bytes));
     cli_progress_clear();
     return c->write_error = cli_write(text, bytes);
-}
-
-static int on_token(void *context, int32_t token, const float *logits)
-{
-    struct chat *c = context;
-    (void)token;
-    (void)logits;
-    cli_progress_token(c->max_new);
-    return cli_interrupted() ? -ECANCELED : 0;
 }
 
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
@@ -100,7 +90,7 @@ static void report_turn(struct chat *c, size_t n_prompt, const struct spw_result
 }
 
 static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result *r,
-                       const struct spw_generate_times *times)
+                       const struct spw_batch_times *times)
 {
     c->last = (struct chat_turn){n_prompt,
                                  r->n_reused,
@@ -119,7 +109,7 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
 
 /* Adds the answer to the conversation. */
 static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
-                  const struct spw_generate_times *times)
+                  const struct spw_batch_times *times)
 {
     const char *text = c->n_reply > 0 ? c->reply : "";
     count_turn(c, n_prompt, r, times);
@@ -140,15 +130,46 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
         .n_stop = c->o->stop.n,
         .ignore_eos = c->o->ignore_eos,
         .session = c->session,
-        .on_text = on_text,
-        .on_token = on_token,
-        .context = c,
+        .text = true,
     };
     /* the last token is chosen but not computed: it needs no room in the context */
     request.max_new_tokens =
         (size_t)spw_min_u64(c->max_new, spw_engine_plan(c->engine)->context - n + 1);
     request.sampling.seed += c->n_again;
     return request;
+}
+
+static int on_event(struct chat *c, const struct spw_event *e, struct spw_error *err)
+{
+    if (e->kind == SPW_EVENT_TEXT)
+        return on_text(c, e->text, e->text_bytes);
+    if (e->kind == SPW_EVENT_END)
+        return e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
+    cli_progress_token(c->max_new);
+    return cli_interrupted() ? -ECANCELED : 0;
+}
+
+/* The answer, in a batch of its own; after a failure, what it had. */
+static int generate(struct chat *c, const struct spw_request *request, struct spw_result *result,
+                    struct spw_batch_times *times, struct spw_error *err)
+{
+    struct spw_batch *b;
+    struct spw_event e;
+    uint64_t id;
+    int more = 1;
+    SPW_TRY(spw_batch_open(&b, c->engine, c->model.tokenizer, err));
+    int rc = spw_batch_submit(b, request, &id, err);
+    while (!rc && more > 0) {
+        more = spw_batch_step(b, err);
+        rc = more < 0 ? more : 0;
+        while (!rc && spw_batch_event(b, &e))
+            rc = on_event(c, &e, err);
+    }
+    spw_batch_times(b, times);
+    spw_batch_cancel(b, 1);
+    spw_batch_take(b, 1, result);
+    spw_batch_close(b);
+    return rc;
 }
 
 /* Warns if an interrupted answer leaves a session that must compute the conversation again. */
@@ -166,7 +187,7 @@ int cli_chat_answer(struct chat *c)
     const int32_t *tokens;
     size_t n;
     struct spw_result result = {0};
-    struct spw_generate_times times = {0};
+    struct spw_batch_times times = {0};
     struct spw_error err = {0};
     int code = cli_prompt_render(c->prompt, c->messages, &tokens, &n);
     if (code)
@@ -181,7 +202,7 @@ int cli_chat_answer(struct chat *c)
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     cli_progress_engine(c->engine);
     size_t held = spw_session_n_tokens(c->session);
-    int rc = spw_generate(c->engine, c->model.tokenizer, &request, 1, &result, &times, &err);
+    int rc = generate(c, &request, &result, &times, &err);
     cli_progress_end();
     bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
     /* A single answer in a file gets no line break: there every byte is text. */

@@ -1,0 +1,234 @@
+/* A request's tokens, text and result: see answer.h. */
+#include "runtime/batch/answer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- text ---- */
+
+static size_t character_bytes(const char *text, size_t bytes)
+{
+    size_t n = 1;
+    while (n < bytes && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+static int keep_text(struct spw_answer *a, const char *text, size_t bytes)
+{
+    if (a->n_text + bytes > a->text_capacity) {
+        size_t capacity = 2 * (a->n_text + bytes);
+        char *grown = spw_realloc(a->text, capacity);
+        if (!grown)
+            return -ENOMEM;
+        a->text = grown;
+        a->text_capacity = capacity;
+    }
+    memcpy(a->text + a->n_text, text, bytes);
+    a->n_text += bytes;
+    return 0;
+}
+
+/* Final text: passes over what was handed over by an earlier batch. */
+static int emit_text(void *context, const char *text, size_t bytes)
+{
+    struct spw_answer *a = context;
+    while (bytes > 0 && a->n_text_left > 0) {
+        size_t n = character_bytes(text, bytes);
+        if (n > a->n_text_left) { /* then it was half a character, at that batch's end */
+            a->n_text_left = 0;
+            break;
+        }
+        a->n_text_left -= n;
+        text += n;
+        bytes -= n;
+    }
+    return bytes > 0 && a->request.text ? keep_text(a, text, bytes) : 0;
+}
+
+/* Passes over the characters that still are the prompt's. Half a character at its end was U+FFFD
+ * there; once new bytes complete it, it is another character, and new. */
+static int push_text(struct spw_answer *a, const char *text, size_t bytes)
+{
+    while (bytes > 0 && a->n_skipped < a->n_prompt_end) {
+        size_t n = character_bytes(text, bytes);
+        if (n > a->n_prompt_end - a->n_skipped ||
+            memcmp(text, a->prompt_end + a->n_skipped, n) != 0) {
+            a->n_prompt_end = 0;
+            break;
+        }
+        a->n_skipped += n;
+        text += n;
+        bytes -= n;
+    }
+    return spw_stop_push(a->stop, text, bytes, emit_text, a);
+}
+
+/* Whether the token ends the answer; its text is not part of it. */
+static bool is_end(const struct spw_answer *a, int32_t token)
+{
+    for (uint32_t i = 0; i < a->config->n_eos && !a->request.ignore_eos; i++)
+        if (a->config->eos[i] == token)
+            return true;
+    return false;
+}
+
+/* One more token of the answer, and the text that it makes final. */
+static int append(struct spw_answer *a, int32_t token)
+{
+    const char *text;
+    size_t bytes;
+    a->tokens[a->n_tokens++] = token;
+    a->result.tokens[a->result.n_tokens++] = token;
+    if (!a->detokenizer || is_end(a, token))
+        return 0;
+    SPW_TRY(spw_detokenizer_push(a->detokenizer, token, &text, &bytes));
+    return push_text(a, text, bytes);
+}
+
+/* ---- open, close ---- */
+
+static int push_prompt(struct spw_answer *a)
+{
+    for (size_t i = 0; i < a->request.n_prompt; i++) {
+        const char *text;
+        size_t bytes;
+        SPW_TRY(spw_detokenizer_push(a->detokenizer, a->tokens[i], &text, &bytes));
+    }
+    return 0;
+}
+
+/* The detokenizer reads the prompt too: whether a token begins with a space, and which character
+ * its bytes complete, is known only from what stands before it. What it holds back at the prompt's
+ * end (a line break in bytes, say) comes out with the first new text; finish shows what that is. */
+static int open_text(struct spw_answer *a, const struct spw_request *r,
+                     const struct spw_tokenizer *tokenizer, struct spw_error *err)
+{
+    const char *held;
+    if (!r->text && !r->n_stop)
+        return 0;
+    SPW_TRY(spw_detokenizer_init(&a->detokenizer, tokenizer, true));
+    SPW_TRY(push_prompt(a));
+    SPW_TRY(spw_detokenizer_finish(a->detokenizer, &held, &a->n_prompt_end));
+    a->prompt_end = spw_alloc(a->n_prompt_end);
+    if (!a->prompt_end)
+        return -ENOMEM;
+    if (a->n_prompt_end > 0)
+        memcpy(a->prompt_end, held, a->n_prompt_end);
+    SPW_TRY(push_prompt(a)); /* finish has made it new */
+    return spw_stop_open(&a->stop, r->stop, r->n_stop, err);
+}
+
+static int open_tokens(struct spw_answer *a, const struct spw_request *r)
+{
+    a->tokens = spw_alloc_zero(r->n_prompt + r->max_new_tokens, sizeof *a->tokens);
+    a->result.tokens = spw_alloc_zero(r->max_new_tokens, sizeof *a->tokens);
+    a->hash = spw_alloc_fails() ? NULL : XXH3_createState();
+    if (r->prompt_logprobs)
+        a->result.prompt_logprobs = spw_alloc_zero(r->n_prompt, sizeof(double));
+    if (!a->tokens || !a->result.tokens || !a->hash ||
+        (r->prompt_logprobs && !a->result.prompt_logprobs))
+        return -ENOMEM;
+    XXH3_64bits_reset(a->hash);
+    a->result.logits_hash = XXH3_64bits_digest(a->hash);
+    memcpy(a->tokens, r->prompt, r->n_prompt * sizeof *a->tokens);
+    a->n_tokens = r->n_prompt;
+    return 0;
+}
+
+int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uint64_t i,
+                    const struct spw_model_config *config, const struct spw_tokenizer *tokenizer,
+                    struct spw_error *err)
+{
+    *a = (struct spw_answer){.request = *request,
+                             .config = config,
+                             .n_text_left = request->n_text_given,
+                             .result.finish = SPW_FINISH_NONE};
+    int rc = open_tokens(a, request);
+    if (!rc)
+        rc = open_text(a, request, tokenizer, err);
+    for (size_t k = 0; k < request->n_given && !rc; k++) /* as they were seen when they were new */
+        rc = append(a, request->given[k]);
+    a->request.prompt = a->tokens;
+    a->request.given = NULL;
+    a->request.stop = NULL;
+    if (!rc)
+        return 0;
+    spw_answer_close(a);
+    return spw_fail(err, rc, "request %llu: no memory for %zu tokens and their text",
+                    (unsigned long long)i, request->n_prompt + request->max_new_tokens);
+}
+
+void spw_answer_close(struct spw_answer *a)
+{
+    spw_result_free(&a->result);
+    spw_free(a->text);
+    spw_free(a->prompt_end);
+    spw_detokenizer_free(a->detokenizer);
+    spw_stop_close(a->stop);
+    XXH3_freeState(a->hash);
+    spw_free(a->tokens);
+    *a = (struct spw_answer){0};
+}
+
+void spw_result_free(struct spw_result *r)
+{
+    if (!r)
+        return;
+    spw_free(r->tokens);
+    spw_free(r->prompt_logprobs);
+    *r = (struct spw_result){0};
+}
+
+/* ---- tokens ---- */
+
+enum spw_finish spw_answer_state(const struct spw_answer *a)
+{
+    size_t n = a->result.n_tokens;
+    if (n && is_end(a, a->result.tokens[n - 1]))
+        return SPW_FINISH_EOS;
+    if (a->detokenizer && spw_stop_found(a->stop))
+        return SPW_FINISH_STOP;
+    return n && n == a->request.max_new_tokens ? SPW_FINISH_LENGTH : SPW_FINISH_NONE;
+}
+
+int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
+{
+    XXH3_64bits_update(a->hash, logits, a->config->vocab * sizeof *logits);
+    a->result.logits_hash = XXH3_64bits_digest(a->hash);
+    return append(a, token);
+}
+
+int spw_answer_end(struct spw_answer *a)
+{
+    if (!a->detokenizer || spw_stop_found(a->stop))
+        return 0;
+    const char *text;
+    size_t bytes;
+    SPW_TRY(spw_detokenizer_finish(a->detokenizer, &text, &bytes));
+    SPW_TRY(push_text(a, text, bytes));
+    if (spw_stop_found(a->stop))
+        a->result.finish = SPW_FINISH_STOP;
+    return spw_stop_finish(a->stop, emit_text, a);
+}
+
+/* ---- scoring ---- */
+
+/* log softmax(logits)[id], in double over f32 logits [vocab]. */
+static double log_probability(const float *logits, uint32_t vocab, int32_t id)
+{
+    float top = logits[0];
+    double sum = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        top = fmaxf(top, logits[i]);
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += exp((double)logits[i] - (double)top);
+    return (double)logits[id] - (double)top - log(sum);
+}
+
+void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits)
+{
+    if (a->result.prompt_logprobs && position + 1 < a->request.n_prompt)
+        a->result.prompt_logprobs[position + 1] =
+            log_probability(logits, a->config->vocab, a->tokens[position + 1]);
+}

@@ -1,0 +1,49 @@
+/* One request and what became of it so far: its tokens, its text, its result. It knows nothing of
+ * sessions and steps (batch.c does).
+ *
+ *   token -> spw_answer_push -> detokenizer -> stop strings -> text that is final
+ *
+ * An answer owns all that it points to but the request's session. Opening takes all memory but that
+ * of the text, which grows with what is final and not yet read. Not thread-safe. */
+#ifndef SPW_RUNTIME_BATCH_ANSWER_H
+#define SPW_RUNTIME_BATCH_ANSWER_H
+
+#include "runtime/batch/stop.h"
+#include "runtime/spillway.h"
+
+#include <xxhash.h>
+
+struct spw_answer {
+    struct spw_request request; /* prompt: in `tokens`; no other pointer but the session */
+    int32_t *tokens;            /* [n_prompt + max_new_tokens] */
+    size_t n_tokens;            /* the prompt's, given ones and generated ones */
+    struct spw_result result;
+    XXH3_state_t *hash;
+    const struct spw_model_config *config; /* borrowed */
+    struct spw_detokenizer *detokenizer;   /* NULL: nobody wants text */
+    char *prompt_end; /* what the detokenizer held back at the prompt's end: not new text */
+    size_t n_prompt_end, n_skipped;
+    uint64_t n_text_left; /* of n_text_given: not to be handed over again */
+    struct spw_stop *stop;
+    char *text; /* [n_text]: final, not yet read */
+    size_t n_text, text_capacity;
+};
+
+/* `i`: the request's number, for messages. -EINVAL, -ENOMEM. The caller has checked the request. */
+int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uint64_t i,
+                    const struct spw_model_config *config, const struct spw_tokenizer *tokenizer,
+                    struct spw_error *err);
+void spw_answer_close(struct spw_answer *a);
+
+/* Tokens of the answer, given ones included, and whether one more step has to be made for it:
+ * SPW_FINISH_NONE, else how it ended. */
+enum spw_finish spw_answer_state(const struct spw_answer *a);
+/* The next token, picked from logits [vocab]. -ENOMEM: text could not be kept. */
+int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
+/* No more tokens come: text that was held back becomes final, which may complete a stop string even
+ * now: result.finish says so then. */
+int spw_answer_end(struct spw_answer *a);
+/* The log-probability of the prompt's token behind `position`, given logits [vocab] there. */
+void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits);
+
+#endif

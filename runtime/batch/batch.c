@@ -1,0 +1,490 @@
+/* A batch: any number of requests through the engine's sessions.
+ *
+ * The first requests take a slot each, and their prompts are computed in one step, so that each
+ * layer's weights cross the link once for all of them. Every further step gives each request in a
+ * slot one token. A request that ends leaves its slot to the next one that waits, whose prompt
+ * joins the step that the others decode in. A token depends on its own request alone: logits do not
+ * depend on the partners in a step, and the draws of a request are numbered by its own positions.
+ *
+ *   submit -> waiting -> slot: session + answer -> spw_sync(all slots) -> sampler -> token
+ *                                                     token -> answer.c -> events
+ *
+ * All memory of a request but that of its text is taken when it is submitted. */
+#include "runtime/batch/answer.h"
+#include "runtime/persist/keep.h"
+
+#include <math.h>
+#include <string.h>
+
+struct entry {
+    uint64_t id;
+    struct spw_answer answer;
+    struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
+    struct entry *next;          /* in the order of submission */
+    struct entry *next_told;     /* of those with events */
+    bool told;
+    /* Events that nobody has read yet: */
+    const float *logits; /* of the token that was generated; NULL: none was */
+    bool has_text, has_end;
+    struct spw_error why; /* of a failed one */
+};
+
+struct spw_batch {
+    struct spw_engine *engine;
+    const struct spw_tokenizer *tokenizer;
+    struct entry *first, **end;           /* owned, all requests that were not taken */
+    struct entry *first_told, **end_told; /* those with events */
+    uint64_t n_submitted;
+    struct entry **slots;    /* owned, [n_slots]; NULL: free */
+    struct entry **stepping; /* owned, [n_slots]: whose span it is */
+    struct spw_span *spans;  /* owned, [n_slots]: the step's */
+    uint32_t n_slots;
+    struct spw_sampler *sampler; /* owned */
+    struct spw_batch_times times;
+};
+
+/* ---- open, close ---- */
+
+int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
+                   const struct spw_tokenizer *tokenizer, struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    if (e->batch)
+        return spw_fail(err, -EBUSY, "the engine has a batch already");
+    struct spw_batch *b = spw_alloc_zero(1, sizeof *b);
+    uint32_t n = spw_engine_plan(e)->sessions;
+    if (!b)
+        return spw_fail(err, -ENOMEM, "no memory for a batch");
+    *b = (struct spw_batch){.engine = e,
+                            .tokenizer = tokenizer,
+                            .n_slots = n,
+                            .end = &b->first,
+                            .end_told = &b->first_told,
+                            .slots = spw_alloc_zero(n, sizeof(struct entry *)),
+                            .stepping = spw_alloc_zero(n, sizeof(struct entry *)),
+                            .spans = spw_alloc_zero(n, sizeof *b->spans)};
+    int rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
+    if (!rc && (!b->slots || !b->stepping || !b->spans))
+        rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
+    if (rc) {
+        spw_batch_close(b);
+        return rc;
+    }
+    e->batch = b;
+    *out = b;
+    return 0;
+}
+
+static void close_session(struct entry *x)
+{
+    if (x->session != x->answer.request.session)
+        spw_session_close(x->session);
+    x->session = NULL;
+}
+
+static void free_entry(struct entry *x)
+{
+    close_session(x);
+    spw_answer_close(&x->answer);
+    spw_free(x);
+}
+
+void spw_batch_close(struct spw_batch *b)
+{
+    if (!b)
+        return;
+    for (struct entry *x = b->first, *next; x; x = next) {
+        next = x->next;
+        free_entry(x);
+    }
+    if (b->engine->batch == b)
+        b->engine->batch = NULL;
+    spw_sampler_close(b->sampler);
+    spw_free(b->slots);
+    spw_free(b->stepping);
+    spw_free(b->spans);
+    spw_free(b);
+}
+
+/* ---- submit ---- */
+
+static int check_ids(const struct spw_batch *b, const char *what, const int32_t *ids, size_t n,
+                     struct spw_error *err)
+{
+    uint32_t vocab = spw_engine_config(b->engine)->vocab;
+    for (size_t k = 0; k < n; k++)
+        if (ids[k] < 0 || (uint32_t)ids[k] >= vocab)
+            return spw_fail(
+                err, -EINVAL, "request %llu: token %zu of the %s: found id %d, expected 0 to %u",
+                (unsigned long long)b->n_submitted + 1, k + 1, what, (int)ids[k], vocab - 1);
+    return 0;
+}
+
+static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
+                         struct spw_error *err)
+{
+    unsigned long long i = b->n_submitted + 1;
+    uint64_t needed, context = spw_engine_plan(b->engine)->context;
+    size_t n_computed = r->max_new_tokens > 0 ? r->max_new_tokens - 1 : 0; /* the last is picked */
+    if (r->n_prompt == 0)
+        return spw_fail(err, -EINVAL, "request %llu: found an empty prompt, expected tokens", i);
+    if (!spw_add_u64(r->n_prompt, n_computed, &needed) || needed > context)
+        return spw_fail(err, -E2BIG,
+                        "request %llu: found %zu prompt tokens and %zu to generate, expected a sum "
+                        "within the context of %llu tokens",
+                        i, r->n_prompt, r->max_new_tokens, (unsigned long long)context);
+    if (r->n_given > r->max_new_tokens)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: found %zu tokens generated before, expected at most the %zu "
+                        "that it may have",
+                        i, r->n_given, r->max_new_tokens);
+    return 0;
+}
+
+static int check_request(const struct spw_batch *b, const struct spw_request *r,
+                         struct spw_error *err)
+{
+    unsigned long long i = b->n_submitted + 1;
+    SPW_TRY(check_lengths(b, r, err));
+    SPW_TRY(check_ids(b, "prompt", r->prompt, r->n_prompt, err));
+    SPW_TRY(check_ids(b, "answer", r->given, r->n_given, err));
+    if ((r->text || r->n_stop) && !b->tokenizer)
+        return spw_fail(err, -EINVAL, "request %llu: text and stop strings need a tokenizer", i);
+    if (r->session && r->session->engine != b->engine)
+        return spw_fail(err, -EINVAL, "request %llu: its session is not one of this engine", i);
+    for (const struct entry *x = b->first; x && r->session; x = x->next)
+        if (x->answer.request.session == r->session && x->answer.result.finish == SPW_FINISH_NONE)
+            return spw_fail(err, -EINVAL, "requests %llu and %llu name the same session",
+                            (unsigned long long)x->id, i);
+    return spw_sampling_check(&r->sampling, err);
+}
+
+int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
+                     struct spw_error *err)
+{
+    spw_error_clear(err);
+    SPW_TRY(check_request(b, request, err));
+    struct entry *x = spw_alloc_zero(1, sizeof *x);
+    if (!x)
+        return spw_fail(err, -ENOMEM, "no memory for a request");
+    int rc = spw_answer_open(&x->answer, request, b->n_submitted + 1, spw_engine_config(b->engine),
+                             b->tokenizer, err);
+    if (rc) {
+        spw_free(x);
+        return rc;
+    }
+    *id = x->id = ++b->n_submitted;
+    *b->end = x;
+    b->end = &x->next;
+    return 0;
+}
+
+/* ---- events ---- */
+
+static void tell(struct spw_batch *b, struct entry *x)
+{
+    if (x->told)
+        return;
+    x->told = true;
+    x->next_told = NULL;
+    *b->end_told = x;
+    b->end_told = &x->next_told;
+}
+
+/* Events of earlier steps go, and so do sessions of requests that have ended. */
+static void forget_events(struct spw_batch *b)
+{
+    for (struct entry *x = b->first_told; x; x = x->next_told) {
+        x->told = x->has_text = x->has_end = false;
+        x->logits = NULL;
+        x->answer.n_text = 0;
+        if (x->answer.result.finish != SPW_FINISH_NONE)
+            close_session(x);
+    }
+    b->first_told = NULL;
+    b->end_told = &b->first_told;
+}
+
+static bool next_event(struct entry *x, struct spw_event *out)
+{
+    *out = (struct spw_event){.request = x->id};
+    if (x->logits) {
+        out->kind = SPW_EVENT_TOKEN;
+        out->token = x->answer.tokens[x->answer.n_tokens - 1];
+        out->logits = x->logits;
+        x->logits = NULL;
+        return true;
+    }
+    if (x->has_text) {
+        out->kind = SPW_EVENT_TEXT;
+        out->text = x->answer.text;
+        out->text_bytes = x->answer.n_text;
+        x->has_text = false;
+        return true;
+    }
+    if (x->has_end) {
+        out->kind = SPW_EVENT_END;
+        out->text = x->why.text;
+        out->text_bytes = strlen(x->why.text);
+        x->has_end = false;
+        return true;
+    }
+    return false;
+}
+
+bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
+{
+    for (struct entry *x = b->first_told; x; x = x->next_told)
+        if (next_event(x, out))
+            return true;
+    return false;
+}
+
+/* ---- one request ---- */
+
+/* The request is over. Text that was held back is final now, unless more was to come. */
+static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
+{
+    bool flush = finish != SPW_FINISH_CANCELED && finish != SPW_FINISH_FAILED;
+    const struct spw_session *session = x->session ? x->session : x->answer.request.session;
+    for (uint32_t i = 0; i < b->n_slots; i++)
+        if (b->slots[i] == x)
+            b->slots[i] = NULL;
+    x->answer.result.finish = finish;
+    if (flush && spw_answer_end(&x->answer)) {
+        x->answer.result.finish = SPW_FINISH_FAILED;
+        spw_fail(&x->why, -ENOMEM, "no memory for the last text");
+    }
+    if (session)
+        spw_session_waterlines(session, &x->answer.result.waterlines);
+    x->has_text = x->answer.n_text > 0;
+    x->has_end = true;
+    tell(b, x);
+}
+
+static void fail(struct spw_batch *b, struct entry *x, int rc)
+{
+    if (rc == -EDOM)
+        spw_fail(&x->why, rc, "the logits are not numbers (NaN): %s",
+                 spw_engine_nan_advice(b->engine));
+    else if (!*x->why.text)
+        spw_fail(&x->why, rc, "%s", strerror(-rc));
+    end(b, x, SPW_FINISH_FAILED);
+}
+
+/* It ends as it should, and is kept for those that begin like it: what cannot be kept is told by
+ * the prefix cache, and harmless. */
+static void end_well(struct spw_batch *b, struct entry *x, enum spw_finish finish)
+{
+    end(b, x, finish);
+    spw_session_keep(x->session, NULL);
+}
+
+/* Picks the next token from the step's logits. */
+static int pick(struct spw_batch *b, struct entry *x)
+{
+    struct spw_answer *a = &x->answer;
+    const float *logits = spw_session_logits(x->session); /* [vocab] */
+    int32_t token =
+        spw_sampler_pick(b->sampler, &a->request.sampling, logits, a->tokens, a->n_tokens, 0);
+    if (isnan(logits[token])) /* then no logit is a number, and there is no next token */
+        return -EDOM;
+    x->logits = logits;
+    tell(b, x);
+    SPW_TRY(spw_answer_push(a, token, logits));
+    x->has_text = a->n_text > 0;
+    return 0;
+}
+
+/* After a step: the next token, and whether the request goes on. */
+static void advance(struct spw_batch *b, struct entry *x)
+{
+    struct spw_answer *a = &x->answer;
+    bool first = a->result.n_tokens == a->request.n_given;
+    if (first) {
+        a->result.n_reused = spw_session_reused(x->session);
+        a->result.n_from_store = spw_session_from_store(x->session);
+    }
+    if (a->request.max_new_tokens == 0) {
+        end_well(b, x, SPW_FINISH_LENGTH);
+        return;
+    }
+    int rc = pick(b, x);
+    if (rc) {
+        fail(b, x, rc);
+        return;
+    }
+    enum spw_finish finish = spw_answer_state(a);
+    if (finish != SPW_FINISH_NONE)
+        end_well(b, x, finish);
+    else if (first && spw_keep_needs_points(&b->engine->plan))
+        spw_session_keep(x->session, NULL); /* it still ends where others will go on */
+}
+
+/* ---- a step ---- */
+
+static struct entry *next_waiting(struct entry *x)
+{
+    while (x && (x->session || x->answer.result.finish != SPW_FINISH_NONE))
+        x = x->next;
+    return x;
+}
+
+/* A request gets a slot; of one that was over when it came nothing is computed. */
+static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
+{
+    enum spw_finish finish = spw_answer_state(&x->answer);
+    x->has_text = x->answer.n_text > 0;
+    if (x->has_text)
+        tell(b, x);
+    if (finish != SPW_FINISH_NONE) {
+        end(b, x, finish);
+        return;
+    }
+    x->session = x->answer.request.session;
+    int rc = x->session ? 0 : spw_session_open(&x->session, b->engine, &x->why);
+    if (rc)
+        fail(b, x, rc);
+    else
+        b->slots[slot] = x;
+}
+
+static void fill_slots(struct spw_batch *b)
+{
+    struct entry *x = next_waiting(b->first);
+    for (uint32_t i = 0; i < b->n_slots; i++)
+        while (!b->slots[i] && x) {
+            start(b, x, i);
+            x = next_waiting(x->next);
+        }
+}
+
+static uint32_t make_spans(struct spw_batch *b, bool *prefill)
+{
+    uint32_t n = 0;
+    *prefill = false;
+    for (uint32_t i = 0; i < b->n_slots; i++) {
+        struct entry *x = b->slots[i];
+        if (!x)
+            continue;
+        const struct spw_answer *a = &x->answer;
+        bool first = a->result.n_tokens == a->request.n_given;
+        x->session->ends = a->result.n_tokens + 1 >= a->request.max_new_tokens;
+        b->stepping[n] = x;
+        b->spans[n++] = (struct spw_span){.session = x->session,
+                                          .tokens = a->tokens,
+                                          .n_tokens = a->n_tokens,
+                                          .n_logits = first && a->result.prompt_logprobs
+                                                          ? a->n_tokens
+                                                          : a->request.max_new_tokens > 0};
+        *prefill |= first;
+    }
+    return n;
+}
+
+static void score(void *context, size_t span, size_t position, const float *logits)
+{
+    const struct spw_batch *b = context;
+    spw_answer_score(&b->stepping[span]->answer, position, logits);
+}
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
+{
+    double start = now_seconds();
+    b->engine->generates = true;
+    int rc = spw_sync(b->engine, b->spans, n, score, b, err);
+    b->engine->generates = false;
+    *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += now_seconds() - start;
+    b->times.n_decode_steps += !rc && !prefill;
+    return rc;
+}
+
+int spw_batch_step(struct spw_batch *b, struct spw_error *err)
+{
+    bool prefill;
+    spw_error_clear(err);
+    forget_events(b);
+    fill_slots(b);
+    uint32_t n = make_spans(b, &prefill);
+    if (!n)
+        return 0;
+    int rc = compute(b, n, prefill, err);
+    if (rc)
+        return spw_fail(err, rc, "the step failed: %s", strerror(-rc));
+    for (uint32_t i = 0; i < n; i++)
+        advance(b, b->stepping[i]);
+    for (uint32_t i = 0; i < b->n_slots; i++)
+        if (b->slots[i])
+            return 1;
+    return next_waiting(b->first) != NULL;
+}
+
+void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out)
+{
+    *out = b->times;
+}
+
+/* ---- requests by number ---- */
+
+static struct entry *find(const struct spw_batch *b, uint64_t id)
+{
+    struct entry *x = b->first;
+    while (x && x->id != id)
+        x = x->next;
+    return x;
+}
+
+int spw_batch_cancel(struct spw_batch *b, uint64_t id)
+{
+    struct entry *x = find(b, id);
+    if (!x || x->answer.result.finish != SPW_FINISH_NONE)
+        return -ENOENT;
+    end(b, x, SPW_FINISH_CANCELED);
+    return 0;
+}
+
+const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id)
+{
+    const struct entry *x = find(b, id);
+    return x ? &x->answer.result : NULL;
+}
+
+static void unlink_told(struct spw_batch *b, struct entry *x)
+{
+    struct entry **at = &b->first_told;
+    while (*at && *at != x)
+        at = &(*at)->next_told;
+    if (!*at)
+        return;
+    *at = x->next_told;
+    if (b->end_told == &x->next_told)
+        b->end_told = at;
+}
+
+int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
+{
+    struct entry **at = &b->first, *x;
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    x = *at;
+    if (!x)
+        return -ENOENT;
+    if (x->answer.result.finish == SPW_FINISH_NONE)
+        return -EBUSY;
+    *at = x->next;
+    if (b->end == &x->next)
+        b->end = at;
+    unlink_told(b, x);
+    *out = x->answer.result;
+    x->answer.result = (struct spw_result){0};
+    free_entry(x);
+    return 0;
+}
