@@ -1,6 +1,6 @@
 /* The KV cache: see kv_cache.h. Here are sequences and their tables; tiles, frames and the orders
  * between streams are in kv_tile.c, spilling in kv_spill.c, loading in kv_load.c, the way to
- * the disk in kv_sink.c. */
+ * the disk in kv_writeback.c. */
 #include "offload/kv/kv_tile.h"
 
 #include "quant/residual.h"

@@ -192,7 +192,7 @@ void spw_kv_finish_read(struct spw_kv *kv);
  */
 int spw_kv_settle(struct spw_kv *kv);
 
-/* ---- kv_sink.c ---- */
+/* ---- kv_writeback.c ---- */
 
 int spw_kv_sinks_open(struct spw_kv *kv);
 void spw_kv_sinks_close(struct spw_kv *kv); /* waits for what is under way */
