@@ -20,7 +20,7 @@ static int open_tables(struct spw_kv *kv)
     if (!kv->tiles || !kv->draining)
         return -ENOMEM;
     if (o->disk) {
-        SPW_TRY(spw_kv_sinks_open(kv));
+        SPW_TRY(spw_kv_writebacks_open(kv));
         SPW_TRY(spw_kv_reads_open(kv));
     }
     return o->ops->event_open(o->device, &kv->event);
@@ -52,7 +52,7 @@ void spw_kv_close(struct spw_kv *kv)
 {
     if (!kv)
         return;
-    spw_kv_sinks_close(kv);
+    spw_kv_writebacks_close(kv);
     spw_kv_reads_close(kv);
     if (kv->event)
         kv->o.ops->event_close(kv->o.device, kv->event);
@@ -269,7 +269,7 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq)
         for (uint32_t i = seq->layers[l].begin; i < seq->layers[l].end; i++) {
             struct spw_kv_tile *t = &seq->kv->tiles[seq->layers[l].ids[i]];
             if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
-                !t->sinking)
+                !t->writing)
                 spw_kv_put_below(seq->kv, t);
         }
 }
@@ -380,9 +380,9 @@ bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t b
 {
     if (!spw_kv_is_written(seq, layer, begin, end))
         return false;
-    spw_kv_poll_sinks(seq->kv);
+    spw_kv_poll_writebacks(seq->kv);
     for (uint32_t i = begin; i < end; i++)
-        if (tile_at(seq, layer, i)->sinking)
+        if (tile_at(seq, layer, i)->writing)
             return false;
     return true;
 }

@@ -77,7 +77,7 @@ static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
         rc = spw_disk_submit(o->ops, o->device, &d->run.job, o->disk_stream);
     if (!rc)
         rc = o->ops->event_record(o->device, d->behind, o->disk_stream);
-    if (rc) /* as in spw_kv_flush_sinks */
+    if (rc) /* as in spw_kv_flush_writebacks */
         o->ops->stream_sync(o->device, o->disk_stream);
     return rc;
 }
@@ -263,7 +263,7 @@ static int begin_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 /* All of it lies on the disk and is nobody else's. */
 static bool is_at_rest(const struct spw_kv_tile *t)
 {
-    return t->refs == 1 && !t->device && !t->host && !t->sinking && t->disk != SPW_DISK_NONE;
+    return t->refs == 1 && !t->device && !t->host && !t->writing && t->disk != SPW_DISK_NONE;
 }
 
 static bool can_begin(const struct spw_kv *kv, const struct spw_kv_layer *l, uint32_t begin)
@@ -306,7 +306,8 @@ static int go_on(struct spw_kv *kv)
         spw_kv_finish_read(kv);
         return 0;
     }
-    return spw_kv_sinks(kv) ? spw_kv_finish_sink(kv) : -ENOMEM; /* writes hold the host frames */
+    return spw_kv_is_writing(kv) ? spw_kv_finish_writeback(kv)
+                                 : -ENOMEM; /* writes hold the host frames */
 }
 
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)

@@ -46,7 +46,7 @@ struct work {
     struct spw_tier new_device, new_host;
     struct spw_disk *new_disk;
     struct spw_kv_tile *tiles;
-    uint32_t n_tiles, *sink_ids;
+    uint32_t n_tiles, *writeback_ids;
     void **draining;
     int rc; /* of the device: nothing is moved any more */
 };
@@ -158,8 +158,9 @@ static int open_tables(struct work *w)
     w->n_tiles = n > w->kv->n_tiles ? n : w->kv->n_tiles;
     w->tiles = spw_alloc_zero(w->n_tiles, sizeof *w->tiles);
     w->draining = spw_alloc_zero(r->n_device_frames, sizeof(void *));
-    w->sink_ids = spw_alloc_zero((size_t)SPW_KV_SINKS * r->slot_tiles, sizeof *w->sink_ids);
-    return w->tiles && w->draining && w->sink_ids ? 0 : -ENOMEM;
+    w->writeback_ids =
+        spw_alloc_zero((size_t)SPW_KV_WRITEBACKS * r->slot_tiles, sizeof *w->writeback_ids);
+    return w->tiles && w->draining && w->writeback_ids ? 0 : -ENOMEM;
 }
 
 static int prepare(struct work *w)
@@ -422,11 +423,11 @@ static void replace_tier(struct spw_tier *t, struct spw_tier *by)
 static void replace_disk(struct work *w)
 {
     struct spw_kv *kv = w->kv;
-    spw_free(kv->sink_ids);
-    kv->sink_ids = w->sink_ids;
-    w->sink_ids = NULL;
-    for (uint32_t i = 0; i < SPW_KV_SINKS; i++)
-        kv->sinks[i].ids = kv->sink_ids + (size_t)i * w->r->slot_tiles;
+    spw_free(kv->writeback_ids);
+    kv->writeback_ids = w->writeback_ids;
+    w->writeback_ids = NULL;
+    for (uint32_t i = 0; i < SPW_KV_WRITEBACKS; i++)
+        kv->writebacks[i].ids = kv->writeback_ids + (size_t)i * w->r->slot_tiles;
     spw_disk_replace(kv->o.disk, w->new_disk);
     w->new_disk = NULL;
 }
@@ -462,7 +463,7 @@ static void release(struct work *w)
     spw_disk_close(w->new_disk);
     spw_free(w->tiles);
     spw_free(w->draining);
-    spw_free(w->sink_ids);
+    spw_free(w->writeback_ids);
 }
 
 int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out)

@@ -46,12 +46,12 @@ static int write_down(struct spw_kv *kv, const struct spw_kv_layer *l, const str
     bool deep = i < s->disk_end;
     uint32_t after = before ? before->disk : SPW_DISK_NONE;
     if (deep && kv->o.direct)
-        return spw_kv_sink_tile(kv, l->ids[i], SPW_KV_SINKING_FROM_DEVICE, after);
+        return spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_DEVICE, after);
     SPW_TRY(spw_kv_take_host_frame(kv, before ? before->host : NULL, &t->host));
     t->ticket = kv->ticket;
     t->lost = 0;
     SPW_TRY(spw_kv_gather(kv, t->host, t->device, SPW_LINK_DEVICE_TO_HOST, kv->o.down));
-    return deep ? spw_kv_sink_tile(kv, l->ids[i], SPW_KV_SINKING_FROM_HOST, after) : 0;
+    return deep ? spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_HOST, after) : 0;
 }
 
 static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *s)
@@ -62,8 +62,8 @@ static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *
         if (leaves_device(l, s, t, i))
             SPW_TRY(write_down(kv, l, s, i));
         else if (leaves_host(l, s, t, i))
-            SPW_TRY(spw_kv_sink_tile(kv, l->ids[i], SPW_KV_SINKING_FROM_HOST,
-                                     before ? before->disk : SPW_DISK_NONE));
+            SPW_TRY(spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_HOST,
+                                      before ? before->disk : SPW_DISK_NONE));
         if (i == l->begin && i < s->begin) {
             l->begin++;
             spw_kv_drop_device_ref(kv, t);
@@ -89,10 +89,10 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
     struct spill s = make_spill(kv, l, begin, disk_end);
     int rc = spill(kv, l, &s);
     int copies = spw_kv_flush_copies(kv); /* also what a failure left */
-    int sinks = spw_kv_flush_sinks(kv);
-    if (!rc && !copies && !sinks)
+    int writes = spw_kv_flush_writebacks(kv);
+    if (!rc && !copies && !writes)
         rc = spw_kv_take_write_failure(kv);
-    return rc ? rc : copies ? copies : sinks;
+    return rc ? rc : copies ? copies : writes;
 }
 
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,

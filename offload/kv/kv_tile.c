@@ -36,8 +36,8 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
         while (kv->n_draining)
             spw_tier_put(&kv->device, kv->draining[--kv->n_draining]);
     }
-    while (!spw_tier_n_free(&kv->device) && kv->o.direct && spw_kv_sinks(kv))
-        SPW_TRY(spw_kv_finish_sink(kv)); /* 7 */
+    while (!spw_tier_n_free(&kv->device) && kv->o.direct && spw_kv_is_writing(kv))
+        SPW_TRY(spw_kv_finish_writeback(kv)); /* 7 */
     if (user != kv->o.compute)
         SPW_TRY(spw_kv_order(kv, kv->o.compute, user)); /* 3 */
     return spw_tier_take(&kv->device, after, out);
@@ -45,8 +45,8 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
 
 int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
 {
-    while (!spw_tier_n_free(&kv->host) && spw_kv_sinks(kv))
-        SPW_TRY(spw_kv_finish_sink(kv));
+    while (!spw_tier_n_free(&kv->host) && spw_kv_is_writing(kv))
+        SPW_TRY(spw_kv_finish_writeback(kv));
     while (!spw_tier_n_free(&kv->host) && spw_kv_is_reading(kv))
         spw_kv_finish_read(kv);
     if (kv->up_may_read) {
@@ -67,8 +67,8 @@ void spw_kv_put_host_frame(struct spw_kv *kv, void *frame)
 int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out)
 {
     int rc;
-    while ((rc = spw_disk_take(kv->o.disk, after, out)) == -ENOMEM && spw_kv_sinks(kv))
-        SPW_TRY(spw_kv_finish_sink(kv)); /* of a tile that nobody holds any more, maybe */
+    while ((rc = spw_disk_take(kv->o.disk, after, out)) == -ENOMEM && spw_kv_is_writing(kv))
+        SPW_TRY(spw_kv_finish_writeback(kv)); /* of a tile that nobody holds any more, maybe */
     return rc;
 }
 
@@ -81,7 +81,7 @@ int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out)
         return -ENOMEM;
     void *frame;
     SPW_TRY(spw_kv_take_device_frame(kv, kv->o.compute, after, &frame));
-    id = kv->free_tile; /* a sink that ended may have given others back */
+    id = kv->free_tile; /* a write that ended may have given others back */
     kv->free_tile = kv->tiles[id].refs;
     kv->tiles[id] =
         (struct spw_kv_tile){.device = frame, .disk = SPW_DISK_NONE, .refs = 1, .device_refs = 1};
@@ -93,9 +93,9 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
 {
     if (--t->device_refs)
         return;
-    if (t->host == t->device || t->sinking == SPW_KV_SINKING_FROM_DEVICE)
-        ; /* it is still the copy below, or the sink's */
-    else if (t->host || t->sinking == SPW_KV_SINKING_FROM_HOST)
+    if (t->host == t->device || t->writing == SPW_KV_WRITING_FROM_DEVICE)
+        ; /* it is still the copy below, or a write's */
+    else if (t->host || t->writing == SPW_KV_WRITING_FROM_HOST)
         kv->draining[kv->n_draining++] = t->device; /* the spill may still be reading it */
     else
         spw_tier_put(&kv->device, t->device);
@@ -110,7 +110,7 @@ void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame)
 
 void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t)
 {
-    assert(!t->sinking);
+    assert(!t->writing);
     if (t->host && !spw_tier_has(&kv->device, t->host))
         spw_kv_put_host_frame(kv, t->host);
     else if (t->host != t->device)
@@ -130,7 +130,7 @@ void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device)
     struct spw_kv_tile *t = &kv->tiles[id];
     if (counted_on_device)
         spw_kv_drop_device_ref(kv, t);
-    if (--t->refs == 0 && !t->sinking) /* else the sink gives it back */
+    if (--t->refs == 0 && !t->writing) /* else the end of its write frees it */
         spw_kv_free_tile(kv, id);
 }
 

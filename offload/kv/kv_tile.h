@@ -1,5 +1,5 @@
-/* Inside the KV cache: tiles and their frames, and what is sinking to the disk. For offload/kv_*.c
- * only. See kv_cache.h and, for the orders between streams, kv_tile.c. */
+/* Inside the KV cache: tiles and their frames, and writes to the disk that are under way.
+ * For offload/kv_*.c only. See kv_cache.h and, for the orders between streams, kv_tile.c. */
 #ifndef SPW_OFFLOAD_KV_KV_TILE_H
 #define SPW_OFFLOAD_KV_KV_TILE_H
 
@@ -10,12 +10,13 @@
 #define SPW_KV_NO_TILE UINT32_MAX
 
 /* Jobs of the disk that may be under way at a time: writes, and reads. */
-enum { SPW_KV_SINKS = 128, SPW_KV_READS = 32 };
+enum { SPW_KV_WRITEBACKS = 128, SPW_KV_READS = 32 };
 
-enum spw_kv_sinking { SPW_KV_STILL, SPW_KV_SINKING_FROM_HOST, SPW_KV_SINKING_FROM_DEVICE };
+enum spw_kv_writing { SPW_KV_STILL, SPW_KV_WRITING_FROM_HOST, SPW_KV_WRITING_FROM_DEVICE };
 
-/* A tile has one copy below at most. While it sinks, `disk` is set and `host` no longer; the sink
- * owns the host frame, and the device frame from the time on that nobody counts on it. */
+/* A tile has one copy below at most. While the copy is being written to the disk, `disk` is set
+ * and `host` no longer. The write owns the host frame, and the device frame once nobody counts on
+ * it. */
 struct spw_kv_tile {
     void *device;         /* frame, or NULL */
     void *host;           /* frame, or NULL; of the device's arena if it could not be written */
@@ -23,17 +24,17 @@ struct spw_kv_tile {
     uint32_t refs;        /* sequences that hold the tile; also the link of the free list */
     uint32_t device_refs; /* of those, the ones that count on its device frame */
     int lost;             /* it has no copy below because reading it gave this */
-    enum spw_kv_sinking sinking;
+    enum spw_kv_writing writing;
     uint32_t damaged; /* 0, or the frame of an adopted file that it was lost from: kept until
                          nothing that is queued can be reading it */
     uint64_t ticket;  /* of the spill that wrote `host` */
 };
 
 /* One write of adjacent tiles, oldest first in a ring. */
-struct spw_kv_sink {
+struct spw_kv_writeback {
     struct spw_run run;
     spw_event behind; /* its submission */
-    enum spw_kv_sinking from;
+    enum spw_kv_writing from;
     bool queued;
     uint32_t *ids; /* [slot_tiles] */
 };
@@ -70,9 +71,10 @@ struct spw_kv {
     spw_event event;           /* re-recorded at each use: a wait means the record before it */
     struct spw_copies copies;
 
-    struct spw_kv_sink *sinks; /* [SPW_KV_SINKS]; of [sunk, sinking) the n-th is n % SPW_KV_SINKS */
-    uint64_t sunk, sinking;
-    uint32_t *sink_ids;        /* [SPW_KV_SINKS * slot_tiles] */
+    struct spw_kv_writeback
+        *writebacks; /* [SPW_KV_WRITEBACKS]; of [ended, begun) the n-th is n % that */
+    uint64_t ended, begun;
+    uint32_t *writeback_ids;   /* [SPW_KV_WRITEBACKS * slot_tiles] */
     int write_failure;         /* not told yet */
     struct spw_kv_read *reads; /* [SPW_KV_READS]; of [taken, asked) the n-th is n % SPW_KV_READS */
     uint64_t taken, asked;
@@ -146,9 +148,9 @@ int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out);
 /* One sequence less counts on the tile's device frame; holds the tile. */
 void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t);
 void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device);
-/* Of a tile that no sequence holds and that does not sink. */
+/* Of a tile that no sequence holds and that is not being written. */
 void spw_kv_free_tile(struct spw_kv *kv, uint32_t id);
-/* Gives the copy below back; the tile must not be sinking. */
+/* Gives the copy below back; the tile must not be on its way to the disk. */
 void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t);
 
 static inline bool spw_kv_is_below(const struct spw_kv_tile *t)
@@ -194,20 +196,20 @@ int spw_kv_settle(struct spw_kv *kv);
 
 /* ---- kv_writeback.c ---- */
 
-int spw_kv_sinks_open(struct spw_kv *kv);
-void spw_kv_sinks_close(struct spw_kv *kv); /* waits for what is under way */
+int spw_kv_writebacks_open(struct spw_kv *kv);
+void spw_kv_writebacks_close(struct spw_kv *kv); /* waits for what is under way */
 /* Takes the tile's copy on the host, or its device frame, and writes it to `after`'s next frame.
  * Gathers: flush queues what was. */
-int spw_kv_sink_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_sinking from, uint32_t after);
-int spw_kv_flush_sinks(struct spw_kv *kv);
-static inline bool spw_kv_sinks(const struct spw_kv *kv)
+int spw_kv_write_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_writing from, uint32_t after);
+int spw_kv_flush_writebacks(struct spw_kv *kv);
+static inline bool spw_kv_is_writing(const struct spw_kv *kv)
 {
-    return kv->sinking > kv->sunk;
+    return kv->begun > kv->ended;
 }
 /* Waits for the oldest write, and gives back what it held. Fails only with the device. */
-int spw_kv_finish_sink(struct spw_kv *kv);
+int spw_kv_finish_writeback(struct spw_kv *kv);
 /* The same for all whose writes are over; never waits. */
-void spw_kv_poll_sinks(struct spw_kv *kv);
+void spw_kv_poll_writebacks(struct spw_kv *kv);
 /* Waits until the tile is written. */
 int spw_kv_finish_tile(struct spw_kv *kv, const struct spw_kv_tile *t);
 

@@ -462,7 +462,7 @@ static void count_ahead(const struct world *w, const struct spw_schedule_progres
 }
 
 /* The brute force order of a layer's transfers: every tile, grouped where a slot ends. Before each
- * segment the layer sinks. */
+ * segment more of the layer goes to the disk. */
 static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
 {
     for (uint32_t i = 0; i < s->n_parts; i++) {
