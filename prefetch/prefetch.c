@@ -133,7 +133,7 @@ void spw_prefetch_close(struct spw_prefetch *p)
 
 /* ---- issuing ---- */
 
-/* Stops at tiles that are not below yet, or not where they will be: inside a layer that a prompt
+/* Stops at tiles that have no lower copy yet, or not where it will be: inside a layer that a prompt
  * passes, later chunks read what earlier ones have still to spill. */
 static int fill_kv(struct spw_prefetch *p)
 {

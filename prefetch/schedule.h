@@ -28,7 +28,7 @@ struct spw_schedule {
     uint32_t n_head_rounds; /* how often those are walked */
 };
 
-/* KV of the splits that share a slot, or the part of it that is below the device. Transfers are cut
+/* KV of the splits that share a slot, or the part of it that is in lower tiers. Transfers are cut
  * at multiples of slot_tiles. */
 struct spw_transfer {
     struct spw_kv_seq *seq;

@@ -206,7 +206,7 @@ uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_
 
 /* ---- growing ---- */
 
-/* The tail tile is about to be written: it must be this sequence's alone, with no copy below. */
+/* The tail tile is about to be written: it must be this sequence's alone, with no lower copy. */
 static int own_tail(struct spw_kv_seq *seq, struct spw_kv_layer *l)
 {
     struct spw_kv *kv = seq->kv;
@@ -214,7 +214,7 @@ static int own_tail(struct spw_kv_seq *seq, struct spw_kv_layer *l)
     struct spw_kv_tile *t = &kv->tiles[*id];
     if (t->refs == 1) {
         SPW_TRY(spw_kv_finish_tile(kv, t)); /* it may be read by a write to the disk */
-        spw_kv_put_below(kv, t);
+        spw_kv_put_lower_copy(kv, t);
         return 0;
     }
     uint32_t copy;
@@ -270,7 +270,7 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq)
             struct spw_kv_tile *t = &seq->kv->tiles[seq->layers[l].ids[i]];
             if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
                 !t->writing)
-                spw_kv_put_below(seq->kv, t);
+                spw_kv_put_lower_copy(seq->kv, t);
         }
 }
 
@@ -392,7 +392,7 @@ uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, ui
 {
     uint32_t n = 0;
     for (uint32_t i = begin; i < end; i++)
-        n += !spw_kv_is_below(tile_at(seq, layer, i));
+        n += !spw_kv_has_lower_copy(tile_at(seq, layer, i));
     return n;
 }
 

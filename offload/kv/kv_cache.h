@@ -1,5 +1,5 @@
-/* The KV cache: for every sequence and layer a table of tiles that lie on the device, below it on
- * the host or on the disk, or on the device and below. Tiles are shared by reference between forked
+/* The KV cache: for every sequence and layer a table of tiles that lie on the device, in a lower
+ * tier (the host or the disk), or in both. Tiles are shared by reference between forked
  * sequences; a tile is written to each tier at most once; the last, unfinished tile of a sequence
  * is on the device and its own before it is written to.
  *
@@ -55,16 +55,17 @@ uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer);
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
-/* Where a tile's copy below is: NULL or SPW_DISK_NONE if it is not there. Neither: it is lost. */
+/* Where a tile's lower copy is: NULL or SPW_DISK_NONE if it is not there. Neither: it is lost. */
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
 /* Makes room for tokens [from, to) of a layer that holds `from`: new tiles on the device, and a
- * tail tile of its own if it is shared or has a copy below. */
+ * tail tile of its own if it is shared or has a lower copy. */
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
-/* Raises the layer's waterlines, of which either may be there already: writes down what has no copy
- * below and gives the frames back; what lies below disk_end goes on to the disk. What one call
- * could not do stays where it was. The host waits only where frames are still being written from.
+/* Raises the layer's waterlines, of which either may be there already: writes down tiles that have
+ * no lower copy and gives the frames back; what lies below disk_end goes on to the disk. Tiles that
+ * this call could not write stay in their tier. The host waits only where frames are still being
+ * written from.
  *
  * A write that fails is repeated once, elsewhere. If that fails too, the tile stays on the host (a
  * device frame, if it went down directly), and the next call returns the failure, having done what
@@ -109,13 +110,13 @@ void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
  * on the disk, waits for its write. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* Whether tiles [begin, end) are complete and their copies below are made or on their way. A tile
+/* Whether tiles [begin, end) are complete and their lower copies are made or on their way. A tile
  * that a cut has opened again is not, though an old copy may be there. */
 bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
 /* Whether they could be read without waiting on the host: written, none on its way to the disk. */
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
 
-/* Tiles of [begin, end) without a copy below; and not on the device. */
+/* Tiles of [begin, end) without a lower copy; and not on the device. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);
 uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,

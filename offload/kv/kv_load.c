@@ -183,7 +183,7 @@ static int ask(struct spw_kv *kv)
 
 /* ---- beginning ---- */
 
-/* Tile i gets a device frame, if it has none, that its copy from below may come to. */
+/* Tile i gets a device frame, if it has none, that its lower copy may come to. */
 static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
 {
     struct spw_kv *kv = seq->kv;
@@ -197,7 +197,7 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
         t->device = t->host; /* it could not be written */
         return 0;
     }
-    if (!spw_kv_is_below(t) || t->lost) {
+    if (!spw_kv_has_lower_copy(t) || t->lost) {
         spw_kv_note_loss(seq, layer, i, t->lost);
         return -EBADMSG;
     }

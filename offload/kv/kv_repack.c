@@ -17,9 +17,9 @@
  * cannot be written where they are, come last, and go to what is free in our own file; where
  * nothing is, they are lost, too.
  *
- * A copy on the device and one below are converted each for itself, from the same bytes to the same
- * bytes. All memory and the write limit are settled before the first byte moves. From there on only
- * the device can fail; tables and tiers are then brought to the end without it. */
+ * A copy on the device and one in a lower tier are converted each for itself, from the same bytes
+ * to the same bytes. All memory and the write limit are settled before the first byte moves. From
+ * there on only the device can fail; tables and tiers are then brought to the end without it. */
 #include "offload/kv/kv_repack.h"
 
 #include "offload/kv/kv_tile.h"
@@ -477,8 +477,8 @@ int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_k
     int rc = prepare(&w);
     if (!rc) {
         walk_memory(&w, &w.device, &kv->device, &w.new_device, move_on_device, &out->n_device);
-        if (!w.rc && r->before_below)
-            w.rc = r->before_below(r->context);
+        if (!w.rc && r->before_lower)
+            w.rc = r->before_lower(r->context);
         walk_memory(&w, &w.host, &kv->host, &w.new_host, move_on_host, &out->n_host);
         walk_disk(&w);
         walk_adopted(&w);

@@ -25,8 +25,8 @@ struct spw_kv_repack {
     /* Queues on `compute`: T bytes at `from` to Q bytes at `to`, both on the device and apart; the
      * same bytes give the same bytes. NULL: the new form is the first Q bytes of the old one. */
     int (*convert)(void *context, const void *from, void *to);
-    /* After the device's frames, before those below; may be NULL. */
-    int (*before_below)(void *context);
+    /* After the device's frames, before those of lower tiers; may be NULL. */
+    int (*before_lower)(void *context);
     void *context;
     void *device_from, *device_to; /* device memory: one tile of T, one of Q bytes */
     /* With a disk: [n_landing][T], what it reads to and writes from; device memory if the cache is

@@ -27,7 +27,7 @@ static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_laye
 static bool leaves_device(const struct spw_kv_layer *l, const struct spill *s,
                           const struct spw_kv_tile *t, uint32_t i)
 {
-    return i >= l->begin && i < s->begin && !spw_kv_is_below(t);
+    return i >= l->begin && i < s->begin && !spw_kv_has_lower_copy(t);
 }
 
 static bool leaves_host(const struct spw_kv_layer *l, const struct spill *s,
@@ -37,7 +37,7 @@ static bool leaves_host(const struct spw_kv_layer *l, const struct spill *s,
     return (i >= l->disk_end || i >= l->begin) && i < s->disk_end && t->host;
 }
 
-/* Makes the copy below of a tile that has none. */
+/* Makes the lower copy of a tile that has none. */
 static int write_down(struct spw_kv *kv, const struct spw_kv_layer *l, const struct spill *s,
                       uint32_t i)
 {
@@ -71,7 +71,7 @@ static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *
         if (i >= l->disk_end && i < s->disk_end)
             l->disk_end = i + 1;
     }
-    l->disk_end = s->disk_end; /* also where the tiles below have been dropped */
+    l->disk_end = s->disk_end; /* also where those tiles have been dropped */
     return 0;
 }
 

@@ -123,7 +123,7 @@ static int place(const struct work *w, uint32_t id, uint8_t *to)
     return 0;
 }
 
-/* A sink that is below waits for spw_kv_split_below. */
+/* A sink that is in a lower tier waits for spw_kv_split_lower. */
 static int place_layer(const struct work *w, const struct spw_kv_split_sequence *s, uint32_t layer)
 {
     const struct spw_kv_layer *from = &s->from->layers[layer], *l = &s->near->layers[layer];
@@ -136,7 +136,7 @@ static int place_layer(const struct work *w, const struct spw_kv_split_sequence 
 
 /* ---- the first cache's tables ---- */
 
-static bool sink_is_below(const struct spw_kv_split_sequence *s, uint32_t layer)
+static bool sink_is_lower(const struct spw_kv_split_sequence *s, uint32_t layer)
 {
     const struct spw_kv_layer *l = &s->from->layers[layer];
     return spw_kv_quantizes(s->from, layer) && !l->first && l->end &&
@@ -159,7 +159,7 @@ static void cut(const struct spw_kv_split_sequence *s)
 {
     spw_kv_truncate(s->from, (uint64_t)s->end * SPW_TILE_TOKENS);
     for (uint32_t l = 0; l < s->from->kv->o.n_layers; l++)
-        if (!sink_is_below(s, l))
+        if (!sink_is_lower(s, l))
             begin_behind_sink(s->from, l);
 }
 
@@ -201,13 +201,13 @@ int spw_kv_split_begin(const struct spw_kv_split *s)
     return rc;
 }
 
-int spw_kv_split_below(const struct spw_kv_split *s)
+int spw_kv_split_lower(const struct spw_kv_split *s)
 {
     const struct spw_kv_options *o = &s->kv->o;
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t l = 0; l < o->n_layers; l++) {
             const struct spw_kv_split_sequence *q = &s->sequences[i];
-            if (!sink_is_below(q, l))
+            if (!sink_is_lower(q, l))
                 continue;
             void *to = q->near->kv->tiles[q->near->layers[l].ids[0]].device;
             SPW_TRY(spw_kv_export(q->from, l, 0, 1, s->host_scratch));

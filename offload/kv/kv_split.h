@@ -4,8 +4,8 @@
  *
  *     begin     what is on the device is brought to its new frames, by swapping frames
  *     (repack)  the first cache's device frames become smaller
- *     below     sinks that are on the host or on the disk come to theirs
- *     (repack)  so do its frames below
+ *     lower     sinks that are on the host or on the disk come to theirs
+ *     (repack)  so do its frames of lower tiers
  *     end       tile 0 belongs to the second cache
  *
  * The first cache's tables are cut to what is left in it. After a failure of any of these both
@@ -33,7 +33,7 @@ struct spw_kv_split {
  * there are frames of it. -ENOMEM: something that is near, and no sink, is not on the device; or a
  * frame that is needed cannot be given up, or memory. */
 int spw_kv_split_begin(const struct spw_kv_split *s);
-int spw_kv_split_below(const struct spw_kv_split *s); /* -EBADMSG: one is lost */
+int spw_kv_split_lower(const struct spw_kv_split *s); /* -EBADMSG: one is lost */
 void spw_kv_split_end(const struct spw_kv_split *s);
 
 #endif

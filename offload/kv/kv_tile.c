@@ -94,7 +94,7 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
     if (--t->device_refs)
         return;
     if (t->host == t->device || t->writing == SPW_KV_WRITING_FROM_DEVICE)
-        ; /* it is still the copy below, or a write's */
+        ; /* it is still the lower copy, or a write's */
     else if (t->host || t->writing == SPW_KV_WRITING_FROM_HOST)
         kv->draining[kv->n_draining++] = t->device; /* the spill may still be reading it */
     else
@@ -108,7 +108,7 @@ void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame)
     spw_disk_put(kv->o.disk, frame);
 }
 
-void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t)
+void spw_kv_put_lower_copy(struct spw_kv *kv, struct spw_kv_tile *t)
 {
     assert(!t->writing);
     if (t->host && !spw_tier_has(&kv->device, t->host))
@@ -138,7 +138,7 @@ void spw_kv_free_tile(struct spw_kv *kv, uint32_t id)
 {
     struct spw_kv_tile *t = &kv->tiles[id];
     assert(!t->device && !t->refs);
-    spw_kv_put_below(kv, t);
+    spw_kv_put_lower_copy(kv, t);
     t->refs = kv->free_tile;
     kv->free_tile = id;
 }

@@ -14,16 +14,16 @@ enum { SPW_KV_WRITEBACKS = 128, SPW_KV_READS = 32 };
 
 enum spw_kv_writing { SPW_KV_STILL, SPW_KV_WRITING_FROM_HOST, SPW_KV_WRITING_FROM_DEVICE };
 
-/* A tile has one copy below at most. While the copy is being written to the disk, `disk` is set
- * and `host` no longer. The write owns the host frame, and the device frame once nobody counts on
- * it. */
+/* A tile has one lower copy at most, on the host or on the disk. While the copy is being written to
+ * the disk, `disk` is set and `host` no longer. The write owns the host frame, and the device frame
+ * once nobody counts on it. */
 struct spw_kv_tile {
     void *device;         /* frame, or NULL */
     void *host;           /* frame, or NULL; of the device's arena if it could not be written */
     uint32_t disk;        /* frame, or SPW_DISK_NONE */
     uint32_t refs;        /* sequences that hold the tile; also the link of the free list */
     uint32_t device_refs; /* of those, the ones that count on its device frame */
-    int lost;             /* it has no copy below because reading it gave this */
+    int lost;             /* it has no lower copy because reading it gave this */
     enum spw_kv_writing writing;
     uint32_t damaged; /* 0, or the frame of an adopted file that it was lost from: kept until
                          nothing that is queued can be reading it */
@@ -84,7 +84,7 @@ struct spw_kv {
 
 struct spw_kv_layer {
     uint32_t first, begin, end, disk_end;
-    uint64_t n_tokens; /* grown to; the tile they end in may have an older copy below */
+    uint64_t n_tokens; /* grown to; the tile they end in may have an older lower copy */
     uint32_t *ids;     /* [max_tiles] */
     /* [held, held_end) stays though it is dropped; this sequence counts on its device frames, those
      * below `first` too. held_end 0: nothing does. */
@@ -150,10 +150,10 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t);
 void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device);
 /* Of a tile that no sequence holds and that is not being written. */
 void spw_kv_free_tile(struct spw_kv *kv, uint32_t id);
-/* Gives the copy below back; the tile must not be on its way to the disk. */
-void spw_kv_put_below(struct spw_kv *kv, struct spw_kv_tile *t);
+/* Gives the lower copy back; the tile must not be on its way to the disk. */
+void spw_kv_put_lower_copy(struct spw_kv *kv, struct spw_kv_tile *t);
 
-static inline bool spw_kv_is_below(const struct spw_kv_tile *t)
+static inline bool spw_kv_has_lower_copy(const struct spw_kv_tile *t)
 {
     return t->host || t->disk != SPW_DISK_NONE || (t->lost && !t->device);
 }

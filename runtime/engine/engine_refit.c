@@ -125,10 +125,10 @@ static int repack(struct refit *r, struct spw_kv *kv, bool smaller)
     return done.n_lost ? -EBADMSG : 0;
 }
 
-static int split_below(void *context)
+static int split_lower(void *context)
 {
     const struct refit *r = context;
-    return spw_kv_split_below(&r->split);
+    return spw_kv_split_lower(&r->split);
 }
 
 /* What will be near must be on the device, but for sinks. */
@@ -163,7 +163,7 @@ static int begin_split(struct refit *r)
     }
     r->split.kv = e->kv;
     r->split.sequences = r->sequences;
-    r->repack.before_below = split_below;
+    r->repack.before_lower = split_lower;
     return spw_kv_split_begin(&r->split);
 }
 
@@ -199,7 +199,7 @@ static int shrink_tiles(struct refit *r)
     if (apart)
         spw_kv_split_end(&r->split);
     r->repack.convert = NULL;
-    r->repack.before_below = NULL;
+    r->repack.before_lower = NULL;
     return 0;
 }
 
