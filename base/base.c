@@ -124,24 +124,3 @@ void spw_free(void *p)
     atomic_fetch_sub_explicit(&outstanding, 1, memory_order_relaxed);
     free(p);
 }
-
-const char *spw_dtype_name(enum spw_dtype t)
-{
-    switch (t) {
-    case SPW_DTYPE_F32:
-        return "f32";
-    case SPW_DTYPE_F16:
-        return "f16";
-    case SPW_DTYPE_BF16:
-        return "bf16";
-    case SPW_DTYPE_F64:
-        return "f64";
-    case SPW_DTYPE_F8_E4M3:
-        return "f8_e4m3";
-    case SPW_DTYPE_F8_E5M2:
-        return "f8_e5m2";
-    case SPW_DTYPE_AUTO:
-        break;
-    }
-    return "auto";
-}

@@ -116,23 +116,16 @@ bool spw_alloc_fails(void);
 /* Blocks taken and not yet given back: 0 after everything was closed. */
 int64_t spw_alloc_outstanding(void);
 
-/* Element types of weights, activations and KV tiles. */
+/* Types of weights, activations and KV tiles: quant/types.h has the sizes. */
 enum spw_dtype {
     SPW_DTYPE_AUTO = 0,
     SPW_DTYPE_F32,
     SPW_DTYPE_F16,
     SPW_DTYPE_BF16,
-    SPW_DTYPE_F64, /* from here on: types that weights are stored in; nothing computes with them */
+    SPW_DTYPE_F64, /* from here on: only weights are stored so; nothing computes with them */
     SPW_DTYPE_F8_E4M3,
     SPW_DTYPE_F8_E5M2,
 };
-
-SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
-{
-    return t == SPW_DTYPE_F64 ? 8 : t == SPW_DTYPE_F32 ? 4 : t < SPW_DTYPE_F64 ? 2 : 1;
-}
-
-const char *spw_dtype_name(enum spw_dtype t);
 
 /* A run of bytes and where it lands in the block it is part of. */
 struct spw_piece {

@@ -9,7 +9,7 @@
 #ifndef SPW_MODEL_SAFETENSORS_H
 #define SPW_MODEL_SAFETENSORS_H
 
-#include "base/base.h"
+#include "quant/types.h"
 
 #define SPW_TENSOR_MAX_DIMS 8
 

@@ -16,7 +16,7 @@
 #ifndef SPW_QUANT_TILE_H
 #define SPW_QUANT_TILE_H
 
-#include "base/base.h"
+#include "quant/types.h"
 
 enum {
     SPW_TILE_TOKENS = 128,

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "quant/types.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
