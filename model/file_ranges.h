@@ -1,4 +1,4 @@
-/* Which parts of which files to read so that a unit of weights is there: a pure function.
+/* Which parts of which files to read so that a weight block is there: a pure function.
  *
  *   file    ....|  q   |  k  |. norm .|   gate   |................|  down  |....
  *   ranges   |=============================|                    |============|
@@ -16,7 +16,7 @@
 enum {
     SPW_FILE_BLOCK = 4096,
     SPW_FILE_GAP = 64 << 10, /* so much between two parts is read rather than left out */
-    SPW_FILE_PARTS = 8,      /* most of one unit */
+    SPW_FILE_PARTS = 8,      /* most of one block */
 };
 
 struct spw_file_part {

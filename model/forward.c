@@ -1,6 +1,8 @@
 /* One layer, one line per operation: see forward.h. Families differ only in which lines apply. */
 #include "model/forward.h"
 
+#include <assert.h>
+
 /* y = norm(x), row by row, plus the residual if there is one. */
 static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
                 void *y, size_t rows)
@@ -20,30 +22,27 @@ static int norm(const struct spw_forward *f, uint64_t weight, const void *x, con
                         f->stream);
 }
 
-/* A matrix, and how many outputs it gives. */
-struct part {
-    const uint8_t *w;
-    size_t n;
-};
-
-/* y = x W^T, plus the residual if there is one, for up to three matrices whose outputs stand side
- * by side in y. Those that also follow each other in memory are one product; an output's bits do
- * not depend on that. */
-static int linear(const struct spw_forward *f, const struct part parts[3], uint64_t bias,
-                  const void *x, size_t k, const void *residual, void *y, size_t rows)
+/* y = x W^T, plus the residual if there is one, for some matrices whose outputs stand side by side
+ * in y. Matrices of one type that also follow each other in memory are one product. The bits of an
+ * output do not depend on that. */
+static int linear(const struct spw_forward *f, const struct spw_operand *m, int n_matrices,
+                  uint64_t bias, const void *x, const void *residual, void *y, size_t rows)
 {
-    const size_t row_bytes = k * spw_dtype_bytes(f->weights->dtype);
-    const size_t stride = parts[0].n + parts[1].n + parts[2].n;
-    size_t done = 0;
-    for (int i = 0; i < 3 && parts[i].n;) {
-        const uint8_t *w = parts[i].w;
+    const size_t k = m->k;
+    size_t stride = 0, done = 0;
+    for (int i = 0; i < n_matrices; i++)
+        stride += m[i].n;
+    for (int i = 0; i < n_matrices;) {
+        const struct spw_operand *first = &m[i];
         size_t n = 0;
-        for (; i < 3 && parts[i].n && parts[i].w == w + n * row_bytes; i++)
-            n += parts[i].n;
-        const size_t at = done * spw_dtype_bytes(f->dtype);
+        for (; i < n_matrices && m[i].type == first->type &&
+               m[i].w == first->w + n * spw_row_bytes(first->type, k);
+             i++)
+            n += m[i].n;
+        const size_t at = spw_row_bytes(f->dtype, done);
         SPW_TRY(f->ops->linear(
             &(struct spw_linear_args){.x = x,
-                                      .w = w,
+                                      .w = first->w,
                                       .bias =
                                           bias == SPW_SMALL_NONE ? NULL : f->small + bias + done,
                                       .y = (uint8_t *)y + at,
@@ -54,7 +53,7 @@ static int linear(const struct spw_forward *f, const struct part parts[3], uint6
                                       .x_stride = k,
                                       .y_stride = stride,
                                       .x_dtype = f->dtype,
-                                      .w_dtype = f->weights->dtype,
+                                      .w_dtype = first->type,
                                       .y_dtype = f->dtype,
                                       .workspace = f->b.workspace},
             f->stream));
@@ -64,12 +63,12 @@ static int linear(const struct spw_forward *f, const struct part parts[3], uint6
 }
 
 /* h += x W^T; in a family with a norm behind it, h += norm(x W^T). b.x is free by then. */
-static int linear_added(const struct spw_forward *f, const struct part parts[3], uint64_t bias,
-                        uint64_t after_norm, const void *x, size_t k, void *h, size_t rows)
+static int linear_added(const struct spw_forward *f, const struct spw_operand *m, uint64_t bias,
+                        uint64_t after_norm, const void *x, void *h, size_t rows)
 {
     if (after_norm == SPW_SMALL_NONE)
-        return linear(f, parts, bias, x, k, h, h, rows);
-    SPW_TRY(linear(f, parts, bias, x, k, NULL, f->b.x, rows));
+        return linear(f, m, 1, bias, x, h, h, rows);
+    SPW_TRY(linear(f, m, 1, bias, x, NULL, f->b.x, rows));
     return norm(f, after_norm, f->b.x, h, h, rows);
 }
 
@@ -77,20 +76,21 @@ static int linear_added(const struct spw_forward *f, const struct part parts[3],
 static int gated_linear(const struct spw_forward *f, const struct spw_layer_weights *m,
                         uint64_t bias, const void *x, size_t rows)
 {
-    const struct spw_model_config *c = f->weights->config;
+    const struct spw_operand *gate = &m->of[SPW_MATRIX_GATE], *up = &m->of[SPW_MATRIX_UP];
+    assert(gate->type == up->type);
     const struct spw_gated_linear_args a = {.x = x,
-                                            .w_gate = m->gate,
-                                            .w_up = m->up,
+                                            .w_gate = gate->w,
+                                            .w_up = up->w,
                                             .bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias,
                                             .y = f->b.gated,
                                             .scratch = f->b.gate_up,
                                             .m = rows,
-                                            .n = c->intermediate,
-                                            .k = c->hidden,
-                                            .x_stride = c->hidden,
+                                            .n = gate->n,
+                                            .k = gate->k,
+                                            .x_stride = gate->k,
                                             .dtype = f->dtype,
-                                            .w_dtype = f->weights->dtype,
-                                            .act = c->act,
+                                            .w_dtype = gate->type,
+                                            .act = f->weights->config->act,
                                             .workspace = f->b.workspace};
     return f->ops->gated_linear(&a, f->stream);
 }
@@ -98,33 +98,26 @@ static int gated_linear(const struct spw_forward *f, const struct spw_layer_weig
 int spw_forward_project(const struct spw_forward *f, uint32_t layer,
                         const struct spw_layer_weights *m, const void *h, size_t rows)
 {
-    const struct spw_model_config *c = f->weights->config;
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
-    const struct part qkv[3] = {{m->q, q}, {m->k, kv}, {m->v, kv}};
     SPW_TRY(norm(f, v->attention_norm, h, NULL, f->b.x, rows));
-    return linear(f, qkv, v->qkv_bias, f->b.x, c->hidden, NULL, f->b.qkv, rows);
+    return linear(f, &m->of[SPW_MATRIX_Q], 3, v->qkv_bias, f->b.x, NULL, f->b.qkv, rows);
 }
 
 int spw_forward_output(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *m, void *h, size_t rows)
 {
-    const struct spw_model_config *c = f->weights->config;
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    const struct part o[3] = {{m->o, c->hidden}};
-    return linear_added(f, o, v->o_bias, v->after_attention_norm, f->b.attention,
-                        (size_t)c->n_heads * c->head_dim, h, rows);
+    return linear_added(f, &m->of[SPW_MATRIX_O], v->o_bias, v->after_attention_norm, f->b.attention,
+                        h, rows);
 }
 
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct spw_layer_weights *m,
                     void *h, size_t rows)
 {
-    const struct spw_model_config *c = f->weights->config;
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    const struct part down[3] = {{m->down, c->hidden}};
     SPW_TRY(norm(f, v->mlp_norm, h, NULL, f->b.x, rows));
     SPW_TRY(gated_linear(f, m, v->gate_up_bias, f->b.x, rows));
-    return linear_added(f, down, v->down_bias, v->after_mlp_norm, f->b.gated, c->intermediate, h,
+    return linear_added(f, &m->of[SPW_MATRIX_DOWN], v->down_bias, v->after_mlp_norm, f->b.gated, h,
                         rows);
 }
 
@@ -133,20 +126,19 @@ int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, 
     return norm(f, f->weights->final_norm, h, NULL, x, rows);
 }
 
-int spw_forward_head(const struct spw_forward *f, const uint8_t *block, const void *x,
-                     float *logits, uint32_t first, uint32_t n, size_t rows)
+int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,
+                     float *logits, size_t first, size_t rows)
 {
-    const struct spw_model_config *c = f->weights->config;
     return f->ops->linear(&(struct spw_linear_args){.x = x,
-                                                    .w = block,
+                                                    .w = head->w,
                                                     .y = logits + first,
                                                     .m = rows,
-                                                    .n = n,
-                                                    .k = c->hidden,
-                                                    .x_stride = c->hidden,
-                                                    .y_stride = c->vocab,
+                                                    .n = head->n,
+                                                    .k = head->k,
+                                                    .x_stride = head->k,
+                                                    .y_stride = f->weights->config->vocab,
                                                     .x_dtype = f->dtype,
-                                                    .w_dtype = f->weights->dtype,
+                                                    .w_dtype = head->type,
                                                     .y_dtype = SPW_DTYPE_F32,
                                                     .workspace = f->b.workspace},
                           f->stream);

@@ -42,8 +42,8 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
 
 /* Behind the last layer. x: [rows][hidden]. */
 int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);
-/* logits[:, first .. first + n) = x times n rows of the output matrix. */
-int spw_forward_head(const struct spw_forward *f, const uint8_t *block, const void *x,
-                     float *logits, uint32_t first, uint32_t n, size_t rows);
+/* logits[:, first .. first + head->n) = x times these rows of the output matrix. */
+int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,
+                     float *logits, size_t first, size_t rows);
 
 #endif

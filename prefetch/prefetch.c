@@ -6,31 +6,31 @@
 
 struct spw_prefetch {
     struct spw_prefetch_options o;
-    const struct spw_schedule *schedule;     /* the rings issue from this one */
-    uint64_t transfers_before, units_before; /* that the rings issued before this schedule */
-    struct spw_schedule_progress dropped;    /* progress when the rings were last dropped */
+    const struct spw_schedule *schedule;      /* the rings issue from this one */
+    uint64_t transfers_before, blocks_before; /* that the rings issued before this schedule */
+    struct spw_schedule_progress dropped;     /* progress when the rings were last dropped */
     uint64_t n_dropped;
     struct spw_kv_cursor kv_next; /* the next transfer to issue */
-    struct spw_unit_cursor unit_next;
+    struct spw_block_cursor block_next;
     struct spw_kv_source kv;
-    struct spw_unit_source weights;
+    struct spw_block_source weights;
     struct spw_stall stall;
-    spw_event *loaded; /* [n_units], prepared and resident; until first used */
+    spw_event *loaded; /* [n_blocks], prepared and resident; until first used */
 };
 
-static bool is_streamed(const struct spw_unit *u)
+static bool is_streamed(const struct spw_block *u)
 {
     return !u->resident && !u->in_place;
 }
 
 /* Both links share the work: there is no KV to bring up yet, and on the CPU a link is a core. */
-static int load_units(struct spw_prefetch *p)
+static int load_blocks(struct spw_prefetch *p)
 {
-    p->loaded = spw_alloc_zero(p->o.n_units, sizeof(spw_event));
+    p->loaded = spw_alloc_zero(p->o.n_blocks, sizeof(spw_event));
     if (!p->loaded)
         return -ENOMEM;
-    for (uint32_t i = 0; i < p->o.n_units; i++) {
-        const struct spw_unit *u = &p->o.units[i];
+    for (uint32_t i = 0; i < p->o.n_blocks; i++) {
+        const struct spw_block *u = &p->o.blocks[i];
         if (!u->resident && !u->prepare)
             continue;
         SPW_TRY(p->o.ops->event_open(p->o.device, &p->loaded[i]));
@@ -38,7 +38,7 @@ static int load_units(struct spw_prefetch *p)
         if (u->prepare)
             SPW_TRY(p->o.ops->host_call(p->o.device, u->prepare, u->context, link));
         if (u->resident)
-            SPW_TRY(spw_unit_copy(&p->weights, u, u->resident, link));
+            SPW_TRY(spw_block_copy(&p->weights, u, u->resident, link));
         SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], link));
     }
     return 0;
@@ -75,14 +75,14 @@ static int open_weights(struct spw_prefetch *p)
                                        .compute = o->compute,
                                        .link = o->weights_link,
                                        .arena = o->weights_arena,
-                                       .slot_bytes = o->unit_bytes,
+                                       .slot_bytes = o->block_bytes,
                                        .n_slots = o->n_weight_slots,
                                        .disk_stream = o->weights_link,
-                                       .io = o->unit_io,
-                                       .bounce_arena = o->unit_bounce_arena,
-                                       .bounce_bytes = o->unit_bounce_bytes,
-                                       .n_bounce = o->unit_bounce_arena ? o->n_weight_slots : 0};
-    return spw_unit_source_init(&p->weights, &weights, o->units, o->n_units);
+                                       .io = o->weights_io,
+                                       .bounce_arena = o->weights_bounce_arena,
+                                       .bounce_bytes = o->weights_bounce_bytes,
+                                       .n_bounce = o->weights_bounce_arena ? o->n_weight_slots : 0};
+    return spw_block_source_init(&p->weights, &weights, o->blocks, o->n_blocks);
 }
 
 int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o)
@@ -98,7 +98,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     if (!rc)
         rc = open_weights(p);
     if (!rc)
-        rc = load_units(p);
+        rc = load_blocks(p);
     if (rc) {
         spw_prefetch_close(p);
         return rc;
@@ -121,11 +121,11 @@ void spw_prefetch_close(struct spw_prefetch *p)
         return;
     p->o.ops->stream_sync(p->o.device, p->o.kv_link);
     p->o.ops->stream_sync(p->o.device, p->o.weights_link);
-    for (uint32_t i = 0; p->loaded && i < p->o.n_units; i++)
+    for (uint32_t i = 0; p->loaded && i < p->o.n_blocks; i++)
         if (p->loaded[i])
             p->o.ops->event_close(p->o.device, p->loaded[i]);
     spw_kv_source_free(&p->kv);
-    spw_unit_source_free(&p->weights);
+    spw_block_source_free(&p->weights);
     spw_stall_free(&p->stall);
     spw_free(p->loaded);
     spw_free(p);
@@ -146,32 +146,32 @@ static int fill_kv(struct spw_prefetch *p)
     return 0;
 }
 
-/* The next unit of the schedule that is streamed. */
-static bool next_streamed(const struct spw_prefetch *p, struct spw_unit_cursor *c, uint32_t *unit)
+/* The next block of the schedule that is streamed. */
+static bool next_streamed(const struct spw_prefetch *p, struct spw_block_cursor *c, uint32_t *block)
 {
-    while (spw_schedule_next_unit(p->schedule, c, unit))
-        if (is_streamed(&p->o.units[*unit]))
+    while (spw_schedule_next_block(p->schedule, c, block))
+        if (is_streamed(&p->o.blocks[*block]))
             return true;
     return false;
 }
 
-/* Before the first use of a unit, `s` waits until it is prepared, and copied if it is resident. */
-static int wait_loaded(struct spw_prefetch *p, uint32_t unit, spw_stream s)
+/* Before the first use of a block, `s` waits until it is prepared, and copied if it is resident. */
+static int wait_loaded(struct spw_prefetch *p, uint32_t block, spw_stream s)
 {
-    if (!p->loaded[unit])
+    if (!p->loaded[block])
         return 0;
-    SPW_TRY(p->o.ops->stream_wait(p->o.device, s, p->loaded[unit]));
-    p->o.ops->event_close(p->o.device, p->loaded[unit]);
-    p->loaded[unit] = NULL;
+    SPW_TRY(p->o.ops->stream_wait(p->o.device, s, p->loaded[block]));
+    p->o.ops->event_close(p->o.device, p->loaded[block]);
+    p->loaded[block] = NULL;
     return 0;
 }
 
 static int fill_weights(struct spw_prefetch *p)
 {
-    uint32_t unit;
-    while (spw_ring_has_room(&p->weights.ring, false) && next_streamed(p, &p->unit_next, &unit)) {
-        SPW_TRY(wait_loaded(p, unit, p->o.weights_link));
-        SPW_TRY(spw_unit_source_issue(&p->weights, unit));
+    uint32_t block;
+    while (spw_ring_has_room(&p->weights.ring, false) && next_streamed(p, &p->block_next, &block)) {
+        SPW_TRY(wait_loaded(p, block, p->o.weights_link));
+        SPW_TRY(spw_block_source_issue(&p->weights, block));
     }
     return 0;
 }
@@ -182,13 +182,14 @@ static int fill_weights(struct spw_prefetch *p)
 static bool continue_with(struct spw_prefetch *p)
 {
     struct spw_transfer t;
-    uint32_t unit;
+    uint32_t block;
     for (uint64_t i = p->kv.ring.waited; i < p->kv.ring.issued; i++)
         if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
             !spw_kv_source_holds(&p->kv, i, &t))
             return false;
     for (uint64_t i = p->weights.ring.waited; i < p->weights.ring.issued; i++)
-        if (!next_streamed(p, &p->unit_next, &unit) || unit != spw_unit_source_unit(&p->weights, i))
+        if (!next_streamed(p, &p->block_next, &block) ||
+            block != spw_block_source_block(&p->weights, i))
             return false;
     return true;
 }
@@ -198,8 +199,8 @@ struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p)
     return (struct spw_schedule_progress){
         .transfers = p->kv.ring.issued - p->transfers_before,
         .landed_transfers = spw_ring_landed(&p->kv.ring) - p->transfers_before,
-        .units = p->weights.ring.issued - p->units_before,
-        .landed_units = spw_ring_landed(&p->weights.ring) - p->units_before};
+        .blocks = p->weights.ring.issued - p->blocks_before,
+        .landed_blocks = spw_ring_landed(&p->weights.ring) - p->blocks_before};
 }
 
 uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_progress *last)
@@ -217,16 +218,16 @@ static void drop(struct spw_prefetch *p)
     spw_ring_drop(&p->kv.ring);
     spw_ring_drop(&p->weights.ring);
     p->kv_next = (struct spw_kv_cursor){0};
-    p->unit_next = (struct spw_unit_cursor){0};
+    p->block_next = (struct spw_block_cursor){0};
 }
 
 static int start(struct spw_prefetch *p, const struct spw_schedule *s)
 {
     p->schedule = s;
     p->transfers_before = p->kv.ring.waited;
-    p->units_before = p->weights.ring.waited;
+    p->blocks_before = p->weights.ring.waited;
     p->kv_next = (struct spw_kv_cursor){0};
-    p->unit_next = (struct spw_unit_cursor){0};
+    p->block_next = (struct spw_block_cursor){0};
     if (!continue_with(p))
         drop(p);
     SPW_TRY(fill_weights(p));
@@ -309,38 +310,38 @@ int spw_prefetch_release_kv(struct spw_prefetch *p)
     return fill_kv(p);
 }
 
-static int wait_streamed(struct spw_prefetch *p, uint32_t unit, uint8_t **slot)
+static int wait_streamed(struct spw_prefetch *p, uint32_t block, uint8_t **slot)
 {
-    assert(spw_unit_source_unit(&p->weights, p->weights.ring.waited) == unit);
-    if (!p->o.units[unit].n_reads)
-        return spw_unit_source_wait(&p->weights, slot);
+    assert(spw_block_source_block(&p->weights, p->weights.ring.waited) == block);
+    if (!p->o.blocks[block].n_reads)
+        return spw_block_source_wait(&p->weights, slot);
     SPW_TRY(spw_stall_begin(&p->stall));
-    int rc = spw_unit_source_wait(&p->weights, slot);
-    spw_stall_end(&p->stall, unit < p->schedule->n_layers ? unit : SPW_RANGES);
+    int rc = spw_block_source_wait(&p->weights, slot);
+    spw_stall_end(&p->stall, p->o.blocks[block].layer);
     return rc;
 }
 
-int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights)
+int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights)
 {
-    if (is_streamed(&p->o.units[unit])) {
+    if (is_streamed(&p->o.blocks[block])) {
         uint8_t *slot;
-        SPW_TRY(wait_streamed(p, unit, &slot));
+        SPW_TRY(wait_streamed(p, block, &slot));
         *weights = slot;
         return 0;
     }
-    *weights = p->o.units[unit].resident;
-    return wait_loaded(p, unit, p->o.compute);
+    *weights = p->o.blocks[block].resident;
+    return wait_loaded(p, block, p->o.compute);
 }
 
-int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit)
+int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block)
 {
-    if (!is_streamed(&p->o.units[unit]))
+    if (!is_streamed(&p->o.blocks[block]))
         return 0;
     SPW_TRY(spw_ring_release(&p->weights.ring));
     return fill_weights(p);
 }
 
-const struct spw_unit_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc)
+const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc)
 {
     *rc = p->weights.failed_rc;
     return p->weights.failed;

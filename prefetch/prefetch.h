@@ -1,6 +1,6 @@
 /* Keeps the rings filled ahead of the computation, across layers and across steps.
  *
- * Two rings, KV and weights, each on its own stream: a weight unit is held for a whole layer while
+ * Two rings, KV and weights, each on its own stream: a weight block is held for a whole layer while
  * KV slots turn over inside it. The executor consumes in the schedule's order; whatever a ring has
  * room for is issued at once. At the end of a step the caller may hand over the schedule it expects
  * next: what has landed for it is used if it comes true and dropped if not. Nothing blocks the host
@@ -11,30 +11,31 @@
 #include "prefetch/kv_source.h"
 #include "prefetch/schedule.h"
 #include "prefetch/stall.h"
-#include "prefetch/unit_source.h"
+#include "prefetch/block_source.h"
 
 struct spw_prefetch_options {
     const struct spw_device_ops *ops;
     struct spw_device *device;
     spw_stream compute, kv_link, weights_link;
     void *kv_arena, *weights_arena;
-    uint64_t tile_bytes, unit_bytes; /* of the largest unit that is streamed */
+    uint64_t tile_bytes, block_bytes; /* of the largest block that is streamed */
     uint32_t n_kv_slots, n_weight_slots;
-    uint32_t slot_tiles;          /* of a KV slot */
-    const struct spw_unit *units; /* layers, then head blocks */
-    uint32_t n_units;
+    uint32_t slot_tiles;            /* of a KV slot */
+    const struct spw_block *blocks; /* in the order of the schedule */
+    uint32_t n_blocks;
     struct spw_disk *disk; /* NULL: none, and the rest is not looked at */
     spw_stream disk_stream;
-    void *bounce_arena;         /* [n_bounce][slot_tiles][tile_bytes] of host memory */
-    uint32_t n_bounce;          /* 0: the disk reads into KV slots */
-    struct spw_io *unit_io;     /* of units that are read from files; NULL: there are none */
-    void *unit_bounce_arena;    /* [n_weight_slots][unit_bounce_bytes] of host memory, if any of */
-    uint64_t unit_bounce_bytes; /* them says where its pieces land there */
+    void *bounce_arena;        /* [n_bounce][slot_tiles][tile_bytes] of host memory */
+    uint32_t n_bounce;         /* 0: the disk reads into KV slots */
+    struct spw_io *weights_io; /* of blocks that are read from files; NULL: there are none */
+    /* [n_weight_slots][weights_bounce_bytes] of host memory, if a block bounces */
+    void *weights_bounce_arena;
+    uint64_t weights_bounce_bytes;
 };
 
 struct spw_prefetch;
 
-/* Queues the preparations of all units and the copies of the resident ones. */
+/* Queues the preparations of all blocks and the copies of the resident ones. */
 int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o);
 void spw_prefetch_close(struct spw_prefetch *p);
 /* Another KV ring, for tiles of another size; all else must be as it was. Nothing that is queued
@@ -60,13 +61,13 @@ double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range
 int spw_prefetch_release_kv(struct spw_prefetch *p);
 /* Waits for the load that goes on in a layer, if one does; the wait counts like one for a slot. */
 int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t layer);
-/* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a unit in place.
+/* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a block in place.
  * -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; forget is
  * what can follow. */
-int spw_prefetch_wait_unit(struct spw_prefetch *p, uint32_t unit, const uint8_t **weights);
-int spw_prefetch_release_unit(struct spw_prefetch *p, uint32_t unit);
+int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights);
+int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block);
 /* The first read of weights that failed since the last forget, and why; NULL: none. */
-const struct spw_unit_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
+const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
 
 /* How far the rings are with the schedule that begin or ahead got last. */
 struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p);

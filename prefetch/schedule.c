@@ -27,14 +27,15 @@ bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
     return false;
 }
 
-bool spw_schedule_next_unit(const struct spw_schedule *s, struct spw_unit_cursor *c, uint32_t *unit)
+bool spw_schedule_next_block(const struct spw_schedule *s, struct spw_block_cursor *c,
+                             uint32_t *block)
 {
-    if (c->unit >= s->n_layers + s->n_head_units) {
-        c->unit = s->n_layers;
+    if (c->block >= s->n_layer_blocks + s->n_head_blocks) {
+        c->block = s->n_layer_blocks;
         c->round++;
     }
-    if (c->unit >= s->n_layers && (c->round >= s->n_head_rounds || !s->n_head_units))
+    if (c->block >= s->n_layer_blocks && (c->round >= s->n_head_rounds || !s->n_head_blocks))
         return false;
-    *unit = c->unit++;
+    *block = c->block++;
     return true;
 }

@@ -24,8 +24,8 @@ struct spw_schedule {
     uint32_t slot_tiles;  /* most tiles of one transfer: whole splits */
     uint32_t n_parts;
     struct spw_schedule_rows *parts;
-    uint32_t n_head_units;  /* weight units behind the layers' own: blocks of the output matrix */
-    uint32_t n_head_rounds; /* how often those are walked */
+    uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
+    uint32_t n_head_rounds;                 /* how often the head's blocks are walked */
 };
 
 /* KV of the splits that share a slot, or the part of it that is in lower tiers. Transfers are cut
@@ -41,22 +41,22 @@ struct spw_kv_cursor {
     bool inside; /* `tile` has been set for this part */
 };
 
-struct spw_unit_cursor {
-    uint32_t unit, round;
+struct spw_block_cursor {
+    uint32_t block, round;
 };
 
-/* How many transfers and streamed units of a schedule the rings have issued. `landed_...`: of
+/* How many transfers and streamed blocks of a schedule the rings have issued. `landed_...`: of
  * these, how many from the first one on have queued their copies to the device; a read from the
  * disk into host memory queues the copy when the read is over. */
 struct spw_schedule_progress {
-    uint64_t transfers, landed_transfers, units, landed_units;
+    uint64_t transfers, landed_transfers, blocks, landed_blocks;
 };
 
 /* false at the end. */
 bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
                           struct spw_transfer *out);
-/* Weight units in order: layers 0.., then the head's blocks, round by round. */
-bool spw_schedule_next_unit(const struct spw_schedule *s, struct spw_unit_cursor *c,
-                            uint32_t *unit);
+/* Weight blocks in order: the layers', then the head's, round by round. */
+bool spw_schedule_next_block(const struct spw_schedule *s, struct spw_block_cursor *c,
+                             uint32_t *block);
 
 #endif

@@ -35,7 +35,7 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
 /* One product where up follows gate in memory; an output's bits do not depend on that. */
 static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
 {
-    const size_t matrix_bytes = a->n * a->k * spw_dtype_bytes(a->w_dtype);
+    const size_t matrix_bytes = a->n * spw_row_bytes(a->w_dtype, a->k);
     const bool joined = (const uint8_t *)a->w_gate + matrix_bytes == a->w_up;
     struct spw_linear_args product = {.x = a->x,
                                       .w = a->w_gate,

@@ -275,7 +275,7 @@ static int open_streams(struct spw_engine *e, struct spw_error *err)
 
 static int open_tables(struct spw_engine *e, struct spw_error *err)
 {
-    uint32_t n = e->plan.info.sessions, n_units = e->model.weights->n_units;
+    uint32_t n = e->plan.info.sessions, n_blocks = e->model.weights->n_blocks;
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
@@ -284,10 +284,10 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->keep = spw_alloc_zero(n, sizeof *e->keep);
     e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
-    e->units = spw_alloc_zero(n_units, sizeof *e->units);
-    e->unit_contexts = spw_alloc_zero(n_units, sizeof *e->unit_contexts);
+    e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
+    e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
     if (e->sessions && e->items && e->span_index && e->stepping && e->keep && e->delivered &&
-        e->units && e->unit_contexts)
+        e->blocks && e->block_contexts)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
@@ -351,8 +351,8 @@ void spw_engine_close(struct spw_engine *e)
         if (e->streams[i])
             ops->stream_close(e->device, e->streams[i]);
     spw_prefix_close(e);
-    spw_free(e->units);
-    spw_free(e->unit_contexts);
+    spw_free(e->blocks);
+    spw_free(e->block_contexts);
     spw_free(e->sessions);
     spw_free(e->items);
     spw_free(e->span_index);

@@ -29,16 +29,16 @@ int spw_model_open(struct spw_model *m, const char *dir, const struct spw_option
                    struct spw_error *err);
 void spw_model_close(struct spw_model *m);
 
-struct spw_unit_context {
+struct spw_block_context {
     const struct spw_weights *weights;
-    uint32_t unit;
-    struct spw_piece image;                     /* in the host arena, if it has one */
-    struct spw_unit_read reads[SPW_FILE_PARTS]; /* if it comes from disk */
+    uint32_t block;
+    struct spw_piece packed;                     /* in the host arena, if it has one */
+    struct spw_block_read reads[SPW_FILE_PARTS]; /* if it comes from disk */
     uint64_t landed[SPW_FILE_PARTS];
 };
 
-/* One of the model's files, as units are read from it; fd -1: none is. */
-struct spw_unit_file {
+/* One of the model's files, as blocks are read from it; fd -1: none is. */
+struct spw_weight_file {
     int fd;
     struct spw_io_file io;
 };
@@ -84,13 +84,13 @@ struct spw_engine {
     char io_text[256]; /* see spw_engine_io */
     struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;
-    struct spw_unit_file *unit_files; /* [n_unit_files], of the model; NULL: none is read from */
-    uint32_t n_unit_files;
+    struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: none is read from */
+    uint32_t n_weight_files;
     spw_stream streams[SPW_STREAM_COUNT];
     void *device_arena, *host_arena;
     uint64_t device_arena_bytes, host_arena_bytes; /* as they were taken */
-    struct spw_unit *units;                        /* [weights->n_units] */
-    struct spw_unit_context *unit_contexts;        /* [weights->n_units] */
+    struct spw_block *blocks;                      /* [weights->n_blocks] */
+    struct spw_block_context *block_contexts;      /* [weights->n_blocks] */
     bool charged;                                  /* plan.mapped_bytes and plan.kept_bytes */
     struct spw_kv *kv;                             /* of what ages */
     struct spw_kv *near;       /* of what is exact beside that, NULL where nothing is kept apart */
@@ -217,11 +217,11 @@ void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
 void spw_session_passed(void *engine);
 /* save_file.c: gives the file back that the session is saved to, if there is one. */
 void spw_session_release_file(struct spw_session *s);
-/* unit_files.c: the model's files as weights are read from them. */
-int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err);
-void spw_engine_close_unit_files(struct spw_engine *e); /* no job may be under way */
-/* Where unit `u`, which comes from disk, is read from. */
-void spw_engine_read_unit(struct spw_engine *e, uint32_t u);
+/* weight_files.c: the model's files as weights are read from them. */
+int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err);
+void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be under way */
+/* Where block `u`, which comes from disk, is read from. */
+void spw_engine_read_block(struct spw_engine *e, uint32_t u);
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);
 
 #endif

@@ -16,11 +16,11 @@ static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span s
     const struct spw_plan *p = &e->plan;
     unsigned n = 0;
     if (e->backend.reads_host_memory)
-        spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.unit_slots,
-                                          p->device.end - p->device.unit_slots};
-    if (p->host.end > p->host.unit_bounce)
-        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.unit_bounce,
-                                          p->host.end - p->host.unit_bounce};
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.weight_slots,
+                                          p->device.end - p->device.weight_slots};
+    if (p->host.end > p->host.weight_bounce)
+        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.weight_bounce,
+                                          p->host.end - p->host.weight_bounce};
     return n;
 }
 
@@ -65,7 +65,7 @@ int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err)
     SPW_TRY(open_io(e, err));
     if (tiles)
         SPW_TRY(open_tier(e, err));
-    return weights ? spw_engine_open_unit_files(e, err) : 0;
+    return weights ? spw_engine_open_weight_files(e, err) : 0;
 }
 
 void spw_engine_close_disk(struct spw_engine *e)
@@ -78,7 +78,7 @@ void spw_engine_close_disk(struct spw_engine *e)
     e->past_disk_writes += e->disk ? spw_disk_written(e->disk) : 0;
     spw_disk_close(e->disk);
     spw_io_close(e->io);
-    spw_engine_close_unit_files(e);
+    spw_engine_close_weight_files(e);
     e->disk = NULL;
     e->io = NULL;
     e->io_text[0] = 0;

@@ -1,6 +1,6 @@
 /* What stands on the plan, taken and given back as a whole:
  *
- *   arenas -> disk -> units of weights -> caches -> prefetch -> executor -> sessions' tables
+ *   arenas -> disk -> weight blocks -> caches -> prefetch -> executor -> sessions' tables
  *
  * Device, streams, model and sessions stay when the plan becomes another one. See engine.h. */
 #include "runtime/engine/memory.h"
@@ -69,68 +69,69 @@ static int open_disk(struct spw_engine *e, struct spw_ladder_failure *f, struct 
     return rc;
 }
 
-/* ---- units of weights ---- */
+/* ---- weight blocks ---- */
 
-static void release_unit(void *context)
+static void release_block(void *context)
 {
-    const struct spw_unit_context *c = context;
-    spw_weights_release_unit(c->weights, c->unit);
+    const struct spw_block_context *c = context;
+    spw_weights_release(c->weights, c->block);
 }
 
-static void populate_unit(void *context)
+static void populate_block(void *context)
 {
-    const struct spw_unit_context *c = context;
-    spw_weights_populate_unit(c->weights, c->unit);
+    const struct spw_block_context *c = context;
+    spw_weights_populate(c->weights, c->block);
 }
 
-static void fill_image(void *context)
+static void pack_block(void *context)
 {
-    const struct spw_unit_context *c = context;
-    spw_weights_fill_image(c->weights, c->unit, (void *)(uintptr_t)c->image.from);
+    const struct spw_block_context *c = context;
+    spw_weights_pack(c->weights, c->block, (void *)(uintptr_t)c->packed.from);
 }
 
-/* Where a unit is read from; `image`: the next free place in the host arena. */
-static void describe_unit(struct spw_engine *e, uint32_t u, uint8_t **image)
+/* Where a block is read from; `packed`: the next free place in the host arena. */
+static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
 {
     struct spw_weights *w = e->model.weights;
-    struct spw_unit_context *c = &e->unit_contexts[u];
-    struct spw_unit *unit = &e->units[u];
-    *c = (struct spw_unit_context){.weights = w, .unit = u};
-    *unit = (struct spw_unit){
-        .pieces = w->pieces + w->unit_pieces[u],
-        .n_pieces = w->unit_pieces[u + 1] - w->unit_pieces[u],
-        .moved_bytes = spw_plan_unit_moved_bytes(&e->plan, w, u),
+    struct spw_block_context *c = &e->block_contexts[u];
+    struct spw_block *block = &e->blocks[u];
+    *c = (struct spw_block_context){.weights = w, .block = u};
+    *block = (struct spw_block){
+        .layer = w->blocks[u].layer == SPW_NO_LAYER ? SPW_RANGES : w->blocks[u].layer,
+        .pieces = w->pieces + w->blocks[u].first,
+        .n_pieces = w->blocks[u].n,
+        .moved_bytes = spw_plan_block_moved_bytes(&e->plan, w, u),
         .context = c,
     };
-    if (spw_plan_unit_mapped(&e->plan, w, u)) {
-        spw_weights_map_unit(w, u);
-        unit->in_place = true;
-        unit->prepare = populate_unit;
-    } else if (spw_plan_unit_from_disk(&e->plan, w, u)) {
-        spw_engine_read_unit(e, u);
-    } else if (spw_plan_unit_image(&e->plan, w, u)) {
-        c->image = (struct spw_piece){.from = *image, .bytes = unit->moved_bytes};
-        *image += spw_align_up(unit->moved_bytes, 4096);
-        unit->pieces = &c->image;
-        unit->n_pieces = 1;
-        unit->prepare = fill_image;
-    } else if (spw_plan_unit_resident(&e->plan, w, u)) {
-        unit->copied = release_unit;
+    if (spw_plan_block_mapped(&e->plan, w, u)) {
+        spw_weights_map(w, u);
+        block->in_place = true;
+        block->prepare = populate_block;
+    } else if (spw_plan_block_from_disk(&e->plan, w, u)) {
+        spw_engine_read_block(e, u);
+    } else if (spw_plan_block_packed(&e->plan, w, u)) {
+        c->packed = (struct spw_piece){.from = *packed, .bytes = block->moved_bytes};
+        *packed += spw_align_up(block->moved_bytes, 4096);
+        block->pieces = &c->packed;
+        block->n_pieces = 1;
+        block->prepare = pack_block;
+    } else if (spw_plan_block_resident(&e->plan, w, u)) {
+        block->copied = release_block;
     }
 }
 
-static void describe_units(struct spw_engine *e)
+static void describe_blocks(struct spw_engine *e)
 {
     const struct spw_weights *w = e->model.weights;
-    uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.units;
-    uint8_t *image = (uint8_t *)e->host_arena + e->plan.host.images;
+    uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.weights;
+    uint8_t *packed = (uint8_t *)e->host_arena + e->plan.host.packed;
     spw_weights_place_packed(e->model.weights); /* another plan may have placed them otherwise */
-    for (uint32_t u = 0; u < w->n_units; u++) {
-        describe_unit(e, u, &image);
-        if (e->units[u].in_place || !spw_plan_unit_resident(&e->plan, w, u))
+    for (uint32_t u = 0; u < w->n_blocks; u++) {
+        describe_block(e, u, &packed);
+        if (e->blocks[u].in_place || !spw_plan_block_resident(&e->plan, w, u))
             continue;
-        e->units[u].resident = next;
-        next += spw_align_up(spw_weights_unit_bytes(w, u), 4096);
+        e->blocks[u].resident = next;
+        next += spw_align_up(w->blocks[u].bytes, 4096);
     }
 }
 
@@ -199,22 +200,22 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
         .kv_link = e->streams[SPW_STREAM_KV_UP],
         .weights_link = e->streams[SPW_STREAM_WEIGHTS_UP],
         .kv_arena = (uint8_t *)e->device_arena + p->device.kv_slots,
-        .weights_arena = (uint8_t *)e->device_arena + p->device.unit_slots,
+        .weights_arena = (uint8_t *)e->device_arena + p->device.weight_slots,
         .tile_bytes = p->tile_bytes,
-        .unit_bytes = p->slot_unit_bytes,
+        .block_bytes = p->weight_slot_bytes,
         .n_kv_slots = p->n_kv_slots,
         .slot_tiles = p->slot_tiles,
-        .n_weight_slots = p->n_unit_slots,
-        .units = e->units,
-        .n_units = e->model.weights->n_units,
+        .n_weight_slots = p->n_weight_slots,
+        .blocks = e->blocks,
+        .n_blocks = e->model.weights->n_blocks,
         .disk = e->disk,
         .disk_stream = e->streams[SPW_STREAM_DISK],
         .bounce_arena = (uint8_t *)e->host_arena + p->host.bounce,
         .n_bounce = p->n_bounce,
-        .unit_io = e->unit_files ? e->io : NULL,
-        .unit_bounce_arena =
-            p->n_unit_bounce ? (uint8_t *)e->host_arena + p->host.unit_bounce : NULL,
-        .unit_bounce_bytes = p->bounce_unit_bytes,
+        .weights_io = e->weight_files ? e->io : NULL,
+        .weights_bounce_arena =
+            p->n_weight_bounce ? (uint8_t *)e->host_arena + p->host.weight_bounce : NULL,
+        .weights_bounce_bytes = p->weight_bounce_bytes,
     };
 }
 
@@ -289,7 +290,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
     SPW_TRY(open_arenas(e, f, err));
     note_pageable(e);
     SPW_TRY(open_disk(e, f, err));
-    describe_units(e);
+    describe_blocks(e);
     int rc = open_cache(e);
     if (!rc)
         rc = open_prefetch(e);

@@ -140,9 +140,11 @@ static uint64_t kept_rows(const struct spw_plan_input *in, const struct spw_opti
     enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, KERNELS_SHARE = 4 };
     const struct spw_model_config *c = in->weights->config;
     double bytes = 0, peak = in->reads_host_memory ? 2e11 : 1e13, read = 2e9, seconds = SECONDS;
-    for (uint32_t u = 0; u < in->weights->n_units; u++)
-        bytes += (double)spw_weights_unit_bytes(in->weights, u);
-    double flops = 2 * bytes / (double)spw_dtype_bytes(in->compute);
+    double flops = 0;
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        bytes += (double)in->weights->blocks[u].bytes;
+    for (uint32_t i = 0; i < in->weights->n_matrices; i++)
+        flops += 2.0 * (double)in->weights->matrices[i].n * (double)in->weights->matrices[i].k;
     flops += 2.0 * c->n_heads * c->head_dim * c->n_layers * (double)in->context; /* half of it */
     if (o->machine)
         peak = in->compute == SPW_DTYPE_F32 ? o->machine->f32_flops : o->machine->bf16_flops;

@@ -292,7 +292,7 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
                         "quantized; its sessions are empty now: %s",
                         spw_engine_nan_advice(e));
     }
-    const struct spw_unit_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
+    const struct spw_block_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
     if ((!e->disk && !failed) || spw_recover_step(e, e->stepping, n))
         return reset(e, n, rc, err);
     if (failed)

@@ -52,10 +52,10 @@ static bool try_chunk(struct spw_plan *p, const struct spw_plan_input *in, uint3
     struct spw_plan below = *p;
     bool cheap = wanted <= 2 * chunk || bytes <= in->device_bytes / 32;
     bool above = cheap && spw_plan_try_hidden(p, in, spw_max_u64(wanted, chunk));
-    if (above && p->n_resident_units == in->weights->n_units)
+    if (above && p->n_resident_blocks == in->weights->n_blocks)
         return true;
     if (wanted > chunk && spw_plan_try_hidden(&below, in, 0) &&
-        (!above || below.n_resident_units > p->n_resident_units)) {
+        (!above || below.n_resident_blocks > p->n_resident_blocks)) {
         *p = below;
         return true;
     }
@@ -74,7 +74,7 @@ static bool try_plan(struct spw_plan *p, const struct spw_plan_input *in)
     /* A large chunk must not take the memory that the cache is there for. */
     for (uint32_t m = chunk; m >= CHUNK_LEAST; m /= 2)
         if (try_chunk(p, in, m) &&
-            p->device.units - spw_plan_pages(in->workspace_bytes) <= in->device_bytes / 4)
+            p->device.weights - spw_plan_pages(in->workspace_bytes) <= in->device_bytes / 4)
             return true;
     for (uint32_t m = CHUNK_LEAST; m <= chunk; m *= 2)
         if (try_chunk(p, in, m))
@@ -113,7 +113,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
                         ? p->near_tile_bytes
                         : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
     p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
-    p->hidden_row_bytes = c->hidden * spw_dtype_bytes(in->compute);
+    p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->aged)
         p->full_tiles =
@@ -121,7 +121,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->partials =
         (uint32_t)spw_min_u64(in->attention_tiles / SPW_SPLIT_TILES * PARTIAL_ROWS, MOST_PARTIALS);
     p->reads_host_memory = in->reads_host_memory;
-    spw_plan_size_units(p, in->weights);
+    spw_plan_size_blocks(p, in->weights);
     uint64_t many = (uint64_t)LOGITS_ROWS * c->vocab * sizeof(float);
     p->logits_rows = many <= in->device_bytes / 32 ? LOGITS_ROWS : 1;
     if (p->logits_rows < in->sessions)
@@ -166,9 +166,9 @@ static void trade_weights(struct spw_plan *p, const struct spw_plan_input *in)
     uint64_t least = spw_plan_link_cost(p, in);
     if (!p->n_kv_slots || !p->n_disk_frames)
         return;
-    for (uint32_t n = given.n_resident_units; n-- > 0;) {
+    for (uint32_t n = given.n_resident_blocks; n-- > 0;) {
         struct spw_plan other = given;
-        if (!spw_plan_take_units(&other, in, n, given.pass_rows))
+        if (!spw_plan_take_blocks(&other, in, n, given.pass_rows))
             continue;
         uint64_t cost = spw_plan_link_cost(&other, in);
         if (cost < least) {

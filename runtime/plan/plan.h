@@ -41,24 +41,24 @@ struct spw_plan_input {
 
 /*   device arena                              host arena
  *   | small | workspace | hidden | x |        | hidden | staging | logits rows |
- *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | images of units |
- *     gated | partials | rows | logits |      | unit bounce slots |
- *   | flags | copied units | unit slots |     | KV frames | bounce slots |
+ *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | packed copies |
+ *     gated | partials | rows | logits |      | weight bounce slots |
+ *   | flags | copied blocks | weight slots |    | KV frames | bounce slots |
  *   | KV frames | near frames | KV slots |
- * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped units count
- * as device memory but lie in no arena.
- * KV comes last, so that it can be divided anew while all else stays where it is (plan_refit.c).
+ * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
+ * count as device memory but lie in no arena. KV comes last, so that it can be divided anew while
+ * all else stays where it is (plan_refit.c).
  *
  * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are
  * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
  */
 struct spw_plan_device {
     uint64_t small, workspace, hidden, x, qkv, attention, state, gate_up, gated, partials;
-    uint64_t rows, logits, flags, units, unit_slots, kv_frames, near_frames, kv_slots, end;
+    uint64_t rows, logits, flags, weights, weight_slots, kv_frames, near_frames, kv_slots, end;
 };
 
 struct spw_plan_host {
-    uint64_t hidden, staging, logits, session_logits, flags, piece, images, unit_bounce;
+    uint64_t hidden, staging, logits, session_logits, flags, piece, packed, weight_bounce;
     uint64_t kv_frames, bounce, end;
 };
 
@@ -81,17 +81,17 @@ struct spw_plan {
     enum spw_qformat format;  /* of what is */
     uint64_t hidden_row_bytes;
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
-    uint64_t slot_unit_bytes, bounce_unit_bytes; /* of a unit slot; of one in host memory */
-    uint64_t mapped_bytes; /* of units that are computed from the mapped file */
-    uint64_t kept_bytes;   /* of streamed units that stay mapped between two uses: host memory */
+    uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */
+    uint64_t mapped_bytes; /* of blocks that are computed from the mapped file */
+    uint64_t kept_bytes;   /* of streamed blocks that stay mapped between two uses: host memory */
     /* What windows have left behind since the latest prompt stays on the device: it may, in this
      * try, and it does. */
     bool may_hold, holds;
     bool reads_host_memory;
     bool direct; /* the disk's reads and writes are of device memory itself */
-    uint32_t n_device_frames, n_host_frames, n_kv_slots, n_unit_slots, n_resident_units;
-    uint32_t n_disk_units;  /* places among the streamed units; see spw_plan_unit_from_disk */
-    uint32_t n_unit_bounce; /* n_unit_slots, or 0: no unit bounces */
+    uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
+    uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
+    uint32_t n_weight_bounce; /* n_weight_slots, or 0: no block bounces */
     uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
     uint32_t n_bounce;      /* landing buffers on the host for the disk's reads; slot_tiles each */
     uint32_t n_disk_frames; /* 0: no scratch file is needed */
@@ -120,29 +120,31 @@ int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
 /* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do
  * beside those, beside the smallest other ones that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
-/* Resident units are spread evenly, so that streamed ones cross the link beside computation. */
-bool spw_plan_unit_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+/* Resident blocks are spread evenly, so that streamed ones cross the link beside computation. */
+bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
 /* Resident without a copy: computed from where the file is mapped. */
-bool spw_plan_unit_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
-/* Read from an image in the host arena: what is stored in another type; and what is streamed to a
- * device that cannot read the mapped file, unless it comes from disk. */
-bool spw_plan_unit_image(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
+/* Read from a packed copy in the host arena: what is stored in another type; and what is streamed
+ * to a device that cannot read the mapped file, unless it comes from disk. */
+bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
 /* Streamed from the mapped file, whose pages stay between two uses and count as host memory. */
-bool spw_plan_unit_kept(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+bool spw_plan_block_kept(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
 /* Streamed from the file itself, around the page cache: those that the host has no room for, spread
- * evenly. Only what is stored as it is computed with; another unit in such a place has its image.
+ * evenly. Only what is stored as it is computed with; another block in such a place has its packed
+ * copy.
  */
-bool spw_plan_unit_from_disk(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
+bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w,
+                              uint32_t block);
 /* Would be read into the slot itself, where its matrices then lie as in the file. */
-bool spw_plan_unit_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t unit);
-/* What crosses the link each time the unit is brought up, or once when it is resident; and what is
+bool spw_plan_block_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
+/* What crosses the link each time the block is brought up, or once when it is resident; and what is
  * read from disk. */
-uint64_t spw_plan_unit_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                   uint32_t unit);
-uint64_t spw_plan_unit_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                  uint32_t unit);
-/* Before anything else of the plan: how large slots must be for any unit, wherever it comes from.
+uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                    uint32_t block);
+uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
+                                   uint32_t block);
+/* Before anything else of the plan: how large slots must be for any block, wherever it comes from.
  */
-void spw_plan_size_units(struct spw_plan *p, const struct spw_weights *w);
+void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w);
 
 #endif

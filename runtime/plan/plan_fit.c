@@ -1,9 +1,9 @@
-/* One try: units of weights and tiles share the device, then host and disk take what is below. See
+/* One try: weight blocks and tiles share the device, then host and disk take what is below. See
  * plan_parts.h. */
 #include "runtime/plan/plan_parts.h"
 
 enum {
-    UNIT_SLOTS = 2,
+    WEIGHT_SLOTS = 2,
     FEW_CHUNKS = 4,
     FEW_PASSES = 4,
 };
@@ -12,18 +12,19 @@ enum {
 
 static uint64_t weights_use(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident)
 {
-    p->n_resident_units = n_resident;
-    p->n_unit_slots = n_resident < w->n_units ? UNIT_SLOTS : 0;
-    return spw_plan_bytes_of(p, w, spw_plan_unit_resident) + p->n_unit_slots * p->slot_unit_bytes;
+    p->n_resident_blocks = n_resident;
+    p->n_weight_slots = n_resident < w->n_blocks ? WEIGHT_SLOTS : 0;
+    return spw_plan_bytes_of(p, w, spw_plan_block_resident) +
+           p->n_weight_slots * p->weight_slot_bytes;
 }
 
-/* Takes as many units as `bytes` hold, slots for the others included. Returns what it uses;
+/* Takes as many blocks as `bytes` hold, slots for the others included. Returns what it uses;
  * UINT64_MAX if there is no room for the slots. */
 static uint64_t fit_weights(struct spw_plan *p, const struct spw_weights *w, uint64_t bytes)
 {
-    uint32_t low = 0, high = w->n_units - 1;
-    if (weights_use(p, w, w->n_units) <= bytes)
-        return weights_use(p, w, w->n_units);
+    uint32_t low = 0, high = w->n_blocks - 1;
+    if (weights_use(p, w, w->n_blocks) <= bytes)
+        return weights_use(p, w, w->n_blocks);
     if (weights_use(p, w, 0) > bytes)
         return UINT64_MAX;
     while (low < high) {
@@ -65,7 +66,7 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
     left -= slots;
     uint64_t passing = spw_plan_pages(need.passing * p->tile_bytes);
     uint64_t for_kv =
-        spw_min_u64(passing, left - spw_min_u64(left, UNIT_SLOTS * p->slot_unit_bytes));
+        spw_min_u64(passing, left - spw_min_u64(left, WEIGHT_SLOTS * p->weight_slot_bytes));
     for_kv = spw_max_u64(for_kv, least);
     uint64_t used = fit_weights(p, in->weights, left - for_kv);
     if (used == UINT64_MAX)
@@ -77,15 +78,16 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
 
 /* ---- below ---- */
 
-/* Of the streamed units the host holds all but those that come from n_disk places of them. */
-static void place_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_disk)
+/* Of the streamed blocks the host holds all but those that come from n_disk places of them. */
+static void place_blocks(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_disk)
 {
-    p->n_disk_units = n_disk;
-    p->n_unit_bounce = 0;
-    for (uint32_t u = 0; u < in->weights->n_units && n_disk; u++)
-        if (spw_plan_unit_from_disk(p, in->weights, u) && !spw_plan_unit_direct(p, in->weights, u))
-            p->n_unit_bounce = p->n_unit_slots;
-    p->kept_bytes = spw_plan_bytes_of(p, in->weights, spw_plan_unit_kept);
+    p->n_disk_blocks = n_disk;
+    p->n_weight_bounce = 0;
+    for (uint32_t u = 0; u < in->weights->n_blocks && n_disk; u++)
+        if (spw_plan_block_from_disk(p, in->weights, u) &&
+            !spw_plan_block_direct(p, in->weights, u))
+            p->n_weight_bounce = p->n_weight_slots;
+    p->kept_bytes = spw_plan_bytes_of(p, in->weights, spw_plan_block_kept);
 }
 
 /* Of hidden states as many rows as the host has room for; where KV or weights could use that room
@@ -94,7 +96,7 @@ static void place_units(struct spw_plan *p, const struct spw_plan_input *in, uin
 static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t room = spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / p->hidden_row_bytes;
-    if (p->n_disk_frames || p->n_disk_units || (in->adopts && p->n_transit))
+    if (p->n_disk_frames || p->n_disk_blocks || (in->adopts && p->n_transit))
         room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
     return spw_min_u64(spw_plan_most_rows(in), room);
 }
@@ -103,7 +105,7 @@ static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input
 static bool fit_host(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows,
                      uint32_t n_disk)
 {
-    place_units(p, in, n_disk);
+    place_blocks(p, in, n_disk);
     p->pass_rows = rows;
     if (!rows) {
         spw_plan_lay_out_rest(p, in);
@@ -116,10 +118,10 @@ static bool fit_host(struct spw_plan *p, const struct spw_plan_input *in, uint64
 }
 
 /* The host holds streamed weights if it can without cutting a prompt into more than a few passes;
- * else hidden states go first, and as many units come from disk as then must. */
+ * else hidden states go first, and as many blocks come from disk as then must. */
 static bool fit_weights_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
 {
-    uint32_t low = 1, high = in->weights->n_units - p->n_resident_units;
+    uint32_t low = 1, high = in->weights->n_blocks - p->n_resident_blocks;
     bool all = fit_host(p, in, rows, 0);
     struct spw_plan held = *p;
     if (all && (rows || p->pass_rows * FEW_PASSES >= spw_plan_most_rows(in)))
@@ -176,7 +178,7 @@ bool spw_plan_divide_below(struct spw_plan *p, const struct spw_plan_input *in, 
         return fit_all_copies(p, in, &b, rows);
     bool some = fit_copies(p, in, &b, n, rows);
     if (fit_all_copies(&all, in, &b, rows) &&
-        (!some || (all.pass_rows >= p->pass_rows && all.n_disk_units <= p->n_disk_units))) {
+        (!some || (all.pass_rows >= p->pass_rows && all.n_disk_blocks <= p->n_disk_blocks))) {
         *p = all;
         return true;
     }
@@ -185,12 +187,12 @@ bool spw_plan_divide_below(struct spw_plan *p, const struct spw_plan_input *in, 
     return some;
 }
 
-bool spw_plan_take_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident,
-                         uint64_t rows)
+bool spw_plan_take_blocks(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident,
+                          uint64_t rows)
 {
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     uint64_t slots = spw_plan_pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
-    uint64_t used = p->device.units + spw_plan_near_bytes(p) + slots;
+    uint64_t used = p->device.weights + spw_plan_near_bytes(p) + slots;
     used += weights_use(p, in->weights, n_resident);
     uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
     if (frames < need.least)
@@ -204,13 +206,13 @@ bool spw_plan_take_units(struct spw_plan *p, const struct spw_plan_input *in, ui
 static bool stream_weights(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
 {
     const struct spw_plan given = *p;
-    uint32_t low = 0, high = given.n_resident_units;
-    if (!high || !spw_plan_take_units(p, in, 0, rows))
+    uint32_t low = 0, high = given.n_resident_blocks;
+    if (!high || !spw_plan_take_blocks(p, in, 0, rows))
         return false;
     while (low + 1 < high) {
         struct spw_plan other = given;
         uint32_t middle = (low + high) / 2;
-        if (spw_plan_take_units(&other, in, middle, rows)) {
+        if (spw_plan_take_blocks(&other, in, middle, rows)) {
             low = middle;
             *p = other;
         } else {
@@ -229,7 +231,7 @@ static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uin
     p->hidden_on_host = !rows;
     p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
     spw_plan_lay_out_work(p, in, rows ? rows : 2 * p->chunk);
-    uint64_t taken = p->device.units + spw_plan_near_bytes(p);
+    uint64_t taken = p->device.weights + spw_plan_near_bytes(p);
     if (taken > in->device_bytes || spw_plan_kv_need(p, in).all > SPW_PLAN_MOST_FRAMES)
         return false;
     uint64_t left = in->device_bytes - taken;

@@ -180,11 +180,11 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
 uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t cost = p->n_kv_slots ? spw_plan_kv_cost(p, in) : 0;
-    for (uint32_t u = 0; u < in->weights->n_units; u++)
-        if (spw_plan_unit_from_disk(p, in->weights, u))
-            cost += spw_plan_unit_disk_bytes(p, in->weights, u) * disk_cost(in);
-        else if (!spw_plan_unit_resident(p, in->weights, u))
-            cost += spw_plan_unit_moved_bytes(p, in->weights, u);
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        if (spw_plan_block_from_disk(p, in->weights, u))
+            cost += spw_plan_block_disk_bytes(p, in->weights, u) * disk_cost(in);
+        else if (!spw_plan_block_resident(p, in->weights, u))
+            cost += spw_plan_block_moved_bytes(p, in->weights, u);
     return cost;
 }
 
@@ -194,8 +194,8 @@ uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_in
 {
     const struct spw_model_config *c = in->weights->config;
     uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles, full, sliding;
-    for (uint32_t u = 0; u < c->n_layers; u++)
-        weights += spw_weights_unit_bytes(in->weights, u);
+    for (uint32_t u = 0; u < in->weights->layer_blocks[c->n_layers]; u++)
+        weights += in->weights->blocks[u].bytes;
     if (!in->reads_per_link_byte)
         return 0;
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;

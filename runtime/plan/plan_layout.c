@@ -13,25 +13,26 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
 {
     const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
-    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk, end = 0;
+    uint64_t m = p->chunk, end = 0;
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t gated = m * spw_row_bytes(in->compute, c->intermediate);
     uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * sizeof(float);
     d->small = take(&end, in->weights->n_small * sizeof(float));
     d->workspace = take(&end, in->workspace_bytes);
     d->hidden = take(&end, hidden_rows * p->hidden_row_bytes);
-    d->x = take(&end, m * c->hidden * e);
+    d->x = take(&end, m * p->hidden_row_bytes);
     uint64_t other = end; /* attention is over before the mlp begins */
-    d->qkv = take(&end, m * (q + 2 * kv) * e);
-    d->attention = take(&end, m * q * e);
+    d->qkv = take(&end, m * spw_row_bytes(in->compute, q + 2 * kv));
+    d->attention = take(&end, m * spw_row_bytes(in->compute, q));
     d->state = take(&end, m * state);
     d->partials = take(&end, p->partials * state);
-    d->gate_up = take(&other, in->gated_scratch ? m * 2 * c->intermediate * e : 0);
-    d->gated = take(&other, m * c->intermediate * e);
+    d->gate_up = take(&other, in->gated_scratch ? 2 * gated : 0);
+    d->gated = take(&other, gated);
     end = spw_max_u64(end, other);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     d->flags = take(&end, sizeof(uint32_t));
-    d->units = end;
+    d->weights = end;
     p->n_near_frames = spw_plan_near_frames(p, in);
 }
 
@@ -40,10 +41,10 @@ void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
     struct spw_plan_host *h = &p->host;
-    uint64_t end = d->units;
-    p->mapped_bytes = spw_plan_bytes_of(p, in->weights, spw_plan_unit_mapped);
-    take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_unit_resident) - p->mapped_bytes);
-    d->unit_slots = take(&end, p->n_unit_slots * p->slot_unit_bytes);
+    uint64_t end = d->weights;
+    p->mapped_bytes = spw_plan_bytes_of(p, in->weights, spw_plan_block_mapped);
+    take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_block_resident) - p->mapped_bytes);
+    d->weight_slots = take(&end, p->n_weight_slots * p->weight_slot_bytes);
     uint64_t frames = spw_plan_pages(p->n_device_frames * p->tile_bytes);
     d->kv_frames = take(&end, frames + spw_plan_near_bytes(p));
     d->near_frames = d->kv_frames + frames;
@@ -58,8 +59,8 @@ void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->flags = take(&end, sizeof(uint32_t));
     h->piece = take(&end, p->piece_bytes);
-    h->images = take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_unit_image));
-    h->unit_bounce = take(&end, p->n_unit_bounce * p->bounce_unit_bytes);
+    h->packed = take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_block_packed));
+    h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
     h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
     h->end = end;
@@ -70,9 +71,9 @@ uint64_t spw_plan_bytes_of(const struct spw_plan *p, const struct spw_weights *w
                                       uint32_t))
 {
     uint64_t bytes = 0;
-    for (uint32_t u = 0; u < w->n_units; u++)
+    for (uint32_t u = 0; u < w->n_blocks; u++)
         if (is(p, w, u))
-            bytes += spw_plan_pages(spw_weights_unit_bytes(w, u));
+            bytes += spw_plan_pages(w->blocks[u].bytes);
     return bytes;
 }
 
@@ -118,28 +119,29 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host_budget_bytes = in->host_bytes;
     i->disk_budget_bytes = in->disk_bytes;
     i->device.weights_resident =
-        d->workspace - d->small + d->unit_slots - d->units + p->mapped_bytes;
-    i->device.weights_slots = d->kv_frames - d->unit_slots;
+        d->workspace - d->small + d->weight_slots - d->weights + p->mapped_bytes;
+    i->device.weights_slots = d->kv_frames - d->weight_slots;
     i->device.kv_resident = d->kv_slots - d->kv_frames;
     i->device.kv_slots = d->end - d->kv_slots;
     i->device.hidden = d->x - d->hidden;
-    i->device.activations = d->units - d->x + d->hidden - d->workspace;
+    i->device.activations = d->weights - d->x + d->hidden - d->workspace;
     i->device.total = d->end + p->mapped_bytes;
     i->host.kv = (p->n_host_frames - p->n_transit) * p->tile_bytes;
-    i->host.disk_staging = h->end - h->unit_bounce - i->host.kv;
+    i->host.disk_staging = h->end - h->weight_bounce - i->host.kv;
     i->host.hidden = h->staging - h->hidden;
-    i->host.staging = h->images - h->staging;
-    i->host.weights = h->unit_bounce - h->images + p->kept_bytes;
+    i->host.staging = h->packed - h->staging;
+    i->host.weights = h->weight_bounce - h->packed + p->kept_bytes;
     i->host.total = h->end + p->kept_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
     i->goes_back = p->holds || (!spw_plan_n_sliding(p) && !in->aged);
     i->n_layers = c->n_layers;
-    for (uint32_t u = 0; u < in->weights->n_units; u++) {
-        i->weights_bytes += spw_weights_unit_bytes(in->weights, u);
-        i->n_layers_resident += u < c->n_layers && spw_plan_unit_resident(p, in->weights, u);
-        i->n_layers_from_disk += u < c->n_layers && spw_plan_unit_from_disk(p, in->weights, u);
-        i->weights_disk_bytes += spw_plan_unit_disk_bytes(p, in->weights, u);
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
+        i->weights_bytes += in->weights->blocks[u].bytes;
+        bool of_layer = in->weights->blocks[u].layer != SPW_NO_LAYER;
+        i->n_layers_resident += of_layer && spw_plan_block_resident(p, in->weights, u);
+        i->n_layers_from_disk += of_layer && spw_plan_block_from_disk(p, in->weights, u);
+        i->weights_disk_bytes += spw_plan_block_disk_bytes(p, in->weights, u);
     }
     i->kv_bytes_per_token = spw_plan_n_full(p) * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;

@@ -65,7 +65,7 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
                            uint64_t hidden_rows);
 void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in);
 bool spw_plan_fits(const struct spw_plan *p, const struct spw_plan_input *in);
-/* Bytes of units that `is` holds for, each on a page. */
+/* Bytes of blocks that `is` holds for, each on a page. */
 uint64_t spw_plan_bytes_of(const struct spw_plan *p, const struct spw_weights *w,
                            bool (*is)(const struct spw_plan *, const struct spw_weights *,
                                       uint32_t));
@@ -76,10 +76,11 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in);
 /* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. Of
  * two divisions the one that decode streams less with. */
 bool spw_plan_try_hidden(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows);
-/* The same division with n resident units and what that leaves for tiles; false if it does not fit.
+/* The same division with n resident blocks and what that leaves for tiles; false if it does not
+ * fit.
  */
-bool spw_plan_take_units(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident,
-                         uint64_t rows);
+bool spw_plan_take_blocks(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident,
+                          uint64_t rows);
 /* Divides host and disk. Either the disk takes what it has room for and the host what it can hold
  * beside that, or all copies lie on the host and no buffers between the two are needed. */
 bool spw_plan_divide_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows);

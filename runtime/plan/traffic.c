@@ -5,22 +5,23 @@
 
 #include <string.h>
 
-/* Streamed units of a pass, the head's once for each round of logits rows: as many as have been
+/* Streamed blocks of a pass, the head's once for each round of logits rows: as many as have been
  * begun; what comes from disk by way of the host is up once it has landed there. */
-static void add_units(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                      uint64_t heads, const struct spw_schedule_progress *rings)
+static void add_blocks(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                       uint64_t heads, const struct spw_schedule_progress *rings)
 {
-    struct spw_schedule schedule = {.n_layers = w->config->n_layers,
-                                    .n_head_units = w->n_units - w->config->n_layers,
+    const uint32_t of_layers = w->layer_blocks[w->config->n_layers];
+    struct spw_schedule schedule = {.n_layer_blocks = of_layers,
+                                    .n_head_blocks = w->n_blocks - of_layers,
                                     .n_head_rounds = (uint32_t)spw_div_up(heads, p->logits_rows)};
-    struct spw_unit_cursor at = {0};
+    struct spw_block_cursor at = {0};
     uint32_t u;
-    for (uint64_t i = 0; i < rings->units && spw_schedule_next_unit(&schedule, &at, &u);) {
-        if (spw_plan_unit_resident(p, w, u))
+    for (uint64_t i = 0; i < rings->blocks && spw_schedule_next_block(&schedule, &at, &u);) {
+        if (spw_plan_block_resident(p, w, u))
             continue;
-        uint64_t read = spw_plan_unit_disk_bytes(p, w, u);
-        if (!read || i < rings->landed_units)
-            t->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_unit_moved_bytes(p, w, u);
+        uint64_t read = spw_plan_block_disk_bytes(p, w, u);
+        if (!read || i < rings->landed_blocks)
+            t->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_block_moved_bytes(p, w, u);
         t->bytes[SPW_MOVED_DISK_TO_HOST] += read;
         i++;
     }
@@ -58,9 +59,9 @@ uint64_t spw_traffic_flags(const struct spw_plan *p)
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w)
 {
     uint64_t bytes = w->n_small * sizeof(float);
-    for (uint32_t u = 0; u < w->n_units; u++)
-        if (spw_plan_unit_resident(p, w, u))
-            bytes += spw_plan_unit_moved_bytes(p, w, u);
+    for (uint32_t u = 0; u < w->n_blocks; u++)
+        if (spw_plan_block_resident(p, w, u))
+            bytes += spw_plan_block_moved_bytes(p, w, u);
     return bytes;
 }
 
@@ -364,7 +365,7 @@ static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, u
         r->moved.bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(r->plan);
     }
     add_tiles(&r->moved, r->plan, &f.moved);
-    add_units(&r->moved, r->plan, r->weights, heads, &end->rings);
+    add_blocks(&r->moved, r->plan, r->weights, heads, &end->rings);
     add_rows(&r->moved, r->plan, r->weights, &r->cut, end);
 }
 
@@ -381,7 +382,7 @@ static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
                       const struct spw_schedule_progress *rings)
 {
     struct flow f = {.begun = rings->transfers, .landed = rings->landed_transfers};
-    if (!rings->transfers && !rings->units)
+    if (!rings->transfers && !rings->blocks)
         return;
     for (uint32_t i = 0; i < r->n_expected; i++)
         r->ahead[i] = r->expected[i];
@@ -391,7 +392,7 @@ static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
         for (uint32_t k = 0; k < r->cut.n_chunks && !residency_of(r, i)->fixed; k++)
             break_chunk(r, i, &r->cut.chunks[k], r->expected, 0, &f);
     add_tiles(t, r->plan, &f.moved);
-    add_units(t, r->plan, r->weights, r->cut.rows, rings);
+    add_blocks(t, r->plan, r->weights, r->cut.rows, rings);
 }
 
 void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_progress *rings)

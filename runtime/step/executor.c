@@ -51,6 +51,7 @@ struct spw_executor {
 
 static int open_pass(struct spw_executor *x, struct pass *f, uint64_t pass_rows)
 {
+    const uint32_t of_layers = x->o.weights->layer_blocks[x->config->n_layers];
     SPW_TRY(spw_cut_init(&f->cut, x->plan->chunk, pass_rows, x->o.most_spans));
     f->spans = spw_alloc_zero(x->o.most_spans, sizeof *f->spans);
     f->parts = spw_alloc_zero(f->cut.most_parts, sizeof *f->parts);
@@ -59,7 +60,8 @@ static int open_pass(struct spw_executor *x, struct pass *f, uint64_t pass_rows)
         .kinds = x->config->layer_kinds,
         .slot_tiles = x->plan->slot_tiles,
         .parts = f->parts,
-        .n_head_units = x->o.weights->n_units - x->config->n_layers,
+        .n_layer_blocks = of_layers,
+        .n_head_blocks = x->o.weights->n_blocks - of_layers,
     };
     return f->spans && f->parts ? 0 : -ENOMEM;
 }
@@ -284,10 +286,11 @@ static int age_tiles(struct spw_executor *x, uint32_t layer, const struct spw_ch
 static int run_layer(struct spw_executor *x, uint32_t layer)
 {
     const struct spw_hidden_source source = {embed, x};
-    const uint8_t *unit;
+    const uint32_t block = x->o.weights->layer_blocks[layer];
+    const uint8_t *at;
     struct spw_layer_weights w;
-    SPW_TRY(spw_prefetch_wait_unit(x->o.prefetch, layer, &unit));
-    spw_weights_layer(x->o.weights, layer, unit, &w);
+    SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, block, &at));
+    spw_weights_layer(x->o.weights, layer, at, &w);
     SPW_TRY(enter_layer(x, layer));
     for (uint32_t k = 0; k < x->now->cut.n_chunks; k++) {
         const struct spw_chunk *chunk = &x->now->cut.chunks[k];
@@ -304,7 +307,7 @@ static int run_layer(struct spw_executor *x, uint32_t layer)
         x->end.chunks++;
         SPW_TRY(spw_progress_mark(&x->progress, chunk->rows));
     }
-    return spw_prefetch_release_unit(x->o.prefetch, layer);
+    return spw_prefetch_release_block(x->o.prefetch, block);
 }
 
 /* ---- logits ---- */
@@ -343,16 +346,16 @@ static bool next_wanted(const struct spw_executor *x, struct wanted *w)
 static int run_head(struct spw_executor *x, size_t rows, float *logits)
 {
     void *r = x->o.device_arena + x->plan->device.rows;
-    uint32_t n_layers = x->config->n_layers, vocab = x->config->vocab;
-    uint32_t block = x->o.weights->head_block_rows;
+    const struct spw_weights *w = x->o.weights;
+    size_t first = 0, vocab = x->config->vocab;
     SPW_TRY(spw_forward_final_norm(&x->forward, r, r, rows));
-    for (uint32_t first = 0, unit = n_layers; first < vocab; first += block, unit++) {
-        const uint8_t *w;
-        SPW_TRY(spw_prefetch_wait_unit(x->o.prefetch, unit, &w));
-        w = spw_weights_head(x->o.weights, unit, w);
-        SPW_TRY(spw_forward_head(&x->forward, w, r, logits, first,
-                                 vocab - first < block ? vocab - first : block, rows));
-        SPW_TRY(spw_prefetch_release_unit(x->o.prefetch, unit));
+    for (uint32_t b = w->layer_blocks[x->config->n_layers]; b < w->n_blocks; b++) {
+        const uint8_t *at;
+        SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, b, &at));
+        const struct spw_operand head = spw_weights_head(w, b, at);
+        SPW_TRY(spw_forward_head(&x->forward, &head, r, logits, first, rows));
+        SPW_TRY(spw_prefetch_release_block(x->o.prefetch, b));
+        first += head.n;
     }
     if (x->config->logit_softcap > 0)
         return x->forward.ops->softcap(&(struct spw_softcap_args){.x = logits,

@@ -11,7 +11,7 @@ unsigned spw_in_flight(const struct spw_plan *p, const struct spw_drive *d)
 {
     uint64_t slots = p->n_bounce ? p->n_bounce : p->n_kv_slots;
     uint64_t slot = p->slot_tiles * p->tile_bytes;
-    uint64_t weights = p->info.weights_disk_bytes ? p->n_unit_slots * p->slot_unit_bytes : 0;
+    uint64_t weights = p->info.weights_disk_bytes ? p->n_weight_slots * p->weight_slot_bytes : 0;
     if (!d || !p->n_kv_slots)
         return d ? d->queue_depth : 0;
     uint64_t request = spw_min_u64(slot, d->request_bytes);

@@ -63,8 +63,8 @@ static inline void run_restore_device(void)
 #endif
 }
 
-/* The CPU; or driven as a device is that cannot read the host's memory: every resident unit is
- * copied, streamed ones come from images in the host arena. */
+/* The CPU; or driven as a device is that cannot read the host's memory: every resident block is
+ * copied, streamed ones come from packed copies in the host arena. */
 static inline struct spw_backend run_backend(bool reads_host_memory)
 {
     struct spw_backend b;

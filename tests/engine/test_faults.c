@@ -21,7 +21,7 @@ enum { N_MORE = 5, N_GENERATED = 4, MOST_TOKENS = 1200, MOST_VOCAB = 128 };
 /* What is run, and how much of it: a prompt of so many tokens, with room for 100 more. */
 static const struct setting {
     struct tiny_model model;
-    bool reads_host_memory; /* else there are images of weight units */
+    bool reads_host_memory; /* else there are packed copies of weight blocks */
     enum spw_kv_precision precision;
     size_t n_prompt;
     int stride_factor;

@@ -121,7 +121,7 @@ static void check_slabs(uint64_t *seed)
 static void check_in_flight(void)
 {
     static const struct {
-        uint32_t slots, bounce, unit_slots; /* unit slots: of 2 MiB, for weights from files */
+        uint32_t slots, bounce, weight_slots; /* of 2 MiB, for weights from files */
         uint64_t slot_bytes;
         uint32_t depth;
         unsigned expected;
@@ -146,9 +146,9 @@ static void check_in_flight(void)
         struct spw_drive d = {.queue_depth = cases[i].depth, .request_bytes = MIB};
         struct spw_plan p = {.n_kv_slots = cases[i].slots,
                              .n_bounce = cases[i].bounce,
-                             .n_unit_slots = cases[i].unit_slots,
-                             .slot_unit_bytes = 2 * MIB,
-                             .info.weights_disk_bytes = cases[i].unit_slots,
+                             .n_weight_slots = cases[i].weight_slots,
+                             .weight_slot_bytes = 2 * MIB,
+                             .info.weights_disk_bytes = cases[i].weight_slots,
                              .slot_tiles = SPW_SPLIT_TILES,
                              .tile_bytes = cases[i].slot_bytes / SPW_SPLIT_TILES};
         CHECK_MSG(spw_in_flight(&p, &d) == cases[i].expected, "case %zu: %u in flight, expected %u",
@@ -419,8 +419,8 @@ static void check_engine(const char *dir)
         if (!spw_plan_query_on(&i, &b, dir, &o, &err) && i.disk.kv && !i.weights_disk_bytes)
             break;
     struct spw_engine *e = run_open_on(&b, dir, &o);
-    CHECK_MSG(e->plan.n_kv_slots == 6 && e->plan.n_disk_frames && !e->plan.n_disk_units, "%u slots",
-              e->plan.n_kv_slots);
+    CHECK_MSG(e->plan.n_kv_slots == 6 && e->plan.n_disk_frames && !e->plan.n_disk_blocks,
+              "%u slots", e->plan.n_kv_slots);
     CHECK_MSG(strstr(e->io_text, "3 threads"), "%s", e->io_text); /* half of the ring */
     spw_engine_close(e);
 }

@@ -100,7 +100,7 @@ static void want_logits(struct subject *s, int kind, int k)
 /* How much the draws really tried. */
 static uint64_t draws_with_disk, draws_with_three_tiers, disk_tiles_read;
 static uint64_t rows_compared, draws_with_spill, draws_with_streamed_weights;
-static uint64_t draws_with_mapped_weights, draws_with_images, draws_with_kept;
+static uint64_t draws_with_mapped_weights, draws_with_packed, draws_with_kept;
 static uint64_t draws_from_disk, draws_from_both, draws_bounced, draws_quantized;
 static uint64_t old_from_host, old_from_disk; /* tiles that decode steps streamed */
 
@@ -346,10 +346,10 @@ static void check_account(struct draw *d, const struct spw_options *o, const cha
 static void count_weights_from_disk(const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
-    bool others = p->kept_bytes || p->host.end > p->host.images;
+    bool others = p->kept_bytes || p->host.end > p->host.packed;
     draws_from_disk += p->info.weights_disk_bytes > 0;
     draws_from_both += p->info.weights_disk_bytes && others;
-    draws_bounced += p->n_unit_bounce > 0;
+    draws_bounced += p->n_weight_bounce > 0;
 }
 
 static void run_draw(struct subject *subjects, int number, uint64_t *seed)
@@ -406,7 +406,7 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
     draws_quantized += d.engine->plan.aged && d.engine->plan.n_kv_slots;
     draws_with_mapped_weights += d.engine->plan.mapped_bytes > 0;
-    draws_with_images += d.engine->plan.host.end > d.engine->plan.host.images;
+    draws_with_packed += d.engine->plan.host.end > d.engine->plan.host.packed;
     draws_with_kept += d.engine->plan.kept_bytes > 0;
     count_weights_from_disk(d.engine);
     draws_with_streamed_weights += spw_engine_plan(d.engine)->device.weights_slots > 0;
@@ -438,14 +438,14 @@ int main(int argc, char **argv)
     fprintf(
         stderr,
         "%d draws, %llu with tiles on the host, %llu on disk (%llu on host and disk, %llu tiles "
-        "read), %llu with streamed weights (%llu from images, "
+        "read), %llu with streamed weights (%llu from packed copies, "
         "%llu from kept pages, %llu from disk: %llu of them beside others, %llu by way of the "
         "host), %llu with mapped ones, %llu that stream quantized KV (%llu tiles from the host, "
         "%llu "
         "from disk), %llu rows\n",
         draws, (unsigned long long)draws_with_spill, (unsigned long long)draws_with_disk,
         (unsigned long long)draws_with_three_tiers, (unsigned long long)disk_tiles_read,
-        (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_images,
+        (unsigned long long)draws_with_streamed_weights, (unsigned long long)draws_with_packed,
         (unsigned long long)draws_with_kept, (unsigned long long)draws_from_disk,
         (unsigned long long)draws_from_both, (unsigned long long)draws_bounced,
         (unsigned long long)draws_with_mapped_weights, (unsigned long long)draws_quantized,
@@ -459,7 +459,7 @@ int main(int argc, char **argv)
     CHECK(draws < 80 || draws_with_disk > (draws < 160 ? 0 : (uint64_t)draws / 16));
     CHECK(draws < 320 || (draws_with_three_tiers && disk_tiles_read > (uint64_t)draws));
     CHECK(draws < 160 || draws_quantized > (uint64_t)draws / 16);
-    CHECK(draws < 160 || (draws_with_images && draws_from_disk && draws_bounced));
+    CHECK(draws < 160 || (draws_with_packed && draws_from_disk && draws_bounced));
     CHECK(draws < 160 || !run_backend(true).reads_host_memory ||
           (draws_with_mapped_weights && draws_with_kept && draws_from_disk > draws_bounced));
     return check_done();

@@ -22,83 +22,85 @@ static void check_apart(const struct region *r, size_t n, uint64_t end)
     }
 }
 
-/* Bytes of units by where they lie. */
-struct unit_bytes {
-    uint64_t copied, mapped, images, kept, most_slot, most_bounce;
+/* Bytes of blocks by where they lie. */
+struct block_bytes {
+    uint64_t copied, mapped, packed, kept, most_slot, most_bounce;
     uint32_t n_streamed, n_from_disk, n_bounce, n_others; /* others: streamed, could be from disk */
 };
 
-static int n_with_old_below, n_with_units_from_disk, n_with_units_bounced, n_with_both_kinds;
+static int n_with_old_below, n_with_blocks_from_disk, n_with_blocks_bounced, n_with_both_kinds;
 
-/* Every unit has its place on the device, or is streamed; one that is converted has an image
+/* Every block has its place on the device, or is streamed; one that is converted has a packed copy
  * besides, another that is streamed comes from the host, pinned or mapped, or from its file. */
-static void count_unit(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
-                       struct unit_bytes *sum)
+static void count_block(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
+                        struct block_bytes *sum)
 {
     const struct spw_weights *w = in->weights;
-    uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
-    bool resident = spw_plan_unit_resident(p, w, u), as_stored = true, aligned = true;
-    for (uint32_t i = w->unit_pieces[u]; i < w->unit_pieces[u + 1]; i++)
-        aligned = aligned && (uintptr_t)w->pieces[i].from % spw_dtype_bytes(w->dtype) == 0;
+    uint64_t bytes = spw_align_up(w->blocks[u].bytes, PAGE);
+    bool resident = spw_plan_block_resident(p, w, u), as_stored = true, aligned = true;
+    const struct spw_weight_block *b = &w->blocks[u];
+    enum spw_dtype type = w->matrices[b->first].type;
+    for (uint32_t i = b->first; i < b->first + b->n; i++)
+        aligned = aligned && (uintptr_t)w->pieces[i].from % spw_dtype_bytes(type) == 0;
     for (size_t i = 0; i < spw_safetensors_count(w->file); i++) { /* tiny models have one type */
         const struct spw_tensor *t = spw_safetensors_at(w->file, i);
-        as_stored = as_stored && (t->n_dims != 2 || t->dtype == w->dtype);
+        as_stored = as_stored && (t->n_dims != 2 || t->dtype == type);
     }
     if (resident && in->reads_host_memory && as_stored && aligned)
         sum->mapped += bytes;
     else if (resident)
         sum->copied += bytes;
-    bool from_disk = spw_plan_unit_from_disk(p, w, u), direct = in->reads_host_memory && aligned;
+    bool from_disk = spw_plan_block_from_disk(p, w, u), direct = in->reads_host_memory && aligned;
     CHECK(!from_disk || (as_stored && !resident));
     sum->n_streamed += !resident;
     sum->n_from_disk += from_disk;
     sum->n_bounce += from_disk && !direct;
     sum->n_others += !resident && as_stored && !from_disk;
-    uint64_t slot = from_disk && direct ? spw_weights_unit_read_bytes(w, u) : bytes;
+    uint64_t slot = from_disk && direct ? spw_weights_read_bytes(w, u) : bytes;
     if (!resident)
         sum->most_slot = spw_max_u64(sum->most_slot, slot);
     if (from_disk && !direct)
-        sum->most_bounce = spw_max_u64(sum->most_bounce, spw_weights_unit_read_bytes(w, u));
+        sum->most_bounce = spw_max_u64(sum->most_bounce, spw_weights_read_bytes(w, u));
     if (!as_stored || (!resident && !from_disk && !in->reads_host_memory))
-        sum->images += bytes;
+        sum->packed += bytes;
     else if (!resident && !from_disk)
         sum->kept += bytes;
 }
 
-/* No more units come from disk than must, those are spread over the others, and no budget knows of
+/* No more blocks come from disk than must, those are spread over the others, and no budget knows of
  * them but the drive's link. */
-static void check_units(const struct spw_plan *p, const struct spw_plan_input *in,
-                        const struct unit_bytes *sum)
+static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *in,
+                         const struct block_bytes *sum)
 {
     const struct spw_weights *w = in->weights;
     uint64_t read = 0, host = p->host.end + p->kept_bytes;
     uint32_t gap = 0, n_layers = 0;
-    CHECK(p->kept_bytes == sum->kept && sum->n_from_disk <= p->n_disk_units);
-    CHECK(!p->n_unit_slots || sum->most_slot <= p->slot_unit_bytes);
-    CHECK((p->n_unit_bounce > 0) == (sum->n_bounce > 0) &&
-          sum->most_bounce <= p->bounce_unit_bytes);
-    for (uint32_t u = 0; u < w->n_units; u++) {
-        bool from_disk = spw_plan_unit_from_disk(p, w, u);
-        read += from_disk ? spw_weights_unit_read_bytes(w, u) : 0;
+    CHECK(p->kept_bytes == sum->kept && sum->n_from_disk <= p->n_disk_blocks);
+    CHECK(!p->n_weight_slots || sum->most_slot <= p->weight_slot_bytes);
+    CHECK((p->n_weight_bounce > 0) == (sum->n_bounce > 0) &&
+          sum->most_bounce <= p->weight_bounce_bytes);
+    for (uint32_t u = 0; u < w->n_blocks; u++) {
+        bool from_disk = spw_plan_block_from_disk(p, w, u);
+        read += from_disk ? spw_weights_read_bytes(w, u) : 0;
         n_layers += from_disk && u < w->config->n_layers;
-        gap = from_disk ? 0 : gap + !spw_plan_unit_resident(p, w, u);
-        CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_units));
+        gap = from_disk ? 0 : gap + !spw_plan_block_resident(p, w, u);
+        CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_blocks));
     }
     CHECK(p->info.weights_disk_bytes == read && p->info.n_layers_from_disk == n_layers);
-    n_with_units_from_disk += sum->n_from_disk > 0;
-    n_with_units_bounced += sum->n_bounce > 0;
+    n_with_blocks_from_disk += sum->n_from_disk > 0;
+    n_with_blocks_bounced += sum->n_bounce > 0;
     n_with_both_kinds += sum->n_from_disk && sum->n_others;
-    if (p->n_disk_units < 2 || p->n_disk_frames) /* else tiles may have what the host has left */
+    if (p->n_disk_blocks < 2 || p->n_disk_frames) /* else tiles may have what the host has left */
         return;
     struct spw_plan fewer = *p;
-    fewer.n_disk_units--;
-    for (uint32_t u = 0; u < w->n_units; u++) {
-        uint64_t bytes = spw_align_up(spw_weights_unit_bytes(w, u), PAGE);
-        bool resident = spw_plan_unit_resident(p, w, u);
-        if (resident || !spw_weights_unit_as_stored(w, u))
+    fewer.n_disk_blocks--;
+    for (uint32_t u = 0; u < w->n_blocks; u++) {
+        uint64_t bytes = spw_align_up(w->blocks[u].bytes, PAGE);
+        bool resident = spw_plan_block_resident(p, w, u);
+        if (resident || !spw_weights_as_stored(w, u))
             continue;
-        host += spw_plan_unit_from_disk(&fewer, w, u) ? 0 : bytes;
-        host -= spw_plan_unit_from_disk(p, w, u) ? 0 : bytes;
+        host += spw_plan_block_from_disk(&fewer, w, u) ? 0 : bytes;
+        host -= spw_plan_block_from_disk(p, w, u) ? 0 : bytes;
     }
     CHECK(host > in->host_bytes);
 }
@@ -109,14 +111,14 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     const struct spw_plan_device *d = &p->device;
     const struct spw_plan_host *h = &p->host;
     uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
-    struct unit_bytes sum = {0};
+    struct block_bytes sum = {0};
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
     uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
     uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
     uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
-    for (uint32_t u = 0; u < in->weights->n_units; u++)
-        count_unit(p, in, u, &sum);
-    uint64_t unit_slots = p->n_unit_slots * p->slot_unit_bytes;
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        count_block(p, in, u, &sum);
+    uint64_t weight_slots = p->n_weight_slots * p->weight_slot_bytes;
     uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     struct region first[] = {
         {d->small, in->weights->n_small * 4},
@@ -130,8 +132,8 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
         {d->flags, 4},
-        {d->units, sum.copied},
-        {d->unit_slots, unit_slots},
+        {d->weights, sum.copied},
+        {d->weight_slots, weight_slots},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
         {d->near_frames, p->n_near_frames * p->near_tile_bytes},
         {d->kv_slots, kv_slots},
@@ -146,23 +148,23 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
         {h->flags, 4},
-        {h->images, sum.images},
-        {h->unit_bounce, p->n_unit_bounce * p->bounce_unit_bytes},
+        {h->packed, sum.packed},
+        {h->weight_bounce, p->n_weight_bounce * p->weight_bounce_bytes},
         {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
         {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
     };
     check_apart(first, sizeof first / sizeof *first, d->end);
-    check_apart(mlp, sizeof mlp / sizeof *mlp, d->units);
+    check_apart(mlp, sizeof mlp / sizeof *mlp, d->weights);
     check_apart(host, sizeof host / sizeof *host, h->end);
     CHECK(p->mapped_bytes == sum.mapped);
     CHECK(d->end + sum.mapped <= in->device_bytes && h->end + sum.kept <= in->host_bytes);
-    check_units(p, in, &sum);
+    check_blocks(p, in, &sum);
     CHECK(p->info.host.total == h->end + p->kept_bytes);
     CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
           p->slot_tiles <= in->attention_tiles);
     CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
-    for (uint32_t u = 0; u < in->weights->n_units; u++)
-        CHECK(spw_weights_unit_bytes(in->weights, u) <= p->slot_unit_bytes || !p->n_unit_slots);
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        CHECK(in->weights->blocks[u].bytes <= p->weight_slot_bytes || !p->n_weight_slots);
     const struct spw_plan_info *i = &p->info;
     CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
               i->device.kv_slots + i->device.hidden + i->device.activations ==
@@ -424,9 +426,9 @@ static uint64_t read_of_files(const struct spw_plan *p, const struct spw_weights
                               uint64_t n_passes)
 {
     uint64_t bytes = 0;
-    for (uint32_t u = 0; u < w->n_units; u++)
-        if (spw_plan_unit_from_disk(p, w, u))
-            bytes += spw_weights_unit_read_bytes(w, u) * (u < w->config->n_layers ? n_passes : 1);
+    for (uint32_t u = 0; u < w->n_blocks; u++)
+        if (spw_plan_block_from_disk(p, w, u))
+            bytes += spw_weights_read_bytes(w, u) * (u < w->config->n_layers ? n_passes : 1);
     return bytes;
 }
 
@@ -480,7 +482,7 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
     uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint32_t tiles = p->full_tiles, stay = r->resident, copies;
     for (uint32_t l = 0; l < n; l++)
-        weights += spw_weights_unit_bytes(in->weights, l);
+        weights += in->weights->blocks[l].bytes;
     copies = tiles - (in->context > p->chunk ? r->resident_pass : r->resident);
     if (slides) {
         uint32_t most = spw_waterline_window_tiles(r->window);
@@ -524,7 +526,7 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
     for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
          with.prefetch_splits++)
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
-            other.n_resident_units == p->n_resident_units && other.holds == p->holds)
+            other.n_resident_blocks == p->n_resident_blocks && other.holds == p->holds)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
@@ -619,11 +621,11 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
                 more.slot_tiles != last.slot_tiles || more.holds != last.holds)
                 continue;
-            /* weights first: a unit more on the host may cost the tiles some of it */
-            if (more.n_resident_units == last.n_resident_units)
-                CHECK(more.n_disk_units <= last.n_disk_units);
+            /* weights first: a block more on the host may cost the tiles some of it */
+            if (more.n_resident_blocks == last.n_resident_blocks)
+                CHECK(more.n_disk_blocks <= last.n_disk_blocks);
             CHECK(
-                more.n_disk_units != last.n_disk_units ||
+                more.n_disk_blocks != last.n_disk_blocks ||
                 (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
                  more.residency[SPW_LAYER_SLIDING].host >= last.residency[SPW_LAYER_SLIDING].host));
             last = more;
@@ -664,15 +666,15 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
     with.prefill_chunk = in->prefill_chunk ? in->prefill_chunk : 16;
     spw_plan_smallest(&info, &with);
     with.device_bytes = info.smallest_device_bytes;
-    for (uint32_t u = 0; u < in->weights->n_units; u++)
-        with.device_bytes += check_range(seed, 0, spw_weights_unit_bytes(in->weights, u));
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        with.device_bytes += check_range(seed, 0, in->weights->blocks[u].bytes);
     CHECK_MSG(spw_plan_make(&all, &with, &err) == 0, "%s", err.text);
     with.kept_rows = check_range(seed, 1, in->context);
     CHECK_MSG(spw_plan_make(&some, &with, &err) == 0, "%s", err.text);
-    CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_units >= all.n_resident_units,
-              "%u units stay, not %u, in %llu rows", some.n_resident_units, all.n_resident_units,
+    CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_blocks >= all.n_resident_blocks,
+              "%u blocks stay, not %u, in %llu rows", some.n_resident_blocks, all.n_resident_blocks,
               (unsigned long long)with.kept_rows);
-    n_kept_rows += all.n_resident_units > 0 && all.n_resident_units < in->weights->n_units;
+    n_kept_rows += all.n_resident_blocks > 0 && all.n_resident_blocks < in->weights->n_blocks;
 }
 
 static void run_draw(const struct spw_model *model, uint64_t *seed)
@@ -735,7 +737,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
 
 /* More device memory never costs more traffic in decode, as long as it is not spent on larger work
  * buffers (at the border where the plan takes a larger chunk, decode may lose a little), and but
- * for what does not divide evenly: when one more unit of weights fits, all layers may lose a tile.
+ * for what does not divide evenly: when one more weight block fits, all layers may lose a tile.
  */
 static void check_monotone(const struct spw_model *model, uint64_t *seed)
 {
@@ -769,7 +771,7 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
     }
 }
 
-/* A little less than everything: then a little KV streams, and no unit of weights with its slots.
+/* A little less than everything: then a little KV streams, and no weight block with its slots.
  */
 static void check_little_less(const struct spw_model *model, uint64_t *n_checked, uint64_t *seed)
 {
@@ -795,7 +797,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     uint64_t less = check_range(seed, 1, (all.n_device_frames - passing) * tile);
     in.device_bytes = all.device.end - less;
     CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
-    if (p.device.units > all.device.units)
+    if (p.device.weights > all.device.weights)
         return;
     uint64_t most =
         less + (slots + extra + p.n_layers[SPW_LAYER_FULL] + p.n_layers[SPW_LAYER_SLIDING]) * tile +
@@ -808,7 +810,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
 }
 
 /* Of a model whose layers are large beside its tiles. */
-static void check_large_units(uint64_t *seed)
+static void check_large_blocks(uint64_t *seed)
 {
     static const struct tiny_model large = {"llama", 3,  128,   4096,  2,     1,     32,   64,
                                             4096,    "", false, false, false, false, true, 1};
@@ -846,18 +848,18 @@ int main(int argc, char **argv)
         spw_model_close(&model);
         tiny_model_remove(dir);
     }
-    check_large_units(&seed);
+    check_large_blocks(&seed);
     fprintf(stderr,
             "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
-            n_with_units_from_disk, n_with_both_kinds, n_with_units_bounced);
+            n_with_blocks_from_disk, n_with_both_kinds, n_with_blocks_bounced);
     CHECK(draws < 300 || n_with_old_below > 20);
     CHECK(draws < 300 || n_kept_rows > 5);
     fprintf(stderr, "%d plans of few rows beside streamed weights\n", n_kept_rows);
     fprintf(stderr, "%d plans with sessions that can go back, %d without, though asked for\n",
             n_that_hold, n_that_do_not);
     CHECK(draws < 300 || (n_that_hold > 2 && n_that_do_not > 10));
-    CHECK(draws < 300 || (n_with_both_kinds && n_with_units_bounced &&
-                          n_with_units_bounced < n_with_units_from_disk));
+    CHECK(draws < 300 || (n_with_both_kinds && n_with_blocks_bounced &&
+                          n_with_blocks_bounced < n_with_blocks_from_disk));
     printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,
            n_with_three);
     CHECK(draws < 300 || (n_with_disk > draws / 10 && n_with_three > draws / 60));

@@ -17,13 +17,13 @@
 
 enum {
     N_LAYERS = 4,
-    N_HEADS = 3, /* weight units behind the layers */
-    N_UNITS = N_LAYERS + N_HEADS,
+    N_HEADS = 3, /* weight blocks behind the layers */
+    N_BLOCKS = N_LAYERS + N_HEADS,
     N_SEQS = 2,
     MAX_TILES = 14,
     TILE_BYTES = 4096,
-    UNIT_BYTES = 8192, /* with gaps between two pieces; or two blocks of a file */
-    UNIT_STRIDE = 3 * 4096,
+    BLOCK_BYTES = 8192, /* with gaps between two pieces; or two blocks of a file */
+    BLOCK_STRIDE = 3 * 4096,
     MOST_SLOTS = 4,
     MOST_SPLITS = 3, /* in a slot */
     DEVICE_FRAMES = N_SEQS * N_LAYERS * MAX_TILES,
@@ -84,23 +84,23 @@ struct world {
     const struct spw_device_ops *ops;
     struct spw_device *device;
     spw_stream compute, down, kv_up, weights_up;
-    uint8_t *device_arena, *host_arena, *slots, *unit_slots, *resident;
+    uint8_t *device_arena, *host_arena, *slots, *weight_slots, *resident;
     struct spw_kv *kv;
     struct spw_kv_seq *seqs[N_SEQS];
     struct spw_prefetch *prefetch;
-    struct spw_unit units[N_UNITS];
-    struct spw_piece pieces[N_UNITS][2];
-    uint8_t host_units[N_UNITS][UNIT_BYTES];
-    struct unit_calls {
+    struct spw_block blocks[N_BLOCKS];
+    struct spw_piece pieces[N_BLOCKS][2];
+    uint8_t host_blocks[N_BLOCKS][BLOCK_BYTES];
+    struct block_calls {
         uint8_t *host;
         uint8_t value;
         _Atomic uint32_t prepared, copied;
-    } calls[N_UNITS];
-    int unit_fd;
-    struct spw_io_file unit_file;
-    struct spw_unit_read unit_reads[N_UNITS][2];
-    uint64_t unit_landed[N_UNITS][2];
-    uint8_t *unit_bounce;
+    } calls[N_BLOCKS];
+    int block_fd;
+    struct spw_io_file block_file;
+    struct spw_block_read block_reads[N_BLOCKS][2];
+    uint64_t block_landed[N_BLOCKS][2];
+    uint8_t *block_bounce;
     uint32_t n_kv_slots, n_weight_slots, slot_tiles, n_bounce;
     const struct spw_schedule *ahead; /* what the rings are ahead for; NULL: nothing */
     struct bytes dropped;
@@ -116,8 +116,8 @@ struct world {
         _Atomic uint8_t bad[DISK_FRAMES]; /* 1: an error, 2: a flipped bit */
         _Atomic uint64_t draws;
         bool late;
-        int unit_fd;
-        _Atomic bool no_units; /* that file cannot be read */
+        int block_fd;
+        _Atomic bool no_blocks; /* that file cannot be read */
     } faults;
     uint8_t *bounce;
     uint32_t fallen[N_SEQS][2]; /* disk_end of every layer of a kind */
@@ -139,73 +139,75 @@ static void launch(struct world *w, const struct spw_kernel *k, const void *at, 
 
 static void count_copy(void *context)
 {
-    struct unit_calls *c = context;
+    struct block_calls *c = context;
     atomic_fetch_add(&c->copied, 1);
 }
 
 /* Only now the pieces hold what is to be read. */
-static void prepare_unit(void *context)
+static void prepare_block(void *context)
 {
-    struct unit_calls *c = context;
-    memset(c->host, c->value, UNIT_BYTES);
+    struct block_calls *c = context;
+    memset(c->host, c->value, BLOCK_BYTES);
     atomic_fetch_add(&c->prepared, 1);
 }
 
-/* The unit lies in the file: its pieces in two blocks of which the second may be the file's last,
+/* The block lies in the file: its pieces in two blocks of which the second may be the file's last,
  * and the file end with the piece. */
-static void read_unit(struct world *w, uint32_t u, uint64_t *seed)
+static void read_block(struct world *w, uint32_t u, uint64_t *seed)
 {
     static uint8_t bytes[4096];
-    struct spw_unit *unit = &w->units[u];
+    struct spw_block *block = &w->blocks[u];
     bool direct = check_random(seed) % 2;
     memset(bytes, w->calls[u].value, sizeof bytes);
-    *unit = (struct spw_unit){.pieces = w->pieces[u],
-                              .n_pieces = 2,
-                              .reads = w->unit_reads[u],
-                              .n_reads = 2,
-                              .read_bytes = 2 * 4096,
-                              .landed = direct ? NULL : w->unit_landed[u],
-                              .moved_bytes = direct ? 0 : unit->moved_bytes};
+    *block = (struct spw_block){.layer = block->layer,
+                                .pieces = w->pieces[u],
+                                .n_pieces = 2,
+                                .reads = w->block_reads[u],
+                                .n_reads = 2,
+                                .read_bytes = 2 * 4096,
+                                .landed = direct ? NULL : w->block_landed[u],
+                                .moved_bytes = direct ? 0 : block->moved_bytes};
     for (uint64_t i = 0; i < 2; i++) {
-        uint64_t odd = check_range(seed, 0, 3000), at = u * UNIT_STRIDE + i * 2 * 4096;
+        uint64_t odd = check_range(seed, 0, 3000), at = u * BLOCK_STRIDE + i * 2 * 4096;
         uint64_t n = w->pieces[u][i].bytes;
-        CHECK(pwrite(w->unit_fd, bytes, n, (off_t)(at + odd)) == (ssize_t)n);
-        w->unit_landed[u][i] = i * 4096 + odd;
+        CHECK(pwrite(w->block_fd, bytes, n, (off_t)(at + odd)) == (ssize_t)n);
+        w->block_landed[u][i] = i * 4096 + odd;
         if (direct)
-            w->pieces[u][i].offset = w->unit_landed[u][i];
-        w->unit_reads[u][i] = (struct spw_unit_read){.file = &w->unit_file,
-                                                     .path = "the model",
-                                                     .offset = at,
-                                                     .bytes = 4096,
-                                                     .least_bytes = odd + n,
-                                                     .lands = i * 4096};
+            w->pieces[u][i].offset = w->block_landed[u][i];
+        w->block_reads[u][i] = (struct spw_block_read){.file = &w->block_file,
+                                                       .path = "the model",
+                                                       .offset = at,
+                                                       .bytes = 4096,
+                                                       .least_bytes = odd + n,
+                                                       .lands = i * 4096};
     }
 }
 
-static void make_units(struct world *w, uint64_t *seed)
+static void make_blocks(struct world *w, uint64_t *seed)
 {
-    for (uint32_t u = 0; u < N_UNITS; u++) {
+    for (uint32_t u = 0; u < N_BLOCKS; u++) {
         bool prepared = check_random(seed) % 2;
-        w->calls[u].host = w->host_units[u];
+        w->calls[u].host = w->host_blocks[u];
         w->calls[u].value = (uint8_t)(200 - u);
         if (!prepared)
-            memset(w->host_units[u], w->calls[u].value, UNIT_BYTES);
+            memset(w->host_blocks[u], w->calls[u].value, BLOCK_BYTES);
         uint64_t first = check_range(seed, 1, 400), second = check_range(seed, 1, 400);
-        w->pieces[u][0] = (struct spw_piece){w->host_units[u], 0, first};
-        w->pieces[u][1] = (struct spw_piece){w->host_units[u], 512, second};
-        w->units[u] = (struct spw_unit){.pieces = w->pieces[u],
-                                        .n_pieces = 2,
-                                        .moved_bytes = first + second,
-                                        .prepare = prepared ? prepare_unit : NULL,
-                                        .copied = count_copy,
-                                        .context = &w->calls[u]};
+        w->pieces[u][0] = (struct spw_piece){w->host_blocks[u], 0, first};
+        w->pieces[u][1] = (struct spw_piece){w->host_blocks[u], 512, second};
+        w->blocks[u] = (struct spw_block){.layer = u < N_LAYERS ? u : SPW_RANGES,
+                                          .pieces = w->pieces[u],
+                                          .n_pieces = 2,
+                                          .moved_bytes = first + second,
+                                          .prepare = prepared ? prepare_block : NULL,
+                                          .copied = count_copy,
+                                          .context = &w->calls[u]};
         uint64_t place = check_random(seed) % 5;
         if (place < 2)
-            w->units[u].resident = w->resident + u * UNIT_BYTES;
+            w->blocks[u].resident = w->resident + u * BLOCK_BYTES;
         if (place == 2)
-            w->units[u].in_place = true;
+            w->blocks[u].in_place = true;
         if (place > 2 && w->drive.there && check_random(seed) % 2)
-            read_unit(w, u, seed);
+            read_block(w, u, seed);
     }
 }
 
@@ -216,8 +218,8 @@ static int64_t disturb(void *context, const struct spw_io_request *r, int64_t re
     uint64_t draw = atomic_fetch_add(&f->draws, 1);
     if (f->late && check_random(&draw) % 8 == 0)
         nanosleep(&(struct timespec){.tv_nsec = (long)(check_random(&draw) % 300000)}, NULL);
-    if (r->fd == f->unit_fd)
-        return f->no_units ? -EIO : result;
+    if (r->fd == f->block_fd)
+        return f->no_blocks ? -EIO : result;
     if (result <= 0 || r->write)
         return result;
     for (uint64_t i = r->offset / TILE_BYTES; i * TILE_BYTES < r->offset + r->bytes; i++) {
@@ -246,9 +248,9 @@ static void open_drive(struct world *w, uint64_t *seed, bool late)
                                  .n_frames = DISK_FRAMES,
                                  .run = MAX_TILES};
     CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
-    w->unit_fd = open("/tmp", O_TMPFILE | O_RDWR, 0600); /* written to through the page cache */
-    CHECK(w->unit_fd >= 0 && spw_io_attach(w->io, w->unit_fd, &w->unit_file) == 0);
-    w->faults.unit_fd = w->unit_fd;
+    w->block_fd = open("/tmp", O_TMPFILE | O_RDWR, 0600); /* written to through the page cache */
+    CHECK(w->block_fd >= 0 && spw_io_attach(w->io, w->block_fd, &w->block_file) == 0);
+    w->faults.block_fd = w->block_fd;
 }
 
 static uint8_t *arena(size_t tiles)
@@ -278,9 +280,9 @@ static void open_device(struct world *w, uint64_t delay_seed)
     w->host_arena = arena(DEVICE_FRAMES);
     w->slots = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
     w->bounce = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
-    w->unit_slots = arena(MOST_SLOTS * UNIT_BYTES / TILE_BYTES);
-    w->unit_bounce = arena(MOST_SLOTS * UNIT_BYTES / TILE_BYTES);
-    w->resident = calloc(N_UNITS, UNIT_BYTES);
+    w->weight_slots = arena(MOST_SLOTS * BLOCK_BYTES / TILE_BYTES);
+    w->block_bounce = arena(MOST_SLOTS * BLOCK_BYTES / TILE_BYTES);
+    w->resident = calloc(N_BLOCKS, BLOCK_BYTES);
 }
 
 /* A sequence of full tiles, all of them below. */
@@ -304,7 +306,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
     open_device(w, delay_seed);
     if (drive->there)
         open_drive(w, seed, delay_seed != 0);
-    make_units(w, seed);
+    make_blocks(w, seed);
     w->slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, MOST_SPLITS);
     struct spw_kv_options k = {.ops = w->ops,
                                .device = w->device,
@@ -339,24 +341,24 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
                                      .kv_link = w->kv_up,
                                      .weights_link = w->weights_up,
                                      .kv_arena = w->slots,
-                                     .weights_arena = w->unit_slots,
+                                     .weights_arena = w->weight_slots,
                                      .tile_bytes = TILE_BYTES,
-                                     .unit_bytes = UNIT_BYTES,
+                                     .block_bytes = BLOCK_BYTES,
                                      .n_kv_slots = w->n_kv_slots,
                                      .slot_tiles = w->slot_tiles,
                                      .n_weight_slots = w->n_weight_slots,
-                                     .units = w->units,
-                                     .n_units = N_UNITS,
+                                     .blocks = w->blocks,
+                                     .n_blocks = N_BLOCKS,
                                      .disk = w->disk,
                                      .disk_stream = w->disk_stream,
                                      .bounce_arena = w->bounce,
                                      .n_bounce = drive->direct ? 0 : w->n_bounce,
-                                     .unit_io = w->io,
-                                     .unit_bounce_arena = w->unit_bounce,
-                                     .unit_bounce_bytes = UNIT_BYTES};
+                                     .weights_io = w->io,
+                                     .weights_bounce_arena = w->block_bounce,
+                                     .weights_bounce_bytes = BLOCK_BYTES};
     CHECK(spw_prefetch_open(&w->prefetch, &p) == 0);
-    for (uint32_t u = 0; u < N_UNITS; u++)
-        w->needed_bytes += w->units[u].resident ? w->units[u].moved_bytes : 0;
+    for (uint32_t u = 0; u < N_BLOCKS; u++)
+        w->needed_bytes += w->blocks[u].resident ? w->blocks[u].moved_bytes : 0;
 }
 
 static void world_close(struct world *w)
@@ -373,14 +375,14 @@ static void world_close(struct world *w)
     spw_disk_close(w->disk);
     spw_io_close(w->io);
     if (w->drive.there)
-        close(w->unit_fd);
+        close(w->block_fd);
     w->ops->close(w->device);
     free(w->bounce);
     free(w->device_arena);
     free(w->host_arena);
     free(w->slots);
-    free(w->unit_slots);
-    free(w->unit_bounce);
+    free(w->weight_slots);
+    free(w->block_bounce);
     free(w->resident);
 }
 
@@ -406,7 +408,8 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t 
                                         .slot_tiles = w->slot_tiles,
                                         .n_parts = (uint32_t)check_range(seed, 1, 3),
                                         .parts = p->parts,
-                                        .n_head_units = N_HEADS,
+                                        .n_layer_blocks = N_LAYERS,
+                                        .n_head_blocks = N_HEADS,
                                         .n_head_rounds = (uint32_t)check_range(seed, 0, 2)};
     for (uint32_t i = 0; i < p->schedule.n_parts; i++) {
         uint64_t seq = check_random(seed) % N_SEQS;
@@ -446,16 +449,16 @@ static void count_ahead(const struct world *w, const struct spw_schedule_progres
                         struct bytes *out)
 {
     struct spw_kv_cursor at = {0};
-    struct spw_unit_cursor unit = {0};
+    struct spw_block_cursor block = {0};
     struct spw_transfer x;
     uint32_t u;
     for (uint64_t i = 0; i < p->transfers && spw_schedule_next_kv(w->ahead, &at, &x); i++)
         count_transfer(w, &x, i < p->landed_transfers, out);
-    for (uint64_t i = 0; i < p->units && spw_schedule_next_unit(w->ahead, &unit, &u);) {
-        const struct spw_unit *is = &w->units[u];
+    for (uint64_t i = 0; i < p->blocks && spw_schedule_next_block(w->ahead, &block, &u);) {
+        const struct spw_block *is = &w->blocks[u];
         if (is->resident || is->in_place)
             continue;
-        out->host_to_device += is->landed && i >= p->landed_units ? 0 : is->moved_bytes;
+        out->host_to_device += is->landed && i >= p->landed_blocks ? 0 : is->moved_bytes;
         out->disk_to_host += is->read_bytes;
         i++;
     }
@@ -486,33 +489,33 @@ static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t
     return 0;
 }
 
-static int use_unit(struct world *w, uint32_t unit, const struct spw_schedule *s, uint32_t layer)
+static int use_block(struct world *w, uint32_t block, const struct spw_schedule *s, uint32_t layer)
 {
     const uint8_t *weights;
-    SPW_TRY(spw_prefetch_wait_unit(w->prefetch, unit, &weights));
-    CHECK(!w->units[unit].resident || weights == w->units[unit].resident);
-    CHECK(w->units[unit].in_place == !weights);
-    if (weights && !w->units[unit].resident) {
-        w->needed_bytes += w->units[unit].moved_bytes;
-        w->needed_disk_bytes += w->units[unit].read_bytes;
+    SPW_TRY(spw_prefetch_wait_block(w->prefetch, block, &weights));
+    CHECK(!w->blocks[block].resident || weights == w->blocks[block].resident);
+    CHECK(w->blocks[block].in_place == !weights);
+    if (weights && !w->blocks[block].resident) {
+        w->needed_bytes += w->blocks[block].moved_bytes;
+        w->needed_disk_bytes += w->blocks[block].read_bytes;
     }
     for (int i = 0; i < 2; i++) {
-        const struct spw_piece *p = &w->pieces[unit][i];
+        const struct spw_piece *p = &w->pieces[block][i];
         launch(w, &reader, weights ? weights + p->offset : p->from, p->bytes,
-               (uint8_t)(200 - unit));
-        if (s && i == 0) /* KV turns over while the unit is held */
+               (uint8_t)(200 - block));
+        if (s && i == 0) /* KV turns over while the block is held */
             SPW_TRY(consume_layer(w, s, layer));
     }
-    return spw_prefetch_release_unit(w->prefetch, unit);
+    return spw_prefetch_release_block(w->prefetch, block);
 }
 
 static int consume(struct world *w, const struct spw_schedule *s)
 {
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        SPW_TRY(use_unit(w, l, s, l));
+        SPW_TRY(use_block(w, l, s, l));
     for (uint32_t round = 0; round < s->n_head_rounds; round++)
-        for (uint32_t u = N_LAYERS; u < N_UNITS; u++)
-            SPW_TRY(use_unit(w, u, NULL, 0));
+        for (uint32_t u = N_LAYERS; u < N_BLOCKS; u++)
+            SPW_TRY(use_block(w, u, NULL, 0));
     return 0;
 }
 
@@ -675,12 +678,12 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *dr
     CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu, drive %d %d %d: %llu wrong bytes",
               (unsigned long long)first_seed, drive->there, drive->direct, drive->faulty,
               (unsigned long long)(atomic_load(&wrong_reads) - wrong));
-    for (uint32_t u = 0; u < N_UNITS; u++) {
-        const struct spw_unit *unit = &w.units[u];
-        CHECK(w.calls[u].prepared == (unit->prepare ? 1 : 0));
-        n_from_files[unit->landed != NULL] += unit->n_reads > 0;
-        if (unit->resident || unit->in_place || unit->n_reads)
-            CHECK(w.calls[u].copied == (unit->resident ? 1 : 0));
+    for (uint32_t u = 0; u < N_BLOCKS; u++) {
+        const struct spw_block *block = &w.blocks[u];
+        CHECK(w.calls[u].prepared == (block->prepare ? 1 : 0));
+        n_from_files[block->landed != NULL] += block->n_reads > 0;
+        if (block->resident || block->in_place || block->n_reads)
+            CHECK(w.calls[u].copied == (block->resident ? 1 : 0));
         else
             CHECK(w.calls[u].copied >= 1);
     }
@@ -718,7 +721,7 @@ static void check_lookahead_used(const struct drive *drive)
 
 /* A file that cannot be read fails the wait for what comes from it, by its name; and the step after
  * forget once it can be. */
-static void check_unreadable_units(uint64_t *seed)
+static void check_unreadable_blocks(uint64_t *seed)
 {
     int n_failed = 0;
     for (int round = 0; round < 20; round++) {
@@ -728,17 +731,17 @@ static void check_unreadable_units(uint64_t *seed)
         int why;
         world_open(&w, seed, 0, &drive);
         draw_plan(&w, &p, seed, w.fallen);
-        w.faults.no_units = true;
+        w.faults.no_blocks = true;
         int rc = spw_prefetch_begin(w.prefetch, &p.schedule);
         rc = rc ? rc : consume(&w, &p.schedule);
-        const struct spw_unit_read *failed = spw_prefetch_failed_read(w.prefetch, &why);
+        const struct spw_block_read *failed = spw_prefetch_failed_read(w.prefetch, &why);
         CHECK((rc == -EIO) == (failed != NULL) && (!rc || rc == -EIO));
         CHECK(!failed || (why == -EIO && !strcmp(failed->path, "the model")));
         n_failed += failed != NULL;
         w.ops->stream_sync(w.device, w.compute);
         CHECK(spw_prefetch_forget(w.prefetch) == 0);
         CHECK(!spw_prefetch_failed_read(w.prefetch, &why));
-        w.faults.no_units = false;
+        w.faults.no_blocks = false;
         CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0 && consume(&w, &p.schedule) == 0);
         w.ops->stream_sync(w.device, w.compute);
         world_close(&w);
@@ -789,7 +792,7 @@ int main(int argc, char **argv)
         check_lookahead_used(&d);
         check_lost_device(&d, check_random(&seed));
     }
-    check_unreadable_units(&seed);
+    check_unreadable_blocks(&seed);
     while (check_another(&rounds)) {
         int i = rounds.done - 1;
         struct drive d = {.there = i % 4, .direct = check_random(&seed) % 2, .faulty = i % 4 == 3};

@@ -165,17 +165,17 @@ static void check_values(const struct spw_model *m, const struct form *f)
         char name[200];
         snprintf(name, sizeof name, "%slayers.1.%s.weight", f->prefix, names[k]);
         const struct spw_tensor *t = spw_safetensors_find(m->file, name);
-        uint8_t *image = malloc(spw_weights_unit_bytes(m->weights, 1));
+        uint8_t *packed = malloc(m->weights->blocks[1].bytes);
         struct spw_layer_weights layer;
         uint64_t wrong = 0;
-        spw_weights_fill_image(m->weights, 1, image);
-        spw_weights_layer(m->weights, 1, image, &layer);
-        const uint8_t *matrix = k ? layer.down : layer.q;
+        spw_weights_pack(m->weights, 1, packed);
+        spw_weights_layer(m->weights, 1, packed, &layer);
+        const uint8_t *matrix = layer.of[k ? SPW_MATRIX_DOWN : SPW_MATRIX_Q].w;
         for (uint64_t i = 0; i < n_elements(t); i++)
             wrong +=
                 f32_at(matrix, i) != from_file(m->file, name, i / t->shape[1], i % t->shape[1], f);
         CHECK_MSG(!wrong, "%s: %llu wrong", name, (unsigned long long)wrong);
-        free(image);
+        free(packed);
     }
 }
 
@@ -185,13 +185,13 @@ static void check_ends(const struct spw_model *m, const struct form *f)
     char embedding[200];
     snprintf(embedding, sizeof embedding, "%sembed_tokens.weight", f->prefix);
     const struct spw_tensor *e = spw_safetensors_find(m->file, f->no_embedding ? head : embedding);
-    CHECK(m->weights->embedding == e);
-    uint32_t u = m->config.n_layers;
-    uint8_t *image = malloc(spw_weights_unit_bytes(m->weights, u));
-    spw_weights_fill_image(m->weights, u, image);
+    CHECK(m->weights->embedding.tensor == e);
+    uint32_t u = m->weights->layer_blocks[m->config.n_layers];
+    uint8_t *packed = malloc(m->weights->blocks[u].bytes);
+    spw_weights_pack(m->weights, u, packed);
     const struct form plain = {0};
-    CHECK(f32_at(image, 5) == from_file(m->file, head ? head : e->name, 0, 5, &plain));
-    free(image);
+    CHECK(f32_at(packed, 5) == from_file(m->file, head ? head : e->name, 0, 5, &plain));
+    free(packed);
 }
 
 /* What config.json has to say of FP8, as text. */

@@ -154,7 +154,7 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
     return f.met;
 }
 
-/* At the smallest budgets: no unit stays, none waits on the host. */
+/* At the smallest budgets: no block stays, none waits on the host. */
 static void sweep(struct subject *s, int stride)
 {
     struct spw_plan_info info;

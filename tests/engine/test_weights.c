@@ -1,7 +1,7 @@
-/* Units of weights: an image holds every matrix in its place, converted by an independent rounding;
- * where the file can be computed from, the mapped matrices are the same bytes; advice about pages
- * changes no byte; embeddings are rows of the file; a unit that is read from its ranges of the file
- * has its matrices where they are said to lie. */
+/* Blocks of weights: a packed copy holds every matrix in its place, converted by an independent
+ * rounding; where the file can be computed from, the mapped matrices are the same bytes; advice
+ * about pages changes no byte; embeddings are rows of the file; a block that is read from its
+ * ranges of the file has its matrices where they are said to lie. */
 #include "tests/engine/engine_run.h"
 
 #include <fcntl.h>
@@ -39,10 +39,12 @@ static const struct spw_tensor *matrix(const struct spw_model *m, uint32_t layer
     return t;
 }
 
-static uint64_t check_matrix(const struct spw_model *m, const struct spw_tensor *t, uint64_t first,
-                             uint64_t n, const uint8_t *packed, const uint8_t *mapped)
+static uint64_t check_matrix(const struct spw_tensor *t, uint64_t first,
+                             const struct spw_operand *o, const uint8_t *mapped)
 {
-    enum spw_dtype dtype = m->weights->dtype;
+    enum spw_dtype dtype = o->type;
+    const uint8_t *packed = o->w;
+    uint64_t n = o->n * o->k;
     uint64_t bytes = spw_dtype_bytes(dtype), wrong = 0;
     for (uint64_t i = 0; i < n; i++)
         wrong += !is_value(packed + i * bytes, dtype, stored(t, first + i));
@@ -51,26 +53,25 @@ static uint64_t check_matrix(const struct spw_model *m, const struct spw_tensor 
     return n * bytes;
 }
 
-static void check_layer(const struct spw_model *m, uint32_t layer, const uint8_t *image, bool maps)
+static void check_layer(const struct spw_model *m, uint32_t layer, const uint8_t *packed, bool maps)
 {
     static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                         "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                         "mlp.down_proj"};
     struct spw_layer_weights p, f = {0};
     uint64_t sum = 0;
-    spw_weights_layer(m->weights, layer, image, &p);
+    spw_weights_layer(m->weights, layer, packed, &p);
     if (maps)
         spw_weights_layer(m->weights, layer, NULL, &f);
-    const uint8_t *packed[] = {p.q, p.k, p.v, p.o, p.gate, p.up, p.down};
-    const uint8_t *mapped[] = {f.q, f.k, f.v, f.o, f.gate, f.up, f.down};
     for (int i = 0; i < 7; i++) {
         const struct spw_tensor *t = matrix(m, layer, names[i]);
-        sum += check_matrix(m, t, 0, t->shape[0] * t->shape[1], packed[i], mapped[i]);
+        CHECK(p.of[i].n == t->shape[0] && p.of[i].k == t->shape[1]);
+        sum += check_matrix(t, 0, &p.of[i], f.of[i].w);
     }
-    CHECK(p.k == p.q + matrix(m, layer, names[0])->shape[0] * m->config.hidden *
-                           spw_dtype_bytes(m->weights->dtype));
-    CHECK(sum == spw_weights_unit_stored_bytes(m->weights, layer));
-    CHECK(sum <= spw_weights_unit_bytes(m->weights, layer));
+    const struct spw_operand *q = &p.of[SPW_MATRIX_Q];
+    CHECK(p.of[SPW_MATRIX_K].w == q->w + q->n * q->k * spw_dtype_bytes(q->type));
+    CHECK(sum == m->weights->blocks[layer].matrix_bytes);
+    CHECK(sum <= m->weights->blocks[layer].bytes);
 }
 
 /* What direct I/O would leave in a slot. */
@@ -88,64 +89,62 @@ static uint8_t *read_ranges(const struct spw_model *m, const struct spw_file_ran
     return slot;
 }
 
-/* Every piece of the unit, byte for byte as it is mapped; and, where kernels can read it there, as
+/* Every piece of the block, byte for byte as it is mapped; and, where kernels can read it there, as
  * the layer or the head block is used. */
 static void check_ranges(struct spw_model *m, uint32_t u, bool maps)
 {
     struct spw_weights *w = m->weights;
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    uint32_t n = spw_weights_unit_ranges(w, u, ranges, lands), first = w->unit_pieces[u];
+    uint32_t n = spw_weights_ranges(w, u, ranges, lands), first = w->blocks[u].first;
     uint8_t *slot = read_ranges(m, ranges, n);
-    CHECK(n && spw_file_ranges_bytes(ranges, n) == spw_weights_unit_read_bytes(w, u));
-    for (uint32_t i = first; i < w->unit_pieces[u + 1]; i++)
-        if (spw_weights_unit_as_stored(w, u))
+    CHECK(n && spw_file_ranges_bytes(ranges, n) == spw_weights_read_bytes(w, u));
+    for (uint32_t i = first; i < first + w->blocks[u].n; i++)
+        if (spw_weights_as_stored(w, u))
             CHECK(!memcmp(slot + lands[i - first], w->pieces[i].from, w->pieces[i].bytes));
     if (maps)
-        spw_weights_place_unit_as_in_file(w, u);
-    if (maps && u < m->config.n_layers) {
+        spw_weights_place_as_in_file(w, u);
+    if (maps && w->blocks[u].layer != SPW_NO_LAYER) {
         struct spw_layer_weights a, b;
         spw_weights_layer(w, u, slot, &a);
         spw_weights_layer(w, u, NULL, &b);
-        const uint8_t *read[] = {a.q, a.k, a.v, a.o, a.gate, a.up, a.down};
-        const uint8_t *mapped[] = {b.q, b.k, b.v, b.o, b.gate, b.up, b.down};
         for (uint32_t i = 0; i < 7; i++)
-            CHECK(!memcmp(read[i], mapped[i], w->pieces[first + i].bytes));
+            CHECK(!memcmp(a.of[i].w, b.of[i].w, w->pieces[first + i].bytes));
     } else if (maps) {
-        CHECK(!memcmp(spw_weights_head(w, u, slot), spw_weights_head(w, u, NULL),
+        CHECK(!memcmp(spw_weights_head(w, u, slot).w, spw_weights_head(w, u, NULL).w,
                       w->pieces[first].bytes));
     }
     free(slot);
 }
 
-static void check_unit(struct spw_model *m, const struct tiny_model *tiny, uint32_t u)
+static void check_block(struct spw_model *m, const struct tiny_model *tiny, uint32_t u)
 {
     const struct spw_weights *w = m->weights;
-    bool as_stored = tiny->bf16 == (w->dtype == SPW_DTYPE_BF16);
+    bool as_stored = tiny->bf16 == (w->matrices[0].type == SPW_DTYPE_BF16);
     bool maps = as_stored && tiny->seed % 3; /* else at odd addresses: see tiny_model.h */
-    uint8_t *image = malloc(spw_weights_unit_bytes(w, u));
-    CHECK(spw_weights_unit_as_stored(w, u) == as_stored);
-    CHECK(spw_weights_unit_mappable(w, u) == maps);
-    spw_weights_populate_unit(w, u);
-    spw_weights_fill_image(w, u, image); /* gives the pages back */
-    if (u < m->config.n_layers) {
-        check_layer(m, u, image, maps);
+    uint8_t *packed = malloc(w->blocks[u].bytes);
+    CHECK(spw_weights_as_stored(w, u) == as_stored);
+    CHECK(spw_weights_mappable(w, u) == maps);
+    spw_weights_populate(w, u);
+    spw_weights_pack(w, u, packed); /* gives the pages back */
+    if (w->blocks[u].layer != SPW_NO_LAYER) {
+        check_layer(m, u, packed, maps);
     } else {
         const char *name = tiny->untied ? "lm_head.weight" : "model.embed_tokens.weight";
         const struct spw_tensor *t = spw_safetensors_find(m->file, name);
-        uint64_t first = (uint64_t)(u - m->config.n_layers) * w->head_block_rows;
-        uint64_t rows = spw_min_u64(w->head_block_rows, m->config.vocab - first);
-        CHECK(spw_weights_head(w, u, image) == image);
-        uint64_t bytes = check_matrix(m, t, first * m->config.hidden, rows * m->config.hidden,
-                                      image, maps ? spw_weights_head(w, u, NULL) : NULL);
-        CHECK(bytes == spw_weights_unit_bytes(w, u) &&
-              bytes == spw_weights_unit_stored_bytes(w, u));
+        uint64_t first = (uint64_t)(u - m->config.n_layers) * w->head_rows;
+        uint64_t rows = spw_min_u64(w->head_rows, m->config.vocab - first);
+        const struct spw_operand head = spw_weights_head(w, u, packed);
+        CHECK(head.w == packed && head.n == rows && head.k == m->config.hidden);
+        uint64_t bytes = check_matrix(t, first * m->config.hidden, &head,
+                                      maps ? spw_weights_head(w, u, NULL).w : NULL);
+        CHECK(bytes == w->blocks[u].bytes && bytes == w->blocks[u].matrix_bytes);
     }
-    free(image);
+    free(packed);
     check_ranges(m, u, maps);
 }
 
-/* Few rows and many, with and without units that stay mapped. */
+/* Few rows and many, with and without blocks that stay mapped. */
 static void check_embeddings(struct spw_model *m, uint64_t *seed)
 {
     enum { MOST = 40 };
@@ -160,11 +159,12 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
         spw_weights_embed(m->weights, ids, n, m->compute, out);
         for (size_t i = 0; i < n && m->config.embedding_scale == 1.0f; i++)
             for (uint32_t c = 0; c < hidden; c++)
-                wrong += !is_value(out + (i * hidden + c) * bytes, m->compute,
-                                   stored(m->weights->embedding, (uint64_t)ids[i] * hidden + c));
-        uint32_t u = (uint32_t)check_range(seed, 0, m->weights->n_units - 1);
-        if (spw_weights_unit_mappable(m->weights, u))
-            spw_weights_map_unit(m->weights, u);
+                wrong +=
+                    !is_value(out + (i * hidden + c) * bytes, m->compute,
+                              stored(m->weights->embedding.tensor, (uint64_t)ids[i] * hidden + c));
+        uint32_t u = (uint32_t)check_range(seed, 0, m->weights->n_blocks - 1);
+        if (spw_weights_mappable(m->weights, u))
+            spw_weights_map(m->weights, u);
     }
     CHECK(!wrong);
     free(out);
@@ -184,8 +184,8 @@ int main(void)
             struct spw_error err = {{0}};
             CHECK_MSG(spw_model_open(&m, dir, &o, &err) == 0, "%s", err.text);
             CHECK_MSG(spw_weights_prepare(m.weights, &err) == 0, "%s", err.text);
-            for (uint32_t u = 0; u < m.weights->n_units; u++)
-                check_unit(&m, &tiny_models[i], u);
+            for (uint32_t u = 0; u < m.weights->n_blocks; u++)
+                check_block(&m, &tiny_models[i], u);
             check_embeddings(&m, &seed);
             spw_model_close(&m);
         }

@@ -39,8 +39,8 @@ static void run(uint64_t *seed)
     uint8_t sliding[N_LAYERS];
     struct spw_transfer t;
     struct spw_kv_cursor kv = {0};
-    struct spw_unit_cursor units = {0};
-    uint32_t unit;
+    struct spw_block_cursor blocks = {0};
+    uint32_t block;
     for (int i = 0; i < N_LAYERS; i++)
         sliding[i] = check_random(seed) % 2;
     for (int i = 0; i < N_SEGMENTS; i++)
@@ -53,7 +53,8 @@ static void run(uint64_t *seed)
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
                              .n_parts = (uint32_t)check_range(seed, 0, N_SEGMENTS),
                              .parts = segments,
-                             .n_head_units = (uint32_t)check_range(seed, 0, 3),
+                             .n_layer_blocks = (uint32_t)check_range(seed, 1, 9),
+                             .n_head_blocks = (uint32_t)check_range(seed, 0, 3),
                              .n_head_rounds = (uint32_t)check_range(seed, 0, 3)};
     size_t n = brute_force(&s, expected), got = 0;
     for (; spw_schedule_next_kv(&s, &kv, &t) && got < n; got++) {
@@ -62,12 +63,13 @@ static void run(uint64_t *seed)
         CHECK(t.tile_end - t.tile_begin <= s.slot_tiles && t.disk_end == expected[got].disk_end);
     }
     CHECK(got == n && !spw_schedule_next_kv(&s, &kv, &t));
-    for (uint32_t l = 0; l < s.n_layers; l++)
-        CHECK(spw_schedule_next_unit(&s, &units, &unit) && unit == l);
+    for (uint32_t b = 0; b < s.n_layer_blocks; b++)
+        CHECK(spw_schedule_next_block(&s, &blocks, &block) && block == b);
     for (uint32_t r = 0; r < s.n_head_rounds; r++)
-        for (uint32_t h = 0; h < s.n_head_units; h++)
-            CHECK(spw_schedule_next_unit(&s, &units, &unit) && unit == s.n_layers + h);
-    CHECK(!spw_schedule_next_unit(&s, &units, &unit) && !spw_schedule_next_unit(&s, &units, &unit));
+        for (uint32_t h = 0; h < s.n_head_blocks; h++)
+            CHECK(spw_schedule_next_block(&s, &blocks, &block) && block == s.n_layer_blocks + h);
+    CHECK(!spw_schedule_next_block(&s, &blocks, &block) &&
+          !spw_schedule_next_block(&s, &blocks, &block));
 }
 
 int main(void)

@@ -1,31 +1,31 @@
-/* Where the bytes of a weight slot come from: see unit_source.h. */
-#include "prefetch/unit_source.h"
+/* Where the bytes of a weight slot come from: see block_source.h. */
+#include "prefetch/block_source.h"
 
-int spw_unit_source_init(struct spw_unit_source *w, const struct spw_ring_options *o,
-                         const struct spw_unit *units, uint32_t n_units)
+int spw_block_source_init(struct spw_block_source *w, const struct spw_ring_options *o,
+                          const struct spw_block *blocks, uint32_t n_blocks)
 {
     struct spw_ring_options all = *o;
-    for (uint32_t i = 0; i < n_units; i++) {
-        all.most_reads = spw_max_u32(all.most_reads, units[i].n_reads);
-        all.most_hops = spw_max_u32(all.most_hops, units[i].landed ? units[i].n_pieces : 0);
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        all.most_reads = spw_max_u32(all.most_reads, blocks[i].n_reads);
+        all.most_hops = spw_max_u32(all.most_hops, blocks[i].landed ? blocks[i].n_pieces : 0);
     }
-    *w = (struct spw_unit_source){.units = units,
-                                  .slots = spw_alloc_zero(o->n_slots, sizeof *w->slots)};
+    *w = (struct spw_block_source){.blocks = blocks,
+                                   .slots = spw_alloc_zero(o->n_slots, sizeof *w->slots)};
     int rc = w->slots ? spw_ring_init(&w->ring, &all) : -ENOMEM;
     if (rc)
-        spw_unit_source_free(w);
+        spw_block_source_free(w);
     return rc;
 }
 
-void spw_unit_source_free(struct spw_unit_source *w)
+void spw_block_source_free(struct spw_block_source *w)
 {
     spw_ring_free(&w->ring);
     spw_free(w->slots);
     w->slots = NULL;
 }
 
-int spw_unit_copy(const struct spw_unit_source *w, const struct spw_unit *u, uint8_t *to,
-                  spw_stream link)
+int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, uint8_t *to,
+                   spw_stream link)
 {
     const struct spw_ring_options *o = &w->ring.o;
     for (uint32_t i = 0; i < u->n_pieces; i++)
@@ -34,14 +34,14 @@ int spw_unit_copy(const struct spw_unit_source *w, const struct spw_unit *u, uin
     return u->copied ? o->ops->host_call(o->device, u->copied, u->context, link) : 0;
 }
 
-int spw_unit_source_issue(struct spw_unit_source *w, uint32_t unit)
+int spw_block_source_issue(struct spw_block_source *w, uint32_t block)
 {
     struct spw_ring *r = &w->ring;
-    const struct spw_unit *u = &w->units[unit];
-    w->slots[r->issued % r->o.n_slots] = unit;
+    const struct spw_block *u = &w->blocks[block];
+    w->slots[r->issued % r->o.n_slots] = block;
     SPW_TRY(spw_ring_take(r, u->landed));
     for (uint32_t i = 0; i < u->n_reads; i++) {
-        const struct spw_unit_read *d = &u->reads[i];
+        const struct spw_block_read *d = &u->reads[i];
         spw_ring_add_range(r, d->lands, d->file, d->offset, d->bytes, d->least_bytes);
     }
     for (uint32_t i = 0; i < u->n_pieces; i++) {
@@ -54,9 +54,9 @@ int spw_unit_source_issue(struct spw_unit_source *w, uint32_t unit)
     return spw_ring_issue(r, u->n_reads ? NULL : u->copied, u->context);
 }
 
-int spw_unit_source_wait(struct spw_unit_source *w, uint8_t **slot)
+int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot)
 {
-    const struct spw_unit *u = &w->units[spw_unit_source_unit(w, w->ring.waited)];
+    const struct spw_block *u = &w->blocks[spw_block_source_block(w, w->ring.waited)];
     uint32_t n, i = 0;
     int rc = spw_ring_wait(&w->ring, slot);
     if (rc != -EBADMSG)
@@ -69,7 +69,7 @@ int spw_unit_source_wait(struct spw_unit_source *w, uint8_t **slot)
     return -EIO;
 }
 
-uint32_t spw_unit_source_unit(const struct spw_unit_source *w, uint64_t n)
+uint32_t spw_block_source_block(const struct spw_block_source *w, uint64_t n)
 {
     return w->slots[n % w->ring.o.n_slots];
 }

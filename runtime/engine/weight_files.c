@@ -1,4 +1,4 @@
-/* The model's files as units of weights are read from them: around the page cache where the
+/* The model's files as weight blocks are read from them: around the page cache where the
  * filesystem allows it, so that what passes the device does not drive out what lies on the host.
  *
  * The mapping of the same files stays for what is resident, kept or looked up; nothing writes to
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Direct I/O, if blocks of SPW_FILE_BLOCK bytes do for it. 1: not here. */
-static int open_direct(struct spw_engine *e, struct spw_unit_file *f, const char *path)
+static int open_direct(struct spw_engine *e, struct spw_weight_file *f, const char *path)
 {
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (f->fd < 0)
@@ -20,7 +20,7 @@ static int open_direct(struct spw_engine *e, struct spw_unit_file *f, const char
     return f->io.direct && SPW_FILE_BLOCK % f->io.align ? 1 : 0;
 }
 
-static int open_buffered(struct spw_engine *e, struct spw_unit_file *f, const char *path)
+static int open_buffered(struct spw_engine *e, struct spw_weight_file *f, const char *path)
 {
     if (f->fd >= 0)
         close(f->fd);
@@ -30,7 +30,7 @@ static int open_buffered(struct spw_engine *e, struct spw_unit_file *f, const ch
 
 static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err)
 {
-    struct spw_unit_file *f = &e->unit_files[index];
+    struct spw_weight_file *f = &e->weight_files[index];
     const char *path = spw_safetensors_path(e->model.file, index);
     if (f->fd >= 0)
         return 0;
@@ -49,9 +49,9 @@ static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err
 static void describe(struct spw_engine *e)
 {
     uint32_t n = 0, n_direct = 0;
-    for (uint32_t i = 0; i < e->n_unit_files; i++) {
-        n += e->unit_files[i].fd >= 0;
-        n_direct += e->unit_files[i].fd >= 0 && e->unit_files[i].io.direct;
+    for (uint32_t i = 0; i < e->n_weight_files; i++) {
+        n += e->weight_files[i].fd >= 0;
+        n_direct += e->weight_files[i].fd >= 0 && e->weight_files[i].io.direct;
     }
     size_t used = strlen(e->io_text);
     snprintf(e->io_text + used, sizeof e->io_text - used, "; weights: %s",
@@ -60,21 +60,21 @@ static void describe(struct spw_engine *e)
                            : "buffered (O_DIRECT was refused)");
 }
 
-int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err)
+int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_weights *w = e->model.weights;
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    e->n_unit_files = spw_safetensors_n_files(e->model.file);
-    e->unit_files = spw_alloc_zero(e->n_unit_files, sizeof *e->unit_files);
-    if (!e->unit_files)
+    e->n_weight_files = spw_safetensors_n_files(e->model.file);
+    e->weight_files = spw_alloc_zero(e->n_weight_files, sizeof *e->weight_files);
+    if (!e->weight_files)
         return spw_fail(err, -ENOMEM, "out of memory for the table of files");
-    for (uint32_t i = 0; i < e->n_unit_files; i++)
-        e->unit_files[i].fd = -1;
-    for (uint32_t u = 0; u < w->n_units; u++) {
-        if (!spw_plan_unit_from_disk(&e->plan, w, u))
+    for (uint32_t i = 0; i < e->n_weight_files; i++)
+        e->weight_files[i].fd = -1;
+    for (uint32_t u = 0; u < w->n_blocks; u++) {
+        if (!spw_plan_block_from_disk(&e->plan, w, u))
             continue;
-        uint32_t n = spw_weights_unit_ranges(w, u, ranges, lands);
+        uint32_t n = spw_weights_ranges(w, u, ranges, lands);
         for (uint32_t i = 0; i < n; i++)
             SPW_TRY(open_file(e, ranges[i].file, err));
     }
@@ -82,35 +82,35 @@ int spw_engine_open_unit_files(struct spw_engine *e, struct spw_error *err)
     return 0;
 }
 
-void spw_engine_close_unit_files(struct spw_engine *e)
+void spw_engine_close_weight_files(struct spw_engine *e)
 {
-    for (uint32_t i = 0; e->unit_files && i < e->n_unit_files; i++)
-        if (e->unit_files[i].fd >= 0)
-            close(e->unit_files[i].fd);
-    spw_free(e->unit_files);
-    e->unit_files = NULL;
+    for (uint32_t i = 0; e->weight_files && i < e->n_weight_files; i++)
+        if (e->weight_files[i].fd >= 0)
+            close(e->weight_files[i].fd);
+    spw_free(e->weight_files);
+    e->weight_files = NULL;
 }
 
-void spw_engine_read_unit(struct spw_engine *e, uint32_t u)
+void spw_engine_read_block(struct spw_engine *e, uint32_t u)
 {
     struct spw_weights *w = e->model.weights;
-    struct spw_unit *unit = &e->units[u];
-    struct spw_unit_context *c = &e->unit_contexts[u];
+    struct spw_block *block = &e->blocks[u];
+    struct spw_block_context *c = &e->block_contexts[u];
     struct spw_file_range ranges[SPW_FILE_PARTS];
-    unit->n_reads = spw_weights_unit_ranges(w, u, ranges, c->landed);
-    for (uint32_t i = 0; i < unit->n_reads; i++)
-        c->reads[i] = (struct spw_unit_read){
-            .file = &e->unit_files[ranges[i].file].io,
+    block->n_reads = spw_weights_ranges(w, u, ranges, c->landed);
+    for (uint32_t i = 0; i < block->n_reads; i++)
+        c->reads[i] = (struct spw_block_read){
+            .file = &e->weight_files[ranges[i].file].io,
             .path = spw_safetensors_path(e->model.file, ranges[i].file),
             .offset = ranges[i].offset,
             .bytes = ranges[i].bytes,
             .least_bytes = ranges[i].least_bytes,
             .lands = ranges[i].slot_offset,
         };
-    unit->reads = c->reads;
-    unit->read_bytes = spw_plan_unit_disk_bytes(&e->plan, w, u);
-    if (spw_plan_unit_direct(&e->plan, w, u))
-        spw_weights_place_unit_as_in_file(w, u);
+    block->reads = c->reads;
+    block->read_bytes = spw_plan_block_disk_bytes(&e->plan, w, u);
+    if (spw_plan_block_direct(&e->plan, w, u))
+        spw_weights_place_as_in_file(w, u);
     else
-        unit->landed = c->landed;
+        block->landed = c->landed;
 }

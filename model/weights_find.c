@@ -1,0 +1,152 @@
+/* Finding the tensors of a model among those of its files: see weights_parts.h. */
+#include "model/weights_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The decoder's tensors carry one of these in front, by age of the writer; none where the decoder
+ * was saved without its head. */
+static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model.",
+                                       ""};
+/* Where the output matrix stands. */
+static const char *const heads[] = {"lm_head.weight", "language_model.lm_head.weight"};
+enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes, N_HEADS = sizeof heads / sizeof *heads };
+
+int spw_find_prefix(struct spw_finder *f)
+{
+    static const char *const always[] = {"embed_tokens.weight", "norm.weight"};
+    char name[128];
+    for (size_t i = 0; i < 2 * N_PREFIXES; i++) {
+        snprintf(name, sizeof name, "%s%s", prefixes[i % N_PREFIXES], always[i / N_PREFIXES]);
+        if (spw_safetensors_find(f->file, name)) {
+            f->prefix = prefixes[i % N_PREFIXES];
+            return 0;
+        }
+    }
+    return spw_fail(f->err, -EINVAL,
+                    "model weights: no tensor model.embed_tokens.weight; is this a language model "
+                    "folder of a supported family?");
+}
+
+static int check_shape(const struct spw_finder *f, const struct spw_tensor *t, uint64_t rows,
+                       uint64_t cols)
+{
+    bool matrix = cols > 0;
+    if (t->dtype == SPW_DTYPE_AUTO)
+        return spw_fail(f->err, -EINVAL,
+                        "%s: tensor %s: dtype %s, expected F64, F32, F16, BF16, F8_E4M3 or F8_E5M2",
+                        t->file, t->name, t->dtype_name);
+    if (t->n_dims == (matrix ? 2 : 1) && t->shape[0] == rows && (!matrix || t->shape[1] == cols))
+        return 0;
+    char found[160] = "";
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        snprintf(found + strlen(found), sizeof found - strlen(found), "%s%llu", i ? ", " : "",
+                 (unsigned long long)t->shape[i]);
+    char expected[64];
+    if (matrix)
+        snprintf(expected, sizeof expected, "%llu, %llu", (unsigned long long)rows,
+                 (unsigned long long)cols);
+    else
+        snprintf(expected, sizeof expected, "%llu", (unsigned long long)rows);
+    return spw_fail(f->err, -EINVAL, "%s: tensor %s: shape [%s], config.json says [%s]", t->file,
+                    t->name, found, expected);
+}
+
+/* cols 0: a vector. */
+int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
+                    const struct spw_tensor **out)
+{
+    *out = spw_safetensors_find(f->file, name);
+    if (!*out)
+        return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which config.json calls for",
+                        name);
+    if (f->found)
+        f->found[*out - spw_safetensors_at(f->file, 0)] = true;
+    return check_shape(f, *out, rows, cols);
+}
+
+int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
+                      uint64_t cols, const struct spw_tensor **out)
+{
+    char full[160];
+    snprintf(full, sizeof full, "%slayers.%u.%s", f->prefix, layer, name);
+    return spw_find_tensor(f, full, rows, cols, out);
+}
+
+static bool is_fp8(const struct spw_tensor *t)
+{
+    return t->dtype == SPW_DTYPE_F8_E4M3 || t->dtype == SPW_DTYPE_F8_E5M2;
+}
+
+/* The factors of an FP8 matrix's blocks, where config.json says that there are some. */
+int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
+                   const struct spw_tensor *t, const struct spw_tensor **out)
+{
+    char name[192];
+    *out = NULL;
+    if (!c->fp8_scaled || !is_fp8(t))
+        return 0;
+    snprintf(name, sizeof name, "%.160s_scale_inv", t->name);
+    const struct spw_tensor *scale = spw_safetensors_find(f->file, name);
+    *out = scale;
+    if (scale && !c->fp8_block[0] && scale->n_dims < 2) { /* one factor for all, of any shape */
+        if (f->found)
+            f->found[scale - spw_safetensors_at(f->file, 0)] = true;
+        if (scale->dtype != SPW_DTYPE_AUTO && scale->bytes == spw_dtype_bytes(scale->dtype))
+            return 0;
+    }
+    return spw_find_tensor(f, name, c->fp8_block[0] ? spw_div_up(t->shape[0], c->fp8_block[0]) : 1,
+                           c->fp8_block[1] ? spw_div_up(t->shape[1], c->fp8_block[1]) : 1, out);
+}
+
+/* The output matrix and the embedding. Where the file has both, both are used, whatever
+ * tie_word_embeddings says: if they are equal that gives the same logits, and if not it is what
+ * transformers does. */
+int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
+                  const struct spw_tensor **embedding, const struct spw_tensor **head)
+{
+    char embedding_name[160];
+    const char *name = heads[!strncmp(f->prefix, "language_model.", 15)];
+    snprintf(embedding_name, sizeof embedding_name, "%sembed_tokens.weight", f->prefix);
+    for (size_t i = 0; i < N_HEADS; i++)
+        if (spw_safetensors_find(f->file, heads[i]))
+            name = heads[i];
+    bool has_embedding = spw_safetensors_find(f->file, embedding_name);
+    bool has_head = spw_safetensors_find(f->file, name);
+    bool tied = c->tied_embeddings;
+    SPW_TRY(spw_find_tensor(f, tied && !has_embedding && has_head ? name : embedding_name, c->vocab,
+                            c->hidden, embedding));
+    if (c->fp8_scaled && is_fp8(*embedding))
+        return spw_fail(f->err, -EINVAL,
+                        "%s: tensor %s: dtype %s, expected an embedding of 16 bits or more: only "
+                        "products have factors for FP8",
+                        (*embedding)->file, (*embedding)->name, (*embedding)->dtype_name);
+    return spw_find_tensor(f, tied && !has_head ? embedding_name : name, c->vocab, c->hidden, head);
+}
+
+/* A tensor of the decoder that nothing reads is a bias, a norm or a layer that config.json does not
+ * own up to: the answer without it would be another model's. What old writers kept beside the
+ * weights is none, nor are the scales for activations in FP8, which are not quantized here. */
+static bool must_be_read(const struct spw_finder *f, const struct spw_model_config *c,
+                         const char *name)
+{
+    const char *head = strstr(name, "lm_head.");
+    if (head && (head == name || strncmp(name, "language_model.", 15) == 0))
+        return true;
+    if (c->fp8_scaled && strstr(name, ".activation_scale"))
+        return false;
+    return strncmp(name, f->prefix, strlen(f->prefix)) == 0 && !strstr(name, "rotary_emb.");
+}
+
+int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c)
+{
+    for (size_t i = 0; i < spw_safetensors_count(f->file); i++) {
+        const struct spw_tensor *t = spw_safetensors_at(f->file, i);
+        if (!f->found[i] && must_be_read(f, c, t->name))
+            return spw_fail(f->err, -EINVAL,
+                            "%s: tensor %s: found it, but config.json (model_type %s, %u layers) "
+                            "does not call for it; expected the config of these weights",
+                            t->file, t->name, c->model_type, c->n_layers);
+    }
+    return 0;
+}

@@ -1,0 +1,163 @@
+/* Reading the matrices of the mapped files: packed copies, rows of the embedding, advice about
+ * pages. See weights.h. */
+#include "model/weights_parts.h"
+
+#include "base/numbers.h"
+
+#include <string.h>
+
+const uint8_t *spw_matrix_data(const struct spw_matrix *m)
+{
+    return (const uint8_t *)m->tensor->data + m->first_row * spw_row_bytes(m->tensor->dtype, m->k);
+}
+
+uint64_t spw_matrix_bytes(const struct spw_matrix *m)
+{
+    return m->n * spw_row_bytes(m->tensor->dtype, m->k);
+}
+
+/* So many numbers at a time are read and converted: whole blocks of any type. */
+enum { READ_AT_ONCE = 256 };
+
+/* ---- packed copies ---- */
+
+/* The factor of the block that the element lies in; block 0: there is one for the whole matrix. */
+static float scale_of(const struct spw_matrix *m, const uint32_t block[2], uint64_t row,
+                      uint64_t col)
+{
+    float factor;
+    uint64_t i = block[0] ? row / block[0] * spw_div_up(m->k, block[1]) + col / block[1] : 0;
+    spw_type_read(m->scale->dtype, m->scale->data, i, 1, &factor);
+    return factor;
+}
+
+static void convert_row(const struct spw_matrix *m, const uint32_t block[2], uint64_t row,
+                        uint8_t *to)
+{
+    const uint64_t stored_row = m->first_row + row;
+    const uint8_t *from = spw_matrix_data(m) + row * spw_row_bytes(m->tensor->dtype, m->k);
+    float values[READ_AT_ONCE];
+    for (uint64_t done = 0; done < m->k; done += READ_AT_ONCE) {
+        size_t n = (size_t)spw_min_u64(m->k - done, READ_AT_ONCE);
+        spw_type_read(m->tensor->dtype, from, done, n, values);
+        for (size_t i = 0; m->scale && i < n; i++)
+            values[i] *= scale_of(m, block, stored_row, done + i);
+        for (size_t i = 0; m->type != SPW_DTYPE_F32 && i < n; i++)
+            ((uint16_t *)to)[done + i] = spw_f32_to_bf16(values[i]);
+        if (m->type == SPW_DTYPE_F32)
+            memcpy(to + done * sizeof *values, values, n * sizeof *values);
+    }
+}
+
+void spw_weights_pack(const struct spw_weights *w, uint32_t b, void *copy)
+{
+    const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
+    for (uint32_t i = 0; i < w->blocks[b].n; i++) {
+        uint8_t *to = (uint8_t *)copy + m[i].offset;
+        if (m[i].tensor->dtype == m[i].type)
+            memcpy(to, spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
+        else
+            for (uint64_t row = 0; row < m[i].n; row++)
+                convert_row(&m[i], w->config->fp8_block, row,
+                            to + row * spw_row_bytes(m[i].type, m[i].k));
+    }
+    spw_weights_release(w, b);
+}
+
+/* ---- pages ---- */
+
+void spw_weights_populate(const struct spw_weights *w, uint32_t b)
+{
+    const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
+    for (uint32_t i = 0; i < w->blocks[b].n; i++)
+        spw_safetensors_populate(spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
+}
+
+void spw_weights_release(const struct spw_weights *w, uint32_t b)
+{
+    const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
+    for (uint32_t i = 0; i < w->blocks[b].n; i++)
+        spw_safetensors_release(spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
+}
+
+/* ---- the embedding ---- */
+
+/* From this many rows on, one call for all pages; below, one for the pages around each row, as far
+ * as the system may have mapped them at once. */
+enum { MANY_ROWS = 16, AROUND_BYTES = 2 << 20 };
+
+/* Rows [first, end). */
+struct rows {
+    uint64_t first, end;
+};
+
+/* The rows of the embedding that lie in one block of a tied head, or all. */
+static struct rows rows_of_block(const struct spw_weights *w, uint64_t row, bool *mapped)
+{
+    const struct spw_weight_block *b =
+        &w->blocks[w->layer_blocks[w->config->n_layers] + row / w->head_rows];
+    const struct spw_matrix *m = &w->matrices[b->first];
+    bool tied = m->tensor == w->embedding.tensor;
+    *mapped = tied && b->mapped;
+    return tied ? (struct rows){m->first_row, m->first_row + m->n}
+                : (struct rows){0, w->embedding.n};
+}
+
+static void release_rows(const struct spw_weights *w, const int32_t *tokens, size_t n)
+{
+    const uint8_t *data = spw_matrix_data(&w->embedding);
+    uint64_t row_bytes = spw_row_bytes(w->embedding.type, w->embedding.k);
+    bool mapped;
+    for (uint64_t row = 0; n >= MANY_ROWS && row < w->embedding.n;) {
+        struct rows rows = rows_of_block(w, row, &mapped);
+        if (!mapped)
+            spw_safetensors_release(data + rows.first * row_bytes,
+                                    (rows.end - rows.first) * row_bytes);
+        row = rows.end;
+    }
+    for (size_t i = 0; n < MANY_ROWS && i < n; i++) {
+        struct rows rows = rows_of_block(w, (uint32_t)tokens[i], &mapped);
+        uint64_t at = (uint32_t)tokens[i] * row_bytes;
+        uint64_t begin = spw_max_u64(at / AROUND_BYTES * AROUND_BYTES, rows.first * row_bytes);
+        uint64_t end =
+            spw_min_u64(spw_align_up(at + row_bytes, AROUND_BYTES), rows.end * row_bytes);
+        if (!mapped)
+            spw_safetensors_release(data + begin, end - begin);
+    }
+}
+
+/* A row is rounded before it is scaled, as a bf16 model's lookup is. */
+static void embed_row(const struct spw_matrix *m, uint64_t row, float scale, enum spw_dtype compute,
+                      uint8_t *out)
+{
+    const uint8_t *from = spw_matrix_data(m) + row * spw_row_bytes(m->type, m->k);
+    float values[READ_AT_ONCE];
+    for (uint64_t done = 0; done < m->k; done += READ_AT_ONCE) {
+        size_t n = (size_t)spw_min_u64(m->k - done, READ_AT_ONCE);
+        spw_type_read(m->type, from, done, n, values);
+        for (size_t i = 0; i < n; i++)
+            if (compute == SPW_DTYPE_F32)
+                ((float *)out)[done + i] = values[i] * scale;
+            else
+                ((uint16_t *)out)[done + i] =
+                    spw_f32_to_bf16(spw_bf16_to_f32(spw_f32_to_bf16(values[i])) * scale);
+    }
+}
+
+void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                       enum spw_dtype compute, void *out)
+{
+    const struct spw_matrix *m = &w->embedding;
+    const uint64_t row_bytes = spw_row_bytes(compute, m->k);
+    float scale = w->config->embedding_scale;
+    if (compute == SPW_DTYPE_BF16)
+        scale = spw_bf16_to_f32(spw_f32_to_bf16(scale));
+    for (size_t i = 0; i < n; i++) {
+        uint8_t *to = (uint8_t *)out + i * row_bytes;
+        if (m->type == compute && scale == 1.0f)
+            memcpy(to, spw_matrix_data(m) + (uint32_t)tokens[i] * row_bytes, row_bytes);
+        else
+            embed_row(m, (uint32_t)tokens[i], scale, compute, to);
+    }
+    release_rows(w, tokens, n);
+}

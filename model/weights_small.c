@@ -1,0 +1,126 @@
+/* Norms, biases and the places of rope frequencies, one behind the other in one array: see
+ * weights.h. */
+#include "model/weights_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A vector: gets its place at open, is read in prepare. */
+static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint64_t *at)
+{
+    if (*at == SPW_SMALL_NONE) {
+        *at = w->n_small;
+        w->n_small += t->shape[0];
+    }
+    if (!w->small)
+        return 0;
+    spw_type_read(t->dtype, t->data, 0, (size_t)t->shape[0], w->small + *at);
+    spw_safetensors_release(t->data, t->bytes);
+    return 0;
+}
+
+static int small_vector(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                        const char *name, uint64_t n, uint64_t *at)
+{
+    const struct spw_tensor *t;
+    SPW_TRY(spw_find_in_layer(f, layer, name, n, 0, &t));
+    return small_tensor(w, t, at);
+}
+
+/* Several tensors that lie side by side: a bias of a joined product. */
+static int small_joined(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                        const char *const names[], const uint64_t sizes[], int count, uint64_t *at)
+{
+    uint64_t start = *at == SPW_SMALL_NONE ? w->n_small : *at, next = start;
+    for (int i = 0; i < count; i++) {
+        uint64_t here = *at == SPW_SMALL_NONE ? SPW_SMALL_NONE : next;
+        SPW_TRY(small_vector(w, f, layer, names[i], sizes[i], &here));
+        next += sizes[i];
+    }
+    *at = start;
+    return 0;
+}
+
+static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                        struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    if (c->qkv_bias)
+        SPW_TRY(small_joined(w, f, layer,
+                             (const char *const[]){"self_attn.q_proj.bias", "self_attn.k_proj.bias",
+                                                   "self_attn.v_proj.bias"},
+                             (const uint64_t[]){q, kv, kv}, 3, &s->qkv_bias));
+    if (c->o_bias)
+        SPW_TRY(small_vector(w, f, layer, "self_attn.o_proj.bias", c->hidden, &s->o_bias));
+    if (c->mlp_bias) {
+        SPW_TRY(small_joined(
+            w, f, layer, (const char *const[]){"mlp.gate_proj.bias", "mlp.up_proj.bias"},
+            (const uint64_t[]){c->intermediate, c->intermediate}, 2, &s->gate_up_bias));
+        SPW_TRY(small_vector(w, f, layer, "mlp.down_proj.bias", c->hidden, &s->down_bias));
+    }
+    return 0;
+}
+
+static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
+{
+    const struct spw_model_config *c = w->config;
+    struct spw_layer_small *s = &w->small_layers[layer];
+    SPW_TRY(small_vector(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
+    SPW_TRY(small_vector(w, f, layer,
+                         c->sandwich ? "pre_feedforward_layernorm.weight"
+                                     : "post_attention_layernorm.weight",
+                         c->hidden, &s->mlp_norm));
+    if (c->sandwich) {
+        SPW_TRY(small_vector(w, f, layer, "post_attention_layernorm.weight", c->hidden,
+                             &s->after_attention_norm));
+        SPW_TRY(small_vector(w, f, layer, "post_feedforward_layernorm.weight", c->hidden,
+                             &s->after_mlp_norm));
+    }
+    if (c->qk_norm) {
+        SPW_TRY(small_vector(w, f, layer, "self_attn.q_norm.weight", c->head_dim, &s->q_norm));
+        SPW_TRY(small_vector(w, f, layer, "self_attn.k_norm.weight", c->head_dim, &s->k_norm));
+    }
+    return small_biases(w, f, layer, s);
+}
+
+/* Walks all small tensors: the first time it checks and lays out, the second time it reads. */
+int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_tensor *norm;
+    char name[160];
+    for (uint32_t l = 0; l < w->config->n_layers; l++)
+        SPW_TRY(small_layer(w, f, l));
+    snprintf(name, sizeof name, "%snorm.weight", f->prefix);
+    SPW_TRY(spw_find_tensor(f, name, w->config->hidden, 0, &norm));
+    SPW_TRY(small_tensor(w, norm, &w->final_norm));
+    for (int k = 0; k < SPW_LAYER_KINDS && !w->small; k++) {
+        w->inv_freq[k] = w->n_small;
+        w->n_small += w->config->rope[k].rotary_dim / 2;
+    }
+    return 0;
+}
+
+int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
+{
+    uint32_t n = w->config->n_layers;
+    w->small_layers = spw_alloc(n * sizeof *w->small_layers);
+    if (!w->small_layers)
+        return -ENOMEM;
+    memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
+    w->final_norm = SPW_SMALL_NONE;
+    return spw_small_walk(w, f);
+}
+
+int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        const struct spw_rope_config *r = &w->config->rope[k];
+        int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions,
+                                      w->small + w->inv_freq[k], &w->rope_scaling[k]);
+        if (rc)
+            return spw_fail(err, rc, "config.json: rope: a frequency is not finite at length %llu",
+                            (unsigned long long)length);
+    }
+    return 0;
+}
