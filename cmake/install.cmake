@@ -9,7 +9,8 @@ foreach(header
     model/text/chat_template.h model/config.h model/ops.h model/rope.h model/safetensors.h
     model/text/tokenizer/tokenizer.h
     offload/io/io_kind.h offload/store/store_info.h offload/device/topology_info.h
-    quant/codec.h quant/layer_kind.h quant/qtile.h quant/tile.h)
+    quant/codec.h quant/layer_kind.h quant/qtile.h quant/tile.h
+    quant/types.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway/${folder})
 endforeach()
