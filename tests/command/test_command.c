@@ -93,6 +93,8 @@ static void test_refusals(void)
         {"generate m --prompt", "--prompt: found no value, expected TEXT"},
         {"generate m --ignore-eos=yes --prompt x", "--ignore-eos: found the value 'yes'"},
         {"generate m --prompt ''", "found an empty text"},
+        {"generate m --prompt x --stop ''", "--stop: found an empty text"},
+        {"generate m --prompt x --stop \"$(printf 'a\\377b')\"", "--stop: "},
         {"generate m --prompt \"$(printf 'a\\377b')\"", "0xff at offset 1"},
         {"generate m --prompt x --prompt-file m", "found both --prompt and --prompt-file"},
         {"generate m --prompt-file missing", "missing: No such file"},

@@ -2,7 +2,7 @@
  */
 #include "tools/command/check_kv.h"
 
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 #include "tools/command/output/output.h"
 
 #include <string.h>

@@ -38,13 +38,6 @@ double cli_now_seconds(void);
 /* "3.20 MiB", rounded up; `buffer` has at least 32 bytes. */
 const char *cli_format_bytes(char *buffer, uint64_t bytes);
 
-/* Engine options from the command line, for `context` tokens. */
-struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
-                                      uint32_t sessions);
-/* One line on stderr: the device, if the user did not choose it, and the engine's note about it. */
-void cli_say_device(const struct cli_options *o, const struct spw_engine *e);
-struct spw_sampling cli_sampling(const struct cli_options *o);
-
 /* ---- subcommands ---- */
 
 int cli_generate(const struct cli_options *o);

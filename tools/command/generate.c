@@ -1,8 +1,7 @@
 /* `spillway generate`: one prompt whose text is streamed to stdout, or many prompts with a JSON
  * line for each. Refuses bad input before the model is loaded and before a byte of output. */
-#include "tools/command/check_kv.h"
 #include "tools/command/input/input.h"
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 #include "tools/command/output/npy.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
@@ -129,24 +128,6 @@ static int check_options(const struct cli_options *o)
         return refused;
     if (o->ids && o->stop.n > 0)
         return cli_fail(CLI_REFUSED, "found both --ids and --stop, expected one of them");
-    for (size_t i = 0; i < o->stop.n; i++)
-        if (!*o->stop.items[i])
-            return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
-    return 0;
-}
-
-/* Stop texts are compared in UTF-8. The tokenizer checks that they are UTF-8.  */
-static int check_stops(const struct run *r)
-{
-    for (size_t i = 0; i < r->o->stop.n; i++) {
-        const char *text = r->o->stop.items[i];
-        int32_t *ids;
-        size_t n;
-        int code = cli_encode(r->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
-        if (code)
-            return code;
-        spw_free(ids);
-    }
     return 0;
 }
 
@@ -408,7 +389,6 @@ static int open_engine(struct run *r)
     uint32_t sessions = o->prompts ? (uint32_t)spw_min_u64(o->sessions, n) : 1;
     struct spw_options options =
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
-    struct spw_error err = {0};
     int code = refuse_longest(r, &options);
     if (code)
         return code;
@@ -419,13 +399,9 @@ static int open_engine(struct run *r)
     options.pass_context = r;
     if (o->report || options.disk_dir) /* measuring needs memory that the engine would take */
         cli_limits_read_for(&r->limits, o, &options);
-    int rc = spw_engine_open(&r->engine, o->operand, &options, &err);
-    if (rc < 0)
-        return cli_fail_error(rc, &err, true);
-    if (*r->limits.why.text)
-        cli_note("%s", r->limits.why.text);
-    cli_say_device(o, r->engine);
-    cli_check_kv_warn(o, &options);
+    code = cli_engine_open(&r->engine, o, &options, &r->limits);
+    if (code)
+        return code;
     cli_progress_engine(r->engine);
     if (o->dump_logits) {
         code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
@@ -596,7 +572,7 @@ static bool prints_ids(const struct cli_options *o)
 
 static int read_inputs(struct run *r)
 {
-    int code = check_stops(r);
+    int code = cli_check_stops(r->o, r->model.tokenizer);
     if (code)
         return code;
     return r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)

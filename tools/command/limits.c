@@ -54,10 +54,8 @@ static json_t *attention_json(const struct spw_machine *m)
 {
     json_t *o = json_object();
     for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
-        const struct cli_field fields[] = {
-            CLI_FIELD(&m->attention[i], byte_seconds),
-            CLI_FIELD(&m->attention[i], product_seconds),
-        };
+        const struct cli_field fields[] = {CLI_FIELD(&m->attention[i], byte_seconds),
+                                           CLI_FIELD(&m->attention[i], product_seconds)};
         cli_json_add(&o, spw_kv_precision_name((enum spw_kv_precision)i), CLI_OBJECT(fields));
     }
     return o;

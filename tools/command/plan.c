@@ -1,7 +1,7 @@
 /* `spillway plan`: where data would lie and which bytes would move, from headers and options alone.
  */
 #include "tools/command/input/input.h"
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 #include "tools/command/output/report.h"
 #include "tools/command/input/saved.h"
 

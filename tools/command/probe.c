@@ -1,5 +1,5 @@
 /* `spillway probe`: the limits of a drive and of the machine, from the profile or measured now. */
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 
 #include <string.h>
 

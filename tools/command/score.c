@@ -1,8 +1,7 @@
 /* `spillway score`: the log-likelihood of a text. Each token is scored with all tokens before it.
  */
-#include "tools/command/check_kv.h"
 #include "tools/command/input/input.h"
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/report.h"
@@ -104,17 +103,13 @@ static int score_text(const struct cli_options *o, struct score *s)
     struct cli_limits limits = {0};
     if (options.disk_dir)
         cli_limits_read_for(&limits, o, &options);
-    int rc = spw_engine_open(&engine, o->operand, &options, &err);
-    if (rc < 0)
-        return cli_fail_error(rc, &err, true);
-    if (*limits.why.text)
-        cli_note("%s", limits.why.text);
-    cli_say_device(o, engine);
-    cli_check_kv_warn(o, &options);
+    int code = cli_engine_open(&engine, o, &options, &limits);
+    if (code)
+        return code;
     cli_progress_engine(engine);
-    rc = run(s, engine, &err);
+    int rc = run(s, engine, &err);
     cli_progress_end();
-    int code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
+    code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
     if (code == 0 && isnan(s->log_likelihood))
         code = cli_fail(CLI_FAILED, "the logits are not numbers (NaN): %s",
                         spw_engine_nan_advice(engine));

@@ -20,6 +20,7 @@
  * bandwidth, if that is longer. A GPU is probed only once, because a run leaves no memory to probe
  * with, and because its limits do not drift. On a GPU the attention of a token is also measured
  * alone. */
+#include "tools/command/engine.h"
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/progress.h"

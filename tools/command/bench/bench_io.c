@@ -14,6 +14,7 @@
  *                    two measured times are added
  *
  * The table shows the median, least and most of the pairs. */
+#include "tools/command/engine.h"
 #include "tools/command/bench/bench_io.h"
 #include "tools/command/bench/fio.h"
 #include "tools/command/output/progress.h"

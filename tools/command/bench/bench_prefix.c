@@ -11,6 +11,7 @@
  *
  * All files lie in a temporary directory inside that of --prefix-cache. The table shows the median,
  * least and most of the pairs. */
+#include "tools/command/engine.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/bench/fio.h"
 #include "tools/command/output/output.h"

@@ -1,10 +1,9 @@
 /* `spillway chat`: a conversation, or one answer to the messages of a file. Each turn gives the
  * tokens of the whole conversation to one session, which computes only the tokens that it does not
  * hold. */
-#include "tools/command/check_kv.h"
 #include "tools/command/chat/chat.h"
 #include "tools/command/chat/chat_terminal.h"
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/report.h"
@@ -271,29 +270,6 @@ static int converse(struct chat *c)
 
 /* ---- opening and closing ---- */
 
-static int check_options(const struct cli_options *o)
-{
-    for (size_t i = 0; i < o->stop.n; i++)
-        if (!*o->stop.items[i])
-            return cli_fail(CLI_REFUSED, "--stop: found an empty text, expected some");
-    return 0;
-}
-
-/* Stop texts are compared in UTF-8. The tokenizer checks that they are UTF-8. */
-static int check_stops(const struct chat *c)
-{
-    for (size_t i = 0; i < c->o->stop.n; i++) {
-        const char *text = c->o->stop.items[i];
-        int32_t *ids;
-        size_t n;
-        int code = cli_encode(c->model.tokenizer, "--stop", text, strlen(text), false, &ids, &n);
-        if (code)
-            return code;
-        spw_free(ids);
-    }
-    return 0;
-}
-
 static int open_messages(struct chat *c)
 {
     const struct cli_options *o = c->o;
@@ -354,17 +330,12 @@ static int open_engine(struct chat *c)
     options.goes_back = c->interactive;
     if (options.disk_dir)
         cli_limits_read_for(&limits, c->o, &options);
-    int rc = spw_engine_open(&c->engine, c->o->operand, &options, &err);
+    code = cli_engine_open(&c->engine, c->o, &options, &limits);
     cli_progress_end();
-    if (rc == 0)
-        rc = spw_session_open(&c->session, c->engine, &err);
-    if (rc < 0)
-        return cli_fail_error(rc, &err, true);
-    if (*limits.why.text)
-        cli_note("%s", limits.why.text);
-    cli_say_device(c->o, c->engine);
-    cli_check_kv_warn(c->o, &options);
-    return 0;
+    if (code)
+        return code;
+    int rc = spw_session_open(&c->session, c->engine, &err);
+    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
 }
 
 static int write_report(const struct chat *c)
@@ -380,11 +351,9 @@ static int write_report(const struct chat *c)
 static int open_chat(struct chat *c)
 {
     const struct cli_options *o = c->o;
-    int code = check_options(o);
+    int code = cli_model_open(&c->model, o->operand, true);
     if (code == 0)
-        code = cli_model_open(&c->model, o->operand, true);
-    if (code == 0)
-        code = check_stops(c);
+        code = cli_check_stops(o, c->model.tokenizer);
     if (code == 0)
         code = cli_prompt_open(&c->prompt, o, &c->model);
     if (code == 0)

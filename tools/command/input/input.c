@@ -124,6 +124,19 @@ int cli_encode(const struct spw_tokenizer *t, const char *source, const char *te
     return cli_fail(CLI_REFUSED, "%s: found a text without tokens, expected at least one", source);
 }
 
+int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t)
+{
+    int code = 0;
+    for (size_t i = 0; i < o->stop.n && !code; i++) {
+        const char *text = o->stop.items[i];
+        int32_t *ids = NULL;
+        size_t n;
+        code = cli_encode(t, "--stop", text, strlen(text), false, &ids, &n);
+        spw_free(ids);
+    }
+    return code;
+}
+
 int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab)
 {
     for (size_t i = 0; i < n; i++)

@@ -54,6 +54,8 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n);
 /* Encodes a text; refuses an empty text. `source` is its name in messages. */
 int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
                bool add_special, int32_t **ids, size_t *n);
+/* Refuses a --stop that is empty or not UTF-8. `t` may be NULL without --stop. */
+int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t);
 int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab);
 /* Refuses a context that is longer than the model was made for, unless --allow-long-context is
  * given. */

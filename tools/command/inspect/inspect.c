@@ -2,7 +2,7 @@
  * other form, --topology. */
 #include "tools/command/input/input.h"
 #include "tools/command/inspect/inspect_cache.h"
-#include "tools/command/limits.h"
+#include "tools/command/engine.h"
 #include "tools/command/output/report.h"
 
 #include <stdlib.h>

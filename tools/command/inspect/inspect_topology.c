@@ -1,6 +1,6 @@
 /* `spillway inspect --topology`: the machine, the part of it that a run may use, and the places of
  * its threads. */
-#include "tools/command/common.h"
+#include "tools/command/engine.h"
 
 #include <string.h>
 

@@ -44,11 +44,8 @@ static json_t *moved_and_predicted(const struct spw_stats *s)
 
 json_t *cli_report_waterlines(const struct spw_waterlines *w)
 {
-    const struct cli_field fields[] = {
-        CLI_FIELD(w, disk_end),
-        CLI_FIELD(w, host_end),
-        CLI_FIELD(w, n_tokens),
-    };
+    const struct cli_field fields[] = {CLI_FIELD(w, disk_end), CLI_FIELD(w, host_end),
+                                       CLI_FIELD(w, n_tokens)};
     return CLI_OBJECT(fields);
 }
 
@@ -205,15 +202,13 @@ void cli_report_prefix(json_t **into, const struct spw_engine *e, const struct c
 
 static json_t *plan_device(const struct spw_plan_info *p)
 {
-    const struct cli_field fields[] = {
-        CLI_FIELD(&p->device, weights_resident),
-        CLI_FIELD(&p->device, weights_slots),
-        CLI_FIELD(&p->device, kv_resident),
-        CLI_FIELD(&p->device, kv_slots),
-        CLI_FIELD(&p->device, hidden),
-        CLI_FIELD(&p->device, activations),
-        CLI_FIELD(&p->device, total),
-    };
+    const struct cli_field fields[] = {CLI_FIELD(&p->device, weights_resident),
+                                       CLI_FIELD(&p->device, weights_slots),
+                                       CLI_FIELD(&p->device, kv_resident),
+                                       CLI_FIELD(&p->device, kv_slots),
+                                       CLI_FIELD(&p->device, hidden),
+                                       CLI_FIELD(&p->device, activations),
+                                       CLI_FIELD(&p->device, total)};
     return CLI_OBJECT(fields);
 }
 
@@ -222,17 +217,13 @@ static json_t *plan_host(const struct spw_plan_info *p)
     const struct cli_field fields[] = {
         CLI_FIELD(&p->host, kv),      CLI_FIELD(&p->host, hidden),
         CLI_FIELD(&p->host, staging), CLI_FIELD(&p->host, disk_staging),
-        CLI_FIELD(&p->host, weights), CLI_FIELD(&p->host, total),
-    };
+        CLI_FIELD(&p->host, weights), CLI_FIELD(&p->host, total)};
     return CLI_OBJECT(fields);
 }
 
 static json_t *plan_disk(const struct spw_plan_info *p)
 {
-    const struct cli_field fields[] = {
-        CLI_FIELD(&p->disk, kv),
-        CLI_FIELD(&p->disk, total),
-    };
+    const struct cli_field fields[] = {CLI_FIELD(&p->disk, kv), CLI_FIELD(&p->disk, total)};
     return CLI_OBJECT(fields);
 }
 
