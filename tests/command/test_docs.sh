@@ -19,6 +19,8 @@
 # tools/ and tests/, with a cache of their own. GPUs are hidden and two processors are used: a plan depends
 # on the number of threads.
 set -u -o pipefail
+command -v python3 >/dev/null || { echo "tools/make_records.py needs python3, which is not here: skipped" && exit 77; }
+export LC_ALL=C
 root=$(pwd) work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin" && ln -s "$(realpath "$1")" "$work/bin/spillway"
