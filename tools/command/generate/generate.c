@@ -1,38 +1,13 @@
 /* `spillway generate`: one prompt whose text is streamed to stdout, or many prompts with a JSON
  * line for each. Refuses bad input before the model is loaded and before a byte of output. */
-#include "tools/command/input/input.h"
-#include "tools/command/engine.h"
-#include "tools/command/output/npy.h"
+#include "tools/command/generate/generate.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/report.h"
-#include "tools/command/input/saved.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-struct run {
-    const struct cli_options *o;
-    struct cli_model model;
-    struct cli_inputs inputs;
-    struct cli_saved saved; /* the saved run that this run continues; empty: none */
-    struct spw_engine *engine;
-    struct spw_session *session; /* the session of --save and --resume, owned */
-    struct spw_batch *batch;     /* owned */
-    struct spw_result *results;  /* [inputs.n], borrowed; of requests that have ended */
-    uint64_t n_text;             /* bytes of the answer's text so far */
-    uint64_t saved_bytes, n_saves;
-    uint64_t n_answers; /* answers of --prompts that were printed */
-    uint64_t n_failed;  /* requests that failed alone */
-    struct cli_npy *npy;
-    bool ids;             /* print token ids instead of text */
-    uint64_t n_expected;  /* the most new tokens of all inputs */
-    int write_error;      /* -errno of a failed write to stdout */
-    const char *bad_file; /* a file that could not be written */
-    struct cli_limits limits;
-};
 
 /* A request of the batch and its answer. The request number n has stream n - 1. */
 struct stream {
@@ -256,89 +231,6 @@ static void take_ended(struct run *r, size_t n)
         }
 }
 
-/* ---- output ---- */
-
-static json_t *request_json(const struct cli_input *in, const struct spw_result *r)
-{
-    json_t *o = json_object();
-    if (in->refused)
-        cli_json_add(&o, "error", CLI_JSON(in->refused));
-    else
-        cli_report_result(&o, in->n_tokens, r);
-    return o;
-}
-
-static void add_batch(json_t **report, const struct run *r, const struct spw_result *results)
-{
-    uint64_t n_prompt = 0, n_generated = 0;
-    json_t *list = json_array();
-    for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
-        const struct cli_input *in = &r->inputs.items[i];
-        cli_json_append(&list, request_json(in, &results[n]));
-        if (in->refused)
-            continue;
-        n_prompt += in->n_tokens;
-        n_generated += results[n++].n_tokens;
-    }
-    const struct cli_field fields[] = {
-        {"n_prompt", CLI_JSON(n_prompt)},
-        {"n_generated", CLI_JSON(n_generated)},
-        {"requests", list},
-    };
-    CLI_ADD(report, fields);
-}
-
-/* The predicted time of one step of the full context, and the mean time of the run's steps. Only
- * for one sequence: a step of several has no prediction. */
-static void add_seconds(json_t **report, const struct run *r, const struct spw_batch_times *times)
-{
-    struct spw_prediction step = {.seconds = NAN};
-    double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without steps */
-    if (cli_limits_suffice(&r->limits, spw_engine_plan(r->engine)) && !r->o->prompts)
-        spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
-                         cli_limits_drive(&r->limits));
-    const struct cli_field fields[] = {
-        CLI_FIELD(times, prefill_seconds),
-        CLI_FIELD(times, decode_seconds),
-        {"predicted_step_seconds", CLI_JSON(step.seconds)},
-        {"measured_step_seconds", CLI_JSON(measured)},
-    };
-    CLI_ADD(report, fields);
-}
-
-static void add_prefix(json_t **report, const struct run *r, const struct spw_result *results,
-                       const struct spw_batch_times *times)
-{
-    struct cli_reuse reuse = {.prefill_seconds = times->prefill_seconds};
-    for (size_t i = 0, n = 0; i < r->inputs.n; i++) {
-        if (r->inputs.items[i].refused)
-            continue;
-        reuse.n_prompt += r->inputs.items[i].n_tokens + r->saved.n_given;
-        reuse.n_reused += results[n].n_reused;
-        reuse.n_from_store += results[n++].n_from_store;
-    }
-    cli_report_prefix(report, r->engine, &reuse);
-}
-
-static int write_report(const struct run *r, const struct spw_result *results,
-                        const struct spw_batch_times *times)
-{
-    const struct cli_field saved[] = {
-        {"n_resumed", CLI_JSON(r->saved.n_given)},
-        {"saves", CLI_JSON(r->n_saves)},
-        CLI_FIELD(r, saved_bytes),
-    };
-    json_t *report = cli_report_engine(r->o->operand, r->engine);
-    add_seconds(&report, r, times);
-    add_prefix(&report, r, results, times);
-    CLI_ADD(&report, saved);
-    if (r->o->prompts)
-        add_batch(&report, r, results);
-    else
-        cli_report_result(&report, r->inputs.items[0].n_tokens, &results[0]);
-    return cli_write_json(r->o->report, report);
-}
-
 /* ---- one run ---- */
 
 static int open_session(struct run *r)
@@ -442,7 +334,7 @@ static int save(struct run *r, struct stream *streams, size_t n_streams,
         if (!streams[i].printed && results[i].n_tokens &&
             print_answer(&streams[i], &results[i], ""))
             return code;
-    if (r->o->report && write_report(r, results, times) == 0)
+    if (r->o->report && run_write_report(r, results, times) == 0)
         cli_fail(0, "%s has the %zu tokens that were generated before", r->o->report, n);
     return code;
 }
@@ -485,7 +377,7 @@ static int finish(struct run *r, const struct spw_result *results,
         say_end(r, &results[0]);
     int code = r->o->save ? save_run(r) : 0;
     if (code == 0 && r->o->report)
-        code = write_report(r, results, times);
+        code = run_write_report(r, results, times);
     size_t n_missing = r->inputs.n_refused + r->n_failed;
     if (code == 0 && n_missing)
         code = cli_fail(CLI_FAILED, "%zu of %zu lines were not answered", n_missing, r->inputs.n);
