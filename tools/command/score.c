@@ -69,7 +69,7 @@ static int write_report(const struct cli_options *o, struct spw_engine *e, const
     return cli_write_json(o->report, report);
 }
 
-/* A request for no new token, whose prompt is scored. */
+/* Runs a request for no new token, which returns the log-probabilities of its prompt. */
 static int run(struct score *s, struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_request request = {

@@ -148,7 +148,7 @@ static int on_event(struct chat *c, const struct spw_event *e, struct spw_error 
     return cli_interrupted() ? -ECANCELED : 0;
 }
 
-/* The answer, in a batch of its own; after a failure, what it had. */
+/* Runs the request in a batch with no other. After a failure `result` has the tokens so far. */
 static int generate(struct chat *c, const struct spw_request *request, struct spw_result *result,
                     struct spw_batch_times *times, struct spw_error *err)
 {

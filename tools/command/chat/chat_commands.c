@@ -118,13 +118,13 @@ static int quit(struct chat *c, const char *argument)
 
 static const struct chat_command rows[] = {
     {"/save", "FILE", "write the conversation as JSON messages", save},
-    {"/load", "FILE", "go on with the conversation of a file", load},
-    {"/undo", NULL, "take back the last question and its answer", undo},
+    {"/load", "FILE", "continue the conversation of a file", load},
+    {"/undo", NULL, "remove the last question and its answer", undo},
     {"/regen", NULL, "answer the last question again, with the next seed", regen},
-    {"/system", "[TEXT]", "set the system message, or take it away", set_system},
+    {"/system", "[TEXT]", "set the system message, or remove it", set_system},
     {"/stats", NULL, "tokens reused and computed, speed, memory", stats},
-    {"/help", NULL, "this", run_help},
-    {"/quit", NULL, "end; so does Ctrl-D", quit},
+    {"/help", NULL, "show this list", run_help},
+    {"/quit", NULL, "end the conversation; Ctrl-D does this too", quit},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
@@ -137,9 +137,11 @@ static int run_help(struct chat *c, const char *argument)
                         rows[i].argument ? rows[i].argument : "");
         fprintf(stderr, "%*s%s\n", n < 16 ? 16 - n : 1, "", rows[i].help);
     }
-    fputs("A line that ends in \\ goes on in the next one; lines between two lines of \"\"\" are "
+    fputs("A line that ends in \\ is continued by the next line; lines between two lines of \"\"\" "
+          "are "
           "one text.\n"
-          "Ctrl-C ends an answer after the running step; pressed twice during one, the program.\n",
+          "Ctrl-C ends an answer after the running step. A second Ctrl-C during that step ends the "
+          "program.\n",
           stderr);
     return 0;
 }

@@ -130,8 +130,8 @@ static json_t *begin_line(const struct cli_input *in, size_t index)
     return CLI_OBJECT(fields);
 }
 
-/* Prints one answer when its request ends, while other requests still run. why: "", or of a request
- * that failed. */
+/* Prints one answer when its request ends, while other requests still run. `why` is the reason if
+ * the request failed, else "". */
 static int print_answer(struct stream *s, const struct spw_result *result, const char *why)
 {
     json_t *line = begin_line(s->in, s->index);
@@ -221,7 +221,7 @@ static int run_batch(struct run *r, struct stream *streams, struct spw_error *er
     return rc;
 }
 
-/* Of requests that a failure has ended: what they had. */
+/* Takes the results of requests that a failure has ended. */
 static void take_ended(struct run *r, size_t n)
 {
     for (uint64_t id = 1; id <= n; id++)
@@ -286,7 +286,7 @@ static int open_engine(struct run *r)
         return code;
     options.on_progress = cli_progress_callback();
     options.keeps = o->save || o->resume;
-    options.goes_back = o->save; /* save the run after these signals, too */
+    options.goes_back = o->save; /* an interrupted run can be saved, too */
     options.on_pass = o->save ? on_pass : NULL;
     options.pass_context = r;
     if (o->report || options.disk_dir) /* measuring needs memory that the engine would take */
