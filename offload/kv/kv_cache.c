@@ -105,21 +105,21 @@ static void forget(struct spw_kv_seq *seq, struct spw_kv_layer *l, uint32_t from
         spw_kv_put_tile(seq->kv, l->ids[i], i >= l->begin);
 }
 
-/* Of [held, held_end), what has been dropped. The sink is the layer's own. */
-static void let_go(struct spw_kv_seq *seq, uint32_t layer)
+/* Gives back the pinned tiles that have been dropped. The sink is the layer's own. */
+static void unpin(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
-    uint32_t end = l->first < l->held_end ? l->first : l->held_end;
-    for (uint32_t i = l->held + (spw_kv_keeps_sink(seq, layer) && !l->held); i < end; i++)
+    uint32_t end = l->first < l->pinned_end ? l->first : l->pinned_end;
+    for (uint32_t i = l->pinned + (spw_kv_keeps_sink(seq, layer) && !l->pinned); i < end; i++)
         spw_kv_put_tile(seq->kv, l->ids[i], true);
-    l->held = l->held_end = 0;
+    l->pinned = l->pinned_end = 0;
 }
 
 static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
     assert(!l->load.seq);
-    let_go(seq, layer);
+    unpin(seq, layer);
     if (spw_kv_sink_apart(seq, layer))
         spw_kv_put_tile(seq->kv, l->ids[0], true);
     forget(seq, l, l->first, l->end);
@@ -254,10 +254,10 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
     if (first <= l->first)
         return;
     if (l->begin > l->first)
-        let_go(seq, layer);
+        unpin(seq, layer);
     uint32_t from = l->first + (spw_kv_keeps_sink(seq, layer) && !l->first);
-    uint32_t held_end = l->held_end < first ? l->held_end : first;
-    forget(seq, l, from > held_end ? from : held_end, first);
+    uint32_t pinned_end = l->pinned_end < first ? l->pinned_end : first;
+    forget(seq, l, from > pinned_end ? from : pinned_end, first);
     l->first = first;
     if (l->begin < first)
         l->begin = first;
@@ -274,30 +274,30 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq)
         }
 }
 
-/* ---- holding ---- */
+/* ---- pinning ---- */
 
-void spw_kv_hold(struct spw_kv_seq *seq, uint64_t n)
+void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n)
 {
-    seq->held_tokens = n;
+    seq->pinned_tokens = n;
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
         struct spw_kv_layer *l = &seq->layers[i];
-        let_go(seq, i);
-        l->held = l->first;
-        l->held_end = l->end;
+        unpin(seq, i);
+        l->pinned = l->first;
+        l->pinned_end = l->end;
     }
 }
 
-/* The layer holds again what it held, and newer tokens in the last of these tiles maybe. */
-static void take_back(struct spw_kv_seq *seq, uint32_t layer)
+/* The layer holds again what it pinned, and newer tokens in the last of these tiles maybe. */
+static void roll_back(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_layer *l = &seq->layers[layer];
-    if (l->held_end && l->first > l->held) {
+    if (l->pinned_end && l->first > l->pinned) {
         assert(l->begin == l->first);
-        forget(seq, l, l->first > l->held_end ? l->first : l->held_end, l->end);
-        l->end = l->held_end;
-        l->first = l->begin = l->held;
+        forget(seq, l, l->first > l->pinned_end ? l->first : l->pinned_end, l->end);
+        l->end = l->pinned_end;
+        l->first = l->begin = l->pinned;
     }
-    l->held = l->held_end = 0;
+    l->pinned = l->pinned_end = 0;
 }
 
 /* ---- cutting back to a length ---- */
@@ -319,7 +319,7 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residenc
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
         const struct spw_kv_layer *l = &seq->layers[i];
         uint64_t from = first_read(seq, i, residency, n), end = spw_waterline_tiles(n);
-        if ((end <= l->held_end ? l->held : l->first) > from && from < end)
+        if ((end <= l->pinned_end ? l->pinned : l->first) > from && from < end)
             return false;
     }
     return true;
@@ -330,8 +330,8 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
 {
     if (spw_kv_can_truncate(seq, residency, n))
         return n;
-    uint64_t held = seq->held_tokens;
-    return held < n && spw_kv_can_truncate(seq, residency, held) ? held : 0;
+    uint64_t pinned = seq->pinned_tokens;
+    return pinned < n && spw_kv_can_truncate(seq, residency, pinned) ? pinned : 0;
 }
 
 static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
@@ -339,10 +339,10 @@ static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
     struct spw_kv_layer *l = &seq->layers[layer];
     assert(!l->load.seq);
     uint32_t end = spw_waterline_tiles(n);
-    if (end <= l->held_end)
-        take_back(seq, layer);
+    if (end <= l->pinned_end)
+        roll_back(seq, layer);
     else
-        let_go(seq, layer);
+        unpin(seq, layer);
     l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {
         if (!end && spw_kv_sink_apart(seq, layer))

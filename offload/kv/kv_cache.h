@@ -94,13 +94,14 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
 int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
 /* Forgets the tiles below `first`, but for a sink that is kept. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
-/* Until the next hold or a cut, what the sequence of n tokens holds stays although it is dropped,
- * so that it can be cut back to that; but a layer with tiles off the device holds nothing. */
-void spw_kv_hold(struct spw_kv_seq *seq, uint64_t n);
+/* Pins the tiles of the sequence of n tokens until the next pin or a cut: they stay although they
+ * are dropped, and the sequence can be rolled back to n tokens. A layer with tiles off the device
+ * pins nothing. */
+void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n);
 /* Whether every layer still holds what queries from position n on can see. residency: [kinds] */
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n);
-/* The most tokens up to n that it can be cut back to: n, what was held, or none. */
+/* The most tokens up to n that it can be cut back to: n, the pinned length, or none. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
 /* Cuts back to n tokens, or to where layers start; nothing queued may still use the sequence. */

@@ -86,9 +86,9 @@ struct spw_kv_layer {
     uint32_t first, begin, end, disk_end;
     uint64_t n_tokens; /* grown to; the tile they end in may have an older lower copy */
     uint32_t *ids;     /* [max_tiles] */
-    /* [held, held_end) stays though it is dropped; this sequence counts on its device frames, those
-     * below `first` too. held_end 0: nothing does. */
-    uint32_t held, held_end;
+    /* Tiles [pinned, pinned_end) stay although they are dropped. This sequence counts on their
+     * device frames, also on those below `first`. pinned_end 0: no tile is pinned. */
+    uint32_t pinned, pinned_end;
     struct spw_kv_load load;
 };
 
@@ -96,7 +96,7 @@ struct spw_kv_seq {
     struct spw_kv *kv;
     struct spw_kv_seq *next, *previous;
     struct spw_kv_loss loss; /* rc 0: none */
-    uint64_t held_tokens;    /* of the latest hold */
+    uint64_t pinned_tokens;  /* of the latest pin */
     uint32_t *ids;
     struct spw_kv_layer layers[];
 };

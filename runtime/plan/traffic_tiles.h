@@ -48,7 +48,7 @@ void spw_tiles_drop(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_
 /* Tiles [first, end) stream: they come up and do not stay. */
 void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end, struct spw_tiles_moved *m);
-/* As spw_kv_hold, spw_kv_truncate. */
+/* As spw_kv_pin, spw_kv_truncate. */
 void spw_tiles_hold(struct spw_tiles *t, uint32_t session);
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens);
 /* Tiles [first, end) lie on disk, in a file of somebody else's; the row goes on behind them. */

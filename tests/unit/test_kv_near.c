@@ -151,7 +151,7 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
 {
     static struct mirror_seq before;
     before = *m;
-    spw_kv_hold(m->seq, m->n_tokens);
+    spw_kv_pin(m->seq, m->n_tokens);
     for (int i = (int)check_range(&x->w.seed, 0, 4); i; i--) {
         do_grow(x, m);
         do_drop(x, m);
@@ -163,7 +163,7 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
         spw_kv_seq_close(copy);
     }
     if (check_random(&x->w.seed) % 2) {
-        spw_kv_hold(m->seq, m->n_tokens); /* instead of that */
+        spw_kv_pin(m->seq, m->n_tokens); /* instead of that */
         cut(x, m, m->n_tokens);
         return;
     }
