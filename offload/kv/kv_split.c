@@ -9,7 +9,7 @@
  * it is made smaller. */
 #include "offload/kv/kv_split.h"
 
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>

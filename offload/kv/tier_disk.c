@@ -6,8 +6,8 @@
  * Opening takes what there is: O_TMPFILE, or a name that is taken away at once; O_DIRECT, or the
  * page cache; fallocate, or a sparse file. What was taken is said by describe.
  *
- * Frames from n + 1 on are pieces of other files: see adopted.h. */
-#include "offload/kv/adopted.h"
+ * Frames from n + 1 on are pieces of other files: see attached.h. */
+#include "offload/kv/attached.h"
 #include "offload/kv/tier.h"
 
 #include <assert.h>

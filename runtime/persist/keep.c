@@ -1,7 +1,7 @@
 /* Sections of a session, out and in: see keep.h. */
 #include "runtime/persist/keep.h"
 
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
  * A match is pinned for as long as a tile of it is in use: every piece that is adopted counts. */
 #include "runtime/persist/prefix.h"
 
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 #include "offload/store/prefix_store.h"
 #include "runtime/persist/keep.h"
 #include "runtime/engine/recover.h"

@@ -1,4 +1,4 @@
-/* test_adopt on a GPU (or the emulated one): tiles come from the files by way of pinned host
+/* test_attach on a GPU (or the emulated one): tiles come from the files by way of pinned host
  * memory. */
 #include "runtime/spillway.h"
 
@@ -6,4 +6,4 @@
 #define TEST_TOKENS 600
 #define TEST_DRAWS 3
 #define TEST_MODELS 1
-#include "tests/engine/test_adopt.c"
+#include "tests/engine/test_attach.c"

@@ -11,7 +11,7 @@
  *   test_kv_repack [rounds] */
 #include "tests/unit/kv_world.h"
 
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 #include "offload/kv/kv_repack.h"
 #include "offload/kv/kv_tile.h"
 

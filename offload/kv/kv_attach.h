@@ -4,8 +4,8 @@
  * Adopted tiles are like tiles that were spilled to the disk, only that their frames lie in files
  * of others (spw_disk_adopt): they are read, checked, shared, loaded and lost like those, and never
  * written. */
-#ifndef SPW_OFFLOAD_KV_KV_ADOPT_H
-#define SPW_OFFLOAD_KV_KV_ADOPT_H
+#ifndef SPW_OFFLOAD_KV_KV_ATTACH_H
+#define SPW_OFFLOAD_KV_KV_ATTACH_H
 
 #include "offload/kv/kv_cache.h"
 

@@ -1,5 +1,5 @@
-/* Pieces of other files as frames: see adopted.h. */
-#include "offload/kv/adopted.h"
+/* Pieces of other files as frames: see attached.h. */
+#include "offload/kv/attached.h"
 
 #include <assert.h>
 #include <fcntl.h>

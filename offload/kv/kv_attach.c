@@ -1,6 +1,6 @@
-/* Adopting, importing and exporting tiles: see kv_adopt.h, and kv_tile.c for the orders that are
+/* Adopting, importing and exporting tiles: see kv_attach.h, and kv_tile.c for the orders that are
  * numbered here. */
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 
 #include "offload/kv/kv_tile.h"
 

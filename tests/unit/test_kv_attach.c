@@ -8,10 +8,10 @@
  * Then files change while they are in use: bytes flip, the end is cut off. What is read is right,
  * or it is lost and said so. In the end every frame is free and every file was let go.
  *
- *   test_kv_adopt [rounds] */
+ *   test_kv_attach [rounds] */
 #include "tests/unit/kv_mirror.h"
 
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 
 #include <fcntl.h>
 #include <xxhash.h>

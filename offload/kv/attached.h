@@ -4,8 +4,8 @@
  *
  * Numbers are given from `base` on, the lowest that are free, with one that is nobody's between two
  * pieces: frames whose numbers are adjacent are adjacent in one file. */
-#ifndef SPW_OFFLOAD_KV_ADOPTED_H
-#define SPW_OFFLOAD_KV_ADOPTED_H
+#ifndef SPW_OFFLOAD_KV_ATTACHED_H
+#define SPW_OFFLOAD_KV_ATTACHED_H
 
 #include "offload/kv/tier_disk.h"
 

@@ -5,11 +5,11 @@
  * were predicted besides the few that were imported. Then the file is damaged while it is in use:
  * tiles are lost and computed again, and no bit changes.
  *
- *   test_adopt [draws] */
+ *   test_attach [draws] */
 #include "runtime/plan/traffic_tiles.h"
 #include "tests/engine/engine_run.h"
 
-#include "offload/kv/kv_adopt.h"
+#include "offload/kv/kv_attach.h"
 #include "runtime/engine/recover.h"
 
 #include <fcntl.h>
