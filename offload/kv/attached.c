@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Direct I/O in blocks that do not divide a tile is none. */
-static int lend(struct spw_adopted *p, uint64_t tile_bytes)
+static int lend(struct spw_attached *p, uint64_t tile_bytes)
 {
     int fd = p->given.fd;
     SPW_TRY(spw_io_lend(fd, &p->file));
@@ -20,7 +20,7 @@ static int lend(struct spw_adopted *p, uint64_t tile_bytes)
 }
 
 /* The lowest numbers that are free; *place: where among the items. */
-static int find_numbers(const struct spw_adopted_set *s, uint32_t n, uint32_t *first,
+static int find_numbers(const struct spw_attached_set *s, uint32_t n, uint32_t *first,
                         uint32_t *place)
 {
     uint64_t from = s->base;
@@ -32,12 +32,12 @@ static int find_numbers(const struct spw_adopted_set *s, uint32_t n, uint32_t *f
     return from + n <= SPW_DISK_NONE ? 0 : -ENOMEM;
 }
 
-static int make_room(struct spw_adopted_set *s)
+static int make_room(struct spw_attached_set *s)
 {
     if (s->n < s->room)
         return 0;
     uint32_t room = s->room ? 2 * s->room : 16;
-    struct spw_adopted **items = spw_realloc(s->items, room * sizeof(void *));
+    struct spw_attached **items = spw_realloc(s->items, room * sizeof(void *));
     if (!items)
         return -ENOMEM;
     s->items = items;
@@ -45,13 +45,13 @@ static int make_room(struct spw_adopted_set *s)
     return 0;
 }
 
-int spw_adopted_add(struct spw_adopted_set *s, const struct spw_disk_adoption *a,
-                    uint64_t tile_bytes, uint32_t *first)
+int spw_attached_add(struct spw_attached_set *s, const struct spw_disk_attachment *a,
+                     uint64_t tile_bytes, uint32_t *first)
 {
     uint32_t place;
     SPW_TRY(make_room(s));
     SPW_TRY(find_numbers(s, a->n, first, &place));
-    struct spw_adopted *p = spw_alloc(sizeof *p + a->n * sizeof p->sums[0]);
+    struct spw_attached *p = spw_alloc(sizeof *p + a->n * sizeof p->sums[0]);
     if (!p)
         return -ENOMEM;
     p->given = *a;
@@ -69,7 +69,7 @@ int spw_adopted_add(struct spw_adopted_set *s, const struct spw_disk_adoption *a
     return 0;
 }
 
-static uint32_t find_place(const struct spw_adopted_set *s, uint32_t frame)
+static uint32_t find_place(const struct spw_attached_set *s, uint32_t frame)
 {
     uint32_t low = 0, high = s->n;
     while (high - low > 1) {
@@ -81,29 +81,29 @@ static uint32_t find_place(const struct spw_adopted_set *s, uint32_t frame)
     return low;
 }
 
-struct spw_adopted *spw_adopted_find(const struct spw_adopted_set *s, uint32_t frame)
+struct spw_attached *spw_attached_find(const struct spw_attached_set *s, uint32_t frame)
 {
     return s->items[find_place(s, frame)];
 }
 
-static void let_go(struct spw_adopted *p)
+static void let_go(struct spw_attached *p)
 {
     if (p->given.released)
         p->given.released(p->given.context);
     spw_free(p);
 }
 
-void spw_adopted_put(struct spw_adopted_set *s, uint32_t frame)
+void spw_attached_put(struct spw_attached_set *s, uint32_t frame)
 {
     uint32_t place = find_place(s, frame);
-    struct spw_adopted *p = s->items[place];
+    struct spw_attached *p = s->items[place];
     if (--p->n_left)
         return;
     memmove(s->items + place, s->items + place + 1, (--s->n - place) * sizeof(void *));
     let_go(p);
 }
 
-void spw_adopted_free(struct spw_adopted_set *s)
+void spw_attached_free(struct spw_attached_set *s)
 {
     while (s->n)
         let_go(s->items[--s->n]);

@@ -9,25 +9,25 @@
 
 #include "offload/kv/tier_disk.h"
 
-struct spw_adopted {
-    struct spw_disk_adoption given; /* given.sums are its own */
+struct spw_attached {
+    struct spw_disk_attachment given; /* given.sums are its own */
     struct spw_io_file file;
     uint32_t first, n_left; /* frames [first, first + given.n); not put yet */
     uint64_t sums[];        /* [given.n] */
 };
 
-struct spw_adopted_set {
-    struct spw_adopted **items; /* [n] in the order of their numbers; owned. They never move: jobs
+struct spw_attached_set {
+    struct spw_attached **items; /* [n] in the order of their numbers; owned. They never move: jobs
                                    that are under way point into them */
     uint32_t n, room, base;
 };
 
 /* -ENOMEM, or what the descriptor is refused with. */
-int spw_adopted_add(struct spw_adopted_set *s, const struct spw_disk_adoption *a,
-                    uint64_t tile_bytes, uint32_t *first);
+int spw_attached_add(struct spw_attached_set *s, const struct spw_disk_attachment *a,
+                     uint64_t tile_bytes, uint32_t *first);
 /* The piece that has this frame. */
-struct spw_adopted *spw_adopted_find(const struct spw_adopted_set *s, uint32_t frame);
-void spw_adopted_put(struct spw_adopted_set *s, uint32_t frame);
-void spw_adopted_free(struct spw_adopted_set *s); /* lets everything go that is left */
+struct spw_attached *spw_attached_find(const struct spw_attached_set *s, uint32_t frame);
+void spw_attached_put(struct spw_attached_set *s, uint32_t frame);
+void spw_attached_free(struct spw_attached_set *s); /* lets everything go that is left */
 
 #endif

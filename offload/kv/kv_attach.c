@@ -1,4 +1,4 @@
-/* Adopting, importing and exporting tiles: see kv_attach.h, and kv_tile.c for the orders that are
+/* Attaching, importing and exporting tiles: see kv_attach.h, and kv_tile.c for the orders that are
  * numbered here. */
 #include "offload/kv/kv_attach.h"
 
@@ -31,17 +31,18 @@ static void begin_at(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 }
 
 /* As a tile that was written to the disk and is on the device no longer. */
-static void add_adopted(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t frame)
+static void add_attached(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t frame)
 {
     uint32_t id = kv->free_tile;
-    assert(id != SPW_KV_NO_TILE && spw_disk_is_adopted(kv->o.disk, frame));
+    assert(id != SPW_KV_NO_TILE && spw_disk_is_attached(kv->o.disk, frame));
     kv->free_tile = kv->tiles[id].refs;
     kv->tiles[id] = (struct spw_kv_tile){.disk = frame, .refs = 1};
-    kv->n_adopted++;
+    kv->n_attached++;
     l->ids[l->end++] = id;
 }
 
-int spw_kv_adopt(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_t frame, uint32_t n)
+int spw_kv_attach(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_t frame,
+                  uint32_t n)
 {
     struct spw_kv *kv = seq->kv;
     struct spw_kv_layer *l = &seq->layers[layer];
@@ -51,7 +52,7 @@ int spw_kv_adopt(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_
     begin_at(seq, layer, first);
     assert(l->begin == l->end && (l->first == l->end || l->disk_end == l->end));
     for (uint32_t i = 0; i < n; i++)
-        add_adopted(kv, l, frame + i);
+        add_attached(kv, l, frame + i);
     l->begin = l->disk_end = l->end;
     l->n_tokens = (uint64_t)l->end * SPW_TILE_TOKENS;
     return 0;

@@ -1,20 +1,20 @@
 /* Tiles that come from files and go to files: what a prefix that was kept looks like in the KV
  * cache, and how one is taken out of it. Slow calls: they allocate, or the host waits.
  *
- * Adopted tiles are like tiles that were spilled to the disk, only that their frames lie in files
- * of others (spw_disk_adopt): they are read, checked, shared, loaded and lost like those, and never
- * written. */
+ * Attached tiles are like tiles that were spilled to the disk, only that their frames lie in files
+ * of others (spw_disk_attach): they are read, checked, shared, loaded and lost like those, and
+ * never written. */
 #ifndef SPW_OFFLOAD_KV_KV_ATTACH_H
 #define SPW_OFFLOAD_KV_KV_ATTACH_H
 
 #include "offload/kv/kv_cache.h"
 
-/* Adds tiles [first, first + n), complete, in the adopted frames [frame, frame + n), to a layer
+/* Adds tiles [first, first + n), complete, in the attached frames [frame, frame + n), to a layer
  * that is empty or ends at `first`, all of it on the disk. Both waterlines end up at its end. The
  * frames are the tiles' from then on, and given back by them. -ENOMEM, or -E2BIG (max_tiles):
  * nothing has changed, and they are still the caller's. */
-int spw_kv_adopt(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_t frame,
-                 uint32_t n);
+int spw_kv_attach(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_t frame,
+                  uint32_t n);
 
 /* Adds tiles [first, ...) up to token `to` on the device, from memory [tiles][tile_bytes] of the
  * host, to a layer that is empty, ends at `first`, or has nothing but a sink that is kept. Waits

@@ -412,7 +412,7 @@ void spw_kv_note_loss(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile, int
     struct spw_kv_tile *t = tile_at(seq, layer, tile);
     if (t->disk != SPW_DISK_NONE) {
         spw_disk_retire(seq->kv->o.disk, t->disk);
-        if (spw_disk_is_adopted(seq->kv->o.disk, t->disk))
+        if (spw_disk_is_attached(seq->kv->o.disk, t->disk))
             t->damaged = t->disk;
         t->disk = SPW_DISK_NONE;
         t->lost = rc;

@@ -13,7 +13,7 @@
  *
  * On the disk a few frames are read together, then converted, then written; all of them have been
  * read by then, and frames that are read later lie behind. What cannot be read, or written in two
- * tries, is lost: another place for it could be one that is still to be read. Adopted tiles, which
+ * tries, is lost: another place for it could be one that is still to be read. Attached tiles, which
  * cannot be written where they are, come last, and go to what is free in our own file; where
  * nothing is, they are lost, too.
  *
@@ -39,9 +39,9 @@ struct work {
     const struct spw_kv_repack *r;
     struct spw_kv_repacked *out;
     struct level device, host, disk;
-    uint32_t *adopted; /* [n_adopted] tiles, of which the first have a place in our own file: */
+    uint32_t *attached; /* [n_attached] tiles, of which the first have a place in our own file: */
     uint32_t *place;
-    uint32_t n_adopted, n_places;
+    uint32_t n_attached, n_places;
     /* What the cache goes on with. */
     struct spw_tier new_device, new_host;
     struct spw_disk *new_disk;
@@ -100,8 +100,8 @@ static void survey(struct work *w)
         own(w, id, t->host);
         if (t->disk == SPW_DISK_NONE)
             continue;
-        if (spw_disk_is_adopted(w->kv->o.disk, t->disk))
-            w->adopted[w->n_adopted++] = id;
+        if (spw_disk_is_attached(w->kv->o.disk, t->disk))
+            w->attached[w->n_attached++] = id;
         else
             w->disk.owner[t->disk] = id;
     }
@@ -146,7 +146,7 @@ static int open_disk(struct work *w)
         if (l->owner[k] != SPW_KV_NO_TILE)
             SPW_TRY(spw_disk_claim(w->new_disk, l->to[k], !stays(w, k, l->to[k])));
     uint32_t last = SPW_DISK_NONE;
-    while (w->n_places < w->n_adopted && !spw_disk_take(w->new_disk, last, &last))
+    while (w->n_places < w->n_attached && !spw_disk_take(w->new_disk, last, &last))
         w->place[w->n_places++] = last;
     return 0;
 }
@@ -167,15 +167,15 @@ static int prepare(struct work *w)
 {
     struct spw_kv *kv = w->kv;
     const struct spw_kv_repack *r = w->r;
-    if (kv->n_adopted && r->tile_bytes == kv->o.tile_bytes)
+    if (kv->n_attached && r->tile_bytes == kv->o.tile_bytes)
         return -EBUSY;
     assert(!r->device_arena || (uint8_t *)r->device_arena <= kv->device.arena);
     SPW_TRY(open_level(&w->device, kv->o.n_device_frames));
     SPW_TRY(open_level(&w->host, kv->o.n_host_frames));
     SPW_TRY(open_level(&w->disk, kv->o.disk ? kv->o.n_disk_frames : 0));
-    w->adopted = spw_alloc_zero(kv->n_adopted, sizeof *w->adopted);
-    w->place = spw_alloc_zero(kv->n_adopted, sizeof *w->place);
-    if (!w->adopted || !w->place)
+    w->attached = spw_alloc_zero(kv->n_attached, sizeof *w->attached);
+    w->place = spw_alloc_zero(kv->n_attached, sizeof *w->place);
+    if (!w->attached || !w->place)
         return -ENOMEM;
     survey(w);
     SPW_TRY(number(&w->device, r->n_device_frames));
@@ -256,7 +256,7 @@ static void walk_memory(struct work *w, const struct level *l, const struct spw_
 struct batch {
     uint32_t n, most;
     struct {
-        uint32_t id, from, to; /* frames; `from` may be adopted */
+        uint32_t id, from, to; /* frames; `from` may be attached */
         int rc;                /* of the read */
     } items[SPW_KV_READS];
 };
@@ -375,13 +375,13 @@ static void walk_disk(struct work *w)
 }
 
 /* Behind all frames of our own: any that is free may be written now. */
-static void walk_adopted(struct work *w)
+static void walk_attached(struct work *w)
 {
     struct batch b = {.most = w->r->n_landing < SPW_KV_READS ? w->r->n_landing : SPW_KV_READS};
     struct spw_kv *kv = w->kv;
-    uint32_t *frames = w->adopted; /* the ids turn into the frames that are given back */
-    for (uint32_t i = 0; i < w->n_adopted; i++) {
-        uint32_t id = w->adopted[i], frame = kv->tiles[id].disk;
+    uint32_t *frames = w->attached; /* the ids turn into the frames that are given back */
+    for (uint32_t i = 0; i < w->n_attached; i++) {
+        uint32_t id = w->attached[i], frame = kv->tiles[id].disk;
         if (i < w->n_places)
             add(w, &b, id, w->place[i]);
         else
@@ -389,7 +389,7 @@ static void walk_adopted(struct work *w)
         frames[i] = frame;
     }
     move_batch(w, &b);
-    for (uint32_t i = 0; i < w->n_adopted; i++)
+    for (uint32_t i = 0; i < w->n_attached; i++)
         spw_kv_put_disk_frame(kv, frames[i]);
 }
 
@@ -458,7 +458,7 @@ static void release(struct work *w)
     }
     spw_tier_free(&w->new_device);
     spw_tier_free(&w->new_host);
-    spw_free(w->adopted);
+    spw_free(w->attached);
     spw_free(w->place);
     spw_disk_close(w->new_disk);
     spw_free(w->tiles);
@@ -481,7 +481,7 @@ int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_k
             w.rc = r->before_lower(r->context);
         walk_memory(&w, &w.host, &kv->host, &w.new_host, move_on_host, &out->n_host);
         walk_disk(&w);
-        walk_adopted(&w);
+        walk_attached(&w);
         if (!w.rc)
             w.rc = kv->o.ops->stream_sync(kv->o.device, kv->o.compute);
         take_over(&w);

@@ -1,13 +1,13 @@
 /* Makes every tile of a KV cache smaller, where it lies: the ladder's lossy rungs; or brings tiles
  * of the same size together in fewer frames. Frames of T bytes become frames of Q <= T in the same
- * arenas and the same file, to which adopted tiles move, too; sequences, tables and waterlines
+ * arenas and the same file, to which attached tiles move, too; sequences, tables and waterlines
  * stay.
  *
  * Nothing queued may use the cache, the prefetch included. 0: every tile is in the new form, or was
  * lost on the way to or from the disk, and then its readers find it lost as always. -EIO: the
  * device is lost, contents are undefined: sequences can be closed or cut to nothing, and the cache
  * be closed. Any other failure: nothing has changed (-ENOMEM: memory, or more tiles than frames;
- * -EDQUOT: the disk's write limit; -EBUSY: adopted tiles, which would have to stay). Waits for all
+ * -EDQUOT: the disk's write limit; -EBUSY: attached tiles, which would have to stay). Waits for all
  * it does. One host thread. */
 #ifndef SPW_OFFLOAD_KV_KV_REPACK_H
 #define SPW_OFFLOAD_KV_KV_REPACK_H

@@ -104,7 +104,7 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
 
 void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame)
 {
-    kv->n_adopted -= spw_disk_is_adopted(kv->o.disk, frame);
+    kv->n_attached -= spw_disk_is_attached(kv->o.disk, frame);
     spw_disk_put(kv->o.disk, frame);
 }
 
@@ -147,10 +147,10 @@ int spw_kv_extend(struct spw_kv *kv, uint32_t n)
 {
     const struct spw_kv_options *o = &kv->o;
     uint64_t frames = (uint64_t)o->n_device_frames + o->n_host_frames + o->n_disk_frames;
-    uint64_t needed = frames + kv->n_adopted + n;
+    uint64_t needed = frames + kv->n_attached + n;
     if (needed <= kv->n_tiles)
         return 0;
-    needed += needed / 4; /* there will be more: one adoption for each layer */
+    needed += needed / 4; /* there will be more: one attachment for each layer */
     if (needed >= SPW_KV_NO_TILE)
         return -ENOMEM;
     struct spw_kv_tile *tiles = spw_realloc(kv->tiles, needed * sizeof *tiles);

@@ -25,7 +25,7 @@ struct spw_kv_tile {
     uint32_t device_refs; /* of those, the ones that count on its device frame */
     int lost;             /* it has no lower copy because reading it gave this */
     enum spw_kv_writing writing;
-    uint32_t damaged; /* 0, or the frame of an adopted file that it was lost from: kept until
+    uint32_t damaged; /* 0, or the frame of an attached file that it was lost from: kept until
                          nothing that is queued can be reading it */
     uint64_t ticket;  /* of the spill that wrote `host` */
 };
@@ -62,7 +62,7 @@ struct spw_kv {
     struct spw_tier device, host;
     struct spw_kv_tile *tiles; /* [n_tiles] */
     uint32_t n_tiles;          /* at least as many as frames: every tile has one somewhere */
-    uint32_t n_adopted;        /* of these frames, the ones in adopted files that tiles hold */
+    uint32_t n_attached;       /* of these frames, the ones in attached files that tiles hold */
     uint32_t free_tile;        /* head of the free list */
     void **draining;           /* [n_device_frames] frames that `down` may still read */
     uint32_t n_draining;
@@ -142,7 +142,7 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
 int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out);
 void spw_kv_put_host_frame(struct spw_kv *kv, void *frame);
 int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out);
-void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame); /* an adopted one, too */
+void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame); /* an attached one, too */
 
 int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out);
 /* One sequence less counts on the tile's device frame; holds the tile. */
@@ -165,7 +165,7 @@ static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
     return tile > l->first ? &kv->tiles[l->ids[tile - 1]] : NULL;
 }
 
-/* Ids for n tiles of adopted frames besides those that all other frames may need. Allocates; tiles
+/* Ids for n tiles of attached frames besides those that all other frames may need. Allocates; tiles
  * may move. */
 int spw_kv_extend(struct spw_kv *kv, uint32_t n);
 

@@ -33,7 +33,7 @@ struct spw_disk {
     uint32_t *retired; /* [n_frames], owned; oldest first from first_retired on, round and round */
     uint32_t first_retired, n_retired;
     uint64_t *sums; /* [n_frames], owned */
-    struct spw_adopted_set adopted;
+    struct spw_attached_set attached;
     bool sparse; /* no room was taken in advance */
     char text[128];
 };
@@ -176,7 +176,7 @@ static void describe(struct spw_disk *d)
 
 static int open_frames(struct spw_disk *d, uint32_t n_frames, uint32_t run)
 {
-    d->adopted.base = n_frames + 1; /* the number before it is nobody's */
+    d->attached.base = n_frames + 1; /* the number before it is nobody's */
     d->sums = spw_alloc_zero(n_frames, sizeof *d->sums);
     d->retired = spw_alloc_zero(n_frames, sizeof *d->retired);
     return d->sums && d->retired ? spw_tier_frames_init(&d->frames, n_frames, run) : -ENOMEM;
@@ -184,7 +184,7 @@ static int open_frames(struct spw_disk *d, uint32_t n_frames, uint32_t run)
 
 static void close_frames(struct spw_disk *d)
 {
-    spw_adopted_free(&d->adopted);
+    spw_attached_free(&d->attached);
     spw_tier_frames_free(&d->frames);
     spw_free(d->sums);
     spw_free(d->retired);
@@ -276,13 +276,13 @@ int spw_disk_take(struct spw_disk *d, uint32_t after, uint32_t *frame)
 
 void spw_disk_put(struct spw_disk *d, uint32_t frame)
 {
-    if (spw_disk_is_adopted(d, frame))
-        spw_adopted_put(&d->adopted, frame);
+    if (spw_disk_is_attached(d, frame))
+        spw_attached_put(&d->attached, frame);
     else
         spw_tier_frames_put(&d->frames, frame);
 }
 
-static void tell_damage(const struct spw_adopted *p, uint32_t frame)
+static void tell_damage(const struct spw_attached *p, uint32_t frame)
 {
     if (p->given.damaged)
         p->given.damaged(p->given.context, frame - p->first);
@@ -290,8 +290,8 @@ static void tell_damage(const struct spw_adopted *p, uint32_t frame)
 
 void spw_disk_retire(struct spw_disk *d, uint32_t frame)
 {
-    if (spw_disk_is_adopted(d, frame)) {
-        tell_damage(spw_adopted_find(&d->adopted, frame), frame);
+    if (spw_disk_is_attached(d, frame)) {
+        tell_damage(spw_attached_find(&d->attached, frame), frame);
         return;
     }
     assert(frame < d->frames.n_frames && d->n_retired < d->frames.n_frames);
@@ -326,15 +326,15 @@ uint64_t spw_disk_written(const struct spw_disk *d)
 
 /* ---- other files ---- */
 
-int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32_t *first)
+int spw_disk_attach(struct spw_disk *d, const struct spw_disk_attachment *a, uint32_t *first)
 {
     assert(a->n && a->offset % BLOCK_BYTES == 0);
-    return spw_adopted_add(&d->adopted, a, d->tile_bytes, first);
+    return spw_attached_add(&d->attached, a, d->tile_bytes, first);
 }
 
-bool spw_disk_is_adopted(const struct spw_disk *d, uint32_t frame)
+bool spw_disk_is_attached(const struct spw_disk *d, uint32_t frame)
 {
-    return frame >= d->adopted.base && frame != SPW_DISK_NONE;
+    return frame >= d->attached.base && frame != SPW_DISK_NONE;
 }
 
 /* ---- other frames ---- */
@@ -393,7 +393,7 @@ static void retire_places(const struct spw_disk *d, struct spw_disk *by)
 
 void spw_disk_replace(struct spw_disk *d, struct spw_disk *by)
 {
-    assert(!d->adopted.n);
+    assert(!d->attached.n);
     retire_places(d, by);
     close_frames(d);
     d->tile_bytes = by->tile_bytes;
@@ -403,7 +403,7 @@ void spw_disk_replace(struct spw_disk *d, struct spw_disk *by)
     d->first_retired = by->first_retired;
     d->n_retired = by->n_retired;
     d->sums = by->sums;
-    d->adopted = by->adopted;
+    d->attached = by->attached;
     spw_free(by);
     int rc = d->fd < 0 ? 0 : ftruncate(d->fd, (off_t)(d->frames.n_frames * d->tile_bytes));
     (void)rc; /* the rest of the file is within the budget, too */
@@ -414,8 +414,8 @@ void spw_disk_replace(struct spw_disk *d, struct spw_disk *by)
 /* Where the frames lie. */
 static void locate(struct spw_disk *d, struct spw_io_job *io, uint32_t frame)
 {
-    if (spw_disk_is_adopted(d, frame)) {
-        struct spw_adopted *p = spw_adopted_find(&d->adopted, frame);
+    if (spw_disk_is_attached(d, frame)) {
+        struct spw_attached *p = spw_attached_find(&d->attached, frame);
         uint32_t i = frame - p->first;
         assert(!io->write && io->bytes <= (p->given.n - i) * d->tile_bytes);
         io->file = &p->file;

@@ -4,8 +4,8 @@
  *
  * The checksum of each frame stays in memory: what comes back must be what went down, in that
  * frame. The file is made without a name (or loses it at once), mode 0600, and preallocated: it is
- * gone with the process however that ends. Tiles in files that others wrote are adopted: read where
- * they lie. One host thread; jobs run on the I/O threads, and are submitted in the order of a
+ * gone with the process however that ends. Tiles in files that others wrote are attached: read
+ * where they lie. One host thread; jobs run on the I/O threads, and are submitted in the order of a
  * stream of the device. */
 #ifndef SPW_OFFLOAD_KV_TIER_DISK_H
 #define SPW_OFFLOAD_KV_TIER_DISK_H
@@ -57,7 +57,7 @@ uint32_t spw_disk_n_used(const struct spw_disk *d);
 uint64_t spw_disk_written(const struct spw_disk *d);
 
 /* Tiles in a file that is whole, side by side. */
-struct spw_disk_adoption {
+struct spw_disk_attachment {
     int fd;          /* open for reading until `released` */
     uint64_t offset; /* a multiple of 4096 */
     uint32_t n;
@@ -73,14 +73,14 @@ struct spw_disk_adoption {
  * tier's own, or against the write limit. put, prepare and what follows take them as they take
  * others. retire tells that the tile is damaged; the frame must be put all the same, once no read
  * of it can be under way. Not in the token loop. -ENOMEM, or what the descriptor is refused with:
- * then nothing is adopted, and `released` is not called. */
-int spw_disk_adopt(struct spw_disk *d, const struct spw_disk_adoption *a, uint32_t *first);
-bool spw_disk_is_adopted(const struct spw_disk *d, uint32_t frame);
+ * then nothing is attached, and `released` is not called. */
+int spw_disk_attach(struct spw_disk *d, const struct spw_disk_attachment *a, uint32_t *first);
+bool spw_disk_is_attached(const struct spw_disk *d, uint32_t frame);
 
 /* The same file in other, smaller or fewer frames, all of them free, for whoever moves there what
  * the old ones hold: `n_frames` in their room. Writes count from where the old disk's stood. It
  * ends with replace, by which the old disk becomes the new one (retired places stay retired; no
- * adopted frame may be left), or with close, while nothing has been written. -ENOMEM; -EINVAL:
+ * attached frame may be left), or with close, while nothing has been written. -ENOMEM; -EINVAL:
  * direct I/O is not in such blocks. */
 int spw_disk_reframe(struct spw_disk **out, struct spw_disk *d, uint64_t tile_bytes,
                      uint32_t n_frames);

@@ -1,5 +1,5 @@
 /* The engine's I/O threads and what they work on: the scratch file of the disk tier, files of
- * others whose tiles are adopted, and the model's files where weights are read from them.
+ * others whose tiles are attached, and the model's files where weights are read from them.
  *
  * What is registered with the kernel is the memory that reads land in and writes come from: of a
  * device whose memory the drive can reach, its slots and frames; and of the host arena KV and the
@@ -59,7 +59,8 @@ static int open_tier(struct spw_engine *e, struct spw_error *err)
 
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err)
 {
-    bool tiles = e->plan.n_disk_frames || e->plan.adopts, weights = e->plan.info.weights_disk_bytes;
+    bool tiles = e->plan.n_disk_frames || e->plan.attaches,
+         weights = e->plan.info.weights_disk_bytes;
     if (!tiles && !weights)
         return 0;
     SPW_TRY(open_io(e, err));

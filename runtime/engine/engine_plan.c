@@ -113,7 +113,7 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
     /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
     in->disk_ring_bytes =
         2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
-    in->adopts = o->prefix_cache_dir != NULL;
+    in->attaches = o->prefix_cache_dir != NULL;
     if (!e->model.cache.disk)
         return 0;
     SPW_TRY(spw_memory_on_disk(&free_bytes, o->disk_dir, err));

@@ -428,7 +428,7 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     int rc = 0;
     s->from_store = 0;
     if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
-        rc = spw_prefix_adopt(s, span, &keep);
+        rc = spw_prefix_attach(s, span, &keep);
     if (!rc)
         rc = cut_back(s, &keep);
     if (disk_is_full(rc) && !spw_engine_step_down(e, rc, NULL)) {

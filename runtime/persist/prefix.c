@@ -2,16 +2,17 @@
  *
  *   match      [part | part | part ............]     tiles that begin as the span does
  *                              ^ point               the last one within it: near sections
- *   session    [adopted, adopted ...][read  ]        old tiles; near the point, where that is apart
+ *   session    [attached, attached ...][read  ]        old tiles; near the point, where that is
+ * apart
  *
- * Everything that is adopted comes up beside the computation (offload/kv/kv_load.c). What is exact
+ * Everything that is attached comes up beside the computation (offload/kv/kv_load.c). What is exact
  * beside old KV in less precision is read before it, a piece after the other; with exact KV there
  * is none. At 32,768 tokens in int8 that is 7 % of the bytes of an 8B Llama and 30 % of those of a
  * 4B Gemma 3. A third of the time goes into checksums and copies between the reads (26 MB in 49 ms,
  * 34 of them reading; two cores of a Xeon under load 7, 2026-11-22), so that the first token takes
  * 3 and 13 % longer than the drive needs: it may take 15 %.
  *
- * A match is pinned for as long as a tile of it is in use: every piece that is adopted counts. */
+ * A match is pinned for as long as a tile of it is in use: every piece that is attached counts. */
 #include "runtime/persist/prefix.h"
 
 #include "offload/kv/kv_attach.h"
@@ -40,7 +41,7 @@ struct spw_prefix {
     void *context;
 };
 
-/* Records that were adopted together. */
+/* Records that were attached together. */
 struct piece {
     struct use *use;
     struct spw_pack *pack;
@@ -58,7 +59,7 @@ struct use {
     struct spw_prefix *prefix;
     struct spw_store_match match;
     uint32_t refs;        /* pieces with tiles in use, and whoever makes them */
-    uint64_t bytes;       /* of what was adopted, and of what was read */
+    uint64_t bytes;       /* of what was attached, and of what was read */
     struct piece *pieces; /* owned, [most_pieces] */
     uint32_t n_pieces, most_pieces;
 };
@@ -258,10 +259,10 @@ static int new_piece(struct use *u, struct piece **out)
     return 0;
 }
 
-/* Adopts tiles [first, ...) of the pack up to `end`, as far as they lie side by side; `*first`: the
- * next one. */
-static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
-                       uint32_t layer, uint32_t *first, uint32_t end)
+/* Attaches tiles [first, ...) of the pack up to `end`, as far as they lie side by side; `*first`:
+ * the next one. */
+static int attach_piece(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
+                        uint32_t layer, uint32_t *first, uint32_t end)
 {
     struct spw_engine *e = s->engine;
     const struct spw_pack_section *x = spw_pack_find(pack, kind, layer, *first);
@@ -273,20 +274,20 @@ static int adopt_piece(struct use *u, struct spw_session *s, struct spw_pack *pa
     struct piece *p;
     SPW_TRY(new_piece(u, &p));
     *p = (struct piece){u, pack, layer, *first};
-    struct spw_disk_adoption a = {.fd = spw_pack_fd(pack),
-                                  .offset = part.offset,
-                                  .n = n,
-                                  .sums = part.sums,
-                                  .released = released,
-                                  .damaged = damaged,
-                                  .context = p};
-    SPW_TRY(spw_disk_adopt(e->disk, &a, &frame));
+    struct spw_disk_attachment a = {.fd = spw_pack_fd(pack),
+                                    .offset = part.offset,
+                                    .n = n,
+                                    .sums = part.sums,
+                                    .released = released,
+                                    .damaged = damaged,
+                                    .context = p};
+    SPW_TRY(spw_disk_attach(e->disk, &a, &frame));
     u->refs++;
-    int rc = spw_kv_adopt(s->seq.aged, layer, *first, frame, n);
+    int rc = spw_kv_attach(s->seq.aged, layer, *first, frame, n);
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
-    spw_traffic_adopt(spw_executor_account_of(e->executor), s->slot, layer, *first, *first + n);
+    spw_traffic_attach(spw_executor_account_of(e->executor), s->slot, layer, *first, *first + n);
     u->bytes += n * x->record_bytes;
     *first += n;
     return 0;
@@ -299,7 +300,7 @@ static const struct spw_residency *residency_of(const struct spw_engine *e, uint
 
 /* The old tiles of a layer without a window, from part to part: what a pack has behind its part
  * belongs to another sequence. */
-static int adopt_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
+static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
     const struct spw_residency *r = residency_of(s->engine, layer);
     uint32_t first = spw_waterline_start(r), all = spw_waterline_end(r, n);
@@ -308,18 +309,18 @@ static int adopt_old(struct use *u, struct spw_session *s, uint32_t layer, uint6
         uint64_t to = (uint64_t)(part->first_tile + part->n_tiles) * SPW_TILE_TOKENS;
         uint32_t end = spw_waterline_end(r, spw_min_u64(to, n));
         while (first < end)
-            SPW_TRY(adopt_piece(u, s, part->pack, SPW_KEEP_OLD, layer, &first, end));
+            SPW_TRY(attach_piece(u, s, part->pack, SPW_KEEP_OLD, layer, &first, end));
     }
     return first < all ? -EBADMSG : 0;
 }
 
 /* What is near the end, where that lies in the cache that ages too. */
-static int adopt_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
+static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
     uint32_t first = spw_waterline_visible(residency_of(s->engine, layer), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     while (first < end)
-        SPW_TRY(adopt_piece(u, s, u->match.point, SPW_KEEP_WINDOW, layer, &first, end));
+        SPW_TRY(attach_piece(u, s, u->match.point, SPW_KEEP_WINDOW, layer, &first, end));
     return 0;
 }
 
@@ -330,9 +331,9 @@ static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct 
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         if (!residency_of(e, l)->window)
-            SPW_TRY(adopt_old(u, s, l, n));
+            SPW_TRY(attach_old(u, s, l, n));
         else if (!residency_of(e, l)->fixed)
-            SPW_TRY(adopt_window(u, s, l, n));
+            SPW_TRY(attach_window(u, s, l, n));
     if (aged)
         SPW_TRY(spw_keep_read_near(s, u->match.point, n, &bytes, err));
     u->bytes += bytes;
@@ -394,7 +395,7 @@ static void tell(struct spw_session *s, const struct use *u, const struct spw_sp
         p->on_reuse(p->context, &reuse);
 }
 
-int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep)
+int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
     s->from_store = 0;

@@ -2,7 +2,7 @@
  * others: the engine's side of a prefix store (offload/store/prefix_store.h). See spillway.h for
  * what callers see of it.
  *
- * Old tiles are adopted where they lie in the store's packs: the ring streams them, or the usual
+ * Old tiles are attached where they lie in the store's packs: the ring streams them, or the usual
  * settling loads them. Where layers slide or old tiles are kept apart a session can begin only at a
  * point, for which the few tiles near it are read at once. The engine's thread. */
 #ifndef SPW_RUNTIME_PERSIST_PREFIX_H
@@ -32,7 +32,7 @@ void spw_prefix_forget(struct spw_session *s);
  * it, the session holds what they do instead, and `*keep` says how much. All of it still lies in
  * the files: the step that follows brings up what is to stay on the device, beside its computation,
  * each tile once. Damage is told and costs computation. Fails only with the device. */
-int spw_prefix_adopt(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
+int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
 
 /* Logits of the session are not numbers. Whether it has begun with tiles of files: these files, and
  * those that extend them with its tokens, are then removed, and the session counts none of its

@@ -84,9 +84,9 @@ static void place(struct spw_plan *p, const struct spw_plan_input *in, const str
 void spw_below_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
                      uint32_t n)
 {
-    bool bounces = (n < b->all || in->adopts) && !in->reads_host_memory;
-    p->direct = (in->disk_bytes || in->adopts) && in->reads_host_memory;
-    p->adopts = in->adopts;
+    bool bounces = (n < b->all || in->attaches) && !in->reads_host_memory;
+    p->direct = (in->disk_bytes || in->attaches) && in->reads_host_memory;
+    p->attaches = in->attaches;
     p->n_transit = bounces;
     p->n_bounce = bounces ? (uint32_t)spw_min_u64(BOUNCE_LEAST, p->n_kv_slots) : 0;
     place(p, in, b, n);
@@ -102,7 +102,7 @@ static uint64_t more_of(uint64_t wanted, uint32_t have, uint64_t most)
 static uint64_t transit_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t writes = spw_max_u64(TRANSIT_TILES, TRANSIT_BYTES / p->tile_bytes);
-    uint64_t reads = in->adopts ? spw_div_up(in->disk_ring_bytes, p->tile_bytes) : 0;
+    uint64_t reads = in->attaches ? spw_div_up(in->disk_ring_bytes, p->tile_bytes) : 0;
     return spw_max_u64(spw_min_u64(writes, p->n_disk_frames), reads);
 }
 

@@ -220,7 +220,7 @@ static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
  * are filled ahead of the device's. */
 static void deepen_ring(struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (!p->n_kv_slots || (!p->n_disk_frames && !in->adopts) || in->prefetch_slots)
+    if (!p->n_kv_slots || (!p->n_disk_frames && !in->attaches) || in->prefetch_slots)
         return;
     uint64_t tiles = p->n_device_frames + (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint64_t n = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);

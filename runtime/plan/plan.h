@@ -26,7 +26,7 @@ struct spw_plan_input {
     uint64_t disk_write_limit;    /* 0: none */
     uint64_t disk_ring_bytes;     /* of reads that should be under way together */
     uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
-    bool adopts;                  /* tiles may also lie in files of others: no room, but reads */
+    bool attaches;                /* tiles may also lie in files of others: no room, but reads */
     bool kv_stays;                /* on the device, all of it */
     uint64_t workspace_bytes;     /* of linear, all workers */
     uint32_t attention_tiles;     /* most of one attention call */
@@ -95,7 +95,7 @@ struct spw_plan {
     uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
     uint32_t n_bounce;      /* landing buffers on the host for the disk's reads; slot_tiles each */
     uint32_t n_disk_frames; /* 0: no scratch file is needed */
-    bool adopts;            /* as in the input: tiles are read from disk all the same */
+    bool attaches;          /* as in the input: tiles are read from disk all the same */
     uint32_t disk_run;      /* disk frames of one layer of one session */
     struct spw_plan_device device;
     struct spw_plan_host host;

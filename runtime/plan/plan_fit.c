@@ -96,7 +96,7 @@ static void place_blocks(struct spw_plan *p, const struct spw_plan_input *in, ui
 static uint64_t rows_below(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t room = spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / p->hidden_row_bytes;
-    if (p->n_disk_frames || p->n_disk_blocks || (in->adopts && p->n_transit))
+    if (p->n_disk_frames || p->n_disk_blocks || (in->attaches && p->n_transit))
         room = spw_max_u64(room / 2, spw_min_u64(room, FEW_CHUNKS * p->chunk));
     return spw_min_u64(spw_plan_most_rows(in), room);
 }
@@ -163,7 +163,7 @@ static bool fit_all_copies(struct spw_plan *p, const struct spw_plan_input *in,
 {
     if (!fit_copies(p, in, b, b->all, rows))
         return false;
-    if (in->adopts)
+    if (in->attaches)
         enlarge(p, in, b, b->all);
     return true;
 }

@@ -100,7 +100,7 @@ static int open_tiles(struct spw_traffic_run *r, bool by_layer)
                                            .n_sessions = p->info.sessions,
                                            .max_tiles = p->max_tiles,
                                            .first_tile = p->aged,
-                                           .disk = p->n_disk_frames || p->adopts,
+                                           .disk = p->n_disk_frames || p->attaches,
                                            .direct = p->direct,
                                        });
     spw_free(rows);
@@ -536,11 +536,11 @@ void spw_traffic_close(struct spw_traffic_run *r, uint32_t session)
         spw_tiles_clear(r->tiles, session);
 }
 
-void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
-                       uint32_t end)
+void spw_traffic_attach(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end)
 {
     if (r)
-        spw_tiles_adopt(r->tiles, session, row, first, end);
+        spw_tiles_attach(r->tiles, session, row, first, end);
 }
 
 void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,

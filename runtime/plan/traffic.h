@@ -62,8 +62,8 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
  * they are written to one. */
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from);
 void spw_traffic_close(struct spw_traffic_run *r, uint32_t session);
-void spw_traffic_adopt(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
-                       uint32_t end);
+void spw_traffic_attach(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
+                        uint32_t end);
 void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end);
 /* The session gets tiles [first, end) from a file by way of host memory, those of an empty one in

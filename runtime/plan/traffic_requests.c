@@ -41,7 +41,7 @@ static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
         if (kind == SPW_KEEP_OLD)
             t.first = spw_waterline_start(r);
         if (t.first < t.end && !r->fixed)
-            spw_tiles_adopt(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
+            spw_tiles_attach(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
         for (kind = SPW_KEEP_SINK; q->plan->aged && kind <= SPW_KEEP_WINDOW; kind++) {
             t = spw_keep_tiles(r, kind, 0, n);
             read += t.first < t.end ? (t.end - t.first) * rows[i].times : 0;
@@ -90,7 +90,7 @@ static void keep(struct requests *q, uint32_t slot)
     struct kept k = {0};
     uint32_t n_rows;
     spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
-    if (!q->plan->adopts || !to || s->rope_table != SPW_ROPE_SHARED ||
+    if (!q->plan->attaches || !to || s->rope_table != SPW_ROPE_SHARED ||
         spw_prefix_moves_on(q->plan->residency, s->held))
         return;
     if (s->stored == to && (!point || s->point == to))
@@ -187,7 +187,7 @@ static void start(struct requests *q, uint32_t slot, const struct spw_plan_reque
             s->request = NULL;
         return;
     }
-    if (!q->plan->adopts || s->rope_table != SPW_ROPE_SHARED)
+    if (!q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
         return;
     s->stored = s->point = found - found % SPW_TILE_TOKENS;
     make_point(q, slot);

@@ -399,8 +399,8 @@ void spw_tiles_end_split(struct spw_tiles *t)
 
 /* ---- files ---- */
 
-void spw_tiles_adopt(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
-                     uint32_t end)
+void spw_tiles_attach(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
+                      uint32_t end)
 {
     struct layer *l = layer_of(t, session, row);
     if (l->first == l->end)

@@ -52,8 +52,8 @@ void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row,
 void spw_tiles_hold(struct spw_tiles *t, uint32_t session);
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens);
 /* Tiles [first, end) lie on disk, in a file of somebody else's; the row goes on behind them. */
-void spw_tiles_adopt(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
-                     uint32_t end);
+void spw_tiles_attach(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
+                      uint32_t end);
 /* The same, of tiles that come to the device. */
 void spw_tiles_import(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end);

@@ -1,5 +1,5 @@
 /* Sessions that begin with tiles in a file: one engine computes a prompt and its tiles are
- * exported, another one adopts them where they lie, under budgets as small as they can be, with a
+ * exported, another one attaches them where they lie, under budgets as small as they can be, with a
  * disk of its own or without. Whatever streams from there, lengths, forks and cuts included, the
  * logits are the bits of one run that computed everything, and the bytes that moved are those that
  * were predicted besides the few that were imported. Then the file is damaged while it is in use:
@@ -144,21 +144,22 @@ static void damaged(void *context, uint32_t i)
 }
 
 /* As from two packs. */
-static void adopt_layer(struct draw *d, struct spw_kv_seq *seq, uint32_t l, uint64_t *seed)
+static void attach_layer(struct draw *d, struct spw_kv_seq *seq, uint32_t l, uint64_t *seed)
 {
     const struct part *p = &d->kept.aged[l];
     for (uint32_t from = p->begin, n; from < p->end; from += n) {
         n = (uint32_t)check_range(seed, (p->end - from + 1) / 2, p->end - from);
-        struct spw_disk_adoption a = {.fd = d->kept.reads,
-                                      .offset = p->offset + (from - p->begin) * d->kept.tile_bytes,
-                                      .n = n,
-                                      .sums = p->sums + (from - p->begin),
-                                      .released = released,
-                                      .damaged = damaged,
-                                      .context = d};
+        struct spw_disk_attachment a = {.fd = d->kept.reads,
+                                        .offset =
+                                            p->offset + (from - p->begin) * d->kept.tile_bytes,
+                                        .n = n,
+                                        .sums = p->sums + (from - p->begin),
+                                        .released = released,
+                                        .damaged = damaged,
+                                        .context = d};
         uint32_t frame;
-        CHECK(spw_disk_adopt(d->e->disk, &a, &frame) == 0);
-        CHECK(spw_kv_adopt(seq, l, from, frame, n) == 0);
+        CHECK(spw_disk_attach(d->e->disk, &a, &frame) == 0);
+        CHECK(spw_kv_attach(seq, l, from, frame, n) == 0);
         d->n_pieces++;
     }
 }
@@ -177,7 +178,7 @@ static void tell_layer(struct draw *d, const struct spw_session *s, uint32_t l)
     struct spw_traffic_run *told = spw_executor_account_of(d->e->executor);
     const struct part *aged = &d->kept.aged[l], *near = &d->kept.near[l];
     if (told && aged->begin < aged->end)
-        spw_traffic_adopt(told, s->slot, l, aged->begin, aged->end);
+        spw_traffic_attach(told, s->slot, l, aged->begin, aged->end);
     if (told && s->seq.near == s->seq.aged && near->begin < near->end)
         spw_tiles_import(spw_traffic_tiles(told), s->slot, l, near->begin, near->end);
 }
@@ -189,7 +190,7 @@ static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
     CHECK(spw_recover_rest(s, &none) == 0);
     for (uint32_t l = 0; l < d->e->model.config.n_layers; l++) {
         tell_layer(d, s, l);
-        adopt_layer(d, s->seq.aged, l, seed);
+        attach_layer(d, s->seq.aged, l, seed);
         if (s->seq.near != s->seq.aged)
             import(d, s->seq.near, l, &d->kept.sink[l]);
         import(d, s->seq.near, l, &d->kept.near[l]);
@@ -341,7 +342,7 @@ static void make_subject(struct subject *s, int i)
 {
     static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200, SPW_BYTES_NONE};
     const struct tiny_model *m = &tiny_models[i / 2];
-    snprintf(s->dir, sizeof s->dir, "/tmp/spw_adopt_%d_%d", (int)getpid(), i);
+    snprintf(s->dir, sizeof s->dir, "/tmp/spw_attach_%d_%d", (int)getpid(), i);
     tiny_model_write(m, s->dir);
     run_ids(s->ids, TEST_TOKENS, m->vocab, (uint64_t)i / 2 + 5);
     s->o = (struct spw_options){.backend = TEST_BACKEND, .context = TEST_TOKENS, .threads = 2};

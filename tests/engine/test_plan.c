@@ -180,11 +180,11 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
 /* What lies between host and disk is there where it is needed, and nowhere else. */
 static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    bool bounces = (p->n_disk_frames || in->adopts) && !in->reads_host_memory;
+    bool bounces = (p->n_disk_frames || in->attaches) && !in->reads_host_memory;
     CHECK(p->info.disk.total == (uint64_t)p->n_disk_frames * p->tile_bytes);
     CHECK(p->info.disk.total <= in->disk_bytes && p->info.disk_budget_bytes == in->disk_bytes);
-    CHECK(p->direct == ((in->disk_bytes || in->adopts) && in->reads_host_memory));
-    CHECK(p->adopts == in->adopts);
+    CHECK(p->direct == ((in->disk_bytes || in->attaches) && in->reads_host_memory));
+    CHECK(p->attaches == in->attaches);
     CHECK((p->n_transit >= 1) == bounces && p->n_transit <= p->n_host_frames);
     CHECK((bounces && p->n_kv_slots) == (p->n_bounce > 0) && p->n_bounce <= p->n_kv_slots);
     CHECK(!p->n_disk_frames || p->n_kv_slots);
@@ -519,7 +519,7 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
     struct spw_plan_input with = *in;
     struct spw_error err = {{0}};
     struct spw_plan other;
-    bool disk = p->n_disk_frames || in->adopts;
+    bool disk = p->n_disk_frames || in->attaches;
     if (in->prefetch_splits || !p->n_kv_slots || (disk && !in->prefetch_slots))
         return; /* with a disk the ring's depth follows the size of its slots */
     with.prefill_chunk = p->chunk;
@@ -699,7 +699,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .disk_bytes = check_random(seed) % 3 ? (uint64_t)1 << 32 : 0,
         .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
         .disk_cost = (uint32_t)check_range(seed, 0, 20),
-        .adopts = check_random(seed) % 4 == 0,
+        .attaches = check_random(seed) % 4 == 0,
         .goes_back = check_random(seed) % 2,
         .workspace_bytes = check_range(seed, 0, 1 << 18),
         .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),

@@ -1,8 +1,8 @@
 /* The disk tier: what a directory can refuse and how that is said; a file that has no name, mode
  * 0600, and room for all of its frames; frames, retired ones, the write limit; tiles that come back
  * as they went down, through the stream of a device and without; and pieces of other files that
- * are adopted. Filesystems of its own (small, full, read-only, without fallocate) are mounted where
- * the kernel lets a test do that. */
+ * are attached. Filesystems of its own (small, full, read-only, without fallocate) are mounted
+ * where the kernel lets a test do that. */
 #include "tests/check.h"
 #include "tests/engine/engine_run.h"
 
@@ -540,7 +540,7 @@ static int file_of_records(const char *dir, uint32_t n, uint64_t *sums)
     return in;
 }
 
-/* What the test knows of an adoption. */
+/* What the test knows of an attachment. */
 struct piece {
     uint32_t first, n, n_left, record, n_damaged;
     bool there;
@@ -561,18 +561,18 @@ static void piece_damaged(void *context, uint32_t i)
     p->n_damaged++;
 }
 
-static int adopt(struct spw_disk *d, struct piece *p, int fd, const uint64_t *sums, uint32_t record,
-                 uint32_t n)
+static int attach(struct spw_disk *d, struct piece *p, int fd, const uint64_t *sums,
+                  uint32_t record, uint32_t n)
 {
-    struct spw_disk_adoption a = {.fd = fd,
-                                  .offset = (uint64_t)record * TILE_BYTES,
-                                  .n = n,
-                                  .sums = sums + record,
-                                  .released = piece_released,
-                                  .damaged = piece_damaged,
-                                  .context = p};
+    struct spw_disk_attachment a = {.fd = fd,
+                                    .offset = (uint64_t)record * TILE_BYTES,
+                                    .n = n,
+                                    .sums = sums + record,
+                                    .released = piece_released,
+                                    .damaged = piece_damaged,
+                                    .context = p};
     *p = (struct piece){.n = n, .n_left = n, .record = record};
-    int rc = spw_disk_adopt(d, &a, &p->first);
+    int rc = spw_disk_attach(d, &a, &p->first);
     p->there = !rc;
     return rc;
 }
@@ -611,7 +611,7 @@ static void check_numbers(const struct piece *p, const struct piece *all, uint32
 }
 
 /* Pieces come and go in any order beside frames of the scratch file, or without one. */
-static void check_adopted(const char *dir, uint32_t scratch)
+static void check_attached(const char *dir, uint32_t scratch)
 {
     enum { PIECES = 24, RECORDS = 64 };
     static struct piece pieces[PIECES];
@@ -630,7 +630,7 @@ static void check_adopted(const char *dir, uint32_t scratch)
         uint32_t record = (uint32_t)check_range(&seed, 0, RECORDS - 1);
         if (!p->there) {
             uint32_t n = (uint32_t)check_range(&seed, 1, RECORDS - record);
-            CHECK(adopt(d, p, fd, sums, record, n) == 0);
+            CHECK(attach(d, p, fd, sums, record, n) == 0);
             check_numbers(p, pieces, PIECES, scratch);
             highest = spw_max_u64(highest, p->first + p->n);
             continue;
@@ -668,7 +668,7 @@ static void check_damaged(const char *dir)
     struct spw_disk_job job;
     struct piece p;
     sums[5] ^= 1;
-    CHECK(adopt(d, &p, fd, sums, 2, 6) == 0);
+    CHECK(attach(d, &p, fd, sums, 2, 6) == 0);
     sums[3] ^= 1; /* it has its own */
     spw_disk_prepare(d, &job, false, p.first, 3, memory);
     CHECK(spw_disk_run(&job) == 0);
@@ -679,7 +679,7 @@ static void check_damaged(const char *dir)
     CHECK(p.n_damaged == 1 && p.n_left == 6 && !spw_disk_n_retired(d));
     for (uint32_t i = 6; i-- > 0;)
         put_piece_frame(d, &p, i);
-    CHECK(adopt(d, &p, fd, sums, 6, 8) == 0); /* the file ends inside */
+    CHECK(attach(d, &p, fd, sums, 6, 8) == 0); /* the file ends inside */
     spw_disk_prepare(d, &job, false, p.first, 4, memory);
     CHECK(spw_disk_run(&job) == -ENODATA && job.io.bad_record == 2);
     p.n_left = 0;
@@ -688,7 +688,7 @@ static void check_damaged(const char *dir)
     free(memory);
 }
 
-static void check_adopt_fails(const char *dir)
+static void check_attach_fails(const char *dir)
 {
     uint64_t sums[4];
     int fd = file_of_records(dir, 4, sums);
@@ -696,10 +696,10 @@ static void check_adopt_fails(const char *dir)
     struct spw_disk *d = open_disk(&o);
     struct piece p;
     int rc = -ENOMEM;
-    CHECK(adopt(d, &p, -1, sums, 0, 4) == -EBADF);
+    CHECK(attach(d, &p, -1, sums, 0, 4) == -EBADF);
     for (int n = 0; rc == -ENOMEM; n++) {
         spw_alloc_fail_nth(n);
-        rc = adopt(d, &p, fd, sums, 0, 4);
+        rc = attach(d, &p, fd, sums, 0, 4);
         spw_alloc_fail_nth(-1);
     }
     CHECK(!rc);
@@ -711,10 +711,10 @@ static void check_adopt_fails(const char *dir)
 
 static void check_in(const char *dir)
 {
-    check_adopted(dir, 0);
-    check_adopted(dir, FRAMES);
+    check_attached(dir, 0);
+    check_attached(dir, FRAMES);
     check_damaged(dir);
-    check_adopt_fails(dir);
+    check_attach_fails(dir);
     check_anonymous(dir);
     check_no_memory(dir);
     check_frames(dir);

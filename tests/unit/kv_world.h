@@ -22,7 +22,7 @@ enum {
 struct kv_drive {
     bool host;            /* has room for tiles */
     bool disk;            /* takes tiles */
-    bool adopts;          /* the disk is there for tiles in files of others, at least */
+    bool attaches;        /* the disk is there for tiles in files of others, at least */
     bool direct;          /* it reads and writes device frames */
     bool faulty;          /* what it gives back may be lost: -EBADMSG, or */
     int read_failure;     /* this */
@@ -107,7 +107,7 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
     w->n_host_frames = d->host ? enough : d->direct ? 0 : KV_TRANSIT_FRAMES;
     w->n_disk_frames = !d->disk ? 0 : d->n_frames ? d->n_frames : enough;
     kv_world_open_device(w);
-    if (d->disk || d->adopts)
+    if (d->disk || d->attaches)
         kv_world_open_disk(w);
     struct spw_kv_options k = {.ops = w->ops,
                                .device = w->device,

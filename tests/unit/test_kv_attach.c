@@ -1,5 +1,5 @@
 /* Tiles of the KV cache that lie in files of others, against a mirror in plain memory
- * (tests/unit/kv_mirror.h): sequences begin with adopted tiles, in several pieces, and imported
+ * (tests/unit/kv_mirror.h): sequences begin with attached tiles, in several pieces, and imported
  * ones behind them; then they grow, spill, load, drop, truncate, fork and close in a random order.
  * Now and then some tiles are exported, wherever they are just then.
  *
@@ -42,7 +42,7 @@ struct world {
     uint32_t n_pieces, n_damaged;
 };
 
-/* One adoption. */
+/* One attachment. */
 struct piece {
     struct world *w;
     struct file *f;
@@ -64,7 +64,7 @@ static void write_records(const struct file *f)
 static void open_file(struct world *w, struct file *f, const char *dir)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/spw_adopt_XXXXXX", dir);
+    snprintf(path, sizeof path, "%s/spw_attach_XXXXXX", dir);
     f->writes = mkstemp(path);
     f->reads = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (f->reads < 0)
@@ -133,7 +133,7 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
                                  .n_device_frames = DEVICE_FRAMES,
                                  .disturb = delay,
                                  .context = w};
-    o.drive.adopts = true;
+    o.drive.attaches = true;
     o.drive.read_failure = -ENODATA; /* where a file ends early */
     memset(w, 0, sizeof *w);
     mirror_open(&w->x, &o);
@@ -167,51 +167,51 @@ static void damaged(void *context, uint32_t i)
     p->w->n_damaged++;
 }
 
-static struct spw_disk_adoption adoption(struct world *w, struct file *f, uint32_t record,
-                                         uint32_t n)
+static struct spw_disk_attachment attachment(struct world *w, struct file *f, uint32_t record,
+                                             uint32_t n)
 {
     struct piece *p = malloc(sizeof *p);
     *p = (struct piece){w, f, n};
-    return (struct spw_disk_adoption){.fd = f->reads,
-                                      .offset = place_of(record),
-                                      .n = n,
-                                      .sums = f->sums + record,
-                                      .released = released,
-                                      .damaged = damaged,
-                                      .context = p};
+    return (struct spw_disk_attachment){.fd = f->reads,
+                                        .offset = place_of(record),
+                                        .n = n,
+                                        .sums = f->sums + record,
+                                        .released = released,
+                                        .damaged = damaged,
+                                        .context = p};
 }
 
 /* Tiles [from, to) of a layer, in several pieces, as from several packs. */
-static void adopt_layer(struct world *w, struct mirror_seq *m, struct file *f, uint32_t layer,
-                        uint32_t from, uint32_t to)
+static void attach_layer(struct world *w, struct mirror_seq *m, struct file *f, uint32_t layer,
+                         uint32_t from, uint32_t to)
 {
     for (uint32_t n; from < to; from += n) {
         uint32_t frame;
         n = (uint32_t)check_range(&w->x.w.seed, 1, to - from);
-        struct spw_disk_adoption a = adoption(w, f, layer * MAX_TILES + from, n);
-        CHECK(spw_disk_adopt(w->x.w.disk, &a, &frame) == 0);
+        struct spw_disk_attachment a = attachment(w, f, layer * MAX_TILES + from, n);
+        CHECK(spw_disk_attach(w->x.w.disk, &a, &frame) == 0);
         w->n_pieces++;
-        CHECK(spw_kv_adopt(m->seq, layer, from, frame, n) == 0);
+        CHECK(spw_kv_attach(m->seq, layer, from, frame, n) == 0);
         m->begin[layer] = m->disk_end[layer] = from + n;
     }
 }
 
-/* The tokens of a file, from its first one on: so many tiles adopted, the rest imported. Nothing is
- * there yet. */
+/* The tokens of a file, from its first one on: so many tiles attached, the rest imported. Nothing
+ * is there yet. */
 static void do_begin(struct world *w, struct mirror_seq *m)
 {
     struct file *f = &w->files[check_random(&w->x.w.seed) % N_FILES];
     uint32_t n = (uint32_t)check_range(&w->x.w.seed, 1, MAX_TOKENS), end = spw_waterline_tiles(n);
-    uint32_t adopted = (uint32_t)check_range(&w->x.w.seed, 0, n / SPW_TILE_TOKENS);
+    uint32_t attached = (uint32_t)check_range(&w->x.w.seed, 0, n / SPW_TILE_TOKENS);
     if (check_random(&w->x.w.seed) % 3 == 0)
-        n = (end = adopted = n / SPW_TILE_TOKENS) * SPW_TILE_TOKENS; /* only whole tiles */
-    if (!mirror_has_room(&w->x, KV_LAYERS * (end - adopted) + 3))
+        n = (end = attached = n / SPW_TILE_TOKENS) * SPW_TILE_TOKENS; /* only whole tiles */
+    if (!mirror_has_room(&w->x, KV_LAYERS * (end - attached) + 3))
         return;
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
         uint32_t from = mirror_sliding[l] ? spw_waterline_first(MIRROR_WINDOW, n) : 0, at = from;
         m->first[l] = m->begin[l] = from < end ? from : end;
-        if (from < adopted && (!mirror_sliding[l] || check_random(&w->x.w.seed) % 2))
-            adopt_layer(w, m, f, l, from, at = adopted);
+        if (from < attached && (!mirror_sliding[l] || check_random(&w->x.w.seed) % 2))
+            attach_layer(w, m, f, l, from, at = attached);
         CHECK(spw_kv_import(m->seq, l, at, n, f->records + (l * MAX_TILES + at) * TILE_BYTES) == 0);
         w->x.moves.up += end - at;
         memcpy(m->word[l], f->word[l], n * sizeof m->word[l][0]);
@@ -336,16 +336,16 @@ static void check_refused(void)
     struct spw_kv_seq *seqs[DEVICE_FRAMES / MAX_TILES + 1];
     uint32_t frame, n = 0;
     mirror_seq_open(&w.x, m);
-    struct spw_disk_adoption a = adoption(&w, &w.files[0], 0, MAX_TILES);
-    CHECK(spw_disk_adopt(w.x.w.disk, &a, &frame) == 0);
+    struct spw_disk_attachment a = attachment(&w, &w.files[0], 0, MAX_TILES);
+    CHECK(spw_disk_attach(w.x.w.disk, &a, &frame) == 0);
     w.n_pieces++;
-    CHECK(spw_kv_adopt(m->seq, 0, 1, frame, MAX_TILES) == -E2BIG);
+    CHECK(spw_kv_attach(m->seq, 0, 1, frame, MAX_TILES) == -E2BIG);
     CHECK(spw_kv_import(m->seq, 0, 1, MAX_TOKENS + 1, w.files[0].records) == -E2BIG);
     spw_alloc_fail_nth(0);
-    CHECK(spw_kv_adopt(m->seq, 0, 0, frame, MAX_TILES) == -ENOMEM);
+    CHECK(spw_kv_attach(m->seq, 0, 0, frame, MAX_TILES) == -ENOMEM);
     spw_alloc_fail_nth(-1);
     mirror_check_lines(m);
-    CHECK(w.n_pieces == 1 && spw_kv_adopt(m->seq, 0, 0, frame, MAX_TILES) == 0);
+    CHECK(w.n_pieces == 1 && spw_kv_attach(m->seq, 0, 0, frame, MAX_TILES) == 0);
     for (int rc = 0; !rc; n += !rc) { /* until the device is full */
         CHECK(spw_kv_seq_open(&seqs[n], w.x.w.kv) == 0);
         rc = spw_kv_import(seqs[n], 1, 0, MAX_TOKENS, w.files[0].records);
@@ -370,7 +370,7 @@ static void check_shared_loss(bool direct)
     struct mirror_seq *m = &w.x.seqs[0];
     struct spw_kv_loss loss;
     mirror_seq_open(&w.x, m);
-    adopt_layer(&w, m, &w.files[0], 0, 0, 1); /* one piece of one tile */
+    attach_layer(&w, m, &w.files[0], 0, 0, 1); /* one piece of one tile */
     memcpy(m->word[0], w.files[0].word[0], SPW_TILE_TOKENS * sizeof m->word[0][0]);
     w.files[0].records[5] ^= 1;
     write_records(&w.files[0]);
@@ -456,7 +456,7 @@ static void check_lost_device(const struct kv_drive *drive)
         struct mirror_seq *m = &w.x.seqs[0];
         world_open(&w, 3 + (uint64_t)n, 0, drive);
         mirror_seq_open(&w.x, m);
-        adopt_layer(&w, m, &w.files[0], 0, 0, 5);
+        attach_layer(&w, m, &w.files[0], 0, 0, 5);
         spw_device_cpu_fail_nth(w.x.w.device, n);
         rc = spw_kv_import(m->seq, 0, 5, MAX_TOKENS, w.files[0].records);
         rc = rc ? rc : spw_kv_load(m->seq, 0, 3);

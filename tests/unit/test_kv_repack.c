@@ -613,7 +613,7 @@ static void check_fault(struct kv_drive drive, enum fault fault)
     world_close(&w);
 }
 
-/* A file of tiles that a sequence adopts. */
+/* A file of tiles that a sequence attaches. */
 struct pack {
     int fd, n_released, n_damaged;
 };
@@ -633,7 +633,7 @@ static void damaged(void *context, uint32_t i)
 }
 
 /* All tiles of all layers; the one that is spoiled, if any, is not what its checksum says. */
-static void adopt(struct world *w, struct model_seq *m, struct pack *p, uint64_t spoiled)
+static void attach(struct world *w, struct model_seq *m, struct pack *p, uint64_t spoiled)
 {
     enum { N = KV_LAYERS * MAX_TILES };
     static uint8_t tiles[N][MOST_BYTES];
@@ -649,20 +649,20 @@ static void adopt(struct world *w, struct model_seq *m, struct pack *p, uint64_t
         tiles[i][5] ^= i == spoiled;
         CHECK(pwrite(p->fd, tiles[i], bytes, (off_t)(i * bytes)) == (ssize_t)bytes);
     }
-    struct spw_disk_adoption a = {.fd = p->fd,
-                                  .n = KV_LAYERS * n,
-                                  .sums = sums,
-                                  .released = released,
-                                  .damaged = damaged,
-                                  .context = p};
-    CHECK(spw_disk_adopt(w->k.disk, &a, &frame) == 0);
+    struct spw_disk_attachment a = {.fd = p->fd,
+                                    .n = KV_LAYERS * n,
+                                    .sums = sums,
+                                    .released = released,
+                                    .damaged = damaged,
+                                    .context = p};
+    CHECK(spw_disk_attach(w->k.disk, &a, &frame) == 0);
     for (uint32_t l = 0; l < KV_LAYERS; l++)
-        CHECK(spw_kv_adopt(m->seq, l, first, frame + l * n, n) == 0);
+        CHECK(spw_kv_attach(m->seq, l, first, frame + l * n, n) == 0);
     m->n_tiles = MAX_TILES;
 }
 
-/* Adopted tiles are let go, and are in our own file, or lost where that is full. */
-static void check_adopted(struct kv_drive drive, uint64_t spoiled, bool full)
+/* Attached tiles are let go, and are in our own file, or lost where that is full. */
+static void check_attached(struct kv_drive drive, uint64_t spoiled, bool full)
 {
     static struct world w;
     struct spw_kv_repacked out;
@@ -670,7 +670,7 @@ static void check_adopted(struct kv_drive drive, uint64_t spoiled, bool full)
     drive.faulty = spoiled == 1 || full; /* tiles may be lost */
     build(&w, &drive, 15);
     do_open(&w, &w.seqs[2]);
-    adopt(&w, &w.seqs[2], &p, spoiled);
+    attach(&w, &w.seqs[2], &p, spoiled);
     do_fork(&w, &w.seqs[2]);
     CHECK(spw_kv_load(w.seqs[3].seq, 2, MAX_TILES - 2) == 0);
     if (spoiled != 1)
@@ -683,7 +683,7 @@ static void check_adopted(struct kv_drive drive, uint64_t spoiled, bool full)
         r.n_disk_frames = n_own + 2;
     CHECK(spw_kv_repack(w.k.kv, &r, &out) == 0);
     w.n_repacks++;
-    CHECK(p.n_released == 1 && p.n_damaged == (spoiled == 1) && !w.k.kv->n_adopted);
+    CHECK(p.n_released == 1 && p.n_damaged == (spoiled == 1) && !w.k.kv->n_attached);
     CHECK(out.n_lost == (full ? n - 2 : 0) + (spoiled == 1));
     check_all(&w);
     CHECK(w.seqs[2].n_tiles == (full || spoiled == 1 ? w.k.o.first_tile + !full : MAX_TILES));
@@ -723,9 +723,9 @@ int main(int argc, char **argv)
         check_lost_device(&d);
         for (int fault = 0; fault < FAULTS; fault++)
             check_fault(d, (enum fault)fault);
-        check_adopted(d, UINT64_MAX, false);
-        check_adopted(d, 1, false);
-        check_adopted(d, UINT64_MAX, true);
+        check_attached(d, UINT64_MAX, false);
+        check_attached(d, 1, false);
+        check_attached(d, UINT64_MAX, true);
     }
     while (check_another(&rounds)) {
         int i = rounds.done - 1;
