@@ -69,7 +69,10 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
  *
  * A write that fails is repeated once, elsewhere. If that fails too, the tile stays on the host (a
  * device frame, if it went down directly), and the next call returns the failure, having done what
- * it was to do: nothing is lost, and the same call may be repeated. */
+ * it was to do: nothing is lost, and the same call may be repeated.
+ *
+ * -EBADMSG: a tile has lost its lower copy, and the disk is full: nothing has changed, see
+ * spw_kv_take_loss. */
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end);
 /* Waits until nothing is being written to the disk. A write that failed is told by the next spill,
  * or here: 0, or its failure, once. */

@@ -75,6 +75,22 @@ static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *
     return 0;
 }
 
+/* A tile on the device whose lower copy lay in a file of others, and was lost, may find no frame on
+ * the disk. Then the tile is lost. */
+static int find_lost(struct spw_kv_seq *seq, uint32_t layer, const struct spill *s)
+{
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    int rc = 0;
+    for (uint32_t i = s->from; i < s->to && i < s->disk_end; i++) {
+        const struct spw_kv_tile *t = &seq->kv->tiles[l->ids[i]];
+        if (!t->lost || !leaves_device(l, s, t, i))
+            continue;
+        spw_kv_note_loss(seq, layer, i, t->lost);
+        rc = -EBADMSG;
+    }
+    return rc;
+}
+
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end)
 {
     struct spw_kv *kv = seq->kv;
@@ -82,11 +98,13 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
     uint64_t to_host, to_disk;
     assert(begin <= l->end && !l->load.seq);
     spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
+    struct spill s = make_spill(kv, l, begin, disk_end);
+    if (to_disk && to_disk > kv->o.n_disk_frames - spw_disk_n_used(kv->o.disk))
+        SPW_TRY(find_lost(seq, layer, &s));
     if (to_host) {
         SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.down)); /* 1 */
         kv->ticket++;
     }
-    struct spill s = make_spill(kv, l, begin, disk_end);
     int rc = spill(kv, l, &s);
     int copies = spw_kv_flush_copies(kv); /* also what a failure left */
     int writes = spw_kv_flush_writebacks(kv);

@@ -351,6 +351,13 @@ static inline void mirror_truncate(struct mirror *x, struct mirror_seq *m)
     mirror_cut(x, m, can ? n : 0);
 }
 
+static inline void mirror_cut_lost(struct mirror *x, struct mirror_seq *m, uint32_t tile)
+{
+    uint32_t n = tile * SPW_TILE_TOKENS;
+    mirror_cut(x, m, spw_kv_can_truncate(m->seq, mirror_residency, n) ? n : 0);
+    x->n_lost++;
+}
+
 /* Sequences that lost a tile go on from below it. */
 static inline void mirror_recover(struct mirror *x)
 {
@@ -361,9 +368,7 @@ static inline void mirror_recover(struct mirror *x)
             m++;
         CHECK(x->w.o.drive.faulty && m < x->seqs + KV_SEQS && loss.rc < 0);
         CHECK(loss.tile >= m->first[loss.layer] && loss.tile < m->begin[loss.layer]);
-        uint32_t n = loss.tile * SPW_TILE_TOKENS;
-        mirror_cut(x, m, spw_kv_can_truncate(m->seq, mirror_residency, n) ? n : 0);
-        x->n_lost++;
+        mirror_cut_lost(x, m, loss.tile);
     }
 }
 
@@ -468,10 +473,17 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
         disk_end = begin;
     uint64_t to_host, to_disk;
     spw_kv_count_spill(m->seq, layer, begin, disk_end, &to_host, &to_disk);
+    int rc = spw_kv_spill(m->seq, layer, begin, disk_end);
+    CHECK(!rc || d->writes_fail || (d->attaches && d->faulty && rc == -EBADMSG));
+    if (rc == -EBADMSG) { /* of a tile that was to leave the device */
+        struct spw_kv_loss loss;
+        CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == m->seq && loss.layer == layer);
+        CHECK(loss.tile >= m->begin[layer] && loss.tile < begin);
+        mirror_cut_lost(x, m, loss.tile);
+        return;
+    }
     x->moves.down += to_host;
     x->moves.written += to_disk;
-    int rc = spw_kv_spill(m->seq, layer, begin, disk_end);
-    CHECK(!rc || d->writes_fail);
     m->begin[layer] = begin > m->begin[layer] ? begin : m->begin[layer];
     m->disk_end[layer] = disk_end;
     if (rc == -ENOMEM) { /* as far as it got */

@@ -390,6 +390,34 @@ static void check_shared_loss(bool direct)
     world_close(&w);
 }
 
+/* A tile that is on the device of one sequence is damaged where it is attached; another sequence
+ * finds that. There is no frame for the tile on the disk: it is lost when it is to leave the
+ * device, and nothing has moved. */
+static void check_loss_on_device(bool direct)
+{
+    static struct world w;
+    world_open(&w, 3, 0, &(struct kv_drive){.direct = direct, .faulty = true, .host = !direct});
+    struct mirror_seq *m = &w.x.seqs[0];
+    struct spw_kv_loss loss;
+    mirror_seq_open(&w.x, m);
+    attach_layer(&w, m, &w.files[0], 0, 0, 2);
+    mirror_fork(&w.x, m);
+    CHECK(spw_kv_load(m->seq, 0, 0) == 0);
+    w.files[0].was_bad = true;
+    spw_kv_note_loss(w.x.seqs[1].seq, 0, 1, -EBADMSG); /* as a reader of its slot does */
+    CHECK(spw_kv_take_loss(w.x.w.kv, &loss) && loss.seq == w.x.seqs[1].seq);
+    CHECK(spw_kv_spill(m->seq, 0, 1, 2) == 0 && spw_kv_begin(m->seq, 0) == 1);
+    CHECK(spw_kv_spill(m->seq, 0, 2, 2) == -EBADMSG && spw_kv_begin(m->seq, 0) == 1);
+    CHECK(spw_kv_take_loss(w.x.w.kv, &loss) && loss.seq == m->seq && loss.tile == 1);
+    spw_kv_truncate(m->seq, SPW_TILE_TOKENS);
+    spw_kv_truncate(w.x.seqs[1].seq, SPW_TILE_TOKENS);
+    mirror_seq_close(&w.x, &w.x.seqs[1]);
+    mirror_seq_close(&w.x, m);
+    w.x.moves.up += direct ? 0 : 2;
+    w.x.moves.read += 2;
+    world_close(&w);
+}
+
 static void check_words(const struct world *w, uint32_t layer, uint32_t tile, const uint8_t *bytes,
                         uint32_t n)
 {
@@ -483,6 +511,7 @@ int main(int argc, char **argv)
     check_sink();
     for (int i = 0; i < 2; i++) {
         check_shared_loss(i);
+        check_loss_on_device(i);
         check_lost_device(&(struct kv_drive){.direct = i, .host = true, .faulty = true});
         check_lost_device(&(struct kv_drive){.direct = i, .disk = true, .faulty = true});
     }
