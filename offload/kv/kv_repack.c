@@ -261,9 +261,9 @@ struct batch {
     } items[SPW_KV_READS];
 };
 
-static uint8_t *landing(const struct work *w, uint32_t i)
+static uint8_t *buffer(const struct work *w, uint32_t i)
 {
-    return (uint8_t *)w->r->landing + i * w->kv->o.tile_bytes;
+    return (uint8_t *)w->r->buffers + i * w->kv->o.tile_bytes;
 }
 
 static int wait_for(struct spw_disk_job *job)
@@ -276,7 +276,7 @@ static void read_batch(const struct work *w, struct batch *b)
     struct spw_kv_read *reads = w->kv->reads;
     for (uint32_t i = 0; i < b->n; i++) {
         struct spw_disk_job *job = &reads[i].run.job;
-        spw_disk_prepare(w->kv->o.disk, job, false, b->items[i].from, 1, landing(w, i));
+        spw_disk_prepare(w->kv->o.disk, job, false, b->items[i].from, 1, buffer(w, i));
         spw_disk_start(job);
     }
     for (uint32_t i = 0; i < b->n; i++)
@@ -289,8 +289,8 @@ static int convert_batch(const struct work *w, const struct batch *b)
     const struct spw_kv_options *o = &w->kv->o;
     for (uint32_t i = 0; i < b->n; i++)
         if (!b->items[i].rc)
-            SPW_TRY(o->direct ? move_on_device(w, landing(w, i), landing(w, i))
-                              : move_on_host(w, landing(w, i), landing(w, i)));
+            SPW_TRY(o->direct ? move_on_device(w, buffer(w, i), buffer(w, i))
+                              : move_on_host(w, buffer(w, i), buffer(w, i)));
     return o->ops->stream_sync(o->device, o->compute);
 }
 
@@ -318,7 +318,7 @@ static void write_batch(struct work *w, const struct batch *b)
     for (uint32_t i = 0; i < b->n; i++)
         if (!b->items[i].rc) {
             struct spw_disk_job *job = &reads[i].run.job;
-            spw_disk_prepare(w->new_disk, job, true, b->items[i].to, 1, landing(w, i));
+            spw_disk_prepare(w->new_disk, job, true, b->items[i].to, 1, buffer(w, i));
             spw_disk_start(job);
         }
     for (uint32_t i = 0; i < b->n; i++) {
@@ -367,7 +367,7 @@ static void add(struct work *w, struct batch *b, uint32_t id, uint32_t to)
 static void walk_disk(struct work *w)
 {
     const struct level *l = &w->disk;
-    struct batch b = {.most = w->r->n_landing < SPW_KV_READS ? w->r->n_landing : SPW_KV_READS};
+    struct batch b = {.most = w->r->n_buffers < SPW_KV_READS ? w->r->n_buffers : SPW_KV_READS};
     for (uint32_t k = 0; k < l->n; k++)
         if (l->owner[k] != SPW_KV_NO_TILE)
             add(w, &b, l->owner[k], l->to[k]);
@@ -377,7 +377,7 @@ static void walk_disk(struct work *w)
 /* Behind all frames of our own: any that is free may be written now. */
 static void walk_attached(struct work *w)
 {
-    struct batch b = {.most = w->r->n_landing < SPW_KV_READS ? w->r->n_landing : SPW_KV_READS};
+    struct batch b = {.most = w->r->n_buffers < SPW_KV_READS ? w->r->n_buffers : SPW_KV_READS};
     struct spw_kv *kv = w->kv;
     uint32_t *frames = w->attached; /* the ids turn into the frames that are given back */
     for (uint32_t i = 0; i < w->n_attached; i++) {
@@ -471,7 +471,7 @@ int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_k
     struct work w = {.kv = kv, .r = r, .out = out};
     assert(r->tile_bytes && r->tile_bytes <= kv->o.tile_bytes && r->slot_tiles);
     assert(r->tile_bytes < kv->o.tile_bytes || !r->convert);
-    assert(!kv->o.disk || r->n_landing);
+    assert(!kv->o.disk || r->n_buffers);
     *out = (struct spw_kv_repacked){0};
     SPW_TRY(spw_kv_settle(kv));
     int rc = prepare(&w);

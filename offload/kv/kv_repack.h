@@ -29,10 +29,10 @@ struct spw_kv_repack {
     int (*before_lower)(void *context);
     void *context;
     void *device_from, *device_to; /* device memory: one tile of T, one of Q bytes */
-    /* With a disk: [n_landing][T], what it reads to and writes from; device memory if the cache is
+    /* With a disk: [n_buffers][T], what it reads to and writes from; device memory if the cache is
      * direct, else host memory. So many requests are under way together. */
-    void *landing;
-    uint32_t n_landing;
+    void *buffers;
+    uint32_t n_buffers;
 };
 
 /* Copies of tiles that were converted, by tier; n_lost of those on the disk could not be. */

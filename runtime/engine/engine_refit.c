@@ -12,7 +12,7 @@
 #include "offload/kv/kv_split.h"
 #include "runtime/engine/engine.h"
 
-enum { LANDING_TILES = 8 }; /* under way together, where there is room */
+enum { BUFFER_TILES = 8 }; /* under way together, where there is room */
 
 struct refit {
     struct spw_engine *e;
@@ -81,13 +81,13 @@ static int find_scratch(struct refit *r)
         host = (uint8_t *)e->host_arena + p->host.bounce;
         n_host = n_bounce;
     }
-    uint64_t n_landing = p->direct ? spw_sub_u64(n_device, 2) : n_host;
-    if (n_device < 2 || !n_host || (e->disk && !n_landing))
+    uint64_t n_buffers = p->direct ? spw_sub_u64(n_device, 2) : n_host;
+    if (n_device < 2 || !n_host || (e->disk && !n_buffers))
         return -ENOMEM;
     r->repack.device_from = device;
     r->repack.device_to = device + tile;
-    r->repack.landing = p->direct ? device + 2 * tile : host;
-    r->repack.n_landing = (uint32_t)spw_min_u64(n_landing, LANDING_TILES);
+    r->repack.buffers = p->direct ? device + 2 * tile : host;
+    r->repack.n_buffers = (uint32_t)spw_min_u64(n_buffers, BUFFER_TILES);
     r->split.device_scratch = device;
     r->split.host_scratch = host;
     return 0;

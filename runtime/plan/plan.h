@@ -93,7 +93,7 @@ struct spw_plan {
     uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
     uint32_t n_weight_bounce; /* n_weight_slots, or 0: no block bounces */
     uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
-    uint32_t n_bounce;      /* landing buffers on the host for the disk's reads; slot_tiles each */
+    uint32_t n_bounce;      /* bounce slots of the KV ring on the host; slot_tiles each */
     uint32_t n_disk_frames; /* 0: no scratch file is needed */
     bool attaches;          /* as in the input: tiles are read from disk all the same */
     uint32_t disk_run;      /* disk frames of one layer of one session */

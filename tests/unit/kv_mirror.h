@@ -47,7 +47,7 @@ struct mirror {
     struct kv_world w;
     struct mirror_seq seqs[KV_SEQS];
     struct mirror_moves moves;
-    uint8_t *landing; /* [max_tiles][MIRROR_TILE_BYTES] */
+    uint8_t *memory; /* [max_tiles][MIRROR_TILE_BYTES] */
     uint32_t max_tokens, next_word, n_lost, n_failed_writes;
     uint32_t n_ahead; /* tiles of the load that goes on */
     uint64_t n_begun; /* loads that went on beside something else */
@@ -135,7 +135,7 @@ static inline void mirror_open(struct mirror *x, const struct kv_world_options *
     o.kinds = mirror_sliding;
     x->max_tokens = o.max_tiles * SPW_TILE_TOKENS;
     x->next_word = 1;
-    x->landing = aligned_alloc(4096, o.max_tiles * MIRROR_TILE_BYTES);
+    x->memory = aligned_alloc(4096, o.max_tiles * MIRROR_TILE_BYTES);
     kv_world_open(&x->w, &o);
 }
 
@@ -174,7 +174,7 @@ static inline void mirror_close(struct mirror *x)
         CHECK(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] == x->moves.up * MIRROR_TILE_BYTES);
     }
     kv_world_close(&x->w);
-    free(x->landing);
+    free(x->memory);
 }
 
 /* ---- what must be there ---- */
@@ -222,15 +222,15 @@ static inline void mirror_check_frame(struct mirror *x, const struct mirror_seq 
     const struct kv_drive *d = &x->w.o.drive;
     uint32_t frame = spw_kv_disk_frame(m->seq, layer, tile);
     struct spw_disk_job job;
-    memset(x->landing, 0, MIRROR_TILE_BYTES);
-    spw_disk_prepare(x->w.disk, &job, false, frame, 1, x->landing);
+    memset(x->memory, 0, MIRROR_TILE_BYTES);
+    spw_disk_prepare(x->w.disk, &job, false, frame, 1, x->memory);
     int rc = spw_disk_run(&job);
     x->moves.read++;
     if (rc) {
         CHECK(d->faulty && (rc == -EBADMSG || rc == d->read_failure));
         spw_kv_note_loss(m->seq, layer, tile, rc);
     } else {
-        mirror_compare(x->landing, &m->word[layer][tile * SPW_TILE_TOKENS],
+        mirror_compare(x->memory, &m->word[layer][tile * SPW_TILE_TOKENS],
                        mirror_tokens_in(m, tile));
     }
 }

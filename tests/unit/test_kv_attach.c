@@ -227,9 +227,9 @@ static void do_export(struct world *w, struct mirror_seq *m, uint32_t layer)
     uint64_t from_device, from_host, from_disk;
     if (check_random(&w->x.w.seed) % 2)
         spw_kv_finish_writes(w->x.w.kv);
-    memset(w->x.landing, 0, MAX_TILES * TILE_BYTES);
+    memset(w->x.memory, 0, MAX_TILES * TILE_BYTES);
     mirror_count(m, layer, begin, end, &from_device, &from_host, &from_disk);
-    int rc = spw_kv_export(m->seq, layer, begin, end, w->x.landing);
+    int rc = spw_kv_export(m->seq, layer, begin, end, w->x.memory);
     CHECK(!rc || (w->x.w.o.drive.faulty && rc == -EBADMSG));
     if (rc)
         return;
@@ -237,8 +237,8 @@ static void do_export(struct world *w, struct mirror_seq *m, uint32_t layer)
     w->x.moves.read += from_disk;
     mirror_check_lines(m);
     for (uint32_t t = begin; t < end; t++)
-        mirror_compare(w->x.landing + (t - begin) * TILE_BYTES,
-                       &m->word[layer][t * SPW_TILE_TOKENS], mirror_tokens_in(m, t));
+        mirror_compare(w->x.memory + (t - begin) * TILE_BYTES, &m->word[layer][t * SPW_TILE_TOKENS],
+                       mirror_tokens_in(m, t));
 }
 
 static void step(struct world *w)
@@ -378,7 +378,7 @@ static void check_shared_loss(bool direct)
     mirror_fork(&w.x, m);
     CHECK(spw_kv_load(m->seq, 0, 0) == -EBADMSG && w.n_damaged == 1 && w.n_pieces == 1);
     CHECK(spw_kv_take_loss(w.x.w.kv, &loss) && loss.seq == m->seq && loss.tile == 0);
-    CHECK(spw_kv_export(w.x.seqs[1].seq, 0, 0, 1, w.x.landing) == -EBADMSG);
+    CHECK(spw_kv_export(w.x.seqs[1].seq, 0, 0, 1, w.x.memory) == -EBADMSG);
     CHECK(spw_kv_take_loss(w.x.w.kv, &loss) && loss.seq == w.x.seqs[1].seq);
     CHECK(!spw_kv_take_loss(w.x.w.kv, &loss) && w.n_damaged == 1);
     spw_kv_truncate(m->seq, 0);
@@ -457,11 +457,11 @@ static void check_sink(void)
         CHECK(spw_kv_first(seq, 0) == 4 && spw_kv_begin(seq, 0) == 4 && spw_kv_end(seq, 0) == 7);
         CHECK(spw_kv_can_truncate(seq, mirror_residency, 6 * SPW_TILE_TOKENS));
         CHECK(!spw_kv_can_truncate(seq, mirror_residency, 5 * SPW_TILE_TOKENS));
-        CHECK(spw_kv_export(seq, 0, 0, 1, w.x.landing) == 0);
-        CHECK(spw_kv_export(seq, 0, 4, 7, w.x.landing + TILE_BYTES) == 0);
-        check_words(&w, 0, 0, w.x.landing, SPW_TILE_TOKENS);
+        CHECK(spw_kv_export(seq, 0, 0, 1, w.x.memory) == 0);
+        CHECK(spw_kv_export(seq, 0, 4, 7, w.x.memory + TILE_BYTES) == 0);
+        check_words(&w, 0, 0, w.x.memory, SPW_TILE_TOKENS);
         for (uint32_t t = 4; t < 7; t++)
-            check_words(&w, 0, t, w.x.landing + (t - 3) * TILE_BYTES, t < 6 ? SPW_TILE_TOKENS : 98);
+            check_words(&w, 0, t, w.x.memory + (t - 3) * TILE_BYTES, t < 6 ? SPW_TILE_TOKENS : 98);
         spw_kv_truncate(seq, 0);
         CHECK(spw_kv_end(seq, 0) == 0);
         w.x.moves.up += 4;
@@ -489,7 +489,7 @@ static void check_lost_device(const struct kv_drive *drive)
         rc = spw_kv_import(m->seq, 0, 5, MAX_TOKENS, w.files[0].records);
         rc = rc ? rc : spw_kv_load(m->seq, 0, 3);
         rc = rc ? rc : spw_kv_spill(m->seq, 0, 7, drive->host ? 5 : 7);
-        rc = rc ? rc : spw_kv_export(m->seq, 0, 0, MAX_TILES, w.x.landing);
+        rc = rc ? rc : spw_kv_export(m->seq, 0, 0, MAX_TILES, w.x.memory);
         rc = rc ? rc : w.x.w.ops->stream_sync(w.x.w.device, w.x.w.compute);
         CHECK(!rc || rc == -EIO);
         spw_device_cpu_fail_nth(w.x.w.device, -1);

@@ -25,7 +25,7 @@ enum {
     MOST_BYTES = MOST_UNITS * UNIT,
     DEVICE_FRAMES = 40,
     BELOW_FRAMES = KV_SEQS * KV_LAYERS * MAX_TILES,
-    MOST_LANDING = 5,
+    MOST_BUFFERS = 5,
     MOST_REPACKS = 3,
     FILE_UNITS = BELOW_FRAMES * MOST_UNITS,
 };
@@ -44,7 +44,7 @@ struct faults {
 
 struct world {
     struct kv_world k;
-    void *device_from, *device_to, *device_landing, *host_landing;
+    void *device_from, *device_to, *device_buffers, *host_buffers;
     struct faults faults;
     struct model_seq seqs[KV_SEQS];
     uint32_t n_repacks;
@@ -156,8 +156,8 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
     const struct spw_device_ops *ops = w->k.ops;
     CHECK(ops->alloc(w->k.device, MOST_BYTES, &w->device_from) == 0);
     CHECK(ops->alloc(w->k.device, MOST_BYTES, &w->device_to) == 0);
-    CHECK(ops->alloc(w->k.device, MOST_LANDING * MOST_BYTES, &w->device_landing) == 0);
-    CHECK(ops->alloc_host(w->k.device, MOST_LANDING * MOST_BYTES, &w->host_landing) == 0);
+    CHECK(ops->alloc(w->k.device, MOST_BUFFERS * MOST_BYTES, &w->device_buffers) == 0);
+    CHECK(ops->alloc_host(w->k.device, MOST_BUFFERS * MOST_BYTES, &w->host_buffers) == 0);
 }
 
 static void drain(struct world *w)
@@ -194,8 +194,8 @@ static void world_close(struct world *w)
     kv_world_stop(&w->k);
     w->k.ops->free(w->k.device, w->device_from, MOST_BYTES);
     w->k.ops->free(w->k.device, w->device_to, MOST_BYTES);
-    w->k.ops->free(w->k.device, w->device_landing, MOST_LANDING * MOST_BYTES);
-    w->k.ops->free_host(w->k.device, w->host_landing, MOST_LANDING * MOST_BYTES);
+    w->k.ops->free(w->k.device, w->device_buffers, MOST_BUFFERS * MOST_BYTES);
+    w->k.ops->free_host(w->k.device, w->host_buffers, MOST_BUFFERS * MOST_BYTES);
     kv_world_close(&w->k);
 }
 
@@ -223,11 +223,11 @@ static void check_tile(struct world *w, struct model_seq *m, uint32_t l, uint32_
     if (frame == SPW_DISK_NONE)
         return;
     struct spw_disk_job job;
-    spw_disk_prepare(w->k.disk, &job, false, frame, 1, w->host_landing);
+    spw_disk_prepare(w->k.disk, &job, false, frame, 1, w->host_buffers);
     int rc = spw_disk_run(&job);
     CHECK(!rc || (w->k.o.drive.faulty && (rc == -EIO || rc == -EBADMSG)));
     if (!rc)
-        compare(w, w->host_landing, words);
+        compare(w, w->host_buffers, words);
     else if (t < spw_kv_begin(m->seq, l))
         spw_kv_note_loss(m->seq, l, t, rc);
 }
@@ -384,9 +384,9 @@ static struct spw_kv_repack draw_repack(struct world *w)
                                   .context = w,
                                   .device_from = w->device_from,
                                   .device_to = w->device_to,
-                                  .landing =
-                                      w->k.o.drive.direct ? w->device_landing : w->host_landing,
-                                  .n_landing = (uint32_t)check_range(&w->k.seed, 1, MOST_LANDING)};
+                                  .buffers =
+                                      w->k.o.drive.direct ? w->device_buffers : w->host_buffers,
+                                  .n_buffers = (uint32_t)check_range(&w->k.seed, 1, MOST_BUFFERS)};
 }
 
 /* Nothing is different after a repack that was refused. */
