@@ -107,7 +107,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
     return 0;
 }
 
-int spw_prefetch_refit(struct spw_prefetch *p, const struct spw_prefetch_options *o)
+int spw_prefetch_replan(struct spw_prefetch *p, const struct spw_prefetch_options *o)
 {
     SPW_TRY(spw_prefetch_forget(p));
     spw_kv_source_free(&p->kv);

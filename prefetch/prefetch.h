@@ -40,7 +40,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_optio
 void spw_prefetch_close(struct spw_prefetch *p);
 /* Another KV ring, for tiles of another size; all else must be as it was. Nothing that is queued
  * may use a slot. After a failure only close can follow. */
-int spw_prefetch_refit(struct spw_prefetch *p, const struct spw_prefetch_options *o);
+int spw_prefetch_replan(struct spw_prefetch *p, const struct spw_prefetch_options *o);
 
 /* A step begins; `s` stays borrowed until the next begin. */
 int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s);

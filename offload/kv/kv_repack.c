@@ -53,7 +53,7 @@ struct work {
 
 /* ---- before anything moves ---- */
 
-int spw_kv_settle(struct spw_kv *kv)
+int spw_kv_finish_queued(struct spw_kv *kv)
 {
     const struct spw_kv_options *o = &kv->o;
     spw_kv_finish_writes(kv);
@@ -473,7 +473,7 @@ int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_k
     assert(r->tile_bytes < kv->o.tile_bytes || !r->convert);
     assert(!kv->o.disk || r->n_buffers);
     *out = (struct spw_kv_repacked){0};
-    SPW_TRY(spw_kv_settle(kv));
+    SPW_TRY(spw_kv_finish_queued(kv));
     int rc = prepare(&w);
     if (!rc) {
         walk_memory(&w, &w.device, &kv->device, &w.new_device, move_on_device, &out->n_device);

@@ -190,7 +190,7 @@ static int place_all(const struct work *w, const struct spw_kv_split *s)
 int spw_kv_split_begin(const struct spw_kv_split *s)
 {
     struct work w;
-    SPW_TRY(spw_kv_settle(s->kv));
+    SPW_TRY(spw_kv_finish_queued(s->kv));
     int rc = open_work(&w, s);
     if (!rc)
         rc = place_all(&w, s);

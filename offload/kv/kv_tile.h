@@ -190,9 +190,8 @@ void spw_kv_finish_read(struct spw_kv *kv);
 
 /* ---- kv_repack.c ---- */
 
-/* Afterwards nothing is queued, nothing is being written, and no frame is held for that any more.
- */
-int spw_kv_settle(struct spw_kv *kv);
+/* Waits until nothing is queued and nothing is being written; no frame is held for that then. */
+int spw_kv_finish_queued(struct spw_kv *kv);
 
 /* ---- kv_writeback.c ---- */
 

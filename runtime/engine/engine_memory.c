@@ -228,7 +228,7 @@ static int open_prefetch(struct spw_engine *e)
 int spw_engine_refit_prefetch(struct spw_engine *e)
 {
     struct spw_prefetch_options o = prefetch_options(e);
-    return spw_prefetch_refit(e->prefetch, &o);
+    return spw_prefetch_replan(e->prefetch, &o);
 }
 
 /* The caller ends a step, or a memory limit that is lower now does. */
