@@ -10,17 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t cli_layer_parameters(const struct spw_model_config *c)
+/* Number of weights that one token is multiplied with in the layers. */
+static uint64_t layer_parameters(const struct spw_model_config *c)
 {
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
     uint64_t attention = (uint64_t)c->hidden * (2 * q + 2 * kv);
     uint64_t mlp = (uint64_t)c->hidden * c->intermediate * 3;
     return c->n_layers * (attention + mlp);
-}
-
-uint64_t cli_head_parameters(const struct spw_model_config *c)
-{
-    return (uint64_t)c->hidden * c->vocab;
 }
 
 /* Number of pairs of a query and a key that the query sees, for `n` tokens. A query sees its own
@@ -36,8 +32,8 @@ static double visible_pairs(uint64_t n, uint64_t window)
 
 double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
 {
-    double flops = 2 * (double)cli_layer_parameters(c) * (double)n;
-    flops += 2 * (double)cli_head_parameters(c);
+    double flops = 2 * (double)layer_parameters(c) * (double)n;
+    flops += 2 * (double)c->hidden * c->vocab;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint64_t window = c->layer_kinds[i] == SPW_LAYER_SLIDING ? c->window : 0;
         flops += 4.0 * c->n_heads * c->head_dim * visible_pairs(n, window);

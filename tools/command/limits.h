@@ -9,9 +9,6 @@
  * layers; the head once, because only the last token needs logits; and attention, whose scores and
  * sums take 4 * heads * head_dim for each pair of a query and a key that it sees. */
 double cli_prefill_flops(const struct spw_model_config *config, uint64_t n);
-/* Number of weights that one token is multiplied with, in the layers and in the head. */
-uint64_t cli_layer_parameters(const struct spw_model_config *config);
-uint64_t cli_head_parameters(const struct spw_model_config *config);
 /* The machine's peak for matrix products of type `compute`. */
 double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute);
 /* NULL when out of memory. */

@@ -42,7 +42,9 @@ static bool parse_number(const char *text, double *out)
     return *end == 0 && isfinite(*out);
 }
 
-bool cli_parse_size(const char *text, uint64_t *out)
+/* "64MiB", "2GiB", "1.5G", plain bytes. K, M, G, T and KiB ... are powers of 1024, KB ... of 1000.
+ */
+static bool parse_size(const char *text, uint64_t *out)
 {
     static const char prefixes[] = "KMGT";
     size_t digits = strspn(text, "0123456789.");
@@ -101,7 +103,7 @@ static int set_count(const struct cli_row *row, const char *value, uint64_t *out
 
 static int set_size(const struct cli_row *row, const char *value, uint64_t *out)
 {
-    if (!cli_parse_size(value, out))
+    if (!parse_size(value, out))
         return refuse_value(row, value, "a size such as 64MiB, 2GiB, 1.5G or a number of bytes");
     return 0;
 }

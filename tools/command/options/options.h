@@ -142,10 +142,6 @@ void cli_man(FILE *to);
 /* 0, or CLI_REFUSED for an unknown shell. */
 int cli_completion(FILE *to, const char *shell);
 
-/* "64MiB", "2GiB", "1.5G", plain bytes. K, M, G, T and KiB ... are powers of 1024, KB ... of 1000.
- */
-bool cli_parse_size(const char *text, uint64_t *out);
-
 /* ---- rows, for help, the manual page and completion ---- */
 
 enum cli_kind {
