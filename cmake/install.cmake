@@ -6,7 +6,7 @@ install(TARGETS spillway ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
     runtime/spillway.h base/base.h runtime/engine/cache_policy.h
-    model/text/chat_template.h model/config.h model/ops.h model/rope.h model/safetensors.h
+    model/text/chat_template.h model/config.h model/ops.h model/rope.h model/source.h model/tensors.h
     model/text/tokenizer/tokenizer.h
     offload/io/io_kind.h offload/store/store_info.h offload/device/topology_info.h
     quant/codec.h quant/layer_kind.h quant/qtile.h quant/tile.h

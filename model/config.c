@@ -6,7 +6,6 @@
 #include "model/config.h"
 
 #include "model/config_rope.h"
-#include "model/file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +18,6 @@
 #define MAX_HEADS 4096
 #define MAX_VOCAB (1u << 24)
 #define MAX_POSITIONS ((uint64_t)1 << 31)
-#define MAX_FILE_BYTES ((uint64_t)16 << 20)
 
 /* How a yes-or-no property is decided. */
 enum rule {
@@ -597,43 +595,6 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
         spw_config_free(out);
         spw_json_tidy(err);
     }
-    return rc;
-}
-
-int spw_config_open(struct spw_model_config *out, const char *model_dir, struct spw_error *err)
-{
-    spw_error_clear(err);
-    char *config = NULL, *generation = NULL;
-    struct spw_config_text text = {0};
-    char *config_path = spw_file_join(model_dir, "config.json");
-    char *generation_path = spw_file_join(model_dir, "generation_config.json");
-    int rc = -ENOMEM;
-    *out = (struct spw_model_config){0};
-    if (!config_path || !generation_path) {
-        spw_fail(err, rc, "%s: out of memory", model_dir);
-        goto done;
-    }
-    rc = spw_file_read(config_path, MAX_FILE_BYTES, &config, &text.config_bytes, err);
-    if (rc == -ENOENT)
-        spw_fail(err, rc, "%s: found no such file, expected a Hugging Face model folder",
-                 config_path);
-    if (rc == -ENOTDIR)
-        spw_fail(err, rc, "%s: found a file, expected a Hugging Face model folder", model_dir);
-    if (rc)
-        goto done;
-    rc = spw_file_read(generation_path, MAX_FILE_BYTES, &generation, &text.generation_bytes, err);
-    if (rc && rc != -ENOENT)
-        goto done;
-    text.config = config;
-    text.config_name = config_path;
-    text.generation = generation;
-    text.generation_name = generation_path;
-    rc = spw_config_parse(out, &text, err);
-done:
-    spw_free(generation);
-    spw_free(config);
-    spw_free(generation_path);
-    spw_free(config_path);
     return rc;
 }
 

@@ -1,12 +1,11 @@
-/* What a Hugging Face folder says about its model: config.json and generation_config.json, read
- * once into one plain descriptor that the one layer runs from. A family is a row of facts in
+/* What a model is: one plain descriptor that the one layer runs from. config.json and
+ * generation_config.json of a Hugging Face folder are read into it; a family is a row of facts in
  * config.c.
  *
- * spw_config_open and spw_config_parse fill `out` (it owns `layer_kinds`: spw_config_free gives it
- * back; after a failure there is nothing to free). Every size is checked against a sensible limit,
- * so that no product of two of them can overflow 64 bits. Errors: -ENOENT (no such file), -EINVAL
- * (the text names file, key, what was found and what was expected), -ENOMEM. Pure but for reading
- * the two files; any thread. */
+ * spw_config_parse fills `out` (it owns `layer_kinds`: spw_config_free gives it back; after a
+ * failure there is nothing to free). Every size is checked against a sensible limit, so that no
+ * product of two of them can overflow 64 bits. Errors: -EINVAL (the text names file, key, what was
+ * found and what was expected), -ENOMEM. Pure; any thread. */
 #ifndef SPW_MODEL_CONFIG_H
 #define SPW_MODEL_CONFIG_H
 
@@ -70,7 +69,6 @@ struct spw_config_text {
     const char *generation_name; /* NULL: "generation_config.json" */
 };
 
-int spw_config_open(struct spw_model_config *out, const char *model_dir, struct spw_error *err);
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);

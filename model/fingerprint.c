@@ -1,8 +1,6 @@
 /* Which model this is: see fingerprint.h. */
 #include "model/fingerprint.h"
 
-#include "model/file.h"
-
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,10 +8,9 @@
 #include <xxhash.h>
 
 enum {
-    SAMPLE_BYTES = 4096,    /* a page: less costs the drive as much */
-    MOST_PARTS = 7,         /* of one tensor, besides its start */
-    PART_BYTES = 16 << 20,  /* a tensor of so many bytes has one more part */
-    MOST_CONFIG = 16 << 20, /* of config.json: far more than there is */
+    SAMPLE_BYTES = 4096,   /* a page: less costs the drive as much */
+    MOST_PARTS = 7,        /* of one tensor, besides its start */
+    PART_BYTES = 16 << 20, /* a tensor of so many bytes has one more part */
 };
 
 /* ---- samples ---- */
@@ -44,11 +41,11 @@ static struct sample sample_of(const struct spw_tensor *t, uint32_t i)
 }
 
 /* One request for each, and nobody waits: the drive sees them together. Advice only. */
-static void ask_for_samples(const struct spw_safetensors *weights)
+static void ask_for_samples(const struct spw_tensors *weights)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (size_t k = 0; k < spw_safetensors_count(weights); k++) {
-        const struct spw_tensor *t = spw_safetensors_at(weights, k);
+    for (size_t k = 0; k < spw_tensors_count(weights); k++) {
+        const struct spw_tensor *t = spw_tensors_at(weights, k);
         for (uint32_t i = 0; i <= n_parts(t); i++) {
             struct sample s = sample_of(t, i);
             uintptr_t begin = (uintptr_t)s.at / page * page;
@@ -58,10 +55,10 @@ static void ask_for_samples(const struct spw_safetensors *weights)
     }
 }
 
-static void add_samples(XXH3_state_t *to, const struct spw_safetensors *weights)
+static void add_samples(XXH3_state_t *to, const struct spw_tensors *weights)
 {
-    for (size_t k = 0; k < spw_safetensors_count(weights); k++) {
-        const struct spw_tensor *t = spw_safetensors_at(weights, k);
+    for (size_t k = 0; k < spw_tensors_count(weights); k++) {
+        const struct spw_tensor *t = spw_tensors_at(weights, k);
         XXH3_128bits_update(to, t->name, strlen(t->name) + 1);
         for (uint32_t i = 0; i <= n_parts(t); i++) {
             struct sample s = sample_of(t, i);
@@ -78,16 +75,11 @@ static void add_bytes(XXH3_state_t *to, const void *bytes, uint64_t n)
     XXH3_128bits_update(to, bytes, (size_t)n);
 }
 
-static int add_config(XXH3_state_t *to, const char *folder, struct spw_error *err)
+static int add_config(XXH3_state_t *to, const struct spw_source *source, struct spw_error *err)
 {
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
-        return spw_fail(err, -ENAMETOOLONG, "%.200s...: the path is too long", folder);
     char *text;
     size_t n;
-    int rc = spw_file_read(path, MOST_CONFIG, &text, &n, err);
-    if (rc)
-        return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
+    SPW_TRY(source->ops->text(source, SPW_SOURCE_CONFIG, &text, &n, err));
     XXH3_128bits_update(to, text, n);
     spw_free(text);
     uint64_t total = n;
@@ -95,12 +87,12 @@ static int add_config(XXH3_state_t *to, const char *folder, struct spw_error *er
     return 0;
 }
 
-static void add_headers(XXH3_state_t *to, const struct spw_safetensors *weights)
+static void add_headers(XXH3_state_t *to, const struct spw_tensors *weights)
 {
-    for (uint32_t i = 0; i < spw_safetensors_n_files(weights); i++) {
-        const char *path = spw_safetensors_path(weights, i), *slash = strrchr(path, '/');
+    for (uint32_t i = 0; i < spw_tensors_n_files(weights); i++) {
+        const char *path = spw_tensors_path(weights, i), *slash = strrchr(path, '/');
         const char *name = slash ? slash + 1 : path;
-        struct spw_safetensors_extent e = spw_safetensors_extent(weights, i);
+        struct spw_tensors_extent e = spw_tensors_extent(weights, i);
         add_bytes(to, name, strlen(name));
         add_bytes(to, e.header, e.header_bytes);
         XXH3_128bits_update(to, &e.file_bytes, sizeof e.file_bytes);
@@ -116,14 +108,14 @@ static void put(uint8_t out[16], const XXH3_state_t *state)
     memcpy(out, bytes.digest, sizeof bytes.digest);
 }
 
-int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const char *folder,
-                         const struct spw_safetensors *weights, struct spw_error *err)
+int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const struct spw_source *source,
+                         const struct spw_tensors *weights, struct spw_error *err)
 {
     XXH3_state_t *state = spw_alloc_fails() ? NULL : XXH3_createState();
     if (!state)
-        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+        return spw_fail(err, -ENOMEM, "%s: out of memory", source->path);
     XXH3_128bits_reset(state);
-    int rc = add_config(state, folder, err);
+    int rc = add_config(state, source, err);
     if (!rc) {
         add_headers(state, weights);
         put(out, state);
@@ -131,8 +123,8 @@ int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const char *folder,
         XXH3_128bits_reset(state);
         add_samples(state, weights);
         put(out + SPW_FINGERPRINT_BYTES / 2, state);
-        if (spw_safetensors_damaged(weights))
-            rc = spw_safetensors_check(weights, err);
+        if (spw_tensors_damaged(weights))
+            rc = spw_tensors_check(weights, err);
     }
     XXH3_freeState(state);
     return rc;

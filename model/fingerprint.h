@@ -13,7 +13,7 @@
 #ifndef SPW_MODEL_FINGERPRINT_H
 #define SPW_MODEL_FINGERPRINT_H
 
-#include "model/safetensors.h"
+#include "model/source.h"
 
 enum { SPW_FINGERPRINT_BYTES = 32 };
 
@@ -21,10 +21,11 @@ enum { SPW_FINGERPRINT_BYTES = 32 };
  * before and kept in a file is then not used. */
 #define SPW_NUMERIC_VERSION 1
 
-/* `weights` is the open folder. -ENOENT, -EINVAL, -ENOMEM and what the system says of config.json.
+/* `weights` are the tensors of the source. -ENOENT, -EINVAL, -ENOMEM and what the system says of
+ * config.json.
  */
-int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const char *folder,
-                         const struct spw_safetensors *weights, struct spw_error *err);
+int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const struct spw_source *source,
+                         const struct spw_tensors *weights, struct spw_error *err);
 /* 64 hexadecimal digits and a NUL. */
 void spw_fingerprint_text(char out[2 * SPW_FINGERPRINT_BYTES + 1],
                           const uint8_t fingerprint[SPW_FINGERPRINT_BYTES]);

@@ -227,17 +227,10 @@ int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *heade
         rc = read_tensors(out, root, data_bytes, file, err);
     json_decref(root);
     if (rc) {
-        spw_safetensors_free_table(out);
+        spw_tensor_table_free(out);
         spw_json_tidy(err);
     }
     return rc;
-}
-
-void spw_safetensors_free_table(struct spw_tensor_table *table)
-{
-    spw_free(table->tensors);
-    spw_free(table->names);
-    *table = (struct spw_tensor_table){0};
 }
 
 static int compare_entries(const void *a, const void *b)

@@ -170,16 +170,16 @@ static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum
 /* ---- open, prepare ---- */
 
 int spw_weights_open(struct spw_weights **out, const struct spw_model_config *config,
-                     const struct spw_safetensors *file, enum spw_dtype compute,
+                     const struct spw_tensors *tensors, enum spw_dtype compute,
                      struct spw_error *err)
 {
     struct spw_weights *w = spw_alloc_zero(1, sizeof *w);
     if (!w)
         return spw_fail(err, -ENOMEM, "out of memory for the table of weights");
     w->config = config;
-    w->file = file;
-    struct spw_finder f = {.file = file, .err = err};
-    f.found = spw_alloc_zero(spw_safetensors_count(file), sizeof *f.found);
+    w->tensors = tensors;
+    struct spw_finder f = {.tensors = tensors, .err = err};
+    f.found = spw_alloc_zero(spw_tensors_count(tensors), sizeof *f.found);
     int rc = f.found ? spw_find_prefix(&f) : -ENOMEM;
     if (!rc)
         rc = open_matrices(w, &f, compute);
@@ -211,7 +211,7 @@ void spw_weights_close(struct spw_weights *w)
 
 int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
 {
-    struct spw_finder f = {.file = w->file, .err = err};
+    struct spw_finder f = {.tensors = w->tensors, .err = err};
     SPW_TRY(spw_find_prefix(&f));
     w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
     if (!w->small)

@@ -8,14 +8,15 @@
  * memory, which holds every matrix in the type that products take.
  *
  * Norms, biases and rope frequencies are small, f32, and always on the device: one array, `small`.
- * Nothing is read before spw_weights_prepare. Borrows config and file; immutable after prepare. */
+ * Nothing is read before spw_weights_prepare. Borrows config and tensors; immutable after prepare.
+ */
 #ifndef SPW_MODEL_WEIGHTS_H
 #define SPW_MODEL_WEIGHTS_H
 
 #include "model/config.h"
 #include "model/file_ranges.h"
 #include "model/ops.h"
-#include "model/safetensors.h"
+#include "model/tensors.h"
 
 enum spw_matrix_role {
     SPW_MATRIX_Q,
@@ -77,7 +78,7 @@ struct spw_layer_small {
 
 struct spw_weights {
     const struct spw_model_config *config;
-    const struct spw_safetensors *file;
+    const struct spw_tensors *tensors;
     struct spw_matrix *matrices;     /* owned, [n_matrices], in the order of the blocks */
     struct spw_piece *pieces;        /* owned, [n_matrices]: where each lies, as it is stored */
     struct spw_weight_block *blocks; /* owned, [n_blocks], in the order of their use */
@@ -96,7 +97,7 @@ struct spw_weights {
 
 /* Checks that every tensor is there with its shape and type. -EINVAL names the one that is not. */
 int spw_weights_open(struct spw_weights **out, const struct spw_model_config *config,
-                     const struct spw_safetensors *file, enum spw_dtype compute,
+                     const struct spw_tensors *tensors, enum spw_dtype compute,
                      struct spw_error *err);
 void spw_weights_close(struct spw_weights *w);
 /* Reads the small array. */

@@ -18,7 +18,7 @@ int spw_find_prefix(struct spw_finder *f)
     char name[128];
     for (size_t i = 0; i < 2 * N_PREFIXES; i++) {
         snprintf(name, sizeof name, "%s%s", prefixes[i % N_PREFIXES], always[i / N_PREFIXES]);
-        if (spw_safetensors_find(f->file, name)) {
+        if (spw_tensors_find(f->tensors, name)) {
             f->prefix = prefixes[i % N_PREFIXES];
             return 0;
         }
@@ -56,12 +56,12 @@ static int check_shape(const struct spw_finder *f, const struct spw_tensor *t, u
 int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
                     const struct spw_tensor **out)
 {
-    *out = spw_safetensors_find(f->file, name);
+    *out = spw_tensors_find(f->tensors, name);
     if (!*out)
         return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which config.json calls for",
                         name);
     if (f->found)
-        f->found[*out - spw_safetensors_at(f->file, 0)] = true;
+        f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
     return check_shape(f, *out, rows, cols);
 }
 
@@ -87,11 +87,11 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
     if (!c->fp8_scaled || !is_fp8(t))
         return 0;
     snprintf(name, sizeof name, "%.160s_scale_inv", t->name);
-    const struct spw_tensor *scale = spw_safetensors_find(f->file, name);
+    const struct spw_tensor *scale = spw_tensors_find(f->tensors, name);
     *out = scale;
     if (scale && !c->fp8_block[0] && scale->n_dims < 2) { /* one factor for all, of any shape */
         if (f->found)
-            f->found[scale - spw_safetensors_at(f->file, 0)] = true;
+            f->found[scale - spw_tensors_at(f->tensors, 0)] = true;
         if (scale->dtype != SPW_DTYPE_AUTO && scale->bytes == spw_dtype_bytes(scale->dtype))
             return 0;
     }
@@ -109,10 +109,10 @@ int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
     const char *name = heads[!strncmp(f->prefix, "language_model.", 15)];
     snprintf(embedding_name, sizeof embedding_name, "%sembed_tokens.weight", f->prefix);
     for (size_t i = 0; i < N_HEADS; i++)
-        if (spw_safetensors_find(f->file, heads[i]))
+        if (spw_tensors_find(f->tensors, heads[i]))
             name = heads[i];
-    bool has_embedding = spw_safetensors_find(f->file, embedding_name);
-    bool has_head = spw_safetensors_find(f->file, name);
+    bool has_embedding = spw_tensors_find(f->tensors, embedding_name);
+    bool has_head = spw_tensors_find(f->tensors, name);
     bool tied = c->tied_embeddings;
     SPW_TRY(spw_find_tensor(f, tied && !has_embedding && has_head ? name : embedding_name, c->vocab,
                             c->hidden, embedding));
@@ -140,8 +140,8 @@ static bool must_be_read(const struct spw_finder *f, const struct spw_model_conf
 
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c)
 {
-    for (size_t i = 0; i < spw_safetensors_count(f->file); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(f->file, i);
+    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
+        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         if (!f->found[i] && must_be_read(f, c, t->name))
             return spw_fail(f->err, -EINVAL,
                             "%s: tensor %s: found it, but config.json (model_type %s, %u layers) "

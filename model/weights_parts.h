@@ -7,9 +7,9 @@
 /* ---- weights_find.c: tensors by name, with the shapes that the config calls for ---- */
 
 struct spw_finder {
-    const struct spw_safetensors *file;
+    const struct spw_tensors *tensors;
     const char *prefix; /* "model.", or what a multimodal wrapper puts in front */
-    bool *found;        /* by tensor of the file; may be NULL */
+    bool *found;        /* by tensor; may be NULL */
     struct spw_error *err;
 };
 

@@ -70,14 +70,14 @@ void spw_weights_populate(const struct spw_weights *w, uint32_t b)
 {
     const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
     for (uint32_t i = 0; i < w->blocks[b].n; i++)
-        spw_safetensors_populate(spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
+        spw_tensors_populate(spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
 }
 
 void spw_weights_release(const struct spw_weights *w, uint32_t b)
 {
     const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
     for (uint32_t i = 0; i < w->blocks[b].n; i++)
-        spw_safetensors_release(spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
+        spw_tensors_release(spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
 }
 
 /* ---- the embedding ---- */
@@ -111,8 +111,7 @@ static void release_rows(const struct spw_weights *w, const int32_t *tokens, siz
     for (uint64_t row = 0; n >= MANY_ROWS && row < w->embedding.n;) {
         struct rows rows = rows_of_block(w, row, &mapped);
         if (!mapped)
-            spw_safetensors_release(data + rows.first * row_bytes,
-                                    (rows.end - rows.first) * row_bytes);
+            spw_tensors_release(data + rows.first * row_bytes, (rows.end - rows.first) * row_bytes);
         row = rows.end;
     }
     for (size_t i = 0; n < MANY_ROWS && i < n; i++) {
@@ -122,7 +121,7 @@ static void release_rows(const struct spw_weights *w, const int32_t *tokens, siz
         uint64_t end =
             spw_min_u64(spw_align_up(at + row_bytes, AROUND_BYTES), rows.end * row_bytes);
         if (!mapped)
-            spw_safetensors_release(data + begin, end - begin);
+            spw_tensors_release(data + begin, end - begin);
     }
 }
 

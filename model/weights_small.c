@@ -15,7 +15,7 @@ static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint6
     if (!w->small)
         return 0;
     spw_type_read(t->dtype, t->data, 0, (size_t)t->shape[0], w->small + *at);
-    spw_safetensors_release(t->data, t->bytes);
+    spw_tensors_release(t->data, t->bytes);
     return 0;
 }
 

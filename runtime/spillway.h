@@ -17,10 +17,7 @@
 extern "C" { /* with what is included; the system's own headers, above and in base.h, need none */
 #endif
 
-#include "model/text/chat_template.h"
-#include "model/config.h"
-#include "model/safetensors.h"
-#include "model/text/tokenizer/tokenizer.h"
+#include "model/source.h"
 #include "offload/io/io_kind.h"
 #include "offload/store/store_info.h"
 #include "offload/device/topology_info.h"
@@ -258,7 +255,7 @@ struct spw_session;
 
 /* The type that a model with these weights is computed in: what the options say, or AUTO's choice.
  */
-enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const struct spw_options *o);
+enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct spw_options *o);
 
 /* Reads the headers and the budgets, decides, and takes nothing. Refuses what cannot work with the
  * smallest budgets that can: -ENOMEM (budgets), -EINVAL (options, model). `out` is filled with

@@ -14,33 +14,33 @@
 
 /* AUTO is bf16 for a model whose matrices are stored so (the first one speaks for all), else f32.
  */
-enum spw_dtype spw_compute_type(const struct spw_safetensors *weights, const struct spw_options *o)
+enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct spw_options *o)
 {
-    for (size_t i = 0; !o->compute && i < spw_safetensors_count(weights); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(weights, i);
+    for (size_t i = 0; !o->compute && i < spw_tensors_count(weights); i++) {
+        const struct spw_tensor *t = spw_tensors_at(weights, i);
         if (t->n_dims == 2)
             return t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
     }
     return o->compute ? o->compute : SPW_DTYPE_F32;
 }
 
-int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
+int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,
                    struct spw_error *err)
 {
     *m = (struct spw_model){0};
-    int rc = spw_config_open(&m->config, dir, err);
-    if (rc)
-        return rc;
-    rc = spw_safetensors_open(&m->file, dir, err);
+    SPW_TRY(spw_source_open(&m->source, path, err));
+    int rc = m->source->ops->config(m->source, &m->config, err);
+    if (!rc)
+        rc = m->source->ops->tensors(m->source, &m->tensors, err);
     if (!rc) {
-        m->compute = spw_compute_type(m->file, o);
+        m->compute = spw_compute_type(m->tensors, o);
         if (m->compute == SPW_DTYPE_F16)
             rc = spw_fail(err, -EINVAL, "compute type f16: expected auto, f32 or bf16");
     }
     if (!rc)
         rc = spw_cache_policy_make(&m->cache, &m->config, m->compute, o, err);
     if (!rc)
-        rc = spw_weights_open(&m->weights, &m->config, m->file, m->compute, err);
+        rc = spw_weights_open(&m->weights, &m->config, m->tensors, m->compute, err);
     if (rc)
         spw_model_close(m);
     return rc;
@@ -49,8 +49,9 @@ int spw_model_open(struct spw_model *m, const char *dir, const struct spw_option
 void spw_model_close(struct spw_model *m)
 {
     spw_weights_close(m->weights);
-    spw_safetensors_close(m->file);
+    spw_tensors_close(m->tensors);
     spw_config_free(&m->config);
+    spw_source_close(m->source);
     *m = (struct spw_model){0};
 }
 
@@ -316,7 +317,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     if (!rc)
         rc = spw_engine_check_memory(e, err);
     if (!rc && (o->keeps || o->prefix_cache_dir))
-        rc = spw_fingerprint_take(e->model_fingerprint, model_dir, e->model.file, err);
+        rc = spw_fingerprint_take(e->model_fingerprint, e->model.source, e->model.tensors, err);
     if (!rc)
         rc = spw_prefix_open(e, err);
     if (!rc)

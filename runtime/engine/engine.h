@@ -16,16 +16,17 @@ enum spw_engine_stream {
     SPW_STREAM_COUNT,
 };
 
-/* What a folder says, before anything is loaded. */
+/* What a source says, before anything is loaded. */
 struct spw_model {
+    struct spw_source *source;
     struct spw_model_config config;
-    struct spw_safetensors *file;
+    struct spw_tensors *tensors;
     struct spw_weights *weights;
     enum spw_dtype compute;
     struct spw_cache_policy cache;
 };
 
-int spw_model_open(struct spw_model *m, const char *dir, const struct spw_options *o,
+int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,
                    struct spw_error *err);
 void spw_model_close(struct spw_model *m);
 

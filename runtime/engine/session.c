@@ -198,7 +198,7 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
     const struct spw_span *span = &d->spans[d->index[i]];
     if (position < d->engine->delivered[i])
         return 0; /* the step was run again after a tile was lost */
-    if (spw_safetensors_damaged(d->engine->model.file))
+    if (spw_tensors_damaged(d->engine->model.tensors))
         return -EIO;
     if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
         return -EDOM;
@@ -372,7 +372,7 @@ static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *
 /* Drops what a step computed if somebody wrote to the weights, or cut them short, meanwhile. */
 static int check_weights(struct spw_engine *e, uint32_t n, struct spw_error *err)
 {
-    if (!spw_safetensors_check(e->model.file, err))
+    if (!spw_tensors_check(e->model.tensors, err))
         return 0;
     return spw_recover_step(e, e->stepping, n) ? reset(e, n, -EIO, err) : -EIO;
 }

@@ -31,7 +31,7 @@ static int open_buffered(struct spw_engine *e, struct spw_weight_file *f, const 
 static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err)
 {
     struct spw_weight_file *f = &e->weight_files[index];
-    const char *path = spw_safetensors_path(e->model.file, index);
+    const char *path = spw_tensors_path(e->model.tensors, index);
     if (f->fd >= 0)
         return 0;
     int rc = open_direct(e, f, path);
@@ -65,7 +65,7 @@ int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
     const struct spw_weights *w = e->model.weights;
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    e->n_weight_files = spw_safetensors_n_files(e->model.file);
+    e->n_weight_files = spw_tensors_n_files(e->model.tensors);
     e->weight_files = spw_alloc_zero(e->n_weight_files, sizeof *e->weight_files);
     if (!e->weight_files)
         return spw_fail(err, -ENOMEM, "out of memory for the table of files");
@@ -101,7 +101,7 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
     for (uint32_t i = 0; i < block->n_reads; i++)
         c->reads[i] = (struct spw_block_read){
             .file = &e->weight_files[ranges[i].file].io,
-            .path = spw_safetensors_path(e->model.file, ranges[i].file),
+            .path = spw_tensors_path(e->model.tensors, ranges[i].file),
             .offset = ranges[i].offset,
             .bytes = ranges[i].bytes,
             .least_bytes = ranges[i].least_bytes,

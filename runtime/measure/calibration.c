@@ -3,12 +3,8 @@
  * other languages. */
 #include "runtime/measure/calibration.h"
 
-#include "model/file.h"
-#include "model/text/tokenizer/tokenizer.h"
-
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 static const char text[] =
@@ -85,68 +81,59 @@ static void draw(int32_t *tokens, size_t n, uint32_t vocab)
     }
 }
 
-static int encode(int32_t **ids, size_t *n, const char *path, struct spw_error *err)
+/* -ENOENT: the model has no tokenizer. */
+static int encode(int32_t **ids, size_t *n, const struct spw_source *source, struct spw_error *err)
 {
     struct spw_tokenizer *t = NULL;
-    SPW_TRY(spw_tokenizer_open(&t, path, err));
+    SPW_TRY(source->ops->tokenizer(source, &t, err));
     int rc = spw_tokenizer_encode(t, text, sizeof text - 1, true, ids, n, err);
     spw_tokenizer_close(t);
     return rc;
 }
 
 /* The first half of the tokens. */
-static int fill_half(int32_t *tokens, size_t n, const char *path, uint32_t vocab,
+static int fill_half(int32_t *tokens, size_t n, const struct spw_source *source, uint32_t vocab,
                      struct spw_error *err)
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    if (access(path, F_OK) != 0) {
-        draw(tokens, n, vocab);
-        return 0;
-    }
-    SPW_TRY(encode(&ids, &n_ids, path, err));
+    int rc = encode(&ids, &n_ids, source, err);
+    if (rc && rc != -ENOENT)
+        return rc;
     bool known = n_ids > 0;
     for (size_t i = 0; i < n_ids; i++)
         known = known && ids[i] >= 0 && (uint32_t)ids[i] < vocab;
     for (size_t i = 0; i < n && known; i++)
         tokens[i] = ids[i % n_ids];
-    if (!known) /* a tokenizer of another model, or one that knows none of the text */
+    if (!known) /* none, a tokenizer of another model, or one that knows none of the text */
         draw(tokens, n, vocab);
     spw_free(ids);
     return 0;
 }
 
-static int tokenizer_path(char *out, size_t bytes, const char *folder, struct spw_error *err)
-{
-    if (snprintf(out, bytes, "%s/tokenizer.json", folder) < (int)bytes)
-        return 0;
-    return spw_fail(err, -ENAMETOOLONG, "%.200s...: the path is too long", folder);
-}
-
-int spw_calibration_fill(int32_t *tokens, size_t n, const char *folder,
+int spw_calibration_fill(int32_t *tokens, size_t n, const struct spw_source *source,
                          const struct spw_model_config *config, struct spw_error *err)
 {
-    char path[4096];
-    SPW_TRY(tokenizer_path(path, sizeof path, folder, err));
-    SPW_TRY(fill_half(tokens, n / 2, path, config->vocab, err));
+    SPW_TRY(fill_half(tokens, n / 2, source, config->vocab, err));
+    spw_error_clear(err);
     memcpy(tokens + n / 2, tokens, n / 2 * sizeof *tokens);
     return 0;
 }
 
 /* One sum after the other: no state, and a tokenizer of megabytes takes a millisecond. */
-int spw_calibration_name(char out[17], const char *folder, struct spw_error *err)
+int spw_calibration_name(char out[17], const struct spw_source *source, struct spw_error *err)
 {
     enum { PIECE_BYTES = 1 << 14 };
-    char path[4096], *json;
+    char *tokenizer = NULL;
     size_t bytes;
     uint64_t sum = XXH3_64bits(text, sizeof text);
-    SPW_TRY(tokenizer_path(path, sizeof path, folder, err));
-    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+    int rc = source->ops->text(source, SPW_SOURCE_TOKENIZER, &tokenizer, &bytes, err);
     for (size_t at = 0; !rc && at < bytes; at += PIECE_BYTES)
-        sum = XXH3_64bits_withSeed(json + at, spw_min_u64(bytes - at, PIECE_BYTES), sum);
-    spw_free(json);
-    if (rc != -ENOENT)
-        SPW_TRY(rc);
+        sum = XXH3_64bits_withSeed(tokenizer + at, spw_min_u64(bytes - at, PIECE_BYTES), sum);
+    spw_free(tokenizer);
+    if (rc && rc != -ENOENT)
+        return rc;
+    spw_error_clear(err);
     snprintf(out, 17, "%016llx", (unsigned long long)sum);
     return 0;
 }

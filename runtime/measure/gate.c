@@ -64,9 +64,9 @@ static int make_key(struct spw_gate_key *out, const char *model_dir, const struc
     SPW_TRY(spw_model_open(&m, model_dir, o, err));
     out->compute = m.compute;
     out->kv = m.cache.kv;
-    int rc = spw_fingerprint_take(fingerprint, model_dir, m.file, err);
+    int rc = spw_fingerprint_take(fingerprint, m.source, m.tensors, err);
     if (!rc)
-        rc = spw_calibration_name(out->text, model_dir, err);
+        rc = spw_calibration_name(out->text, m.source, err);
     spw_model_close(&m);
     spw_fingerprint_text(out->model, fingerprint);
     return rc;

@@ -164,21 +164,31 @@ static int take_memory(struct run *r)
 }
 
 /* As long as the model's context lets it be. */
-static int prepare(struct run *r, const char *model_dir, const struct spw_options *o,
-                   struct spw_error *err)
+static int prepare_from(struct run *r, const struct spw_source *source, const struct spw_options *o,
+                        struct spw_error *err)
 {
     struct spw_model_config config;
-    SPW_TRY(spw_config_open(&config, model_dir, err));
+    SPW_TRY(source->ops->config(source, &config, err));
     uint64_t window = spw_residual_tiles(spw_gate_window(o->residual_window));
     r->n_tokens = (size_t)spw_min_u64(SPW_GATE_TOKENS, config.max_positions) / 2 * 2;
     r->first = (size_t)(spw_residual_until(1, window) * SPW_TILE_TOKENS);
     r->vocab = config.vocab;
     int rc = take_memory(r);
     if (rc)
-        spw_fail(err, rc, "%s: no memory for the calibration", model_dir);
+        spw_fail(err, rc, "%s: no memory for the calibration", source->path);
     else
-        rc = spw_calibration_fill(r->tokens, r->n_tokens, model_dir, &config, err);
+        rc = spw_calibration_fill(r->tokens, r->n_tokens, source, &config, err);
     spw_config_free(&config);
+    return rc;
+}
+
+static int prepare(struct run *r, const char *model_dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    struct spw_source *source;
+    SPW_TRY(spw_source_open(&source, model_dir, err));
+    int rc = prepare_from(r, source, o, err);
+    spw_source_close(source);
     return rc;
 }
 

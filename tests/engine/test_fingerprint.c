@@ -1,5 +1,6 @@
 /* model/fingerprint.c: what changes a fingerprint, what does not, and how long it takes. */
 #include "model/fingerprint.h"
+#include "model/safetensors.h"
 #include "tests/engine/tiny_model.h"
 
 static char dir[64];
@@ -10,13 +11,15 @@ static void in_dir(char path[128], const char *name)
     snprintf(path, 128, "%s/%s", dir, name);
 }
 
+static struct spw_source *source;
+
 static int take(uint8_t out[SPW_FINGERPRINT_BYTES], struct spw_error *err)
 {
-    struct spw_safetensors *st = NULL;
+    struct spw_tensors *st = NULL;
     int rc = spw_safetensors_open(&st, dir, err);
     if (!rc)
-        rc = spw_fingerprint_take(out, dir, st, err);
-    spw_safetensors_close(st);
+        rc = spw_fingerprint_take(out, source, st, err);
+    spw_tensors_close(st);
     return rc;
 }
 
@@ -76,20 +79,20 @@ static void test_config(void)
 static void test_weights(void)
 {
     struct spw_error err = {{0}};
-    struct spw_safetensors *st = NULL;
+    struct spw_tensors *st = NULL;
     CHECK(spw_safetensors_open(&st, dir, &err) == 0);
-    struct spw_safetensors_extent e = spw_safetensors_extent(st, 0);
+    struct spw_tensors_extent e = spw_tensors_extent(st, 0);
     const char *name = strstr((const char *)e.header + 8, "o_proj");
     CHECK(name && e.header_bytes < e.file_bytes);
     CHECK(changes("model.safetensors", (uint64_t)(name - (const char *)e.header)) == 3);
-    for (size_t i = 0; i < spw_safetensors_count(st); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(st, i);
+    for (size_t i = 0; i < spw_tensors_count(st); i++) {
+        const struct spw_tensor *t = spw_tensors_at(st, i);
         CHECK_MSG(changes("model.safetensors", t->file_offset) == 2, "%s", t->name);
         if (t->bytes <= 4096)
             CHECK_MSG(changes("model.safetensors", t->file_offset + t->bytes - 1) == 2, "%s",
                       t->name);
     }
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
 }
 
 /* A tensor of 64 MiB has five parts, and something of each is sampled. */
@@ -100,13 +103,13 @@ static void test_large(void)
     large.layers = 1;
     struct spw_error err = {{0}};
     tiny_model_write(&large, dir);
-    struct spw_safetensors *st = NULL;
+    struct spw_tensors *st = NULL;
     CHECK(spw_safetensors_open(&st, dir, &err) == 0);
-    const struct spw_tensor *t = spw_safetensors_find(st, "model.embed_tokens.weight");
+    const struct spw_tensor *t = spw_tensors_find(st, "model.embed_tokens.weight");
     uint8_t before[SPW_FINGERPRINT_BYTES], after[SPW_FINGERPRINT_BYTES];
     char path[128];
     in_dir(path, "model.safetensors");
-    CHECK(spw_fingerprint_take(before, dir, st, &err) == 0);
+    CHECK(spw_fingerprint_take(before, source, st, &err) == 0);
     uint64_t part = t->bytes / 5;
     uint8_t *zeros = spw_alloc_zero(1, part), *kept = spw_alloc(part);
     FILE *file = fopen(path, "r+b");
@@ -115,7 +118,7 @@ static void test_large(void)
         fseek(file, (long)(t->file_offset + i * part), SEEK_SET);
         fwrite(zeros, 1, part, file);
         fflush(file);
-        CHECK(spw_fingerprint_take(after, dir, st, &err) == 0);
+        CHECK(spw_fingerprint_take(after, source, st, &err) == 0);
         CHECK_MSG(memcmp(before + HALF, after + HALF, HALF) != 0, "part %d", (int)i);
         fseek(file, (long)(t->file_offset + i * part), SEEK_SET);
         fwrite(kept, 1, part, file);
@@ -124,14 +127,14 @@ static void test_large(void)
     fclose(file);
     struct timespec a, b;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
-    CHECK(spw_fingerprint_take(after, dir, st, &err) == 0 &&
+    CHECK(spw_fingerprint_take(after, source, st, &err) == 0 &&
           memcmp(before, after, sizeof after) == 0);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double seconds = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     CHECK_MSG(seconds < 0.05, "%.3f s", seconds); /* hashing all of it takes longer than that */
     spw_free(zeros);
     spw_free(kept);
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
 }
 
 static void test_same(void)
@@ -163,10 +166,12 @@ int main(void)
 {
     snprintf(dir, sizeof dir, "/tmp/spw_fingerprint_%d", (int)getpid());
     tiny_model_write(&model, dir);
+    CHECK(spw_source_open(&source, dir, NULL) == 0);
     test_same();
     test_config();
     test_weights();
     test_large();
+    spw_source_close(source);
     tiny_model_remove(dir);
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

@@ -3,6 +3,7 @@
 #include "runtime/measure/calibration.h"
 #include "runtime/measure/divergence.h"
 #include "runtime/measure/gate.h"
+#include "tests/source_config.h"
 #include "tests/engine/copying_model.h"
 #include "tests/engine/engine_run.h"
 
@@ -99,8 +100,10 @@ static void test_calibration(void)
     struct spw_model_config config = {.vocab = 100};
     int32_t a[400], b[400];
     char before[17], after[17];
+    struct spw_source *source;
     mkdir(dir, 0700);
-    CHECK(spw_calibration_fill(a, 400, dir, &config, &err) == 0);
+    CHECK(spw_source_open(&source, dir, &err) == 0);
+    CHECK(spw_calibration_fill(a, 400, source, &config, &err) == 0);
     CHECK(memcmp(a, a + 200, 200 * sizeof *a) == 0 && memcmp(a, a + 100, 100 * sizeof *a) != 0);
     uint64_t seen[2] = {0};
     for (int i = 0; i < 400; i++) {
@@ -108,16 +111,17 @@ static void test_calibration(void)
         seen[a[i] / 64] |= (uint64_t)1 << a[i] % 64;
     }
     CHECK(__builtin_popcountll(seen[0]) + __builtin_popcountll(seen[1]) > 70);
-    CHECK(spw_calibration_fill(b, 400, dir, &config, &err) == 0 && memcmp(a, b, sizeof a) == 0);
-    CHECK(spw_calibration_name(before, dir, &err) == 0 && strlen(before) == 16);
+    CHECK(spw_calibration_fill(b, 400, source, &config, &err) == 0 && memcmp(a, b, sizeof a) == 0);
+    CHECK(spw_calibration_name(before, source, &err) == 0 && strlen(before) == 16);
     char path[96];
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     FILE *f = fopen(path, "w");
     fputs("{}", f);
     fclose(f);
-    CHECK(spw_calibration_name(after, dir, &err) == 0 && strcmp(before, after) != 0);
-    CHECK(spw_calibration_fill(b, 400, dir, &config, &err) == -EINVAL);
+    CHECK(spw_calibration_name(after, source, &err) == 0 && strcmp(before, after) != 0);
+    CHECK(spw_calibration_fill(b, 400, source, &config, &err) == -EINVAL);
     CHECK(strstr(err.text, "tokenizer.json"));
+    spw_source_close(source);
     unlink(path);
     rmdir(dir);
 }
@@ -129,9 +133,11 @@ static void test_text(void)
     struct spw_model_config config;
     static int32_t ids[SPW_GATE_TOKENS];
     enum { HALF = SPW_GATE_TOKENS / 2 };
-    if (spw_config_open(&config, "models/records", &err))
+    if (source_config(&config, "models/records", &err))
         return;
-    CHECK(spw_calibration_fill(ids, SPW_GATE_TOKENS, "models/records", &config, &err) == 0);
+    struct spw_source *source;
+    CHECK(spw_source_open(&source, "models/records", &err) == 0);
+    CHECK(spw_calibration_fill(ids, SPW_GATE_TOKENS, source, &config, &err) == 0);
     CHECK(memcmp(ids, ids + HALF, HALF * sizeof *ids) == 0);
     struct spw_tokenizer *t = NULL;
     char *text = NULL;
@@ -141,6 +147,7 @@ static void test_text(void)
     CHECK_MSG(text && strstr(text, "The mill at Harrow Ford"), "%s", text);
     spw_free(text);
     spw_tokenizer_close(t);
+    spw_source_close(source);
     spw_config_free(&config);
 }
 
@@ -229,7 +236,10 @@ static void measure_plainly(struct spw_gate_result *out)
         s[i] = run_session(e[i]);
         rows[i].logits = calloc((size_t)SPW_TILE_TOKENS * COPYING_VOCAB, sizeof(float));
     }
-    CHECK(spw_calibration_fill(ids, SPW_GATE_TOKENS, dir, spw_engine_config(e[0]), &err) == 0);
+    struct spw_source *source;
+    CHECK(spw_source_open(&source, dir, &err) == 0);
+    CHECK(spw_calibration_fill(ids, SPW_GATE_TOKENS, source, spw_engine_config(e[0]), &err) == 0);
+    spw_source_close(source);
     uint64_t aged = 1;
     for (uint64_t block = 0; block < SPW_GATE_TOKENS / SPW_TILE_TOKENS; block++) {
         uint64_t end = spw_residual_end(block, 1);

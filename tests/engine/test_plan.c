@@ -42,8 +42,8 @@ static void count_block(const struct spw_plan *p, const struct spw_plan_input *i
     enum spw_dtype type = w->matrices[b->first].type;
     for (uint32_t i = b->first; i < b->first + b->n; i++)
         aligned = aligned && (uintptr_t)w->pieces[i].from % spw_dtype_bytes(type) == 0;
-    for (size_t i = 0; i < spw_safetensors_count(w->file); i++) { /* tiny models have one type */
-        const struct spw_tensor *t = spw_safetensors_at(w->file, i);
+    for (size_t i = 0; i < spw_tensors_count(w->tensors); i++) { /* tiny models have one type */
+        const struct spw_tensor *t = spw_tensors_at(w->tensors, i);
         as_stored = as_stored && (t->n_dims != 2 || t->dtype == type);
     }
     if (resident && in->reads_host_memory && as_stored && aligned)

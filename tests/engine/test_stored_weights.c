@@ -1,6 +1,7 @@
 /* Weights as real folders store them: other names, other types, an output matrix beside a tied
  * embedding, FP8 with its factors. A tiny model is written once; its file is then written again in
  * other forms, and what the model computes with is compared with values from elsewhere. */
+#include "model/safetensors.h"
 #include "tests/engine/engine_run.h"
 
 #include <jansson.h>
@@ -103,21 +104,21 @@ static void put_tensor(struct writer *w, const struct spw_tensor *t, const struc
 static void write_again(const char *dir, const char *to, const struct form *f)
 {
     struct spw_error err = {{0}};
-    struct spw_safetensors *st = NULL;
+    struct spw_tensors *st = NULL;
     char *data = NULL, path[160];
     size_t bytes = 0;
     CHECK_MSG(!spw_safetensors_open(&st, dir, &err), "%s", err.text);
     struct writer w = {.header = json_object(), .seed = 5};
     w.data = open_memstream(&data, &bytes);
-    for (size_t i = 0; i < spw_safetensors_count(st); i++)
-        put_tensor(&w, spw_safetensors_at(st, i), f);
+    for (size_t i = 0; i < spw_tensors_count(st); i++)
+        put_tensor(&w, spw_tensors_at(st, i), f);
     fclose(w.data);
     char *header = json_dumps(w.header, JSON_COMPACT);
     snprintf(path, sizeof path, "%s/model.safetensors", to);
     tiny_file_write(path, header, strlen(header), data, bytes, 0);
     free(header), free(data);
     json_decref(w.header);
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
 }
 
 /* sign, exponent, fraction: the formula, not the bits. */
@@ -138,11 +139,11 @@ static float f32_at(const void *data, uint64_t i)
 }
 
 /* Element (row, col) of a layer's matrix, from the file. */
-static float from_file(const struct spw_safetensors *st, const char *name, uint64_t row,
-                       uint64_t col, const struct form *f)
+static float from_file(const struct spw_tensors *st, const char *name, uint64_t row, uint64_t col,
+                       const struct form *f)
 {
     char scale_name[200];
-    const struct spw_tensor *t = spw_safetensors_find(st, name);
+    const struct spw_tensor *t = spw_tensors_find(st, name);
     uint64_t i = row * t->shape[1] + col;
     if (t->dtype == SPW_DTYPE_F64) {
         double wide;
@@ -152,7 +153,7 @@ static float from_file(const struct spw_safetensors *st, const char *name, uint6
     if (!f->fp8)
         return f32_at(t->data, i);
     snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name);
-    const struct spw_tensor *s = spw_safetensors_find(st, scale_name);
+    const struct spw_tensor *s = spw_tensors_find(st, scale_name);
     uint64_t at = f->block[0] ? row / f->block[0] * s->shape[1] + col / f->block[1] : 0;
     double value = fp8_value(((const uint8_t *)t->data)[i], t->dtype == SPW_DTYPE_F8_E4M3);
     return (float)value * f32_at(s->data, at);
@@ -164,7 +165,7 @@ static void check_values(const struct spw_model *m, const struct form *f)
     for (int k = 0; k < 2; k++) {
         char name[200];
         snprintf(name, sizeof name, "%slayers.1.%s.weight", f->prefix, names[k]);
-        const struct spw_tensor *t = spw_safetensors_find(m->file, name);
+        const struct spw_tensor *t = spw_tensors_find(m->tensors, name);
         uint8_t *packed = malloc(m->weights->blocks[1].bytes);
         struct spw_layer_weights layer;
         uint64_t wrong = 0;
@@ -172,8 +173,8 @@ static void check_values(const struct spw_model *m, const struct form *f)
         spw_weights_layer(m->weights, 1, packed, &layer);
         const uint8_t *matrix = layer.of[k ? SPW_MATRIX_DOWN : SPW_MATRIX_Q].w;
         for (uint64_t i = 0; i < n_elements(t); i++)
-            wrong +=
-                f32_at(matrix, i) != from_file(m->file, name, i / t->shape[1], i % t->shape[1], f);
+            wrong += f32_at(matrix, i) !=
+                     from_file(m->tensors, name, i / t->shape[1], i % t->shape[1], f);
         CHECK_MSG(!wrong, "%s: %llu wrong", name, (unsigned long long)wrong);
         free(packed);
     }
@@ -184,13 +185,13 @@ static void check_ends(const struct spw_model *m, const struct form *f)
     const char *head = f->own_head || f->no_embedding ? "lm_head.weight" : NULL;
     char embedding[200];
     snprintf(embedding, sizeof embedding, "%sembed_tokens.weight", f->prefix);
-    const struct spw_tensor *e = spw_safetensors_find(m->file, f->no_embedding ? head : embedding);
+    const struct spw_tensor *e = spw_tensors_find(m->tensors, f->no_embedding ? head : embedding);
     CHECK(m->weights->embedding.tensor == e);
     uint32_t u = m->weights->layer_blocks[m->config.n_layers];
     uint8_t *packed = malloc(m->weights->blocks[u].bytes);
     spw_weights_pack(m->weights, u, packed);
     const struct form plain = {0};
-    CHECK(f32_at(packed, 5) == from_file(m->file, head ? head : e->name, 0, 5, &plain));
+    CHECK(f32_at(packed, 5) == from_file(m->tensors, head ? head : e->name, 0, 5, &plain));
     free(packed);
 }
 

@@ -34,7 +34,7 @@ static const struct spw_tensor *matrix(const struct spw_model *m, uint32_t layer
 {
     char full[128];
     snprintf(full, sizeof full, "model.layers.%u.%s.weight", layer, name);
-    const struct spw_tensor *t = spw_safetensors_find(m->file, full);
+    const struct spw_tensor *t = spw_tensors_find(m->tensors, full);
     CHECK_MSG(t, "%s", full);
     return t;
 }
@@ -81,7 +81,7 @@ static uint8_t *read_ranges(const struct spw_model *m, const struct spw_file_ran
     uint8_t *slot = malloc(spw_file_ranges_bytes(ranges, n));
     for (uint32_t i = 0; i < n; i++) {
         const struct spw_file_range *r = &ranges[i];
-        int fd = open(spw_safetensors_path(m->file, r->file), O_RDONLY);
+        int fd = open(spw_tensors_path(m->tensors, r->file), O_RDONLY);
         ssize_t read = pread(fd, slot + r->slot_offset, r->bytes, (off_t)r->offset);
         CHECK(fd >= 0 && read >= (ssize_t)r->least_bytes);
         close(fd);
@@ -131,7 +131,7 @@ static void check_block(struct spw_model *m, const struct tiny_model *tiny, uint
         check_layer(m, u, packed, maps);
     } else {
         const char *name = tiny->untied ? "lm_head.weight" : "model.embed_tokens.weight";
-        const struct spw_tensor *t = spw_safetensors_find(m->file, name);
+        const struct spw_tensor *t = spw_tensors_find(m->tensors, name);
         uint64_t first = (uint64_t)(u - m->config.n_layers) * w->head_rows;
         uint64_t rows = spw_min_u64(w->head_rows, m->config.vocab - first);
         const struct spw_operand head = spw_weights_head(w, u, packed);

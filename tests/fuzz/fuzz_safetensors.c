@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         expect(err.text[0] && !strchr(err.text, '\n') && !table.tensors);
     else
         check_table(&table, data_bytes);
-    spw_safetensors_free_table(&table);
+    spw_tensor_table_free(&table);
 
     struct spw_shard_index index;
     spw_error_clear(&err);

@@ -1,6 +1,7 @@
 /* A batch through the public API, on a tiny committed model: batches equal single runs, stop
  * strings cut the text that would have been, every way to end, refusals, failed allocations. */
 #include "runtime/spillway.h"
+#include "model/safetensors.h"
 #include "tests/batch_run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
@@ -341,18 +342,18 @@ static void test_not_numbers(void)
     static const uint16_t nan_bf16 = 0x7fc0;
     char folder[64], command[512];
     struct spw_error err = {0};
-    struct spw_safetensors *file = NULL;
+    struct spw_tensors *file = NULL;
     struct spw_result r[2];
     int32_t ids[] = {5, 17, 40};
     snprintf(folder, sizeof folder, "/tmp/spw_generate_%d", (int)getpid());
     snprintf(command, sizeof command, "cp -r %s %s && chmod -R u+w %s", MODEL, folder, folder);
     CHECK(system(command) == 0 && spw_safetensors_open(&file, folder, &err) == 0);
-    const struct spw_tensor *norm = spw_safetensors_find(file, "model.norm.weight");
+    const struct spw_tensor *norm = spw_tensors_find(file, "model.norm.weight");
     FILE *weights = fopen(norm->file, "r+b");
     CHECK(norm->dtype == SPW_DTYPE_BF16 && !fseek(weights, (long)norm->file_offset, SEEK_SET));
     CHECK(fwrite(&nan_bf16, 2, 1, weights) == 1);
     fclose(weights);
-    spw_safetensors_close(file);
+    spw_tensors_close(file);
     struct spw_engine *e = open_engine(folder, 2);
     struct spw_request request = {.prompt = ids, .n_prompt = 3, .max_new_tokens = 5};
     struct spw_request none = request, both[2];

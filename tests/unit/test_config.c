@@ -1,6 +1,7 @@
 /* config.json: what real files and the golden folders say, what every kind of bad file gets, and
  * that no failed allocation leaks. Expected values are written out by hand from the files. */
 #include "model/config.h"
+#include "tests/source_config.h"
 #include "tests/check.h"
 
 #include <jansson.h>
@@ -561,11 +562,11 @@ static void test_folders(void)
 {
     struct spw_error err = {0};
     struct spw_model_config config;
-    CHECK(spw_config_open(&config, "/nonexistent/folder", &err) == -ENOENT);
+    CHECK(source_config(&config, "/nonexistent/folder", &err) == -ENOENT);
     CHECK(!strcmp(err.text, "/nonexistent/folder/config.json: found no such file, expected a "
                             "Hugging Face model folder"));
     spw_error_clear(&err);
-    CHECK(spw_config_open(&config, "tests/unit/test_config.c", &err) == -ENOTDIR);
+    CHECK(source_config(&config, "tests/unit/test_config.c", &err) == -ENOTDIR);
     CHECK(!strcmp(err.text, "tests/unit/test_config.c: found a file, expected a Hugging Face model "
                             "folder"));
     char folder[] = "/tmp/spw_config_XXXXXX", path[64];
@@ -573,12 +574,12 @@ static void test_folders(void)
     snprintf(path, sizeof path, "%s/config.json", folder);
     CHECK(!mkdir(path, 0700));
     spw_error_clear(&err);
-    CHECK(spw_config_open(&config, folder, &err) == -EINVAL);
+    CHECK(source_config(&config, folder, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "config.json: found a directory") != NULL, "%s", err.text);
     rmdir(path);
     CHECK(!mkfifo(path, 0600)); /* nobody writes to it: whoever waited would wait for ever */
     spw_error_clear(&err);
-    CHECK(spw_config_open(&config, folder, &err) == -EINVAL);
+    CHECK(source_config(&config, folder, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "config.json: found a FIFO") != NULL, "%s", err.text);
     unlink(path);
     rmdir(folder);
@@ -599,7 +600,7 @@ static void test_golden_folders(void)
         struct spw_error err = {0};
         struct spw_model_config config;
         snprintf(path, sizeof path, "tests/golden/%s", cases[i].folder);
-        int rc = spw_config_open(&config, path, &err);
+        int rc = source_config(&config, path, &err);
         CHECK_MSG(rc == 0, "%s", err.text);
         if (rc)
             continue;
@@ -640,7 +641,7 @@ static void test_real_configs(void)
         snprintf(path, sizeof path, "%s/configs/%s", data, cases[i].name);
         if (access(path, R_OK))
             continue;
-        int rc = spw_config_open(&config, path, &err);
+        int rc = source_config(&config, path, &err);
         CHECK_MSG(rc == (cases[i].refused ? -EINVAL : 0), "%s: %s", cases[i].name, err.text);
         if (cases[i].refused)
             CHECK_MSG(strstr(err.text, cases[i].refused) != NULL, "%s", err.text);
@@ -664,7 +665,7 @@ static void test_failed_allocations(void)
         struct spw_error err = {0};
         struct spw_model_config config;
         spw_alloc_fail_nth(n);
-        int rc = spw_config_open(&config, "tests/golden/llama_plain", &err);
+        int rc = source_config(&config, "tests/golden/llama_plain", &err);
         spw_alloc_fail_nth(-1);
         if (!rc) {
             spw_config_free(&config);

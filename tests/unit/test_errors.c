@@ -1,6 +1,7 @@
 /* Every public function that takes a struct spw_error clears the text first: what the struct held
  * before, garbage or an older message, is neither read nor kept. The table has a call of each; the
  * public headers are read to see that none is missing. */
+#include "model/safetensors.h"
 #include "runtime/spillway.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
@@ -222,10 +223,13 @@ static int chat_template_render(struct spw_error *err)
     return spw_chat_template_render(template, &r, &text, &bytes, err);
 }
 
-static int config_open(struct spw_error *err)
+static int source_open(struct spw_error *err)
 {
-    struct spw_model_config c;
-    return spw_config_open(&c, "missing", err);
+    struct spw_source *s;
+    spw_alloc_fail_nth(0);
+    int rc = spw_source_open(&s, "missing", err);
+    spw_alloc_fail_nth(-1);
+    return rc;
 }
 
 static int config_parse(struct spw_error *err)
@@ -236,31 +240,69 @@ static int config_parse(struct spw_error *err)
 
 static int safetensors_check(struct spw_error *err)
 {
-    struct spw_safetensors *st;
+    struct spw_tensors *st;
     CHECK(!spw_safetensors_open(&st, MODEL, NULL));
-    int rc = spw_safetensors_check(st, err); /* nobody wrote to it: 0 */
-    spw_safetensors_close(st);
+    int rc = spw_tensors_check(st, err); /* nobody wrote to it: 0 */
+    spw_tensors_close(st);
     return rc;
 }
 
-static int safetensors_open(struct spw_error *err)
+/* The operations of a source, of a model that is not there. */
+static struct spw_source *missing(void)
 {
-    struct spw_safetensors *st = (void *)&cpu;
-    int rc = spw_safetensors_open(&st, "missing", err);
-    CHECK(!st);
+    struct spw_source *s = NULL;
+    CHECK(!spw_source_open(&s, "missing", NULL));
+    return s;
+}
+
+static int folder_config(struct spw_error *err)
+{
+    struct spw_model_config c;
+    struct spw_source *s = missing();
+    int rc = s->ops->config(s, &c, err);
+    spw_source_close(s);
     return rc;
 }
 
-static int safetensors_parse_header(struct spw_error *err)
+static int folder_tensors(struct spw_error *err)
 {
-    struct spw_tensor_table table;
-    return spw_safetensors_parse_header(&table, "{", 1, 0, "a file", err);
+    struct spw_tensors *t = (void *)&cpu;
+    struct spw_source *s = missing();
+    int rc = s->ops->tensors(s, &t, err);
+    CHECK(!t);
+    spw_source_close(s);
+    return rc;
 }
 
-static int safetensors_parse_index(struct spw_error *err)
+static int folder_tokenizer(struct spw_error *err)
 {
-    struct spw_shard_index index;
-    return spw_safetensors_parse_index(&index, "{", 1, "a file", err);
+    struct spw_tokenizer *t = (void *)&cpu;
+    struct spw_source *s = missing();
+    int rc = s->ops->tokenizer(s, &t, err);
+    CHECK(!t);
+    spw_source_close(s);
+    return rc;
+}
+
+static int folder_chat_template(struct spw_error *err)
+{
+    struct spw_chat_template *t = (void *)&cpu;
+    struct spw_source *s = missing();
+    int rc = s->ops->chat_template(s, NULL, &t, err);
+    CHECK(!t);
+    spw_source_close(s);
+    return rc;
+}
+
+static int folder_text(struct spw_error *err)
+{
+    char *text = (void *)&cpu;
+    size_t bytes;
+    struct spw_source *s = missing();
+    int rc = s->ops->text(s, SPW_SOURCE_TOKENIZER, &text, &bytes, err);
+    CHECK(!text);
+    spw_source_close(s);
+    return rc;
 }
 
 static int tokenizer_open(struct spw_error *err)
@@ -360,12 +402,14 @@ static const struct {
     {"spw_drive_bench_pass", drive_bench_pass},
     {"spw_chat_template_open", chat_template_open},
     {"spw_chat_template_render", chat_template_render},
-    {"spw_config_open", config_open},
+    {"spw_source_open", source_open},
+    {"source: config", folder_config},
+    {"source: tensors", folder_tensors},
+    {"source: tokenizer", folder_tokenizer},
+    {"source: chat_template", folder_chat_template},
+    {"source: text", folder_text},
     {"spw_config_parse", config_parse},
-    {"spw_safetensors_open", safetensors_open},
-    {"spw_safetensors_check", safetensors_check},
-    {"spw_safetensors_parse_header", safetensors_parse_header},
-    {"spw_safetensors_parse_index", safetensors_parse_index},
+    {"spw_tensors_check", safetensors_check},
     {"spw_tokenizer_open", tokenizer_open},
     {"spw_tokenizer_parse", tokenizer_parse},
     {"spw_tokenizer_encode", tokenizer_encode},
@@ -375,7 +419,7 @@ static const struct {
     {"spw_topology_describe_loaded", topology_describe_loaded},
     {"spw_cache_policy_make", cache_policy_make},
 };
-enum { N_CALLS = sizeof calls / sizeof *calls };
+enum { N_CALLS = sizeof calls / sizeof *calls, N_SOURCE_CALLS = 5 };
 
 /* ---- what they leave in the struct ---- */
 
@@ -484,15 +528,19 @@ static size_t check_header(const char *path)
 
 static void check_headers(void)
 {
-    static const char *const headers[] = {
-        "runtime/spillway.h",         "runtime/engine/cache_policy.h",
-        "model/text/chat_template.h", "model/config.h",
-        "model/safetensors.h",        "model/text/tokenizer/tokenizer.h",
-        "offload/store/store_info.h", "offload/device/topology_info.h"};
+    static const char *const headers[] = {"runtime/spillway.h",
+                                          "runtime/engine/cache_policy.h",
+                                          "model/text/chat_template.h",
+                                          "model/config.h",
+                                          "model/source.h",
+                                          "model/tensors.h",
+                                          "model/text/tokenizer/tokenizer.h",
+                                          "offload/store/store_info.h",
+                                          "offload/device/topology_info.h"};
     size_t n = 0;
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
         n += check_header(headers[i]);
-    CHECK_MSG(n == N_CALLS, "%zu functions, %d calls", n, N_CALLS);
+    CHECK_MSG(n + N_SOURCE_CALLS == N_CALLS, "%zu functions, %d calls", n, N_CALLS);
 }
 
 int main(void)

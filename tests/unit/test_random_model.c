@@ -2,6 +2,7 @@
  * of each key combination that transformers wrote, it must make the same names and shapes. */
 #include "model/config.h"
 #include "model/safetensors.h"
+#include "tests/source_config.h"
 #include "tests/check.h"
 
 #include <string.h>
@@ -17,10 +18,10 @@ static int make(const char *config, const char *options)
     return system(command);
 }
 
-static struct spw_safetensors *open_folder(const char *path)
+static struct spw_tensors *open_folder(const char *path)
 {
     struct spw_error err = {0};
-    struct spw_safetensors *st = NULL;
+    struct spw_tensors *st = NULL;
     CHECK_MSG(!spw_safetensors_open(&st, path, &err), "%s", err.text);
     if (!st)
         abort();
@@ -33,20 +34,20 @@ static void check_same_tensors(const char *golden, const char *options, enum spw
     snprintf(source, sizeof source, "tests/golden/%s", golden);
     snprintf(made, sizeof made, "%s/m", folder);
     CHECK(!make(source, options));
-    struct spw_safetensors *a = open_folder(source), *b = open_folder(made);
-    CHECK_MSG(spw_safetensors_count(a) == spw_safetensors_count(b), "%s", golden);
-    for (size_t i = 0; i < spw_safetensors_count(a); i++) {
-        const struct spw_tensor *want = spw_safetensors_at(a, i);
-        const struct spw_tensor *got = spw_safetensors_find(b, want->name);
+    struct spw_tensors *a = open_folder(source), *b = open_folder(made);
+    CHECK_MSG(spw_tensors_count(a) == spw_tensors_count(b), "%s", golden);
+    for (size_t i = 0; i < spw_tensors_count(a); i++) {
+        const struct spw_tensor *want = spw_tensors_at(a, i);
+        const struct spw_tensor *got = spw_tensors_find(b, want->name);
         CHECK_MSG(got && got->dtype == dtype && got->n_dims == want->n_dims &&
                       !memcmp(got->shape, want->shape, sizeof want->shape),
                   "%s: %s", golden, want->name);
     }
-    spw_safetensors_close(a);
-    spw_safetensors_close(b);
+    spw_tensors_close(a);
+    spw_tensors_close(b);
     struct spw_error err = {0};
     struct spw_model_config config;
-    CHECK_MSG(!spw_config_open(&config, made, &err), "%s", err.text);
+    CHECK_MSG(!source_config(&config, made, &err), "%s", err.text);
     CHECK(config.dtype == dtype);
     spw_config_free(&config);
 }
@@ -56,8 +57,8 @@ static void check_values(void)
 {
     char made[128];
     snprintf(made, sizeof made, "%s/m", folder);
-    struct spw_safetensors *st = open_folder(made);
-    const struct spw_tensor *t = spw_safetensors_find(st, "model.layers.0.mlp.up_proj.weight");
+    struct spw_tensors *st = open_folder(made);
+    const struct spw_tensor *t = spw_tensors_find(st, "model.layers.0.mlp.up_proj.weight");
     double sum = 0, squares = 0;
     size_t n = t ? t->bytes / 2 : 0;
     for (size_t i = 0; i < n; i++) {
@@ -72,7 +73,7 @@ static void check_values(void)
     }
     CHECK(n > 1000 && squares / (double)n > 1e-4 && squares / (double)n < 4e-3);
     CHECK(sum / (double)n > -0.01 && sum / (double)n < 0.01);
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
 }
 
 int main(void)

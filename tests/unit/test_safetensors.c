@@ -62,13 +62,13 @@ static void write_file(const char *name, const char *header, size_t data_bytes)
 static void refuse_folder(int code, const char *message)
 {
     struct spw_error err = {0};
-    struct spw_safetensors *st = NULL;
+    struct spw_tensors *st = NULL;
     int rc = spw_safetensors_open(&st, folder, &err);
     CHECK_MSG(rc == code, "'%s' gave %d", message, rc);
     CHECK_MSG(strstr(err.text, message) && !strchr(err.text, '\n'), "found '%s', expected '%s'",
               err.text, message);
     CHECK(!st);
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
 }
 
 /* One header with 16 bytes of data behind it. */
@@ -95,33 +95,33 @@ static void test_one_file(void)
                "\"ids\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [24, 32]}}",
                32); /* a hole before ids: nobody's, and no harm */
     struct spw_error err = {0};
-    struct spw_safetensors *st;
+    struct spw_tensors *st;
     CHECK(!spw_safetensors_open(&st, folder, &err));
-    CHECK(spw_safetensors_count(st) == 5 && spw_safetensors_total_bytes(st) == 30);
-    const struct spw_tensor *b = spw_safetensors_find(st, "b");
+    CHECK(spw_tensors_count(st) == 5 && spw_tensors_total_bytes(st) == 30);
+    const struct spw_tensor *b = spw_tensors_find(st, "b");
     CHECK(b && b->dtype == SPW_DTYPE_BF16 && b->n_dims == 2 && b->shape[0] == 2 &&
           b->shape[1] == 3);
     CHECK(b && b->bytes == 12 && b->offset == 8 && strstr(b->file, "/model.safetensors"));
     for (size_t i = 0; b && i < 12; i++)
         CHECK(((const uint8_t *)b->data)[i] == 8 + i);
-    const struct spw_tensor *scalar = spw_safetensors_find(st, "scalar");
+    const struct spw_tensor *scalar = spw_tensors_find(st, "scalar");
     CHECK(scalar && scalar->n_dims == 0 && scalar->bytes == 2 && scalar->dtype == SPW_DTYPE_F16);
-    const struct spw_tensor *ids = spw_safetensors_find(st, "ids");
+    const struct spw_tensor *ids = spw_tensors_find(st, "ids");
     CHECK(ids && ids->dtype == SPW_DTYPE_AUTO && !strcmp(ids->dtype_name, "I64"));
     CHECK(ids && *(const uint8_t *)ids->data == 24);
-    const struct spw_tensor *none = spw_safetensors_find(st, "none");
+    const struct spw_tensor *none = spw_tensors_find(st, "none");
     CHECK(none && none->bytes == 0);
-    CHECK(!spw_safetensors_find(st, "c") && !spw_safetensors_find(st, "__metadata__"));
-    CHECK(!strcmp(spw_safetensors_at(st, 0)->name, "a") && !spw_safetensors_at(st, 5));
-    spw_safetensors_release(none->data, none->bytes);
-    spw_safetensors_release(b->data, b->bytes);
+    CHECK(!spw_tensors_find(st, "c") && !spw_tensors_find(st, "__metadata__"));
+    CHECK(!strcmp(spw_tensors_at(st, 0)->name, "a") && !spw_tensors_at(st, 5));
+    spw_tensors_release(none->data, none->bytes);
+    spw_tensors_release(b->data, b->bytes);
     CHECK(b && *(const uint8_t *)b->data == 8); /* released is not lost */
-    spw_safetensors_close(st);
-    spw_safetensors_close(NULL);
+    spw_tensors_close(st);
+    spw_tensors_close(NULL);
     write_file("model.safetensors", "{}", 0);
     CHECK(!spw_safetensors_open(&st, folder, &err));
-    CHECK(!spw_safetensors_count(st) && !spw_safetensors_find(st, "a"));
-    spw_safetensors_close(st);
+    CHECK(!spw_tensors_count(st) && !spw_tensors_find(st, "a"));
+    spw_tensors_close(st);
     remove_file("model.safetensors");
 }
 
@@ -175,7 +175,7 @@ static void test_bad_files(void)
 {
     refuse_folder(-ENOENT, "found neither model.safetensors nor model.safetensors.index.json");
     struct spw_error err = {0};
-    struct spw_safetensors *st;
+    struct spw_tensors *st;
     CHECK(spw_safetensors_open(&st, "/nonexistent", &err) == -ENOENT && !st);
     write_bytes("model.safetensors", "", 0);
     refuse_folder(-EINVAL, "model.safetensors: found 0 bytes, expected a file of at least 8");
@@ -215,11 +215,11 @@ static void test_lengths(void)
         FILE *file = fopen(path, "r+b");
         CHECK(file && fputc((int)sizeof header - 1 + by, file) != EOF && !fclose(file));
         struct spw_error err = {0};
-        struct spw_safetensors *st;
+        struct spw_tensors *st;
         CHECK_MSG(spw_safetensors_open(&st, folder, &err) == (by ? -EINVAL : 0), "%d: %s", by,
                   err.text);
         CHECK_MSG(by >= 0 || strstr(err.text, "the header's length is wrong"), "%s", err.text);
-        spw_safetensors_close(st);
+        spw_tensors_close(st);
     }
     write_file("model.safetensors", header, 17);
     refuse_folder(-EINVAL, "found 17 bytes after the header, expected 16");
@@ -250,25 +250,25 @@ static void test_cut_short(void)
     for (int way = 0; way < 3; way++) {
         write_file("model.safetensors", header, N);
         struct spw_error err = {0};
-        struct spw_safetensors *st;
+        struct spw_tensors *st;
         CHECK(!spw_safetensors_open(&st, folder, &err));
-        const uint8_t *data = spw_safetensors_find(st, "t")->data;
-        CHECK(!spw_safetensors_damaged(st) && !spw_safetensors_check(st, &err) && data[255] == 255);
+        const uint8_t *data = spw_tensors_find(st, "t")->data;
+        CHECK(!spw_tensors_damaged(st) && !spw_tensors_check(st, &err) && data[255] == 255);
         if (way == 0) { /* cut, and read */
             CHECK(!truncate(path, 4096));
             for (size_t i = 8192; i < N; i += 1000)
                 CHECK(data[i] == 0);
-            CHECK(spw_safetensors_damaged(st));
+            CHECK(spw_tensors_damaged(st));
         } else if (way == 1) { /* cut, and not read */
             CHECK(!truncate(path, N / 2));
         } else { /* other weights of the same size */
             FILE *file = fopen(path, "r+b");
             CHECK(file && !fseek(file, -1, SEEK_END) && fputc(9, file) == 9 && !fclose(file));
         }
-        CHECK(spw_safetensors_check(st, &err) == -EIO);
+        CHECK(spw_tensors_check(st, &err) == -EIO);
         CHECK_MSG(strstr(err.text, way < 2 ? "model.safetensors: the file had " : "was written to"),
                   "%s", err.text);
-        spw_safetensors_close(st);
+        spw_tensors_close(st);
     }
     remove_file("model.safetensors");
 }
@@ -283,19 +283,19 @@ static void write_index(const char *text)
 static void test_shards(void)
 {
     struct spw_error err = {0};
-    struct spw_safetensors *st;
+    struct spw_tensors *st;
     write_file("one.safetensors", SHARD("a"), 4);
     write_file("two.safetensors", SHARD("b"), 4);
     write_index("{\"metadata\": {\"total_size\": 8}, \"weight_map\": {\"a\": \"one.safetensors\","
                 "\"b\": \"two.safetensors\"}}");
     CHECK(!spw_safetensors_open(&st, folder, &err));
-    CHECK(spw_safetensors_count(st) == 2 && spw_safetensors_total_bytes(st) == 8);
-    const struct spw_tensor *b = spw_safetensors_find(st, "b");
+    CHECK(spw_tensors_count(st) == 2 && spw_tensors_total_bytes(st) == 8);
+    const struct spw_tensor *b = spw_tensors_find(st, "b");
     CHECK(b && strstr(b->file, "/two.safetensors") && ((const uint8_t *)b->data)[3] == 3);
-    CHECK(spw_safetensors_n_files(st) == 2 && b &&
-          !strcmp(spw_safetensors_path(st, b->file_index), b->file));
+    CHECK(spw_tensors_n_files(st) == 2 && b &&
+          !strcmp(spw_tensors_path(st, b->file_index), b->file));
     CHECK(b && b->file_offset == 8 + strlen(SHARD("b"))); /* its data begins behind the header */
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
 
     write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"gone.safetensors\"}}");
     refuse_folder(-ENOENT, "/gone.safetensors: found no such file, expected a shard that");
@@ -347,19 +347,19 @@ static void test_release(void)
     snprintf(header, sizeof header, ONE("\"U8\"", "[%d]", "[0, %d]"), N, N);
     write_file("model.safetensors", header, N);
     struct spw_error err = {0};
-    struct spw_safetensors *st;
+    struct spw_tensors *st;
     CHECK(!spw_safetensors_open(&st, folder, &err));
-    const struct spw_tensor *t = spw_safetensors_find(st, "t");
+    const struct spw_tensor *t = spw_tensors_find(st, "t");
     uint64_t sum = 0;
     size_t before = resident_bytes();
     for (size_t i = 0; i < N; i++)
         sum += ((const uint8_t *)t->data)[i];
     CHECK(sum == (uint64_t)N / 256 * (255 * 256 / 2));
     CHECK(resident_bytes() > before + N / 2);
-    spw_safetensors_release(t->data, t->bytes);
+    spw_tensors_release(t->data, t->bytes);
     CHECK(resident_bytes() < before + N / 4);
     CHECK(((const uint8_t *)t->data)[N - 1] == 255);
-    spw_safetensors_close(st);
+    spw_tensors_close(st);
     remove_file("model.safetensors");
 }
 
@@ -373,18 +373,17 @@ static void test_golden_folders(void)
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
         char path[128];
         struct spw_error err = {0};
-        struct spw_safetensors *st;
+        struct spw_tensors *st;
         snprintf(path, sizeof path, "tests/golden/%s", folders[i]);
         int rc = spw_safetensors_open(&st, path, &err);
         CHECK_MSG(rc == 0, "%s", err.text);
         if (rc)
             continue;
-        const struct spw_tensor *t =
-            spw_safetensors_find(st, "model.layers.2.mlp.down_proj.weight");
+        const struct spw_tensor *t = spw_tensors_find(st, "model.layers.2.mlp.down_proj.weight");
         CHECK(t && t->dtype == dtypes[i] && t->n_dims == 2 && t->shape[1] == 40);
         CHECK(t && t->bytes == t->shape[0] * t->shape[1] * spw_dtype_bytes(t->dtype));
-        CHECK(!spw_safetensors_find(st, "lm_head.weight") == (i == 3)); /* tied */
-        spw_safetensors_close(st);
+        CHECK(!spw_tensors_find(st, "lm_head.weight") == (i == 3)); /* tied */
+        spw_tensors_close(st);
     }
 }
 
@@ -397,12 +396,12 @@ static void test_failed_allocations(void)
         int n_failed = 0;
         for (int64_t n = 0;; n++) {
             struct spw_error err = {0};
-            struct spw_safetensors *st;
+            struct spw_tensors *st;
             spw_alloc_fail_nth(n);
             int rc = spw_safetensors_open(&st, folders[i], &err);
             spw_alloc_fail_nth(-1);
             if (!rc) {
-                spw_safetensors_close(st);
+                spw_tensors_close(st);
                 break;
             }
             n_failed++;

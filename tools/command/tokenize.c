@@ -71,6 +71,17 @@ static int check_known(const struct cli_options *o, const struct spw_tokenizer *
     return 0;
 }
 
+static int open_tokenizer(struct spw_tokenizer **out, const char *path)
+{
+    struct spw_error err = {0};
+    struct spw_source *source;
+    int rc = spw_source_open(&source, path, &err);
+    if (rc == 0)
+        rc = source->ops->tokenizer(source, out, &err);
+    spw_source_close(source);
+    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+}
+
 int cli_tokenize(const struct cli_options *o)
 {
     static const char *const sources[] = {"text", "text-file", "token-ids", NULL};
@@ -86,7 +97,7 @@ int cli_tokenize(const struct cli_options *o)
                         o->decode ? "--decode: found --%s, expected --token-ids"
                                   : "--%s: found without --decode, expected both",
                         source);
-    code = cli_tokenizer_open(&t, o->operand);
+    code = open_tokenizer(&t, o->operand);
     if (code)
         return code;
     code = o->decode ? cli_read_ids(o->token_ids, &ids, &n) : read_text(o, t, &ids, &n);

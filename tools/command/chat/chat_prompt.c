@@ -61,7 +61,7 @@ int cli_prompt_open(struct cli_prompt **out, const struct cli_options *o,
     if (!p)
         return cli_fail(CLI_FAILED, "out of memory");
     p->model = model;
-    int rc = spw_chat_template_open(&p->template, o->operand, NULL, &err);
+    int rc = model->source->ops->chat_template(model->source, NULL, &p->template, &err);
     int code = rc < 0 ? cli_fail_error(rc, &err, true) : 0;
     if (code == 0)
         code = read_list(o->tools, &p->tools, &p->tools_bytes);

@@ -451,15 +451,24 @@ static bool takes_ids(const struct cli_options *o)
 
 /* A model without a tokenizer can run on token ids. Its answer is printed as ids, also without
  * --ids. Stop texts need a tokenizer. */
-static bool prints_ids(const struct cli_options *o)
+static int open_model(struct run *r)
 {
-    char path[4096];
-    if (o->ids || !takes_ids(o) || o->stop.n > 0 ||
-        snprintf(path, sizeof path, "%s/tokenizer.json", o->operand) >= (int)sizeof path ||
-        access(o->operand, X_OK) != 0 || access(path, F_OK) == 0 || errno != ENOENT)
-        return o->ids;
-    cli_note("%s: no such file, so token ids are printed instead of text", path);
-    return true;
+    const struct cli_options *o = r->o;
+    const bool may_lack = takes_ids(o) && !o->ids && o->stop.n == 0;
+    struct spw_error err = {0};
+    r->ids = o->ids;
+    int code = cli_model_open(&r->model, o->operand, !takes_ids(o) || (!o->ids && o->stop.n > 0));
+    if (code || !may_lack)
+        return code;
+    int rc = r->model.source->ops->tokenizer(r->model.source, &r->model.tokenizer, &err);
+    if (rc == -ENOENT) {
+        cli_note("%s, so token ids are printed instead of text", err.text);
+        r->ids = true;
+        return 0;
+    }
+    if (rc)
+        cli_model_close(&r->model);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
 static int read_inputs(struct run *r)
@@ -483,8 +492,7 @@ int cli_generate(const struct cli_options *given)
         code = cli_saved_open(&r.saved, &options);
     if (code)
         return code;
-    r.ids = prints_ids(o);
-    code = cli_model_open(&r.model, o->operand, !r.ids || !takes_ids(o));
+    code = open_model(&r);
     if (code) {
         cli_saved_close(&r.saved);
         return code;

@@ -185,35 +185,27 @@ int cli_one_of(const struct cli_options *o, const char *const *names, bool optio
     return 0;
 }
 
-int cli_tokenizer_open(struct spw_tokenizer **out, const char *folder)
-{
-    char path[4096];
-    struct spw_error err = {0};
-    *out = NULL;
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= (int)sizeof path)
-        return cli_fail(CLI_REFUSED, "%s: found a path that is too long", folder);
-    int rc = spw_tokenizer_open(out, path, &err);
-    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
-}
-
-int cli_model_open(struct cli_model *m, const char *folder, bool with_tokenizer)
+int cli_model_open(struct cli_model *m, const char *path, bool with_tokenizer)
 {
     struct spw_error err = {0};
-    m->tokenizer = NULL;
-    int rc = spw_config_open(&m->config, folder, &err);
-    if (rc < 0)
-        return cli_fail_error(rc, &err, true);
-    int code = with_tokenizer ? cli_tokenizer_open(&m->tokenizer, folder) : 0;
-    if (code)
-        cli_model_close(m);
-    return code;
+    *m = (struct cli_model){0};
+    int rc = spw_source_open(&m->source, path, &err);
+    if (rc == 0)
+        rc = m->source->ops->config(m->source, &m->config, &err);
+    if (rc == 0 && with_tokenizer)
+        rc = m->source->ops->tokenizer(m->source, &m->tokenizer, &err);
+    if (rc == 0)
+        return 0;
+    cli_model_close(m);
+    return cli_fail_error(rc, &err, true);
 }
 
 void cli_model_close(struct cli_model *m)
 {
     spw_tokenizer_close(m->tokenizer);
-    m->tokenizer = NULL;
     spw_config_free(&m->config);
+    spw_source_close(m->source);
+    *m = (struct cli_model){0};
 }
 
 /* ---- prompts ---- */

@@ -6,14 +6,14 @@
 
 #include "tools/command/common.h"
 
-/* The parts of a model folder that are needed to read input. */
+/* The parts of a model that are needed to read input. */
 struct cli_model {
+    struct spw_source *source; /* owned */
     struct spw_model_config config;
     struct spw_tokenizer *tokenizer; /* owned; NULL if the caller wanted none */
 };
 
-int cli_model_open(struct cli_model *m, const char *folder, bool with_tokenizer);
-int cli_tokenizer_open(struct spw_tokenizer **out, const char *folder);
+int cli_model_open(struct cli_model *m, const char *path, bool with_tokenizer);
 void cli_model_close(struct cli_model *m);
 
 /* One prompt and the options of its generation. */

@@ -10,8 +10,9 @@
 
 /* Everything that is shown, as text or as JSON. */
 struct facts {
+    struct spw_source *source;
     struct spw_model_config config;
-    struct spw_safetensors *weights;
+    struct spw_tensors *tensors;
     struct spw_tokenizer *tokenizer; /* NULL if the folder has none */
     uint32_t n_full, n_sliding;
     uint64_t n_parameters;
@@ -25,8 +26,8 @@ static void count(struct facts *f)
     const struct spw_model_config *c = &f->config;
     for (uint32_t i = 0; i < c->n_layers; i++)
         *(c->layer_kinds[i] == SPW_LAYER_SLIDING ? &f->n_sliding : &f->n_full) += 1;
-    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
+        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         uint64_t n = 1;
         for (uint32_t d = 0; d < t->n_dims; d++)
             n *= t->shape[d];
@@ -60,8 +61,8 @@ static json_t *shape_json(const struct spw_tensor *t)
 static json_t *tensors_json(const struct facts *f)
 {
     json_t *list = json_array();
-    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
+        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         const char *slash = strrchr(t->file, '/');
         const struct cli_field fields[] = {
             CLI_FIELD(t, name),
@@ -115,8 +116,8 @@ static int print_json(const struct cli_options *o, const struct facts *f)
 {
     const struct cli_field fields[] = {
         CLI_FIELD(f, n_parameters),
-        {"n_tensors", CLI_JSON(spw_safetensors_count(f->weights))},
-        {"weights_bytes", CLI_JSON(spw_safetensors_total_bytes(f->weights))},
+        {"n_tensors", CLI_JSON(spw_tensors_count(f->tensors))},
+        {"weights_bytes", CLI_JSON(spw_tensors_total_bytes(f->tensors))},
         CLI_FIELD(f, kv_bytes_per_token),
         CLI_FIELD(f, kv_bytes_sliding),
         {"cache", cli_cache_json(&f->cache, &f->config)},
@@ -161,8 +162,8 @@ static void print_tokenizer(const struct facts *f)
 static void print_tensors(const struct facts *f)
 {
     putchar('\n');
-    for (size_t i = 0; i < spw_safetensors_count(f->weights); i++) {
-        const struct spw_tensor *t = spw_safetensors_at(f->weights, i);
+    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
+        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         char shape[160] = "", bytes[32];
         for (uint32_t d = 0; d < t->n_dims; d++) {
             size_t n = strlen(shape);
@@ -192,8 +193,8 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
         printf(", reaches %llu", (unsigned long long)c->reach);
     putchar('\n');
     printf("weights     %s in %zu tensors, %.4g million parameters\n",
-           cli_format_bytes(bytes, spw_safetensors_total_bytes(f->weights)),
-           spw_safetensors_count(f->weights), (double)f->n_parameters * 1e-6);
+           cli_format_bytes(bytes, spw_tensors_total_bytes(f->tensors)),
+           spw_tensors_count(f->tensors), (double)f->n_parameters * 1e-6);
     printf("KV          %s a token", cli_format_bytes(bytes, f->kv_bytes_per_token));
     if (f->n_sliding > 0)
         printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_sliding));
@@ -204,16 +205,19 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
         print_tensors(f);
 }
 
-/* A folder without a tokenizer can run on token ids. A tokenizer that cannot be read is an error.
- */
-static int open_tokenizer(struct facts *f, const char *folder)
+/* Opens the parts of the model. A model without a tokenizer can run on token ids. A tokenizer that
+ * cannot be read is an error. */
+static int open_parts(struct facts *f, const char *path)
 {
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= (int)sizeof path)
-        return cli_fail(CLI_REFUSED, "%s: found a path that is too long", folder);
     struct spw_error err = {0};
-    int rc = spw_tokenizer_open(&f->tokenizer, path, &err);
-    return rc < 0 && rc != -ENOENT ? cli_fail_error(rc, &err, true) : 0;
+    int rc = spw_source_open(&f->source, path, &err);
+    if (rc == 0)
+        rc = f->source->ops->config(f->source, &f->config, &err);
+    if (rc == 0)
+        rc = f->source->ops->tensors(f->source, &f->tensors, &err);
+    if (rc == 0)
+        rc = f->source->ops->tokenizer(f->source, &f->tokenizer, &err);
+    return rc < 0 && !(rc == -ENOENT && f->tensors) ? cli_fail_error(rc, &err, true) : 0;
 }
 
 /* Decides the cache as a run with these options would. */
@@ -221,7 +225,7 @@ static int decide_cache(struct facts *f, const struct cli_options *o)
 {
     struct spw_error err = {0};
     struct spw_options options = cli_engine_options(o, 0, 1);
-    enum spw_dtype compute = spw_compute_type(f->weights, &options);
+    enum spw_dtype compute = spw_compute_type(f->tensors, &options);
     int rc = spw_cache_policy_make(&f->cache, &f->config, compute, &options, &err);
     return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
 }
@@ -246,17 +250,9 @@ int cli_inspect(const struct cli_options *o)
     if (cli_given(o, "threads"))
         return cli_fail(CLI_REFUSED, "--threads: found without --topology, expected with it");
     struct facts f = {0};
-    struct spw_error err = {0};
-    int code = 0, rc = spw_config_open(&f.config, o->operand, &err);
-    if (rc < 0)
-        return cli_fail_error(rc, &err, true);
-    rc = spw_safetensors_open(&f.weights, o->operand, &err);
-    if (rc < 0)
-        code = cli_fail_error(rc, &err, true);
+    int code = open_parts(&f, o->operand);
     if (code == 0)
         code = decide_cache(&f, o);
-    if (code == 0)
-        code = open_tokenizer(&f, o->operand);
     if (code == 0) {
         count(&f);
         if (o->json)
@@ -266,7 +262,8 @@ int cli_inspect(const struct cli_options *o)
         say_unfit(o->operand);
     }
     spw_tokenizer_close(f.tokenizer);
-    spw_safetensors_close(f.weights);
+    spw_tensors_close(f.tensors);
     spw_config_free(&f.config);
+    spw_source_close(f.source);
     return code;
 }

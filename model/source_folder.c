@@ -1,0 +1,106 @@
+/* A Hugging Face folder: config.json and generation_config.json, *.safetensors, tokenizer.json, and
+ * what chat_template.h lists. See source.h. */
+#include "model/source.h"
+
+#include "model/file.h"
+#include "model/safetensors.h"
+
+#include <string.h>
+
+#define MOST_CONFIG_BYTES ((uint64_t)16 << 20) /* far more than there is */
+
+static int out_of_memory(const struct spw_source *s, struct spw_error *err)
+{
+    return spw_fail(err, -ENOMEM, "%s: out of memory", s->path);
+}
+
+/* Reads FOLDER/NAME. *path is owned by the caller, also after a failure. -ENOENT and -ENOTDIR come
+ * without a text. */
+static int read_file(const struct spw_source *s, const char *name, uint64_t most, char **path,
+                     char **text, size_t *bytes, struct spw_error *err)
+{
+    *text = NULL;
+    *path = spw_file_join(s->path, name);
+    return *path ? spw_file_read(*path, most, text, bytes, err) : out_of_memory(s, err);
+}
+
+static int folder_config(const struct spw_source *s, struct spw_model_config *out,
+                         struct spw_error *err)
+{
+    spw_error_clear(err);
+    char *config_path, *config, *generation_path = NULL, *generation = NULL;
+    struct spw_config_text text = {0};
+    *out = (struct spw_model_config){0};
+    int rc = read_file(s, "config.json", MOST_CONFIG_BYTES, &config_path, &config,
+                       &text.config_bytes, err);
+    if (rc == -ENOENT)
+        spw_fail(err, rc, "%s: found no such file, expected a Hugging Face model folder",
+                 config_path);
+    if (rc == -ENOTDIR)
+        spw_fail(err, rc, "%s: found a file, expected a Hugging Face model folder", s->path);
+    if (!rc) {
+        rc = read_file(s, "generation_config.json", MOST_CONFIG_BYTES, &generation_path,
+                       &generation, &text.generation_bytes, err);
+        rc = rc == -ENOENT ? 0 : rc;
+    }
+    text.config = config;
+    text.config_name = config_path;
+    text.generation = generation;
+    text.generation_name = generation_path;
+    if (!rc)
+        rc = spw_config_parse(out, &text, err);
+    spw_free(generation);
+    spw_free(generation_path);
+    spw_free(config);
+    spw_free(config_path);
+    return rc;
+}
+
+static int folder_tensors(const struct spw_source *s, struct spw_tensors **out,
+                          struct spw_error *err)
+{
+    return spw_safetensors_open(out, s->path, err);
+}
+
+static int folder_tokenizer(const struct spw_source *s, struct spw_tokenizer **out,
+                            struct spw_error *err)
+{
+    *out = NULL;
+    char *path = spw_file_join(s->path, "tokenizer.json");
+    int rc = path ? spw_tokenizer_open(out, path, err) : out_of_memory(s, err);
+    if (rc == -ENOENT) {
+        spw_error_clear(err);
+        spw_fail(err, rc, "%s: no such file", path);
+    }
+    spw_free(path);
+    return rc;
+}
+
+static int folder_chat_template(const struct spw_source *s, const char *name,
+                                struct spw_chat_template **out, struct spw_error *err)
+{
+    return spw_chat_template_open(out, s->path, name, err);
+}
+
+static int folder_text(const struct spw_source *s, enum spw_source_part part, char **text,
+                       size_t *bytes, struct spw_error *err)
+{
+    spw_error_clear(err);
+    bool config = part == SPW_SOURCE_CONFIG;
+    char *path;
+    int rc =
+        read_file(s, config ? "config.json" : "tokenizer.json",
+                  config ? MOST_CONFIG_BYTES : SPW_TOKENIZER_MOST_BYTES, &path, text, bytes, err);
+    if (rc == -ENOENT || rc == -ENOTDIR)
+        spw_fail(err, rc, "%s: no such file", path);
+    spw_free(path);
+    return rc;
+}
+
+const struct spw_source_ops spw_source_folder = {
+    .config = folder_config,
+    .tensors = folder_tensors,
+    .tokenizer = folder_tokenizer,
+    .chat_template = folder_chat_template,
+    .text = folder_text,
+};

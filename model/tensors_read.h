@@ -1,0 +1,31 @@
+/* How the reader of a format makes a table of tensors: spw_tensors_new, spw_tensors_add for each
+ * file, spw_tensors_merge. Errors: -EINVAL with a text, -ENOMEM, and those of file.h. */
+#ifndef SPW_MODEL_TENSORS_READ_H
+#define SPW_MODEL_TENSORS_READ_H
+
+#include "model/tensors.h"
+
+/* What one header lists, sorted by name. Nothing says yet which file that is. */
+struct spw_tensor_table {
+    struct spw_tensor *tensors; /* owned */
+    size_t n;
+    char *names; /* owned */
+};
+
+void spw_tensor_table_free(struct spw_tensor_table *table);
+
+/* A table with room for n files. NULL when out of memory. */
+struct spw_tensors *spw_tensors_new(size_t n_files);
+/* Reads the header of a file that is mapped at `base`: fills in the table and the header's bytes,
+ * behind which the data begins. */
+typedef int (*spw_tensors_read)(struct spw_tensor_table *out, uint64_t *header_bytes,
+                                const uint8_t *base, uint64_t bytes, const char *path,
+                                struct spw_error *err);
+/* Maps one more file, of at least `least` bytes, and reads its header. Errors as in file.h, and
+ * what `read` says. `path` becomes the table's (spw_free), also after a failure. */
+int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tensors_read read,
+                    struct spw_error *err);
+/* After the last file: all tensors in one sorted list. -EINVAL: a name is there twice. */
+int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error *err);
+
+#endif
