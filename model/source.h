@@ -17,7 +17,7 @@ struct spw_source;
 
 /* Parts as they are written, for whoever must tell one model from another. */
 enum spw_source_part {
-    SPW_SOURCE_CONFIG, /* that no header of spw_tensors_extent holds */
+    SPW_SOURCE_CONFIG, /* no bytes in a format where headers (spw_tensors_extent) have it */
     SPW_SOURCE_TOKENIZER,
 };
 

@@ -6,6 +6,7 @@
 #include "model/cuda/probe_cuda.h"
 
 #include "quant/cuda.cuh"
+#include "quant/types.h"
 
 #if !defined(SPW_SIMT_EMULATOR) && __has_include(<cublasLt.h>)
 #include <cublasLt.h>

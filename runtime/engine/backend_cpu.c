@@ -54,7 +54,7 @@ static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream
     if (!joined) {
         product.w = a->w_up;
         product.bias = a->bias ? a->bias + a->n : NULL;
-        product.y = (uint8_t *)a->scratch + a->n * spw_dtype_bytes(a->dtype);
+        product.y = (uint8_t *)a->scratch + spw_row_bytes(a->dtype, a->n);
         SPW_TRY(launch_linear(&product, s));
     }
     const struct spw_gated_args gated = {

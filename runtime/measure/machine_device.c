@@ -291,7 +291,7 @@ enum { WEIGHTS_ROWS_AT = 64 << 10, WEIGHTS_WORK_AT = 1 << 20, KERNEL_BYTES = 24 
 static int time_weights(double *rate, struct bench *b, const void *weights, enum spw_dtype dtype)
 {
     double rounds[ROUNDS];
-    uint64_t bytes = (uint64_t)WEIGHTS_MIB << 20, row = WEIGHTS_K * spw_dtype_bytes(dtype);
+    uint64_t bytes = (uint64_t)WEIGHTS_MIB << 20, row = spw_row_bytes(dtype, WEIGHTS_K);
     struct spw_linear_args a = {.x = b->memory,
                                 .w = weights,
                                 .y = b->memory + WEIGHTS_ROWS_AT,

@@ -10,7 +10,7 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     const struct spw_model_config *c = w->config;
     struct spw_plan_info *i = &p->info;
     uint64_t row = (uint64_t)c->n_heads * c->head_dim;
-    uint64_t per_token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(p->info.kv);
+    uint64_t per_token = 2 * spw_row_bytes(p->info.kv, (uint64_t)c->n_kv_heads * c->head_dim);
     uint64_t n = p->info.context, seen = spw_min_u64(n, c->window);
     uint64_t old = p->aged ? p->full_tiles : 0;
     uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;

@@ -33,7 +33,7 @@ static void count(struct facts *f)
             n *= t->shape[d];
         f->n_parameters += n;
     }
-    uint64_t token = 2 * (uint64_t)c->n_kv_heads * c->head_dim * spw_dtype_bytes(f->cache.kv);
+    uint64_t token = 2 * spw_row_bytes(f->cache.kv, (uint64_t)c->n_kv_heads * c->head_dim);
     f->kv_bytes_per_token = f->n_full * token;
     f->kv_bytes_sliding = f->n_sliding * token * c->window;
 }
