@@ -49,31 +49,33 @@ struct spw_ring {
 int spw_ring_init(struct spw_ring *r, const struct spw_ring_options *o);
 void spw_ring_free(struct spw_ring *r); /* waits for reads */
 
-/* Whether a slot can be taken; bounces: and a bounce slot for its reads. */
+/* Whether a slot can be taken; bounces: and a bounce slot for its reads, too. */
 bool spw_ring_has_room(const struct spw_ring *r, bool bounces);
-/* The next slot, whose number is what r->issued was, to be filled until it is issued. bounces:
- * reads of this slot go to a bounce slot. There must be room. */
+/* Takes the next slot; its number is what r->issued was. The add functions fill this slot until it
+ * is issued. bounces: reads of this slot go to a bounce slot. There must be room. */
 int spw_ring_take(struct spw_ring *r, bool bounces);
-/* The bytes come from memory of the host. */
+/* The bytes at `to` of the slot come from memory of the host. */
 void spw_ring_add_memory(struct spw_ring *r, uint64_t to, const void *from, uint64_t bytes);
-/* A tile comes from a frame of the disk; adjacent ones are one read. */
+/* A tile comes from a frame of the disk. Adjacent frames are one read. A slot has frames or ranges,
+ * not both. */
 void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t frame);
-/* A range of a file is read to `to`: of the bounce slot if this slot's reads bounce. least_bytes:
- * as in struct spw_io_job. */
+/* A range of a file is read to `to` in the slot, or in the bounce slot if reads of this slot
+ * bounce. least_bytes: as in struct spw_io_job. */
 void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_file *file,
                         uint64_t offset, uint64_t bytes, uint64_t least_bytes);
-/* A piece of what ranges have brought into the bounce slot. */
+/* Ranges bring these bytes to `from` in the bounce slot; they are copied to `to` in the slot. */
 void spw_ring_add_hop(struct spw_ring *r, uint64_t to, uint64_t from, uint64_t bytes);
 /* A source of the slot is lost: the wait for the slot will fail. */
 void spw_ring_add_loss(struct spw_ring *r);
-/* The slot has all its sources; gives what came of queueing them. `copied`, if it is not NULL, is
- * called in stream order when the copies of the slot's memory are done. */
+/* The slot has all its sources. Returns the first failure of queueing them: the device is lost.
+ * `copied`, if it is not NULL, is called in stream order when the copies from memory are done. */
 int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context);
 
-/* The oldest slot that was issued: compute waits until it is filled. -EBADMSG: a source of it could
- * not be read, see spw_ring_reads; drop is what can follow. */
+/* The oldest slot that was issued: the host waits for its reads, and compute waits until the slot
+ * is filled. -EBADMSG: a source could not be read, see spw_ring_reads; the slot can only be
+ * dropped. */
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot);
-/* The reads of the slot that a wait has refused; job.io.rc says what came of each. */
+/* The reads of the slot that a wait has refused; job.io.rc of each is its failure, or 0. */
 const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n);
 int spw_ring_release(struct spw_ring *r);
 
