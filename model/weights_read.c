@@ -21,27 +21,32 @@ enum { READ_AT_ONCE = 256 };
 
 /* ---- packed copies ---- */
 
-/* The factor of the block that the element lies in; block 0: there is one for the whole matrix. */
-static float scale_of(const struct spw_matrix *m, const uint32_t block[2], uint64_t row,
-                      uint64_t col)
+/* values[0 .. n), of a row from column `first` on, times the factors of their blocks; block 0:
+ * there is one factor for the whole matrix. */
+static void apply_scale(const struct spw_matrix *m, const uint32_t block[2], uint64_t row,
+                        uint64_t first, size_t n, float *values)
 {
-    float factor;
-    uint64_t i = block[0] ? row / block[0] * spw_div_up(m->k, block[1]) + col / block[1] : 0;
-    spw_type_read(m->scale->dtype, m->scale->data, i, 1, &factor);
-    return factor;
+    const uint64_t width = block[0] ? block[1] : m->k;
+    const uint64_t row_of_factors = block[0] ? row / block[0] * spw_div_up(m->k, width) : 0;
+    for (uint64_t col = first; col < first + n;) {
+        const uint64_t end = spw_min_u64((col / width + 1) * width, first + n);
+        float factor;
+        spw_type_read(m->scale->dtype, m->scale->data, row_of_factors + col / width, 1, &factor);
+        for (; col < end; col++)
+            values[col - first] *= factor;
+    }
 }
 
 static void convert_row(const struct spw_matrix *m, const uint32_t block[2], uint64_t row,
                         uint8_t *to)
 {
-    const uint64_t stored_row = m->first_row + row;
     const uint8_t *from = spw_matrix_data(m) + row * spw_row_bytes(m->tensor->dtype, m->k);
     float values[READ_AT_ONCE];
     for (uint64_t done = 0; done < m->k; done += READ_AT_ONCE) {
         size_t n = (size_t)spw_min_u64(m->k - done, READ_AT_ONCE);
         spw_type_read(m->tensor->dtype, from, done, n, values);
-        for (size_t i = 0; m->scale && i < n; i++)
-            values[i] *= scale_of(m, block, stored_row, done + i);
+        if (m->scale)
+            apply_scale(m, block, m->first_row + row, done, n, values);
         for (size_t i = 0; m->type != SPW_DTYPE_F32 && i < n; i++)
             ((uint16_t *)to)[done + i] = spw_f32_to_bf16(values[i]);
         if (m->type == SPW_DTYPE_F32)

@@ -8,13 +8,6 @@ const char *spw_dtype_name(enum spw_dtype t)
     return spw_type_of(t).name;
 }
 
-static float read_f32(const uint8_t *at)
-{
-    float f;
-    memcpy(&f, at, sizeof f);
-    return f;
-}
-
 static float read_f64(const uint8_t *at)
 {
     double f;
@@ -32,28 +25,32 @@ static uint16_t read_u16(const uint8_t *at)
 void spw_type_read(enum spw_dtype t, const void *row, uint64_t first, size_t n, float *out)
 {
     const uint8_t *from = (const uint8_t *)row + spw_row_bytes(t, first);
-    for (size_t i = 0; i < n; i++)
-        switch (t) {
-        case SPW_DTYPE_F32:
-            out[i] = read_f32(from + 4 * i);
-            break;
-        case SPW_DTYPE_F64:
+    switch (t) { /* a loop for each: nothing is decided for a single number */
+    case SPW_DTYPE_F32:
+        memcpy(out, from, n * sizeof *out);
+        break;
+    case SPW_DTYPE_F64:
+        for (size_t i = 0; i < n; i++)
             out[i] = read_f64(from + 8 * i);
-            break;
-        case SPW_DTYPE_F16:
+        break;
+    case SPW_DTYPE_F16:
+        for (size_t i = 0; i < n; i++)
             out[i] = spw_f16_to_f32(read_u16(from + 2 * i));
-            break;
-        case SPW_DTYPE_BF16:
+        break;
+    case SPW_DTYPE_BF16:
+        for (size_t i = 0; i < n; i++)
             out[i] = spw_bf16_to_f32(read_u16(from + 2 * i));
-            break;
-        case SPW_DTYPE_F8_E4M3:
+        break;
+    case SPW_DTYPE_F8_E4M3:
+        for (size_t i = 0; i < n; i++)
             out[i] = spw_f8_e4m3_to_f32(from[i]);
-            break;
-        case SPW_DTYPE_F8_E5M2:
+        break;
+    case SPW_DTYPE_F8_E5M2:
+        for (size_t i = 0; i < n; i++)
             out[i] = spw_f8_e5m2_to_f32(from[i]);
-            break;
-        case SPW_DTYPE_AUTO:
-            out[i] = 0;
-            break;
-        }
+        break;
+    case SPW_DTYPE_AUTO:
+        memset(out, 0, n * sizeof *out);
+        break;
+    }
 }
