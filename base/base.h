@@ -22,6 +22,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* One line: what was wrong, where (file, tensor, key), what was expected, what would do. Every
  * public function that takes one clears the text first, so that a caller need not. */
@@ -145,6 +146,7 @@ struct spw_kernel {
 /* An ordered queue of work on a device. Opaque here: a CUDA stream, or a worker thread. */
 typedef struct CUstream_st *spw_stream;
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

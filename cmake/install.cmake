@@ -5,12 +5,11 @@ include(GNUInstallDirs)
 install(TARGETS spillway ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
-    runtime/spillway.h base/base.h runtime/engine/cache_policy.h
+    runtime/spillway.h runtime/measure.h base/base.h runtime/engine/cache_policy.h
     model/text/chat_template.h model/config.h model/ops.h model/rope.h model/source.h model/tensors.h
     model/text/tokenizer/tokenizer.h
     offload/io/io_kind.h offload/store/store_info.h offload/device/topology_info.h
-    quant/codec.h quant/layer_kind.h quant/qtile.h quant/tile.h
-    quant/types.h)
+    quant/codec.h quant/layer_kind.h quant/precision.h quant/qtile.h quant/tile.h quant/types.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway/${folder})
 endforeach()

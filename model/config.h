@@ -14,6 +14,11 @@
 #include "quant/layer_kind.h"
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 #define SPW_CONFIG_MAX_EOS 16
 /* Positions become floats: below this limit every position has a float of its own. */
 #define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
@@ -72,5 +77,10 @@ struct spw_config_text {
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -9,6 +9,11 @@
 
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 enum spw_rope_kind {
     SPW_ROPE_DEFAULT,
     SPW_ROPE_LINEAR,  /* frequencies divided by the factor */
@@ -44,5 +49,10 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
 enum { SPW_ROPE_SHARED = 1 };
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -13,6 +13,11 @@
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 struct spw_source;
 
 /* Parts as they are written, for whoever must tell one model from another. */
@@ -46,5 +51,10 @@ void spw_source_close(struct spw_source *s);
 
 /* source_folder.c: a Hugging Face folder. */
 extern const struct spw_source_ops spw_source_folder;
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

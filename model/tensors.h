@@ -10,6 +10,11 @@
 
 #include "quant/types.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 #define SPW_TENSOR_MAX_DIMS 8
 
 struct spw_tensor {
@@ -56,5 +61,10 @@ struct spw_tensors_extent spw_tensors_extent(const struct spw_tensors *t, uint32
 void spw_tensors_release(const void *data, uint64_t bytes);
 /* Reads the pages in and has them entered in the page table, before many threads wait for that. */
 void spw_tensors_populate(const void *data, uint64_t bytes);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -13,6 +13,11 @@
 
 #include <time.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 struct spw_chat_template;
 
 /* All JSON is text of `*_bytes` bytes; NULL: none. Zero is the default everywhere. */
@@ -41,5 +46,10 @@ void spw_chat_template_close(struct spw_chat_template *t);
 int spw_chat_template_render(const struct spw_chat_template *t,
                              const struct spw_chat_request *request, char **text, size_t *bytes,
                              struct spw_error *err);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

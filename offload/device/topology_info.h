@@ -8,6 +8,11 @@
 
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 /* "0-7,16-23": hardware threads by the system's numbers. Cut short where a machine has too many
  * pieces to tell. */
 struct spw_thread_list {
@@ -79,5 +84,10 @@ struct hwloc_topology;
 int spw_topology_describe_loaded(struct spw_topology_info *out, struct hwloc_topology *loaded,
                                  struct spw_error *err);
 void spw_topology_info_free(struct spw_topology_info *info);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -5,6 +5,11 @@
 
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 struct spw_store_entry {
     char name[48];
     uint64_t bytes;
@@ -33,5 +38,10 @@ struct spw_store_pruned {
  * is in use. */
 int spw_store_prune(struct spw_store_pruned *out, const char *directory, uint64_t bytes,
                     struct spw_error *err);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

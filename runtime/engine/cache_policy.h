@@ -9,20 +9,14 @@
 #define SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 
 #include "model/config.h"
+#include "quant/precision.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
 
 struct spw_options;
-
-/* Of old keys and values. Codes of 8 bits, of 4, or of 8 for keys and 4 for values. */
-enum spw_kv_precision {
-    SPW_KV_EXACT,
-    SPW_KV_INT8,
-    SPW_KV_INT8_INT4,
-    SPW_KV_INT4,
-};
-enum { SPW_KV_PRECISIONS = SPW_KV_INT4 + 1 };
-
-/* "exact", "int8", "int8:int4", "int4" */
-const char *spw_kv_precision_name(enum spw_kv_precision precision);
 
 /* Of all layers of one kind; which ones they are is config.layer_kinds. */
 struct spw_cache_layers {
@@ -48,5 +42,10 @@ struct spw_cache_policy {
 int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,
                           enum spw_dtype compute, const struct spw_options *o,
                           struct spw_error *err);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -3,6 +3,8 @@
 #define SPW_RUNTIME_ENGINE_ENGINE_H
 
 #include "model/fingerprint.h"
+#include "runtime/engine/cache_policy.h"
+#include "runtime/measure.h"
 #include "runtime/step/executor.h"
 #include "runtime/engine/ladder.h"
 

@@ -2,7 +2,7 @@
 #ifndef SPW_RUNTIME_MEASURE_DRIVE_H
 #define SPW_RUNTIME_MEASURE_DRIVE_H
 
-#include "runtime/spillway.h"
+#include "runtime/measure.h"
 
 /* Fills device and filesystem: which drive lies behind a directory. Reads /proc and /sys.
  * -ENOENT, -ENOTDIR, -EACCES with text. */

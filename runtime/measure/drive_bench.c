@@ -6,7 +6,7 @@
  * A pass of smaller slots has more of them in the file, side by side; in memory they lie apart.
  */
 #include "offload/kv/tier_disk.h"
-#include "runtime/spillway.h"
+#include "runtime/measure.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #define SPW_RUNTIME_MEASURE_GATE_H
 
 #include "model/fingerprint.h"
-#include "runtime/spillway.h"
+#include "runtime/measure.h"
 
 #define SPW_GATE_VERSION                                                                           \
     1 /* of the file; raised also when what is measured is measured otherwise */

@@ -5,7 +5,7 @@
 #ifndef SPW_RUNTIME_MEASURE_PROFILE_H
 #define SPW_RUNTIME_MEASURE_PROFILE_H
 
-#include "runtime/spillway.h"
+#include "runtime/measure.h"
 
 #define SPW_PROFILE_VERSION 3 /* of another version: measured again */
 

@@ -35,7 +35,7 @@
  *
  * Nothing here is fitted to runs. What the kernels leave of the machine's limit shows as the
  * difference between prediction and measurement. */
-#include "runtime/spillway.h"
+#include "runtime/measure.h"
 
 #include <math.h>
 

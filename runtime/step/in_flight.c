@@ -3,6 +3,7 @@
  * As many bytes as the drive wants, but only half of what the rings of KV and of weights from files
  * have room for. If more were in flight, a drive that answers several requests at once would stand
  * still while their slots are computed with. */
+#include "runtime/measure.h"
 #include "runtime/step/in_flight.h"
 
 enum { MOST_IN_FLIGHT = 64 };

@@ -2,6 +2,10 @@
 #ifndef SPW_TESTS_ENGINE_MODEL_RUN_H
 #define SPW_TESTS_ENGINE_MODEL_RUN_H
 
+#include "model/text/tokenizer/tokenizer.h"
+#include "model/text/chat_template.h"
+#include "model/source.h"
+#include "model/config.h"
 #include "runtime/spillway.h"
 #include "tests/check.h"
 

@@ -1,7 +1,11 @@
 /* A batch through the public API, on a tiny committed model: batches equal single runs, stop
  * strings cut the text that would have been, every way to end, refusals, failed allocations. */
+#include "model/text/tokenizer/tokenizer.h"
+#include "model/text/chat_template.h"
+#include "model/source.h"
+#include "model/config.h"
 #include "runtime/spillway.h"
-#include "model/safetensors.h"
+#include "model/source.h"
 #include "tests/batch_run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"

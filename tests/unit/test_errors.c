@@ -1,8 +1,14 @@
 /* Every public function that takes a struct spw_error clears the text first: what the struct held
  * before, garbage or an older message, is neither read nor kept. The table has a call of each; the
  * public headers are read to see that none is missing. */
+#include "model/source.h"
+#include "runtime/engine/cache_policy.h"
+#include "offload/store/store_info.h"
+#include "model/text/tokenizer/tokenizer.h"
+#include "model/text/chat_template.h"
 #include "model/safetensors.h"
-#include "runtime/spillway.h"
+#include "model/config.h"
+#include "runtime/measure.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
 

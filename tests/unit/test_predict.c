@@ -1,7 +1,7 @@
 /* Predicted seconds against sums done by hand: bytes over bandwidth on each link, the slowest link
  * sets the pace, on the CPU copies and I/O take cores and memory from computation, and a ring
  * brings no more than goes round in it. */
-#include "runtime/spillway.h"
+#include "runtime/measure.h"
 #include "tests/check.h"
 
 #include <math.h>

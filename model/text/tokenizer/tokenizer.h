@@ -11,6 +11,11 @@
 
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 #define SPW_TOKENIZER_MOST_BYTES (256u << 20) /* of a tokenizer.json */
 
 struct spw_tokenizer;
@@ -53,5 +58,10 @@ int spw_detokenizer_push(struct spw_detokenizer *d, int32_t id, const char **tex
 /* Flushes what is held back. Afterwards the detokenizer is as new. */
 int spw_detokenizer_finish(struct spw_detokenizer *d, const char **text, size_t *bytes);
 void spw_detokenizer_free(struct spw_detokenizer *d);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

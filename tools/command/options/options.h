@@ -6,7 +6,13 @@
 #ifndef SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 #define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 
-#include "runtime/spillway.h"
+#include "model/config.h"
+#include "model/source.h"
+#include "model/text/chat_template.h"
+#include "model/text/tokenizer/tokenizer.h"
+#include "offload/store/store_info.h"
+#include "runtime/engine/cache_policy.h"
+#include "runtime/measure.h"
 
 #include <stdio.h>
 
