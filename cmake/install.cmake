@@ -1,8 +1,19 @@
-# `cmake --install`: the command with its manual page and its completions for shells, the library, the
-# headers that runtime/spillway.h needs, and `pkg-config spillway`, which names everything to link with.
+# `cmake --install`: the command with its manual page and its completions for shells, the library, static and
+# shared, the public headers, and `pkg-config spillway`, which names everything to link
+# with.
 
 include(GNUInstallDirs)
-install(TARGETS spillway ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+# The static library's objects once more. It exports what the public headers declare (visibility "default" there).
+file(WRITE ${CMAKE_BINARY_DIR}/shared.c "typedef int spw_no_source_of_its_own;\n")
+add_library(spillway_shared SHARED ${CMAKE_BINARY_DIR}/shared.c)
+target_link_libraries(spillway_shared PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,spillway>")
+target_link_options(spillway_shared PRIVATE -Wl,-Bsymbolic)
+set_target_properties(spillway_shared PROPERTIES OUTPUT_NAME spillway LINKER_LANGUAGE C
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+
+install(TARGETS spillway spillway_shared ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
     runtime/spillway.h runtime/measure.h base/base.h runtime/engine/cache_policy.h

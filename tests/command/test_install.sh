@@ -11,15 +11,26 @@ trap 'rm -rf "$place"' EXIT
 DESTDIR=$place/first cmake --install "$build" --prefix /usr >/dev/null
 mv "$place/first/usr" "$place/second"
 pc=$(dirname "$(find "$place" -name spillway.pc)")
-read -ra flags <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs spillway)"
+read -ra shared <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs spillway)"
+static=("${shared[@]/#-lspillway/-l:libspillway.a}")
 warnings=(-Wall -Wextra -Wpedantic -Werror)
-"$cc" -std=c17 "${warnings[@]}" $source "${flags[@]}" -o "$place/c"
-"$cxx" -std=c++17 "${warnings[@]}" -x c++ $source -x none "${flags[@]}" -o "$place/cxx"
+"$cc" -std=c17 "${warnings[@]}" $source "${static[@]}" -o "$place/c"
+"$cxx" -std=c++17 "${warnings[@]}" -x c++ $source -x none "${static[@]}" -o "$place/cxx"
+"$cc" -std=c17 "${warnings[@]}" $source "${shared[@]}" -Wl,-rpath,"$(dirname "$pc")" -o "$place/shared"
+
+# The shared library is found by its soname, and exports no name that is not declared in an installed header.
+library=$(dirname "$pc")/libspillway.so
+readelf -d "$place/shared" | grep -q 'NEEDED.*\[libspillway\.so\.[0-9]*\]'
+nm -D --defined-only "$library" | awk '{print $3}' | sort >"$place/exported"
+grep -rhoE '\bspw_[a-z0-9_]+\(' "$place/second/include" | tr -d '(' | sort -u >"$place/declared"
+[ "$(wc -l <"$place/exported")" -ge 60 ]
+comm -23 "$place/exported" "$place/declared" >"$place/undeclared"
+[ ! -s "$place/undeclared" ] || { echo "exported, but in no header:"; cat "$place/undeclared"; exit 1; }
 
 echo 1 >"$place/ids"
 expected=$("$place/second/bin/spillway" generate $model --token-ids "$place/ids" --ids --ignore-eos \
     --max-new-tokens 8 --device cpu --progress never)
-for program in c cxx; do
+for program in c cxx shared; do
     found=$("$place/$program" $model 8)
     [ "$found" = "$expected" ] || { echo "$program: found '$found', expected '$expected'"; exit 1; }
 done
