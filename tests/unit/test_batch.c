@@ -2,6 +2,7 @@
  * strings cut the text that would have been, every way to end, refusals, failed allocations. */
 #include "model/text/tokenizer/tokenizer.h"
 #include "model/text/chat_template.h"
+#include "model/safetensors.h"
 #include "model/source.h"
 #include "model/config.h"
 #include "runtime/spillway.h"
