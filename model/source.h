@@ -49,9 +49,6 @@ struct spw_source {
 int spw_source_open(struct spw_source **out, const char *path, struct spw_error *err);
 void spw_source_close(struct spw_source *s);
 
-/* source_folder.c: a Hugging Face folder. */
-extern const struct spw_source_ops spw_source_folder;
-
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* A Hugging Face folder: config.json and generation_config.json, *.safetensors, tokenizer.json, and
  * what chat_template.h lists. See source.h. */
-#include "model/source.h"
+#include "model/source_folder.h"
 
 #include "model/file.h"
 #include "model/safetensors.h"

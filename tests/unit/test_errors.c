@@ -535,6 +535,7 @@ static size_t check_header(const char *path)
 static void check_headers(void)
 {
     static const char *const headers[] = {"runtime/spillway.h",
+                                          "runtime/measure.h",
                                           "runtime/engine/cache_policy.h",
                                           "model/text/chat_template.h",
                                           "model/config.h",
