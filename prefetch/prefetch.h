@@ -1,10 +1,11 @@
 /* Keeps the rings filled ahead of the computation, across layers and across steps.
  *
  * Two rings, KV and weights, each on its own stream: a weight block is held for a whole layer while
- * KV slots turn over inside it. The executor consumes in the schedule's order; whatever a ring has
- * room for is issued at once. At the end of a step the caller may hand over the schedule it expects
- * next: what has landed for it is used if it comes true and dropped if not. Nothing blocks the host
- * but waiting for what comes from the disk, and giving such transfers up. One host thread. */
+ * KV slots turn over inside it. The executor consumes in the schedule's order; transfers are
+ * issued as soon as a ring has room. At the end of a step the caller may hand over the schedule
+ * that it expects next. Transfers of this schedule are used if the next step begins with it, and
+ * dropped if not. The host waits only for reads of the disk, also for those that are dropped. One
+ * host thread. */
 #ifndef SPW_PREFETCH_PREFETCH_H
 #define SPW_PREFETCH_PREFETCH_H
 
@@ -44,34 +45,34 @@ int spw_prefetch_replan(struct spw_prefetch *p, const struct spw_prefetch_option
 
 /* A step begins; `s` stays borrowed until the next begin. */
 int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s);
-/* The step is consumed; fill up for the one expected next. */
+/* The step is consumed; the rings are filled for `next`, the step that is expected. */
 int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next);
-/* Drops what is ahead and waits until no copy and no read is under way: tiles are about to be given
- * back. */
+/* Drops the transfers that are ahead and waits until no copy and no read is under way: the caller
+ * is about to give tiles back. */
 int spw_prefetch_forget(struct spw_prefetch *p);
 /* Waits until no read of the disk is under way: counters are exact then. */
 void spw_prefetch_finish(struct spw_prefetch *p);
 
 /* The next KV transfer, which must be `t`: compute will wait for it; its tiles are at
- * slot + i * tile_bytes. Tiles that are not issued yet because they are being written to the disk
- * are waited for. -EBADMSG: a tile is lost, see spw_kv_take_loss; forget is what can follow. */
+ * slot + i * tile_bytes. The host waits for tiles that are still being written to the disk.
+ * -EBADMSG: a tile is lost, see spw_kv_take_loss; after that only forget may follow. */
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
 /* Seconds that computation stood still for the disk: of a layer, or (SPW_RANGES) outside of any. */
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
-/* Waits for the load that goes on in a layer, if one does; the wait counts like one for a slot. */
+/* Waits for the load of the layer, if there is one; the wait counts like one for a slot. */
 int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t layer);
 /* `weights`: the slot or the resident place, as the pieces' offsets say; NULL for a block in place.
- * -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; forget is
- * what can follow. */
+ * -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; after
+ * that only forget may follow. */
 int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights);
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block);
 /* The first read of weights that failed since the last forget, and why; NULL: none. */
 const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
 
-/* How far the rings are with the schedule that begin or ahead got last. */
+/* How far the rings are with the schedule that begin or ahead was called with last. */
 struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p);
-/* How often rings were dropped that were not empty; *last: how far they were then. */
+/* How often rings that were not empty were dropped; *last: how far they were at the latest drop. */
 uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_progress *last);
 
 #endif

@@ -1,13 +1,13 @@
 /* The KV cache: for every sequence and layer a table of tiles that lie on the device, in a lower
  * tier (the host or the disk), or in both. Tiles are shared by reference between forked
- * sequences; a tile is written to each tier at most once; the last, unfinished tile of a sequence
- * is on the device and its own before it is written to.
+ * sequences. A tile is written to each tier at most once. Before tokens are added to the last,
+ * unfinished tile of a sequence, this tile is on the device and belongs to the sequence alone.
  *
- * Owns the tile table; borrows device, streams and disk. One host thread. Everything that moves is
- * queued: `compute` for what kernels read and write, `down` for spills, `up` for what comes back,
- * `disk_stream` for the submissions of reads and writes; the cache orders them where they touch the
- * same tile. -ENOMEM: a tier is full (the plan was passed). -EDQUOT: the disk's write limit.
- * -EBADMSG: a tile could not be read back; see spw_kv_take_loss. */
+ * Owns the tile table; borrows device, streams and disk. One host thread. All moves are queued:
+ * kernels on `compute`, spills on `down`, loads on `up`, submissions of reads and writes on
+ * `disk_stream`. The cache orders the streams where they touch the same tile. -ENOMEM: a tier is
+ * full (the plan was passed). -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read
+ * back; see spw_kv_take_loss. */
 #ifndef SPW_OFFLOAD_KV_KV_CACHE_H
 #define SPW_OFFLOAD_KV_KV_CACHE_H
 
@@ -48,8 +48,8 @@ void spw_kv_seq_close(struct spw_kv_seq *seq);
 /* `to` must be empty; it shares every tile of `from`. */
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
 
-/* Tiles [first, end) exist, [begin, end) are on the device; those below disk_end go to the disk.
- * A sink that was kept exists besides. */
+/* Tiles [first, end) exist. Tiles [begin, end) are on the device; lower copies of tiles below
+ * disk_end are on the disk. A sink that was kept exists besides. */
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer);
@@ -62,38 +62,38 @@ uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_
 /* Makes room for tokens [from, to) of a layer that holds `from`: new tiles on the device, and a
  * tail tile of its own if it is shared or has a lower copy. */
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
-/* Raises the layer's waterlines, of which either may be there already: writes down tiles that have
- * no lower copy and gives the frames back; what lies below disk_end goes on to the disk. Tiles that
- * this call could not write stay in their tier. The host waits only where frames are still being
- * written from.
+/* Raises the layer's waterlines; either may be there already. Tiles that leave the device and have
+ * no lower copy are written to the host; tiles below disk_end are written to the disk. Their device
+ * frames become free. Tiles that this call could not write stay in their tier. The host waits only
+ * for frames that are still being written from.
  *
- * A write that fails is repeated once, elsewhere. If that fails too, the tile stays on the host (a
- * device frame, if it went down directly), and the next call returns the failure, having done what
- * it was to do: nothing is lost, and the same call may be repeated.
+ * A write that fails is repeated once, in another frame. If the second write fails, too, the tile
+ * stays where it is written from: on the host, or on the device if the disk writes from there. The
+ * next call does its work and returns that failure: no tile is lost, and the call may be repeated.
  *
  * -EBADMSG: a tile has lost its lower copy, and the disk is full: nothing has changed, see
  * spw_kv_take_loss. */
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end);
-/* Waits until nothing is being written to the disk. A write that failed is told by the next spill,
- * or here: 0, or its failure, once. */
+/* Waits until nothing is being written to the disk. */
 void spw_kv_finish_writes(struct spw_kv *kv);
+/* The failure of a write that the next spill would return, or 0. It is returned once. */
 int spw_kv_take_write_failure(struct spw_kv *kv);
-/* Gives back the copies on the host of tiles that are on the device and that no other sequence
- * reads there. */
+/* Drops host copies of tiles that are on the device, if no other sequence reads the copy. */
 void spw_kv_drop_copies(struct spw_kv_seq *seq);
-/* Lowers `begin`: brings [begin, ...) back to the device. Waits for what comes from the disk.
- * -EBADMSG: a tile is lost; nothing has changed but that. */
+/* Lowers `begin`: brings tiles [begin, ...) back to the device. Waits for reads of the disk.
+ * -EBADMSG: a tile is lost; nothing else has changed. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
-/* The same beside the computation: begins it and returns; one at a time for a layer, none with
- * tiles that are shared or elsewhere than on the disk, or without room. Until it is finished the
- * layer is what it was, and is only finished or forgotten. *begun: whether it was begun. */
+/* Begins the same load and returns: it goes on beside the computation. *begun: whether it was
+ * begun; false if the layer has another load, if a tile is shared or is not on the disk, or if
+ * there is no room. Until the load is finished the layer stays as it was; only finish_load and
+ * forget_loads may change it. */
 int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun);
 bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer);
-/* Waits until the layer's load has come to its end, if one goes on; those of other layers go on.
- * As spw_kv_load, which begins with it. */
+/* Waits until the layer's load is over, if there is one. Loads of other layers go on. Fails like
+ * spw_kv_load. */
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
-/* Gives up those that go on; waits for their reads. *n_read gets so many tiles more, which those
- * have brought up for nothing. -EBADMSG: one of them is lost. */
+/* Gives up all loads of the sequence; waits for their reads. Adds to *n_read the tiles that were
+ * read for nothing. -EBADMSG: one of these tiles is lost. */
 int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
 /* Forgets the tiles below `first`, but for a sink that is kept. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
@@ -104,34 +104,35 @@ void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n);
 /* Whether every layer still holds what queries from position n on can see. residency: [kinds] */
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n);
-/* The most tokens up to n that it can be cut back to: n, the pinned length, or none. */
+/* The most tokens, up to n, that the sequence can be cut back to: n, the pinned length, or none. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
 /* Cuts back to n tokens, or to where layers start; nothing queued may still use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
 
-/* Makes `up` wait until the tile's copy on the host is whole, if that is not known yet; of a tile
- * on the disk, waits for its write. */
+/* Makes `up` wait until the tile's host copy is whole, if `up` does not know that yet. The host
+ * waits for a write of the tile to the disk. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
 /* Whether tiles [begin, end) are complete and their lower copies are made or on their way. A tile
  * that a cut has opened again is not, though an old copy may be there. */
 bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
-/* Whether they could be read without waiting on the host: written, none on its way to the disk. */
+/* Whether these tiles can be read without a wait of the host: all are written, and none is on its
+ * way to the disk. */
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
 
-/* Tiles of [begin, end) without a lower copy; and not on the device. */
+/* How many tiles of [begin, end) have no lower copy; how many are not on the device. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);
 uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                              uint32_t end);
-/* Tiles that spw_kv_spill with the same arguments would bring to each tier. */
+/* How many tiles spw_kv_spill with the same arguments would bring to each tier. */
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);
 
-/* A tile that did not come back from the disk as it went down: the lowest of its sequence since
- * this was last asked. Its frame is retired. Every sequence that shares it finds it lost, at once
- * and with no I/O, when it reads it. */
+/* A tile whose bytes on the disk are not those that were written: the lowest one of its sequence
+ * since the last call of take_loss. Its frame is retired. Other sequences that share the tile find
+ * it lost when they read it, without I/O. */
 struct spw_kv_loss {
     struct spw_kv_seq *seq;
     uint32_t layer, tile;
