@@ -13,7 +13,7 @@
 #ifndef SPW_MODEL_FINGERPRINT_H
 #define SPW_MODEL_FINGERPRINT_H
 
-#include "model/source.h"
+#include "model/source/source.h"
 
 enum { SPW_FINGERPRINT_BYTES = 32 };
 

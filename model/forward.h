@@ -9,7 +9,7 @@
 #ifndef SPW_MODEL_FORWARD_H
 #define SPW_MODEL_FORWARD_H
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 /* Device buffers for one chunk of rows, in the compute type unless said otherwise. */
 struct spw_forward_buffers {

@@ -10,7 +10,7 @@
  * Every call returns 0 or -errno and, where it has a `struct spw_error`, one line of text. An
  * engine and its sessions belong to one thread at a time. One thing is global: the first engine
  * installs a handler for SIGBUS, which passes on what is not about a model's files
- * (model/file_map.h). */
+ * (model/source/file_map.h). */
 #ifndef SPW_RUNTIME_SPILLWAY_H
 #define SPW_RUNTIME_SPILLWAY_H
 
@@ -48,7 +48,7 @@ struct spw_reuse {
 struct spw_machine;      /* runtime/measure.h */
 struct spw_drive;        /* the same */
 struct spw_model_config; /* model/config.h */
-struct spw_tensors;      /* model/tensors.h */
+struct spw_tensors;      /* model/source/tensors.h */
 struct spw_tokenizer;    /* model/text/tokenizer/tokenizer.h */
 
 /* A tile that could not be read back as it was written, and what was done about it. */

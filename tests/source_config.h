@@ -2,7 +2,7 @@
 #ifndef SPW_TESTS_SOURCE_CONFIG_H
 #define SPW_TESTS_SOURCE_CONFIG_H
 
-#include "model/source.h"
+#include "model/source/source.h"
 
 static inline int source_config(struct spw_model_config *out, const char *path,
                                 struct spw_error *err)

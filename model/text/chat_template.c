@@ -2,7 +2,7 @@
 #include "model/text/chat_template.h"
 
 #include "model/config_json.h"
-#include "model/file.h"
+#include "model/source/file.h"
 #include "model/text/jinja/jinja_impl.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef SPW_RUNTIME_MEASURE_CALIBRATION_H
 #define SPW_RUNTIME_MEASURE_CALIBRATION_H
 
-#include "model/source.h"
+#include "model/source/source.h"
 
 /* Fills `tokens` [n], n even: what the tokenizer of the model makes of the text, cut to n / 2 (or
  * repeated to it), twice. Without a tokenizer: seeded random ids. -ENOMEM; -EINVAL and the like

@@ -6,7 +6,7 @@
 #ifndef SPW_RUNTIME_PLAN_PLAN_H
 #define SPW_RUNTIME_PLAN_PLAN_H
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "offload/kv/waterline.h"
 #include "runtime/spillway.h"
 

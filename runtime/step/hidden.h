@@ -5,7 +5,7 @@
 #ifndef SPW_RUNTIME_STEP_HIDDEN_H
 #define SPW_RUNTIME_STEP_HIDDEN_H
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "offload/device/device.h"
 #include "runtime/step/cut.h"
 

@@ -1,6 +1,6 @@
 /* model/fingerprint.c: what changes a fingerprint, what does not, and how long it takes. */
 #include "model/fingerprint.h"
-#include "model/safetensors.h"
+#include "model/source/safetensors.h"
 #include "tests/engine/tiny_model.h"
 
 static char dir[64];

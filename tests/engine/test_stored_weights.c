@@ -1,7 +1,7 @@
 /* Weights as real folders store them: other names, other types, an output matrix beside a tied
  * embedding, FP8 with its factors. A tiny model is written once; its file is then written again in
  * other forms, and what the model computes with is compared with values from elsewhere. */
-#include "model/safetensors.h"
+#include "model/source/safetensors.h"
 #include "tests/engine/engine_run.h"
 
 #include <jansson.h>

@@ -1,12 +1,12 @@
 /* Every public function that takes a struct spw_error clears the text first: what the struct held
  * before, garbage or an older message, is neither read nor kept. The table has a call of each; the
  * public headers are read to see that none is missing. */
-#include "model/source.h"
+#include "model/source/source.h"
 #include "runtime/engine/cache_policy.h"
 #include "offload/store/store_info.h"
 #include "model/text/tokenizer/tokenizer.h"
 #include "model/text/chat_template.h"
-#include "model/safetensors.h"
+#include "model/source/safetensors.h"
 #include "model/config.h"
 #include "runtime/measure.h"
 #include "tests/byte_tokenizer.h"
@@ -539,8 +539,8 @@ static void check_headers(void)
                                           "runtime/engine/cache_policy.h",
                                           "model/text/chat_template.h",
                                           "model/config.h",
-                                          "model/source.h",
-                                          "model/tensors.h",
+                                          "model/source/source.h",
+                                          "model/source/tensors.h",
                                           "model/text/tokenizer/tokenizer.h",
                                           "offload/store/store_info.h",
                                           "offload/device/topology_info.h"};

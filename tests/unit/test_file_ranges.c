@@ -4,7 +4,7 @@
  * must be there belongs to the file.
  *
  *   test_file_ranges [draws] */
-#include "model/file_ranges.h"
+#include "model/weights/file_ranges.h"
 #include "tests/check.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Safetensors folders: right ones are read back byte for byte, and every way a file can be broken
  * gets its own message. Files are written into a fresh temporary folder. */
-#include "model/safetensors.h"
+#include "model/source/safetensors.h"
 #include "tests/check.h"
 
 #include <jansson.h>

@@ -3,7 +3,7 @@
  *   text -> added tokens as written -> normalizer -> added tokens in normal form
  *        -> pre-tokenizers -> model, piece by piece -> post-processor */
 #include "model/config_json.h"
-#include "model/file.h"
+#include "model/source/file.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 #define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 
 #include "model/config.h"
-#include "model/source.h"
+#include "model/source/source.h"
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"
 #include "offload/store/store_info.h"

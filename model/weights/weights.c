@@ -1,6 +1,6 @@
 /* The table of matrices and its blocks: see weights.h. Layers come first, each one block of its
  * matrices in the order of their roles; then the rows of the head, cut into blocks. */
-#include "model/weights_parts.h"
+#include "model/weights/weights_parts.h"
 
 #include <assert.h>
 #include <string.h>

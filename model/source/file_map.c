@@ -1,8 +1,8 @@
 /* Mapped files that may lose their pages: see file_map.h. systemd's sigbus.c does the same for its
  * journals. */
-#include "model/file_map.h"
+#include "model/source/file_map.h"
 
-#include "model/file.h"
+#include "model/source/file.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* Finding the tensors of a model among those of its files: see weights_parts.h. */
-#include "model/weights_parts.h"
+#include "model/weights/weights_parts.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,13 +10,13 @@
  * Norms, biases and rope frequencies are small, f32, and always on the device: one array, `small`.
  * Nothing is read before spw_weights_prepare. Borrows config and tensors; immutable after prepare.
  */
-#ifndef SPW_MODEL_WEIGHTS_H
-#define SPW_MODEL_WEIGHTS_H
+#ifndef SPW_MODEL_WEIGHTS_WEIGHTS_H
+#define SPW_MODEL_WEIGHTS_WEIGHTS_H
 
 #include "model/config.h"
-#include "model/file_ranges.h"
+#include "model/weights/file_ranges.h"
 #include "model/ops.h"
-#include "model/tensors.h"
+#include "model/source/tensors.h"
 
 enum spw_matrix_role {
     SPW_MATRIX_Q,

@@ -1,5 +1,5 @@
 /* Which format a model has: see source.h. */
-#include "model/source_folder.h"
+#include "model/source/source_folder.h"
 
 int spw_source_open(struct spw_source **out, const char *path, struct spw_error *err)
 {

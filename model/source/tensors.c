@@ -1,7 +1,7 @@
 /* The table of tensors: see tensors.h. */
-#include "model/tensors_read.h"
+#include "model/source/tensors_read.h"
 
-#include "model/file_map.h"
+#include "model/source/file_map.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Norms, biases and the places of rope frequencies, one behind the other in one array: see
  * weights.h. */
-#include "model/weights_parts.h"
+#include "model/weights/weights_parts.h"
 
 #include <stdio.h>
 #include <string.h>

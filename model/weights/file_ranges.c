@@ -1,5 +1,5 @@
 /* From parts to ranges: see file_ranges.h. */
-#include "model/file_ranges.h"
+#include "model/weights/file_ranges.h"
 
 #include <assert.h>
 

@@ -1,5 +1,5 @@
 /* Regular files, opened without waiting: see file.h. */
-#include "model/file.h"
+#include "model/source/file.h"
 
 #include <fcntl.h>
 #include <stdio.h>

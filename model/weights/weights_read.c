@@ -1,6 +1,6 @@
 /* Reading the matrices of the mapped files: packed copies, rows of the embedding, advice about
  * pages. See weights.h. */
-#include "model/weights_parts.h"
+#include "model/weights/weights_parts.h"
 
 #include "base/numbers.h"
 

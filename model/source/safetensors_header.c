@@ -11,7 +11,7 @@
  * hole harms nobody. Overlapping does: two names for the same bytes are how a crafted file makes a
  * loader do more work than its size allows. */
 #include "model/config_json.h"
-#include "model/safetensors.h"
+#include "model/source/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

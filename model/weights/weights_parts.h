@@ -1,8 +1,8 @@
 /* The parts of struct spw_weights, for weights*.c only. */
-#ifndef SPW_MODEL_WEIGHTS_PARTS_H
-#define SPW_MODEL_WEIGHTS_PARTS_H
+#ifndef SPW_MODEL_WEIGHTS_WEIGHTS_PARTS_H
+#define SPW_MODEL_WEIGHTS_WEIGHTS_PARTS_H
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 /* ---- weights_find.c: tensors by name, with the shapes that the config calls for ---- */
 

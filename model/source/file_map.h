@@ -7,8 +7,8 @@
  * from a mapping must ask spw_file_map_damaged afterwards, before the result is used. A thread that
  * blocks SIGBUS has no such protection, nor has a program that installs its own handler later. Any
  * thread. */
-#ifndef SPW_MODEL_FILE_MAP_H
-#define SPW_MODEL_FILE_MAP_H
+#ifndef SPW_MODEL_SOURCE_FILE_MAP_H
+#define SPW_MODEL_SOURCE_FILE_MAP_H
 
 #include "base/base.h"
 

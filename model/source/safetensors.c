@@ -1,9 +1,9 @@
 /* One folder of safetensors files, mapped: see safetensors.h; the JSON is read in
  * safetensors_header.c. */
-#include "model/safetensors.h"
+#include "model/source/safetensors.h"
 
 #include "model/config_json.h"
-#include "model/file.h"
+#include "model/source/file.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,11 +5,11 @@
  * Opening reads nothing: every part is read when it is asked for, and a part that is missing or
  * wrong fails that call only. What a call gives belongs to the caller and outlives the source.
  * Errors name file, key or tensor. Any thread. */
-#ifndef SPW_MODEL_SOURCE_H
-#define SPW_MODEL_SOURCE_H
+#ifndef SPW_MODEL_SOURCE_SOURCE_H
+#define SPW_MODEL_SOURCE_SOURCE_H
 
 #include "model/config.h"
-#include "model/tensors.h"
+#include "model/source/tensors.h"
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"
 

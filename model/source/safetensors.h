@@ -1,10 +1,10 @@
 /* The weights of one folder: model.safetensors, or the shards that model.safetensors.index.json
  * names, as a table of tensors. Every offset, shape and name is checked at open. Errors: -ENOENT,
  * -EINVAL (the text names file, tensor, what was found and expected), -ENOMEM. */
-#ifndef SPW_MODEL_SAFETENSORS_H
-#define SPW_MODEL_SAFETENSORS_H
+#ifndef SPW_MODEL_SOURCE_SAFETENSORS_H
+#define SPW_MODEL_SOURCE_SAFETENSORS_H
 
-#include "model/tensors_read.h"
+#include "model/source/tensors_read.h"
 
 int spw_safetensors_open(struct spw_tensors **out, const char *folder, struct spw_error *err);
 

@@ -5,8 +5,8 @@
  * The table owns the mappings and all tensors; pointers into them live until close. Once open, it
  * is read-only and safe from any thread. A file that is cut short while it is mapped reads as zeros
  * from there on (file_map.h); spw_tensors_check finds that, and a file that was written to. */
-#ifndef SPW_MODEL_TENSORS_H
-#define SPW_MODEL_TENSORS_H
+#ifndef SPW_MODEL_SOURCE_TENSORS_H
+#define SPW_MODEL_SOURCE_TENSORS_H
 
 #include "quant/types.h"
 

@@ -1,9 +1,9 @@
 /* How the reader of a format makes a table of tensors: spw_tensors_new, spw_tensors_add for each
  * file, spw_tensors_merge. Errors: -EINVAL with a text, -ENOMEM, and those of file.h. */
-#ifndef SPW_MODEL_TENSORS_READ_H
-#define SPW_MODEL_TENSORS_READ_H
+#ifndef SPW_MODEL_SOURCE_TENSORS_READ_H
+#define SPW_MODEL_SOURCE_TENSORS_READ_H
 
-#include "model/tensors.h"
+#include "model/source/tensors.h"
 
 /* What one header lists, sorted by name. Nothing says yet which file that is. */
 struct spw_tensor_table {

@@ -8,8 +8,8 @@
  * Ranges begin and end at blocks, as direct I/O wants it, so the last one of a file may end behind
  * it. They land one behind the other: an address in the slot and the place in the file are the same
  * modulo SPW_FILE_BLOCK. */
-#ifndef SPW_MODEL_FILE_RANGES_H
-#define SPW_MODEL_FILE_RANGES_H
+#ifndef SPW_MODEL_WEIGHTS_FILE_RANGES_H
+#define SPW_MODEL_WEIGHTS_FILE_RANGES_H
 
 #include "base/base.h"
 

@@ -1,9 +1,9 @@
 /* A Hugging Face folder: config.json and generation_config.json, *.safetensors, tokenizer.json, and
  * what chat_template.h lists. See source.h. */
-#include "model/source_folder.h"
+#include "model/source/source_folder.h"
 
-#include "model/file.h"
-#include "model/safetensors.h"
+#include "model/source/file.h"
+#include "model/source/safetensors.h"
 
 #include <string.h>
 

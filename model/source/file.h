@@ -3,8 +3,8 @@
  *
  * Errors: -ENOENT and -ENOTDIR come without a text, because the caller knows what the file was for;
  * all others name the path. Any thread. */
-#ifndef SPW_MODEL_FILE_H
-#define SPW_MODEL_FILE_H
+#ifndef SPW_MODEL_SOURCE_FILE_H
+#define SPW_MODEL_SOURCE_FILE_H
 
 #include "base/base.h"
 
