@@ -24,8 +24,8 @@ struct entry {
     struct entry *next_told;     /* of those with events */
     bool told;
     /* Events that nobody has read yet: */
-    const float *logits; /* of the token that was generated; NULL: none was */
-    bool has_text, has_end;
+    const float *logits;  /* of the token that was generated; NULL: none was */
+    bool has_end;         /* and text, if the answer has some */
     struct spw_error why; /* of a failed one */
 };
 
@@ -196,7 +196,7 @@ static void tell(struct spw_batch *b, struct entry *x)
 static void forget_events(struct spw_batch *b)
 {
     for (struct entry *x = b->first_told; x; x = x->next_told) {
-        x->told = x->has_text = x->has_end = false;
+        x->told = x->has_end = false;
         x->logits = NULL;
         x->answer.n_text = 0;
         if (x->answer.result.finish != SPW_FINISH_NONE)
@@ -216,11 +216,11 @@ static bool next_event(struct entry *x, struct spw_event *out)
         x->logits = NULL;
         return true;
     }
-    if (x->has_text) {
+    if (x->answer.n_text) {
         out->kind = SPW_EVENT_TEXT;
         out->text = x->answer.text;
         out->text_bytes = x->answer.n_text;
-        x->has_text = false;
+        x->answer.n_text = 0;
         return true;
     }
     if (x->has_end) {
@@ -258,7 +258,6 @@ static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
     }
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
-    x->has_text = x->answer.n_text > 0;
     x->has_end = true;
     tell(b, x);
 }
@@ -292,9 +291,7 @@ static int pick(struct spw_batch *b, struct entry *x)
         return -EDOM;
     x->logits = logits;
     tell(b, x);
-    SPW_TRY(spw_answer_push(a, token, logits));
-    x->has_text = a->n_text > 0;
-    return 0;
+    return spw_answer_push(a, token, logits);
 }
 
 /* After a step: the next token, and whether the request goes on. */
@@ -335,8 +332,7 @@ static struct entry *next_waiting(struct entry *x)
 static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
-    x->has_text = x->answer.n_text > 0;
-    if (x->has_text)
+    if (x->answer.n_text)
         tell(b, x);
     if (finish != SPW_FINISH_NONE) {
         end(b, x, finish);
@@ -350,14 +346,26 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
         b->slots[slot] = x;
 }
 
+/* False: the request needs a session of its own, callers and other requests have them all, and one
+ * of these requests will give its session back. */
+static bool can_start(const struct spw_batch *b, const struct entry *x)
+{
+    bool others_end = false;
+    for (uint32_t i = 0; i < b->n_slots; i++) {
+        if (x->answer.request.session || !b->engine->sessions[i])
+            return true;
+        others_end |= b->slots[i] && !b->slots[i]->answer.request.session;
+    }
+    return !others_end;
+}
+
 static void fill_slots(struct spw_batch *b)
 {
     struct entry *x = next_waiting(b->first);
     for (uint32_t i = 0; i < b->n_slots; i++)
-        while (!b->slots[i] && x) {
-            start(b, x, i);
-            x = next_waiting(x->next);
-        }
+        for (; !b->slots[i] && x; x = next_waiting(x->next))
+            if (can_start(b, x))
+                start(b, x, i);
 }
 
 static uint32_t make_spans(struct spw_batch *b, bool *prefill)
@@ -437,9 +445,9 @@ void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out)
 static struct entry *find(const struct spw_batch *b, uint64_t id)
 {
     struct entry *x = b->first;
-    while (x && x->id != id)
+    while (x && x->id < id) /* numbers ascend */
         x = x->next;
-    return x;
+    return x && x->id == id ? x : NULL;
 }
 
 int spw_batch_cancel(struct spw_batch *b, uint64_t id)
@@ -471,14 +479,13 @@ static void unlink_told(struct spw_batch *b, struct entry *x)
 
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
 {
-    struct entry **at = &b->first, *x;
-    while (*at && (*at)->id != id)
-        at = &(*at)->next;
-    x = *at;
+    struct entry **at = &b->first, *x = find(b, id);
     if (!x)
         return -ENOENT;
     if (x->answer.result.finish == SPW_FINISH_NONE)
         return -EBUSY;
+    while (*at != x)
+        at = &(*at)->next;
     *at = x->next;
     if (b->end == &x->next)
         b->end = at;

@@ -384,6 +384,43 @@ static void test_batch_interrupted(void)
     json_decref(report);
 }
 
+/* Ctrl-C while the line of one answer is printed: the other answer that ended in the same step has
+ * its line, too, and both are in the report. The first line is longer than the pipe holds, so that
+ * the command still prints it when its first byte is here. */
+static void test_batch_interrupted_line(void)
+{
+    const char *const arguments[] = {"spillway", "generate",   "m", "--prompts",
+                                     "o.jsonl",  "--sessions", "2", "--ignore-eos",
+                                     "--report", "o.json",     NULL};
+    int from[2], status;
+    size_t n = 0;
+    CHECK(sh("awk 'BEGIN { for (; length(id) < 200000;) id = id \"0123456789\"; "
+             "print \"{\\\"id\\\":\\\"\" id "
+             "\"\\\",\\\"prompt\\\":\\\"a\\\",\\\"max_new_tokens\\\":3}\"; "
+             "print \"{\\\"prompt\\\":\\\"b\\\",\\\"max_new_tokens\\\":3}\" }' >o.jsonl; rm -f "
+             "o.json") == 0);
+    CHECK(pipe2(from, O_CLOEXEC) == 0);
+    pid_t pid = start(from[1], arguments);
+    close(from[1]);
+    for (ssize_t got = 1; got > 0 && n < sizeof out - 1; n += (size_t)got) {
+        got = read(from[0], out + n, n ? sizeof out - 1 - n : 1);
+        CHECK(got >= 0);
+        if (!n)
+            check_kill(pid, SIGINT);
+    }
+    out[n] = 0;
+    close(from[0]);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x", status);
+    const char *second = strstr(out, "{\"index\":1,");
+    CHECK_MSG(second && strstr(second, "\"finish\":\"length\""), "%s",
+              second ? second : "no line of the second prompt");
+    json_t *report = parse_file("o.json"), *requests = json_object_get(report, "requests");
+    for (size_t i = 0; i < 2; i++)
+        CHECK(number(json_array_get(requests, i), "n_generated") == 3);
+    json_decref(report);
+}
+
 /* A folder without a tokenizer answers lines of ids with ids. */
 static void test_batch_ids(void)
 {
@@ -603,6 +640,7 @@ int main(void)
     test_batch();
     test_batch_order();
     test_batch_interrupted();
+    test_batch_interrupted_line();
     test_batch_ids();
     test_long_context();
     test_not_numbers();

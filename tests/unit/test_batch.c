@@ -402,6 +402,71 @@ static void test_cancel(void)
     spw_engine_close(e);
 }
 
+/* Text that was read is not told again, though its request is canceled before the next step. */
+static void test_cancel_after_text(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_tokenizer *t = make_tokenizer();
+    struct spw_batch *b;
+    struct spw_event event;
+    uint64_t id;
+    int32_t ids[] = {1, 2, 3};
+    int n_texts = 0, n_ends = 0;
+    struct spw_request request = {
+        .prompt = ids, .n_prompt = 3, .max_new_tokens = 20, .ignore_eos = true, .text = true};
+    CHECK(spw_batch_open(&b, e, t, NULL) == 0);
+    CHECK(spw_batch_submit(b, &request, &id, NULL) == 0);
+    for (int step = 0; step < 10 && !n_texts; step++) {
+        CHECK(spw_batch_step(b, NULL) == 1);
+        while (spw_batch_event(b, &event))
+            n_texts += event.kind == SPW_EVENT_TEXT;
+    }
+    CHECK(n_texts == 1 && spw_batch_cancel(b, id) == 0);
+    while (spw_batch_event(b, &event)) {
+        CHECK(event.kind == SPW_EVENT_END && event.request == id);
+        n_ends++;
+    }
+    CHECK(n_ends == 1);
+    spw_batch_close(b);
+    spw_tokenizer_close(t);
+    spw_engine_close(e);
+}
+
+/* A request waits while another has the session that it needs, though a slot is free: the engine's
+ * other session is the caller's. */
+static void test_sessions_of_callers(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 2);
+    struct spw_batch *b;
+    struct spw_session *mine;
+    struct spw_result r;
+    uint64_t ids[4];
+    int32_t tokens[] = {1, 2, 3};
+    struct spw_request request = {
+        .prompt = tokens, .n_prompt = 3, .max_new_tokens = 5, .ignore_eos = true};
+    CHECK(spw_session_open(&mine, e, NULL) == 0);
+    CHECK(spw_batch_open(&b, e, NULL, NULL) == 0);
+    for (int i = 0; i < 4; i++) {
+        request.session = i == 3 ? mine : NULL;
+        CHECK(spw_batch_submit(b, &request, &ids[i], NULL) == 0);
+    }
+    CHECK(spw_batch_step(b, NULL) == 1);
+    CHECK(spw_batch_result(b, ids[3])->n_tokens == 1); /* it has its session already */
+    while (spw_batch_step(b, NULL) > 0)
+        ;
+    for (int i = 0; i < 4; i++) {
+        CHECK(spw_batch_take(b, ids[i], &r) == 0);
+        CHECK_MSG(r.finish == SPW_FINISH_LENGTH && r.n_tokens == 5, "request %d: %d", i,
+                  (int)r.finish);
+        spw_result_free(&r);
+    }
+    spw_session_close(mine);
+    CHECK(spw_session_open(&mine, e, NULL) == 0);
+    spw_session_close(mine);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
 struct marks {
     uint64_t n, done, total;
 };
@@ -631,6 +696,8 @@ int main(void)
     test_refusals();
     test_not_numbers();
     test_cancel();
+    test_cancel_after_text();
+    test_sessions_of_callers();
     test_progress(seed + 3);
     for (uint64_t i = 0; i < 4; i++)
         test_coming_and_going(seed + 4 + i);

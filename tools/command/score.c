@@ -76,12 +76,19 @@ static int run(struct score *s, struct spw_engine *e, struct spw_error *err)
         .prompt = s->tokens, .n_prompt = s->n_tokens, .prompt_logprobs = true};
     struct spw_result result = {0};
     struct spw_batch *b;
+    struct spw_event event;
     uint64_t id;
+    int more = 1;
     SPW_TRY(spw_batch_open(&b, e, NULL, err));
     int rc = spw_batch_submit(b, &request, &id, err);
     double start = cli_now_seconds();
-    while (!rc && (rc = spw_batch_step(b, err)) > 0)
-        rc = 0;
+    while (!rc && more > 0) {
+        more = spw_batch_step(b, err);
+        rc = more < 0 ? more : 0;
+        while (!rc && spw_batch_event(b, &event))
+            if (event.kind == SPW_EVENT_END && event.text_bytes)
+                rc = spw_fail(err, -EIO, "%s", event.text);
+    }
     s->seconds = cli_now_seconds() - start;
     if (!rc)
         rc = spw_batch_take(b, id, &result);

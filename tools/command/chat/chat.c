@@ -161,8 +161,10 @@ static int generate(struct chat *c, const struct spw_request *request, struct sp
     while (!rc && more > 0) {
         more = spw_batch_step(b, err);
         rc = more < 0 ? more : 0;
-        while (!rc && spw_batch_event(b, &e))
-            rc = on_event(c, &e, err);
+        while (spw_batch_event(b, &e)) { /* after an interrupt the text of its token follows */
+            int failed = on_event(c, &e, err);
+            rc = rc ? rc : failed;
+        }
     }
     spw_batch_times(b, times);
     spw_batch_cancel(b, 1);

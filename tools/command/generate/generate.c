@@ -22,7 +22,9 @@ struct stream {
 static int print(struct run *r, const char *text, size_t bytes)
 {
     cli_progress_clear();
-    return r->write_error = cli_write(text, bytes);
+    if (!r->write_error)
+        r->write_error = cli_write(text, bytes);
+    return r->write_error;
 }
 
 static int stream_text(struct stream *s, const char *text, size_t bytes)
@@ -75,7 +77,7 @@ static int on_token(struct stream *s, int32_t token, const float *logits)
         s->first = false;
         SPW_TRY(print(r, id, (size_t)n));
     }
-    if (r->npy) {
+    if (r->npy && !r->bad_file) {
         int rc = cli_npy_append(r->npy, logits);
         if (rc < 0) {
             r->bad_file = r->o->dump_logits;
@@ -207,7 +209,8 @@ static int on_event(struct stream *s, const struct spw_event *e, struct spw_erro
     return 0;
 }
 
-/* Steps until all requests have ended. */
+/* Steps until all requests have ended. After a failure it still handles the events of the step:
+ * other requests may have ended in it. */
 static int run_batch(struct run *r, struct stream *streams, struct spw_error *err)
 {
     struct spw_event e;
@@ -215,8 +218,10 @@ static int run_batch(struct run *r, struct stream *streams, struct spw_error *er
     while (!rc && more > 0) {
         more = spw_batch_step(r->batch, err);
         rc = more < 0 ? more : 0;
-        while (!rc && spw_batch_event(r->batch, &e))
-            rc = on_event(&streams[e.request - 1], &e, err);
+        while (spw_batch_event(r->batch, &e)) {
+            int failed = on_event(&streams[e.request - 1], &e, err);
+            rc = rc ? rc : failed;
+        }
     }
     return rc;
 }
