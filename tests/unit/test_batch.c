@@ -6,7 +6,6 @@
 #include "model/source/source.h"
 #include "model/config.h"
 #include "runtime/spillway.h"
-#include "model/source/source.h"
 #include "tests/batch_run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
