@@ -1,5 +1,5 @@
 /* exp and tanh over sixteen lanes. Polynomials fitted (Lawson's weighted least squares, f64) for
- * this file; tests/unit/test_ops_rows.c holds both to 2 ulp over their ranges. */
+ * this file; tests/unit/kernels/test_ops_rows.c holds both to 2 ulp over their ranges. */
 #ifndef SPW_MODEL_CPU_MATH_H
 #define SPW_MODEL_CPU_MATH_H
 

@@ -6,7 +6,7 @@
 #include "offload/device/device.h"
 #include "offload/io/io.h"
 
-/* What a device's limits are measured with, where model/cpu/probe.h does not: see
+/* What a device's limits are measured with, where model/cpu/probe/probe.h does not: see
  * model/cuda/probe_cuda.h. */
 struct spw_probe_matrix;
 struct spw_probe_ops {

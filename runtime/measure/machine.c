@@ -1,5 +1,5 @@
 /* The machine's own limits, measured now: what a speed is to be set beside. */
-#include "model/cpu/probe.h"
+#include "model/cpu/probe/probe.h"
 #include "offload/device/topology.h"
 #include "runtime/measure/machine.h"
 #include "runtime/engine/memory.h"

@@ -2,7 +2,7 @@
  *
  * Everything is timed from the host around a batch of queued work that takes tens of milliseconds,
  * so that what a launch costs does not show; the median of five batches counts. */
-#include "model/cpu/probe.h"
+#include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
 #include <math.h>

@@ -6,4 +6,4 @@
 #define TEST_TOKENS 600
 #define TEST_DRAWS 3
 #define TEST_MODELS 1
-#include "tests/engine/test_attach.c"
+#include "tests/engine/persist/test_attach.c"

@@ -2,7 +2,7 @@
  * knows nothing of tiles (where one is quantized: of what it stands for) and against the portable
  * CPU kernels, and by memcmp against themselves: however rows and tiles are cut into calls, with
  * partials or without, many rows or one at a time. What no row may see is NaN in every tile. */
-#include "tests/unit/attention_problem.h"
+#include "tests/unit/kernels/attention_problem.h"
 
 #include "model/cuda/ops_cuda.h"
 #include "tests/cuda/cuda_memory.h"

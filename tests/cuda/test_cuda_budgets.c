@@ -7,4 +7,4 @@
 #define TEST_QUANTIZED false
 #define TEST_MODELS 1
 
-#include "tests/engine/test_budgets.c"
+#include "tests/engine/failures/test_budgets.c"

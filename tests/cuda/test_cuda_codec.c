@@ -2,7 +2,7 @@
  * values of every size, and the same answer to what is not finite. */
 #include "quant/codec.h"
 #include "tests/cuda/cuda_memory.h"
-#include "tests/unit/ops_cpu_each.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
 
 static uint64_t rng;
 

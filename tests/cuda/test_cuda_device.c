@@ -4,7 +4,7 @@
  * Linked against the emulated library it runs under seeded delays, and a wait that is left out must
  * show; linked against the real one (label gpu) it runs on the first GPU. */
 #include "model/cuda/ops_cuda.h"
-#include "tests/unit/device_each.h"
+#include "tests/unit/offload/device_each.h"
 
 #ifdef SPW_SIMT_EMULATOR
 #include "tests/cuda/simt_control.h"

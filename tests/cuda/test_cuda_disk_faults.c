@@ -9,4 +9,4 @@
 #define TEST_EVERY 1
 #define TEST_QUANTIZED_RUNS 1
 #define TEST_EXACT_RUNS 2
-#include "tests/engine/test_disk_faults.c"
+#include "tests/engine/failures/test_disk_faults.c"

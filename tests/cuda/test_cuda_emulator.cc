@@ -4,7 +4,7 @@
  * its builds alone. */
 #include "quant/cuda.cuh"
 
-#include "tests/unit/ops_cpu_each.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
 #include "tests/cuda/simt_control.h"
 
 #include <sys/wait.h>

@@ -6,4 +6,4 @@
 #define TEST_GENERATION_STRIDE 41
 #define TEST_QUANTIZED_STRIDES 9
 
-#include "tests/engine/test_faults.c"
+#include "tests/engine/failures/test_faults.c"

@@ -8,4 +8,4 @@
 #define TEST_BACK_STRIDE 5
 #define TEST_GENERATIONS 2
 #define TEST_MODELS 1
-#include "tests/engine/test_interrupt.c"
+#include "tests/engine/failures/test_interrupt.c"

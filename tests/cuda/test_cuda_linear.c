@@ -8,7 +8,7 @@
 #include "model/cpu/ops_cpu.h"
 #include "model/cuda/ops_cuda.h"
 #include "tests/cuda/cuda_memory.h"
-#include "tests/unit/ops_cpu_each.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
 #include "tests/cuda/simt_control.h"
 
 #include <math.h>
@@ -297,7 +297,7 @@ static bool same_outputs(const void *x, const void *y, size_t n, enum spw_dtype 
 }
 
 /* One output from its two sums. 1 + tanh and 1 + erf cancel where g is negative; in bf16 each
- * rounding may tip. tests/unit/test_ops_rows.c allows the same. */
+ * rounding may tip. tests/unit/kernels/test_ops_rows.c allows the same. */
 static bool gated_right(double got, double g, double u, enum spw_activation act, enum spw_dtype t)
 {
     double same = stored(stored((double)activation((float)g, act), t) * u, t);

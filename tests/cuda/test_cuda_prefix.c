@@ -6,4 +6,4 @@
 #define TEST_TOKENS 400
 #define TEST_DRAWS 4
 #define TEST_MODELS 1
-#include "tests/engine/test_prefix.c"
+#include "tests/engine/persist/test_prefix.c"

@@ -4,4 +4,4 @@
 #define TEST_CONTEXT 1664
 #define TEST_PROMPT 500
 
-#include "tests/engine/test_refit.c"
+#include "tests/engine/failures/test_refit.c"

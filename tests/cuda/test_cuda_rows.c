@@ -8,7 +8,7 @@
 
 #include "model/cuda/ops_cuda.h"
 #include "tests/cuda/cuda_memory.h"
-#include "tests/unit/rope_append_steps.h"
+#include "tests/unit/kernels/rope_append_steps.h"
 
 enum { DRAWS = 100 };
 
@@ -275,7 +275,7 @@ static void rope_on_gpu(const struct rope_problem *p, const struct spw_rope_appe
 
 /* The steps, each stored before the next: norms as a launch of their own; the same kernel rotates,
  * but takes heads of k for heads of q (so that what it appends is of no interest); and the append
- * of tests/unit/rope_append_steps.h. */
+ * of tests/unit/kernels/rope_append_steps.h. */
 static struct written steps_on_gpu(const struct rope_problem *p,
                                    const struct spw_rope_append_args *a)
 {

@@ -6,4 +6,4 @@
 #define TEST_PRECISIONS 1
 #define TEST_STEP 130
 
-#include "tests/engine/test_save.c"
+#include "tests/engine/persist/test_save.c"

@@ -6,4 +6,4 @@
 #define TEST_MOST 300
 #define TEST_SPLITS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 2)
 #define TEST_FIRST_MODEL 2 /* those before are large for an emulator */
-#include "tests/engine/test_split.c"
+#include "tests/engine/persist/test_split.c"

@@ -1,0 +1,192 @@
+/* The two inner products of attention in f32 arithmetic: every K and V type is widened exactly, and
+ * each sum is one chain of multiply-adds, over channels for a score, over positions for an output.
+ *
+ * The including file says how many items, blocks and vectors fill its registers: F32_ITEMS (at most
+ * GROUP_ITEMS), F32_BLOCKS and F32_VECTORS (at most 4). Neither shows in a result. */
+#include "model/cpu/attention/attention_batch.h"
+
+enum {
+    STRIP_VECTORS = F32_VECTORS,
+};
+
+static void load_query(const struct batch *b, uint32_t item, size_t from)
+{
+    const struct spw_attention_args *a = b->a;
+    float *q = (float *)b->q + (size_t)item * a->head_dim;
+    for (size_t c = 0; c < a->head_dim; c += VEC_LANES) {
+        size_t n = a->head_dim - c < VEC_LANES ? a->head_dim - c : VEC_LANES;
+        vec_store_as(q, c, n, SPW_DTYPE_F32, vec_load_as(a->q, from + c, n, a->dtype));
+    }
+}
+
+/* p stays f32, where the scores were. */
+VEC_FN void store_weights(float *scores, uint32_t block, struct vec p)
+{
+    vec_store(scores + (size_t)block * SPW_TILE_BLOCK, p);
+}
+
+VEC_FN struct vec load_weights(const float *scores, uint32_t block)
+{
+    return vec_load(scores + (size_t)block * SPW_TILE_BLOCK);
+}
+
+/* Sixteen lanes of two elements that lie side by side in 2-byte types, `apart` elements in f32. */
+VEC_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec *odd,
+                     enum spw_dtype t)
+{
+    if (t == SPW_DTYPE_F16) {
+        vec_load_pairs_f16(p, even, odd);
+    } else if (t == SPW_DTYPE_BF16) {
+        vec_load_pairs_bf16(p, even, odd);
+    } else {
+        *even = vec_load(p);
+        *odd = vec_load(p + apart * sizeof(float));
+    }
+}
+
+VEC_FN void score_blocks(struct batch *b, const float *q, const char *k, float *scores,
+                         const uint32_t items, enum spw_dtype t)
+{
+    size_t step = VEC_LANES * 2 * spw_dtype_bytes(t); /* two channels of a block */
+    size_t head_dim = b->a->head_dim;
+    struct vec acc[GROUP_ITEMS][F32_BLOCKS], even[F32_BLOCKS], odd[F32_BLOCKS];
+    for (uint32_t i = 0; i < items; i++)
+        for (uint32_t j = 0; j < F32_BLOCKS; j++)
+            acc[i][j] = vec_set1(0.0f);
+    for (size_t c = 0; c < head_dim; c += 2) {
+        for (uint32_t j = 0; j < F32_BLOCKS; j++)
+            load_two(k + (c + j * head_dim) / 2 * step, VEC_LANES, &even[j], &odd[j], t);
+        if (b->streams)
+            fetch_lines(b, (uint32_t)(F32_BLOCKS * step / FETCH_LINE));
+        for (uint32_t i = 0; i < items; i++) {
+            struct vec x = vec_set1(q[i * head_dim + c]), y = vec_set1(q[i * head_dim + c + 1]);
+            for (uint32_t j = 0; j < F32_BLOCKS; j++)
+                acc[i][j] = vec_fma(y, odd[j], vec_fma(x, even[j], acc[i][j]));
+        }
+    }
+    struct vec factor = vec_set1(b->a->scale);
+    for (uint32_t i = 0; i < items; i++)
+        for (uint32_t j = 0; j < F32_BLOCKS; j++)
+            vec_store(scores + (size_t)i * SPW_SPLIT_TOKENS + (size_t)j * SPW_TILE_BLOCK,
+                      vec_mul(acc[i][j], factor));
+}
+
+VEC_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k,
+                        const uint32_t items, enum spw_dtype t)
+{
+    size_t d = b->a->head_dim, block_bytes = SPW_TILE_BLOCK * d * spw_dtype_bytes(t);
+    for (size_t j = 0; j < SCORE_BLOCKS; j += F32_BLOCKS)
+        score_blocks(b, (const float *)b->q + item * d, k + j * block_bytes,
+                     b->scores + (size_t)item * SPW_SPLIT_TOKENS + at + j * SPW_TILE_BLOCK, items,
+                     t);
+}
+
+VEC_FN void score_group_as(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k,
+                           enum spw_dtype t)
+{
+    for (; items >= F32_ITEMS; items -= F32_ITEMS, item += F32_ITEMS)
+        score_items(b, item, at, k, F32_ITEMS, t);
+    for (; items; items--, item++)
+        score_items(b, item, at, k, 1, t);
+}
+
+/* Scores of `items` items for the 64 positions from `at` on, whose K lies at k. */
+static void scores_group(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k)
+{
+    if (b->a->kv_dtype == SPW_DTYPE_F32)
+        score_group_as(b, item, items, at, k, SPW_DTYPE_F32);
+    else if (b->a->kv_dtype == SPW_DTYPE_F16)
+        score_group_as(b, item, items, at, k, SPW_DTYPE_F16);
+    else
+        score_group_as(b, item, items, at, k, SPW_DTYPE_BF16);
+}
+
+/* The V vector of 16 (or the last n) channels at positions j and j + 1; j is even. */
+VEC_FN void load_values(const char *v, size_t head_dim, uint32_t j, size_t channel, size_t n,
+                        struct vec *even, struct vec *odd, enum spw_dtype t)
+{
+    size_t at =
+        t == SPW_DTYPE_F32 ? (j * head_dim + channel) * 4 : (j / 2 * head_dim + channel) * 4;
+    if (n >= VEC_LANES) {
+        load_two(v + at, head_dim, even, odd, t);
+        return;
+    }
+    uint32_t staged[2][VEC_LANES] = {{0}};
+    memcpy(staged[0], v + at, n * 4);
+    if (t == SPW_DTYPE_F32)
+        memcpy(staged[1], v + at + head_dim * 4, n * 4);
+    load_two((const char *)staged, VEC_LANES, even, odd, t);
+}
+
+VEC_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, const uint32_t items,
+                      const uint32_t vectors, enum spw_dtype t)
+{
+    size_t d = b->a->head_dim, n = vectors > 1 ? VEC_LANES : d - s->channel;
+    const float *p =
+        b->scores + (size_t)item * SPW_SPLIT_TOKENS + (size_t)s->tile * SPW_TILE_TOKENS;
+    float *out = b->out + item * b->out_stride + s->channel;
+    struct vec acc[GROUP_ITEMS][F32_VECTORS], even, odd;
+    for (uint32_t i = 0; i < items; i++)
+        for (uint32_t c = 0; c < vectors; c++)
+            acc[i][c] = vec_load(out + i * b->out_stride + (size_t)c * VEC_LANES);
+    for (uint32_t j = s->lo; j < s->hi; j += 2)
+        for (uint32_t c = 0; c < vectors; c++) {
+            load_values(s->v, d, j, s->channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
+            if (b->streams)
+                fetch_lines(b, t == SPW_DTYPE_F32 ? 2 : 1);
+            for (uint32_t i = 0; i < items; i++) {
+                const float *w = p + (size_t)i * SPW_SPLIT_TOKENS + j;
+                acc[i][c] = vec_fma(vec_set1(w[0]), even, acc[i][c]);
+                acc[i][c] = vec_fma(vec_set1(w[1]), odd, acc[i][c]);
+            }
+        }
+    for (uint32_t i = 0; i < items; i++)
+        for (uint32_t c = 0; c < vectors; c++)
+            vec_store(out + i * b->out_stride + (size_t)c * VEC_LANES, acc[i][c]);
+}
+
+/* One position of a pair: its neighbour takes no part at all and may be anything, NaN too. */
+VEC_FN void value_one(const struct batch *b, uint32_t item, const struct strip *s, enum spw_dtype t)
+{
+    size_t d = b->a->head_dim;
+    struct vec even, odd,
+        p = vec_set1(
+            b->scores[(size_t)item * SPW_SPLIT_TOKENS + (size_t)s->tile * SPW_TILE_TOKENS + s->lo]);
+    for (size_t c = 0; c < s->n_vectors; c++) {
+        size_t channel = s->channel + c * VEC_LANES;
+        float *out = b->out + item * b->out_stride + channel;
+        load_values(s->v, d, s->lo & ~1u, channel, d - channel, &even, &odd, t);
+        vec_store(out, vec_fma(p, s->lo % 2 ? odd : even, vec_load(out)));
+    }
+}
+
+VEC_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, const struct strip *s,
+                           enum spw_dtype t)
+{
+    bool wide = F32_VECTORS > 1 && s->n_vectors == F32_VECTORS;
+    if (s->hi - s->lo == 1) {
+        value_one(b, item, s, t);
+        return;
+    }
+    for (; items >= F32_ITEMS; items -= F32_ITEMS, item += F32_ITEMS)
+        if (wide)
+            value_run(b, item, s, F32_ITEMS, F32_VECTORS, t);
+        else
+            value_run(b, item, s, F32_ITEMS, 1, t);
+    for (; items; items--, item++)
+        if (wide)
+            value_run(b, item, s, 1, F32_VECTORS, t);
+        else
+            value_run(b, item, s, 1, 1, t);
+}
+
+/* Adds the strip's weighted values to `items` items, one after the other position. */
+static void values_group(struct batch *b, uint32_t item, uint32_t items, const struct strip *s)
+{
+    if (b->a->kv_dtype == SPW_DTYPE_F32)
+        value_group_as(b, item, items, s, SPW_DTYPE_F32);
+    else if (b->a->kv_dtype == SPW_DTYPE_F16)
+        value_group_as(b, item, items, s, SPW_DTYPE_F16);
+    else
+        value_group_as(b, item, items, s, SPW_DTYPE_BF16);
+}

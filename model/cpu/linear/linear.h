@@ -1,0 +1,136 @@
+/* How y = x W^T is cut into tasks: blocks of rows x blocks of columns, the same for every CPU
+ * kernel but amx.
+ *
+ * Row blocks of one column block follow each other: workers that run side by side share the same
+ * part of W, which then comes from memory once. Where x does not fit the L3, it is the other way
+ * round: a block of x stays and W passes. A task is long enough to make the start of its
+ * stream of W unimportant, and short enough that waiting for the last one is, too. */
+#ifndef SPW_MODEL_CPU_LINEAR_LINEAR_H
+#define SPW_MODEL_CPU_LINEAR_LINEAR_H
+
+#include "model/ops.h"
+
+#include <string.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+enum {
+    SPW_LINEAR_THIN_ROWS = 10,
+    SPW_LINEAR_ROW_BLOCK = 384, /* whole tiles of 6, of 3 and of 2 rows */
+    SPW_LINEAR_COL_BLOCK = 128,
+    SPW_LINEAR_TASK_BYTES = 512 << 10, /* of W: half an L2 */
+    SPW_LINEAR_L3_BYTES = 16 << 20,    /* x that is larger does not wait there */
+};
+
+/* The dtypes of x and w. */
+enum kind {
+    KIND_F32,
+    KIND_F32_F16,
+    KIND_F32_BF16,
+    KIND_BF16,
+};
+
+ALWAYS_INLINE size_t kind_x_bytes(enum kind kind)
+{
+    return kind == KIND_BF16 ? 2 : 4;
+}
+
+ALWAYS_INLINE size_t kind_w_bytes(enum kind kind)
+{
+    return kind == KIND_F32 ? 4 : 2;
+}
+
+struct spw_linear_part {
+    size_t row, row_end, col, col_end;
+};
+
+/* Whole tiles of 4. */
+static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
+{
+    size_t row_bytes = a->k * spw_dtype_bytes(a->w_dtype);
+    size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / 4 * 4;
+    return cols < 4 ? 4 : (size_t)spw_min_u64(cols, SPW_LINEAR_COL_BLOCK);
+}
+
+static inline size_t spw_linear_tasks(const void *args)
+{
+    const struct spw_linear_args *a = args;
+    return (size_t)(spw_div_up(a->m, SPW_LINEAR_ROW_BLOCK) *
+                    spw_div_up(a->n, spw_linear_cols_per_task(a)));
+}
+
+static inline struct spw_linear_part spw_linear_part(const struct spw_linear_args *a, size_t task)
+{
+    const size_t rows = SPW_LINEAR_ROW_BLOCK, cols = spw_linear_cols_per_task(a);
+    const size_t row_blocks = (size_t)spw_div_up(a->m, rows);
+    const size_t col_blocks = (size_t)spw_div_up(a->n, cols);
+    const bool rows_first = a->m * a->k * spw_dtype_bytes(a->x_dtype) <= SPW_LINEAR_L3_BYTES;
+    const size_t row = (rows_first ? task % row_blocks : task / col_blocks) * rows;
+    const size_t col = (rows_first ? task / row_blocks : task % col_blocks) * cols;
+    return (struct spw_linear_part){row, (size_t)spw_min_u64(row + rows, a->m), col,
+                                    (size_t)spw_min_u64(col + cols, a->n)};
+}
+
+/* Round to nearest even; a NaN stays one. */
+ALWAYS_INLINE uint16_t spw_linear_bf16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(f == f ? rounded : bits >> 16 | 0x40);
+}
+
+ALWAYS_INLINE float spw_linear_widen(uint16_t bf16)
+{
+    uint32_t bits = (uint32_t)bf16 << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Before a loop whose iterations are independent. */
+#ifdef __clang__
+#define INDEPENDENT
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* y = sums + bias, n of them: the one rounding of an output but for the residual's. bias and
+ * residual may be NULL. The residual is y or lies apart from y: elements are independent. */
+ALWAYS_INLINE void spw_linear_store_f32(float *y, const float *sums, const float *bias,
+                                        const float *residual, size_t n)
+{
+    INDEPENDENT
+    for (size_t i = 0; i < n; i++) {
+        float v = bias ? sums[i] + bias[i] : sums[i];
+        y[i] = residual ? residual[i] + v : v;
+    }
+}
+
+ALWAYS_INLINE void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *bias,
+                                         const uint16_t *residual, size_t n)
+{
+    INDEPENDENT
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v = spw_linear_bf16(bias ? sums[i] + bias[i] : sums[i]);
+        y[i] = residual ? spw_linear_bf16(spw_linear_widen(residual[i]) + spw_linear_widen(v)) : v;
+    }
+}
+
+/* The sums of y[row][col .. col + n). */
+ALWAYS_INLINE void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
+                                    const float *sums, size_t n)
+{
+    const size_t at = row * a->y_stride + col;
+    const float *bias = a->bias ? a->bias + col : NULL;
+    if (a->y_dtype == SPW_DTYPE_F32) {
+        const float *residual = a->residual;
+        spw_linear_store_f32((float *)a->y + at, sums, bias, residual ? residual + at : NULL, n);
+    } else {
+        const uint16_t *residual = a->residual;
+        spw_linear_store_bf16((uint16_t *)a->y + at, sums, bias, residual ? residual + at : NULL,
+                              n);
+    }
+}
+
+#endif

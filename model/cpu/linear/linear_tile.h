@@ -1,0 +1,478 @@
+/* The linear kernel over register tiles, written once and compiled once per instruction set.
+ *
+ * Each output y[row][col] is ONE chain of vector accumulators along k: lane l adds the products of
+ * channels l, l + LANES, l + 2 LANES, ... in that order, and at the end the lanes are added in a
+ * fixed tree, then the bias. The tile only says how many such chains run side by side (to share
+ * loads and to hide the latency of a multiply-add), so that neither it nor the number of rows nor
+ * the cut into tasks can show in a result. A partial last vector is loaded with zeros behind it.
+ *
+ *   thin (up to 10 rows): all rows side by side, and a few columns that lie far apart, each read
+ *     strictly in the order it lies in: several long streams are what the hardware prefetchers
+ *     follow best. (Neighbouring columns are not: each would begin anew at every row of W.)
+ *
+ *   tiled: for a panel of columns, for a tile of rows, for a block of k, for the columns of the
+ *     panel. The x tile stays in the L1 cache, the panel in the L2, and what comes next is fetched
+ *     meanwhile.
+ *
+ * Between two blocks of k a chain waits in the workspace, as it is.
+ *
+ * The including file (model/cpu/linear_<isa>.c) defines first:
+ *   ISA                            the last part of the public names
+ *   LANES, TILE_ROWS, TILE_COLS    TILE_COLS is 4; f32 lanes of a `vec`
+ *   vec, raw                       accumulator; LANES f32, or one register of 16-bit channels
+ *   raw_channels(kind)             channels in a raw
+ *   load_x, load_w(kind, p), load_x_part, load_w_part(kind, p, count)
+ *   multiply_add(kind, acc, x, w), vec_zero(), vec_load(p), vec_store(p, v)
+ *   vec_sums(a, b, c, d, out)      the four sums over lanes */
+#include "model/cpu/kernels.h"
+#include "model/cpu/linear/linear.h"
+
+#include <string.h>
+
+enum {
+    BLOCK_BYTES = 4096, /* of a row of x: TILE_ROWS of them are half an L1 cache */
+    THIN_AHEAD_BYTES = 4096,
+    THIN_UNFETCHED_ROWS = 2,           /* up to here memory is asked as early as the hardware can */
+    THIN_CHAINS = 4 * (6 + 1),         /* in registers; sums are of four */
+    THIN_X_BYTES = 20 << 10,           /* all rows' blocks stay in the L1 cache */
+    THIN_X_ROOM = 4096 + THIN_X_BYTES, /* blocks are whole multiples of 64 channels */
+    FEW_ROWS = 64,                     /* up to here x is small beside a part of W ... */
+    FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
+    WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
+    CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
+    THIN_CHAIN_FLOATS = SPW_LINEAR_COL_BLOCK * SPW_LINEAR_THIN_ROWS * LANES,
+};
+
+/* One block of k of one tile. */
+struct tile {
+    const char *x, *w;       /* first row, first column, at the block's first channel */
+    size_t x_bytes, w_bytes; /* from row to row */
+    size_t k;                /* channels of this block */
+    const char *ahead[2];    /* two rows to fetch, of x or W; or what is here anyway */
+    size_t ahead_bytes;      /* of a channel of them */
+    float *chains;           /* [TILE_ROWS][TILE_COLS][LANES], between two blocks */
+    float (*out)[TILE_COLS]; /* [TILE_ROWS], after the last one */
+    bool first, last;
+};
+
+ALWAYS_INLINE void tile_step(enum kind kind, int rows, const struct tile *t, size_t i, size_t part,
+                             vec acc[TILE_ROWS][TILE_COLS])
+{
+    raw x[TILE_ROWS];
+    const char *xp = t->x + i * kind_x_bytes(kind), *wp = t->w + i * kind_w_bytes(kind);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        const char *p = xp + (size_t)r * t->x_bytes;
+        x[r] = part ? load_x_part(kind, p, part) : load_x(kind, p);
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < TILE_COLS; c++) {
+        const char *p = wp + (size_t)c * t->w_bytes;
+        raw w = part ? load_w_part(kind, p, part) : load_w(kind, p);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+            acc[r][c] = multiply_add(kind, acc[r][c], x[r], w);
+    }
+}
+
+ALWAYS_INLINE void tile_run(enum kind kind, int rows, const struct tile *t)
+{
+    const size_t step = raw_channels(kind);
+    vec acc[TILE_ROWS][TILE_COLS];
+#pragma GCC unroll 8
+    for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 8
+        for (int c = 0; c < TILE_COLS; c++)
+            acc[r][c] = t->first || r >= rows ? vec_zero()
+                                              : vec_load(t->chains + (r * TILE_COLS + c) * LANES);
+    size_t i = 0;
+    for (; i + step <= t->k; i += step) {
+        __builtin_prefetch(t->ahead[0] + i * t->ahead_bytes, 0, 2);
+        __builtin_prefetch(t->ahead[1] + i * t->ahead_bytes, 0, 2);
+        tile_step(kind, rows, t, i, 0, acc);
+    }
+    if (i < t->k)
+        tile_step(kind, rows, t, i, t->k - i, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        if (t->last)
+            vec_sums(acc[r][0], acc[r][1], acc[r][2], acc[r][3], t->out[r]);
+        else
+#pragma GCC unroll 8
+            for (int c = 0; c < TILE_COLS; c++)
+                vec_store(t->chains + (r * TILE_COLS + c) * LANES, acc[r][c]);
+    }
+}
+
+ALWAYS_INLINE void tile_rows(enum kind kind, size_t rows, const struct tile *t)
+{
+    switch (rows) {
+#define CASE(r)                                                                                    \
+    case r:                                                                                        \
+        tile_run(kind, r, t);                                                                      \
+        break
+        CASE(1);
+        CASE(2);
+#if TILE_ROWS > 2
+        CASE(3);
+#endif
+#if TILE_ROWS > 3
+        CASE(4);
+        CASE(5);
+        CASE(6);
+#endif
+#undef CASE
+    }
+}
+
+static void tile_kind(enum kind kind, size_t rows, const struct tile *t)
+{
+    switch (kind) {
+    case KIND_F32:
+        tile_rows(KIND_F32, rows, t);
+        break;
+    case KIND_F32_F16:
+        tile_rows(KIND_F32_F16, rows, t);
+        break;
+    case KIND_F32_BF16:
+        tile_rows(KIND_F32_BF16, rows, t);
+        break;
+    case KIND_BF16:
+        tile_rows(KIND_BF16, rows, t);
+        break;
+    }
+}
+
+static void store_tile(const struct spw_linear_args *a, size_t row, size_t rows, size_t col,
+                       size_t cols, float (*out)[TILE_COLS])
+{
+    for (size_t r = 0; r < rows; r++) {
+        if (cols == TILE_COLS)
+            spw_linear_store(a, row + r, col, out[r], TILE_COLS);
+        else
+            spw_linear_store(a, row + r, col, out[r], cols);
+    }
+}
+
+/* What one task's tiles have in common. */
+struct work {
+    const struct spw_linear_args *a;
+    struct spw_linear_part part;
+    enum kind kind;
+    float *workspace; /* tiled: a chain for each tile that waits; thin: a block of x, then chains */
+    size_t block;     /* of k, channels */
+    size_t panel;     /* columns */
+};
+
+/* What will be wanted next and may not be near: the next panel of W, while the first two row tiles
+ * pass over this one; later, the next block of x, while the first columns of this panel pass. */
+static void fetch_ahead(const struct work *w, size_t row, size_t col, size_t k, size_t slot,
+                        struct tile *t)
+{
+    const struct spw_linear_args *a = w->a;
+    const size_t pass = (row - w->part.row) / TILE_ROWS, next_k = k + w->block;
+    if (pass < 2 && col + w->panel + TILE_COLS <= w->part.col_end) {
+        t->ahead[0] = t->w + (w->panel + 2 * pass) * t->w_bytes;
+        t->ahead[1] = t->ahead[0] + t->w_bytes;
+        t->ahead_bytes = kind_w_bytes(w->kind);
+    } else if (2 * slot + 1 < TILE_ROWS && row + 2 * TILE_ROWS <= w->part.row_end) {
+        const size_t x_bytes = kind_x_bytes(w->kind);
+        size_t next_row = next_k < a->k ? row : row + TILE_ROWS;
+        t->ahead[0] = (const char *)a->x + (next_row + 2 * slot) * t->x_bytes +
+                      (next_k < a->k ? next_k : 0) * x_bytes;
+        t->ahead[1] = t->ahead[0] + t->x_bytes;
+        t->ahead_bytes = x_bytes;
+    }
+}
+
+/* One block of k of the tile at (row, col) of the panel that begins at `panel`. */
+static void work_tile(const struct work *w, size_t panel, size_t row, size_t rows, size_t col,
+                      size_t cols, size_t k)
+{
+    const struct spw_linear_args *a = w->a;
+    const size_t x_bytes = kind_x_bytes(w->kind), w_bytes = kind_w_bytes(w->kind);
+    const size_t slot = (col - panel) / TILE_COLS + (col - panel) % TILE_COLS;
+    float out[TILE_ROWS][TILE_COLS];
+    struct tile t = {
+        .x = (const char *)a->x + (row * a->x_stride + k) * x_bytes,
+        .w = (const char *)a->w + (col * a->k + k) * w_bytes,
+        .x_bytes = a->x_stride * x_bytes,
+        .w_bytes = a->k * w_bytes,
+        .k = (size_t)spw_min_u64(w->block, a->k - k),
+        .chains = w->workspace + slot * CHAIN_FLOATS,
+        .out = out,
+        .ahead = {a->x, a->x},
+        .first = k == 0,
+    };
+    t.last = k + t.k == a->k;
+    /* Up to three columns left over go one by one, as four times the same. */
+    if (cols < TILE_COLS)
+        t.w_bytes = 0;
+    else
+        fetch_ahead(w, row, col, k, slot, &t);
+    tile_kind(w->kind, rows, &t);
+    if (t.last)
+        store_tile(a, row, rows, col, cols, out);
+}
+
+/* Rows of the next tile: the last two share what is left, so that neither is too thin to hide the
+ * latency of its chains. */
+static size_t next_rows(size_t left)
+{
+    return left <= TILE_ROWS ? left : left < 2 * TILE_ROWS ? (left + 1) / 2 : TILE_ROWS;
+}
+
+static size_t next_cols(size_t left)
+{
+    return left < TILE_COLS ? 1 : TILE_COLS;
+}
+
+static void run_panel(const struct work *w, size_t panel, size_t panel_end)
+{
+    const struct spw_linear_part *p = &w->part;
+    size_t rows, cols, k;
+    for (size_t row = p->row; row < p->row_end; row += rows) {
+        rows = next_rows(p->row_end - row);
+        k = 0;
+        do {
+            for (size_t col = panel; col < panel_end; col += cols) {
+                cols = next_cols(panel_end - col);
+                work_tile(w, panel, row, rows, col, cols, k);
+            }
+            k += w->block;
+        } while (k < w->a->k);
+    }
+}
+
+static void run_tiled(const struct work *w)
+{
+    const struct spw_linear_part *p = &w->part;
+    for (size_t col = p->col; col < p->col_end; col += w->panel)
+        run_panel(w, col, (size_t)spw_min_u64(col + w->panel, p->col_end));
+}
+
+/* ---- thin ---- */
+
+/* Columns that are read side by side: as many as their chains find registers. */
+ALWAYS_INLINE int thin_streams(int rows)
+{
+    return rows <= TILE_ROWS ? TILE_COLS : rows <= 2 * TILE_ROWS ? TILE_COLS / 2 : 1;
+}
+
+/* One block of k of a few columns: col, col + apart, col + 2 apart, ... */
+struct thin {
+    const struct spw_linear_args *a;
+    const raw *x;     /* [steps][rows]: the block of x, as it is multiplied */
+    size_t from, end; /* the block's channels */
+    size_t first;     /* the part's first column */
+    size_t col, apart;
+    ptrdiff_t ahead; /* bytes from what is read to what is fetched meanwhile */
+    float *chains;   /* [apart][cols][rows][LANES], between two blocks */
+    float *sums;     /* [rows][SPW_LINEAR_COL_BLOCK], of the part's columns, after the last block */
+};
+
+ALWAYS_INLINE void thin_step(enum kind kind, int rows, int cols, const raw *x, const char *const *w,
+                             size_t at, size_t part, vec *acc)
+{
+    raw loaded[TILE_COLS];
+#pragma GCC unroll 4
+    for (int c = 0; c < cols; c++)
+        loaded[c] = part ? load_w_part(kind, w[c] + at, part) : load_w(kind, w[c] + at);
+#pragma GCC unroll 10
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < cols; c++)
+            acc[r * cols + c] = multiply_add(kind, acc[r * cols + c], x[r], loaded[c]);
+}
+
+ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct thin *t)
+{
+    const struct spw_linear_args *a = t->a;
+    const size_t step = raw_channels(kind), bytes = kind_w_bytes(kind);
+    const char *w[TILE_COLS];
+    vec acc[THIN_CHAINS];
+    float out[THIN_CHAINS];
+    const raw *x = t->x;
+    size_t i = t->from;
+#pragma GCC unroll 4
+    for (int c = 0; c < cols; c++)
+        w[c] = (const char *)a->w + (t->col + (size_t)c * t->apart) * a->k * bytes;
+#pragma GCC unroll 28
+    for (int j = 0; j < THIN_CHAINS; j++)
+        acc[j] = t->from == 0 || j >= rows * cols ? vec_zero() : vec_load(t->chains + j * LANES);
+    /* Each step fetches the cache line of the step's first byte. If W does not begin at a cache
+     * line, the last step reads one line more: fetch that line too. */
+    if (rows > THIN_UNFETCHED_ROWS)
+#pragma GCC unroll 4
+        for (int c = 0; c < cols; c++)
+            __builtin_prefetch(w[c] + (ptrdiff_t)(t->end * bytes) - 1 + t->ahead, 0, 2);
+    for (; i + step <= t->end; i += step, x += rows) {
+        if (rows > THIN_UNFETCHED_ROWS)
+#pragma GCC unroll 4
+            for (int c = 0; c < cols; c++)
+                __builtin_prefetch(w[c] + (ptrdiff_t)(i * bytes) + t->ahead, 0, 2);
+        thin_step(kind, rows, cols, x, w, i * bytes, 0, acc);
+    }
+    if (t->end < a->k) {
+#pragma GCC unroll 28
+        for (int j = 0; j < rows * cols; j++)
+            vec_store(t->chains + j * LANES, acc[j]);
+        return;
+    }
+    if (i < t->end)
+        thin_step(kind, rows, cols, x, w, i * bytes, t->end - i, acc);
+#pragma GCC unroll 7
+    for (int j = 0; j < rows * cols; j += 4)
+        vec_sums(acc[j], acc[j + 1], acc[j + 2], acc[j + 3], out + j);
+    float *sums = t->sums + (t->col - t->first);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++)
+            sums[(size_t)r * SPW_LINEAR_COL_BLOCK + (size_t)c * t->apart] = out[r * cols + c];
+}
+
+/* The block of x from channel `from` on, step by step, all rows of a step side by side, zeros
+ * behind the last channel. Rows of x often lie a power of two apart, which is one set of an L1
+ * cache. */
+ALWAYS_INLINE void thin_pack(enum kind kind, size_t rows, const struct thin *t, raw *to)
+{
+    const struct spw_linear_args *a = t->a;
+    const size_t step = raw_channels(kind), bytes = kind_x_bytes(kind);
+    for (size_t i = t->from; i < t->end; i += step)
+        for (size_t r = 0; r < rows; r++) {
+            const char *p = (const char *)a->x + (r * a->x_stride + i) * bytes;
+            *to++ = i + step <= t->end ? load_x(kind, p) : load_x_part(kind, p, t->end - i);
+        }
+}
+
+/* The distance from the block of column `at`, of a stream of n columns, to the bytes that the
+ * stream reads THIN_AHEAD_BYTES or more later. */
+static ptrdiff_t thin_ahead(const struct work *w, size_t at, size_t n)
+{
+    const size_t block = w->block * kind_w_bytes(w->kind), column = w->a->k * kind_w_bytes(w->kind);
+    if (block >= column)
+        return THIN_AHEAD_BYTES;
+    const size_t more = (size_t)spw_div_up(THIN_AHEAD_BYTES, block);
+    if (at + more < n)
+        return (ptrdiff_t)(more * column);
+    return (ptrdiff_t)(more * column + block) - (ptrdiff_t)(n * column); /* the next block's */
+}
+
+ALWAYS_INLINE void thin_streams_run(enum kind kind, int rows, int cols, const struct work *w,
+                                    struct thin *t, size_t n)
+{
+    t->apart = n;
+    for (size_t i = 0; i < n; i++, t->col++, t->chains += rows * cols * LANES) {
+        t->ahead = thin_ahead(w, i, n);
+        thin_columns(kind, rows, cols, t);
+    }
+    t->col += n * (size_t)(cols - 1);
+}
+
+/* Each of a few streams has a part of the columns. The columns left over go one by one. Sums
+ * are collected first: rounding and storing a whole row at once is faster. */
+ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
+{
+    const int cols = thin_streams(rows);
+    const size_t n = w->part.col_end - w->part.col;
+    float sums[SPW_LINEAR_THIN_ROWS * SPW_LINEAR_COL_BLOCK];
+    raw *x = (raw *)w->workspace;
+    struct thin t = {.a = w->a, .x = x, .first = w->part.col, .sums = sums};
+    do {
+        t.end = (size_t)spw_min_u64(t.from + w->block, w->a->k);
+        t.col = t.first;
+        t.chains = w->workspace + THIN_X_ROOM / sizeof(float);
+        thin_pack(kind, (size_t)rows, &t, x);
+        thin_streams_run(kind, rows, cols, w, &t, n / (size_t)cols);
+        if (cols > 1)
+            thin_streams_run(kind, rows, 1, w, &t, w->part.col_end - t.col);
+        t.from = t.end;
+    } while (t.from < w->a->k);
+    for (size_t r = 0; r < (size_t)rows; r++)
+        spw_linear_store(w->a, r, t.first, sums + r * SPW_LINEAR_COL_BLOCK, n);
+}
+
+ALWAYS_INLINE void thin_kind(enum kind kind, const struct work *w)
+{
+    switch (w->a->m) {
+#define CASE(r)                                                                                    \
+    case r:                                                                                        \
+        thin_rows(kind, r, w);                                                                     \
+        break
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+        CASE(7);
+        CASE(8);
+        CASE(9);
+        CASE(10);
+#undef CASE
+    }
+}
+
+static void run_thin(const struct work *w)
+{
+    switch (w->kind) {
+    case KIND_F32:
+        thin_kind(KIND_F32, w);
+        break;
+    case KIND_F32_F16:
+        thin_kind(KIND_F32_F16, w);
+        break;
+    case KIND_F32_BF16:
+        thin_kind(KIND_F32_BF16, w);
+        break;
+    case KIND_BF16:
+        thin_kind(KIND_BF16, w);
+        break;
+    }
+}
+
+static enum kind kind_of(const struct spw_linear_args *a)
+{
+    if (a->x_dtype == SPW_DTYPE_BF16)
+        return KIND_BF16;
+    return a->w_dtype == SPW_DTYPE_BF16  ? KIND_F32_BF16
+           : a->w_dtype == SPW_DTYPE_F16 ? KIND_F32_F16
+                                         : KIND_F32;
+}
+
+#define NAME_(base, isa) base##_##isa
+#define NAME(base, isa) NAME_(base, isa)
+
+size_t NAME(spw_linear_workspace, ISA)(size_t k)
+{
+    const bool blocks = SPW_LINEAR_THIN_ROWS * k * sizeof(float) > THIN_X_BYTES;
+    const size_t thin = THIN_X_ROOM + (blocks ? THIN_CHAIN_FLOATS * sizeof(float) : 0);
+    return (size_t)spw_max_u64(WORK_TILES * CHAIN_FLOATS * sizeof(float), thin);
+}
+
+static void run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_linear_args *a = args;
+    const size_t workspace = NAME(spw_linear_workspace, ISA)(a->k);
+    struct work w = {
+        .a = a,
+        .part = spw_linear_part(a, task),
+        .kind = kind_of(a),
+        .workspace = (float *)a->workspace + workspace / sizeof(float) * worker,
+    };
+    w.block = BLOCK_BYTES / kind_x_bytes(w.kind);
+    w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
+    if (a->m <= SPW_LINEAR_THIN_ROWS) {
+        uint64_t x_bytes = a->m * a->k * sizeof(raw) / raw_channels(w.kind);
+        uint64_t n_blocks = spw_div_up(x_bytes, THIN_X_BYTES);
+        w.block = (size_t)spw_align_up(spw_div_up(a->k, spw_max_u64(n_blocks, 1)), 64);
+        run_thin(&w);
+    } else {
+        run_tiled(&w);
+    }
+}
+
+const struct spw_kernel NAME(spw_linear_kernel, ISA) = {
+    .name = "linear",
+    .n_tasks = spw_linear_tasks,
+    .run = run,
+};

@@ -1,0 +1,369 @@
+/* Measures memory and arithmetic limits: see probe.h. */
+#include "model/cpu/probe/probe.h"
+#include "model/cpu/probe/probe_loops.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum {
+    MAX_THREADS = 256,
+    ROUNDS = 5,
+    PATTERNS = 16,
+    PATTERN_ROUNDS = 3, /* of each: sixteen patterns in five rounds took most of the measuring */
+    HUGE_PAGE = 2 << 20,
+    PIECE = 1 << 20,
+};
+/* Several times any L3 of a desktop. */
+static const size_t ARRAY_BYTES = (size_t)256 << 20;
+static const double ROUND_SECONDS = 0.02, PATTERN_SECONDS = 0.01;
+
+struct probe;
+
+/* What one thread does in one round; returns how much that was (bytes, FLOP). */
+typedef double probe_fn(const struct probe *p, unsigned thread);
+
+struct probe {
+    probe_fn *run;
+    const struct spw_probe_loops *loops;
+    double (*flops)(uint64_t rounds);
+    uint64_t repeat; /* per round */
+    char *array;     /* [n_threads][part_bytes] */
+    size_t part_bytes;
+    unsigned n_threads;
+    struct spw_read_pattern pattern;
+};
+
+enum gate { GATE_SHUT, GATE_OPEN, GATE_ABANDONED };
+
+struct probe_thread {
+    const struct probe *p;
+    atomic_int *gate; /* opened when all threads are there */
+    unsigned index;
+    double done, begin_seconds, end_seconds;
+    pthread_t thread;
+};
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void *thread_main(void *arg)
+{
+    struct probe_thread *t = arg;
+    int gate;
+    while ((gate = atomic_load(t->gate)) == GATE_SHUT)
+        sched_yield();
+    if (gate == GATE_ABANDONED)
+        return NULL;
+    t->begin_seconds = now_seconds();
+    t->done = t->p->run(t->p, t->index);
+    t->end_seconds = now_seconds();
+    return NULL;
+}
+
+/* One round on threads of its own; false when they could not be had. */
+static bool run_round(const struct probe *p, struct probe_thread *threads)
+{
+    atomic_int gate = GATE_SHUT;
+    unsigned n = 0;
+    for (; n < p->n_threads; n++) {
+        threads[n] = (struct probe_thread){.p = p, .gate = &gate, .index = n};
+        if (pthread_create(&threads[n].thread, NULL, thread_main, &threads[n]))
+            break;
+    }
+    bool complete = n == p->n_threads;
+    atomic_store(&gate, complete ? GATE_OPEN : GATE_ABANDONED);
+    for (unsigned i = 0; i < n; i++)
+        pthread_join(threads[i].thread, NULL);
+    return complete;
+}
+
+/* Work per second from the first start to the last end; 0: no threads. */
+static double round_rate(const struct probe *p, struct probe_thread *threads)
+{
+    double done = 0, begin = 0, end = 0;
+    if (!run_round(p, threads))
+        return 0;
+    for (unsigned i = 0; i < p->n_threads; i++) {
+        done += threads[i].done;
+        begin = i == 0 || threads[i].begin_seconds < begin ? threads[i].begin_seconds : begin;
+        end = threads[i].end_seconds > end ? threads[i].end_seconds : end;
+    }
+    return end > begin ? done / (end - begin) : 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The first round says how often to repeat, and warms up; it is not counted. */
+static double median_rate(struct probe *p)
+{
+    struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
+    double rates[ROUNDS] = {0};
+    bool ok = threads != NULL;
+    p->repeat = 1;
+    for (int round = -1; ok && round < ROUNDS; round++) {
+        double rate = round_rate(p, threads);
+        ok = rate > 0;
+        if (round >= 0)
+            rates[round] = rate;
+        else if (ok)
+            p->repeat = 1 + (uint64_t)(ROUND_SECONDS * rate / (threads[0].done * p->n_threads));
+    }
+    spw_free(threads);
+    qsort(rates, ROUNDS, sizeof rates[0], compare);
+    return ok ? rates[ROUNDS / 2] : 0;
+}
+
+/* A part of the array for each thread, touched once. The caller frees; NULL: none. */
+static char *take_array(struct probe *p, unsigned threads, bool huge_pages)
+{
+    char *block = threads && threads <= MAX_THREADS ? spw_alloc(ARRAY_BYTES + HUGE_PAGE) : NULL;
+    if (!block)
+        return NULL;
+    p->array = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
+    madvise(p->array, ARRAY_BYTES, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    memset(p->array, 1, ARRAY_BYTES);
+    p->n_threads = threads;
+    p->part_bytes = ARRAY_BYTES / threads / SPW_PROBE_READ_BYTES * SPW_PROBE_READ_BYTES;
+    return block;
+}
+
+static double run_read(const struct probe *p, unsigned thread)
+{
+    uint64_t any = 0;
+    for (uint64_t i = 0; i < p->repeat; i++)
+        any |= p->loops->read(p->array + thread * p->part_bytes, p->part_bytes, p->pattern.streams,
+                              p->pattern.fetch);
+    spw_probe_keep(&any);
+    return (double)p->repeat * (double)p->part_bytes;
+}
+
+/* The first half of a thread's part over the second, in pieces of the size of a transfer. */
+static double run_copy(const struct probe *p, unsigned thread)
+{
+    char *from = p->array + thread * p->part_bytes;
+    const size_t half = p->part_bytes / 2;
+    for (uint64_t i = 0; i < p->repeat; i++)
+        for (size_t at = 0; at < half; at += PIECE)
+            memcpy(from + half + at, from + at, (size_t)spw_min_u64(PIECE, half - at));
+    spw_probe_keep(from);
+    return (double)p->repeat * (double)half;
+}
+
+/* Thread 0 copies, the others read, all for as long: they are to meet each other throughout. */
+static double run_beside(const struct probe *p, unsigned thread)
+{
+    char *from = p->array + thread * p->part_bytes;
+    size_t bytes = p->part_bytes / (thread ? 1 : 2), at = 0;
+    double end = now_seconds() + ROUND_SECONDS, done = 0;
+    uint64_t any = 0;
+    do {
+        size_t piece = (size_t)spw_min_u64(PIECE, bytes - at);
+        if (thread)
+            any |= p->loops->read(from + at, piece, 1, true);
+        else
+            memcpy(from + bytes + at, from + at, piece);
+        at = (at + piece) % bytes;
+        done += (double)piece;
+    } while (now_seconds() < end);
+    spw_probe_keep(&any);
+    spw_probe_keep(from);
+    return done;
+}
+
+#if defined(__x86_64__)
+static void evict_in_order(const char *p, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64)
+        _mm_clflush(p + at);
+}
+
+/* 30 times as fast; every processor with AVX-512 has it. */
+__attribute__((target("clflushopt"))) static void evict_at_once(const char *p, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64)
+        _mm_clflushopt((void *)(uintptr_t)(p + at));
+}
+#endif
+
+void spw_probe_evict(const void *memory, size_t bytes)
+{
+#if defined(__x86_64__)
+    if (spw_isa_best() >= SPW_ISA_AVX512)
+        evict_at_once(memory, bytes);
+    else
+        evict_in_order(memory, bytes);
+    _mm_mfence();
+#else
+    (void)memory;
+    (void)bytes;
+#endif
+}
+
+static double run_flops(const struct probe *p, unsigned thread)
+{
+    (void)thread;
+    double flop = 0;
+    for (uint64_t i = 0; i < p->repeat; i++)
+        flop += p->flops(1 << 16);
+    return flop;
+}
+
+static const struct spw_probe_loops *loops_of(enum spw_isa isa)
+{
+    if (isa > spw_isa_best())
+        return NULL;
+    switch (isa) {
+#if defined(SPW_X86_KERNELS)
+    case SPW_ISA_AMX:
+        return &spw_probe_loops_amx;
+    case SPW_ISA_AVX512BF16:
+        return &spw_probe_loops_avx512bf16;
+    case SPW_ISA_AVX512:
+        return &spw_probe_loops_avx512;
+    case SPW_ISA_AVX2:
+        return &spw_probe_loops_avx2;
+#endif
+    case SPW_ISA_PORTABLE:
+        return &spw_probe_loops_portable;
+    default:
+        return NULL;
+    }
+}
+
+/* Those of the best set that has a loop to read with. */
+static const struct spw_probe_loops *reading_loops(void)
+{
+    int isa = (int)spw_isa_best();
+    while (!loops_of((enum spw_isa)isa) || !loops_of((enum spw_isa)isa)->read)
+        isa--; /* the portable one has */
+    return loops_of((enum spw_isa)isa);
+}
+
+/* Pattern i: 1, 2, 4 and 8 streams, without and with prefetches, in small and then in huge pages.
+ */
+static struct spw_read_pattern pattern_at(unsigned i)
+{
+    return (struct spw_read_pattern){
+        .streams = 1u << i % 4, .fetch = i / 4 % 2 != 0, .huge_pages = i / 8 != 0};
+}
+
+/* rates[pattern][round]; one pattern after the other in each round, for the machine may change its
+ * speed meanwhile. The first round is short, and says how often to repeat. */
+static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][PATTERN_ROUNDS])
+{
+    struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
+    bool ok = threads != NULL;
+    for (int round = -1; ok && round < PATTERN_ROUNDS; round++)
+        for (unsigned i = 0; ok && i < (round < 0 ? 1 : PATTERNS); i++) {
+            struct probe *p = &pages[i / 8];
+            p->pattern = pattern_at(i);
+            double rate = round_rate(p, threads);
+            ok = rate > 0;
+            if (round >= 0)
+                rates[i][round] = rate;
+            else if (ok)
+                pages[0].repeat = pages[1].repeat = spw_max_u64(
+                    1, (uint64_t)(PATTERN_SECONDS * rate / (threads[0].done * p->n_threads)));
+        }
+    spw_free(threads);
+    return ok;
+}
+
+double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
+{
+    struct probe pages[2];
+    char *blocks[2];
+    double rates[PATTERNS][PATTERN_ROUNDS], most = 0;
+    for (int i = 0; i < 2; i++) {
+        pages[i] = (struct probe){.run = run_read, .loops = reading_loops(), .repeat = 1};
+        blocks[i] = take_array(&pages[i], threads, i != 0);
+    }
+    bool ok = blocks[0] && blocks[1] && pattern_rates(pages, rates);
+    *best = pattern_at(0);
+    for (unsigned i = 0; ok && i < PATTERNS; i++) {
+        qsort(rates[i], PATTERN_ROUNDS, sizeof rates[i][0], compare);
+        if (rates[i][PATTERN_ROUNDS / 2] <= most)
+            continue;
+        most = rates[i][PATTERN_ROUNDS / 2];
+        *best = pattern_at(i);
+    }
+    spw_free(blocks[0]);
+    spw_free(blocks[1]);
+    return most;
+}
+
+static double thread_rate(const struct probe_thread *t)
+{
+    return t->done / (t->end_seconds - t->begin_seconds);
+}
+
+/* The first round warms up. */
+static bool beside_medians(const struct probe *p, double *read, double *copied)
+{
+    struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
+    double reads[ROUNDS] = {0}, copies[ROUNDS] = {0};
+    bool ok = threads != NULL;
+    for (int round = -1; ok && round < ROUNDS; round++) {
+        ok = run_round(p, threads);
+        if (!ok || round < 0)
+            continue;
+        copies[round] = thread_rate(&threads[0]);
+        for (unsigned i = 1; i < p->n_threads; i++)
+            reads[round] += thread_rate(&threads[i]);
+    }
+    spw_free(threads);
+    qsort(reads, ROUNDS, sizeof reads[0], compare);
+    qsort(copies, ROUNDS, sizeof copies[0], compare);
+    *read = reads[ROUNDS / 2];
+    *copied = copies[ROUNDS / 2];
+    return ok;
+}
+
+bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied)
+{
+    struct probe p = {.run = run_beside, .loops = reading_loops()};
+    char *block = readers ? take_array(&p, readers + 1, true) : NULL;
+    bool ok = block && beside_medians(&p, read, copied);
+    spw_free(block);
+    return ok;
+}
+
+double spw_probe_copy_bandwidth(unsigned threads)
+{
+    struct probe p = {.run = run_copy};
+    char *block = take_array(&p, threads, true);
+    double rate = block ? median_rate(&p) : 0;
+    spw_free(block);
+    return rate;
+}
+
+/* A set without a loop of its own for a type has that of the set below. */
+double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads)
+{
+    if (threads == 0 || threads > MAX_THREADS || isa > spw_isa_best() ||
+        (t != SPW_DTYPE_F32 && t != SPW_DTYPE_BF16))
+        return 0;
+    struct probe p = {.run = run_flops, .n_threads = threads};
+    for (int i = (int)isa; i >= 0 && !p.flops; i--) {
+        const struct spw_probe_loops *loops = loops_of((enum spw_isa)i);
+        if (loops)
+            p.flops = t == SPW_DTYPE_F32 ? loops->f32 : loops->bf16;
+    }
+    return p.flops ? median_rate(&p) : 0;
+}

@@ -1,0 +1,38 @@
+/* The loops of probe.c that need an instruction set: defined in probe_<isa>.c. */
+#ifndef SPW_MODEL_CPU_PROBE_PROBE_LOOPS_H
+#define SPW_MODEL_CPU_PROBE_PROBE_LOOPS_H
+
+#include "model/cpu/ops_cpu.h"
+
+struct spw_probe_loops {
+    /* Reads `bytes`, a multiple of SPW_PROBE_READ_BYTES, as 1, 2, 4 or 8 streams side by side, each
+     * a part of them; fetch: with software prefetches. What it returns depends on all bytes. */
+    uint64_t (*read)(const void *p, size_t bytes, unsigned streams, bool fetch);
+    /* Multiplies and adds `rounds` times; returns the FLOP that took. NULL: not on this set. */
+    double (*f32)(uint64_t rounds);
+    double (*bf16)(uint64_t rounds);
+};
+
+extern const struct spw_probe_loops spw_probe_loops_portable;
+extern const struct spw_probe_loops spw_probe_loops_avx2;
+extern const struct spw_probe_loops spw_probe_loops_avx512;
+extern const struct spw_probe_loops spw_probe_loops_avx512bf16;
+extern const struct spw_probe_loops spw_probe_loops_amx;
+
+enum { SPW_PROBE_READ_BYTES = 32 << 10 };
+
+/* Enough independent chains for the latency of a multiply-add times two units; few enough for the
+ * registers of AVX2. */
+enum { SPW_PROBE_CHAINS = 12 };
+
+/* f(i) for each chain, with i a constant, so that chains are registers and not an array. They start
+ * from different values: a compiler may see that equal chains are one. */
+#define SPW_PROBE_EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
+
+/* Keeps a result alive that nobody wants. */
+static inline void spw_probe_keep(const void *p)
+{
+    __asm__ volatile("" : : "r"(p) : "memory");
+}
+
+#endif

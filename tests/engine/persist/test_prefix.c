@@ -1,0 +1,823 @@
+/* Prefixes that were kept: one engine computes a sequence and keeps what it can, in this process or
+ * in another one, and others begin with it under budgets, chunks and threads of their own. Whatever
+ * was found, and whatever the session does from there on, its logits are the bits of one run that
+ * computed everything, and bytes that moved are those that were predicted. Sequences branch, caches
+ * are too small for all of them, files are damaged while they are in use.
+ *
+ *   test_prefix [draws] */
+#include "tests/engine/engine_run.h"
+
+#include "offload/store/prefix_store.h"
+#include "runtime/persist/keep.h"
+#include "runtime/persist/prefix.h"
+#include "tests/engine/persist/pack_run.h"
+
+#ifndef TEST_TOKENS
+#define TEST_TOKENS 1100
+#define TEST_DRAWS (RUN_UNDER_ASAN ? 3 : 60)
+#define TEST_MODELS N_TINY_MODELS
+#endif
+
+enum { N_SEQUENCES = 2, BRANCH = TEST_TOKENS / 2, N_SESSIONS = 2, MIB = 1 << 20 };
+
+struct subject {
+    char dir[128];
+    struct spw_options o;
+    uint32_t vocab;
+    bool needs_points, aged, slides;
+    int32_t ids[N_SEQUENCES][TEST_TOKENS]; /* the same as far as BRANCH */
+    float *expected[N_SEQUENCES];          /* [TEST_TOKENS][vocab] */
+};
+
+struct draw {
+    const struct subject *s;
+    struct spw_backend backend;
+    char cache[160];
+    uint64_t limit, write_limit; /* write_limit: 0: none */
+    bool faulty;
+};
+
+/* One engine of a draw. */
+struct run {
+    const struct draw *d;
+    struct spw_options o;
+    struct spw_engine *e;
+    struct spw_session *sessions[N_SESSIONS];
+    int sequence[N_SESSIONS];
+    int stepping[N_SESSIONS]; /* whose the step's spans are */
+    uint64_t wrong, n_told;
+};
+
+static uint64_t rows, found, found_aged, found_sliding, found_elsewhere, streamed, bounced,
+    branched, n_notes, n_lost, read_once;
+
+/* ---- engines ---- */
+
+static void on_reuse(void *context, const struct spw_reuse *reuse)
+{
+    struct run *r = context;
+    CHECK(reuse->n_tokens && reuse->n_tokens % SPW_TILE_TOKENS == 0 && reuse->bytes);
+    CHECK(reuse->n_tokens < reuse->n_asked);
+    r->n_told++;
+}
+
+static void on_note(void *context, const char *text)
+{
+    struct run *r = context;
+    n_notes++;
+    CHECK_MSG(r->d->faulty || r->d->limit < MIB || r->d->write_limit, "%s", text);
+}
+
+static void draw_options(struct run *r, uint64_t *seed)
+{
+    const struct draw *d = r->d;
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    struct spw_options *o = &r->o;
+    *o = d->s->o;
+    o->threads = (uint32_t)check_range(seed, 1, 3);
+    o->sessions = N_SESSIONS;
+    o->io = (enum spw_io_kind)(check_random(seed) % 3);
+    o->prefill_chunk = check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 16, 200);
+    o->delay_seed = check_random(seed) % 6 ? 0 : check_random(seed) | 1;
+    o->prefix_cache_dir = d->cache;
+    o->prefix_cache_bytes = d->limit;
+    o->on_reuse = on_reuse;
+    o->on_prefix_note = on_note;
+    o->prefix_context = r;
+    o->disk_write_limit = d->write_limit;
+    if (check_random(seed) % 2 && !d->write_limit) { /* of which spills might take all */
+        o->disk_dir = d->s->dir;
+        o->disk_bytes = 256 * MIB;
+    }
+    CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->s->dir, o, &err), "%s", err.text);
+    uint64_t least = info.smallest_device_bytes, most = info.device.total;
+    uint64_t kind = check_random(seed) % 4;
+    o->device_bytes = kind == 0  ? most
+                      : kind < 3 ? least
+                                 : least + check_range(seed, 0, (most - least) / 3);
+    o->host_bytes = (uint64_t)1 << 30;
+}
+
+static void open_run(struct run *r, const struct draw *d, uint64_t *seed)
+{
+    *r = (struct run){.d = d};
+    draw_options(r, seed);
+    r->e = run_open_on(&d->backend, d->s->dir, &r->o);
+    for (int i = 0; i < N_SESSIONS; i++)
+        r->sessions[i] = run_session(r->e);
+}
+
+static void close_run(struct run *r)
+{
+    struct spw_stats s;
+    struct spw_prefix_stats p;
+    uint64_t n_incidents;
+    spw_engine_stats(r->e, &s);
+    spw_engine_prefix(r->e, &p);
+    for (int i = 0; i < SPW_MOVED_COUNT && !r->d->faulty; i++)
+        CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
+                  "%s: link %d: counted %llu, predicted %llu", r->d->s->dir, i,
+                  (unsigned long long)s.moved_bytes[i], (unsigned long long)s.predicted_bytes[i]);
+    CHECK(s.device_peak_bytes <= r->o.device_bytes && s.host_peak_bytes <= r->o.host_bytes);
+    CHECK_MSG(!r->wrong, "%s: %llu rows differ", r->d->s->dir, (unsigned long long)r->wrong);
+    spw_engine_incidents(r->e, &n_incidents);
+    CHECK(r->d->faulty || !n_incidents);
+    n_lost += n_incidents;
+    found += p.n_reused;
+    found_aged += r->d->s->aged ? p.n_reused : 0;
+    found_sliding += r->d->s->slides ? p.n_reused : 0;
+    streamed += p.n_reused && r->e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_DISK_TO_HOST];
+    bounced += p.n_reused && r->e->plan.n_bounce;
+    CHECK(!p.n_reused == !r->n_told);
+    CHECK(p.kept_bytes <= p.written_bytes);
+    for (int i = 0; i < N_SESSIONS; i++)
+        spw_session_close(r->sessions[i]);
+    spw_engine_close(r->e);
+}
+
+static void compare(void *context, size_t span, size_t position, const float *logits)
+{
+    struct run *r = context;
+    const struct subject *s = r->d->s;
+    const float *expected = s->expected[r->sequence[r->stepping[span]]] + position * s->vocab;
+    rows++;
+    r->wrong += memcmp(logits, expected, s->vocab * sizeof *logits) != 0;
+}
+
+/* Session i to the first n tokens of the sequence. Returns what came from the store. */
+static uint64_t go_to(struct run *r, int i, int sequence, uint64_t n, uint64_t n_logits)
+{
+    struct spw_error err = {{0}};
+    struct spw_span span = {.session = r->sessions[i],
+                            .tokens = r->d->s->ids[sequence],
+                            .n_tokens = n,
+                            .n_logits = spw_min_u64(n_logits, n)};
+    r->sequence[i] = sequence;
+    r->stepping[0] = i;
+    CHECK_MSG(spw_sync(r->e, &span, 1, compare, r, &err) == 0, "%s", err.text);
+    CHECK(spw_session_n_tokens(r->sessions[i]) == n);
+    CHECK(spw_session_from_store(r->sessions[i]) <= spw_session_reused(r->sessions[i]));
+    return spw_session_from_store(r->sessions[i]);
+}
+
+static void keep(struct run *r, int i)
+{
+    struct spw_error err = {{0}};
+    int rc = spw_session_keep(r->sessions[i], &err);
+    CHECK_MSG(!rc || r->d->faulty || (rc == -ENOSPC && r->d->limit < MIB), "%s", err.text);
+}
+
+/* ---- what is kept, and by whom ---- */
+
+static void keep_sequences(const struct draw *d, uint64_t *seed)
+{
+    struct run r;
+    open_run(&r, d, seed);
+    for (int turn = (int)check_range(seed, 1, 3); turn; turn--) {
+        int i = (int)(check_random(seed) % N_SESSIONS);
+        uint64_t n = check_range(seed, 1, TEST_TOKENS), rest = n % SPW_TILE_TOKENS;
+        n -= check_random(seed) % 2 && n > rest ? rest : 0;
+        go_to(&r, i, (int)(check_random(seed) % N_SEQUENCES), n, 1);
+        keep(&r, i);
+    }
+    close_run(&r);
+}
+
+/* In a process of its own, that shares nothing but the directory. */
+static void keep_elsewhere(const struct draw *d, uint64_t *seed)
+{
+    int status = 1;
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        keep_sequences(d, seed);
+        _exit(check_failed_ != 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    check_random(seed);
+}
+
+static void spoil(const struct draw *d, uint64_t *seed)
+{
+    char path[512], name[256] = "";
+    uint8_t byte;
+    struct stat st;
+    DIR *dir = opendir(d->cache);
+    int n = 0;
+    for (struct dirent *x; dir && (x = readdir(dir));)
+        if (x->d_name[0] != '.' && check_random(seed) % (uint64_t)++n == 0)
+            snprintf(name, sizeof name, "%s", x->d_name);
+    closedir(dir);
+    snprintf(path, sizeof path, "%s/%s", d->cache, name);
+    int fd = *name ? open(path, O_RDWR) : -1;
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size > 0) {
+        off_t at = (off_t)check_range(seed, 0, (uint64_t)st.st_size - 1);
+        CHECK(pread(fd, &byte, 1, at) == 1);
+        byte ^= (uint8_t)(1 << check_random(seed) % 8);
+        CHECK(pwrite(fd, &byte, 1, at) == 1);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- draws ---- */
+
+static void go_on(struct run *r, uint64_t *seed)
+{
+    int i = (int)(check_random(seed) % N_SESSIONS);
+    uint64_t held = spw_session_n_tokens(r->sessions[i]), kind = check_random(seed) % 8;
+    struct spw_error err = {{0}};
+    if (kind == 0) {
+        spw_session_close(r->sessions[i]);
+        CHECK(spw_session_fork(&r->sessions[i], r->sessions[!i], &err) == 0);
+        r->sequence[i] = r->sequence[!i];
+    } else if (kind == 1) {
+        keep(r, i);
+    } else if (kind < 5 && held) {
+        go_to(r, i, r->sequence[i], spw_min_u64(held + kind - 1, TEST_TOKENS), 1);
+    } else {
+        uint64_t n = check_range(seed, 1, TEST_TOKENS);
+        n -= check_random(seed) % 3 ? 0 : spw_min_u64(n % SPW_TILE_TOKENS, n - 1);
+        go_to(r, i, (int)(check_random(seed) % N_SEQUENCES), n, check_range(seed, 0, 5));
+    }
+}
+
+static void run_draw(const struct subject *subjects, uint64_t *seed)
+{
+    struct run r;
+    struct draw d = {.s = &subjects[check_random(seed) % (2 * TEST_MODELS)], .limit = 64 * MIB};
+    d.faulty = check_random(seed) % 4 == 0;
+    d.backend = run_backend(check_random(seed) % 2);
+    if (check_random(seed) % 5 == 0)
+        d.limit = check_range(seed, 200 << 10, MIB - 1); /* of a few tiles: eviction and return */
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", d.s->dir);
+    /* a driver of a GPU does not work in a process that was forked */
+    if (TEST_BACKEND == SPW_BACKEND_CUDA || check_random(seed) % 3)
+        keep_sequences(&d, seed);
+    else
+        keep_elsewhere(&d, seed);
+    if (d.faulty)
+        spoil(&d, seed);
+    open_run(&r, &d, seed);
+    uint64_t before = found;
+    for (int step = (int)check_range(seed, 3, 8); step; step--) {
+        go_on(&r, seed);
+        if (d.faulty && check_random(seed) % 2)
+            spoil(&d, seed);
+    }
+    close_run(&r);
+    found_elsewhere += found > before;
+    pack_remove_folder(d.cache);
+}
+
+/* ---- one by one ---- */
+
+/* Exactly what must be found where any tile may be the first that is computed; what is left to
+ * compute, and that another model finds nothing. */
+static void test_counts(const struct subject *s)
+{
+    static const uint64_t rests[] = {0, 1, 127, 128, 129, 300};
+    uint64_t seed = 7, n = 6 * SPW_TILE_TOKENS + 50;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    CHECK(go_to(&r, 0, 0, n, 1) == 0);
+    keep(&r, 0);
+    close_run(&r);
+    for (size_t i = 0; i < sizeof rests / sizeof *rests; i++)
+        for (uint64_t n_logits = i % 2; n_logits < 3; n_logits += 2) {
+            uint64_t to = 5 * SPW_TILE_TOKENS + rests[i];
+            uint64_t left = to - (n_logits > 1 ? n_logits : 1);
+            uint64_t expected = left - left % SPW_TILE_TOKENS;
+            open_run(&r, &d, &seed);
+            uint64_t n_found = go_to(&r, 0, 0, to, n_logits);
+            expected = spw_min_u64(expected, n - n % SPW_TILE_TOKENS);
+            if (s->needs_points) /* there is one, at the end */
+                expected = left >= n - n % SPW_TILE_TOKENS ? n - n % SPW_TILE_TOKENS : 0;
+            CHECK_MSG(n_found == expected, "%s: %llu tokens: found %llu, expected %llu", s->dir,
+                      (unsigned long long)to, (unsigned long long)n_found,
+                      (unsigned long long)expected);
+            go_to(&r, 0, 0, to + 1, 1);
+            close_run(&r);
+        }
+    struct subject other = *s;
+    other.o.precision = s->o.precision ? SPW_KV_EXACT : SPW_KV_INT8;
+    d.s = &other;
+    open_run(&r, &d, &seed);
+    struct spw_span span = {r.sessions[0], s->ids[0], n, 0};
+    CHECK(spw_sync(r.e, &span, 1, NULL, NULL, NULL) == 0);
+    CHECK(spw_session_from_store(r.sessions[0]) == 0);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+/* A text that others have gone on from: the second one to leave it makes a point there, the third
+ * begins there. */
+static void test_branch(const struct subject *s)
+{
+    struct subject *x = calloc(1, sizeof *x);
+    uint64_t seed = 3, text = 17 * SPW_TILE_TOKENS, at[3];
+    int32_t *ids = calloc(text + 256, sizeof *ids);
+    struct draw d = {.s = x, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    *x = *s;
+    x->o.context = text + 256;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    for (int i = 0; i < 3; i++) {
+        struct spw_error err = {{0}};
+        run_ids(ids, text, s->vocab, 9);
+        run_ids(ids + text, 256, s->vocab, 20 + (uint64_t)i);
+        open_run(&r, &d, &seed);
+        struct spw_span span = {r.sessions[0], ids, text + 200, 1};
+        CHECK_MSG(spw_sync(r.e, &span, 1, NULL, NULL, &err) == 0, "%s", err.text);
+        at[i] = spw_session_from_store(r.sessions[0]);
+        keep(&r, 0);
+        close_run(&r);
+    }
+    CHECK(at[0] == 0 && at[2] == text);
+    CHECK(at[1] == (s->needs_points ? 0 : text));
+    branched += at[2] > at[1];
+    pack_remove_folder(d.cache);
+    free(ids);
+    free(x);
+}
+
+/* Tiles of the first n tokens that one step to `to` reads of files: what is to be on the device
+ * once, however many chunks there are; what streams once a chunk. Of a layer, by the waterlines. */
+static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n, uint64_t to)
+{
+    const struct spw_residency *r =
+        &e->plan.residency[sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL];
+    struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
+    uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
+    uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_enter(r, &p);
+    uint64_t tiles = spw_sub_u64(end, on_device);
+    for (uint64_t at = n; at < to; at += e->plan.chunk) {
+        uint64_t first = sliding ? spw_waterline_first(r->window, at) : spw_waterline_start(r);
+        uint64_t below = sliding ? spw_waterline_begin(r, at) : spw_waterline_pass(r, &p, at);
+        tiles += spw_sub_u64(spw_min_u64(below, end), first);
+    }
+    if (!sliding) /* what had to make room for layers that passed */
+        tiles +=
+            spw_sub_u64(spw_min_u64(spw_waterline_leave(r, &p), end), spw_waterline_begin(r, to));
+    return tiles;
+}
+
+static uint64_t moved(struct spw_engine *e, enum spw_moved link)
+{
+    struct spw_stats s;
+    spw_engine_stats(e, &s);
+    return s.moved_bytes[link];
+}
+
+/* What was found is read as often as it must be, and no more: the whole of it once where there is
+ * room for it. */
+static void test_reads(const struct subject *s, uint64_t *seed)
+{
+    uint64_t n = 6 * SPW_TILE_TOKENS;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    close_run(&r);
+    for (int i = 0; i < 4; i++) {
+        d.backend = run_backend(i % 2);
+        open_run(&r, &d, seed);
+        const struct spw_plan *p = &r.e->plan;
+        uint64_t to = n + spw_min_u64(check_range(seed, 1, 300), p->pass_rows);
+        uint64_t before = moved(r.e, SPW_MOVED_DISK_TO_HOST);
+        CHECK(go_to(&r, 0, 0, to, 0) == n);
+        uint64_t tiles = p->n_layers[SPW_LAYER_FULL] * tiles_read(r.e, false, n, to);
+        if (!p->aged && p->n_layers[SPW_LAYER_SLIDING])
+            tiles += p->n_layers[SPW_LAYER_SLIDING] * tiles_read(r.e, true, n, to);
+        struct spw_prefix_stats found_here;
+        spw_engine_prefix(r.e, &found_here);
+        const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
+        uint64_t old =
+            p->n_layers[SPW_LAYER_FULL] * (spw_waterline_end(full, n) - spw_waterline_start(full));
+        uint64_t near = p->aged ? found_here.reused_bytes - old * p->tile_bytes : 0;
+        uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - near;
+        CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",
+                  s->dir, p->chunk, (unsigned long long)bytes, (unsigned long long)tiles);
+        read_once += !p->n_layers[SPW_LAYER_SLIDING] && tiles == old && to - n > p->chunk;
+        close_run(&r);
+    }
+    pack_remove_folder(d.cache);
+}
+
+/* The next tiles are not kept, which is told once, and whoever asks goes on. */
+static void refuse_to_keep(struct run *r, uint64_t n, uint64_t written)
+{
+    struct spw_prefix_stats p;
+    uint64_t before = n_notes;
+    for (int i = 0; i < 3; i++) {
+        struct spw_error err = {{0}};
+        go_to(r, 0, 0, n + SPW_TILE_TOKENS * (uint64_t)i, 1);
+        CHECK(spw_session_keep(r->sessions[0], &err) == -EDQUOT);
+        CHECK_MSG(strstr(err.text, "--disk-write-limit"), "%s", err.text);
+    }
+    CHECK(n_notes == before + 1);
+    spw_engine_prefix(r->e, &p);
+    CHECK(p.written_bytes == written && moved(r->e, SPW_MOVED_HOST_TO_DISK) == written);
+}
+
+/* What is kept counts against the limit, to the byte that the plan alone says. */
+static void test_write_limit(const struct subject *s)
+{
+    uint64_t seed = 29, n = 4 * SPW_TILE_TOKENS;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_plan_info info;
+    struct spw_options o = s->o;
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    for (uint64_t less = 0; less < 2; less++) {
+        d.write_limit = SPW_BYTES_NONE;
+        open_run(&r, &d, &seed);
+        uint64_t bytes = spw_keep_bytes(r.e, n);
+        refuse_to_keep(&r, n, 0);
+        close_run(&r);
+        d.write_limit = bytes - less;
+        open_run(&r, &d, &seed);
+        go_to(&r, 0, 0, n, 1);
+        CHECK(spw_session_keep(r.sessions[0], NULL) == (less ? -EDQUOT : 0));
+        if (!less)
+            refuse_to_keep(&r, n + SPW_TILE_TOKENS, bytes);
+        close_run(&r);
+        pack_remove_folder(d.cache);
+    }
+    o.prefix_cache_dir = d.cache;
+    o.context = n;
+    CHECK(spw_plan_query(&info, s->dir, &o, NULL) == 0);
+    CHECK(info.prefix_write_bytes == d.write_limit + 1);
+}
+
+/* What is written beside the KV that is kept is little, with tiles as small as 64 KiB: a prompt,
+ * and the turns of a conversation. */
+static void test_written(enum spw_kv_precision precision)
+{
+    enum { TURN = 97, TURNS = 8 };
+    static struct subject x;
+    const struct tiny_model wide = {"llama", 4,    64,    64,    4,     4,    64,    101,
+                                    4096,    NULL, false, false, false, true, false, 41};
+    uint64_t seed = 31, n = 3 * SPW_TILE_TOKENS + 5;
+    struct draw d = {.s = &x, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_prefix_stats p;
+    struct run r;
+    run_folder(x.dir, &wide, "prefix_wide");
+    run_ids(x.ids[0], TEST_TOKENS, wide.vocab, 3);
+    x.o = (struct spw_options){.backend = TEST_BACKEND,
+                               .context = TEST_TOKENS,
+                               .threads = 2,
+                               .precision = precision,
+                               .residual_window = 128};
+    x.expected[0] = model_all_logits(x.dir, &x.o, x.ids[0], TEST_TOKENS, &x.vocab);
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", x.dir);
+    open_run(&r, &d, &seed);
+    for (int turn = 0; turn < TURNS; turn++, n += TURN) {
+        go_to(&r, 0, 0, spw_min_u64(n, TEST_TOKENS), 1);
+        keep(&r, 0);
+        spw_engine_prefix(r.e, &p);
+        CHECK_MSG(p.n_kept && p.written_bytes <= p.kept_bytes + p.kept_bytes * 3 / 100,
+                  "turn %d: %llu bytes for %llu", turn, (unsigned long long)p.written_bytes,
+                  (unsigned long long)p.kept_bytes);
+    }
+    close_run(&r);
+    pack_remove_folder(d.cache);
+    tiny_model_remove(x.dir);
+    free(x.expected[0]);
+}
+
+/* Each turn computes what is new, and a process that comes later as little as it can. */
+static void test_turns(const struct subject *s)
+{
+    enum { TURN = 97 };
+    uint64_t seed = 5, n = 0;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    struct spw_prefix_stats p;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    for (int turn = 0; turn < 10; turn++) {
+        go_to(&r, 0, 0, n + TURN, 1);
+        CHECK(spw_session_reused(r.sessions[0]) == n);
+        CHECK(spw_session_from_store(r.sessions[0]) == 0);
+        n += TURN;
+        keep(&r, 0);
+    }
+    spw_engine_prefix(r.e, &p);
+    CHECK(s->needs_points || p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
+    close_run(&r);
+    open_run(&r, &d, &seed);
+    uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);
+    CHECK(s->slides || n_found == n - n % SPW_TILE_TOKENS);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+/* Whatever allocation fails on the way, the answer is right or refused, and the next one is right.
+ */
+static void test_allocations(const struct subject *s)
+{
+    uint64_t seed = 11, n = 4 * SPW_TILE_TOKENS + 9, n_found = 0;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    close_run(&r);
+    int i = -1, rc;
+    do {
+        struct spw_error err = {{0}};
+        open_run(&r, &d, &seed);
+        struct spw_span span = {r.sessions[0], s->ids[0], n, 1};
+        r.d = &d;
+        spw_alloc_fail_nth(++i);
+        rc = spw_sync(r.e, &span, 1, compare, &r, &err);
+        n_found = rc ? 0 : spw_session_from_store(r.sessions[0]);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || rc == -ENOMEM, "%s", err.text);
+        go_to(&r, 0, 0, n + 1, 1);
+        close_run(&r);
+    } while (!n_found && i < 200);
+    CHECK_MSG(i > 2 && i < 200, "%d", i);
+    pack_remove_folder(d.cache);
+}
+
+/* Budgets that change take the cache from a session, which then begins with the store again. */
+static void test_budgets(const struct subject *s)
+{
+    uint64_t seed = 23, n = 5 * SPW_TILE_TOKENS;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    CHECK(spw_plan_query_on(&info, &d.backend, s->dir, &r.o, &err) == 0);
+    const uint64_t budgets[] = {info.smallest_device_bytes, info.smallest_device_bytes + 3 * MIB};
+    for (uint64_t i = 0; i < 4; i++) {
+        r.o.device_bytes = spw_max_u64(r.o.device_bytes, budgets[i % 2]);
+        CHECK_MSG(
+            spw_engine_set_budgets(r.e, budgets[i % 2], r.o.host_bytes, r.o.disk_bytes, &err) == 0,
+            "%s", err.text);
+        uint64_t n_found = go_to(&r, 0, 0, n + i + 1, 1);
+        CHECK(n_found == n || spw_session_reused(r.sessions[0]) == n + i);
+        go_to(&r, 1, 1, n, 1);
+    }
+    CHECK(r.n_told);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+/* A pack of the right name, tokens and fingerprint that has not got the tiles: told, removed,
+ * computed and kept anew. */
+static void test_incomplete(const struct subject *s)
+{
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    uint64_t seed = 17, n = 5 * SPW_TILE_TOKENS, before = n_notes;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true), .faulty = true};
+    struct spw_store_addition a = {.tokens = s->ids[0], .n_tiles = 5, .point = true};
+    struct spw_store_options o = {
+        .directory = d.cache, .limit_bytes = d.limit, .fingerprint = fingerprint};
+    struct spw_store *store;
+    struct spw_store_writer *w;
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    spw_keep_fingerprint(fingerprint, r.e);
+    CHECK(spw_store_open(&store, &o, NULL) == 0);
+    CHECK(spw_store_begin(&w, store, &a, NULL) == 0 && spw_store_commit(w, NULL, NULL) == 0);
+    spw_store_close(store);
+    CHECK(go_to(&r, 0, 0, n + 1, 1) == 0 && n_notes == before + 1);
+    keep(&r, 0);
+    CHECK(go_to(&r, 1, 0, n + 1, 1) == n && n_notes == before + 1);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+/* Writes the file anew with last tiles that are no numbers, and with right sums. */
+static void forge(const char *path)
+{
+    static struct spw_pack_section sections[64];
+    struct spw_pack *p;
+    struct spw_pack_writer *w;
+    CHECK(spw_pack_open(&p, path, NULL, NULL) == 0);
+    const struct spw_pack_info *info = spw_pack_info(p);
+    struct spw_pack_spec spec = {.fingerprint = info->fingerprint,
+                                 .first_token = info->first_token,
+                                 .n_tokens = info->n_tokens,
+                                 .tokens = info->tokens,
+                                 .parent = info->parent,
+                                 .before = info->before,
+                                 .point = info->point,
+                                 .sections = sections,
+                                 .n_sections = info->n_sections};
+    for (uint32_t i = 0; i < info->n_sections && i < 64; i++) {
+        sections[i] = info->sections[i];
+        sections[i].offset = 0;
+    }
+    CHECK(spw_pack_create(&w, path, true, &spec, NULL) == 0);
+    for (uint32_t i = 0; i < info->n_sections; i++) {
+        const struct spw_pack_section *x = &info->sections[i];
+        uint8_t *records = aligned_alloc(4096, x->n_tiles * x->record_bytes);
+        CHECK(spw_pack_read(p, x, x->first_tile, x->n_tiles, records, NULL) == 0);
+        memset(records + (x->n_tiles - 1) * x->record_bytes, 0xff, x->record_bytes);
+        CHECK(spw_pack_write(w, i, x->first_tile, x->n_tiles, records) == 0);
+        free(records);
+    }
+    CHECK(spw_pack_commit(w, NULL, 0, NULL, NULL) == 0);
+    spw_pack_close(p);
+}
+
+static void forge_all(const char *cache)
+{
+    char path[512];
+    DIR *dir = opendir(cache);
+    for (struct dirent *x; dir && (x = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", cache, x->d_name);
+        if (strstr(x->d_name, ".pack"))
+            forge(path);
+    }
+    closedir(dir);
+}
+
+/* Tiles that are no numbers are dropped, told and computed; and computed ones are kept instead. */
+static void test_not_numbers(const struct subject *s)
+{
+    uint64_t seed = 29, n = 5 * SPW_TILE_TOKENS, before = n_notes, n_incidents;
+    struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
+    struct spw_stats stats;
+    struct run r;
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
+    open_run(&r, &d, &seed);
+    go_to(&r, 0, 0, n, 1);
+    keep(&r, 0);
+    close_run(&r);
+    forge_all(d.cache);
+    d.faulty = true;
+    open_run(&r, &d, &seed);
+    CHECK(go_to(&r, 0, 0, n + 1, 1) == 0 && n_notes == before + 1);
+    CHECK_MSG(spw_session_reused(r.sessions[0]) == 0 && pack_count(d.cache, ".lock", NULL) == 1 &&
+                  pack_count(d.cache, NULL, NULL) == 1,
+              "%s: %d files, reused %zu", s->dir, pack_count(d.cache, NULL, NULL),
+              spw_session_reused(r.sessions[0]));
+    spw_engine_incidents(r.e, &n_incidents);
+    spw_engine_stats(r.e, &stats);
+    CHECK(!n_incidents);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(stats.moved_bytes[i] == stats.predicted_bytes[i], "link %d: %llu, predicted %llu",
+                  i, (unsigned long long)stats.moved_bytes[i],
+                  (unsigned long long)stats.predicted_bytes[i]);
+    keep(&r, 0);
+    CHECK(go_to(&r, 1, 0, n + 1, 1) == n && n_notes == before + 1);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+}
+
+static void test_refusals(const struct subject *s)
+{
+    struct spw_engine *e;
+    struct spw_error err = {{0}};
+    struct spw_options o = s->o;
+    char cache[200];
+    o.prefix_cache_dir = cache;
+    snprintf(cache, sizeof cache, "%s/none/there", s->dir);
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -ENOENT && err.text[0]);
+    snprintf(cache, sizeof cache, "%s/config.json", s->dir);
+    err.text[0] = 0;
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -ENOTDIR && err.text[0]);
+    err.text[0] = 0;
+    snprintf(cache, sizeof cache, "%.120s_cache", s->dir);
+    o.prefix_cache_bytes = 1000;
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -EINVAL && strstr(err.text, "at least"));
+    CHECK(access(cache, F_OK) != 0);
+    o.prefix_cache_bytes = 0;
+    err.text[0] = 0;
+    CHECK(mkdir(cache, 0700) == 0 && chmod(cache, 0770) == 0);
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == -EPERM && strstr(err.text, "other users"));
+    o.prefix_cache_trusts_others = true;
+    CHECK(spw_engine_open(&e, s->dir, &o, &err) == 0);
+    spw_engine_close(e);
+    CHECK(rmdir(cache) == 0);
+}
+
+/* What a model of 8 billion weights writes beside its KV: 32 layers, 8 heads of 128, bf16. */
+static void test_overhead(void)
+{
+    enum { LAYERS = 32, TILES = 8 };
+    static int32_t tokens[TILES * SPW_TILE_TOKENS];
+    struct spw_pack_section sections[LAYERS];
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES] = {1};
+    uint64_t kv = 0, record = (uint64_t)2 * 8 * 128 * 128 * 2;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        sections[l] = (struct spw_pack_section){
+            .kind = 1, .layer = l, .n_tiles = TILES, .record_bytes = record};
+        kv += TILES * record;
+    }
+    struct spw_pack_spec spec = {.fingerprint = fingerprint,
+                                 .n_tokens = TILES * SPW_TILE_TOKENS,
+                                 .tokens = tokens,
+                                 .sections = sections,
+                                 .n_sections = LAYERS};
+    CHECK(spw_pack_bytes(&spec) <= kv + kv * 3 / 100);
+    CHECK(!spw_prefix_is_worth(0, 127) && spw_prefix_is_worth(0, 128));
+    CHECK(!spw_prefix_is_worth(8000, 8128) && spw_prefix_is_worth(8000, 9088));
+}
+
+/* ---- subjects: each model as it is, and with old KV in less precision ---- */
+
+static void make_subject(struct subject *s, int i)
+{
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200, SPW_BYTES_NONE};
+    const struct tiny_model *m = &tiny_models[i / 2];
+    snprintf(s->dir, sizeof s->dir, "/tmp/spw_prefix_%d_%d", (int)getpid(), i);
+    tiny_model_write(m, s->dir);
+    s->o = (struct spw_options){.backend = TEST_BACKEND, .context = TEST_TOKENS, .threads = 2};
+    if (i % 2) {
+        s->o.precision = (enum spw_kv_precision)(SPW_KV_INT8 + i / 2 % 3);
+        s->o.residual_window = windows[i / 2 % 4];
+    }
+    for (int q = 0; q < N_SEQUENCES; q++) {
+        run_ids(s->ids[q], TEST_TOKENS, m->vocab, (uint64_t)i / 2 + 5);
+        if (q)
+            run_ids(s->ids[q] + BRANCH, TEST_TOKENS - BRANCH, m->vocab, (uint64_t)i + 77);
+        s->expected[q] = model_all_logits(s->dir, &s->o, s->ids[q], TEST_TOKENS, &s->vocab);
+    }
+    struct spw_engine *e = run_open(s->dir, &s->o);
+    s->aged = e->plan.aged;
+    s->slides = e->plan.n_layers[SPW_LAYER_SLIDING];
+    s->needs_points = spw_keep_needs_points(&e->plan);
+    spw_engine_close(e);
+}
+
+static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
+{
+    test_overhead();
+    test_refusals(&subjects[0]);
+    test_allocations(&subjects[0]);
+    test_allocations(&subjects[1]);
+    test_budgets(&subjects[0]);
+    test_budgets(&subjects[3]);
+    test_budgets(&subjects[10]);
+    test_write_limit(&subjects[0]);
+    test_write_limit(&subjects[3]);
+    test_write_limit(&subjects[10]);
+    test_written(SPW_KV_EXACT);
+    test_written(SPW_KV_INT4);
+    test_incomplete(&subjects[0]);
+    test_incomplete(&subjects[3]);
+    for (int i = 0; i < 2 * TEST_MODELS; i++)
+        test_not_numbers(&subjects[i]);
+    for (int i = 0; i < 2 * TEST_MODELS; i++) {
+        test_turns(&subjects[i]);
+        test_reads(&subjects[i], seed);
+        if (!subjects[i].slides && i < 4)
+            test_counts(&subjects[i]);
+        if (i > 6)
+            test_branch(&subjects[i]);
+    }
+    CHECK(found_aged && found_sliding && branched);
+    for (int i = 0; i < 20 && !read_once; i++) /* budgets are drawn, and so is what is computed */
+        test_reads(&subjects[0], seed);
+    CHECK(read_once);
+}
+
+int main(int argc, char **argv)
+{
+    static struct subject subjects[2 * TEST_MODELS];
+    struct check_draws draws = check_draws_of(argc, argv, TEST_DRAWS);
+    if (!run_is_there())
+        return CHECK_SKIP;
+    uint64_t seed = check_seed();
+    int64_t outstanding = spw_alloc_outstanding();
+    for (int i = 0; i < 2 * TEST_MODELS; i++)
+        make_subject(&subjects[i], i);
+    if (TEST_TOKENS > 1000)
+        test_one_by_one(subjects, &seed);
+    while (check_another(&draws))
+        run_draw(subjects, &seed);
+    for (int i = 0; i < 2 * TEST_MODELS; i++) {
+        tiny_model_remove(subjects[i].dir);
+        for (int q = 0; q < N_SEQUENCES; q++)
+            free(subjects[i].expected[q]);
+    }
+    fprintf(stderr,
+            "%llu rows compared; %llu tokens found (%llu with old KV in less precision, %llu with "
+            "windows), in %llu of %d draws; %llu engines stream them, %llu bounce; %llu branches, "
+            "%llu notes, %llu losses\n",
+            (unsigned long long)rows, (unsigned long long)found, (unsigned long long)found_aged,
+            (unsigned long long)found_sliding, (unsigned long long)found_elsewhere, draws.done,
+            (unsigned long long)streamed, (unsigned long long)bounced, (unsigned long long)branched,
+            (unsigned long long)n_notes, (unsigned long long)n_lost);
+    CHECK(draws.done < 40 || (found_elsewhere && streamed && bounced && n_notes));
+    CHECK(spw_alloc_outstanding() == outstanding);
+    return check_done();
+}

@@ -1,0 +1,235 @@
+/* A problem for attention's kernels, whoever's they are: queries, and the keys and values of every
+ * position in tiles, of which a run may be quantized; how it is cut into calls; and what must come
+ * of it (attention_reference.h: of what the quantized ones stand for). What no row may see is NaN.
+ *
+ * The including file fills tiles its own way and sets `rng`. */
+#ifndef SPW_TESTS_UNIT_KERNELS_ATTENTION_PROBLEM_H
+#define SPW_TESTS_UNIT_KERNELS_ATTENTION_PROBLEM_H
+
+#include <malloc.h>
+
+#include "quant/codec.h"
+#include "tests/unit/kernels/attention_reference.h"
+
+enum { PROBLEM_TILES = 19, PROBLEM_DIM = 512 };
+
+static uint64_t rng;
+
+static inline size_t draw(size_t low, size_t high)
+{
+    return (size_t)check_range(&rng, low, high);
+}
+
+/* Exactly so many bytes, aligned for every instruction set; the byte 0xff makes a NaN of every
+ * type. */
+static inline void *poisoned(size_t bytes)
+{
+    void *p = memalign(64, bytes ? bytes : 1);
+    if (!p)
+        exit(1);
+    return memset(p, 0xff, bytes);
+}
+
+/* q rows at `position`, and K, V of all positions up to the last row's. */
+struct problem {
+    struct spw_attention_args a; /* but for state, tiles and cuts */
+    size_t n_tokens;
+    void *q;
+    float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values the tile's type holds */
+    char *tiles[PROBLEM_TILES];
+    uint64_t quantized_first, quantized_end; /* tiles that all rows see whole, if at all */
+};
+
+static inline void problem_free(struct problem *p)
+{
+    for (int i = 0; i < PROBLEM_TILES; i++)
+        free(p->tiles[i]);
+    free(p->q), free(p->k), free(p->v);
+}
+
+static inline size_t problem_state_floats(const struct problem *p)
+{
+    return p->a.rows * p->a.n_heads * (p->a.head_dim + 2);
+}
+
+static inline size_t problem_y_bytes(const struct problem *p)
+{
+    return p->a.rows * p->a.n_heads * p->a.head_dim * spw_dtype_bytes(p->a.dtype);
+}
+
+/* Good until the next call. */
+static inline const char *problem_text(const struct problem *p)
+{
+    static char text[256];
+    const struct spw_attention_args *a = &p->a;
+    snprintf(text, sizeof text,
+             "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s, tiles "
+             "[%llu, %llu) in format %d",
+             a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
+             (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
+             spw_dtype_name(a->kv_dtype), (unsigned long long)p->quantized_first,
+             (unsigned long long)p->quantized_end, (int)a->qformat);
+    return text;
+}
+
+/* Tile t from now on is quantized, and its keys and values are what it stands for. */
+static inline void problem_quantize(struct problem *p, uint64_t t)
+{
+    const struct spw_attention_args *a = &p->a;
+    uint32_t d = a->head_dim, not_finite = 0;
+    size_t n = (size_t)SPW_TILE_TOKENS * d;
+    char *qtile = poisoned(spw_qtile_bytes(a->n_kv_heads, d, a->qformat));
+    float *stands_for = malloc(spw_tile_bytes(a->n_kv_heads, d, SPW_DTYPE_F32));
+    struct spw_codec_args args = {p->tiles[t], qtile,      a->n_kv_heads, d,
+                                  a->kv_dtype, a->qformat, &not_finite};
+    each_run(&spw_codec_encode_kernel_portable, &args, EACH_FORWARD);
+    CHECK(!not_finite);
+    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, d, SPW_DTYPE_F32, stands_for);
+    for (size_t i = 0; i < n * a->n_kv_heads; i++) {
+        uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
+        uint32_t j = (uint32_t)(i / d / a->n_kv_heads);
+        const float *k = stands_for + head * n, *v = k + a->n_kv_heads * n;
+        p->k[t * n * a->n_kv_heads + i] = k[spw_tile_k_index(d, SPW_DTYPE_F32, j, c)];
+        p->v[t * n * a->n_kv_heads + i] = v[spw_tile_v_index(d, SPW_DTYPE_F32, j, c)];
+    }
+    free(stands_for);
+    free(p->tiles[t]);
+    p->tiles[t] = qtile;
+}
+
+/* A run of the tiles that are older than all rows: often from the second on, often all. */
+static inline void problem_quantize_some(struct problem *p)
+{
+    uint64_t whole = p->a.position / SPW_TILE_TOKENS;
+    if (whole == 0)
+        return;
+    p->a.qformat = (enum spw_qformat)draw(0, SPW_QFORMAT_EXACT - 1);
+    p->quantized_first = draw(0, 1) ? whole > 1 : draw(0, (size_t)whole - 1);
+    p->quantized_end = draw(0, 1) ? whole : draw((size_t)p->quantized_first, (size_t)whole);
+    for (uint64_t t = p->quantized_first; t < p->quantized_end; t++)
+        problem_quantize(p, t);
+}
+
+/* ---- ways to run it ---- */
+
+struct way {
+    size_t rows;   /* in a call */
+    size_t splits; /* in a call */
+    bool partials;
+    const struct spw_cpu_kernels *table; /* NULL: the GPU's kernels */
+    enum each_order order;
+    char *y; /* of all rows, from their last calls; or NULL */
+};
+
+/* What the including file runs a call with. */
+static void run_call(const struct spw_attention_args *call, struct way way);
+
+static inline bool problem_seen(const struct problem *p, const struct spw_attention_args *call,
+                                uint64_t tile)
+{
+    uint64_t first = call->position + 1, last = call->position + call->rows;
+    uint64_t start = call->window ? spw_sub_u64(first, call->window) : 0;
+    return tile * SPW_TILE_TOKENS < last && (tile + 1) * SPW_TILE_TOKENS > start &&
+           tile * SPW_TILE_TOKENS < p->n_tokens;
+}
+
+/* States of all rows, computed the given way; a canary row follows. */
+static inline float *problem_run(const struct problem *p, struct way way)
+{
+    size_t n = problem_state_floats(p), per_row = n / p->a.rows;
+    float *state = poisoned((n + per_row) * sizeof(float));
+    for (size_t row = 0; row < p->a.rows; row += way.rows) {
+        struct spw_attention_args call = p->a;
+        call.rows = p->a.rows - row < way.rows ? p->a.rows - row : way.rows;
+        call.position += row;
+        call.q = (const char *)p->q + row * p->a.q_stride * spw_dtype_bytes(p->a.dtype);
+        call.state = state + row * per_row;
+        call.first = true;
+        size_t tiles = (size_t)spw_div_up(call.position + call.rows, SPW_TILE_TOKENS);
+        for (size_t t = 0; t < tiles; t += way.splits * SPW_SPLIT_TILES) {
+            call.tile_first = t;
+            call.n_tiles = (uint32_t)spw_min_u64(way.splits * SPW_SPLIT_TILES, tiles - t);
+            if (way.y && t + call.n_tiles == tiles)
+                call.y = way.y + problem_y_bytes(p) / p->a.rows * row;
+            call.quantized_first = (uint32_t)spw_sub_u64(p->quantized_first, t);
+            call.quantized_end = (uint32_t)spw_sub_u64(p->quantized_end, t);
+            for (uint32_t i = 0; i < call.n_tiles; i++)
+                call.tiles[i] = problem_seen(p, &call, t + i) ? p->tiles[t + i] : NULL;
+            run_call(&call, way);
+            call.first = false;
+        }
+    }
+    uint32_t canary = each_float_bits(state[n + per_row - 1]);
+    CHECK(canary == 0xffffffffu && each_float_bits(state[n]) == 0xffffffffu);
+    return state;
+}
+
+/* Another way gives the same bits. */
+static inline void problem_check_way(const struct problem *p, const float *state, struct way way)
+{
+    float *other = problem_run(p, way);
+    CHECK_MSG(!memcmp(state, other, problem_state_floats(p) * sizeof(float)),
+              "%s %s: %zu rows, %zu splits a call, partials %d, order %d",
+              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
+              way.splits, way.partials, (int)way.order);
+    free(other);
+}
+
+/* What the last calls give is out / sum of the states that calls without it end with. */
+static inline void problem_check_result(const struct problem *p, const float *state, struct way way)
+{
+    uint32_t d = p->a.head_dim;
+    char *want = poisoned(problem_y_bytes(p));
+    for (size_t i = 0; i < p->a.rows * p->a.n_heads * d; i++) {
+        const float *item = state + i / d * (d + 2);
+        each_store(want, i, p->a.dtype, (double)(item[i % d] / item[d + 1]));
+    }
+    way.y = poisoned(problem_y_bytes(p));
+    free(problem_run(p, way));
+    CHECK_MSG(!memcmp(way.y, want, problem_y_bytes(p)),
+              "%s %s: result of %zu rows, %zu splits a call, partials %d",
+              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
+              way.splits, way.partials);
+    free(way.y), free(want);
+}
+
+/* ---- what must come of it ---- */
+
+/* Of one row and head: within `slack` of what rounding errors are relative to. */
+static inline bool problem_row_matches(const struct problem *p, size_t i, const double *expected,
+                                       const double *size, const float *got, double slack)
+{
+    double sum = (double)got[p->a.head_dim + 1];
+    for (size_t c = 0; c < p->a.head_dim; c++) {
+        double y = (double)got[c] / sum;
+        if (!(fabs(y - expected[c]) <= slack * size[c])) {
+            fprintf(stderr, "row %zu head %zu channel %zu: got %.9g, expected %.9g\n",
+                    i / p->a.n_heads, i % p->a.n_heads, c, y, expected[c]);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* All rows of small problems, some of large ones.
+ *
+ * f32: scores are chains of d products of at most 4 (relative 2^-24 each), so a p is off by up to
+ * d 2^-24 * 4 d scale, in practice its square root; kernels that round p to bf16 add 2^-8 of it. */
+static inline bool problem_matches(const struct problem *p, const float *state, bool rounds_p)
+{
+    const struct spw_attention_args *a = &p->a;
+    struct spw_attention_args host = *a;
+    double out[PROBLEM_DIM], size[PROBLEM_DIM];
+    host.q = p->q;
+    for (size_t i = 0; i < a->rows * a->n_heads; i++) {
+        if (a->rows > 4 && i % 7 != 0 && i + 3 < a->rows * a->n_heads)
+            continue;
+        attention_reference(&host, p->k, p->v, i / a->n_heads, i % a->n_heads, out, size);
+        if (!problem_row_matches(p, i, out, size, state + i * (a->head_dim + 2),
+                                 (rounds_p ? 0x1p-8 : 0) + 2e-5))
+            return false;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* Attention of one query in f64, from keys and values that no tile has packed. */
+#ifndef SPW_TESTS_UNIT_KERNELS_ATTENTION_REFERENCE_H
+#define SPW_TESTS_UNIT_KERNELS_ATTENTION_REFERENCE_H
+
+#include <math.h>
+
+#include "model/ops.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
+
+enum { ATTENTION_REFERENCE_TOKENS = 4096 };
+
+/* out[head_dim] of one row and head, and the sum of |p v|: what rounding errors are relative to.
+ * a->q is in host memory; keys, values: [tokens][n_kv_heads][head_dim]. */
+static inline void attention_reference(const struct spw_attention_args *a, const float *keys,
+                                       const float *values, size_t row, size_t head, double *out,
+                                       double *size)
+{
+    static double s[ATTENTION_REFERENCE_TOKENS];
+    size_t d = a->head_dim, kv = head / (a->n_heads / a->n_kv_heads), query = a->position + row;
+    size_t first = a->window && query + 1 > a->window ? query + 1 - (size_t)a->window : 0;
+    double max = -INFINITY, sum = 0;
+    for (size_t t = first; t <= query; t++) {
+        const float *k = keys + (t * a->n_kv_heads + kv) * d;
+        s[t] = 0;
+        for (size_t c = 0; c < d; c++)
+            s[t] += each_load(a->q, row * a->q_stride + head * d + c, a->dtype) * (double)k[c];
+        s[t] *= (double)a->scale;
+        if (a->softcap != 0)
+            s[t] = (double)a->softcap * tanh(s[t] / (double)a->softcap);
+        max = s[t] > max ? s[t] : max;
+    }
+    for (size_t t = first; t <= query; t++)
+        sum += s[t] = exp(s[t] - max);
+    for (size_t c = 0; c < d; c++) {
+        out[c] = size[c] = 0;
+        for (size_t t = first; t <= query; t++) {
+            double part = s[t] / sum * (double)values[(t * a->n_kv_heads + kv) * d + c];
+            out[c] += part, size[c] += fabs(part);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* Rope and append one after the other, each in plain C and stored before the next: with a norm of
+ * each head before them, what rope_append must give to the bit. */
+#ifndef SPW_TESTS_UNIT_KERNELS_ROPE_APPEND_STEPS_H
+#define SPW_TESTS_UNIT_KERNELS_ROPE_APPEND_STEPS_H
+
+#include "quant/tile.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
+
+/* Element index in qkv of a head of a row: heads of q, then of k, then of v. */
+static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row, size_t head)
+{
+    return row * a->stride + head * a->head_dim;
+}
+
+/* The norm of `heads` heads of a row of qkv, from head `first` on, in place. */
+static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args *a, char *qkv,
+                                              size_t row, size_t first, size_t heads,
+                                              const float *weight)
+{
+    char *x = qkv + steps_head(a, row, first) * spw_dtype_bytes(a->dtype);
+    return (struct spw_norm_args){.x = x,
+                                  .y = x,
+                                  .weight = weight,
+                                  .rows = heads,
+                                  .cols = a->head_dim,
+                                  .x_stride = a->head_dim,
+                                  .y_stride = a->head_dim,
+                                  .eps = a->eps,
+                                  .kind = a->norm,
+                                  .dtype = a->dtype};
+}
+
+/* Heads of q and k of all rows are rotated in place. */
+static inline void steps_rope(const struct spw_rope_append_args *a)
+{
+    enum spw_dtype t = a->dtype;
+    size_t apart = a->rotary_dim / 2, heads = a->n_heads + a->n_kv_heads;
+    for (size_t i = 0; i < a->rows * heads * apart; i++) {
+        size_t row = i / apart / heads, pair = i % apart;
+        size_t low = steps_head(a, row, i / apart % heads) + pair, high = low + apart;
+        float angle = (float)(a->position + row) * a->inv_freq[pair];
+        float c = (float)each_round_as((double)(cosf(angle) * a->scaling), t);
+        float s = (float)each_round_as((double)(sinf(angle) * a->scaling), t);
+        float x = (float)each_load(a->qkv, low, t), y = (float)each_load(a->qkv, high, t);
+        float x_c = (float)each_round_as((double)(x * c), t);
+        float x_s = (float)each_round_as((double)(x * s), t);
+        float y_c = (float)each_round_as((double)(y * c), t);
+        float y_s = (float)each_round_as((double)(y * s), t);
+        each_store(a->qkv, low, t, (double)(x_c - y_s));
+        each_store(a->qkv, high, t, (double)(y_c + x_s));
+    }
+}
+
+/* K and V of all rows go into the tiles; a pair of which only the first is written gets a zero. */
+static inline void steps_append(const struct spw_rope_append_args *a)
+{
+    uint32_t d = a->head_dim, kv_heads = a->n_kv_heads;
+    enum spw_dtype t = a->kv_dtype;
+    for (size_t i = 0; i < a->rows * 2 * kv_heads * d; i++) {
+        uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % (2 * kv_heads));
+        size_t row = i / d / (2 * kv_heads), at = a->position % SPW_TILE_TOKENS + row;
+        uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
+        double x = each_load(a->qkv, steps_head(a, row, a->n_heads + head) + c, a->dtype);
+        char *to = (char *)a->tiles[at / SPW_TILE_TOKENS] + head * spw_tile_head_bytes(d, t);
+        if (head < kv_heads) {
+            each_store(to, spw_tile_k_index(d, t, j, c), t, x);
+            continue;
+        }
+        each_store(to, spw_tile_v_index(d, t, j, c), t, x);
+        if (t != SPW_DTYPE_F32 && j % 2 == 0)
+            each_store(to, spw_tile_v_index(d, t, j + 1, c), t, 0);
+    }
+}
+
+#endif

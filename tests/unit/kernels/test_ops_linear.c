@@ -1,0 +1,450 @@
+/* linear on every instruction set this machine runs: against double precision within the bound that
+ * follows from the number of roundings, and bit for bit the same whatever the number of rows, the
+ * order of the tasks and the number of workers; with a residual, the bits of a product and an
+ * addition one after the other. Operands end at a page that must not be touched.
+ * The AMX kernel also runs on an emulation of its instructions, on any x86-64. And the CPU
+ * backend's gated product, which is made of two kernels. */
+#include "tests/check.h"
+#include "model/cpu/ops_cpu.h"
+
+#if defined(SPW_X86_KERNELS)
+#include "tests/unit/kernels/amx_emulation.h"
+#define spw_linear_kernel_amx emulated_kernel
+#define spw_linear_workspace_amx emulated_workspace
+#include "model/cpu/linear/linear_amx.c"
+#undef spw_linear_kernel_amx
+#undef spw_linear_workspace_amx
+#endif
+
+#include "model/cpu/linear/linear.h"
+#include "runtime/engine/backend.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { MAX_WORKERS = 4, CANARY = 0x5a };
+
+struct subject {
+    const char *name;
+    const struct spw_kernel *kernel;
+    size_t (*workspace)(size_t k);
+    bool bf16_only;
+};
+
+/* Memory whose end is the end of a page, with a forbidden page behind. */
+struct guarded {
+    char *map, *data;
+    size_t bytes, map_bytes;
+};
+
+static struct guarded guarded_open(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct guarded g = {.bytes = bytes, .map_bytes = (bytes + page - 1) / page * page + page};
+    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g.map == MAP_FAILED)
+        exit(CHECK_SKIP);
+    mprotect(g.map + g.map_bytes - page, page, PROT_NONE);
+    g.data = g.map + g.map_bytes - page - bytes;
+    return g;
+}
+
+static void guarded_close(struct guarded *g)
+{
+    munmap(g->map, g->map_bytes);
+}
+
+static float uniform(uint64_t *seed)
+{
+    return (float)((double)(check_random(seed) >> 11) * 0x1p-52 - 1.0);
+}
+
+/* Random 16-bit patterns make random numbers: exponents near zero, now and then a subnormal f16. */
+static void put_random(void *p, size_t i, enum spw_dtype t, uint64_t *seed)
+{
+    uint64_t r = check_random(seed);
+    uint16_t h;
+    if (t == SPW_DTYPE_F32) {
+        float f = uniform(seed);
+        memcpy((char *)p + i * 4, &f, 4);
+        return;
+    }
+    if (t == SPW_DTYPE_F16)
+        h = (uint16_t)((r & 0x83ff) | (r >> 16 & 15) << 10);
+    else
+        h = (uint16_t)((r & 0x807f) | (120 + (r >> 16 & 7)) << 7);
+    memcpy((char *)p + i * 2, &h, 2);
+}
+
+struct problem {
+    struct spw_linear_args a;
+    struct guarded x, w, y, bias;
+    void *workspace;
+};
+
+static void problem_open(struct problem *p, const struct subject *s, uint64_t *seed)
+{
+    struct spw_linear_args *a = &p->a;
+    p->x = guarded_open(((a->m - 1) * a->x_stride + a->k) * spw_dtype_bytes(a->x_dtype));
+    p->w = guarded_open(a->n * a->k * spw_dtype_bytes(a->w_dtype));
+    p->y = guarded_open(a->m * a->y_stride * spw_dtype_bytes(a->y_dtype));
+    p->bias = guarded_open(a->n * sizeof(float));
+    /* What lies between rows of x must not matter: NaN. */
+    memset(p->x.data, 0xff, p->x.bytes);
+    for (size_t r = 0; r < a->m; r++)
+        for (size_t i = 0; i < a->k; i++)
+            put_random(p->x.data, r * a->x_stride + i, a->x_dtype, seed);
+    for (size_t i = 0; i < a->n * a->k; i++)
+        put_random(p->w.data, i, a->w_dtype, seed);
+    for (size_t i = 0; i < a->n; i++)
+        put_random(p->bias.data, i, SPW_DTYPE_F32, seed);
+    memset(p->y.data, CANARY, p->y.bytes);
+    a->x = p->x.data;
+    a->w = p->w.data;
+    a->y = p->y.data;
+    a->bias = check_random(seed) % 2 ? (const float *)(void *)p->bias.data : NULL;
+    /* Scratch starts as garbage. */
+    size_t bytes = MAX_WORKERS * s->workspace(a->k) + 64;
+    p->workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    memset(p->workspace, 0xff, bytes);
+    a->workspace = p->workspace;
+}
+
+static void problem_close(struct problem *p)
+{
+    guarded_close(&p->x);
+    guarded_close(&p->w);
+    guarded_close(&p->y);
+    guarded_close(&p->bias);
+    free(p->workspace);
+}
+
+/* All tasks in a random order, each by a random worker. */
+static void run_shuffled(const struct subject *s, const struct spw_linear_args *a, uint64_t *seed)
+{
+    size_t n = s->kernel->n_tasks(a);
+    size_t *order = malloc((n + 1) * sizeof *order);
+    for (size_t i = 0; i < n; i++) {
+        size_t j = check_random(seed) % (i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (size_t i = 0; i < n; i++)
+        s->kernel->run(a, order[i], (unsigned)(check_random(seed) % MAX_WORKERS));
+    free(order);
+}
+
+struct team {
+    const struct subject *s;
+    const struct spw_linear_args *a;
+    atomic_size_t next;
+    atomic_uint workers;
+};
+
+static void *team_member(void *arg)
+{
+    struct team *t = arg;
+    size_t n = t->s->kernel->n_tasks(t->a), task;
+    unsigned worker = atomic_fetch_add(&t->workers, 1);
+    while ((task = atomic_fetch_add(&t->next, 1)) < n)
+        t->s->kernel->run(t->a, task, worker);
+    return NULL;
+}
+
+static void run_threads(const struct subject *s, const struct spw_linear_args *a)
+{
+    struct team t = {.s = s, .a = a};
+    pthread_t threads[MAX_WORKERS];
+    int n = 0;
+    while (n < MAX_WORKERS && pthread_create(&threads[n], NULL, team_member, &t) == 0)
+        n++;
+    CHECK(n > 0);
+    while (n)
+        pthread_join(threads[--n], NULL);
+}
+
+/* Each of the at most k + k/8 + 16 roundings of an output (two for a pair of products; lanes hide
+ * nothing in the worst case) is at most 2^-24 of the sum of magnitudes, and what is below the
+ * normal numbers may be flushed. */
+static void check_values(const struct subject *s, const struct problem *p)
+{
+    const struct spw_linear_args *a = &p->a;
+    size_t bad = 0;
+    double worst = 0;
+    for (size_t r = 0; r < a->m; r++)
+        for (size_t c = 0; c < a->n; c++) {
+            double sum = a->bias ? (double)a->bias[c] : 0, magnitude = fabs(sum);
+            for (size_t i = 0; i < a->k; i++) {
+                double product = each_load(a->x, r * a->x_stride + i, a->x_dtype) *
+                                 each_load(a->w, c * a->k + i, a->w_dtype);
+                sum += product;
+                magnitude += fabs(product);
+            }
+            double bound = ((double)(a->k / 4) + 24) * 0x1p-24 * magnitude + 1e-30;
+            if (a->y_dtype == SPW_DTYPE_BF16)
+                bound += fabs(sum) * 0x1p-8 + 0x1p-133;
+            double error = fabs(each_load(a->y, r * a->y_stride + c, a->y_dtype) - sum);
+            bad += !(error <= bound);
+            worst = fmax(worst, error / bound);
+        }
+    CHECK_MSG(!bad, "%s: m %zu n %zu k %zu: %zu outputs off, worst %g of the bound", s->name, a->m,
+              a->n, a->k, bad, worst);
+}
+
+static void check_canaries(const struct subject *s, const struct problem *p)
+{
+    const struct spw_linear_args *a = &p->a;
+    const size_t bytes = spw_dtype_bytes(a->y_dtype);
+    size_t touched = 0;
+    for (size_t r = 0; r < a->m; r++)
+        for (size_t i = a->n * bytes; i < a->y_stride * bytes; i++)
+            touched += p->y.data[r * a->y_stride * bytes + i] != CANARY;
+    CHECK_MSG(!touched, "%s: %zu bytes written beyond the rows", s->name, touched);
+}
+
+/* Row by row, and in two pieces, by other workers in another order: the same bytes. */
+static void check_invariance(const struct subject *s, struct problem *p, uint64_t *seed)
+{
+    const struct spw_linear_args *a = &p->a;
+    const size_t x_row = a->x_stride * spw_dtype_bytes(a->x_dtype);
+    const size_t y_row = a->y_stride * spw_dtype_bytes(a->y_dtype);
+    char *again = malloc(p->y.bytes);
+    size_t cut = check_range(seed, 0, a->m), piece;
+    for (int way = 0; way < 3; way++) {
+        memset(again, CANARY, p->y.bytes);
+        for (size_t r = 0; r < a->m; r += piece) {
+            piece = way == 0 ? 1 : way == 1 && r < cut ? cut : a->m - r;
+            struct spw_linear_args part = *a;
+            part.m = piece;
+            part.x = (const char *)a->x + r * x_row;
+            part.y = again + r * y_row;
+            if (way == 2)
+                run_threads(s, &part);
+            else
+                run_shuffled(s, &part, seed);
+        }
+        CHECK_MSG(!memcmp(again, p->y.data, p->y.bytes), "%s: m %zu n %zu k %zu differs in way %d",
+                  s->name, a->m, a->n, a->k, way);
+    }
+    free(again);
+}
+
+/* With a residual: what the product without one gave, added afterwards. In place, or beside. */
+static void check_residual(const struct subject *s, const struct problem *p, bool in_place,
+                           uint64_t *seed)
+{
+    struct spw_linear_args a = p->a;
+    const size_t elements = (a.m - 1) * a.y_stride + a.n, bytes = spw_dtype_bytes(a.y_dtype);
+    struct guarded residual = guarded_open(elements * bytes), y = guarded_open(elements * bytes);
+    char *want = malloc(elements * bytes);
+    for (size_t i = 0; i < elements; i++)
+        put_random(residual.data, i, a.y_dtype, seed);
+    memset(y.data, CANARY, y.bytes);
+    memcpy(want, in_place ? residual.data : y.data, y.bytes);
+    for (size_t r = 0; r < a.m; r++)
+        for (size_t i = r * a.y_stride; i < r * a.y_stride + a.n; i++)
+            each_store(want, i, a.y_dtype,
+                       each_load(residual.data, i, a.y_dtype) + each_load(a.y, i, a.y_dtype));
+    a.residual = residual.data;
+    a.y = in_place ? residual.data : y.data;
+    run_shuffled(s, &a, seed);
+    CHECK_MSG(!memcmp(a.y, want, y.bytes), "%s: m %zu n %zu k %zu: residual%s", s->name, a.m, a.n,
+              a.k, in_place ? " in place" : "");
+    guarded_close(&residual);
+    guarded_close(&y);
+    free(want);
+}
+
+static void check_problem(const struct subject *s, struct spw_linear_args a, uint64_t *seed)
+{
+    struct problem p = {.a = a};
+    problem_open(&p, s, seed);
+    run_shuffled(s, &p.a, seed);
+    check_values(s, &p);
+    check_canaries(s, &p);
+    check_invariance(s, &p, seed);
+    check_residual(s, &p, false, seed);
+    check_residual(s, &p, true, seed);
+    problem_close(&p);
+}
+
+static const struct {
+    enum spw_dtype x, w, y;
+} combinations[] = {
+    {SPW_DTYPE_F32, SPW_DTYPE_F32, SPW_DTYPE_F32},
+    {SPW_DTYPE_F32, SPW_DTYPE_F16, SPW_DTYPE_F32},
+    {SPW_DTYPE_F32, SPW_DTYPE_BF16, SPW_DTYPE_F32},
+    {SPW_DTYPE_BF16, SPW_DTYPE_BF16, SPW_DTYPE_F32},
+    {SPW_DTYPE_BF16, SPW_DTYPE_BF16, SPW_DTYPE_BF16},
+};
+
+static void check_combination(const struct subject *s, size_t i, size_t m, size_t n, size_t k,
+                              uint64_t *seed)
+{
+    check_problem(s,
+                  (struct spw_linear_args){
+                      .m = m,
+                      .n = n,
+                      .k = k,
+                      .x_stride = k + check_random(seed) % 3,
+                      .y_stride = n + check_random(seed) % 3,
+                      .x_dtype = combinations[i].x,
+                      .w_dtype = combinations[i].w,
+                      .y_dtype = combinations[i].y,
+                  },
+                  seed);
+}
+
+static void check_subject(const struct subject *s, uint64_t *seed)
+{
+    for (size_t i = 0; i < sizeof combinations / sizeof combinations[0]; i++) {
+        if (s->bf16_only && combinations[i].x != SPW_DTYPE_BF16)
+            continue;
+        for (int draw = 0; draw < 12; draw++)
+            check_combination(s, i, check_range(seed, 1, 70), check_range(seed, 1, 40),
+                              check_range(seed, 1, 200), seed);
+        /* Several blocks of k; several blocks of columns; several blocks of rows. */
+        check_combination(s, i, check_range(seed, 1, 12), check_range(seed, 1, 11),
+                          check_range(seed, 2048, 5000), seed);
+        check_combination(s, i, check_range(seed, 49, 60), check_range(seed, 1, 11),
+                          check_range(seed, 2048, 5000), seed);
+        /* More columns than wait between two blocks of k. */
+        check_combination(s, i, check_range(seed, 1, 10), check_range(seed, 25, 60),
+                          check_range(seed, 2048, 2300), seed);
+        check_combination(s, i, check_range(seed, 1, 70), check_range(seed, 129, 300), 33, seed);
+        check_combination(s, i, check_range(seed, 385, 420), check_range(seed, 1, 9), 40, seed);
+    }
+}
+
+/* Every output is in one task, also where x is too large to compute here: the tasks lie in the
+ * matrix, none begins where another does, and together they are as large as it is. */
+static void check_partition(uint64_t *seed)
+{
+    struct spw_linear_args a = {.m = check_range(seed, 1, 3000),
+                                .n = check_range(seed, 1, 3000),
+                                .k = check_range(seed, 0, 20000),
+                                .x_dtype = SPW_DTYPE_BF16,
+                                .w_dtype = SPW_DTYPE_BF16};
+    size_t n = spw_linear_tasks(&a), area = 0, wrong = 0;
+    unsigned char *begins = calloc(a.m, a.n);
+    for (size_t i = 0; i < n; i++) {
+        struct spw_linear_part p = spw_linear_part(&a, i);
+        if (p.row >= p.row_end || p.row_end > a.m || p.col >= p.col_end || p.col_end > a.n) {
+            wrong++;
+            continue;
+        }
+        wrong += begins[p.row * a.n + p.col]++;
+        area += (p.row_end - p.row) * (p.col_end - p.col);
+    }
+    CHECK_MSG(!wrong && area == a.m * a.n, "m %zu n %zu k %zu: %zu tasks wrong", a.m, a.n, a.k,
+              wrong);
+    free(begins);
+}
+
+/* The bits of linear and gated, one after the other, wherever up lies; nothing beyond y and the
+ * scratch. */
+static void check_gated(const struct subject *s, struct spw_linear_args both, bool joined,
+                        uint64_t *seed)
+{
+    const size_t n = both.n / 2, matrix = n * both.k * spw_dtype_bytes(both.w_dtype);
+    const size_t y_bytes = both.m * n * spw_dtype_bytes(both.x_dtype);
+    struct spw_device_options o = {
+        .device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX, .threads = MAX_WORKERS};
+    struct problem p = {.a = both};
+    struct spw_backend b;
+    struct spw_device *d;
+    spw_stream stream;
+    spw_backend_cpu(&b);
+    o.context = b.context;
+    CHECK(b.ops->gated_scratch && b.device_ops->open(&d, &o, NULL) == 0);
+    CHECK(b.device_ops->stream_open(d, "compute", &stream) == 0);
+    problem_open(&p, s, seed);
+    struct guarded up = guarded_open(matrix), scratch = guarded_open(2 * y_bytes);
+    struct guarded y = guarded_open(y_bytes), want = guarded_open(y_bytes);
+    memcpy(up.data, p.w.data + matrix, matrix);
+    const struct spw_gated_linear_args a = {
+        .x = p.a.x,
+        .w_gate = p.a.w,
+        .w_up = joined ? p.w.data + matrix : up.data,
+        .bias = p.a.bias,
+        .y = y.data,
+        .scratch = scratch.data,
+        .m = both.m,
+        .n = n,
+        .k = both.k,
+        .x_stride = both.x_stride,
+        .dtype = both.x_dtype,
+        .w_dtype = both.w_dtype,
+        .act = (enum spw_activation)check_range(seed, 0, SPW_ACT_RELU),
+        .workspace = p.workspace};
+    const struct spw_gated_args second = {
+        .x = p.a.y, .y = want.data, .rows = a.m, .cols = n, .act = a.act, .dtype = a.dtype};
+    run_shuffled(s, &p.a, seed);
+    each_run(spw_cpu_kernels_get(spw_isa_best())->gated, &second, EACH_FORWARD);
+    CHECK(b.ops->gated_linear(&a, stream) == 0 && b.device_ops->stream_sync(d, stream) == 0);
+    CHECK_MSG(!memcmp(y.data, want.data, y_bytes), "gated: x %d w %d act %d joined %d m %zu n %zu",
+              a.dtype, a.w_dtype, a.act, joined, a.m, n);
+    b.device_ops->stream_close(d, stream);
+    b.device_ops->close(d);
+    guarded_close(&up), guarded_close(&scratch), guarded_close(&y), guarded_close(&want);
+    problem_close(&p);
+}
+
+static void check_gated_combinations(uint64_t *seed)
+{
+    const struct spw_cpu_kernels *t = spw_cpu_kernels_get(spw_isa_best());
+    const struct subject s = {spw_isa_name(t->isa), t->linear, t->linear_workspace, false};
+    for (size_t i = 0; i < 2 * sizeof combinations / sizeof combinations[0]; i++) {
+        const size_t n = 2 * check_range(seed, 1, 40), k = check_range(seed, 1, 200);
+        const struct spw_linear_args a = {.m = check_range(seed, 1, 20),
+                                          .n = n,
+                                          .k = k,
+                                          .x_stride = k + check_random(seed) % 3,
+                                          .y_stride = n,
+                                          .x_dtype = combinations[i / 2].x,
+                                          .w_dtype = combinations[i / 2].w,
+                                          .y_dtype = combinations[i / 2].x};
+        check_gated(&s, a, i % 2, seed);
+    }
+}
+
+/* Nothing to do is not an error. */
+static void check_empty(const struct subject *s)
+{
+    struct spw_linear_args a = {.n = 4, .k = 4, .x_dtype = SPW_DTYPE_F32, .w_dtype = SPW_DTYPE_F32};
+    CHECK(s->kernel->n_tasks(&a) == 0);
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    enum spw_isa best = spw_isa_best();
+    fprintf(stderr, "best instruction set: %s\n", spw_isa_name(best));
+    CHECK(spw_cpu_kernels_get(SPW_ISA_PORTABLE));
+    for (int draw = 0; draw < 50; draw++)
+        check_partition(&seed);
+    for (int isa = 0; isa < SPW_ISA_COUNT; isa++) {
+        const struct spw_cpu_kernels *t = spw_cpu_kernels_get((enum spw_isa)isa);
+        CHECK(!t || t->isa == (enum spw_isa)isa);
+        CHECK(!t == (isa > (int)best));
+        if (!t)
+            continue;
+        struct subject s = {spw_isa_name(t->isa), t->linear, t->linear_workspace, false};
+        check_subject(&s, &seed);
+        check_empty(&s);
+    }
+    check_gated_combinations(&seed);
+#if defined(SPW_X86_KERNELS)
+    /* f32 goes to the AVX-512 kernel, which this machine may lack. */
+    struct subject amx = {"emulated amx", &emulated_kernel, emulated_workspace,
+                          best < SPW_ISA_AVX512BF16};
+    check_subject(&amx, &seed);
+    check_combination(&amx, 4, 40, 1060, 70, &seed); /* several blocks of columns */
+    check_combination(&amx, 4, 140, 40, 100, &seed); /* several blocks of rows */
+#endif
+    return check_done();
+}

@@ -1,0 +1,187 @@
+/* rope_append of every CPU table against its steps one after the other: the table's norm, then rope
+ * and append in plain C (memcmp); rows in calls of a few, tasks in either order and on several
+ * threads at a time. Canaries stand behind what is written. */
+#include "offload/device/device_cpu_team.h"
+#include "offload/device/placement.h"
+#include "tests/unit/kernels/rope_append_steps.h"
+
+enum { CANARY = 64, DRAWS = 12, TILES = 4, THREADS = 3, MOST_ELEMENTS = 20000 };
+
+static uint64_t rng;
+static struct spw_team *team;
+
+static size_t draw(size_t low, size_t high)
+{
+    return (size_t)check_range(&rng, low, high);
+}
+
+/* What a way to run it writes: qkv and tiles, each with a canary. */
+struct written {
+    char *qkv, *tiles[TILES];
+    size_t qkv_bytes, tile_bytes;
+};
+
+static char *filled(const void *from, size_t bytes)
+{
+    char *p = memset(malloc(bytes + CANARY), 0xa5, bytes + CANARY);
+    return from ? memcpy(p, from, bytes) : p;
+}
+
+static struct written written_init(const struct spw_rope_append_args *a)
+{
+    struct written w = {.qkv_bytes = a->rows * a->stride * spw_dtype_bytes(a->dtype),
+                        .tile_bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype)};
+    w.qkv = filled(a->qkv, w.qkv_bytes);
+    for (int i = 0; i < TILES; i++)
+        w.tiles[i] = filled(NULL, w.tile_bytes);
+    return w;
+}
+
+static void written_free(struct written *w)
+{
+    free(w->qkv);
+    for (int i = 0; i < TILES; i++)
+        free(w->tiles[i]);
+}
+
+static bool written_same(const struct written *w, const struct written *other)
+{
+    bool same = !memcmp(w->qkv, other->qkv, w->qkv_bytes + CANARY);
+    for (int i = 0; i < TILES; i++)
+        same &= !memcmp(w->tiles[i], other->tiles[i], w->tile_bytes + CANARY);
+    return same;
+}
+
+/* Rows [from, to) of the call, on what is written. */
+static struct spw_rope_append_args part_of(const struct spw_rope_append_args *a,
+                                           const struct written *w, size_t from, size_t to)
+{
+    struct spw_rope_append_args part = *a;
+    size_t tile = (size_t)((a->position + from) / SPW_TILE_TOKENS - a->position / SPW_TILE_TOKENS);
+    part.qkv = w->qkv + from * a->stride * spw_dtype_bytes(a->dtype);
+    part.rows = to - from;
+    part.position += from;
+    for (size_t i = 0; tile + i < TILES; i++)
+        part.tiles[i] = w->tiles[tile + i];
+    return part;
+}
+
+/* ---- the steps ---- */
+
+static struct written run_steps(const struct spw_cpu_kernels *table,
+                                const struct spw_rope_append_args *a)
+{
+    struct written w = written_init(a);
+    struct spw_rope_append_args all = part_of(a, &w, 0, a->rows);
+    for (size_t row = 0; row < a->rows; row++) {
+        struct spw_norm_args q = steps_norm(a, w.qkv, row, 0, a->n_heads, a->q_norm);
+        struct spw_norm_args k = steps_norm(a, w.qkv, row, a->n_heads, a->n_kv_heads, a->k_norm);
+        if (a->q_norm)
+            each_run(table->norm, &q, EACH_FORWARD);
+        if (a->k_norm)
+            each_run(table->norm, &k, EACH_FORWARD);
+    }
+    steps_rope(&all);
+    steps_append(&all);
+    for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
+        size_t bytes = spw_dtype_bytes(a->dtype), k = steps_head(a, row, a->n_heads) * bytes;
+        memcpy(w.qkv + k, (char *)a->qkv + k, a->n_kv_heads * a->head_dim * bytes);
+    }
+    return w;
+}
+
+/* ---- problems ---- */
+
+static void *random_elements(size_t n, enum spw_dtype t, double scale)
+{
+    void *p = malloc(n * spw_dtype_bytes(t));
+    for (size_t i = 0; i < n; i++)
+        each_store(p, i, t, scale * each_uniform(&rng));
+    return p;
+}
+
+static struct spw_rope_append_args problem_draw(void)
+{
+    static const enum spw_dtype types[] = {SPW_DTYPE_F32, SPW_DTYPE_F16, SPW_DTYPE_BF16};
+    static const uint32_t dims[] = {16, 64, 80, 96, 128, 256, 1024};
+    struct spw_rope_append_args a = {
+        .position = SPW_TILE_TOKENS * draw(0, 900) + (draw(0, 2) ? draw(0, 127) : 127),
+        .n_kv_heads = (uint32_t)draw(1, 5),
+        .head_dim = draw(0, 1) ? dims[draw(0, 6)] : 2 * (uint32_t)draw(1, 100),
+        .scaling = 1.2f,
+        .eps = 1e-5f,
+        .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+        .dtype = draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
+        .kv_dtype = types[draw(0, 2)]};
+    a.n_heads = a.n_kv_heads * (uint32_t)draw(1, 3);
+    a.rotary_dim = draw(0, 1) ? a.head_dim : 2 * (uint32_t)draw(1, a.head_dim / 2);
+    size_t width = (size_t)(a.n_heads + 2 * a.n_kv_heads) * a.head_dim;
+    a.rows = draw(0, 3) ? draw(1, 1 + MOST_ELEMENTS / width) : 1;
+    a.rows = a.rows < 200 ? a.rows : 200;
+    a.stride = width + draw(0, 3);
+    a.qkv = random_elements(a.rows * a.stride, a.dtype, 4);
+    a.inv_freq = random_elements(a.rotary_dim / 2, SPW_DTYPE_F32, 1);
+    a.q_norm = draw(0, 1) ? random_elements(a.head_dim, SPW_DTYPE_F32, 2) : NULL;
+    a.k_norm = draw(0, 1) ? random_elements(a.head_dim, SPW_DTYPE_F32, 2) : NULL;
+    return a;
+}
+
+static void problem_free(struct spw_rope_append_args *a)
+{
+    free(a->qkv), free((void *)(uintptr_t)a->inv_freq);
+    free((void *)(uintptr_t)a->q_norm), free((void *)(uintptr_t)a->k_norm);
+}
+
+/* ---- ways to run it ---- */
+
+enum way { ONE_CALL_BACKWARD, ON_THREADS, IN_CALLS, WAYS };
+
+static struct written run_kernel(const struct spw_cpu_kernels *table,
+                                 const struct spw_rope_append_args *a, enum way way)
+{
+    struct written w = written_init(a);
+    size_t step = way == IN_CALLS ? draw(1, a->rows < 40 ? 5 : a->rows) : a->rows;
+    for (size_t from = 0; from < a->rows; from += step) {
+        size_t to = from + step < a->rows ? from + step : a->rows;
+        struct spw_rope_append_args part = part_of(a, &w, from, to);
+        if (way == ON_THREADS)
+            spw_team_run(team, table->rope_append, &part);
+        else
+            each_run(table->rope_append, &part, EACH_BACKWARD);
+    }
+    return w;
+}
+
+static void test_steps(const struct spw_cpu_kernels *table)
+{
+    struct spw_rope_append_args a = problem_draw();
+    struct written want = run_steps(table, &a);
+    for (enum way way = 0; way < WAYS; way++) {
+        struct written got = run_kernel(table, &a, way);
+        CHECK_MSG(written_same(&got, &want),
+                  "%s way %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d kind %d "
+                  "types %s %s",
+                  spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
+                  a.n_heads, a.n_kv_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL,
+                  a.k_norm != NULL, (int)a.norm, spw_dtype_name(a.dtype),
+                  spw_dtype_name(a.kv_dtype));
+        written_free(&got);
+    }
+    written_free(&want);
+    problem_free(&a);
+}
+
+int main(void)
+{
+    const struct spw_placement nowhere = {0};
+    rng = check_seed();
+    if (spw_team_open(&team, THREADS, THREADS, &nowhere))
+        return 1;
+    EACH_TABLE(table)
+    for (int i = 0; i < DRAWS; i++)
+        test_steps(table);
+    struct spw_rope_append_args none = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 16};
+    CHECK(spw_cpu_kernels_get(SPW_ISA_PORTABLE)->rope_append->n_tasks(&none) == 0);
+    spw_team_close(team);
+    return check_done();
+}

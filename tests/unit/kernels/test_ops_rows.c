@@ -1,0 +1,251 @@
+/* The row operations of every CPU table (rope_append: test_ops_rope_append.c) against f64
+ * references, with canaries behind the outputs, odd sizes, both task orders, and rows computed
+ * alone against rows computed together (memcmp). */
+#include "tests/unit/kernels/ops_cpu_each.h"
+
+enum { CANARY = 64, DRAWS = 12 };
+
+static uint64_t rng;
+
+static size_t draw(size_t low, size_t high)
+{
+    return (size_t)check_range(&rng, low, high);
+}
+
+static enum spw_dtype draw_dtype(void)
+{
+    return draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16;
+}
+
+/* n elements and a canary; freed by the caller. */
+static void *buffer(size_t n, enum spw_dtype t, double scale)
+{
+    char *p = malloc(n * spw_dtype_bytes(t) + CANARY);
+    for (size_t i = 0; i < n; i++)
+        each_store(p, i, t, scale * each_uniform(&rng));
+    memset(p + n * spw_dtype_bytes(t), 0xa5, CANARY);
+    return p;
+}
+
+static void *copy_of(const void *p, size_t n, enum spw_dtype t)
+{
+    void *q = malloc(n * spw_dtype_bytes(t) + CANARY);
+    return memcpy(q, p, n * spw_dtype_bytes(t) + CANARY);
+}
+
+static bool canary_lives(const void *p, size_t n, enum spw_dtype t)
+{
+    const unsigned char *c = (const unsigned char *)p + n * spw_dtype_bytes(t);
+    for (int i = 0; i < CANARY; i++)
+        if (c[i] != 0xa5)
+            return false;
+    return true;
+}
+
+/* ---- norm ---- */
+
+/* The f32 chain of a mean and a square root moves a result by a few f32 ulp; in bf16 that can tip
+ * each of the roundings by one. */
+static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row)
+{
+    size_t from = row * a->x_stride, to = row * a->y_stride;
+    double sum = 0;
+    for (size_t i = 0; i < a->cols; i++)
+        sum += pow(each_load(x, from + i, a->dtype), 2);
+    double inverse = 1 / sqrt(sum / (double)a->cols + (double)a->eps);
+    for (size_t i = 0; i < a->cols; i++) {
+        double n = each_load(x, from + i, a->dtype) * inverse, w = (double)a->weight[i], y;
+        y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * (1 + w);
+        double got = each_load(a->y, to + i, a->dtype);
+        double slack = a->dtype == SPW_DTYPE_F32
+                           ? 1e-6 * fabs(y) + 1e-9
+                           : (fabs(w) + 1) * each_ulp(n, a->dtype) + each_ulp(y, a->dtype);
+        if (!(fabs(got - y) <= slack)) {
+            fprintf(stderr, "norm: got %g, expected %g\n", got, y);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void test_norm(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t rows = draw(1, 9), cols = draw(1, 200), stride = cols + draw(0, 5), n = rows * stride;
+    void *x = buffer(n, t, 3), *y = buffer(n, t, 1), *again = copy_of(x, n, t);
+    float *weight = buffer(cols, SPW_DTYPE_F32, 2);
+    struct spw_norm_args a = {.x = x,
+                              .y = y,
+                              .weight = weight,
+                              .rows = rows,
+                              .cols = cols,
+                              .x_stride = stride,
+                              .y_stride = stride,
+                              .eps = 1e-5f,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .dtype = t};
+    each_run(table->norm, &a, EACH_FORWARD);
+    CHECK(canary_lives(y, n, t));
+    for (size_t row = 0; row < rows; row++)
+        CHECK(norm_right(&a, x, row));
+    /* in place, backwards, row by row: the same bits */
+    for (size_t row = 0; row < rows; row++) {
+        struct spw_norm_args one = a;
+        one.x = one.y = (char *)again + row * stride * spw_dtype_bytes(t);
+        one.rows = 1;
+        each_run(table->norm, &one, EACH_BACKWARD);
+        CHECK(!memcmp(one.y, (char *)y + row * stride * spw_dtype_bytes(t),
+                      cols * spw_dtype_bytes(t)));
+    }
+    free(x), free(y), free(again), free(weight);
+}
+
+/* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
+ * residual, or x. */
+static void test_norm_residual(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t rows = draw(1, 9), cols = draw(1, 200), stride = cols + draw(0, 5), n = rows * stride;
+    void *x = buffer(n, t, 3), *h = buffer(n, t, 3), *own = buffer(n, t, 1),
+         *normed = copy_of(x, n, t);
+    float *weight = buffer(cols, SPW_DTYPE_F32, 2);
+    void *const places[] = {own, h, x}, *y = places[draw(0, 2)], *want = copy_of(y, n, t);
+    struct spw_norm_args a = {.x = x,
+                              .y = normed,
+                              .weight = weight,
+                              .rows = rows,
+                              .cols = cols,
+                              .x_stride = stride,
+                              .y_stride = stride,
+                              .eps = 1e-5f,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .dtype = t};
+    each_run(table->norm, &a, EACH_FORWARD);
+    for (size_t i = 0; i < n; i++)
+        if (i % stride < cols)
+            each_store(want, i, t, each_load(h, i, t) + each_load(normed, i, t));
+    a.y = y, a.residual = h;
+    each_run(table->norm, &a, EACH_BACKWARD);
+    CHECK(!memcmp(y, want, n * spw_dtype_bytes(t)) && canary_lives(y, n, t));
+    free(x), free(h), free(own), free(normed), free(want), free(weight);
+}
+
+/* ---- gated ---- */
+
+static double activation(double x, enum spw_activation act)
+{
+    if (act == SPW_ACT_SILU)
+        return x / (1 + exp(-x));
+    if (act == SPW_ACT_GELU_ERF)
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    if (act == SPW_ACT_GELU_QUICK)
+        return x / (1 + exp(-1.702 * x));
+    if (act == SPW_ACT_RELU)
+        return x < 0 ? 0 : x;
+    return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+static void test_gated(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    enum spw_activation act = (enum spw_activation)draw(0, SPW_ACT_RELU);
+    bool cancels = act == SPW_ACT_GELU_TANH || act == SPW_ACT_GELU_ERF;
+    size_t rows = draw(1, 20), cols = draw(0, 9) ? draw(1, 300) : draw(8000, 9000), n = rows * cols;
+    void *x = buffer(2 * n, t, 8), *y = buffer(n, t, 1);
+    struct spw_gated_args a = {.x = x, .y = y, .rows = rows, .cols = cols, .act = act, .dtype = t};
+    each_run(table->gated, &a, EACH_BACKWARD);
+    bool right = canary_lives(y, n, t);
+    for (size_t i = 0; i < n; i++) {
+        size_t row = i / cols, c = i % cols;
+        double g = each_load(x, row * 2 * cols + c, t),
+               u = each_load(x, row * 2 * cols + cols + c, t);
+        double f = activation(g, act), want = each_round_as(f, t) * u;
+        /* 1 + tanh(..) and 1 + erf(..) cancel for negative g, here as in PyTorch: their f32 error
+         * counts relative to |g|; where bf16's rounding tips, it is one step of f. */
+        double small = 4e-7 * (cancels ? fabs(g) : fabs(f));
+        if (act == SPW_ACT_GELU_QUICK) /* 1.702 x is rounded before the exponential */
+            small += 2e-7 * fabs(g) * fabs(f);
+        double slack = t == SPW_DTYPE_F32
+                           ? fabs(u) * (small + each_ulp(f, t))
+                           : fabs(u) * (small + each_ulp(f, t)) + each_ulp(want, t) / 2;
+        double got = each_load(y, i, t);
+        if (!(fabs(got - want) <= slack + 1e-40)) {
+            fprintf(stderr, "gated: act %d g %g u %g: got %g, expected %g\n", (int)act, g, u, got,
+                    want);
+            right = false;
+        }
+    }
+    CHECK(right);
+    void *alone = buffer(cols, t, 1);
+    struct spw_gated_args one = a;
+    one.x = (char *)x + (rows - 1) * 2 * cols * spw_dtype_bytes(t);
+    one.y = alone, one.rows = 1;
+    each_run(table->gated, &one, EACH_FORWARD);
+    CHECK(!memcmp(alone, (char *)y + (rows - 1) * cols * spw_dtype_bytes(t),
+                  cols * spw_dtype_bytes(t)));
+    free(x), free(y), free(alone);
+}
+
+/* ---- softcap ---- */
+
+/* The worst error of cap * tanh(x / cap), in f32 ulp: division and product add 1/2 each, and the
+ * division's error passes through tanh at no more than its own relative size. */
+static void test_softcap(const struct spw_cpu_kernels *table)
+{
+    size_t n = draw(1, 20000);
+    double reach = pow(10, 3 * each_uniform(&rng));
+    float *x = buffer(n, SPW_DTYPE_F32, 30 * reach), *before = copy_of(x, n, SPW_DTYPE_F32);
+    struct spw_softcap_args a = {.x = x, .n = n, .cap = 30};
+    each_run(table->softcap, &a, EACH_BACKWARD);
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        double want = 30 * tanh((double)before[i] / 30);
+        double off = fabs((double)x[i] - want) / each_ulp(want, SPW_DTYPE_F32);
+        worst = off > worst ? off : worst;
+    }
+    CHECK_MSG(worst <= 4, "%g ulp, reach %g", worst, reach);
+    CHECK(canary_lives(x, n, SPW_DTYPE_F32));
+    free(x), free(before);
+}
+
+/* exp through silu: x / (1 + e^-x) at the ends of the range, and NaN stays NaN. */
+static void test_extremes(const struct spw_cpu_kernels *table)
+{
+    float x[2][8] = {{-200, -104, -89, -88, 88, 200, INFINITY, NAN}, {1, 1, 1, 1, 1, 1, 1, 1}};
+    float y[8];
+    struct spw_gated_args a = {
+        .x = x, .y = y, .rows = 1, .cols = 8, .act = SPW_ACT_SILU, .dtype = SPW_DTYPE_F32};
+    each_run(table->gated, &a, EACH_FORWARD);
+    CHECK(y[0] == 0 && y[1] == 0);
+    CHECK(fabs((double)y[3] / (-88 * exp(-88)) - 1) < 1e-6);
+    CHECK(y[4] == 88 && y[5] == 200 && y[6] == INFINITY && isnan(y[7]));
+    uint16_t h[4], nan_and[4] = {0x7fc1, 0x7f80, 0x0001, 0x3f80}, zero[4] = {0};
+    memcpy(h, nan_and, sizeof h);
+    struct spw_norm_args norm = {.x = zero,
+                                 .y = h,
+                                 .residual = h,
+                                 .weight = x[1],
+                                 .rows = 1,
+                                 .cols = 4,
+                                 .eps = 1,
+                                 .dtype = SPW_DTYPE_BF16};
+    each_run(table->norm, &norm, EACH_FORWARD);
+    CHECK((h[0] & 0x7fff) > 0x7f80 && !memcmp(h + 1, nan_and + 1, 6));
+}
+
+int main(void)
+{
+    rng = check_seed();
+    EACH_TABLE(table)
+    {
+        fprintf(stderr, "%s\n", spw_isa_name(table->isa));
+        for (int i = 0; i < DRAWS; i++) {
+            test_norm(table);
+            test_norm_residual(table);
+            test_gated(table);
+            test_softcap(table);
+        }
+        test_extremes(table);
+    }
+    return check_done();
+}

@@ -1,0 +1,703 @@
+/* config.json: what real files and the golden folders say, what every kind of bad file gets, and
+ * that no failed allocation leaks. Expected values are written out by hand from the files. */
+#include "model/config.h"
+#include "tests/source_config.h"
+#include "tests/check.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *const llama =
+    "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96, \"vocab_size\": "
+    "100,"
+    "\"num_hidden_layers\": 6, \"num_attention_heads\": 8, \"max_position_embeddings\": 512}";
+static const char *const mistral =
+    "{\"model_type\": \"mistral\", \"hidden_size\": 64, \"intermediate_size\": 96, \"vocab_size\": "
+    "100,"
+    "\"num_hidden_layers\": 6, \"num_attention_heads\": 8, \"max_position_embeddings\": 512}";
+static const char *const qwen2 =
+    "{\"model_type\": \"qwen2\", \"hidden_size\": 64, \"intermediate_size\": 96, \"vocab_size\": "
+    "100,"
+    "\"num_hidden_layers\": 6, \"num_attention_heads\": 8, \"num_key_value_heads\": 2,"
+    "\"sliding_window\": 32, \"max_window_layers\": 4}";
+static const char *const qwen3 =
+    "{\"model_type\": \"qwen3\", \"hidden_size\": 64, \"intermediate_size\": 96, \"vocab_size\": "
+    "100,"
+    "\"num_hidden_layers\": 6, \"num_attention_heads\": 8, \"num_key_value_heads\": null}";
+static const char *const gemma3 =
+    "{\"model_type\": \"gemma3_text\", \"hidden_size\": 64, \"intermediate_size\": 96,"
+    "\"num_hidden_layers\": 6, \"sliding_window\": 16}";
+
+static int64_t json_outstanding; /* jansson's blocks */
+
+static void *json_alloc(size_t bytes)
+{
+    void *p = malloc(bytes);
+    json_outstanding += p != NULL;
+    return p;
+}
+
+static void json_free(void *p)
+{
+    json_outstanding -= p != NULL;
+    free(p);
+}
+
+/* `base` with the keys of `patch` put over it. */
+static char *patched(const char *base, const char *patch)
+{
+    json_t *root = json_loads(base, 0, NULL), *change = json_loads(patch, 0, NULL);
+    if (!root || !change || json_object_update(root, change))
+        abort();
+    char *text = json_dumps(root, 0);
+    json_decref(root);
+    json_decref(change);
+    return text;
+}
+
+static int parse(struct spw_model_config *out, const char *text, const char *generation,
+                 struct spw_error *err)
+{
+    return spw_config_parse(
+        out,
+        &(struct spw_config_text){.config = text,
+                                  .config_bytes = strlen(text),
+                                  .generation = generation,
+                                  .generation_bytes = generation ? strlen(generation) : 0},
+        err);
+}
+
+/* The config must be there: its caller frees it. */
+static struct spw_model_config accept(const char *base, const char *patch, const char *generation)
+{
+    struct spw_error err = {0};
+    struct spw_model_config config;
+    char *text = patched(base, patch);
+    int rc = parse(&config, text, generation, &err);
+    CHECK_MSG(rc == 0, "%s: %s", text, err.text);
+    json_free(text);
+    if (rc)
+        abort();
+    return config;
+}
+
+/* "FFS..." */
+static bool kinds_are(const struct spw_model_config *config, const char *expected)
+{
+    bool same = strlen(expected) == config->n_layers;
+    for (uint32_t i = 0; same && i < config->n_layers; i++)
+        same = config->layer_kinds[i] == (expected[i] == 'S' ? SPW_LAYER_SLIDING : SPW_LAYER_FULL);
+    return same;
+}
+
+static void refuse(const char *base, const char *patch, const char *message)
+{
+    struct spw_error err = {0};
+    struct spw_model_config config;
+    char *text = patched(base, patch);
+    int rc = parse(&config, text, NULL, &err);
+    CHECK_MSG(rc == -EINVAL, "%s gave %d", text, rc);
+    CHECK_MSG(strstr(err.text, message) && !strchr(err.text, '\n'), "found '%s', expected '%s'",
+              err.text, message);
+    if (!rc)
+        spw_config_free(&config);
+    json_free(text);
+}
+
+static void test_defaults(void)
+{
+    struct spw_model_config c = accept(llama, "{}", NULL);
+    CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 6 && c.hidden == 64);
+    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.n_kv_heads == 8 && c.head_dim == 8);
+    CHECK(c.vocab == 100 && c.max_positions == 512 && c.rms_eps == 1e-6f);
+    CHECK(c.norm == SPW_NORM_LLAMA && c.act == SPW_ACT_SILU);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm && !c.sandwich);
+    CHECK(!c.tied_embeddings && c.embedding_scale == 1 && c.logit_softcap == 0);
+    CHECK(c.attention_softcap == 0 && c.attention_scale == (float)(1 / sqrt(8)));
+    CHECK(c.dtype == SPW_DTYPE_AUTO && kinds_are(&c, "FFFFFF") && c.window == 0);
+    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT && c.rope[0].theta == 1e4 && c.rope[1].theta == 1e4);
+    CHECK(c.bos == 1 && c.n_eos == 1 && c.eos[0] == 2);
+    spw_config_free(&c);
+
+    c = accept(mistral, "{}", NULL); /* an absent window is 4096, a null one is none */
+    CHECK(kinds_are(&c, "SSSSSS") && c.window == 4096 && c.n_kv_heads == 8);
+    spw_config_free(&c);
+    c = accept(mistral, "{\"sliding_window\": null, \"attention_bias\": true}", NULL);
+    CHECK(kinds_are(&c, "FFFFFF") && c.window == 0 && !c.qkv_bias);
+    spw_config_free(&c);
+
+    c = accept(qwen3, "{\"head_dim\": null}", NULL);
+    CHECK(c.head_dim == 8 && c.qk_norm && !c.qkv_bias && c.n_kv_heads == 8 && c.bos == -1);
+    CHECK(c.n_eos == 0);
+    spw_config_free(&c);
+    c = accept(qwen3, "{\"attention_bias\": true}", NULL);
+    CHECK(c.head_dim == 128 && c.qkv_bias && c.o_bias && !c.mlp_bias);
+    spw_config_free(&c);
+}
+
+static void test_gemma3(void)
+{
+    struct spw_model_config c = accept(gemma3, "{\"query_pre_attn_scalar\": 144}", NULL);
+    CHECK(c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.vocab == 262208);
+    CHECK(c.norm == SPW_NORM_GEMMA && c.act == SPW_ACT_GELU_TANH && c.sandwich && c.qk_norm);
+    CHECK(c.tied_embeddings && c.embedding_scale == 8 && c.attention_scale == (float)(1.0 / 12));
+    CHECK(kinds_are(&c, "SSSSSF") && c.window == 16 && c.logit_softcap == 0);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
+    spw_config_free(&c);
+    c = accept(gemma3,
+               "{\"rope_theta\": 5e5, \"rope_local_base_freq\": 2e4, \"sliding_window_pattern\": 2,"
+               "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8},"
+               "\"final_logit_softcapping\": 30.0, \"attn_logit_softcapping\": 50.0}",
+               NULL);
+    CHECK(kinds_are(&c, "SFSFSF") && c.logit_softcap == 30 && c.attention_softcap == 0);
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_LINEAR && c.rope[SPW_LAYER_FULL].factor == 8);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 5e5);
+    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
+    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 2e4);
+    spw_config_free(&c);
+    c = accept(gemma3,
+               "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\","
+               "\"factor\": 4.0, \"rope_theta\": 7e5}, \"sliding_attention\": {\"rope_theta\": 9}},"
+               "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\","
+               "\"full_attention\", \"sliding_attention\", \"full_attention\"]}",
+               NULL);
+    CHECK(kinds_are(&c, "FSFFSF") && c.rope[SPW_LAYER_FULL].theta == 7e5);
+    CHECK(c.rope[SPW_LAYER_FULL].factor == 4 && c.rope[SPW_LAYER_SLIDING].theta == 9);
+    spw_config_free(&c);
+    /* a multimodal wrapper: the decoder's keys one level down, tokens and type at the top */
+    c = accept("{\"model_type\": \"gemma3\", \"eos_token_id\": [1, 106], \"torch_dtype\": "
+               "\"bfloat16\", \"text_config\": {\"model_type\": \"gemma3_text\","
+               "\"hidden_size\": 2560, \"intermediate_size\": 10240, \"num_hidden_layers\": 34,"
+               "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"},"
+               "\"final_logit_softcapping\": 30.0, \"sliding_window\": 1024}}",
+               "{}", NULL);
+    CHECK(!strcmp(c.model_type, "gemma3_text") && c.n_layers == 34 && c.window == 1024);
+    CHECK(c.logit_softcap == 0); /* as transformers: the wrapper's class does not cap */
+    CHECK(c.n_eos == 2 && c.eos[1] == 106 && c.dtype == SPW_DTYPE_BF16);
+    CHECK(c.layer_kinds[5] == SPW_LAYER_FULL && c.layer_kinds[33] == SPW_LAYER_SLIDING);
+    spw_config_free(&c);
+}
+
+static void test_windows(void)
+{
+    struct spw_model_config c = accept(qwen2, "{}", NULL);
+    CHECK(kinds_are(&c, "FFFFFF") && c.window == 0 && c.qkv_bias && !c.o_bias);
+    spw_config_free(&c);
+    c = accept(qwen2, "{\"use_sliding_window\": true}", NULL);
+    CHECK(kinds_are(&c, "FFFFSS") && c.window == 32);
+    spw_config_free(&c);
+    c = accept(qwen2, "{\"use_sliding_window\": true, \"sliding_window\": null}", NULL);
+    CHECK(kinds_are(&c, "FFFFFF") && c.window == 0);
+    spw_config_free(&c);
+    const char *types =
+        "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"full_attention\","
+        "\"full_attention\", \"full_attention\", \"sliding_attention\"]";
+    char patch[320];
+    snprintf(patch, sizeof patch, "{\"use_sliding_window\": true, %s}", types);
+    c = accept(qwen2, patch, NULL);
+    CHECK(kinds_are(&c, "SFFFFS") && c.window == 32);
+    spw_config_free(&c);
+    const char *more = "\"sliding_window\": 9";
+    snprintf(patch, sizeof patch, "{%s, %s}", more, types);
+    c = accept(mistral, patch, NULL); /* a ministral to transformers */
+    CHECK(kinds_are(&c, "SFFFFS") && c.window == 9 && c.kinds_listed);
+    spw_config_free(&c);
+    snprintf(patch, sizeof patch, "{\"model_type\": \"ministral\", %s}", types);
+    c = accept(mistral, patch, NULL);
+    CHECK(kinds_are(&c, "SFFFFS") && c.window == 4096 && !strcmp(c.model_type, "ministral"));
+    spw_config_free(&c);
+    snprintf(patch, sizeof patch, "{%s}", types);
+    refuse(llama, patch, "layer_types: found a list of 6, expected only full_attention: llama");
+    c = accept(mistral, "{\"layer_types\": null}", NULL);
+    CHECK(kinds_are(&c, "SSSSSS"));
+    spw_config_free(&c);
+    snprintf(patch, sizeof patch, "{%s}", types);
+    refuse(qwen2, patch, "use_sliding_window: found nothing, expected true");
+    refuse(qwen2, "{\"layer_types\": [\"full_attention\"]}", "layer_types: found a list of 1");
+    refuse(gemma3, "{\"sliding_window\": null}", "sliding_window: found null");
+    refuse(gemma3, "{\"sliding_window_pattern\": 0}", "sliding_window_pattern: found 0");
+    refuse(gemma3, "{\"num_hidden_layers\": 1, \"layer_types\": [\"chunked_attention\"]}",
+           "layer_types[0]: found \"chunked_attention\"");
+    refuse(gemma3, "{\"num_hidden_layers\": 1, \"layer_types\": [null]}",
+           "layer_types[0]: found null");
+}
+
+static bool asks(const struct spw_model_config *c, const char *word, bool by_generation)
+{
+    return !strcmp(c->cache_implementation, word) && c->cache_by_generation == by_generation;
+}
+
+static void test_cache_words(void)
+{
+    struct spw_model_config c = accept(llama, "{}", "{}");
+    CHECK(asks(&c, "", false) && !c.kinds_listed);
+    spw_config_free(&c);
+    c = accept(llama, "{\"cache_implementation\": \"hybrid\"}", "{}");
+    CHECK(asks(&c, "hybrid", false));
+    spw_config_free(&c);
+    c = accept(llama, "{\"cache_implementation\": \"hybrid\"}",
+               "{\"cache_implementation\": \"static\"}");
+    CHECK(asks(&c, "static", true));
+    spw_config_free(&c);
+    c = accept(llama, "{\"cache_implementation\": \"hybrid\"}",
+               "{\"cache_implementation\": null}"); /* takes it back */
+    CHECK(asks(&c, "", false));
+    spw_config_free(&c);
+    c = accept(llama, "{}",
+               "{\"cache_implementation\": \"a\\u001b[31m\\u00e9 0123456789012345678901234567\"}");
+    CHECK_MSG(asks(&c, "a?[31m?? 0123456789012345678901", true), "%s", c.cache_implementation);
+    spw_config_free(&c);
+    c = accept(gemma3,
+               "{\"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\","
+               "\"full_attention\"]}",
+               NULL);
+    CHECK(c.kinds_listed && kinds_are(&c, "SF"));
+    spw_config_free(&c);
+    refuse(llama, "{\"cache_implementation\": 4}",
+           "config.json: cache_implementation: found 4, expected a string");
+}
+
+static void test_rope_keys(void)
+{
+    /* the same model in both generations */
+    struct spw_model_config old =
+        accept(llama,
+               "{\"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8.0,"
+               "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0,"
+               "\"original_max_position_embeddings\": 64}}",
+               NULL);
+    struct spw_model_config new =
+        accept(llama,
+               "{\"rope_theta\": 1, \"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\":"
+               "\"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4,"
+               "\"original_max_position_embeddings\": 64}}",
+               NULL);
+    CHECK(old.rope[0].kind == SPW_ROPE_LLAMA3 && old.rope[0].original_max_positions == 64);
+    CHECK(old.rope[0].theta == 5e5 && old.rope[0].high_freq_factor == 4);
+    for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
+        CHECK(old.rope[kind].kind == new.rope[kind].kind);
+        CHECK(old.rope[kind].theta == new.rope[kind].theta);
+        CHECK(old.rope[kind].factor == new.rope[kind].factor);
+        CHECK(old.rope[kind].low_freq_factor == new.rope[kind].low_freq_factor);
+        CHECK(old.rope[kind].high_freq_factor == new.rope[kind].high_freq_factor);
+        CHECK(old.rope[kind].original_max_positions == new.rope[kind].original_max_positions);
+    }
+    spw_config_free(&old);
+    spw_config_free(&new);
+    /* the top level's original length wins over a flat dict's; absent, it is the maximum */
+    struct spw_model_config c =
+        accept(llama,
+               "{\"original_max_position_embeddings\": 77, \"rope_scaling\": {\"type\": \"yarn\","
+               "\"factor\": 4, \"original_max_position_embeddings\": 64}}",
+               NULL);
+    CHECK(c.rope[0].original_max_positions == 77 && c.rope[0].truncate);
+    CHECK(fabs(c.rope[0].attention_factor - 1.13862944) < 1e-8);
+    spw_config_free(&c);
+    c = accept(llama, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": null}}", NULL);
+    CHECK(c.rope[0].original_max_positions == 512 && c.rope[0].factor == 1);
+    spw_config_free(&c);
+    c = accept(llama, "{\"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 5.0}}", NULL);
+    CHECK(c.rope[0].theta == 5); /* an empty dict says nothing */
+    spw_config_free(&c);
+
+    refuse(llama, "{\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}}",
+           "config.json: rope_scaling.type: found \"longrope\", expected default, linear");
+    refuse(llama, "{\"rope_parameters\": {\"rope_type\": 3}}",
+           "rope_parameters.rope_type: found 3, expected a string");
+    refuse(llama, "{\"rope_scaling\": \"linear\"}",
+           "rope_scaling: found \"linear\", expected an object");
+    refuse(llama, "{\"rope_scaling\": {\"type\": \"linear\"}}",
+           "rope_scaling.factor: found nothing");
+    refuse(llama, "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}}",
+           "rope_scaling.factor: found 0.5, expected a number from 1");
+    refuse(llama, "{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}}",
+           "rope_scaling.low_freq_factor: found nothing");
+    refuse(llama,
+           "{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4,"
+           "\"high_freq_factor\": 1}}",
+           "rope_scaling.high_freq_factor: found 1, expected at least low_freq_factor");
+    refuse(llama, "{\"rope_theta\": 0}", "rope_theta: found 0, expected a number from");
+    refuse(llama, "{\"rope_theta\": \"1e6\"}", "rope_theta: found \"1e6\"");
+    refuse(llama, "{\"rope_theta\": 0.5, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}",
+           "rope_theta: found 0.5, expected more than 1, for yarn");
+    refuse(llama, "{\"partial_rotary_factor\": 0.5}",
+           "partial_rotary_factor: found 0.5, expected 1");
+    refuse(llama, "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e4}}}",
+           "rope_parameters: found an object, expected one flat set");
+    refuse(gemma3,
+           "{\"rope_parameters\": {\"rope_theta\": 1e4}, \"rope_scaling\": {\"type\": \"linear\","
+           "\"factor\": 8}}",
+           "rope_parameters: found an object, expected an object full_attention, which rope_scal");
+    refuse(gemma3, "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"su\"}}}",
+           "rope_parameters.full_attention.rope_type: found \"su\"");
+    refuse(llama, "{\"head_dim\": 2, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+           "head_dim: found 2, expected at least 4");
+}
+
+static void test_bad_sizes(void)
+{
+    refuse(llama, "{\"model_type\": \"phi3\"}",
+           "config.json: model_type: found \"phi3\", expected llama, mistral, ministral, qwen2, "
+           "qwen3");
+    refuse(llama, "{\"model_type\": null}", "model_type: found null");
+    refuse(llama, "{\"model_type\": 7}", "model_type: found 7, expected a string");
+    refuse(llama, "{\"model_type\": \"gemma3\"}", "text_config: found nothing, expected an object");
+    refuse(llama, "{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": \"llama\"}}",
+           "text_config.model_type: found \"llama\", expected gemma3_text");
+    static const char *const sizes[] = {"num_hidden_layers", "hidden_size", "intermediate_size",
+                                        "vocab_size", "num_attention_heads"};
+    static const char *const bad[] = {"null", "0",    "-1",   "\"64\"",     "64.5",
+                                      "1e30", "true", "[64]", "4294967296", "9223372036854775807"};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (size_t j = 0; j < sizeof bad / sizeof bad[0]; j++) {
+            char patch[96], message[96];
+            snprintf(patch, sizeof patch, "{\"%s\": %s}", sizes[i], bad[j]);
+            snprintf(message, sizeof message, "config.json: %s: found ", sizes[i]);
+            refuse(llama, patch, message);
+        }
+    }
+    refuse(llama, "{\"num_key_value_heads\": 3}",
+           "num_key_value_heads: found 3, expected a divisor of num_attention_heads, 8");
+    refuse(llama, "{\"num_key_value_heads\": 16}", "num_key_value_heads: found 16");
+    refuse(llama, "{\"num_key_value_heads\": 0}", "num_key_value_heads: found 0");
+    refuse(qwen2, "{\"num_attention_heads\": 4, \"num_key_value_heads\": 32}", "a divisor of");
+    refuse(llama, "{\"head_dim\": 7}", "head_dim: found 7, expected an even number");
+    refuse(llama, "{\"head_dim\": 2048}",
+           "head_dim: found 2048, expected an integer from 2 to 1024");
+    refuse(llama, "{\"num_attention_heads\": 6}", "hidden_size: found 64, expected 6");
+    refuse(llama, "{\"hidden_size\": 24}", "hidden_size: found 24, expected 8");
+    refuse(llama, "{\"max_position_embeddings\": 0}", "max_position_embeddings: found 0");
+    refuse(llama, "{\"rms_norm_eps\": -1e-6}", "rms_norm_eps: found -9.9999999999999995e-07");
+    refuse(llama, "{\"hidden_act\": \"relu2\"}",
+           "hidden_act: found \"relu2\", expected silu, gelu");
+    refuse(llama, "{\"attention_bias\": 1}", "attention_bias: found 1, expected true or false");
+    refuse(llama, "{\"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings: found \"yes\"");
+    refuse(llama, "{\"torch_dtype\": \"int8\"}", "torch_dtype: found \"int8\", expected float64");
+    refuse(llama, "{\"quantization_config\": {\"bits\": 4}}",
+           "quantization_config.quant_method: found nothing, expected fp8, or no quantization");
+    refuse(llama, "{\"quantization_config\": {\"quant_method\": \"gptq\"}}",
+           "quantization_config.quant_method: found \"gptq\", expected fp8");
+    refuse(llama,
+           "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}",
+           "quantization_config.weight_block_size: found a list of 1, expected a list of two");
+    refuse(gemma3, "{\"use_bidirectional_attention\": true}",
+           "use_bidirectional_attention: found true");
+    refuse(gemma3, "{\"query_pre_attn_scalar\": 0}", "query_pre_attn_scalar: found 0");
+    refuse(llama, "{\"hidden_act\": \"a\\nb\"}", "hidden_act: found \"a?b\"");
+}
+
+/* The lengths that scaled rope is there for are not refused: Qwen2.5's own advice for 131,072
+ * tokens leaves max_position_embeddings at 32,768. */
+static void test_reach(void)
+{
+    static const struct {
+        const char *patch;
+        uint64_t reach;
+    } cases[] = {
+        {"{}", 32768},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0,"
+         "\"original_max_position_embeddings\": 32768}}",
+         131072},
+        {"{\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\","
+         "\"factor\": 4.0, \"original_max_position_embeddings\": 32768}}",
+         131072},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}}", 81920},
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", 1 << 24},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 100000}}", 1 << 24},
+        {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
+         "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}",
+         32768},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct spw_model_config c = accept(qwen2, cases[i].patch, NULL);
+        CHECK_MSG(c.reach == cases[i].reach, "%s: %llu", cases[i].patch,
+                  (unsigned long long)c.reach);
+        spw_config_free(&c);
+    }
+    struct spw_model_config c =
+        accept(gemma3, "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}", NULL);
+    CHECK(c.reach == 131072); /* counts the factor in */
+    spw_config_free(&c);
+}
+
+/* What would change the mathematics of a family that does not know it; a number that changes
+ * nothing may stand there, as may null. */
+static void test_foreign_keys(void)
+{
+    static const struct {
+        const char *key, *value;
+    } keys[] = {{"logit_scale", "0.0625"},
+                {"logits_scaling", "8.0"},
+                {"residual_multiplier", "0.22"},
+                {"embedding_multiplier", "12"},
+                {"attention_multiplier", "0.015"},
+                {"no_rope_layers", "[1, 1, 1, 0]"},
+                {"attention_chunk_size", "8192"},
+                {"final_logit_softcapping", "30.0"},
+                {"attn_logit_softcapping", "50"},
+                {"query_pre_attn_scalar", "256"},
+                {"num_experts", "8"},
+                {"num_local_experts", "8"},
+                {"n_routed_experts", "64"},
+                {"logits_soft_cap", "30.0"},
+                {"clip_qkv", "8.0"}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char patch[96], message[96];
+        snprintf(patch, sizeof patch, "{\"%s\": %s}", keys[i].key, keys[i].value);
+        snprintf(message, sizeof message, "config.json: %s: found ", keys[i].key);
+        refuse(i % 2 ? llama : qwen3, patch, message);
+        refuse(mistral, patch, "expected nothing: mistral models have no such key");
+        snprintf(patch, sizeof patch, "{\"%s\": null}", keys[i].key);
+        struct spw_model_config c = accept(llama, patch, NULL);
+        spw_config_free(&c);
+    }
+    struct spw_model_config c = accept(
+        qwen2, "{\"logit_scale\": 1, \"residual_multiplier\": 1.0, \"num_experts\": 0}", NULL);
+    spw_config_free(&c);
+    refuse(gemma3, "{\"logits_scaling\": 8}", "expected nothing: gemma3_text models have");
+    /* Llama-4, whose layers are chunked */
+    refuse(llama, "{\"model_type\": \"llama4\", \"text_config\": {}}",
+           "model_type: found \"llama4\", expected llama, mistral");
+    refuse(llama, "{\"model_type\": \"llama4_text\"}", "model_type: found \"llama4_text\"");
+}
+
+/* Facts that are read from the file alone. */
+static void test_facts(void)
+{
+    static const struct {
+        const char *name;
+        enum spw_activation act;
+    } acts[] = {{"relu", SPW_ACT_RELU},
+                {"quick_gelu", SPW_ACT_GELU_QUICK},
+                {"gelu_new", SPW_ACT_GELU_TANH}};
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+        char patch[64];
+        snprintf(patch, sizeof patch, "{\"hidden_act\": \"%s\"}", acts[i].name);
+        struct spw_model_config c = accept(llama, patch, NULL);
+        CHECK(c.act == acts[i].act);
+        spw_config_free(&c);
+    }
+    struct spw_model_config c = accept(llama, "{\"torch_dtype\": \"float64\"}", NULL);
+    CHECK(c.dtype == SPW_DTYPE_F32 && !c.fp8_scaled);
+    spw_config_free(&c);
+    c = accept(llama, "{\"quantization_config\": {\"quant_method\": \"fp8\"}}", NULL);
+    CHECK(c.fp8_scaled && c.fp8_block[0] == 128 && c.fp8_block[1] == 128);
+    spw_config_free(&c);
+    c = accept(
+        llama,
+        "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": null}}",
+        NULL);
+    CHECK(c.fp8_scaled && !c.fp8_block[0] && !c.fp8_block[1]);
+    spw_config_free(&c);
+    /* flat keys mean nothing to transformers where each kind of layer has its own */
+    c = accept(gemma3, "{\"rope_parameters\": {\"rope_theta\": 77, \"rope_type\": \"default\"}}",
+               NULL);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
+    spw_config_free(&c);
+}
+
+static void test_tokens(void)
+{
+    struct spw_model_config c =
+        accept(llama, "{\"eos_token_id\": [5, 6, 7], \"bos_token_id\": null}", NULL);
+    CHECK(c.n_eos == 3 && c.eos[2] == 7 && c.bos == -1);
+    spw_config_free(&c);
+    c = accept(llama, "{\"eos_token_id\": 5}", "{\"eos_token_id\": [8, 9], \"bos_token_id\": 4}");
+    CHECK(c.n_eos == 2 && c.eos[0] == 8 && c.eos[1] == 9 && c.bos == 4);
+    spw_config_free(&c);
+    c = accept(llama, "{\"eos_token_id\": 5}", "{\"do_sample\": true}");
+    CHECK(c.n_eos == 1 && c.eos[0] == 5);
+    spw_config_free(&c);
+    refuse(llama, "{\"eos_token_id\": -1}",
+           "eos_token_id: found -1, expected a token id or a list");
+    refuse(llama, "{\"eos_token_id\": [1, \"2\"]}", "eos_token_id: found a list of 2");
+    refuse(llama, "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
+           "eos_token_id: found a list of 17");
+    refuse(llama, "{\"eos_token_id\": [1, 100]}",
+           "config.json: eos_token_id: found a list of 2, expected ids below vocab_size, 100");
+    refuse(llama, "{\"bos_token_id\": [1]}",
+           "bos_token_id: found a list of 1, expected a token id");
+    struct spw_error err = {0};
+    CHECK(parse(&c, llama, "{\"eos_token_id\": 2.5}", &err) == -EINVAL);
+    CHECK(!strcmp(err.text, "generation_config.json: eos_token_id: found 2.5, expected a token id "
+                            "or a list of at most 16"));
+}
+
+static void test_bad_json(void)
+{
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[]",
+                                        "nul",
+                                        "{\"a\": 1, \"a\": 2}",
+                                        "{\"model_type\": \"llama\"} x",
+                                        "{\"a\": \"\xff\"}",
+                                        "{\"a\": NaN}",
+                                        "{\"a\": 99999999999999999999}",
+                                        "{\"a\": \"\\u0000\"}",
+                                        "\n\n{\"a\": \n\t]"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct spw_error err = {0};
+        struct spw_model_config config;
+        CHECK(parse(&config, texts[i], NULL, &err) == -EINVAL);
+        CHECK_MSG(!strncmp(err.text, "config.json: ", 13) && strstr(err.text, "expected") &&
+                      !strchr(err.text, '\n'),
+                  "%s", err.text);
+        CHECK(parse(&config, texts[i], NULL, NULL) == -EINVAL); /* no one has to listen */
+        spw_error_clear(&err);
+        CHECK(parse(&config, llama, texts[i], &err) == -EINVAL);
+        CHECK_MSG(!strncmp(err.text, "generation_config.json: ", 24), "%s", err.text);
+    }
+    char deep[8193];
+    memset(deep, '[', sizeof deep - 1);
+    deep[sizeof deep - 1] = 0;
+    struct spw_error err = {0};
+    struct spw_model_config config;
+    CHECK(parse(&config, deep, NULL, &err) == -EINVAL);
+}
+
+static void test_folders(void)
+{
+    struct spw_error err = {0};
+    struct spw_model_config config;
+    CHECK(source_config(&config, "/nonexistent/folder", &err) == -ENOENT);
+    CHECK(!strcmp(err.text, "/nonexistent/folder/config.json: found no such file, expected a "
+                            "Hugging Face model folder"));
+    spw_error_clear(&err);
+    CHECK(source_config(&config, "tests/unit/model/test_config.c", &err) == -ENOTDIR);
+    CHECK(!strcmp(err.text,
+                  "tests/unit/model/test_config.c: found a file, expected a Hugging Face model "
+                  "folder"));
+    char folder[] = "/tmp/spw_config_XXXXXX", path[64];
+    CHECK(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK(!mkdir(path, 0700));
+    spw_error_clear(&err);
+    CHECK(source_config(&config, folder, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "config.json: found a directory") != NULL, "%s", err.text);
+    rmdir(path);
+    CHECK(!mkfifo(path, 0600)); /* nobody writes to it: whoever waited would wait for ever */
+    spw_error_clear(&err);
+    CHECK(source_config(&config, folder, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "config.json: found a FIFO") != NULL, "%s", err.text);
+    unlink(path);
+    rmdir(folder);
+}
+
+static void test_golden_folders(void)
+{
+    static const struct {
+        const char *folder, *kinds;
+        uint32_t window;
+    } cases[] = {{"llama_plain", "FFF", 0},         {"mistral_window_128", "SSS", 128},
+                 {"mistral_null_window", "FFF", 0}, {"qwen2_max_window_layers", "FFSS", 32},
+                 {"qwen2_layer_types", "SFS", 20},  {"qwen3_bias_sliding", "FSS", 24},
+                 {"gemma3_old_keys", "SSFSS", 16},  {"gemma3_new_keys", "SFFS", 16},
+                 {"gemma3_wrapped", "SF", 16}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char path[128];
+        struct spw_error err = {0};
+        struct spw_model_config config;
+        snprintf(path, sizeof path, "tests/golden/%s", cases[i].folder);
+        int rc = source_config(&config, path, &err);
+        CHECK_MSG(rc == 0, "%s", err.text);
+        if (rc)
+            continue;
+        CHECK_MSG(kinds_are(&config, cases[i].kinds), "%s", cases[i].folder);
+        CHECK(config.window == cases[i].window);
+        if (!strcmp(cases[i].folder, "llama_plain"))
+            CHECK(config.n_eos == 3 && config.eos[2] == 7);
+        spw_config_free(&config);
+    }
+}
+
+/* Real files, where they are. */
+static void test_real_configs(void)
+{
+    static const struct {
+        const char *name, *refused;
+        uint32_t n_layers, n_kv_heads, head_dim, window, n_eos;
+        double theta;
+        enum spw_rope_kind kind;
+        bool tied;
+    } cases[] = {
+        {"Llama-2-7b", NULL, 32, 32, 128, 0, 1, 1e4, SPW_ROPE_DEFAULT, false},
+        {"Llama-3.1-8B", NULL, 32, 8, 128, 0, 1, 5e5, SPW_ROPE_LLAMA3, false},
+        {"Llama-3.2-1B", NULL, 16, 8, 64, 0, 3, 5e5, SPW_ROPE_LLAMA3, true},
+        {"Mistral-7B-v0.1", NULL, 32, 8, 128, 4096, 1, 1e4, SPW_ROPE_DEFAULT, false},
+        {"Qwen2.5-0.5B-Instruct", NULL, 24, 2, 64, 0, 1, 1e6, SPW_ROPE_DEFAULT, true},
+        {"Qwen3-0.6B", NULL, 28, 8, 128, 0, 1, 1e6, SPW_ROPE_DEFAULT, true},
+        {"gemma-3-1b-it", NULL, 26, 1, 256, 512, 2, 1e6, SPW_ROPE_DEFAULT, true},
+        {.name = "gemma-2-2b", .refused = "model_type: found \"gemma2\""},
+        {.name = "Phi-3-mini-4k-instruct", .refused = "model_type: found \"phi3\""},
+        {.name = "Phi-3.5-mini-instruct", .refused = "model_type: found \"phi3\""},
+    };
+    const char *data = getenv("SPW_DATA");
+    for (size_t i = 0; data && i < sizeof cases / sizeof cases[0]; i++) {
+        char path[512];
+        struct spw_error err = {0};
+        struct spw_model_config config;
+        snprintf(path, sizeof path, "%s/configs/%s", data, cases[i].name);
+        if (access(path, R_OK))
+            continue;
+        int rc = source_config(&config, path, &err);
+        CHECK_MSG(rc == (cases[i].refused ? -EINVAL : 0), "%s: %s", cases[i].name, err.text);
+        if (cases[i].refused)
+            CHECK_MSG(strstr(err.text, cases[i].refused) != NULL, "%s", err.text);
+        if (rc)
+            continue;
+        CHECK(config.n_layers == cases[i].n_layers && config.n_kv_heads == cases[i].n_kv_heads);
+        CHECK(config.head_dim == cases[i].head_dim && config.window == cases[i].window);
+        CHECK(config.n_eos == cases[i].n_eos && config.tied_embeddings == cases[i].tied);
+        CHECK(config.rope[0].theta == cases[i].theta && config.rope[0].kind == cases[i].kind);
+        spw_config_free(&config);
+    }
+}
+
+/* Every allocation of ours fails once: a clean -ENOMEM, nothing left behind. jansson keeps malloc
+ * here: it does not check its own buffers' growth, and a failure there ends in its overrun, not in
+ * ours. */
+static void test_failed_allocations(void)
+{
+    int n_failed = 0;
+    for (int64_t n = 0;; n++) {
+        struct spw_error err = {0};
+        struct spw_model_config config;
+        spw_alloc_fail_nth(n);
+        int rc = source_config(&config, "tests/golden/llama_plain", &err);
+        spw_alloc_fail_nth(-1);
+        if (!rc) {
+            spw_config_free(&config);
+            break;
+        }
+        n_failed++;
+        CHECK(rc == -ENOMEM && strstr(err.text, "out of memory") && !config.layer_kinds);
+        CHECK(spw_alloc_outstanding() == 0);
+    }
+    CHECK(n_failed >= 5);
+}
+
+int main(void)
+{
+    json_set_alloc_funcs(json_alloc, json_free);
+    test_defaults();
+    test_gemma3();
+    test_windows();
+    test_cache_words();
+    test_rope_keys();
+    test_bad_sizes();
+    test_reach();
+    test_foreign_keys();
+    test_facts();
+    test_tokens();
+    test_bad_json();
+    test_folders();
+    test_golden_folders();
+    test_real_configs();
+    test_failed_allocations();
+    CHECK(spw_alloc_outstanding() == 0);
+    CHECK(json_outstanding == 0);
+    return check_done();
+}
