@@ -24,8 +24,10 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. Every
- * public function that takes one clears the text first, so that a caller need not. */
+/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. The line
+ * names a setting as "options." and the member of struct spw_options: "raise options.device_bytes".
+ * A program whose users set these under other names replaces the names before it shows the line.
+ * Every public function that takes a struct spw_error clears the text first. */
 struct spw_error {
     char text[1024];
 };

@@ -5,12 +5,13 @@
 #                        \-----> model ---------------> quant
 #
 # base/ may be included everywhere, tools may include public headers only, tests may include anything, and no
-# header may include one of CUDA's.
+# header may include one of CUDA's. The same for words: the texts of the library name members of struct spw_options
+# ("options.context"), never options of the command ("--context"), and the command has a name for each such member.
 #
 #     tools/check_layers.sh [FOLDER]      this repository, or another tree of the same folders
 #     tools/check_layers.sh --self-test   plants every kind of violation and looks whether it is found
 #
-# Prints a line for each include that is not allowed. Exit status: 0 none, 1 some, 2 bad usage.
+# Prints a line for each include and text that is not allowed. Exit status: 0 none, 1 some, 2 bad usage.
 set -u -o pipefail
 
 folders=(base quant offload prefetch model runtime tools tests)
@@ -50,8 +51,24 @@ is_cuda() {
     return 1
 }
 
+library=(base quant offload prefetch model runtime)
+option_names=tools/command/options/option_names.c
+
+# Prints a line for each text of the library that names an option as only the command does, or as only the library does.
+check_texts() {
+    local files=(--include='*.[ch]' --include='*.cu' --include='*.cuh') file line text name
+    while IFS=: read -r file line text; do
+        echo "$file:$line: a text of the library may not name an option of the command: say options.MEMBER"
+    done < <(grep -rnE '"[^"]*--[a-z]' "${files[@]}" "${library[@]}")
+    while IFS=: read -r file line text; do
+        for name in $(grep -oE '\<options\.[a-z_]+' <<<"$text"); do
+            grep -qF "{\"${name#options.}\", " "$option_names" || echo "$file:$line: $option_names has no row for $name"
+        done
+    done < <(grep -rnoE '"([^"\\]|\\.)*"' "${files[@]}" "${library[@]}" | grep -E '\<options\.[a-z]')
+}
+
 check() {
-    local file line text path why n=0 bad=0
+    local file line text path why n=0 bad=0 texts
     cd "$1" || return 2
     while IFS=: read -r file line text; do
         n=$((n + 1))
@@ -70,7 +87,9 @@ check() {
         echo "$file:$line: $why"
     done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include\>' --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.cc' \
         "${folders[@]}" 2>/dev/null)
-    echo "$n includes, $bad not allowed"
+    texts=$(check_texts)
+    [ -n "$texts" ] && bad=$((bad + $(wc -l <<<"$texts"))) && echo "$texts"
+    echo "$n includes, $bad includes and texts not allowed"
     # A check that looked at nothing has failed.
     [ "$n" -gt 0 ] && [ "$bad" = 0 ]
 }
@@ -91,6 +110,8 @@ self_test() {
     local dir failed=0
     dir=$(mktemp -d)
     mkdir "${folders[@]/#/$dir/}"
+    mkdir -p "$dir/${option_names%/*}"
+    echo '    {"context", "--context"},' >"$dir/$option_names"
     check "$dir" >/dev/null && failed=1 && echo "self-test: a tree without an include passes"
     echo '#include <stdio.h>' >"$dir/tests/test_a.c"
     expect 0 model/a.c '#include "base/base.h"'
@@ -122,6 +143,12 @@ self_test() {
     expect 1 model/a.c '#include "layer.h"'
     expect 1 offload/a.c '#include "offload/../model/forward.h"'
     expect 1 model/a.c '#include WHAT'
+    expect 1 base/a.c 'return "raise --context";'
+    expect 1 offload/a.cu '"--disk");'
+    expect 0 runtime/a.c 'return "raise options.context";'
+    expect 1 runtime/a.h '"%d: raise options.contexts", e->options.context'
+    expect 0 runtime/a.c 'n--; f("-- of %s", e->options.device_bytes)'
+    expect 0 tools/a.c 'return "raise --context";'
     rm -r "$dir"
     [ "$failed" = 0 ] && echo "self-test: every planted violation is found, nothing else"
 }

@@ -144,10 +144,10 @@ stage_check() {
         count failed 1
     fi
     if tools/check_layers.sh; then
-        say "check: includes: in the one direction"
+        say "check: includes in the one direction, texts of the library without options of the command"
         count passed 1
     else
-        echo "failed: the includes above are against the direction of the folders"
+        echo "failed: the includes above are against the direction of the folders, or texts name options of the command"
         count failed 1
     fi
 }

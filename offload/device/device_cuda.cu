@@ -523,35 +523,36 @@ int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error 
     if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
         return spw_fail(err, -ENODEV,
                         "device cuda: no NVIDIA driver is loaded on this machine; install one, or "
-                        "use --device cpu");
+                        "use options.backend cpu");
     if (driver / 1000 < runtime / 1000)
         return spw_fail(err, -ENODEV,
                         "device cuda: the driver knows CUDA up to %d.%d, this spillway was built "
-                        "with %d.%d; update the driver, or use --device cpu",
+                        "with %d.%d; update the driver, or use options.backend cpu",
                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || !n) {
         (void)cudaGetLastError();
         return spw_fail(err, -ENODEV,
                         "device cuda: the driver finds no GPU (%s); see nvidia-smi and "
-                        "CUDA_VISIBLE_DEVICES, or use --device cpu",
+                        "CUDA_VISIBLE_DEVICES, or use options.backend cpu",
                         rc == cudaSuccess ? "none is visible" : cudaGetErrorString(rc));
     }
     if (index < 0 || index >= n || index >= SPW_CUDA_CARDS)
         return spw_fail(err, -ENODEV,
                         "device cuda:%d: this machine has %d GPU%s, counted from 0; expected "
-                        "--device cuda:0%s",
+                        "options.backend cuda:0%s",
                         index, n, n == 1 ? "" : "s", n == 1 ? "" : " or another of them");
     rc = cudaGetDeviceProperties(&p, index);
     if (rc != cudaSuccess) {
         (void)cudaGetLastError();
-        return spw_fail(err, -ENODEV, "device cuda:%d: %s; see nvidia-smi, or use --device cpu",
-                        index, cudaGetErrorString(rc));
+        return spw_fail(err, -ENODEV,
+                        "device cuda:%d: %s; see nvidia-smi, or use options.backend cpu", index,
+                        cudaGetErrorString(rc));
     }
     if (p.major * 10 + p.minor < OLDEST_CAPABILITY)
         return spw_fail(err, -ENODEV,
                         "device cuda:%d: %s has compute capability %d.%d, expected 7.5 or newer; "
-                        "use --device cpu",
+                        "use options.backend cpu",
                         index, p.name, p.major, p.minor);
     if (bytes)
         snprintf(name, bytes, "%s, sm_%d%d", p.name, p.major, p.minor);
@@ -600,13 +601,14 @@ static int refuse_open(int index, cudaError_t rc, struct spw_error *err)
     if (!is_code_missing(rc))
         return spw_fail(err, -ENODEV,
                         "device cuda:%d: %s; another process may hold the GPU: see nvidia-smi, or "
-                        "use --device cpu",
+                        "use options.backend cpu",
                         index, cudaGetErrorString(rc));
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
     (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
     return spw_fail(err, -ENODEV,
                     "device cuda:%d: this spillway has no code for sm_%d%d (%s); build it with "
-                    "SPILLWAY_CUDA_ARCHITECTURES=%d%d, update the driver, or use --device cpu",
+                    "SPILLWAY_CUDA_ARCHITECTURES=%d%d, update the driver, or use options.backend "
+                    "cpu",
                     index, major, minor, cudaGetErrorString(rc), major, minor);
 }
 

@@ -82,11 +82,11 @@ static int open_anonymous(const char *directory, int direct)
 
 static int refused(const char *directory, int rc, struct spw_error *err)
 {
-    const char *what = strerror(-rc), *remedy = "name another directory with --disk";
+    const char *what = strerror(-rc), *remedy = "name another directory with options.disk_dir";
     if (rc == -ENOENT)
-        what = "does not exist", remedy = "create it, or name another one with --disk";
+        what = "does not exist", remedy = "create it, or name another one with options.disk_dir";
     else if (rc == -ENOTDIR)
-        what = "is not a directory", remedy = "name a directory with --disk";
+        what = "is not a directory", remedy = "name a directory with options.disk_dir";
     else if (rc == -EACCES || rc == -EPERM)
         what = "is not writable for this user";
     else if (rc == -EROFS)
@@ -111,8 +111,8 @@ static int no_room(const char *directory, int rc, uint64_t bytes, uint64_t avail
                    struct spw_error *err)
 {
     return spw_fail(err, rc,
-                    "disk: %s: %.1f MiB are wanted, %.1f MiB are free; give --disk-memory less, "
-                    "or name another directory with --disk",
+                    "disk: %s: %.1f MiB are wanted, %.1f MiB are free; lower options.disk_bytes, "
+                    "or name another directory with options.disk_dir",
                     directory, (double)bytes / (1 << 20), (double)available / (1 << 20));
 }
 
@@ -139,7 +139,7 @@ static int take_room(const struct spw_disk *d, const char *directory, uint64_t b
     if (rc)
         return spw_fail(err, rc,
                         "disk: %s: a file of %.1f MiB: %s; name another directory with "
-                        "--disk",
+                        "options.disk_dir",
                         directory, (double)bytes / (1 << 20), strerror(-rc));
     return 0;
 }

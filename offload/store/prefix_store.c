@@ -380,7 +380,7 @@ static int make_room(struct spw_store_writer *w, const char *path, const struct 
     if (bytes > s->o.limit_bytes)
         return spw_fail(err, -ENOSPC,
                         "prefix cache: %s: not kept: %.1f MiB, of at most %.1f; raise "
-                        "--prefix-cache-size",
+                        "options.prefix_cache_bytes",
                         s->d.path, mib, most);
     int rc = spw_store_directory_scan(&s->d, true);
     if (!rc)

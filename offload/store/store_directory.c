@@ -111,11 +111,11 @@ int spw_store_directory_check_owner(const struct spw_store_directory *d, struct 
     char why[SPW_OWNER_TEXT];
     if (d->trusts_others || spw_owner_alone(d->fd, geteuid(), why))
         return 0;
-    return spw_fail(
-        err, -EPERM,
-        "prefix cache: %s: %s; what others write there would become part of answers: "
-        "name a directory that is yours alone (--trust-prefix-cache takes this one all the same)",
-        d->path, why);
+    return spw_fail(err, -EPERM,
+                    "prefix cache: %s: %s; what others write there would become part of answers: "
+                    "name a directory that is yours alone (options.prefix_cache_trusts_others "
+                    "takes this one all the same)",
+                    d->path, why);
 }
 
 /* ---- packs ---- */

@@ -14,6 +14,6 @@ int spw_backend_check(const struct spw_backend *b, struct spw_error *err)
         return 0;
     return spw_fail(err, -EINVAL,
                     "backend %s: an operation is missing from its table; build spillway again, or "
-                    "use --device cpu",
+                    "use options.backend cpu",
                     b->name);
 }

@@ -65,7 +65,7 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
     *out = (struct spw_backend){0};
     return spw_fail(err, -ENOTSUP,
                     "device cuda:%u: this spillway was built without CUDA; build it where nvcc is "
-                    "found, or use --device cpu",
+                    "found, or use options.backend cpu",
                     index);
 }
 #endif

@@ -23,18 +23,21 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
                         o->on_oom);
     bool files = o->prefix_cache_dir || o->keeps; /* count against the limit, too */
     if (!o->disk_dir && (room || (writes && !files)))
-        return spw_fail(err, -EINVAL, "disk %s: %llu bytes given, but no disk; give --disk DIR",
+        return spw_fail(err, -EINVAL,
+                        "disk %s: %llu bytes given, but no disk; name a directory with "
+                        "options.disk_dir",
                         room ? "memory" : "write limit",
                         (unsigned long long)(room ? o->disk_bytes : o->disk_write_limit));
     if (!o->prefix_cache_dir && o->prefix_cache_bytes)
         return spw_fail(err, -EINVAL,
-                        "prefix cache size: found no prefix cache beside it; give --prefix-cache "
-                        "DIR");
+                        "prefix cache size: found no prefix cache beside it; name a directory with "
+                        "options.prefix_cache_dir");
     if (room && o->disk_write_limit == SPW_BYTES_NONE)
-        return spw_fail(err, -EINVAL,
-                        "disk memory: %llu bytes given, but --disk-write-limit 0 lets nothing be "
-                        "written there; raise the limit, or leave out --disk-memory",
-                        (unsigned long long)o->disk_bytes);
+        return spw_fail(
+            err, -EINVAL,
+            "disk memory: %llu bytes given, but options.disk_write_limit of no bytes lets "
+            "nothing be written there; raise the limit, or leave out options.disk_bytes",
+            (unsigned long long)o->disk_bytes);
     return 0;
 }
 
@@ -54,22 +57,23 @@ static bool uses_disk(const struct spw_options *o)
 static void decide_tiers(struct spw_cache_policy *out, const struct spw_options *o)
 {
     const char *host = "the host takes what the device does not hold";
-    const char *disk = "no --disk was given";
+    const char *disk = "no options.disk_dir was given";
     out->stays = !(on_oom(o) & SPW_ON_OOM_SPILL);
     if (out->stays) {
-        snprintf(out->tiers_why, sizeof out->tiers_why, "--on-oom without spill keeps it there");
+        snprintf(out->tiers_why, sizeof out->tiers_why,
+                 "options.on_oom without spill keeps it there");
         return;
     }
     out->disk = uses_disk(o);
     if (out->disk)
-        disk = "--disk names the disk";
+        disk = "options.disk_dir names the disk";
     else if (o->disk_dir)
-        disk = o->disk_bytes == SPW_BYTES_NONE ? "--disk-memory 0 leaves none of the disk"
-                                               : "--disk-write-limit 0 lets no KV be written";
+        disk = o->disk_bytes == SPW_BYTES_NONE ? "options.disk_bytes leaves none of the disk"
+                                               : "options.disk_write_limit lets no KV be written";
     out->host = o->host_bytes != SPW_BYTES_NONE;
     if (o->host_bytes)
-        host = out->host ? "--host-memory gives the host a budget"
-                         : "--host-memory 0 leaves none of the host";
+        host = out->host ? "options.host_bytes gives the host a budget"
+                         : "options.host_bytes leaves none of the host";
     snprintf(out->tiers_why, sizeof out->tiers_why, "%s; %s", host, disk);
 }
 
@@ -101,12 +105,13 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
 {
     size_t n = strlen(out->files_why);
     if (o->kv || o->precision)
-        snprintf(out->files_why + n, sizeof out->files_why - n, "overruled: --kv-dtype asks for %s",
+        snprintf(out->files_why + n, sizeof out->files_why - n, "overruled: options.%s asks for %s",
+                 o->precision ? "precision" : "kv",
                  o->precision ? spw_kv_precision_name(o->precision) : spw_dtype_name(o->kv));
     else
         snprintf(out->files_why + n, sizeof out->files_why - n, "%s",
                  out->layers[SPW_LAYER_FULL].n_layers
-                     ? "done, as int8; --kv-dtype bf16, f16 or f32 keeps all exact"
+                     ? "done, as int8; options.kv bf16, f16 or f32 keeps all exact"
                      : "not done: no layer sees every key, and a window is kept exact");
     out->tell_files = !o->kv && !o->precision;
 }
@@ -183,14 +188,14 @@ static bool files_ask_for_quantized(const struct spw_model_config *c)
 static void decide_precision(struct spw_cache_policy *out, const struct spw_model_config *c,
                              const struct spw_options *o)
 {
-    const char *why = "no --kv-dtype asks for less";
+    const char *why = "no options.precision asks for less";
     enum { RESIDUAL_TOKENS = 1024 };
     out->residual_tokens = o->residual_window == SPW_BYTES_NONE ? 0
                            : o->residual_window                 ? o->residual_window
                                                                 : RESIDUAL_TOKENS;
     if (o->precision) {
         out->precision = o->precision;
-        why = "--kv-dtype asks for it";
+        why = "options.precision asks for it";
     } else if (!o->kv && files_ask_for_quantized(c)) {
         out->precision = SPW_KV_INT8;
         why = "the model's files ask for a quantized cache";
@@ -213,9 +218,9 @@ int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_c
     *out = (struct spw_cache_policy){.kv = o->kv ? o->kv : compute};
     SPW_TRY(check_options(o, err));
     snprintf(out->kv_why, sizeof out->kv_why, "%s",
-             o->kv        ? "--kv-dtype asks for it"
-             : o->compute ? "as --compute, for no --kv-dtype was given"
-                          : "as the computation, for no --kv-dtype was given");
+             o->kv        ? "options.kv asks for it"
+             : o->compute ? "as options.compute, for no options.kv was given"
+                          : "as the computation, for no options.kv was given");
     decide_tiers(out, o);
     count_layers(out, config);
     decide_precision(out, config, o);

@@ -32,6 +32,7 @@ struct spw_cache_policy {
     bool stays;                      /* all KV stays on the device */
     bool ladder; /* where memory does not suffice, old tiles may have less precision */
     struct spw_cache_layers layers[SPW_LAYER_KINDS];
+    /* Settings have names as in struct spw_error. */
     char kv_why[192], precision_why[192], tiers_why[192];
     char files_why[320]; /* what became of cache_implementation; "": the files ask for nothing */
     bool tell_files;     /* they ask for a precision: worth a note on every run */

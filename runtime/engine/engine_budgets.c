@@ -13,11 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const refused_names[SPW_BUDGETS] = {"device memory", "host memory",
-                                                       "disk memory"};
-static const char *const lowered_names[SPW_BUDGETS] = {"device budget", "host budget",
-                                                       "disk budget"};
-
 /* ---- what is told ---- */
 
 /* What sessions hold in their caches; and the longest of them. */
@@ -71,7 +66,7 @@ static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct sp
     int rc = spw_engine_make_plan(e, in, &ignored, &refusal);
     if (rc)
         return spw_fail(err, rc, "%.400s; with what is left: %.500s", why->text, refusal.text);
-    rung.failed = refused_names[f->tier];
+    rung.failed = spw_budget_names[f->tier].memory;
     rung.bytes_asked = f->asked;
     describe_rung(&rung, &from, &e->plan.info, f->tier);
     rung.n_recomputed = count_tokens(e, &rung.position);
@@ -204,7 +199,7 @@ static void tell_change(struct spw_engine *e, const struct change *from, const c
         return;
     if (tier == SPW_LADDER_NO_TIER)
         tier = SPW_BUDGET_DEVICE;
-    rung->failed = up ? "nothing" : why ? why : lowered_names[tier];
+    rung->failed = up ? "nothing" : why ? why : spw_budget_names[tier].budget;
     rung->bytes_asked = up ? 0 : spw_ladder_total(&from->plan.info, tier);
     describe_rung(rung, &from->plan.info, &e->plan.info, tier);
     spw_engine_note_rung(e, rung);

@@ -15,10 +15,9 @@
 static int refused(struct spw_ladder_failure *f, int tier, uint64_t asked, uint64_t held, int rc,
                    struct spw_error *err)
 {
-    static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
     *f = (struct spw_ladder_failure){.tier = tier, .asked = asked, .held = held};
-    return spw_fail(err, rc, "%s memory: the system refused %llu bytes of it", names[tier],
-                    (unsigned long long)asked);
+    return spw_fail(err, rc, "%s: the system refused %llu bytes of it",
+                    spw_budget_names[tier].memory, (unsigned long long)asked);
 }
 
 static int open_arenas(struct spw_engine *e, struct spw_ladder_failure *f, struct spw_error *err)

@@ -72,7 +72,7 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
         return 0;
     return spw_fail(err, -ENOMEM,
                     "device memory: %llu bytes given, but %s has only %llu free; lower "
-                    "--device-memory, or end what uses the GPU",
+                    "options.device_bytes, or end what uses the GPU",
                     (unsigned long long)in->device_bytes, e->backend.name,
                     (unsigned long long)card);
 }
@@ -121,7 +121,7 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
     in->disk_bytes = o->disk_bytes ? o->disk_bytes : free_bytes - free_bytes / DISK_MARGIN;
     if (!in->disk_bytes)
         return spw_fail(err, -ENOSPC,
-                        "disk directory %.500s: found no free space; name another --disk",
+                        "disk directory %.500s: found no free space; name another options.disk_dir",
                         o->disk_dir);
     if (in->disk_bytes <= free_bytes) {
         spw_engine_limit_writes(e, in);
@@ -129,7 +129,7 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
     }
     return spw_fail(err, -ENOSPC,
                     "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
-                    "--disk-memory, or name another --disk",
+                    "options.disk_bytes, or name another options.disk_dir",
                     (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
 }
 
@@ -265,7 +265,6 @@ static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input
 static void describe_precision(const struct spw_engine *e, const struct spw_plan_input *in,
                                const struct spw_plan_info *refused, int why, struct spw_rung *rung)
 {
-    static const char *const failed[SPW_BUDGETS] = {"device budget", "host budget", "disk budget"};
     const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     struct spw_plan_info now = e->plan.info;
     uint64_t need = now.disk_write_bytes;
@@ -277,7 +276,7 @@ static void describe_precision(const struct spw_engine *e, const struct spw_plan
         need = tier == SPW_BUDGET_DEVICE ? now.smallest_device_bytes
                : tier == SPW_BUDGET_HOST ? now.smallest_host_bytes
                                          : now.smallest_disk_bytes;
-        rung->failed = failed[tier];
+        rung->failed = spw_budget_names[tier].budget;
     }
     rung->bytes_freed = spw_sub_u64(rung->bytes_asked, need);
     rung->kind = spw_ladder_name(refused, &now);
@@ -289,7 +288,6 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
                      bool fitted)
 {
     char text[32];
-    static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
     const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     uint64_t needed, n = err ? strlen(err->text) : 0;
     if (!n)
@@ -302,8 +300,9 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
                  " (old KV with less precision would fit, but this model did not pass its check)");
     else if (needed && needed < plain[tier]) /* else exact KV costs no more */
         snprintf(err->text + n, sizeof err->text - n,
-                 " (with old KV as %s: --%s-memory %s, if this model passes its check)",
-                 spw_kv_precision_name(in->precision), names[tier], spw_bytes_text(text, needed));
+                 " (with old KV as %s: %s %s, if this model passes its check)",
+                 spw_kv_precision_name(in->precision), spw_budget_names[tier].option,
+                 spw_bytes_text(text, needed));
 }
 
 /* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate

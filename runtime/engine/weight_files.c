@@ -40,7 +40,7 @@ static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err
     if (rc == -ENFILE)
         return spw_fail(err, rc,
                         "%s: the weights to stream lie in more files than can be read from "
-                        "(256); raise --host-memory, or merge the model's shards",
+                        "(256); raise options.host_bytes, or merge the model's shards",
                         path);
     return rc ? spw_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }

@@ -487,7 +487,7 @@ static int check_limit(const struct spw_engine *e, uint64_t bytes, struct spw_er
     return spw_fail(err, -EDQUOT,
                     "prefix cache: nothing more is kept: %llu bytes to write, but of the write "
                     "limit only %llu are left beside what the KV on disk may need; raise "
-                    "--disk-write-limit",
+                    "options.disk_write_limit",
                     (unsigned long long)bytes, (unsigned long long)room);
 }
 

@@ -239,7 +239,7 @@ static int check_limit(struct save *v, const struct spw_pack_spec *spec, struct 
         return 0;
     return spw_fail(err, -EDQUOT,
                     "%s: %llu bytes to write, but of the write limit only %llu are left beside "
-                    "what the KV on disk may need: raise --disk-write-limit",
+                    "what the KV on disk may need: raise options.disk_write_limit",
                     v->path, (unsigned long long)v->write_bytes, (unsigned long long)room);
 }
 
@@ -474,16 +474,16 @@ int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struc
         return spw_fail(err, -ESTALE, "%s: was saved on %s, this is %s, whose bits may differ",
                         path, h->backend, backend);
     if (h->compute != (uint32_t)p->compute)
-        return spw_fail(err, -ESTALE, "%s: was saved with --compute %s, this run has %s", path,
-                        spw_dtype_name(v->info.compute), spw_dtype_name(p->compute));
+        return spw_fail(err, -ESTALE, "%s: was saved with options.compute %s, this run has %s",
+                        path, spw_dtype_name(v->info.compute), spw_dtype_name(p->compute));
     if (h->precision != (uint32_t)p->precision || h->kv != (uint32_t)p->kv)
         return spw_fail(err, -ESTALE, "%s: was saved with KV of %s, old KV %s; this run has %s, %s",
                         path, spw_dtype_name(v->info.kv), spw_kv_precision_name(v->info.precision),
                         spw_dtype_name(p->kv), spw_kv_precision_name(p->precision));
     if (h->residual_tokens != p->residual_tokens)
         return spw_fail(
-            err, -ESTALE, "%s: was saved with --residual-window %llu, this run has %llu", path,
-            (unsigned long long)h->residual_tokens, (unsigned long long)p->residual_tokens);
+            err, -ESTALE, "%s: was saved with options.residual_window %llu, this run has %llu",
+            path, (unsigned long long)h->residual_tokens, (unsigned long long)p->residual_tokens);
     return spw_fail(err, -ESTALE, "%s: was saved by a version that computes other bits", path);
 }
 

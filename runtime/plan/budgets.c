@@ -9,6 +9,12 @@
 enum { PAGE = 4096 };
 #define MOST_BYTES ((uint64_t)1 << 50)
 
+const struct spw_budget_name spw_budget_names[SPW_BUDGETS] = {
+    {"device budget", "device memory", "options.device_bytes"},
+    {"host budget", "host memory", "options.host_bytes"},
+    {"disk budget", "disk memory", "options.disk_bytes"},
+};
+
 /* The smallest budget of this tier, to the page, at which the plan works beside the other budgets.
  * False: none does, and nothing is set. */
 static bool smallest(uint64_t *bytes, const struct spw_plan_input *in, int tier,
@@ -80,17 +86,19 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
     if (!alone[SPW_BUDGET_HOST])
         return spw_fail(err, -ENOMEM,
                         "device memory: %s given, a context of %llu tokens needs at least %s; "
-                        "raise --device-memory, or lower --context or --prefill-chunk",
+                        "raise options.device_bytes, or lower options.context or "
+                        "options.prefill_chunk",
                         device, context, device_least);
     if (!alone[SPW_BUDGET_DEVICE])
         return spw_fail(err, -ENOMEM,
                         "host memory: %s given, a context of %llu tokens needs at least %s; "
-                        "raise --host-memory, or lower --context",
+                        "raise options.host_bytes, or lower options.context",
                         host, context, host_least);
     return spw_fail(err, -ENOMEM,
                     "host memory: %s given, a context of %llu tokens needs at least %s "
                     "beside this device memory (or device memory of at least %s beside this host "
-                    "memory); raise --host-memory or --device-memory, or lower --context",
+                    "memory); raise options.host_bytes or options.device_bytes, or lower "
+                    "options.context",
                     host, context, host_least, device_least);
 }
 
@@ -98,7 +106,6 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
 static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan_input *in,
                             const bool alone[SPW_BUDGETS], struct spw_error *err)
 {
-    static const char *const names[SPW_BUDGETS] = {"device", "host", "disk"};
     const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
                                          i->smallest_disk_bytes};
     bool any = alone[SPW_BUDGET_DEVICE] || alone[SPW_BUDGET_HOST] || alone[SPW_BUDGET_DISK];
@@ -106,14 +113,13 @@ static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan
     for (int tier = 0; tier < SPW_BUDGETS; tier++) {
         size_t n = strlen(would);
         if (alone[tier] || !any)
-            snprintf(would + n, sizeof would - n, "%s--%s-memory %s",
-                     n ? any ? " or " : " with " : "", names[tier],
-                     spw_bytes_text(text, least[tier]));
+            snprintf(would + n, sizeof would - n, "%s%s %s", n ? any ? " or " : " with " : "",
+                     spw_budget_names[tier].option, spw_bytes_text(text, least[tier]));
     }
     return spw_fail(
         err, -ENOMEM,
         "device memory of %s, host memory of %s and disk memory of %s do "
-        "not hold a context of %llu tokens; %s would do, or a lower --context",
+        "not hold a context of %llu tokens; %s would do, or a lower options.context",
         spw_bytes_text(texts[0], in->device_bytes), spw_bytes_text(texts[1], in->host_bytes),
         spw_bytes_text(texts[2], in->disk_bytes), (unsigned long long)in->context, would);
 }
@@ -126,7 +132,7 @@ int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *
     if (!info->smallest_device_bytes)
         return spw_fail(err, -ENOMEM,
                         "a context of %llu tokens and %u sessions is too large for any budget; "
-                        "ask for a smaller --context",
+                        "ask for a smaller options.context",
                         (unsigned long long)in->context, in->sessions);
     return in->disk_bytes ? refuse_with_disk(info, in, alone, err) : refuse(info, in, alone, err);
 }

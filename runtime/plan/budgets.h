@@ -7,6 +7,12 @@
 
 enum { SPW_BUDGET_DEVICE, SPW_BUDGET_HOST, SPW_BUDGET_DISK, SPW_BUDGETS };
 
+/* How texts name the limit, what it limits, and the setting (as in struct spw_error). */
+struct spw_budget_name {
+    const char *budget, *memory, *option;
+};
+extern const struct spw_budget_name spw_budget_names[SPW_BUDGETS];
+
 /* Whether there is a plan within these budgets instead of those of `in`: plan.c. */
 bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS]);
 

@@ -257,8 +257,8 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
         return 0;
     return spw_fail(err, -EDQUOT,
                     "disk write limit: %llu bytes given, a context of %llu tokens writes up to "
-                    "%llu; raise --disk-write-limit, --device-memory or --host-memory, or lower "
-                    "--context",
+                    "%llu; raise options.disk_write_limit, options.device_bytes or "
+                    "options.host_bytes, or lower options.context",
                     (unsigned long long)in->disk_write_limit, (unsigned long long)in->context,
                     (unsigned long long)out->info.disk_write_bytes);
 }

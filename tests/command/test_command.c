@@ -119,13 +119,13 @@ static void test_refusals(void)
         {"generate m --prompt x --device-memory 1.5.5G", "--device-memory: found '1.5.5G'"},
         {"generate m --prompt x --device-memory 1000", "device memory: 1000 given"},
         {"generate m --prompt x --device-memory 0", "device memory: 0 given"},
-        {"generate m --prompt x --disk-memory 1GiB", "no disk; give --disk DIR"},
-        {"generate m --prompt x --disk-write-limit 1GiB", "no disk; give --disk DIR"},
+        {"generate m --prompt x --disk-memory 1GiB", "no disk; name a directory with --disk"},
+        {"generate m --prompt x --disk-write-limit 1GiB", "no disk; name a directory with --disk"},
         {"plan m --context 9 --disk . --disk-memory 1GiB --disk-write-limit 0",
-         "1073741824 bytes given, but --disk-write-limit 0"},
+         "1073741824 bytes given, but --disk-write-limit of no bytes"},
         {"inspect m --disk . --disk-memory 1GiB --disk-write-limit 0",
-         "1073741824 bytes given, but --disk-write-limit 0"},
-        {"inspect m --disk-memory 1GiB", "no disk; give --disk DIR"},
+         "1073741824 bytes given, but --disk-write-limit of no bytes"},
+        {"inspect m --disk-memory 1GiB", "no disk; name a directory with --disk"},
         {"generate m --prompt x --disk missing", "disk directory missing: No such file"},
         {"score m --text xy --disk m/config.json", "m/config.json: Not a directory"},
         {"generate m --prompt x --disk /proc", "disk directory /proc: "},
@@ -266,7 +266,9 @@ static void test_refused_plan(void)
     CHECK(sh("\"$S\" plan m --context 1000 --device cpu --device-memory 1000 --json") == 2);
     json_t *j = parse(out);
     const char *error = json_string_value(json_object_get(j, "error"));
-    CHECK(error && strstr(error, "device memory: 1000 given") && strstr(err, error));
+    CHECK(error && strstr(error, "device memory: 1000 given") &&
+          strstr(error, "raise --device-memory, or lower --context or --prefill-chunk") &&
+          strstr(err, error));
     long long least = number(j, "smallest_bytes.device");
     json_decref(j);
     CHECK(sh("\"$S\" plan m --context 1000 --device cpu --no-probe --device-memory %lld --json",
@@ -336,6 +338,8 @@ static void test_cache_policy(void)
     json_t *tiers = json_pack("[s,s,s]", "device", "host", "disk");
     CHECK(json_equal(json_object_get(range, "tiers"), tiers));
     CHECK(!strcmp(json_string_value(json_object_get(cache, "asked")), "quantized"));
+    CHECK(strstr(json_string_value(json_object_get(cache, "tiers_why")), "--disk names the disk"));
+    CHECK(!strstr(out, "options."));
     json_decref(tiers);
     json_decref(j);
 

@@ -349,6 +349,7 @@ static void test_batch_order(void)
                       strstr(err, "1 of 4 lines were not answered"),
                   "%s: %d: %s", options, code, err);
         CHECK_MSG(strstr(out, "{\"index\":0,\"id\":\"long\",\"error\":") == out, "%s", out);
+        CHECK_MSG(i < 2 || strstr(out, "raise --device-memory, or lower --context"), "%s", out);
         CHECK(strstr(out, "{\"index\":3,"));
         json_t *report = parse_file("o.json"), *requests = json_object_get(report, "requests");
         CHECK(json_array_size(requests) == 4 &&

@@ -123,7 +123,7 @@ static void check_refused(const char *dir, const struct spw_options *o, const ch
  * are not bytes. */
 static void check_hints(const char *dir, const struct spw_options *given)
 {
-    static const char hint[] = "with old KV as int4: --device-memory ";
+    static const char hint[] = "with old KV as int4: options.device_bytes ";
     struct spw_options o = *given;
     struct spw_plan_info exact;
     struct spw_error err;
@@ -177,23 +177,23 @@ static void run_model(const struct tiny_model *m)
     check_taken(dir, &o, ids, m->vocab, SPW_KV_INT4, plain);
     CHECK(gate.asked[2] == SPW_KV_INT4); /* what would not fit is not asked for */
     o.device_bytes -= 4096;
-    check_refused(dir, &o, "with old KV as int4: --device-memory");
+    check_refused(dir, &o, "with old KV as int4: options.device_bytes");
     check_hints(dir, &o);
     gate.most = SPW_KV_INT4;
     o.device_bytes += 4096;
     check_refused(dir, &o, "did not pass its check");
     o.gate = NULL;
-    check_refused(dir, &o, "--device-memory");
+    check_refused(dir, &o, "options.device_bytes");
     o.gate = passes;
     gate.most = 0;
     o.kv = SPW_DTYPE_F32; /* a type that was named is kept to */
-    check_refused(dir, &o, "--device-memory");
+    check_refused(dir, &o, "options.device_bytes");
     o.kv = SPW_DTYPE_AUTO;
     o.precision = SPW_KV_INT8;
-    check_refused(dir, &o, "--device-memory");
+    check_refused(dir, &o, "options.device_bytes");
     o.precision = SPW_KV_EXACT;
     o.on_oom = SPW_ON_OOM_FAIL;
-    check_refused(dir, &o, "--device-memory");
+    check_refused(dir, &o, "options.device_bytes");
     o.on_oom = 0; /* the host takes it: no bit changes, nobody is asked */
     gate.n_asked = 0;
     check_taken(dir, &o, ids, m->vocab, SPW_KV_EXACT, plain);

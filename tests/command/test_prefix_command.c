@@ -131,7 +131,7 @@ static void test_refusals(void)
         {"--prefix-cache ids", "ids"},
         {"--prefix-cache cache --prefix-cache-size 1000", "at least"},
         {"--prefix-cache cache --prefix-cache-size 0", "at least"},
-        {"--prefix-cache-size 1GiB", "give --prefix-cache DIR"},
+        {"--prefix-cache-size 1GiB", "name a directory with --prefix-cache"},
     };
     write_model(&tiny_models[0], 300);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -176,7 +176,7 @@ static void refused(struct spw_simt_options o, const char *why)
     struct spw_device *d;
     spw_simt_set(&o);
     CHECK(ops->open(&d, &(struct spw_device_options){.index = 0}, &err) == -ENODEV && !d);
-    CHECK_MSG(strstr(err.text, why) && strstr(err.text, "--device c"), "%s", err.text);
+    CHECK_MSG(strstr(err.text, why) && strstr(err.text, "options.backend c"), "%s", err.text);
     spw_simt_set(NULL);
 }
 

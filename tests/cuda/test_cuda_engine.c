@@ -104,7 +104,7 @@ static void check_choice(const char *dir)
     o.device_bytes = (uint64_t)1 << 50;
     spw_error_clear(&err);
     CHECK(spw_engine_open(&e, dir, &o, &err) == -ENOMEM && !e);
-    CHECK_MSG(strstr(err.text, "free; lower --device-memory"), "%s", err.text);
+    CHECK_MSG(strstr(err.text, "free; lower options.device_bytes"), "%s", err.text);
 }
 
 #ifdef SPW_SIMT_EMULATOR

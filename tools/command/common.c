@@ -55,11 +55,13 @@ void cli_interrupt_clear(void)
     cli_catch_interrupt();
 }
 
-/* A message is one line, also when it quotes a text of the user that has line breaks. */
+/* A message is one line, also when it quotes a text of the user that has line breaks. It names
+ * options as the user types them. */
 static void print_line(const char *format, va_list args)
 {
     char line[2048];
     vsnprintf(line, sizeof line, format, args);
+    cli_name_options(line);
     for (char *c = line; *c; c++) {
         if (*c == '\n' || *c == '\t')
             *c = ' ';

@@ -198,9 +198,10 @@ static int make_requests(struct moved *m, const struct cli_options *o,
 /* Reports a refused plan: the reason, and the smallest budgets, which are null if budgets are not
  * the reason. */
 static int refuse(const struct cli_options *o, const struct spw_plan_info *plan, int rc,
-                  const struct spw_error *err)
+                  struct spw_error *err)
 {
     int code = cli_fail_error(rc, err, true);
+    cli_name_options(err->text);
     if (!o->json)
         return code;
     json_t *smallest = cli_report_tiers(plan->smallest_device_bytes, plan->smallest_host_bytes,

@@ -281,7 +281,8 @@ static void refuse(struct subject *s)
     CHECK(spw_engine_plan(e)->device_budget_bytes == device);
     spw_error_clear(&err);
     /* An option that cannot be meant: no disk was ever named. */
-    CHECK(spw_engine_set_budgets(e, 0, 0, 4096, &err) == -EINVAL && strstr(err.text, "--disk"));
+    CHECK(spw_engine_set_budgets(e, 0, 0, 4096, &err) == -EINVAL &&
+          strstr(err.text, "options.disk_dir"));
     spw_engine_rungs(e, &n);
     CHECK(!n);
     step(s, e, session, 1, "after a refusal");

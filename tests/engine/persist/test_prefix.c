@@ -419,7 +419,7 @@ static void refuse_to_keep(struct run *r, uint64_t n, uint64_t written)
         struct spw_error err = {{0}};
         go_to(r, 0, 0, n + SPW_TILE_TOKENS * (uint64_t)i, 1);
         CHECK(spw_session_keep(r->sessions[0], &err) == -EDQUOT);
-        CHECK_MSG(strstr(err.text, "--disk-write-limit"), "%s", err.text);
+        CHECK_MSG(strstr(err.text, "options.disk_write_limit"), "%s", err.text);
     }
     CHECK(n_notes == before + 1);
     spw_engine_prefix(r->e, &p);

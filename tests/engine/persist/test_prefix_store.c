@@ -331,7 +331,7 @@ static void test_eviction(void)
     struct spw_error err = {0};
     int n = pack_count(dir, NULL, NULL);
     CHECK(begin(&w, s, d, 12, 200, false, &err) == -ENOSPC &&
-          strstr(err.text, "raise --prefix-cache-size"));
+          strstr(err.text, "raise options.prefix_cache_bytes"));
     CHECK(pack_count(dir, NULL, NULL) == n && !w);
     /* and what only pins keep out is refused until they are gone */
     CHECK(spw_store_match(s, c, 8 * 128, &m) == 0 && m.n_tiles == 8);

@@ -430,10 +430,10 @@ static void check_foreign(uint64_t *seed)
     refuse(&w, w.dir, &o, -ESTALE, "old KV int8; this run has f32, int4");
     o = w.base;
     o.compute = SPW_DTYPE_BF16;
-    refuse(&w, w.dir, &o, -ESTALE, "--compute f32, this run has bf16");
+    refuse(&w, w.dir, &o, -ESTALE, "options.compute f32, this run has bf16");
     o = w.base;
     o.residual_window = 600;
-    refuse(&w, w.dir, &o, -ESTALE, "--residual-window 384, this run has 640");
+    refuse(&w, w.dir, &o, -ESTALE, "options.residual_window 384, this run has 640");
     o = w.base;
     o.keeps = false;
     refuse(&w, w.dir, &o, -EINVAL, "without the option to resume");
@@ -461,7 +461,8 @@ static void check_write_limit(uint64_t *seed)
     spw_error_clear(&err);
     check_logits(&w, 0, run_to(s, e, w.ids, w.n[0]), "computed");
     int rc = spw_session_save(s, w.file, NULL, 0, NULL, &err);
-    CHECK_MSG(rc == -EDQUOT && strstr(err.text, "--disk-write-limit"), "%d: %s", rc, err.text);
+    CHECK_MSG(rc == -EDQUOT && strstr(err.text, "options.disk_write_limit"), "%d: %s", rc,
+              err.text);
     CHECK(access(w.file, F_OK) != 0);
     check_logits(&w, 1, run_to(s, e, w.ids, w.n[1]), "after a refused save");
     spw_error_clear(&err);

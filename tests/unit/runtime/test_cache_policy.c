@@ -48,7 +48,7 @@ static void test_precision(void)
 {
     struct spw_options o = {0};
     struct spw_cache_policy p = make(full, "", &o);
-    CHECK(p.kv == SPW_DTYPE_BF16 && strstr(p.kv_why, "no --kv-dtype"));
+    CHECK(p.kv == SPW_DTYPE_BF16 && strstr(p.kv_why, "no options.kv"));
     p = make(full, "quantized", &o);
     CHECK(p.kv == SPW_DTYPE_BF16 && p.tell_files);
     CHECK_MSG(strstr(p.files_why, "generation_config.json asks for \"quantized\": done, as int8") &&
@@ -56,8 +56,8 @@ static void test_precision(void)
               "%s", p.files_why);
     o.kv = SPW_DTYPE_F16; /* what the user asks for wins, and needs no note */
     p = make(full, "quantized", &o);
-    CHECK(p.kv == SPW_DTYPE_F16 && !p.tell_files && strstr(p.kv_why, "--kv-dtype asks"));
-    CHECK_MSG(strstr(p.files_why, "overruled: --kv-dtype asks for f16"), "%s", p.files_why);
+    CHECK(p.kv == SPW_DTYPE_F16 && !p.tell_files && strstr(p.kv_why, "options.kv asks"));
+    CHECK_MSG(strstr(p.files_why, "overruled: options.kv asks for f16"), "%s", p.files_why);
 }
 
 /* Whatever the files ask for, layers and precision are those the answers need. */
@@ -125,7 +125,7 @@ static void test_on_oom(void)
         struct spw_cache_policy p = make(cases[i].kinds, cases[i].asked, &cases[i].o);
         CHECK_MSG(p.stays == cases[i].stays && p.ladder == cases[i].ladder, "case %zu", i);
         CHECK(p.disk == !p.stays && p.host == !p.stays);
-        CHECK(!p.stays || strstr(p.tiers_why, "--on-oom"));
+        CHECK(!p.stays || strstr(p.tiers_why, "options.on_oom"));
     }
     struct spw_model_config c = model(full, "");
     struct spw_cache_policy p;
@@ -143,14 +143,14 @@ static void test_tiers(void)
         bool host, disk;
         const char *says;
     } cases[] = {
-        {{0}, true, false, "no --disk"},
-        {{.host_bytes = none}, false, false, "--host-memory 0"},
+        {{0}, true, false, "no options.disk_dir"},
+        {{.host_bytes = none}, false, false, "options.host_bytes leaves"},
         {{.disk_dir = ".", .backend = cpu}, true, true, "the host takes"},
-        {{.disk_dir = ".", .backend = cuda}, true, true, "--disk names"},
+        {{.disk_dir = ".", .backend = cuda}, true, true, "options.disk_dir names"},
         {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, true, true, "budget"},
-        {{.disk_dir = ".", .host_bytes = none}, false, true, "--host-memory 0"},
-        {{.disk_dir = ".", .disk_bytes = none}, true, false, "--disk-memory 0"},
-        {{.disk_dir = ".", .disk_write_limit = none}, true, false, "write-limit"},
+        {{.disk_dir = ".", .host_bytes = none}, false, true, "options.host_bytes leaves"},
+        {{.disk_dir = ".", .disk_bytes = none}, true, false, "options.disk_bytes leaves"},
+        {{.disk_dir = ".", .disk_write_limit = none}, true, false, "options.disk_write_limit lets"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_cache_policy p = make(full, "", &cases[i].o);
@@ -169,7 +169,7 @@ static void test_contradictions(void)
         {{.disk_write_limit = 78}, "disk write limit: 78 bytes", "no disk"},
         {{.disk_dir = ".", .disk_bytes = 77, .disk_write_limit = SPW_BYTES_NONE},
          "disk memory: 77 bytes",
-         "--disk-write-limit 0"},
+         "options.disk_write_limit of no"},
         {{.kv = (enum spw_dtype)9}, "kv type 9", "f16 or bf16"},
     };
     struct spw_model_config c = model(full, "");

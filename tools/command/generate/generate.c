@@ -189,6 +189,7 @@ static int on_end(struct stream *s, const struct spw_event *e, struct spw_error 
     struct spw_result *result = &r->results[e->request - 1];
     char why[sizeof err->text];
     snprintf(why, sizeof why, "%s", e->text);
+    cli_name_options(why);
     spw_batch_take(r->batch, e->request, result);
     r->n_failed += result->finish == SPW_FINISH_FAILED;
     if (r->o->prompts)
@@ -273,6 +274,7 @@ static int refuse_longest(struct run *r, struct spw_options *options)
                r->inputs.items[longest].n_tokens + r->inputs.items[longest].max_new_tokens <
                    r->inputs.longest)
             longest++;
+        cli_name_options(err.text);
         code = cli_inputs_refuse(&r->inputs, r->o, &r->inputs.items[longest], err.text);
     }
     options->context = r->o->context ? r->o->context : r->inputs.longest;

@@ -227,7 +227,13 @@ static int decide_cache(struct facts *f, const struct cli_options *o)
     struct spw_options options = cli_engine_options(o, 0, 1);
     enum spw_dtype compute = spw_compute_type(f->tensors, &options);
     int rc = spw_cache_policy_make(&f->cache, &f->config, compute, &options, &err);
-    return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+    if (rc < 0)
+        return cli_fail_error(rc, &err, true);
+    cli_name_options(f->cache.kv_why);
+    cli_name_options(f->cache.precision_why);
+    cli_name_options(f->cache.tiers_why);
+    cli_name_options(f->cache.files_why);
+    return 0;
 }
 
 /* The facts are also shown if the weights do not fit config.json. Then a line on stderr says so. */

@@ -137,6 +137,10 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
 void cli_options_free(struct cli_options *o);
 bool cli_given(const struct cli_options *o, const char *name);
 
+/* The library names a setting as the member of struct spw_options: "options.device_bytes". Puts the
+ * command's option in the place of each such name: "--device-memory". The text never grows. */
+void cli_name_options(char *text);
+
 /* The name that is most similar to `word`; NULL when no name differs by only one or two typing
  * errors. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
