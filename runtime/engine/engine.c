@@ -166,7 +166,7 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
         spw_engine_add_note(e, "%s", e->model.cache.files_why);
     if (rc) {
         spw_engine_close(e);
-        return spw_fail(err, rc, "out of memory");
+        return spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc));
     }
     *out = e;
     return 0;
@@ -207,7 +207,7 @@ int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backe
         *out = e->plan.info;
     }
     spw_engine_close(e);
-    return rc ? spw_fail(err, rc, "out of memory") : 0;
+    return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
@@ -252,7 +252,7 @@ int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend 
         rc = spw_traffic_requests(&all, &e->plan, e->model.weights, requests, n);
     memcpy(moved, all.bytes, sizeof all.bytes);
     spw_engine_close(e);
-    return rc ? spw_fail(err, rc, "out of memory") : 0;
+    return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
 int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
@@ -330,7 +330,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
         spw_engine_heed_start(e);
     if (rc) {
         spw_engine_close(e);
-        return spw_fail(err, rc, "out of memory");
+        return spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc));
     }
     *out = e;
     return 0;

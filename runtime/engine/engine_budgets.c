@@ -237,7 +237,7 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
     if (rc) {
         e->options = given;
         e->model.cache = policy;
-        return spw_fail(err, rc, "out of memory");
+        return spw_fail(err, rc, "memory for other budgets: %s", strerror(-rc));
     }
     rung.n_recomputed = spw_sub_u64(held, count_tokens(e, &rung.position));
     tell_change(e, &from, why, &rung);

@@ -297,7 +297,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
         rc = open_sequences(e);
     if (!rc)
         rc = open_executor(e);
-    return rc ? spw_fail(err, rc, "out of memory for the engine's tables") : 0;
+    return rc ? spw_fail(err, rc, "the engine's tables: %s", strerror(-rc)) : 0;
 }
 
 bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)

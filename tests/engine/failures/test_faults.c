@@ -235,6 +235,27 @@ static void fail_commands(const struct subject *u, int64_t stride)
             (long long)stride, (long long)n);
 }
 
+static int fail_event(struct spw_device *d, spw_event *out)
+{
+    (void)d;
+    *out = NULL;
+    return -EIO;
+}
+
+/* A device that fails while the engine opens is not memory that ran out. */
+static void fail_open(const struct subject *u)
+{
+    struct spw_backend b = u->b;
+    struct spw_device_ops ops = *b.device_ops;
+    struct spw_engine *e;
+    struct spw_error err = {{0}};
+    ops.event_open = fail_event;
+    b.device_ops = &ops;
+    CHECK(spw_engine_open_on(&e, &b, u->dir, &u->o, &err) == -EIO && !e);
+    CHECK_MSG(strstr(err.text, strerror(EIO)) && !strstr(err.text, "out of memory"), "%s",
+              err.text);
+}
+
 /* ---- generation ---- */
 
 enum { N_NEW = 6 };
@@ -304,6 +325,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         make_subject(&u, &settings[i], i);
         check_plan(&u);
+        fail_open(&u);
         fail_allocations(&u);
         if (run_can_lose_device()) {
             fail_commands(&u, stride * u.is->stride_factor);
