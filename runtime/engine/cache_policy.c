@@ -68,12 +68,13 @@ static void decide_tiers(struct spw_cache_policy *out, const struct spw_options 
     if (out->disk)
         disk = "options.disk_dir names the disk";
     else if (o->disk_dir)
-        disk = o->disk_bytes == SPW_BYTES_NONE ? "options.disk_bytes leaves none of the disk"
-                                               : "options.disk_write_limit lets no KV be written";
+        disk = o->disk_bytes == SPW_BYTES_NONE
+                   ? "options.disk_bytes of no bytes leaves none of the disk"
+                   : "options.disk_write_limit of no bytes lets no KV be written";
     out->host = o->host_bytes != SPW_BYTES_NONE;
     if (o->host_bytes)
         host = out->host ? "options.host_bytes gives the host a budget"
-                         : "options.host_bytes leaves none of the host";
+                         : "options.host_bytes of no bytes leaves none of the host";
     snprintf(out->tiers_why, sizeof out->tiers_why, "%s; %s", host, disk);
 }
 

@@ -144,13 +144,16 @@ static void test_tiers(void)
         const char *says;
     } cases[] = {
         {{0}, true, false, "no options.disk_dir"},
-        {{.host_bytes = none}, false, false, "options.host_bytes leaves"},
+        {{.host_bytes = none}, false, false, "options.host_bytes of no bytes"},
         {{.disk_dir = ".", .backend = cpu}, true, true, "the host takes"},
         {{.disk_dir = ".", .backend = cuda}, true, true, "options.disk_dir names"},
         {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, true, true, "budget"},
-        {{.disk_dir = ".", .host_bytes = none}, false, true, "options.host_bytes leaves"},
-        {{.disk_dir = ".", .disk_bytes = none}, true, false, "options.disk_bytes leaves"},
-        {{.disk_dir = ".", .disk_write_limit = none}, true, false, "options.disk_write_limit lets"},
+        {{.disk_dir = ".", .host_bytes = none}, false, true, "options.host_bytes of no bytes"},
+        {{.disk_dir = ".", .disk_bytes = none}, true, false, "options.disk_bytes of no bytes"},
+        {{.disk_dir = ".", .disk_write_limit = none},
+         true,
+         false,
+         "options.disk_write_limit of no bytes"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_cache_policy p = make(full, "", &cases[i].o);
