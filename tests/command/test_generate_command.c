@@ -533,6 +533,24 @@ static bool counts_answers(const char *lines)
     return false;
 }
 
+/* Lines that wait take little memory. Sanitizers take more than the command. */
+static void check_memory(pid_t pid)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    char path[64], text[4096];
+    long long kib = -1;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    while (file && kib < 0 && fgets(text, sizeof text, file))
+        sscanf(text, "VmHWM: %lld kB", &kib);
+    if (file)
+        fclose(file);
+    CHECK_MSG(kib > 0 && kib < 200000, "%lld KiB", kib);
+#else
+    (void)pid;
+#endif
+}
+
 static void test_interrupt(void)
 {
     const char *const arguments[] = {"spillway", "generate",   "m",      "--prompts",
@@ -550,6 +568,7 @@ static void test_interrupt(void)
         if (counts_answers(err) || waitpid(pid, &status, WNOHANG) != 0)
             break;
     }
+    check_memory(pid);
     check_kill(pid, SIGINT);
     CHECK(waitpid(pid, &status, 0) == pid);
     close(sink);

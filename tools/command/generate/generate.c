@@ -191,6 +191,7 @@ static int on_end(struct stream *s, const struct spw_event *e, struct spw_error 
     snprintf(why, sizeof why, "%s", e->text);
     cli_name_options(why);
     spw_batch_take(r->batch, e->request, result);
+    r->n_ended++;
     r->n_failed += result->finish == SPW_FINISH_FAILED;
     if (r->o->prompts)
         return print_answer(s, result, why);
@@ -210,13 +211,32 @@ static int on_event(struct stream *s, const struct spw_event *e, struct spw_erro
     return 0;
 }
 
+/* Submits prompts. As many wait as can run, so that each step is full: a request that waits takes
+ * memory. */
+static int submit_some(struct run *r, struct stream *streams, struct spw_error *err)
+{
+    const uint64_t most = 2 * (uint64_t)spw_engine_plan(r->engine)->sessions;
+    for (; r->next_input < r->inputs.n && r->n_submitted - r->n_ended < most; r->next_input++) {
+        const struct cli_input *in = &r->inputs.items[r->next_input];
+        uint64_t id;
+        if (in->refused)
+            continue;
+        const struct spw_request request = make_request(r, in);
+        SPW_TRY(spw_batch_submit(r->batch, &request, &id, err));
+        streams[r->n_submitted++] =
+            (struct stream){.run = r, .in = in, .index = r->next_input, .first = true};
+    }
+    return 0;
+}
+
 /* Steps until all requests have ended. After a failure it still handles the events of the step:
  * other requests may have ended in it. */
 static int run_batch(struct run *r, struct stream *streams, struct spw_error *err)
 {
     struct spw_event e;
-    int more = 1, rc = 0;
-    while (!rc && more > 0) {
+    int more = 1, rc = spw_batch_open(&r->batch, r->engine, r->model.tokenizer, err);
+    while (!rc && (more > 0 || r->next_input < r->inputs.n)) {
+        SPW_TRY(submit_some(r, streams, err));
         more = spw_batch_step(r->batch, err);
         rc = more < 0 ? more : 0;
         while (spw_batch_event(r->batch, &e)) {
@@ -228,9 +248,9 @@ static int run_batch(struct run *r, struct stream *streams, struct spw_error *er
 }
 
 /* Takes the results of requests that a failure has ended. */
-static void take_ended(struct run *r, size_t n)
+static void take_ended(struct run *r)
 {
-    for (uint64_t id = 1; id <= n; id++)
+    for (uint64_t id = 1; id <= r->n_submitted; id++)
         if (!spw_batch_cancel(r->batch, id)) {
             spw_batch_take(r->batch, id, &r->results[id - 1]);
             r->results[id - 1].finish = SPW_FINISH_FAILED;
@@ -329,15 +349,15 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
 
 /* The library failed, or the run was interrupted. Prints the unfinished answers of a batch and
  * writes the report. Text of a single prompt is already on stdout. */
-static int save(struct run *r, struct stream *streams, size_t n_streams,
-                const struct spw_result *results, const struct spw_batch_times *times, int code)
+static int save(struct run *r, struct stream *streams, const struct spw_result *results,
+                const struct spw_batch_times *times, int code)
 {
     size_t n = 0;
-    for (size_t i = 0; i < n_streams; i++)
+    for (uint64_t i = 0; i < r->n_submitted; i++)
         n += results[i].n_tokens;
     if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
         return code;
-    for (size_t i = 0; r->o->prompts && i < n_streams; i++)
+    for (uint64_t i = 0; r->o->prompts && i < r->n_submitted; i++)
         if (!streams[i].printed && results[i].n_tokens &&
             print_answer(&streams[i], &results[i], ""))
             return code;
@@ -391,45 +411,29 @@ static int finish(struct run *r, const struct spw_result *results,
     return code;
 }
 
-static int submit_all(struct run *r, struct stream *streams, size_t *n, struct spw_error *err)
-{
-    SPW_TRY(spw_batch_open(&r->batch, r->engine, r->model.tokenizer, err));
-    for (size_t i = 0; i < r->inputs.n; i++) {
-        const struct cli_input *in = &r->inputs.items[i];
-        uint64_t id;
-        if (in->refused)
-            continue;
-        const struct spw_request request = make_request(r, in);
-        SPW_TRY(spw_batch_submit(r->batch, &request, &id, err));
-        streams[(*n)++] = (struct stream){.run = r, .in = in, .index = i, .first = true};
-    }
-    return 0;
-}
-
 static int generate(struct run *r, struct stream *streams, struct spw_result *results)
 {
     struct spw_batch_times times = {0};
     struct spw_error err = {0};
-    size_t n = 0;
     r->results = results;
+    for (size_t i = 0; i < r->inputs.n; i++)
+        results[i].finish = SPW_FINISH_FAILED; /* until it ends */
     int rc = print_refused(r);
-    if (!rc)
-        rc = submit_all(r, streams, &n, &err);
     if (r->o->prompts)
-        cli_progress_answers(0, n);
+        cli_progress_answers(0, r->inputs.n - r->inputs.n_refused);
     if (!rc)
         rc = run_batch(r, streams, &err);
     cli_progress_end();
     if (r->batch) {
         spw_batch_times(r->batch, &times);
-        take_ended(r, n);
+        take_ended(r);
     }
     int npy_code = cli_npy_close(r->npy);
     r->npy = NULL;
     if (rc < 0) {
         int why = explain(r, rc, &err);
         save_ended(r);
-        return save(r, streams, n, results, &times, why);
+        return save(r, streams, results, &times, why);
     }
     return npy_code ? npy_code : finish(r, results, &times);
 }

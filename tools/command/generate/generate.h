@@ -12,10 +12,12 @@ struct run {
     struct cli_inputs inputs;
     struct cli_saved saved; /* the saved run that this run continues; empty: none */
     struct spw_engine *engine;
-    struct spw_session *session; /* the session of --save and --resume, owned */
-    struct spw_batch *batch;     /* owned */
-    struct spw_result *results;  /* [inputs.n], borrowed; of requests that have ended */
-    uint64_t n_text;             /* bytes of the answer's text so far */
+    struct spw_session *session;   /* the session of --save and --resume, owned */
+    struct spw_batch *batch;       /* owned */
+    struct spw_result *results;    /* [inputs.n], borrowed; of requests that have ended */
+    size_t next_input;             /* the first one that was not submitted */
+    uint64_t n_submitted, n_ended; /* requests */
+    uint64_t n_text;               /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
     uint64_t n_answers; /* answers of --prompts that were printed */
     uint64_t n_failed;  /* requests that failed alone */
