@@ -460,9 +460,10 @@ struct spw_request {
     size_t n_prompt;
     size_t max_new_tokens;
     struct spw_sampling sampling;
-    /* Tokens of this request that were generated before, by a batch that ended early: it goes on
-     * behind them, as that one would have. At most max_new_tokens, which counts them; so does the
-     * result, but for its hash. The first n_text_given bytes of text were handed over then. */
+    /* Tokens that an earlier batch, which ended early, has generated for this request: this batch
+     * goes on behind them, as that one would have. max_new_tokens counts them, and the result has
+     * them; its logits_hash leaves them out. The first n_text_given bytes of the text were told
+     * then, and are not told again. */
     const int32_t *given;
     size_t n_given;
     uint64_t n_text_given;
@@ -471,8 +472,9 @@ struct spw_request {
     size_t n_stop;
     bool ignore_eos;
     bool prompt_logprobs; /* the result gets the log-probability of each token of the prompt */
-    /* Whose cache is used and stays with the caller, a sequence that goes on; NULL: one of its own
-     * for as long as it runs. No two requests of a batch may name the same. */
+    /* The session that computes the request. It stays the caller's, and must be open until the
+     * request has ended. NULL: the batch opens a session, and closes it when the request has ended.
+     * No two requests that have not ended may name the same session. */
     struct spw_session *session;
 };
 
@@ -511,10 +513,11 @@ struct spw_event {
 struct spw_batch;
 
 /* Requests may be submitted and canceled at any time between two steps. Up to the engine's number
- * of sessions run at a time, the others wait. What requests compute is kept in the prefix cache, if
- * there is one, when they end, after each pass of a long prompt, and, where a session can only go
- * on at points, once their first token is there. `tokenizer` may be NULL where no request has text
- * or stop strings. An engine has one batch at a time. -ENOMEM, -EBUSY. */
+ * of sessions run at a time, the others wait; sessions that callers have open count. Submitting
+ * takes all memory of a request but that of its text. What requests compute is kept in the prefix
+ * cache, if there is one, when they end, after each pass of a long prompt, and, where a session can
+ * only go on at points, once their first token is there. `tokenizer` may be NULL where no request
+ * has text or stop strings. An engine has one batch at a time. -ENOMEM, -EBUSY. */
 int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                    const struct spw_tokenizer *tokenizer, struct spw_error *err);
 /* Requests that still run end without an event. NULL is fine. */
@@ -523,7 +526,8 @@ void spw_batch_close(struct spw_batch *b);
  * and `err` says why; -ENOMEM. Nothing has changed then. */
 int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
                      struct spw_error *err);
-/* The request ends with what it has. -ENOENT: it is not there, or has ended. */
+/* The request ends with the tokens that it has; events that nobody has read yet are still told, and
+ * then its END. -ENOENT: it is not there, or has ended. */
 int spw_batch_cancel(struct spw_batch *b, uint64_t id);
 /* Gives every running request a token, after waiting ones have taken the place of those that ended;
  * their prompts are computed in the same step. 1: there is more to do; 0: nothing is left. A

@@ -25,9 +25,9 @@ struct spw_answer {
     struct spw_detokenizer *detokenizer;   /* NULL: nobody wants text */
     char *prompt_end; /* what the detokenizer held back at the prompt's end: not new text */
     size_t n_prompt_end, n_skipped;
-    uint64_t n_text_left; /* of n_text_given: not to be handed over again */
+    uint64_t n_text_left; /* of n_text_given: bytes that are still to be passed over */
     struct spw_stop *stop;
-    char *text; /* [n_text]: final, not yet read */
+    char *text; /* [n_text]: final, and not told yet */
     size_t n_text, text_capacity;
 };
 

@@ -21,8 +21,8 @@ struct entry {
     struct spw_answer answer;
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
     struct entry *next;          /* in the order of submission */
-    struct entry *next_told;     /* of those with events */
-    bool told;
+    struct entry *next_told;     /* the next one with events */
+    bool told;                   /* it is in the list of those with events */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
     bool has_end;         /* and text, if the answer has some */

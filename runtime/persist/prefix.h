@@ -39,12 +39,12 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
  * tokens as computed (spw_recover_step). */
 bool spw_prefix_distrust(struct spw_session *s);
 
-/* Where a point would be new, useful and far enough behind the last one: where the span leaves what
- * others have computed, or its last tile, if there can be none once the span is computed. The
- * session is to be brought there first, and kept. 0: nowhere. */
 /* Whether a window that is no multiple of tiles has left tiles behind, with n tokens held, that the
  * last whole tile needs. */
 bool spw_prefix_moves_on(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
+/* Where a point would be new, useful and far enough behind the last one: where the span leaves what
+ * others have computed, or its last tile, if there can be none once the span is computed. The
+ * session is to be brought there first, and kept. 0: nowhere. */
 uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span);
 
 #endif
