@@ -11,6 +11,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* `align`: of an address that kernels read a matrix from. `multiplies`: kernels take a matrix as it
  * is stored; else it is converted first.
@@ -67,6 +68,7 @@ const char *spw_dtype_name(enum spw_dtype t);
  * Each becomes the nearest float. `row` may have any address. */
 void spw_type_read(enum spw_dtype t, const void *row, uint64_t first, size_t n, float *out);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -26,6 +26,10 @@ grep -rhoE '\bspw_[a-z0-9_]+\(' "$place/second/include" | tr -d '(' | sort -u >"
 [ "$(wc -l <"$place/exported")" -ge 60 ]
 comm -23 "$place/exported" "$place/declared" >"$place/undeclared"
 [ ! -s "$place/undeclared" ] || { echo "exported, but in no header:"; cat "$place/undeclared"; exit 1; }
+# It exports all of them but the codec, which model/ops.h alone names.
+nm --defined-only "$(dirname "$pc")/libspillway.a" 2>/dev/null | awk '$2 == "T" {print $3}' | sort -u >"$place/defined"
+comm -12 "$place/declared" "$place/defined" | comm -23 - "$place/exported" | grep -v '^spw_codec_' >"$place/hidden" || true
+[ ! -s "$place/hidden" ] || { echo "declared, but not exported:"; cat "$place/hidden"; exit 1; }
 
 echo 1 >"$place/ids"
 expected=$("$place/second/bin/spillway" generate $model --token-ids "$place/ids" --ids --ignore-eos \
