@@ -1,7 +1,8 @@
 /* Layer kinds: what a layer keeps of the past, one row of a table for each kind.
  *
- * Code that handles the cache asks the row, or the numbers that the plan made of it (struct
- * spw_residency, offload/kv/waterline.h), and never compares a layer's kind. */
+ * The cache and the executor ask the row, or the numbers that the plan made of it (struct
+ * spw_residency, offload/kv/waterline.h). Only the plan, which divides memory between the kinds,
+ * names them. */
 #ifndef SPW_QUANT_LAYER_KIND_H
 #define SPW_QUANT_LAYER_KIND_H
 

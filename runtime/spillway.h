@@ -141,7 +141,7 @@ struct spw_options {
     bool past_positions;      /* context may be more than the model knows: see spw_engine_note */
     uint32_t sessions;        /* most sessions at a time; 0: 1 */
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together; 0: planned */
-    uint32_t prefetch_slots;  /* landing buffers of the KV ring; 0: planned */
+    uint32_t prefetch_slots;  /* buffers of the KV ring on the device; 0: planned */
     uint32_t prefetch_splits; /* of 512 positions in one of them; 0: planned */
     /* Sessions will be written to files or taken from them (spw_session_save): host memory for the
      * pieces is part of the plan. */

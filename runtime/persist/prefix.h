@@ -1,10 +1,11 @@
-/* What sessions begin with that was computed earlier, by any process, and what of them is kept for
- * others: the engine's side of a prefix store (offload/store/prefix_store.h). See spillway.h for
- * what callers see of it.
+/* The engine's side of the prefix cache (offload/store/prefix_store.h): sessions begin with tiles
+ * that any process has computed earlier, and store their own tiles for others. spillway.h has what
+ * callers see of it.
  *
- * Old tiles are attached where they lie in the store's packs: the ring streams them, or the usual
- * settling loads them. Where layers slide or old tiles are kept apart a session can begin only at a
- * point, for which the few tiles near it are read at once. The engine's thread. */
+ * Old tiles are attached where they lie in the packs of the store: the ring streams them, or they
+ * are loaded when the residency is applied. Where layers have windows or old tiles are quantized, a
+ * session can begin only at a checkpoint ("point"), whose few exact tiles are read at once. The
+ * engine's thread. */
 #ifndef SPW_RUNTIME_PERSIST_PREFIX_H
 #define SPW_RUNTIME_PERSIST_PREFIX_H
 

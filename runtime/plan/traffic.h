@@ -1,8 +1,8 @@
-/* The byte account: how much one pass moves over each link, from positions and the plan alone. The
- * counters of the device must agree with it as integers.
+/* Predicted bytes: how many bytes a run moves over each link, computed from the plan and from token
+ * positions alone. The counters of the device must agree with the prediction as integers.
  *
- * A tile on disk crosses the drive's link, and the device's too where the disk lands on the host
- * first (plan.direct is false). */
+ * A tile on disk crosses the drive's link. It crosses the device's link too where the disk cannot
+ * read into device memory (plan.direct is false). */
 #ifndef SPW_RUNTIME_PLAN_TRAFFIC_H
 #define SPW_RUNTIME_PLAN_TRAFFIC_H
 
@@ -14,77 +14,82 @@ struct spw_traffic {
     uint64_t bytes[SPW_MOVED_COUNT];
 };
 
-/* What a pass that got through its layers reads of whether all that was quantized was finite. */
+/* Bytes of the flag that a pass reads after its layers: were all quantized values finite? */
 uint64_t spw_traffic_flags(const struct spw_plan *p);
-/* What opening the engine moves. */
+/* Bytes that opening the engine moves. */
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w);
-/* Sessions from their first token on, and all that they have moved: told what was computed, never
- * what was counted. by_layer: a step may end between layers; else layers of one kind are one. */
+/* The prediction of one engine: its sessions from their first token on, and all bytes that they
+ * have moved. The caller reports what was computed, never what was counted.
+ *
+ * `row` in the functions below is a row of the table of tiles (traffic_tiles.h): one layer if the
+ * run was opened with by_layer, else all layers of one kind. A step can end between two layers only
+ * in a run with by_layer. */
 struct spw_traffic_run;
 
-/* How far a pass came that was ended, or that failed while it waited for tiles or weights. */
+/* How far a pass came that the caller interrupted, or that failed while it waited for tiles or
+ * weights. */
 struct spw_traffic_end {
-    uint64_t chunks, begun_chunks; /* counted over the layers: that were through, that had begun */
-    uint32_t parts;                /* of the chunk that had begun: whose tokens had got tiles */
-    uint64_t heads, begun_heads;   /* rows of logits that were read, and that were to be computed */
-    bool through;                  /* all layers */
-    uint64_t loads; /* tiles that came up from the disk for layers that had not begun */
+    uint64_t chunks, begun_chunks; /* chunks of all layers that had passed; that had begun */
+    uint32_t parts; /* of the chunk that had begun: parts with tiles for their tokens */
+    uint64_t heads, begun_heads;        /* rows of logits that the host has read; that were begun */
+    bool through;                       /* the pass was through all layers */
+    uint64_t loads;                     /* tiles read from disk for layers that had not begun */
     struct spw_schedule_progress rings; /* UINT64_MAX: all of it */
 };
 
-/* Borrows plan and weights; the plan changes with spw_traffic_replan only. Opening allocates,
- * nothing else does. What tells a run something takes NULL, and does nothing then. */
+/* Borrows plan and weights. The plan may change with spw_traffic_replan only. Only opening
+ * allocates. The functions that return nothing accept NULL and do nothing then. */
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
                          const struct spw_weights *w, bool by_layer);
 void spw_traffic_run_close(struct spw_traffic_run *r);
-/* A step, pass by pass: `spans` stay borrowed until the last one. false: there was none left. */
+/* A step, pass by pass. `spans` stay borrowed until the last pass. end: NULL for a whole pass. next
+ * returns false if no pass was left. */
 void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n);
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end);
-/* Of the step that was expected to come, one token more for each span of the last one, so much was
- * fetched, and given up. */
+/* The rings had fetched `rings` for the next decode step (one more token for each span of the last
+ * step). That step did not come, and the fetched slots were dropped. */
 void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_progress *rings);
-/* Tokens of span i that passes have been through. */
+/* Tokens of span i that have passed all layers. */
 uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i);
-/* All passes. */
+/* begin, and next until no pass is left. */
 void spw_traffic_step(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n);
-/* The session is cut back to n tokens, and brought to the waterlines of n. */
+/* The session was cut back to n tokens, and its tiles moved to the waterlines of n. */
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n);
-/* Whether another session has the tile, too. Where such a tile is lost, the traffic of the other
- * session is not known. */
+/* Whether another session shares the tile. If such a tile is lost, the bytes of the other session
+ * cannot be predicted. */
 bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint32_t row,
                         uint32_t tile);
-/* Between steps the plan, which was `from`, has become another one, and caches have followed where
- * they lie (engine_refit.c). n_tokens[i]: what session i holds. n_renumbered: so many tiles on disk
- * went to another place there, as they are. */
+/* The plan was replaced between two steps; the old plan is `from`. Tiles kept their place as far as
+ * engine_refit.c could keep them. n_tokens[i]: tokens that session i holds. n_renumbered: tiles
+ * that were copied to another frame of the disk. */
 void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
                         const uint64_t *n_tokens, uint64_t n_renumbered);
-/* `to`, which is empty, begins as `from`; a session ends; tiles [first, end) are found in a file;
- * they are written to one. */
+/* fork: the empty session `to` gets all tiles of `from`. close: the session ends. attach: tiles
+ * [first, end) lie in a file of the prefix cache. export: they are written to a file. */
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from);
 void spw_traffic_close(struct spw_traffic_run *r, uint32_t session);
 void spw_traffic_attach(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end);
 void spw_traffic_export(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end);
-/* The session gets tiles [first, end) from a file by way of host memory, those of an empty one in
- * order; exact: in that form, which is kept apart where old tiles are. A cut back to its length
- * must follow. */
+/* An empty session gets tiles [first, end) from a file through host memory, in order. exact: exact
+ * tiles, in a plan that keeps old tiles apart. spw_traffic_cut_back with its length must follow. */
 void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end, bool exact);
-/* Adds bytes that belong to no tile: weights, logits, tables of a file. */
+/* Adds bytes that belong to no tile: weights, logits, the tables of a file. */
 void spw_traffic_add(struct spw_traffic_run *r, enum spw_moved link, uint64_t bytes);
 struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
-/* `ahead`: how much the rings have fetched for the expected step; NULL: nothing. */
+/* All bytes so far. ahead: how much the rings have fetched for the next step; NULL: nothing. */
 void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
                            struct spw_traffic *out);
 
-/* All that opening an engine and one batch with these requests move (traffic_requests.c). */
+/* Bytes of a whole run: opening an engine, and one batch with these requests. */
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          const struct spw_weights *w, const struct spw_plan_request *requests,
                          size_t n);
 
-/* Fills in plan.info: one session that takes `context` tokens from nothing; and the last of them
- * after a prompt of the others. */
+/* Fills in the bytes of plan.info: a prompt of `context` tokens, and one decode step at the end of
+ * the context. */
 int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w);
 
 #endif
