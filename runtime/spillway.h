@@ -166,7 +166,7 @@ struct spw_options {
      * prompt again (another question, another answer): what sliding windows and exact tiles near
      * the end have left behind since then stays on the device. It is part of the plan, if it takes
      * at most an eighth of the device's budget. */
-    bool goes_back;
+    bool rolls_back;
     /* Called from within spw_sync when a tile was lost on disk and its tokens are about to be
      * computed again. May be NULL. */
     void (*on_incident)(void *context, const struct spw_incident *incident);
@@ -204,7 +204,7 @@ struct spw_plan_info {
     uint64_t residual_tokens;        /* then: the newest that are read exact */
     /* Sessions can be cut back to where their latest prompt began, or its last pass: a step that is
      * ended takes nothing from what they held before. */
-    bool goes_back;
+    bool rolls_back;
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     struct {
         uint64_t weights_resident, weights_slots, kv_resident, kv_slots, hidden, activations, total;
@@ -354,7 +354,7 @@ struct spw_span {
  * spans[span]; it is called in position order. -EINVAL for a token out of range or a session named
  * twice, -E2BIG past the context: nothing has changed then. -ECANCELED: options.interrupted has
  * said so; a session then holds what it did of the tokens, and those of this call that had passed
- * all layers, or nothing where a window has moved on (struct spw_plan_info.goes_back); the next
+ * all layers, or nothing where a window has moved on (struct spw_plan_info.rolls_back); the next
  * call computes the rest, to the same bits. Logits that were handed over may come again then. */
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),

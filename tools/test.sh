@@ -39,9 +39,9 @@ format_version=14 # of clang-format: versions differ in what they want
 # Tests that only a full run does, as extended regular expressions of whole names.
 # On the emulated GPU CI runs the kernels, the device, the runtime, whole models and their placement.
 # The other twins run the same host code as the test on the CPU.
-full_release='test_cuda_(attach|budgets|disk_faults|faults|interrupt|prefix|refit|save|split)'
+full_release='test_cuda_(attach|budgets|disk_faults|faults|interrupt|prefix|replan|save|split)'
 # Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
-# of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_refit
+# of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
 # and test_memory_limit use the fallbacks, test_cuda_engine runs whole models.
 full_debug="$full_release|jinja_differential|tokenizer_property|test_(bench|cache|plan|prefix|save)_command"
 full_debug+='|test_(budgets|chat|check_kv|drive)'
@@ -52,7 +52,7 @@ never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
-never_tsan+='|test_cuda_(attach|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|refit|save|split)'
+never_tsan+='|test_cuda_(attach|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|replan|save|split)'
 # test_async and test_placement step sessions too, and run the I/O threads. ASan has the faults.
 full_tsan='test_(session|weight_faults|power_loss)'
 

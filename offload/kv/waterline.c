@@ -45,7 +45,7 @@ uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens)
     return spw_max_u32(less(spw_waterline_end(r, n_tokens), SPW_WATERLINE_SLACK), 1);
 }
 
-uint32_t spw_waterline_near_tiles(uint32_t residual_tiles)
+uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles)
 {
     return 1 + SPW_WATERLINE_SLACK + residual_tiles + 1; /* the sink; the tail */
 }

@@ -72,7 +72,7 @@ uint32_t spw_waterline_visible(const struct spw_residency *r, uint64_t position)
  * apart; and the most exact tiles that a layer whose old tiles are kept apart holds between steps.
  */
 uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens);
-uint32_t spw_waterline_near_tiles(uint32_t residual_tiles);
+uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles);
 
 /* Between steps, with n tokens held: the first tile on the device. */
 uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens);

@@ -21,8 +21,8 @@ struct entry {
     struct spw_answer answer;
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
     struct entry *next;          /* in the order of submission */
-    struct entry *next_told;     /* the next one with events */
-    bool told;                   /* it is in the list of those with events */
+    struct entry *next_with_events; /* the next one with events */
+    bool has_events;                /* it is in the list of those with events */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
     bool has_end;         /* and text, if the answer has some */
@@ -32,8 +32,8 @@ struct entry {
 struct spw_batch {
     struct spw_engine *engine;
     const struct spw_tokenizer *tokenizer;
-    struct entry *first, **end;           /* owned, all requests that were not taken */
-    struct entry *first_told, **end_told; /* those with events */
+    struct entry *first, **end; /* owned, all requests that were not taken */
+    struct entry *first_with_events, **end_with_events; /* those with events */
     uint64_t n_submitted;
     struct entry **slots;    /* owned, [n_slots]; NULL: free */
     struct entry **stepping; /* owned, [n_slots]: whose span it is */
@@ -60,7 +60,7 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .tokenizer = tokenizer,
                             .n_slots = n,
                             .end = &b->first,
-                            .end_told = &b->first_told,
+                            .end_with_events = &b->first_with_events,
                             .slots = spw_alloc_zero(n, sizeof(struct entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct entry *)),
                             .spans = spw_alloc_zero(n, sizeof *b->spans)};
@@ -182,28 +182,28 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
 
 /* ---- events ---- */
 
-static void tell(struct spw_batch *b, struct entry *x)
+static void note_events(struct spw_batch *b, struct entry *x)
 {
-    if (x->told)
+    if (x->has_events)
         return;
-    x->told = true;
-    x->next_told = NULL;
-    *b->end_told = x;
-    b->end_told = &x->next_told;
+    x->has_events = true;
+    x->next_with_events = NULL;
+    *b->end_with_events = x;
+    b->end_with_events = &x->next_with_events;
 }
 
 /* Events of earlier steps go, and so do sessions of requests that have ended. */
 static void forget_events(struct spw_batch *b)
 {
-    for (struct entry *x = b->first_told; x; x = x->next_told) {
-        x->told = x->has_end = false;
+    for (struct entry *x = b->first_with_events; x; x = x->next_with_events) {
+        x->has_events = x->has_end = false;
         x->logits = NULL;
         x->answer.n_text = 0;
         if (x->answer.result.finish != SPW_FINISH_NONE)
             close_session(x);
     }
-    b->first_told = NULL;
-    b->end_told = &b->first_told;
+    b->first_with_events = NULL;
+    b->end_with_events = &b->first_with_events;
 }
 
 static bool next_event(struct entry *x, struct spw_event *out)
@@ -235,7 +235,7 @@ static bool next_event(struct entry *x, struct spw_event *out)
 
 bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 {
-    for (struct entry *x = b->first_told; x; x = x->next_told)
+    for (struct entry *x = b->first_with_events; x; x = x->next_with_events)
         if (next_event(x, out))
             return true;
     return false;
@@ -259,7 +259,7 @@ static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
     x->has_end = true;
-    tell(b, x);
+    note_events(b, x);
 }
 
 static void fail(struct spw_batch *b, struct entry *x, int rc)
@@ -290,7 +290,7 @@ static int pick(struct spw_batch *b, struct entry *x)
     if (isnan(logits[token])) /* then no logit is a number, and there is no next token */
         return -EDOM;
     x->logits = logits;
-    tell(b, x);
+    note_events(b, x);
     return spw_answer_push(a, token, logits);
 }
 
@@ -333,7 +333,7 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
     if (x->answer.n_text)
-        tell(b, x);
+        note_events(b, x);
     if (finish != SPW_FINISH_NONE) {
         end(b, x, finish);
         return;
@@ -465,16 +465,16 @@ const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id
     return x ? &x->answer.result : NULL;
 }
 
-static void unlink_told(struct spw_batch *b, struct entry *x)
+static void unlink_events(struct spw_batch *b, struct entry *x)
 {
-    struct entry **at = &b->first_told;
+    struct entry **at = &b->first_with_events;
     while (*at && *at != x)
-        at = &(*at)->next_told;
+        at = &(*at)->next_with_events;
     if (!*at)
         return;
-    *at = x->next_told;
-    if (b->end_told == &x->next_told)
-        b->end_told = at;
+    *at = x->next_with_events;
+    if (b->end_with_events == &x->next_with_events)
+        b->end_with_events = at;
 }
 
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
@@ -489,7 +489,7 @@ int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
     *at = x->next;
     if (b->end == &x->next)
         b->end = at;
-    unlink_told(b, x);
+    unlink_events(b, x);
     *out = x->answer.result;
     x->answer.result = (struct spw_result){0};
     free_entry(x);

@@ -166,9 +166,9 @@ void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung);
 int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
                            struct spw_error *err);
 void spw_engine_give_memory(struct spw_engine *e);
-/* The cache of exact tiles that are kept apart; prefetch, in the ring of a plan that was refit. */
+/* The cache of exact tiles that are kept apart; prefetch, in the ring of a plan that was replan. */
 int spw_engine_open_near(struct spw_engine *e);
-int spw_engine_refit_prefetch(struct spw_engine *e);
+int spw_engine_replan_prefetch(struct spw_engine *e);
 /* Tables in the caches for a session that has none. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);
 /* Waits for all copies, reads and writes, and adds the predicted bytes. False: there is no
@@ -207,10 +207,10 @@ bool spw_engine_heed_look(struct spw_engine *e);
  * is as it was. */
 int spw_engine_heed_limit(struct spw_engine *e, struct spw_error *err);
 
-/* engine_refit.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.
+/* engine_replan.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.
  * After a failure they have not, but caches may be in pieces: give memory, and take it anew.
  * -ENODATA: there is nothing to be kept by it. -ENOMEM, -EDQUOT: no such plan. */
-int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in);
+int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in);
 
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);

@@ -131,7 +131,7 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
         ops->set_budgets(e->device, to->device_limit, to->host_limit);
         return 0;
     }
-    if (to->down && !spw_engine_refit(e, &to->in)) {
+    if (to->down && !spw_engine_replan(e, &to->in)) {
         ops->set_budgets(e->device, to->device_limit, to->host_limit);
         limit_files(e);
         return 0;

@@ -224,7 +224,7 @@ static int open_prefetch(struct spw_engine *e)
     return spw_prefetch_open(&e->prefetch, &o);
 }
 
-int spw_engine_refit_prefetch(struct spw_engine *e)
+int spw_engine_replan_prefetch(struct spw_engine *e)
 {
     struct spw_prefetch_options o = prefetch_options(e);
     return spw_prefetch_replan(e->prefetch, &o);

@@ -188,7 +188,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .reads_host_memory = b->reads_host_memory,
         .disk_cost = disk_cost(o),
         .kv_stays = m->cache.stays,
-        .goes_back = o->goes_back,
+        .rolls_back = o->rolls_back,
         .keeps = o->keeps || o->prefix_cache_dir,
     };
     SPW_TRY(set_budgets(in, e, o, err));

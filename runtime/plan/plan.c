@@ -126,7 +126,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->logits_rows = many <= in->device_bytes / 32 ? LOGITS_ROWS : 1;
     if (p->logits_rows < in->sessions)
         p->logits_rows = in->sessions;
-    p->may_hold = in->goes_back && spw_plan_held_bytes(p, in) <= in->device_bytes / HELD_SHARE;
+    p->may_pin = in->rolls_back && spw_plan_pinned_bytes(p, in) <= in->device_bytes / HELD_SHARE;
 }
 
 /* Within other budgets than those of `in`. */
@@ -142,9 +142,9 @@ static bool works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BU
         spw_plan_start(p, &with);
         if (without)
             p->logits_rows = in->sessions;
-        if (without == 2 && !p->may_hold)
+        if (without == 2 && !p->may_pin)
             break;
-        p->may_hold = p->may_hold && without < 2;
+        p->may_pin = p->may_pin && without < 2;
         if (try_plan(p, &with))
             return true;
     }
@@ -186,13 +186,13 @@ static bool take_ring(struct spw_plan *p, const struct spw_plan_input *in, uint3
 {
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     uint32_t more = n_slots * slot_tiles - p->n_kv_slots * p->slot_tiles;
-    bool holds = p->holds;
+    bool holds = p->pins;
     if (p->n_device_frames < more + need.least)
         return false;
     p->n_kv_slots = n_slots;
     p->slot_tiles = slot_tiles;
-    spw_plan_settle(p, in, &need, p->n_device_frames - more);
-    return p->holds == holds && spw_plan_divide_below(p, in, p->pass_rows);
+    spw_plan_divide_frames(p, in, &need, p->n_device_frames - more);
+    return p->pins == holds && spw_plan_divide_below(p, in, p->pass_rows);
 }
 
 /* A larger slot saves transfers, hides more, and costs tiles that could have stayed: the cheapest

@@ -34,7 +34,7 @@ struct spw_plan_input {
     uint64_t transfer_cost_bytes; /* see spw_backend; */
     uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
     bool reads_host_memory;       /* the same */
-    bool goes_back;               /* as in spw_options */
+    bool rolls_back;              /* as in spw_options */
     uint64_t kept_rows;           /* most rows of a pass where tiles go to files; 0: any number */
     bool keeps; /* tiles go to files and come from them, by way of a piece of host memory */
 };
@@ -47,7 +47,7 @@ struct spw_plan_input {
  *   | KV frames | near frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last, so that it can be divided anew while
- * all else stays where it is (plan_refit.c).
+ * all else stays where it is (plan_replan.c).
  *
  * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are
  * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
@@ -86,7 +86,7 @@ struct spw_plan {
     uint64_t kept_bytes;   /* of streamed blocks that stay mapped between two uses: host memory */
     /* What windows have left behind since the latest prompt stays on the device: it may, in this
      * try, and it does. */
-    bool may_hold, holds;
+    bool may_pin, pins;
     bool reads_host_memory;
     bool direct; /* the disk's reads and writes are of device memory itself */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
@@ -115,8 +115,8 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
 /* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or
  * another precision. n_on_disk: tiles that lie there now. -ENOMEM or -EDQUOT: there is no such
  * plan. */
-int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
-                   const struct spw_plan_input *in, uint32_t n_on_disk);
+int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
+                    const struct spw_plan_input *in, uint32_t n_on_disk);
 /* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do
  * beside those, beside the smallest other ones that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);

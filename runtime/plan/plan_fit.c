@@ -47,7 +47,7 @@ static bool keep_kv(struct spw_plan *p, const struct spw_plan_input *in, uint64_
     if (all > left || fit_weights(p, in->weights, left - all) == UINT64_MAX)
         return false;
     p->n_kv_slots = 0;
-    spw_plan_settle(p, in, &need, need.all);
+    spw_plan_divide_frames(p, in, &need, need.all);
     return true;
 }
 
@@ -72,7 +72,7 @@ static bool stream_kv(struct spw_plan *p, const struct spw_plan_input *in, uint6
     if (used == UINT64_MAX)
         return false;
     uint64_t frames = spw_min_u64((left - used) / p->tile_bytes, need.all - 1);
-    spw_plan_settle(p, in, &need, frames);
+    spw_plan_divide_frames(p, in, &need, frames);
     return true;
 }
 
@@ -123,11 +123,11 @@ static bool fit_weights_below(struct spw_plan *p, const struct spw_plan_input *i
 {
     uint32_t low = 1, high = in->weights->n_blocks - p->n_resident_blocks;
     bool all = fit_host(p, in, rows, 0);
-    struct spw_plan held = *p;
+    struct spw_plan pinned = *p;
     if (all && (rows || p->pass_rows * FEW_PASSES >= spw_plan_most_rows(in)))
         return true;
     if (!high || !fit_host(p, in, rows, high)) {
-        *p = held;
+        *p = pinned;
         return all;
     }
     rows = p->pass_rows;
@@ -143,23 +143,23 @@ static bool fit_weights_below(struct spw_plan *p, const struct spw_plan_input *i
 
 /* With n copies of each session on the host. */
 static bool fit_copies(struct spw_plan *p, const struct spw_plan_input *in,
-                       const struct spw_below *b, uint32_t n, uint64_t rows)
+                       const struct spw_lower *b, uint32_t n, uint64_t rows)
 {
-    spw_below_place(p, in, b, n);
+    spw_lower_place(p, in, b, n);
     return fit_weights_below(p, in, rows);
 }
 
 /* Spends what the host has left. */
-static void enlarge(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+static void enlarge(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                     uint32_t n)
 {
-    spw_below_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
+    spw_lower_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
     spw_plan_lay_out_rest(p, in);
 }
 
 /* All copies lie on the host; buffers are there only for what others wrote. */
 static bool fit_all_copies(struct spw_plan *p, const struct spw_plan_input *in,
-                           const struct spw_below *b, uint64_t rows)
+                           const struct spw_lower *b, uint64_t rows)
 {
     if (!fit_copies(p, in, b, b->all, rows))
         return false;
@@ -170,9 +170,9 @@ static bool fit_all_copies(struct spw_plan *p, const struct spw_plan_input *in,
 
 bool spw_plan_divide_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
 {
-    struct spw_below b;
-    spw_below_count(&b, p, in);
-    uint32_t n = spw_below_least(&b, p, in);
+    struct spw_lower b;
+    spw_lower_count(&b, p, in);
+    uint32_t n = spw_lower_least(&b, p, in);
     struct spw_plan all = *p;
     if (n == b.all)
         return fit_all_copies(p, in, &b, rows);
@@ -197,7 +197,7 @@ bool spw_plan_take_blocks(struct spw_plan *p, const struct spw_plan_input *in, u
     uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
     if (frames < need.least)
         return false;
-    spw_plan_settle(p, in, &need, spw_min_u64(frames, need.all - 1));
+    spw_plan_divide_frames(p, in, &need, spw_min_u64(frames, need.all - 1));
     return spw_plan_divide_below(p, in, rows);
 }
 

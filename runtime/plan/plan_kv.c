@@ -12,26 +12,26 @@ static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_inp
 
 static uint32_t near_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return (uint32_t)spw_min_u64(spw_waterline_near_tiles(in->residual_tiles), p->max_tiles);
+    return (uint32_t)spw_min_u64(spw_waterline_exact_tiles(in->residual_tiles), p->max_tiles);
 }
 
 /* Tiles of one layer that a pass may leave behind and could not go back without: all that it begins
  * with, but for a sink. */
-static uint32_t held_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
+static uint32_t pinned_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
 {
     return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
 }
 
-static uint64_t held_window(const struct spw_plan *p, const struct spw_plan_input *in)
+static uint64_t pinned_window(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return spw_plan_n_sliding(p) ? held_of(p, window_tiles(p, in), 0) : 0;
+    return spw_plan_n_sliding(p) ? pinned_of(p, window_tiles(p, in), 0) : 0;
 }
 
-uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tiles = spw_plan_n_sliding(p) * held_window(p, in);
+    uint64_t tiles = spw_plan_n_sliding(p) * pinned_window(p, in);
     if (in->aged)
-        tiles += spw_plan_n_full(p) * held_of(p, near_tiles(p, in), 1);
+        tiles += spw_plan_n_full(p) * pinned_of(p, near_tiles(p, in), 1);
     return in->sessions * tiles * p->near_tile_bytes;
 }
 
@@ -49,8 +49,8 @@ uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_in
         return 0;
     uint64_t all = in->sessions * (spw_plan_n_full(p) * near_tiles(p, in) +
                                    spw_plan_n_sliding(p) * window_tiles(p, in));
-    if (p->may_hold)
-        all += spw_plan_held_bytes(p, in) / p->near_tile_bytes;
+    if (p->may_pin)
+        all += spw_plan_pinned_bytes(p, in) / p->near_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
 }
 
@@ -65,7 +65,7 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     uint64_t b = in->sessions, full = spw_plan_n_full(p),
              sliding = in->aged ? 0 : spw_plan_n_sliding(p);
     struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
-    uint64_t slide = sliding * (n.window_tiles + (p->may_hold ? held_window(p, in) : 0));
+    uint64_t slide = sliding * (n.window_tiles + (p->may_pin ? pinned_window(p, in) : 0));
     n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
     n.least = b * (sliding + full) + n.extra;
     n.passing = b * (slide + (full ? p->full_tiles + full - 1 : 0)) + n.extra;
@@ -97,8 +97,8 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
     }
 }
 
-void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
-                     const struct spw_plan_need *need, uint64_t frames)
+void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
+                            const struct spw_plan_need *need, uint64_t frames)
 {
     uint64_t b = in->sessions, full = spw_plan_n_full(p),
              sliding = in->aged ? 0 : spw_plan_n_sliding(p);
@@ -106,15 +106,15 @@ void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
     struct spw_residency *r = &p->residency[SPW_LAYER_FULL];
     start_residency(p, in, need);
     p->n_device_frames = (uint32_t)frames;
-    p->holds = p->may_hold;
+    p->pins = p->may_pin;
     if (frames >= need->all) {
         keep_all(r, p->max_tiles);
         return;
     }
     uint64_t each = (frames - need->extra) / b; /* one session's frames */
-    uint64_t held = p->may_hold ? sliding * held_window(p, in) : 0;
-    p->holds &= !sliding || each >= sliding * need->window_tiles + held + full;
-    each -= p->holds ? held : 0;
+    uint64_t pinned = p->may_pin ? sliding * pinned_window(p, in) : 0;
+    p->pins &= !sliding || each >= sliding * need->window_tiles + pinned + full;
+    each -= p->pins ? pinned : 0;
     uint64_t slide = sliding ? spw_min_u64((each - full) / sliding, need->window_tiles) : 0;
     uint64_t left = each - sliding * slide; /* of the full layers, at least one each */
     if (sliding)
@@ -145,7 +145,7 @@ static uint64_t disk_cost(const struct spw_plan_input *in)
     return in->disk_cost ? in->disk_cost : 1;
 }
 
-uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b,
+uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
                                 enum spw_layer_kind kind)
 {
     const struct spw_residency *r = &p->residency[kind];
@@ -157,8 +157,8 @@ uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below
 static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_input *in,
                               enum spw_layer_kind kind, uint64_t tiles, uint64_t n)
 {
-    struct spw_below b;
-    spw_below_count(&b, p, in);
+    struct spw_lower b;
+    spw_lower_count(&b, p, in);
     uint64_t on_disk = spw_plan_tiles_on_disk(p, &b, kind);
     n = spw_min_u64(n, tiles);
     return n + spw_min_u64(n, on_disk) * (disk_cost(in) - 1);

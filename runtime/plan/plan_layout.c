@@ -48,7 +48,7 @@ void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     uint64_t frames = spw_plan_pages(p->n_device_frames * p->tile_bytes);
     d->kv_frames = take(&end, frames + spw_plan_near_bytes(p));
     d->near_frames = d->kv_frames + frames;
-    if (p->n_near_frames) /* where frames of exact tiles would be, if all were: see plan_refit.c */
+    if (p->n_near_frames) /* where frames of exact tiles would be, if all were: see plan_replan.c */
         d->near_frames = d->kv_frames + spw_align_up(frames, p->near_tile_bytes);
     d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->end = end;
@@ -89,9 +89,9 @@ bool spw_plan_fits(const struct spw_plan *p, const struct spw_plan_input *in)
  * leaves a sliding window before it was written. */
 static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    struct spw_below b;
+    struct spw_lower b;
     uint64_t tiles;
-    spw_below_count(&b, p, in);
+    spw_lower_count(&b, p, in);
     tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
     const struct spw_residency *window = &p->residency[SPW_LAYER_SLIDING];
     if (spw_plan_tiles_on_disk(p, &b, SPW_LAYER_SLIDING))
@@ -134,7 +134,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.total = h->end + p->kept_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
-    i->goes_back = p->holds || (!spw_plan_n_sliding(p) && !in->aged);
+    i->rolls_back = p->pins || (!spw_plan_n_sliding(p) && !in->aged);
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
         i->weights_bytes += in->weights->blocks[u].bytes;

@@ -1,10 +1,10 @@
-/* The parts that a plan is made of, for plan*.c and below.c only; pure. plan.c asks for tries,
- * plan_fit.c divides a device and what is below it, plan_kv.c says what tiles need and cost,
+/* The parts that a plan is made of, for plan*.c and lower_tiers.c only; pure. plan.c asks for
+ * tries, plan_fit.c divides a device and what is below it, plan_kv.c says what tiles need and cost,
  * plan_layout.c where everything lies. */
 #ifndef SPW_RUNTIME_PLAN_PLAN_PARTS_H
 #define SPW_RUNTIME_PLAN_PLAN_PARTS_H
 
-#include "runtime/plan/below.h"
+#include "runtime/plan/lower_tiers.h"
 
 enum {
     SPW_PLAN_MOST_FRAMES = INT32_MAX,
@@ -43,13 +43,14 @@ struct spw_plan_need {
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in);
 uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_near_bytes(const struct spw_plan *p);
-/* What the device must have besides if plan.may_hold. */
-uint64_t spw_plan_held_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
-/* What each session may keep, given all frames. Nothing is held where sliding layers stream. */
-void spw_plan_settle(struct spw_plan *p, const struct spw_plan_input *in,
-                     const struct spw_plan_need *need, uint64_t frames);
-/* Tiles of one layer that lie on disk when all of `b` lie below the device. */
-uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_below *b,
+/* What the device must have besides if plan.may_pin. */
+uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
+/* Sets the residency of the kinds: how the frames of the device are divided between sessions and
+ * layers. Sessions pin nothing where sliding layers stream. */
+void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
+                            const struct spw_plan_need *need, uint64_t frames);
+/* Tiles of one layer that lie on disk when all of `b` lie in lower tiers. */
+uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
                                 enum spw_layer_kind kind);
 /* What a decode step at the full context costs the link, in bytes: of KV; of weights too; and what
  * of KV comes up while weights are read. */

@@ -337,9 +337,9 @@ static void pass_layers(struct spw_traffic_run *r, const struct spw_step_span *s
 
 static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
-    for (uint32_t i = 0; i < n && r->plan->holds && !r->plan->aged; i++)
+    for (uint32_t i = 0; i < n && r->plan->pins && !r->plan->aged; i++)
         if (r->pass_spans[i].from < r->pass_spans[i].to && spans[i].to != spans[i].from + 1)
-            spw_tiles_hold(r->tiles, spans[i].session);
+            spw_tiles_pin(r->tiles, spans[i].session);
 }
 
 static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,

@@ -60,7 +60,7 @@ void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t 
 bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint32_t row,
                         uint32_t tile);
 /* The plan was replaced between two steps; the old plan is `from`. Tiles kept their place as far as
- * engine_refit.c could keep them. n_tokens[i]: tokens that session i holds. n_renumbered: tiles
+ * engine_replan.c could keep them. n_tokens[i]: tokens that session i holds. n_renumbered: tiles
  * that were copied to another frame of the disk. */
 void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
                         const uint64_t *n_tokens, uint64_t n_renumbered);

@@ -12,14 +12,14 @@ struct tile {
 /* As struct spw_kv_layer. */
 struct layer {
     uint32_t first, begin, end, disk_end;
-    uint32_t held, held_end;
+    uint32_t pinned, pinned_end;
     uint32_t *ids; /* [max_tiles] */
 };
 
 struct spw_tiles {
     struct spw_tiles_options o;
     struct spw_tiles_row *rows; /* owned, as what follows */
-    struct tile *tiles;         /* [n_sessions * n_rows * max_tiles]: more cannot be held */
+    struct tile *tiles;         /* [n_sessions * n_rows * max_tiles]: more cannot be pinned */
     uint32_t *ids;              /* the same */
     struct layer *layers;       /* [n_sessions][n_rows] */
     uint32_t free_tile;
@@ -132,9 +132,9 @@ static void forget(struct spw_tiles *t, const struct layer *l, uint32_t from, ui
 
 static void let_go(struct spw_tiles *t, struct layer *l)
 {
-    for (uint32_t i = l->held; i < spw_min_u32(l->first, l->held_end); i++)
+    for (uint32_t i = l->pinned; i < spw_min_u32(l->first, l->pinned_end); i++)
         put_tile(t, l->ids[i], true);
-    l->held = l->held_end = 0;
+    l->pinned = l->pinned_end = 0;
 }
 
 /* ---- sessions ---- */
@@ -252,7 +252,7 @@ void spw_tiles_drop(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_
         return;
     if (l->begin > l->first)
         let_go(t, l);
-    forget(t, l, spw_max_u32(l->first, spw_min_u32(l->held_end, first)), first);
+    forget(t, l, spw_max_u32(l->first, spw_min_u32(l->pinned_end, first)), first);
     l->first = first;
     l->begin = spw_max_u32(l->begin, first);
 }
@@ -272,26 +272,26 @@ void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row,
 
 /* ---- cutting back ---- */
 
-void spw_tiles_hold(struct spw_tiles *t, uint32_t session)
+void spw_tiles_pin(struct spw_tiles *t, uint32_t session)
 {
     for (uint32_t r = 0; r < t->o.n_rows; r++) {
         struct layer *l = layer_of(t, session, r);
         let_go(t, l);
-        l->held = l->first;
-        l->held_end = l->end;
+        l->pinned = l->first;
+        l->pinned_end = l->end;
     }
 }
 
-/* The row holds again what it held. */
+/* The row holds again what it pinned. */
 static void take_back(struct spw_tiles *t, struct layer *l)
 {
-    if (l->held_end && l->first > l->held) {
+    if (l->pinned_end && l->first > l->pinned) {
         assert(l->begin == l->first);
-        forget(t, l, spw_max_u32(l->first, l->held_end), l->end);
-        l->end = l->held_end;
-        l->first = l->begin = l->held;
+        forget(t, l, spw_max_u32(l->first, l->pinned_end), l->end);
+        l->end = l->pinned_end;
+        l->first = l->begin = l->pinned;
     }
-    l->held = l->held_end = 0;
+    l->pinned = l->pinned_end = 0;
 }
 
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens)
@@ -300,7 +300,7 @@ void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens
     uint32_t end = spw_waterline_tiles(n_tokens);
     for (uint32_t r = 0; r < t->o.n_rows; r++) {
         struct layer *l = layer_of(t, session, r);
-        if (end <= l->held_end)
+        if (end <= l->pinned_end)
             take_back(t, l);
         else
             let_go(t, l);

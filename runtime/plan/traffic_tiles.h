@@ -45,13 +45,13 @@ void spw_tiles_spill(struct spw_tiles *t, uint32_t session, uint32_t row, uint32
 void spw_tiles_load(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t begin,
                     struct spw_tiles_moved *m);
 void spw_tiles_drop(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first);
-/* Tiles [first, end) stream: they come up and do not stay. */
+/* Tiles [first, end) stream: they are read, and do not stay on the device. */
 void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end, struct spw_tiles_moved *m);
 /* As spw_kv_pin, spw_kv_truncate. */
-void spw_tiles_hold(struct spw_tiles *t, uint32_t session);
+void spw_tiles_pin(struct spw_tiles *t, uint32_t session);
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens);
-/* Tiles [first, end) lie on disk, in a file of somebody else's; the row goes on behind them. */
+/* Tiles [first, end) lie in a file of the prefix cache. The row continues behind them. */
 void spw_tiles_attach(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end);
 /* The same, of tiles that come to the device. */
@@ -59,7 +59,7 @@ void spw_tiles_import(struct spw_tiles *t, uint32_t session, uint32_t row, uint3
                       uint32_t end);
 /* As spw_kv_drop_copies. */
 void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session);
-/* Copies below, of all sessions; shared ones count once. */
+/* Copies in lower tiers, of all sessions; shared copies count once. */
 void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_t *on_disk);
 /* As offload/kv/kv_split.h for a session that was cut to what stays: rows whose tiles are never old
  * get empty, others begin at tile 1; but first tiles that are not on the device come up, and leave

@@ -163,7 +163,7 @@ int spw_executor_open(struct spw_executor **out, const struct spw_executor_optio
     return 0;
 }
 
-void spw_executor_refit(struct spw_executor *x)
+void spw_executor_replan(struct spw_executor *x)
 {
     for (int i = 0; i < 2; i++) {
         x->passes[i].schedule.slot_tiles = x->plan->slot_tiles;
@@ -511,7 +511,7 @@ static int run_layers(struct spw_executor *x)
 /* A prompt's span can be taken back with its question: what it drops stays until the next one. */
 static void pin_exact_tiles(struct spw_executor *x)
 {
-    for (uint32_t i = 0; x->plan->holds && i < x->n_items; i++) {
+    for (uint32_t i = 0; x->plan->pins && i < x->n_items; i++) {
         const struct spw_pass_span *p = &x->now->spans[i];
         bool decodes = x->spans[i].to == x->spans[i].from + 1;
         if (p->from < p->to && !decodes)

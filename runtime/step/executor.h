@@ -45,8 +45,8 @@ struct spw_executor;
 
 int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o);
 void spw_executor_close(struct spw_executor *x);
-/* The plan was replaced in place: see engine_refit.c. */
-void spw_executor_refit(struct spw_executor *x);
+/* The plan was replaced in place: see engine_replan.c. */
+void spw_executor_replan(struct spw_executor *x);
 /* Computes items [0, n). `on_logits` gets each row of logits that a span wants, [vocab] floats that
  * are valid during the call, in the order of passes, spans and positions. If it returns a negative
  * number, the step ends with that. -EDOM: keys or values to be quantized are not finite.

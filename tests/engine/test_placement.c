@@ -183,7 +183,7 @@ static void draw_options(struct draw *d, struct spw_options *o, uint64_t *seed)
         .prefill_chunk = chunks[check_random(seed) % 10],
         .prefetch_slots = (uint32_t)check_range(seed, 0, 5),
         .prefetch_splits = splits[check_random(seed) % 8],
-        .goes_back = check_random(seed) % 3 == 0,
+        .rolls_back = check_random(seed) % 3 == 0,
         .delay_seed = check_random(seed) % 8 ? 0 : check_random(seed) | 1,
     };
     if (o->prefetch_slots == 1)

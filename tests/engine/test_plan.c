@@ -337,7 +337,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
 {
     const struct spw_residency *kind = f->plan->residency, *full = &kind[SPW_LAYER_FULL];
     const uint8_t *kinds = f->config->layer_kinds;
-    if (f->plan->holds)
+    if (f->plan->pins)
         hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++)
@@ -526,7 +526,7 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
     for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
          with.prefetch_splits++)
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
-            other.n_resident_blocks == p->n_resident_blocks && other.holds == p->holds)
+            other.n_resident_blocks == p->n_resident_blocks && other.pins == p->pins)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
@@ -619,7 +619,7 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             *budget_of(&with, tier) += check_range(seed, 1, 1 << check_range(seed, 0, 20));
             CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
-                more.slot_tiles != last.slot_tiles || more.holds != last.holds)
+                more.slot_tiles != last.slot_tiles || more.pins != last.pins)
                 continue;
             /* weights first: a block more on the host may cost the tiles some of it */
             if (more.n_resident_blocks == last.n_resident_blocks)
@@ -640,14 +640,14 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     struct spw_plan large;
     bool needed = p->n_layers[SPW_LAYER_SLIDING] || in->aged;
     with.device_bytes = (uint64_t)1 << 40;
-    CHECK(!p->holds || in->goes_back);
-    CHECK(p->info.goes_back == (p->holds || !needed));
+    CHECK(!p->pins || in->rolls_back);
+    CHECK(p->info.rolls_back == (p->pins || !needed));
     struct spw_error err = {{0}};
     int rc = spw_plan_make(&large, &with, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
-    CHECK(large.holds == in->goes_back);
-    n_that_hold += p->holds && needed;
-    n_that_do_not += in->goes_back && !p->holds;
+    CHECK(large.pins == in->rolls_back);
+    n_that_hold += p->pins && needed;
+    n_that_do_not += in->rolls_back && !p->pins;
 }
 
 static int n_kept_rows;
@@ -700,7 +700,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .disk_ring_bytes = (uint64_t)1 << check_range(seed, 0, 24),
         .disk_cost = (uint32_t)check_range(seed, 0, 20),
         .attaches = check_random(seed) % 4 == 0,
-        .goes_back = check_random(seed) % 2,
+        .rolls_back = check_random(seed) % 2,
         .workspace_bytes = check_range(seed, 0, 1 << 18),
         .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),
         .gated_scratch = check_random(seed) % 2,

@@ -178,7 +178,7 @@ static void follow(struct mirror *m, const struct subject *s, enum spw_kv_precis
     struct spw_plan_input in = m->engine->in;
     in.precision = precision;
     in.aged = true;
-    CHECK(!spw_engine_refit(m->engine, &in));
+    CHECK(!spw_engine_replan(m->engine, &in));
 }
 
 static void step_both(const struct subject *s, struct mirror *m, struct spw_engine *e,

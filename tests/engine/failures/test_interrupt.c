@@ -64,7 +64,7 @@ static void draw_options(struct run *r, const char *cache, uint64_t *seed)
     o->delay_seed = check_random(seed) % 6 ? 0 : check_random(seed) | 1;
     o->interrupted = interrupted;
     o->interrupt_context = r;
-    o->goes_back = check_random(seed) % 2;
+    o->rolls_back = check_random(seed) % 2;
     if (check_random(seed) % 3 == 0)
         o->prefix_cache_dir = cache; /* NULL: none is wanted */
     if (check_random(seed) % 3 == 0) {
@@ -122,7 +122,7 @@ static void count_ended(const struct run *r, int i, uint64_t before, uint64_t n)
     uint64_t now = spw_session_n_tokens(r->sessions[i]);
     uint64_t kept = spw_session_reused(r->sessions[i]); /* what the step began with */
     CHECK_MSG(now <= n, "%llu of %llu tokens", (unsigned long long)now, (unsigned long long)n);
-    if (spw_engine_plan(r->e)->goes_back && n > kept + 1)
+    if (spw_engine_plan(r->e)->rolls_back && n > kept + 1)
         CHECK_MSG(now >= kept, "%s: %llu of %llu tokens", r->s->dir, (unsigned long long)now,
                   (unsigned long long)kept);
     n_kept += kept && now >= kept;
@@ -235,11 +235,11 @@ static void test_going_back(const struct subject *s)
     r.o.prefill_chunk = 128;
     r.o.interrupted = interrupted;
     r.o.interrupt_context = &r;
-    r.o.goes_back = true;
+    r.o.rolls_back = true;
     r.e = run_open(s->dir, &r.o);
     for (int k = 0; k < N_SESSIONS; k++)
         r.sessions[k] = run_session(r.e);
-    CHECK(spw_engine_plan(r.e)->goes_back);
+    CHECK(spw_engine_plan(r.e)->rolls_back);
     do {
         step(&r, &session, &one, &before, 1, 0);
         r.left = i;

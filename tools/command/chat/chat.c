@@ -177,7 +177,7 @@ static int generate(struct chat *c, const struct spw_request *request, struct sp
 static void say_loss(const struct chat *c, size_t held)
 {
     bool lost = held && !spw_session_n_tokens(c->session);
-    if (c->interactive && lost && !spw_engine_plan(c->engine)->goes_back && !c->o->prefix_cache)
+    if (c->interactive && lost && !spw_engine_plan(c->engine)->rolls_back && !c->o->prefix_cache)
         cli_fail(0, "the next answer computes the whole conversation again: the interrupted answer "
                     "has moved the windows of layers, and --device-memory has no room for a copy "
                     "of them (--prefix-cache avoids this)");
@@ -329,7 +329,7 @@ static int open_engine(struct chat *c)
     struct spw_options options = cli_engine_options(c->o, context, 1);
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     options.on_progress = cli_progress_callback();
-    options.goes_back = c->interactive;
+    options.rolls_back = c->interactive;
     if (options.disk_dir)
         cli_limits_read_for(&limits, c->o, &options);
     code = cli_engine_open(&c->engine, c->o, &options, &limits);

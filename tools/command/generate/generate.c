@@ -313,7 +313,7 @@ static int open_engine(struct run *r)
         return code;
     options.on_progress = cli_progress_callback();
     options.keeps = o->save || o->resume;
-    options.goes_back = o->save; /* an interrupted run can be saved, too */
+    options.rolls_back = o->save; /* an interrupted run can be saved, too */
     options.on_pass = o->save ? on_pass : NULL;
     options.pass_context = r;
     if (o->report || options.disk_dir) /* measuring needs memory that the engine would take */

@@ -40,7 +40,7 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     p->n_kv_slots = 0;
     if (device_frames(p, from, in) >= need.all) {
-        spw_plan_settle(p, in, &need, need.all);
+        spw_plan_divide_frames(p, in, &need, need.all);
         return true;
     }
     p->n_kv_slots = from->n_kv_slots     ? from->n_kv_slots
@@ -50,21 +50,21 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
     uint64_t frames = device_frames(p, from, in);
     if (in->kv_stays || frames < need.least || need.all <= need.least)
         return false;
-    spw_plan_settle(p, in, &need, spw_min_u64(frames, need.all - 1));
+    spw_plan_divide_frames(p, in, &need, spw_min_u64(frames, need.all - 1));
     return true;
 }
 
 /* With n copies of each session on the host, and what it has left for more of them. */
 static bool place(struct spw_plan *p, const struct spw_plan *from, const struct spw_plan_input *in,
-                  const struct spw_below *b, uint32_t n)
+                  const struct spw_lower *b, uint32_t n)
 {
-    spw_below_place(p, in, b, n);
+    spw_lower_place(p, in, b, n);
     p->direct = from->direct;
     spw_plan_lay_out_rest(p, in);
     if (!spw_plan_fits(p, in))
         return false;
     if (n < b->all)
-        spw_below_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
+        spw_lower_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
     spw_plan_lay_out_rest(p, in);
     return true;
 }
@@ -72,9 +72,9 @@ static bool place(struct spw_plan *p, const struct spw_plan *from, const struct 
 static bool divide_below(struct spw_plan *p, const struct spw_plan *from,
                          const struct spw_plan_input *in, uint32_t n_on_disk)
 {
-    struct spw_below b;
-    spw_below_count(&b, p, in);
-    uint32_t least = spw_below_least(&b, p, in);
+    struct spw_lower b;
+    spw_lower_count(&b, p, in);
+    uint32_t least = spw_lower_least(&b, p, in);
     struct spw_plan all = *p;
     if (!n_on_disk && place(&all, from, in, &b, b.all)) {
         *p = all;
@@ -104,8 +104,8 @@ static bool divide(struct spw_plan *p, const struct spw_plan *from, const struct
            keep_disk(p, from, in, n_on_disk);
 }
 
-int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
-                   const struct spw_plan_input *given, uint32_t n_on_disk)
+int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
+                    const struct spw_plan_input *given, uint32_t n_on_disk)
 {
     struct spw_plan_input in = *given;
     struct spw_plan tiles, p = *from;
@@ -117,9 +117,9 @@ int spw_plan_refit(struct spw_plan *out, const struct spw_plan *from,
     p.format = tiles.format;
     p.tile_bytes = tiles.tile_bytes;
     p.full_tiles = tiles.full_tiles;
-    p.may_hold = from->holds && tiles.may_hold;
+    p.may_pin = from->pins && tiles.may_pin;
     struct spw_plan less = p;
-    less.may_hold = false;
+    less.may_pin = false;
     if (!divide(&p, from, &in, n_on_disk)) {
         p = less;
         if (!divide(&p, from, &in, n_on_disk))

@@ -8,7 +8,7 @@
  *
  * The same when it is a full disk that makes an engine go down the ladder.
  *
- *   test_refit [draws [seed]] */
+ *   test_replan [draws [seed]] */
 #include "tests/engine/engine_run.h"
 
 #include <time.h>
@@ -56,7 +56,7 @@ static uint64_t between(uint64_t *seed, uint64_t low, uint64_t high)
 struct result {
     float logits[STEPS + 2][VOCAB]; /* of each event, cut back, and of a fork at the end */
     size_t reused;                  /* when it was cut back */
-    uint64_t n_below, n_shrunk; /* refits with tiles below the device; under lower budgets only */
+    uint64_t n_below, n_shrunk; /* replans with tiles below the device; under lower budgets only */
 };
 
 /* `seed`: NULL, or budgets become lower, too, by an eighth to a half. */
@@ -100,7 +100,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
         now = d->events[i].precision;
         out->n_below += spw_kv_begin(s->seq.aged, e->model.config.n_layers - 1) > 0;
         struct spw_plan_input in = asked(e, now, shrinks ? seed : NULL);
-        rc = spw_engine_refit(e, &in);
+        rc = spw_engine_replan(e, &in);
         CHECK_MSG(!rc || rc == -ENOMEM || rc == -EDQUOT, "%d", rc);
         CHECK(rc || (spw_engine_plan(e)->precision == now && s->cached));
         struct spw_options lower = {.device_bytes = shrinks ? in.device_bytes : o->device_bytes,
@@ -109,7 +109,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
             e->backend.device_ops->set_budgets(e->device, spw_engine_limit(lower.device_bytes),
                                                spw_engine_limit(lower.host_bytes));
         if (!rc)
-            run_check_account(e, &lower, "refit");
+            run_check_account(e, &lower, "replan");
     }
     if (!rc) {
         size_t n = d->events[STEPS - 1].n_tokens;
@@ -118,7 +118,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
         out->reused = spw_session_reused(s);
         memcpy(out->logits[STEPS + 1], run_to(fork, e, d->ids, CONTEXT), sizeof out->logits[0]);
         CHECK(spw_session_reused(fork) == n);
-        run_check_account(e, o, "after a refit");
+        run_check_account(e, o, "after a replan");
     }
     spw_session_close(fork);
     spw_session_close(s);
@@ -148,7 +148,7 @@ static void draw(struct draw *d, uint64_t *seed)
                                 .threads = 1,
                                 .prefill_chunk = (uint32_t)between(seed, 128, 256),
                                 .residual_window = 128 * between(seed, 0, 2) + 1,
-                                .goes_back = between(seed, 0, 1),
+                                .rolls_back = between(seed, 0, 1),
                                 .on_oom = SPW_ON_OOM_SPILL};
 }
 
@@ -179,7 +179,7 @@ static struct spw_options tighten(const struct draw *d, uint64_t *seed)
 }
 
 struct counts {
-    int refit, refused, below, one_layer, cut, shrunk;
+    int replan, refused, below, one_layer, cut, shrunk;
 };
 
 /* The precision that all rungs led to, from the first token on, with all memory. */
@@ -211,7 +211,7 @@ static void check_cut_back(const struct draw *d, const struct result *got,
         CHECK(run_same(got->logits[STEPS], expected->logits[STEPS], VOCAB));
         return;
     }
-    CHECK(d->o.goes_back && got->reused < expected->reused);
+    CHECK(d->o.rolls_back && got->reused < expected->reused);
     CHECK(got->reused || same_from_start(d, n, got->logits[STEPS]));
 }
 
@@ -237,7 +237,7 @@ static void check_draw(const char *dir, const struct tiny_model *model, bool rea
     n->cut += got.reused + 1 == d.events[STEPS - 1].n_tokens - d.back;
     if (model->layers == 1)
         check_one_layer(&d, &got, n);
-    n->refit++;
+    n->replan++;
     n->shrunk += got.n_shrunk > 0;
     n->below += got.n_below > 0;
 }
@@ -295,7 +295,7 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
             CHECK(f->last.lossy_from == (!lossy ? 0 : again ? 384 : f->last.position));
             CHECK(!strcmp(f->last.failed, "disk space") && f->last.bytes_asked);
             CHECK(again || f->last.position == spw_session_n_tokens(mirror));
-            CHECK(again || !spw_engine_refit(all, &in));
+            CHECK(again || !spw_engine_replan(all, &in));
             n_in_place += !again;
             n_told = f->n_told;
         }
@@ -355,7 +355,7 @@ int main(int argc, char **argv)
         return CHECK_SKIP;
     fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
     for (size_t i = 0; i < n_models; i++)
-        run_folder(dirs[i], &models[i], "refit");
+        run_folder(dirs[i], &models[i], "replan");
     while (check_another(&all)) {
         int i = all.done - 1;
         size_t m = (size_t)i % n_models;
@@ -365,9 +365,9 @@ int main(int argc, char **argv)
     fprintf(stderr,
             "%d runs, %d with tiles below, %d under lower budgets, %d of one layer, %d cut back; "
             "%d refused\n",
-            n.refit, n.below, n.shrunk, n.one_layer, n.cut, n.refused);
+            n.replan, n.below, n.shrunk, n.one_layer, n.cut, n.refused);
     /* about two draws in three run to their end, and half of those have tiles below */
-    CHECK(all.done < 20 || (n.refit > all.done / 6 && n.below && n.cut && n.one_layer));
+    CHECK(all.done < 20 || (n.replan > all.done / 6 && n.below && n.cut && n.one_layer));
     if (TEST_BACKEND == SPW_BACKEND_CPU && !RUN_UNDER_TSAN)
         fill_disks(dirs[1], &models[1], seed);
     for (size_t i = 0; i < n_models; i++)

@@ -1,5 +1,5 @@
-/* What lies below the device: see below.h. */
-#include "runtime/plan/below.h"
+/* What lies below the device: see lower_tiers.h. */
+#include "runtime/plan/lower_tiers.h"
 
 enum {
     BOUNCE_LEAST = 2,  /* one is filled while the other is copied */
@@ -10,38 +10,39 @@ enum {
     MOST_FRAMES = INT32_MAX,
 };
 
-void spw_below_count(struct spw_below *b, const struct spw_plan *p, const struct spw_plan_input *in)
+void spw_lower_count(struct spw_lower *b, const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
     const struct spw_residency *slides = &p->residency[SPW_LAYER_SLIDING];
     uint32_t keep = in->context > p->chunk ? full->resident_pass : full->resident;
-    *b = (struct spw_below){0};
+    *b = (struct spw_lower){0};
     if (spw_plan_n_full(p))
         b->full = (uint32_t)spw_sub_u64(p->full_tiles, keep);
     if (spw_plan_n_sliding(p) && !slides->fixed) {
         uint32_t window = spw_waterline_window_tiles(slides->window);
         window = window < p->max_tiles ? window : p->max_tiles;
         b->sliding = window - slides->resident;
-        b->held = b->sliding;
-        if (in->sessions > 1 && b->sliding && b->held < window - 1)
-            b->held = window - 1; /* all but the last tile, which is each session's own */
+        b->shared_most = b->sliding;
+        if (in->sessions > 1 && b->sliding && b->shared_most < window - 1)
+            b->shared_most = window - 1; /* all but the last tile, which is each session's own */
     }
     b->all = b->full + b->sliding;
 }
 
-static uint64_t host_frames(const struct spw_below *b, const struct spw_plan *p,
+static uint64_t host_frames(const struct spw_lower *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
-    uint64_t sliding = n < b->sliding ? n : b->held, full = n < b->sliding ? 0 : n - b->sliding;
+    uint64_t sliding = n < b->sliding ? n : b->shared_most,
+             full = n < b->sliding ? 0 : n - b->sliding;
     return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding);
 }
 
-static uint64_t disk_frames(const struct spw_below *b, const struct spw_plan *p,
+static uint64_t disk_frames(const struct spw_lower *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
     uint64_t sliding = 0, full = b->full;
     if (n < b->sliding) /* a copy that only another session still holds may be old */
-        sliding = in->sessions > 1 ? b->held : b->sliding - n;
+        sliding = in->sessions > 1 ? b->shared_most : b->sliding - n;
     else
         full = b->all - n;
     return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding);
@@ -52,7 +53,7 @@ static uint64_t disk_room(const struct spw_plan *p, const struct spw_plan_input 
     return spw_min_u64(in->disk_bytes / p->tile_bytes, MOST_FRAMES);
 }
 
-uint32_t spw_below_least(const struct spw_below *b, const struct spw_plan *p,
+uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
                          const struct spw_plan_input *in)
 {
     uint32_t low = 0, high = b->all;
@@ -66,7 +67,7 @@ uint32_t spw_below_least(const struct spw_below *b, const struct spw_plan *p,
     return low;
 }
 
-static void place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+static void place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                   uint32_t n)
 {
     p->residency[SPW_LAYER_SLIDING].host = n < b->sliding ? n : UINT32_MAX;
@@ -81,7 +82,7 @@ static void place(struct spw_plan *p, const struct spw_plan_input *in, const str
         p->disk_run = b->full;
 }
 
-void spw_below_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+void spw_lower_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                      uint32_t n)
 {
     bool bounces = (n < b->all || in->attaches) && !in->reads_host_memory;
@@ -118,7 +119,7 @@ static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in
     return tiles + transit;
 }
 
-void spw_below_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_below *b,
+void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                     uint32_t n, uint64_t room)
 {
     uint64_t tiles = room / p->tile_bytes;

@@ -4,7 +4,7 @@
  *   cut back -> [exact tiles apart] -> smaller tiles -> waterlines -> fewer frames -> shorter
  * arenas
  *
- * The plan is plan_refit.c's. If old KV loses precision here, queries from now on read it with
+ * The plan is plan_replan.c's. If old KV loses precision here, queries from now on read it with
  * less, and those before have read it exactly: as if it had been asked for at this position. See
  * engine.h.
  */
@@ -14,7 +14,7 @@
 
 enum { BUFFER_TILES = 8 }; /* under way together, where there is room */
 
-struct refit {
+struct replan {
     struct spw_engine *e;
     struct spw_plan from;
     struct spw_kv_split_sequence *sequences; /* [sessions], of those that hold something; owned */
@@ -67,7 +67,7 @@ static uint64_t n_cached(const struct spw_engine *e)
 
 /* On the device hidden states and activations, up to the flags; on the host hidden states and
  * staging. One tile to come from, one to go to, and what the disk's reads land in. */
-static int find_scratch(struct refit *r)
+static int find_scratch(struct replan *r)
 {
     const struct spw_engine *e = r->e;
     const struct spw_plan *p = &r->from;
@@ -97,7 +97,7 @@ static int find_scratch(struct refit *r)
 
 static int quantize(void *context, const void *from, void *to)
 {
-    const struct refit *r = context;
+    const struct replan *r = context;
     const struct spw_engine *e = r->e;
     const struct spw_model_config *c = &e->model.config;
     return e->backend.ops->kv_quantize(
@@ -117,7 +117,7 @@ static uint32_t most(uint64_t a, uint64_t b)
     return (uint32_t)spw_max_u64(a, b);
 }
 
-static int repack(struct refit *r, struct spw_kv *kv, bool smaller)
+static int repack(struct replan *r, struct spw_kv *kv, bool smaller)
 {
     struct spw_kv_repacked done;
     SPW_TRY(spw_kv_repack(kv, &r->repack, &done));
@@ -127,7 +127,7 @@ static int repack(struct refit *r, struct spw_kv *kv, bool smaller)
 
 static int split_lower(void *context)
 {
-    const struct refit *r = context;
+    const struct replan *r = context;
     return spw_kv_split_lower(&r->split);
 }
 
@@ -143,7 +143,7 @@ static int bring_up(const struct spw_engine *e, const struct spw_kv_split_sequen
     return 0;
 }
 
-static int begin_split(struct refit *r)
+static int begin_split(struct replan *r)
 {
     struct spw_engine *e = r->e;
     const struct spw_residency *to = &e->plan.residency[SPW_LAYER_FULL];
@@ -169,7 +169,7 @@ static int begin_split(struct refit *r)
 
 /* Frames of tiles as they will be, in all the room that there is: what has to go further down still
  * goes, and then the plan's frames are enough. */
-static int repack_room(struct refit *r)
+static int repack_room(struct replan *r)
 {
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
     struct spw_kv_repack *x = &r->repack;
@@ -185,7 +185,7 @@ static int repack_room(struct refit *r)
     return repack(r, r->e->kv, x->tile_bytes < old);
 }
 
-static int shrink_tiles(struct refit *r)
+static int shrink_tiles(struct replan *r)
 {
     struct spw_engine *e = r->e;
     bool apart = e->plan.aged && !r->from.aged;
@@ -211,7 +211,7 @@ static void drop_copies(const struct spw_engine *e)
 }
 
 /* To the plan's frames; and the exact ones, which lie behind them, come down. */
-static int close_ranks(struct refit *r)
+static int close_ranks(struct replan *r)
 {
     const struct spw_plan *p = &r->e->plan;
     struct spw_kv_repack *x = &r->repack;
@@ -268,7 +268,7 @@ static int settle(struct spw_engine *e)
     return spw_kv_take_write_failure(e->kv);
 }
 
-static void tell(const struct refit *r)
+static void tell(const struct replan *r)
 {
     const struct spw_engine *e = r->e;
     struct spw_traffic_run *told = spw_executor_account_of(e->executor);
@@ -285,7 +285,7 @@ static void note_precision(struct spw_engine *e, const struct spw_plan *from)
                 spw_waterline_old_end(e->plan.residency, e->sessions[i]->n_tokens) > 1;
 }
 
-static int carry_out(struct refit *r, const struct spw_plan_input *in)
+static int carry_out(struct replan *r, const struct spw_plan_input *in)
 {
     struct spw_engine *e = r->e;
     SPW_TRY(cut_back(e));
@@ -293,8 +293,8 @@ static int carry_out(struct refit *r, const struct spw_plan_input *in)
     SPW_TRY(shrink_tiles(r));
     SPW_TRY(settle(e));
     SPW_TRY(close_ranks(r));
-    SPW_TRY(spw_engine_refit_prefetch(e));
-    spw_executor_refit(e->executor);
+    SPW_TRY(spw_engine_replan_prefetch(e));
+    spw_executor_replan(e->executor);
     if (passes(e, &e->plan, in))
         trim(e);
     note_precision(e, &r->from);
@@ -302,14 +302,14 @@ static int carry_out(struct refit *r, const struct spw_plan_input *in)
     return 0;
 }
 
-int spw_engine_refit(struct spw_engine *e, const struct spw_plan_input *in)
+int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
 {
-    struct refit r = {.e = e, .from = e->plan};
+    struct replan r = {.e = e, .from = e->plan};
     struct spw_plan to;
     uint32_t n_on_disk = e->disk ? spw_disk_n_used(e->disk) : 0;
     if (!e->executor || e->prefix || !n_cached(e))
         return -ENODATA; /* what is in the prefix cache is found there again */
-    SPW_TRY(spw_plan_refit(&to, &e->plan, in, n_on_disk));
+    SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
     if (passes(e, &to, in) && !can_trim(e))
         return -ENOMEM;
     SPW_TRY(spw_traffic_info(&to, e->model.weights));

@@ -1,0 +1,32 @@
+/* The part of a plan below the device: copies of KV tiles on the host and on disk, and the buffers
+ * between these two tiers. For plan.c. Pure functions of the residency and the input.
+ *
+ * The copies of a session have ranks. Copies of sliding layers come first: these layers drop tiles
+ * soon, and writing them to disk would be in vain. Then come the copies of full layers, the newest
+ * first. The first `n` ranks lie on the host, the others on disk. */
+#ifndef SPW_RUNTIME_PLAN_LOWER_TIERS_H
+#define SPW_RUNTIME_PLAN_LOWER_TIERS_H
+
+#include "runtime/plan/plan.h"
+
+/* The most tiles of one layer of one session that have a copy in a lower tier. */
+struct spw_lower {
+    uint32_t full, sliding;
+    uint32_t
+        shared_most; /* of a sliding layer whose tiles other sessions share: they may be older */
+    uint32_t all;    /* how many ranks there are */
+};
+
+void spw_lower_count(struct spw_lower *b, const struct spw_plan *p,
+                     const struct spw_plan_input *in);
+/* The least rank at which the disk has room for the others. */
+uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
+                         const struct spw_plan_input *in);
+/* Places n copies of each session on the host, with the least of buffers between host and disk. */
+void spw_lower_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
+                     uint32_t n);
+/* Spends `room` more bytes of the host on larger buffers and more copies. */
+void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
+                    uint32_t n, uint64_t room);
+
+#endif
