@@ -20,6 +20,7 @@ struct entry {
     uint64_t id;
     struct spw_answer answer;
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
+    bool knows_reuse;            /* the result has n_reused */
     struct entry *next;          /* in the order of submission */
     struct entry *next_with_events; /* the next one with events */
     bool has_events;                /* it is in the list of those with events */
@@ -299,10 +300,6 @@ static void advance(struct spw_batch *b, struct entry *x)
 {
     struct spw_answer *a = &x->answer;
     bool first = a->result.n_tokens == a->request.n_given;
-    if (first) {
-        a->result.n_reused = spw_session_reused(x->session);
-        a->result.n_from_store = spw_session_from_store(x->session);
-    }
     if (a->request.max_new_tokens == 0) {
         end_well(b, x, SPW_FINISH_LENGTH);
         return;
@@ -404,12 +401,25 @@ static double now_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Tokens of the prompt that its first step did not compute. If the caller interrupts this step, the
+ * next step begins where the first one ended: those tokens were computed, not reused. */
+static void note_reuse(struct entry *x)
+{
+    if (x->knows_reuse)
+        return;
+    x->knows_reuse = true;
+    x->answer.result.n_reused = spw_session_reused(x->session);
+    x->answer.result.n_from_store = spw_session_from_store(x->session);
+}
+
 static int compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
     double start = now_seconds();
     b->engine->generates = true;
     int rc = spw_sync(b->engine, b->spans, n, score, b, err);
     b->engine->generates = false;
+    for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED); i++)
+        note_reuse(b->stepping[i]);
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
     return rc;

@@ -466,6 +466,47 @@ static void test_sessions_of_callers(void)
     spw_engine_close(e);
 }
 
+static bool interrupt_later(void *context)
+{
+    int *left = context;
+    return --*left == 0;
+}
+
+/* A prompt whose step is interrupted behind its first pass goes on from there in the next step. The
+ * tokens of the first pass were computed, not reused. */
+static void test_reuse_after_interrupt(void)
+{
+    int left = 0, n_kept = 0;
+    int32_t ids[200];
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .context = 400, .threads = 2};
+    struct spw_request request = {.prompt = ids, .n_prompt = 200, .max_new_tokens = 1};
+    struct spw_plan_info plan;
+    struct spw_engine *e;
+    struct spw_batch *b;
+    uint64_t id;
+    for (int i = 0; i < 200; i++)
+        ids[i] = (i * 7) % VOCAB;
+    CHECK(spw_plan_query(&plan, MODEL, &o, NULL) == 0);
+    o.device_bytes = plan.smallest_device_bytes; /* hidden states of few rows: many passes */
+    o.host_bytes = plan.smallest_host_bytes;
+    o.interrupted = interrupt_later;
+    o.interrupt_context = &left;
+    CHECK(spw_engine_open(&e, MODEL, &o, NULL) == 0);
+    for (int when = 1; when < 40; when += 2) {
+        left = when;
+        CHECK(spw_batch_open(&b, e, NULL, NULL) == 0);
+        CHECK(spw_batch_submit(b, &request, &id, NULL) == 0);
+        int first = spw_batch_step(b, NULL), rc = first;
+        while (rc > 0 || rc == -ECANCELED)
+            rc = spw_batch_step(b, NULL);
+        CHECK(rc == 0 && spw_batch_result(b, id)->n_reused == 0);
+        n_kept += first == -ECANCELED;
+        spw_batch_close(b);
+    }
+    CHECK(n_kept > 5);
+    spw_engine_close(e);
+}
+
 struct marks {
     uint64_t n, done, total;
 };
@@ -697,6 +738,7 @@ int main(void)
     test_cancel();
     test_cancel_after_text();
     test_sessions_of_callers();
+    test_reuse_after_interrupt();
     test_progress(seed + 3);
     for (uint64_t i = 0; i < 4; i++)
         test_coming_and_going(seed + 4 + i);
