@@ -24,7 +24,7 @@ struct spw_forward_buffers {
 struct spw_forward {
     const struct spw_ops *ops;
     const struct spw_weights *weights;
-    const float *small; /* the small block on the device */
+    const float *small; /* norms, biases and rope frequencies, on the device: see weights.h */
     struct spw_forward_buffers b;
     enum spw_dtype dtype; /* compute type */
     spw_stream stream;
@@ -40,7 +40,7 @@ int spw_forward_output(const struct spw_forward *f, uint32_t layer,
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
                     const struct spw_layer_weights *matrices, void *h, size_t rows);
 
-/* Behind the last layer. x: [rows][hidden]. */
+/* Behind the last layer. x: [rows][hidden]; x may be h. */
 int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);
 /* logits[:, first .. first + head->n) = x times these rows of the output matrix. */
 int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,

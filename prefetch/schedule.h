@@ -1,4 +1,4 @@
-/* What crosses the link in one step, in the order in which it is consumed. Pure: the same step
+/* What crosses the link in one pass, in the order in which it is consumed. Pure: the same step
  * always gives the same list, so a ring may run ahead of the computation by walking it. Borrows
  * everything. */
 #ifndef SPW_PREFETCH_SCHEDULE_H

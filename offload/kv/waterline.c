@@ -102,7 +102,8 @@ uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_
 {
     *first = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, from));
     *end = spw_waterline_pass(r, p, from);
-    /* Every chunk before this one has raised the waterline to where it is now, or higher before. */
+    /* After the chunk before, the layer began at *end; before its turn, at `wait`. Copies exist of
+     * all tiles below the higher one. */
     uint32_t written = spw_max_u32(*end, spw_waterline_wait(r, p));
     return spw_waterline_disk(r, r->window ? *end : spw_max_u32(written, p->written));
 }

@@ -9,7 +9,7 @@ const struct spw_residency *spw_residency_of(const struct spw_residency_moves *m
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
                  uint32_t begin)
 {
-    if (begin <= spw_kv_begin(seq->aged, layer))
+    if (begin <= spw_kv_begin(seq->aged, layer)) /* then disk_end has not risen either */
         return 0;
     uint32_t disk_end = spw_waterline_disk(spw_residency_of(m, layer), begin);
     int rc = spw_kv_spill(seq->aged, layer, begin, disk_end);
@@ -62,7 +62,7 @@ int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *
                       const struct spw_pass_span *span, uint32_t layer, uint64_t to)
 {
     const struct spw_residency *r = spw_residency_of(m, layer);
-    spw_kv_drop(seq->near, layer, spw_waterline_exact(r, to));
+    spw_kv_drop(seq->near, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
     return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_after(r, span, to));
 }
 

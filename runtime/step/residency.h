@@ -36,9 +36,9 @@ int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *
                       const struct spw_pass_span *span, uint32_t layer, uint64_t to);
 /* The sequence holds n tokens. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
-/* The highest waterline of the sequence so far (spw_pass_span.written), as far as it shows: where
- * nothing is on disk it does not matter. For a sequence that began with attached tiles this is a
- * waterline that would have brought the same tiles to disk. */
+/* The highest `begin` of the sequence so far (spw_pass_span.written), worked back from what lies on
+ * disk: written - host = disk_end. 0 where nothing is on disk. For a sequence that began with
+ * attached tiles, the `begin` that would have brought the same tiles to disk. */
 uint32_t spw_residency_written(const struct spw_residency_moves *m, const struct spw_sequence *seq);
 
 #endif

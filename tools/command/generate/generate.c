@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A request of the batch and its answer. The request number n has stream n - 1. */
+/* A request of the batch and its answer. Request number n has stream n - 1. */
 struct stream {
     struct run *run;
     const struct cli_input *in;
