@@ -259,6 +259,8 @@ static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
     }
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
+    if (x->session)
+        x->session->ends = false; /* a caller's session may go on */
     x->has_end = true;
     note_events(b, x);
 }
