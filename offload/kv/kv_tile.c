@@ -1,12 +1,12 @@
 /* Tiles and frames of the KV cache: see kv_cache.h and kv_tile.h.
  *
- * Four streams touch a tile, and the I/O threads do. These are the orders that must hold:
+ * Four streams and the I/O threads touch a tile. These orders must hold:
  *   1. a spill (down) reads the frame after the kernels that filled it        -> down waits compute
  *   2. a frame given back by a spill is written again after the spill read it -> taker waits down
  *   3. a frame given back without a spill may still be read by queued kernels: compute, being one
  *      queue, needs nothing; others wait for compute before they write such a frame
- *   4. a tile comes back (up) after its spill has written the host frame      -> up waits down,
- * once per spill (tickets)
+ *   4. a tile comes back (up) after its spill has written the host frame; once for each spill
+ *      (tickets)                                                              -> up waits down
  *   5. kernels read a tile that came back after it arrived                    -> compute waits up
  *   6. a write to the disk reads a frame after what filled it       -> disk waits compute, or down
  *   7. frames that are written from are given back when the write is over: the host knows; copies

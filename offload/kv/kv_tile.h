@@ -1,5 +1,5 @@
 /* Inside the KV cache: tiles and their frames, and writes to the disk that are under way.
- * For offload/kv_*.c only. See kv_cache.h and, for the orders between streams, kv_tile.c. */
+ * For offload/kv/ only. See kv_cache.h and, for the orders between streams, kv_tile.c. */
 #ifndef SPW_OFFLOAD_KV_KV_TILE_H
 #define SPW_OFFLOAD_KV_KV_TILE_H
 

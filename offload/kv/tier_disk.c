@@ -1,10 +1,11 @@
 /* The scratch file: see tier_disk.h.
  *
- *   file:  | frame 0 | frame 1 | ... | frame n - 1 |      frame = one tile, a multiple of 4096
- * bytes sums:  |  XXH3   |  XXH3   | ... |             |      in memory, never on the disk
+ *   file:  | frame 0 | frame 1 | ... | frame n - 1 |      a frame is one tile; a multiple of
+ *                                                         4096 bytes
+ *   sums:  |  XXH3   |  XXH3   | ... |             |      in memory, never on the disk
  *
- * Opening takes what there is: O_TMPFILE, or a name that is taken away at once; O_DIRECT, or the
- * page cache; fallocate, or a sparse file. What was taken is said by describe.
+ * Opening takes what the file system offers: O_TMPFILE, or a name that is removed at once;
+ * O_DIRECT, or the page cache; fallocate, or a sparse file. spw_disk_describe says what was taken.
  *
  * Frames from n + 1 on are pieces of other files: see attached.h. */
 #include "offload/kv/attached.h"
