@@ -275,8 +275,8 @@ static void fail(struct spw_batch *b, struct entry *x, int rc)
     end(b, x, SPW_FINISH_FAILED);
 }
 
-/* It ends as it should, and is kept for those that begin like it: what cannot be kept is told by
- * the prefix cache, and harmless. */
+/* The request ends as it should, and the prefix cache keeps its tokens for later requests. The
+ * cache reports what it cannot keep; the request does not fail by that. */
 static void end_well(struct spw_batch *b, struct entry *x, enum spw_finish finish)
 {
     end(b, x, finish);
@@ -327,7 +327,8 @@ static struct entry *next_waiting(struct entry *x)
     return x;
 }
 
-/* A request gets a slot; of one that was over when it came nothing is computed. */
+/* Gives a request a slot. A request whose given tokens end its answer already ends without a step.
+ */
 static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
@@ -345,8 +346,9 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
         b->slots[slot] = x;
 }
 
-/* False: the request needs a session of its own, callers and other requests have them all, and one
- * of these requests will give its session back. */
+/* False: the batch has to open a session for the request, none is free, and a running request will
+ * give its session back. If no request will, the result is true, and start() fails with a reason.
+ */
 static bool can_start(const struct spw_batch *b, const struct entry *x)
 {
     bool others_end = false;

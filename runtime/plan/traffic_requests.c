@@ -195,7 +195,7 @@ static void start(struct requests *q, uint32_t slot, const struct spw_plan_reque
         begin_with(q, slot, s->stored);
 }
 
-/* Slots whose rope table is that of `table` move on together. */
+/* Makes one step of all slots that use the rope table `table`. */
 static void step(struct requests *q, uint64_t table)
 {
     uint32_t n = 0;

@@ -196,8 +196,8 @@ static void attach_layer(struct world *w, struct mirror_seq *m, struct file *f, 
     }
 }
 
-/* The tokens of a file, from its first one on: so many tiles attached, the rest imported. Nothing
- * is there yet. */
+/* An empty sequence begins with the tokens of a file: some tiles are attached, the others are
+ * imported. */
 static void do_begin(struct world *w, struct mirror_seq *m)
 {
     struct file *f = &w->files[check_random(&w->x.w.seed) % N_FILES];
