@@ -31,7 +31,7 @@
 
 #include "quant/tile.h"
 
-/* How a tile is kept that has aged. Keys, then values; in the order of size. */
+/* The format of an old tile. Keys, then values; in the order of size. */
 enum spw_qformat {
     SPW_QFORMAT_INT4,
     SPW_QFORMAT_INT8_INT4,

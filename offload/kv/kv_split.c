@@ -1,12 +1,12 @@
 /* Exact tiles leave a cache for another one: see kv_split.h.
  *
- *     frames of kv   | a | n | a | a | n | a | n |         n: near; a: what only ages
- *                    '--- stays, smaller ---'| near frames |
+ *     frames of kv   | q | e | q | q | e | q | e |         e: exact; q: only quantized
+ *                    '--- stays, smaller ---'| exact frames |
  *
- * A near frame is the place of one of kv's own frames, or lies behind them all. If a tile is there
- * that has to stay, it changes places with the one that comes; so nothing needs more room than
- * there is, but for one tile. A tile that is near and ages as well is read from its near frame when
- * it is made smaller. */
+ * An exact frame is the place of one of kv's own frames, or lies behind them all. If a tile is
+ * there that has to stay, it changes places with the one that comes; so nothing needs more room
+ * than there is, but for one tile. A tile that is exact and quantized as well is read from its
+ * exact frame when it is made smaller. */
 #include "offload/kv/kv_split.h"
 
 #include "offload/kv/kv_attach.h"
@@ -18,15 +18,15 @@ struct work {
     struct spw_kv *kv;
     void *scratch;
     uint32_t *owner; /* [n_device_frames] the tile in each, or SPW_KV_NO_TILE */
-    bool *placed;    /* [n_device_frames] the frame holds a near tile, in its place */
+    bool *placed;    /* [n_device_frames] the frame holds a exact tile, in its place */
 };
 
 /* ---- the second cache's tables ---- */
 
-static int new_tiles(struct spw_kv_seq *near, struct spw_kv_layer *l, uint32_t from, uint32_t to)
+static int new_tiles(struct spw_kv_seq *exact, struct spw_kv_layer *l, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
-        SPW_TRY(spw_kv_new_tile(near->kv, NULL, &l->ids[i]));
+        SPW_TRY(spw_kv_new_tile(exact->kv, NULL, &l->ids[i]));
         l->end = i + 1;
     }
     return 0;
@@ -35,15 +35,15 @@ static int new_tiles(struct spw_kv_seq *near, struct spw_kv_layer *l, uint32_t f
 static int open_layer(const struct spw_kv_split_sequence *s, uint32_t layer)
 {
     const struct spw_kv_layer *from = &s->from->layers[layer];
-    struct spw_kv_layer *l = &s->near->layers[layer];
+    struct spw_kv_layer *l = &s->exact->layers[layer];
     bool all = !spw_kv_quantizes(s->from, layer); /* tiles move to the exact cache */
-    uint32_t first = all ? from->first : s->first_near < from->end ? s->first_near : 0;
+    uint32_t first = all ? from->first : s->first_exact < from->end ? s->first_exact : 0;
     if (!from->end)
         return 0;
     if (first && !all)
-        SPW_TRY(new_tiles(s->near, l, 0, 1)); /* the sink */
+        SPW_TRY(new_tiles(s->exact, l, 0, 1)); /* the sink */
     l->first = l->begin = l->end = first;
-    SPW_TRY(new_tiles(s->near, l, first, from->end));
+    SPW_TRY(new_tiles(s->exact, l, first, from->end));
     l->n_tokens = s->n_tokens;
     return 0;
 }
@@ -126,11 +126,11 @@ static int place(const struct work *w, uint32_t id, uint8_t *to)
 /* A sink that is in a lower tier waits for spw_kv_split_lower. */
 static int place_layer(const struct work *w, const struct spw_kv_split_sequence *s, uint32_t layer)
 {
-    const struct spw_kv_layer *from = &s->from->layers[layer], *l = &s->near->layers[layer];
-    if (spw_kv_sink_apart(s->near, layer) && on_device(w->kv, &w->kv->tiles[from->ids[0]]))
-        SPW_TRY(place(w, from->ids[0], s->near->kv->tiles[l->ids[0]].device));
+    const struct spw_kv_layer *from = &s->from->layers[layer], *l = &s->exact->layers[layer];
+    if (spw_kv_sink_apart(s->exact, layer) && on_device(w->kv, &w->kv->tiles[from->ids[0]]))
+        SPW_TRY(place(w, from->ids[0], s->exact->kv->tiles[l->ids[0]].device));
     for (uint32_t i = l->first; i < l->end; i++)
-        SPW_TRY(place(w, from->ids[i], s->near->kv->tiles[l->ids[i]].device));
+        SPW_TRY(place(w, from->ids[i], s->exact->kv->tiles[l->ids[i]].device));
     return 0;
 }
 
@@ -209,9 +209,9 @@ int spw_kv_split_lower(const struct spw_kv_split *s)
             const struct spw_kv_split_sequence *q = &s->sequences[i];
             if (!sink_is_lower(q, l))
                 continue;
-            void *to = q->near->kv->tiles[q->near->layers[l].ids[0]].device;
+            void *to = q->exact->kv->tiles[q->exact->layers[l].ids[0]].device;
             SPW_TRY(spw_kv_export(q->from, l, 0, 1, s->host_scratch));
-            SPW_TRY(o->ops->copy(o->device, to, s->host_scratch, q->near->kv->o.tile_bytes,
+            SPW_TRY(o->ops->copy(o->device, to, s->host_scratch, q->exact->kv->o.tile_bytes,
                                  SPW_LINK_HOST_TO_DEVICE, o->compute));
             SPW_TRY(o->ops->stream_sync(o->device, o->compute));
         }

@@ -16,10 +16,10 @@
 #include "offload/kv/kv_cache.h"
 
 struct spw_kv_split_sequence {
-    struct spw_kv_seq *from, *near; /* near: empty, of a cache that keeps sinks */
+    struct spw_kv_seq *from, *exact; /* exact: empty, of a cache that keeps sinks */
     uint64_t n_tokens;
-    /* Of full layers: tiles [1, end) stay, tiles [first_near, ...) and the sink are near. */
-    uint32_t end, first_near;
+    /* Of full layers: tiles [1, end) stay, tiles [first_exact, ...) and the sink are exact. */
+    uint32_t end, first_exact;
 };
 
 struct spw_kv_split {
@@ -29,8 +29,8 @@ struct spw_kv_split {
     void *device_scratch, *host_scratch; /* one exact tile each; 4096-byte aligned */
 };
 
-/* The near frames lie at multiples of a tile behind the first frame of `kv`, no matter whether
- * there are frames of it. -ENOMEM: something that is near, and no sink, is not on the device; or a
+/* The exact frames lie at multiples of a tile behind the first frame of `kv`, no matter whether
+ * there are frames of it. -ENOMEM: an exact tile that is no sink, is not on the device; or a
  * frame that is needed cannot be given up, or memory. */
 int spw_kv_split_begin(const struct spw_kv_split *s);
 int spw_kv_split_lower(const struct spw_kv_split *s); /* -EBADMSG: one is lost */

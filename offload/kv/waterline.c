@@ -8,7 +8,7 @@ static uint32_t less(uint32_t a, uint32_t b)
 
 uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens)
 {
-    if (!r->aged)
+    if (!r->quantizes)
         return spw_waterline_tiles(n_tokens);
     return (uint32_t)spw_residual_end(spw_residual_block(n_tokens), r->residual_tiles);
 }
@@ -16,7 +16,7 @@ uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens)
 uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n_tokens)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        if (kinds[k].aged)
+        if (kinds[k].quantizes)
             return spw_waterline_end(&kinds[k], n_tokens);
     return 0;
 }
@@ -40,7 +40,7 @@ uint32_t spw_waterline_visible(const struct spw_residency *r, uint64_t position)
 
 uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens)
 {
-    if (!r->aged)
+    if (!r->quantizes)
         return spw_waterline_visible(r, n_tokens);
     return spw_max_u32(less(spw_waterline_end(r, n_tokens), SPW_WATERLINE_SLACK), 1);
 }

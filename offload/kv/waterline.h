@@ -6,16 +6,17 @@
  *      | dropped  | disk        | host         | device              |
  *        (window)    streamed     streamed       read in place
  *
- * A sequence ages downward: tiles [begin, end) are on the device, older ones on the host, those
- * below `disk_end` on disk. A tile that is loaded keeps its copy in the lower tier, so that the
- * copies are those of [0, written), where `written` is the highest `begin` that the layer ever had.
+ * Tiles go down as they become old: tiles [begin, end) are on the device, older ones on the host,
+ * those below `disk_end` on disk. A tile that is loaded keeps its copy in the lower tier, so that
+ * the copies are those of [0, written), where `written` is the highest `begin` that the layer ever
+ * had.
  *
  * Between steps a layer keeps its newest `resident` tiles on the device. A prompt that passes a
  * layer in several chunks keeps more tiles of the layer that is passing (`pass`) and fewer of the
  * layers that wait (`resident_pass`), so that the tiles of the passing layer need not be loaded
  * for each chunk. A layer with a window keeps only tiles that its next query can still see.
  *
- * Where old tiles are kept in another format (`aged`), all this is about the old tiles, [1, E(n))
+ * Where old tiles are quantized (`quantizes`), all this is about the quantized tiles, [1, E(n))
  * with n tokens held (quant/residual.h): E(n) stands for `end`, and the first tile is 1. The exact
  * tiles then lie on the device, from spw_waterline_exact on.
  *
@@ -38,7 +39,7 @@ struct spw_residency {
     uint32_t pass;           /* while a prompt passes this layer; at least resident_pass */
     uint32_t host;           /* newest copies of the lower tiers that lie on the host, older ones
                                 on disk; UINT32_MAX: all lie on the host */
-    bool aged;               /* old tiles are kept apart, in another format */
+    bool quantizes;          /* old tiles are quantized */
     uint32_t residual_tiles; /* then: the window that is read exactly */
     bool fixed;              /* no tile leaves the device before it is dropped */
 };
@@ -53,7 +54,7 @@ static inline uint32_t spw_waterline_tiles(uint64_t n_tokens)
 uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens);
 static inline uint32_t spw_waterline_start(const struct spw_residency *r)
 {
-    return r->aged;
+    return r->quantizes;
 }
 
 /* The same end of the layers whose old tiles are kept apart, of residencies by kind; 0: none are.

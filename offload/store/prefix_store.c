@@ -14,7 +14,8 @@
  *
  * Points: sequences of models with sliding layers or quantized tiles can go on only where a pack
  * has what is near its end. Where a sequence needs a point inside another one's pack, a pack of its
- * own makes it: it covers the last tile before the point once more, without its aged records. */
+ * own makes it: it covers the last tile before the point once more, without its records of old
+ * tiles. */
 #include "offload/store/prefix_store.h"
 
 #include "offload/store/pack_format.h"

@@ -35,7 +35,7 @@ struct spw_store_match {
     uint32_t n_parts;
     struct spw_store_part parts[SPW_STORE_MOST_PACKS]; /* in order, from tile 0 */
     /* The last point within these tiles: a pack that ends there has what a sequence needs to go on
-     * (near sections). NULL: none. It need not be one of the parts. */
+     * (sections of exact tiles). NULL: none. It need not be one of the parts. */
     struct spw_pack *point;
     uint32_t point_tiles;
 };

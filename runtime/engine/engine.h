@@ -95,8 +95,9 @@ struct spw_engine {
     struct spw_block *blocks;                      /* [weights->n_blocks] */
     struct spw_block_context *block_contexts;      /* [weights->n_blocks] */
     bool charged;                                  /* plan.mapped_bytes and plan.kept_bytes */
-    struct spw_kv *kv;                             /* of what ages */
-    struct spw_kv *near;       /* of what is exact beside that, NULL where nothing is kept apart */
+    struct spw_kv *kv;                             /* of tiles that move between tiers */
+    struct spw_kv
+        *exact; /* of exact tiles beside quantized ones; NULL where nothing is quantized */
     struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
@@ -167,7 +168,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
                            struct spw_error *err);
 void spw_engine_give_memory(struct spw_engine *e);
 /* The cache of exact tiles that are kept apart; prefetch, in the ring of a plan that was replan. */
-int spw_engine_open_near(struct spw_engine *e);
+int spw_engine_open_exact(struct spw_engine *e);
 int spw_engine_replan_prefetch(struct spw_engine *e);
 /* Tables in the caches for a session that has none. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);

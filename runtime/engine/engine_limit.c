@@ -175,7 +175,7 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
     struct spw_ladder l = {.precision = in.precision, .quantize = quantize};
     do {
         in.precision = l.precision;
-        in.aged = in.precision != SPW_KV_EXACT;
+        in.quantizes = in.precision != SPW_KV_EXACT;
         if (!is_shared(e)) {
             budgets[SPW_BUDGET_DEVICE] = e->options.device_bytes;
             budgets[SPW_BUDGET_HOST] = bytes;

@@ -153,7 +153,7 @@ static struct spw_kv_options cache_options(const struct spw_engine *e)
         .n_layers = e->model.config.n_layers,
         .kinds = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
-        .first_tile = p->aged,
+        .first_tile = p->quantizes,
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
         .disk_stream = e->streams[SPW_STREAM_DISK],
@@ -163,28 +163,28 @@ static struct spw_kv_options cache_options(const struct spw_engine *e)
 }
 
 /* Exact tiles beside those that age: on the device only. */
-int spw_engine_open_near(struct spw_engine *e)
+int spw_engine_open_exact(struct spw_engine *e)
 {
     struct spw_kv_options o = cache_options(e);
-    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.near_frames;
+    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.exact_frames;
     o.host_arena = NULL;
-    o.n_device_frames = e->plan.n_near_frames;
+    o.n_device_frames = e->plan.n_exact_frames;
     o.n_host_frames = o.n_disk_frames = 0;
-    o.tile_bytes = e->plan.near_tile_bytes;
+    o.tile_bytes = e->plan.exact_tile_bytes;
     o.slot_tiles = 1;
     o.disk = NULL;
     o.direct = false;
     o.first_tile = 0;
     o.keeps_sink = true;
     o.residual_tiles = e->plan.residency[SPW_LAYER_FULL].residual_tiles;
-    return spw_kv_open(&e->near, &o);
+    return spw_kv_open(&e->exact, &o);
 }
 
 static int open_cache(struct spw_engine *e)
 {
     struct spw_kv_options o = cache_options(e);
     SPW_TRY(spw_kv_open(&e->kv, &o));
-    return e->plan.aged ? spw_engine_open_near(e) : 0;
+    return e->plan.quantizes ? spw_engine_open_exact(e) : 0;
 }
 
 /* ---- what works with them ---- */
@@ -276,7 +276,7 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
     s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
-    return spw_sequence_open(&s->seq, e->kv, e->near);
+    return spw_sequence_open(&s->seq, e->kv, e->exact);
 }
 
 /* ---- all of it ---- */
@@ -337,7 +337,7 @@ void spw_engine_give_memory(struct spw_engine *e)
     for (uint32_t i = 0; e->sessions && i < p->info.sessions; i++)
         if (e->sessions[i])
             spw_sequence_close(&e->sessions[i]->seq);
-    spw_kv_close(e->near);
+    spw_kv_close(e->exact);
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
     if (e->device_arena)
@@ -348,7 +348,7 @@ void spw_engine_give_memory(struct spw_engine *e)
         ops->free_host(e->device, e->host_arena, e->host_arena_bytes);
     e->executor = NULL;
     e->prefetch = NULL;
-    e->near = e->kv = NULL;
+    e->exact = e->kv = NULL;
     e->device_arena = e->host_arena = NULL;
     e->charged = false;
 }

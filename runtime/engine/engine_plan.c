@@ -169,7 +169,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .weights = m->weights,
         .compute = m->compute,
         .kv = m->cache.kv,
-        .aged = m->cache.precision != SPW_KV_EXACT,
+        .quantizes = m->cache.precision != SPW_KV_EXACT,
         .precision = m->cache.precision,
         .residual_tiles =
             (uint32_t)spw_min_u64(spw_residual_tiles(m->cache.residual_tokens),
@@ -250,7 +250,7 @@ const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n)
 static void set_precision(struct spw_plan_input *in, enum spw_kv_precision precision)
 {
     in->precision = precision;
-    in->aged = precision != SPW_KV_EXACT;
+    in->quantizes = precision != SPW_KV_EXACT;
 }
 
 /* Where nothing ever is old, nothing is won. */

@@ -131,12 +131,12 @@ static int split_lower(void *context)
     return spw_kv_split_lower(&r->split);
 }
 
-/* What will be near must be on the device, but for sinks. */
+/* Tiles that stay exact must be on the device, but for sinks. */
 static int bring_up(const struct spw_engine *e, const struct spw_kv_split_sequence *q)
 {
     for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
         bool fixed = e->plan.residency[e->model.config.layer_kinds[l]].fixed;
-        uint32_t from = fixed ? spw_kv_first(q->from, l) : q->first_near;
+        uint32_t from = fixed ? spw_kv_first(q->from, l) : q->first_exact;
         if (from < spw_kv_begin(q->from, l))
             SPW_TRY(spw_kv_load(q->from, l, from));
     }
@@ -147,19 +147,19 @@ static int begin_split(struct replan *r)
 {
     struct spw_engine *e = r->e;
     const struct spw_residency *to = &e->plan.residency[SPW_LAYER_FULL];
-    SPW_TRY(spw_engine_open_near(e));
+    SPW_TRY(spw_engine_open_exact(e));
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
         if (!s)
             continue;
         struct spw_kv_split_sequence *q = &r->sequences[r->split.n++];
-        q->from = s->seq.aged;
+        q->from = s->seq.kv;
         q->n_tokens = s->cached ? s->n_tokens : 0;
         q->end = spw_waterline_end(to, q->n_tokens);
-        q->first_near = spw_waterline_exact(to, q->n_tokens);
+        q->first_exact = spw_waterline_exact(to, q->n_tokens);
         SPW_TRY(bring_up(e, q));
-        SPW_TRY(spw_kv_seq_open(&s->seq.near, e->near));
-        q->near = s->seq.near;
+        SPW_TRY(spw_kv_seq_open(&s->seq.exact, e->exact));
+        q->exact = s->seq.exact;
     }
     r->split.kv = e->kv;
     r->split.sequences = r->sequences;
@@ -174,10 +174,10 @@ static int repack_room(struct replan *r)
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
     struct spw_kv_repack *x = &r->repack;
     uint64_t old = from->tile_bytes, room = from->n_device_frames * old;
-    if (from->aged)
-        room = from->device.near_frames - from->device.kv_frames;
-    else if (to->aged)
-        room = to->device.near_frames - to->device.kv_frames;
+    if (from->quantizes)
+        room = from->device.exact_frames - from->device.kv_frames;
+    else if (to->quantizes)
+        room = to->device.exact_frames - to->device.kv_frames;
     x->tile_bytes = to->tile_bytes;
     x->n_device_frames = most(room / x->tile_bytes, to->n_device_frames);
     x->n_host_frames = most(from->n_host_frames * old / x->tile_bytes, to->n_host_frames);
@@ -188,7 +188,7 @@ static int repack_room(struct replan *r)
 static int shrink_tiles(struct replan *r)
 {
     struct spw_engine *e = r->e;
-    bool apart = e->plan.aged && !r->from.aged;
+    bool apart = e->plan.quantizes && !r->from.quantizes;
     r->repack.context = r;
     r->repack.slot_tiles = e->plan.slot_tiles;
     if (r->from.format == SPW_QFORMAT_EXACT && e->plan.format != SPW_QFORMAT_EXACT)
@@ -207,7 +207,7 @@ static void drop_copies(const struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
         if (e->sessions[i])
-            spw_kv_drop_copies(e->sessions[i]->seq.aged);
+            spw_kv_drop_copies(e->sessions[i]->seq.kv);
 }
 
 /* To the plan's frames; and the exact ones, which lie behind them, come down. */
@@ -220,14 +220,14 @@ static int close_ranks(struct replan *r)
     x->n_disk_frames = p->n_disk_frames;
     drop_copies(r->e); /* the plan has none of what stays on the device */
     SPW_TRY(repack(r, r->e->kv, false));
-    if (!r->from.aged)
+    if (!r->from.quantizes)
         return 0;
-    x->device_arena = (uint8_t *)r->e->device_arena + p->device.near_frames;
-    x->tile_bytes = p->near_tile_bytes;
-    x->n_device_frames = p->n_near_frames;
+    x->device_arena = (uint8_t *)r->e->device_arena + p->device.exact_frames;
+    x->tile_bytes = p->exact_tile_bytes;
+    x->n_device_frames = p->n_exact_frames;
     x->n_host_frames = x->n_disk_frames = 0;
     x->slot_tiles = 1;
-    return repack(r, r->e->near, false);
+    return repack(r, r->e->exact, false);
 }
 
 /* ---- arenas ---- */

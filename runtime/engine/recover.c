@@ -22,7 +22,7 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
     bool any = false;
     while (spw_kv_take_loss(e->kv, &loss))
         for (uint32_t i = 0; i < n; i++)
-            if (sessions[i]->seq.aged == loss.seq) {
+            if (sessions[i]->seq.kv == loss.seq) {
                 uint64_t held = keep[i];
                 keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
                 keep[i] = spw_sequence_reach(&sessions[i]->seq, e->plan.residency, keep[i]);

@@ -95,8 +95,8 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
     for (uint32_t l = 0; s->cached && l < c->n_layers; l++) {
         const struct spw_residency *r = &s->engine->plan.residency[c->layer_kinds[l]];
         if (!r->window) {
-            uint32_t begin = spw_kv_begin(s->seq.aged, l);
-            uint32_t disk_end = spw_kv_disk_end(s->seq.aged, l);
+            uint32_t begin = spw_kv_begin(s->seq.kv, l);
+            uint32_t disk_end = spw_kv_disk_end(s->seq.kv, l);
             if (begin > spw_waterline_start(r))
                 out->host_end = spw_min_u64((uint64_t)begin * SPW_TILE_TOKENS, s->n_tokens);
             if (disk_end > spw_waterline_start(r))

@@ -38,7 +38,7 @@ void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct 
     id.compute = (uint32_t)p->info.compute;
     id.kv = (uint32_t)p->info.kv;
     id.precision = (uint32_t)p->info.precision;
-    id.residual_tiles = p->aged ? p->residency[SPW_LAYER_FULL].residual_tiles : 0;
+    id.residual_tiles = p->quantizes ? p->residency[SPW_LAYER_FULL].residual_tiles : 0;
     spw_keep_backend(id.backend, e);
     for (uint64_t seed = 0; seed < 2; seed++) {
         XXH128_canonical_t half;
@@ -53,7 +53,7 @@ bool spw_keep_needs_points(const struct spw_plan *p)
 {
     bool needs = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        needs |= p->residency[k].aged || (p->n_layers[k] && p->residency[k].window);
+        needs |= p->residency[k].quantizes || (p->n_layers[k] && p->residency[k].window);
     return needs;
 }
 
@@ -69,9 +69,9 @@ struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, enum spw_kee
         return (struct spw_keep_tiles){spw_waterline_end(r, from),
                                        spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
     case SPW_KEEP_SINK:
-        return r->aged && whole ? (struct spw_keep_tiles){0, 1} : none;
-    case SPW_KEEP_NEAR:
-        return r->aged ? (struct spw_keep_tiles){spw_waterline_exact(r, to), whole} : none;
+        return r->quantizes && whole ? (struct spw_keep_tiles){0, 1} : none;
+    case SPW_KEEP_RECENT:
+        return r->quantizes ? (struct spw_keep_tiles){spw_waterline_exact(r, to), whole} : none;
     case SPW_KEEP_WINDOW:
         return r->window ? (struct spw_keep_tiles){spw_waterline_visible(r, to), whole} : none;
     case SPW_KEEP_TAIL:
@@ -89,7 +89,7 @@ static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct s
 {
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
     struct spw_keep_tiles t = spw_keep_tiles(r, kind, from, to);
-    uint32_t held = s && kind == SPW_KEEP_NEAR ? spw_kv_first(s->seq.near, layer) : 0;
+    uint32_t held = s && kind == SPW_KEEP_RECENT ? spw_kv_first(s->seq.exact, layer) : 0;
     if (t.first < t.end && held > t.first)
         t.first = held;
     return t;
@@ -97,13 +97,13 @@ static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct s
 
 static struct spw_kv_seq *seq_of(const struct spw_session *s, uint32_t kind)
 {
-    return kind == SPW_KEEP_OLD ? s->seq.aged : s->seq.near;
+    return kind == SPW_KEEP_OLD ? s->seq.kv : s->seq.exact;
 }
 
 static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
 {
     const struct spw_plan *p = &e->plan;
-    return kind == SPW_KEEP_OLD ? p->tile_bytes : p->near_tile_bytes;
+    return kind == SPW_KEEP_OLD ? p->tile_bytes : p->exact_tile_bytes;
 }
 
 static uint64_t logits_bytes(const struct spw_session *s)
@@ -185,10 +185,10 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
                         uint32_t end)
 {
     struct spw_kv_seq *seq = seq_of(s, x->kind);
-    if (seq == s->seq.aged)
+    if (seq == s->seq.kv)
         spw_traffic_export(spw_executor_account_of(s->engine->executor), s->slot, x->layer, first,
                            end);
-    else /* what is near lies on the device */
+    else /* exact tiles beside quantized ones lie on the device */
         spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DEVICE_TO_HOST,
                         (end - first) * x->record_bytes);
     return spw_kv_export(seq, x->layer, first, end, piece_of(s));
@@ -230,10 +230,10 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint6
 {
     const struct spw_engine *e = s->engine;
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
-    struct spw_kv_seq *seq = s->seq.aged;
+    struct spw_kv_seq *seq = s->seq.kv;
     uint32_t most = r->resident;
-    if (e->plan.aged && kind != SPW_KEEP_OLD)
-        return 0; /* what is near stays on the device */
+    if (e->plan.quantizes && kind != SPW_KEEP_OLD)
+        return 0; /* exact tiles stay on the device */
     *n = *n < most ? *n : most;
     uint32_t end = spw_kv_end(seq, layer) + *n;
     if (end <= most + spw_kv_begin(seq, layer))
@@ -300,7 +300,7 @@ static uint32_t first_there(const struct spw_session *s, const struct spw_pack *
                             struct spw_keep_tiles t, uint64_t n)
 {
     uint32_t least = spw_waterline_old_end(s->engine->plan.residency, n);
-    while (t.first < least && !spw_pack_find(p, SPW_KEEP_NEAR, layer, t.first))
+    while (t.first < least && !spw_pack_find(p, SPW_KEEP_RECENT, layer, t.first))
         t.first++;
     return t.first;
 }
@@ -309,7 +309,7 @@ static int read_tiles(struct inflow *f, enum spw_keep_kind kind, uint32_t layer,
                       struct spw_error *err)
 {
     struct spw_keep_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
-    if (kind == SPW_KEEP_NEAR && t.first < t.end)
+    if (kind == SPW_KEEP_RECENT && t.first < t.end)
         t.first = first_there(f->s, f->pack, layer, t, n);
     spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
                        t.end, kind != SPW_KEEP_OLD);
@@ -335,8 +335,8 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
     return rc;
 }
 
-int spw_keep_read_near(struct spw_session *s, const struct spw_pack *p, uint64_t n,
-                       uint64_t *read_bytes, struct spw_error *err)
+int spw_keep_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                        uint64_t *read_bytes, struct spw_error *err)
 {
     return read_kinds(s, p, SPW_KEEP_SINK, SPW_KEEP_WINDOW, n, read_bytes, err);
 }

@@ -11,13 +11,12 @@
 
 /* Kinds of sections. All but the tail are of complete tiles, which never change. */
 enum spw_keep_kind {
-    SPW_KEEP_OLD =
-        1, /* layers without a window: what waterlines are about; exact, or aged in its format */
-    SPW_KEEP_SINK,   /* where that is kept apart: tile 0, exact */
-    SPW_KEEP_NEAR,   /* and what else is near the end, exact */
-    SPW_KEEP_WINDOW, /* layers with a window: what it holds */
-    SPW_KEEP_TAIL,   /* every layer: the last tile, not complete */
-    SPW_KEEP_LOGITS, /* layer 0, one record: f32 logits of the last token */
+    SPW_KEEP_OLD = 1, /* layers without a window: what waterlines are about; exact or quantized */
+    SPW_KEEP_SINK,    /* where that is kept apart: tile 0, exact */
+    SPW_KEEP_RECENT,  /* and the exact tiles near the end */
+    SPW_KEEP_WINDOW,  /* layers with a window: what it holds */
+    SPW_KEEP_TAIL,    /* every layer: the last tile, not complete */
+    SPW_KEEP_LOGITS,  /* layer 0, one record: f32 logits of the last token */
 };
 
 /* Sections that spw_keep_sections gives at most. */
@@ -79,10 +78,10 @@ int spw_keep_write(struct spw_session *s, const struct spw_pack_section *section
  * cache is empty. -EBADMSG: the pack is damaged, or has not got what it takes. */
 int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                   struct spw_error *err);
-/* Of these kinds only those that are near the end, exact; *read_bytes: what was read. -EBADMSG as
+/* Of these kinds only the exact tiles near the end; *read_bytes: what was read. -EBADMSG as
  * above. */
-int spw_keep_read_near(struct spw_session *s, const struct spw_pack *p, uint64_t n,
-                       uint64_t *read_bytes, struct spw_error *err);
+int spw_keep_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                        uint64_t *read_bytes, struct spw_error *err);
 /* The same of the logits. -ENOENT: there are none. */
 int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct spw_error *err);
 

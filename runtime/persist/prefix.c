@@ -1,7 +1,7 @@
 /* Prefixes: found in the store, taken from it, kept in it. See prefix.h.
  *
  *   match      [part | part | part ............]     tiles that begin as the span does
- *                              ^ point               the last one within it: near sections
+ *                              ^ point               the last one within it: exact tiles
  *   session    [attached, attached ...][read  ]        old tiles; near the point, where that is
  * apart
  *
@@ -70,7 +70,7 @@ struct use {
 static uint64_t least_bytes(const struct spw_plan *p)
 {
     return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
-           p->n_layers[SPW_LAYER_SLIDING] * p->near_tile_bytes;
+           p->n_layers[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
 }
 
 static void note(void *context, const char *text)
@@ -283,7 +283,7 @@ static int attach_piece(struct use *u, struct spw_session *s, struct spw_pack *p
                                     .context = p};
     SPW_TRY(spw_disk_attach(e->disk, &a, &frame));
     u->refs++;
-    int rc = spw_kv_attach(s->seq.aged, layer, *first, frame, n);
+    int rc = spw_kv_attach(s->seq.kv, layer, *first, frame, n);
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
@@ -314,7 +314,7 @@ static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint
     return first < all ? -EBADMSG : 0;
 }
 
-/* What is near the end, where that lies in the cache that ages too. */
+/* The tiles near the end, where the same cache has them. */
 static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
     uint32_t first = spw_waterline_visible(residency_of(s->engine, layer), n);
@@ -327,15 +327,15 @@ static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, u
 static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct spw_error *err)
 {
     const struct spw_engine *e = s->engine;
-    bool aged = e->plan.aged;
+    bool quantizes = e->plan.quantizes;
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         if (!residency_of(e, l)->window)
             SPW_TRY(attach_old(u, s, l, n));
         else if (!residency_of(e, l)->fixed)
             SPW_TRY(attach_window(u, s, l, n));
-    if (aged)
-        SPW_TRY(spw_keep_read_near(s, u->match.point, n, &bytes, err));
+    if (quantizes)
+        SPW_TRY(spw_keep_read_exact(s, u->match.point, n, &bytes, err));
     u->bytes += bytes;
     return 0;
 }

@@ -4,8 +4,8 @@
  *
  * A file that has been written is grown in place: what it holds of the same tokens, in tiles that
  * were complete, stays where it is. What comes anew is the tiles since, the tail, the logits, and
- * tiles that have aged. The first save of a session reads the tiles that stay, and writes those
- * anew that are not what was written.
+ * tiles that have become old. The first save of a session reads the tiles that stay, and writes
+ * those anew that are not what was written.
  *
  * A session holds the file that it is saved to, with a lock, until it is closed. */
 #include "offload/store/owner.h"

@@ -96,7 +96,7 @@ static enum spw_qformat format_of(const struct spw_plan_input *in)
 /* As many tiles as make large reads and writes of files; a row of logits goes there too. */
 static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tile = spw_max_u64(p->near_tile_bytes, p->tile_bytes);
+    uint64_t tile = spw_max_u64(p->exact_tile_bytes, p->tile_bytes);
     uint64_t tiles = spw_min_u64(PIECE_BYTES / tile, spw_waterline_tiles(in->context));
     return spw_max_u64(tile * spw_max_u64(tiles, 1),
                        spw_plan_pages(in->weights->config->vocab * sizeof(float)));
@@ -108,14 +108,14 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     *p = (struct spw_plan){0};
     count_layers(p, c);
     p->format = format_of(in);
-    p->near_tile_bytes = spw_plan_pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
+    p->exact_tile_bytes = spw_plan_pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
     p->tile_bytes = p->format == SPW_QFORMAT_EXACT
-                        ? p->near_tile_bytes
+                        ? p->exact_tile_bytes
                         : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
     p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
-    if (in->aged)
+    if (in->quantizes)
         p->full_tiles =
             (uint32_t)spw_residual_end(spw_residual_block(in->context), in->residual_tiles) - 1;
     p->partials =

@@ -13,7 +13,7 @@
 struct spw_plan_input {
     const struct spw_weights *weights;
     enum spw_dtype compute, kv;
-    bool aged; /* old tiles of full layers are kept apart, like this; */
+    bool quantizes; /* old tiles of full layers, like this: */
     enum spw_kv_precision precision;
     uint32_t residual_tiles; /* the newest tiles that are read exactly */
     uint64_t context;
@@ -44,17 +44,17 @@ struct spw_plan_input {
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | packed copies |
  *     gated | partials | rows | logits |      | weight bounce slots |
  *   | flags | copied blocks | weight slots |    | KV frames | bounce slots |
- *   | KV frames | near frames | KV slots |
+ *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last, so that it can be divided anew while
  * all else stays where it is (plan_replan.c).
  *
- * KV frames are of tiles that age: exact ones (quant/tile.h), or, where those of full layers are
- * kept apart once they are old, of these in their format. Then near frames hold all that is exact.
+ * KV frames hold tiles that move between tiers. These tiles are exact (quant/tile.h), or quantized
+ * where the plan quantizes. Then exact frames hold all exact tiles.
  */
 struct spw_plan_device {
     uint64_t small, workspace, hidden, x, qkv, attention, state, gate_up, gated, partials;
-    uint64_t rows, logits, flags, weights, weight_slots, kv_frames, near_frames, kv_slots, end;
+    uint64_t rows, logits, flags, weights, weight_slots, kv_frames, exact_frames, kv_slots, end;
 };
 
 struct spw_plan_host {
@@ -66,19 +66,20 @@ struct spw_plan {
     struct spw_plan_info info;
     struct spw_residency residency[SPW_LAYER_KINDS];
     uint32_t n_layers[SPW_LAYER_KINDS];
-    bool aged;                /* old tiles of some layers are kept apart, in another format */
-    uint32_t chunk;           /* most rows that pass a layer together */
-    uint64_t pass_rows;       /* most rows of one pass through all layers */
-    bool hidden_on_host;      /* hidden states of a pass with several chunks lie on the host */
-    uint32_t logits_rows;     /* rows of the head's product */
-    uint32_t partials;        /* splits of rows that run side by side in an attention call */
-    uint32_t max_tiles;       /* of one layer of one sequence */
-    uint32_t full_tiles;      /* of those, the ones that age, of a full layer */
-    uint32_t slot_tiles;      /* of a KV slot: whole splits */
-    uint64_t tile_bytes;      /* of a tile that ages */
-    uint64_t near_tile_bytes; /* of an exact tile beside those, and the device's frames for them; */
-    uint32_t n_near_frames;   /* 0: nothing is kept apart */
-    enum spw_qformat format;  /* of what is */
+    bool quantizes;       /* old tiles of some layers, to `format` */
+    uint32_t chunk;       /* most rows that pass a layer together */
+    uint64_t pass_rows;   /* most rows of one pass through all layers */
+    bool hidden_on_host;  /* hidden states of a pass with several chunks lie on the host */
+    uint32_t logits_rows; /* rows of the head's product */
+    uint32_t partials;    /* splits of rows that run side by side in an attention call */
+    uint32_t max_tiles;   /* of one layer of one sequence */
+    uint32_t full_tiles;  /* of those, the tiles of a full layer that move between tiers */
+    uint32_t slot_tiles;  /* of a KV slot: whole splits */
+    uint64_t tile_bytes;  /* of a tile that moves between tiers */
+    uint64_t
+        exact_tile_bytes;    /* of an exact tile beside those, and the device's frames for them; */
+    uint32_t n_exact_frames; /* 0: nothing is quantized */
+    enum spw_qformat format; /* of quantized tiles */
     uint64_t hidden_row_bytes;
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */

@@ -192,7 +192,7 @@ bool spw_plan_take_blocks(struct spw_plan *p, const struct spw_plan_input *in, u
 {
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     uint64_t slots = spw_plan_pages((uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
-    uint64_t used = p->device.weights + spw_plan_near_bytes(p) + slots;
+    uint64_t used = p->device.weights + spw_plan_exact_bytes(p) + slots;
     used += weights_use(p, in->weights, n_resident);
     uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
     if (frames < need.least)
@@ -231,7 +231,7 @@ static bool try_divided(struct spw_plan *p, const struct spw_plan_input *in, uin
     p->hidden_on_host = !rows;
     p->slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1);
     spw_plan_lay_out_work(p, in, rows ? rows : 2 * p->chunk);
-    uint64_t taken = p->device.weights + spw_plan_near_bytes(p);
+    uint64_t taken = p->device.weights + spw_plan_exact_bytes(p);
     if (taken > in->device_bytes || spw_plan_kv_need(p, in).all > SPW_PLAN_MOST_FRAMES)
         return false;
     uint64_t left = in->device_bytes - taken;

@@ -10,7 +10,7 @@ static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_inp
                                  p->max_tiles);
 }
 
-static uint32_t near_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+static uint32_t exact_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     return (uint32_t)spw_min_u64(spw_waterline_exact_tiles(in->residual_tiles), p->max_tiles);
 }
@@ -30,9 +30,9 @@ static uint64_t pinned_window(const struct spw_plan *p, const struct spw_plan_in
 uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t tiles = spw_plan_n_sliding(p) * pinned_window(p, in);
-    if (in->aged)
-        tiles += spw_plan_n_full(p) * pinned_of(p, near_tiles(p, in), 1);
-    return in->sessions * tiles * p->near_tile_bytes;
+    if (in->quantizes)
+        tiles += spw_plan_n_full(p) * pinned_of(p, exact_tiles(p, in), 1);
+    return in->sessions * tiles * p->exact_tile_bytes;
 }
 
 /* A chunk of m rows in k segments starts at most m/128 + k tiles, and makes as many old. */
@@ -41,29 +41,29 @@ static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_inpu
     return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
 }
 
-/* Those that are kept apart from what ages: all that layers hold between steps, and what
+/* Exact tiles beside quantized ones: all that layers hold between steps, and what
  * one chunk adds to the layer it passes. */
-uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_input *in)
+uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (!in->aged)
+    if (!in->quantizes)
         return 0;
-    uint64_t all = in->sessions * (spw_plan_n_full(p) * near_tiles(p, in) +
+    uint64_t all = in->sessions * (spw_plan_n_full(p) * exact_tiles(p, in) +
                                    spw_plan_n_sliding(p) * window_tiles(p, in));
     if (p->may_pin)
-        all += spw_plan_pinned_bytes(p, in) / p->near_tile_bytes;
+        all += spw_plan_pinned_bytes(p, in) / p->exact_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
 }
 
 /* With what it costs to have them where frames of exact tiles could be. */
-uint64_t spw_plan_near_bytes(const struct spw_plan *p)
+uint64_t spw_plan_exact_bytes(const struct spw_plan *p)
 {
-    return p->n_near_frames ? (p->n_near_frames + 1) * p->near_tile_bytes : 0;
+    return p->n_exact_frames ? (p->n_exact_frames + 1) * p->exact_tile_bytes : 0;
 }
 
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t b = in->sessions, full = spw_plan_n_full(p),
-             sliding = in->aged ? 0 : spw_plan_n_sliding(p);
+             sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
     struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
     uint64_t slide = sliding * (n.window_tiles + (p->may_pin ? pinned_window(p, in) : 0));
     n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
@@ -82,15 +82,15 @@ static void keep_all(struct spw_residency *r, uint32_t tiles)
 static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_plan_need *need)
 {
-    p->aged = in->aged;
+    p->quantizes = in->quantizes;
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_layer_kind_row *kind = &spw_layer_kinds[k];
         p->residency[k] = (struct spw_residency){
             .window = kind->windowed ? in->weights->config->window : 0,
             .host = UINT32_MAX,
-            .aged = in->aged && kind->quantizes,
+            .quantizes = in->quantizes && kind->quantizes,
             .residual_tiles = in->residual_tiles,
-            .fixed = in->aged && !kind->quantizes,
+            .fixed = in->quantizes && !kind->quantizes,
         };
         if (kind->windowed)
             keep_all(&p->residency[k], need->window_tiles);
@@ -101,7 +101,7 @@ void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_plan_need *need, uint64_t frames)
 {
     uint64_t b = in->sessions, full = spw_plan_n_full(p),
-             sliding = in->aged ? 0 : spw_plan_n_sliding(p);
+             sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
     uint64_t n = p->full_tiles;
     struct spw_residency *r = &p->residency[SPW_LAYER_FULL];
     start_residency(p, in, need);

@@ -33,7 +33,7 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     d->flags = take(&end, sizeof(uint32_t));
     d->weights = end;
-    p->n_near_frames = spw_plan_near_frames(p, in);
+    p->n_exact_frames = spw_plan_exact_frames(p, in);
 }
 
 void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
@@ -46,10 +46,11 @@ void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_block_resident) - p->mapped_bytes);
     d->weight_slots = take(&end, p->n_weight_slots * p->weight_slot_bytes);
     uint64_t frames = spw_plan_pages(p->n_device_frames * p->tile_bytes);
-    d->kv_frames = take(&end, frames + spw_plan_near_bytes(p));
-    d->near_frames = d->kv_frames + frames;
-    if (p->n_near_frames) /* where frames of exact tiles would be, if all were: see plan_replan.c */
-        d->near_frames = d->kv_frames + spw_align_up(frames, p->near_tile_bytes);
+    d->kv_frames = take(&end, frames + spw_plan_exact_bytes(p));
+    d->exact_frames = d->kv_frames + frames;
+    if (p->n_exact_frames) /* where frames of exact tiles would be, if all were: see plan_replan.c
+                            */
+        d->exact_frames = d->kv_frames + spw_align_up(frames, p->exact_tile_bytes);
     d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->end = end;
     end = 0;
@@ -114,7 +115,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->compute = in->compute;
     i->kv = in->kv;
     i->precision = in->precision;
-    i->residual_tokens = in->aged ? (uint64_t)in->residual_tiles * SPW_TILE_TOKENS : 0;
+    i->residual_tokens = in->quantizes ? (uint64_t)in->residual_tiles * SPW_TILE_TOKENS : 0;
     i->device_budget_bytes = in->device_bytes;
     i->host_budget_bytes = in->host_bytes;
     i->disk_budget_bytes = in->disk_bytes;
@@ -134,7 +135,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.total = h->end + p->kept_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
-    i->rolls_back = p->pins || (!spw_plan_n_sliding(p) && !in->aged);
+    i->rolls_back = p->pins || (!spw_plan_n_sliding(p) && !in->quantizes);
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
         i->weights_bytes += in->weights->blocks[u].bytes;

@@ -31,7 +31,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in);
 
 /* ---- plan_kv.c ---- */
 
-/* Frames of tiles that age. */
+/* Frames of tiles that move between tiers. */
 struct spw_plan_need {
     uint64_t extra;        /* for the tiles that one chunk adds to a layer */
     uint64_t all;          /* with everything on the device */
@@ -41,8 +41,8 @@ struct spw_plan_need {
 };
 
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in);
-uint32_t spw_plan_near_frames(const struct spw_plan *p, const struct spw_plan_input *in);
-uint64_t spw_plan_near_bytes(const struct spw_plan *p);
+uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in);
+uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
 /* What the device must have besides if plan.may_pin. */
 uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
 /* Sets the residency of the kinds: how the frames of the device are divided between sessions and

@@ -5,7 +5,7 @@
  * kept can move inside their tier (offload/kv/kv_repack.h), and none has to be computed again.
  *
  *     from:   | work | weights | KV frames of T bytes ................ | KV slots |
- *     out:    | work | weights | KV frames of Q <= T bytes | near frames | KV slots |
+ *     out:    | work | weights | KV frames of Q <= T bytes | exact frames | KV slots |
  *
  * Tiles only go down: those on disk stay there, whatever the host has room for now. */
 #include "runtime/plan/plan_parts.h"
@@ -27,9 +27,9 @@ static uint32_t slot_tiles(const struct spw_plan *from, const struct spw_plan_in
 static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan *from,
                               const struct spw_plan_input *in)
 {
-    uint64_t before = from->device.near_frames - from->device.kv_frames;
-    uint64_t most = from->aged ? before / p->tile_bytes : UINT64_MAX;
-    uint64_t used = p->device.kv_frames + p->mapped_bytes + spw_plan_near_bytes(p) +
+    uint64_t before = from->device.exact_frames - from->device.kv_frames;
+    uint64_t most = from->quantizes ? before / p->tile_bytes : UINT64_MAX;
+    uint64_t used = p->device.kv_frames + p->mapped_bytes + spw_plan_exact_bytes(p) +
                     (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     return spw_min_u64(most, spw_sub_u64(in->device_bytes, used) / p->tile_bytes);
 }
@@ -99,7 +99,7 @@ static bool keep_disk(struct spw_plan *p, const struct spw_plan *from,
 static bool divide(struct spw_plan *p, const struct spw_plan *from, const struct spw_plan_input *in,
                    uint32_t n_on_disk)
 {
-    p->n_near_frames = spw_plan_near_frames(p, in);
+    p->n_exact_frames = spw_plan_exact_frames(p, in);
     return divide_device(p, from, in) && divide_below(p, from, in, n_on_disk) &&
            keep_disk(p, from, in, n_on_disk);
 }

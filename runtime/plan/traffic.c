@@ -53,7 +53,7 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
 
 uint64_t spw_traffic_flags(const struct spw_plan *p)
 {
-    return p->aged ? sizeof(uint32_t) : 0;
+    return p->quantizes ? sizeof(uint32_t) : 0;
 }
 
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w)
@@ -99,7 +99,7 @@ static int open_tiles(struct spw_traffic_run *r, bool by_layer)
                                            .n_rows = n,
                                            .n_sessions = p->info.sessions,
                                            .max_tiles = p->max_tiles,
-                                           .first_tile = p->aged,
+                                           .first_tile = p->quantizes,
                                            .disk = p->n_disk_frames || p->attaches,
                                            .direct = p->direct,
                                        });
@@ -255,7 +255,7 @@ static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
                  const struct spw_rows *s)
 {
     const struct spw_residency *at = residency_of(r, row);
-    if (at->aged)
+    if (at->quantizes)
         spw_tiles_grow(r->tiles, session, row, 0,
                        (uint64_t)spw_waterline_end(at, s->to) * SPW_TILE_TOKENS);
     else
@@ -337,7 +337,7 @@ static void pass_layers(struct spw_traffic_run *r, const struct spw_step_span *s
 
 static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
-    for (uint32_t i = 0; i < n && r->plan->pins && !r->plan->aged; i++)
+    for (uint32_t i = 0; i < n && r->plan->pins && !r->plan->quantizes; i++)
         if (r->pass_spans[i].from < r->pass_spans[i].to && spans[i].to != spans[i].from + 1)
             spw_tiles_pin(r->tiles, spans[i].session);
 }
@@ -444,7 +444,7 @@ void spw_traffic_step(struct spw_traffic_run *r, const struct spw_step_span *spa
 /* Of n tokens, those that the tables are about: the old ones, where old tiles are kept apart. */
 static uint64_t tokens_in_tables(const struct spw_plan *p, uint64_t n)
 {
-    return p->aged ? (uint64_t)spw_waterline_old_end(p->residency, n) * SPW_TILE_TOKENS : n;
+    return p->quantizes ? (uint64_t)spw_waterline_old_end(p->residency, n) * SPW_TILE_TOKENS : n;
 }
 
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n)
@@ -500,7 +500,7 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
         return;
     const struct spw_plan *to = r->plan;
     uint32_t n = from->info.sessions;
-    bool apart = to->aged && !from->aged;
+    bool apart = to->quantizes && !from->quantizes;
     for (uint32_t i = 0; i < n; i++)
         spw_tiles_truncate(r->tiles, i, tokens_in_tables(from, n_tokens[i]));
     if (apart)
@@ -550,9 +550,9 @@ void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t ro
     if (!r || first >= end)
         return;
     const struct spw_plan *p = r->plan;
-    bool apart = p->aged && exact;
+    bool apart = p->quantizes && exact;
     uint64_t n = (end - first) * spw_tiles_rows(r->tiles, &n_rows)[row].times;
-    uint64_t bytes = n * (apart ? p->near_tile_bytes : p->tile_bytes);
+    uint64_t bytes = n * (apart ? p->exact_tile_bytes : p->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, bytes);
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, bytes);
     if (!apart)

@@ -12,7 +12,7 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     uint64_t row = (uint64_t)c->n_heads * c->head_dim;
     uint64_t per_token = 2 * spw_row_bytes(p->info.kv, (uint64_t)c->n_kv_heads * c->head_dim);
     uint64_t n = p->info.context, seen = spw_min_u64(n, c->window);
-    uint64_t old = p->aged ? p->full_tiles : 0;
+    uint64_t old = p->quantizes ? p->full_tiles : 0;
     uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
     i->decode_read_bytes = i->weights_bytes + p->n_layers[SPW_LAYER_FULL] * full +
                            p->n_layers[SPW_LAYER_SLIDING] * seen * per_token;

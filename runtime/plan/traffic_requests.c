@@ -42,13 +42,13 @@ static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
             t.first = spw_waterline_start(r);
         if (t.first < t.end && !r->fixed)
             spw_tiles_attach(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
-        for (kind = SPW_KEEP_SINK; q->plan->aged && kind <= SPW_KEEP_WINDOW; kind++) {
+        for (kind = SPW_KEEP_SINK; q->plan->quantizes && kind <= SPW_KEEP_WINDOW; kind++) {
             t = spw_keep_tiles(r, kind, 0, n);
             read += t.first < t.end ? (t.end - t.first) * rows[i].times : 0;
         }
     }
-    spw_traffic_add(q->run, SPW_MOVED_DISK_TO_HOST, read * q->plan->near_tile_bytes);
-    spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, read * q->plan->near_tile_bytes);
+    spw_traffic_add(q->run, SPW_MOVED_DISK_TO_HOST, read * q->plan->exact_tile_bytes);
+    spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, read * q->plan->exact_tile_bytes);
     q->slots[slot].held = n;
 }
 
@@ -66,11 +66,11 @@ static void keep_section(struct requests *q, uint32_t slot, uint32_t row, enum s
     const struct spw_tiles_row *at = &spw_tiles_rows(tiles, &n_rows)[row];
     struct spw_keep_tiles t =
         spw_keep_tiles(&p->residency[at->kind], kind, q->slots[slot].stored, to);
-    uint64_t bytes = kind == SPW_KEEP_OLD ? p->tile_bytes : p->near_tile_bytes;
+    uint64_t bytes = kind == SPW_KEEP_OLD ? p->tile_bytes : p->exact_tile_bytes;
     uint64_t n = t.first < t.end ? (t.end - t.first) * at->times : 0, device = n, disk = 0;
     if (!n)
         return;
-    if (kind == SPW_KEEP_OLD || !p->aged) { /* what is near never leaves the device */
+    if (kind == SPW_KEEP_OLD || !p->quantizes) { /* exact tiles never leave the device */
         device = 0;
         spw_tiles_export(tiles, slot, row, t.first, t.end, &device, &disk);
     }

@@ -1,8 +1,8 @@
 /* Attention over the cache: see attend.h.
  *
  *      tile  0      1 ............. streamed_end .......... E(b)  ......... end
- *            sink   [KV slots]      [device frames, aged]         [device frames, exact]
- *            exact  <------------- in their format ------------>
+ *            sink   [KV slots]      [device frames, quantized]    [device frames, exact]
+ *            exact  <------------- quantized ------------------>
  *
  * Where old tiles are kept apart, a query of block b reads tiles [1, E(b)) in their format and the
  * others exactly (quant/residual.h). Rows of one call read each tile in one form, so that a piece
@@ -83,7 +83,7 @@ static int append(const struct query *q)
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->device_arena + a->plan->device.small);
     uint32_t kind = c->layer_kinds[s->layer];
-    struct spw_kv_seq *near = s->seq->near;
+    struct spw_kv_seq *exact = s->seq->exact;
     struct spw_rope_append_args x = {.qkv = (void *)(uintptr_t)q->args.q,
                                      .q_norm = c->qk_norm ? small + at->q_norm : NULL,
                                      .k_norm = c->qk_norm ? small + at->k_norm : NULL,
@@ -100,22 +100,22 @@ static int append(const struct query *q)
                                      .norm = c->norm,
                                      .dtype = a->plan->info.compute,
                                      .kv_dtype = a->plan->info.kv};
-    SPW_TRY(spw_kv_grow(near, s->layer, s->from, s->to));
-    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(near, s->layer);
+    SPW_TRY(spw_kv_grow(exact, s->layer, s->from, s->to));
+    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(exact, s->layer);
     assert(end - first <= SPW_APPEND_TILES);
     for (uint32_t t = first; t < end; t++)
-        x.tiles[t - first] = spw_kv_device_tile(near, s->layer, t);
+        x.tiles[t - first] = spw_kv_device_tile(exact, s->layer, t);
     return a->backend->ops->rope_append(&x, a->compute);
 }
 
-/* ---- old tiles ---- */
+/* ---- quantizing ---- */
 
-static int age_tile(const struct query *q, uint32_t tile)
+static int quantize_tile(const struct query *q, uint32_t tile)
 {
     const struct spw_attend *a = q->a;
     const struct spw_model_config *c = a->weights->config;
-    const void *from = spw_kv_device_tile(q->s->seq->near, q->s->layer, tile);
-    void *to = spw_kv_device_tile(q->s->seq->aged, q->s->layer, tile);
+    const void *from = spw_kv_device_tile(q->s->seq->exact, q->s->layer, tile);
+    void *to = spw_kv_device_tile(q->s->seq->kv, q->s->layer, tile);
     if (a->plan->format == SPW_QFORMAT_EXACT)
         return a->backend->device_ops->copy(a->device, to, from, a->plan->tile_bytes,
                                             SPW_LINK_DEVICE_TO_DEVICE, a->compute);
@@ -132,18 +132,18 @@ static int age_tile(const struct query *q, uint32_t tile)
 }
 
 /* What will be old for the queries after these rows is so from now on. */
-static int age(const struct query *q)
+static int quantize(const struct query *q)
 {
     const struct spw_attend_rows *s = q->s;
-    struct spw_kv_seq *aged = s->seq->aged;
-    uint32_t from = spw_kv_end(aged, s->layer);
+    struct spw_kv_seq *kv = s->seq->kv;
+    uint32_t from = spw_kv_end(kv, s->layer);
     uint32_t to = spw_waterline_end(q->r, s->to);
-    if (!q->r->aged || from >= to)
+    if (!q->r->quantizes || from >= to)
         return 0;
-    SPW_TRY(spw_kv_grow(aged, s->layer, (uint64_t)from * SPW_TILE_TOKENS,
+    SPW_TRY(spw_kv_grow(kv, s->layer, (uint64_t)from * SPW_TILE_TOKENS,
                         (uint64_t)to * SPW_TILE_TOKENS));
     for (uint32_t t = from; t < to; t++)
-        SPW_TRY(age_tile(q, t));
+        SPW_TRY(quantize_tile(q, t));
     return 0;
 }
 
@@ -155,18 +155,19 @@ static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
     return a->plan->partials / rows;
 }
 
-/* Where a tile of the piece lies for rows that read [1, old) as aged; NULL: they cannot see it. */
+/* Where a tile of the piece lies for rows that read [1, old) quantized; NULL: they cannot see it.
+ */
 static const void *locate(const struct query *q, const struct piece *p, uint32_t tile, uint32_t old)
 {
     const struct spw_sequence *seq = q->s->seq;
-    bool near = seq->near != seq->aged && (!tile || tile >= old);
-    if (near && !tile && q->r->aged)
-        return spw_kv_device_tile(seq->near, q->s->layer, 0);
+    bool exact = seq->exact != seq->kv && (!tile || tile >= old);
+    if (exact && !tile && q->r->quantizes)
+        return spw_kv_device_tile(seq->exact, q->s->layer, 0);
     if (tile < p->slot_first)
         return NULL;
-    if (!near && tile < p->slot_end)
+    if (!exact && tile < p->slot_end)
         return p->slot + (tile - p->slot_first) * q->a->plan->tile_bytes;
-    return spw_kv_device_tile(near ? seq->near : seq->aged, q->s->layer, tile);
+    return spw_kv_device_tile(exact ? seq->exact : seq->kv, q->s->layer, tile);
 }
 
 /* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
@@ -198,7 +199,7 @@ static int attend_rows(const struct query *q, const struct piece *p, uint64_t ro
 /* Where in the piece exact tiles begin for block `block`. */
 static uint32_t old_end(const struct query *q, const struct piece *p, uint64_t block)
 {
-    uint64_t end = q->r->aged ? spw_residual_end(block, q->r->residual_tiles) : 0;
+    uint64_t end = q->r->quantizes ? spw_residual_end(block, q->r->residual_tiles) : 0;
     return end < p->from ? p->from : end < p->to ? (uint32_t)end : p->to;
 }
 
@@ -229,7 +230,7 @@ static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_en
         to = (tile / slot_tiles + 1) * slot_tiles;
         uint32_t here = to < streamed_end ? to : streamed_end;
         struct spw_transfer t = {
-            .seq = q->s->seq->aged, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
+            .seq = q->s->seq->kv, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
         struct piece p = {
             .from = *from, .to = to < q->end ? to : q->end, .slot_first = tile, .slot_end = here};
         uint8_t *slot;
@@ -246,8 +247,8 @@ int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s)
     struct query q = make_query(a, s);
     uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
     SPW_TRY(append(&q));
-    SPW_TRY(age(&q));
-    q.end = spw_kv_end(s->seq->near, s->layer);
+    SPW_TRY(quantize(&q));
+    q.end = spw_kv_end(s->seq->exact, s->layer);
     spw_waterline_streamed(q.r, s->span, s->from, &first, &streamed_end);
     from = first - first % SPW_SPLIT_TILES;
     SPW_TRY(attend_streamed(&q, first, streamed_end, &from));

@@ -417,7 +417,7 @@ static void describe_pass(struct spw_executor *x, struct pass *f, const struct s
     for (uint32_t i = 0; i < f->cut.n_parts; i++) {
         const struct spw_rows *part = &f->cut.parts[i];
         struct spw_schedule_rows *g = &f->parts[i];
-        *g = (struct spw_schedule_rows){.seq = x->items[part->span].seq->aged};
+        *g = (struct spw_schedule_rows){.seq = x->items[part->span].seq->kv};
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
             g->disk_end[k] =
                 spw_waterline_streamed(&x->plan->residency[k], &f->spans[part->span], part->from,
@@ -515,7 +515,7 @@ static void pin_exact_tiles(struct spw_executor *x)
         const struct spw_pass_span *p = &x->now->spans[i];
         bool decodes = x->spans[i].to == x->spans[i].from + 1;
         if (p->from < p->to && !decodes)
-            spw_kv_pin(x->items[i].seq->near, p->from);
+            spw_kv_pin(x->items[i].seq->exact, p->from);
     }
 }
 
@@ -574,7 +574,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
             expect_decode(x);
         int rc = run_pass(x, &d);
         for (uint32_t i = 0; rc && i < n; i++)
-            x->residency.failed |= spw_kv_forget_loads(items[i].seq->aged, &x->end.loads) != 0;
+            x->residency.failed |= spw_kv_forget_loads(items[i].seq->kv, &x->end.loads) != 0;
         tell_pass(x, rc);
         SPW_TRY(rc);
         if (x->o.on_pass && !all_done(x))

@@ -9,10 +9,10 @@ const struct spw_residency *spw_residency_of(const struct spw_residency_moves *m
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
                  uint32_t begin)
 {
-    if (begin <= spw_kv_begin(seq->aged, layer)) /* then disk_end has not risen either */
+    if (begin <= spw_kv_begin(seq->kv, layer)) /* then disk_end has not risen either */
         return 0;
     uint32_t disk_end = spw_waterline_disk(spw_residency_of(m, layer), begin);
-    int rc = spw_kv_spill(seq->aged, layer, begin, disk_end);
+    int rc = spw_kv_spill(seq->kv, layer, begin, disk_end);
     m->failed |= rc != 0;
     return rc;
 }
@@ -20,9 +20,9 @@ static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, 
 static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
                 uint32_t begin)
 {
-    int rc = spw_prefetch_wait_load(m->prefetch, seq->aged, layer);
-    if (!rc && begin < spw_kv_begin(seq->aged, layer))
-        rc = spw_kv_load(seq->aged, layer, begin);
+    int rc = spw_prefetch_wait_load(m->prefetch, seq->kv, layer);
+    if (!rc && begin < spw_kv_begin(seq->kv, layer))
+        rc = spw_kv_load(seq->kv, layer, begin);
     m->failed |= rc != 0;
     return rc;
 }
@@ -44,9 +44,9 @@ int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_seq
     const struct spw_residency *r = spw_residency_of(m, layer);
     uint32_t begin = spw_waterline_wait(r, span);
     bool begun;
-    if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->aged, layer))
+    if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->kv, layer))
         return 0;
-    return spw_kv_load_ahead(seq->aged, layer, begin, &begun);
+    return spw_kv_load_ahead(seq->kv, layer, begin, &begun);
 }
 
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
@@ -62,7 +62,7 @@ int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *
                       const struct spw_pass_span *span, uint32_t layer, uint64_t to)
 {
     const struct spw_residency *r = spw_residency_of(m, layer);
-    spw_kv_drop(seq->near, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
+    spw_kv_drop(seq->exact, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
     return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_after(r, span, to));
 }
 
@@ -74,7 +74,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
         if (r->fixed)
             continue;
         /* Tiles that were pinned may reach back further than the window. */
-        spw_kv_drop(seq->aged, l, spw_waterline_visible(r, n));
+        spw_kv_drop(seq->kv, l, spw_waterline_visible(r, n));
         SPW_TRY(spill(m, seq, l, begin));
         SPW_TRY(load(m, seq, l, begin));
     }
@@ -85,7 +85,7 @@ uint32_t spw_residency_written(const struct spw_residency_moves *m, const struct
 {
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
         const struct spw_residency *r = spw_residency_of(m, l);
-        uint64_t disk_end = spw_kv_disk_end(seq->aged, l);
+        uint64_t disk_end = spw_kv_disk_end(seq->kv, l);
         if (!r->window)
             return disk_end ? (uint32_t)spw_min_u64(disk_end + r->host, UINT32_MAX) : 0;
     }

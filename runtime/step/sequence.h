@@ -1,17 +1,17 @@
-/* The KV cache of one sequence: what streams and ages down the tiers, and, where old tiles are kept
- * apart from exact ones (struct spw_residency.aged), the exact ones near its end. Otherwise both
- * are the same. Embedded by its session; not thread-safe. */
+/* The KV cache of one sequence: `kv` has the tiles that move between the tiers, and `exact` has the
+ * tiles that are read exactly. Both are the same where the plan quantizes nothing. Otherwise `kv`
+ * has the quantized tiles. Embedded by its session; not thread-safe. */
 #ifndef SPW_RUNTIME_STEP_SEQUENCE_H
 #define SPW_RUNTIME_STEP_SEQUENCE_H
 
 #include "offload/kv/kv_cache.h"
 
 struct spw_sequence {
-    struct spw_kv_seq *aged, *near; /* owned; near == aged where nothing is kept apart */
+    struct spw_kv_seq *kv, *exact; /* owned; exact == kv where nothing is quantized */
 };
 
-/* near: NULL where nothing is kept apart. */
-int spw_sequence_open(struct spw_sequence *s, struct spw_kv *aged, struct spw_kv *near);
+/* exact: NULL where nothing is quantized. */
+int spw_sequence_open(struct spw_sequence *s, struct spw_kv *kv, struct spw_kv *exact);
 void spw_sequence_close(struct spw_sequence *s);
 /* `to` must be empty. */
 void spw_sequence_fork(struct spw_sequence *to, const struct spw_sequence *from);

@@ -240,12 +240,12 @@ static void measure_plainly(struct spw_gate_result *out)
     CHECK(spw_source_open(&source, dir, &err) == 0);
     CHECK(spw_calibration_fill(ids, SPW_GATE_TOKENS, source, spw_engine_config(e[0]), &err) == 0);
     spw_source_close(source);
-    uint64_t aged = 1;
+    uint64_t old = 1;
     for (uint64_t block = 0; block < SPW_GATE_TOKENS / SPW_TILE_TOKENS; block++) {
         uint64_t end = spw_residual_end(block, 1);
-        for (; aged < end; aged++)
+        for (; old < end; old++)
             for (uint32_t layer = 0; layer < 2; layer++)
-                quantize_plainly(spw_kv_device_tile(s[1]->seq.near, layer, (uint32_t)aged));
+                quantize_plainly(spw_kv_device_tile(s[1]->seq.exact, layer, (uint32_t)old));
         for (int i = 0; i < 2; i++) {
             rows[i].first = block * SPW_TILE_TOKENS;
             struct spw_span span = {s[i], ids, rows[i].first + SPW_TILE_TOKENS, SPW_TILE_TOKENS};

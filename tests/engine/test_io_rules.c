@@ -331,7 +331,7 @@ static void expect_step(struct list *l, const struct spw_engine *e, const struct
                         uint64_t tiles_a_request)
 {
     uint64_t tile = e->plan.tile_bytes, end = 0;
-    struct spw_kv_seq *seq = s->seq.aged;
+    struct spw_kv_seq *seq = s->seq.kv;
     struct spw_waterlines w = {0};
     spw_session_waterlines(s, &w);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)

@@ -224,13 +224,13 @@ struct below {
 static struct below old_below(const struct draw *d, const struct spw_session *s)
 {
     const struct spw_model_config *c = spw_engine_config(d->engine);
-    const struct spw_kv_seq *aged = s->seq.aged;
+    const struct spw_kv_seq *kv = s->seq.kv;
     struct below b = {0};
-    for (uint32_t l = 0; l < c->n_layers && d->engine->plan.aged; l++)
-        for (uint32_t t = spw_kv_first(aged, l); t < spw_kv_begin(aged, l); t++) {
+    for (uint32_t l = 0; l < c->n_layers && d->engine->plan.quantizes; l++)
+        for (uint32_t t = spw_kv_first(kv, l); t < spw_kv_begin(kv, l); t++) {
             bool old = c->layer_kinds[l] != SPW_LAYER_SLIDING;
-            b.on_host += old && spw_kv_host_tile(aged, l, t);
-            b.on_disk += old && spw_kv_disk_frame(aged, l, t) != SPW_DISK_NONE;
+            b.on_host += old && spw_kv_host_tile(kv, l, t);
+            b.on_disk += old && spw_kv_disk_frame(kv, l, t) != SPW_DISK_NONE;
         }
     return b;
 }
@@ -404,7 +404,7 @@ static void run_draw(struct subject *subjects, int number, uint64_t *seed)
     old_from_disk += d.from_disk;
     rows_compared += d.checked;
     draws_with_spill += spw_engine_plan(d.engine)->host.kv > 0;
-    draws_quantized += d.engine->plan.aged && d.engine->plan.n_kv_slots;
+    draws_quantized += d.engine->plan.quantizes && d.engine->plan.n_kv_slots;
     draws_with_mapped_weights += d.engine->plan.mapped_bytes > 0;
     draws_with_packed += d.engine->plan.host.end > d.engine->plan.host.packed;
     draws_with_kept += d.engine->plan.kept_bytes > 0;

@@ -135,7 +135,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->weights, sum.copied},
         {d->weight_slots, weight_slots},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
-        {d->near_frames, p->n_near_frames * p->near_tile_bytes},
+        {d->exact_frames, p->n_exact_frames * p->exact_tile_bytes},
         {d->kv_slots, kv_slots},
     };
     struct region mlp[] = {{d->x, m * c->hidden * e},
@@ -171,10 +171,10 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
           i->device.total);
     CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.disk_staging + i->host.weights ==
           i->host.total);
-    CHECK(p->n_device_frames * p->tile_bytes + p->n_near_frames * p->near_tile_bytes <=
+    CHECK(p->n_device_frames * p->tile_bytes + p->n_exact_frames * p->exact_tile_bytes <=
           i->device.kv_resident);
-    CHECK(p->tile_bytes % PAGE == 0 && p->near_tile_bytes % PAGE == 0);
-    CHECK(p->tile_bytes <= p->near_tile_bytes && (p->n_near_frames > 0) == in->aged);
+    CHECK(p->tile_bytes % PAGE == 0 && p->exact_tile_bytes % PAGE == 0);
+    CHECK(p->tile_bytes <= p->exact_tile_bytes && (p->n_exact_frames > 0) == in->quantizes);
 }
 
 /* What lies between host and disk is there where it is needed, and nowhere else. */
@@ -201,8 +201,8 @@ static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in
 struct layer_state {
     uint32_t first, begin, end;
     uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
-    uint32_t near_first, near_end; /* exact tiles that are kept apart, but for the sink */
-    uint32_t held, held_end;       /* those, or a window's, that a pass has begun with */
+    uint32_t exact_first, exact_end; /* exact tiles that are kept apart, but for the sink */
+    uint32_t held, held_end;         /* those, or a window's, that a pass has begun with */
 };
 
 struct life {
@@ -210,7 +210,7 @@ struct life {
     const struct spw_model_config *config;
     struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
     uint64_t n[MOST_SESSIONS];
-    uint32_t sessions, most_device, most_host, most_disk, most_near;
+    uint32_t sessions, most_device, most_host, most_disk, most_exact;
     uint64_t n_written_to_disk, n_read_from_disk, n_passes;
 };
 
@@ -218,7 +218,7 @@ struct life {
 static uint32_t left_behind(const struct life *f, const struct layer_state *x, uint32_t layer)
 {
     bool full = f->config->layer_kinds[layer] == SPW_LAYER_FULL;
-    uint32_t first = f->plan->aged ? x->near_first : full ? 0 : x->first;
+    uint32_t first = f->plan->quantizes ? x->exact_first : full ? 0 : x->first;
     uint32_t end = first < x->held_end ? first : x->held_end;
     uint32_t from = x->held || !full ? x->held : 1; /* a sink is not left */
     return end > from ? end - from : 0;
@@ -226,18 +226,18 @@ static uint32_t left_behind(const struct life *f, const struct layer_state *x, u
 
 static void count(struct life *f)
 {
-    uint32_t device = 0, host = 0, disk = 0, near = 0;
+    uint32_t device = 0, host = 0, disk = 0, exact = 0;
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++) {
             const struct layer_state *x = &f->layers[s][l];
             device += x->end - x->begin;
             host += x->written - x->disk;
             disk += x->disk - x->first;
-            *(f->plan->aged ? &near : &device) += left_behind(f, x, l);
-            near += x->near_end - x->near_first;
-            near += x->near_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
+            *(f->plan->quantizes ? &exact : &device) += left_behind(f, x, l);
+            exact += x->exact_end - x->exact_first;
+            exact += x->exact_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
         }
-    f->most_near = near > f->most_near ? near : f->most_near;
+    f->most_exact = exact > f->most_exact ? exact : f->most_exact;
     f->most_disk = disk > f->most_disk ? disk : f->most_disk;
     f->most_device = device > f->most_device ? device : f->most_device;
     f->most_host = host > f->most_host ? host : f->most_host;
@@ -249,7 +249,7 @@ static void start_life(struct life *f, const struct spw_plan *p, const struct sp
 {
     *f = (struct life){.plan = p, .config = in->weights->config, .sessions = sessions};
     for (uint32_t s = 0; s < sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers && in->aged; l++)
+        for (uint32_t l = 0; l < f->config->n_layers && in->quantizes; l++)
             if (f->config->layer_kinds[l] == SPW_LAYER_FULL)
                 f->layers[s][l] =
                     (struct layer_state){.first = 1, .begin = 1, .end = 1, .disk = 1, .written = 1};
@@ -277,15 +277,15 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
                        const struct spw_pass_span *passages, uint32_t l)
 {
     const struct spw_residency *r = &f->plan->residency[f->config->layer_kinds[l]];
-    const bool aged = f->plan->aged;
+    const bool quantizes = f->plan->quantizes;
     for (uint32_t i = 0; i < k->n_parts; i++) {
         const struct spw_rows *s = &cut->parts[k->first_part + i];
         struct layer_state *x = &f->layers[s->span][l];
         bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
         bring_up(f, x, 0, x->begin);
-        if (aged)
-            x->near_end = spw_waterline_tiles(s->to);
-        if (!aged || full)
+        if (quantizes)
+            x->exact_end = spw_waterline_tiles(s->to);
+        if (!quantizes || full)
             x->end = full ? spw_waterline_end(r, s->to) : spw_waterline_tiles(s->to);
     }
     count(f);
@@ -294,12 +294,12 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
         const struct spw_pass_span *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
         bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
-        if (aged) {
-            uint32_t near =
+        if (quantizes) {
+            uint32_t exact =
                 sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_exact(r, s->to);
-            near = near < x->near_end ? near : x->near_end;
+            exact = exact < x->exact_end ? exact : x->exact_end;
             /* tile 0 is not dropped from a full layer, so that nothing goes while it is the only */
-            x->near_first = spw_max_u32(!sliding && x->near_end < 2 ? 0 : near, x->near_first);
+            x->exact_first = spw_max_u32(!sliding && x->exact_end < 2 ? 0 : exact, x->exact_first);
             if (sliding)
                 continue;
         }
@@ -325,11 +325,11 @@ static void hold(struct life *f, const struct spw_pass_span *passages)
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++) {
             struct layer_state *x = &f->layers[s][l];
-            bool aged = f->plan->aged;
+            bool quantizes = f->plan->quantizes;
             if (passages[s].to <= passages[s].from + 1)
                 continue;
-            x->held = aged ? x->near_first : x->first;
-            x->held_end = aged ? x->near_end : x->end;
+            x->held = quantizes ? x->exact_first : x->first;
+            x->held_end = quantizes ? x->exact_end : x->end;
         }
 }
 
@@ -357,7 +357,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
             struct layer_state *x = &f->layers[s][l];
-            if (f->plan->aged && kinds[l] == SPW_LAYER_SLIDING)
+            if (f->plan->quantizes && kinds[l] == SPW_LAYER_SLIDING)
                 continue;
             uint32_t begin = spw_waterline_begin(&kind[kinds[l]], passages[s].to);
             raise_to(f, l, x, begin);
@@ -407,9 +407,9 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
     }
     CHECK_MSG(f.most_device <= p->n_device_frames, "%u device frames, %u planned", f.most_device,
               p->n_device_frames);
-    CHECK_MSG(f.most_near <= p->n_near_frames, "%u near frames, %u planned", f.most_near,
-              p->n_near_frames);
-    n_with_old_below += in->aged && f.most_host + f.most_disk;
+    CHECK_MSG(f.most_exact <= p->n_exact_frames, "%u exact frames, %u planned", f.most_exact,
+              p->n_exact_frames);
+    n_with_old_below += in->quantizes && f.most_host + f.most_disk;
     CHECK_MSG(f.most_host <= p->n_host_frames - p->n_transit, "%u host frames, %u planned",
               f.most_host, p->n_host_frames - p->n_transit);
     CHECK_MSG(f.most_disk <= p->n_disk_frames, "%u disk frames, %u planned", f.most_disk,
@@ -638,7 +638,7 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
 {
     struct spw_plan_input with = *in;
     struct spw_plan large;
-    bool needed = p->n_layers[SPW_LAYER_SLIDING] || in->aged;
+    bool needed = p->n_layers[SPW_LAYER_SLIDING] || in->quantizes;
     with.device_bytes = (uint64_t)1 << 40;
     CHECK(!p->pins || in->rolls_back);
     CHECK(p->info.rolls_back == (p->pins || !needed));
@@ -706,7 +706,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .gated_scratch = check_random(seed) % 2,
         .reads_host_memory = check_random(seed) % 2};
     if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {
-        in.aged = true;
+        in.quantizes = true;
         in.precision = (enum spw_kv_precision)(check_random(seed) % 4);
         in.residual_tiles = (uint32_t)check_range(seed, 0, check_random(seed) % 2 ? 2 : 12);
         uint64_t block = spw_residual_block(in.context);

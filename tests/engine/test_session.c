@@ -123,9 +123,8 @@ static uint32_t frames_held(struct spw_engine *e, struct spw_session *const *s, 
     uint32_t count = 0;
     for (size_t i = 0; i < n; i++)
         for (uint32_t l = 0; l < e->model.config.n_layers; l++)
-            for (uint32_t t = spw_kv_begin(s[i]->seq.aged, l); t < spw_kv_end(s[i]->seq.aged, l);
-                 t++) {
-                const void *frame = spw_kv_device_tile(s[i]->seq.aged, l, t);
+            for (uint32_t t = spw_kv_begin(s[i]->seq.kv, l); t < spw_kv_end(s[i]->seq.kv, l); t++) {
+                const void *frame = spw_kv_device_tile(s[i]->seq.kv, l, t);
                 uint32_t k = 0;
                 while (k < count && seen[k] != frame)
                     k++;
@@ -503,7 +502,7 @@ static void check_dynamic_rope(void)
 }
 
 /* [6] Bytes of a decode step over the link: the tiles that stream, one token's embedding, the
- * logits; and nothing goes down but what ages, once in 128 tokens. */
+ * logits; and nothing goes down but what becomes old, once in 128 tokens. */
 static void check_decode_bytes(void)
 {
     char dir[128];
@@ -527,11 +526,11 @@ static void check_decode_bytes(void)
         spw_session_waterlines(s, &is);
         down = after.moved_bytes[SPW_MOVED_DEVICE_TO_HOST] -
                before.moved_bytes[SPW_MOVED_DEVICE_TO_HOST];
-        uint64_t aged = (is.host_end - was.host_end) / SPW_TILE_TOKENS * m->layers;
-        spilled += aged;
-        CHECK_MSG(down == m->vocab * sizeof(float) + aged * tile, "%zu tokens: %llu bytes down", n,
+        uint64_t old = (is.host_end - was.host_end) / SPW_TILE_TOKENS * m->layers;
+        spilled += old;
+        CHECK_MSG(down == m->vocab * sizeof(float) + old * tile, "%zu tokens: %llu bytes down", n,
                   (unsigned long long)down);
-        CHECK(aged == 0 || n % SPW_TILE_TOKENS == 1);
+        CHECK(old == 0 || n % SPW_TILE_TOKENS == 1);
     }
     CHECK(spilled == 3 * m->layers);
     spw_session_close(s);

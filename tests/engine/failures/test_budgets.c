@@ -177,7 +177,7 @@ static void follow(struct mirror *m, const struct subject *s, enum spw_kv_precis
     }
     struct spw_plan_input in = m->engine->in;
     in.precision = precision;
-    in.aged = true;
+    in.quantizes = true;
     CHECK(!spw_engine_replan(m->engine, &in));
 }
 

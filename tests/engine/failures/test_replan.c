@@ -65,7 +65,7 @@ static struct spw_plan_input asked(const struct spw_engine *e, enum spw_kv_preci
 {
     struct spw_plan_input in = e->in;
     in.precision = precision;
-    in.aged = precision != SPW_KV_EXACT;
+    in.quantizes = precision != SPW_KV_EXACT;
     if (!seed)
         return in;
     const struct spw_plan_info *now = spw_engine_plan(e);
@@ -98,7 +98,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
             continue;
         out->n_shrunk += d->events[i].precision == now;
         now = d->events[i].precision;
-        out->n_below += spw_kv_begin(s->seq.aged, e->model.config.n_layers - 1) > 0;
+        out->n_below += spw_kv_begin(s->seq.kv, e->model.config.n_layers - 1) > 0;
         struct spw_plan_input in = asked(e, now, shrinks ? seed : NULL);
         rc = spw_engine_replan(e, &in);
         CHECK_MSG(!rc || rc == -ENOMEM || rc == -EDQUOT, "%d", rc);

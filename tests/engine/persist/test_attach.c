@@ -30,10 +30,10 @@ struct part {
     uint64_t offset, sums[MOST_TILES];
 };
 
-/* What is kept of the first n tokens: aged tiles in the file, those near the end beside it. */
+/* What is kept of the first n tokens: old tiles in the file, those near the end beside it. */
 struct kept {
-    uint64_t n, tile_bytes, near_tile_bytes;
-    struct part aged[MOST_LAYERS], sink[MOST_LAYERS], near[MOST_LAYERS];
+    uint64_t n, tile_bytes, exact_tile_bytes;
+    struct part old[MOST_LAYERS], sink[MOST_LAYERS], recent[MOST_LAYERS];
     int reads, writes;
     uint64_t file_bytes;
 };
@@ -82,18 +82,18 @@ static void write_part(struct kept *k, struct part *p)
 
 static void keep_layer(struct kept *k, const struct spw_sequence *seq, uint32_t l, bool slides)
 {
-    uint32_t first = spw_kv_first(seq->near, l), end = spw_kv_end(seq->near, l);
-    if (seq->near == seq->aged) { /* whole tiles, and the tail */
+    uint32_t first = spw_kv_first(seq->exact, l), end = spw_kv_end(seq->exact, l);
+    if (seq->exact == seq->kv) { /* whole tiles, and the tail */
         uint32_t whole = (uint32_t)(k->n / SPW_TILE_TOKENS);
-        take_part(&k->aged[l], seq->aged, l, first, whole > first ? whole : first, k->tile_bytes);
-        first = k->aged[l].end;
+        take_part(&k->old[l], seq->kv, l, first, whole > first ? whole : first, k->tile_bytes);
+        first = k->old[l].end;
     } else {
-        take_part(&k->aged[l], seq->aged, l, spw_kv_first(seq->aged, l), spw_kv_end(seq->aged, l),
+        take_part(&k->old[l], seq->kv, l, spw_kv_first(seq->kv, l), spw_kv_end(seq->kv, l),
                   k->tile_bytes);
-        take_part(&k->sink[l], seq->near, l, 0, first && !slides, k->near_tile_bytes);
+        take_part(&k->sink[l], seq->exact, l, 0, first && !slides, k->exact_tile_bytes);
     }
-    take_part(&k->near[l], seq->near, l, first, end, k->near_tile_bytes);
-    write_part(k, &k->aged[l]);
+    take_part(&k->recent[l], seq->exact, l, first, end, k->exact_tile_bytes);
+    write_part(k, &k->old[l]);
 }
 
 /* The first n tokens, computed with nothing in the way. */
@@ -104,7 +104,7 @@ static void keep(struct kept *k, const struct subject *s, const struct spw_optio
     struct spw_session *session = run_session(e);
     run_to(session, e, s->ids, n);
     *k = (struct kept){.n = n, .tile_bytes = e->plan.tile_bytes};
-    k->near_tile_bytes = e->plan.aged ? e->plan.near_tile_bytes : e->plan.tile_bytes;
+    k->exact_tile_bytes = e->plan.quantizes ? e->plan.exact_tile_bytes : e->plan.tile_bytes;
     snprintf(path, sizeof path, "%s/kept_XXXXXX", s->dir);
     k->writes = mkstemp(path);
     k->reads = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
@@ -121,9 +121,9 @@ static void forget(struct kept *k)
     close(k->reads);
     close(k->writes);
     for (int l = 0; l < MOST_LAYERS; l++) {
-        free(k->aged[l].bytes);
+        free(k->old[l].bytes);
         free(k->sink[l].bytes);
-        free(k->near[l].bytes);
+        free(k->recent[l].bytes);
     }
 }
 
@@ -146,7 +146,7 @@ static void damaged(void *context, uint32_t i)
 /* As from two packs. */
 static void attach_layer(struct draw *d, struct spw_kv_seq *seq, uint32_t l, uint64_t *seed)
 {
-    const struct part *p = &d->kept.aged[l];
+    const struct part *p = &d->kept.old[l];
     for (uint32_t from = p->begin, n; from < p->end; from += n) {
         n = (uint32_t)check_range(seed, (p->end - from + 1) / 2, p->end - from);
         struct spw_disk_attachment a = {.fd = d->kept.reads,
@@ -170,17 +170,17 @@ static void import(struct draw *d, struct spw_kv_seq *seq, uint32_t l, const str
     if (p->begin >= p->end)
         return;
     CHECK(spw_kv_import(seq, l, p->begin, to, p->bytes) == 0);
-    d->imported += (p->end - p->begin) * d->kept.near_tile_bytes;
+    d->imported += (p->end - p->begin) * d->kept.exact_tile_bytes;
 }
 
 static void tell_layer(struct draw *d, const struct spw_session *s, uint32_t l)
 {
     struct spw_traffic_run *told = spw_executor_account_of(d->e->executor);
-    const struct part *aged = &d->kept.aged[l], *near = &d->kept.near[l];
-    if (told && aged->begin < aged->end)
-        spw_traffic_attach(told, s->slot, l, aged->begin, aged->end);
-    if (told && s->seq.near == s->seq.aged && near->begin < near->end)
-        spw_tiles_import(spw_traffic_tiles(told), s->slot, l, near->begin, near->end);
+    const struct part *old = &d->kept.old[l], *recent = &d->kept.recent[l];
+    if (told && old->begin < old->end)
+        spw_traffic_attach(told, s->slot, l, old->begin, old->end);
+    if (told && s->seq.exact == s->seq.kv && recent->begin < recent->end)
+        spw_tiles_import(spw_traffic_tiles(told), s->slot, l, recent->begin, recent->end);
 }
 
 /* The session begins anew, with what was kept. */
@@ -190,10 +190,10 @@ static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
     CHECK(spw_recover_rest(s, &none) == 0);
     for (uint32_t l = 0; l < d->e->model.config.n_layers; l++) {
         tell_layer(d, s, l);
-        attach_layer(d, s->seq.aged, l, seed);
-        if (s->seq.near != s->seq.aged)
-            import(d, s->seq.near, l, &d->kept.sink[l]);
-        import(d, s->seq.near, l, &d->kept.near[l]);
+        attach_layer(d, s->seq.kv, l, seed);
+        if (s->seq.exact != s->seq.kv)
+            import(d, s->seq.exact, l, &d->kept.sink[l]);
+        import(d, s->seq.exact, l, &d->kept.recent[l]);
     }
     memcpy(s->tokens, d->subject->ids, n * sizeof *s->tokens);
     s->rope_table = SPW_ROPE_SHARED;
@@ -297,7 +297,7 @@ static void check_account(struct draw *d, const char *what)
     streamed += d->e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_DISK_TO_HOST];
     with_disk += d->e->plan.n_disk_frames > 0;
     bounced += d->e->plan.n_bounce > 0;
-    quantized += d->e->plan.aged && d->e->plan.n_kv_slots;
+    quantized += d->e->plan.quantizes && d->e->plan.n_kv_slots;
 }
 
 static void run_draw(const struct subject *subjects, uint64_t *seed)

@@ -7,14 +7,14 @@
 
 #include <xxhash.h>
 
-enum { MOST_TOKENS = 4096, MOST_SECTIONS = 512, LAYERS = 3, AGED = 1, NEAR = 7 };
+enum { MOST_TOKENS = 4096, MOST_SECTIONS = 512, LAYERS = 3, OLD = 1, RECENT = 7 };
 
 static char dir[128], path[160];
 static int32_t tokens[MOST_TOKENS];
 
 /* ---- create ---- */
 
-/* Aged tiles of every layer, near ones of two. */
+/* Old tiles of every layer, recent ones of two. */
 static struct spw_pack_spec make_spec(struct spw_pack_section *sections, uint64_t first_token,
                                       uint64_t n_tokens)
 {
@@ -26,21 +26,24 @@ static struct spw_pack_spec make_spec(struct spw_pack_section *sections, uint64_
         parent = spw_chain_next(parent, tokens + t * 128);
     for (uint32_t l = LAYERS; l-- > 0;)
         if (end > first)
-            sections[n++] = (struct spw_pack_section){.kind = AGED,
+            sections[n++] = (struct spw_pack_section){.kind = OLD,
                                                       .layer = l,
                                                       .first_tile = first,
                                                       .n_tiles = end - first,
                                                       .record_bytes = l == 1 ? 8192 : 4096};
-    uint32_t near = (uint32_t)spw_div_up(first_token + n_tokens, 128);
-    for (uint32_t l = 0; l < 2 && near > 1; l++)
-        sections[n++] = (struct spw_pack_section){
-            .kind = NEAR, .layer = l, .first_tile = near - 2, .n_tiles = 2, .record_bytes = 4096};
+    uint32_t recent = (uint32_t)spw_div_up(first_token + n_tokens, 128);
+    for (uint32_t l = 0; l < 2 && recent > 1; l++)
+        sections[n++] = (struct spw_pack_section){.kind = RECENT,
+                                                  .layer = l,
+                                                  .first_tile = recent - 2,
+                                                  .n_tiles = 2,
+                                                  .record_bytes = 4096};
     return (struct spw_pack_spec){.fingerprint = pack_fingerprint,
                                   .first_token = first_token,
                                   .n_tokens = n_tokens,
                                   .tokens = tokens + first_token,
                                   .parent = parent,
-                                  .point = near > 1,
+                                  .point = recent > 1,
                                   .sections = sections,
                                   .n_sections = n,
                                   .most_state_bytes = 64};
@@ -113,8 +116,8 @@ static void check_pack(const char *from, const struct spw_pack_spec *s, const ch
         CHECK(found && found->kind == has->kind && found->layer == has->layer);
         CHECK(found && found->record_bytes == has->record_bytes && found->offset % 4096 == 0);
     }
-    CHECK(!spw_pack_find(p, AGED, LAYERS, 0) && !spw_pack_find(p, 0, 0, 0));
-    CHECK(!spw_pack_find(p, AGED, 0, (uint32_t)(s->first_token + s->n_tokens) / 128));
+    CHECK(!spw_pack_find(p, OLD, LAYERS, 0) && !spw_pack_find(p, 0, 0, 0));
+    CHECK(!spw_pack_find(p, OLD, 0, (uint32_t)(s->first_token + s->n_tokens) / 128));
     spw_pack_close(p);
 }
 
@@ -211,22 +214,25 @@ static int save(uint64_t n_tokens, const char *state, uint64_t seed)
     s.n_sections = 0;
     for (uint32_t i = 0; i < info->n_sections; i++) {
         const struct spw_pack_section *has = &info->sections[i];
-        if (has->kind == AGED && has->first_tile < common)
+        if (has->kind == OLD && has->first_tile < common)
             sections[s.n_sections++] =
                 spw_pack_part(has, has->first_tile,
                               (uint32_t)spw_min_u64(has->n_tiles, common - has->first_tile));
     }
     for (uint32_t l = 0; l < LAYERS && n_tokens / 128 > common; l++)
         sections[s.n_sections++] =
-            (struct spw_pack_section){.kind = AGED,
+            (struct spw_pack_section){.kind = OLD,
                                       .layer = l,
                                       .first_tile = (uint32_t)common,
                                       .n_tiles = (uint32_t)(n_tokens / 128 - common),
                                       .record_bytes = l == 1 ? 8192 : 4096};
-    uint32_t near = (uint32_t)spw_div_up(n_tokens, 128);
-    for (uint32_t l = 0; l < 2 && near > 1; l++)
-        sections[s.n_sections++] = (struct spw_pack_section){
-            .kind = NEAR, .layer = l, .first_tile = near - 2, .n_tiles = 2, .record_bytes = 4096};
+    uint32_t recent = (uint32_t)spw_div_up(n_tokens, 128);
+    for (uint32_t l = 0; l < 2 && recent > 1; l++)
+        sections[s.n_sections++] = (struct spw_pack_section){.kind = RECENT,
+                                                             .layer = l,
+                                                             .first_tile = recent - 2,
+                                                             .n_tiles = 2,
+                                                             .record_bytes = 4096};
     struct spw_error err = {0};
     rc = spw_pack_append(&w, path, &s, &err);
     spw_pack_close(p);

@@ -24,7 +24,7 @@ struct subject {
     char dir[128];
     struct spw_options o;
     uint32_t vocab;
-    bool needs_points, aged, slides;
+    bool needs_points, quantizes, slides;
     int32_t ids[N_SEQUENCES][TEST_TOKENS]; /* the same as far as BRANCH */
     float *expected[N_SEQUENCES];          /* [TEST_TOKENS][vocab] */
 };
@@ -48,7 +48,7 @@ struct run {
     uint64_t wrong, n_told;
 };
 
-static uint64_t rows, found, found_aged, found_sliding, found_elsewhere, streamed, bounced,
+static uint64_t rows, found, found_quantized, found_sliding, found_elsewhere, streamed, bounced,
     branched, n_notes, n_lost, read_once;
 
 /* ---- engines ---- */
@@ -125,7 +125,7 @@ static void close_run(struct run *r)
     CHECK(r->d->faulty || !n_incidents);
     n_lost += n_incidents;
     found += p.n_reused;
-    found_aged += r->d->s->aged ? p.n_reused : 0;
+    found_quantized += r->d->s->quantizes ? p.n_reused : 0;
     found_sliding += r->d->s->slides ? p.n_reused : 0;
     streamed += p.n_reused && r->e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_DISK_TO_HOST];
     bounced += p.n_reused && r->e->plan.n_bounce;
@@ -393,15 +393,15 @@ static void test_reads(const struct subject *s, uint64_t *seed)
         uint64_t before = moved(r.e, SPW_MOVED_DISK_TO_HOST);
         CHECK(go_to(&r, 0, 0, to, 0) == n);
         uint64_t tiles = p->n_layers[SPW_LAYER_FULL] * tiles_read(r.e, false, n, to);
-        if (!p->aged && p->n_layers[SPW_LAYER_SLIDING])
+        if (!p->quantizes && p->n_layers[SPW_LAYER_SLIDING])
             tiles += p->n_layers[SPW_LAYER_SLIDING] * tiles_read(r.e, true, n, to);
         struct spw_prefix_stats found_here;
         spw_engine_prefix(r.e, &found_here);
         const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
         uint64_t old =
             p->n_layers[SPW_LAYER_FULL] * (spw_waterline_end(full, n) - spw_waterline_start(full));
-        uint64_t near = p->aged ? found_here.reused_bytes - old * p->tile_bytes : 0;
-        uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - near;
+        uint64_t exact = p->quantizes ? found_here.reused_bytes - old * p->tile_bytes : 0;
+        uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - exact;
         CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",
                   s->dir, p->chunk, (unsigned long long)bytes, (unsigned long long)tiles);
         read_once += !p->n_layers[SPW_LAYER_SLIDING] && tiles == old && to - n > p->chunk;
@@ -752,7 +752,7 @@ static void make_subject(struct subject *s, int i)
         s->expected[q] = model_all_logits(s->dir, &s->o, s->ids[q], TEST_TOKENS, &s->vocab);
     }
     struct spw_engine *e = run_open(s->dir, &s->o);
-    s->aged = e->plan.aged;
+    s->quantizes = e->plan.quantizes;
     s->slides = e->plan.n_layers[SPW_LAYER_SLIDING];
     s->needs_points = spw_keep_needs_points(&e->plan);
     spw_engine_close(e);
@@ -784,7 +784,7 @@ static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
         if (i > 6)
             test_branch(&subjects[i]);
     }
-    CHECK(found_aged && found_sliding && branched);
+    CHECK(found_quantized && found_sliding && branched);
     for (int i = 0; i < 20 && !read_once; i++) /* budgets are drawn, and so is what is computed */
         test_reads(&subjects[0], seed);
     CHECK(read_once);
@@ -813,10 +813,11 @@ int main(int argc, char **argv)
             "%llu rows compared; %llu tokens found (%llu with old KV in less precision, %llu with "
             "windows), in %llu of %d draws; %llu engines stream them, %llu bounce; %llu branches, "
             "%llu notes, %llu losses\n",
-            (unsigned long long)rows, (unsigned long long)found, (unsigned long long)found_aged,
-            (unsigned long long)found_sliding, (unsigned long long)found_elsewhere, draws.done,
-            (unsigned long long)streamed, (unsigned long long)bounced, (unsigned long long)branched,
-            (unsigned long long)n_notes, (unsigned long long)n_lost);
+            (unsigned long long)rows, (unsigned long long)found,
+            (unsigned long long)found_quantized, (unsigned long long)found_sliding,
+            (unsigned long long)found_elsewhere, draws.done, (unsigned long long)streamed,
+            (unsigned long long)bounced, (unsigned long long)branched, (unsigned long long)n_notes,
+            (unsigned long long)n_lost);
     CHECK(draws.done < 40 || (found_elsewhere && streamed && bounced && n_notes));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

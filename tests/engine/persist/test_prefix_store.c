@@ -13,7 +13,7 @@
 #include <sys/file.h>
 #include <xxhash.h>
 
-enum { MOST_TILES = 256, KIND = 1, NEAR = 2, LAYERS = 2, RECORD = 4096 };
+enum { MOST_TILES = 256, KIND = 1, RECENT = 2, LAYERS = 2, RECORD = 4096 };
 
 static char dir[128];
 static char damage[1024];
@@ -71,7 +71,7 @@ static int begin(struct spw_store_writer **w, struct spw_store *s, const int32_t
                                                   .record_bytes = RECORD};
     if (point)
         sections[n++] = (struct spw_pack_section){
-            .kind = NEAR, .first_tile = end - 1, .n_tiles = 1, .record_bytes = RECORD};
+            .kind = RECENT, .first_tile = end - 1, .n_tiles = 1, .record_bytes = RECORD};
     struct spw_store_addition a = {.tokens = tokens,
                                    .first_tile = first,
                                    .n_tiles = end,
@@ -109,7 +109,8 @@ static uint32_t match(struct spw_store *s, const int32_t *tokens, uint32_t n_til
     if (m.point) {
         const struct spw_pack_info *info = spw_pack_info(m.point);
         CHECK(info->first_token + info->n_tokens == m.point_tiles * UINT64_C(128));
-        CHECK(spw_pack_find(m.point, NEAR, 0, m.point_tiles - 1) && pack_is_right(m.point, tokens));
+        CHECK(spw_pack_find(m.point, RECENT, 0, m.point_tiles - 1) &&
+              pack_is_right(m.point, tokens));
     }
     if (point)
         *point = m.point_tiles;

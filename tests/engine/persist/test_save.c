@@ -123,14 +123,14 @@ static void check_logits(const struct world *w, int i, const float *logits, cons
               what);
 }
 
-/* Bytes of all tiles of a save that cannot have been there: the tail, the window, what has aged and
- * what is new, of every layer, and tables. */
+/* Bytes of all tiles of a save that cannot have been there: the tail, the window, what has become
+ * old and what is new, of every layer, and tables. */
 static uint64_t most_second_bytes(const struct world *w, const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
     uint64_t before = w->n[0] / SPW_TILE_TOKENS, now = spw_waterline_tiles(w->n[1]);
-    uint64_t tiles = (now - before) * (p->aged ? 2 : 1) + 1;
-    return w->m->layers * tiles * p->near_tile_bytes + spw_align_up(w->m->vocab * 4, 4096) +
+    uint64_t tiles = (now - before) * (p->quantizes ? 2 : 1) + 1;
+    return w->m->layers * tiles * p->exact_tile_bytes + spw_align_up(w->m->vocab * 4, 4096) +
            3 * 65536;
 }
 

@@ -247,7 +247,7 @@ static void leave_and_evict(const struct subject *s, size_t n, uint64_t *limit, 
     spw_engine_prefix(e, &stats);
     *limit = spw_max_u64(stats.written_bytes + stats.written_bytes / 2,
                          e->plan.n_layers[SPW_LAYER_FULL] * e->plan.tile_bytes +
-                             e->plan.n_layers[SPW_LAYER_SLIDING] * e->plan.near_tile_bytes);
+                             e->plan.n_layers[SPW_LAYER_SLIDING] * e->plan.exact_tile_bytes);
     spw_session_close(session);
     close_engine(e, &o, "kept");
     struct subject small = *s;
