@@ -11,7 +11,7 @@
  *
  * All memory of a request but that of its text is taken when it is submitted. */
 #include "runtime/batch/answer.h"
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 
 #include <math.h>
 #include <string.h>

@@ -125,7 +125,7 @@ struct spw_engine {
     uint64_t past_disk_writes;                        /* that count against the limit */
     uint64_t rope_table;                              /* on the device: spw_rope_table() */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
-    uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (keep.c) */
+    uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (snapshot.c) */
     uint64_t file_read_bytes;              /* beside what streams and settles from them */
     struct spw_heed heed;
 };

@@ -1,7 +1,7 @@
 /* The engine's plan: from options and what the machine has to a plan that works, down the ladder
  * where it must. See engine.h. */
 #include "runtime/engine/engine.h"
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 #include "runtime/engine/ladder.h"
 #include "runtime/engine/memory.h"
 

@@ -17,7 +17,7 @@
 
 #include "offload/kv/kv_attach.h"
 #include "offload/store/prefix_store.h"
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 #include "runtime/engine/recover.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /* Sessions in files: see spillway.h. A file is a pack (offload/store/pack.h) with all that a
- * session holds (keep.h); its state begins with what the file was computed with, so that a refusal
+ * session holds (snapshot.h); its state begins with what the file was computed with, so that a refusal
  * can name both sides, and ends with the caller's own bytes.
  *
  * A file that has been written is grown in place: what it holds of the same tokens, in tiles that
@@ -9,7 +9,7 @@
  *
  * A session holds the file that it is saved to, with a lock, until it is closed. */
 #include "offload/store/owner.h"
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 #include "runtime/engine/recover.h"
 #include "runtime/persist/save_file.h"
 

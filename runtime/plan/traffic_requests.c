@@ -4,7 +4,7 @@
  *   step       every live slot: its prompt in the first, then one token each
  *
  * The last token of an answer is only picked, so that a request of n new tokens takes n steps. */
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 #include "runtime/persist/prefix.h"
 #include "runtime/plan/traffic_tiles.h"
 

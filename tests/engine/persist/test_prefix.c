@@ -8,7 +8,7 @@
 #include "tests/engine/engine_run.h"
 
 #include "offload/store/prefix_store.h"
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 #include "runtime/persist/prefix.h"
 #include "tests/engine/persist/pack_run.h"
 

@@ -9,7 +9,7 @@
 
 #include "offload/store/prefix_store.h"
 #include "offload/store/store_info.h"
-#include "runtime/persist/keep.h"
+#include "runtime/persist/snapshot.h"
 #include "tests/engine/persist/pack_run.h"
 
 #define DEFAULT_KILLS (RUN_UNDER_ASAN ? 6 : 24)

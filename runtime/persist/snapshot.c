@@ -1,5 +1,5 @@
-/* Sections of a session, out and in: see keep.h. */
-#include "runtime/persist/keep.h"
+/* Sections of a session, out and in: see snapshot.h. */
+#include "runtime/persist/snapshot.h"
 
 #include "offload/kv/kv_attach.h"
 
