@@ -516,8 +516,8 @@ struct spw_batch;
  * of sessions run at a time, the others wait; sessions that callers have open count. Submitting
  * takes all memory of a request but that of its text. What requests compute is kept in the prefix
  * cache, if there is one, when they end, after each pass of a long prompt, and, where a session can
- * only go on at points, once their first token is there. `tokenizer` may be NULL where no request
- * has text or stop strings. An engine has one batch at a time. -ENOMEM, -EBUSY. */
+ * only go on at checkpoints, once their first token is there. `tokenizer` may be NULL where no
+ * request has text or stop strings. An engine has one batch at a time. -ENOMEM, -EBUSY. */
 int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                    const struct spw_tokenizer *tokenizer, struct spw_error *err);
 /* Requests that still run end without an event. NULL is fine. */

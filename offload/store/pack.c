@@ -158,7 +158,7 @@ static const char *check_numbers(const struct spw_pack_head *h, uint64_t size)
 {
     const uint64_t most = UINT64_C(1) << 32; /* tile numbers fit 32 bits with room to spare */
     uint64_t end;
-    if (h->flags & ~(uint32_t)SPW_PACK_POINT || !h->sequence)
+    if (h->flags & ~(uint32_t)SPW_PACK_CHECKPOINT || !h->sequence)
         return "a number in the commit record is out of range";
     if (h->first_token % SPW_TILE_TOKENS || h->first_token > most || h->n_tokens > most)
         return "its tokens are out of range";
@@ -210,7 +210,7 @@ static void parse_table(struct spw_pack *p)
                                      .parent = h->parent,
                                      .hashes = p->hashes,
                                      .before = h->before,
-                                     .point = h->flags & SPW_PACK_POINT,
+                                     .checkpoint = h->flags & SPW_PACK_CHECKPOINT,
                                      .n_sections = h->n_sections,
                                      .sections = p->sections,
                                      .n_records = h->n_records,

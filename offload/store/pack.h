@@ -75,7 +75,7 @@ struct spw_pack_info {
     struct spw_chain_hash parent;   /* of the tile before; the root where first_token is 0 */
     const struct spw_chain_hash *hashes; /* [n_tokens / 128], computed from the tokens */
     struct spw_pack_id before;           /* opaque: the pack before, in a store */
-    bool point;                          /* opaque: a sequence may go on at the end of this pack */
+    bool checkpoint;                     /* opaque: a sequence may go on at the end of this pack */
     uint32_t n_sections;
     const struct spw_pack_section *sections; /* in order of kind, layer, first_tile; apart */
     uint64_t n_records;
@@ -132,7 +132,7 @@ struct spw_pack_spec {
         *tokens; /* [n_tokens], those that the pack covers; the end need not be a tile's */
     struct spw_chain_hash parent;
     struct spw_pack_id before;
-    bool point;
+    bool checkpoint;
     /* Append: those with an offset, taken from (parts of) sections of the committed state, are kept
      * where they lie; all others are new and must be written. What is not named is dropped. */
     const struct spw_pack_section *sections;

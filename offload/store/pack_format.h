@@ -29,7 +29,7 @@ enum {
     SPW_PACK_DATA_OFFSET = 2 * SPW_PACK_ALIGN,
     SPW_PACK_MOST_SECTIONS = 1 << 20,
     SPW_PACK_MOST_TABLE_BYTES = 1 << 30, /* what an untrusted file may make a reader take */
-    SPW_PACK_POINT = 1,                  /* the only flag */
+    SPW_PACK_CHECKPOINT = 1,             /* the only flag */
 };
 
 #define SPW_PACK_MAGIC "SPWPACK\n"

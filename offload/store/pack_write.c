@@ -192,7 +192,7 @@ static int writer_alloc(struct spw_pack_writer **out, const char *path,
     w->held = s->held;
     w->head = (struct spw_pack_head){.magic = SPW_PACK_MAGIC,
                                      .version = SPW_PACK_VERSION,
-                                     .flags = s->point ? SPW_PACK_POINT : 0,
+                                     .flags = s->checkpoint ? SPW_PACK_CHECKPOINT : 0,
                                      .sequence = 1,
                                      .first_token = s->first_token,
                                      .n_tokens = s->n_tokens,

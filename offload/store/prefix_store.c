@@ -13,9 +13,9 @@
  * the other its pack, and never the answer.
  *
  * Points: sequences of models with sliding layers or quantized tiles can go on only where a pack
- * has what is near its end. Where a sequence needs a point inside another one's pack, a pack of its
- * own makes it: it covers the last tile before the point once more, without its records of old
- * tiles. */
+ * has what is near its end. Where a sequence needs a checkpoint inside another one's pack, a pack
+ * of its own makes it: it covers the last tile before the checkpoint once more, without its records
+ * of old tiles. */
 #include "offload/store/prefix_store.h"
 
 #include "offload/store/pack_format.h"
@@ -189,12 +189,12 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
     return 0;
 }
 
-/* A pack that only makes a point behind tile `last`, whose own hash is `hash`. */
-static int find_point(struct spw_store *s, const int32_t *tokens, uint32_t last,
-                      struct spw_chain_hash hash, struct spw_chain_hash before,
-                      struct spw_pack **out)
+/* A pack that only makes a checkpoint behind tile `last`, whose own hash is `hash`. */
+static int find_checkpoint(struct spw_store *s, const int32_t *tokens, uint32_t last,
+                           struct spw_chain_hash hash, struct spw_chain_hash before,
+                           struct spw_pack **out)
 {
-    SPW_TRY(get_pack(s, spw_store_point_id(hash), out));
+    SPW_TRY(get_pack(s, spw_store_checkpoint_id(hash), out));
     struct spw_pack *pack = *out;
     if (!pack || tiles_from(pack, last, before, tokens, (uint64_t)last + 1) == 1)
         return 0;
@@ -202,25 +202,25 @@ static int find_point(struct spw_store *s, const int32_t *tokens, uint32_t last,
     return misplaced(s, pack);
 }
 
-/* The last point within the match: the end of a part, or a pack of its own. */
-static int walk_points(struct spw_store *s, const int32_t *tokens, struct spw_store_match *m)
+/* The last checkpoint within the match: the end of a part, or a pack of its own. */
+static int walk_checkpoints(struct spw_store *s, const int32_t *tokens, struct spw_store_match *m)
 {
     for (uint32_t i = m->n_parts; i-- > 0;) {
         const struct spw_store_part *part = &m->parts[i];
         const struct spw_pack_info *info = spw_pack_info(part->pack);
         for (uint32_t t = part->n_tiles; t-- > 0;) {
-            m->point_tiles = part->first_tile + t + 1;
-            if (info->point && (t + 1) * UINT64_C(128) == info->n_tokens) {
-                m->point = known_pack(s, spw_chain_id(info->hashes[0]));
+            m->checkpoint_tiles = part->first_tile + t + 1;
+            if (info->checkpoint && (t + 1) * UINT64_C(128) == info->n_tokens) {
+                m->checkpoint = known_pack(s, spw_chain_id(info->hashes[0]));
                 return 0;
             }
-            SPW_TRY(find_point(s, tokens, part->first_tile + t, info->hashes[t],
-                               t ? info->hashes[t - 1] : info->parent, &m->point));
-            if (m->point)
+            SPW_TRY(find_checkpoint(s, tokens, part->first_tile + t, info->hashes[t],
+                                    t ? info->hashes[t - 1] : info->parent, &m->checkpoint));
+            if (m->checkpoint)
                 return 0;
         }
     }
-    m->point_tiles = 0;
+    m->checkpoint_tiles = 0;
     return 0;
 }
 
@@ -240,11 +240,11 @@ int spw_store_match(struct spw_store *s, const int32_t *tokens, uint64_t n,
     if (!rc)
         rc = walk(s, tokens, spw_min_u64(n / SPW_TILE_TOKENS, UINT32_MAX), out);
     if (!rc)
-        rc = walk_points(s, tokens, out);
+        rc = walk_checkpoints(s, tokens, out);
     for (uint32_t i = 0; !rc && i < out->n_parts; i++)
         touch(out->parts[i].pack);
-    if (!rc && out->point)
-        touch(out->point);
+    if (!rc && out->checkpoint)
+        touch(out->checkpoint);
     if (rc)
         spw_store_release(s, out);
     return rc == -ENOMEM ? rc : 0;
@@ -254,8 +254,8 @@ void spw_store_release(struct spw_store *s, struct spw_store_match *m)
 {
     for (uint32_t i = 0; i < m->n_parts; i++)
         put_pack(s, m->parts[i].pack);
-    if (m->point)
-        put_pack(s, m->point);
+    if (m->checkpoint)
+        put_pack(s, m->checkpoint);
     *m = (struct spw_store_match){0};
 }
 
@@ -309,15 +309,16 @@ void spw_store_stats(struct spw_store *s, struct spw_store_stats *out)
 static int check_place(struct spw_store *s, const struct spw_store_addition *a,
                        struct spw_store_match *m, struct spw_error *err)
 {
-    if (a->first_tile > a->n_tiles || !a->n_tiles || (a->first_tile == a->n_tiles && !a->point))
-        return spw_fail(err, -EINVAL, "prefix cache: a pack of no tiles that makes no point");
+    if (a->first_tile > a->n_tiles || !a->n_tiles ||
+        (a->first_tile == a->n_tiles && !a->checkpoint))
+        return spw_fail(err, -EINVAL, "prefix cache: a pack of no tiles that makes no checkpoint");
     if (a->found) {
         *m = *a->found;
         *a->found = (struct spw_store_match){0};
     } else if (spw_store_match(s, a->tokens, (uint64_t)a->n_tiles * SPW_TILE_TOKENS, m))
         return spw_fail(err, -ENOMEM, "prefix cache: no memory to look");
     bool there = a->first_tile < a->n_tiles ? m->n_tiles > a->first_tile
-                                            : m->point && m->point_tiles == a->n_tiles;
+                                            : m->checkpoint && m->checkpoint_tiles == a->n_tiles;
     if (there)
         return spw_fail(err, -EEXIST, "prefix cache: it is there already");
     if (m->n_parts == SPW_STORE_MOST_PACKS)
@@ -333,7 +334,7 @@ struct place {
     uint32_t first_tile; /* that the pack covers */
 };
 
-/* A pack that only makes a point covers the last tile once more. */
+/* A pack that only makes a checkpoint covers the last tile once more. */
 static uint32_t first_covered(const struct spw_store_addition *a)
 {
     return a->first_tile - (a->first_tile == a->n_tiles);
@@ -345,7 +346,7 @@ static struct spw_pack_spec make_spec(const struct spw_store_addition *a)
     return (struct spw_pack_spec){.first_token = first,
                                   .n_tokens = (uint64_t)a->n_tiles * SPW_TILE_TOKENS - first,
                                   .tokens = a->tokens + first,
-                                  .point = a->point,
+                                  .checkpoint = a->checkpoint,
                                   .sections = a->sections,
                                   .n_sections = a->n_sections};
 }
@@ -365,7 +366,7 @@ static void find_place(const struct spw_store *s, const struct spw_store_additio
         hash = spw_chain_next(hash, a->tokens + (size_t)t * SPW_TILE_TOKENS);
     p->parent = hash;
     hash = spw_chain_next(hash, a->tokens + (size_t)p->first_tile * SPW_TILE_TOKENS);
-    p->id = a->first_tile == a->n_tiles ? spw_store_point_id(hash) : spw_chain_id(hash);
+    p->id = a->first_tile == a->n_tiles ? spw_store_checkpoint_id(hash) : spw_chain_id(hash);
     p->before = (struct spw_pack_id){0};
     if (m->n_parts)
         p->before = spw_chain_id(spw_pack_info(m->parts[m->n_parts - 1].pack)->hashes[0]);

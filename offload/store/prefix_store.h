@@ -34,10 +34,10 @@ struct spw_store_match {
     uint32_t n_tiles; /* of the longest chain */
     uint32_t n_parts;
     struct spw_store_part parts[SPW_STORE_MOST_PACKS]; /* in order, from tile 0 */
-    /* The last point within these tiles: a pack that ends there has what a sequence needs to go on
-     * (sections of exact tiles). NULL: none. It need not be one of the parts. */
-    struct spw_pack *point;
-    uint32_t point_tiles;
+    /* The last checkpoint within these tiles: a pack that ends there has what a sequence needs to
+     * go on (sections of exact tiles). NULL: none. It need not be one of the parts. */
+    struct spw_pack *checkpoint;
+    uint32_t checkpoint_tiles;
 };
 
 struct spw_store_stats {
@@ -69,8 +69,8 @@ void spw_store_stats(struct spw_store *s, struct spw_store_stats *out);
 struct spw_store_addition {
     const int32_t *tokens; /* [n_tiles * 128], the whole chain */
     uint32_t first_tile;   /* where the new pack begins: the tiles before are in the store */
-    uint32_t n_tiles;      /* of the whole chain; = first_tile: a pack that only makes a point */
-    bool point;            /* sections have what a sequence needs to go on behind n_tiles */
+    uint32_t n_tiles; /* of the whole chain; = first_tile: a pack that only makes a checkpoint */
+    bool checkpoint;  /* sections have what a sequence needs to go on behind n_tiles */
     const struct spw_pack_section *sections;
     uint32_t n_sections;
     /* What spw_store_match found of these tokens just now, which begin takes over; NULL: it looks

@@ -52,10 +52,10 @@ static bool parse_name(const char *name, struct spw_pack_id *id)
            parse_digits(name + 16, &id->low);
 }
 
-struct spw_pack_id spw_store_point_id(struct spw_chain_hash chain)
+struct spw_pack_id spw_store_checkpoint_id(struct spw_chain_hash chain)
 {
     struct spw_pack_id id = spw_chain_id(chain);
-    id.low ^= SPW_PACK_POINT;
+    id.low ^= SPW_PACK_CHECKPOINT;
     return id;
 }
 
@@ -65,8 +65,8 @@ static const char *misnamed(const struct spw_pack_info *info, struct spw_pack_id
         return "it does not end where a tile ends";
     if (spw_pack_same_id(spw_chain_id(info->hashes[0]), id))
         return NULL;
-    if (info->point && info->n_tokens == SPW_TILE_TOKENS &&
-        spw_pack_same_id(spw_store_point_id(info->hashes[0]), id))
+    if (info->checkpoint && info->n_tokens == SPW_TILE_TOKENS &&
+        spw_pack_same_id(spw_store_checkpoint_id(info->hashes[0]), id))
         return NULL;
     return "it has the name of another pack";
 }

@@ -67,8 +67,8 @@ int spw_store_directory_refresh(struct spw_store_directory *d);
 struct spw_store_item *spw_store_directory_find(const struct spw_store_directory *d,
                                                 struct spw_pack_id id);
 void spw_store_directory_name(char name[SPW_STORE_NAME_BYTES], struct spw_pack_id id);
-/* Of a pack that only makes a point at the end of this chain. */
-struct spw_pack_id spw_store_point_id(struct spw_chain_hash chain);
+/* Of a pack that only makes a checkpoint at the end of this chain. */
+struct spw_pack_id spw_store_checkpoint_id(struct spw_chain_hash chain);
 
 /* A descriptor whose close lets go; waits two seconds at most. -EBUSY, -EROFS, -EACCES. */
 int spw_store_directory_lock(struct spw_store_directory *d);

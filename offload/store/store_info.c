@@ -25,7 +25,7 @@ static int look_into(struct spw_store_entry *e, const struct spw_pack *p, bool r
     e->n_tokens = info->n_tokens;
     e->n_tiles = info->n_tokens / SPW_TILE_TOKENS;
     e->n_records = info->n_records;
-    e->point = info->point;
+    e->checkpoint = info->checkpoint;
     memcpy(e->fingerprint, info->fingerprint, sizeof e->fingerprint);
     return records ? spw_pack_verify(p, &e->reason) : 0;
 }

@@ -14,7 +14,7 @@ struct spw_store_entry {
     char name[48];
     uint64_t bytes;
     uint64_t first_token, n_tokens, n_tiles, n_records;
-    bool point;                   /* a sequence may go on at its end */
+    bool checkpoint;              /* a sequence may go on at its end */
     int64_t used_at;              /* seconds since 1970, */
     uint32_t used_at_nanoseconds; /* and more of them */
     uint8_t fingerprint[32];

@@ -314,7 +314,7 @@ static void advance(struct spw_batch *b, struct entry *x)
     enum spw_finish finish = spw_answer_state(a);
     if (finish != SPW_FINISH_NONE)
         end_well(b, x, finish);
-    else if (first && spw_keep_needs_points(&b->engine->plan))
+    else if (first && spw_snapshot_needs_checkpoint(&b->engine->plan))
         spw_session_keep(x->session, NULL); /* it still ends where others will go on */
 }
 

@@ -140,8 +140,8 @@ static const char *explain(const struct spw_cache_policy *p, enum meaning meanin
     }
 }
 
-static void heed_files(struct spw_cache_policy *out, const struct spw_model_config *c,
-                       const struct spw_options *o)
+static void apply_files(struct spw_cache_policy *out, const struct spw_model_config *c,
+                        const struct spw_options *o)
 {
     const char *asked = c->cache_implementation;
     if (!*asked)
@@ -225,6 +225,6 @@ int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_c
     decide_tiers(out, o);
     count_layers(out, config);
     decide_precision(out, config, o);
-    heed_files(out, config, o);
+    apply_files(out, config, o);
     return 0;
 }

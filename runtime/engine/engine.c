@@ -283,11 +283,11 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     e->items = spw_alloc_zero(n, sizeof *e->items);
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
     e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
-    e->keep = spw_alloc_zero(n, sizeof *e->keep);
+    e->cut_to = spw_alloc_zero(n, sizeof *e->cut_to);
     e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
     e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
     e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
-    if (e->sessions && e->items && e->span_index && e->stepping && e->keep && e->delivered &&
+    if (e->sessions && e->items && e->span_index && e->stepping && e->cut_to && e->delivered &&
         e->blocks && e->block_contexts)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
@@ -327,7 +327,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     if (!rc)
         rc = spw_engine_take_memory(e, &in, err);
     if (!rc)
-        spw_engine_heed_start(e);
+        spw_engine_watch_limit(e);
     if (rc) {
         spw_engine_close(e);
         return spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc));
@@ -358,7 +358,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->items);
     spw_free(e->span_index);
     spw_free(e->stepping);
-    spw_free(e->keep);
+    spw_free(e->cut_to);
     spw_free(e->delivered);
     if (e->device)
         ops->close(e->device);

@@ -65,11 +65,11 @@ struct spw_session {
 };
 
 /* What engine_limit.c has seen of the control groups' limits. */
-struct spw_heed {
+struct spw_limit_watch {
     uint64_t limit_bytes; /* the lowest so far; UINT64_MAX: none, and nothing is looked at */
-    double looked_at;     /* seconds; not again for a while */
+    double checked_at;    /* seconds; not again for a while */
     bool soft;            /* memory.high counts, too: no budget was given */
-    bool lower;           /* memory is short under a lower limit: the step is to end */
+    bool memory_short;    /* memory is short under a lower limit: the step is to end */
 };
 
 /* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
@@ -105,7 +105,7 @@ struct spw_engine {
     struct spw_executor_item *items; /* [sessions], of the running sync */
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
     struct spw_session **stepping;   /* [sessions], of the running sync, as items */
-    uint64_t *keep;                  /* [sessions], scratch of recover.c */
+    uint64_t *cut_to;                /* [sessions], scratch of recover.c */
     struct spw_batch *batch;         /* that is open, borrowed; NULL: none */
     bool generates;                  /* a step of the batch runs, which keeps prefixes */
     uint32_t n_stepping;             /* of the running step; 0: none runs */
@@ -127,7 +127,7 @@ struct spw_engine {
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
     uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (snapshot.c) */
     uint64_t file_read_bytes;              /* beside what streams and settles from them */
-    struct spw_heed heed;
+    struct spw_limit_watch limit_watch;
 };
 
 /* The backend that the options name, and its device under these budgets. */
@@ -185,7 +185,7 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, stru
 int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
 /* The disk took no more (why: -ENOSPC, -EDQUOT): on with what it held, every cache empty. Fails
  * where no plan does with that; all is as it was then, unless memory is gone. */
-int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err);
+int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err);
 
 /* The same as spw_engine_set_budgets; `why` is what rungs say has failed, NULL: a budget. */
 int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_BUDGETS],
@@ -201,12 +201,12 @@ uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_op
 /* -ENOMEM: the arenas of e->plan, and what is beside them, are more than there is. */
 int spw_engine_check_memory(struct spw_engine *e, struct spw_error *err);
 /* From now on lower limits are heeded. */
-void spw_engine_heed_start(struct spw_engine *e);
+void spw_engine_watch_limit(struct spw_engine *e);
 /* Looks, at most once a second. True: memory is short under a limit that is lower than it was. */
-bool spw_engine_heed_look(struct spw_engine *e);
+bool spw_engine_memory_is_short(struct spw_engine *e);
 /* Between steps, after it was short: lower budgets. -ENOMEM: no plan works with what is left; all
  * is as it was. */
-int spw_engine_heed_limit(struct spw_engine *e, struct spw_error *err);
+int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
 
 /* engine_replan.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.
  * After a failure they have not, but caches may be in pieces: give memory, and take it anew.

@@ -246,7 +246,7 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
 
 /* ---- a tier that failed in a step ---- */
 
-int spw_engine_step_down(struct spw_engine *e, int why, struct spw_error *err)
+int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
 {
     const struct change from = now(e);
     struct change to = from;

@@ -141,28 +141,29 @@ static struct spw_memory_limit read_limit(const struct spw_engine *e)
 {
     struct spw_memory_group g;
     spw_memory_group(&g);
-    return e->heed.soft ? g.soft : g.hard;
+    return e->limit_watch.soft ? g.soft : g.hard;
 }
 
-void spw_engine_heed_start(struct spw_engine *e)
+void spw_engine_watch_limit(struct spw_engine *e)
 {
-    e->heed.soft = !e->options.device_bytes && !e->options.host_bytes;
-    e->heed.limit_bytes = read_limit(e).limit_bytes;
-    e->heed.looked_at = now_seconds();
+    e->limit_watch.soft = !e->options.device_bytes && !e->options.host_bytes;
+    e->limit_watch.limit_bytes = read_limit(e).limit_bytes;
+    e->limit_watch.checked_at = now_seconds();
 }
 
-bool spw_engine_heed_look(struct spw_engine *e)
+bool spw_engine_memory_is_short(struct spw_engine *e)
 {
     double now = now_seconds();
-    if (e->heed.lower || !e->executor || now - e->heed.looked_at < LOOK_SECONDS)
-        return e->heed.lower;
-    e->heed.looked_at = now;
+    if (e->limit_watch.memory_short || !e->executor ||
+        now - e->limit_watch.checked_at < LOOK_SECONDS)
+        return e->limit_watch.memory_short;
+    e->limit_watch.checked_at = now;
     struct spw_memory_limit limit = read_limit(e);
-    if (limit.limit_bytes >= e->heed.limit_bytes)
+    if (limit.limit_bytes >= e->limit_watch.limit_bytes)
         return false;
     uint64_t untouched = spw_sub_u64(planned_bytes(e), spw_engine_held_bytes(e));
-    e->heed.lower = limit.limit_bytes < limit.used_bytes + untouched + SLACK_BYTES;
-    return e->heed.lower;
+    e->limit_watch.memory_short = limit.limit_bytes < limit.used_bytes + untouched + SLACK_BYTES;
+    return e->limit_watch.memory_short;
 }
 
 /* Budgets of `bytes` together, with the precision that old KV has now, or the next one that will
@@ -190,16 +191,16 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
     return -ENOMEM;
 }
 
-int spw_engine_heed_limit(struct spw_engine *e, struct spw_error *err)
+int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err)
 {
     char left_text[32], limit_text[32];
     struct spw_error ignored = {{0}};
     struct spw_memory_limit limit = read_limit(e);
     uint64_t left =
         spw_sub_u64(limit.limit_bytes + spw_engine_held_bytes(e), limit.used_bytes + SLACK_BYTES);
-    e->heed.lower = false;
+    e->limit_watch.memory_short = false;
     if (lower_budgets(e, left, &ignored)) {
-        e->heed.looked_at = 0;
+        e->limit_watch.checked_at = 0;
         return spw_fail(err, -ENOMEM,
                         "memory: the limit of control group %s is now %s, which leaves %s to this "
                         "run, and no plan works with that; the sessions hold what was computed: "
@@ -207,6 +208,6 @@ int spw_engine_heed_limit(struct spw_engine *e, struct spw_error *err)
                         limit.group, spw_bytes_text(limit_text, limit.limit_bytes),
                         spw_bytes_text(left_text, left));
     }
-    e->heed.limit_bytes = limit.limit_bytes;
+    e->limit_watch.limit_bytes = limit.limit_bytes;
     return 0;
 }

@@ -235,7 +235,8 @@ static bool ask_interrupted(void *context)
 {
     struct spw_engine *e = context;
     const struct spw_options *o = &e->options;
-    return (o->interrupted && o->interrupted(o->interrupt_context)) || spw_engine_heed_look(e);
+    return (o->interrupted && o->interrupted(o->interrupt_context)) ||
+           spw_engine_memory_is_short(e);
 }
 
 static int open_executor(struct spw_engine *e)
@@ -285,7 +286,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
                            struct spw_error *err)
 {
     *f = (struct spw_ladder_failure){.tier = SPW_LADDER_NO_TIER};
-    SPW_TRY(spw_prefix_follow_plan(e, err));
+    SPW_TRY(spw_prefix_reopen(e, err));
     SPW_TRY(open_arenas(e, f, err));
     note_pageable(e);
     SPW_TRY(open_disk(e, f, err));

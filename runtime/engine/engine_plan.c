@@ -343,6 +343,6 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct
     if (!rc)
         rc = spw_traffic_info(&e->plan, e->model.weights);
     if (!rc && e->options.prefix_cache_dir)
-        e->plan.info.prefix_write_bytes = spw_keep_bytes(e, e->plan.info.context);
+        e->plan.info.prefix_write_bytes = spw_snapshot_publish_bytes(e, e->plan.info.context);
     return rc;
 }

@@ -273,8 +273,8 @@ static void tell(const struct replan *r)
     const struct spw_engine *e = r->e;
     struct spw_traffic_run *told = spw_executor_account_of(e->executor);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        e->keep[i] = e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
-    spw_traffic_replan(told, &r->from, e->keep, r->n_renumbered);
+        e->cut_to[i] = e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
+    spw_traffic_replan(told, &r->from, e->cut_to, r->n_renumbered);
 }
 
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)
@@ -321,7 +321,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     int rc = carry_out(&r, in);
     spw_free(r.sequences);
     if (rc) {
-        spw_executor_stop_telling(e->executor);
+        spw_executor_stop_predicting(e->executor);
         e->plan = r.from;
         return rc;
     }

@@ -28,14 +28,14 @@ static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uin
                 keep[i] = spw_sequence_reach(&sessions[i]->seq, e->plan.residency, keep[i]);
                 if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
                                        loss.layer, loss.tile))
-                    spw_executor_stop_telling(e->executor);
+                    spw_executor_stop_predicting(e->executor);
                 report(e, &loss, held - keep[i]);
                 any = true;
             }
     return any;
 }
 
-int spw_recover_rest(struct spw_session *s, uint64_t *keep)
+int spw_recover_cut_back(struct spw_session *s, uint64_t *keep)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
@@ -49,7 +49,7 @@ int spw_recover_rest(struct spw_session *s, uint64_t *keep)
         spw_sequence_truncate(&s->seq, e->plan.residency, *keep);
         int rc = spw_executor_apply_residency(e->executor, &s->seq, *keep);
         if (rc)
-            spw_executor_stop_telling(e->executor);
+            spw_executor_stop_predicting(e->executor);
         else
             spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, *keep);
         if (rc != -EBADMSG)
@@ -67,11 +67,12 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv); /* it belongs to the step that has failed */
     for (uint32_t i = 0; i < n; i++)
-        e->keep[i] = sessions[i]->n_tokens; /* less than the span's, if a try before this gave up */
-    lower(e, sessions, e->keep, n);
+        e->cut_to[i] =
+            sessions[i]->n_tokens; /* less than the span's, if a try before this gave up */
+    lower(e, sessions, e->cut_to, n);
     for (uint32_t i = 0; i < n; i++) {
-        SPW_TRY(spw_recover_rest(sessions[i], &e->keep[i]));
-        e->items[i].span.from = e->keep[i];
+        SPW_TRY(spw_recover_cut_back(sessions[i], &e->cut_to[i]));
+        e->items[i].span.from = e->cut_to[i];
     }
     return 0;
 }

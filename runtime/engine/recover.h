@@ -15,7 +15,7 @@ enum { SPW_RECOVER_TRIES = 8 };
 
 /* Cuts the session back to `*keep` tokens or, if more is lost than that, lower, and brings its
  * tiles to their waterlines. Nothing may be queued that uses it but transfers ahead. */
-int spw_recover_rest(struct spw_session *s, uint64_t *keep);
+int spw_recover_cut_back(struct spw_session *s, uint64_t *keep);
 
 /* A step over e->items[0..n) has failed; session i is sessions[i]. Waits until nothing is under
  * way. 0: the spans begin where their sessions now end, and the step can be run again. -EIO: the

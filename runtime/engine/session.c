@@ -179,7 +179,7 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
 
 static int cut_back(struct spw_session *s, uint64_t *keep)
 {
-    return *keep == s->n_tokens ? 0 : spw_recover_rest(s, keep);
+    return *keep == s->n_tokens ? 0 : spw_recover_cut_back(s, keep);
 }
 
 /* ---- sync: the step ---- */
@@ -221,7 +221,7 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
         e->backend.device_ops->stream_sync(e->device, e->streams[i]);
     if (e->executor) {
         spw_executor_forget_ahead(e->executor);
-        spw_executor_stop_telling(e->executor);
+        spw_executor_stop_predicting(e->executor);
     }
     for (uint32_t i = 0; i < n; i++) {
         struct spw_session *s = e->stepping[i];
@@ -354,7 +354,7 @@ static void go_on(struct spw_engine *e, uint32_t n)
 
 /* The same down the ladder, as long as the disk takes no more and a plan does with less of it.
  * Logits that were handed over are not again. */
-static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *d)
+static int run_with_fallback(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (;;) {
         int rc = run_and_recover(e, n, d);
@@ -363,7 +363,7 @@ static int run_and_step_down(struct spw_engine *e, uint32_t n, struct delivery *
             int why = spw_kv_take_write_failure(e->kv);
             rc = why ? why : rc;
         }
-        if (!disk_is_full(rc) || spw_engine_step_down(e, rc, NULL))
+        if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
             return rc;
         go_on(e, n);
     }
@@ -395,14 +395,14 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
         e->delivered[i] = 0;
     e->stepping_rope_table = table;
     if (!rc)
-        rc = run_and_step_down(e, n, d);
-    while (rc == -ECANCELED && e->heed.lower) { /* a memory limit, not the caller */
+        rc = run_with_fallback(e, n, d);
+    while (rc == -ECANCELED && e->limit_watch.memory_short) { /* a memory limit, not the caller */
         SPW_TRY(check_weights(e, n, err));
         if (end_early(e, n, table, NULL) != -ECANCELED)
             return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
-        SPW_TRY(spw_engine_heed_limit(e, err));
+        SPW_TRY(spw_engine_apply_limit(e, err));
         go_on(e, n);
-        rc = run_and_step_down(e, n, d);
+        rc = run_with_fallback(e, n, d);
     }
     SPW_TRY(check_weights(e, n, err));
     if (rc == -ECANCELED)
@@ -431,7 +431,7 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
         rc = spw_prefix_attach(s, span, &keep);
     if (!rc)
         rc = cut_back(s, &keep);
-    if (disk_is_full(rc) && !spw_engine_step_down(e, rc, NULL)) {
+    if (disk_is_full(rc) && !spw_engine_shrink_disk(e, rc, NULL)) {
         go_on(e, *n);
         s->from_store = 0;
         keep = held(s);
@@ -456,7 +456,8 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
 
 /* A step up to where the span leaves what others have computed, so that the next one that leaves
  * it there can begin there. */
-static int make_point(struct spw_engine *e, const struct spw_span *whole, struct spw_error *err)
+static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
+                           struct spw_error *err)
 {
     struct spw_span span = *whole;
     struct delivery d = {.engine = e, .spans = &span, .index = e->span_index};
@@ -479,7 +480,7 @@ static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n
     uint32_t n = 0;
     for (size_t i = 0; i < n_spans && e->prefix; i++)
         if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
-            SPW_TRY(make_point(e, &spans[i], err));
+            SPW_TRY(make_checkpoint(e, &spans[i], err));
     for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
         if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
             SPW_TRY(add_span(e, spans, i, &n, d, err));
@@ -506,10 +507,10 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
     for (size_t i = 0; i < n_spans; i++)
         SPW_TRY(check_span(e, spans, i, err));
     SPW_TRY(spw_engine_need_memory(e, err));
-    if (spw_engine_heed_look(e))
-        SPW_TRY(spw_engine_heed_limit(e, err));
+    if (spw_engine_memory_is_short(e))
+        SPW_TRY(spw_engine_apply_limit(e, err));
     int rc = sync_all(e, spans, n_spans, &d, err);
     for (size_t i = 0; i < n_spans; i++)
-        spw_prefix_forget(spans[i].session);
+        spw_prefix_release_match(spans[i].session);
     return rc;
 }

@@ -212,7 +212,7 @@ static int measure_and_keep(struct spw_drive *out, const struct spw_drive_option
     SPW_TRY(spw_drive_measure(out, o, err));
     if (!p)
         return 0;
-    spw_profile_keep_drive(p, out);
+    spw_profile_put_drive(p, out);
     if (spw_profile_write(p, o->profile, &why) < 0)
         add_note(out, why.text, ", so the drive will be measured again");
     return 0;

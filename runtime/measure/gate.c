@@ -128,7 +128,7 @@ static int keep(const struct spw_gate_result *results, size_t n, struct spw_gate
         key->precision = results[i].precision;
         struct spw_gate_record record = {*key, results[i]};
         if (!results[i].known)
-            spw_gate_records_keep(r, &record);
+            spw_gate_records_put(r, &record);
     }
     return spw_gate_records_write(r, path, err);
 }

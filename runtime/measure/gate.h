@@ -45,7 +45,7 @@ int spw_gate_records_write(const struct spw_gate_records *r, const char *path,
 const struct spw_gate_record *spw_gate_records_find(const struct spw_gate_records *r,
                                                     const struct spw_gate_key *key);
 /* Instead of the record of the same key, or of the oldest where there is no room. */
-void spw_gate_records_keep(struct spw_gate_records *r, const struct spw_gate_record *record);
+void spw_gate_records_put(struct spw_gate_records *r, const struct spw_gate_record *record);
 
 /* Runs the calibration text through exact and quantized caches side by side: fills everything of
  * results[n] but `passes`, `known`, `measured_at` and `note`. `precision` is given. */

@@ -82,7 +82,7 @@ const struct spw_gate_record *spw_gate_records_find(const struct spw_gate_record
     return NULL;
 }
 
-void spw_gate_records_keep(struct spw_gate_records *r, const struct spw_gate_record *record)
+void spw_gate_records_put(struct spw_gate_records *r, const struct spw_gate_record *record)
 {
     const struct spw_gate_record *known = spw_gate_records_find(r, &record->key);
     struct spw_gate_record *to = known ? &r->items[known - r->items] : r->items;

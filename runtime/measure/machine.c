@@ -117,7 +117,7 @@ static int measure_and_keep(struct spw_machine *out, const struct spw_backend *b
 {
     struct spw_error why = {{0}};
     SPW_TRY(measure(out, b, device, err));
-    spw_profile_keep_machine(p, out);
+    spw_profile_put_machine(p, out);
     if (spw_profile_write(p, path, &why) < 0)
         snprintf(out->note, sizeof out->note, "%.200s, so the machine will be measured again",
                  why.text);

@@ -136,7 +136,7 @@ const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
     return NULL;
 }
 
-void spw_profile_keep_drive(struct spw_profile *p, const struct spw_drive *drive)
+void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive)
 {
     const struct spw_drive *known = spw_profile_find_drive(p, drive);
     struct spw_drive *to = known ? &p->drives[known - p->drives] : p->drives;
@@ -148,7 +148,7 @@ void spw_profile_keep_drive(struct spw_profile *p, const struct spw_drive *drive
     *to = *drive;
 }
 
-void spw_profile_keep_machine(struct spw_profile *p, const struct spw_machine *machine)
+void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *machine)
 {
     const struct spw_machine *known = spw_profile_find_machine(p, machine);
     struct spw_machine *to = known ? &p->machines[known - p->machines] : p->machines;

@@ -30,7 +30,7 @@ const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
 const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
                                                    const struct spw_machine *key);
 /* Instead of the entry of the same key, or of the oldest where there is no room. */
-void spw_profile_keep_drive(struct spw_profile *p, const struct spw_drive *drive);
-void spw_profile_keep_machine(struct spw_profile *p, const struct spw_machine *machine);
+void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive);
+void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *machine);
 
 #endif

@@ -1,9 +1,9 @@
 /* Prefixes: found in the store, taken from it, kept in it. See prefix.h.
  *
  *   match      [part | part | part ............]     tiles that begin as the span does
- *                              ^ point               the last one within it: exact tiles
- *   session    [attached, attached ...][read  ]        old tiles; near the point, where that is
- * apart
+ *                              ^ checkpoint               the last one within it: exact tiles
+ *   session    [attached, attached ...][read  ]        old tiles; near the checkpoint, where that
+ * is apart
  *
  * Everything that is attached comes up beside the computation (offload/kv/kv_load.c). What is exact
  * beside old KV in less precision is read before it, a piece after the other; with exact KV there
@@ -98,7 +98,7 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
                         "tile of %d tokens takes",
                         (unsigned long long)s.limit_bytes, (unsigned long long)least,
                         SPW_TILE_TOKENS);
-    spw_keep_fingerprint(p->fingerprint, e);
+    spw_snapshot_fingerprint(p->fingerprint, e);
     return spw_store_open(&p->store, &s, err);
 }
 
@@ -115,12 +115,12 @@ int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
     return open_store(e, err);
 }
 
-int spw_prefix_follow_plan(struct spw_engine *e, struct spw_error *err)
+int spw_prefix_reopen(struct spw_engine *e, struct spw_error *err)
 {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     if (!e->prefix)
         return 0;
-    spw_keep_fingerprint(fingerprint, e);
+    spw_snapshot_fingerprint(fingerprint, e);
     if (e->prefix->store && !memcmp(fingerprint, e->prefix->fingerprint, sizeof fingerprint))
         return 0;
     spw_store_close(e->prefix->store);
@@ -144,12 +144,12 @@ void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out)
 
 /* ---- decisions ---- */
 
-bool spw_prefix_is_worth(uint64_t held, uint64_t found)
+bool spw_prefix_is_useful(uint64_t held, uint64_t found)
 {
     return found >= held + SPW_TILE_TOKENS && (found - held) * WORTH_SHARE > held;
 }
 
-uint64_t spw_prefix_least_branch(uint64_t after)
+uint64_t spw_prefix_min_branch(uint64_t after)
 {
     return after + BRANCH_TILES * SPW_TILE_TOKENS;
 }
@@ -163,11 +163,11 @@ static uint64_t most_tokens(const struct spw_span *span)
 
 static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
 {
-    uint32_t tiles = spw_keep_needs_points(&e->plan) ? m->point_tiles : m->n_tiles;
+    uint32_t tiles = spw_snapshot_needs_checkpoint(&e->plan) ? m->checkpoint_tiles : m->n_tiles;
     return (uint64_t)tiles * SPW_TILE_TOKENS;
 }
 
-bool spw_prefix_moves_on(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
+bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
 {
     uint64_t whole = n - n % SPW_TILE_TOKENS;
     bool moves = false;
@@ -182,7 +182,7 @@ static struct spw_prefix_found *look(struct spw_session *s, const struct spw_spa
     uint64_t most = most_tokens(span);
     if (s->found && s->found->most == most)
         return s->found;
-    spw_prefix_forget(s);
+    spw_prefix_release_match(s);
     struct spw_prefix_found *f = spw_alloc(sizeof *f);
     if (!f || spw_store_match(s->engine->prefix->store, span->tokens, most, &f->match)) {
         spw_free(f);
@@ -192,7 +192,7 @@ static struct spw_prefix_found *look(struct spw_session *s, const struct spw_spa
     return s->found = f;
 }
 
-void spw_prefix_forget(struct spw_session *s)
+void spw_prefix_release_match(struct spw_session *s)
 {
     if (s->found)
         spw_store_release(s->engine->prefix->store, &s->found->match);
@@ -204,17 +204,17 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
     uint64_t most = most_tokens(span);
-    if (!e->prefix || !spw_keep_needs_points(&e->plan) ||
-        most < spw_prefix_least_branch(s->n_tokens))
+    if (!e->prefix || !spw_snapshot_needs_checkpoint(&e->plan) ||
+        most < spw_prefix_min_branch(s->n_tokens))
         return 0;
     const struct spw_prefix_found *f = look(s, span);
     if (!f)
         return 0;
     const struct spw_store_match *m = &f->match;
-    if (m->n_tiles >= m->point_tiles + BRANCH_TILES)
+    if (m->n_tiles >= m->checkpoint_tiles + BRANCH_TILES)
         return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
-    if (spw_prefix_moves_on(e->plan.residency, span->n_tokens) &&
-        most >= spw_prefix_least_branch((uint64_t)m->point_tiles * SPW_TILE_TOKENS))
+    if (spw_prefix_window_passed(e->plan.residency, span->n_tokens) &&
+        most >= spw_prefix_min_branch((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS))
         return most;
     return 0;
 }
@@ -309,7 +309,7 @@ static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint
         uint64_t to = (uint64_t)(part->first_tile + part->n_tiles) * SPW_TILE_TOKENS;
         uint32_t end = spw_waterline_end(r, spw_min_u64(to, n));
         while (first < end)
-            SPW_TRY(attach_piece(u, s, part->pack, SPW_KEEP_OLD, layer, &first, end));
+            SPW_TRY(attach_piece(u, s, part->pack, SPW_SNAPSHOT_OLD, layer, &first, end));
     }
     return first < all ? -EBADMSG : 0;
 }
@@ -320,7 +320,7 @@ static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, u
     uint32_t first = spw_waterline_visible(residency_of(s->engine, layer), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     while (first < end)
-        SPW_TRY(attach_piece(u, s, u->match.point, SPW_KEEP_WINDOW, layer, &first, end));
+        SPW_TRY(attach_piece(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, layer, &first, end));
     return 0;
 }
 
@@ -335,7 +335,7 @@ static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct 
         else if (!residency_of(e, l)->fixed)
             SPW_TRY(attach_window(u, s, l, n));
     if (quantizes)
-        SPW_TRY(spw_keep_read_exact(s, u->match.point, n, &bytes, err));
+        SPW_TRY(spw_snapshot_read_exact(s, u->match.checkpoint, n, &bytes, err));
     u->bytes += bytes;
     return 0;
 }
@@ -364,10 +364,10 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     struct spw_engine *e = s->engine;
     struct spw_error err = {{0}};
     uint64_t nothing = 0;
-    SPW_TRY(spw_recover_rest(s, &nothing));
+    SPW_TRY(spw_recover_cut_back(s, &nothing));
     int rc = take_layers(u, s, n, &err);
-    if (rc && rc != -ENOMEM && *err.text) { /* the point could not be read: the file's fault */
-        spw_store_damaged(e->prefix->store, u->match.point, err.text);
+    if (rc && rc != -ENOMEM && *err.text) { /* the checkpoint could not be read: the file's fault */
+        spw_store_damaged(e->prefix->store, u->match.checkpoint, err.text);
         rc = -EBADMSG;
     }
     if (rc) {
@@ -399,12 +399,12 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
 {
     struct spw_engine *e = s->engine;
     s->from_store = 0;
-    if (!e->prefix || !spw_prefix_is_worth(*keep, most_tokens(span)))
+    if (!e->prefix || !spw_prefix_is_useful(*keep, most_tokens(span)))
         return 0;
     struct spw_prefix_found *f = look(s, span);
     uint64_t n = f ? usable(e, &f->match) : 0;
-    struct use *u = spw_prefix_is_worth(*keep, n) ? new_use(e, &f->match) : NULL;
-    spw_prefix_forget(s);
+    struct use *u = spw_prefix_is_useful(*keep, n) ? new_use(e, &f->match) : NULL;
+    spw_prefix_release_match(s);
     if (!u)
         return 0; /* computed, then */
     int rc = take(u, s, span->tokens, n);
@@ -434,8 +434,8 @@ bool spw_prefix_distrust(struct spw_session *s)
     if (p && p->store && !spw_store_match(p->store, s->tokens, s->n_tokens, &m)) {
         for (uint32_t i = 0; i < m.n_parts; i++)
             distrust(p, m.parts[i].pack);
-        if (m.point)
-            distrust(p, m.point);
+        if (m.checkpoint)
+            distrust(p, m.checkpoint);
         spw_store_release(p->store, &m);
     }
     s->n_attached = s->n_tokens = s->from_store = s->reused = 0;
@@ -451,21 +451,22 @@ static int write_records(void *to, uint32_t section, uint32_t first_tile, uint32
 }
 
 /* What is not in the store yet of the session's whole tiles, and what is; false: all of it is. */
-static bool find_new(struct spw_session *s, struct spw_keep_range *range,
+static bool find_new(struct spw_session *s, struct spw_snapshot_range *range,
                      struct spw_store_match *found)
 {
     const struct spw_engine *e = s->engine;
-    *range = (struct spw_keep_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
-                                     .point = spw_keep_needs_points(&e->plan)};
+    *range = (struct spw_snapshot_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
+                                         .checkpoint = spw_snapshot_needs_checkpoint(&e->plan)};
     if (!range->to || s->rope_table != SPW_ROPE_SHARED)
         return false;
-    if (range->point && !spw_sequence_can_truncate(&s->seq, e->plan.residency, range->to))
+    if (range->checkpoint && !spw_sequence_can_truncate(&s->seq, e->plan.residency, range->to))
         return false; /* a window that is no multiple of tiles has moved on */
     if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
-    bool all = range->from == range->to &&
-               (!range->point || (uint64_t)found->point_tiles * SPW_TILE_TOKENS == range->to);
+    bool all =
+        range->from == range->to &&
+        (!range->checkpoint || (uint64_t)found->checkpoint_tiles * SPW_TILE_TOKENS == range->to);
     if (all)
         spw_store_release(e->prefix->store, found);
     return !all;
@@ -481,7 +482,7 @@ static uint64_t bytes_of(const struct spw_pack_section *sections, uint32_t n)
 
 static int check_limit(const struct spw_engine *e, uint64_t bytes, struct spw_error *err)
 {
-    uint64_t room = spw_keep_room(e);
+    uint64_t room = spw_snapshot_write_room(e);
     if (bytes <= room)
         return 0;
     return spw_fail(err, -EDQUOT,
@@ -499,7 +500,7 @@ static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
     uint64_t bytes = spw_store_write_bytes(a), written;
     SPW_TRY(check_limit(s->engine, bytes, err));
     SPW_TRY(spw_store_begin(&w, p->store, a, err));
-    int rc = spw_keep_write(s, a->sections, a->n_sections, write_records, w);
+    int rc = spw_snapshot_write(s, a->sections, a->n_sections, write_records, w);
     if (rc) {
         written = spw_store_written_bytes(w);
         spw_store_abort(w);
@@ -507,25 +508,25 @@ static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
     } else {
         rc = spw_store_commit(w, &written, err);
     }
-    spw_keep_count(s->engine, rc, bytes, written);
+    spw_snapshot_count_write(s->engine, rc, bytes, written);
     p->stats.written_bytes += written;
     return rc;
 }
 
-static int keep_range(struct spw_session *s, const struct spw_keep_range *range,
+static int keep_range(struct spw_session *s, const struct spw_snapshot_range *range,
                       struct spw_store_match *found, struct spw_error *err)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_pack_section *sections =
-        spw_alloc(spw_keep_most_sections(s->engine) * sizeof *sections);
+        spw_alloc(spw_snapshot_max_sections(s->engine) * sizeof *sections);
     if (!sections)
         return spw_fail(err, -ENOMEM, "prefix cache: no memory to keep it");
     struct spw_store_addition a = {.tokens = s->tokens,
                                    .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
                                    .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
-                                   .point = range->point,
+                                   .checkpoint = range->checkpoint,
                                    .sections = sections,
-                                   .n_sections = spw_keep_sections(s, range, sections),
+                                   .n_sections = spw_snapshot_sections(s, range, sections),
                                    .found = found};
     int rc = write_pack(s, &a, err);
     if (!rc) {
@@ -540,7 +541,7 @@ int spw_session_keep(struct spw_session *s, struct spw_error *err)
 {
     spw_error_clear(err);
     struct spw_engine *e = s->engine;
-    struct spw_keep_range range;
+    struct spw_snapshot_range range;
     struct spw_store_match found;
     struct spw_error why = {{0}};
     if (!e->prefix || !s->cached || s->mixed || !find_new(s, &range, &found))

@@ -1,6 +1,6 @@
 /* Sessions in files: see spillway.h. A file is a pack (offload/store/pack.h) with all that a
- * session holds (snapshot.h); its state begins with what the file was computed with, so that a refusal
- * can name both sides, and ends with the caller's own bytes.
+ * session holds (snapshot.h); its state begins with what the file was computed with, so that a
+ * refusal can name both sides, and ends with the caller's own bytes.
  *
  * A file that has been written is grown in place: what it holds of the same tokens, in tiles that
  * were complete, stays where it is. What comes anew is the tiles since, the tail, the logits, and
@@ -30,7 +30,7 @@ struct head {
     uint32_t compute, kv, precision, state_bytes;
     uint32_t mixed, reserved; /* as in struct spw_session */
     uint8_t model[SPW_FINGERPRINT_BYTES];
-    char backend[SPW_KEEP_BACKEND];
+    char backend[SPW_SNAPSHOT_BACKEND_BYTES];
 };
 
 struct spw_saved {
@@ -69,7 +69,7 @@ static void fill_head(struct head *h, const struct spw_session *s, size_t state_
     h->state_bytes = (uint32_t)state_bytes;
     h->mixed = s->mixed;
     memcpy(h->model, e->model_fingerprint, sizeof h->model);
-    spw_keep_backend(h->backend, e);
+    spw_snapshot_backend(h->backend, e);
 }
 
 /* Of the file that is there, how many tokens it shares with the session. */
@@ -121,7 +121,7 @@ static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint3
             spw_pack_check_records(v->before, x, tile + i, 1, piece + i * x->record_bytes, NULL);
     e->file_read_bytes += is_read ? bytes : 0;
     if (!is_read)
-        spw_executor_stop_telling(e->executor);
+        spw_executor_stop_predicting(e->executor);
     spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_DISK_TO_HOST, bytes);
 }
 
@@ -142,7 +142,7 @@ static int verify_before(struct save *v)
         const struct spw_pack_section *x = &i->sections[k];
         uint64_t piece = v->s->engine->plan.piece_bytes / x->record_bytes;
         uint64_t end = spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
-        if (x->kind >= SPW_KEEP_TAIL || !piece) /* which are never kept */
+        if (x->kind >= SPW_SNAPSHOT_TAIL || !piece) /* which are never kept */
             continue;
         for (uint64_t t = x->first_tile, n; t < end; t += n) {
             n = spw_min_u64(end - t, piece);
@@ -158,7 +158,7 @@ static int verify_before(struct save *v)
 static const struct spw_pack_section *kept_at(const struct save *v,
                                               const struct spw_pack_section *wanted, uint32_t tile)
 {
-    if (wanted->kind >= SPW_KEEP_TAIL || tile >= v->n_kept / SPW_TILE_TOKENS)
+    if (wanted->kind >= SPW_SNAPSHOT_TAIL || tile >= v->n_kept / SPW_TILE_TOKENS)
         return NULL;
     const struct spw_pack_section *x = spw_pack_find(v->before, wanted->kind, wanted->layer, tile);
     return x && x->record_bytes == wanted->record_bytes && !is_bad(v, x, tile) ? x : NULL;
@@ -215,14 +215,14 @@ static void cut_sections(struct save *v)
 static int plan_save(struct save *v)
 {
     struct spw_session *s = v->s;
-    uint32_t most = spw_keep_most_sections(s->engine);
+    uint32_t most = spw_snapshot_max_sections(s->engine);
     v->most = most * MOST_PARTS;
     v->wanted = spw_alloc_zero(most, sizeof *v->wanted);
     v->sections = spw_alloc_zero(v->most, sizeof *v->sections);
     if (!v->wanted || !v->sections)
         return -ENOMEM;
-    struct spw_keep_range all = {.to = s->n_tokens, .point = true, .tail = true};
-    v->n_wanted = spw_keep_sections(s, &all, v->wanted);
+    struct spw_snapshot_range all = {.to = s->n_tokens, .checkpoint = true, .tail = true};
+    v->n_wanted = spw_snapshot_sections(s, &all, v->wanted);
     SPW_TRY(look_before(v));
     if (v->n_kept && !s->file->verified)
         SPW_TRY(verify_before(v));
@@ -233,7 +233,7 @@ static int plan_save(struct save *v)
 /* What will be written: all that v->sections has no place for yet. */
 static int check_limit(struct save *v, const struct spw_pack_spec *spec, struct spw_error *err)
 {
-    uint64_t room = spw_keep_room(v->s->engine);
+    uint64_t room = spw_snapshot_write_room(v->s->engine);
     v->write_bytes = spw_pack_write_bytes(spec);
     if (v->write_bytes <= room)
         return 0;
@@ -250,7 +250,7 @@ static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_
                                  .n_tokens = v->s->n_tokens,
                                  .tokens = v->s->tokens,
                                  .parent = spw_chain_root(v->fingerprint),
-                                 .point = true,
+                                 .checkpoint = true,
                                  .sections = v->sections,
                                  .n_sections = v->n,
                                  .held = &v->s->file->fd,
@@ -287,14 +287,14 @@ static int write_file(struct save *v, const void *state, size_t state_bytes, uin
         memcpy(blob + sizeof(struct head), state, state_bytes);
     int rc = open_writer(v, &w, state_bytes, err);
     if (!rc) {
-        rc = spw_keep_write(v->s, v->sections, v->n, write_records, w);
+        rc = spw_snapshot_write(v->s, v->sections, v->n, write_records, w);
         *written = spw_pack_written_bytes(w);
         if (rc)
             spw_pack_abort(w);
         else
             rc = spw_pack_commit(w, blob, (uint32_t)(sizeof(struct head) + state_bytes), written,
                                  err);
-        spw_keep_count(v->s->engine, rc, v->write_bytes, *written);
+        spw_snapshot_count_write(v->s->engine, rc, v->write_bytes, *written);
     }
     spw_free(blob);
     return rc;
@@ -304,7 +304,7 @@ static int save_once(struct spw_session *s, const char *path, const void *state,
                      uint64_t *written, struct spw_error *err)
 {
     struct save v = {.s = s, .path = path};
-    spw_keep_fingerprint(v.fingerprint, s->engine);
+    spw_snapshot_fingerprint(v.fingerprint, s->engine);
     int rc = plan_save(&v);
     if (!rc)
         rc = write_file(&v, state, state_bytes, written, err);
@@ -409,17 +409,18 @@ static int read_head(struct spw_saved *v, const char *path, struct spw_error *er
         h->kv > SPW_DTYPE_BF16 || h->precision > SPW_KV_INT4 ||
         !memchr(h->backend, 0, sizeof h->backend))
         return spw_fail(err, -EINVAL, "%s: is not a saved session", path);
-    v->info = (struct spw_saved_info){.tokens = i->tokens,
-                                      .n_tokens = i->n_tokens,
-                                      .state = (const uint8_t *)i->state + sizeof *h,
-                                      .state_bytes = h->state_bytes,
-                                      .compute = (enum spw_dtype)h->compute,
-                                      .kv = (enum spw_dtype)h->kv,
-                                      .precision = (enum spw_kv_precision)h->precision,
-                                      .residual_tokens = h->residual_tokens,
-                                      .backend = h->backend,
-                                      .has_logits = spw_pack_find(v->pack, SPW_KEEP_LOGITS, 0, 0),
-                                      .foreign = foreign(v)};
+    v->info =
+        (struct spw_saved_info){.tokens = i->tokens,
+                                .n_tokens = i->n_tokens,
+                                .state = (const uint8_t *)i->state + sizeof *h,
+                                .state_bytes = h->state_bytes,
+                                .compute = (enum spw_dtype)h->compute,
+                                .kv = (enum spw_dtype)h->kv,
+                                .precision = (enum spw_kv_precision)h->precision,
+                                .residual_tokens = h->residual_tokens,
+                                .backend = h->backend,
+                                .has_logits = spw_pack_find(v->pack, SPW_SNAPSHOT_LOGITS, 0, 0),
+                                .foreign = foreign(v)};
     return 0;
 }
 
@@ -462,14 +463,14 @@ int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struc
     const struct spw_plan_info *p = &e->plan.info;
     const char *path = spw_pack_path(v->pack);
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
-    char backend[SPW_KEEP_BACKEND];
-    spw_keep_fingerprint(fingerprint, e);
+    char backend[SPW_SNAPSHOT_BACKEND_BYTES];
+    spw_snapshot_fingerprint(fingerprint, e);
     if (memcmp(fingerprint, spw_pack_info(v->pack)->fingerprint, sizeof fingerprint) == 0)
         return 0;
     if (memcmp(h->model, e->model_fingerprint, sizeof h->model) != 0)
         return spw_fail(err, -ESTALE,
                         "%s: was saved with another model, or its files changed since", path);
-    spw_keep_backend(backend, e);
+    spw_snapshot_backend(backend, e);
     if (strcmp(h->backend, backend) != 0)
         return spw_fail(err, -ESTALE, "%s: was saved on %s, this is %s, whose bits may differ",
                         path, h->backend, backend);
@@ -513,9 +514,9 @@ int spw_session_resume(struct spw_session **out, struct spw_engine *e, const str
     SPW_TRY(check_fits(v, e, err));
     SPW_TRY(spw_session_open(out, e, err));
     struct spw_session *s = *out;
-    int rc = spw_keep_read(s, v->pack, v->info.n_tokens, err);
+    int rc = spw_snapshot_read(s, v->pack, v->info.n_tokens, err);
     if (!rc) {
-        rc = spw_keep_read_logits(s, v->pack, err);
+        rc = spw_snapshot_read_logits(s, v->pack, err);
         s->has_logits = !rc;
         rc = rc == -ENOENT ? 0 : rc;
     }

@@ -15,20 +15,20 @@ struct identity {
     uint8_t model[SPW_FINGERPRINT_BYTES];
     uint32_t version, compute, kv, precision;
     uint64_t residual_tiles;
-    char backend[SPW_KEEP_BACKEND];
+    char backend[SPW_SNAPSHOT_BACKEND_BYTES];
 };
 
 /* The same GPU in another place computes the same: "cuda:1 NVIDIA ..." without the number. */
-void spw_keep_backend(char out[SPW_KEEP_BACKEND], const struct spw_engine *e)
+void spw_snapshot_backend(char out[SPW_SNAPSHOT_BACKEND_BYTES], const struct spw_engine *e)
 {
     const char *name = e->backend.name, *number = strchr(name, ':'), *space = strchr(name, ' ');
     if (number && space && number < space)
-        snprintf(out, SPW_KEEP_BACKEND, "%.*s%s", (int)(number - name), name, space);
+        snprintf(out, SPW_SNAPSHOT_BACKEND_BYTES, "%.*s%s", (int)(number - name), name, space);
     else
-        snprintf(out, SPW_KEEP_BACKEND, "%s", name);
+        snprintf(out, SPW_SNAPSHOT_BACKEND_BYTES, "%s", name);
 }
 
-void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e)
+void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
     struct identity id;
@@ -39,7 +39,7 @@ void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct 
     id.kv = (uint32_t)p->info.kv;
     id.precision = (uint32_t)p->info.precision;
     id.residual_tiles = p->quantizes ? p->residency[SPW_LAYER_FULL].residual_tiles : 0;
-    spw_keep_backend(id.backend, e);
+    spw_snapshot_backend(id.backend, e);
     for (uint64_t seed = 0; seed < 2; seed++) {
         XXH128_canonical_t half;
         XXH128_canonicalFromHash(&half, XXH3_128bits_withSeed(&id, sizeof id, seed));
@@ -49,7 +49,7 @@ void spw_keep_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct 
 
 /* ---- which tiles ---- */
 
-bool spw_keep_needs_points(const struct spw_plan *p)
+bool spw_snapshot_needs_checkpoint(const struct spw_plan *p)
 {
     bool needs = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
@@ -57,39 +57,40 @@ bool spw_keep_needs_points(const struct spw_plan *p)
     return needs;
 }
 
-struct spw_keep_tiles spw_keep_tiles(const struct spw_residency *r, enum spw_keep_kind kind,
-                                     uint64_t from, uint64_t to)
+struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
+                                             enum spw_snapshot_kind kind, uint64_t from,
+                                             uint64_t to)
 {
     uint32_t whole = (uint32_t)(to / SPW_TILE_TOKENS);
-    const struct spw_keep_tiles none = {0, 0};
+    const struct spw_snapshot_tiles none = {0, 0};
     switch (kind) {
-    case SPW_KEEP_OLD:
+    case SPW_SNAPSHOT_OLD:
         if (r->window)
             return none;
-        return (struct spw_keep_tiles){spw_waterline_end(r, from),
-                                       spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
-    case SPW_KEEP_SINK:
-        return r->quantizes && whole ? (struct spw_keep_tiles){0, 1} : none;
-    case SPW_KEEP_RECENT:
-        return r->quantizes ? (struct spw_keep_tiles){spw_waterline_exact(r, to), whole} : none;
-    case SPW_KEEP_WINDOW:
-        return r->window ? (struct spw_keep_tiles){spw_waterline_visible(r, to), whole} : none;
-    case SPW_KEEP_TAIL:
-        return (struct spw_keep_tiles){whole, spw_waterline_tiles(to)};
-    case SPW_KEEP_LOGITS:
+        return (struct spw_snapshot_tiles){spw_waterline_end(r, from),
+                                           spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
+    case SPW_SNAPSHOT_SINK:
+        return r->quantizes && whole ? (struct spw_snapshot_tiles){0, 1} : none;
+    case SPW_SNAPSHOT_RECENT:
+        return r->quantizes ? (struct spw_snapshot_tiles){spw_waterline_exact(r, to), whole} : none;
+    case SPW_SNAPSHOT_WINDOW:
+        return r->window ? (struct spw_snapshot_tiles){spw_waterline_visible(r, to), whole} : none;
+    case SPW_SNAPSHOT_TAIL:
+        return (struct spw_snapshot_tiles){whole, spw_waterline_tiles(to)};
+    case SPW_SNAPSHOT_LOGITS:
         break;
     }
     return none;
 }
 
 /* What a section of this kind would have of a layer; `s`: who holds it, NULL: nobody yet. */
-static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
-                                      enum spw_keep_kind kind, uint32_t layer, uint64_t from,
-                                      uint64_t to)
+static struct spw_snapshot_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
+                                          enum spw_snapshot_kind kind, uint32_t layer,
+                                          uint64_t from, uint64_t to)
 {
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
-    struct spw_keep_tiles t = spw_keep_tiles(r, kind, from, to);
-    uint32_t held = s && kind == SPW_KEEP_RECENT ? spw_kv_first(s->seq.exact, layer) : 0;
+    struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
+    uint32_t held = s && kind == SPW_SNAPSHOT_RECENT ? spw_kv_first(s->seq.exact, layer) : 0;
     if (t.first < t.end && held > t.first)
         t.first = held;
     return t;
@@ -97,13 +98,13 @@ static struct spw_keep_tiles tiles_of(const struct spw_engine *e, const struct s
 
 static struct spw_kv_seq *seq_of(const struct spw_session *s, uint32_t kind)
 {
-    return kind == SPW_KEEP_OLD ? s->seq.kv : s->seq.exact;
+    return kind == SPW_SNAPSHOT_OLD ? s->seq.kv : s->seq.exact;
 }
 
 static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
 {
     const struct spw_plan *p = &e->plan;
-    return kind == SPW_KEEP_OLD ? p->tile_bytes : p->exact_tile_bytes;
+    return kind == SPW_SNAPSHOT_OLD ? p->tile_bytes : p->exact_tile_bytes;
 }
 
 static uint64_t logits_bytes(const struct spw_session *s)
@@ -111,17 +112,17 @@ static uint64_t logits_bytes(const struct spw_session *s)
     return s->engine->model.config.vocab * sizeof *s->logits;
 }
 
-uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_range *range,
-                           struct spw_pack_section *out)
+uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_snapshot_range *range,
+                               struct spw_pack_section *out)
 {
-    uint32_t n = 0, first_kind = SPW_KEEP_OLD, end_kind = SPW_KEEP_OLD + 1;
-    if (range->point)
-        end_kind = SPW_KEEP_TAIL;
+    uint32_t n = 0, first_kind = SPW_SNAPSHOT_OLD, end_kind = SPW_SNAPSHOT_OLD + 1;
+    if (range->checkpoint)
+        end_kind = SPW_SNAPSHOT_TAIL;
     if (range->tail)
-        end_kind = SPW_KEEP_TAIL + 1;
+        end_kind = SPW_SNAPSHOT_TAIL + 1;
     for (uint32_t kind = first_kind; kind < end_kind; kind++)
         for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++) {
-            struct spw_keep_tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
+            struct spw_snapshot_tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
             if (t.first < t.end)
                 out[n++] = (struct spw_pack_section){.kind = kind,
                                                      .layer = l,
@@ -130,21 +131,21 @@ uint32_t spw_keep_sections(const struct spw_session *s, const struct spw_keep_ra
                                                      .record_bytes = record_bytes(s->engine, kind)};
         }
     if (range->tail && s->has_logits)
-        out[n++] = (struct spw_pack_section){.kind = SPW_KEEP_LOGITS,
+        out[n++] = (struct spw_pack_section){.kind = SPW_SNAPSHOT_LOGITS,
                                              .n_tiles = 1,
                                              .record_bytes =
                                                  spw_align_up(logits_bytes(s), SPW_PACK_ALIGN)};
     return n;
 }
 
-uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n)
+uint64_t spw_snapshot_publish_bytes(const struct spw_engine *e, uint64_t n)
 {
-    bool point = spw_keep_needs_points(&e->plan);
+    bool checkpoint = spw_snapshot_needs_checkpoint(&e->plan);
     uint64_t to = n - n % SPW_TILE_TOKENS, n_sections = 0, n_records = 0, bytes = 0;
-    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
-         kind++)
+    for (enum spw_snapshot_kind kind = SPW_SNAPSHOT_OLD;
+         kind < (checkpoint ? SPW_SNAPSHOT_TAIL : SPW_SNAPSHOT_SINK); kind++)
         for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
-            struct spw_keep_tiles t = tiles_of(e, NULL, kind, l, 0, to);
+            struct spw_snapshot_tiles t = tiles_of(e, NULL, kind, l, 0, to);
             uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
             n_sections += tiles > 0;
             n_records += tiles;
@@ -155,16 +156,16 @@ uint64_t spw_keep_bytes(const struct spw_engine *e, uint64_t n)
 
 /* ---- the write limit ---- */
 
-uint64_t spw_keep_room(const struct spw_engine *e)
+uint64_t spw_snapshot_write_room(const struct spw_engine *e)
 {
     return spw_sub_u64(e->file_limit_bytes, e->file_bytes);
 }
 
-void spw_keep_count(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
+void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
 {
     e->file_bytes += written;
     if (rc)
-        spw_executor_stop_telling(e->executor);
+        spw_executor_stop_predicting(e->executor);
     spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DISK, predicted);
 }
 
@@ -194,10 +195,10 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
     return spw_kv_export(seq, x->layer, first, end, piece_of(s));
 }
 
-int spw_keep_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
-                   int (*write)(void *to, uint32_t section, uint32_t first_tile, uint32_t n_tiles,
-                                const void *records),
-                   void *to)
+int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
+                       int (*write)(void *to, uint32_t section, uint32_t first_tile,
+                                    uint32_t n_tiles, const void *records),
+                       void *to)
 {
     uint8_t *piece = piece_of(s);
     spw_kv_finish_writes(s->engine->kv);
@@ -206,7 +207,7 @@ int spw_keep_write(struct spw_session *s, const struct spw_pack_section *section
         uint32_t end = x->first_tile + x->n_tiles, most = piece_records(s, x->record_bytes);
         if (x->offset)
             continue;
-        if (x->kind == SPW_KEEP_LOGITS) {
+        if (x->kind == SPW_SNAPSHOT_LOGITS) {
             memset(piece, 0, x->record_bytes);
             memcpy(piece, s->logits, logits_bytes(s));
             SPW_TRY(write(to, i, 0, 1, piece));
@@ -232,7 +233,7 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint6
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
     struct spw_kv_seq *seq = s->seq.kv;
     uint32_t most = r->resident;
-    if (e->plan.quantizes && kind != SPW_KEEP_OLD)
+    if (e->plan.quantizes && kind != SPW_SNAPSHOT_OLD)
         return 0; /* exact tiles stay on the device */
     *n = *n < most ? *n : most;
     uint32_t end = spw_kv_end(seq, layer) + *n;
@@ -247,7 +248,7 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint6
 struct inflow {
     struct spw_session *s;
     const struct spw_pack *pack;
-    enum spw_keep_kind last;
+    enum spw_snapshot_kind last;
     uint64_t offset, bytes, used; /* used: of all that was fetched */
     uint64_t fetched;
 };
@@ -273,7 +274,7 @@ static int fetch(struct inflow *f, const struct spw_pack_section *x, uint32_t ti
 }
 
 /* The next tiles of [first, end), which end at token `to`. */
-static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint32_t *first,
+static int read_some(struct inflow *f, enum spw_snapshot_kind kind, uint32_t layer, uint32_t *first,
                      uint32_t end, uint64_t to, struct spw_error *err)
 {
     struct spw_session *s = f->s;
@@ -297,61 +298,61 @@ static int read_some(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, 
 
 /* A session that was cut back before it was saved may have had less slack before its window. */
 static uint32_t first_there(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
-                            struct spw_keep_tiles t, uint64_t n)
+                            struct spw_snapshot_tiles t, uint64_t n)
 {
     uint32_t least = spw_waterline_old_end(s->engine->plan.residency, n);
-    while (t.first < least && !spw_pack_find(p, SPW_KEEP_RECENT, layer, t.first))
+    while (t.first < least && !spw_pack_find(p, SPW_SNAPSHOT_RECENT, layer, t.first))
         t.first++;
     return t.first;
 }
 
-static int read_tiles(struct inflow *f, enum spw_keep_kind kind, uint32_t layer, uint64_t n,
+static int read_tiles(struct inflow *f, enum spw_snapshot_kind kind, uint32_t layer, uint64_t n,
                       struct spw_error *err)
 {
-    struct spw_keep_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
-    if (kind == SPW_KEEP_RECENT && t.first < t.end)
+    struct spw_snapshot_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
+    if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
         t.first = first_there(f->s, f->pack, layer, t, n);
     spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
-                       t.end, kind != SPW_KEEP_OLD);
+                       t.end, kind != SPW_SNAPSHOT_OLD);
     while (t.first < t.end)
         SPW_TRY(read_some(f, kind, layer, &t.first, t.end, n, err));
     return 0;
 }
 
 /* In the order in which they lie in the file. */
-static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_keep_kind first,
-                      enum spw_keep_kind last, uint64_t n, uint64_t *read_bytes,
+static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_snapshot_kind first,
+                      enum spw_snapshot_kind last, uint64_t n, uint64_t *read_bytes,
                       struct spw_error *err)
 {
     struct inflow f = {.s = s, .pack = p, .last = last};
     int rc = 0;
-    for (enum spw_keep_kind kind = first; kind <= last; kind++)
+    for (enum spw_snapshot_kind kind = first; kind <= last; kind++)
         for (uint32_t l = 0; l < s->engine->model.config.n_layers && !rc; l++)
             rc = read_tiles(&f, kind, l, n, err);
     *read_bytes = f.used;
     s->engine->file_read_bytes += f.fetched;
     if (rc)
-        spw_executor_stop_telling(s->engine->executor);
+        spw_executor_stop_predicting(s->engine->executor);
     return rc;
 }
 
-int spw_keep_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
-                        uint64_t *read_bytes, struct spw_error *err)
+int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                            uint64_t *read_bytes, struct spw_error *err)
 {
-    return read_kinds(s, p, SPW_KEEP_SINK, SPW_KEEP_WINDOW, n, read_bytes, err);
+    return read_kinds(s, p, SPW_SNAPSHOT_SINK, SPW_SNAPSHOT_WINDOW, n, read_bytes, err);
 }
 
-int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
-                  struct spw_error *err)
+int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
+                      struct spw_error *err)
 {
     struct spw_engine *e = s->engine;
     uint64_t read_bytes;
-    int rc = read_kinds(s, p, SPW_KEEP_OLD, SPW_KEEP_TAIL, n, &read_bytes, err);
+    int rc = read_kinds(s, p, SPW_SNAPSHOT_OLD, SPW_SNAPSHOT_TAIL, n, &read_bytes, err);
     if (!rc)
         rc = spw_executor_apply_residency(e->executor, &s->seq, n);
     spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, n);
     if (rc) {
-        spw_executor_stop_telling(e->executor);
+        spw_executor_stop_predicting(e->executor);
         spw_sequence_truncate(&s->seq, e->plan.residency, 0);
         return spw_fail(err, rc, "%s: could not be brought back: %s", spw_pack_path(p),
                         strerror(-rc));
@@ -359,9 +360,9 @@ int spw_keep_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
     return 0;
 }
 
-int spw_keep_read_logits(struct spw_session *s, const struct spw_pack *p, struct spw_error *err)
+int spw_snapshot_read_logits(struct spw_session *s, const struct spw_pack *p, struct spw_error *err)
 {
-    const struct spw_pack_section *x = spw_pack_find(p, SPW_KEEP_LOGITS, 0, 0);
+    const struct spw_pack_section *x = spw_pack_find(p, SPW_SNAPSHOT_LOGITS, 0, 0);
     if (!x)
         return -ENOENT;
     if (x->record_bytes != spw_align_up(logits_bytes(s), SPW_PACK_ALIGN))

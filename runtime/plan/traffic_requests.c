@@ -11,7 +11,7 @@
 struct slot {
     const struct spw_plan_request *request; /* NULL: the slot is free */
     uint64_t held, n_steps;                 /* tokens computed; steps it took part in */
-    uint64_t stored, point;                 /* of its tokens, those in the prefix cache */
+    uint64_t stored, checkpoint;            /* of its tokens, those in the prefix cache */
     uint64_t rope_table;
 };
 
@@ -36,14 +36,14 @@ static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
     uint64_t read = 0;
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct spw_residency *r = &q->plan->residency[rows[i].kind];
-        enum spw_keep_kind kind = r->window ? SPW_KEEP_WINDOW : SPW_KEEP_OLD;
-        struct spw_keep_tiles t = spw_keep_tiles(r, kind, 0, n);
-        if (kind == SPW_KEEP_OLD)
+        enum spw_snapshot_kind kind = r->window ? SPW_SNAPSHOT_WINDOW : SPW_SNAPSHOT_OLD;
+        struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, 0, n);
+        if (kind == SPW_SNAPSHOT_OLD)
             t.first = spw_waterline_start(r);
         if (t.first < t.end && !r->fixed)
             spw_tiles_attach(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
-        for (kind = SPW_KEEP_SINK; q->plan->quantizes && kind <= SPW_KEEP_WINDOW; kind++) {
-            t = spw_keep_tiles(r, kind, 0, n);
+        for (kind = SPW_SNAPSHOT_SINK; q->plan->quantizes && kind <= SPW_SNAPSHOT_WINDOW; kind++) {
+            t = spw_snapshot_tiles(r, kind, 0, n);
             read += t.first < t.end ? (t.end - t.first) * rows[i].times : 0;
         }
     }
@@ -57,20 +57,20 @@ struct kept {
     uint64_t sections, records, bytes, from_device, from_disk;
 };
 
-static void keep_section(struct requests *q, uint32_t slot, uint32_t row, enum spw_keep_kind kind,
-                         uint64_t to, struct kept *k)
+static void keep_section(struct requests *q, uint32_t slot, uint32_t row,
+                         enum spw_snapshot_kind kind, uint64_t to, struct kept *k)
 {
     const struct spw_plan *p = q->plan;
     struct spw_tiles *tiles = spw_traffic_tiles(q->run);
     uint32_t n_rows;
     const struct spw_tiles_row *at = &spw_tiles_rows(tiles, &n_rows)[row];
-    struct spw_keep_tiles t =
-        spw_keep_tiles(&p->residency[at->kind], kind, q->slots[slot].stored, to);
-    uint64_t bytes = kind == SPW_KEEP_OLD ? p->tile_bytes : p->exact_tile_bytes;
+    struct spw_snapshot_tiles t =
+        spw_snapshot_tiles(&p->residency[at->kind], kind, q->slots[slot].stored, to);
+    uint64_t bytes = kind == SPW_SNAPSHOT_OLD ? p->tile_bytes : p->exact_tile_bytes;
     uint64_t n = t.first < t.end ? (t.end - t.first) * at->times : 0, device = n, disk = 0;
     if (!n)
         return;
-    if (kind == SPW_KEEP_OLD || !p->quantizes) { /* exact tiles never leave the device */
+    if (kind == SPW_SNAPSHOT_OLD || !p->quantizes) { /* exact tiles never leave the device */
         device = 0;
         spw_tiles_export(tiles, slot, row, t.first, t.end, &device, &disk);
     }
@@ -85,18 +85,18 @@ static void keep_section(struct requests *q, uint32_t slot, uint32_t row, enum s
 static void keep(struct requests *q, uint32_t slot)
 {
     struct slot *s = &q->slots[slot];
-    bool point = spw_keep_needs_points(q->plan);
+    bool checkpoint = spw_snapshot_needs_checkpoint(q->plan);
     uint64_t to = s->held - s->held % SPW_TILE_TOKENS;
     struct kept k = {0};
     uint32_t n_rows;
     spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
     if (!q->plan->attaches || !to || s->rope_table != SPW_ROPE_SHARED ||
-        spw_prefix_moves_on(q->plan->residency, s->held))
+        spw_prefix_window_passed(q->plan->residency, s->held))
         return;
-    if (s->stored == to && (!point || s->point == to))
+    if (s->stored == to && (!checkpoint || s->checkpoint == to))
         return;
-    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind < (point ? SPW_KEEP_TAIL : SPW_KEEP_SINK);
-         kind++)
+    for (enum spw_snapshot_kind kind = SPW_SNAPSHOT_OLD;
+         kind < (checkpoint ? SPW_SNAPSHOT_TAIL : SPW_SNAPSHOT_SINK); kind++)
         for (uint32_t i = 0; i < n_rows; i++)
             keep_section(q, slot, i, kind, to, &k);
     uint64_t covered = s->stored - (s->stored == to ? SPW_TILE_TOKENS : 0);
@@ -105,7 +105,7 @@ static void keep(struct requests *q, uint32_t slot)
     spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DISK,
                     k.bytes + spw_pack_overhead_bytes(to - covered, k.sections, k.records, 0));
     s->stored = to;
-    s->point = point ? to : 0;
+    s->checkpoint = checkpoint ? to : 0;
 }
 
 /* Of n tokens, the most that may come from the cache: the last one is computed. */
@@ -121,10 +121,11 @@ static void resume(struct requests *q, uint32_t slot, const struct spw_plan_requ
     uint64_t n = request->n_resumed, logits = q->weights->config->vocab * sizeof(float);
     uint32_t n_rows;
     const struct spw_tiles_row *rows = spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
-    for (enum spw_keep_kind kind = SPW_KEEP_OLD; kind <= SPW_KEEP_TAIL; kind++)
+    for (enum spw_snapshot_kind kind = SPW_SNAPSHOT_OLD; kind <= SPW_SNAPSHOT_TAIL; kind++)
         for (uint32_t i = 0; i < n_rows; i++) {
-            struct spw_keep_tiles t = spw_keep_tiles(&q->plan->residency[rows[i].kind], kind, 0, n);
-            spw_traffic_import(q->run, slot, i, t.first, t.end, kind != SPW_KEEP_OLD);
+            struct spw_snapshot_tiles t =
+                spw_snapshot_tiles(&q->plan->residency[rows[i].kind], kind, 0, n);
+            spw_traffic_import(q->run, slot, i, t.first, t.end, kind != SPW_SNAPSHOT_OLD);
         }
     spw_traffic_cut_back(q->run, slot, n);
     if (request->resumed_logits)
@@ -161,13 +162,13 @@ static void compute(struct requests *q, const struct spw_step_span *spans, uint3
 }
 
 /* A step to where a later text can go on, if the window will have moved on by the prompt's end. */
-static void make_point(struct requests *q, uint32_t slot)
+static void make_checkpoint(struct requests *q, uint32_t slot)
 {
     struct slot *s = &q->slots[slot];
     uint64_t n = s->request->n_prompt, to = most_found(n);
     uint64_t found = s->request->n_found;
-    if (to < spw_prefix_least_branch(s->held) || to < spw_prefix_least_branch(found) ||
-        !spw_prefix_moves_on(q->plan->residency, n))
+    if (to < spw_prefix_min_branch(s->held) || to < spw_prefix_min_branch(found) ||
+        !spw_prefix_window_passed(q->plan->residency, n))
         return;
     if (found)
         begin_with(q, slot, found);
@@ -189,8 +190,8 @@ static void start(struct requests *q, uint32_t slot, const struct spw_plan_reque
     }
     if (!q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
         return;
-    s->stored = s->point = found - found % SPW_TILE_TOKENS;
-    make_point(q, slot);
+    s->stored = s->checkpoint = found - found % SPW_TILE_TOKENS;
+    make_checkpoint(q, slot);
     if (!s->held && s->stored)
         begin_with(q, slot, s->stored);
 }
@@ -242,7 +243,7 @@ static void end_step(struct requests *q, uint32_t slot)
         keep(q, slot);
         spw_tiles_clear(spw_traffic_tiles(q->run), slot);
         s->request = NULL;
-    } else if (s->n_steps == 1 && spw_keep_needs_points(q->plan)) {
+    } else if (s->n_steps == 1 && spw_snapshot_needs_checkpoint(q->plan)) {
         keep(q, slot);
     }
 }

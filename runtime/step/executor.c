@@ -195,7 +195,7 @@ struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x)
     return x->account;
 }
 
-void spw_executor_stop_telling(struct spw_executor *x)
+void spw_executor_stop_predicting(struct spw_executor *x)
 {
     spw_traffic_run_close(x->account);
     x->account = NULL;
@@ -224,7 +224,7 @@ static void tell_pass(struct spw_executor *x, int rc)
 {
     bool clear = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
     if (rc && (!clear || x->residency.failed))
-        spw_executor_stop_telling(x);
+        spw_executor_stop_predicting(x);
     x->end.rings =
         x->expects ? (struct spw_schedule_progress){UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}
                    : spw_prefetch_progress(x->o.prefetch);

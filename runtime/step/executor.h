@@ -65,10 +65,10 @@ int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequen
                                  uint64_t n);
 /* The prediction of bytes (runtime/plan/traffic.h). The executor reports its steps to it; the
  * engine reports here what it does with sessions between steps. NULL after
- * spw_executor_stop_telling. */
+ * spw_executor_stop_predicting. */
 struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x);
 /* Something happened whose bytes no rule predicts: there is no prediction from now on. */
-void spw_executor_stop_telling(struct spw_executor *x);
+void spw_executor_stop_predicting(struct spw_executor *x);
 /* As spw_prefetch_forget; also reports to the prediction what was fetched in vain. */
 int spw_executor_forget_ahead(struct spw_executor *x);
 /* Uploads the rope tables, after spw_weights_rope has changed them. */

@@ -12,7 +12,7 @@
 static const uint8_t fingerprint[32] = {0xab, 0xcd, 0xef, 1, 2, 3, 4, 5, 6};
 
 /* Tiles [first, end) of the chain of `seed`, one layer. */
-static void add(struct spw_store *s, uint64_t seed, uint32_t first, uint32_t end, bool point)
+static void add(struct spw_store *s, uint64_t seed, uint32_t first, uint32_t end, bool checkpoint)
 {
     static int32_t tokens[32 * 128];
     static uint8_t records[32 * 4096];
@@ -23,7 +23,7 @@ static void add(struct spw_store *s, uint64_t seed, uint32_t first, uint32_t end
     struct spw_store_addition a = {.tokens = tokens,
                                    .first_tile = first,
                                    .n_tiles = end,
-                                   .point = point,
+                                   .checkpoint = checkpoint,
                                    .sections = &section,
                                    .n_sections = 1};
     struct spw_store_writer *w;
@@ -60,7 +60,7 @@ static void test_ls(void)
     CHECK(sh("\"$S\" cache ls c") == 0 && !*err);
     CHECK_MSG(strstr(out, "3 packs, 16 tiles, 2048 tokens, ") && strstr(out, "abcdef0102030405"),
               "%s", out);
-    CHECK(strstr(out, "  point\n"));
+    CHECK(strstr(out, "  checkpoint\n"));
     CHECK(sh("\"$S\" cache ls c --json") == 0 && !*err);
     json_t *list = json_loads(out, 0, NULL), *last = json_array_get(list, 2);
     CHECK(json_array_size(list) == 3);

@@ -66,7 +66,7 @@ static void test_file(void)
     CHECK(spw_gate_records_read(&out, file, &err) == -ENOENT && out.n == 0);
     for (int i = 0; i < SPW_GATE_RECORDS; i++) {
         struct spw_gate_record r = made_up(i);
-        spw_gate_records_keep(&in, &r);
+        spw_gate_records_put(&in, &r);
     }
     CHECK(in.n == SPW_GATE_RECORDS && spw_gate_records_write(&in, file, &err) == 0);
     CHECK(spw_gate_records_read(&out, file, &err) == 0 && out.n == SPW_GATE_RECORDS);
@@ -74,7 +74,7 @@ static void test_file(void)
     struct spw_gate_record r = made_up(7), fresh = made_up(200), oldest = made_up(0);
     const struct spw_gate_record *found = spw_gate_records_find(&out, &r.key);
     CHECK(found && found->result.kl_median == r.result.kl_median);
-    spw_gate_records_keep(&out, &fresh);
+    spw_gate_records_put(&out, &fresh);
     CHECK(spw_gate_records_find(&out, &fresh.key) && !spw_gate_records_find(&out, &oldest.key));
     /* Each part of the key counts. */
     struct spw_gate_key keys[7];

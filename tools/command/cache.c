@@ -28,7 +28,7 @@ static json_t *entry_json(const struct spw_store_entry *e)
         {"tokens", CLI_JSON(e->n_tokens)},
         {"tiles", CLI_JSON(e->n_tiles)},
         {"records", CLI_JSON(e->n_records)},
-        CLI_FIELD(e, point),
+        CLI_FIELD(e, checkpoint),
         {"fingerprint", CLI_JSON(format_fingerprint(fingerprint, e))},
     };
     CLI_ADD(&o, content);
@@ -64,7 +64,7 @@ static void print_entry(const struct spw_store_entry *e)
     printf("%s  %9llu %8llu %6llu  %-10s  %s  %s%s\n", e->name, (unsigned long long)e->first_token,
            (unsigned long long)e->n_tokens, (unsigned long long)(e->n_tiles),
            cli_format_bytes(bytes, e->bytes), cli_format_date(date, e->used_at),
-           format_fingerprint(fingerprint, e), e->point ? "  point" : "");
+           format_fingerprint(fingerprint, e), e->checkpoint ? "  checkpoint" : "");
 }
 
 static void print_entries(const struct spw_store_entry *entries, size_t n)

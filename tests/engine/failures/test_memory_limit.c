@@ -66,7 +66,7 @@ static void leave(struct spw_engine *e, uint64_t bytes)
 {
     uint64_t used = (uint64_t)64 << 20;
     set_limit(used + bytes + SLACK, used + spw_engine_held_bytes(e));
-    e->heed.looked_at = 0;
+    e->limit_watch.checked_at = 0;
 }
 
 static struct spw_engine *open_engine(const struct spw_options *more)
@@ -77,7 +77,7 @@ static struct spw_engine *open_engine(const struct spw_options *more)
     o.context = MOST;
     set_free();
     struct spw_engine *e = run_open(dir, &o);
-    CHECK(e->heed.limit_bytes == (uint64_t)1 << 30 && e->heed.soft);
+    CHECK(e->limit_watch.limit_bytes == (uint64_t)1 << 30 && e->limit_watch.soft);
     return e;
 }
 
@@ -119,7 +119,7 @@ static void check_between_steps(const struct spw_options *o)
         check_rungs(e, (uint64_t)i, "between steps");
     }
     set_free();
-    e->heed.looked_at = 0;
+    e->limit_watch.checked_at = 0;
     run_to(s, e, ids, 503);
     spw_engine_rungs(e, &n);
     CHECK(n == 2);
@@ -200,7 +200,7 @@ static void check_too_little(const struct spw_options *o)
     CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -ENOMEM); /* still */
     check_rungs(e, 0, "too little");
     set_free();
-    e->heed.looked_at = 0;
+    e->limit_watch.checked_at = 0;
     CHECK(run_same(run_to(s, e, ids, 600), expected, e->model.config.vocab));
     CHECK(spw_session_reused(s) == 500);
     spw_session_close(s);
@@ -246,7 +246,7 @@ static void check_open(void)
     o.device_bytes = (uint64_t)1 << 30;
     CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s", err.text); /* takes little of it */
     uint64_t needed = arena_bytes(e);
-    CHECK(!e->heed.soft);
+    CHECK(!e->limit_watch.soft);
     spw_engine_close(e);
     set_limit(((uint64_t)10 << 20) + needed, (uint64_t)10 << 20);
     int rc = spw_engine_open(&e, dir, &o, &err);

@@ -187,7 +187,7 @@ static void tell_layer(struct draw *d, const struct spw_session *s, uint32_t l)
 static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
 {
     uint64_t none = 0, n = d->kept.n;
-    CHECK(spw_recover_rest(s, &none) == 0);
+    CHECK(spw_recover_cut_back(s, &none) == 0);
     for (uint32_t l = 0; l < d->e->model.config.n_layers; l++) {
         tell_layer(d, s, l);
         attach_layer(d, s->seq.kv, l, seed);
@@ -198,7 +198,7 @@ static void begin(struct draw *d, struct spw_session *s, uint64_t *seed)
     memcpy(s->tokens, d->subject->ids, n * sizeof *s->tokens);
     s->rope_table = SPW_ROPE_SHARED;
     if (check_random(seed) % 3 == 0) /* else the next step brings up what is to be there */
-        CHECK(spw_recover_rest(s, &n) == 0);
+        CHECK(spw_recover_cut_back(s, &n) == 0);
     CHECK(d->faulty || n == d->kept.n);
     s->n_tokens = n;
     s->cached = true;

@@ -43,7 +43,7 @@ static struct spw_pack_spec make_spec(struct spw_pack_section *sections, uint64_
                                   .n_tokens = n_tokens,
                                   .tokens = tokens + first_token,
                                   .parent = parent,
-                                  .point = recent > 1,
+                                  .checkpoint = recent > 1,
                                   .sections = sections,
                                   .n_sections = n,
                                   .most_state_bytes = 64};
@@ -105,7 +105,7 @@ static void check_pack(const char *from, const struct spw_pack_spec *s, const ch
         return;
     const struct spw_pack_info *info = spw_pack_info(p);
     CHECK(info->first_token == s->first_token && info->n_tokens == s->n_tokens);
-    CHECK(info->point == s->point && info->n_sections == s->n_sections);
+    CHECK(info->checkpoint == s->checkpoint && info->n_sections == s->n_sections);
     CHECK(info->state_bytes == strlen(state) && !memcmp(info->state, state, strlen(state)));
     CHECK(spw_chain_equal(info->parent, s->parent));
     CHECK(spw_pack_verify(p, &err) == 0);

@@ -24,7 +24,7 @@ struct subject {
     char dir[128];
     struct spw_options o;
     uint32_t vocab;
-    bool needs_points, quantizes, slides;
+    bool needs_checkpoint, quantizes, slides;
     int32_t ids[N_SEQUENCES][TEST_TOKENS]; /* the same as far as BRANCH */
     float *expected[N_SEQUENCES];          /* [TEST_TOKENS][vocab] */
 };
@@ -295,7 +295,7 @@ static void test_counts(const struct subject *s)
             open_run(&r, &d, &seed);
             uint64_t n_found = go_to(&r, 0, 0, to, n_logits);
             expected = spw_min_u64(expected, n - n % SPW_TILE_TOKENS);
-            if (s->needs_points) /* there is one, at the end */
+            if (s->needs_checkpoint) /* there is one, at the end */
                 expected = left >= n - n % SPW_TILE_TOKENS ? n - n % SPW_TILE_TOKENS : 0;
             CHECK_MSG(n_found == expected, "%s: %llu tokens: found %llu, expected %llu", s->dir,
                       (unsigned long long)to, (unsigned long long)n_found,
@@ -314,8 +314,8 @@ static void test_counts(const struct subject *s)
     pack_remove_folder(d.cache);
 }
 
-/* A text that others have gone on from: the second one to leave it makes a point there, the third
- * begins there. */
+/* A text that others have gone on from: the second one to leave it makes a checkpoint there, the
+ * third begins there. */
 static void test_branch(const struct subject *s)
 {
     struct subject *x = calloc(1, sizeof *x);
@@ -338,7 +338,7 @@ static void test_branch(const struct subject *s)
         close_run(&r);
     }
     CHECK(at[0] == 0 && at[2] == text);
-    CHECK(at[1] == (s->needs_points ? 0 : text));
+    CHECK(at[1] == (s->needs_checkpoint ? 0 : text));
     branched += at[2] > at[1];
     pack_remove_folder(d.cache);
     free(ids);
@@ -438,7 +438,7 @@ static void test_write_limit(const struct subject *s)
     for (uint64_t less = 0; less < 2; less++) {
         d.write_limit = SPW_BYTES_NONE;
         open_run(&r, &d, &seed);
-        uint64_t bytes = spw_keep_bytes(r.e, n);
+        uint64_t bytes = spw_snapshot_publish_bytes(r.e, n);
         refuse_to_keep(&r, n, 0);
         close_run(&r);
         d.write_limit = bytes - less;
@@ -510,7 +510,7 @@ static void test_turns(const struct subject *s)
         keep(&r, 0);
     }
     spw_engine_prefix(r.e, &p);
-    CHECK(s->needs_points || p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
+    CHECK(s->needs_checkpoint || p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
     close_run(&r);
     open_run(&r, &d, &seed);
     uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);
@@ -584,7 +584,7 @@ static void test_incomplete(const struct subject *s)
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     uint64_t seed = 17, n = 5 * SPW_TILE_TOKENS, before = n_notes;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true), .faulty = true};
-    struct spw_store_addition a = {.tokens = s->ids[0], .n_tiles = 5, .point = true};
+    struct spw_store_addition a = {.tokens = s->ids[0], .n_tiles = 5, .checkpoint = true};
     struct spw_store_options o = {
         .directory = d.cache, .limit_bytes = d.limit, .fingerprint = fingerprint};
     struct spw_store *store;
@@ -592,7 +592,7 @@ static void test_incomplete(const struct subject *s)
     struct run r;
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
     open_run(&r, &d, &seed);
-    spw_keep_fingerprint(fingerprint, r.e);
+    spw_snapshot_fingerprint(fingerprint, r.e);
     CHECK(spw_store_open(&store, &o, NULL) == 0);
     CHECK(spw_store_begin(&w, store, &a, NULL) == 0 && spw_store_commit(w, NULL, NULL) == 0);
     spw_store_close(store);
@@ -617,7 +617,7 @@ static void forge(const char *path)
                                  .tokens = info->tokens,
                                  .parent = info->parent,
                                  .before = info->before,
-                                 .point = info->point,
+                                 .checkpoint = info->checkpoint,
                                  .sections = sections,
                                  .n_sections = info->n_sections};
     for (uint32_t i = 0; i < info->n_sections && i < 64; i++) {
@@ -728,8 +728,8 @@ static void test_overhead(void)
                                  .sections = sections,
                                  .n_sections = LAYERS};
     CHECK(spw_pack_bytes(&spec) <= kv + kv * 3 / 100);
-    CHECK(!spw_prefix_is_worth(0, 127) && spw_prefix_is_worth(0, 128));
-    CHECK(!spw_prefix_is_worth(8000, 8128) && spw_prefix_is_worth(8000, 9088));
+    CHECK(!spw_prefix_is_useful(0, 127) && spw_prefix_is_useful(0, 128));
+    CHECK(!spw_prefix_is_useful(8000, 8128) && spw_prefix_is_useful(8000, 9088));
 }
 
 /* ---- subjects: each model as it is, and with old KV in less precision ---- */
@@ -754,7 +754,7 @@ static void make_subject(struct subject *s, int i)
     struct spw_engine *e = run_open(s->dir, &s->o);
     s->quantizes = e->plan.quantizes;
     s->slides = e->plan.n_layers[SPW_LAYER_SLIDING];
-    s->needs_points = spw_keep_needs_points(&e->plan);
+    s->needs_checkpoint = spw_snapshot_needs_checkpoint(&e->plan);
     spw_engine_close(e);
 }
 

@@ -2,7 +2,7 @@
  * others read the same directory meanwhile; and single bytes of its files change. No reader ever
  * sees a wrong bit, nothing that was kept is lost, no lock is stuck; what is damaged is found out
  * or harmless. With exact KV, where a session may begin at any tile, and with windows and old KV in
- * int8, where it may at points.
+ * int8, where it may at checkpoints.
  *
  *   test_prefix_harm [kills [corruptions]]      500 and 10000 are the long run, of some minutes */
 #include "tests/engine/engine_run.h"
@@ -90,7 +90,7 @@ static void go_to(struct user *u, uint64_t sequence, size_t n)
     u->n_found += spw_session_from_store(u->session);
 }
 
-/* Half of them whole tiles, where points are. */
+/* Half of them whole tiles, where checkpoints are. */
 static size_t draw_length(uint64_t *seed)
 {
     size_t n = check_range(seed, 1, TOKENS), rest = n % SPW_TILE_TOKENS;
@@ -113,7 +113,7 @@ static void world_open(struct world *w, const struct tiny_model *m, enum spw_kv_
         w->expected[q] = model_all_logits(w->dir, &w->o, w->ids[q], TOKENS, &vocab);
     }
     struct spw_engine *e = run_open(w->dir, &w->o);
-    spw_keep_fingerprint(w->fingerprint, e);
+    spw_snapshot_fingerprint(w->fingerprint, e);
     spw_engine_close(e);
 }
 
@@ -135,16 +135,16 @@ static struct spw_store *open_store(const struct world *w)
     return s;
 }
 
-/* What the store has of a sequence: tiles, and the last point. */
+/* What the store has of a sequence: tiles, and the last checkpoint. */
 struct kept {
-    uint32_t tiles, point;
+    uint32_t tiles, checkpoint;
 };
 
 static struct kept look(struct spw_store *s, const struct world *w, uint64_t sequence)
 {
     struct spw_store_match m;
     CHECK(spw_store_match(s, w->ids[sequence], TOKENS, &m) == 0);
-    struct kept k = {m.n_tiles, m.point_tiles};
+    struct kept k = {m.n_tiles, m.checkpoint_tiles};
     spw_store_release(s, &m);
     return k;
 }
@@ -242,7 +242,7 @@ static void note_told(struct kept *kept, const struct told *t)
 {
     struct kept *k = &kept[t->sequence];
     k->tiles = t->kept.tiles > k->tiles ? t->kept.tiles : k->tiles;
-    k->point = t->kept.point > k->point ? t->kept.point : k->point;
+    k->checkpoint = t->kept.checkpoint > k->checkpoint ? t->kept.checkpoint : k->checkpoint;
 }
 
 /* Any moment, or one in which a writer keeps something. */
@@ -295,15 +295,15 @@ static void check_survivors(const struct world *w, struct kept *kept, uint64_t *
     CHECK(pack_count(w->cache, SPW_PACK_TEMPORARY, NULL) == 0);
     for (uint64_t q = 0; q < N_SEQUENCES; q++) {
         struct kept now = look(s, w, q);
-        CHECK_MSG(now.tiles >= kept[q].tiles && now.point >= kept[q].point,
-                  "sequence %d: %u tiles and a point at %u, told %u and %u", (int)q, now.tiles,
-                  now.point, kept[q].tiles, kept[q].point);
+        CHECK_MSG(now.tiles >= kept[q].tiles && now.checkpoint >= kept[q].checkpoint,
+                  "sequence %d: %u tiles and a checkpoint at %u, told %u and %u", (int)q, now.tiles,
+                  now.checkpoint, kept[q].tiles, kept[q].checkpoint);
     }
     spw_store_close(s);
     uint64_t q = check_range(seed, 0, N_SEQUENCES - 1);
     open_user(&u, w, seed);
     go_to(&u, q, TOKENS);
-    CHECK(spw_session_from_store(u.session) >= (uint64_t)kept[q].point * SPW_TILE_TOKENS);
+    CHECK(spw_session_from_store(u.session) >= (uint64_t)kept[q].checkpoint * SPW_TILE_TOKENS);
     struct spw_error err = {{0}};
     CHECK_MSG(spw_session_keep(u.session, &err) == 0, "%s", err.text);
     close_user(&u);

@@ -1,5 +1,5 @@
-/* The prefix store: the longest match, points, pins, what goes first, the limit, damage, and many
- * processes that read and write one directory while some of them are killed.
+/* The prefix store: the longest match, checkpoints, pins, what goes first, the limit, damage, and
+ * many processes that read and write one directory while some of them are killed.
  *
  *   test_prefix_store [kills [corruptions]]   default 40 and 200, under sanitizers 10 kills
  *   test_prefix_store bench [directory]       open and match at 100,000 tiles */
@@ -59,7 +59,7 @@ static void fill(struct spw_store_writer *w, const struct spw_pack_section *sect
 }
 
 static int begin(struct spw_store_writer **w, struct spw_store *s, const int32_t *tokens,
-                 uint32_t first, uint32_t end, bool point, struct spw_error *err)
+                 uint32_t first, uint32_t end, bool checkpoint, struct spw_error *err)
 {
     struct spw_pack_section sections[LAYERS + 1];
     uint32_t n = 0;
@@ -69,13 +69,13 @@ static int begin(struct spw_store_writer **w, struct spw_store *s, const int32_t
                                                   .first_tile = first,
                                                   .n_tiles = end - first,
                                                   .record_bytes = RECORD};
-    if (point)
+    if (checkpoint)
         sections[n++] = (struct spw_pack_section){
             .kind = RECENT, .first_tile = end - 1, .n_tiles = 1, .record_bytes = RECORD};
     struct spw_store_addition a = {.tokens = tokens,
                                    .first_tile = first,
                                    .n_tiles = end,
-                                   .point = point,
+                                   .checkpoint = checkpoint,
                                    .sections = sections,
                                    .n_sections = n};
     SPW_TRY(spw_store_begin(w, s, &a, err));
@@ -84,16 +84,19 @@ static int begin(struct spw_store_writer **w, struct spw_store *s, const int32_t
 }
 
 /* Tiles [first, end) of the chain that these tokens make. */
-static int add(struct spw_store *s, const int32_t *tokens, uint32_t first, uint32_t end, bool point)
+static int add(struct spw_store *s, const int32_t *tokens, uint32_t first, uint32_t end,
+               bool checkpoint)
 {
     struct spw_store_writer *w;
-    SPW_TRY(begin(&w, s, tokens, first, end, point, NULL));
+    SPW_TRY(begin(&w, s, tokens, first, end, checkpoint, NULL));
     return spw_store_commit(w, NULL, NULL);
 }
 
-/* Tiles of the longest match; *point: of the last point. Everything that is matched must be right.
+/* Tiles of the longest match; *checkpoint: of the last checkpoint. Everything that is matched must
+ * be right.
  */
-static uint32_t match(struct spw_store *s, const int32_t *tokens, uint32_t n_tiles, uint32_t *point)
+static uint32_t match(struct spw_store *s, const int32_t *tokens, uint32_t n_tiles,
+                      uint32_t *checkpoint)
 {
     struct spw_store_match m;
     CHECK(spw_store_match(s, tokens, n_tiles * UINT64_C(128) + 5, &m) == 0);
@@ -105,15 +108,15 @@ static uint32_t match(struct spw_store *s, const int32_t *tokens, uint32_t n_til
                      m.parts[i].n_tiles * UINT64_C(512)) == 0);
         at += m.parts[i].n_tiles;
     }
-    CHECK(at == n && !m.point == !m.point_tiles && m.point_tiles <= n);
-    if (m.point) {
-        const struct spw_pack_info *info = spw_pack_info(m.point);
-        CHECK(info->first_token + info->n_tokens == m.point_tiles * UINT64_C(128));
-        CHECK(spw_pack_find(m.point, RECENT, 0, m.point_tiles - 1) &&
-              pack_is_right(m.point, tokens));
+    CHECK(at == n && !m.checkpoint == !m.checkpoint_tiles && m.checkpoint_tiles <= n);
+    if (m.checkpoint) {
+        const struct spw_pack_info *info = spw_pack_info(m.checkpoint);
+        CHECK(info->first_token + info->n_tokens == m.checkpoint_tiles * UINT64_C(128));
+        CHECK(spw_pack_find(m.checkpoint, RECENT, 0, m.checkpoint_tiles - 1) &&
+              pack_is_right(m.checkpoint, tokens));
     }
-    if (point)
-        *point = m.point_tiles;
+    if (checkpoint)
+        *checkpoint = m.checkpoint_tiles;
     spw_store_release(s, &m);
     return n;
 }
@@ -131,32 +134,32 @@ static void make_chain(int32_t *tokens, const int32_t *from, uint32_t common, ui
 static void test_match(void)
 {
     static int32_t a[MOST_TILES * 128], b[MOST_TILES * 128], c[MOST_TILES * 128];
-    uint32_t point;
+    uint32_t checkpoint;
     struct spw_store *s = open_store(1 << 30), *other = open_store(1 << 30);
     make_chain(a, NULL, 0, 1);
     make_chain(b, a, 7, 2);
     make_chain(c, NULL, 0, 3);
-    CHECK(match(s, a, 50, &point) == 0 && !point);
+    CHECK(match(s, a, 50, &checkpoint) == 0 && !checkpoint);
     CHECK(add(s, a, 0, 10, false) == 0);
-    CHECK(match(s, a, 50, &point) == 10 && !point && match(s, a, 4, NULL) == 4);
+    CHECK(match(s, a, 50, &checkpoint) == 10 && !checkpoint && match(s, a, 4, NULL) == 4);
     CHECK(match(other, a, 50, NULL) == 10); /* what was added since it opened */
     CHECK(match(s, b, 50, NULL) == 7 && match(s, c, 50, NULL) == 0);
     CHECK(match(s, a, 0, NULL) == 0);
 
     CHECK(add(other, a, 10, 20, true) == 0);
-    CHECK(match(s, a, 50, &point) == 20 && point == 20);
-    CHECK(match(s, a, 19, &point) == 19 && !point);
+    CHECK(match(s, a, 50, &checkpoint) == 20 && checkpoint == 20);
+    CHECK(match(s, a, 19, &checkpoint) == 19 && !checkpoint);
     CHECK(add(s, b, 7, 9, true) == 0); /* a branch inside a pack */
-    CHECK(match(other, b, 50, &point) == 9 && point == 9);
-    CHECK(match(other, a, 50, &point) == 20 && point == 20);
+    CHECK(match(other, b, 50, &checkpoint) == 9 && checkpoint == 9);
+    CHECK(match(other, a, 50, &checkpoint) == 20 && checkpoint == 20);
 
-    /* points of their own, where a pack has none */
+    /* checkpoints of their own, where a pack has none */
     CHECK(add(s, a, 5, 5, true) == 0 && add(s, a, 15, 15, true) == 0);
-    CHECK(match(other, a, 50, &point) == 20 && point == 20);
-    CHECK(match(other, a, 19, &point) == 19 && point == 15);
-    CHECK(match(other, a, 12, &point) == 12 && point == 5);
-    CHECK(match(other, b, 6, &point) == 6 && point == 5);
-    CHECK(match(other, b, 4, &point) == 4 && !point);
+    CHECK(match(other, a, 50, &checkpoint) == 20 && checkpoint == 20);
+    CHECK(match(other, a, 19, &checkpoint) == 19 && checkpoint == 15);
+    CHECK(match(other, a, 12, &checkpoint) == 12 && checkpoint == 5);
+    CHECK(match(other, b, 6, &checkpoint) == 6 && checkpoint == 5);
+    CHECK(match(other, b, 4, &checkpoint) == 4 && !checkpoint);
 
     struct spw_error err = {0};
     struct spw_store_writer *w;
@@ -184,7 +187,7 @@ static void test_match(void)
     CHECK(spw_store_open(&s, &o, NULL) == 0 && match(s, a, 50, NULL) == 0 && n_damage == 0);
     spw_store_close(s);
     s = open_store(1 << 30);
-    CHECK(match(s, a, 50, &point) == 20 && point == 20 && match(s, b, 50, NULL) == 9);
+    CHECK(match(s, a, 50, &checkpoint) == 20 && checkpoint == 20 && match(s, b, 50, NULL) == 9);
     spw_store_close(s);
     pack_remove_folder(dir);
     CHECK(spw_alloc_outstanding() == 0);
@@ -232,7 +235,7 @@ static void test_collision(void)
 {
     static int32_t t[MOST_TILES * 128], u[MOST_TILES * 128];
     uint8_t text[2][16 + 512] = {{7}, {7}};
-    uint32_t point;
+    uint32_t checkpoint;
     make_chain(t, NULL, 0, 71);
     memcpy(u, t, sizeof t);
     make_colliding(t, u);
@@ -243,10 +246,10 @@ static void test_collision(void)
 
     struct spw_store *s = open_store(1 << 30);
     CHECK(add(s, t, 0, 2, true) == 0 && add(s, t, 2, 3, true) == 0);
-    CHECK(match(s, u, 5, &point) == 0 && !point);
+    CHECK(match(s, u, 5, &checkpoint) == 0 && !checkpoint);
     CHECK(add(s, u, 0, 2, true) == 0);
-    CHECK(match(s, u, 5, &point) == 2 && point == 2);
-    CHECK(match(s, t, 5, &point) == 3 && point == 3 && n_damage == 0);
+    CHECK(match(s, u, 5, &checkpoint) == 2 && checkpoint == 2);
+    CHECK(match(s, t, 5, &checkpoint) == 3 && checkpoint == 3 && n_damage == 0);
     spw_store_close(s);
     pack_remove_folder(dir);
 }
@@ -823,7 +826,7 @@ static void test_info(void)
     CHECK(entries[n - 1].n_tokens == 3 * 128 && entries[n - 1].n_records == 3 * LAYERS);
     for (size_t i = 0; i < n; i++) {
         CHECK(!entries[i].error && !memcmp(entries[i].fingerprint, pack_fingerprint, 32));
-        CHECK(entries[i].point == (entries[i].first_token > 0) && entries[i].bytes > 4096);
+        CHECK(entries[i].checkpoint == (entries[i].first_token > 0) && entries[i].bytes > 4096);
     }
     spw_free(entries);
     name_of(name, b, 0);

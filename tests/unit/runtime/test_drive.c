@@ -110,10 +110,10 @@ static void test_round_trip(void)
     struct spw_drive a = made_up("A 1 100 sectors", 5), b = a;
     CHECK(read_back("none.json", &err) == -ENOENT);
     memset(&in, 0, sizeof in);
-    spw_profile_keep_drive(&in, &a);
+    spw_profile_put_drive(&in, &a);
     for (uint32_t i = 1; i <= SPW_PROFILE_MACHINES; i++) {
         struct spw_machine m = made_up_machine(i);
-        spw_profile_keep_machine(&in, &m);
+        spw_profile_put_machine(&in, &m);
     }
     CHECK(spw_profile_write(&in, in_folder("new/er/p.json"), &err) == 0); /* folders are made */
     CHECK(read_back("new/er/p.json", &err) == 0);
@@ -147,14 +147,14 @@ static void test_full(void)
     for (int i = 0; i < SPW_PROFILE_DRIVES; i++) {
         snprintf(name, sizeof name, "D%d", i);
         struct spw_drive d = made_up(name, i == 3 ? 1 : 100 + i);
-        spw_profile_keep_drive(&in, &d);
+        spw_profile_put_drive(&in, &d);
     }
     struct spw_drive again = made_up("D5", 500), fresh = made_up("new", 501),
                      oldest = made_up("D3", 0);
-    spw_profile_keep_drive(&in, &again);
+    spw_profile_put_drive(&in, &again);
     CHECK(in.n_drives == SPW_PROFILE_DRIVES && spw_profile_find_drive(&in, &oldest));
     CHECK(spw_profile_find_drive(&in, &again)->measured_at == 500);
-    spw_profile_keep_drive(&in, &fresh);
+    spw_profile_put_drive(&in, &fresh);
     CHECK(in.n_drives == SPW_PROFILE_DRIVES && !spw_profile_find_drive(&in, &oldest));
     CHECK(spw_profile_find_drive(&in, &fresh) && spw_profile_find_drive(&in, &again));
 }
@@ -201,7 +201,7 @@ static void test_corrupt(void)
     struct spw_drive a = made_up("A 1 100 sectors", 5);
     uint64_t random = check_seed();
     memset(&in, 0, sizeof in);
-    spw_profile_keep_drive(&in, &a);
+    spw_profile_put_drive(&in, &a);
     CHECK(spw_profile_write(&in, in_folder("good.json"), &err) == 0);
     FILE *file = fopen(in_folder("good.json"), "rb");
     CHECK(file != NULL);
