@@ -1,4 +1,4 @@
-/* Whose a file is: see owner.h. */
+/* The owner of a file: see owner.h. */
 #include "offload/store/owner.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool spw_owner_alone(int fd, uid_t owner, char why[SPW_OWNER_TEXT])
+bool spw_owner_is_exclusive(int fd, uid_t owner, char why[SPW_OWNER_TEXT])
 {
     struct stat st;
     if (fstat(fd, &st)) {

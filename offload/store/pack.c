@@ -1,4 +1,4 @@
-/* Reading a pack: see pack.h, and pack_format.h for the file. */
+/* Reads packs: see pack.h for the contract, pack_format.h for the layout of the file. */
 #include "offload/store/pack_format.h"
 
 #include <fcntl.h>
@@ -63,40 +63,39 @@ int spw_pack_pread(int fd, void *to, uint64_t bytes, uint64_t offset)
     return 0;
 }
 
-int spw_pack_read_heads(int fd, struct spw_pack_head heads[2], bool intact[2])
+int spw_pack_read_heads(int fd, const char *path, const uint8_t *fingerprint,
+                        struct spw_pack_heads *out, struct spw_error *err)
 {
-    int rc = spw_pack_pread(fd, heads, 2 * sizeof *heads, 0);
+    struct spw_pack_head *h = out->head;
+    int rc = spw_pack_pread(fd, h, sizeof out->head, 0);
+    if (rc && rc != -ENODATA) /* a file that is too short has no commit record */
+        return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
     for (int i = 0; i < 2; i++)
-        intact[i] = !rc && memcmp(heads[i].magic, SPW_PACK_MAGIC, sizeof heads[i].magic) == 0 &&
-                    XXH3_64bits(&heads[i], offsetof(struct spw_pack_head, sum)) == heads[i].sum;
-    return rc == -ENODATA ? 0 : rc; /* a file that is shorter has no commit record */
-}
-
-int spw_pack_newest(const struct spw_pack_head heads[2], const bool intact[2])
-{
-    if (intact[0] && intact[1])
-        return heads[1].sequence > heads[0].sequence;
-    return intact[0] ? 0 : intact[1] ? 1 : -1;
-}
-
-const char *spw_pack_foreign(const struct spw_pack_head *h, const uint8_t *fingerprint)
-{
+        out->intact[i] = !rc && memcmp(h[i].magic, SPW_PACK_MAGIC, sizeof h[i].magic) == 0 &&
+                         XXH3_64bits(&h[i], offsetof(struct spw_pack_head, sum)) == h[i].sum;
+    if (!out->intact[0] && !out->intact[1])
+        return spw_fail(err, -EBADMSG,
+                        "%s: has no intact commit record; the file is damaged, or is not a file of "
+                        "spillway",
+                        path);
+    out->newest = !out->intact[0] || (out->intact[1] && h[1].sequence > h[0].sequence);
+    h += out->newest;
     if (h->version != SPW_PACK_VERSION)
-        return "was written in another version of the format";
+        return spw_fail(err, -ESTALE, "%s: was written in another version of the format", path);
     if (fingerprint && memcmp(h->fingerprint, fingerprint, sizeof h->fingerprint) != 0)
-        return "belongs to another model, KV precision or build";
-    return NULL;
+        return spw_fail(err, -ESTALE, "%s: belongs to another model, KV precision or build", path);
+    return 0;
 }
 
 /* ---- sections ---- */
 
-static int by_place(const void *a, const void *b)
+static int by_offset(const void *a, const void *b)
 {
     const struct spw_pack_section *x = a, *y = b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Kind, layer, first tile. */
+/* By kind, layer, first tile. */
 static int by_tile(const void *a, const void *b)
 {
     const struct spw_pack_section *x = a, *y = b;
@@ -113,13 +112,13 @@ static const char *check_section(const struct spw_pack_section *s, const struct 
     if (!s->n_tiles || !s->record_bytes || s->record_bytes % SPW_PACK_ALIGN)
         return "a section has no records, or records of an odd size";
     if ((uint64_t)s->first_tile + s->n_tiles > spw_div_up(end_token, SPW_TILE_TOKENS))
-        return "a section has tiles behind the last token";
+        return "a section has tiles after the last token";
     if (s->offset % SPW_PACK_ALIGN || s->offset < SPW_PACK_DATA_OFFSET ||
         !spw_mul_u64(s->n_tiles, s->record_bytes, &bytes) || !spw_add_u64(s->offset, bytes, &end) ||
         end > h->file_bytes)
         return "a section lies outside the file";
     if (s->offset < h->table_offset + h->table_bytes && end > h->table_offset)
-        return "a section lies across the table";
+        return "a section overlaps the table";
     return NULL;
 }
 
@@ -136,11 +135,11 @@ const char *spw_pack_check(struct spw_pack_section *sections, const struct spw_p
         return "the sections have another number of records";
     if (!h->n_sections)
         return NULL;
-    qsort(sections, h->n_sections, sizeof *sections, by_place);
+    qsort(sections, h->n_sections, sizeof *sections, by_offset);
     for (uint32_t i = 1; i < h->n_sections; i++) {
         const struct spw_pack_section *s = &sections[i - 1];
         if (s->offset + s->n_tiles * s->record_bytes > sections[i].offset)
-            return "two sections lie in the same place";
+            return "two sections overlap in the file";
     }
     qsort(sections, h->n_sections, sizeof *sections, by_tile);
     for (uint32_t i = 1; i < h->n_sections; i++) {
@@ -156,19 +155,19 @@ const char *spw_pack_check(struct spw_pack_section *sections, const struct spw_p
 
 static const char *check_numbers(const struct spw_pack_head *h, uint64_t size)
 {
-    const uint64_t most = UINT64_C(1) << 32; /* tile numbers fit 32 bits with room to spare */
+    const uint64_t max = UINT64_C(1) << 32; /* tile numbers fit 32 bits with room to spare */
     uint64_t end;
     if (h->flags & ~(uint32_t)SPW_PACK_CHECKPOINT || !h->sequence)
         return "a number in the commit record is out of range";
-    if (h->first_token % SPW_TILE_TOKENS || h->first_token > most || h->n_tokens > most)
+    if (h->first_token % SPW_TILE_TOKENS || h->first_token > max || h->n_tokens > max)
         return "its tokens are out of range";
-    if (h->n_sections > SPW_PACK_MOST_SECTIONS || h->n_records > most ||
+    if (h->n_sections > SPW_PACK_MAX_SECTIONS || h->n_records > max ||
         h->state_bytes > SPW_PACK_STATE_BYTES)
         return "its table is too large";
-    if (h->table_bytes > SPW_PACK_MOST_TABLE_BYTES ||
+    if (h->table_bytes > SPW_PACK_MAX_TABLE_BYTES ||
         h->table_bytes !=
             spw_pack_table_bytes(h->n_tokens, h->n_sections, h->n_records, h->state_bytes))
-        return "its table has another size than its numbers say";
+        return "the size of its table contradicts its numbers";
     if (h->table_offset % SPW_PACK_ALIGN || h->table_offset < SPW_PACK_DATA_OFFSET ||
         !spw_add_u64(h->table_offset, h->table_bytes, &end) || end > h->file_bytes)
         return "its table lies outside the file";
@@ -194,7 +193,7 @@ static const char *read_table(struct spw_pack *p, int *rc)
     *rc = -EBADMSG;
     return XXH3_64bits(p->table, h->table_bytes) == h->table_sum
                ? NULL
-               : "its table is not what was written";
+               : "its table does not have its checksum";
 }
 
 static void parse_table(struct spw_pack *p)
@@ -209,7 +208,7 @@ static void parse_table(struct spw_pack *p)
                                      .tokens = (const void *)p->table,
                                      .parent = h->parent,
                                      .hashes = p->hashes,
-                                     .before = h->before,
+                                     .previous = h->previous,
                                      .checkpoint = h->flags & SPW_PACK_CHECKPOINT,
                                      .n_sections = h->n_sections,
                                      .sections = p->sections,
@@ -227,7 +226,7 @@ static void parse_table(struct spw_pack *p)
                                                    .record_bytes = rows[i].record_bytes,
                                                    .offset = rows[i].offset,
                                                    .sums = sums + n};
-        n += rows[i].n_tiles; /* that it is n_records in the end is checked with the sections */
+        n += rows[i].n_tiles; /* spw_pack_check compares the sum with n_records */
     }
     struct spw_chain_hash hash = h->parent;
     for (uint64_t t = 0; t < h->n_tokens / SPW_TILE_TOKENS; t++)
@@ -246,7 +245,7 @@ int spw_pack_load(struct spw_pack *p, uint64_t size, struct spw_error *err)
     }
     if (!wrong && !p->head.first_token &&
         !spw_chain_equal(p->head.parent, spw_chain_root(p->head.fingerprint)))
-        wrong = "its chain does not begin where its fingerprint says";
+        wrong = "its chain does not begin with the hash of its fingerprint";
     if (!wrong)
         return 0;
     spw_pack_unload(p);
@@ -267,19 +266,18 @@ void spw_pack_unload(struct spw_pack *p)
 
 /* ---- open ---- */
 
-/* Filesystems without direct I/O say so here. */
-static void make_direct(int fd)
+/* fcntl fails on a filesystem without direct I/O; reads are then buffered. */
+static void use_direct_io(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
     if (flags >= 0)
         fcntl(fd, F_SETFL, flags | O_DIRECT);
 }
 
-/* p->fd is open, or open failed. */
+/* Loads the newest commit. If p->fd is negative, openat has failed with errno. */
 static int open_newest(struct spw_pack *p, const uint8_t *fingerprint, struct spw_error *err)
 {
-    struct spw_pack_head heads[2];
-    bool intact[2];
+    struct spw_pack_heads heads;
     struct stat st;
     if (p->fd < 0 && errno == ELOOP)
         return spw_fail(err, -EBADMSG, "%s: is a symbolic link, expected a file", p->path);
@@ -289,21 +287,10 @@ static int open_newest(struct spw_pack *p, const uint8_t *fingerprint, struct sp
         return spw_fail(err, -EBADMSG, "%s: is not a regular file", p->path);
     if (!st.st_size)
         return spw_fail(err, -EBADMSG, "%s: is empty, nothing was saved to it yet", p->path);
-    int rc = spw_pack_read_heads(p->fd, heads, intact);
-    if (rc)
-        return spw_fail(err, rc, "%s: %s", p->path, strerror(-rc));
-    int newest = spw_pack_newest(heads, intact);
-    if (newest < 0)
-        return spw_fail(err, -EBADMSG,
-                        "%s: has no intact commit record; it is damaged, or is no "
-                        "file of spillway",
-                        p->path);
-    const char *foreign = spw_pack_foreign(&heads[newest], fingerprint);
-    if (foreign)
-        return spw_fail(err, -ESTALE, "%s: %s", p->path, foreign);
-    p->head = heads[newest];
+    SPW_TRY(spw_pack_read_heads(p->fd, p->path, fingerprint, &heads, err));
+    p->head = heads.head[heads.newest];
     SPW_TRY(spw_pack_load(p, (uint64_t)st.st_size, err));
-    make_direct(p->fd);
+    use_direct_io(p->fd);
     return 0;
 }
 
@@ -320,7 +307,7 @@ int spw_pack_open_in(struct spw_pack **out, int directory, const char *name, con
         return spw_fail(err, -ENOMEM, "%s: no memory to open it", path);
     }
     p->path = copy;
-    /* a pipe or a device would be waited for */
+    /* O_NONBLOCK: opening a pipe or a device must not wait */
     p->fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | nofollow);
     int rc = open_newest(p, fingerprint, err);
     if (rc) {
@@ -348,7 +335,7 @@ void spw_pack_close(struct spw_pack *p)
     spw_free(p);
 }
 
-bool spw_pack_is_one(int fd)
+bool spw_pack_has_magic(int fd)
 {
     char magic[sizeof((struct spw_pack_head){0}.magic)];
     for (uint64_t i = 0; i < 2; i++)
@@ -377,7 +364,7 @@ const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t 
                                              uint32_t layer, uint32_t tile)
 {
     struct spw_pack_section key = {.kind = kind, .layer = layer, .first_tile = tile};
-    uint32_t low = 0, high = p->info.n_sections; /* the last one that is not behind the key */
+    uint32_t low = 0, high = p->info.n_sections; /* finds the last section not after the key */
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (by_tile(&p->sections[middle], &key) <= 0)
@@ -399,18 +386,18 @@ static int record_failed(const struct spw_pack *p, const struct spw_pack_section
 {
     return spw_fail(err, rc, "%s: the record of layer %u, tile %u, kind %u: %s", p->path, s->layer,
                     s->first_tile + i, s->kind,
-                    rc == -EBADMSG ? "is not what was written" : strerror(-rc));
+                    rc == -EBADMSG ? "does not have its checksum" : strerror(-rc));
 }
 
 uint64_t spw_pack_run_bytes(const struct spw_pack *p, const struct spw_pack_section *s,
-                            uint32_t tile, uint32_t last_kind, uint64_t most)
+                            uint32_t tile, uint32_t last_kind, uint64_t max)
 {
     uint32_t at = tile - s->first_tile;
     uint64_t bytes = 0, end = s->offset + at * s->record_bytes;
     for (; s < p->sections + p->info.n_sections && s->kind <= last_kind; s++, at = 0) {
         if (s->offset + at * s->record_bytes != end)
             break;
-        uint64_t n = spw_min_u64(s->n_tiles - at, (most - bytes) / s->record_bytes);
+        uint64_t n = spw_min_u64(s->n_tiles - at, (max - bytes) / s->record_bytes);
         bytes += n * s->record_bytes;
         end += n * s->record_bytes;
         if (n < s->n_tiles - at)
@@ -419,7 +406,7 @@ uint64_t spw_pack_run_bytes(const struct spw_pack *p, const struct spw_pack_sect
     return bytes;
 }
 
-/* With one call: direct I/O cuts it into pieces that are under way together. */
+/* One pread for everything: the kernel splits direct I/O into requests that run in parallel. */
 int spw_pack_fetch(const struct spw_pack *p, uint64_t offset, uint64_t bytes, void *records,
                    struct spw_error *err)
 {
@@ -451,7 +438,7 @@ int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, ui
     return spw_pack_check_records(p, s, first_tile, n_tiles, records, err);
 }
 
-/* What O_DIRECT needs between file and anybody's memory. */
+/* An aligned buffer, as O_DIRECT needs it. */
 struct chunk {
     void *taken;
     uint8_t *memory; /* [CHUNK_BYTES], aligned */
@@ -474,7 +461,7 @@ static void chunk_free(struct chunk *c)
     XXH3_freeState(c->sum);
 }
 
-/* One record. -EBADMSG: it is not what was written. */
+/* Reads one record and checks its checksum. -EBADMSG: it is damaged. */
 static int verify_record(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
                          struct chunk *c)
 {

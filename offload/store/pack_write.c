@@ -1,10 +1,11 @@
-/* Writing a pack: see pack.h, and pack_format.h for the file and for why it survives a kill.
+/* Writes packs: see pack.h for the contract, pack_format.h for the layout and for why a file
+ * survives a kill.
  *
- * A new pack is written under a temporary name, locked by its writer, at its full size from the
- * start: so the name reserves the room for everybody who counts the directory, no write finds the
- * filesystem full, and whoever finds the name without its lock knows that the writer is dead. (A
- * file without a name, O_TMPFILE, would leave nothing behind a kill, but would be counted by
- * nobody, and cannot replace a name.) */
+ * A new pack is written under a temporary name. The writer locks the file, and gives it its full
+ * size at the start. So every process that counts the bytes of the directory counts this file, no
+ * later write finds the filesystem full, and a temporary file without a lock belongs to a dead
+ * writer. (A file without a name, O_TMPFILE, would leave nothing behind after a kill. But no other
+ * process would count it, and it cannot replace a name.) */
 #include "offload/store/pack_format.h"
 
 #include <fcntl.h>
@@ -22,41 +23,42 @@ struct spw_pack_writer {
     int fd, directory;  /* owned */
     char *path;         /* owned */
     const char *name;   /* its last part */
-    char temporary[40]; /* create only; "" once there is none */
-    int *held;          /* borrowed from the spec */
+    char temporary[40]; /* create only; "" after the file has its final name */
+    int *locked_fd;     /* borrowed from the spec */
     bool replace, sealed;
     struct spw_pack_head head;
-    uint32_t slot;                     /* of the commit record that will be written */
-    struct spw_pack_section *sections; /* [n_sections], owned; as the spec has them, placed */
+    uint32_t slot;                     /* which commit record will be written */
+    struct spw_pack_section *sections; /* [n_sections], owned; those of the spec, with offsets */
     uint64_t *first_record;            /* [n_sections], owned */
-    uint8_t *table;                    /* [table_bytes with most_state_bytes], owned */
-    uint64_t *sums;                    /* in it */
+    uint8_t *table;                    /* [table_bytes with max_state_bytes], owned */
+    uint64_t *sums;                    /* inside `table` */
+    uint64_t data_end;                 /* end of the last record in the file */
     bool *written;                     /* [n_records], owned */
     uint64_t n_left, written_bytes;
-    uint32_t most_state_bytes;
-    /* Append: what the file was, and what the commit that is in force needs. */
-    uint64_t size_before, least_bytes;
+    uint32_t max_state_bytes;
+    /* Append: the size of the file before, and the size that the current commit needs. */
+    uint64_t old_size, min_bytes;
 };
 
 /* ---- the spec ---- */
 
 static const char *check_spec(const struct spw_pack_spec *s)
 {
-    const uint64_t most = UINT64_C(1) << 32;
-    if (s->first_token % SPW_TILE_TOKENS || s->first_token > most || s->n_tokens > most)
+    const uint64_t max = UINT64_C(1) << 32;
+    if (s->first_token % SPW_TILE_TOKENS || s->first_token > max || s->n_tokens > max)
         return "tokens out of range";
-    if (s->n_sections > SPW_PACK_MOST_SECTIONS)
+    if (s->n_sections > SPW_PACK_MAX_SECTIONS)
         return "too many sections";
-    if (s->most_state_bytes > SPW_PACK_STATE_BYTES)
-        return "too large a state";
+    if (s->max_state_bytes > SPW_PACK_STATE_BYTES)
+        return "the state is too large";
     for (uint32_t i = 0; i < s->n_sections; i++)
         if (!s->sections[i].n_tiles || !s->sections[i].record_bytes ||
             s->sections[i].record_bytes % SPW_PACK_ALIGN)
-            return "a section without records, or with records of an odd size";
+            return "a section has no records, or records of a wrong size";
     return NULL;
 }
 
-/* Of a spec that was checked. */
+/* Only for a spec that passed check_spec. */
 static uint64_t count_records(const struct spw_pack_spec *s)
 {
     uint64_t n = 0;
@@ -65,9 +67,9 @@ static uint64_t count_records(const struct spw_pack_spec *s)
     return n;
 }
 
-static uint64_t most_table_bytes(const struct spw_pack_spec *s)
+static uint64_t max_table_bytes(const struct spw_pack_spec *s)
 {
-    return spw_pack_table_bytes(s->n_tokens, s->n_sections, count_records(s), s->most_state_bytes);
+    return spw_pack_table_bytes(s->n_tokens, s->n_sections, count_records(s), s->max_state_bytes);
 }
 
 uint64_t spw_pack_bytes(const struct spw_pack_spec *s)
@@ -79,7 +81,7 @@ uint64_t spw_pack_bytes(const struct spw_pack_spec *s)
         if (!spw_mul_u64(s->sections[i].n_tiles, s->sections[i].record_bytes, &bytes) ||
             !spw_add_u64(total, bytes, &total))
             return UINT64_MAX;
-    return spw_add_u64(total, most_table_bytes(s), &total) ? total : UINT64_MAX;
+    return spw_add_u64(total, max_table_bytes(s), &total) ? total : UINT64_MAX;
 }
 
 uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_t n_records,
@@ -92,19 +94,20 @@ uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_
 uint64_t spw_pack_write_bytes(const struct spw_pack_spec *s)
 {
     uint64_t total =
-        spw_pack_overhead_bytes(s->n_tokens, s->n_sections, count_records(s), s->most_state_bytes);
+        spw_pack_overhead_bytes(s->n_tokens, s->n_sections, count_records(s), s->max_state_bytes);
     for (uint32_t i = 0; i < s->n_sections; i++)
         total += s->sections[i].offset ? 0 : s->sections[i].n_tiles * s->sections[i].record_bytes;
     return total;
 }
 
-/* ---- room in the file ---- */
+/* ---- space in the file ---- */
 
 struct extent {
     uint64_t begin, end;
 };
 
-/* In order, apart, the first one from 0 on; room for all that will be added. */
+/* The used parts of a file. After map_join they are sorted and disjoint, and the first begins at 0.
+ */
 struct map {
     struct extent *items; /* owned */
     size_t n;
@@ -129,9 +132,9 @@ static void map_add_commit(struct map *m, const struct spw_pack *p)
         map_add(m, p->sections[i].offset, p->sections[i].n_tiles * p->sections[i].record_bytes);
 }
 
-static int map_init(struct map *m, size_t most)
+static int map_init(struct map *m, size_t capacity)
 {
-    m->items = spw_alloc_zero(most, sizeof *m->items);
+    m->items = spw_alloc_zero(capacity, sizeof *m->items);
     m->n = 0;
     if (!m->items)
         return -ENOMEM;
@@ -139,7 +142,7 @@ static int map_init(struct map *m, size_t most)
     return 0;
 }
 
-/* Brings it in order and joins what touches: two commits name the same records. */
+/* Sorts the parts and joins those that touch or overlap. Two commits name many records both. */
 static void map_join(struct map *m)
 {
     size_t last = 0;
@@ -153,7 +156,7 @@ static void map_join(struct map *m)
     m->n = last + 1;
 }
 
-/* The first place that is large enough, or the end. */
+/* Takes the first gap that is large enough, else the end of the file. Returns its offset. */
 static uint64_t map_take(struct map *m, uint64_t bytes)
 {
     size_t i = 0;
@@ -161,7 +164,7 @@ static uint64_t map_take(struct map *m, uint64_t bytes)
     while (i + 1 < m->n && m->items[i + 1].begin - m->items[i].end < bytes)
         i++;
     uint64_t begin = m->items[i].end;
-    m->items[i].end += bytes; /* two that touch now: nothing fits between them */
+    m->items[i].end += bytes; /* the part may touch the next one now: the gap has 0 bytes */
     return begin;
 }
 
@@ -177,19 +180,19 @@ static int writer_alloc(struct spw_pack_writer **out, const char *path,
     const char *wrong = check_spec(s);
     if (wrong)
         return spw_fail(err, -EINVAL, "%s: %s", path, wrong);
-    if (spw_pack_bytes(s) > INT64_MAX || most_table_bytes(s) > SPW_PACK_MOST_TABLE_BYTES)
+    if (spw_pack_bytes(s) > INT64_MAX || max_table_bytes(s) > SPW_PACK_MAX_TABLE_BYTES)
         return spw_fail(err, -EFBIG, "%s: would be too large", path);
     uint64_t n_records = count_records(s);
     w->path = spw_strdup(path);
     w->sections = spw_alloc_zero(s->n_sections + 1, sizeof *w->sections);
     w->first_record = spw_alloc_zero(s->n_sections + 1, sizeof *w->first_record);
-    w->table = spw_alloc_zero(1, most_table_bytes(s));
+    w->table = spw_alloc_zero(1, max_table_bytes(s));
     w->written = spw_alloc_zero(n_records + 1, sizeof *w->written);
     if (!w->path || !w->sections || !w->first_record || !w->table || !w->written)
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", path);
     w->n_left = n_records;
-    w->most_state_bytes = s->most_state_bytes;
-    w->held = s->held;
+    w->max_state_bytes = s->max_state_bytes;
+    w->locked_fd = s->locked_fd;
     w->head = (struct spw_pack_head){.magic = SPW_PACK_MAGIC,
                                      .version = SPW_PACK_VERSION,
                                      .flags = s->checkpoint ? SPW_PACK_CHECKPOINT : 0,
@@ -197,7 +200,7 @@ static int writer_alloc(struct spw_pack_writer **out, const char *path,
                                      .first_token = s->first_token,
                                      .n_tokens = s->n_tokens,
                                      .parent = s->parent,
-                                     .before = s->before,
+                                     .previous = s->previous,
                                      .n_records = n_records,
                                      .n_sections = s->n_sections};
     memcpy(w->head.fingerprint, s->fingerprint, sizeof w->head.fingerprint);
@@ -222,10 +225,10 @@ static int open_directory(struct spw_pack_writer *w, struct spw_error *err)
     return 0;
 }
 
-/* Gives every new section and the table their places, in the order of the spec. */
+/* Gives an offset to every new section, in the order of the spec, and to the table. */
 static void place(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct map *m)
 {
-    uint64_t n = 0, end = 0;
+    uint64_t n = 0;
     uint8_t *at = w->table + spw_pack_token_bytes(s->n_tokens);
     struct spw_pack_row *rows = (void *)at;
     w->sums = (void *)(at + s->n_sections * sizeof *rows);
@@ -241,14 +244,14 @@ static void place(struct spw_pack_writer *w, const struct spw_pack_spec *s, stru
         rows[i] = (struct spw_pack_row){to->kind,    to->layer,        to->first_tile,
                                         to->n_tiles, to->record_bytes, to->offset};
         n += to->n_tiles;
-        end = spw_max_u64(end, to->offset + to->n_tiles * to->record_bytes);
+        w->data_end = spw_max_u64(w->data_end, to->offset + to->n_tiles * to->record_bytes);
     }
-    w->head.table_offset = map_take(m, most_table_bytes(s));
-    w->head.table_bytes = most_table_bytes(s);
-    w->head.file_bytes = spw_max_u64(end, w->head.table_offset + w->head.table_bytes);
+    w->head.table_offset = map_take(m, max_table_bytes(s));
+    w->head.table_bytes = max_table_bytes(s);
+    w->head.file_bytes = spw_max_u64(w->data_end, w->head.table_offset + w->head.table_bytes);
 }
 
-/* What a reader would refuse is not written. */
+/* Applies the checks of a reader, so that nothing is written that a reader would refuse. */
 static int check_placed(struct spw_pack_writer *w, struct spw_error *err)
 {
     size_t bytes = w->head.n_sections * sizeof *w->sections;
@@ -261,7 +264,7 @@ static int check_placed(struct spw_pack_writer *w, struct spw_error *err)
     return wrong ? spw_fail(err, -EINVAL, "%s: %s", w->path, wrong) : 0;
 }
 
-static int take_room(struct spw_pack_writer *w, struct spw_error *err)
+static int reserve_space(struct spw_pack_writer *w, struct spw_error *err)
 {
     int rc;
     do
@@ -277,9 +280,9 @@ static int take_room(struct spw_pack_writer *w, struct spw_error *err)
 
 /* ---- create ---- */
 
-/* A writer holds its file exclusively. Whoever looks for that takes a shared lock: a file that gets
- * its name between open and lock is no longer temporary, and a reader must not miss it for this. */
-void spw_pack_sweep_one(int directory, const char *name)
+/* A writer has an exclusive lock on its file. This test takes a shared lock: the file may get its
+ * final name between open and flock, and a reader must then be able to lock it, too. */
+void spw_pack_remove_abandoned(int directory, const char *name)
 {
     struct stat st;
     int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
@@ -290,19 +293,20 @@ void spw_pack_sweep_one(int directory, const char *name)
         close(fd);
 }
 
-/* How temporary names begin: in a user's directory they say which file they are to replace. */
-static int begin_temporary(const struct spw_pack_writer *w, char *out, size_t bytes)
+/* The first part of the temporary name. In a user's directory it contains a hash of the name that
+ * the file will replace. */
+static int temporary_prefix(const struct spw_pack_writer *w, char *out, size_t bytes)
 {
     if (!w->replace)
         return snprintf(out, bytes, SPW_PACK_TEMPORARY);
     return snprintf(out, bytes, SPW_PACK_TEMPORARY "%08x-", XXH32(w->name, strlen(w->name), 0));
 }
 
-/* What killed writers of this file left behind. */
-static void sweep(const struct spw_pack_writer *w)
+/* Removes the temporary files that killed writers of this file left. */
+static void remove_abandoned(const struct spw_pack_writer *w)
 {
-    char begin[sizeof w->temporary];
-    size_t bytes = (size_t)begin_temporary(w, begin, sizeof begin);
+    char prefix[sizeof w->temporary];
+    size_t bytes = (size_t)temporary_prefix(w, prefix, sizeof prefix);
     int fd = openat(w->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = fd < 0 ? NULL : fdopendir(fd);
     if (!names) {
@@ -311,13 +315,13 @@ static void sweep(const struct spw_pack_writer *w)
         return;
     }
     for (struct dirent *entry; (entry = readdir(names));)
-        if (strncmp(entry->d_name, begin, bytes) == 0)
-            spw_pack_sweep_one(w->directory, entry->d_name);
+        if (strncmp(entry->d_name, prefix, bytes) == 0)
+            spw_pack_remove_abandoned(w->directory, entry->d_name);
     closedir(names);
 }
 
-/* A name, and its lock before anybody can take it for a dead writer's: where somebody did, the name
- * is gone, and another one is tried. */
+/* Creates the temporary file and locks it. Another process may see the file before it is locked,
+ * and remove it because its writer seems dead. Then another name is tried. */
 static int open_temporary(struct spw_pack_writer *w)
 {
     for (int tries = 0; tries < 100; tries++) {
@@ -325,7 +329,7 @@ static int open_temporary(struct spw_pack_writer *w)
         struct stat st;
         if (getrandom(random, sizeof random, 0) != sizeof random)
             return -EIO;
-        int n = begin_temporary(w, w->temporary, sizeof w->temporary);
+        int n = temporary_prefix(w, w->temporary, sizeof w->temporary);
         for (size_t i = 0; i < sizeof random; i++)
             n += snprintf(w->temporary + n, sizeof w->temporary - (size_t)n, "%02x", random[i]);
         w->fd = openat(w->directory, w->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -343,15 +347,16 @@ static int open_temporary(struct spw_pack_writer *w)
     return -EEXIST;
 }
 
+/* `replace`: nobody else removes abandoned files from a user's directory. */
 static int create(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct spw_error *err)
 {
     struct map m;
     for (uint32_t i = 0; i < s->n_sections; i++)
         if (s->sections[i].offset)
-            return spw_fail(err, -EINVAL, "%s: a new file has no records to keep", w->path);
+            return spw_fail(err, -EINVAL, "%s: a new file has no old records", w->path);
     SPW_TRY(open_directory(w, err));
-    if (w->replace) /* a user's directory, which nobody else looks through */
-        sweep(w);
+    if (w->replace)
+        remove_abandoned(w);
     if (map_init(&m, 1))
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", w->path);
     place(w, s, &m);
@@ -360,29 +365,14 @@ static int create(struct spw_pack_writer *w, const struct spw_pack_spec *s, stru
     int rc = open_temporary(w);
     if (rc)
         return spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc));
-    return take_room(w, err);
-}
-
-int spw_pack_create(struct spw_pack_writer **out, const char *path, bool replace,
-                    const struct spw_pack_spec *s, struct spw_error *err)
-{
-    int rc = writer_alloc(out, path, s, err);
-    if (!rc) {
-        (*out)->replace = replace;
-        rc = create(*out, s, err);
-    }
-    if (rc) {
-        spw_pack_abort(*out);
-        *out = NULL;
-    }
-    return rc;
+    return reserve_space(w, err);
 }
 
 /* ---- append ---- */
 
-/* Kept records are where the committed state has them, with its checksums. */
-static int take_kept(struct spw_pack_writer *w, const struct spw_pack *p,
-                     const struct spw_pack_spec *s, struct spw_error *err)
+/* Checks that the committed file has the old records of the spec, and copies their checksums. */
+static int take_old_records(struct spw_pack_writer *w, const struct spw_pack *p,
+                            const struct spw_pack_spec *s, struct spw_error *err)
 {
     for (uint32_t i = 0; i < s->n_sections; i++) {
         const struct spw_pack_section *k = &s->sections[i];
@@ -394,8 +384,8 @@ static int take_kept(struct spw_pack_writer *w, const struct spw_pack *p,
             k->offset != has->offset + skipped * has->record_bytes ||
             memcmp(k->sums, has->sums + skipped, k->n_tiles * sizeof *k->sums) != 0)
             return spw_fail(err, -ESTALE,
-                            "%s: layer %u, tile %u is not there to be kept; save anew", w->path,
-                            k->layer, k->first_tile);
+                            "%s: the file has no layer %u, tile %u any more; save to a new file",
+                            w->path, k->layer, k->first_tile);
         uint64_t first = w->first_record[i];
         memcpy(w->sums + first, has->sums + skipped, k->n_tiles * sizeof *w->sums);
         memset(w->written + first, true, k->n_tiles);
@@ -404,7 +394,7 @@ static int take_kept(struct spw_pack_writer *w, const struct spw_pack *p,
     return 0;
 }
 
-/* Places between what the last two commits name. */
+/* Places new data in the gaps that neither of the last two commits uses. */
 static int place_beside(struct spw_pack_writer *w, const struct spw_pack *newest,
                         const struct spw_pack *older, const struct spw_pack_spec *s,
                         struct spw_error *err)
@@ -419,15 +409,15 @@ static int place_beside(struct spw_pack_writer *w, const struct spw_pack *newest
     place(w, s, &m);
     spw_free(m.items);
     SPW_TRY(check_placed(w, err));
-    return take_kept(w, newest, s, err);
+    return take_old_records(w, newest, s, err);
 }
 
-/* The file, locked, as long as it still has its name. */
+/* Opens and locks the file, and checks that the file still has its name. */
 static int open_locked(struct spw_pack_writer *w, struct stat *st, struct spw_error *err)
 {
     struct stat named;
-    w->fd = w->held ? fcntl(*w->held, F_DUPFD_CLOEXEC, 0)
-                    : open(w->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+    w->fd = w->locked_fd ? fcntl(*w->locked_fd, F_DUPFD_CLOEXEC, 0)
+                         : open(w->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
     if (w->fd < 0 || fstat(w->fd, st))
         return spw_fail(err, -errno, "%s: %s", w->path, strerror(errno));
     if (!S_ISREG(st->st_mode))
@@ -435,61 +425,66 @@ static int open_locked(struct spw_pack_writer *w, struct stat *st, struct spw_er
     if (flock(w->fd, LOCK_EX | LOCK_NB))
         return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
                         "%s: another process has it locked; save to another file", w->path);
-    bool gone = lstat(w->path, &named) != 0;
-    if (gone && errno == ENOENT)
+    bool missing = lstat(w->path, &named) != 0;
+    if (missing && errno == ENOENT)
         return spw_fail(err, -ENOENT, "%s: was just removed", w->path);
-    if (gone || fstat(w->fd, st) || named.st_ino != st->st_ino || named.st_dev != st->st_dev)
+    if (missing || fstat(w->fd, st) || named.st_ino != st->st_ino || named.st_dev != st->st_dev)
         return spw_fail(err, -EBUSY, "%s: was just replaced by another process", w->path);
     return 0;
 }
 
 static int append(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct spw_error *err)
 {
-    struct spw_pack_head heads[2];
-    bool intact[2];
+    struct spw_pack_heads h;
     struct stat st;
     SPW_TRY(open_locked(w, &st, err));
-    int rc = spw_pack_read_heads(w->fd, heads, intact);
-    if (rc)
-        return spw_fail(err, rc, "%s: %s", w->path, strerror(-rc));
-    int newest = spw_pack_newest(heads, intact);
-    if (newest < 0)
-        return spw_fail(err, -EBADMSG,
-                        "%s: has no intact commit record; it is damaged, or is no "
-                        "file of spillway",
-                        w->path);
-    const char *foreign = spw_pack_foreign(&heads[newest], s->fingerprint);
-    if (foreign)
-        return spw_fail(err, -ESTALE, "%s: %s", w->path, foreign);
-    struct spw_pack states[2];
+    SPW_TRY(spw_pack_read_heads(w->fd, w->path, s->fingerprint, &h, err));
+    const int newest = h.newest;
+    struct spw_pack commits[2];
     for (int i = 0; i < 2; i++)
-        states[i] = (struct spw_pack){.fd = w->fd, .path = w->path, .head = heads[i]};
-    rc = spw_pack_load(&states[newest], (uint64_t)st.st_size, err);
-    if (!rc && intact[!newest]) /* an older state that is damaged holds no place */
-        rc = spw_pack_load(&states[!newest], (uint64_t)st.st_size, NULL) == -ENOMEM ? -ENOMEM : 0;
+        commits[i] = (struct spw_pack){.fd = w->fd, .path = w->path, .head = h.head[i]};
+    int rc = spw_pack_load(&commits[newest], (uint64_t)st.st_size, err);
+    if (!rc && h.intact[!newest]) /* the space of a damaged older commit is free */
+        rc = spw_pack_load(&commits[!newest], (uint64_t)st.st_size, NULL) == -ENOMEM ? -ENOMEM : 0;
     if (!rc) {
         w->slot = !newest;
-        w->head.sequence = heads[newest].sequence + 1;
-        w->size_before = (uint64_t)st.st_size;
-        w->least_bytes = heads[newest].file_bytes;
-        rc = place_beside(w, &states[newest], &states[!newest], s, err);
+        w->head.sequence = h.head[newest].sequence + 1;
+        w->old_size = (uint64_t)st.st_size;
+        w->min_bytes = h.head[newest].file_bytes;
+        rc = place_beside(w, &commits[newest], &commits[!newest], s, err);
     }
-    spw_pack_unload(&states[0]);
-    spw_pack_unload(&states[1]);
-    return rc ? rc : take_room(w, err);
+    spw_pack_unload(&commits[0]);
+    spw_pack_unload(&commits[1]);
+    return rc ? rc : reserve_space(w, err);
 }
 
-int spw_pack_append(struct spw_pack_writer **out, const char *path, const struct spw_pack_spec *s,
-                    struct spw_error *err)
+/* ---- open ---- */
+
+static int open_writer(struct spw_pack_writer **out, const char *path, bool is_new, bool replace,
+                       const struct spw_pack_spec *s, struct spw_error *err)
 {
     int rc = writer_alloc(out, path, s, err);
-    if (!rc)
-        rc = append(*out, s, err);
+    if (!rc) {
+        (*out)->replace = replace;
+        rc = is_new ? create(*out, s, err) : append(*out, s, err);
+    }
     if (rc) {
         spw_pack_abort(*out);
         *out = NULL;
     }
     return rc;
+}
+
+int spw_pack_create(struct spw_pack_writer **out, const char *path, bool replace,
+                    const struct spw_pack_spec *s, struct spw_error *err)
+{
+    return open_writer(out, path, true, replace, s, err);
+}
+
+int spw_pack_append(struct spw_pack_writer **out, const char *path, const struct spw_pack_spec *s,
+                    struct spw_error *err)
+{
+    return open_writer(out, path, false, false, s, err);
 }
 
 /* ---- records and commit ---- */
@@ -532,7 +527,7 @@ int spw_pack_write(struct spw_pack_writer *w, uint32_t section, uint32_t first_t
     return 0;
 }
 
-/* Everything but the commit record, durable. */
+/* Writes the table, and makes records and table durable. */
 static int write_data(struct spw_pack_writer *w, const void *state, uint32_t state_bytes)
 {
     struct spw_pack_head *h = &w->head;
@@ -541,13 +536,9 @@ static int write_data(struct spw_pack_writer *w, const void *state, uint32_t sta
     if (state_bytes)
         memcpy(w->sums + h->n_records, state, state_bytes);
     h->table_sum = XXH3_64bits(w->table, h->table_bytes);
-    h->file_bytes = h->table_offset + h->table_bytes;
-    for (uint32_t i = 0; i < h->n_sections; i++)
-        h->file_bytes =
-            spw_max_u64(h->file_bytes, w->sections[i].offset +
-                                           w->sections[i].n_tiles * w->sections[i].record_bytes);
+    h->file_bytes = spw_max_u64(w->data_end, h->table_offset + h->table_bytes);
     SPW_TRY(write_all(w, w->table, h->table_bytes, h->table_offset));
-    if (ftruncate(w->fd, (off_t)spw_max_u64(h->file_bytes, w->least_bytes)))
+    if (ftruncate(w->fd, (off_t)spw_max_u64(h->file_bytes, w->min_bytes)))
         return -errno;
     return fdatasync(w->fd) ? -errno : 0;
 }
@@ -560,8 +551,8 @@ static int write_head(struct spw_pack_writer *w)
     return fdatasync(w->fd) ? -errno : 0;
 }
 
-/* Filesystems that cannot rename without replacing look first: who comes between the two writes
- * the same. */
+/* Some filesystems do not support RENAME_NOREPLACE. There this looks for the name first. A process
+ * that creates the file between the two calls writes the same content. */
 static int take_name(struct spw_pack_writer *w)
 {
     int rc = renameat2(w->directory, w->temporary, w->directory, w->name,
@@ -581,12 +572,12 @@ static int take_name(struct spw_pack_writer *w)
 int spw_pack_seal(struct spw_pack_writer *w, const void *state, uint32_t state_bytes,
                   struct spw_error *err)
 {
-    if (w->n_left || state_bytes > w->most_state_bytes)
-        return spw_fail(err, -EINVAL, "%s: %llu records were not written, or a state of %u bytes",
+    if (w->n_left || state_bytes > w->max_state_bytes)
+        return spw_fail(err, -EINVAL, "%s: %llu records were not written; the state has %u bytes",
                         w->path, (unsigned long long)w->n_left, state_bytes);
     int rc = write_data(w, state, state_bytes);
     if (!rc) {
-        w->sealed = true; /* from here on nothing of it may be taken back */
+        w->sealed = true; /* from here on abort must not shorten the file */
         rc = write_head(w);
     }
     return rc ? spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc)) : 0;
@@ -596,9 +587,9 @@ int spw_pack_publish(struct spw_pack_writer *w, struct spw_error *err)
 {
     bool is_new = w->temporary[0];
     int rc = is_new ? take_name(w) : 0;
-    if (is_new && !w->temporary[0] && w->held) { /* the caller holds what has the name now */
-        int before = *w->held;
-        *w->held = w->fd;
+    if (is_new && !w->temporary[0] && w->locked_fd) { /* the caller gets the new file */
+        int before = *w->locked_fd;
+        *w->locked_fd = w->fd;
         w->fd = before;
     }
     return rc ? spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc)) : 0;
@@ -622,9 +613,9 @@ void spw_pack_abort(struct spw_pack_writer *w)
         return;
     if (w->temporary[0])
         unlinkat(w->directory, w->temporary, 0);
-    else if (w->size_before && !w->sealed) {
-        int left_long = ftruncate(w->fd, (off_t)w->size_before); /* which harms nobody */
-        (void)left_long;
+    else if (w->old_size && !w->sealed) {
+        int rc = ftruncate(w->fd, (off_t)w->old_size);
+        (void)rc; /* a file that stays longer harms nobody */
     }
     if (w->fd >= 0)
         close(w->fd);

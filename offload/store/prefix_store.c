@@ -1,21 +1,19 @@
 /* The prefix store: see prefix_store.h, and store_directory.c for its directory.
  *
- *   chain    root(fingerprint) -> h0 -> h1 -> h2 -> h3 -> h4 ...      a hash a tile
- *   packs                        [h0   h1   h2] [h3 | h4 ...]         named after their first tile
- *                                     \-> [h2' h3' ...]               another sequence, from tile 2
- * on
+ *   chain    root(fingerprint) -> h0 -> h1 -> h2 -> h3 -> h4 ...      one hash per tile
+ *   packs                        [h0   h1   h2] [h3 | h4 ...]         named by their first tile
+ *                                     \-> [h2' h3' ...]               branches off after tile 1
  *
- * A match walks from the root: the pack named after the next hash is opened, its tokens are
- * compared, and where they end or differ the walk goes on with the next hash. What a pack says of
- * itself must be where the walk stands: first token, hash of what comes before, name. The tokens
- * that are compared are those of each pack; what joins two packs is the whole chain hash, the
- * SHA-256 of all tokens before. Names have half of it: two chains that share a name cost the one or
- * the other its pack, and never the answer.
+ * A match walks from the root. It opens the pack with the name of the next hash and compares the
+ * tokens. Where they end or differ, it continues with the next hash. The first token of a pack, its
+ * parent hash and its name must fit the position of the walk. The parent is a whole chain hash: the
+ * SHA-256 of all tokens before the pack. A file name has only half of a hash. If two chains share a
+ * name, one of them loses its pack, but no answer changes.
  *
- * Points: sequences of models with sliding layers or quantized tiles can go on only where a pack
- * has what is near its end. Where a sequence needs a checkpoint inside another one's pack, a pack
- * of its own makes it: it covers the last tile before the checkpoint once more, without its records
- * of old tiles. */
+ * Checkpoints: a model with sliding layers or quantized tiles can continue a sequence only where a
+ * pack has the exact tiles near the end. If a sequence needs a checkpoint inside a pack, a separate
+ * pack makes it. That pack has the last tile before the checkpoint again, without its quantized
+ * records. */
 #include "offload/store/prefix_store.h"
 
 #include "offload/store/pack_format.h"
@@ -27,17 +25,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pack that is open and pinned, for every match that has it. */
+/* An open and locked pack. All matches that contain it share it. */
 struct open_pack {
     struct open_pack *next;
     struct spw_pack *pack; /* owned */
     struct spw_pack_id id;
     uint32_t refs;
-    bool damaged; /* not for new matches */
+    bool damaged; /* new matches do not use it */
 };
 
 struct spw_store {
-    struct spw_store_options o; /* strings and fingerprint are in d and below */
+    struct spw_store_options o; /* the directory is in `d`, the fingerprint below */
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     struct spw_store_directory d;
     struct open_pack *open; /* owned */
@@ -47,12 +45,12 @@ struct spw_store {
 struct spw_store_writer {
     struct spw_store *store;
     struct spw_pack_writer *pack;
-    struct spw_store_match match; /* what it extends stays pinned */
+    struct spw_store_match match; /* keeps the packs before it locked */
 };
 
 /* ---- damage ---- */
 
-static void set_aside(struct spw_store *s, struct spw_pack_id id, const char *text)
+static void remove_damaged(struct spw_store *s, struct spw_pack_id id, const char *text)
 {
     struct spw_store_item *item = spw_store_directory_find(&s->d, id);
     s->stats.n_damaged++;
@@ -62,19 +60,19 @@ static void set_aside(struct spw_store *s, struct spw_pack_id id, const char *te
         item->damaged = !spw_store_directory_remove(&s->d, item, true);
 }
 
-void spw_store_damaged(struct spw_store *s, struct spw_pack *pack, const char *text)
+void spw_store_remove_damaged(struct spw_store *s, struct spw_pack *pack, const char *text)
 {
     for (struct open_pack *p = s->open; p; p = p->next) {
         if (p->pack == pack && !p->damaged) {
             p->damaged = true;
-            set_aside(s, p->id, text);
+            remove_damaged(s, p->id, text);
         }
     }
 }
 
-/* ---- pins ---- */
+/* ---- packs in use ---- */
 
-static struct spw_pack *known_pack(struct spw_store *s, struct spw_pack_id id)
+static struct spw_pack *reuse_pack(struct spw_store *s, struct spw_pack_id id)
 {
     for (struct open_pack *p = s->open; p; p = p->next) {
         if (spw_pack_same_id(p->id, id) && !p->damaged) {
@@ -99,31 +97,31 @@ static void put_pack(struct spw_store *s, struct spw_pack *pack)
     }
 }
 
-/* Locked before anybody removes it, or not there. */
-static bool pin(int fd)
+/* False: another process has removed the file, or is removing it. */
+static bool lock_shared(int fd)
 {
     struct stat st;
     return !flock(fd, LOCK_SH | LOCK_NB) && !fstat(fd, &st) && st.st_nlink;
 }
 
-/* The pack of this name, pinned; NULL in *out is a miss. -ENOMEM. */
+/* Opens and locks the pack of this name. *out is NULL if there is none. -ENOMEM. */
 static int get_pack(struct spw_store *s, struct spw_pack_id id, struct spw_pack **out)
 {
     struct spw_error err = {0};
-    *out = known_pack(s, id);
+    *out = reuse_pack(s, id);
     if (*out || !spw_store_directory_find(&s->d, id))
         return 0;
     struct open_pack *p = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return -ENOMEM;
     int rc = spw_store_directory_open_pack(&s->d, id, s->fingerprint, &p->pack, &err);
-    if (!rc && !pin(spw_pack_fd(p->pack)))
+    if (!rc && !lock_shared(spw_pack_fd(p->pack)))
         rc = -ENOENT;
     if (rc) {
         spw_pack_close(p->pack);
         spw_free(p);
-        if (rc == -ESTALE || spw_store_directory_is_useless(&s->d, rc))
-            set_aside(s, id, err.text);
+        if (rc == -ESTALE || spw_store_directory_is_unusable(&s->d, rc))
+            remove_damaged(s, id, err.text);
         return rc == -ENOMEM ? rc : 0;
     }
     p->id = id;
@@ -148,7 +146,8 @@ static uint32_t equal_tiles(const struct spw_pack_info *info, const int32_t *tok
     return n;
 }
 
-/* Tiles of a pack that go on where the walk stands. */
+/* How many tiles of this pack match the tokens from `tile` on. 0 also if the pack does not continue
+ * the chain there. */
 static uint32_t tiles_from(const struct spw_pack *pack, uint32_t tile, struct spw_chain_hash before,
                            const int32_t *tokens, uint64_t n_tiles)
 {
@@ -159,12 +158,12 @@ static uint32_t tiles_from(const struct spw_pack *pack, uint32_t tile, struct sp
     return equal_tiles(info, tokens + (size_t)tile * SPW_TILE_TOKENS, n_tiles - tile);
 }
 
-/* It has the right name, and is not what it must be: made up, or of another chain. */
-static int misplaced(struct spw_store *s, struct spw_pack *pack)
+/* The pack has the right name but other content: it was made up, or is of another chain. */
+static int reject_pack(struct spw_store *s, struct spw_pack *pack)
 {
     struct spw_error err = {0};
     spw_fail(&err, -EBADMSG, "%s: has other tokens than its name says", spw_pack_path(pack));
-    spw_store_damaged(s, pack, err.text);
+    spw_store_remove_damaged(s, pack, err.text);
     put_pack(s, pack);
     return 0;
 }
@@ -173,7 +172,7 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
                 struct spw_store_match *m)
 {
     struct spw_chain_hash hash = spw_chain_root(s->fingerprint);
-    while (m->n_tiles < n_tiles && m->n_parts < SPW_STORE_MOST_PACKS) {
+    while (m->n_tiles < n_tiles && m->n_parts < SPW_STORE_MAX_PACKS) {
         struct spw_pack *pack;
         const int32_t *next = tokens + (size_t)m->n_tiles * SPW_TILE_TOKENS;
         SPW_TRY(get_pack(s, spw_chain_id(spw_chain_next(hash, next)), &pack));
@@ -181,7 +180,7 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
             return 0;
         uint32_t n = tiles_from(pack, m->n_tiles, hash, tokens, n_tiles);
         if (!n)
-            return misplaced(s, pack);
+            return reject_pack(s, pack);
         hash = spw_pack_info(pack)->hashes[n - 1];
         m->parts[m->n_parts++] = (struct spw_store_part){pack, m->n_tiles, n};
         m->n_tiles += n;
@@ -189,7 +188,8 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
     return 0;
 }
 
-/* A pack that only makes a checkpoint behind tile `last`, whose own hash is `hash`. */
+/* The pack that only makes a checkpoint after tile `last`; `hash` is the chain hash of this tile.
+ */
 static int find_checkpoint(struct spw_store *s, const int32_t *tokens, uint32_t last,
                            struct spw_chain_hash hash, struct spw_chain_hash before,
                            struct spw_pack **out)
@@ -199,10 +199,10 @@ static int find_checkpoint(struct spw_store *s, const int32_t *tokens, uint32_t 
     if (!pack || tiles_from(pack, last, before, tokens, (uint64_t)last + 1) == 1)
         return 0;
     *out = NULL;
-    return misplaced(s, pack);
+    return reject_pack(s, pack);
 }
 
-/* The last checkpoint within the match: the end of a part, or a pack of its own. */
+/* Finds the last checkpoint within the match: at the end of a part, or in a separate pack. */
 static int walk_checkpoints(struct spw_store *s, const int32_t *tokens, struct spw_store_match *m)
 {
     for (uint32_t i = m->n_parts; i-- > 0;) {
@@ -211,7 +211,7 @@ static int walk_checkpoints(struct spw_store *s, const int32_t *tokens, struct s
         for (uint32_t t = part->n_tiles; t-- > 0;) {
             m->checkpoint_tiles = part->first_tile + t + 1;
             if (info->checkpoint && (t + 1) * UINT64_C(128) == info->n_tokens) {
-                m->checkpoint = known_pack(s, spw_chain_id(info->hashes[0]));
+                m->checkpoint = reuse_pack(s, spw_chain_id(info->hashes[0]));
                 return 0;
             }
             SPW_TRY(find_checkpoint(s, tokens, part->first_tile + t, info->hashes[t],
@@ -224,12 +224,12 @@ static int walk_checkpoints(struct spw_store *s, const int32_t *tokens, struct s
     return 0;
 }
 
-/* What is used now is used from its beginning to its end. */
+/* Sets the time of last use. A match touches all packs of its chain. */
 static void touch(const struct spw_pack *pack)
 {
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
     int rc = futimens(spw_pack_fd(pack), times);
-    (void)rc; /* of another owner, or read-only: it only looks older than it is */
+    (void)rc; /* after a failure (another owner, read-only) the pack only seems older than it is */
 }
 
 int spw_store_match(struct spw_store *s, const int32_t *tokens, uint64_t n,
@@ -297,7 +297,7 @@ void spw_store_close(struct spw_store *s)
 void spw_store_stats(struct spw_store *s, struct spw_store_stats *out)
 {
     int rc = spw_store_directory_scan(&s->d, true);
-    (void)rc; /* then as last seen */
+    (void)rc; /* after a failure the numbers are those of the last scan */
     *out = s->stats;
     out->n_packs = s->d.n;
     out->bytes = s->d.bytes;
@@ -305,44 +305,38 @@ void spw_store_stats(struct spw_store *s, struct spw_store_stats *out)
 
 /* ---- adding ---- */
 
-/* Looks what is there, and whether the new pack goes on at its end. */
+/* Searches the store, and checks that the new pack continues the chain that it has. */
 static int check_place(struct spw_store *s, const struct spw_store_addition *a,
                        struct spw_store_match *m, struct spw_error *err)
 {
     if (a->first_tile > a->n_tiles || !a->n_tiles ||
         (a->first_tile == a->n_tiles && !a->checkpoint))
-        return spw_fail(err, -EINVAL, "prefix cache: a pack of no tiles that makes no checkpoint");
+        return spw_fail(err, -EINVAL, "prefix cache: a pack has no tiles and makes no checkpoint");
     if (a->found) {
         *m = *a->found;
         *a->found = (struct spw_store_match){0};
     } else if (spw_store_match(s, a->tokens, (uint64_t)a->n_tiles * SPW_TILE_TOKENS, m))
-        return spw_fail(err, -ENOMEM, "prefix cache: no memory to look");
-    bool there = a->first_tile < a->n_tiles ? m->n_tiles > a->first_tile
-                                            : m->checkpoint && m->checkpoint_tiles == a->n_tiles;
-    if (there)
-        return spw_fail(err, -EEXIST, "prefix cache: it is there already");
-    if (m->n_parts == SPW_STORE_MOST_PACKS)
-        return spw_fail(err, -EMLINK, "prefix cache: %d packs come before", m->n_parts);
+        return spw_fail(err, -ENOMEM, "prefix cache: no memory to search it");
+    bool exists = a->first_tile < a->n_tiles ? m->n_tiles > a->first_tile
+                                             : m->checkpoint && m->checkpoint_tiles == a->n_tiles;
+    if (exists)
+        return spw_fail(err, -EEXIST, "prefix cache: these tiles are in it already");
+    if (m->n_parts == SPW_STORE_MAX_PACKS)
+        return spw_fail(err, -EMLINK, "prefix cache: the chain has %u packs already", m->n_parts);
     if (m->n_tiles < a->first_tile)
-        return spw_fail(err, -ENOENT, "prefix cache: what comes before is no longer there");
+        return spw_fail(err, -ENOENT, "prefix cache: the tiles before are not in it any more");
     return 0;
 }
 
-struct place {
-    struct spw_chain_hash parent;
-    struct spw_pack_id id, before;
-    uint32_t first_tile; /* that the pack covers */
-};
-
-/* A pack that only makes a checkpoint covers the last tile once more. */
-static uint32_t first_covered(const struct spw_store_addition *a)
+/* The first tile of the new pack. A pack that only makes a checkpoint has the last tile again. */
+static uint32_t first_of_pack(const struct spw_store_addition *a)
 {
     return a->first_tile - (a->first_tile == a->n_tiles);
 }
 
 static struct spw_pack_spec make_spec(const struct spw_store_addition *a)
 {
-    uint64_t first = (uint64_t)first_covered(a) * SPW_TILE_TOKENS;
+    uint64_t first = (uint64_t)first_of_pack(a) * SPW_TILE_TOKENS;
     return (struct spw_pack_spec){.first_token = first,
                                   .n_tokens = (uint64_t)a->n_tiles * SPW_TILE_TOKENS - first,
                                   .tokens = a->tokens + first,
@@ -357,22 +351,23 @@ uint64_t spw_store_write_bytes(const struct spw_store_addition *a)
     return spw_pack_write_bytes(&spec);
 }
 
-static void find_place(const struct spw_store *s, const struct spw_store_addition *a,
-                       const struct spw_store_match *m, struct place *p)
+/* Sets where in the chain the pack lies. Returns the id of the pack. */
+static struct spw_pack_id find_place(const struct spw_store *s, const struct spw_store_addition *a,
+                                     const struct spw_store_match *m, struct spw_pack_spec *spec)
 {
-    struct spw_chain_hash hash = spw_chain_root(s->fingerprint);
-    p->first_tile = first_covered(a);
-    for (uint32_t t = 0; t < p->first_tile; t++)
-        hash = spw_chain_next(hash, a->tokens + (size_t)t * SPW_TILE_TOKENS);
-    p->parent = hash;
-    hash = spw_chain_next(hash, a->tokens + (size_t)p->first_tile * SPW_TILE_TOKENS);
-    p->id = a->first_tile == a->n_tiles ? spw_store_checkpoint_id(hash) : spw_chain_id(hash);
-    p->before = (struct spw_pack_id){0};
+    uint32_t first = first_of_pack(a);
+    spec->fingerprint = s->fingerprint;
+    spec->parent = spw_chain_root(s->fingerprint);
+    for (uint32_t t = 0; t < first; t++)
+        spec->parent = spw_chain_next(spec->parent, a->tokens + (size_t)t * SPW_TILE_TOKENS);
     if (m->n_parts)
-        p->before = spw_chain_id(spw_pack_info(m->parts[m->n_parts - 1].pack)->hashes[0]);
+        spec->previous = spw_chain_id(spw_pack_info(m->parts[m->n_parts - 1].pack)->hashes[0]);
+    struct spw_chain_hash hash = spw_chain_next(spec->parent, spec->tokens);
+    return a->first_tile == a->n_tiles ? spw_store_checkpoint_id(hash) : spw_chain_id(hash);
 }
 
-/* Locked: counts, makes room, and takes it under a temporary name that others count too. */
+/* The directory is locked: counts its bytes, makes room, and creates the temporary file, which
+ * other processes count, too. */
 static int make_room(struct spw_store_writer *w, const char *path, const struct spw_pack_spec *spec,
                      struct spw_error *err)
 {
@@ -381,8 +376,8 @@ static int make_room(struct spw_store_writer *w, const char *path, const struct 
     double mib = (double)bytes / (1 << 20), most = (double)s->o.limit_bytes / (1 << 20);
     if (bytes > s->o.limit_bytes)
         return spw_fail(err, -ENOSPC,
-                        "prefix cache: %s: not kept: %.1f MiB, of at most %.1f; raise "
-                        "options.prefix_cache_bytes",
+                        "prefix cache: %s: a pack of %.1f MiB was not stored, the limit is %.1f "
+                        "MiB; raise options.prefix_cache_bytes",
                         s->d.path, mib, most);
     int rc = spw_store_directory_scan(&s->d, true);
     if (!rc)
@@ -391,7 +386,7 @@ static int make_room(struct spw_store_writer *w, const char *path, const struct 
     if (rc)
         return spw_fail(err, rc, "prefix cache: %s: no room for %.1f MiB of at most %.1f: %s",
                         s->d.path, mib, most,
-                        rc == -ENOSPC ? "what is there is in use" : strerror(-rc));
+                        rc == -ENOSPC ? "all packs are in use" : strerror(-rc));
     return spw_pack_create(&w->pack, path, false, spec, err);
 }
 
@@ -399,17 +394,12 @@ static int begin(struct spw_store_writer *w, const struct spw_store_addition *a,
                  struct spw_error *err)
 {
     struct spw_store *s = w->store;
-    struct place p;
     char path[4096], name[SPW_STORE_NAME_BYTES];
     SPW_TRY(check_place(s, a, &w->match, err));
-    find_place(s, a, &w->match, &p);
-    spw_store_directory_name(name, p.id);
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", s->d.path, name) >= sizeof path)
-        return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: too long a name", s->d.path);
     struct spw_pack_spec spec = make_spec(a);
-    spec.fingerprint = s->fingerprint;
-    spec.parent = p.parent;
-    spec.before = p.before;
+    spw_store_directory_name(name, find_place(s, a, &w->match, &spec));
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", s->d.path, name) >= sizeof path)
+        return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: the name is too long", s->d.path);
     int lock = spw_store_directory_lock(&s->d);
     if (lock < 0)
         return spw_fail(err, lock, "prefix cache: %s: cannot be locked: %s", s->d.path,
@@ -436,13 +426,13 @@ int spw_store_begin(struct spw_store_writer **out, struct spw_store *s,
     return 0;
 }
 
-int spw_store_write(struct spw_store_writer *w, uint32_t section, uint32_t first_tile,
-                    uint32_t n_tiles, const void *records)
+struct spw_pack_writer *spw_store_writer_pack(struct spw_store_writer *w)
 {
-    return spw_pack_write(w->pack, section, first_tile, n_tiles, records);
+    return w->pack;
 }
 
-/* The name appears under the lock: who counts bytes sees the one name or the other. */
+/* The file gets its final name under the lock, so that a process that counts bytes counts the file
+ * once. */
 static int publish(struct spw_store_writer *w, struct spw_error *err)
 {
     int lock = spw_store_directory_lock(&w->store->d);
@@ -463,11 +453,6 @@ int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct
         rc = publish(w, err);
     spw_store_abort(w);
     return rc;
-}
-
-uint64_t spw_store_written_bytes(const struct spw_store_writer *w)
-{
-    return spw_pack_written_bytes(w->pack);
 }
 
 void spw_store_abort(struct spw_store_writer *w)

@@ -1,23 +1,25 @@
-/* The prefix store: a directory of packs, shared by any number of processes. A pack extends a chain
- * of tiles and is named after the chain hash of its first one; the longest match of a sequence is
- * found by hashing its tokens, tile by tile, and then comparing the tokens themselves.
+/* The prefix store: a directory of packs that any number of processes share. A pack extends a chain
+ * of tiles. Its name is the chain hash of its first tile. To find the longest match of a sequence,
+ * the store hashes the tokens tile by tile and opens the pack of each hash. Then it compares the
+ * tokens.
  *
- * What is in use is pinned by a shared lock, which dies with its owner. Room is made before a pack
- * is written: least recently used chains go first, nothing before what extends it. Damage is a
- * miss: it is told once, by on_damage, and the file is removed. One thread at a time. */
+ * A shared lock (flock) protects a pack in use; the lock ends with its process. Before a pack is
+ * written the store makes room: it removes the least recently used chains, and never a pack before
+ * those that extend it. A damaged pack is a miss: on_damage reports it once, and the file is
+ * removed. One thread at a time. */
 #ifndef SPW_OFFLOAD_STORE_PREFIX_STORE_H
 #define SPW_OFFLOAD_STORE_PREFIX_STORE_H
 
 #include "offload/store/pack.h"
 
 enum {
-    SPW_STORE_MOST_PACKS = 192, /* in one chain: each is an open file */
+    SPW_STORE_MAX_PACKS = 192, /* of one chain; each is an open file */
 };
 
 struct spw_store_options {
-    const char *directory; /* made, mode 0700, where its parent is there */
-    uint64_t limit_bytes;  /* of all packs in it, those being written included */
-    bool trusts_others;    /* also takes what other users own or may write */
+    const char *directory; /* created, mode 0700, if it is missing; its parent must exist */
+    uint64_t limit_bytes;  /* of all packs in it, unfinished ones included */
+    bool trusts_others;    /* also uses files that other users own or may write */
     const uint8_t *fingerprint;
     void (*on_damage)(void *context, const char *text); /* one line; may be NULL */
     void *context;
@@ -29,13 +31,13 @@ struct spw_store_part {
     uint32_t first_tile, n_tiles;
 };
 
-/* The packs stay open and pinned until the match is released. */
+/* The packs stay open and locked until the match is released. */
 struct spw_store_match {
-    uint32_t n_tiles; /* of the longest chain */
+    uint32_t n_tiles; /* length of the longest chain */
     uint32_t n_parts;
-    struct spw_store_part parts[SPW_STORE_MOST_PACKS]; /* in order, from tile 0 */
-    /* The last checkpoint within these tiles: a pack that ends there has what a sequence needs to
-     * go on (sections of exact tiles). NULL: none. It need not be one of the parts. */
+    struct spw_store_part parts[SPW_STORE_MAX_PACKS]; /* in order, from tile 0 */
+    /* The pack of the last checkpoint within these tiles: it has what a sequence needs to continue
+     * after checkpoint_tiles tiles. It need not be one of the parts. NULL: there is none. */
     struct spw_pack *checkpoint;
     uint32_t checkpoint_tiles;
 };
@@ -47,55 +49,52 @@ struct spw_store_stats {
 
 struct spw_store;
 
-/* -ENOENT, -ENOTDIR, -EACCES, ... with text. -EPERM: another user owns the directory, or may write
- * to it. Reads names only. */
+/* Reads file names only. -ENOENT, -ENOTDIR, -EACCES, ...; -EPERM: another user owns the directory
+ * or may write to it. */
 int spw_store_open(struct spw_store **out, const struct spw_store_options *o,
                    struct spw_error *err);
-/* Matches must have been released. NULL is fine. */
+/* The caller has released all matches. NULL is fine. */
 void spw_store_close(struct spw_store *s);
-/* The longest chain that these tokens begin with, also what others have added since the open; marks
- * it as used. At most n / 128 tiles: leave out what is to be computed anyway. Finding nothing is no
- * failure; -ENOMEM. */
+/* Finds the longest chain that these tokens begin with, at most n / 128 tiles, and marks it as
+ * used. It also finds packs that other processes have added since. A sequence without a match is no
+ * error. -ENOMEM. */
 int spw_store_match(struct spw_store *s, const int32_t *tokens, uint64_t n,
                     struct spw_store_match *out);
 void spw_store_release(struct spw_store *s, struct spw_store_match *m); /* {0} is fine */
-/* A record of this pack was found damaged while it streamed: tells it, and removes the file. The
- * pack itself stays open for whoever has it. */
-void spw_store_damaged(struct spw_store *s, struct spw_pack *pack, const char *text);
+/* The caller has found a damaged record in this pack: reports `text`, and removes the file. Users
+ * of the pack can still read it. */
+void spw_store_remove_damaged(struct spw_store *s, struct spw_pack *pack, const char *text);
 void spw_store_stats(struct spw_store *s, struct spw_store_stats *out);
 
 /* ---- adding ---- */
 
 struct spw_store_addition {
-    const int32_t *tokens; /* [n_tiles * 128], the whole chain */
-    uint32_t first_tile;   /* where the new pack begins: the tiles before are in the store */
-    uint32_t n_tiles; /* of the whole chain; = first_tile: a pack that only makes a checkpoint */
-    bool checkpoint;  /* sections have what a sequence needs to go on behind n_tiles */
+    const int32_t *tokens; /* [n_tiles * 128], of the whole chain */
+    uint32_t first_tile;   /* of the new pack; the store has all tiles before it */
+    uint32_t n_tiles;      /* of the whole chain. = first_tile: the pack only makes a checkpoint */
+    bool checkpoint;       /* the sections have what a sequence needs to continue after n_tiles */
     const struct spw_pack_section *sections;
     uint32_t n_sections;
-    /* What spw_store_match found of these tokens just now, which begin takes over; NULL: it looks
-     * itself. */
+    /* The result of spw_store_match for these tokens; begin takes it over. NULL: begin searches. */
     struct spw_store_match *found;
 };
 
 struct spw_store_writer;
 
-/* What adding it writes in all. */
+/* The bytes that adding this pack writes. */
 uint64_t spw_store_write_bytes(const struct spw_store_addition *a);
 
-/* Refusals that are harmless to the run: -EEXIST: it is there already; -ENOENT: what comes before
- * is not (any more); -ENOSPC: no room can be made; -EMLINK: the chain has SPW_STORE_MOST_PACKS;
- * -EBUSY: another process keeps the directory locked. Few large packs are read faster than many
- * small ones. */
+/* Begins a pack. These failures are harmless to the run: -EEXIST: the store has these tiles
+ * already; -ENOENT: the tiles before are not in the store any more; -ENOSPC: there is no room;
+ * -EMLINK: the chain has SPW_STORE_MAX_PACKS packs; -EBUSY: another process has locked the
+ * directory. A few large packs are read faster than many small ones. */
 int spw_store_begin(struct spw_store_writer **out, struct spw_store *s,
                     const struct spw_store_addition *a, struct spw_error *err);
-int spw_store_write(struct spw_store_writer *w, uint32_t section, uint32_t first_tile,
-                    uint32_t n_tiles, const void *records);
-/* Frees the writer. -EEXIST: another process was faster, with the same. *written_bytes (may be
- * NULL): of the file, tables included. */
+/* The pack, for spw_pack_write. The store commits it. */
+struct spw_pack_writer *spw_store_writer_pack(struct spw_store_writer *w);
+/* Completes the pack and frees the writer. -EEXIST: another process has written the same tiles
+ * meanwhile. *written_bytes (may be NULL): of the file, tables included. */
 int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err);
-/* Bytes that it wrote so far. */
-uint64_t spw_store_written_bytes(const struct spw_store_writer *w);
 void spw_store_abort(struct spw_store_writer *w); /* NULL is fine */
 
 #endif

@@ -1,12 +1,13 @@
 /* The directory of a prefix store: see store_directory.h.
  *
- * Why names alone: the longest match of a sequence is a walk from its first tile on, in which each
- * step asks for one name (the chain hash of the next tile) and opens one pack. So opening a store
- * of 100,000 tiles costs one readdir, and no pack is read that the sequence does not begin with.
+ * The index needs only names, because a match asks for one name at each step: the chain hash of the
+ * next tile. So opening a store of 100,000 tiles costs one readdir, and a match opens only packs
+ * that the sequence begins with.
  *
- * Locks are flock's: of an open file, so that they hold between two stores of one process too, and
- * end with the process. A pack in use has a shared one; who removes it needs the exclusive one, and
- * who has just got the shared one looks whether the file still has its name. */
+ * Locks are those of flock. They belong to an open file, so they also work between two stores of
+ * one process, and they end with the process. A pack in use has a shared lock. A process that
+ * removes a pack needs the exclusive lock. A process that has got the shared lock then checks
+ * whether the file still has its name. */
 #include "offload/store/store_directory.h"
 
 #include "offload/store/owner.h"
@@ -22,8 +23,8 @@
 #include <unistd.h>
 
 enum {
-    LOCK_TRIES = 2000,              /* of a millisecond */
-    SETTLED_NANOSECONDS = 50000000, /* clocks of filesystems tick in steps of up to 10 ms */
+    LOCK_TRIES = 2000,             /* one each millisecond */
+    STABLE_NANOSECONDS = 50000000, /* clocks of filesystems tick in steps of up to 10 ms */
 };
 
 /* ---- names ---- */
@@ -62,13 +63,13 @@ struct spw_pack_id spw_store_checkpoint_id(struct spw_chain_hash chain)
 static const char *misnamed(const struct spw_pack_info *info, struct spw_pack_id id)
 {
     if (!info->n_tokens || info->n_tokens % SPW_TILE_TOKENS)
-        return "it does not end where a tile ends";
+        return "it ends inside a tile";
     if (spw_pack_same_id(spw_chain_id(info->hashes[0]), id))
         return NULL;
     if (info->checkpoint && info->n_tokens == SPW_TILE_TOKENS &&
         spw_pack_same_id(spw_store_checkpoint_id(info->hashes[0]), id))
         return NULL;
-    return "it has the name of another pack";
+    return "its name does not fit its tokens";
 }
 
 /* ---- open ---- */
@@ -79,8 +80,8 @@ int spw_store_directory_open(struct spw_store_directory *d, const char *path, bo
     *d = (struct spw_store_directory){.fd = -1};
     if (make && mkdir(path, 0700) && errno != EEXIST)
         return spw_fail(err, -errno,
-                        "prefix cache: %s: cannot be made: %s; name a directory that "
-                        "can be written",
+                        "prefix cache: %s: cannot be created: %s; name a directory that can be "
+                        "written",
                         path, strerror(errno));
     d->path = spw_strdup(path);
     if (!d->path)
@@ -109,12 +110,12 @@ void spw_store_directory_close(struct spw_store_directory *d)
 int spw_store_directory_check_owner(const struct spw_store_directory *d, struct spw_error *err)
 {
     char why[SPW_OWNER_TEXT];
-    if (d->trusts_others || spw_owner_alone(d->fd, geteuid(), why))
+    if (d->trusts_others || spw_owner_is_exclusive(d->fd, geteuid(), why))
         return 0;
     return spw_fail(err, -EPERM,
-                    "prefix cache: %s: %s; what others write there would become part of answers: "
-                    "name a directory that is yours alone (options.prefix_cache_trusts_others "
-                    "takes this one all the same)",
+                    "prefix cache: %s: %s; other users' data would become part of answers: name a "
+                    "directory that only you can write to (options.prefix_cache_trusts_others uses "
+                    "this one all the same)",
                     d->path, why);
 }
 
@@ -128,11 +129,11 @@ int spw_store_directory_open_pack(const struct spw_store_directory *d, struct sp
     *out = NULL;
     spw_store_directory_name(name, id);
     if ((size_t)snprintf(path, sizeof path, "%s/%s", d->path, name) >= sizeof path)
-        return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: too long a name", d->path);
+        return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: the name is too long", d->path);
     SPW_TRY(spw_pack_open_in(out, d->fd, name, path, fingerprint, err));
     int rc = 0;
     const char *wrong = misnamed(spw_pack_info(*out), id);
-    if (!d->trusts_others && !spw_owner_alone(spw_pack_fd(*out), d->owner, why))
+    if (!d->trusts_others && !spw_owner_is_exclusive(spw_pack_fd(*out), d->owner, why))
         rc = spw_fail(err, -EPERM, "%s: %s; it is not used", path, why);
     else if (wrong)
         rc = spw_fail(err, -EBADMSG, "%s: %s; it is damaged", path, wrong);
@@ -143,14 +144,14 @@ int spw_store_directory_open_pack(const struct spw_store_directory *d, struct sp
     return rc;
 }
 
-bool spw_store_directory_is_useless(const struct spw_store_directory *d, int rc)
+bool spw_store_directory_is_unusable(const struct spw_store_directory *d, int rc)
 {
     return rc == -EBADMSG || ((rc == -EPERM || rc == -EACCES) && !d->trusts_others);
 }
 
 /* ---- index ---- */
 
-/* Where it is, or would be. Ids are hashes already. */
+/* The slot of this id, or the free slot where it would go. Ids are hashes already. */
 static uint32_t *find_slot(const struct spw_store_directory *d, struct spw_pack_id id)
 {
     uint32_t at = (uint32_t)id.low & (d->n_slots - 1);
@@ -163,26 +164,27 @@ struct spw_store_item *spw_store_directory_find(const struct spw_store_directory
                                                 struct spw_pack_id id)
 {
     uint32_t at = d->n_slots ? *find_slot(d, id) : 0;
-    if (!at || d->items[at - 1].damaged || d->items[at - 1].gone)
+    if (!at || d->items[at - 1].damaged || d->items[at - 1].removed)
         return NULL;
     return &d->items[at - 1];
 }
 
 static int add(struct spw_store_directory *d, const struct spw_store_item *item)
 {
-    if (d->n == d->n_most) {
-        uint32_t most = d->n_most ? 2 * d->n_most : 64;
+    if (d->n == d->capacity) {
+        uint32_t most = d->capacity ? 2 * d->capacity : 64;
         void *more = spw_realloc(d->items, most * sizeof *d->items);
         if (!more)
             return -ENOMEM;
         d->items = more;
-        d->n_most = most;
+        d->capacity = most;
     }
     d->items[d->n++] = *item;
     return 0;
 }
 
-/* At most half full; a name that was seen twice, before and after a rename, is kept once. */
+/* The table is at most half full. readdir may return a name twice, before and after a rename; the
+ * second one is dropped. */
 static int build_slots(struct spw_store_directory *d)
 {
     uint32_t n_slots = 64;
@@ -197,7 +199,7 @@ static int build_slots(struct spw_store_directory *d)
         if (!*slot) {
             *slot = i + 1;
         } else {
-            d->items[i].gone = true;
+            d->items[i].removed = true;
             d->bytes -= d->items[i].bytes;
         }
     }
@@ -206,7 +208,8 @@ static int build_slots(struct spw_store_directory *d)
 
 /* ---- scan ---- */
 
-static int weigh(const struct spw_store_directory *d, const char *name, struct spw_store_item *item)
+static int read_size(const struct spw_store_directory *d, const char *name,
+                     struct spw_store_item *item)
 {
     struct stat st;
     if (fstatat(d->fd, name, &st, AT_SYMLINK_NOFOLLOW))
@@ -217,28 +220,28 @@ static int weigh(const struct spw_store_directory *d, const char *name, struct s
 }
 
 static int scan_entry(struct spw_store_directory *to, const struct spw_store_directory *old,
-                      const char *name, bool weighed)
+                      const char *name, bool with_sizes)
 {
     struct spw_store_item item = {0};
     if (spw_pack_is_temporary(name)) {
-        spw_pack_sweep_one(to->fd, name);
-        if (!weigh(to, name, &item))
+        spw_pack_remove_abandoned(to->fd, name);
+        if (!read_size(to, name, &item))
             to->writing_bytes += item.bytes;
         return 0;
     }
     if (!parse_name(name, &item.id))
         return 0;
     uint32_t known = old->n_slots ? *find_slot(old, item.id) : 0;
-    if (known && !old->items[known - 1].gone)
+    if (known && !old->items[known - 1].removed)
         item = old->items[known - 1];
-    if (weighed && weigh(to, name, &item))
-        return 0; /* it went meanwhile */
+    if (with_sizes && read_size(to, name, &item))
+        return 0; /* it was removed meanwhile */
     to->bytes += item.bytes;
     return add(to, &item);
 }
 
 static int read_names(struct spw_store_directory *to, const struct spw_store_directory *old,
-                      bool weighed)
+                      bool with_sizes)
 {
     struct timespec now;
     struct stat st;
@@ -254,21 +257,21 @@ static int read_names(struct spw_store_directory *to, const struct spw_store_dir
     }
     clock_gettime(CLOCK_REALTIME, &now);
     to->changed = st.st_mtim;
-    to->settled =
+    to->is_stable =
         (now.tv_sec - st.st_mtim.tv_sec) * INT64_C(1000000000) + now.tv_nsec - st.st_mtim.tv_nsec >
-        SETTLED_NANOSECONDS;
+        STABLE_NANOSECONDS;
     int rc = 0;
     for (struct dirent *entry; !rc && (entry = readdir(names));)
-        rc = scan_entry(to, old, entry->d_name, weighed);
+        rc = scan_entry(to, old, entry->d_name, with_sizes);
     closedir(names);
     return rc;
 }
 
-int spw_store_directory_scan(struct spw_store_directory *d, bool weighed)
+int spw_store_directory_scan(struct spw_store_directory *d, bool with_sizes)
 {
     struct spw_store_directory next = {
         .fd = d->fd, .path = d->path, .owner = d->owner, .trusts_others = d->trusts_others};
-    int rc = read_names(&next, d, weighed);
+    int rc = read_names(&next, d, with_sizes);
     if (!rc)
         rc = build_slots(&next);
     if (rc) {
@@ -287,13 +290,13 @@ int spw_store_directory_refresh(struct spw_store_directory *d)
     struct stat st;
     if (fstat(d->fd, &st))
         return -errno;
-    if (d->settled && st.st_mtim.tv_sec == d->changed.tv_sec &&
+    if (d->is_stable && st.st_mtim.tv_sec == d->changed.tv_sec &&
         st.st_mtim.tv_nsec == d->changed.tv_nsec)
         return 0;
     return spw_store_directory_scan(d, false);
 }
 
-/* ---- room ---- */
+/* ---- removing packs ---- */
 
 int spw_store_directory_lock(struct spw_store_directory *d)
 {
@@ -311,36 +314,36 @@ int spw_store_directory_lock(struct spw_store_directory *d)
     return fd;
 }
 
-/* A pack without an intact commit record, or of another version, extends nothing and goes first. */
+/* Reads which pack this one extends. A pack without an intact commit record, or of another version,
+ * gets the oldest time of use, so that it is removed first. */
 static void read_link(const struct spw_store_directory *d, struct spw_store_item *item)
 {
     char name[SPW_STORE_NAME_BYTES];
-    struct spw_pack_head heads[2];
-    bool intact[2];
+    struct spw_pack_heads h;
     spw_store_directory_name(name, item->id);
     int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return;
-    int newest = spw_pack_read_heads(fd, heads, intact) ? -1 : spw_pack_newest(heads, intact);
+    int rc = spw_pack_read_heads(fd, name, NULL, &h, NULL);
     close(fd);
-    if (newest < 0 || spw_pack_foreign(&heads[newest], NULL)) {
+    if (rc) {
         item->used = (struct timespec){0};
         return;
     }
-    item->before = heads[newest].before;
-    item->first_token = heads[newest].first_token;
+    item->previous = h.head[h.newest].previous;
+    item->first_token = h.head[h.newest].first_token;
     item->linked = true;
 }
 
-static struct spw_store_item *item_before(const struct spw_store_directory *d,
-                                          const struct spw_store_item *item)
+static struct spw_store_item *previous_item(const struct spw_store_directory *d,
+                                            const struct spw_store_item *item)
 {
-    uint32_t at = item->linked ? *find_slot(d, item->before) : 0;
-    return at && !d->items[at - 1].gone ? &d->items[at - 1] : NULL;
+    uint32_t at = item->linked ? *find_slot(d, item->previous) : 0;
+    return at && !d->items[at - 1].removed ? &d->items[at - 1] : NULL;
 }
 
-/* From whatever has it. */
-static bool take_name(const struct spw_store_directory *d, const char *name)
+/* Removes or renames whatever has this name. */
+static bool free_name(const struct spw_store_directory *d, const char *name)
 {
     char aside[SPW_STORE_NAME_BYTES + 16];
     snprintf(aside, sizeof aside, "not-a-pack-%s", name);
@@ -354,19 +357,19 @@ bool spw_store_directory_remove(struct spw_store_directory *d, struct spw_store_
     char name[SPW_STORE_NAME_BYTES];
     spw_store_directory_name(name, item->id);
     int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool gone = fd < 0 && errno == ENOENT, is_link = fd < 0 && errno == ELOOP;
+    bool removed = fd < 0 && errno == ENOENT, is_link = fd < 0 && errno == ELOOP;
     if (also_in_use || is_link || (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)))
-        gone = take_name(d, name);
+        removed = free_name(d, name);
     if (fd >= 0)
         close(fd);
-    if (!gone)
+    if (!removed)
         return false;
-    item->gone = true;
+    item->removed = true;
     d->bytes -= spw_min_u64(item->bytes, d->bytes);
     return true;
 }
 
-/* The least recently used first; of one chain that was used at one moment, its end. */
+/* The least recently used first. Of packs with the same time, the later one of a chain. */
 static int by_use(const void *a, const void *b)
 {
     const struct spw_store_item *x = *(struct spw_store_item *const *)a;
@@ -390,35 +393,36 @@ static struct spw_store_item **sort_by_use(struct spw_store_directory *d)
         order[i] = &d->items[i];
     }
     for (uint32_t i = 0; i < d->n; i++) {
-        struct spw_store_item *before = item_before(d, &d->items[i]);
-        if (before && !d->items[i].gone)
+        struct spw_store_item *before = previous_item(d, &d->items[i]);
+        if (before && !d->items[i].removed)
             before->n_children++;
     }
     qsort(order, d->n, sizeof(struct spw_store_item *), by_use);
     return order;
 }
 
-int spw_store_directory_shrink(struct spw_store_directory *d, uint64_t bytes, uint64_t *n_gone,
-                               uint64_t *bytes_gone)
+int spw_store_directory_shrink(struct spw_store_directory *d, uint64_t bytes, uint64_t *n_removed,
+                               uint64_t *bytes_removed)
 {
     if (d->bytes + d->writing_bytes <= bytes)
         return 0;
     struct spw_store_item **order = sort_by_use(d);
     if (!order)
         return -ENOMEM;
-    /* A chain is touched from its beginning to its end, so one pass does; clocks may jump. */
-    for (bool went = true; went && d->bytes + d->writing_bytes > bytes;) {
-        went = false;
+    /* A match touches a chain from its beginning to its end, so one pass over the packs is enough.
+     * The loop is for clocks that have jumped. */
+    for (bool progress = true; progress && d->bytes + d->writing_bytes > bytes;) {
+        progress = false;
         for (uint32_t i = 0; i < d->n && d->bytes + d->writing_bytes > bytes; i++) {
             struct spw_store_item *item = order[i];
-            if (item->gone || item->n_children || !spw_store_directory_remove(d, item, false))
+            if (item->removed || item->n_children || !spw_store_directory_remove(d, item, false))
                 continue;
-            struct spw_store_item *before = item_before(d, item);
+            struct spw_store_item *before = previous_item(d, item);
             if (before)
                 before->n_children--;
-            went = true;
-            ++*n_gone;
-            *bytes_gone += item->bytes;
+            progress = true;
+            ++*n_removed;
+            *bytes_removed += item->bytes;
         }
     }
     spw_free(order);

@@ -1,4 +1,4 @@
-/* What is in a prefix store: see store_info.h. */
+/* Lists and prunes a prefix store: see store_info.h. */
 #include "offload/store/store_info.h"
 
 #include "offload/store/store_directory.h"
@@ -18,7 +18,7 @@ static int by_use(const void *a, const void *b)
     return x->first_token > y->first_token ? -1 : x->first_token < y->first_token;
 }
 
-static int look_into(struct spw_store_entry *e, const struct spw_pack *p, bool records)
+static int read_pack(struct spw_store_entry *e, const struct spw_pack *p, bool records)
 {
     const struct spw_pack_info *info = spw_pack_info(p);
     e->first_token = info->first_token;
@@ -30,9 +30,9 @@ static int look_into(struct spw_store_entry *e, const struct spw_pack *p, bool r
     return records ? spw_pack_verify(p, &e->reason) : 0;
 }
 
-/* false: it went meanwhile. */
-static bool look(struct spw_store_entry *e, const struct spw_store_directory *d,
-                 const struct spw_store_item *item, bool records)
+/* False: the pack was removed meanwhile. */
+static bool read_entry(struct spw_store_entry *e, const struct spw_store_directory *d,
+                       const struct spw_store_item *item, bool records)
 {
     struct spw_pack *p;
     *e = (struct spw_store_entry){.bytes = item->bytes,
@@ -43,7 +43,7 @@ static bool look(struct spw_store_entry *e, const struct spw_store_directory *d,
     if (e->error == -ENOENT)
         return false;
     if (!e->error)
-        e->error = look_into(e, p, records);
+        e->error = read_pack(e, p, records);
     spw_pack_close(p);
     return true;
 }
@@ -58,7 +58,7 @@ static int list(struct spw_store_entry **out, size_t *n, struct spw_store_direct
     if (!*out)
         return spw_fail(err, -ENOMEM, "prefix cache: %s: no memory to list it", d->path);
     for (uint32_t i = 0; i < d->n; i++)
-        *n += look(&(*out)[*n], d, &d->items[i], records);
+        *n += read_entry(&(*out)[*n], d, &d->items[i], records);
     qsort(*out, *n, sizeof **out, by_use);
     return 0;
 }
@@ -82,7 +82,8 @@ static void prune_damaged(struct spw_store_directory *d, struct spw_store_pruned
 {
     struct spw_store_entry e;
     for (uint32_t i = 0; i < d->n; i++) {
-        if (!look(&e, d, &d->items[i], false) || !spw_store_directory_is_useless(d, e.error) ||
+        if (!read_entry(&e, d, &d->items[i], false) ||
+            !spw_store_directory_is_unusable(d, e.error) ||
             !spw_store_directory_remove(d, &d->items[i], true))
             continue;
         out->n_packs++;
@@ -95,7 +96,7 @@ static int prune(struct spw_store_pruned *out, struct spw_store_directory *d, ui
     SPW_TRY(spw_store_directory_scan(d, true));
     prune_damaged(d, out);
     int rc = spw_store_directory_shrink(d, bytes, &out->n_packs, &out->bytes);
-    return rc == -ENOSPC ? 0 : rc; /* what is left is in use, and counted as left */
+    return rc == -ENOSPC ? 0 : rc; /* the packs that are left are in use */
 }
 
 int spw_store_prune(struct spw_store_pruned *out, const char *directory, uint64_t bytes,
@@ -114,7 +115,7 @@ int spw_store_prune(struct spw_store_pruned *out, const char *directory, uint64_
     if (rc)
         spw_fail(err, rc, "prefix cache: %s: cannot be pruned: %s", directory, strerror(-rc));
     for (uint32_t i = 0; i < d.n; i++)
-        out->n_left += !d.items[i].gone;
+        out->n_left += !d.items[i].removed;
     out->left_bytes = d.bytes;
     spw_store_directory_close(&d);
     return rc;

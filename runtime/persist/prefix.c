@@ -1,18 +1,17 @@
-/* Prefixes: found in the store, taken from it, kept in it. See prefix.h.
+/* Finds prefixes in the store, attaches them to sessions, and publishes new ones: see prefix.h.
  *
  *   match      [part | part | part ............]     tiles that begin as the span does
- *                              ^ checkpoint               the last one within it: exact tiles
- *   session    [attached, attached ...][read  ]        old tiles; near the checkpoint, where that
- * is apart
+ *                              ^ checkpoint          the last one within the match
+ *   session    [attached, attached ...][read  ]      old tiles; the exact tiles of the checkpoint
  *
- * Everything that is attached comes up beside the computation (offload/kv/kv_load.c). What is exact
- * beside old KV in less precision is read before it, a piece after the other; with exact KV there
- * is none. At 32,768 tokens in int8 that is 7 % of the bytes of an 8B Llama and 30 % of those of a
- * 4B Gemma 3. A third of the time goes into checksums and copies between the reads (26 MB in 49 ms,
- * 34 of them reading; two cores of a Xeon under load 7, 2026-11-22), so that the first token takes
- * 3 and 13 % longer than the drive needs: it may take 15 %.
+ * Attached tiles are loaded beside the computation (offload/kv/kv_load.c). The exact tiles of a
+ * checkpoint are read before it, one piece after the other; where all KV is exact there are none.
+ * At 32,768 tokens in int8 they are 7 % of the bytes of an 8B Llama and 30 % of those of a 4B
+ * Gemma 3. A third of this time goes into checksums and copies between the reads (26 MB in 49 ms,
+ * 34 of them reading; two cores of a Xeon under load 7, 2026-11-22). So the first token takes 3 %
+ * and 13 % longer than the drive needs; 15 % is the limit.
  *
- * A match is pinned for as long as a tile of it is in use: every piece that is attached counts. */
+ * The packs of a match stay locked while any of their tiles is in use: every attachment counts. */
 #include "runtime/persist/prefix.h"
 
 #include "offload/kv/kv_attach.h"
@@ -25,32 +24,32 @@
 #include <string.h>
 
 enum {
-    WORTH_SHARE = 8,   /* what is new must be one in so many of what the session holds */
-    BRANCH_TILES = 16, /* fewer are computed again: a step of its own costs a round of weights */
+    WORTH_SHARE = 8,   /* new tokens must be at least 1 / 8 of those that the session holds */
+    BRANCH_TILES = 16, /* fewer tiles are computed again: an extra step reads all weights */
 };
 
 #define DEFAULT_BYTES ((uint64_t)16 << 30)
 
 struct spw_prefix {
     struct spw_store *store;                         /* owned */
-    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES]; /* it was opened with */
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES]; /* of the open store */
     struct spw_prefix_stats stats;
-    int refused; /* what it said last of what it did not keep */
+    int last_refusal; /* the error of the last publish that failed */
     void (*on_reuse)(void *context, const struct spw_reuse *reuse);
     void (*on_note)(void *context, const char *text);
     void *context;
 };
 
-/* Records that were attached together. */
-struct piece {
+/* Records that were attached with one call. */
+struct attachment {
     struct use *use;
     struct spw_pack *pack;
     uint32_t layer, first_tile;
 };
 
-/* What was found for the span that is being synced, with at most so many tokens of it. */
+/* The match of the span of the running sync, over at most `max` of its tokens. */
 struct spw_prefix_found {
-    uint64_t most;
+    uint64_t max;
     struct spw_store_match match;
 };
 
@@ -58,15 +57,15 @@ struct spw_prefix_found {
 struct use {
     struct spw_prefix *prefix;
     struct spw_store_match match;
-    uint32_t refs;        /* pieces with tiles in use, and whoever makes them */
-    uint64_t bytes;       /* of what was attached, and of what was read */
-    struct piece *pieces; /* owned, [most_pieces] */
-    uint32_t n_pieces, most_pieces;
+    uint32_t refs;  /* attachments with tiles in use, and one while the match is attached */
+    uint64_t bytes; /* attached and read */
+    struct attachment *attachments; /* owned, [max_attachments] */
+    uint32_t n_attachments, max_attachments;
 };
 
 /* ---- open, close ---- */
 
-/* Of one tile of all layers: the least that can be kept. */
+/* One tile of all layers: the least that the cache can store. */
 static uint64_t least_bytes(const struct spw_plan *p)
 {
     return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
@@ -94,8 +93,8 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
                                   .context = p};
     if (s.limit_bytes < least)
         return spw_fail(err, -EINVAL,
-                        "prefix cache size: found %llu bytes, expected at least %llu, what one "
-                        "tile of %d tokens takes",
+                        "prefix cache size: found %llu bytes, expected at least %llu, the size of "
+                        "one tile of %d tokens",
                         (unsigned long long)s.limit_bytes, (unsigned long long)least,
                         SPW_TILE_TOKENS);
     spw_snapshot_fingerprint(p->fingerprint, e);
@@ -154,8 +153,9 @@ uint64_t spw_prefix_min_branch(uint64_t after)
     return after + BRANCH_TILES * SPW_TILE_TOKENS;
 }
 
-/* Tokens of the span that may come from files: its logits are computed, and at least the last. */
-static uint64_t most_tokens(const struct spw_span *span)
+/* The tokens of the span that may come from files. Tokens whose logits are asked for, at least one,
+ * must be computed. */
+static uint64_t max_tokens(const struct spw_span *span)
 {
     uint64_t n = spw_sub_u64(span->n_tokens, spw_max_u64(span->n_logits, 1));
     return n - n % SPW_TILE_TOKENS;
@@ -176,19 +176,19 @@ bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS],
     return moves;
 }
 
-/* What the store has of the span: looked for once a sync, though two may ask. NULL: no memory. */
-static struct spw_prefix_found *look(struct spw_session *s, const struct spw_span *span)
+/* The match of the span. A sync asks up to twice, the store searches once. NULL: no memory. */
+static struct spw_prefix_found *find_match(struct spw_session *s, const struct spw_span *span)
 {
-    uint64_t most = most_tokens(span);
-    if (s->found && s->found->most == most)
+    uint64_t max = max_tokens(span);
+    if (s->found && s->found->max == max)
         return s->found;
     spw_prefix_release_match(s);
     struct spw_prefix_found *f = spw_alloc(sizeof *f);
-    if (!f || spw_store_match(s->engine->prefix->store, span->tokens, most, &f->match)) {
+    if (!f || spw_store_match(s->engine->prefix->store, span->tokens, max, &f->match)) {
         spw_free(f);
         return NULL;
     }
-    f->most = most;
+    f->max = max;
     return s->found = f;
 }
 
@@ -203,83 +203,81 @@ void spw_prefix_release_match(struct spw_session *s)
 uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
-    uint64_t most = most_tokens(span);
+    uint64_t max = max_tokens(span);
     if (!e->prefix || !spw_snapshot_needs_checkpoint(&e->plan) ||
-        most < spw_prefix_min_branch(s->n_tokens))
+        max < spw_prefix_min_branch(s->n_tokens))
         return 0;
-    const struct spw_prefix_found *f = look(s, span);
+    const struct spw_prefix_found *f = find_match(s, span);
     if (!f)
         return 0;
     const struct spw_store_match *m = &f->match;
     if (m->n_tiles >= m->checkpoint_tiles + BRANCH_TILES)
         return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
     if (spw_prefix_window_passed(e->plan.residency, span->n_tokens) &&
-        most >= spw_prefix_min_branch((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS))
-        return most;
+        max >= spw_prefix_min_branch((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS))
+        return max;
     return 0;
 }
 
-/* ---- pieces ---- */
+/* ---- attachments ---- */
 
 static void put_use(struct use *u)
 {
     if (--u->refs)
         return;
     spw_store_release(u->prefix->store, &u->match);
-    spw_free(u->pieces);
+    spw_free(u->attachments);
     spw_free(u);
 }
 
-static void released(void *context)
+static void on_released(void *context)
 {
-    put_use(((struct piece *)context)->use);
+    put_use(((struct attachment *)context)->use);
 }
 
-static int set_aside(struct use *u, struct spw_pack *pack, uint32_t layer, uint32_t tile)
+static int report_damage(struct use *u, struct spw_pack *pack, uint32_t layer, uint32_t tile)
 {
     struct spw_error text = {{0}};
     spw_fail(&text, -EBADMSG,
-             "prefix cache: %.500s: layer %u, tile %u is not what was kept; the file is removed",
+             "prefix cache: %.500s: layer %u, tile %u is damaged; the file is removed",
              spw_pack_path(pack), layer, tile);
-    spw_store_damaged(u->prefix->store, pack, text.text);
+    spw_store_remove_damaged(u->prefix->store, pack, text.text);
     return -EBADMSG;
 }
 
-static void damaged(void *context, uint32_t i)
+static void on_damaged(void *context, uint32_t i)
 {
-    const struct piece *p = context;
-    set_aside(p->use, p->pack, p->layer, p->first_tile + i);
+    const struct attachment *p = context;
+    report_damage(p->use, p->pack, p->layer, p->first_tile + i);
 }
 
-static int new_piece(struct use *u, struct piece **out)
+static int new_attachment(struct use *u, struct attachment **out)
 {
-    if (u->n_pieces == u->most_pieces) /* more sections than anybody writes */
+    if (u->n_attachments == u->max_attachments) /* no writer makes so many sections */
         return -EBADMSG;
-    *out = &u->pieces[u->n_pieces++];
+    *out = &u->attachments[u->n_attachments++];
     return 0;
 }
 
-/* Attaches tiles [first, ...) of the pack up to `end`, as far as they lie side by side; `*first`:
- * the next one. */
-static int attach_piece(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
-                        uint32_t layer, uint32_t *first, uint32_t end)
+/* Attaches the adjacent tiles of the pack from *first on, up to `end`, and moves *first on. */
+static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
+                      uint32_t layer, uint32_t *first, uint32_t end)
 {
     struct spw_engine *e = s->engine;
     const struct spw_pack_section *x = spw_pack_find(pack, kind, layer, *first);
     if (!x || x->record_bytes != e->plan.tile_bytes)
-        return set_aside(u, pack, layer, *first);
-    uint32_t frame, n = x->first_tile + x->n_tiles - *first;
-    n = n < end - *first ? n : end - *first;
+        return report_damage(u, pack, layer, *first);
+    uint32_t frame, n = spw_min_u32(x->first_tile + x->n_tiles, end) - *first;
     struct spw_pack_section part = spw_pack_part(x, *first, n);
-    struct piece *p;
-    SPW_TRY(new_piece(u, &p));
-    *p = (struct piece){u, pack, layer, *first};
+    struct attachment *p;
+    SPW_TRY(new_attachment(u, &p));
+    *p = (struct attachment){u, pack, layer, *first};
     struct spw_disk_attachment a = {.fd = spw_pack_fd(pack),
                                     .offset = part.offset,
                                     .n = n,
                                     .sums = part.sums,
-                                    .released = released,
-                                    .damaged = damaged,
+                                    .released = on_released,
+                                    .damaged = on_damaged,
                                     .context = p};
     SPW_TRY(spw_disk_attach(e->disk, &a, &frame));
     u->refs++;
@@ -298,8 +296,8 @@ static const struct spw_residency *residency_of(const struct spw_engine *e, uint
     return &e->plan.residency[e->model.config.layer_kinds[layer]];
 }
 
-/* The old tiles of a layer without a window, from part to part: what a pack has behind its part
- * belongs to another sequence. */
+/* Attaches the old tiles of a layer without a window, part by part. Tiles of a pack after its part
+ * belong to another sequence. */
 static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
     const struct spw_residency *r = residency_of(s->engine, layer);
@@ -309,65 +307,67 @@ static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint
         uint64_t to = (uint64_t)(part->first_tile + part->n_tiles) * SPW_TILE_TOKENS;
         uint32_t end = spw_waterline_end(r, spw_min_u64(to, n));
         while (first < end)
-            SPW_TRY(attach_piece(u, s, part->pack, SPW_SNAPSHOT_OLD, layer, &first, end));
+            SPW_TRY(attach_run(u, s, part->pack, SPW_SNAPSHOT_OLD, layer, &first, end));
     }
     return first < all ? -EBADMSG : 0;
 }
 
-/* The tiles near the end, where the same cache has them. */
+/* Attaches the window of a layer whose tiles move between tiers. */
 static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
     uint32_t first = spw_waterline_visible(residency_of(s->engine, layer), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     while (first < end)
-        SPW_TRY(attach_piece(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, layer, &first, end));
+        SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, layer, &first, end));
     return 0;
 }
 
-static int take_layers(struct use *u, struct spw_session *s, uint64_t n, struct spw_error *err)
+static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struct spw_error *err)
 {
     const struct spw_engine *e = s->engine;
-    bool quantizes = e->plan.quantizes;
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         if (!residency_of(e, l)->window)
             SPW_TRY(attach_old(u, s, l, n));
         else if (!residency_of(e, l)->fixed)
             SPW_TRY(attach_window(u, s, l, n));
-    if (quantizes)
+    if (e->plan.quantizes)
         SPW_TRY(spw_snapshot_read_exact(s, u->match.checkpoint, n, &bytes, err));
     u->bytes += bytes;
     return 0;
 }
 
-/* ---- beginning ---- */
+/* ---- beginning with a match ---- */
 
 /* Takes over the match. */
 static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
 {
     struct use *u = spw_alloc_zero(1, sizeof *u);
-    uint32_t most = e->model.config.n_layers * (m->n_parts + 1);
-    struct piece *pieces = u ? spw_alloc(most * sizeof *pieces) : NULL;
-    if (!pieces) {
+    uint32_t max = e->model.config.n_layers * (m->n_parts + 1);
+    struct attachment *attachments = u ? spw_alloc(max * sizeof *attachments) : NULL;
+    if (!attachments) {
         spw_free(u);
         return NULL;
     }
-    *u = (struct use){
-        .prefix = e->prefix, .match = *m, .refs = 1, .pieces = pieces, .most_pieces = most};
+    *u = (struct use){.prefix = e->prefix,
+                      .match = *m,
+                      .refs = 1,
+                      .attachments = attachments,
+                      .max_attachments = max};
     *m = (struct spw_store_match){0};
     return u;
 }
 
-/* The session, which is cut to nothing, gets the first n tokens of the match. */
-static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uint64_t n)
+/* Empties the session and gives it the first n tokens of the match. */
+static int begin_with(struct use *u, struct spw_session *s, const int32_t *tokens, uint64_t n)
 {
     struct spw_engine *e = s->engine;
     struct spw_error err = {{0}};
     uint64_t nothing = 0;
     SPW_TRY(spw_recover_cut_back(s, &nothing));
-    int rc = take_layers(u, s, n, &err);
-    if (rc && rc != -ENOMEM && *err.text) { /* the checkpoint could not be read: the file's fault */
-        spw_store_damaged(e->prefix->store, u->match.checkpoint, err.text);
+    int rc = attach_layers(u, s, n, &err);
+    if (rc && rc != -ENOMEM && *err.text) { /* the checkpoint's file is damaged */
+        spw_store_remove_damaged(e->prefix->store, u->match.checkpoint, err.text);
         rc = -EBADMSG;
     }
     if (rc) {
@@ -384,7 +384,7 @@ static int take(struct use *u, struct spw_session *s, const int32_t *tokens, uin
     return 0;
 }
 
-static void tell(struct spw_session *s, const struct use *u, const struct spw_span *span)
+static void report_reuse(struct spw_session *s, const struct use *u, const struct spw_span *span)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_reuse reuse = {s->n_tokens, span->n_tokens, u->bytes};
@@ -399,30 +399,31 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
 {
     struct spw_engine *e = s->engine;
     s->from_store = 0;
-    if (!e->prefix || !spw_prefix_is_useful(*keep, most_tokens(span)))
+    if (!e->prefix || !spw_prefix_is_useful(*keep, max_tokens(span)))
         return 0;
-    struct spw_prefix_found *f = look(s, span);
+    struct spw_prefix_found *f = find_match(s, span);
     uint64_t n = f ? usable(e, &f->match) : 0;
     struct use *u = spw_prefix_is_useful(*keep, n) ? new_use(e, &f->match) : NULL;
     spw_prefix_release_match(s);
     if (!u)
-        return 0; /* computed, then */
-    int rc = take(u, s, span->tokens, n);
+        return 0; /* the tokens are computed */
+    int rc = begin_with(u, s, span->tokens, n);
     *keep = rc ? 0 : n;
     if (!rc)
-        tell(s, u, span);
+        report_reuse(s, u, span);
     put_use(u);
-    return rc == -EIO ? rc : 0; /* else nothing was taken: damage, or no memory for tables */
+    return rc == -EIO ? rc : 0; /* after damage or without memory for tables, tokens are computed */
 }
 
 static void distrust(struct spw_prefix *p, struct spw_pack *pack)
 {
     struct spw_error text = {{0}};
-    spw_fail(&text, -EDOM,
-             "prefix cache: %.500s: with it the logits are not numbers (NaN), so they are computed "
-             "without it; the file is removed",
-             spw_pack_path(pack));
-    spw_store_damaged(p->store, pack, text.text);
+    spw_fail(
+        &text, -EDOM,
+        "prefix cache: %.500s: logits computed with this file are not numbers (NaN); the file is "
+        "removed, and its tokens are computed",
+        spw_pack_path(pack));
+    spw_store_remove_damaged(p->store, pack, text.text);
 }
 
 bool spw_prefix_distrust(struct spw_session *s)
@@ -442,15 +443,10 @@ bool spw_prefix_distrust(struct spw_session *s)
     return true;
 }
 
-/* ---- keeping ---- */
+/* ---- publishing ---- */
 
-static int write_records(void *to, uint32_t section, uint32_t first_tile, uint32_t n_tiles,
-                         const void *records)
-{
-    return spw_store_write(to, section, first_tile, n_tiles, records);
-}
-
-/* What is not in the store yet of the session's whole tiles, and what is; false: all of it is. */
+/* Finds which of the session's complete tiles the store lacks. False: it has all of them, or they
+ * cannot be published. */
 static bool find_new(struct spw_session *s, struct spw_snapshot_range *range,
                      struct spw_store_match *found)
 {
@@ -460,7 +456,7 @@ static bool find_new(struct spw_session *s, struct spw_snapshot_range *range,
     if (!range->to || s->rope_table != SPW_ROPE_SHARED)
         return false;
     if (range->checkpoint && !spw_sequence_can_truncate(&s->seq, e->plan.residency, range->to))
-        return false; /* a window that is no multiple of tiles has moved on */
+        return false; /* a window that is no multiple of a tile has dropped tiles */
     if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
@@ -480,31 +476,19 @@ static uint64_t bytes_of(const struct spw_pack_section *sections, uint32_t n)
     return bytes;
 }
 
-static int check_limit(const struct spw_engine *e, uint64_t bytes, struct spw_error *err)
-{
-    uint64_t room = spw_snapshot_write_room(e);
-    if (bytes <= room)
-        return 0;
-    return spw_fail(err, -EDQUOT,
-                    "prefix cache: nothing more is kept: %llu bytes to write, but of the write "
-                    "limit only %llu are left beside what the KV on disk may need; raise "
-                    "options.disk_write_limit",
-                    (unsigned long long)bytes, (unsigned long long)room);
-}
-
 static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
                       struct spw_error *err)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_store_writer *w;
     uint64_t bytes = spw_store_write_bytes(a), written;
-    SPW_TRY(check_limit(s->engine, bytes, err));
+    SPW_TRY(spw_snapshot_check_limit(s->engine, bytes, "prefix cache", err));
     SPW_TRY(spw_store_begin(&w, p->store, a, err));
-    int rc = spw_snapshot_write(s, a->sections, a->n_sections, write_records, w);
+    int rc = spw_snapshot_write(s, a->sections, a->n_sections, spw_store_writer_pack(w));
     if (rc) {
-        written = spw_store_written_bytes(w);
+        written = spw_pack_written_bytes(spw_store_writer_pack(w));
         spw_store_abort(w);
-        spw_fail(err, rc, "prefix cache: tiles could not be kept: %s", strerror(-rc));
+        spw_fail(err, rc, "prefix cache: tiles could not be stored: %s", strerror(-rc));
     } else {
         rc = spw_store_commit(w, &written, err);
     }
@@ -513,14 +497,14 @@ static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
     return rc;
 }
 
-static int keep_range(struct spw_session *s, const struct spw_snapshot_range *range,
-                      struct spw_store_match *found, struct spw_error *err)
+static int publish_range(struct spw_session *s, const struct spw_snapshot_range *range,
+                         struct spw_store_match *found, struct spw_error *err)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_pack_section *sections =
         spw_alloc(spw_snapshot_max_sections(s->engine) * sizeof *sections);
     if (!sections)
-        return spw_fail(err, -ENOMEM, "prefix cache: no memory to keep it");
+        return spw_fail(err, -ENOMEM, "prefix cache: no memory to store a session");
     struct spw_store_addition a = {.tokens = s->tokens,
                                    .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
                                    .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
@@ -546,12 +530,12 @@ int spw_session_keep(struct spw_session *s, struct spw_error *err)
     struct spw_error why = {{0}};
     if (!e->prefix || !s->cached || s->mixed || !find_new(s, &range, &found))
         return 0;
-    int rc = keep_range(s, &range, &found, &why);
-    spw_store_release(e->prefix->store, &found); /* unless it was taken over */
-    if (!rc || rc == -EEXIST)                    /* another process was faster */
+    int rc = publish_range(s, &range, &found, &why);
+    spw_store_release(e->prefix->store, &found); /* empty if the writer took it over */
+    if (!rc || rc == -EEXIST)                    /* another process has stored it meanwhile */
         return 0;
-    if (rc != e->prefix->refused) /* not at the end of each answer */
+    if (rc != e->prefix->last_refusal) /* once, not after each answer */
         note(e->prefix, why.text);
-    e->prefix->refused = rc;
+    e->prefix->last_refusal = rc;
     return spw_fail(err, rc, "%s", why.text);
 }

@@ -1,13 +1,13 @@
-/* Sessions in files: see spillway.h. A file is a pack (offload/store/pack.h) with all that a
- * session holds (snapshot.h); its state begins with what the file was computed with, so that a
- * refusal can name both sides, and ends with the caller's own bytes.
+/* Saves sessions to files and resumes them: see spillway.h. A file is a pack (offload/store/pack.h)
+ * with a full snapshot of the session (snapshot.h). The state of the pack begins with the settings
+ * that the file was computed with, so that a refusal can name both sides. The caller's own bytes
+ * follow.
  *
- * A file that has been written is grown in place: what it holds of the same tokens, in tiles that
- * were complete, stays where it is. What comes anew is the tiles since, the tail, the logits, and
- * tiles that have become old. The first save of a session reads the tiles that stay, and writes
- * those anew that are not what was written.
+ * A later save grows the file in place. Complete tiles of the same tokens stay where they are. New
+ * are: the tiles since the last save, the tail, the logits, and tiles that have become old. The
+ * first save of a session reads the tiles that stay, and writes damaged ones again.
  *
- * A session holds the file that it is saved to, with a lock, until it is closed. */
+ * A session holds a lock on its file until it is closed. */
 #include "offload/store/owner.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/engine/recover.h"
@@ -19,12 +19,12 @@
 
 enum {
     SAVE_TRIES = 3,
-    /* Every save adds a section to each layer; with so many times the least the file is written
-     * anew, so that its tables stay small beside its tiles. */
-    MOST_PARTS = 64,
+    /* Every save adds a section to each layer. With more than this many times the sections of a new
+     * file, the file is written anew, so that its tables stay small beside its tiles. */
+    MAX_PARTS = 64,
 };
 
-/* What the state of the pack begins with. */
+/* The first bytes of the pack's state. */
 struct head {
     uint64_t rope_table, residual_tokens;
     uint32_t compute, kv, precision, state_bytes;
@@ -46,14 +46,14 @@ struct save {
     struct spw_session *s;
     const char *path;
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
-    struct spw_pack *before;           /* owned; what the file holds now, or NULL */
-    uint64_t n_kept;                   /* tokens whose complete tiles it has */
-    bool *bad;                         /* owned, [n_records of before]: not what was written */
-    uint64_t *first_record;            /* owned, [n_sections of before]: in `bad` */
+    struct spw_pack *before;           /* owned; the file as it is now, or NULL */
+    uint64_t n_shared;                 /* tokens that the file shares with the session */
+    bool *bad;                         /* owned, [n_records of before]: damaged records */
+    uint64_t *first_record;            /* owned, [n_sections of before]: index into `bad` */
     struct spw_pack_section *wanted;   /* owned, [n_wanted] */
-    struct spw_pack_section *sections; /* owned, [most]: wanted ones, cut where kept parts end */
-    uint32_t n_wanted, n, most;
-    bool keeps;           /* at least one is kept */
+    struct spw_pack_section *sections; /* owned, [max]: `wanted`, split into old and new parts */
+    uint32_t n_wanted, n, max;
+    bool reuses;          /* at least one part of the file stays */
     uint64_t write_bytes; /* in all, tables included */
 };
 
@@ -72,16 +72,16 @@ static void fill_head(struct head *h, const struct spw_session *s, size_t state_
     spw_snapshot_backend(h->backend, e);
 }
 
-/* Of the file that is there, how many tokens it shares with the session. */
-static int look_before(struct save *v)
+/* Opens the existing file, and counts the tokens that it shares with the session. */
+static int open_before(struct save *v)
 {
     struct head h;
-    v->n_kept = 0;
+    v->n_shared = 0;
     if (!spw_save_file_is_private(v->s->file))
         return 0;
     int rc = spw_pack_open(&v->before, v->path, v->fingerprint, NULL);
     if (rc)
-        return rc == -ENOMEM ? rc : 0; /* what it is else, it will be replaced */
+        return rc == -ENOMEM ? rc : 0; /* any other file is replaced */
     const struct spw_pack_info *i = spw_pack_info(v->before);
     if (i->first_token || i->state_bytes < sizeof h)
         return 0;
@@ -89,12 +89,12 @@ static int look_before(struct save *v)
     if (h.rope_table != v->s->rope_table || h.mixed != v->s->mixed)
         return 0;
     uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
-    while (v->n_kept < n && i->tokens[v->n_kept] == v->s->tokens[v->n_kept])
-        v->n_kept++;
+    while (v->n_shared < n && i->tokens[v->n_shared] == v->s->tokens[v->n_shared])
+        v->n_shared++;
     return 0;
 }
 
-/* ---- what stays is read once ---- */
+/* ---- verifying the tiles that stay ---- */
 
 static uint64_t record_of(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
 {
@@ -106,7 +106,7 @@ static bool is_bad(const struct save *v, const struct spw_pack_section *x, uint3
     return v->bad && v->bad[record_of(v, x, tile)];
 }
 
-/* Tiles [tile, tile + n) by way of the piece. */
+/* Reads tiles [tile, tile + n) into the piece, and marks the damaged ones. */
 static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint32_t tile,
                          uint32_t n)
 {
@@ -125,7 +125,7 @@ static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint3
     spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_DISK_TO_HOST, bytes);
 }
 
-/* A drive that has changed a byte since would else keep it for good. */
+/* Without this a byte that the drive has changed would stay in the file for ever. */
 static int verify_before(struct save *v)
 {
     const struct spw_pack_info *i = spw_pack_info(v->before);
@@ -141,8 +141,8 @@ static int verify_before(struct save *v)
     for (uint32_t k = 0; k < i->n_sections; k++) {
         const struct spw_pack_section *x = &i->sections[k];
         uint64_t piece = v->s->engine->plan.piece_bytes / x->record_bytes;
-        uint64_t end = spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
-        if (x->kind >= SPW_SNAPSHOT_TAIL || !piece) /* which are never kept */
+        uint64_t end = spw_min_u64(x->first_tile + x->n_tiles, v->n_shared / SPW_TILE_TOKENS);
+        if (x->kind >= SPW_SNAPSHOT_TAIL || !piece) /* these are always written anew */
             continue;
         for (uint64_t t = x->first_tile, n; t < end; t += n) {
             n = spw_min_u64(end - t, piece);
@@ -154,41 +154,41 @@ static int verify_before(struct save *v)
 
 /* ---- which tiles stay ---- */
 
-/* The section of the file whose record of this tile may stay; NULL: the tile is to be written. */
-static const struct spw_pack_section *kept_at(const struct save *v,
-                                              const struct spw_pack_section *wanted, uint32_t tile)
+/* The section of the file that has a good record of this tile. NULL: the tile must be written. */
+static const struct spw_pack_section *
+old_section(const struct save *v, const struct spw_pack_section *wanted, uint32_t tile)
 {
-    if (wanted->kind >= SPW_SNAPSHOT_TAIL || tile >= v->n_kept / SPW_TILE_TOKENS)
+    if (wanted->kind >= SPW_SNAPSHOT_TAIL || tile >= v->n_shared / SPW_TILE_TOKENS)
         return NULL;
     const struct spw_pack_section *x = spw_pack_find(v->before, wanted->kind, wanted->layer, tile);
     return x && x->record_bytes == wanted->record_bytes && !is_bad(v, x, tile) ? x : NULL;
 }
 
-/* Behind the tiles of x that may stay, from this one on. */
-static uint32_t kept_end(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
+/* The end of the tiles of `x` that can stay, beginning with `tile`. */
+static uint32_t old_end(const struct save *v, const struct spw_pack_section *x, uint32_t tile)
 {
-    uint32_t end = (uint32_t)spw_min_u64(x->first_tile + x->n_tiles, v->n_kept / SPW_TILE_TOKENS);
+    uint32_t end = (uint32_t)spw_min_u64(x->first_tile + x->n_tiles, v->n_shared / SPW_TILE_TOKENS);
     while (tile < end && !is_bad(v, x, tile))
         tile++;
     return tile;
 }
 
-/* Cuts one wanted section. -E2BIG: into too many. */
-static int cut_section(struct save *v, const struct spw_pack_section *wanted)
+/* Splits one wanted section into old and new parts. -E2BIG: there are too many parts. */
+static int split_section(struct save *v, const struct spw_pack_section *wanted)
 {
     uint32_t end = wanted->first_tile + wanted->n_tiles;
     for (uint32_t t = wanted->first_tile, next; t < end; t = next) {
-        const struct spw_pack_section *x = kept_at(v, wanted, t);
-        if (v->n == v->most)
+        const struct spw_pack_section *x = old_section(v, wanted, t);
+        if (v->n == v->max)
             return -E2BIG;
-        next = x ? kept_end(v, x, t) : t + 1;
-        while (!x && next < end && !kept_at(v, wanted, next))
+        next = x ? old_end(v, x, t) : t + 1;
+        while (!x && next < end && !old_section(v, wanted, next))
             next++;
-        next = next < end ? next : end;
+        next = spw_min_u32(next, end);
         struct spw_pack_section *to = &v->sections[v->n++];
         if (x) {
             *to = spw_pack_part(x, t, next - t);
-            v->keeps = true;
+            v->reuses = true;
             continue;
         }
         *to = *wanted;
@@ -198,49 +198,42 @@ static int cut_section(struct save *v, const struct spw_pack_section *wanted)
     return 0;
 }
 
-static void cut_sections(struct save *v)
+static void split_sections(struct save *v)
 {
     int rc = 0;
     v->n = 0;
-    v->keeps = false;
+    v->reuses = false;
     for (uint32_t i = 0; i < v->n_wanted && !rc; i++)
-        rc = cut_section(v, &v->wanted[i]);
+        rc = split_section(v, &v->wanted[i]);
     if (!rc)
         return;
     memcpy(v->sections, v->wanted, v->n_wanted * sizeof *v->wanted);
     v->n = v->n_wanted;
-    v->keeps = false;
+    v->reuses = false;
 }
 
 static int plan_save(struct save *v)
 {
     struct spw_session *s = v->s;
     uint32_t most = spw_snapshot_max_sections(s->engine);
-    v->most = most * MOST_PARTS;
+    v->max = most * MAX_PARTS;
     v->wanted = spw_alloc_zero(most, sizeof *v->wanted);
-    v->sections = spw_alloc_zero(v->most, sizeof *v->sections);
+    v->sections = spw_alloc_zero(v->max, sizeof *v->sections);
     if (!v->wanted || !v->sections)
         return -ENOMEM;
     struct spw_snapshot_range all = {.to = s->n_tokens, .checkpoint = true, .tail = true};
     v->n_wanted = spw_snapshot_sections(s, &all, v->wanted);
-    SPW_TRY(look_before(v));
-    if (v->n_kept && !s->file->verified)
+    SPW_TRY(open_before(v));
+    if (v->n_shared && !s->file->verified)
         SPW_TRY(verify_before(v));
-    cut_sections(v);
+    split_sections(v);
     return 0;
 }
 
-/* What will be written: all that v->sections has no place for yet. */
 static int check_limit(struct save *v, const struct spw_pack_spec *spec, struct spw_error *err)
 {
-    uint64_t room = spw_snapshot_write_room(v->s->engine);
     v->write_bytes = spw_pack_write_bytes(spec);
-    if (v->write_bytes <= room)
-        return 0;
-    return spw_fail(err, -EDQUOT,
-                    "%s: %llu bytes to write, but of the write limit only %llu are left beside "
-                    "what the KV on disk may need: raise options.disk_write_limit",
-                    v->path, (unsigned long long)v->write_bytes, (unsigned long long)room);
+    return spw_snapshot_check_limit(v->s->engine, v->write_bytes, v->path, err);
 }
 
 static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_bytes,
@@ -253,26 +246,20 @@ static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_
                                  .checkpoint = true,
                                  .sections = v->sections,
                                  .n_sections = v->n,
-                                 .held = &v->s->file->fd,
-                                 .most_state_bytes = (uint32_t)(sizeof(struct head) + state_bytes)};
+                                 .locked_fd = &v->s->file->fd,
+                                 .max_state_bytes = (uint32_t)(sizeof(struct head) + state_bytes)};
     struct spw_error why = {{0}};
     SPW_TRY(check_limit(v, &spec, err));
-    int rc = v->keeps ? spw_pack_append(w, v->path, &spec, &why) : -ENOENT;
+    int rc = v->reuses ? spw_pack_append(w, v->path, &spec, &why) : -ENOENT;
     if (rc != -ENOENT && rc != -EBADMSG && rc != -ESTALE)
         return rc ? spw_fail(err, rc, "%s", why.text) : 0;
-    if (v->keeps) { /* the file changed since it was looked at */
-        v->n_kept = 0;
-        cut_sections(v);
+    if (v->reuses) { /* the file has changed meanwhile */
+        v->n_shared = 0;
+        split_sections(v);
         spec.n_sections = v->n;
         SPW_TRY(check_limit(v, &spec, err));
     }
     return spw_pack_create(w, v->path, true, &spec, err);
-}
-
-static int write_records(void *to, uint32_t section, uint32_t first_tile, uint32_t n_tiles,
-                         const void *records)
-{
-    return spw_pack_write(to, section, first_tile, n_tiles, records);
 }
 
 static int write_file(struct save *v, const void *state, size_t state_bytes, uint64_t *written,
@@ -287,7 +274,7 @@ static int write_file(struct save *v, const void *state, size_t state_bytes, uin
         memcpy(blob + sizeof(struct head), state, state_bytes);
     int rc = open_writer(v, &w, state_bytes, err);
     if (!rc) {
-        rc = spw_snapshot_write(v->s, v->sections, v->n, write_records, w);
+        rc = spw_snapshot_write(v->s, v->sections, v->n, w);
         *written = spw_pack_written_bytes(w);
         if (rc)
             spw_pack_abort(w);
@@ -316,7 +303,7 @@ static int save_once(struct spw_session *s, const char *path, const void *state,
     return rc;
 }
 
-/* A tile was lost on disk: what hangs on it is computed again, as a step would. */
+/* A tile was lost on disk: computes the tokens from there on again, as a step does. */
 static int compute_again(struct spw_session *s, struct spw_error *err)
 {
     uint64_t n = s->n_tokens;
@@ -337,11 +324,11 @@ static int check_save(const struct spw_session *s, const char *path, size_t stat
     if (!s->engine->plan.piece_bytes || !s->n_tokens)
         return spw_fail(err, -EINVAL, "%s: %s", path,
                         s->n_tokens ? "the engine was opened without the option to save"
-                                    : "the session is empty, there is nothing to save");
+                                    : "the session is empty");
     if (!s->cached)
         return spw_fail(err, -EINVAL,
-                        "%s: what the session held was given back when budgets changed; save it "
-                        "after the next step",
+                        "%s: the session's caches were freed when budgets changed; save it after "
+                        "the next step",
                         path);
     if (state_bytes > SPW_SAVED_STATE_BYTES)
         return spw_fail(err, -E2BIG, "%s: a state of %zu bytes, at most %d", path, state_bytes,
@@ -356,7 +343,7 @@ static int save_tries(struct spw_session *s, const char *path, const void *state
         uint64_t written = 0;
         int rc = save_once(s, path, state, state_bytes, &written, err);
         *written_bytes += written;
-        if (rc == -EBADMSG && s->engine->n_stepping) /* the running step will find it */
+        if (rc == -EBADMSG && s->engine->n_stepping) /* the running step handles the loss */
             return spw_fail(err, -EIO, "%s: a tile was lost on disk; save it after the step", path);
         if (rc != -EBADMSG)
             return rc ? spw_fail(err, rc, "%s: could not be written: %s", path, strerror(-rc)) : 0;
@@ -386,14 +373,14 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
 
 /* ---- resuming ---- */
 
-/* Sums say that a file is what its writer wrote, not that its writer computed it. */
+/* Checksums show that the file has what its writer wrote, not that the writer computed it. */
 static const char *foreign(struct spw_saved *v)
 {
     char why[SPW_OWNER_TEXT];
-    if (spw_owner_alone(spw_pack_fd(v->pack), geteuid(), why))
+    if (spw_owner_is_exclusive(spw_pack_fd(v->pack), geteuid(), why))
         return NULL;
     snprintf(v->foreign, sizeof v->foreign,
-             "%s; others may have written anything: resume a copy of your own if you trust it",
+             "%s; other users may have changed it: if you trust it, copy it and resume the copy",
              why);
     return v->foreign;
 }
@@ -455,7 +442,7 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v)
     return &v->info;
 }
 
-/* One line that names both sides of what differs. */
+/* The text names both sides of the first difference. */
 int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
 {
     spw_error_clear(err);
@@ -472,8 +459,9 @@ int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struc
                         "%s: was saved with another model, or its files changed since", path);
     spw_snapshot_backend(backend, e);
     if (strcmp(h->backend, backend) != 0)
-        return spw_fail(err, -ESTALE, "%s: was saved on %s, this is %s, whose bits may differ",
-                        path, h->backend, backend);
+        return spw_fail(err, -ESTALE,
+                        "%s: was saved on %s, this is %s, which may compute other bits", path,
+                        h->backend, backend);
     if (h->compute != (uint32_t)p->compute)
         return spw_fail(err, -ESTALE, "%s: was saved with options.compute %s, this run has %s",
                         path, spw_dtype_name(v->info.compute), spw_dtype_name(p->compute));
@@ -502,7 +490,8 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
                         v->info.n_tokens, (unsigned long long)e->plan.info.context);
     for (size_t i = 0; i < v->info.n_tokens; i++)
         if (v->info.tokens[i] < 0 || (uint32_t)v->info.tokens[i] >= e->model.config.vocab)
-            return spw_fail(err, -EBADMSG, "%s: token %zu is none of this model's", path, i);
+            return spw_fail(err, -EBADMSG, "%s: token %zu is not in the vocabulary of this model",
+                            path, i);
     return 0;
 }
 

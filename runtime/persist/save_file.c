@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HOLD_TRIES = 10 };
+enum { LOCK_TRIES = 10 };
 
-/* Whether the name is this file's; *gone: nobody's. */
+/* Whether the name still belongs to this file. *gone: no file has the name. */
 static bool is_named(const struct spw_save_file *f, bool *gone)
 {
     struct stat st, named;
@@ -40,21 +40,21 @@ void spw_session_release_file(struct spw_session *s)
     if (!f)
         return;
     if (f->fd >= 0 && f->made && is_named(f, &gone) && spw_save_file_is_empty(f))
-        unlink(f->path); /* made to hold the name, and nothing was saved */
+        unlink(f->path); /* this session created the file, and saved nothing */
     if (f->fd >= 0)
         close(f->fd);
     spw_free(f->path);
     spw_free(f);
 }
 
-/* What a save would replace must be a saved session, damaged or not. */
+/* A save replaces only a saved session, which may be damaged. */
 static int check_kind(const struct spw_save_file *f, struct spw_error *err)
 {
     struct spw_saved *v = NULL;
     struct spw_error why = {{0}};
     if (spw_save_file_is_empty(f))
         return 0;
-    int rc = spw_pack_is_one(f->fd) ? spw_saved_open(&v, f->path, &why) : -EINVAL;
+    int rc = spw_pack_has_magic(f->fd) ? spw_saved_open(&v, f->path, &why) : -EINVAL;
     spw_saved_close(v);
     if (rc == -ENOMEM)
         return spw_fail(err, rc, "%s", why.text);
@@ -64,7 +64,7 @@ static int check_kind(const struct spw_save_file *f, struct spw_error *err)
                     *why.text ? why.text : f->path);
 }
 
-/* Makes the file, or opens the one that is there. -EAGAIN: it came or went meanwhile. */
+/* Creates or opens the file. -EAGAIN: another process has created or removed it meanwhile. */
 static int open_file(struct spw_save_file *f)
 {
     const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
@@ -86,30 +86,30 @@ static int check_file(const struct spw_save_file *f, struct spw_error *err)
     SPW_TRY(spw_check_replaceable(&st, f->path, err));
     if (flock(f->fd, LOCK_EX | LOCK_NB))
         return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
-                        "%s: another process saves to it; give another name", f->path);
+                        "%s: another process saves to this file; give another name", f->path);
     return 0;
 }
 
-static int hold_file(struct spw_save_file *f, struct spw_error *err)
+static int lock_file(struct spw_save_file *f, struct spw_error *err)
 {
-    for (int i = 0; i < HOLD_TRIES; i++) {
+    for (int i = 0; i < LOCK_TRIES; i++) {
         bool gone;
         int rc = open_file(f);
         if (rc == -EAGAIN)
             continue;
         struct stat st;
-        if (rc == -ELOOP && !lstat(f->path, &st)) /* a link, which is not followed */
+        if (rc == -ELOOP && !lstat(f->path, &st)) /* a symbolic link is refused */
             SPW_TRY(spw_check_replaceable(&st, f->path, err));
         if (rc)
             return spw_fail(err, rc, "%s: %s", f->path, strerror(-rc));
         rc = check_file(f, err);
         if (!rc && is_named(f, &gone))
             return check_kind(f, err);
-        close(f->fd); /* not ours; or the name went to another file before there was a lock */
+        close(f->fd); /* refused, or another file got the name before the lock */
         f->fd = -1;
         SPW_TRY(rc);
     }
-    return spw_fail(err, -EBUSY, "%s: other processes replace it again and again", f->path);
+    return spw_fail(err, -EBUSY, "%s: other processes keep replacing this file", f->path);
 }
 
 int spw_session_save_to(struct spw_session *s, const char *path, struct spw_error *err)
@@ -124,7 +124,7 @@ int spw_session_save_to(struct spw_session *s, const char *path, struct spw_erro
     int rc = -ENOMEM;
     if (name) {
         *s->file = (struct spw_save_file){.path = name, .fd = -1};
-        rc = hold_file(s->file, err);
+        rc = lock_file(s->file, err);
     }
     if (rc) {
         spw_session_release_file(s);

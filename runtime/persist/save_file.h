@@ -1,6 +1,6 @@
-/* The file that a session is saved to, held with a lock (flock) from spw_session_save_to until the
- * session is closed or saved elsewhere. The pack's writers go through the same descriptor, which
- * becomes the new file's when a save replaces the file. The engine's thread. */
+/* The file of a saved session. spw_session_save_to locks it (flock); the lock lasts until the
+ * session is closed or saved to another file. Writers of the pack use the same descriptor. When a
+ * save replaces the file, the descriptor becomes that of the new file. The engine's thread. */
 #ifndef SPW_RUNTIME_PERSIST_SAVE_FILE_H
 #define SPW_RUNTIME_PERSIST_SAVE_FILE_H
 
@@ -8,13 +8,13 @@
 
 struct spw_save_file {
     char *path;    /* owned */
-    int fd;        /* owned, with the lock; -1: none yet */
-    bool made;     /* nothing had the name */
-    bool verified; /* a save has seen to all that stays in it */
+    int fd;        /* owned, locked; -1: not open */
+    bool made;     /* spw_session_save_to has created the file */
+    bool verified; /* a save has checked all tiles that stay in it */
 };
 
 bool spw_save_file_is_empty(const struct spw_save_file *f);
-/* Nobody else may read or write it. */
+/* Whether no other user may read or write it. */
 bool spw_save_file_is_private(const struct spw_save_file *f);
 
 #endif

@@ -1,4 +1,4 @@
-/* Sections of a session, out and in: see snapshot.h. */
+/* Writes and reads the sections of a session: see snapshot.h. */
 #include "runtime/persist/snapshot.h"
 
 #include "offload/kv/kv_attach.h"
@@ -10,7 +10,7 @@
 
 /* ---- the fingerprint ---- */
 
-/* As bytes, without padding. */
+/* Hashed as bytes: the struct has no padding. */
 struct identity {
     uint8_t model[SPW_FINGERPRINT_BYTES];
     uint32_t version, compute, kv, precision;
@@ -18,7 +18,8 @@ struct identity {
     char backend[SPW_SNAPSHOT_BACKEND_BYTES];
 };
 
-/* The same GPU in another place computes the same: "cuda:1 NVIDIA ..." without the number. */
+/* "cuda:1 NVIDIA ..." becomes "cuda NVIDIA ...": another GPU of the same kind gives the same bits.
+ */
 void spw_snapshot_backend(char out[SPW_SNAPSHOT_BACKEND_BYTES], const struct spw_engine *e)
 {
     const char *name = e->backend.name, *number = strchr(name, ':'), *space = strchr(name, ' ');
@@ -83,16 +84,16 @@ struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
     return none;
 }
 
-/* What a section of this kind would have of a layer; `s`: who holds it, NULL: nobody yet. */
+/* The tiles of a section. A session that was cut back may hold fewer exact tiles than the rule
+ * says. `s` NULL: by the rule alone. */
 static struct spw_snapshot_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
                                           enum spw_snapshot_kind kind, uint32_t layer,
                                           uint64_t from, uint64_t to)
 {
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
     struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
-    uint32_t held = s && kind == SPW_SNAPSHOT_RECENT ? spw_kv_first(s->seq.exact, layer) : 0;
-    if (t.first < t.end && held > t.first)
-        t.first = held;
+    if (s && kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
+        t.first = spw_max_u32(t.first, spw_kv_first(s->seq.exact, layer));
     return t;
 }
 
@@ -112,24 +113,36 @@ static uint64_t logits_bytes(const struct spw_session *s)
     return s->engine->model.config.vocab * sizeof *s->logits;
 }
 
+/* The next section of the range from number *at on, by kind and layer. False: there are no more. */
+static bool next_section(const struct spw_engine *e, const struct spw_session *s,
+                         const struct spw_snapshot_range *range, uint32_t *at,
+                         struct spw_pack_section *out)
+{
+    const uint32_t n_layers = e->model.config.n_layers;
+    uint32_t last = range->tail         ? SPW_SNAPSHOT_TAIL
+                    : range->checkpoint ? SPW_SNAPSHOT_WINDOW
+                                        : SPW_SNAPSHOT_OLD;
+    while (*at < last * n_layers) {
+        uint32_t kind = SPW_SNAPSHOT_OLD + *at / n_layers, layer = (*at)++ % n_layers;
+        struct spw_snapshot_tiles t = tiles_of(e, s, kind, layer, range->from, range->to);
+        if (t.first >= t.end)
+            continue;
+        *out = (struct spw_pack_section){.kind = kind,
+                                         .layer = layer,
+                                         .first_tile = t.first,
+                                         .n_tiles = t.end - t.first,
+                                         .record_bytes = record_bytes(e, kind)};
+        return true;
+    }
+    return false;
+}
+
 uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_snapshot_range *range,
                                struct spw_pack_section *out)
 {
-    uint32_t n = 0, first_kind = SPW_SNAPSHOT_OLD, end_kind = SPW_SNAPSHOT_OLD + 1;
-    if (range->checkpoint)
-        end_kind = SPW_SNAPSHOT_TAIL;
-    if (range->tail)
-        end_kind = SPW_SNAPSHOT_TAIL + 1;
-    for (uint32_t kind = first_kind; kind < end_kind; kind++)
-        for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++) {
-            struct spw_snapshot_tiles t = tiles_of(s->engine, s, kind, l, range->from, range->to);
-            if (t.first < t.end)
-                out[n++] = (struct spw_pack_section){.kind = kind,
-                                                     .layer = l,
-                                                     .first_tile = t.first,
-                                                     .n_tiles = t.end - t.first,
-                                                     .record_bytes = record_bytes(s->engine, kind)};
-        }
+    uint32_t n = 0, at = 0;
+    while (next_section(s->engine, s, range, &at, &out[n]))
+        n++;
     if (range->tail && s->has_logits)
         out[n++] = (struct spw_pack_section){.kind = SPW_SNAPSHOT_LOGITS,
                                              .n_tiles = 1,
@@ -140,25 +153,29 @@ uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_sna
 
 uint64_t spw_snapshot_publish_bytes(const struct spw_engine *e, uint64_t n)
 {
-    bool checkpoint = spw_snapshot_needs_checkpoint(&e->plan);
-    uint64_t to = n - n % SPW_TILE_TOKENS, n_sections = 0, n_records = 0, bytes = 0;
-    for (enum spw_snapshot_kind kind = SPW_SNAPSHOT_OLD;
-         kind < (checkpoint ? SPW_SNAPSHOT_TAIL : SPW_SNAPSHOT_SINK); kind++)
-        for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
-            struct spw_snapshot_tiles t = tiles_of(e, NULL, kind, l, 0, to);
-            uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
-            n_sections += tiles > 0;
-            n_records += tiles;
-            bytes += tiles * record_bytes(e, kind);
-        }
-    return to ? bytes + spw_pack_overhead_bytes(to, n_sections, n_records, 0) : 0;
+    struct spw_snapshot_range range = {.to = n - n % SPW_TILE_TOKENS,
+                                       .checkpoint = spw_snapshot_needs_checkpoint(&e->plan)};
+    struct spw_pack_section x;
+    uint64_t n_sections = 0, n_records = 0, bytes = 0;
+    for (uint32_t at = 0; next_section(e, NULL, &range, &at, &x); n_sections++) {
+        n_records += x.n_tiles;
+        bytes += x.n_tiles * x.record_bytes;
+    }
+    return range.to ? bytes + spw_pack_overhead_bytes(range.to, n_sections, n_records, 0) : 0;
 }
 
 /* ---- the write limit ---- */
 
-uint64_t spw_snapshot_write_room(const struct spw_engine *e)
+int spw_snapshot_check_limit(const struct spw_engine *e, uint64_t bytes, const char *what,
+                             struct spw_error *err)
 {
-    return spw_sub_u64(e->file_limit_bytes, e->file_bytes);
+    uint64_t left = spw_sub_u64(e->file_limit_bytes, e->file_bytes);
+    if (bytes <= left)
+        return 0;
+    return spw_fail(err, -EDQUOT,
+                    "%s: %llu bytes to write, but the write limit leaves only %llu beside the "
+                    "bytes that KV on disk may need; raise options.disk_write_limit",
+                    what, (unsigned long long)bytes, (unsigned long long)left);
 }
 
 void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
@@ -169,7 +186,7 @@ void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, 
     spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DISK, predicted);
 }
 
-/* ---- out ---- */
+/* ---- writing ---- */
 
 static uint8_t *piece_of(const struct spw_session *s)
 {
@@ -196,65 +213,64 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
 }
 
 int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
-                       int (*write)(void *to, uint32_t section, uint32_t first_tile,
-                                    uint32_t n_tiles, const void *records),
-                       void *to)
+                       struct spw_pack_writer *w)
 {
     uint8_t *piece = piece_of(s);
     spw_kv_finish_writes(s->engine->kv);
     for (uint32_t i = 0; i < n; i++) {
         const struct spw_pack_section *x = &sections[i];
-        uint32_t end = x->first_tile + x->n_tiles, most = piece_records(s, x->record_bytes);
+        uint32_t end = x->first_tile + x->n_tiles, max = piece_records(s, x->record_bytes);
         if (x->offset)
             continue;
         if (x->kind == SPW_SNAPSHOT_LOGITS) {
             memset(piece, 0, x->record_bytes);
             memcpy(piece, s->logits, logits_bytes(s));
-            SPW_TRY(write(to, i, 0, 1, piece));
+            SPW_TRY(spw_pack_write(w, i, 0, 1, piece));
             continue;
         }
         for (uint32_t t = x->first_tile; t < end;) {
-            uint32_t next = end - t > most ? t + most : end;
+            uint32_t next = t + spw_min_u32(end - t, max);
             SPW_TRY(export_piece(s, x, t, next));
-            SPW_TRY(write(to, i, t, next - t, piece));
+            SPW_TRY(spw_pack_write(w, i, t, next - t, piece));
             t = next;
         }
     }
     return 0;
 }
 
-/* ---- in ---- */
+/* ---- reading ---- */
 
-/* Of these tiles, as many as one layer may have on the device beside what it has: before they come
- * those before them go down, each to where it will lie with `to` tokens. */
+/* Lowers *n to the number of tiles that may lie on the device, and spills older tiles to make room
+ * for them. Each spilled tile goes to the tier where it will lie when the session has `to` tokens.
+ */
 static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint64_t to, uint32_t *n)
 {
     const struct spw_engine *e = s->engine;
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
     struct spw_kv_seq *seq = s->seq.kv;
-    uint32_t most = r->resident;
     if (e->plan.quantizes && kind != SPW_SNAPSHOT_OLD)
         return 0; /* exact tiles stay on the device */
-    *n = *n < most ? *n : most;
+    *n = spw_min_u32(*n, r->resident);
     uint32_t end = spw_kv_end(seq, layer) + *n;
-    if (end <= most + spw_kv_begin(seq, layer))
+    if (end <= r->resident + spw_kv_begin(seq, layer))
         return 0;
     uint32_t disk_end = spw_waterline_disk(r, spw_waterline_begin(r, to));
-    return spw_kv_spill(seq, layer, end - most, disk_end < end - most ? disk_end : end - most);
+    return spw_kv_spill(seq, layer, end - r->resident, spw_min_u32(disk_end, end - r->resident));
 }
 
-/* Bytes [offset, offset + bytes) of a pack, which lie in the piece: records of kinds up to `last`
- * that lie side by side are read together, whatever layers they are of. */
-struct inflow {
+/* A reader of a pack. The piece holds bytes [offset, offset + bytes) of the file: adjacent records
+ * of kinds up to `last`, of any layers, come with one read. */
+struct reader {
     struct spw_session *s;
     const struct spw_pack *pack;
     enum spw_snapshot_kind last;
-    uint64_t offset, bytes, used; /* used: of all that was fetched */
-    uint64_t fetched;
+    uint64_t offset, bytes;
+    uint64_t used, fetched; /* bytes of tiles taken over; bytes read from the file */
 };
 
-/* *n records of the section from `tile` on, or fewer: as many as lie in the piece. */
-static int fetch(struct inflow *f, const struct spw_pack_section *x, uint32_t tile, uint32_t *n,
+/* Finds *n records of the section from `tile` on, and checks them. Lowers *n to what the piece has.
+ */
+static int fetch(struct reader *f, const struct spw_pack_section *x, uint32_t tile, uint32_t *n,
                  const uint8_t **out, struct spw_error *err)
 {
     uint64_t offset = x->offset + (tile - x->first_tile) * x->record_bytes;
@@ -267,14 +283,14 @@ static int fetch(struct inflow *f, const struct spw_pack_section *x, uint32_t ti
         f->bytes = bytes;
         f->fetched += bytes;
     }
-    uint64_t there = (f->offset + f->bytes - offset) / x->record_bytes;
-    *n = (uint32_t)spw_min_u64(*n, there);
+    uint64_t in_piece = (f->offset + f->bytes - offset) / x->record_bytes;
+    *n = (uint32_t)spw_min_u64(*n, in_piece);
     *out = piece_of(f->s) + (offset - f->offset);
     return spw_pack_check_records(f->pack, x, tile, *n, *out, err);
 }
 
-/* The next tiles of [first, end), which end at token `to`. */
-static int read_some(struct inflow *f, enum spw_snapshot_kind kind, uint32_t layer, uint32_t *first,
+/* Reads the next tiles of [*first, end) and moves *first on. `to`: the tokens of the session. */
+static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t layer, uint32_t *first,
                      uint32_t end, uint64_t to, struct spw_error *err)
 {
     struct spw_session *s = f->s;
@@ -282,11 +298,10 @@ static int read_some(struct inflow *f, enum spw_snapshot_kind kind, uint32_t lay
     uint64_t bytes = record_bytes(s->engine, kind);
     const struct spw_pack_section *x = spw_pack_find(f->pack, kind, layer, *first);
     if (!x || x->record_bytes != bytes)
-        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is not there", spw_pack_path(f->pack),
+        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is missing", spw_pack_path(f->pack),
                         layer, *first);
-    uint32_t n = x->first_tile + x->n_tiles - *first, most = piece_records(s, bytes);
-    n = n < most ? n : most;
-    n = n < end - *first ? n : end - *first;
+    uint32_t n = spw_min_u32(x->first_tile + x->n_tiles, end) - *first;
+    n = spw_min_u32(n, piece_records(s, bytes));
     SPW_TRY(make_room(s, kind, layer, to, &n));
     SPW_TRY(fetch(f, x, *first, &n, &records, err));
     SPW_TRY(spw_kv_import(seq_of(s, kind), layer, *first,
@@ -296,22 +311,23 @@ static int read_some(struct inflow *f, enum spw_snapshot_kind kind, uint32_t lay
     return 0;
 }
 
-/* A session that was cut back before it was saved may have had less slack before its window. */
-static uint32_t first_there(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
-                            struct spw_snapshot_tiles t, uint64_t n)
+/* The first exact tile that the pack has. A session that was cut back before it was saved may have
+ * fewer of them than the rule says. */
+static uint32_t first_in_pack(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
+                              struct spw_snapshot_tiles t, uint64_t n)
 {
-    uint32_t least = spw_waterline_old_end(s->engine->plan.residency, n);
-    while (t.first < least && !spw_pack_find(p, SPW_SNAPSHOT_RECENT, layer, t.first))
+    uint32_t needed = spw_waterline_old_end(s->engine->plan.residency, n);
+    while (t.first < needed && !spw_pack_find(p, SPW_SNAPSHOT_RECENT, layer, t.first))
         t.first++;
     return t.first;
 }
 
-static int read_tiles(struct inflow *f, enum spw_snapshot_kind kind, uint32_t layer, uint64_t n,
+static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t layer, uint64_t n,
                       struct spw_error *err)
 {
     struct spw_snapshot_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
     if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
-        t.first = first_there(f->s, f->pack, layer, t, n);
+        t.first = first_in_pack(f->s, f->pack, layer, t, n);
     spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
                        t.end, kind != SPW_SNAPSHOT_OLD);
     while (t.first < t.end)
@@ -319,12 +335,12 @@ static int read_tiles(struct inflow *f, enum spw_snapshot_kind kind, uint32_t la
     return 0;
 }
 
-/* In the order in which they lie in the file. */
+/* Reads in the order in which the file has the sections. */
 static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_snapshot_kind first,
                       enum spw_snapshot_kind last, uint64_t n, uint64_t *read_bytes,
                       struct spw_error *err)
 {
-    struct inflow f = {.s = s, .pack = p, .last = last};
+    struct reader f = {.s = s, .pack = p, .last = last};
     int rc = 0;
     for (enum spw_snapshot_kind kind = first; kind <= last; kind++)
         for (uint32_t l = 0; l < s->engine->model.config.n_layers && !rc; l++)
@@ -354,7 +370,7 @@ int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t 
     if (rc) {
         spw_executor_stop_predicting(e->executor);
         spw_sequence_truncate(&s->seq, e->plan.residency, 0);
-        return spw_fail(err, rc, "%s: could not be brought back: %s", spw_pack_path(p),
+        return spw_fail(err, rc, "%s: the session could not be read: %s", spw_pack_path(p),
                         strerror(-rc));
     }
     return 0;
@@ -366,8 +382,7 @@ int spw_snapshot_read_logits(struct spw_session *s, const struct spw_pack *p, st
     if (!x)
         return -ENOENT;
     if (x->record_bytes != spw_align_up(logits_bytes(s), SPW_PACK_ALIGN))
-        return spw_fail(err, -EBADMSG, "%s: its logits are of another vocabulary",
-                        spw_pack_path(p));
+        return spw_fail(err, -EBADMSG, "%s: its logits have another vocabulary", spw_pack_path(p));
     SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
     s->engine->file_read_bytes += x->record_bytes;
     spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DISK_TO_HOST,

@@ -28,7 +28,7 @@ static void add(struct spw_store *s, uint64_t seed, uint32_t first, uint32_t end
                                    .n_sections = 1};
     struct spw_store_writer *w;
     CHECK(spw_store_begin(&w, s, &a, NULL) == 0);
-    CHECK(spw_store_write(w, 0, first, end - first, records) == 0);
+    CHECK(spw_pack_write(spw_store_writer_pack(w), 0, first, end - first, records) == 0);
     CHECK(spw_store_commit(w, NULL, NULL) == 0);
     usleep(12000); /* longer than a tick of the clock that files get their times from */
 }
@@ -81,7 +81,7 @@ static void test_verify(void)
     CHECK(sh("\"$S\" cache verify c") == 1 && strstr(out, "tile 1, ") &&
           strstr(out, "1 of 9 records"));
     CHECK(strstr(out, ", 1 damaged"));
-    CHECK(sh("\"$S\" cache verify c --json") == 1 && strstr(out, "is not what was written"));
+    CHECK(sh("\"$S\" cache verify c --json") == 1 && strstr(out, "does not have its checksum"));
     corrupt(20);
     CHECK(sh("\"$S\" cache ls c") == 0 && strstr(out, "no intact commit record"));
 }

@@ -46,7 +46,7 @@ static struct spw_pack_spec make_spec(struct spw_pack_section *sections, uint64_
                                   .checkpoint = recent > 1,
                                   .sections = sections,
                                   .n_sections = n,
-                                  .most_state_bytes = 64};
+                                  .max_state_bytes = 64};
 }
 
 static struct spw_chain_hash chain_at(uint32_t tile, uint64_t n_tokens)
@@ -187,7 +187,7 @@ static void test_specs(void)
         if (i == 6)
             last->record_bytes = UINT64_C(1) << 62;
         if (i == 7)
-            s.n_sections = SPW_PACK_MOST_SECTIONS + 1;
+            s.n_sections = SPW_PACK_MAX_SECTIONS + 1;
         spw_error_clear(&err);
         int rc = spw_pack_create(&w, path, false, &s, &err);
         CHECK_MSG(rc == (i == 6 ? -EFBIG : -EINVAL), "%d: %d", i, rc);

@@ -89,7 +89,7 @@ static void add_pack(struct spw_store *s, uint32_t first, uint32_t end)
     for (uint32_t t = 0; t < end; t++) {
         hash = spw_chain_next(hash, chain + t * 128);
         pack_fill(record, RECORD, hash, &section, t);
-        CHECK(t < first || spw_store_write(w, 0, t, 1, record) == 0);
+        CHECK(t < first || spw_pack_write(spw_store_writer_pack(w), 0, t, 1, record) == 0);
     }
     CHECK(spw_store_commit(w, NULL, NULL) == 0);
 }

@@ -616,7 +616,7 @@ static void forge(const char *path)
                                  .n_tokens = info->n_tokens,
                                  .tokens = info->tokens,
                                  .parent = info->parent,
-                                 .before = info->before,
+                                 .previous = info->previous,
                                  .checkpoint = info->checkpoint,
                                  .sections = sections,
                                  .n_sections = info->n_sections};

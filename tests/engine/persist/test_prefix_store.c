@@ -53,7 +53,7 @@ static void fill(struct spw_store_writer *w, const struct spw_pack_section *sect
             if (t < sections[i].first_tile)
                 continue;
             pack_fill(record, RECORD, chain, &sections[i], t);
-            CHECK(spw_store_write(w, i, t, 1, record) == 0);
+            CHECK(spw_pack_write(spw_store_writer_pack(w), i, t, 1, record) == 0);
         }
     }
 }
@@ -199,12 +199,12 @@ static void test_long_chain(void)
     struct spw_store *s = open_store(1 << 30);
     struct spw_store_writer *w;
     make_chain(a, NULL, 0, 11);
-    for (uint32_t t = 0; t < SPW_STORE_MOST_PACKS; t++) {
+    for (uint32_t t = 0; t < SPW_STORE_MAX_PACKS; t++) {
         CHECK(begin(&w, s, a, t, t + 1, false, NULL) == 0);
         CHECK(spw_store_commit(w, NULL, NULL) == 0);
     }
-    CHECK(begin(&w, s, a, SPW_STORE_MOST_PACKS, 200, false, NULL) == -EMLINK);
-    CHECK(match(s, a, MOST_TILES, NULL) == SPW_STORE_MOST_PACKS);
+    CHECK(begin(&w, s, a, SPW_STORE_MAX_PACKS, 200, false, NULL) == -EMLINK);
+    CHECK(match(s, a, MOST_TILES, NULL) == SPW_STORE_MAX_PACKS);
     spw_store_close(s);
     pack_remove_folder(dir);
 }
@@ -440,8 +440,8 @@ static void test_damage(void)
     corrupt(name, 8192 + 3 * RECORD);
     CHECK(spw_store_match(s, a, 20 * 128, &m) == 0 && m.n_tiles == 5);
     CHECK(spw_pack_verify(m.parts[0].pack, NULL) == -EBADMSG);
-    spw_store_damaged(s, m.parts[0].pack, "a record is bad");
-    spw_store_damaged(s, m.parts[0].pack, "a record is bad");
+    spw_store_remove_damaged(s, m.parts[0].pack, "a record is bad");
+    spw_store_remove_damaged(s, m.parts[0].pack, "a record is bad");
     CHECK(n_damage == 3 && !strcmp(damage, "a record is bad") && match(s, a, 20, NULL) == 0);
     CHECK(add(s, a, 0, 5, false) == 0 && match(s, a, 20, NULL) == 5); /* beside the bad one */
     spw_store_release(s, &m);
@@ -453,7 +453,8 @@ static void test_damage(void)
     name_of(name, a, 5);
     snprintf(to, sizeof to, "%s/%s", dir, name);
     CHECK(rename(from, to) == 0);
-    CHECK(match(s, a, 20, NULL) == 5 && n_damage == 4 && strstr(damage, "another pack"));
+    CHECK(match(s, a, 20, NULL) == 5 && n_damage == 4 &&
+          strstr(damage, "its name does not fit its tokens"));
     CHECK(mkdir(to, 0700) == 0 && match(s, a, 20, NULL) == 5 && n_damage == 5);
     CHECK(match(s, a, 20, NULL) == 5 && n_damage == 5 && access(to, F_OK) != 0);
     CHECK(match(s, b, 20, NULL) == 0 && n_damage == 5);
@@ -607,7 +608,7 @@ static void test_corruption(uint64_t *seed, int times)
             bool whole = spw_pack_verify(pack, &err) == 0;
             CHECK(whole == pack_is_right(pack, a) && (whole || p == hit));
             if (!whole)
-                spw_store_damaged(s, pack, err.text);
+                spw_store_remove_damaged(s, pack, err.text);
         }
         spw_store_release(s, &m);
         spw_store_close(s);
@@ -635,7 +636,7 @@ static void test_failing_calls(void)
         uint8_t records[2 * RECORD] = {0};
         file_fault_nth(n, ENOSPC);
         int rc = spw_store_begin(&w, s, &a2, NULL);
-        if (!rc && (rc = spw_store_write(w, 0, 4, 2, records)))
+        if (!rc && (rc = spw_pack_write(spw_store_writer_pack(w), 0, 4, 2, records)))
             spw_store_abort(w);
         else if (!rc)
             rc = spw_store_commit(w, NULL, NULL);
@@ -913,7 +914,7 @@ static void bench_hashes(void)
 static void bench_shape(uint32_t chain, uint32_t pack)
 {
     int32_t *tokens = malloc((size_t)chain * 512);
-    const uint64_t n = chain * UINT64_C(128), most = SPW_STORE_MOST_PACKS * (uint64_t)pack;
+    const uint64_t n = chain * UINT64_C(128), most = SPW_STORE_MAX_PACKS * (uint64_t)pack;
     double opened[BENCH_TIMES], matched[BENCH_TIMES], half[BENCH_TIMES], missed[BENCH_TIMES];
     struct spw_store *s = open_store(UINT64_C(1) << 40);
     file_sync_off = true;
@@ -927,7 +928,7 @@ static void bench_shape(uint32_t chain, uint32_t pack)
                                          .n_tokens = pack * UINT64_C(128),
                                          .tokens = tokens + (size_t)t * 128,
                                          .parent = parent,
-                                         .before = before};
+                                         .previous = before};
             char path[256], name[SPW_STORE_NAME_BYTES];
             struct spw_pack_writer *w;
             before = spw_chain_id(spw_chain_next(parent, tokens + (size_t)t * 128));
