@@ -214,7 +214,7 @@ void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_fil
     d->job.io.file = file;
     d->job.io.offset = offset;
     d->job.io.bytes = bytes;
-    d->job.io.least_bytes = least_bytes;
+    d->job.io.min_bytes = least_bytes;
     d->job.io.memory = s->lands + to;
 }
 

@@ -1,5 +1,5 @@
-/* The I/O engine as its users see it: which engine is taken and why, its threads, files, usage.
- * Jobs are io_job.c, the two engines io_uring.c and io_threads.c. */
+/* The I/O engine for its users: chooses the engine, starts threads, describes files, counts.
+ * Jobs are in io_job.c, the two engines in io_uring.c and io_threads.c. */
 #include "offload/io/io_engine.h"
 
 #include "offload/device/device_cpu_team.h"
@@ -13,9 +13,9 @@
 #define DEPTH_DEFAULT 16
 #define REQUEST_DEFAULT ((uint64_t)1 << 20)
 #define REQUEST_LEAST 4096
-#define ALIGN_DEFAULT 4096 /* where the kernel does not say: no drive asks for more */
+#define ALIGN_DEFAULT 4096 /* if the kernel does not say; no drive needs more */
 
-/* In the order in which AUTO asks them. */
+/* In the order in which AUTO tries them. */
 static const struct spw_io_engine *const engines[] = {&spw_io_uring, &spw_io_threads};
 
 #define N_ENGINES (sizeof engines / sizeof engines[0])
@@ -55,32 +55,32 @@ static int threads_start(struct spw_io *io)
     return 0;
 }
 
-/* Every engine finds asks for all that it may have in flight, for as many that wait to be summed,
- * and for those that a fault holds back. */
-static int asks_take(struct spw_io *io)
+/* There are parts for everything that may be in flight, for as many that wait for their
+ * checksums, and for those that a test holds back. */
+static int parts_alloc(struct spw_io *io)
 {
-    unsigned held = io->fault ? io->fault->reorder : 0;
-    io->n_asks = 2 * (io->queue_depth > io->n_threads ? io->queue_depth : io->n_threads) + held;
+    unsigned delayed = io->fault ? io->fault->reorder : 0;
+    io->n_parts = 2 * (io->queue_depth > io->n_threads ? io->queue_depth : io->n_threads) + delayed;
     io->threads = spw_alloc_zero(io->n_threads, sizeof *io->threads);
-    io->asks = spw_alloc_zero(io->n_asks, sizeof *io->asks);
-    if (!io->threads || !io->asks)
+    io->parts = spw_alloc_zero(io->n_parts, sizeof *io->parts);
+    if (!io->threads || !io->parts)
         return -ENOMEM;
-    for (unsigned i = 0; i < io->n_asks; i++) {
-        io->asks[i].next = io->free_asks;
-        io->free_asks = &io->asks[i];
+    for (unsigned i = 0; i < io->n_parts; i++) {
+        io->parts[i].next = io->free_parts;
+        io->free_parts = &io->parts[i];
     }
     return 0;
 }
 
-static void asks_give(struct spw_io *io)
+static void parts_free(struct spw_io *io)
 {
     spw_free(io->threads);
-    spw_free(io->asks);
+    spw_free(io->parts);
     io->threads = NULL;
-    io->asks = io->free_asks = NULL;
+    io->parts = io->free_parts = NULL;
 }
 
-/* One engine, with its threads running, or nothing. */
+/* Opens one engine and starts its threads. After a failure nothing is open. */
 static int engine_start(struct spw_io *io, const struct spw_io_options *o,
                         const struct spw_io_engine *engine, char *why, size_t why_bytes)
 {
@@ -88,12 +88,12 @@ static int engine_start(struct spw_io *io, const struct spw_io_options *o,
     int rc = engine->open(io, o, why, why_bytes);
     if (rc < 0)
         return rc;
-    rc = asks_take(io);
+    rc = parts_alloc(io);
     if (!rc)
         rc = threads_start(io);
     if (rc < 0) {
         threads_stop(io);
-        asks_give(io);
+        parts_free(io);
         engine->close(io);
     }
     return rc;
@@ -155,7 +155,7 @@ void spw_io_close(struct spw_io *io)
     if (!io)
         return;
     threads_stop(io);
-    asks_give(io);
+    parts_free(io);
     io->engine->close(io);
     pthread_mutex_destroy(&io->lock);
     spw_free(io);
@@ -168,8 +168,8 @@ const char *spw_io_describe(const struct spw_io *io)
 
 /* --- files --- */
 
-/* What direct I/O on this descriptor must be a multiple of; 1: it is not direct, whatever its flag
- * says. */
+/* The alignment that direct I/O on this descriptor needs. 1: reads and writes are not direct,
+ * whatever the flag says. */
 static int find_align(int fd, uint32_t *align)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -182,15 +182,15 @@ static int find_align(int fd, uint32_t *align)
 #ifdef STATX_DIOALIGN
     struct statx s;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) || !(s.stx_mask & STATX_DIOALIGN))
-        return 0; /* an older kernel, or a file system that does not know */
-    uint32_t most =
+        return 0; /* the kernel is too old, or the filesystem does not know */
+    uint32_t max =
         s.stx_dio_mem_align > s.stx_dio_offset_align ? s.stx_dio_mem_align : s.stx_dio_offset_align;
-    *align = most ? most : 1; /* 0: through the page cache after all */
+    *align = max ? max : 1; /* 0: the filesystem uses the page cache all the same */
 #endif
     return 0;
 }
 
-int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out)
+int spw_io_register_file(struct spw_io *io, int fd, struct spw_io_file *out)
 {
     uint32_t align;
     SPW_TRY(find_align(fd, &align));
@@ -200,16 +200,15 @@ int spw_io_attach(struct spw_io *io, int fd, struct spw_io_file *out)
     pthread_mutex_unlock(&io->lock);
     if (index == SPW_IO_FILES)
         return -ENFILE;
-    *out = (struct spw_io_file){.fd = fd, .index = index, .align = align, .direct = align > 1};
+    *out = (struct spw_io_file){.fd = fd, .index = index, .align = align};
     return 0;
 }
 
-int spw_io_lend(int fd, struct spw_io_file *out)
+int spw_io_use_file(int fd, struct spw_io_file *out)
 {
     uint32_t align;
     SPW_TRY(find_align(fd, &align));
-    *out =
-        (struct spw_io_file){.fd = fd, .index = SPW_IO_LENT, .align = align, .direct = align > 1};
+    *out = (struct spw_io_file){.fd = fd, .index = SPW_IO_UNREGISTERED, .align = align};
     return 0;
 }
 
@@ -226,7 +225,7 @@ static double thread_seconds(pthread_t thread)
 
 void spw_io_usage(const struct spw_io *io, struct spw_io_usage *out)
 {
-    struct spw_io *own = (struct spw_io *)io; /* only its lock changes */
+    struct spw_io *own = (struct spw_io *)io; /* only the lock inside changes */
     pthread_mutex_lock(&own->lock);
     *out = io->usage;
     pthread_mutex_unlock(&own->lock);

@@ -1,14 +1,13 @@
-/* Jobs of the I/O engine: cutting them into asks, what a result means, checksums, their end. See
- * io_engine.h for the way of an ask.
+/* Jobs of the I/O engine: splits them into parts, handles results, computes checksums, ends
+ * jobs. io_engine.h draws the way of a part.
  *
- * Records and requests need not coincide: a request has several records, or a record several
- * requests. A record is summed by the ask that completes it,
+ * Records and requests need not have the same borders. The part that completes a record sums it:
  *
- *     requests  |----a----|----b----|----c----|      a is back first: sums nothing
+ *     requests  |----a----|----b----|----c----|      a returns first: sums nothing
  *     records   |------0-------|-------1------|      c second: nothing; b last: sums 0 and 1
  *
- * which is the one after which no other ask that overlaps the record is moving. So each record is
- * summed once, by a thread that has just had its last bytes, without the lock. */
+ * A part completes a record if no other part that overlaps the record is pending. So each record
+ * is summed once, without the lock, by the thread that has just got its last bytes. */
 #include "offload/io/io_engine.h"
 
 #include <linux/futex.h>
@@ -19,16 +18,16 @@
 
 enum { JOB_OVER, JOB_PENDING, JOB_WAITED }; /* spw_io_job.state */
 
-/* Times in a row that nothing moves. The kernel may say EAGAIN for as long as it lacks memory: that
- * is given up after a second. A count that is no error and no progress is not worth so much. */
+/* How often in a row a request may make no progress. EAGAIN may last as long as the kernel lacks
+ * memory; it ends the job after a second. A result of 0 bytes ends the job sooner. */
 #define STALLS_AT_ONCE 10
 #define STALLS_MOST 1000
 #define STALL_SECONDS 0.001
 
-/* The most that one call moves is just below 2 GiB. */
+/* The kernel moves just below 2 GiB by one call. */
 #define REQUEST_MOST ((uint64_t)1 << 30)
 
-/* --- the state of a job, which is what its owner sleeps on --- */
+/* --- the state of a job, on which its owner sleeps --- */
 
 void spw_io_job_init(struct spw_io_job *job)
 {
@@ -51,7 +50,7 @@ int spw_io_wait(struct spw_io *io, struct spw_io_job *job)
     (void)io;
     uint32_t state = JOB_PENDING;
     for (;;) {
-        /* Whoever ends the job wakes nobody unless it was told that somebody sleeps. */
+        /* end_job wakes only owners that have announced their sleep with JOB_WAITED. */
         if (atomic_compare_exchange_strong(&job->state, &state, JOB_WAITED))
             state = JOB_WAITED;
         if (state == JOB_OVER)
@@ -61,7 +60,7 @@ int spw_io_wait(struct spw_io *io, struct spw_io_job *job)
     }
 }
 
-/* The job is its owner's again with the exchange: only its address is used after that. */
+/* After the exchange the job belongs to its owner again. Only its address is used then. */
 static void end_job(struct spw_io_job *job)
 {
     if (atomic_exchange(&job->state, JOB_OVER) == JOB_WAITED)
@@ -70,14 +69,14 @@ static void end_job(struct spw_io_job *job)
 
 /* --- the queue --- */
 
-static int job_is_sound(const struct spw_io_job *job)
+static int check_job(const struct spw_io_job *job)
 {
-    uint64_t end, align = job->file->direct ? job->file->align : 1;
+    uint64_t end, align = job->file->align;
     if (!spw_add_u64(job->offset, job->bytes, &end) || end > INT64_MAX)
         return -EINVAL;
     if (job->offset % align || job->bytes % align || (uintptr_t)job->memory % align)
         return -EINVAL;
-    if (job->least_bytes && (job->write || job->record_bytes || job->least_bytes > job->bytes))
+    if (job->min_bytes && (job->write || job->record_bytes || job->min_bytes > job->bytes))
         return -EINVAL;
     if (!job->record_bytes)
         return 0;
@@ -90,10 +89,10 @@ void spw_io_submit(struct spw_io *io, struct spw_io_job *job)
 {
     atomic_store(&job->state, JOB_PENDING);
     job->next = NULL;
-    job->asked = 0;
+    job->cut_bytes = 0;
     job->in_flight = job->n_rereads = 0;
     job->bad_record = UINT32_MAX;
-    job->rc = job_is_sound(job);
+    job->rc = check_job(job);
     if (job->rc || !job->bytes) {
         end_job(job);
         return;
@@ -116,12 +115,12 @@ void spw_io_submit(struct spw_io *io, struct spw_io_job *job)
 static void pop_head(struct spw_io *io)
 {
     struct spw_io_job *job = io->head;
-    job->asked = job->bytes;
+    job->cut_bytes = job->bytes;
     io->head = job->next;
 }
 
-/* The first error of a job stays. What was not cut yet never is: only the head of the queue has
- * been cut in part. */
+/* The first error of a job stays. The unsplit rest of the job is dropped: then the job is the
+ * first of the queue, for only the first is partly split. */
 static void fail(struct spw_io *io, struct spw_io_job *job, int rc, uint64_t at)
 {
     if (job->rc)
@@ -129,7 +128,7 @@ static void fail(struct spw_io *io, struct spw_io_job *job, int rc, uint64_t at)
     job->rc = rc;
     if (job->record_bytes)
         job->bad_record = (uint32_t)(at / job->record_bytes);
-    if (job->asked < job->bytes)
+    if (job->cut_bytes < job->bytes)
         pop_head(io);
 }
 
@@ -144,46 +143,43 @@ void spw_io_cancel(struct spw_io *io)
     }
 }
 
-/* Whole records as long as they are not larger than a request, so that each ask sums what it has
- * just moved. */
-static uint64_t part_of(const struct spw_io *io, const struct spw_io_job *job)
+/* A part has whole records if they fit into a request, so that it can sum what it has just
+ * moved. */
+static uint64_t part_bytes(const struct spw_io *io, const struct spw_io_job *job)
 {
     uint64_t part = io->request_bytes;
     if (job->record_bytes && job->record_bytes < part)
         part -= part % job->record_bytes;
-    if (job->file->direct && part > job->file->align)
-        part -= part % job->file->align;
-    else if (job->file->direct)
-        part = job->file->align;
-    return spw_min_u64(part, job->bytes - job->asked);
+    part = spw_max_u64(part - part % job->file->align, job->file->align);
+    return spw_min_u64(part, job->bytes - job->cut_bytes);
 }
 
-struct spw_io_ask *spw_io_cut(struct spw_io *io)
+struct spw_io_part *spw_io_next_part(struct spw_io *io)
 {
     struct spw_io_job *job = io->head;
-    struct spw_io_ask *a = io->free_asks;
+    struct spw_io_part *a = io->free_parts;
     if (!job || !a)
         return NULL;
-    io->free_asks = a->next;
-    uint64_t part = part_of(io, job);
-    *a = (struct spw_io_ask){.job = job,
-                             .begin = job->asked,
-                             .end = job->asked + part,
-                             .at = job->asked,
-                             .stop = job->asked + part,
-                             .moving = true};
+    io->free_parts = a->next;
+    uint64_t part = part_bytes(io, job);
+    *a = (struct spw_io_part){.job = job,
+                              .begin = job->cut_bytes,
+                              .end = job->cut_bytes + part,
+                              .at = job->cut_bytes,
+                              .stop = job->cut_bytes + part,
+                              .pending = true};
     job->in_flight++;
-    job->asked += part;
-    if (job->asked == job->bytes)
+    job->cut_bytes += part;
+    if (job->cut_bytes == job->bytes)
         pop_head(io);
     if (io->head)
-        io->engine->wake(io); /* there is more than one thread may want to take */
+        io->engine->wake(io); /* another thread may want the next part */
     return a;
 }
 
 /* --- what a result means --- */
 
-struct spw_io_request spw_io_request_of(const struct spw_io_ask *a)
+struct spw_io_request spw_io_request_of(const struct spw_io_part *a)
 {
     const struct spw_io_job *job = a->job;
     return (struct spw_io_request){.write = job->write,
@@ -193,7 +189,7 @@ struct spw_io_request spw_io_request_of(const struct spw_io_ask *a)
                                    .memory = job->memory + a->at};
 }
 
-int64_t spw_io_see(const struct spw_io *io, const struct spw_io_ask *a, int64_t result)
+int64_t spw_io_apply_fault(const struct spw_io *io, const struct spw_io_part *a, int64_t result)
 {
     if (!io->fault)
         return result;
@@ -201,17 +197,17 @@ int64_t spw_io_see(const struct spw_io *io, const struct spw_io_ask *a, int64_t 
     return io->fault->completed(io->fault->context, &r, result);
 }
 
-struct spw_io_ask *spw_io_deliver(const struct spw_io *io, struct spw_io_held *held,
-                                  struct spw_io_ask *a, bool others)
+struct spw_io_part *spw_io_deliver(const struct spw_io *io, struct spw_io_delayed *delayed,
+                                   struct spw_io_part *a, bool others)
 {
-    a->next = held->list;
-    if (io->fault && others && held->n < io->fault->reorder) {
-        held->list = a;
-        held->n++;
+    a->next = delayed->list;
+    if (io->fault && others && delayed->n < io->fault->reorder) {
+        delayed->list = a;
+        delayed->n++;
         return NULL;
     }
-    *held = (struct spw_io_held){0};
-    return a; /* and behind it those that were held back, the newest first */
+    *delayed = (struct spw_io_delayed){0};
+    return a; /* the list goes on with the parts that were held back, newest first */
 }
 
 static void pause_thread(void)
@@ -220,16 +216,16 @@ static void pause_thread(void)
     nanosleep(&t, NULL);
 }
 
-/* Whether all that the file must have is there, once `done` more bytes are. */
-static bool is_enough(const struct spw_io_ask *a, uint64_t done)
+/* Whether the file has all the bytes that it must have, once `done` more bytes are there. */
+static bool is_enough(const struct spw_io_part *a, uint64_t done)
 {
-    uint64_t least = a->job->least_bytes;
+    uint64_t least = a->job->min_bytes;
     return least && a->at + done >= least;
 }
 
-/* Moves `at` on by what was done. Direct I/O goes on at a multiple of the alignment, so that a
- * count in the middle of a block moves less, maybe nothing. */
-static int advance(struct spw_io_ask *a, int64_t result)
+/* Moves `at` on by the bytes that were done. Direct I/O continues at a multiple of the
+ * alignment, so a count inside a block moves `at` by less, maybe by nothing. */
+static int advance(struct spw_io_part *a, int64_t result)
 {
     const struct spw_io_job *job = a->job;
     if (result == 0 && !job->write && !is_enough(a, 0))
@@ -243,36 +239,36 @@ static int advance(struct spw_io_ask *a, int64_t result)
         a->at = a->stop;
         return 0;
     }
-    if (job->file->direct)
-        done -= done % job->file->align;
+    done -= done % job->file->align;
     a->at += done;
     a->stalls = done ? 0 : a->stalls + 1;
     if (result < 0)
         return a->stalls < STALLS_MOST ? 0 : (int)result;
     if (a->stalls < STALLS_AT_ONCE)
         return 0;
-    return job->write ? -EIO : -ENODATA; /* a file that ends inside a block */
+    return job->write ? -EIO : -ENODATA; /* the file ends inside a block */
 }
 
-/* Whether all of a record has been asked for and no other ask moves any of it. */
-static bool is_whole(const struct spw_io *io, const struct spw_io_ask *a, uint64_t record)
+/* Whether all of a record was split into parts, and no other pending part overlaps it. */
+static bool is_whole(const struct spw_io *io, const struct spw_io_part *a, uint64_t record)
 {
     const struct spw_io_job *job = a->job;
     uint64_t begin = record * job->record_bytes, end = begin + job->record_bytes;
-    if (job->asked < end)
+    if (job->cut_bytes < end)
         return false;
     if (a->begin <= begin && end <= a->end)
         return true;
-    for (unsigned i = 0; i < io->n_asks; i++) {
-        const struct spw_io_ask *b = &io->asks[i];
-        if (b != a && b->moving && b->job == job && b->begin < end && begin < b->end)
+    for (unsigned i = 0; i < io->n_parts; i++) {
+        const struct spw_io_part *b = &io->parts[i];
+        if (b != a && b->pending && b->job == job && b->begin < end && begin < b->end)
             return false;
     }
     return true;
 }
 
-/* The part of an ask is there, for the first time. The lock is held. */
-static void land(struct spw_io *io, struct spw_io_ask *a)
+/* The part has all its bytes for the first time: finds the records that it completes. The caller
+ * has the lock. */
+static void find_records(struct spw_io *io, struct spw_io_part *a)
 {
     struct spw_io_job *job = a->job;
     if (a->failed_once)
@@ -289,7 +285,7 @@ static void land(struct spw_io *io, struct spw_io_ask *a)
     a->record_end = (uint32_t)end;
 }
 
-bool spw_io_settle(struct spw_io *io, struct spw_io_ask *a)
+bool spw_io_take_result(struct spw_io *io, struct spw_io_part *a)
 {
     struct spw_io_job *job = a->job;
     if (a->stalls > STALLS_AT_ONCE)
@@ -298,30 +294,30 @@ bool spw_io_settle(struct spw_io *io, struct spw_io_ask *a)
     pthread_mutex_lock(&io->lock);
     io->usage.n_requests++;
     if (!rc && a->result < 0 && io->closing)
-        rc = -ECANCELED; /* EINTR may be what is left of a cancelled one */
+        rc = -ECANCELED; /* EINTR may come from a canceled request */
     bool once_more = rc == -EIO && !job->write && !a->failed_once && !job->rc;
-    bool go_on = once_more || (!rc && a->at < a->stop && !job->rc);
+    bool resubmit = once_more || (!rc && a->at < a->stop && !job->rc);
     if (once_more) {
         a->failed_once = true;
         io->usage.n_rereads++;
-    } else if (go_on) {
+    } else if (resubmit) {
         io->usage.n_resumed++;
     } else {
         if (rc)
             fail(io, job, rc, a->at);
-        else if (!job->rc && a->moving)
-            land(io, a);
-        a->moving = false;
+        else if (!job->rc && a->pending)
+            find_records(io, a);
+        a->pending = false;
     }
     pthread_mutex_unlock(&io->lock);
-    return go_on;
+    return resubmit;
 }
 
 /* --- checksums, and the end --- */
 
-static void read_again(struct spw_io *io, struct spw_io_ask *a)
+static void read_again(struct spw_io *io, struct spw_io_part *a)
 {
-    a->again = true;
+    a->rereads = true;
     a->at = a->record * a->job->record_bytes;
     a->stop = a->at + a->job->record_bytes;
     a->stalls = 0;
@@ -330,17 +326,18 @@ static void read_again(struct spw_io *io, struct spw_io_ask *a)
     pthread_mutex_unlock(&io->lock);
 }
 
-/* Whether a record is as it should be; where not, whether that is worth another read. */
-static int check_record(struct spw_io *io, struct spw_io_ask *a)
+/* -EAGAIN: the checksum is wrong, and the record should be read again. -EBADMSG: it is wrong
+ * again. */
+static int check_record(struct spw_io *io, struct spw_io_part *a)
 {
     struct spw_io_job *job = a->job;
     uint64_t sum = XXH3_64bits(job->memory + a->record * job->record_bytes, job->record_bytes);
     if (job->write) {
         job->sums[a->record] = sum;
     } else if (sum != job->sums[a->record]) {
-        return a->again ? -EBADMSG : -EAGAIN;
-    } else if (a->again) {
-        a->again = false;
+        return a->rereads ? -EBADMSG : -EAGAIN;
+    } else if (a->rereads) {
+        a->rereads = false;
         pthread_mutex_lock(&io->lock);
         job->n_rereads++;
         pthread_mutex_unlock(&io->lock);
@@ -348,32 +345,32 @@ static int check_record(struct spw_io *io, struct spw_io_ask *a)
     return 0;
 }
 
-static void release(struct spw_io *io, struct spw_io_ask *a, int rc)
+static void release(struct spw_io *io, struct spw_io_part *a, int rc)
 {
     struct spw_io_job *job = a->job;
     pthread_mutex_lock(&io->lock);
     if (rc)
         fail(io, job, rc, a->record * job->record_bytes);
-    bool over = --job->in_flight == 0 && job->asked == job->bytes;
+    bool over = --job->in_flight == 0 && job->cut_bytes == job->bytes;
     if (over && !job->write)
         io->usage.read_bytes += job->bytes;
     else if (over && !job->rc)
         io->usage.written_bytes += job->bytes;
-    a->next = io->free_asks;
-    io->free_asks = a;
+    a->next = io->free_parts;
+    io->free_parts = a;
     if (io->head)
-        io->engine->wake(io); /* for one that found no ask free */
+        io->engine->wake(io); /* a thread may wait for a free part */
     pthread_mutex_unlock(&io->lock);
     if (over)
-        end_job(job); /* whoever wakes for it may submit the next one at once: not under the lock */
+        end_job(job); /* without the lock: the owner may wake and submit the next job at once */
 }
 
-bool spw_io_check(struct spw_io *io, struct spw_io_ask *a)
+bool spw_io_check_part(struct spw_io *io, struct spw_io_part *a)
 {
     int rc = 0;
     pthread_mutex_lock(&io->lock);
     if (a->job->rc)
-        a->record_end = a->record; /* nobody asks any more */
+        a->record_end = a->record; /* the job has failed: no checksum is needed */
     pthread_mutex_unlock(&io->lock);
     for (; a->record < a->record_end && !rc; a->record += !rc) {
         rc = check_record(io, a);

@@ -1,4 +1,4 @@
-/* Which engine reads and writes files: see io.h. On its own, for the public API. */
+/* Which engine reads and writes files: see io.h. A header of its own, for the public API. */
 #ifndef SPW_OFFLOAD_IO_IO_KIND_H
 #define SPW_OFFLOAD_IO_IO_KIND_H
 

@@ -1,5 +1,5 @@
-/* The engine of pread and pwrite: a pool of threads, each of which has one request in the kernel at
- * a time. The same jobs, results and checksums as io_uring, for machines that refuse it. */
+/* The engine that calls pread and pwrite: a pool of threads, each with one request in the kernel
+ * at a time. Same jobs, results and checksums as io_uring, for machines that refuse io_uring. */
 #include "offload/io/io_engine.h"
 
 #include <stdio.h>
@@ -7,8 +7,8 @@
 
 struct pool {
     pthread_cond_t work;
-    unsigned in_kernel; /* this and `held` under the engine's lock */
-    struct spw_io_held held;
+    unsigned in_kernel; /* this and `delayed` are under the engine's lock */
+    struct spw_io_delayed delayed;
 };
 
 static int pool_open(struct spw_io *io, const struct spw_io_options *o, char *why, size_t why_bytes)
@@ -43,7 +43,7 @@ static void pool_wake(struct spw_io *io)
         pthread_cond_signal(&p->work);
 }
 
-static int64_t ask_kernel(const struct spw_io_ask *a)
+static int64_t call_kernel(const struct spw_io_part *a)
 {
     struct spw_io_request r = spw_io_request_of(a);
     ssize_t n = r.write ? pwrite(r.fd, r.memory, r.bytes, (off_t)r.offset)
@@ -51,34 +51,34 @@ static int64_t ask_kernel(const struct spw_io_ask *a)
     return n < 0 ? -errno : n;
 }
 
-/* One request; what is delivered because of it. */
-static struct spw_io_ask *ask_and_deliver(struct spw_io *io, struct spw_io_ask *a)
+/* Runs one request. Returns the parts whose results are delivered now. */
+static struct spw_io_part *read_and_deliver(struct spw_io *io, struct spw_io_part *a)
 {
     struct pool *p = io->engine_state;
     pthread_mutex_lock(&io->lock);
     p->in_kernel++;
     pthread_mutex_unlock(&io->lock);
-    a->result = spw_io_see(io, a, ask_kernel(a));
+    a->result = spw_io_apply_fault(io, a, call_kernel(a));
     pthread_mutex_lock(&io->lock);
     p->in_kernel--;
-    struct spw_io_ask *list = spw_io_deliver(io, &p->held, a, p->in_kernel > 0);
+    struct spw_io_part *list = spw_io_deliver(io, &p->delayed, a, p->in_kernel > 0);
     pthread_mutex_unlock(&io->lock);
     return list;
 }
 
-/* Takes an ask, and those that are delivered with it, to the end. An ask that others have to
- * deliver is theirs. */
-static void work_off(struct spw_io *io, struct spw_io_ask *a)
+/* Completes a part, and all parts that are delivered with it. If a test holds the part back, the
+ * thread that delivers it completes it. */
+static void complete_part(struct spw_io *io, struct spw_io_part *a)
 {
-    struct spw_io_ask *list = ask_and_deliver(io, a);
+    struct spw_io_part *list = read_and_deliver(io, a);
     while (list) {
         a = list;
         list = a->next;
-        while (spw_io_settle(io, a) || spw_io_check(io, a)) {
-            struct spw_io_ask *more = ask_and_deliver(io, a);
-            if (more != a) /* held back */
+        while (spw_io_take_result(io, a) || spw_io_check_part(io, a)) {
+            struct spw_io_part *more = read_and_deliver(io, a);
+            if (more != a) /* it is held back */
                 break;
-            struct spw_io_ask **end = &more->next;
+            struct spw_io_part **end = &more->next;
             while (*end)
                 end = &(*end)->next;
             *end = list;
@@ -93,10 +93,10 @@ static void pool_run(struct spw_io *io, unsigned thread)
     struct pool *p = io->engine_state;
     pthread_mutex_lock(&io->lock);
     for (;;) {
-        struct spw_io_ask *a = spw_io_cut(io);
+        struct spw_io_part *a = spw_io_next_part(io);
         if (a) {
             pthread_mutex_unlock(&io->lock);
-            work_off(io, a);
+            complete_part(io, a);
             pthread_mutex_lock(&io->lock);
         } else if (io->closing) {
             break;

@@ -1,16 +1,18 @@
-/* The io_uring engine: one ring a thread, memory and files registered, many requests to a system
- * call.
+/* The io_uring engine: one ring per thread, registered memory and files, many requests per
+ * system call.
  *
- * A thread's round: fill the ring with the next asks, submit them, collect what is back and settle
- * it; if nothing was back, sum one of those that are whole. So the drive has its next requests
- * before a checksum is begun: a drive that answers several at once would stand still meanwhile.
+ * Each round a thread fills the ring with the next parts, submits them, and takes the results.
+ * If there were no results, it checks one complete part. So the drive has its next requests
+ * before the thread computes a checksum. Otherwise a drive that answers several requests at once
+ * would be idle meanwhile.
  *
- *     queue --fill--> [ring, up to `depth`] --collect--> settle --> landed --check--> free
+ *     queue --fill--> [ring, up to `depth`] --collect--> take_result --> to_check --check--> free
  *                           ^                               |                   |
  *                           '------------ the rest, or once more ---------------'
  *
- * While there is nothing to sum the thread sleeps in the kernel, for a result or for the eventfd,
- * which the ring polls and which a submit writes when the thread has told that it wants work. */
+ * If no part waits for its checksum, the thread sleeps in the kernel until a result comes or the
+ * eventfd is written. The ring polls the eventfd. A submit writes it if the thread has said that
+ * it wants work. */
 #include "offload/io/io_engine.h"
 
 #include <assert.h>
@@ -23,12 +25,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The kernel registers no more than this in one piece. A request across the border of two slabs is
- * one of unregistered memory.
+/* The kernel registers at most this much in one piece. A request across the border of two slabs
+ * uses its memory like unregistered memory.
  *
- * The kernel keeps a slab as huge pages only if all of the slab is huge pages; one small page, and
- * it keeps all of them as pages of 4 KiB, of which a request to a drive may have 254 or so: 1 MiB
- * is then two requests. So memory before the first border of a huge page is a slab of its own. */
+ * The kernel keeps a slab as huge pages only if all of it is huge pages. With one small page it
+ * keeps all as pages of 4 KiB. A request to a drive may have about 254 of these, so 1 MiB
+ * becomes two requests. Therefore the memory before the first border of a huge page is a slab of
+ * its own. */
 #define SLAB_BYTES ((uint64_t)1 << 30)
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
@@ -38,16 +41,17 @@ struct ring {
     struct io_uring ring;
     int event;
     unsigned in_kernel, depth;
-    bool polled;                            /* the ring watches `event` */
-    bool cancelled;                         /* the kernel was told to end what it has */
-    struct spw_io_held held;                /* by the fault */
-    struct spw_io_ask *landed, *landed_end; /* to be summed, oldest first */
-    uint8_t files[SPW_IO_FILES];            /* enum file_state */
-    bool wants_work;                        /* under the engine's lock: write `event` for more */
+    bool polled;                   /* the ring watches `event` */
+    bool cancelled;                /* the kernel was told to cancel its requests */
+    struct spw_io_delayed delayed; /* held back by a test */
+    struct spw_io_part *to_check,
+        *to_check_end;           /* parts that wait for their checksums, oldest first */
+    uint8_t files[SPW_IO_FILES]; /* enum file_state */
+    bool wants_work;             /* under the engine's lock: submit must write `event` */
 };
 
 struct uring {
-    struct ring *rings; /* owned: [n_rings] that are open */
+    struct ring *rings; /* owned: [n_rings], all open */
     unsigned n_rings;
     struct iovec *slabs; /* owned: [n_slabs] */
     unsigned n_slabs;
@@ -61,7 +65,7 @@ static void close_rings(struct spw_io *io)
     struct uring *u = io->engine_state;
     for (unsigned i = 0; i < u->n_rings; i++) {
         struct ring *r = &u->rings[i];
-        /* At once, not when the kernel gets to it: the limit on locked memory is needed again. */
+        /* Now, not when the kernel gets to it: the locked memory counts against a limit. */
         if (u->registered)
             io_uring_unregister_buffers(&r->ring);
         io_uring_queue_exit(&r->ring);
@@ -73,9 +77,9 @@ static void close_rings(struct spw_io *io)
     io->engine_state = NULL;
 }
 
-/* Results wait in the kernel until the thread asks for them, where the kernel can do that (6.1):
- * it is not interrupted while it sums. Disabled, because the thread that enables the ring is the
- * one that may use it then. */
+/* Results wait in the kernel until the thread takes them, if the kernel can do that (6.1). Then
+ * they do not interrupt the thread while it sums. The ring is opened disabled: only the thread
+ * that enables such a ring may use it. */
 static int init_ring(struct ring *r, unsigned entries)
 {
     unsigned lazy = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
@@ -85,7 +89,7 @@ static int init_ring(struct ring *r, unsigned entries)
     return rc;
 }
 
-/* A table of files with nothing in it: the thread puts a file in when it first meets it. */
+/* Registers an empty table of files. A thread adds a file when it first uses it. */
 static int register_files(struct ring *r)
 {
     int none[SPW_IO_FILES];
@@ -94,15 +98,16 @@ static int register_files(struct ring *r)
     return io_uring_register_files(&r->ring, none, SPW_IO_FILES);
 }
 
-/* Whatever the kernel refuses, threads do without. */
+/* -ENOTSUP: the kernel refuses; threads need nothing of this. */
 static int open_ring(struct uring *u, unsigned depth, char *why, size_t why_bytes)
 {
     struct ring *r = &u->rings[u->n_rings];
     r->depth = depth;
-    if (spw_alloc_fails()) /* the kernel's memory */
+    if (spw_alloc_fails()) /* the allocation of the kernel */
         return -ENOMEM;
     r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    /* Twice: what waits to be summed may have to be read again beside all that is in flight. */
+    /* Twice the depth: parts that wait for their checksums may be read again beside all requests
+     * in flight. */
     int rc = r->event < 0 ? -errno : init_ring(r, 2 * depth + 2);
     if (rc < 0) {
         if (r->event >= 0)
@@ -116,7 +121,7 @@ static int open_ring(struct uring *u, unsigned depth, char *why, size_t why_byte
     return 0;
 }
 
-/* As a container's filter would have it, by a test. */
+/* A test may refuse io_uring, as the filter of a container would. */
 static int ask_fault(const struct spw_io *io, char *why, size_t why_bytes)
 {
     struct spw_io_request nothing = {.fd = -1};
@@ -176,7 +181,8 @@ static int register_memory(struct uring *u, bool needed, char *why, size_t why_b
         return 0;
     say_unregistered(u, rc, why, why_bytes);
     for (unsigned i = 0; i < u->n_rings; i++)
-        io_uring_unregister_buffers(&u->rings[i].ring); /* of those before the one that failed */
+        io_uring_unregister_buffers(
+            &u->rings[i].ring); /* those of the rings before the one that failed */
     return needed ? -ENOTSUP : 0;
 }
 
@@ -216,7 +222,7 @@ static void write_event(struct ring *r)
     uint64_t one = 1;
     r->wants_work = false;
     ssize_t written = write(r->event, &one, sizeof one);
-    (void)written; /* full: it is readable anyway */
+    (void)written; /* full: the eventfd is readable all the same */
 }
 
 static void uring_wake(struct spw_io *io)
@@ -227,7 +233,7 @@ static void uring_wake(struct spw_io *io)
             continue;
         write_event(&u->rings[i]);
         if (!io->closing)
-            return; /* a ring that takes one job, and leaves another, wakes the next ring */
+            return; /* the ring that takes a job wakes the next ring if another job is left */
     }
 }
 
@@ -251,16 +257,16 @@ static void watch_event(struct ring *r)
     r->polled = true;
 }
 
-static void event_came(struct ring *r)
+static void clear_event(struct ring *r)
 {
     uint64_t value;
     ssize_t got = read(r->event, &value, sizeof value);
-    (void)got; /* nothing in it: somebody's wake was taken for two */
+    (void)got; /* empty: one read has taken two wakes */
     r->polled = false;
 }
 
-/* At the end: what the kernel has not begun, or waits for, comes back with -ECANCELED. The drive
- * finishes what it has; so do kernels that do not know this, before 5.19. */
+/* At the end: requests that the kernel has not begun return with -ECANCELED. The drive finishes
+ * the others. Kernels before 5.19 do not know this and finish all requests. */
 static void cancel_all(struct ring *r)
 {
     struct io_uring_sqe *sqe = next_sqe(r);
@@ -269,11 +275,11 @@ static void cancel_all(struct ring *r)
     r->cancelled = true;
 }
 
-/* --- asking the kernel --- */
+/* --- submitting --- */
 
 static bool use_registered_file(struct ring *r, const struct spw_io_file *file)
 {
-    if (file->index == SPW_IO_LENT)
+    if (file->index == SPW_IO_UNREGISTERED)
         return false;
     uint8_t *state = &r->files[file->index];
     if (*state == FILE_NEW) {
@@ -284,7 +290,7 @@ static bool use_registered_file(struct ring *r, const struct spw_io_file *file)
     return *state == FILE_REGISTERED;
 }
 
-/* The slab that all of it lies in; -1: none. */
+/* The slab that contains the whole request; -1: none. */
 static int find_slab(const struct uring *u, const struct spw_io_request *q)
 {
     for (unsigned i = 0; u->registered && i < u->n_slabs; i++) {
@@ -295,7 +301,7 @@ static int find_slab(const struct uring *u, const struct spw_io_request *q)
     return -1;
 }
 
-static void ask_kernel(const struct uring *u, struct ring *r, struct spw_io_ask *a)
+static void submit_part(const struct uring *u, struct ring *r, struct spw_io_part *a)
 {
     struct spw_io_request q = spw_io_request_of(a);
     const struct spw_io_file *file = a->job->file;
@@ -317,45 +323,45 @@ static void ask_kernel(const struct uring *u, struct ring *r, struct spw_io_ask 
     r->in_kernel++;
 }
 
-/* Whether the engine is being closed. */
+/* Submits parts until the ring is full. Returns whether the engine is closing. */
 static bool fill(struct spw_io *io, struct ring *r)
 {
     bool closing;
-    struct spw_io_ask *a;
+    struct spw_io_part *a;
     do {
         bool room = r->in_kernel < r->depth;
         pthread_mutex_lock(&io->lock);
-        a = room ? spw_io_cut(io) : NULL;
+        a = room ? spw_io_next_part(io) : NULL;
         r->wants_work = room && !a;
         closing = io->closing;
         pthread_mutex_unlock(&io->lock);
         if (a)
-            ask_kernel(io->engine_state, r, a);
+            submit_part(io->engine_state, r, a);
     } while (a);
     return closing;
 }
 
 /* --- results --- */
 
-static void settle(struct spw_io *io, struct ring *r, struct spw_io_ask *a)
+static void take_result(struct spw_io *io, struct ring *r, struct spw_io_part *a)
 {
-    if (spw_io_settle(io, a)) {
-        ask_kernel(io->engine_state, r, a);
+    if (spw_io_take_result(io, a)) {
+        submit_part(io->engine_state, r, a);
         return;
     }
     a->next = NULL;
-    if (r->landed)
-        r->landed_end->next = a;
+    if (r->to_check)
+        r->to_check_end->next = a;
     else
-        r->landed = a;
-    r->landed_end = a;
+        r->to_check = a;
+    r->to_check_end = a;
 }
 
-/* Takes the results out of the ring before anything is done about one of them, so that there is
- * room for what is asked again. */
-static struct spw_io_ask *collect(struct ring *r)
+/* Takes all results out of the ring before one of them is handled. Then the ring has room for
+ * requests that are repeated. */
+static struct spw_io_part *collect(struct ring *r)
 {
-    struct spw_io_ask *first = NULL, **end = &first;
+    struct spw_io_part *first = NULL, **end = &first;
     struct io_uring_cqe *cqe;
     unsigned head, n = 0;
     io_uring_for_each_cqe(&r->ring, head, cqe)
@@ -363,9 +369,9 @@ static struct spw_io_ask *collect(struct ring *r)
         void *data = io_uring_cqe_get_data(cqe);
         n++;
         if (data == &r->polled) {
-            event_came(r);
+            clear_event(r);
         } else if (data != &r->cancelled) {
-            struct spw_io_ask *a = data;
+            struct spw_io_part *a = data;
             a->result = cqe->res;
             *end = a;
             end = &a->next;
@@ -376,19 +382,19 @@ static struct spw_io_ask *collect(struct ring *r)
     return first;
 }
 
-/* Whether anything was back. */
-static bool settle_all(struct spw_io *io, struct ring *r)
+/* Returns whether there were results. */
+static bool take_results(struct spw_io *io, struct ring *r)
 {
-    struct spw_io_ask *a = collect(r), *rest;
+    struct spw_io_part *a = collect(r), *rest;
     bool any = a != NULL;
     for (; a; a = rest) {
         rest = a->next;
-        a->result = spw_io_see(io, a, a->result);
-        r->in_kernel--; /* those behind it in the list are still counted: more are to come */
-        struct spw_io_ask *now = spw_io_deliver(io, &r->held, a, r->in_kernel > 0), *then;
+        a->result = spw_io_apply_fault(io, a, a->result);
+        r->in_kernel--; /* the results after it in the list still count: the kernel "has others" */
+        struct spw_io_part *now = spw_io_deliver(io, &r->delayed, a, r->in_kernel > 0), *then;
         for (; now; now = then) {
             then = now->next;
-            settle(io, r, now);
+            take_result(io, r, now);
         }
     }
     return any;
@@ -396,10 +402,10 @@ static bool settle_all(struct spw_io *io, struct ring *r)
 
 static void check_one(struct spw_io *io, struct ring *r)
 {
-    struct spw_io_ask *a = r->landed;
-    r->landed = a->next;
-    if (spw_io_check(io, a))
-        ask_kernel(io->engine_state, r, a);
+    struct spw_io_part *a = r->to_check;
+    r->to_check = a->next;
+    if (spw_io_check_part(io, a))
+        submit_part(io->engine_state, r, a);
 }
 
 static void uring_run(struct spw_io *io, unsigned thread)
@@ -408,19 +414,19 @@ static void uring_run(struct spw_io *io, unsigned thread)
     struct ring *r = &u->rings[thread];
     /* liburing 2.3 declares io_uring_enable_rings and does not have it. */
     int rc = io_uring_register((unsigned)r->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
-    assert(rc == 0); /* it was opened to be enabled */
+    assert(rc == 0); /* the ring was opened disabled */
     for (;;) {
         bool closing = fill(io, r);
-        if (closing && !r->in_kernel && !r->landed)
+        if (closing && !r->in_kernel && !r->to_check)
             return;
         if (closing && !r->cancelled)
             cancel_all(r);
         watch_event(r);
-        rc = r->landed ? io_uring_submit_and_get_events(&r->ring)
-                       : io_uring_submit_and_wait(&r->ring, 1);
+        rc = r->to_check ? io_uring_submit_and_get_events(&r->ring)
+                         : io_uring_submit_and_wait(&r->ring, 1);
         if (rc < 0 && rc != -EINTR)
-            usleep(1000); /* the kernel lacks memory; what was not taken is in the ring still */
-        if (!settle_all(io, r) && r->landed)
+            usleep(1000); /* the kernel lacks memory; what it did not take is still in the ring */
+        if (!take_results(io, r) && r->to_check)
             check_one(io, r);
     }
 }

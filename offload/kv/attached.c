@@ -9,14 +9,14 @@
 static int lend(struct spw_attached *p, uint64_t tile_bytes)
 {
     int fd = p->given.fd;
-    SPW_TRY(spw_io_lend(fd, &p->file));
+    SPW_TRY(spw_io_use_file(fd, &p->file));
     uint32_t align = p->file.align;
-    if (!p->file.direct || (tile_bytes % align == 0 && p->given.offset % align == 0))
+    if (tile_bytes % align == 0 && p->given.offset % align == 0)
         return 0;
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_DIRECT))
         return -errno;
-    return spw_io_lend(fd, &p->file);
+    return spw_io_use_file(fd, &p->file);
 }
 
 /* The lowest numbers that are free; *place: where among the items. */

@@ -148,19 +148,18 @@ static int take_room(const struct spw_disk *d, const char *directory, uint64_t b
 /* Direct I/O in blocks that do not divide a tile is none. */
 static int fit_blocks(struct spw_disk *d, uint64_t tile_bytes)
 {
-    if (!d->file.direct || tile_bytes % d->file.align == 0)
+    if (tile_bytes % d->file.align == 0)
         return 0;
     int flags = fcntl(d->fd, F_GETFL);
     if (flags < 0 || fcntl(d->fd, F_SETFL, flags & ~O_DIRECT))
         return -errno;
-    d->file.direct = false;
     d->file.align = 1;
     return 0;
 }
 
 static int attach(struct spw_disk *d)
 {
-    SPW_TRY(spw_io_attach(d->io, d->fd, &d->file));
+    SPW_TRY(spw_io_register_file(d->io, d->fd, &d->file));
     return fit_blocks(d, d->tile_bytes);
 }
 
@@ -168,7 +167,7 @@ static void describe(struct spw_disk *d)
 {
     const char *filesystem = filesystem_name(d->fd);
     const char *room = d->sparse ? ", room not taken in advance" : "";
-    if (d->file.direct)
+    if (d->file.align > 1)
         snprintf(d->text, sizeof d->text, "O_DIRECT, %u-byte blocks, %s%s", d->file.align,
                  filesystem, room);
     else
@@ -346,10 +345,10 @@ int spw_disk_reframe(struct spw_disk **out, struct spw_disk *d, uint64_t tile_by
     assert(tile_bytes && tile_bytes % BLOCK_BYTES == 0);
     assert(n_frames * tile_bytes <= d->frames.n_frames * d->tile_bytes);
     *out = NULL;
-    bool direct = d->file.direct;
+    uint32_t align = d->file.align;
     if (fit_blocks(d, tile_bytes))
         return -EINVAL;
-    if (direct && !d->file.direct)
+    if (align != d->file.align)
         describe(d);
     struct spw_disk *by = spw_alloc_zero(1, sizeof *by);
     if (!by)

@@ -16,8 +16,8 @@ static int open_direct(struct spw_engine *e, struct spw_weight_file *f, const ch
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (f->fd < 0)
         return errno == EINVAL ? 1 : -errno;
-    SPW_TRY(spw_io_attach(e->io, f->fd, &f->io));
-    return f->io.direct && SPW_FILE_BLOCK % f->io.align ? 1 : 0;
+    SPW_TRY(spw_io_register_file(e->io, f->fd, &f->io));
+    return SPW_FILE_BLOCK % f->io.align ? 1 : 0;
 }
 
 static int open_buffered(struct spw_engine *e, struct spw_weight_file *f, const char *path)
@@ -25,7 +25,7 @@ static int open_buffered(struct spw_engine *e, struct spw_weight_file *f, const 
     if (f->fd >= 0)
         close(f->fd);
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
-    return f->fd < 0 ? -errno : spw_io_attach(e->io, f->fd, &f->io);
+    return f->fd < 0 ? -errno : spw_io_register_file(e->io, f->fd, &f->io);
 }
 
 static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err)
@@ -51,7 +51,7 @@ static void describe(struct spw_engine *e)
     uint32_t n = 0, n_direct = 0;
     for (uint32_t i = 0; i < e->n_weight_files; i++) {
         n += e->weight_files[i].fd >= 0;
-        n_direct += e->weight_files[i].fd >= 0 && e->weight_files[i].io.direct;
+        n_direct += e->weight_files[i].fd >= 0 && e->weight_files[i].io.align > 1;
     }
     size_t used = strlen(e->io_text);
     snprintf(e->io_text + used, sizeof e->io_text - used, "; weights: %s",

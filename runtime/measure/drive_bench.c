@@ -191,6 +191,6 @@ const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool 
     struct spw_disk_job job;
     spw_disk_prepare(b->disk, &job, false, 0, 1, b->memory);
     *fd = job.io.file->fd;
-    *direct = job.io.file->direct;
+    *direct = job.io.file->align > 1;
     return spw_disk_describe(b->disk);
 }

@@ -15,7 +15,7 @@
 
 /* ---- jobs into requests ---- */
 
-enum { MOST_JOBS = 6, MOST_ASKS = 5 };
+enum { MOST_JOBS = 6, MOST_PARTS = 5 };
 
 static void wake(struct spw_io *io)
 {
@@ -26,7 +26,7 @@ static const struct spw_io_engine nobody = {.wake = wake};
 
 static void draw_job(struct spw_io_job *job, const struct spw_io_file *file, uint64_t *seed)
 {
-    uint64_t align = file->direct ? file->align : 1;
+    uint64_t align = file->align;
     spw_io_job_init(job);
     job->file = file;
     job->record_bytes = check_random(seed) % 3 ? align * check_range(seed, 1, 40) : 0;
@@ -38,7 +38,7 @@ static void draw_job(struct spw_io_job *job, const struct spw_io_file *file, uin
 /* Whole records where a request has room for one; else whole blocks of the file. */
 static uint64_t part_of(const struct spw_io_job *job, uint64_t request_bytes)
 {
-    uint64_t step = job->file->direct ? job->file->align : 1, part;
+    uint64_t step = job->file->align, part;
     if (job->record_bytes && job->record_bytes < request_bytes)
         step = job->record_bytes;
     for (part = step; part + step <= request_bytes;)
@@ -47,19 +47,20 @@ static uint64_t part_of(const struct spw_io_job *job, uint64_t request_bytes)
 }
 
 /* Jobs go in the order of their submission, each from its beginning to its end, and no more
- * requests are out than there are asks for. */
+ * requests are out than there are parts for. */
 static void check_cuts(uint64_t *seed)
 {
     struct spw_io_job jobs[MOST_JOBS];
-    struct spw_io_ask asks[MOST_ASKS], *out[MOST_ASKS];
-    struct spw_io_file file = {.direct = check_random(seed) % 2};
+    struct spw_io_part parts[MOST_PARTS], *out[MOST_PARTS];
+    struct spw_io_file file = {.align = 1};
     struct spw_io io = {.engine = &nobody, .request_bytes = check_range(seed, 1, 5000)};
     uint64_t n_jobs = check_range(seed, 1, MOST_JOBS), n_out = 0, first = 0;
-    file.align = file.direct ? 1u << check_range(seed, 3, 9) : 1;
+    if (check_random(seed) % 2)
+        file.align = 1u << check_range(seed, 3, 9);
     CHECK(!pthread_mutex_init(&io.lock, NULL));
-    for (int i = 0; i < MOST_ASKS; i++) {
-        asks[i].next = io.free_asks;
-        io.free_asks = &asks[i];
+    for (int i = 0; i < MOST_PARTS; i++) {
+        parts[i].next = io.free_parts;
+        io.free_parts = &parts[i];
     }
     for (uint64_t i = 0; i < n_jobs; i++) {
         draw_job(&jobs[i], &file, seed);
@@ -67,14 +68,14 @@ static void check_cuts(uint64_t *seed)
     }
     for (uint64_t i = 0; i < n_jobs; i++)
         for (uint64_t at = 0, part; at < jobs[i].bytes; at += part) {
-            if (n_out == MOST_ASKS) { /* one is back */
-                CHECK(!spw_io_cut(&io));
-                struct spw_io_ask *back = out[first++ % MOST_ASKS];
-                back->next = io.free_asks;
-                io.free_asks = back;
+            if (n_out == MOST_PARTS) { /* one is back */
+                CHECK(!spw_io_next_part(&io));
+                struct spw_io_part *back = out[first++ % MOST_PARTS];
+                back->next = io.free_parts;
+                io.free_parts = back;
                 n_out--;
             }
-            struct spw_io_ask *a = spw_io_cut(&io);
+            struct spw_io_part *a = spw_io_next_part(&io);
             part = spw_min_u64(part_of(&jobs[i], io.request_bytes), jobs[i].bytes - at);
             CHECK_MSG(a && a->job == &jobs[i] && a->begin == at && a->end == at + part,
                       "job %llu: a piece of %llu bytes at %llu, records of %llu, requests of %llu",
@@ -83,9 +84,9 @@ static void check_cuts(uint64_t *seed)
                       (unsigned long long)io.request_bytes);
             if (!a)
                 return;
-            out[(first + n_out++) % MOST_ASKS] = a;
+            out[(first + n_out++) % MOST_PARTS] = a;
         }
-    CHECK(!spw_io_cut(&io));
+    CHECK(!spw_io_next_part(&io));
     pthread_mutex_destroy(&io.lock);
 }
 
@@ -173,14 +174,14 @@ static struct spw_io *open_uring(unsigned depth)
 static uint64_t bytes_asked(struct spw_io *io, const struct spw_io_job *job)
 {
     pthread_mutex_lock(&io->lock);
-    uint64_t n = job->asked;
+    uint64_t n = job->cut_bytes;
     pthread_mutex_unlock(&io->lock);
     return n;
 }
 
 static void lend(int ends[2], struct spw_io_file *file)
 {
-    if (pipe(ends) || spw_io_lend(ends[0], file))
+    if (pipe(ends) || spw_io_use_file(ends[0], file))
         exit(1);
 }
 
@@ -242,7 +243,7 @@ static struct {
 static void on_compare(int signal)
 {
     (void)signal;
-    behind.asked = behind.second.asked;
+    behind.asked = behind.second.cut_bytes;
     if (pwrite(behind.file, &behind.sum, sizeof behind.sum, 0) != sizeof behind.sum)
         _exit(1);
 }

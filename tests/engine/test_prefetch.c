@@ -249,7 +249,7 @@ static void open_drive(struct world *w, uint64_t *seed, bool late)
                                  .run = MAX_TILES};
     CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
     w->block_fd = open("/tmp", O_TMPFILE | O_RDWR, 0600); /* written to through the page cache */
-    CHECK(w->block_fd >= 0 && spw_io_attach(w->io, w->block_fd, &w->block_file) == 0);
+    CHECK(w->block_fd >= 0 && spw_io_register_file(w->io, w->block_fd, &w->block_file) == 0);
     w->faults.block_fd = w->block_fd;
 }
 

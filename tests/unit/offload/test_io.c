@@ -107,8 +107,8 @@ static struct spw_io *open_engine(struct world *w, const struct spw_io_options *
     CHECK_MSG(rc == 0, "%d %s", rc, err.text);
     if (rc)
         exit(1);
-    CHECK(spw_io_attach(io, w->fd, file) == 0);
-    CHECK(file->direct == (file->align > 1) && (!file->direct || w->direct));
+    CHECK(spw_io_register_file(io, w->fd, file) == 0);
+    CHECK(file->align == 1 || w->direct);
     return io;
 }
 
@@ -341,7 +341,7 @@ static void test_refused(struct world *w, uint64_t *random)
     job.offset = UINT64_MAX - BLOCK + 1;
     CHECK(run_job(io, &job) == -EINVAL);
     job.offset = 0;
-    for (uint64_t i = 0; file.direct && i < 3; i++) {
+    for (uint64_t i = 0; file.align > 1 && i < 3; i++) {
         job.offset = i == 0;
         job.bytes = BLOCK + (i == 1);
         job.memory = w->memory + (i == 2);
@@ -349,12 +349,12 @@ static void test_refused(struct world *w, uint64_t *random)
     }
     struct spw_io_file other = file;
     int reads_only = open(w->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(spw_io_attach(io, reads_only, &other) == 0 && !other.direct && other.align == 1);
+    CHECK(spw_io_register_file(io, reads_only, &other) == 0 && other.align == 1);
     job = (struct spw_io_job){.file = &other, .bytes = BLOCK, .memory = w->memory};
     CHECK(run_job(io, &job) == -EISDIR);
     job.write = true;
     CHECK(run_job(io, &job) == -EBADF);
-    CHECK(spw_io_attach(io, -1, &other) == -EBADF);
+    CHECK(spw_io_register_file(io, -1, &other) == -EBADF);
     spw_io_close(io);
     spw_io_close(NULL);
     close(reads_only);
@@ -380,14 +380,14 @@ static void test_odd_end(struct world *w, uint64_t *random)
     CHECK(run_job(io, &job) == 0 && !memcmp(w->memory, w->model, job.bytes));
     job.bytes = w->bytes;
     for (uint64_t less = 0; less <= BLOCK; less += 25) { /* it may end behind least_bytes */
-        job.least_bytes = w->bytes - less;
+        job.min_bytes = w->bytes - less;
         memset(w->memory, 0, w->bytes);
         CHECK(run_job(io, &job) == (less < 100 ? -ENODATA : 0));
         CHECK(less < 100 || !memcmp(w->memory, w->model, w->bytes - 100));
     }
-    job.least_bytes = job.bytes + 1;
+    job.min_bytes = job.bytes + 1;
     CHECK(run_job(io, &job) == -EINVAL);
-    job.least_bytes = job.bytes = BLOCK;
+    job.min_bytes = job.bytes = BLOCK;
     job.record_bytes = BLOCK;
     CHECK(run_job(io, &job) == -EINVAL);
     job.record_bytes = 0;
@@ -405,9 +405,9 @@ static void test_most_files(struct world *w, uint64_t *random)
     struct spw_io_options o = {.threads = 2};
     struct spw_io *io = open_engine(w, &o, &files[0]);
     for (unsigned i = 1; i < 256; i++)
-        CHECK(spw_io_attach(io, w->fd, &files[i]) == 0);
+        CHECK(spw_io_register_file(io, w->fd, &files[i]) == 0);
     struct spw_io_file extra;
-    CHECK(spw_io_attach(io, w->fd, &extra) == -ENFILE);
+    CHECK(spw_io_register_file(io, w->fd, &extra) == -ENFILE);
     for (unsigned i = 0; i < 256; i += i < 2 ? 1 : 23) {
         struct spw_io_job job = {.file = &files[i], .bytes = BLOCK, .offset = i * BLOCK};
         job.memory = w->memory + job.offset;
