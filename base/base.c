@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-/* Countdown to the allocation that fails; negative: never. */
+/* Number of allocations until one fails; negative: none fails. */
 static _Atomic int64_t fail_countdown = -1;
 static _Atomic int64_t outstanding;
 
@@ -47,6 +48,13 @@ const char *spw_bytes_text(char buffer[32], uint64_t bytes)
     return buffer;
 }
 
+double spw_now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 int spw_check_replaceable(const struct stat *st, const char *name, struct spw_error *err)
 {
     if (S_ISDIR(st->st_mode))
@@ -54,7 +62,7 @@ int spw_check_replaceable(const struct stat *st, const char *name, struct spw_er
     if (S_ISLNK(st->st_mode))
         return spw_fail(err, -EINVAL,
                         "%s: found a symbolic link, expected a file or a name that is free", name);
-    if (!S_ISREG(st->st_mode)) /* /dev/null must not become a file */
+    if (!S_ISREG(st->st_mode)) /* a device such as /dev/null must not be replaced by a file */
         return spw_fail(err, -EINVAL, "%s: is not a regular file; give a name that is free", name);
     if (st->st_uid != geteuid())
         return spw_fail(err, -EPERM, "%s: belongs to another user; give a name that is free", name);

@@ -1,8 +1,9 @@
-/* What every folder may include: errors, checked arithmetic, counted allocation, element types.
+/* The ground that every folder may include: errors, checked arithmetic, counted allocation,
+ * element types.
  *
- * Return values are 0 or -errno, one polarity. Text goes only through the last argument
- * `struct spw_error *` of slow calls (NULL is allowed). Heap memory of the library comes from
- * spw_alloc/spw_free, so that a test can fail the n-th allocation. Safe from any thread. */
+ * Functions return 0 or -errno. Only slow calls give a text, through their last argument `struct
+ * spw_error *`, which may be NULL. Heap memory of the library comes from spw_alloc and goes back
+ * with spw_free, so that a test can make the n-th allocation fail. Safe from any thread. */
 #ifndef SPW_BASE_BASE_H
 #define SPW_BASE_BASE_H
 
@@ -12,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Inline functions that CUDA kernels call too. */
+/* For inline functions that CUDA kernels call, too. */
 #ifdef __CUDACC__
 #define SPW_INLINE static __host__ __device__ inline
 #else
@@ -24,31 +25,34 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* One line: what was wrong, where (file, tensor, key), what was expected, what would do. The line
- * names a setting as "options." and the member of struct spw_options: "raise options.device_bytes".
- * A program whose users set these under other names replaces the names before it shows the line.
- * Every public function that takes a struct spw_error clears the text first. */
+/* One line: what is wrong, where (file, tensor, key), what was expected, what to do. The line
+ * names a setting as "options." and the member of struct spw_options: "raise
+ * options.device_bytes". A program with other names for its settings replaces these names before
+ * it shows the line. Every public function with a struct spw_error clears the text first. */
 struct spw_error {
     char text[1024];
 };
 
-/* Formats the message (the first one stays: an outer layer must not hide the cause) and returns
- * `code`, a negative errno, so that `return spw_fail(err, -EINVAL, "...")` reads as one step. */
+/* Formats the text, unless there is one already: the first text names the cause. Returns `code`,
+ * a negative errno, so that `return spw_fail(err, -EINVAL, "...")` is one step. */
 __attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int code,
                                                    const char *format, ...);
 void spw_error_clear(struct spw_error *err);
 
-/* "40.00MiB", as options take it. Rounded up, so that a budget of so many bytes is not too small.
- * Returns `buffer`. */
+/* "40.00MiB", as options accept it. Rounded up: a budget given so is never too small. Returns
+ * `buffer`. */
 const char *spw_bytes_text(char buffer[32], uint64_t bytes);
 
 struct stat;
-/* Whether a new file may take the place of this one, which lstat or fstat has looked at: a regular
- * file of this user may be replaced. -EINVAL: no regular file; -EPERM: of another user. The text
- * begins with `name`. */
+/* Whether a new file may replace the file of this `st`, from lstat or fstat: only a regular file
+ * of this user. -EINVAL: not a regular file; -EPERM: it belongs to another user. The text begins
+ * with `name`. */
 int spw_check_replaceable(const struct stat *st, const char *name, struct spw_error *err);
 
-/* Propagates a failure to the caller. */
+/* Seconds of a clock that never goes back. */
+double spw_now_seconds(void);
+
+/* Returns from the function if `expr` is negative. */
 #define SPW_TRY(expr)                                                                              \
     do {                                                                                           \
         int spw_try_rc_ = (expr);                                                                  \
@@ -56,7 +60,7 @@ int spw_check_replaceable(const struct stat *st, const char *name, struct spw_er
             return spw_try_rc_;                                                                    \
     } while (0)
 
-/* false when the true result does not fit. */
+/* False: the true result does not fit. */
 static inline bool spw_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
@@ -87,7 +91,7 @@ SPW_INLINE uint32_t spw_max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Saturating a - b. */
+/* a - b, or 0 if b is larger. */
 SPW_INLINE uint64_t spw_sub_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
@@ -104,19 +108,19 @@ SPW_INLINE uint64_t spw_align_up(uint64_t a, uint64_t align)
     return (a + align - 1) & ~(align - 1);
 }
 
-/* The allocator of the library. NULL when out of memory; spw_free takes NULL. */
+/* The allocator of the library. NULL without memory; spw_free accepts NULL. */
 void *spw_alloc(size_t bytes);
 void *spw_alloc_zero(size_t count, size_t bytes); /* overflow of the product gives NULL */
 void *spw_realloc(void *p, size_t bytes);
 char *spw_strdup(const char *text);
 void spw_free(void *p);
 
-/* For tests: the n-th allocation from now on (0 = the next) fails, once; n < 0 switches it off.
- * The library's other takings of memory (arenas, pinned buffers) count as allocations too: they ask
- * spw_alloc_fails() before they call the system. */
+/* For tests: the n-th allocation from now on (0: the next) fails, once; n < 0 switches this off.
+ * Other allocations of the library (arenas, pinned buffers) count, too: they ask
+ * spw_alloc_fails() before the system call. */
 void spw_alloc_fail_nth(int64_t n);
 bool spw_alloc_fails(void);
-/* Blocks taken and not yet given back: 0 after everything was closed. */
+/* Blocks that are allocated now: 0 after everything was closed. */
 int64_t spw_alloc_outstanding(void);
 
 /* Types of weights, activations and KV tiles: quant/types.h has the sizes. */
@@ -125,27 +129,29 @@ enum spw_dtype {
     SPW_DTYPE_F32,
     SPW_DTYPE_F16,
     SPW_DTYPE_BF16,
-    SPW_DTYPE_F64, /* from here on: only weights are stored so; nothing computes with them */
+    SPW_DTYPE_F64, /* this type and the following ones are only types of stored weights; nothing
+                      computes with them */
     SPW_DTYPE_F8_E4M3,
     SPW_DTYPE_F8_E5M2,
 };
 
-/* A run of bytes and where it lands in the block it is part of. */
+/* A range of bytes, and its offset in the block that it is a part of. */
 struct spw_piece {
     const void *from;
     uint64_t offset, bytes;
 };
 
-/* A kernel of the CPU backend: independent tasks that any worker may take in any order. Tasks write
- * disjoint outputs and no reduction crosses tasks, so that neither the number of workers nor the
- * order shows in a result. `worker` < the number of workers indexes private scratch. */
+/* A kernel of the CPU backend: independent tasks, which workers may take in any order. Tasks
+ * write disjoint outputs, and no reduction crosses tasks, so neither the number of workers nor
+ * the order changes a result. `worker`, which is less than the number of workers, is an index of
+ * private scratch memory. */
 struct spw_kernel {
     const char *name;
     size_t (*n_tasks)(const void *args);
     void (*run)(const void *args, size_t task, unsigned worker);
 };
 
-/* An ordered queue of work on a device. Opaque here: a CUDA stream, or a worker thread. */
+/* A queue of work on a device, in order: a CUDA stream, or a worker thread. Opaque here. */
 typedef struct CUstream_st *spw_stream;
 
 #pragma GCC visibility pop

@@ -1,5 +1,6 @@
-/* Conversions between the element types, bit-exact and portable: for slow paths and tests' sake the
- * kernels have their own vector forms. bf16 rounds to nearest, ties to even; NaN stays NaN. */
+/* Conversions between element types, exact to the bit and portable, for slow paths and for
+ * tests; kernels have their own vector forms. bf16 rounds to nearest, ties to even; NaN stays
+ * NaN. */
 #ifndef SPW_BASE_NUMBERS_H
 #define SPW_BASE_NUMBERS_H
 
@@ -40,8 +41,7 @@ static inline float spw_f16_to_f32(uint16_t h)
     return f;
 }
 
-/* sign | exponent 4, bias 7 | fraction 3; no infinity, and NaN only where all other bits are set.
- */
+/* sign | exponent 4, bias 7 | fraction 3; no infinity; NaN only if all other bits are set. */
 static inline float spw_f8_e4m3_to_f32(uint8_t b)
 {
     uint32_t exponent = b >> 3 & 15, fraction = b & 7u;
@@ -51,7 +51,7 @@ static inline float spw_f8_e4m3_to_f32(uint8_t b)
     return b & 0x80 ? -f : f;
 }
 
-/* The upper byte of an f16. */
+/* It is the upper byte of an f16. */
 static inline float spw_f8_e5m2_to_f32(uint8_t b)
 {
     return spw_f16_to_f32((uint16_t)(b << 8));

@@ -1,5 +1,5 @@
-/* Philox4x32-10: a random block as a pure function of a counter and a key, so that the n-th draw of
- * a seed needs no state and no order. Written from J. Salmon, M. Moraes, R. Dror, D. Shaw,
+/* Philox4x32-10: a random block as a pure function of a counter and a key. So the n-th draw of a
+ * seed needs no state and no order. Written from J. Salmon, M. Moraes, R. Dror, D. Shaw,
  * "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3 and figure 2. */
 #ifndef SPW_BASE_PHILOX_H
 #define SPW_BASE_PHILOX_H
@@ -25,7 +25,7 @@ static inline struct spw_philox spw_philox_block(struct spw_philox counter, uint
     return counter;
 }
 
-/* Uniform in [0, 1), 53 bits, at one place of one stream of one seed. */
+/* Uniform in [0, 1), 53 bits: the draw at one position of one stream of one seed. */
 static inline double spw_philox_uniform(uint64_t seed, uint64_t stream, uint64_t position)
 {
     struct spw_philox at = {{(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)stream,

@@ -15,11 +15,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define MOST_BYTES ((size_t)1 << 20) /* far more than a full file has */
+#define MAX_BYTES ((size_t)1 << 20) /* far more than the largest file */
 
 /* ---- fields ---- */
 
-/* Counts are fields of 4 or 8 bytes, signed ones never negative. */
+/* A count is a field of 4 or 8 bytes; signed fields are never negative. */
 static uint64_t load_count(const struct spw_record_field *f, const char *at)
 {
     uint32_t small;
@@ -131,9 +131,9 @@ static int read_entry(const struct spw_record_list *l, size_t i, const json_t *e
 static int read_list(const struct spw_record_list *l, const json_t *list, const char *path,
                      struct spw_error *err)
 {
-    if (!json_is_array(list) || json_array_size(list) > l->most)
+    if (!json_is_array(list) || json_array_size(list) > l->max)
         return spw_fail(err, -EINVAL, "%s: %s: expected a list of at most %u", path, l->name,
-                        l->most);
+                        l->max);
     for (size_t i = 0; i < json_array_size(list); i++)
         SPW_TRY(read_entry(l, i, json_array_get(list, i), path, err));
     *l->n = (unsigned)json_array_size(list);
@@ -180,14 +180,14 @@ static int read_root(const struct spw_record_file *f, const json_t *root, const 
     return 0;
 }
 
-/* The whole file, which must be a regular one: a pipe would be waited for. */
+/* Reads the whole file. It must be a regular file: reading a pipe would wait. */
 static int load(const char *path, char **text, size_t *bytes, struct spw_error *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    int rc = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= MOST_BYTES
+    int rc = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= MAX_BYTES
                  ? 0
                  : -EINVAL;
     *text = rc ? NULL : spw_alloc((size_t)st.st_size);
@@ -206,7 +206,7 @@ static int load(const char *path, char **text, size_t *bytes, struct spw_error *
 static void clear(const struct spw_record_file *f)
 {
     for (size_t i = 0; i < f->n_lists; i++) {
-        memset(f->lists[i].entries, 0, f->lists[i].most * f->lists[i].entry_bytes);
+        memset(f->lists[i].entries, 0, f->lists[i].max * f->lists[i].entry_bytes);
         *f->lists[i].n = 0;
     }
 }
@@ -245,7 +245,7 @@ static json_t *write_root(const struct spw_record_file *f)
     return NULL;
 }
 
-/* Every folder on the way to the file. */
+/* Creates every missing folder of the path. */
 static int make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -269,7 +269,7 @@ static int write_text(int fd, const char *text)
     return 0;
 }
 
-/* Renamed only when it is whole. */
+/* Writes the whole text under a temporary name, then renames the file. */
 static int replace(const char *path, char *temporary, const char *text)
 {
     SPW_TRY(make_folders(temporary));
@@ -288,7 +288,8 @@ static int replace(const char *path, char *temporary, const char *text)
     return rc;
 }
 
-/* Whether the file begins as one of these does. What was damaged behind that may be replaced. */
+/* Whether the file begins like a file of this kind. Damage after that does not matter: the file
+ * is replaced. */
 static bool begins_as(const struct spw_record_file *f, int fd)
 {
     char found[64], expected[64];
@@ -297,7 +298,7 @@ static bool begins_as(const struct spw_record_file *f, int fd)
     return n == 0 || (n >= bytes && memcmp(found, expected, (size_t)bytes) == 0);
 }
 
-/* A file of another kind, or of another user, stays what it is; so does a link. */
+/* Refuses to replace a file of another kind, a file of another user, and a link. */
 static int check_replaceable(const struct spw_record_file *f, const char *path,
                              struct spw_error *err)
 {
@@ -333,4 +334,23 @@ int spw_record_file_write(const struct spw_record_file *f, const char *path, str
     free(text);
     spw_free(temporary);
     return rc ? spw_fail(err, rc, "%s: cannot be written: %s", path, strerror(-rc)) : 0;
+}
+
+void *spw_record_place(const struct spw_record_list *l, const void *known)
+{
+    char *entries = l->entries, *oldest = entries;
+    int64_t date, oldest_date = INT64_MAX;
+    if (known)
+        return entries + ((const char *)known - entries);
+    if (*l->n < l->max)
+        return entries + l->entry_bytes * (*l->n)++;
+    for (unsigned i = 0; i < *l->n; i++) {
+        char *entry = entries + i * l->entry_bytes;
+        memcpy(&date, entry + l->date, sizeof date);
+        if (date >= oldest_date)
+            continue;
+        oldest = entry;
+        oldest_date = date;
+    }
+    return oldest;
 }

@@ -1,9 +1,9 @@
-/* Small files in which what was measured is kept: lists of flat records, as JSON.
+/* Small files of measured values: lists of flat records, as JSON.
  *
- * Nothing in a file is trusted: it carries its version and the XXH3-64 of what it holds, and every
- * field is checked for type and range. What does not pass is as good as no file. Written under
- * another name and renamed, so that a reader sees the old file or the new one; of two writers the
- * last one wins. The descriptions are borrowed. Any thread. */
+ * Nothing in a file is trusted. A file has a version and the XXH3-64 of its content, and each
+ * field is checked for type and range. A file that fails a check counts as missing. Files are
+ * written under another name and renamed, so a reader sees the old or the new file. If two
+ * processes write, the last one wins. The descriptions are borrowed. Any thread. */
 #ifndef SPW_BASE_RECORD_FILE_H
 #define SPW_BASE_RECORD_FILE_H
 
@@ -20,8 +20,8 @@ enum spw_record_kind {
 struct spw_record_field {
     const char *name;
     enum spw_record_kind kind;
-    size_t at, bytes; /* in the struct */
-    double min, max;  /* of numbers */
+    size_t at, bytes; /* offset and size in the struct */
+    double min, max;  /* range of numbers */
 };
 #define SPW_RECORD(type, field)                                                                    \
 #field, .at = offsetof(struct type, field), .bytes = sizeof((struct type *)0)->field
@@ -30,23 +30,28 @@ struct spw_record_list {
     const char *name;
     const struct spw_record_field *fields;
     size_t n_fields;
-    void *entries; /* [most]; writing leaves them alone */
+    void *entries; /* [max]; writing does not change them */
     size_t entry_bytes;
-    unsigned *n, most;
+    unsigned *n, max;
+    size_t date; /* offset in an entry: an int64_t, when it was measured */
 };
 
 struct spw_record_file {
-    const char *what, *key; /* "profile", for messages; "spillway_profile" */
+    const char *what, *key; /* "profile", for messages; "spillway_profile", in the file */
     int version;
     const struct spw_record_list *lists;
     size_t n_lists;
 };
 
-/* Empty and -ENOENT where there is no file; empty and -EINVAL, with what was wrong, where it cannot
- * be used; -ENOMEM; else what the system said. */
+/* Reads the lists. They are empty after a failure: -ENOENT: no file; -EINVAL: the file cannot be
+ * used, and `err` says why; -ENOMEM; or an error of the system. */
 int spw_record_file_read(const struct spw_record_file *f, const char *path, struct spw_error *err);
-/* Makes folders that are missing (mode 0700). -EINVAL for a name that a file of another kind, a
- * file of another user, or a link has. */
+/* Creates missing folders (mode 0700). -EINVAL: the name belongs to a file of another kind, a
+ * file of another user, or a link. */
 int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err);
+
+/* The entry that a new record replaces: `known` (an entry of the list, or NULL), else a free entry,
+ * else the oldest one. */
+void *spw_record_place(const struct spw_record_list *l, const void *known);
 
 #endif

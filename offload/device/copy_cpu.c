@@ -1,24 +1,25 @@
 /* Copies of the CPU device: see copy_cpu.h.
  *
- * An ordinary store first reads the line it overwrites and, in a block larger than the cache,
- * throws out what the kernels use; a non-temporal store does neither. In a block that fits the
- * cache it is the worse choice, because the kernel that reads the copy next finds nothing there.
+ * An ordinary store first reads the cache line that it overwrites. If the block is larger than
+ * the cache, it also evicts the data of the kernels. A non-temporal store does neither. But if
+ * the block fits into the cache, ordinary stores are better: the kernel that reads the copy next
+ * finds it in the cache.
  *
- * Measured on 2 cores of an EPYC 9005 (32 MiB L3), 2026-11-20, one thread, four slots in turn, GB/s
- * of bytes copied, alone / with the reading that follows:
+ * Measured on 2 cores of an EPYC 9005 (32 MiB L3), 2026-11-20, one thread, four slots in turn,
+ * GB/s of bytes copied, alone / with the reading that follows:
  *
  *     block        1 MiB          4 MiB          16 MiB         64 MiB
  *     memcpy       30.9 / 21.7    29.7 / 20.9    22.3 / 13.9    20.4 / 13.2
  *     streaming    28.1 / 16.1    28.2 / 16.2    28.3 / 15.7    27.7 / 15.6
  *
- * The C library goes past its cache too, but only from a size this machine never shows. */
+ * The C library uses such stores, too, but only for sizes that this machine does not reach. */
 #include "offload/device/copy_cpu.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* SSE2 belongs to every x86-64, so nothing is chosen at run time; 32-byte stores were 5 % faster.
- * The sanitizers do not see such stores, and must see copies. */
+/* Every x86-64 has SSE2, so there is no choice at run time; 32-byte stores were 5 % faster. The
+ * sanitizers do not see such stores, and must see copies. */
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define STREAMING 1
 #if defined(__has_feature)
@@ -47,14 +48,14 @@ static void copy_lines(void *to, const void *from, size_t n_lines)
         _mm_stream_si128(t + 2, c);
         _mm_stream_si128(t + 3, d);
     }
-    _mm_sfence(); /* streaming stores are not ordered by the release that follows */
+    _mm_sfence(); /* the release that follows does not order streaming stores */
 }
 #endif
 
 void spw_copy_cpu(void *to, const void *from, size_t bytes)
 {
     if (!bytes)
-        return; /* memcpy wants pointers even then */
+        return; /* memcpy must not get NULL, even for 0 bytes */
 #ifdef STREAMING
     if (bytes >= STREAMING_BYTES) {
         size_t head = -(uintptr_t)to % LINE_BYTES;

@@ -1,18 +1,21 @@
 /* The CPU device: see device.h.
  *
- * A stream is a worker thread and a ring of commands. Two counters that only grow say where it is:
+ * A stream is a worker thread and a ring of commands. Two counters that only grow say how far it
+ * is:
  *
  *     ring:   ... done | done | running | queued | queued | free ...
  *                             ^ s->done                   ^ s->queued
  *
- * "Everything queued so far" is therefore one number, and an event is a stream and that number:
- * recording reads s->queued, waiting waits until s->done has reached it. A wait queued on another
- * stream holds its own copy of the pair, so recording the event again later does not move it.
+ * So "everything queued so far" is one number, and an event is a stream and this number.
+ * Recording an event reads s->queued. Waiting for it waits until s->done has reached the number.
+ * A wait that is queued on another stream has its own copy of the pair, so it does not change
+ * when the event is recorded again.
  *
- * A closed stream keeps its block for the next one to open (its counters go on from where they
- * are), so that an event or a queued wait that still names it reads "done" instead of freed memory.
+ * The memory of a closed stream is used again by the next stream that opens; its counters
+ * continue. So an event or a queued wait of the closed stream finds "done", not freed memory.
  *
- * Memory is mapped page by page from the system and given back at once, counted in whole pages. */
+ * Memory is mapped from the system and unmapped at once when it is freed, counted in whole
+ * pages. */
 #include "offload/device/device.h"
 
 #include "offload/device/copy_cpu.h"
@@ -28,16 +31,16 @@
 #include <time.h>
 
 #define PAGE_BYTES 4096u
-#define RING_COMMANDS 256u /* a power of two; 160 KiB a stream */
+#define RING_COMMANDS 256u /* a power of two; 160 KiB per stream */
 #define ARGS_BYTES 512u
 #define MAX_THREADS 1024
 
-/* Between two commands of a busy stream. A copy stream that waits for longer must leave its core to
- * the kernels. */
+/* How long a stream spins between two commands. A copy stream that waits longer must leave its
+ * core to the kernels. */
 #define STREAM_SPIN_NS 20000
 #define HOST_SPIN_NS 20000
 
-/* A copy that takes longer than a kernel's task is worth a core: 3 us. */
+/* A copy that takes longer than a task of a kernel, 3 us, gets a core. */
 #define CORE_COPY_BYTES (64u << 10)
 
 enum command_kind { COMMAND_STOP, COMMAND_COPY, COMMAND_KERNEL, COMMAND_HOST_CALL, COMMAND_WAIT };
@@ -69,16 +72,16 @@ struct command {
 
 struct CUstream_st {
     struct spw_device *device;
-    struct CUstream_st *next; /* in the list of closed ones */
-    uint64_t index;           /* what the delays are drawn for */
-    uint64_t first;           /* number of the worker's first command */
-    bool copying;             /* the worker's: it has told the team so */
-    bool computes;            /* its worker is worker 0 of kernels */
+    struct CUstream_st *next; /* in the list of closed streams */
+    uint64_t index;           /* the delays are a function of it */
+    uint64_t first;           /* number of the first command of this worker */
+    bool copying;             /* private to the worker: it has called spw_team_copy_begin */
+    bool computes;            /* its thread is worker 0 of kernels */
     pthread_t worker;
     struct command *ring;                       /* owned [RING_COMMANDS] */
-    _Atomic uint64_t waited_ns[SPW_RANGES + 1]; /* by range; the last: outside of any */
+    _Atomic uint64_t waited_ns[SPW_RANGES + 1]; /* by range; the last one: outside of any range */
     struct spw_counter queued;
-    char apart[64]; /* the host writes above, the worker below */
+    char apart[64]; /* the host writes the fields above, the worker those below */
     struct spw_counter done;
 };
 
@@ -98,19 +101,19 @@ struct spw_device {
     _Atomic bool failed;
     _Atomic int64_t fail_countdown; /* negative: never */
     uint64_t delay_seed;
-    bool touches; /* all pages of an allocation are taken at once: see host_pages.h */
+    bool touches; /* memory is touched at allocation: see host_pages.h */
     const void *context;
-    uint32_t range;     /* that waits queued now count for */
-    uint64_t n_streams; /* ever made */
+    uint32_t range;     /* range of the waits that are queued now */
+    uint64_t n_streams; /* ever created */
     spw_stream closed;
-    struct spw_topology *topology; /* owned; NULL: not asked for, or unknown */
+    struct spw_topology *topology; /* owned; NULL: not needed, or unknown */
     struct spw_placement placement;
     struct spw_team *team; /* owned */
 };
 
 /* --- memory --- */
 
-/* Takes whole pages from the budget. */
+/* Counts `bytes`, rounded up to whole pages, against the budget. */
 static int pool_charge(struct spw_device *d, struct pool *pool, uint64_t bytes)
 {
     if (atomic_load(&d->failed))
@@ -229,9 +232,9 @@ static uint64_t mix(uint64_t z) /* splitmix64's finalizer */
     return z ^ (z >> 31);
 }
 
-/* The `point`-th delay of a stream: a pure function of the seed. One in 16 sleeps up to 0.2 ms,
- * long beside a small kernel; one in 8 only gives way; the rest cost nothing, or a thousand seeds
- * would take an hour. */
+/* Delay number `point` of a stream, a pure function of the seed. One in 16 sleeps up to 0.2 ms,
+ * long compared with a small kernel. One in 8 only yields. The others cost nothing; otherwise a
+ * thousand seeds would take an hour. */
 static void delay(const struct CUstream_st *s, uint64_t point)
 {
     if (!s->device->delay_seed)
@@ -244,7 +247,7 @@ static void delay(const struct CUstream_st *s, uint64_t point)
         sched_yield();
 }
 
-/* A stream that copies one block after the other keeps its core in between. */
+/* A stream that copies several blocks in a row keeps its core between two copies. */
 static void set_copying(struct CUstream_st *s, bool copying)
 {
     if (s->copying == copying)
@@ -256,7 +259,7 @@ static void set_copying(struct CUstream_st *s, bool copying)
         spw_team_copy_end(s->device->team);
 }
 
-/* A stream that waits for long has no use for a core. */
+/* A stream that waits for long gives up its core. */
 static void pause_for(struct CUstream_st *s, struct spw_counter *c, uint64_t at_least)
 {
     if (spw_counter_spin(c, at_least, STREAM_SPIN_NS))
@@ -277,8 +280,8 @@ static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket, u
     atomic_fetch_add(&s->waited_ns[range], (uint64_t)ns);
 }
 
-/* Whether the command may run: not once the device has failed, and not the one that a test fails.
- */
+/* Whether a command may run. False after the device has failed, and for the command that a test
+ * fails. */
 static bool healthy(struct spw_device *d)
 {
     if (atomic_load_explicit(&d->fail_countdown, memory_order_relaxed) >= 0 &&
@@ -290,7 +293,7 @@ static bool healthy(struct spw_device *d)
 static void command_run(struct CUstream_st *s, const struct command *c)
 {
     struct spw_device *d = s->device;
-    if (c->kind == COMMAND_WAIT) { /* also on a failed device: the order of streams stays */
+    if (c->kind == COMMAND_WAIT) { /* also on a failed device, to keep the order of streams */
         wait_for(s, c->wait.stream, c->wait.ticket, c->wait.range);
         return;
     }
@@ -313,7 +316,7 @@ static void *stream_main(void *argument)
     spw_placement_bind(&s->device->placement, s->computes ? SPW_ROLE_COMPUTE : SPW_ROLE_TRANSFER,
                        0);
     if (s->device->delay_seed)
-        prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* sleeps of microseconds, not of 50 more */
+        prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* without this a sleep takes 50 us longer */
     for (uint64_t n = s->first;; n++) {
         pause_for(s, &s->queued, n + 1);
         const struct command *c = &s->ring[n % RING_COMMANDS];
@@ -321,7 +324,7 @@ static void *stream_main(void *argument)
             break;
         delay(s, 2 * n);
         command_run(s, c);
-        delay(s, 2 * n + 1); /* before anyone may know that it is done */
+        delay(s, 2 * n + 1); /* before any thread can see that the command is done */
         spw_counter_add(&s->done, 1);
     }
     set_copying(s, false);
@@ -331,8 +334,8 @@ static void *stream_main(void *argument)
 
 /* --- queueing, from the host's thread --- */
 
-/* The next free command. A full ring is waited for until half of it is free: waking the host for
- * every command would cost the kernels a core. */
+/* The next free command. If the ring is full, waits until half of it is free: waking the host
+ * for each command would take a core from the kernels. */
 static struct command *command_next(struct CUstream_st *s, enum command_kind kind)
 {
     uint64_t n = spw_counter_get(&s->queued);
@@ -413,7 +416,7 @@ static int cpu_event_open(struct spw_device *d, spw_event *out)
 static void cpu_event_close(struct spw_device *d, spw_event e)
 {
     (void)d;
-    spw_free(e); /* queued waits hold their own copy */
+    spw_free(e); /* queued waits have their own copy */
 }
 
 static int cpu_event_record(struct spw_device *d, spw_event e, spw_stream s)
@@ -431,8 +434,8 @@ static int cpu_stream_wait(struct spw_device *d, spw_stream s, spw_event e)
         return -EIO;
     if (!e->stream)
         return 0;
-    /* Queued even when done already: command numbers, and with them the delays, must not depend on
-     * who was faster. */
+    /* Queued even if the event is over: the number of commands, and so the delays, must not
+     * depend on timing. */
     struct command *c = command_next(s, COMMAND_WAIT);
     c->wait.stream = e->stream;
     c->wait.ticket = e->ticket;
@@ -513,7 +516,8 @@ static int cpu_stream_open(struct spw_device *d, const char *name, spw_stream *o
         atomic_store(&s->waited_ns[i], 0);
     s->first = spw_counter_get(&s->queued);
     s->computes = !strcmp(name, "compute");
-    SPW_TRY(spw_thread_start(&s->worker, name, stream_main, s)); /* stays in the list of closed */
+    SPW_TRY(spw_thread_start(&s->worker, name, stream_main,
+                             s)); /* after a failure it stays in the list of closed streams */
     d->closed = s->next;
     s->next = NULL;
     *out = s;
@@ -539,11 +543,12 @@ static double cpu_waited_seconds(struct spw_device *d, spw_stream s, uint32_t ra
 
 /* --- the device --- */
 
-/* Copies that run side by side: KV, weights and hidden rows up, and one down. */
+/* Copies that run at the same time: KV, weights and hidden rows to the device, and one stream
+ * from it. */
 enum { TRANSFER_THREADS = 4 };
 
-/* hwloc is asked (2 ms at start-up) only where there is something to decide. A machine that hwloc
- * cannot read is one where nothing is bound. */
+/* hwloc is asked (2 ms at start-up) only if there is a choice. If hwloc cannot read the machine,
+ * no thread is bound. */
 static int choose_places(struct spw_device *d, const struct spw_device_options *o)
 {
     struct spw_placement_request q = {.compute = o->threads,

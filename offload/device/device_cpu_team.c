@@ -1,15 +1,15 @@
-/* Worker team of the CPU device: see device_cpu_team.h.
+/* The worker team of the CPU device: see device_cpu_team.h.
  *
- * One kernel is one job. Worker 0 opens the job, takes tasks itself, closes it, and waits for those
- * who had joined:
+ * A kernel is one job. Worker 0 opens the job, takes tasks, closes the job, and waits for the
+ * workers that have joined:
  *
  *     worker 0   write job, open ---> take tasks ... none left ---> close ---> wait for the joined
  *     others     wake ---> join if open ---> take tasks ... none left ---> leave
  *
- * A worker that wakes too late finds the job closed and does not join, so that nobody ever waits
- * for a thread that is still asleep or has lost its core to a copy: a kernel of a few microseconds
- * is over before a sleeper could wake. A worker that stands aside for a copy leaves the job between
- * two tasks, and joins it again when the copy ends. */
+ * A worker that wakes too late finds the job closed and does not join. So worker 0 never waits
+ * for a thread that is still asleep or has lost its core to a copy: a kernel of a few
+ * microseconds ends before a sleeper could wake. A worker that stands aside for a copy leaves
+ * the job between two tasks, and joins it again when the copy ends. */
 #include "offload/device/device_cpu_team.h"
 
 #include "offload/device/placement.h"
@@ -18,14 +18,17 @@
 #include <stdio.h>
 #include <time.h>
 
-/* Longer than the gap between two kernels of one step, much shorter than a scheduler's time slice:
- * what a worker burns once before it sleeps. */
+/* How long a worker spins before it sleeps: longer than the gap between two kernels of a step,
+ * much shorter than a time slice of the scheduler. */
 #define TEAM_SPIN_NS 30000
 
-/* Of every thread, whatever `ulimit -s` says: attention alone takes 212 KiB. */
+/* The stack of every thread, whatever `ulimit -s` says: attention alone needs 212 KiB. */
 enum { STACK_BYTES = 2 << 20 };
 
-enum { JOB_OPEN = 1, JOB_JOINED = 2 }; /* job state: a flag, and above it the number of joined */
+enum {
+    JOB_OPEN = 1,
+    JOB_JOINED = 2
+}; /* job state: a flag, and above it the number of workers that have joined */
 
 struct worker {
     struct spw_team *team;
@@ -34,24 +37,24 @@ struct worker {
 };
 
 struct spw_team {
-    unsigned threads, started; /* started: of workers[], which leaves out worker 0 */
+    unsigned threads, started; /* started: number of workers[], without worker 0 */
     unsigned cores;
     const struct spw_placement *placement;
-    pthread_mutex_t turn; /* held for one whole kernel: scratch is private to a worker index */
+    pthread_mutex_t turn; /* locked during a whole kernel: scratch is private to a worker index */
     struct worker *workers;
 
     const struct spw_kernel *kernel;
     const void *args;
     size_t n_tasks;
     bool stop;
-    uint64_t joined; /* since open; `left` catches up with it */
+    uint64_t joined; /* since open; `left` reaches this number */
 
-    /* Apart, so that `next`, which everyone hits, shares no cache line with what is polled. */
+    /* Padding: all workers write `next`, which must not share a cache line with polled fields. */
     char apart0[64];
     _Atomic size_t next;
     char apart1[64];
-    _Atomic unsigned state, copies;        /* copies: threads that copy now */
-    struct spw_counter jobs, left, copied; /* copied: how often a core has become free */
+    _Atomic unsigned state, copies;        /* copies: number of threads that copy now */
+    struct spw_counter jobs, left, copied; /* copied: how often a copy has ended */
 };
 
 int spw_counter_init(struct spw_counter *c)
@@ -72,17 +75,16 @@ void spw_counter_free(struct spw_counter *c)
     pthread_mutex_destroy(&c->lock);
 }
 
-/* The add and the look at `wake_at` here, the announcement and the look at `value` in the waiter:
- * all four are sequentially consistent, so at least one side sees the other. Who waits for a number
- * far ahead is not woken before it. */
+/* This function adds, then reads `wake_at`. A waiter writes `wake_at`, then reads `value`. All
+ * four are sequentially consistent, so at least one side sees the other. A thread that waits for
+ * a larger number is not woken. */
 void spw_counter_add(struct spw_counter *c, uint64_t n)
 {
     uint64_t value = atomic_fetch_add(&c->value, n) + n;
     if (value < atomic_load(&c->wake_at))
         return;
     pthread_mutex_lock(&c->lock);
-    atomic_store(&c->wake_at,
-                 UINT64_MAX); /* those who must go on sleeping announce themselves anew */
+    atomic_store(&c->wake_at, UINT64_MAX); /* threads that must sleep on write it again */
     pthread_cond_broadcast(&c->grown);
     pthread_mutex_unlock(&c->lock);
 }
@@ -126,7 +128,7 @@ void spw_counter_wait(struct spw_counter *c, uint64_t at_least, uint64_t spin_ns
     for (;;) {
         atomic_store(&c->wake_at, spw_min_u64(atomic_load(&c->wake_at), at_least));
         if (atomic_load(&c->value) >= at_least)
-            break; /* the announcement stays: it costs one needless broadcast */
+            break; /* `wake_at` stays: this costs one needless broadcast */
         pthread_cond_wait(&c->grown, &c->lock);
     }
     pthread_mutex_unlock(&c->lock);
@@ -138,9 +140,10 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
         return -ENOMEM;
     sigset_t all, before;
     sigfillset(&all);
-    sigdelset(&all,
-              SIGBUS); /* where it is blocked, a mapped file that lost a page ends the process */
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the new thread */
+    sigdelset(
+        &all,
+        SIGBUS); /* if it were blocked, a page that a mapped file has lost would end the process */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the new thread inherits it */
     pthread_attr_t attributes;
     int rc = pthread_attr_init(&attributes);
     if (!rc) {
@@ -150,21 +153,21 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc)
-        return -ENOMEM; /* EAGAIN: no memory, or no thread, left */
-    char shown[16];     /* the kernel's limit */
+        return -ENOMEM; /* EAGAIN: no memory or no thread is left */
+    char shown[16];     /* the limit of the kernel */
     snprintf(shown, sizeof shown, "%s", name);
     pthread_setname_np(*out, shown);
     return 0;
 }
 
-/* Worker 0 goes on in any case. */
+/* Worker 0 never stands aside. */
 static bool stands_aside(const struct spw_team *t, unsigned worker)
 {
     unsigned copies = atomic_load_explicit(&t->copies, memory_order_relaxed);
     return worker && copies && worker + copies >= t->cores;
 }
 
-/* Tasks are taken one by one in rising order, so that neighbours in memory run at the same time. */
+/* Takes tasks one by one in rising order, so that neighbours in memory run at the same time. */
 static void take_tasks(struct spw_team *t, unsigned worker)
 {
     while (!stands_aside(t, worker)) {
@@ -190,7 +193,8 @@ static void *worker_main(void *argument)
     struct spw_team *t = w->team;
     spw_placement_bind(t->placement, SPW_ROLE_COMPUTE, w->index);
     for (;;) {
-        /* Read before joining: a job that opens in between is then met twice, never missed. */
+        /* Read before joining: if a job opens in between, the worker sees it twice, and never
+         * misses it. */
         uint64_t seen = spw_counter_get(&t->jobs), copied = spw_counter_get(&t->copied);
         if (stands_aside(t, w->index)) {
             spw_counter_wait(&t->copied, copied + 1, 0); /* no spinning: the core is needed */
@@ -211,7 +215,7 @@ static void *worker_main(void *argument)
 static void job_open(struct spw_team *t)
 {
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    atomic_store(&t->state, JOB_OPEN); /* publishes the job to whoever joins */
+    atomic_store(&t->state, JOB_OPEN); /* workers that join see the job */
     spw_counter_add(&t->jobs, 1);
 }
 
@@ -219,7 +223,7 @@ void spw_team_run(struct spw_team *t, const struct spw_kernel *kernel, const voi
 {
     size_t n_tasks = kernel->n_tasks(args);
     pthread_mutex_lock(&t->turn);
-    if (n_tasks <= 1 || t->threads == 1) { /* not worth waking anyone */
+    if (n_tasks <= 1 || t->threads == 1) { /* waking a worker would not pay */
         for (size_t i = 0; i < n_tasks; i++)
             kernel->run(args, i, 0);
     } else {
@@ -245,7 +249,7 @@ void spw_team_copy_end(struct spw_team *t)
     spw_counter_add(&t->copied, 1);
 }
 
-/* The last job stays open until every worker has joined it and gone; nobody copies any more. */
+/* The last job stays open until every worker has joined and left it. No thread copies any more. */
 static void workers_stop(struct spw_team *t)
 {
     t->stop = true;

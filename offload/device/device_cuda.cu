@@ -1,29 +1,29 @@
-/* The CUDA device: see device.h. A stream is a CUDA stream, an event a CUDA event without timing;
- * this file is the only place that makes, waits for or closes them, and that takes memory.
+/* The CUDA device: see device.h. A stream is a CUDA stream, and an event is a CUDA event without
+ * timing. Only this file opens, closes and waits for them, and allocates memory.
  *
- * Device memory is plain cudaMalloc, taken at open; nothing here synchronizes the whole device.
- * Host memory is pinned in slabs, for one call that pins tens of GiB is refused where a few smaller
- * ones are not:
+ * Device memory is plain cudaMalloc, allocated at open. Nothing here synchronizes the whole
+ * device. Host memory is pinned in slabs: the system may refuse one call that pins tens of GiB,
+ * but allow several smaller ones.
  *
- *     block:  | slab 0 | slab 1 | ... | rest |      one mapping, one registration a slab
+ *     block:  | slab 0 | slab 1 | ... | rest |      one mapping, one registration per slab
  *
- * A copy may not cross the border of two registrations, so copies are cut there. Where pinning is
- * refused the block stays pageable: the driver stages its copies, and may read the source as soon
- * as it is asked (CUDA runtime API, "API synchronization behavior"), before what is queued in front
- * has written it. So the calling thread waits for the stream first: right, but slow.
+ * A copy must not cross the border of two registrations, so copies are split there. If the
+ * system refuses to pin memory, the block stays pageable. The driver then stages its copies, and
+ * may read the source at the call (CUDA runtime API, "API synchronization behavior"), before
+ * earlier work on the stream has written it. So the calling thread waits for the stream first.
+ * This is right, but slow.
  *
- * Other memory, such as a mapped model file, goes the driver's way too. It does not change, so
- * nothing need be waited for; and it is copied once, at open. The token loop copies from pinned
- * memory alone.
+ * The driver also stages copies of other memory, such as a mapped model file. Such memory does
+ * not change, so no wait is needed. It is copied once, at open. The token loop copies only from
+ * pinned memory.
  *
- * Waiting that computation did not hide is measured on the stream "compute", by two events around a
- * wait:
+ * Waiting that computation did not hide is measured on the stream "compute", by two events
+ * around a wait:
  *
  *     kernels ... | before | wait for e | after | kernels ...       waited += after - before
  *
- * A wait for what has arrived already is left out: the order holds by then. An event costs about a
- * microsecond of the stream, which counts as waiting too, so that the measure is never too small.
- */
+ * If the event is over already, the wait is left out. An event takes about a microsecond of the
+ * stream, which counts as waiting, so the measured time is never too small. */
 #include "offload/device/device.h"
 
 #include "offload/device/host_pages.h"
@@ -35,8 +35,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The tools' markers: a header of the toolkit, no library; without a profiler a call is a test of a
- * pointer. */
+/* Markers for profilers: from a header of the toolkit, without a library. Without a profiler, a
+ * call tests a pointer. */
 #if !defined(SPW_SIMT_EMULATOR) && __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define HAVE_NVTX 1
@@ -45,12 +45,12 @@
 #define PAGE_BYTES 4096u
 #define SLAB_BYTES ((uint64_t)1 << 30)
 #define OLDEST_CAPABILITY 75
-/* Of the timed stream: how far the host may run ahead of it, in waits. The driver queues about as
- * many launches. */
+/* How many waits the host may be ahead of the timed stream. The driver queues about as many
+ * launches. */
 #define TIMED_WAITS 1024u
 
 struct pool {
-    uint64_t budget, used, peak; /* read from any thread */
+    uint64_t budget, used, peak; /* any thread may read these */
 };
 
 struct host_block {
@@ -61,11 +61,11 @@ struct host_block {
 };
 
 struct timed_stream {
-    spw_stream stream;         /* borrowed; NULL: none is open */
+    spw_stream stream;         /* borrowed; NULL: not open */
     spw_event *before, *after; /* [TIMED_WAITS] each, owned */
-    uint64_t queued, added;    /* waits so far, and those that `seconds` holds */
+    uint64_t queued, added;    /* waits so far, and waits that `seconds` includes */
     uint32_t range[TIMED_WAITS];
-    double seconds[SPW_RANGES + 1]; /* by range; the last: outside of any */
+    double seconds[SPW_RANGES + 1]; /* by range; the last one: outside of any range */
 };
 
 struct spw_device {
@@ -77,7 +77,7 @@ struct spw_device {
     uint64_t slab_bytes, available_at_open;
     bool failed, pageable;
     struct host_block *blocks; /* owned */
-    uint32_t range;            /* that waits queued now count for */
+    uint32_t range;            /* of the waits that are queued now */
     struct timed_stream timed;
 };
 
@@ -89,15 +89,15 @@ static int fail(struct spw_device *d)
     return -EIO;
 }
 
-/* What a CUDA call answered: 0, -ENOMEM, or the end of this device. */
+/* Maps the result of a CUDA call to 0, -ENOMEM, or -EIO, which ends this device. */
 static int result(struct spw_device *d, cudaError_t rc)
 {
     int mapped = spw_cuda_result(rc);
     return mapped == -EIO ? fail(d) : mapped;
 }
 
-/* Of every call: a failed device stays failed, also where a launcher saw it first, and the calling
- * thread may have used another one. */
+/* Every operation begins with this: a failed device stays failed, also if a launcher has seen
+ * the failure first. The calling thread may have used another GPU meanwhile. */
 static int enter(struct spw_device *d)
 {
     if (__atomic_load_n(&spw_cuda_cards[d->index].launch_failed, __ATOMIC_RELAXED))
@@ -109,7 +109,7 @@ static int enter(struct spw_device *d)
 
 /* --- memory --- */
 
-/* Whole pages; -ENOMEM past the budget. */
+/* Takes whole pages from the budget; -ENOMEM beyond it. */
 static int pool_take(struct pool *pool, uint64_t *bytes)
 {
     uint64_t used = __atomic_load_n(&pool->used, __ATOMIC_RELAXED);
@@ -137,7 +137,7 @@ static void pool_give(struct pool *pool, uint64_t bytes)
     __atomic_fetch_sub(&pool->used, bytes, __ATOMIC_RELAXED);
 }
 
-/* Zeroed once: what an earlier process left may be a NaN, which a factor of zero does not mask. */
+/* Zeroed once: memory of an earlier process may contain NaN, and NaN times zero is NaN. */
 static int cuda_alloc(struct spw_device *d, uint64_t bytes, void **out)
 {
     *out = NULL;
@@ -182,7 +182,7 @@ static uint64_t cuda_available(struct spw_device *d)
     return available;
 }
 
-/* All slabs or none. False where the system refuses: memory locking may be limited. */
+/* Pins all slabs or none. False: the system refuses, perhaps because locked memory is limited. */
 static bool pin(const struct spw_device *d, unsigned char *from, uint64_t bytes)
 {
     for (uint64_t at = 0; at < bytes; at += d->slab_bytes) {
@@ -290,7 +290,7 @@ static int timed_open(struct spw_device *d, spw_stream s)
     return rc;
 }
 
-/* Adds up waits [added, end), which are over. */
+/* Adds up the waits [added, end), which are over. */
 static int timed_add(struct spw_device *d, uint64_t end)
 {
     struct timed_stream *t = &d->timed;
@@ -303,7 +303,7 @@ static int timed_add(struct spw_device *d, uint64_t end)
     return 0;
 }
 
-/* A full table is waited for until half of it is free. */
+/* If the table is full, waits until half of it is free. */
 static int timed_wait(struct spw_device *d, spw_event e)
 {
     struct timed_stream *t = &d->timed;
@@ -386,7 +386,7 @@ static void cuda_event_close(struct spw_device *d, spw_event e)
 {
     cudaSetDevice(d->index);
     if (e)
-        cudaEventDestroy(e); /* queued waits for it stay valid */
+        cudaEventDestroy(e); /* queued waits for the event stay valid */
 }
 
 static int cuda_event_record(struct spw_device *d, spw_event e, spw_stream s)
@@ -414,7 +414,7 @@ static bool cuda_event_is_over(struct spw_device *d, spw_event e)
     if (enter(d))
         return true;
     cudaError_t rc = cudaEventQuery(e);
-    (void)cudaGetLastError(); /* "not ready" is no failure, and others show at the next call */
+    (void)cudaGetLastError(); /* "not ready" is no failure; the next call shows other errors */
     return rc != cudaErrorNotReady;
 }
 
@@ -464,11 +464,12 @@ static void cuda_range_end(struct spw_device *d)
 
 /* --- work --- */
 
-/* The block of ours that `p` lies in, NULL for device memory and what others own. */
+/* The block that contains `p`; NULL for device memory and for memory of others. */
 static const struct host_block *block_of(const struct spw_device *d, const void *p)
 {
     for (const struct host_block *b = d->blocks; b; b = b->next)
-        if ((uintptr_t)p - (uintptr_t)b->from < b->bytes) /* wraps below the block */
+        if ((uintptr_t)p - (uintptr_t)b->from <
+            b->bytes) /* wraps around if p lies below the block */
             return b;
     return NULL;
 }
@@ -514,7 +515,7 @@ static int cuda_host_call(struct spw_device *d, void (*fn)(void *), void *argume
 
 /* --- the device --- */
 
-/* Each thing that can be missing, with what to do about it. */
+/* Checks each thing that may be missing. The text says what to do about it. */
 int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error *err)
 {
     int driver = 0, runtime = 0, n = 0;
@@ -569,8 +570,8 @@ static void cuda_close(struct spw_device *d)
     spw_free(d);
 }
 
-/* A machine that hwloc cannot read is one where nothing is bound. Copies are the card's own work:
- * the driver's threads only hand them over. */
+/* If hwloc cannot read the machine, no thread is bound. The card does the copies; the driver's
+ * threads only submit them. */
 static int choose_places(struct spw_device *d, const struct spw_device_options *o,
                          const char *bus_id)
 {
@@ -586,7 +587,7 @@ static int choose_places(struct spw_device *d, const struct spw_device_options *
     return spw_placement_init(&d->placement, d->topology, &q);
 }
 
-/* Nothing in this program is for this GPU, or only a text that its driver cannot translate. */
+/* This program has no code for this GPU, or only PTX that the driver cannot translate. */
 static bool is_code_missing(cudaError_t rc)
 {
     return rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction ||
@@ -612,8 +613,8 @@ static int refuse_open(int index, cudaError_t rc, struct spw_error *err)
                     index, major, minor, cudaGetErrorString(rc), major, minor);
 }
 
-/* Asks about every kernel of this program. The driver would load each one only when it is first
- * launched: in the middle of a prompt, when other processes may have left no memory for it. */
+/* Queries every kernel of this program, which loads it. Otherwise the driver would load a kernel
+ * at its first launch, in the middle of a prompt, when other processes may have left no memory. */
 static cudaError_t load_kernels(void)
 {
     cudaFuncAttributes code;
@@ -696,12 +697,12 @@ const struct spw_device_ops spw_device_cuda = {
     .available = cuda_available,
     .alloc = cuda_alloc,
     .free = cuda_free,
-    .charge = NULL, /* kernels read nothing in place */
+    .charge = NULL, /* kernels read no memory in place */
     .discharge = NULL,
     .set_budgets = cuda_set_budgets,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
-    .trim = NULL, /* cudaMalloc gives all or nothing back */
+    .trim = NULL, /* cudaMalloc cannot free a part */
     .trim_host = NULL,
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,

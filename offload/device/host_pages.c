@@ -1,9 +1,9 @@
 /* Pages for pinned memory: see host_pages.h.
  *
- * Measured on 2 cores of an EPYC under Linux 6.18, 2026-11-21: one thread makes 3.1 GB/s of 4 KiB
- * pages present and 21 GB/s of huge ones; io_uring registers memory that is present at 20 ms a GiB
- * in 4 KiB pages and 1.4 ms in huge ones, and what is not present as slowly as one thread touches
- * it. MADV_POPULATE_WRITE is 8 % faster than the loop below and unknown to kernels before 5.14. */
+ * Measured on 2 cores of an EPYC under Linux 6.18, 2026-11-21: one thread touches 3.1 GB/s of 4
+ * KiB pages and 21 GB/s of huge pages. io_uring registers touched memory at 20 ms a GiB in 4 KiB
+ * pages and 1.4 ms in huge pages, and untouched memory as slowly as one thread touches it.
+ * MADV_POPULATE_WRITE is 8 % faster than the loop below, but kernels before 5.14 do not know it. */
 #include "offload/device/host_pages.h"
 
 #include "offload/device/device_cpu_team.h"
@@ -16,7 +16,7 @@
 #define PAGE_BYTES 4096u
 #define HUGE_PAGE_BYTES (2u << 20)
 
-/* A few threads reach what the memory does; less than a slice each is not worth starting one. */
+/* A few threads reach the speed of the memory. A thread does not pay for less than a slice. */
 enum { MOST_THREADS = 16, SLICE_BYTES = 32 << 20 };
 
 struct slice {
@@ -39,8 +39,8 @@ static void *touch_main(void *argument)
     return NULL;
 }
 
-/* The last slice is the caller's, who stays where he is, and so is that of a thread that cannot be
- * started. */
+/* The caller touches the last slice, and the slices of threads that cannot be started. The
+ * caller's thread is not bound. */
 void spw_host_pages_touch(void *p, uint64_t bytes, const struct spw_placement *place)
 {
     pthread_t threads[MOST_THREADS];
@@ -67,8 +67,7 @@ static void *map(uint64_t bytes)
     return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-/* Slots that files are read into lie last in an arena, so the end is aligned. The beginning may be
- * in small pages. */
+/* The end is aligned, not the beginning: an arena has its slots for file reads at its end. */
 static void *map_to_border(uint64_t bytes)
 {
     uint64_t all = bytes + HUGE_PAGE_BYTES;
@@ -93,7 +92,7 @@ int spw_host_pages_map(uint64_t bytes, const struct spw_placement *place, void *
     if (p == MAP_FAILED)
         return -ENOMEM;
     if (bytes >= HUGE_PAGE_BYTES)
-        madvise(p, bytes, MADV_HUGEPAGE); /* refused on some kernels */
+        madvise(p, bytes, MADV_HUGEPAGE); /* some kernels refuse this */
     spw_placement_place_memory(place, p, bytes);
     *out = p;
     return 0;

@@ -1,29 +1,30 @@
 /* Which threads run on which cores: see placement.h.
  *
- * How many cores compute, when the caller does not say: the fast ones; one less where files are
- * read beside the computation, for that thread sums every byte it reads, which takes a core at the
- * speed of a drive, and a kernel is over when its slowest worker is. Not more than the control
- * group grants time for: who has used it up is stopped on all cores for the rest of each tenth
- * second.
+ * The number of compute threads, if the caller does not give it: all fast cores. One core less
+ * if files are read beside the computation: the I/O thread sums every byte that it reads, which
+ * takes a core at the speed of a drive, and a kernel ends with its slowest worker. No more than
+ * the control group grants time for: a group that has used up its time is stopped on all cores
+ * for the rest of each tenth of a second.
  *
- * What is bound. Workers, when they are as many as chosen here or more: with fewer, several
- * processes would all sit on the same first cores. Copies and I/O follow: beside bound workers they
- * keep to the end of the order, where the team's last workers stand aside for copies
- * (device_cpu_team.h). Without bound workers they keep to the slow cores or to those of the
- * device's node, if that leaves anything out. On a few cores the system knows better at each moment
- * than anyone beforehand: nothing is bound. */
+ * Which threads are bound: workers, if they are at least as many as chosen here. With fewer
+ * workers, several processes would bind to the same first cores. Beside bound workers, copies
+ * and I/O are bound to the end of the order; there the last workers stand aside for copies
+ * (device_cpu_team.h). Beside unbound workers, copies and I/O are bound to the slow cores, or to
+ * the cores of the device's node, if that excludes any core. On a few cores nothing is bound:
+ * the system decides better at each moment. */
 #include "offload/device/placement.h"
 
 #include "offload/device/topology.h"
 
 enum {
     FEW_CORES = 4,
-    /* A processor with less fast cores than this computes with all of them. */
+    /* A processor with fewer fast cores than this computes on all cores. */
     LEAST_FAST_CORES = 4,
-    /* From here on one core less computes at most an eighth slower, and less than that where
+    /* From this number on, one core less makes computation at most an eighth slower, and less if
      * memory is the limit. */
     SPARING_CORES = 8,
-    /* Cores that copies share with workers: one up and one down is what runs together. */
+    /* Cores that copies share with workers: usually one copy to the device and one from it run
+     * together. */
     SHARED_CORES = 2,
 };
 
@@ -45,7 +46,7 @@ static unsigned count_from(const struct spw_topology *t, unsigned rank)
     return n;
 }
 
-/* The rank from which on cores are fast: the highest one with enough cores at or above it. */
+/* The rank from which cores are fast: the highest rank with enough cores at or above it. */
 static unsigned fast_rank(const struct spw_topology *t)
 {
     unsigned rank = highest_rank(t);
@@ -69,7 +70,7 @@ static bool goes_before(const struct spw_topology *t, const struct spw_placement
     return !is_near(t, q, a) && is_near(t, q, b);
 }
 
-/* An insertion sort, stable so that cores of one node and kind stay neighbours. */
+/* An insertion sort. It is stable, so that cores of one node and kind stay neighbours. */
 static void put_in_order(struct spw_placement *p, const struct spw_placement_request *q)
 {
     for (unsigned i = 0; i < spw_topology_cores(p->topology); i++) {
@@ -101,7 +102,7 @@ static struct spw_places at_end(unsigned n_threads, unsigned n, unsigned skipped
     return (struct spw_places){n_threads, n - skipped - length, length, true};
 }
 
-/* Workers have the first `computing` cores each to itself. */
+/* Each worker has one of the first `computing` cores. */
 static void place_beside(struct spw_placement *p, const struct spw_placement_request *q, unsigned n,
                          unsigned computing)
 {
@@ -110,7 +111,8 @@ static void place_beside(struct spw_placement *p, const struct spw_placement_req
         io = (unsigned)spw_min_u64(q->io, up_to);
     unsigned left = spare - io, transfer = (unsigned)spw_min_u64(q->transfer, left);
     p->why = "one worker a core; I/O and copies have cores of their own";
-    if (left < SHARED_CORES) { /* copies reach over to the last workers, who stand aside */
+    if (left <
+        SHARED_CORES) { /* copies also use the cores of the last workers, which stand aside */
         transfer = SHARED_CORES;
         left = 0;
         p->why = spare == 0   ? "one worker a core; I/O and copies share the last workers'"
@@ -158,7 +160,7 @@ static void decide(struct spw_placement *p, const struct spw_placement_request *
     }
 }
 
-/* Host memory goes next to the device, else to those who compute. */
+/* Host memory lies next to the device, else next to the compute threads. */
 static void choose_near(struct spw_placement *p, const struct spw_placement_request *q)
 {
     unsigned n = spw_topology_cores(p->topology);

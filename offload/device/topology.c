@@ -1,4 +1,4 @@
-/* Processors through hwloc: see topology.h. */
+/* Processors, read with hwloc: see topology.h. */
 #include "offload/device/topology.h"
 
 #include <hwloc.h>
@@ -23,8 +23,8 @@ struct spw_topology {
     bool synthetic;
 };
 
-/* Caches and devices cost time to discover, and nobody here asks for them. Packages and groups
- * stay: without the level that holds a NUMA node, cores would be numbered across nodes. */
+/* Caches and devices take time to discover, and nothing here needs them. Packages and groups
+ * stay: without the level of a NUMA node, hwloc would number cores across nodes. */
 static void leave_out(hwloc_topology_t h)
 {
     hwloc_topology_set_all_types_filter(h, HWLOC_TYPE_FILTER_KEEP_NONE);
@@ -47,8 +47,8 @@ static int load(hwloc_topology_t h, const char *synthetic, struct spw_error *err
     return 0;
 }
 
-/* hwloc ranks kinds by what the system says of them: its own name for a slow core, or the highest
- * frequency where that differs by more than a tenth. */
+/* hwloc ranks kinds of cores by what the system says: a name for slow cores, or the highest
+ * frequency if that differs by more than a tenth. */
 static struct core core_of(hwloc_topology_t h, hwloc_obj_t object)
 {
     int efficiency = -1, kind = hwloc_cpukinds_get_by_cpuset(h, object->cpuset, 0);
@@ -62,7 +62,7 @@ int spw_topology_open_loaded(struct spw_topology **out, struct hwloc_topology *l
 {
     struct spw_topology *t = spw_alloc_zero(1, sizeof *t);
     int cores = hwloc_get_nbobjs_by_type(loaded, HWLOC_OBJ_CORE);
-    /* Some virtual machines name no cores. */
+    /* Some virtual machines report no cores. */
     hwloc_obj_type_t type = cores > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     unsigned n = (unsigned)hwloc_get_nbobjs_by_type(loaded, type);
     if (t)
@@ -77,7 +77,7 @@ int spw_topology_open_loaded(struct spw_topology **out, struct hwloc_topology *l
     t->n_threads = (unsigned)hwloc_get_nbobjs_by_type(loaded, HWLOC_OBJ_PU);
     t->n_nodes = (unsigned)hwloc_get_nbobjs_by_type(loaded, HWLOC_OBJ_NUMANODE);
     t->synthetic = !hwloc_topology_is_thissystem(loaded);
-    /* hwloc numbers cores depth-first, so its order is already one NUMA node after the other. */
+    /* hwloc numbers cores depth-first, so the cores of one NUMA node follow each other. */
     for (unsigned i = 0; i < n; i++)
         t->cores[i] = core_of(loaded, hwloc_get_obj_by_type(loaded, type, i));
     *out = t;
@@ -142,13 +142,13 @@ static int node_next_to(hwloc_topology_t h, const char *bus_id)
 {
     hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(h, bus_id);
     hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(h, device) : NULL;
-    /* Next to all of them is next to none. */
+    /* A device that is next to all nodes is next to none. */
     return near && hwloc_bitmap_weight(near->nodeset) == 1 ? hwloc_bitmap_first(near->nodeset) : -1;
 }
 
-/* Finding PCI devices takes a slower look at /sys, so only where it can matter. The libraries of
- * GPUs are not asked: they take a second to say what /sys says too. Nor is libpciaccess, for names
- * of devices: hwloc's part for it leaks. */
+/* Reads PCI devices only if there are several nodes, because this takes longer. The libraries of
+ * GPUs are not used: they need a second for what /sys also says. Nor is libpciaccess, which
+ * gives names of devices: hwloc's code for it leaks memory. */
 int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
 {
     static const char *const left_out[] = {"pci",  "cuda",      "nvml", "opencl",
@@ -167,8 +167,9 @@ int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
     return node;
 }
 
-/* hwloc knows whole drives, a file lies on a partition: the folders of /sys/devices above it lead
- * to the controller, which names its node. Files of tmpfs and the like have no drive. */
+/* hwloc knows whole drives, but a file lies on a partition. One of the folders above it in
+ * /sys/devices is that of the controller, which names its node. Files of tmpfs and the like have
+ * no drive. */
 int spw_topology_node_of_path(const struct spw_topology *t, const char *path)
 {
     char name[64], folder[PATH_MAX], file[PATH_MAX + 16];
@@ -194,7 +195,7 @@ int spw_topology_node_of_path(const struct spw_topology *t, const char *path)
 
 /* --- binding --- */
 
-/* Processors of these cores, or the nodes next to them; NULL when out of memory. */
+/* The processors of these cores, or the nodes next to them; NULL without memory. */
 static hwloc_bitmap_t set_of(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
                              bool nodes)
 {
@@ -240,7 +241,7 @@ void spw_topology_place_memory(const struct spw_topology *t, const unsigned *cor
 
 unsigned spw_topology_usable_threads(void)
 {
-    cpu_set_t set; /* 1,024 processors; past that the call fails and hwloc must say */
+    cpu_set_t set; /* 1,024 processors; with more the call fails, and hwloc must say */
     if (sched_getaffinity(0, sizeof set, &set))
         return 1024;
     int n = CPU_COUNT(&set);
@@ -266,8 +267,8 @@ static void read_line(const char *path, char *out, size_t bytes)
     out[strcspn(out, "\n")] = 0;
 }
 
-/* A container sees its own group at the root. Version 2 has one file, version 1 two, with the same
- * numbers; -1 there is "max". */
+/* A container sees its own group at the root. cgroup version 2 has one file, version 1 has two
+ * with the same numbers; there -1 means "max". */
 unsigned spw_topology_quota(void)
 {
     char quota[32], period[32], both[72];

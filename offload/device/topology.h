@@ -1,8 +1,10 @@
-/* The processors this process may use (hwloc): cores, their kinds, the NUMA nodes they belong to.
+/* The processors that this process may use (from hwloc): cores, their kinds, and their NUMA
+ * nodes.
  *
- * Owned by whoever opened it; read-only after that, so safe from any thread. -ENOMEM, or -EIO with
- * text when hwloc cannot tell. Opening the machine's own topology reads /sys: milliseconds. Cores
- * are numbered one NUMA node after the other; nodes have the system's numbers. */
+ * The caller of open owns the topology. It is read-only, so any thread may use it. Errors:
+ * -ENOMEM, or -EIO with text if hwloc cannot read the machine. Opening the real machine reads
+ * /sys, which takes milliseconds. Cores are numbered node by node. Nodes have the system's
+ * numbers. */
 #ifndef SPW_OFFLOAD_DEVICE_TOPOLOGY_H
 #define SPW_OFFLOAD_DEVICE_TOPOLOGY_H
 
@@ -13,13 +15,13 @@ extern "C" {
 #endif
 
 struct spw_topology;
-struct hwloc_topology; /* hwloc's */
+struct hwloc_topology; /* of hwloc */
 
-/* `synthetic`: hwloc's description of a made-up machine for tests, such as "numa:2 core:4 pu:2".
- * NULL: this machine, cut down to our control group and affinity. */
+/* `synthetic`: hwloc's description of a made-up machine, such as "numa:2 core:4 pu:2". NULL:
+ * this machine, without what our control group and affinity exclude. */
 int spw_topology_open(struct spw_topology **out, const char *synthetic, struct spw_error *err);
-/* The same of a machine that hwloc has loaded already, such as one with kinds of cores made up.
- * Takes `loaded`, also when it fails. */
+/* The same for a machine that hwloc has loaded already, for example one with made-up kinds of
+ * cores. Takes over `loaded`, also after a failure. */
 int spw_topology_open_loaded(struct spw_topology **out, struct hwloc_topology *loaded,
                              struct spw_error *err);
 void spw_topology_close(struct spw_topology *t);
@@ -28,34 +30,35 @@ unsigned spw_topology_cores(const struct spw_topology *t);   /* physical cores *
 unsigned spw_topology_threads(const struct spw_topology *t); /* hardware threads */
 unsigned spw_topology_nodes(const struct spw_topology *t);   /* NUMA nodes of these cores */
 
-/* Of one core: the system's number of its first hardware thread; how fast its kind is (0 the
- * slowest; all 0 where there is one kind, or nobody knows); whether it lies on NUMA node `node`. */
+/* For one core: the system's number of its first hardware thread; the rank of its speed (0 is
+ * the slowest; all 0 if there is one kind or nothing is known); whether it lies on NUMA node
+ * `node`. */
 unsigned spw_topology_core_thread(const struct spw_topology *t, unsigned core);
 unsigned spw_topology_core_rank(const struct spw_topology *t, unsigned core);
 bool spw_topology_core_on_node(const struct spw_topology *t, unsigned core, unsigned node);
 
-/* Their hardware threads for people: "0-7,16-23". */
+/* The hardware threads of these cores as text: "0-7,16-23". */
 void spw_topology_list(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
                        char *text, size_t bytes);
 
-/* The NUMA node next to the PCI device `bus_id` ("0000:65:00.0"), next to the drive that holds the
- * file or folder `path`; -1: not known, or nothing to choose, for there is one node. */
+/* The NUMA node next to the PCI device `bus_id` ("0000:65:00.0"), or next to the drive of the
+ * file or folder `path`. -1: unknown, or there is only one node. */
 int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id);
 int spw_topology_node_of_path(const struct spw_topology *t, const char *path);
 
-/* Keeps the calling thread on these whole cores: inside them the system may choose. Best effort. */
+/* Binds the calling thread to these whole cores; the system chooses among them. Best effort. */
 void spw_topology_bind(const struct spw_topology *t, const unsigned *cores, unsigned n_cores);
-/* Pages of this fresh mapping should come from the node of these cores, from several in turn.
- * Preferred, not bound: a full node must not fail what another has room for. */
+/* Asks for pages of this new mapping from the nodes of these cores, interleaved if there are
+ * several. This is a preference: if a node is full, other nodes give the pages. */
 void spw_topology_place_memory(const struct spw_topology *t, const unsigned *cores,
                                unsigned n_cores, void *memory, uint64_t bytes);
 
-/* Hardware threads by affinity alone: a system call, no hwloc. */
+/* The number of hardware threads in the affinity mask: a system call, no hwloc. */
 unsigned spw_topology_usable_threads(void);
-/* Of how many processors the control group grants the time, rounded up, whatever number it lets us
- * see; 0: no limit. Two small files. */
+/* The number of processors whose time the control group grants, rounded up; the process may see
+ * more. 0: no limit. Reads two small files. */
 unsigned spw_topology_quota(void);
-/* The same from the text of cpu.max, "150000 100000" or "max 100000"; 0 for any other. */
+/* The same from the text of cpu.max, "150000 100000" or "max 100000"; 0 for any other text. */
 unsigned spw_topology_parse_quota(const char *text);
 
 #ifdef __cplusplus

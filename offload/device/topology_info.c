@@ -1,4 +1,4 @@
-/* The machine in words and numbers, from hwloc: see topology_info.h. */
+/* Describes the machine with hwloc: see topology_info.h. */
 #include "offload/device/topology_info.h"
 
 #include "offload/device/topology.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Data caches of five levels, each of a size or two. */
+/* Data caches of up to five levels, with one or two sizes each. */
 enum { MOST_CACHES = 16 };
 
-/* PCI's class of displays, which GPUs without a display have too. */
+/* PCI's class of displays; GPUs without a display have it, too. */
 enum { PCI_DISPLAY = 0x03 };
 
 static void list_threads(struct spw_thread_list *out, hwloc_const_bitmap_t set)
@@ -26,7 +26,7 @@ static unsigned count_inside(hwloc_topology_t h, hwloc_const_bitmap_t set, hwloc
     return n > 0 ? (unsigned)n : 0;
 }
 
-/* Some virtual machines name no cores. */
+/* Some virtual machines report no cores. */
 static unsigned count_cores(hwloc_topology_t h, hwloc_const_bitmap_t set)
 {
     unsigned n = count_inside(h, set, HWLOC_OBJ_CORE);
@@ -35,7 +35,7 @@ static unsigned count_cores(hwloc_topology_t h, hwloc_const_bitmap_t set)
 
 /* --- processors and memory --- */
 
-/* Cores of which one hardware thread at least is ours. */
+/* Cores with at least one hardware thread that we may use. */
 static unsigned count_usable_cores(hwloc_topology_t h, hwloc_const_bitmap_t usable)
 {
     hwloc_obj_t core = NULL;
@@ -45,7 +45,7 @@ static unsigned count_usable_cores(hwloc_topology_t h, hwloc_const_bitmap_t usab
     return n ? n : (unsigned)hwloc_bitmap_weight(usable);
 }
 
-/* What the control group allows, and of it what the calling thread is bound to. */
+/* What the control group and the affinity of the calling thread allow. */
 static int describe_usable(struct spw_topology_info *out, hwloc_topology_t h)
 {
     hwloc_bitmap_t usable = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(h));
@@ -73,8 +73,8 @@ static void describe_processors(struct spw_topology_info *out, hwloc_topology_t 
     out->n_packages = (unsigned)hwloc_get_nbobjs_by_type(h, HWLOC_OBJ_PACKAGE);
     out->n_cores = count_cores(h, root->cpuset);
     out->n_threads = count_inside(h, root->cpuset, HWLOC_OBJ_PU);
-    /* What the nodes say of themselves is stale where memory was added to a virtual machine, and
-     * nothing where there is no /sys. */
+    /* The nodes' own numbers are out of date if memory was added to a virtual machine, and
+     * missing without /sys. */
     const long pages = hwloc_topology_is_thissystem(h) ? sysconf(_SC_PHYS_PAGES) : 0;
     out->memory_bytes =
         pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : root->total_memory;
@@ -128,7 +128,7 @@ static const char *find_info(const struct hwloc_info_s *infos, unsigned n, const
     return NULL;
 }
 
-/* One kind of all cores where hwloc knows of none. */
+/* One kind with all cores if hwloc knows no kinds. */
 static int describe_kinds(struct spw_topology_info *out, hwloc_topology_t h, unsigned n)
 {
     hwloc_bitmap_t set = hwloc_bitmap_dup(hwloc_get_root_obj(h)->cpuset);
@@ -160,7 +160,7 @@ static void set_place(struct spw_machine_device_info *d, hwloc_topology_t h, hwl
 {
     hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(h, object);
     d->node = -1;
-    /* Next to all of them is next to none. */
+    /* A device that is next to all nodes is next to none. */
     if (near && hwloc_bitmap_weight(near->nodeset) == 1)
         d->node = hwloc_bitmap_first(near->nodeset);
     if (pci)
@@ -168,7 +168,7 @@ static void set_place(struct spw_machine_device_info *d, hwloc_topology_t h, hwl
                  pci->attr->pcidev.bus, pci->attr->pcidev.dev, pci->attr->pcidev.func);
 }
 
-/* NVIDIA's driver names its GPUs in a file each. */
+/* NVIDIA's driver has a file with the name of each GPU. */
 static bool read_driver(char *out, size_t bytes, const char *bus)
 {
     static const char key[] = "Model:";
@@ -188,7 +188,7 @@ static bool read_driver(char *out, size_t bytes, const char *bus)
     return found;
 }
 
-/* Without a name, the maker and PCI's numbers. */
+/* Without a name: the maker and the PCI numbers. */
 static void name_pci(char *out, size_t bytes, const struct hwloc_pcidev_attr_s *pci)
 {
     const char *maker = pci->vendor_id == 0x10de   ? "NVIDIA "
@@ -205,7 +205,7 @@ static void describe_gpu(struct spw_topology_info *out, hwloc_topology_t h, hwlo
     d->kind = SPW_MACHINE_GPU;
     set_place(d, h, pci, pci);
     for (hwloc_obj_t o = pci->io_first_child; o; o = o->next_sibling) {
-        const char *name = hwloc_obj_get_info_by_name(o, "GPUModel"); /* NVML says so */
+        const char *name = hwloc_obj_get_info_by_name(o, "GPUModel"); /* from NVML */
         if (o->type != HWLOC_OBJ_OS_DEVICE || (!name && *d->name))
             continue;
         snprintf(d->name, sizeof d->name, "%s", o->name ? o->name : "");
@@ -224,7 +224,7 @@ static void describe_drive(struct spw_topology_info *out, hwloc_topology_t h, hw
     const char *size = hwloc_obj_get_info_by_name(block, "Size"); /* KiB */
     hwloc_obj_t pci = block->parent;
     if (type && strcmp(type, "Disk") && strcmp(type, "NVM"))
-        return; /* a tape, or a medium that can be taken out */
+        return; /* a tape, or a removable medium */
     while (pci && pci->type != HWLOC_OBJ_PCI_DEVICE)
         pci = pci->parent;
     struct spw_machine_device_info *d = &out->devices[out->n_devices++];
@@ -283,9 +283,9 @@ int spw_topology_describe_loaded(struct spw_topology_info *out, struct hwloc_top
     return 0;
 }
 
-/* The whole machine, then what of it is ours. Of the libraries of GPUs only NVML is asked, for a
- * name: the others would open the GPU, or a display. hwloc's part for libpciaccess leaks, and /sys
- * has all but names. */
+/* First the whole machine, then the part that we may use. Of the libraries of GPUs only NVML is
+ * used, for names: the others would open the GPU or a display. hwloc's code for libpciaccess
+ * leaks memory, and /sys has everything but names. */
 int spw_topology_describe(struct spw_topology_info *out, struct spw_error *err)
 {
     spw_error_clear(err);

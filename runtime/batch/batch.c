@@ -398,13 +398,6 @@ static void score(void *context, size_t span, size_t position, const float *logi
     spw_answer_score(&b->stepping[span]->answer, position, logits);
 }
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Tokens of the prompt that its first step did not compute. If the caller interrupts this step, the
  * next step begins where the first one ended: those tokens were computed, not reused. */
 static void note_reuse(struct entry *x)
@@ -418,13 +411,13 @@ static void note_reuse(struct entry *x)
 
 static int compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
-    double start = now_seconds();
+    double start = spw_now_seconds();
     b->engine->generates = true;
     int rc = spw_sync(b->engine, b->spans, n, score, b, err);
     b->engine->generates = false;
     for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED); i++)
         note_reuse(b->stepping[i]);
-    *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += now_seconds() - start;
+    *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
     return rc;
 }

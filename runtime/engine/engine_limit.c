@@ -14,7 +14,6 @@
 #include "runtime/engine/memory.h"
 
 #include <sys/mman.h>
-#include <time.h>
 
 #define LOOK_SECONDS 1.0
 
@@ -29,13 +28,6 @@ enum {
     BESIDE_SHARE = 256,    /* one in so many bytes: page tables, with room */
     SLACK_BYTES = 1 << 20, /* of a process whose tables are there */
 };
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- arenas ---- */
 
@@ -148,12 +140,12 @@ void spw_engine_watch_limit(struct spw_engine *e)
 {
     e->limit_watch.soft = !e->options.device_bytes && !e->options.host_bytes;
     e->limit_watch.limit_bytes = read_limit(e).limit_bytes;
-    e->limit_watch.checked_at = now_seconds();
+    e->limit_watch.checked_at = spw_now_seconds();
 }
 
 bool spw_engine_memory_is_short(struct spw_engine *e)
 {
-    double now = now_seconds();
+    double now = spw_now_seconds();
     if (e->limit_watch.memory_short || !e->executor ||
         now - e->limit_watch.checked_at < LOOK_SECONDS)
         return e->limit_watch.memory_short;

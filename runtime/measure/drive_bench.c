@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 struct spw_drive_bench {
     struct spw_drive_bench_options o;
@@ -22,13 +21,6 @@ struct spw_drive_bench {
     struct spw_disk_job *jobs;    /* [n_slots] */
     uint32_t n_frames, n_written; /* of the file, a tile each */
 };
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Numbers that no drive or filesystem can compress. */
 static void fill(uint8_t *memory, uint64_t bytes)
@@ -137,13 +129,13 @@ static void submit(struct spw_drive_bench *b, const struct round *r, uint64_t n)
  * for after a failure, too. */
 static int pass(struct spw_drive_bench *b, const struct round *r, double seconds, uint64_t *n_done)
 {
-    double start = now_seconds();
+    double start = spw_now_seconds();
     uint64_t asked = 0, over = 0;
     bool round_and_round = !r->write && seconds > 0;
     int rc = 0;
     for (;;) {
         bool more = !rc && (asked < r->of || round_and_round) &&
-                    (!asked || seconds <= 0 || now_seconds() - start < seconds);
+                    (!asked || seconds <= 0 || spw_now_seconds() - start < seconds);
         if (more && asked - over < r->slots) {
             submit(b, r, asked++);
         } else if (over < asked) {
@@ -168,10 +160,10 @@ int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_
     uint64_t n;
     r.of = (p->write ? b->n_frames : b->n_written) / r.tiles;
     spw_io_usage(b->io, &before);
-    double start = now_seconds();
+    double start = spw_now_seconds();
     int rc = pass(b, &r, p->seconds, &n);
     *out = (struct spw_drive_pass){.bytes = n * r.tiles * b->o.tile_bytes,
-                                   .seconds = now_seconds() - start};
+                                   .seconds = spw_now_seconds() - start};
     if (p->write)
         b->n_written = (uint32_t)n * r.tiles;
     spw_io_usage(b->io, &after);

@@ -35,13 +35,15 @@ struct file {
 
 static const struct spw_record_file *file_of(struct file *f, struct spw_gate_records *r)
 {
-    f->list = (struct spw_record_list){.name = "checks",
-                                       .fields = fields,
-                                       .n_fields = sizeof fields / sizeof *fields,
-                                       .entries = r->items,
-                                       .entry_bytes = sizeof *r->items,
-                                       .n = &r->n,
-                                       .most = SPW_GATE_RECORDS};
+    f->list =
+        (struct spw_record_list){.name = "checks",
+                                 .fields = fields,
+                                 .n_fields = sizeof fields / sizeof *fields,
+                                 .entries = r->items,
+                                 .entry_bytes = sizeof *r->items,
+                                 .n = &r->n,
+                                 .max = SPW_GATE_RECORDS,
+                                 .date = offsetof(struct spw_gate_record, result.measured_at)};
     f->file = (struct spw_record_file){.what = "checks of quantized KV",
                                        .key = "spillway_kv_checks",
                                        .version = SPW_GATE_VERSION,
@@ -84,12 +86,8 @@ const struct spw_gate_record *spw_gate_records_find(const struct spw_gate_record
 
 void spw_gate_records_put(struct spw_gate_records *r, const struct spw_gate_record *record)
 {
-    const struct spw_gate_record *known = spw_gate_records_find(r, &record->key);
-    struct spw_gate_record *to = known ? &r->items[known - r->items] : r->items;
-    if (!known && r->n < SPW_GATE_RECORDS)
-        to = &r->items[r->n++];
-    else
-        for (unsigned i = 0; !known && i < r->n; i++)
-            to = r->items[i].result.measured_at < to->result.measured_at ? &r->items[i] : to;
+    struct file f;
+    struct spw_gate_record *to =
+        spw_record_place(&file_of(&f, r)->lists[0], spw_gate_records_find(r, &record->key));
     *to = *record;
 }

@@ -28,13 +28,6 @@ struct bench {
     uint64_t context, tile_bytes;
 };
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -46,12 +39,12 @@ static int time_work(struct bench *b, int (*work)(struct bench *), int n, double
 {
     double rounds[ROUNDS];
     for (int r = -1; r < ROUNDS; r++) {
-        double start = now_seconds();
+        double start = spw_now_seconds();
         for (int i = 0; i < n; i++)
             SPW_TRY(work(b));
         SPW_TRY(b->ops->stream_sync(b->device, b->stream));
         if (r >= 0)
-            rounds[r] = (now_seconds() - start) / n;
+            rounds[r] = (spw_now_seconds() - start) / n;
     }
     qsort(rounds, ROUNDS, sizeof *rounds, compare);
     *seconds = rounds[ROUNDS / 2];
@@ -306,11 +299,11 @@ static int time_weights(double *rate, struct bench *b, const void *weights, enum
                                 .workspace = b->memory + WEIGHTS_WORK_AT};
     for (int r = -1; r < ROUNDS; r++) {
         spw_probe_evict(weights, bytes);
-        double start = now_seconds();
+        double start = spw_now_seconds();
         SPW_TRY(b->backend->ops->linear(&a, b->stream));
         SPW_TRY(b->ops->stream_sync(b->device, b->stream));
         if (r >= 0)
-            rounds[r] = now_seconds() - start;
+            rounds[r] = spw_now_seconds() - start;
     }
     qsort(rounds, ROUNDS, sizeof *rounds, compare);
     *rate = (double)bytes / rounds[ROUNDS / 2];
@@ -415,7 +408,7 @@ struct relay {
 static void be_drive(void *argument)
 {
     struct relay *r = argument;
-    r->asked = now_seconds();
+    r->asked = spw_now_seconds();
     nanosleep(&(struct timespec){.tv_nsec = DRIVE_NS}, NULL);
 }
 
@@ -448,7 +441,7 @@ static int time_laps(struct spw_machine *out, struct bench *b, struct relay *r)
     SPW_TRY(run_lap(b, r)); /* warms up */
     double cores = process_seconds();
     for (int i = 0; i < LAPS; i++) {
-        begin = now_seconds();
+        begin = spw_now_seconds();
         SPW_TRY(run_lap(b, r));
         each[i] = r->asked - begin;
     }

@@ -82,14 +82,16 @@ static const struct spw_record_file *file_of(struct profile_file *f, struct spw_
                                            .entries = p->drives,
                                            .entry_bytes = sizeof *p->drives,
                                            .n = &p->n_drives,
-                                           .most = SPW_PROFILE_DRIVES};
+                                           .max = SPW_PROFILE_DRIVES,
+                                           .date = offsetof(struct spw_drive, measured_at)};
     f->lists[1] = (struct spw_record_list){.name = "machines",
                                            .fields = machine_fields,
                                            .n_fields = MACHINE_FIELDS,
                                            .entries = p->machines,
                                            .entry_bytes = sizeof *p->machines,
                                            .n = &p->n_machines,
-                                           .most = SPW_PROFILE_MACHINES};
+                                           .max = SPW_PROFILE_MACHINES,
+                                           .date = offsetof(struct spw_machine, measured_at)};
     f->file = (struct spw_record_file){.what = "profile",
                                        .key = "spillway_profile",
                                        .version = SPW_PROFILE_VERSION,
@@ -138,24 +140,16 @@ const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
 
 void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive)
 {
-    const struct spw_drive *known = spw_profile_find_drive(p, drive);
-    struct spw_drive *to = known ? &p->drives[known - p->drives] : p->drives;
-    if (!known && p->n_drives < SPW_PROFILE_DRIVES)
-        to = &p->drives[p->n_drives++];
-    else
-        for (unsigned i = 0; !known && i < p->n_drives; i++)
-            to = p->drives[i].measured_at < to->measured_at ? &p->drives[i] : to;
+    struct profile_file f;
+    struct spw_drive *to =
+        spw_record_place(&file_of(&f, p)->lists[0], spw_profile_find_drive(p, drive));
     *to = *drive;
 }
 
 void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *machine)
 {
-    const struct spw_machine *known = spw_profile_find_machine(p, machine);
-    struct spw_machine *to = known ? &p->machines[known - p->machines] : p->machines;
-    if (!known && p->n_machines < SPW_PROFILE_MACHINES)
-        to = &p->machines[p->n_machines++];
-    else
-        for (unsigned i = 0; !known && i < p->n_machines; i++)
-            to = p->machines[i].measured_at < to->measured_at ? &p->machines[i] : to;
+    struct profile_file f;
+    struct spw_machine *to =
+        spw_record_place(&file_of(&f, p)->lists[1], spw_profile_find_machine(p, machine));
     *to = *machine;
 }

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -51,13 +50,6 @@ struct probe_thread {
     pthread_t thread;
 };
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void *thread_main(void *arg)
 {
     struct probe_thread *t = arg;
@@ -66,9 +58,9 @@ static void *thread_main(void *arg)
         sched_yield();
     if (gate == GATE_ABANDONED)
         return NULL;
-    t->begin_seconds = now_seconds();
+    t->begin_seconds = spw_now_seconds();
     t->done = t->p->run(t->p, t->index);
-    t->end_seconds = now_seconds();
+    t->end_seconds = spw_now_seconds();
     return NULL;
 }
 
@@ -170,7 +162,7 @@ static double run_beside(const struct probe *p, unsigned thread)
 {
     char *from = p->array + thread * p->part_bytes;
     size_t bytes = p->part_bytes / (thread ? 1 : 2), at = 0;
-    double end = now_seconds() + ROUND_SECONDS, done = 0;
+    double end = spw_now_seconds() + ROUND_SECONDS, done = 0;
     uint64_t any = 0;
     do {
         size_t piece = (size_t)spw_min_u64(PIECE, bytes - at);
@@ -180,7 +172,7 @@ static double run_beside(const struct probe *p, unsigned thread)
             memcpy(from + bytes + at, from + at, piece);
         at = (at + piece) % bytes;
         done += (double)piece;
-    } while (now_seconds() < end);
+    } while (spw_now_seconds() < end);
     spw_probe_keep(&any);
     spw_probe_keep(from);
     return done;
