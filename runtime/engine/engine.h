@@ -64,12 +64,12 @@ struct spw_session {
     struct spw_save_file *file; /* owned; that it is saved to, or NULL: save_file.h */
 };
 
-/* What engine_limit.c has seen of the control groups' limits. */
+/* What engine_limit.c knows of the control groups' limits. */
 struct spw_limit_watch {
-    uint64_t limit_bytes; /* the lowest so far; UINT64_MAX: none, and nothing is looked at */
-    double checked_at;    /* seconds; not again for a while */
-    bool soft;            /* memory.high counts, too: no budget was given */
-    bool memory_short;    /* memory is short under a lower limit: the step is to end */
+    uint64_t limit_bytes; /* the lowest limit so far; UINT64_MAX: there is none */
+    double checked_at;    /* seconds of spw_now_seconds */
+    bool soft;            /* memory.high counts, too: the caller gave no budget */
+    bool memory_short;    /* a lowered limit leaves too little memory: the step must end */
 };
 
 /* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
@@ -183,8 +183,10 @@ __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
 /* If it could not be taken back when it was last asked for. */
 int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
-/* The disk took no more (why: -ENOSPC, -EDQUOT): on with what it held, every cache empty. Fails
- * where no plan does with that; all is as it was then, unless memory is gone. */
+/* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan with the disk space that is in use; all
+ * caches are empty then. Fails if there is no such plan; nothing has changed then, unless memory
+ * was lost.
+ */
 int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err);
 
 /* The same as spw_engine_set_budgets; `why` is what rungs say has failed, NULL: a budget. */
@@ -200,12 +202,12 @@ uint64_t spw_engine_held_bytes(const struct spw_engine *e);
 uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_options *o);
 /* -ENOMEM: the arenas of e->plan, and what is beside them, are more than there is. */
 int spw_engine_check_memory(struct spw_engine *e, struct spw_error *err);
-/* From now on lower limits are heeded. */
+/* Begins to watch the limits. */
 void spw_engine_watch_limit(struct spw_engine *e);
-/* Looks, at most once a second. True: memory is short under a limit that is lower than it was. */
+/* Reads the limits, at most once a second. True: a lowered limit leaves too little memory. */
 bool spw_engine_memory_is_short(struct spw_engine *e);
-/* Between steps, after it was short: lower budgets. -ENOMEM: no plan works with what is left; all
- * is as it was. */
+/* Between steps, after memory was short: makes a plan for lower budgets. -ENOMEM: no plan works
+ * with what is left; nothing has changed then. */
 int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
 
 /* engine_replan.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.

@@ -1,21 +1,21 @@
-/* Control groups: what a plan may take under their limits, and limits that become lower while the
- * engine lives. A group that passes its limit is killed, so that memory which is planned but not
- * touched yet must be given up before:
+/* Control groups: how much memory a plan may take, and limits that become lower while the engine
+ * lives. The system kills a process whose group passes its limit. So the engine must give up
+ * memory that is planned but not touched yet, before it is touched:
  *
  *     limit of the group
  *     | others, this process | arenas: touched | untouched | slack |
  *       used, without pages    \---- held ----/
  *       of files
  *
- * Where a lower limit leaves less than the untouched part and the slack, the engine plans again
- * with what is left, by the ladder. Limits that stay where they are need no look at what others
- * use. See engine.h. */
+ * If a lower limit leaves less than the untouched part and the slack, the engine makes a new
+ * plan for what is left, with the usual fallbacks. As long as the limit does not change, the
+ * engine does not look at what others use. See engine.h. */
 #include "runtime/engine/engine.h"
 #include "runtime/engine/memory.h"
 
 #include <sys/mman.h>
 
-#define LOOK_SECONDS 1.0
+#define CHECK_SECONDS 1.0
 
 enum {
     PAGE = 4096,
@@ -23,15 +23,15 @@ enum {
     BESIDE_BYTES =
         3 << 20, /* threads, streams, tables; 2.5 MiB for models/records at 16,000 tokens */
     BESIDE_THREAD = 64 << 10,
-    BESIDE_TOKEN = 16,     /* a session's token, the request's, the answer's, and tables of tiles */
-    BESIDE_WORD = 32,      /* of the vocabulary: the sampler */
-    BESIDE_SHARE = 256,    /* one in so many bytes: page tables, with room */
-    SLACK_BYTES = 1 << 20, /* of a process whose tables are there */
+    BESIDE_TOKEN = 16,     /* a token of a session, a request and an answer, and tables of tiles */
+    BESIDE_WORD = 32,      /* for each word of the vocabulary: the sampler */
+    BESIDE_SHARE = 256,    /* 1 / 256 of the arenas: page tables, with some room */
+    SLACK_BYTES = 1 << 20, /* for a process whose tables are allocated */
 };
 
 /* ---- arenas ---- */
 
-/* Bytes of an arena that lie in memory, all of them if the system does not say. */
+/* Bytes of an arena that lie in memory; all bytes if the system does not say. */
 static uint64_t touched(const void *arena, uint64_t bytes)
 {
     unsigned char in_memory[PIECE_PAGES];
@@ -80,7 +80,7 @@ uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_op
 uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_options *o)
 {
     struct spw_memory_group g;
-    uint64_t held = spw_engine_held_bytes(e); /* is given back first */
+    uint64_t held = spw_engine_held_bytes(e); /* freed before a new plan is taken */
     uint64_t system = spw_memory_of_system() + held;
     spw_memory_group(&g);
     if (g.soft.left_bytes == UINT64_MAX)
@@ -89,7 +89,8 @@ uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_op
     return spw_min_u64(system, spw_sub_u64(left, spw_engine_beside_bytes(e, o, left)));
 }
 
-/* Pages of mapped weights come and go: they kill nobody, but each use may read them again. */
+/* The system may drop pages of mapped weights. That kills no process, but each use may read them
+ * again. */
 static void note_pages(struct spw_engine *e, const struct spw_memory_limit *hard)
 {
     char total[32], left[32];
@@ -147,7 +148,7 @@ bool spw_engine_memory_is_short(struct spw_engine *e)
 {
     double now = spw_now_seconds();
     if (e->limit_watch.memory_short || !e->executor ||
-        now - e->limit_watch.checked_at < LOOK_SECONDS)
+        now - e->limit_watch.checked_at < CHECK_SECONDS)
         return e->limit_watch.memory_short;
     e->limit_watch.checked_at = now;
     struct spw_memory_limit limit = read_limit(e);
@@ -158,8 +159,8 @@ bool spw_engine_memory_is_short(struct spw_engine *e)
     return e->limit_watch.memory_short;
 }
 
-/* Budgets of `bytes` together, with the precision that old KV has now, or the next one that will
- * do and that may be. */
+/* Changes the budgets to `bytes` together, with the current precision of old KV, or with the
+ * next lower one that fits and is allowed. */
 static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error *err)
 {
     uint64_t budgets[SPW_BUDGETS] = {[SPW_BUDGET_DISK] = e->options.disk_bytes};
@@ -196,7 +197,7 @@ int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err)
         return spw_fail(err, -ENOMEM,
                         "memory: the limit of control group %s is now %s, which leaves %s to this "
                         "run, and no plan works with that; the sessions hold what was computed: "
-                        "raise the limit, or go on with a disk or a smaller context",
+                        "raise the limit, or use a disk or a smaller context",
                         limit.group, spw_bytes_text(limit_text, limit.limit_bytes),
                         spw_bytes_text(left_text, left));
     }

@@ -1,4 +1,4 @@
-/* Available memory: see memory.h. */
+/* Free memory: see memory.h. */
 #include "runtime/engine/memory.h"
 
 #include <inttypes.h>

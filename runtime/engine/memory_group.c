@@ -4,9 +4,9 @@
  *     /proc/self/mountinfo   ... /  /sys/fs/cgroup/memory ... - cgroup cgroup rw,memory
  *                            ... /a /sys/fs/cgroup        ... - cgroup2 cgroup2 rw
  *
- * A mount shows the tree from its root (4th field) on, so that the group /a/b lies in the folder
- * MOUNT/b of the second one. Each folder from there up to MOUNT is a level with limits of its own.
- */
+ * A mount shows the tree from its root (4th field) on. So the group /a/b lies in the folder
+ * MOUNT/b of the second mount. Each folder from there up to MOUNT is a level with its own
+ * limits. */
 #include "runtime/engine/memory_group.h"
 
 #include <inttypes.h>
@@ -16,9 +16,9 @@
 
 enum { PATH_BYTES = PATH_MAX, LINE_BYTES = 2 * PATH_MAX };
 
-/* Names of the files of one version. */
+/* The file names of one version. */
 struct version {
-    const char *limit, *high, *used; /* high: NULL where there is none */
+    const char *limit, *high, *used; /* high: NULL if the version has none */
     const char *reclaimable[3];      /* lines of memory.stat */
 };
 
@@ -30,7 +30,8 @@ static const struct version v2 = {
 static const struct version v1 = {.limit = "memory.limit_in_bytes",
                                   .used = "memory.usage_in_bytes",
                                   .reclaimable = {"total_inactive_file", "total_active_file"}};
-/* Memory and swap together: less than v1's own limit only while something is swapped out. */
+/* Memory and swap together. This leaves less than v1's own limit only while something is swapped
+ * out. */
 static const struct version v1_swap = {.limit = "memory.memsw.limit_in_bytes",
                                        .used = "memory.memsw.usage_in_bytes",
                                        .reclaimable = {"total_inactive_file", "total_active_file"}};
@@ -44,7 +45,8 @@ static FILE *open_in(const char *folder, const char *name)
     return n > 0 && (size_t)n < sizeof path ? fopen(path, "re") : NULL;
 }
 
-/* A file that holds one number. "max", no file and v1's largest number: UINT64_MAX. */
+/* Reads a file with one number. UINT64_MAX for "max", for a missing file, and for v1's largest
+ * number. */
 static uint64_t read_number(const char *folder, const char *name)
 {
     uint64_t value = UINT64_MAX;
@@ -57,8 +59,8 @@ static uint64_t read_number(const char *folder, const char *name)
     return value;
 }
 
-/* What the system takes back when the group needs memory. After a model was read, pages of its
- * files are most of what a group has in use. */
+/* Memory that the system frees when the group needs it. After a model was read, most memory of a
+ * group is pages of its files. */
 static uint64_t read_reclaimable(const char *folder, const struct version *v)
 {
     char line[256], name[64];
@@ -103,7 +105,7 @@ static void read_level(struct spw_memory_group *out, const char *folder, const c
 
 /* ---- where the group is ---- */
 
-/* Of the comma-separated words. */
+/* Whether a comma-separated list has this word. */
 static bool has_word(const char *words, const char *word)
 {
     size_t bytes = strlen(word);
@@ -115,7 +117,7 @@ static bool has_word(const char *words, const char *word)
     return false;
 }
 
-/* The process's path in v2's tree, or in that of v1's memory controller. */
+/* Finds the process's path in the tree of v2, or in that of v1's memory controller. */
 static bool find_group(char path[PATH_BYTES], const char *root, bool is_v2)
 {
     char line[LINE_BYTES];
@@ -149,7 +151,7 @@ static void decode(char *text)
     *to = 0;
 }
 
-/* What is left of the path below a mount's root; NULL: the mount does not show the group. */
+/* The rest of the path below a mount's root; NULL: the mount does not show the group. */
 static const char *below(const char *path, const char *mount_root)
 {
     size_t bytes = strcmp(mount_root, "/") == 0 ? 0 : strlen(mount_root);
@@ -157,7 +159,7 @@ static const char *below(const char *path, const char *mount_root)
     return inside && !strstr(path + bytes, "/..") ? path + bytes : NULL;
 }
 
-/* Whether the line of mountinfo is of such a tree; then its root and its folder. */
+/* Whether a line of mountinfo is of this kind of tree. Then sets the mount's root and folder. */
 static bool parse_mount(char *line, bool is_v2, char **mount_root, char **folder)
 {
     char *fields[6], *rest = NULL, *dash = strstr(line, " - ");
@@ -179,8 +181,8 @@ static bool parse_mount(char *line, bool is_v2, char **mount_root, char **folder
                  : !strcmp(type, "cgroup") && has_word(options, "memory");
 }
 
-/* The folder of the group (`folder`), of which the first *n_mount bytes are the mount. A mount that
- * does not show the group, as in some containers, is taken for the group itself. */
+/* Finds the folder of the group (`folder`); its first *n_mount bytes are the mount. If a mount
+ * does not show the group, as in some containers, the mount itself counts as the group. */
 static bool find_folder(char folder[PATH_BYTES], size_t *n_mount, const char *root,
                         const char *path, bool is_v2)
 {

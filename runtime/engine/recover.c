@@ -1,4 +1,4 @@
-/* After the disk failed: see recover.h. */
+/* Recovers from failures of the disk: see recover.h. */
 #include "runtime/engine/recover.h"
 
 static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_t n_recomputed)
@@ -14,47 +14,48 @@ static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_
         e->on_incident(e->incident_context, &incident);
 }
 
-/* Lowers keep[i] of the session that lost something, for all that was lost. False: nothing was. */
-static bool lower(struct spw_engine *e, struct spw_session *const *sessions, uint64_t *keep,
-                  uint32_t n)
+/* Lowers cut_to[i] of each session that has lost tiles. Takes all losses that were reported.
+ * False: there were none. */
+static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions, uint64_t *cut_to,
+                       uint32_t n)
 {
     struct spw_kv_loss loss;
     bool any = false;
     while (spw_kv_take_loss(e->kv, &loss))
         for (uint32_t i = 0; i < n; i++)
             if (sessions[i]->seq.kv == loss.seq) {
-                uint64_t held = keep[i];
-                keep[i] = spw_min_u64(held, (uint64_t)loss.tile * SPW_TILE_TOKENS);
-                keep[i] = spw_sequence_reach(&sessions[i]->seq, e->plan.residency, keep[i]);
+                uint64_t before = cut_to[i];
+                cut_to[i] = spw_min_u64(before, (uint64_t)loss.tile * SPW_TILE_TOKENS);
+                cut_to[i] = spw_sequence_reach(&sessions[i]->seq, e->plan.residency, cut_to[i]);
                 if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
                                        loss.layer, loss.tile))
                     spw_executor_stop_predicting(e->executor);
-                report(e, &loss, held - keep[i]);
+                report(e, &loss, before - cut_to[i]);
                 any = true;
             }
     return any;
 }
 
-int spw_recover_cut_back(struct spw_session *s, uint64_t *keep)
+int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
-        *keep = spw_sequence_reach(&s->seq, e->plan.residency, *keep);
+        *cut_to = spw_sequence_reach(&s->seq, e->plan.residency, *cut_to);
         SPW_TRY(spw_executor_forget_ahead(e->executor));
-        s->n_tokens = *keep;
-        s->n_attached = spw_min_u64(s->n_attached, *keep);
+        s->n_tokens = *cut_to;
+        s->n_attached = spw_min_u64(s->n_attached, *cut_to);
         s->has_logits = false;
         s->cached = true;
-        s->mixed &= spw_waterline_old_end(e->plan.residency, *keep) > 1;
-        spw_sequence_truncate(&s->seq, e->plan.residency, *keep);
-        int rc = spw_executor_apply_residency(e->executor, &s->seq, *keep);
+        s->mixed &= spw_waterline_old_end(e->plan.residency, *cut_to) > 1;
+        spw_sequence_truncate(&s->seq, e->plan.residency, *cut_to);
+        int rc = spw_executor_apply_residency(e->executor, &s->seq, *cut_to);
         if (rc)
             spw_executor_stop_predicting(e->executor);
         else
-            spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, *keep);
+            spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, *cut_to);
         if (rc != -EBADMSG)
             return rc;
-        if (!lower(e, &s, keep, 1))
+        if (!lower_cuts(e, &s, cut_to, 1))
             break;
     }
     return -EIO;
@@ -65,11 +66,11 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
     spw_kv_finish_writes(e->kv);
-    spw_kv_take_write_failure(e->kv); /* it belongs to the step that has failed */
+    spw_kv_take_write_failure(e->kv); /* it belongs to the failed step */
     for (uint32_t i = 0; i < n; i++)
         e->cut_to[i] =
-            sessions[i]->n_tokens; /* less than the span's, if a try before this gave up */
-    lower(e, sessions, e->cut_to, n);
+            sessions[i]->n_tokens; /* less than span.from, if an earlier try has failed */
+    lower_cuts(e, sessions, e->cut_to, n);
     for (uint32_t i = 0; i < n; i++) {
         SPW_TRY(spw_recover_cut_back(sessions[i], &e->cut_to[i]));
         e->items[i].span.from = e->cut_to[i];

@@ -340,32 +340,33 @@ static bool disk_is_full(int rc)
     return rc == -ENOSPC || rc == -EDQUOT;
 }
 
-/* Where caches end: nowhere, unless they could be kept. */
+/* Tokens that the session's caches hold. */
 static uint64_t held(const struct spw_session *s)
 {
     return s->cached ? s->n_tokens : 0;
 }
 
-static void go_on(struct spw_engine *e, uint32_t n)
+/* Each span of the step begins where the caches of its session end. */
+static void set_starts(struct spw_engine *e, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         e->items[i].span.from = held(e->stepping[i]);
 }
 
-/* The same down the ladder, as long as the disk takes no more and a plan does with less of it.
- * Logits that were handed over are not again. */
+/* Runs the step. If the disk is full, continues under a plan with less disk, as long as there is
+ * one. No logits are handed over twice. */
 static int run_with_fallback(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (;;) {
         int rc = run_and_recover(e, n, d);
-        if (rc == -ENOMEM && e->disk) { /* every frame waits for a write that the drive refuses */
+        if (rc == -ENOMEM && e->disk) { /* all frames wait for writes that the drive refuses */
             spw_kv_finish_writes(e->kv);
             int why = spw_kv_take_write_failure(e->kv);
             rc = why ? why : rc;
         }
         if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
             return rc;
-        go_on(e, n);
+        set_starts(e, n);
     }
 }
 
@@ -401,7 +402,7 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
         if (end_early(e, n, table, NULL) != -ECANCELED)
             return spw_fail(err, -EIO, "the step failed on the device; its sessions are empty now");
         SPW_TRY(spw_engine_apply_limit(e, err));
-        go_on(e, n);
+        set_starts(e, n);
         rc = run_with_fallback(e, n, d);
     }
     SPW_TRY(check_weights(e, n, err));
@@ -432,7 +433,7 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     if (!rc)
         rc = cut_back(s, &keep);
     if (disk_is_full(rc) && !spw_engine_shrink_disk(e, rc, NULL)) {
-        go_on(e, *n);
+        set_starts(e, *n);
         s->from_store = 0;
         keep = held(s);
         rc = 0;
@@ -454,8 +455,8 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
     return 0;
 }
 
-/* A step up to where the span leaves what others have computed, so that the next one that leaves
- * it there can begin there. */
+/* Computes and publishes a checkpoint where the span leaves the tokens that others have computed.
+ * The next sequence that leaves them there can begin there. */
 static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
                            struct spw_error *err)
 {

@@ -1,6 +1,6 @@
-/* The calibration text: see calibration.h. Some of everything that a cache holds in practice:
- * prose, speech, names with numbers that nothing foretells, a table, code, digits, and a little of
- * other languages. */
+/* The calibration text: see calibration.h. It has some of everything that a cache holds in
+ * practice: prose, speech, names with numbers that nothing predicts, a table, code, digits, and
+ * a little of other languages. */
 #include "runtime/measure/calibration.h"
 
 #include <stdio.h>
@@ -70,7 +70,7 @@ static const char text[] =
     "She read it, laughed, and turned it over. On the back she entered the height at the post: "
     "two metres and thirty-six, falling slowly, gates closed, no sacks, wind from the north.\n";
 
-/* Ids that no two runs draw differently; 0, 1 and 2 are left to what is usually special. */
+/* The same ids in every run; without 0, 1 and 2, which are usually special tokens. */
 static void draw(int32_t *tokens, size_t n, uint32_t vocab)
 {
     uint64_t state = 0x5eed;
@@ -105,7 +105,7 @@ static int fill_half(int32_t *tokens, size_t n, const struct spw_source *source,
         known = known && ids[i] >= 0 && (uint32_t)ids[i] < vocab;
     for (size_t i = 0; i < n && known; i++)
         tokens[i] = ids[i % n_ids];
-    if (!known) /* none, a tokenizer of another model, or one that knows none of the text */
+    if (!known) /* no tokenizer, one of another model, or one that knows nothing of the text */
         draw(tokens, n, vocab);
     spw_free(ids);
     return 0;
@@ -120,7 +120,7 @@ int spw_calibration_fill(int32_t *tokens, size_t n, const struct spw_source *sou
     return 0;
 }
 
-/* One sum after the other: no state, and a tokenizer of megabytes takes a millisecond. */
+/* Each checksum is the seed of the next one. A tokenizer of megabytes takes a millisecond. */
 int spw_calibration_name(char out[17], const struct spw_source *source, struct spw_error *err)
 {
     enum { PIECE_BYTES = 1 << 14 };

@@ -1,19 +1,20 @@
-/* The tokens that a model is checked on: a short text of our own, given twice.
+/* The tokens that a model is checked with: a short text of our own, given twice.
  *
- * The second time a model that can look back continues the text from what it read the first time,
- * a thousand tokens earlier: it is sure of its tokens, and only old keys and values make it so. A
- * text that is given once asks them little, and would find little. Nothing is kept. */
+ * The second time, a model that can look back continues the text from what it read a thousand
+ * tokens earlier. It is sure of its tokens, and only old keys and values make it sure. A text
+ * given once would use old keys little, and the check would find little. This module keeps no
+ * state. */
 #ifndef SPW_RUNTIME_MEASURE_CALIBRATION_H
 #define SPW_RUNTIME_MEASURE_CALIBRATION_H
 
 #include "model/source/source.h"
 
-/* Fills `tokens` [n], n even: what the tokenizer of the model makes of the text, cut to n / 2 (or
- * repeated to it), twice. Without a tokenizer: seeded random ids. -ENOMEM; -EINVAL and the like
- * where tokenizer.json is there and cannot be read. */
+/* Fills `tokens` [n], n even: the text as tokens of this model, cut (or repeated) to n / 2,
+ * twice. Without a tokenizer: pseudo-random ids. -ENOMEM; -EINVAL and others if tokenizer.json
+ * cannot be read. */
 int spw_calibration_fill(int32_t *tokens, size_t n, const struct spw_source *source,
                          const struct spw_model_config *config, struct spw_error *err);
-/* What decides those tokens, in 16 digits: the text and the model's tokenizer. */
+/* A name for these tokens, in 16 digits: a hash of the text and the model's tokenizer. */
 int spw_calibration_name(char out[17], const struct spw_source *source, struct spw_error *err);
 
 #endif

@@ -1,18 +1,19 @@
-/* Divergence of distributions: see divergence.h.
+/* The divergence of distributions: see divergence.h.
  *
- * KL(p || q) = sum p (log p - log q), p and q the softmax of the two rows of logits (Kullback and
- * Leibler, On information and sufficiency, 1951). With small differences e = q's logits - p's it
- * is var_p(e) / 2: it sees differences in absolute terms.
+ * KL(p || q) = sum p (log p - log q), where p and q are the softmax of the two rows of logits
+ * (Kullback and Leibler, On information and sufficiency, 1951). For small differences e = q's
+ * logits - p's it is var_p(e) / 2, so it measures absolute differences.
  *
- * That says nothing of a model whose distribution is flat, as one with random weights may have: its
- * attention can be wrecked and the divergence stays small, because all logits are. So a row whose
- * standard deviation is under SPW_DIVERGENCE_SPREAD is sharpened: both rows are multiplied by what
- * brings the exact one there, and differences count in proportion. Models that were trained have a
- * spread of 2 to 5 and are read as they are.
+ * This says nothing about a model with a flat distribution, as a model with random weights may
+ * have: its logits are all small, so the divergence is small even if its attention is broken.
+ * Therefore a row with a standard deviation below SPW_DIVERGENCE_SPREAD is sharpened: both rows
+ * are multiplied by the factor that gives the exact row this standard deviation. Differences
+ * then count relative to it. Trained models have a spread of 2 to 5, and their rows are not
+ * changed.
  *
- * The likeliest token of a flat distribution is a matter of the last bits, in any cache. It is
- * asked for where the exact distribution decides: where one token has twice the probability of the
- * next. Elsewhere the divergence alone has the say. */
+ * In a flat distribution the last bits decide which token is the most likely, in any cache. So
+ * the most likely token is compared only where the exact distribution decides: where one token
+ * has twice the probability of the next. Elsewhere only the divergence counts. */
 #include "runtime/measure/divergence.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@
 
 struct row {
     double top, second; /* the two largest logits */
-    uint32_t argmax;    /* the first one of them */
+    uint32_t argmax;    /* the first of the largest */
     double mean, spread;
     bool finite;
 };
@@ -50,8 +51,8 @@ static struct row look_at(const float *logits, uint32_t vocab)
     return r;
 }
 
-/* Of rows multiplied by `sharp`: the mean of log p - log q under p. Never under 0, though rounding
- * might be. */
+/* The mean of log p - log q under p, of rows multiplied by `sharp`. At least 0, although
+ * rounding may give less. */
 static double divergence(const float *exact, const struct row *p, const float *candidate,
                          const struct row *q, uint32_t vocab, double sharp)
 {
@@ -90,7 +91,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* By nearest rank: the value at ceil(n permille / 1000) of n in order. */
+/* By nearest rank: the value at position ceil(n permille / 1000) of the sorted values. */
 static double quantile(const double *sorted, size_t n, size_t permille)
 {
     return n ? sorted[spw_div_up(n * permille, 1000) - 1] : 0;
@@ -101,7 +102,7 @@ static double rate(size_t part, size_t of)
     return of ? (double)part / (double)of : 1;
 }
 
-void spw_divergence_sum_up(struct spw_divergence *d, struct spw_divergence_summary *out)
+void spw_divergence_summarize(struct spw_divergence *d, struct spw_divergence_summary *out)
 {
     qsort(d->kl, d->n, sizeof *d->kl, compare);
     *out = (struct spw_divergence_summary){

@@ -1,15 +1,15 @@
-/* How fast a drive is, measured through the disk tier itself: see drive.h and spillway.h.
+/* How fast a drive is, measured through the disk tier itself: see drive.h and measure.h.
  *
- * An anonymous file of records of 1 MiB is written in order, at most 256 MiB or 0.35 s of it, and
- * read in order, round and round, with 1, 8, 16, ... 64 requests in flight, for about 0.1 s each.
- * One request alone gives the latency, the others say how many are enough; with that many it is
- * read once more, for longer, and this is the bandwidth that counts. Then requests of 64 KiB, one
- * alone and as many: what a request costs beside its bytes, which is what rings of small slots
- * feel. Tiles of 64 KiB pass through checksums, so that the time of the processor is the real one
- * as well.
+ * The measurement writes records of 1 MiB in order to an anonymous file, at most 256 MiB or for
+ * 0.35 s. It reads them in order, again and again, with 1, 8, 16, ... 64 requests in flight, for
+ * about 0.1 s each. One request alone gives the latency. The others show how many requests are
+ * enough. With that number it reads once more, for longer; this bandwidth counts. Then it reads
+ * requests of 64 KiB, one alone and as many as before. That shows the cost of a request beside
+ * its bytes, which matters for rings of small slots. Tiles have 64 KiB and checksums, so the
+ * processor time is that of a real run.
  *
- * Where O_DIRECT is refused the numbers are those of the page cache in front of the drive. That is
- * what the tier will use there, as long as the cache holds it. */
+ * If the filesystem refuses O_DIRECT, the numbers are those of the page cache in front of the
+ * drive. The disk tier uses the page cache there, too, as long as the cache holds the data. */
 #include "runtime/measure/drive.h"
 #include "runtime/engine/memory.h"
 #include "runtime/measure/profile.h"
@@ -23,36 +23,36 @@
 #define RECORD_BYTES ((uint64_t)1 << 20)
 #define SMALL_BYTES ((uint64_t)64 << 10)
 enum {
-    MOST_RECORDS = 256,
-    FEWEST_RECORDS = 8,
-    MOST_DEPTH = 64,
-    FEWEST_DEPTH = 8,
+    MAX_RECORDS = 256,
+    MIN_RECORDS = 8,
+    MAX_DEPTH = 64,
+    MIN_DEPTH = 8,
     WRITE_DEPTH = 16,
-    BESIDE_RECORDS = 16, /* what the process takes beside its slots */
+    BESIDE_RECORDS = 16, /* memory of the process beside its slots, in records */
 };
 static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,
                     READ_SECONDS = 0.25, SMALL_SECONDS = 0.06;
-/* Of a slow drive's requests, no more than this is put in flight: it must be waited for. */
+/* A slow drive gets no more requests at once than it can serve in this time. */
 static const double FLIGHT_SECONDS = 0.25;
 static const double ENOUGH = 0.95; /* of the best bandwidth */
 
-/* How many records: what the limit and the filesystem leave, half of it for others. */
+/* How many records to use: what the write limit allows, and at most half of the free space. */
 static int count_records(uint64_t *n, const struct spw_drive_options *o, struct spw_error *err)
 {
     struct statvfs v;
     if (statvfs(o->directory, &v) != 0)
         return spw_fail(err, -errno, "%s: %s", o->directory, strerror(errno));
     uint64_t room = (uint64_t)v.f_bavail * v.f_frsize / 2 / RECORD_BYTES;
-    uint64_t limit = o->write_limit_bytes ? o->write_limit_bytes / RECORD_BYTES : MOST_RECORDS;
-    if (limit < FEWEST_RECORDS)
+    uint64_t limit = o->write_limit_bytes ? o->write_limit_bytes / RECORD_BYTES : MAX_RECORDS;
+    if (limit < MIN_RECORDS)
         return spw_fail(err, -EDQUOT,
                         "%s: measuring the drive writes at least %d MiB, the write limit is %llu "
-                        "bytes; raise it, or have the drive measured beforehand",
-                        o->directory, FEWEST_RECORDS, (unsigned long long)o->write_limit_bytes);
-    if (room < FEWEST_RECORDS)
+                        "bytes; raise the limit, or measure the drive beforehand",
+                        o->directory, MIN_RECORDS, (unsigned long long)o->write_limit_bytes);
+    if (room < MIN_RECORDS)
         return spw_fail(err, -ENOSPC, "%s: found %llu MiB free, expected at least %d to measure it",
-                        o->directory, (unsigned long long)room * 2, 2 * FEWEST_RECORDS);
-    *n = spw_min_u64(MOST_RECORDS, spw_min_u64(room, limit));
+                        o->directory, (unsigned long long)room * 2, 2 * MIN_RECORDS);
+    *n = spw_min_u64(MAX_RECORDS, spw_min_u64(room, limit));
     return 0;
 }
 
@@ -83,8 +83,8 @@ uint32_t spw_drive_choose_depth(const struct spw_drive_point *points, unsigned n
     return best->depth;
 }
 
-/* Twice over, because a drive that others use may change its speed on the way; they only take, so
- * the better of two counts. */
+/* Measures each depth twice and takes the better result: other users of the drive only make it
+ * slower. */
 static int measure_depths(struct spw_drive_point *points, unsigned *n, struct spw_drive_bench *b,
                           struct spw_error *err)
 {
@@ -92,7 +92,7 @@ static int measure_depths(struct spw_drive_point *points, unsigned *n, struct sp
     *n = 0;
     for (int round = 0; round < 2; round++) {
         unsigned i = 0;
-        for (uint32_t depth = FEWEST_DEPTH; depth <= MOST_DEPTH; depth *= 2, i++) {
+        for (uint32_t depth = MIN_DEPTH; depth <= MAX_DEPTH; depth *= 2, i++) {
             if (i > 0 &&
                 depth * (double)RECORD_BYTES > FLIGHT_SECONDS * points[i - 1].bytes_per_second)
                 break;
@@ -120,7 +120,7 @@ static int measure_reads(struct spw_drive *out, struct spw_drive_bench *b, struc
     return 0;
 }
 
-/* The better of two, as above. */
+/* Measures twice and takes the better result, as above. */
 static int read_small(struct spw_drive_bench *b, uint32_t depth, struct spw_drive_pass *out,
                       struct spw_error *err)
 {
@@ -167,14 +167,14 @@ int spw_drive_measure(struct spw_drive *out, const struct spw_drive_options *o,
 {
     struct spw_drive_bench *b;
     uint64_t n_records = 0;
-    SPW_TRY(spw_memory_to_measure(o->directory, (MOST_DEPTH + BESIDE_RECORDS) * RECORD_BYTES, err));
+    SPW_TRY(spw_memory_to_measure(o->directory, (MAX_DEPTH + BESIDE_RECORDS) * RECORD_BYTES, err));
     SPW_TRY(count_records(&n_records, o, err));
     struct spw_drive_bench_options bench = {.directory = o->directory,
                                             .io = o->io,
-                                            .queue_depth = MOST_DEPTH,
+                                            .queue_depth = MAX_DEPTH,
                                             .tile_bytes = SMALL_BYTES,
                                             .slot_tiles = RECORD_BYTES / SMALL_BYTES,
-                                            .n_slots = MOST_DEPTH,
+                                            .n_slots = MAX_DEPTH,
                                             .file_bytes = n_records * RECORD_BYTES};
     SPW_TRY(spw_drive_bench_open(&b, &bench, err));
     int rc = measure(out, b, err);
@@ -182,7 +182,7 @@ int spw_drive_measure(struct spw_drive *out, const struct spw_drive_options *o,
     return rc;
 }
 
-/* ---- kept ---- */
+/* ---- the profile ---- */
 
 static void add_note(struct spw_drive *d, const char *text, const char *what)
 {
@@ -190,7 +190,7 @@ static void add_note(struct spw_drive *d, const char *text, const char *what)
     snprintf(d->note + n, sizeof d->note - n, "%s%.200s%s", n ? "; " : "", text, what);
 }
 
-/* Reads the profile; what is wrong with it is a note. False: there is no memory for it. */
+/* Reads the profile. A profile that cannot be used gives a note. -ENOMEM. */
 static int open_profile(struct spw_profile **out, const char *path, struct spw_drive *d,
                         struct spw_error *err)
 {
@@ -205,8 +205,8 @@ static int open_profile(struct spw_profile **out, const char *path, struct spw_d
     return 0;
 }
 
-static int measure_and_keep(struct spw_drive *out, const struct spw_drive_options *o,
-                            struct spw_profile *p, struct spw_error *err)
+static int measure_and_store(struct spw_drive *out, const struct spw_drive_options *o,
+                             struct spw_profile *p, struct spw_error *err)
 {
     struct spw_error why = {{0}};
     SPW_TRY(spw_drive_measure(out, o, err));
@@ -236,7 +236,7 @@ int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, st
                       "%s: its drive has not been measured; run 'spillway probe %s' once",
                       o->directory, o->directory);
     else
-        rc = measure_and_keep(out, o, p, err);
+        rc = measure_and_store(out, o, p, err);
     spw_free(p);
     return rc;
 }

@@ -1,10 +1,10 @@
-/* Passes over a file of the disk tier, timed: see spillway.h.
+/* Timed passes over a file of the disk tier: see measure.h.
  *
- *   file   | slot 0 | slot 1 | ... | slot n - 1 |     slot = slot_tiles tiles, one job
- *   memory | slot 0 | ... | slot n_slots - 1 |        what is in flight lands here, in turn
+ *     file   | slot 0 | slot 1 | ... | slot n - 1 |     slot = slot_tiles tiles, one job
+ *     memory | slot 0 | ... | slot n_slots - 1 |        buffers of the jobs in flight, in turn
  *
- * A pass of smaller slots has more of them in the file, side by side; in memory they lie apart.
- */
+ * If a pass has smaller slots, the file has more of them, adjacent. In memory they are not
+ * adjacent. */
 #include "offload/kv/tier_disk.h"
 #include "runtime/measure.h"
 
@@ -14,12 +14,12 @@
 
 struct spw_drive_bench {
     struct spw_drive_bench_options o;
-    struct spw_io *io; /* owned, as what follows */
+    struct spw_io *io; /* owned, like the fields below */
     struct spw_disk *disk;
     uint8_t *memory; /* [n_slots][slot_tiles][tile_bytes], mapped */
     uint64_t slot_bytes;
     struct spw_disk_job *jobs;    /* [n_slots] */
-    uint32_t n_frames, n_written; /* of the file, a tile each */
+    uint32_t n_frames, n_written; /* of the file; a frame is a tile */
 };
 
 /* Numbers that no drive or filesystem can compress. */
@@ -45,12 +45,12 @@ static int take_memory(struct spw_drive_bench *b, struct spw_error *err)
         b->memory = memory;
     if (!b->jobs || !b->memory)
         return spw_fail(err, -ENOMEM, "%s: no memory to measure it with", b->o.directory);
-    madvise(b->memory, bytes, MADV_HUGEPAGE); /* as the arenas of the tiers */
+    madvise(b->memory, bytes, MADV_HUGEPAGE); /* like the arenas of the tiers */
     fill(b->memory, bytes);
     return 0;
 }
 
-/* All frames of the file in order: a fresh tier gives them so. */
+/* Takes all frames of the file in order, as a new tier gives them. */
 static int take_frames(struct spw_drive_bench *b)
 {
     for (uint32_t i = 0, last = SPW_DISK_NONE; i < b->n_frames; i++)
@@ -111,10 +111,10 @@ void spw_drive_bench_close(struct spw_drive_bench *b)
     spw_free(b);
 }
 
-/* What a pass moves, round by round. */
+/* What a pass reads or writes. */
 struct round {
     bool write;
-    uint32_t slots, tiles, of; /* in flight; of each; so many in the file */
+    uint32_t slots, tiles, of; /* slots in flight; tiles of a slot; slots in the file */
 };
 
 static void submit(struct spw_drive_bench *b, const struct round *r, uint64_t n)
@@ -125,8 +125,8 @@ static void submit(struct spw_drive_bench *b, const struct round *r, uint64_t n)
     spw_io_submit(b->io, &job->io);
 }
 
-/* Slots are in flight until there is no more to do or the time is over. What is in flight is waited
- * for after a failure, too. */
+/* Keeps slots in flight until all work is done or the time is over. After a failure it still
+ * waits for what is in flight. */
 static int pass(struct spw_drive_bench *b, const struct round *r, double seconds, uint64_t *n_done)
 {
     double start = spw_now_seconds();

@@ -1,10 +1,10 @@
 /* Which drive lies behind a directory: see drive.h.
  *
- * statx gives the number of the mount, /proc/self/mountinfo its filesystem and source. The block
- * device is the one that the directory's files are on, or, where the filesystem has made up a
- * number of its own (btrfs), the mount's source. What has neither (tmpfs, overlay, network) is
- * named after its source. Numbers of devices change from start to start, so that a drive is known
- * by model, serial number and size where /sys tells them. */
+ * statx gives the number of the mount; /proc/self/mountinfo gives its filesystem and source. The
+ * block device is the one of the directory's files. Some filesystems (btrfs) make up a device
+ * number; then it is the source of the mount. A filesystem with neither (tmpfs, overlay,
+ * network) has the name of its source. Device numbers may change at each start of the machine,
+ * so a drive is identified by model, serial number and size, if /sys has them. */
 #include "runtime/measure/drive.h"
 
 #include <ctype.h>
@@ -34,7 +34,7 @@ static void append(char *out, size_t bytes, const char *text)
     out[n] = 0;
 }
 
-/* The first of these files below `folder` that says something. */
+/* Appends the first of these files below `folder` that is not empty. */
 static bool append_first(char *out, size_t bytes, const char *folder, const char *const *names)
 {
     for (; *names; names++) {
@@ -52,7 +52,7 @@ static bool append_first(char *out, size_t bytes, const char *folder, const char
     return false;
 }
 
-/* "../../devices/.../block/vda" is vda. */
+/* "../../devices/.../block/vda" gives "vda". */
 static void read_link_name(char *out, size_t bytes, const char *path)
 {
     char target[512];
@@ -104,7 +104,7 @@ static bool parse_mount(const char *line, uint64_t number, dev_t device, struct 
     return sscanf(dash, " - %31s %127s", out->filesystem, out->source) == 2;
 }
 
-/* `number` 0: not known, the device has to do. */
+/* `number` 0: unknown; the device is compared instead. */
 static void find_mount(uint64_t number, dev_t device, struct mount *out)
 {
     char line[4096];

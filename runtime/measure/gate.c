@@ -32,7 +32,7 @@
 #include <string.h>
 #include <time.h>
 
-static const double most_median = 0.01, most_p999 = 5, least_same = 0.98;
+static const double max_median = 0.01, max_p999 = 5, min_same = 0.98;
 
 bool spw_gate_judge(struct spw_gate_result *r)
 {
@@ -40,19 +40,19 @@ bool spw_gate_judge(struct spw_gate_result *r)
     size_t bytes = sizeof r->note;
     if (r->n_positions == 0)
         snprintf(note, bytes, "the model's context is too short to be checked");
-    else if (!(r->kl_median <= most_median))
-        snprintf(note, bytes, "median KL %.2g, at most %g passes", r->kl_median, most_median);
-    else if (!(r->kl_p999 <= most_p999))
-        snprintf(note, bytes, "99.9 %% KL %.2g, at most %g passes", r->kl_p999, most_p999);
-    else if (!(r->same_sure >= least_same))
+    else if (!(r->kl_median <= max_median))
+        snprintf(note, bytes, "median KL %.2g, at most %g passes", r->kl_median, max_median);
+    else if (!(r->kl_p999 <= max_p999))
+        snprintf(note, bytes, "99.9 %% KL %.2g, at most %g passes", r->kl_p999, max_p999);
+    else if (!(r->same_sure >= min_same))
         snprintf(note, bytes, "same token %.2f %% where sure, at least %g %% passes",
-                 100 * r->same_sure, 100 * least_same);
+                 100 * r->same_sure, 100 * min_same);
     else
         return true;
     return false;
 }
 
-/* ---- known ---- */
+/* ---- known results ---- */
 
 static int make_key(struct spw_gate_key *out, const char *model_dir, const struct spw_options *o,
                     struct spw_error *err)
@@ -72,9 +72,9 @@ static int make_key(struct spw_gate_key *out, const char *model_dir, const struc
     return rc;
 }
 
-/* Fills what is known; -> how many are not, put at the end of `results`. */
-static size_t recall(struct spw_gate_result *results, size_t n, const struct spw_gate_records *r,
-                     struct spw_gate_key *key)
+/* Fills the results that the file has. Returns how many are missing. */
+static size_t find_known(struct spw_gate_result *results, size_t n,
+                         const struct spw_gate_records *r, struct spw_gate_key *key)
 {
     size_t n_unknown = 0;
     for (size_t i = 0; i < n; i++) {
@@ -88,10 +88,10 @@ static size_t recall(struct spw_gate_result *results, size_t n, const struct spw
     return n_unknown;
 }
 
-/* ---- measured ---- */
+/* ---- new results ---- */
 
-/* Together, so that the exact cache is run once for all. Side by side they may not fit into the
- * budgets; then one by one. */
+/* Checks all formats together, so that the exact cache runs once. If memory does not suffice for
+ * all at the same time, checks one after the other. */
 static int measure_all(struct spw_gate_result *r, size_t n, const char *model_dir,
                        const struct spw_options *o, struct spw_error *err)
 {
@@ -121,8 +121,8 @@ static int measure(struct spw_gate_result *results, size_t n, const char *model_
     return 0;
 }
 
-static int keep(const struct spw_gate_result *results, size_t n, struct spw_gate_records *r,
-                struct spw_gate_key *key, const char *path, struct spw_error *err)
+static int store(const struct spw_gate_result *results, size_t n, struct spw_gate_records *r,
+                 struct spw_gate_key *key, const char *path, struct spw_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         key->precision = results[i].precision;
@@ -133,7 +133,7 @@ static int keep(const struct spw_gate_result *results, size_t n, struct spw_gate
     return spw_gate_records_write(r, path, err);
 }
 
-/* ---- both ---- */
+/* ---- the check ---- */
 
 static int check(struct spw_gate_result *results, size_t n, const char *model_dir,
                  const struct spw_options *o, const struct spw_gate_options *g,
@@ -142,9 +142,9 @@ static int check(struct spw_gate_result *results, size_t n, const char *model_di
     struct spw_gate_key key;
     struct spw_error why = {{0}};
     if (g->profile)
-        spw_gate_records_read(r, g->profile, &why); /* what is wrong with it makes it empty */
+        spw_gate_records_read(r, g->profile, &why); /* a file that cannot be used counts as empty */
     SPW_TRY(make_key(&key, model_dir, o, err));
-    size_t n_unknown = recall(results, n, g->mode == SPW_PROBE_AGAIN ? NULL : r, &key);
+    size_t n_unknown = find_known(results, n, g->mode == SPW_PROBE_AGAIN ? NULL : r, &key);
     if (n_unknown && g->mode == SPW_PROBE_NEVER)
         return spw_fail(err, -ENODATA,
                         "%s: quantized KV has not been checked on this model; run 'spillway "
@@ -154,7 +154,7 @@ static int check(struct spw_gate_result *results, size_t n, const char *model_di
         SPW_TRY(measure(results, n, model_dir, o, err));
     why.text[0] = 0;
     if (n_unknown && g->profile)
-        keep(results, n, r, &key, g->profile, &why);
+        store(results, n, r, &key, g->profile, &why);
     for (size_t i = 0; i < n; i++) {
         results[i].note[0] = 0;
         results[i].passes = spw_gate_judge(&results[i]);

@@ -1,4 +1,4 @@
-/* What the gate measured, in a file: see gate.h and record_file.h. */
+/* The file of the gate's records: see gate.h and record_file.h. */
 #include "runtime/measure/gate.h"
 #include "base/record_file.h"
 

@@ -1,4 +1,4 @@
-/* The machine's own limits, measured now: what a speed is to be set beside. */
+/* Measures the limits of the machine, to compare speeds with. */
 #include "model/cpu/probe/probe.h"
 #include "offload/device/topology.h"
 #include "runtime/measure/machine.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The processor's name as Linux says it; the file has it on x86, other machines keep "unknown". */
+/* The processor's name from /proc/cpuinfo. Machines other than x86 stay "unknown CPU". */
 static void read_cpu_name(char *out, size_t bytes)
 {
     static const char key[] = "model name";
@@ -30,7 +30,7 @@ static void read_cpu_name(char *out, size_t bytes)
     fclose(file);
 }
 
-/* Every core this process may use. */
+/* All cores that this process may use. */
 static int count_cores(uint32_t *out, struct spw_error *err)
 {
     struct spw_topology *t;
@@ -46,7 +46,7 @@ static int count_cores(uint32_t *out, struct spw_error *err)
     return 0;
 }
 
-/* A stream that copies has a core; the team does without that one (device_cpu_team.c). */
+/* A copy stream takes a core; the worker team does not use it (device_cpu_team.c). */
 static bool probe_beside(struct spw_machine *out)
 {
     uint32_t left = out->cores > 1 ? out->cores - 1 : 1;
@@ -78,7 +78,7 @@ static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
     return spw_machine_probe_kernels(out, b, device, err);
 }
 
-/* Who it is: what a profile is looked up by. */
+/* Fills the fields that identify a machine in the profile. */
 static int identify(struct spw_machine *out, const struct spw_options *o,
                     const struct spw_backend *b, const struct spw_device *device,
                     struct spw_error *err)
@@ -86,7 +86,7 @@ static int identify(struct spw_machine *out, const struct spw_options *o,
     *out = (struct spw_machine){.threads = o->threads};
     read_cpu_name(out->cpu, sizeof out->cpu);
     SPW_TRY(count_cores(&out->cores, err));
-    if (!out->threads) /* as many as the device chose, for instance the fast ones of the cores */
+    if (!out->threads) /* the number that the device chose, for example its fast cores */
         out->threads = b->device_ops->workers(device);
     if (!out->threads)
         out->threads = out->cores;
@@ -100,7 +100,7 @@ static int identify(struct spw_machine *out, const struct spw_options *o,
 static int measure(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
                    struct spw_error *err)
 {
-    enum { MEASURE_BYTES = 576 << 20 }; /* 519 MiB at the most on 2 threads */
+    enum { MEASURE_BYTES = 576 << 20 }; /* on 2 threads it takes at most 519 MiB */
     SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
     SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err)
                      : probe_cpu(out, b, device, err));
@@ -109,11 +109,11 @@ static int measure(struct spw_machine *out, const struct spw_backend *b, struct 
     return 0;
 }
 
-/* ---- kept ---- */
+/* ---- the profile ---- */
 
-static int measure_and_keep(struct spw_machine *out, const struct spw_backend *b,
-                            struct spw_device *device, struct spw_profile *p, const char *path,
-                            struct spw_error *err)
+static int measure_and_store(struct spw_machine *out, const struct spw_backend *b,
+                             struct spw_device *device, struct spw_profile *p, const char *path,
+                             struct spw_error *err)
 {
     struct spw_error why = {{0}};
     SPW_TRY(measure(out, b, device, err));
@@ -124,8 +124,9 @@ static int measure_and_keep(struct spw_machine *out, const struct spw_backend *b
     return 0;
 }
 
-static int recall(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
-                  const char *path, enum spw_probe_mode mode, struct spw_error *err)
+static int find_or_measure(struct spw_machine *out, const struct spw_backend *b,
+                           struct spw_device *device, const char *path, enum spw_probe_mode mode,
+                           struct spw_error *err)
 {
     struct spw_error why = {{0}};
     struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
@@ -141,7 +142,7 @@ static int recall(struct spw_machine *out, const struct spw_backend *b, struct s
     else if (mode == SPW_PROBE_NEVER)
         rc = spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
     else
-        rc = measure_and_keep(out, b, device, p, path, err);
+        rc = measure_and_store(out, b, device, p, path, err);
     if (unusable && !*out->note)
         snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
                  why.text);
@@ -158,7 +159,8 @@ int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, con
     SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
     int rc = identify(out, o, &b, device, err);
     if (!rc)
-        rc = profile ? recall(out, &b, device, profile, mode, err) : measure(out, &b, device, err);
+        rc = profile ? find_or_measure(out, &b, device, profile, mode, err)
+                     : measure(out, &b, device, err);
     b.device_ops->close(device);
     return rc;
 }

@@ -1,7 +1,7 @@
-/* The limits of a device that has its own memory, and one kernel alone: see spillway.h.
+/* The limits of a device with its own memory, and the time of single kernels: see measure.h.
  *
- * Everything is timed from the host around a batch of queued work that takes tens of milliseconds,
- * so that what a launch costs does not show; the median of five batches counts. */
+ * The host times batches of queued work that take tens of milliseconds, so that the cost of a
+ * launch does not show. The median of five batches counts. */
 #include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
@@ -13,7 +13,7 @@
 
 enum { ROUNDS = 5, COPIES = 24, READS = 8, PRODUCTS = 6, MATRIX = 8192 };
 #define COPY_BYTES ((uint64_t)64 << 20)
-#define READ_BYTES ((uint64_t)1 << 30) /* far past any cache */
+#define READ_BYTES ((uint64_t)1 << 30) /* far more than any cache */
 
 struct bench {
     const struct spw_backend *backend;
@@ -34,7 +34,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of one `work`, by batches of n. The first batch warms up and is not counted. */
+/* Seconds of one `work`, measured in batches of n. The first batch warms up and does not count. */
 static int time_work(struct bench *b, int (*work)(struct bench *), int n, double *seconds)
 {
     double rounds[ROUNDS];
@@ -68,8 +68,8 @@ static int multiply(struct bench *b)
     return b->backend->probe->matrix_run(b->matrix, b->memory, b->stream);
 }
 
-/* Numbers of either sign between 1 and 2, as bf16 and as f32: zeros would draw less power, and the
- * peak would be one that no model reaches. */
+/* Fills the memory with numbers between 1 and 2 of either sign, as bf16 and as f32. Zeros would
+ * need less power, and give a speed that no model reaches. */
 static int fill(struct bench *b)
 {
     uint32_t *words = (uint32_t *)b->host, state = 1;
@@ -111,13 +111,14 @@ static int probe_bandwidths(struct spw_machine *out, struct bench *b)
     out->copy_bytes_per_second = (double)COPY_BYTES / seconds;
     SPW_TRY(time_work(b, read_all, READS, &seconds));
     out->read_bytes_per_second = (double)(b->bytes - 4096) / seconds;
-    out->read_beside_bytes_per_second = out->read_bytes_per_second; /* of its own memory */
+    out->read_beside_bytes_per_second =
+        out->read_bytes_per_second; /* the device reads its own memory */
     out->copy_beside_bytes_per_second = out->copy_bytes_per_second;
     out->bf16_weights_per_second = out->f32_weights_per_second = out->read_bytes_per_second;
     return 0;
 }
 
-/* Without the library there is no peak; the note says why. */
+/* Without the library there is no result; the note says why. */
 static int probe_matrix(struct spw_machine *out, struct bench *b, enum spw_dtype dtype,
                         double *flops)
 {
@@ -167,7 +168,7 @@ static enum spw_qformat format_of(const struct spw_attention_shape *s)
     return s->k_bits == 8 ? SPW_QFORMAT_INT8_INT4 : SPW_QFORMAT_INT4;
 }
 
-/* Bytes of a tile in the form that is asked for. */
+/* The bytes of a tile in this form. */
 static uint64_t tile_bytes_of(const struct spw_attention_shape *s)
 {
     enum spw_qformat format = format_of(s);
@@ -192,7 +193,7 @@ static int attend(struct bench *b)
     return 0;
 }
 
-/* Where things lie in `memory`, behind q; `end`: how much of it that takes. */
+/* Offsets in `memory` after q; `end` is the size of everything. */
 struct attention_layout {
     uint64_t state, partials, kv, end;
 };
@@ -210,7 +211,7 @@ static struct attention_layout attention_layout(const struct bench *b,
     return at;
 }
 
-/* In memory that was taken. */
+/* In the memory that is allocated already. */
 static void lay_out_attention(struct bench *b, const struct spw_attention_shape *s)
 {
     struct attention_layout at = attention_layout(b, s);
@@ -234,7 +235,7 @@ static void lay_out_attention(struct bench *b, const struct spw_attention_shape 
     };
 }
 
-/* Of the last tile, the part that is seen. */
+/* Of the last tile, only the visible part counts. */
 static uint64_t kv_bytes(const struct bench *b)
 {
     return b->context / SPW_TILE_TOKENS * b->tile_bytes +
@@ -277,10 +278,10 @@ enum {
     KV_DIM = 64,
     GROUP = 4
 };
-/* Of device memory: attention on that context, or a row of x, one of y and workspace. */
+/* In device memory: attention over this context, or a row of x, a row of y and workspace. */
 enum { WEIGHTS_ROWS_AT = 64 << 10, WEIGHTS_WORK_AT = 1 << 20, KERNEL_BYTES = 24 << 20 };
 
-/* Weights come from memory, all of them, whatever the caches hold: each is used once a token. */
+/* Reads all weights from memory, whatever the caches hold, because a step uses each weight once. */
 static int time_weights(double *rate, struct bench *b, const void *weights, enum spw_dtype dtype)
 {
     double rounds[ROUNDS];
@@ -310,8 +311,8 @@ static int time_weights(double *rate, struct bench *b, const void *weights, enum
     return 0;
 }
 
-/* As in a mapped file, which is where resident weights are computed from: small pages, and matrices
- * at 8 bytes. */
+/* Resident weights are computed from a mapped file: small pages, and matrices at multiples of 8
+ * bytes. So they are measured like that. */
 static int time_all_weights(struct spw_machine *out, struct bench *b)
 {
     uint64_t bytes = (uint64_t)WEIGHTS_MIB << 20;
@@ -327,8 +328,8 @@ static int time_all_weights(struct spw_machine *out, struct bench *b)
     return rc;
 }
 
-/* Tiles as the codec writes them: kernels trust their steps and means. The exact ones are fine as
- * they are. */
+/* Writes tiles with the codec, because kernels need valid scales and means. Exact tiles may have
+ * any content. */
 static int write_tiles(struct bench *b)
 {
     const struct spw_attention_args *a = &b->attention;
@@ -346,9 +347,9 @@ static int write_tiles(struct bench *b)
     return 0;
 }
 
-/* Every head of a query has a head of KV to itself, or GROUP of them share one: what is read is the
- * same, what is computed is not. From a cache, where there is one so large: what memory takes is
- * known already. */
+/* With one KV head per query head, or one KV head for GROUP query heads: the bytes are the same,
+ * the computation is not. The data comes from a cache if one is large enough, because the time
+ * of memory is measured elsewhere. */
 static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_precision form)
 {
     static const uint32_t k_bits[] = {0, 8, 8, 4}, v_bits[] = {0, 8, 4, 4};
@@ -395,14 +396,14 @@ int spw_machine_probe_kernels(struct spw_machine *out, const struct spw_backend 
 
 /* ---- from thread to thread ---- */
 
-/* Longer than anybody spins before it sleeps. */
+/* Longer than any thread spins before it sleeps. */
 enum { LAPS = 65, DRIVE_NS = 200000 };
 
-/* A ring of one slot, as prefetch/ring.c has it, whose drive only sleeps. */
+/* A ring of one slot, as in prefetch/ring.c; its drive only sleeps. */
 struct relay {
     spw_stream link, disk;
     spw_event freed, landed, ready;
-    double asked; /* when */
+    double asked; /* time of the request */
 };
 
 static void be_drive(void *argument)
@@ -412,8 +413,8 @@ static void be_drive(void *argument)
     nanosleep(&(struct timespec){.tv_nsec = DRIVE_NS}, NULL);
 }
 
-/* What the host queues when a slot has landed: the kernel, the slot's release, and behind that the
- * drive is asked again. Waits until it has answered. */
+/* Queues what the host queues when a slot has its data: the kernel, the release of the slot, and
+ * the next request to the drive. Waits until the drive has answered. */
 static int run_lap(struct bench *b, struct relay *r)
 {
     const struct spw_device_ops *ops = b->ops;

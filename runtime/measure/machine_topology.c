@@ -1,5 +1,5 @@
-/* The machine as `inspect --topology` shows it: what hwloc says, what is available, and where the
- * device that would compute has its threads. */
+/* The machine as `inspect --topology` shows it: what hwloc says, free memory, and where a device
+ * would place its threads. */
 #include "offload/device/placement.h"
 #include "offload/device/topology.h"
 #include "runtime/measure/machine.h"

@@ -1,4 +1,4 @@
-/* The profile file: see profile.h; how such files are written and read: record_file.h. */
+/* The profile file: see profile.h, and record_file.h for the format. */
 #include "runtime/measure/profile.h"
 
 #include "base/record_file.h"
@@ -68,7 +68,7 @@ enum {
     MACHINE_FIELDS = sizeof machine_fields / sizeof *machine_fields,
 };
 
-/* The file, its lists being those of `p`. */
+/* The description of the file; the lists are those of `p`. */
 struct profile_file {
     struct spw_record_list lists[2];
     struct spw_record_file file;

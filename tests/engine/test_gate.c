@@ -229,7 +229,7 @@ static void measure_plainly(struct spw_gate_result *out)
     struct spw_session *s[2];
     struct rows rows[2];
     double *kl = calloc(SPW_GATE_TOKENS, sizeof *kl);
-    struct spw_divergence d = {.kl = kl, .room = SPW_GATE_TOKENS};
+    struct spw_divergence d = {.kl = kl, .capacity = SPW_GATE_TOKENS};
     struct spw_divergence_summary sum;
     for (int i = 0; i < 2; i++) {
         e[i] = run_open(dir, &in_f32);
@@ -255,7 +255,7 @@ static void measure_plainly(struct spw_gate_result *out)
             spw_divergence_add(&d, rows[0].logits + j * COPYING_VOCAB,
                                rows[1].logits + j * COPYING_VOCAB, COPYING_VOCAB);
     }
-    spw_divergence_sum_up(&d, &sum);
+    spw_divergence_summarize(&d, &sum);
     *out = (struct spw_gate_result){.n_positions = sum.n,
                                     .n_sure = sum.n_decided,
                                     .kl_median = sum.kl_median,

@@ -12,7 +12,7 @@ static float exact[VOCAB], candidate[VOCAB];
 
 static struct spw_divergence fresh(void)
 {
-    return (struct spw_divergence){.kl = kl, .room = sizeof kl / sizeof *kl};
+    return (struct spw_divergence){.kl = kl, .capacity = sizeof kl / sizeof *kl};
 }
 
 /* The divergence of one pair of rows. */
@@ -119,7 +119,7 @@ static void test_tokens(void)
     spw_divergence_add(&d, torn, torn_too, 4); /* 1.6 times as probable: undecided */
     spw_divergence_add(&d, torn, torn, 4);
     CHECK(d.n == 4 && d.n_same == 2 && d.n_decided == 2 && d.n_decided_same == 1);
-    spw_divergence_sum_up(&d, &s);
+    spw_divergence_summarize(&d, &s);
     CHECK(s.n == 4 && s.same_top == 0.5 && s.same_decided == 0.5 && s.n_decided == 2);
 }
 
@@ -134,7 +134,7 @@ static void test_not_finite(void)
         (bad < 3 ? p : q)[2] = values[bad % 3];
         spw_divergence_add(&d, p, q, 3);
         CHECK(isinf(kl[0]) && d.n_same == 0 && d.n_decided == 1 && d.n_decided_same == 0);
-        spw_divergence_sum_up(&d, &s);
+        spw_divergence_summarize(&d, &s);
         CHECK(isinf(s.kl_median) && isinf(s.kl_p999) && s.same_top == 0);
     }
 }
@@ -152,13 +152,13 @@ static void test_quantiles(void)
         d.n = cases[c].n;
         for (size_t i = 0; i < d.n; i++) /* 1 ... n, out of order: 1009 is prime */
             kl[i] = (double)((i + 1) * 1009 % d.n + 1);
-        spw_divergence_sum_up(&d, &s);
+        spw_divergence_summarize(&d, &s);
         CHECK_MSG(s.kl_median == cases[c].median && s.kl_p999 == cases[c].p999, "%zu: %g %g", d.n,
                   s.kl_median, s.kl_p999);
     }
     struct spw_divergence none = fresh();
     struct spw_divergence_summary s;
-    spw_divergence_sum_up(&none, &s);
+    spw_divergence_summarize(&none, &s);
     CHECK(s.n == 0 && s.kl_median == 0 && s.same_top == 1);
 }
 
