@@ -110,15 +110,16 @@ static void place_beside(struct spw_placement *p, const struct spw_placement_req
     if (q->io && spare)
         io = (unsigned)spw_min_u64(q->io, up_to);
     unsigned left = spare - io, transfer = (unsigned)spw_min_u64(q->transfer, left);
-    p->why = "one worker a core; I/O and copies have cores of their own";
+    p->why = "one worker per core; I/O and copies have cores of their own";
     if (left <
         SHARED_CORES) { /* copies also use the cores of the last workers, which stand aside */
         transfer = SHARED_CORES;
         left = 0;
-        p->why = spare == 0   ? "one worker a core; I/O and copies share the last workers'"
-                 : spare == 1 ? "one worker a core; I/O has its own, copies share it and the last "
-                                "worker's"
-                              : "one worker a core; I/O and copies share what is left";
+        p->why = spare == 0
+                     ? "one worker per core; I/O and copies share the cores of the last workers"
+                 : spare == 1 ? "one worker per core; copies share the core of I/O and of the last "
+                                "worker"
+                              : "one worker per core; I/O and copies share what is left";
     }
     p->role[SPW_ROLE_TRANSFER] = at_end(q->transfer, n, left ? io : 0, transfer);
     p->role[SPW_ROLE_IO] = at_end(q->io, n, 0, io ? io : SHARED_CORES);
@@ -155,7 +156,7 @@ static void decide(struct spw_placement *p, const struct spw_placement_request *
         place_unbound(p, q, n);
         if (threads)
             p->why = threads < chosen
-                         ? "fewer workers than cores: not bound, for other processes' sake"
+                         ? "fewer workers than cores: not bound, other processes may run"
                          : "more workers than cores: not bound";
     }
 }

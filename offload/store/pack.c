@@ -110,7 +110,7 @@ static const char *check_section(const struct spw_pack_section *s, const struct 
 {
     uint64_t end_token = h->first_token + h->n_tokens, bytes, end;
     if (!s->n_tiles || !s->record_bytes || s->record_bytes % SPW_PACK_ALIGN)
-        return "a section has no records, or records of an odd size";
+        return "a section has no records, or records of a wrong size";
     if ((uint64_t)s->first_tile + s->n_tiles > spw_div_up(end_token, SPW_TILE_TOKENS))
         return "a section has tiles after the last token";
     if (s->offset % SPW_PACK_ALIGN || s->offset < SPW_PACK_DATA_OFFSET ||
@@ -132,7 +132,7 @@ const char *spw_pack_check(struct spw_pack_section *sections, const struct spw_p
         n_records += sections[i].n_tiles;
     }
     if (n_records != h->n_records)
-        return "the sections have another number of records";
+        return "its sections and its commit record count different records";
     if (!h->n_sections)
         return NULL;
     qsort(sections, h->n_sections, sizeof *sections, by_offset);
@@ -172,7 +172,7 @@ static const char *check_numbers(const struct spw_pack_head *h, uint64_t size)
         !spw_add_u64(h->table_offset, h->table_bytes, &end) || end > h->file_bytes)
         return "its table lies outside the file";
     if (h->file_bytes > size)
-        return "it is shorter than it was";
+        return "it is shorter than its commit record says";
     return NULL;
 }
 

@@ -183,10 +183,9 @@ __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
 /* If it could not be taken back when it was last asked for. */
 int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
-/* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan with the disk space that is in use; all
- * caches are empty then. Fails if there is no such plan; nothing has changed then, unless memory
- * was lost.
- */
+/* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan that does with the disk space in use.
+ * Caches are kept if KV can be divided anew in place; else they are empty. Fails if there is no
+ * such plan; nothing has changed then, unless memory was lost. */
 int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err);
 
 /* The same as spw_engine_set_budgets; `why` is what rungs say has failed, NULL: a budget. */
