@@ -263,15 +263,15 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         l->begin = first;
 }
 
-void spw_kv_drop_copies(struct spw_kv_seq *seq)
+void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 {
-    for (uint32_t l = 0; l < seq->kv->o.n_layers; l++)
-        for (uint32_t i = seq->layers[l].begin; i < seq->layers[l].end; i++) {
-            struct spw_kv_tile *t = &seq->kv->tiles[seq->layers[l].ids[i]];
-            if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
-                !t->writing)
-                spw_kv_put_lower_copy(seq->kv, t);
-        }
+    const struct spw_kv_layer *l = &seq->layers[layer];
+    for (uint32_t i = spw_max_u32(first, l->begin); i < l->end; i++) {
+        struct spw_kv_tile *t = &seq->kv->tiles[l->ids[i]];
+        if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
+            !t->writing)
+            spw_kv_put_lower_copy(seq->kv, t);
+    }
 }
 
 /* ---- pinning ---- */

@@ -78,8 +78,9 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
 void spw_kv_finish_writes(struct spw_kv *kv);
 /* The failure of a write that the next spill would return, or 0. It is returned once. */
 int spw_kv_take_write_failure(struct spw_kv *kv);
-/* Drops host copies of tiles that are on the device, if no other sequence reads the copy. */
-void spw_kv_drop_copies(struct spw_kv_seq *seq);
+/* Drops host copies of tiles [first, ...) that are on the device, if no other sequence reads the
+ * copy. */
+void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 /* Lowers `begin`: brings tiles [begin, ...) back to the device. Waits for reads of the disk.
  * -EBADMSG: a tile is lost; nothing else has changed. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);

@@ -85,9 +85,7 @@ uint32_t spw_waterline_disk(const struct spw_residency *r, uint32_t written);
 /* The part of one session in a pass: [from, to) new tokens, in one chunk or several. */
 struct spw_pass_span {
     uint64_t from, to;
-    uint32_t written; /* of a layer without a window: the highest `begin` before this pass; 0 where
-                         nobody asks what lies on disk */
-    bool chunked;     /* more than one chunk */
+    bool chunked; /* more than one chunk */
 };
 
 /* The first tile on the device of a layer that waits for the pass; and when the layer's turn comes:
@@ -104,9 +102,9 @@ uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pas
                              uint64_t to);
 
 /* Tiles [*first, *end) are read from lower tiers when new tokens from `from` on pass the layer in
- * one chunk. The result is the first of them that does not come from disk, if no other session
- * shares the tiles. */
+ * one chunk. disk_end: of the layer, before the pass. The result is the first of the tiles that
+ * does not come from disk, if no other session shares them. */
 uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
-                                uint64_t from, uint32_t *first, uint32_t *end);
+                                uint32_t disk_end, uint64_t from, uint32_t *first, uint32_t *end);
 
 #endif

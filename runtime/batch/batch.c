@@ -327,6 +327,12 @@ static struct entry *next_waiting(struct entry *x)
     return x;
 }
 
+/* That the request's session holds in the end: the last token of an answer is only picked. */
+static uint64_t most_tokens(const struct spw_request *r)
+{
+    return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
+}
+
 /* Gives a request a slot. A request whose given tokens end its answer already ends without a step.
  */
 static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
@@ -339,7 +345,9 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
         return;
     }
     x->session = x->answer.request.session;
-    int rc = x->session ? 0 : spw_session_open(&x->session, b->engine, &x->why);
+    int rc = x->session ? 0
+                        : spw_session_open_for(&x->session, b->engine,
+                                               most_tokens(&x->answer.request), &x->why);
     if (rc)
         fail(b, x, rc);
     else

@@ -280,6 +280,7 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->shares = spw_alloc_zero(n, sizeof *e->shares);
     e->items = spw_alloc_zero(n, sizeof *e->items);
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
     e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
@@ -287,8 +288,8 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
     e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
     e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
-    if (e->sessions && e->items && e->span_index && e->stepping && e->cut_to && e->delivered &&
-        e->blocks && e->block_contexts)
+    if (e->sessions && e->shares && e->items && e->span_index && e->stepping && e->cut_to &&
+        e->delivered && e->blocks && e->block_contexts)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
@@ -355,6 +356,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->blocks);
     spw_free(e->block_contexts);
     spw_free(e->sessions);
+    spw_free(e->shares);
     spw_free(e->items);
     spw_free(e->span_index);
     spw_free(e->stepping);

@@ -49,7 +49,9 @@ struct spw_weight_file {
 struct spw_session {
     struct spw_engine *engine;
     struct spw_sequence seq;
-    int32_t *tokens; /* [context], the ones held */
+    uint64_t most_tokens;                            /* that it may hold */
+    struct spw_residency residency[SPW_LAYER_KINDS]; /* its share of the frames: seq borrows it */
+    int32_t *tokens;                                 /* [most_tokens], the ones held */
     uint64_t n_tokens, reused;
     float *logits;                  /* [vocab], host arena, borrowed */
     uint64_t from_store;            /* of those reused, by the latest sync */
@@ -102,6 +104,8 @@ struct spw_engine {
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
     struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */
+    struct spw_share *shares;        /* [sessions], of the frames */
+    bool shares_are_old;             /* a session has opened or closed since */
     struct spw_executor_item *items; /* [sessions], of the running sync */
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
     struct spw_session **stepping;   /* [sessions], of the running sync, as items */
@@ -213,6 +217,22 @@ int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
  * After a failure they have not, but caches may be in pieces: give memory, and take it anew.
  * -ENODATA: there is nothing to be kept by it. -ENOMEM, -EDQUOT: no such plan. */
 int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in);
+
+/* engine_shares.c. Sets the shares of the sessions that are open; true: the numbers of one that
+ * holds tiles have changed. */
+bool spw_engine_compute_shares(struct spw_engine *e);
+/* After that: tiles leave the frames that now belong to other sessions. Sessions must hold what
+ * their caches do; spw_residency_apply of each must follow. */
+int spw_engine_leave_frames(struct spw_engine *e);
+/* Between two steps: shares the frames anew if a session has opened or closed. If tiles cannot be
+ * moved, the sessions keep their tokens, and the next step computes them again. */
+void spw_engine_share(struct spw_engine *e);
+/* [sessions], the tokens whose KV the caches have; valid until the next call. */
+const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
+
+/* session.c: spw_session_open for a session of at most `most_tokens`. */
+int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
+                         struct spw_error *err);
 
 /* engine_disk.c: what the plan lays on disk, after the arenas are there. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);

@@ -277,7 +277,9 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
     s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
-    return spw_sequence_open(&s->seq, e->kv, e->exact);
+    SPW_TRY(spw_sequence_open(&s->seq, e->kv, e->exact));
+    s->seq.residency = s->residency;
+    return 0;
 }
 
 /* ---- all of it ---- */
@@ -298,6 +300,11 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
         rc = open_sequences(e);
     if (!rc)
         rc = open_executor(e);
+    if (!rc) {
+        spw_engine_compute_shares(e);
+        spw_traffic_share(spw_executor_account_of(e->executor), e->shares,
+                          spw_engine_cached_tokens(e));
+    }
     return rc ? spw_fail(err, rc, "the engine's tables: %s", strerror(-rc)) : 0;
 }
 

@@ -206,8 +206,8 @@ static int shrink_tiles(struct replan *r)
 static void drop_copies(const struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        if (e->sessions[i])
-            spw_kv_drop_copies(e->sessions[i]->seq.kv);
+        for (uint32_t l = 0; e->sessions[i] && l < e->model.config.n_layers; l++)
+            spw_kv_drop_copies(e->sessions[i]->seq.kv, l, 0);
 }
 
 /* To the plan's frames; and the exact ones, which lie behind them, come down. */
@@ -259,6 +259,7 @@ static void trim(struct spw_engine *e)
 
 static int settle(struct spw_engine *e)
 {
+    SPW_TRY(spw_engine_leave_frames(e));
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
         if (s && s->cached)
@@ -270,11 +271,9 @@ static int settle(struct spw_engine *e)
 
 static void tell(const struct replan *r)
 {
-    const struct spw_engine *e = r->e;
+    struct spw_engine *e = r->e;
     struct spw_traffic_run *told = spw_executor_account_of(e->executor);
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        e->cut_to[i] = e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
-    spw_traffic_replan(told, &r->from, e->cut_to, r->n_renumbered);
+    spw_traffic_replan(told, &r->from, e->shares, spw_engine_cached_tokens(r->e), r->n_renumbered);
 }
 
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)
@@ -318,11 +317,13 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     if (!r.sequences)
         return -ENOMEM;
     e->plan = to;
+    spw_engine_compute_shares(e);
     int rc = carry_out(&r, in);
     spw_free(r.sequences);
     if (rc) {
         spw_executor_stop_predicting(e->executor);
         e->plan = r.from;
+        spw_engine_compute_shares(e);
         return rc;
     }
     e->in = *in;

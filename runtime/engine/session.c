@@ -21,6 +21,12 @@ static int find_slot(const struct spw_engine *e, uint32_t *slot)
 
 int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err)
 {
+    return spw_session_open_for(out, e, e->plan.info.context, err);
+}
+
+int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
+                         struct spw_error *err)
+{
     spw_error_clear(err);
     *out = NULL;
     uint32_t slot;
@@ -33,13 +39,15 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
         return spw_fail(err, -ENOMEM, "out of memory for a session");
     s->engine = e;
     s->slot = slot;
-    s->tokens = spw_alloc(e->plan.info.context * sizeof *s->tokens);
+    s->most_tokens = most_tokens;
+    s->tokens = spw_alloc(most_tokens * sizeof *s->tokens);
     if (!s->tokens || spw_engine_open_sequence(e, s)) {
         spw_free(s->tokens);
         spw_free(s);
         return spw_fail(err, -ENOMEM, "out of memory for a session's tables");
     }
     e->sessions[slot] = s;
+    e->shares_are_old = true;
     *out = s;
     return 0;
 }
@@ -47,8 +55,9 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
 {
     spw_error_clear(err);
-    SPW_TRY(spw_session_open(out, from->engine, err));
+    SPW_TRY(spw_session_open_for(out, from->engine, from->most_tokens, err));
     struct spw_session *s = *out;
+    memcpy(s->residency, from->residency, sizeof s->residency);
     spw_sequence_fork(&s->seq, &from->seq);
     spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot);
     memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
@@ -72,6 +81,7 @@ void spw_session_close(struct spw_session *s)
         spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
     }
     s->engine->sessions[s->slot] = NULL;
+    s->engine->shares_are_old = true;
     spw_session_release_file(s);
     spw_sequence_close(&s->seq);
     spw_free(s->tokens);
@@ -140,9 +150,9 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
         return spw_fail(err, -EINVAL, "span %zu: not a session of this engine", i);
     if (!s->n_tokens)
         return spw_fail(err, -EINVAL, "span %zu: no tokens; a sequence has at least one", i);
-    if (s->n_tokens > e->plan.info.context)
-        return spw_fail(err, -E2BIG, "span %zu: %zu tokens, the engine was planned for %llu", i,
-                        s->n_tokens, (unsigned long long)e->plan.info.context);
+    if (s->n_tokens > s->session->most_tokens)
+        return spw_fail(err, -E2BIG, "span %zu: %zu tokens, its session was opened for %llu", i,
+                        s->n_tokens, (unsigned long long)s->session->most_tokens);
     for (size_t j = 0; j < i; j++)
         if (spans[j].session == s->session)
             return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
@@ -510,6 +520,7 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
     SPW_TRY(spw_engine_need_memory(e, err));
     if (spw_engine_memory_is_short(e))
         SPW_TRY(spw_engine_apply_limit(e, err));
+    spw_engine_share(e);
     int rc = sync_all(e, spans, n_spans, &d, err);
     for (size_t i = 0; i < n_spans; i++)
         spw_prefix_release_match(spans[i].session);

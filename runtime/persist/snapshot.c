@@ -246,7 +246,7 @@ int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sec
 static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint64_t to, uint32_t *n)
 {
     const struct spw_engine *e = s->engine;
-    const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
+    const struct spw_residency *r = &s->residency[e->model.config.layer_kinds[layer]];
     struct spw_kv_seq *seq = s->seq.kv;
     if (e->plan.quantizes && kind != SPW_SNAPSHOT_OLD)
         return 0; /* exact tiles stay on the device */

@@ -10,31 +10,45 @@ enum {
     MOST_FRAMES = INT32_MAX,
 };
 
-void spw_lower_count(struct spw_lower *b, const struct spw_plan *p, const struct spw_plan_input *in)
+void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
+                  const struct spw_residency kinds[SPW_LAYER_KINDS], uint32_t full_tiles,
+                  uint32_t window_tiles, bool chunked, bool shares_tiles)
 {
-    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &p->residency[SPW_LAYER_SLIDING];
-    uint32_t keep = in->context > p->chunk ? full->resident_pass : full->resident;
+    const struct spw_residency *full = &kinds[SPW_LAYER_FULL];
+    const struct spw_residency *slides = &kinds[SPW_LAYER_SLIDING];
     *b = (struct spw_lower){0};
     if (spw_plan_n_full(p))
-        b->full = (uint32_t)spw_sub_u64(p->full_tiles, keep);
+        b->full = (uint32_t)spw_sub_u64(full_tiles, chunked ? full->resident_pass : full->resident);
     if (spw_plan_n_sliding(p) && !slides->fixed) {
-        uint32_t window = spw_waterline_window_tiles(slides->window);
-        window = window < p->max_tiles ? window : p->max_tiles;
-        b->sliding = window - slides->resident;
+        b->sliding = (uint32_t)spw_sub_u64(window_tiles, slides->resident);
         b->shared_most = b->sliding;
-        if (in->sessions > 1 && b->sliding && b->shared_most < window - 1)
-            b->shared_most = window - 1; /* all but the last tile, which is each session's own */
+        if (shares_tiles && b->sliding && b->shared_most < window_tiles - 1)
+            b->shared_most = window_tiles - 1; /* all but the last tile, which is each session's */
     }
     b->all = b->full + b->sliding;
+}
+
+void spw_lower_count(struct spw_lower *b, const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint32_t window = 0;
+    if (spw_plan_n_sliding(p))
+        window = spw_min_u32(spw_waterline_window_tiles(p->residency[SPW_LAYER_SLIDING].window),
+                             p->max_tiles);
+    spw_lower_of(b, p, p->residency, p->full_tiles, window, in->context > p->chunk,
+                 in->sessions > 1);
+}
+
+uint64_t spw_lower_host_frames(const struct spw_lower *b, const struct spw_plan *p, uint32_t n)
+{
+    uint64_t sliding = n < b->sliding ? n : b->shared_most,
+             full = n < b->sliding ? 0 : n - b->sliding;
+    return spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding;
 }
 
 static uint64_t host_frames(const struct spw_lower *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
-    uint64_t sliding = n < b->sliding ? n : b->shared_most,
-             full = n < b->sliding ? 0 : n - b->sliding;
-    return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding);
+    return in->sessions * spw_lower_host_frames(b, p, n);
 }
 
 static uint64_t disk_frames(const struct spw_lower *b, const struct spw_plan *p,
@@ -67,13 +81,17 @@ uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
     return low;
 }
 
+void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_lower *b,
+                        uint32_t n)
+{
+    kinds[SPW_LAYER_SLIDING].host = n < b->sliding ? n : UINT32_MAX;
+    kinds[SPW_LAYER_FULL].host = n == b->all ? UINT32_MAX : n < b->sliding ? 0 : n - b->sliding;
+}
+
 static void place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                   uint32_t n)
 {
-    p->residency[SPW_LAYER_SLIDING].host = n < b->sliding ? n : UINT32_MAX;
-    p->residency[SPW_LAYER_FULL].host = n == b->all      ? UINT32_MAX
-                                        : n < b->sliding ? 0
-                                                         : n - b->sliding;
+    spw_lower_set_host(p->residency, b, n);
     p->n_host_frames = (uint32_t)host_frames(b, p, in, n) + p->n_transit;
     uint64_t disk = disk_frames(b, p, in, n);
     p->n_disk_frames = disk ? (uint32_t)spw_min_u64(disk + SPARE_DISK_FRAMES, disk_room(p, in)) : 0;
@@ -119,6 +137,19 @@ static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in
     return tiles + transit;
 }
 
+uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint32_t least,
+                              uint32_t most, uint64_t frames)
+{
+    while (least < most) {
+        uint32_t middle = least + (most - least + 1) / 2;
+        if (spw_lower_host_frames(b, p, middle) <= frames)
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    return least;
+}
+
 void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                     uint32_t n, uint64_t room)
 {
@@ -127,13 +158,6 @@ void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const s
         tiles -= grow_buffers(p, in, tiles / STAGING_SHARE);
     uint64_t frames = host_frames(b, p, in, n) + tiles;
     /* Fewer than all: that was tried, as it needs no buffers. */
-    uint32_t high = n < b->all ? b->all - 1 : n;
-    while (n < high) {
-        uint32_t middle = n + (high - n + 1) / 2;
-        if (host_frames(b, p, in, middle) <= frames)
-            n = middle;
-        else
-            high = middle - 1;
-    }
-    place(p, in, b, n);
+    uint32_t most = n < b->all ? b->all - 1 : n;
+    place(p, in, b, spw_lower_most_ranks(b, p, n, most, frames / in->sessions));
 }

@@ -17,8 +17,22 @@ struct spw_lower {
     uint32_t all;    /* how many ranks there are */
 };
 
+/* Of a session that holds at most these tiles in a layer of each kind, with this residency.
+ * chunked: its prompt may pass a layer in several chunks. shares_tiles: with other sessions. */
+void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
+                  const struct spw_residency kinds[SPW_LAYER_KINDS], uint32_t full_tiles,
+                  uint32_t window_tiles, bool chunked, bool shares_tiles);
+/* The same of a session as long as the context, with the residency of the plan. */
 void spw_lower_count(struct spw_lower *b, const struct spw_plan *p,
                      const struct spw_plan_input *in);
+/* Host frames of the first n ranks of one session; and the most ranks, from `least` to `most`,
+ * whose copies these frames hold: more ranks never need fewer frames. */
+uint64_t spw_lower_host_frames(const struct spw_lower *b, const struct spw_plan *p, uint32_t n);
+uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint32_t least,
+                              uint32_t most, uint64_t frames);
+/* The first n ranks lie on the host. */
+void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_lower *b,
+                        uint32_t n);
 /* The least rank at which the disk has room for the others. */
 uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
                          const struct spw_plan_input *in);

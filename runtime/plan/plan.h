@@ -64,6 +64,7 @@ struct spw_plan_host {
 
 struct spw_plan {
     struct spw_plan_info info;
+    /* Of each session, if all are open and as long as the context: see shares.h. */
     struct spw_residency residency[SPW_LAYER_KINDS];
     uint32_t n_layers[SPW_LAYER_KINDS];
     bool quantizes;       /* old tiles of some layers, to `format` */
@@ -90,6 +91,7 @@ struct spw_plan {
     bool may_pin, pins;
     bool reads_host_memory;
     bool direct; /* the disk's reads and writes are of device memory itself */
+    uint32_t chunk_frames; /* of n_device_frames: for the tiles that one chunk adds to a layer */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
     uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
     uint32_t n_weight_bounce; /* n_weight_slots, or 0: no block bounces */

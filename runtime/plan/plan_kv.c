@@ -1,6 +1,7 @@
 /* The KV cache as the plan sees it: how many frames tiles need, what sessions keep with those they
  * get, and what the rest costs. See plan_parts.h. */
 #include "runtime/plan/plan_parts.h"
+#include "runtime/plan/shares.h"
 
 static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
@@ -100,33 +101,19 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
 void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_plan_need *need, uint64_t frames)
 {
-    uint64_t b = in->sessions, full = spw_plan_n_full(p),
-             sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
-    uint64_t n = p->full_tiles;
-    struct spw_residency *r = &p->residency[SPW_LAYER_FULL];
+    uint64_t sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
     start_residency(p, in, need);
     p->n_device_frames = (uint32_t)frames;
+    p->chunk_frames = (uint32_t)need->extra;
     p->pins = p->may_pin;
     if (frames >= need->all) {
-        keep_all(r, p->max_tiles);
+        keep_all(&p->residency[SPW_LAYER_FULL], p->max_tiles);
         return;
     }
-    uint64_t each = (frames - need->extra) / b; /* one session's frames */
-    uint64_t pinned = p->may_pin ? sliding * pinned_window(p, in) : 0;
-    p->pins &= !sliding || each >= sliding * need->window_tiles + pinned + full;
-    each -= p->pins ? pinned : 0;
-    uint64_t slide = sliding ? spw_min_u64((each - full) / sliding, need->window_tiles) : 0;
-    uint64_t left = each - sliding * slide; /* of the full layers, at least one each */
-    if (sliding)
-        keep_all(&p->residency[SPW_LAYER_SLIDING], (uint32_t)slide);
-    keep_all(r, 1);
-    if (!full)
-        return;
-    r->resident = (uint32_t)spw_min_u64(left / full, n);
-    uint64_t waiting = full > 1 ? spw_sub_u64(left, n) / (full - 1) : r->resident;
-    waiting = spw_max_u64(spw_min_u64(waiting, r->resident), 1);
-    r->resident_pass = (uint32_t)waiting;
-    r->pass = (uint32_t)spw_min_u64(left - (full - 1) * waiting, n);
+    const struct spw_session_tiles t = spw_session_tiles(p, in->context);
+    uint64_t each = (frames - need->extra) / in->sessions;
+    p->pins &= !sliding || each >= sliding * (t.window + t.pinned) + spw_plan_n_full(p);
+    spw_session_divide(p->residency, p, &t, each);
 }
 
 /* ---- what decode costs the link ---- */

@@ -72,6 +72,7 @@ struct spw_traffic_run {
     const struct spw_weights *weights; /* borrowed */
     struct spw_tiles *tiles;           /* owned, as what follows */
     struct spw_cut cut;
+    struct spw_share *shares;          /* [sessions], their residency */
     struct spw_pass_span *pass_spans;  /* [sessions], of the running pass */
     struct spw_step_span *rest;        /* [sessions], of the running step, as what follows */
     struct spw_step_span *ahead;       /* [sessions], of the one that may come next */
@@ -116,13 +117,16 @@ int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
         return -ENOMEM;
     r->plan = p;
     r->weights = w;
+    r->shares = spw_alloc_zero(n, sizeof *r->shares);
     r->pass_spans = spw_alloc_zero(n, sizeof *r->pass_spans);
     r->rest = spw_alloc_zero(n, sizeof *r->rest);
     r->ahead = spw_alloc_zero(n, sizeof *r->ahead);
     r->expected = spw_alloc_zero(n, sizeof *r->expected);
     int rc = -ENOMEM;
-    if (r->pass_spans && r->rest && r->ahead && r->expected)
+    if (r->shares && r->pass_spans && r->rest && r->ahead && r->expected) {
+        spw_share_frames(p, r->shares, n);
         rc = open_tiles(r, by_layer);
+    }
     if (!rc)
         rc = spw_cut_init(&r->cut, p->chunk, spw_min_u64(p->pass_rows, n * p->info.context), n);
     if (rc) {
@@ -139,6 +143,7 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
         return;
     spw_tiles_close(r->tiles);
     spw_cut_free(&r->cut);
+    spw_free(r->shares);
     spw_free(r->pass_spans);
     spw_free(r->rest);
     spw_free(r->ahead);
@@ -170,17 +175,25 @@ static void add_tiles(struct spw_traffic *t, const struct spw_plan *p,
 
 /* ---- waterlines: the executor's moves, in its order ---- */
 
-static const struct spw_residency *residency_of(const struct spw_traffic_run *r, uint32_t row)
+static const struct spw_residency *residency_of(const struct spw_traffic_run *r, uint32_t session,
+                                                uint32_t row)
 {
     uint32_t n_rows;
-    return &r->plan->residency[spw_tiles_rows(r->tiles, &n_rows)[row].kind];
+    return &r->shares[session].residency[spw_tiles_rows(r->tiles, &n_rows)[row].kind];
+}
+
+/* No tile of the row leaves the device before it is dropped. */
+static bool is_fixed(const struct spw_traffic_run *r, uint32_t row)
+{
+    return residency_of(r, 0, row)->fixed;
 }
 
 static void spill(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t begin,
                   struct spw_tiles_moved *m)
 {
-    spw_tiles_spill(r->tiles, session, row, begin, spw_waterline_disk(residency_of(r, row), begin),
-                    m);
+    if (begin > spw_tiles_begin(r->tiles, session, row))
+        spw_tiles_spill(r->tiles, session, row, begin,
+                        spw_waterline_disk(residency_of(r, session, row), begin), m);
 }
 
 static uint32_t count_rows(const struct spw_traffic_run *r)
@@ -195,7 +208,7 @@ static void apply(struct spw_traffic_run *r, uint32_t session, uint64_t n,
                   struct spw_tiles_moved *m)
 {
     for (uint32_t i = 0; i < count_rows(r); i++) {
-        const struct spw_residency *at = residency_of(r, i);
+        const struct spw_residency *at = residency_of(r, session, i);
         uint32_t begin = spw_waterline_begin(at, n);
         if (at->fixed)
             continue;
@@ -211,9 +224,10 @@ static void make_room(struct spw_traffic_run *r, const struct spw_step_span *spa
 {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < count_rows(r); k++)
-            if (!residency_of(r, k)->fixed)
+            if (!is_fixed(r, k))
                 spill(r, spans[i].session, k,
-                      spw_waterline_wait(residency_of(r, k), &r->pass_spans[i]), m);
+                      spw_waterline_wait(residency_of(r, spans[i].session, k), &r->pass_spans[i]),
+                      m);
 }
 
 /* As spw_residency_enter. */
@@ -224,7 +238,7 @@ static void enter(struct spw_traffic_run *r, uint32_t row, const struct spw_step
         const struct spw_pass_span *p = &r->pass_spans[i];
         if (p->from < p->to)
             spw_tiles_load(r->tiles, spans[i].session, row,
-                           spw_waterline_enter(residency_of(r, row), p), m);
+                           spw_waterline_enter(residency_of(r, spans[i].session, row), p), m);
     }
 }
 
@@ -239,7 +253,8 @@ static void stream(struct spw_traffic_run *r, uint32_t row, uint32_t session,
                    const struct spw_rows *s, struct flow *f)
 {
     uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, first, end, next;
-    spw_waterline_streamed(residency_of(r, row), &r->pass_spans[s->span], s->from, &first, &end);
+    spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s->span], 0, s->from,
+                           &first, &end);
     for (; first < end && f->begun; first = next) {
         uint64_t before = f->moved.from_disk;
         next = (uint32_t)spw_min_u64((first / slot + 1) * (uint64_t)slot, end);
@@ -254,7 +269,7 @@ static void stream(struct spw_traffic_run *r, uint32_t row, uint32_t session,
 static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
                  const struct spw_rows *s)
 {
-    const struct spw_residency *at = residency_of(r, row);
+    const struct spw_residency *at = residency_of(r, session, row);
     if (at->quantizes)
         spw_tiles_grow(r->tiles, session, row, 0,
                        (uint64_t)spw_waterline_end(at, s->to) * SPW_TILE_TOKENS);
@@ -266,7 +281,7 @@ static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
 static void age(struct spw_traffic_run *r, uint32_t row, uint32_t session, const struct spw_rows *s,
                 struct spw_tiles_moved *m)
 {
-    const struct spw_residency *at = residency_of(r, row);
+    const struct spw_residency *at = residency_of(r, session, row);
     spw_tiles_drop(r->tiles, session, row, spw_waterline_visible(at, s->to));
     spill(r, session, row, spw_waterline_after(at, &r->pass_spans[s->span], s->to), m);
 }
@@ -328,7 +343,7 @@ static void pass_layers(struct spw_traffic_run *r, const struct spw_step_span *s
     for (uint32_t i = 0; i < count_rows(r); i++) {
         uint64_t here = spw_min_u64(chunks, r->cut.n_chunks);
         uint64_t begun_here = spw_min_u64(begun, r->cut.n_chunks);
-        if (!residency_of(r, i)->fixed)
+        if (!is_fixed(r, i))
             pass_row(r, i, spans, n, here, begun_here, end->parts, f);
         chunks -= here;
         begun -= begun_here;
@@ -389,7 +404,7 @@ static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
     spw_cut_next(&r->cut, r->ahead, r->n_expected);
     spw_cut_describe(&r->cut, r->ahead, r->n_expected, r->pass_spans);
     for (uint32_t i = 0; i < count_rows(r); i++)
-        for (uint32_t k = 0; k < r->cut.n_chunks && !residency_of(r, i)->fixed; k++)
+        for (uint32_t k = 0; k < r->cut.n_chunks && !is_fixed(r, i); k++)
             break_chunk(r, i, &r->cut.chunks[k], r->expected, 0, &f);
     add_tiles(t, r->plan, &f.moved);
     add_blocks(t, r->plan, r->weights, r->cut.rows, rings);
@@ -457,6 +472,51 @@ void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t 
     add_tiles(&r->moved, r->plan, &m);
 }
 
+/* ---- other shares of the frames ---- */
+
+static void take_shares(struct spw_traffic_run *r, const struct spw_share *shares)
+{
+    memcpy(r->shares, shares, r->plan->info.sessions * sizeof *shares);
+}
+
+/* As spw_residency_make_copies_fit. */
+static void make_copies_fit(struct spw_traffic_run *r, uint32_t session, uint64_t n,
+                            struct spw_tiles_moved *m)
+{
+    for (uint32_t i = 0; i < count_rows(r); i++) {
+        const struct spw_residency *at = residency_of(r, session, i);
+        uint32_t begin = spw_waterline_begin(at, n);
+        if (at->fixed)
+            continue;
+        spw_tiles_drop_copies(r->tiles, session, i, begin);
+        spw_tiles_spill(r->tiles, session, i, 0, spw_waterline_disk(at, begin), m);
+    }
+}
+
+/* As spw_engine_leave_frames. */
+static void leave_frames(struct spw_traffic_run *r, const uint64_t *n_tokens,
+                         struct spw_tiles_moved *m)
+{
+    uint32_t n = r->plan->info.sessions;
+    for (uint32_t i = 0; i < n; i++)
+        make_copies_fit(r, i, n_tokens[i], m);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < count_rows(r); k++)
+            if (!is_fixed(r, k))
+                spill(r, i, k, spw_waterline_begin(residency_of(r, i, k), n_tokens[i]), m);
+}
+
+void spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
+                       const uint64_t *n_tokens)
+{
+    struct spw_tiles_moved m = {0};
+    if (!r)
+        return;
+    take_shares(r, shares);
+    leave_frames(r, n_tokens, &m);
+    add_tiles(&r->moved, r->plan, &m);
+}
+
 /* ---- another plan ---- */
 
 /* Exact tiles leave the tables: they lie on the device from now on. */
@@ -465,7 +525,7 @@ static void split(struct spw_traffic_run *r, const struct spw_plan *from, const 
 {
     for (uint32_t i = 0; i < from->info.sessions; i++)
         for (uint32_t k = 0; k < count_rows(r); k++) {
-            const struct spw_residency *at = residency_of(r, k);
+            const struct spw_residency *at = residency_of(r, i, k);
             uint32_t first =
                 at->fixed ? spw_tiles_first(r->tiles, i, k) : spw_waterline_exact(at, n_tokens[i]);
             spw_tiles_load(r->tiles, i, k, first, m);
@@ -493,13 +553,15 @@ static void convert(struct spw_traffic_run *r, const struct spw_plan *from)
 }
 
 void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
-                        const uint64_t *n_tokens, uint64_t n_renumbered)
+                        const struct spw_share *shares, const uint64_t *n_tokens,
+                        uint64_t n_renumbered)
 {
     struct spw_tiles_moved before = {0}, after = {0};
     if (!r)
         return;
     const struct spw_plan *to = r->plan;
     uint32_t n = from->info.sessions;
+    take_shares(r, shares);
     bool apart = to->quantizes && !from->quantizes;
     for (uint32_t i = 0; i < n; i++)
         spw_tiles_truncate(r->tiles, i, tokens_in_tables(from, n_tokens[i]));
@@ -509,10 +571,12 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
     convert(r, from);
     if (apart)
         spw_tiles_end_split(r->tiles);
+    leave_frames(r, n_tokens, &after);
     for (uint32_t i = 0; i < n; i++)
         apply(r, i, n_tokens[i], &after);
     for (uint32_t i = 0; i < n; i++)
-        spw_tiles_drop_copies(r->tiles, i);
+        for (uint32_t k = 0; k < count_rows(r); k++)
+            spw_tiles_drop_copies(r->tiles, i, k, 0);
     add_tiles(&r->moved, to, &after);
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, n_renumbered * to->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, n_renumbered * to->tile_bytes);

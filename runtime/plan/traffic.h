@@ -7,8 +7,8 @@
 #define SPW_RUNTIME_PLAN_TRAFFIC_H
 
 #include "prefetch/schedule.h"
+#include "runtime/plan/shares.h"
 #include "runtime/step/cut.h"
-#include "runtime/plan/plan.h"
 
 struct spw_traffic {
     uint64_t bytes[SPW_MOVED_COUNT];
@@ -63,7 +63,13 @@ bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint3
  * engine_replan.c could keep them. n_tokens[i]: tokens that session i holds. n_renumbered: tiles
  * that were copied to another frame of the disk. */
 void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
-                        const uint64_t *n_tokens, uint64_t n_renumbered);
+                        const struct spw_share *shares, const uint64_t *n_tokens,
+                        uint64_t n_renumbered);
+/* Sessions were opened or closed: these are the shares from now on, and tiles have left the frames
+ * that belong to others. spw_traffic_cut_back with its length must follow for each session.
+ * shares, n_tokens: of all sessions, here and above. */
+void spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
+                       const uint64_t *n_tokens);
 /* fork: the empty session `to` gets all tiles of `from`. close: the session ends. attach: tiles
  * [first, end) lie in a file of the prefix cache. export: they are written to a file. */
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from);

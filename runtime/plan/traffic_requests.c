@@ -13,6 +13,7 @@ struct slot {
     uint64_t held, n_steps;                 /* tokens computed; steps it took part in */
     uint64_t stored, checkpoint;            /* of its tokens, those in the prefix cache */
     uint64_t rope_table;
+    bool begun;
 };
 
 struct requests {
@@ -20,6 +21,9 @@ struct requests {
     const struct spw_weights *weights;
     struct spw_traffic_run *run; /* owned, as what follows */
     struct slot *slots;          /* [n_slots] */
+    struct spw_share *shares;    /* [sessions], most_tokens: of what runs in a slot */
+    uint64_t *held;              /* [sessions], as slots */
+    bool shares_are_old;
     struct spw_step_span *spans; /* [n_slots] */
     uint32_t n_slots;
     uint64_t rope_table; /* of the tables on the device */
@@ -133,6 +137,29 @@ static void resume(struct requests *q, uint32_t slot, const struct spw_plan_requ
     q->slots[slot].held = n;
 }
 
+/* ---- shares of the frames ---- */
+
+/* As spw_engine_share. */
+static void share(struct requests *q)
+{
+    if (!q->shares_are_old)
+        return;
+    for (uint32_t i = 0; i < q->n_slots; i++)
+        q->held[i] = q->slots[i].request ? q->slots[i].held : 0;
+    spw_share_frames(q->plan, q->shares, q->plan->info.sessions);
+    spw_traffic_share(q->run, q->shares, q->held);
+    for (uint32_t i = 0; i < q->n_slots; i++)
+        if (q->held[i])
+            spw_traffic_cut_back(q->run, i, q->held[i]);
+    q->shares_are_old = false;
+}
+
+static void set_most(struct requests *q, uint32_t slot, uint64_t most_tokens)
+{
+    q->shares[slot].most_tokens = most_tokens;
+    q->shares_are_old = true;
+}
+
 /* ---- steps ---- */
 
 static uint64_t rope_table(const struct requests *q, uint64_t n_tokens)
@@ -176,19 +203,31 @@ static void make_checkpoint(struct requests *q, uint32_t slot)
     keep(q, slot);
 }
 
+/* The slot gets a session. One from a file holds its tokens at once. */
 static void start(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
 {
     struct slot *s = &q->slots[slot];
-    uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
     *s = (struct slot){.request = request, .rope_table = rope_table(q, request->n_prompt)};
-    if (request->n_resumed) {
-        s->rope_table = rope_table(q, request->n_resumed);
-        resume(q, slot, request);
-        if (!request->max_new_tokens) /* it had ended */
-            s->request = NULL;
+    if (!request->n_resumed) {
+        set_most(q, slot, request->n_prompt + spw_sub_u64(request->max_new_tokens, 1));
         return;
     }
-    if (!q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
+    set_most(q, slot, q->plan->info.context);
+    share(q);
+    s->rope_table = rope_table(q, request->n_resumed);
+    resume(q, slot, request);
+    if (!request->max_new_tokens) /* it had ended */
+        s->request = NULL;
+}
+
+/* Before the first step of a request: what its session finds in the prefix cache. */
+static void begin(struct requests *q, uint32_t slot)
+{
+    struct slot *s = &q->slots[slot];
+    const struct spw_plan_request *request = s->request;
+    uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
+    s->begun = true;
+    if (request->n_resumed || !q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
         return;
     s->stored = s->checkpoint = found - found % SPW_TILE_TOKENS;
     make_checkpoint(q, slot);
@@ -242,6 +281,7 @@ static void end_step(struct requests *q, uint32_t slot)
     if (s->n_steps >= s->request->max_new_tokens) {
         keep(q, slot);
         spw_tiles_clear(spw_traffic_tiles(q->run), slot);
+        set_most(q, slot, 0);
         s->request = NULL;
     } else if (s->n_steps == 1 && spw_snapshot_needs_checkpoint(q->plan)) {
         keep(q, slot);
@@ -260,6 +300,10 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
         }
         if (!any)
             return;
+        share(q);
+        for (uint32_t i = 0; i < q->n_slots; i++)
+            if (q->slots[i].request && !q->slots[i].begun)
+                begin(q, i);
         step_all(q);
         for (uint32_t i = 0; i < q->n_slots; i++)
             if (q->slots[i].request)
@@ -277,7 +321,10 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          .rope_table = SPW_ROPE_SHARED};
     q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
-    int rc = q.slots && q.spans ? spw_traffic_run_open(&q.run, p, w, false) : -ENOMEM;
+    q.shares = spw_alloc_zero(p->info.sessions, sizeof *q.shares);
+    q.held = spw_alloc_zero(p->info.sessions, sizeof *q.held);
+    int rc = q.slots && q.spans && q.shares && q.held ? spw_traffic_run_open(&q.run, p, w, false)
+                                                      : -ENOMEM;
     if (!rc) {
         spw_traffic_add(q.run, SPW_MOVED_HOST_TO_DEVICE, spw_traffic_open_bytes(p, w));
         run(&q, requests, n);
@@ -286,5 +333,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     spw_traffic_run_close(q.run);
     spw_free(q.slots);
     spw_free(q.spans);
+    spw_free(q.shares);
+    spw_free(q.held);
     return rc;
 }

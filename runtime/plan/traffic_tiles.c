@@ -94,6 +94,11 @@ uint32_t spw_tiles_disk_end(const struct spw_tiles *t, uint32_t session, uint32_
     return layer_of(t, session, row)->disk_end;
 }
 
+uint32_t spw_tiles_begin(const struct spw_tiles *t, uint32_t session, uint32_t row)
+{
+    return layer_of(t, session, row)->begin;
+}
+
 uint32_t spw_tiles_first(const struct spw_tiles *t, uint32_t session, uint32_t row)
 {
     return layer_of(t, session, row)->first;
@@ -205,8 +210,7 @@ void spw_tiles_spill(struct spw_tiles *t, uint32_t session, uint32_t row, uint32
 {
     struct layer *l = layer_of(t, session, row);
     uint64_t times = t->rows[row].times;
-    if (begin <= l->begin)
-        return;
+    begin = spw_max_u32(begin, l->begin);
     disk_end = t->o.disk ? spw_max_u32(spw_min_u32(disk_end, l->end), l->disk_end) : l->disk_end;
     uint32_t from = spw_max_u32(l->first, spw_min_u32(l->begin, l->disk_end));
     for (uint32_t i = from; i < spw_max_u32(begin, disk_end); i++) {
@@ -316,15 +320,13 @@ void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens
 
 /* ---- another division ---- */
 
-void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session)
+void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first)
 {
-    for (uint32_t r = 0; r < t->o.n_rows; r++) {
-        const struct layer *l = layer_of(t, session, r);
-        for (uint32_t i = l->begin; i < l->end; i++) {
-            struct tile *x = tile_of(t, l, i);
-            if (x->host && x->refs == x->device_refs)
-                x->host = false;
-        }
+    const struct layer *l = layer_of(t, session, row);
+    for (uint32_t i = spw_max_u32(first, l->begin); i < l->end; i++) {
+        struct tile *x = tile_of(t, l, i);
+        if (x->host && x->refs == x->device_refs)
+            x->host = false;
     }
 }
 

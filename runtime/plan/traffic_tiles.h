@@ -39,7 +39,7 @@ void spw_tiles_clear(struct spw_tiles *t, uint32_t session);
 void spw_tiles_fork(struct spw_tiles *t, uint32_t to, uint32_t from);
 void spw_tiles_grow(struct spw_tiles *t, uint32_t session, uint32_t row, uint64_t from,
                     uint64_t to);
-/* Raises the waterlines; nothing where `begin` is reached already. */
+/* Raises the waterlines; either may be there already. */
 void spw_tiles_spill(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t begin,
                      uint32_t disk_end, struct spw_tiles_moved *m);
 void spw_tiles_load(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t begin,
@@ -58,7 +58,7 @@ void spw_tiles_attach(struct spw_tiles *t, uint32_t session, uint32_t row, uint3
 void spw_tiles_import(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end);
 /* As spw_kv_drop_copies. */
-void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session);
+void spw_tiles_drop_copies(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first);
 /* Copies in lower tiers, of all sessions; shared copies count once. */
 void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_t *on_disk);
 /* As offload/kv/kv_split.h for a session that was cut to what stays: rows whose tiles are never old
@@ -70,6 +70,7 @@ void spw_tiles_end_split(struct spw_tiles *t);
 void spw_tiles_export(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end, uint64_t *from_device, uint64_t *from_disk);
 uint32_t spw_tiles_first(const struct spw_tiles *t, uint32_t session, uint32_t row);
+uint32_t spw_tiles_begin(const struct spw_tiles *t, uint32_t session, uint32_t row);
 /* Whether another session has the tile. */
 bool spw_tiles_is_shared(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t tile);
 /* Between steps: tiles below it lie on disk. */

@@ -47,7 +47,7 @@ static struct query make_query(const struct spw_attend *a, const struct spw_atte
     const struct spw_model_config *c = a->weights->config;
     uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint64_t y = s->row * c->n_heads * c->head_dim;
-    const struct spw_residency *r = &a->plan->residency[c->layer_kinds[s->layer]];
+    const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
     return (struct query){
         .a = a,
         .s = s,
@@ -249,7 +249,7 @@ int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s)
     SPW_TRY(append(&q));
     SPW_TRY(quantize(&q));
     q.end = spw_kv_end(s->seq->exact, s->layer);
-    spw_waterline_streamed(q.r, s->span, s->from, &first, &streamed_end);
+    spw_waterline_streamed(q.r, s->span, 0, s->from, &first, &streamed_end);
     from = first - first % SPW_SPLIT_TILES;
     SPW_TRY(attend_streamed(&q, first, streamed_end, &from));
     /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */

@@ -48,8 +48,7 @@ int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uin
 void spw_cut_free(struct spw_cut *c);
 /* Cuts the next pass off the spans and moves their `from`. False when nothing is left. */
 bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans);
-/* What the pass that was cut computes of each span; `written` of the result is for the caller to
- * set. `spans` as spw_cut_next left them. */
+/* What the pass that was cut computes of each span. `spans` as spw_cut_next left them. */
 void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
                       struct spw_pass_span *out);
 /* The first position of the part whose logits the span wants; `to` of the part if none. */

@@ -39,11 +39,11 @@ struct spw_executor {
     struct spw_step_span *spans;     /* [most_spans], as the caller gave them */
     struct spw_step_span *left;      /* [most_spans], what no pass has taken yet */
     struct spw_step_span *next_left; /* [most_spans], the same of the step that may come next */
-    uint32_t *written;               /* [most_spans], see spw_pass_span: before the next pass */
-    struct spw_traffic_end end;      /* how far this pass is */
-    bool expects;                    /* the rings hold transfers of the next step */
-    uint64_t n_dropped;              /* of spw_prefetch_dropped */
-    struct spw_traffic_run *account; /* owned; NULL: see spw_executor_account_of */
+    uint32_t (*disk_end)[SPW_LAYER_KINDS]; /* [most_spans], of each span before the next pass */
+    struct spw_traffic_end end;            /* how far this pass is */
+    bool expects;                          /* the rings hold transfers of the next step */
+    uint64_t n_dropped;                    /* of spw_prefetch_dropped */
+    struct spw_traffic_run *account;       /* owned; NULL: see spw_executor_account_of */
     struct spw_progress_marks progress;
 };
 
@@ -98,8 +98,7 @@ static void borrow_buffers(struct spw_executor *x)
                                     .weights = x->o.weights,
                                     .prefetch = x->o.prefetch,
                                     .device_arena = device};
-    x->residency = (struct spw_residency_moves){
-        .plan = x->plan, .config = x->config, .prefetch = x->o.prefetch};
+    x->residency = (struct spw_residency_moves){.config = x->config, .prefetch = x->o.prefetch};
     x->hidden = (struct spw_hidden){
         .ops = x->o.backend->device_ops,
         .device = x->o.device,
@@ -120,8 +119,8 @@ static int open_parts(struct spw_executor *x)
     x->spans = spw_alloc_zero(n, sizeof *x->spans);
     x->left = spw_alloc_zero(n, sizeof *x->left);
     x->next_left = spw_alloc_zero(n, sizeof *x->next_left);
-    x->written = spw_alloc_zero(n, sizeof *x->written);
-    if (!x->spans || !x->left || !x->next_left || !x->written)
+    x->disk_end = spw_alloc_zero(n, sizeof *x->disk_end);
+    if (!x->spans || !x->left || !x->next_left || !x->disk_end)
         return -ENOMEM;
     SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true));
     uint64_t most_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
@@ -183,7 +182,7 @@ void spw_executor_close(struct spw_executor *x)
     spw_free(x->spans);
     spw_free(x->left);
     spw_free(x->next_left);
-    spw_free(x->written);
+    spw_free(x->disk_end);
     spw_traffic_run_close(x->account);
     spw_free(x);
 }
@@ -412,27 +411,28 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
 static void describe_pass(struct spw_executor *x, struct pass *f, const struct spw_step_span *left)
 {
     spw_cut_describe(&f->cut, left, x->n_items, f->spans);
-    for (uint32_t i = 0; i < x->n_items; i++)
-        f->spans[i].written = x->written[i];
     for (uint32_t i = 0; i < f->cut.n_parts; i++) {
         const struct spw_rows *part = &f->cut.parts[i];
+        const struct spw_sequence *seq = x->items[part->span].seq;
         struct spw_schedule_rows *g = &f->parts[i];
-        *g = (struct spw_schedule_rows){.seq = x->items[part->span].seq->kv};
+        *g = (struct spw_schedule_rows){.seq = seq->kv};
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            g->disk_end[k] =
-                spw_waterline_streamed(&x->plan->residency[k], &f->spans[part->span], part->from,
-                                       &g->ranges[k].first, &g->ranges[k].end);
+            g->disk_end[k] = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span],
+                                                    x->disk_end[part->span][k], part->from,
+                                                    &g->ranges[k].first, &g->ranges[k].end);
     }
     f->schedule.n_parts = f->cut.n_parts;
 }
 
-static void raise_written(struct spw_executor *x)
+/* What will lie on disk when the pass is through. */
+static void raise_disk_end(struct spw_executor *x)
 {
     for (uint32_t i = 0; i < x->n_items; i++)
-        for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            if (!x->plan->residency[k].window)
-                x->written[i] = spw_max_u32(
-                    x->written[i], spw_waterline_leave(&x->plan->residency[k], &x->now->spans[i]));
+        for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+            const struct spw_residency *r = &x->items[i].seq->residency[k];
+            uint32_t leave = spw_waterline_leave(r, &x->now->spans[i]);
+            x->disk_end[i][k] = spw_max_u32(x->disk_end[i][k], spw_waterline_disk(r, leave));
+        }
 }
 
 /* The pass that will come if every session goes on by one token. None past the context, and none
@@ -544,7 +544,8 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
     x->n_items = n;
     for (uint32_t i = 0; i < n; i++) {
         x->spans[i] = x->left[i] = items[i].span;
-        x->written[i] = spw_residency_written(&x->residency, items[i].seq);
+        for (int k = 0; k < SPW_LAYER_KINDS; k++)
+            x->disk_end[i][k] = spw_residency_disk_end(&x->residency, items[i].seq, k);
         n_new_tokens += items[i].span.to - items[i].span.from;
     }
     spw_traffic_begin(x->account, x->spans, n);
@@ -568,7 +569,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
     begin_step(x, items, n);
     while (spw_cut_next(&x->now->cut, x->left, n)) {
         describe_pass(x, x->now, x->left);
-        raise_written(x);
+        raise_disk_end(x);
         x->next->schedule.n_parts = 0;
         if (all_done(x))
             expect_decode(x);

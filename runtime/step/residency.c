@@ -1,9 +1,10 @@
 /* Tiles between tiers, at each point of a pass: see residency.h. */
 #include "runtime/step/residency.h"
 
-const struct spw_residency *spw_residency_of(const struct spw_residency_moves *m, uint32_t layer)
+static const struct spw_residency *residency_of(const struct spw_residency_moves *m,
+                                                const struct spw_sequence *seq, uint32_t layer)
 {
-    return &m->plan->residency[m->config->layer_kinds[layer]];
+    return &seq->residency[m->config->layer_kinds[layer]];
 }
 
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
@@ -11,7 +12,7 @@ static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, 
 {
     if (begin <= spw_kv_begin(seq->kv, layer)) /* then disk_end has not risen either */
         return 0;
-    uint32_t disk_end = spw_waterline_disk(spw_residency_of(m, layer), begin);
+    uint32_t disk_end = spw_waterline_disk(residency_of(m, seq, layer), begin);
     int rc = spw_kv_spill(seq->kv, layer, begin, disk_end);
     m->failed |= rc != 0;
     return rc;
@@ -31,7 +32,7 @@ int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequ
                             const struct spw_pass_span *span)
 {
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
-        const struct spw_residency *r = spw_residency_of(m, l);
+        const struct spw_residency *r = residency_of(m, seq, l);
         if (!r->fixed)
             SPW_TRY(spill(m, seq, l, spw_waterline_wait(r, span)));
     }
@@ -41,7 +42,7 @@ int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequ
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
                              const struct spw_pass_span *span, uint32_t layer)
 {
-    const struct spw_residency *r = spw_residency_of(m, layer);
+    const struct spw_residency *r = residency_of(m, seq, layer);
     uint32_t begin = spw_waterline_wait(r, span);
     bool begun;
     if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->kv, layer))
@@ -52,7 +53,7 @@ int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_seq
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
                         const struct spw_pass_span *span, uint32_t layer)
 {
-    const struct spw_residency *r = spw_residency_of(m, layer);
+    const struct spw_residency *r = residency_of(m, seq, layer);
     if (r->fixed || span->from == span->to)
         return 0;
     return load(m, seq, layer, spw_waterline_enter(r, span));
@@ -61,7 +62,7 @@ int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence
 int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *seq,
                       const struct spw_pass_span *span, uint32_t layer, uint64_t to)
 {
-    const struct spw_residency *r = spw_residency_of(m, layer);
+    const struct spw_residency *r = residency_of(m, seq, layer);
     spw_kv_drop(seq->exact, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
     return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_after(r, span, to));
 }
@@ -69,7 +70,7 @@ int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
-        const struct spw_residency *r = spw_residency_of(m, l);
+        const struct spw_residency *r = residency_of(m, seq, l);
         uint32_t begin = spw_waterline_begin(r, n);
         if (r->fixed)
             continue;
@@ -81,13 +82,37 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
     return 0;
 }
 
-uint32_t spw_residency_written(const struct spw_residency_moves *m, const struct spw_sequence *seq)
+/* ---- another share of the frames ---- */
+
+int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                                  uint64_t n)
 {
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
-        const struct spw_residency *r = spw_residency_of(m, l);
-        uint64_t disk_end = spw_kv_disk_end(seq->kv, l);
-        if (!r->window)
-            return disk_end ? (uint32_t)spw_min_u64(disk_end + r->host, UINT32_MAX) : 0;
+        const struct spw_residency *r = residency_of(m, seq, l);
+        uint32_t begin = spw_waterline_begin(r, n);
+        if (r->fixed)
+            continue;
+        spw_kv_drop_copies(seq->kv, l, begin);
+        SPW_TRY(spw_kv_spill(seq->kv, l, spw_kv_begin(seq->kv, l), spw_waterline_disk(r, begin)));
     }
+    return 0;
+}
+
+int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+        const struct spw_residency *r = residency_of(m, seq, l);
+        if (!r->fixed)
+            SPW_TRY(spill(m, seq, l, spw_waterline_begin(r, n)));
+    }
+    return 0;
+}
+
+uint32_t spw_residency_disk_end(const struct spw_residency_moves *m, const struct spw_sequence *seq,
+                                enum spw_layer_kind kind)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++)
+        if (m->config->layer_kinds[l] == kind)
+            return spw_kv_disk_end(seq->kv, l);
     return 0;
 }

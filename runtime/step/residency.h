@@ -16,14 +16,10 @@
 #include "runtime/step/sequence.h"
 
 struct spw_residency_moves {
-    const struct spw_plan *plan;
     const struct spw_model_config *config;
     struct spw_prefetch *prefetch;
     bool failed; /* a load or a spill, since the caller cleared it */
 };
-
-/* The numbers of the layer's kind. */
-const struct spw_residency *spw_residency_of(const struct spw_residency_moves *m, uint32_t layer);
 
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span);
@@ -36,9 +32,15 @@ int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *
                       const struct spw_pass_span *span, uint32_t layer, uint64_t to);
 /* The sequence holds n tokens. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
-/* The highest `begin` of the sequence so far (spw_pass_span.written), worked back from what lies on
- * disk: written - host = disk_end. 0 where nothing is on disk. For a sequence that began with
- * attached tiles, the `begin` that would have brought the same tiles to disk. */
-uint32_t spw_residency_written(const struct spw_residency_moves *m, const struct spw_sequence *seq);
+/* Between steps, when the numbers of several sequences have changed, and each holds n tokens. First
+ * make_copies_fit for all of them: copies that the host has no room for leave it; then leave for
+ * all: tiles leave the device; then apply for all. In this order no tier ever holds more than it
+ * has frames. */
+int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                                  uint64_t n);
+int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
+/* Of the layers of this kind: older tiles lie on disk. */
+uint32_t spw_residency_disk_end(const struct spw_residency_moves *m, const struct spw_sequence *seq,
+                                enum spw_layer_kind kind);
 
 #endif

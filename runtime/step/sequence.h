@@ -8,6 +8,9 @@
 
 struct spw_sequence {
     struct spw_kv_seq *kv, *exact; /* owned; exact == kv where nothing is quantized */
+    /* By layer kind: how many tiles of a layer it may keep in each tier. Borrowed; set by whoever
+     * opens the sequence. */
+    const struct spw_residency *residency;
 };
 
 /* exact: NULL where nothing is quantized. */

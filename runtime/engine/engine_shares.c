@@ -1,0 +1,108 @@
+/* Every session has a share of the frames of each tier (runtime/plan/shares.h). When a session has
+ * opened or closed, the shares of the others change, and their tiles move. See engine.h. */
+#include "runtime/engine/recover.h"
+
+static bool same_numbers(const struct spw_residency *a, const struct spw_residency *b)
+{
+    return a->resident == b->resident && a->resident_pass == b->resident_pass &&
+           a->pass == b->pass && a->host == b->host;
+}
+
+bool spw_engine_compute_shares(struct spw_engine *e)
+{
+    bool changed = false;
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        e->shares[i].most_tokens = e->sessions[i] ? e->sessions[i]->most_tokens : 0;
+    spw_share_frames(&e->plan, e->shares, e->plan.info.sessions);
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
+        struct spw_session *s = e->sessions[i];
+        for (int k = 0; s && k < SPW_LAYER_KINDS; k++) {
+            changed |= s->cached && !same_numbers(&s->residency[k], &e->shares[i].residency[k]);
+            s->residency[k] = e->shares[i].residency[k];
+        }
+    }
+    e->shares_are_old = false;
+    return changed;
+}
+
+const uint64_t *spw_engine_cached_tokens(struct spw_engine *e)
+{
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        e->cut_to[i] = e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
+    return e->cut_to;
+}
+
+int spw_engine_leave_frames(struct spw_engine *e)
+{
+    struct spw_residency_moves m = {.config = &e->model.config, .prefetch = e->prefetch};
+    const uint64_t *n_tokens = spw_engine_cached_tokens(e);
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        if (e->sessions[i])
+            SPW_TRY(spw_residency_make_copies_fit(&m, &e->sessions[i]->seq, n_tokens[i]));
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        if (e->sessions[i])
+            SPW_TRY(spw_residency_leave(&m, &e->sessions[i]->seq, n_tokens[i]));
+    return 0;
+}
+
+/* Takes the frames that the others have left. A session whose tiles are lost is cut back. */
+static int take_frames(struct spw_session *s)
+{
+    uint64_t keep = s->n_tokens;
+    bool had_logits = s->has_logits;
+    if (!s->cached)
+        return 0;
+    SPW_TRY(spw_recover_rest(s, &keep));
+    s->has_logits = had_logits && keep == s->n_tokens;
+    return 0;
+}
+
+static void report_shares(struct spw_engine *e)
+{
+    spw_traffic_share(spw_executor_account_of(e->executor), e->shares, spw_engine_cached_tokens(e));
+}
+
+static int move_tiles(struct spw_engine *e)
+{
+    SPW_TRY(spw_executor_forget_ahead(e->executor));
+    SPW_TRY(spw_engine_leave_frames(e));
+    report_shares(e);
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        if (e->sessions[i])
+            SPW_TRY(take_frames(e->sessions[i]));
+    return 0;
+}
+
+/* The sessions keep their tokens, and the next step computes them again. */
+static void empty_caches(struct spw_engine *e)
+{
+    struct spw_kv_loss loss;
+    for (int i = 0; i < SPW_STREAM_COUNT; i++)
+        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    spw_kv_finish_writes(e->kv);
+    spw_kv_take_write_failure(e->kv);
+    while (spw_kv_take_loss(e->kv, &loss))
+        ;
+    spw_executor_stop_predicting(e->executor);
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
+        struct spw_session *s = e->sessions[i];
+        if (!s)
+            continue;
+        s->cached = s->has_logits = s->mixed = false;
+        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
+    }
+}
+
+void spw_engine_share(struct spw_engine *e)
+{
+    if (!e->shares_are_old)
+        return;
+    if (!spw_engine_compute_shares(e)) {
+        report_shares(e);
+        return;
+    }
+    int rc = move_tiles(e);
+    bool full = rc == -ENOSPC || rc == -EDQUOT;
+    if (rc && !(full && !spw_engine_step_down(e, rc, NULL)))
+        empty_caches(e);
+}

@@ -1,0 +1,132 @@
+/* Frames of a plan, shared by sessions: see shares.h. */
+#include "runtime/plan/shares.h"
+
+#include "runtime/plan/lower_tiers.h"
+#include "runtime/plan/plan_parts.h"
+
+void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total)
+{
+    uint64_t level, n_short = n, before;
+    for (uint32_t i = 0; i < n; i++)
+        shares[i].part = UINT64_MAX;
+    do { /* who wants no more than an equal part gets that, and the part of the others grows */
+        before = n_short;
+        level = n_short ? total / n_short : 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (shares[i].part == UINT64_MAX && shares[i].want <= level) {
+                shares[i].part = shares[i].want;
+                total -= shares[i].want;
+                n_short--;
+            }
+    } while (n_short != before);
+    for (uint32_t i = 0; i < n; i++)
+        if (shares[i].part == UINT64_MAX)
+            shares[i].part = level;
+}
+
+/* ---- one session ---- */
+
+/* Windows stream only where nothing is quantized. */
+static uint64_t n_sliding(const struct spw_plan *p)
+{
+    return p->quantizes ? 0 : spw_plan_n_sliding(p);
+}
+
+struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t most_tokens)
+{
+    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
+    const struct spw_residency *slides = &p->residency[SPW_LAYER_SLIDING];
+    uint32_t tiles = spw_waterline_tiles(most_tokens);
+    struct spw_session_tiles t = {.full = spw_waterline_end(full, most_tokens) -
+                                          spw_waterline_start(full)};
+    if (n_sliding(p)) {
+        t.window = spw_min_u32(spw_waterline_window_tiles(slides->window), tiles);
+        t.pinned = spw_min_u32(t.window, tiles - t.window);
+    }
+    return t;
+}
+
+uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_tiles *t)
+{
+    uint64_t window = t->window + (p->pins ? t->pinned : 0);
+    return n_sliding(p) * window + spw_plan_n_full(p) * t->full;
+}
+
+static void keep_all(struct spw_residency *r, uint64_t tiles)
+{
+    r->resident = r->resident_pass = r->pass = (uint32_t)tiles;
+}
+
+void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
+                        const struct spw_session_tiles *t, uint64_t frames)
+{
+    uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p);
+    struct spw_residency *r = &kinds[SPW_LAYER_FULL];
+    frames -= p->pins ? sliding * t->pinned : 0;
+    uint64_t slide = sliding ? spw_min_u64((frames - full) / sliding, t->window) : 0;
+    uint64_t left = frames - sliding * slide; /* of the full layers, at least one each */
+    if (sliding)
+        keep_all(&kinds[SPW_LAYER_SLIDING], slide);
+    keep_all(r, 1);
+    if (!full)
+        return;
+    r->resident = (uint32_t)spw_max_u64(spw_min_u64(left / full, t->full), 1);
+    uint64_t waiting = full > 1 ? spw_sub_u64(left, t->full) / (full - 1) : r->resident;
+    waiting = spw_max_u64(spw_min_u64(waiting, r->resident), 1);
+    r->resident_pass = (uint32_t)waiting;
+    r->pass = (uint32_t)spw_max_u64(spw_min_u64(left - (full - 1) * waiting, t->full), 1);
+}
+
+/* ---- all sessions ---- */
+
+/* Sessions that do not fit whole leave frames for the tiles that a chunk adds. */
+static void share_device(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
+{
+    uint64_t all = n_sliding(p) ? p->chunk_frames : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        shares[i].want = shares[i].most_tokens ? spw_session_frames(p, &shares[i].tiles) : 0;
+        all += shares[i].want;
+    }
+    if (all <= p->n_device_frames)
+        spw_share_fairly(shares, n, all);
+    else
+        spw_share_fairly(shares, n, p->n_device_frames - p->chunk_frames);
+    for (uint32_t i = 0; i < n; i++)
+        if (shares[i].want)
+            spw_session_divide(shares[i].residency, p, &shares[i].tiles, shares[i].part);
+}
+
+static void count_lower(struct spw_lower *b, const struct spw_plan *p, const struct spw_share *s)
+{
+    spw_lower_of(b, p, s->residency, s->tiles.full, s->tiles.window, s->most_tokens > p->chunk,
+                 p->info.sessions > 1);
+}
+
+/* The newest copies of each session. */
+static void share_host(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
+{
+    struct spw_lower b;
+    for (uint32_t i = 0; i < n; i++) {
+        count_lower(&b, p, &shares[i]);
+        shares[i].want = shares[i].most_tokens ? spw_lower_host_frames(&b, p, b.all) : 0;
+    }
+    spw_share_fairly(shares, n, p->n_host_frames - p->n_transit);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!shares[i].most_tokens)
+            continue;
+        count_lower(&b, p, &shares[i]);
+        spw_lower_set_host(shares[i].residency, &b,
+                           spw_lower_most_ranks(&b, p, 0, b.all, shares[i].part));
+    }
+}
+
+void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        for (int k = 0; k < SPW_LAYER_KINDS; k++)
+            shares[i].residency[k] = p->residency[k];
+        shares[i].tiles = spw_session_tiles(p, shares[i].most_tokens);
+    }
+    share_device(p, shares, n);
+    share_host(p, shares, n);
+}

@@ -1,0 +1,43 @@
+/* How the open sessions share the frames of a plan: one pool a tier, divided by what each session
+ * may still need. A pure function of the plan and of the lengths that the sessions may reach.
+ *
+ *   device frames   each session gets what it needs, or an equal part of what the sessions that
+ *   host frames     need less leave to the others
+ *
+ * A session that is short, or alone, leaves frames to the others. No session gets less than the
+ * plan counted for it (plan.residency), where all sessions are open and as long as the context: so
+ * the frames of every tier suffice for any set of sessions. */
+#ifndef SPW_RUNTIME_PLAN_SHARES_H
+#define SPW_RUNTIME_PLAN_SHARES_H
+
+#include "runtime/plan/plan.h"
+
+/* The tiles that one layer of a session may hold: of a full layer, those that may leave the device;
+ * of a sliding layer, those of the window, and those that may stay pinned behind it. */
+struct spw_session_tiles {
+    uint32_t full, window, pinned;
+};
+
+/* One session's part of the frames. */
+struct spw_share {
+    uint64_t most_tokens;                            /* that it may hold; 0: it is not open */
+    struct spw_residency residency[SPW_LAYER_KINDS]; /* the result */
+    struct spw_session_tiles tiles;                  /* what follows is scratch */
+    uint64_t want, part;                             /* frames of the tier that is being shared */
+};
+
+struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t most_tokens);
+/* The device frames that hold all of them. */
+uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_tiles *t);
+/* Divides device frames of one session among its layers: sets `resident`, `resident_pass` and
+ * `pass` of the kinds. frames: at least one for each layer whose tiles may leave the device. */
+void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
+                        const struct spw_session_tiles *t, uint64_t frames);
+
+/* Divides `total` among n by their `want`: sets each `part`. The parts of those that get less than
+ * they want are equal, and larger than what any other wants. */
+void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total);
+/* Sets the residency of all n. That of a session which is not open is the plan's. */
+void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n);
+
+#endif
