@@ -263,6 +263,15 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         l->begin = first;
 }
 
+uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer)
+{
+    const struct spw_kv_layer *x = &a->layers[layer], *y = &b->layers[layer];
+    uint32_t i = spw_max_u32(x->first, y->first), end = spw_min_u32(x->end, y->end);
+    while (i < end && x->ids[i] == y->ids[i])
+        i++;
+    return i;
+}
+
 void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 {
     const struct spw_kv_layer *l = &seq->layers[layer];

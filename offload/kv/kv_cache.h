@@ -59,6 +59,9 @@ void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t 
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
+/* The end of the tiles that both have in this layer; they have all before it, if both hold it. */
+uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer);
+
 /* Makes room for tokens [from, to) of a layer that holds `from`: new tiles on the device, and a
  * tail tile of its own if it is shared or has a lower copy. */
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);

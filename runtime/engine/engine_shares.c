@@ -2,11 +2,7 @@
  * opened or closed, the shares of the others change, and their tiles move. See engine.h. */
 #include "runtime/engine/recover.h"
 
-static bool same_numbers(const struct spw_residency *a, const struct spw_residency *b)
-{
-    return a->resident == b->resident && a->resident_pass == b->resident_pass &&
-           a->pass == b->pass && a->host == b->host;
-}
+#include <string.h>
 
 bool spw_engine_compute_shares(struct spw_engine *e)
 {
@@ -16,10 +12,11 @@ bool spw_engine_compute_shares(struct spw_engine *e)
     spw_share_frames(&e->plan, e->shares, e->plan.info.sessions);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
-        for (int k = 0; s && k < SPW_LAYER_KINDS; k++) {
-            changed |= s->cached && !same_numbers(&s->residency[k], &e->shares[i].residency[k]);
-            s->residency[k] = e->shares[i].residency[k];
-        }
+        if (!s)
+            continue;
+        changed |=
+            s->cached && s->n_tokens && spw_share_differs(s->residency, e->shares[i].residency);
+        memcpy(s->residency, e->shares[i].residency, sizeof s->residency);
     }
     e->shares_are_old = false;
     return changed;
@@ -52,7 +49,10 @@ static int take_frames(struct spw_session *s)
     bool had_logits = s->has_logits;
     if (!s->cached)
         return 0;
-    SPW_TRY(spw_recover_rest(s, &keep));
+    SPW_TRY(spw_recover_cut_back(s, &keep));
+    for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++)
+        spw_kv_drop_copies(s->seq.kv, l, 0); /* no share counts copies of tiles on the device */
+    spw_traffic_drop_copies(spw_executor_account_of(s->engine->executor), s->slot);
     s->has_logits = had_logits && keep == s->n_tokens;
     return 0;
 }
@@ -103,6 +103,6 @@ void spw_engine_share(struct spw_engine *e)
     }
     int rc = move_tiles(e);
     bool full = rc == -ENOSPC || rc == -EDQUOT;
-    if (rc && !(full && !spw_engine_step_down(e, rc, NULL)))
+    if (rc && !(full && !spw_engine_shrink_disk(e, rc, NULL)))
         empty_caches(e);
 }

@@ -90,7 +90,7 @@ struct spw_plan {
      * try, and it does. */
     bool may_pin, pins;
     bool reads_host_memory;
-    bool direct; /* the disk's reads and writes are of device memory itself */
+    bool direct;           /* the disk's reads and writes are of device memory itself */
     uint32_t chunk_frames; /* of n_device_frames: for the tiles that one chunk adds to a layer */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
     uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */

@@ -120,6 +120,16 @@ static void share_host(const struct spw_plan *p, struct spw_share *shares, uint3
     }
 }
 
+bool spw_share_differs(const struct spw_residency a[SPW_LAYER_KINDS],
+                       const struct spw_residency b[SPW_LAYER_KINDS])
+{
+    bool differs = false;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        differs |= a[k].resident != b[k].resident || a[k].resident_pass != b[k].resident_pass ||
+                   a[k].pass != b[k].pass || a[k].host != b[k].host;
+    return differs;
+}
+
 void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -37,6 +37,9 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
 /* Divides `total` among n by their `want`: sets each `part`. The parts of those that get less than
  * they want are equal, and larger than what any other wants. */
 void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total);
+/* Whether tiles of a session have to move when it gets `b` in the place of `a`. */
+bool spw_share_differs(const struct spw_residency a[SPW_LAYER_KINDS],
+                       const struct spw_residency b[SPW_LAYER_KINDS]);
 /* Sets the residency of all n. That of a session which is not open is the plan's. */
 void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n);
 

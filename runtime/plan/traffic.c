@@ -506,15 +506,26 @@ static void leave_frames(struct spw_traffic_run *r, const uint64_t *n_tokens,
                 spill(r, i, k, spw_waterline_begin(residency_of(r, i, k), n_tokens[i]), m);
 }
 
-void spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
+void spw_traffic_drop_copies(struct spw_traffic_run *r, uint32_t session)
+{
+    for (uint32_t k = 0; r && k < count_rows(r); k++)
+        spw_tiles_drop_copies(r->tiles, session, k, 0);
+}
+
+bool spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
                        const uint64_t *n_tokens)
 {
     struct spw_tiles_moved m = {0};
+    bool moves = false;
     if (!r)
-        return;
+        return false;
+    for (uint32_t i = 0; i < r->plan->info.sessions; i++)
+        moves |= n_tokens[i] && spw_share_differs(r->shares[i].residency, shares[i].residency);
     take_shares(r, shares);
-    leave_frames(r, n_tokens, &m);
+    if (moves)
+        leave_frames(r, n_tokens, &m);
     add_tiles(&r->moved, r->plan, &m);
+    return moves;
 }
 
 /* ---- another plan ---- */
@@ -575,8 +586,7 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
     for (uint32_t i = 0; i < n; i++)
         apply(r, i, n_tokens[i], &after);
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < count_rows(r); k++)
-            spw_tiles_drop_copies(r->tiles, i, k, 0);
+        spw_traffic_drop_copies(r, i);
     add_tiles(&r->moved, to, &after);
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, n_renumbered * to->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, n_renumbered * to->tile_bytes);
@@ -590,8 +600,10 @@ bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint3
 
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from)
 {
-    if (r)
-        spw_tiles_fork(r->tiles, to, from);
+    if (!r)
+        return;
+    spw_tiles_fork(r->tiles, to, from);
+    r->shares[to] = r->shares[from];
 }
 
 void spw_traffic_close(struct spw_traffic_run *r, uint32_t session)

@@ -65,11 +65,13 @@ bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint3
 void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
                         const struct spw_share *shares, const uint64_t *n_tokens,
                         uint64_t n_renumbered);
-/* Sessions were opened or closed: these are the shares from now on, and tiles have left the frames
- * that belong to others. spw_traffic_cut_back with its length must follow for each session.
- * shares, n_tokens: of all sessions, here and above. */
-void spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
+/* Sessions were opened or closed: these are the shares from now on. True: they differ for a session
+ * that holds tokens, and tiles have left the frames that belong to others now. Then cut_back with
+ * its length and drop_copies (as spw_kv_drop_copies) must follow for each session. shares,
+ * n_tokens: of all sessions, here and above. */
+bool spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
                        const uint64_t *n_tokens);
+void spw_traffic_drop_copies(struct spw_traffic_run *r, uint32_t session);
 /* fork: the empty session `to` gets all tiles of `from`. close: the session ends. attach: tiles
  * [first, end) lie in a file of the prefix cache. export: they are written to a file. */
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from);

@@ -147,10 +147,12 @@ static void share(struct requests *q)
     for (uint32_t i = 0; i < q->n_slots; i++)
         q->held[i] = q->slots[i].request ? q->slots[i].held : 0;
     spw_share_frames(q->plan, q->shares, q->plan->info.sessions);
-    spw_traffic_share(q->run, q->shares, q->held);
-    for (uint32_t i = 0; i < q->n_slots; i++)
-        if (q->held[i])
+    bool moves = spw_traffic_share(q->run, q->shares, q->held);
+    for (uint32_t i = 0; i < q->n_slots && moves; i++)
+        if (q->held[i]) {
             spw_traffic_cut_back(q->run, i, q->held[i]);
+            spw_traffic_drop_copies(q->run, i);
+        }
     q->shares_are_old = false;
 }
 

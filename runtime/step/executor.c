@@ -40,6 +40,7 @@ struct spw_executor {
     struct spw_step_span *left;      /* [most_spans], what no pass has taken yet */
     struct spw_step_span *next_left; /* [most_spans], the same of the step that may come next */
     uint32_t (*disk_end)[SPW_LAYER_KINDS]; /* [most_spans], of each span before the next pass */
+    uint32_t (*on_disk)[SPW_LAYER_KINDS];  /* [most_spans], the same at a chunk of it */
     struct spw_traffic_end end;            /* how far this pass is */
     bool expects;                          /* the rings hold transfers of the next step */
     uint64_t n_dropped;                    /* of spw_prefetch_dropped */
@@ -120,7 +121,8 @@ static int open_parts(struct spw_executor *x)
     x->left = spw_alloc_zero(n, sizeof *x->left);
     x->next_left = spw_alloc_zero(n, sizeof *x->next_left);
     x->disk_end = spw_alloc_zero(n, sizeof *x->disk_end);
-    if (!x->spans || !x->left || !x->next_left || !x->disk_end)
+    x->on_disk = spw_alloc_zero(n, sizeof *x->on_disk);
+    if (!x->spans || !x->left || !x->next_left || !x->disk_end || !x->on_disk)
         return -ENOMEM;
     SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true));
     uint64_t most_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
@@ -183,6 +185,7 @@ void spw_executor_close(struct spw_executor *x)
     spw_free(x->left);
     spw_free(x->next_left);
     spw_free(x->disk_end);
+    spw_free(x->on_disk);
     spw_traffic_run_close(x->account);
     spw_free(x);
 }
@@ -407,19 +410,70 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
 
 /* ---- a pass ---- */
 
+/* Tiles that two sessions share go to the disk when the first of them says so. Returns the first
+ * tile of span `i` that does not come from disk for this reason. */
+static uint32_t shared_disk_end(const struct spw_executor *x, uint32_t i, uint32_t kind,
+                                uint32_t disk_end)
+{
+    uint32_t layer = 0;
+    while (layer < x->config->n_layers && x->config->layer_kinds[layer] != kind)
+        layer++;
+    for (uint32_t j = 0; j < x->n_items && layer < x->config->n_layers; j++)
+        if (j != i && x->on_disk[j][kind] > disk_end) {
+            uint32_t both = spw_kv_shared_end(x->items[i].seq->kv, x->items[j].seq->kv, layer);
+            disk_end = spw_max_u32(disk_end, spw_min_u32(both, x->on_disk[j][kind]));
+        }
+    return disk_end;
+}
+
+/* What lies on disk of each span when the first layer begins, and from chunk to chunk. */
+static void start_on_disk(struct spw_executor *x, const struct pass *f)
+{
+    for (uint32_t i = 0; i < x->n_items; i++)
+        for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+            const struct spw_residency *r = &x->items[i].seq->residency[k];
+            uint32_t wait = spw_waterline_wait(r, &f->spans[i]);
+            x->on_disk[i][k] = spw_max_u32(x->disk_end[i][k], spw_waterline_disk(r, wait));
+        }
+}
+
+static void raise_on_disk(struct spw_executor *x, const struct pass *f, const struct spw_chunk *c)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct spw_rows *part = &f->cut.parts[c->first_part + i];
+        for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+            const struct spw_residency *r = &x->items[part->span].seq->residency[k];
+            uint32_t after = spw_waterline_after(r, &f->spans[part->span], part->to);
+            uint32_t *on_disk = &x->on_disk[part->span][k];
+            *on_disk = spw_max_u32(*on_disk, spw_waterline_disk(r, after));
+        }
+    }
+}
+
+static void describe_part(struct spw_executor *x, struct pass *f, uint32_t n)
+{
+    const struct spw_rows *part = &f->cut.parts[n];
+    const struct spw_sequence *seq = x->items[part->span].seq;
+    struct spw_schedule_rows *g = &f->parts[n];
+    *g = (struct spw_schedule_rows){.seq = seq->kv};
+    for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++) {
+        uint32_t own = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span],
+                                              x->disk_end[part->span][k], part->from,
+                                              &g->ranges[k].first, &g->ranges[k].end);
+        g->disk_end[k] = shared_disk_end(x, part->span, k, own);
+    }
+}
+
 /* Turns the pass that was cut into spans and a schedule. `left`: where the step has moved to. */
 static void describe_pass(struct spw_executor *x, struct pass *f, const struct spw_step_span *left)
 {
     spw_cut_describe(&f->cut, left, x->n_items, f->spans);
-    for (uint32_t i = 0; i < f->cut.n_parts; i++) {
-        const struct spw_rows *part = &f->cut.parts[i];
-        const struct spw_sequence *seq = x->items[part->span].seq;
-        struct spw_schedule_rows *g = &f->parts[i];
-        *g = (struct spw_schedule_rows){.seq = seq->kv};
-        for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            g->disk_end[k] = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span],
-                                                    x->disk_end[part->span][k], part->from,
-                                                    &g->ranges[k].first, &g->ranges[k].end);
+    start_on_disk(x, f);
+    for (uint32_t c = 0; c < f->cut.n_chunks; c++) {
+        const struct spw_chunk *chunk = &f->cut.chunks[c];
+        for (uint32_t i = 0; i < chunk->n_parts; i++)
+            describe_part(x, f, chunk->first_part + i);
+        raise_on_disk(x, f, chunk);
     }
     f->schedule.n_parts = f->cut.n_parts;
 }
