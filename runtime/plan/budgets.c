@@ -15,30 +15,108 @@ const struct spw_budget_name spw_budget_names[SPW_BUDGETS] = {
     {"disk budget", "disk memory", "options.disk_bytes"},
 };
 
-/* The smallest budget of this tier, to the page, at which the plan works beside the other budgets.
- * False: none does, and nothing is set. */
+/* ---- the smallest budgets ---- */
+
+struct walk {
+    struct spw_plan_input in;
+    struct spw_plan started;
+    uint64_t *budget; /* of `in`: the smallest that a candidate has fitted; at first MOST_BYTES */
+};
+
+static bool fits(const struct walk *s, const struct spw_candidate *c)
+{
+    struct spw_plan p = s->started;
+    return spw_plan_lay_out_device(&p, &s->in, c) && spw_plan_lay_out_lower(&p, &s->in, c);
+}
+
+static bool fits_pages(struct walk *s, const struct spw_candidate *c, uint64_t pages)
+{
+    *s->budget = pages * PAGE;
+    return fits(s, c);
+}
+
+/* The candidate may fit a smaller budget. One that fits a budget fits all larger ones (see
+ * spw_plan_lay_out_device), so halving finds the smallest. */
+static void try_smaller(struct walk *s, const struct spw_candidate *c)
+{
+    uint64_t low = 0, high = *s->budget / PAGE;
+    if (high && fits_pages(s, c, high - 1))
+        for (high--; low < high;) {
+            uint64_t middle = (low + high) / 2;
+            if (fits_pages(s, c, middle))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+    *s->budget = high * PAGE;
+}
+
+/* Places the blocks, so many from disk that the host needs the fewest bytes. Returns how many. */
+static uint32_t place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident)
+{
+    uint64_t least = UINT64_MAX;
+    uint32_t places = 0;
+    for (uint32_t n = 0; n <= w->n_blocks - n_resident; n++) {
+        spw_plan_place_blocks(p, w, n_resident, n);
+        uint64_t bytes = p->packed_bytes + p->kept_bytes +
+                         spw_plan_pages(p->n_weight_bounce * p->weight_bounce_bytes);
+        if (bytes >= least)
+            continue;
+        least = bytes;
+        places = n;
+    }
+    spw_plan_place_blocks(p, w, n_resident, places);
+    return places;
+}
+
+/* All candidates that need least of every tier. With a budget to lower: lowers it. Without: returns
+ * whether any candidate fits. */
+static bool try_all(struct walk *s)
+{
+    const struct spw_weights *w = s->in.weights;
+    struct spw_plan_chunks chunks = spw_plan_chunks(&s->in);
+    struct spw_candidate c = spw_plan_narrow(&s->in);
+    for (c.n_resident = 0; c.n_resident <= w->n_blocks; c.n_resident++) {
+        c.n_disk = place_blocks(&s->started, w, c.n_resident);
+        for (c.chunk = chunks.least; c.chunk <= chunks.most; c.chunk *= 2)
+            for (int i = 0; i < 4; i++) {
+                c.kv_stays = s->in.kv_stays || i & 1;
+                c.copies_on_host = i & 2;
+                if (s->budget)
+                    try_smaller(s, &c);
+                else if (fits(s, &c))
+                    return true;
+            }
+    }
+    return false;
+}
+
+bool spw_budgets_work(const struct spw_plan_input *in)
+{
+    struct walk s = {.in = *in};
+    spw_plan_start(&s.started, in);
+    return try_all(&s);
+}
+
+/* The smallest budget of this tier beside the other ones. False: no amount would do, and nothing is
+ * set. */
 static bool smallest(uint64_t *bytes, const struct spw_plan_input *in, int tier,
                      const uint64_t others[SPW_BUDGETS])
 {
-    uint64_t with[SPW_BUDGETS] = {others[SPW_BUDGET_DEVICE], others[SPW_BUDGET_HOST],
-                                  others[SPW_BUDGET_DISK]};
-    uint64_t low = 0, high = MOST_BYTES / PAGE;
-    with[tier] = MOST_BYTES;
-    if (!spw_plan_works(in, with))
-        return false;
-    while (low < high) {
-        uint64_t middle = (low + high) / 2;
-        with[tier] = middle * PAGE;
-        if (spw_plan_works(in, with))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    *bytes = high * PAGE;
-    return true;
+    struct walk s = {.in = *in};
+    uint64_t *budgets[SPW_BUDGETS] = {&s.in.device_bytes, &s.in.host_bytes, &s.in.disk_bytes};
+    for (int i = 0; i < SPW_BUDGETS; i++)
+        *budgets[i] = i == tier ? MOST_BYTES : others[i];
+    s.budget = budgets[tier];
+    spw_plan_start(&s.started, in);
+    try_all(&s);
+    if (*s.budget < MOST_BYTES)
+        *bytes = *s.budget;
+    return *s.budget < MOST_BYTES;
 }
 
-void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
+/* As spw_plan_smallest. alone: of each budget, whether it is the one beside the given others. */
+static void find_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
                           bool alone[SPW_BUDGETS])
 {
     uint64_t *device = &info->smallest_device_bytes, *host = &info->smallest_host_bytes;
@@ -58,17 +136,22 @@ void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_inpu
         smallest(disk, in, SPW_BUDGET_DISK, (const uint64_t[]){*device, *host, 0});
 }
 
+void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in)
+{
+    bool alone[SPW_BUDGETS];
+    find_smallest(info, in, alone);
+}
+
 bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t *device,
                        uint64_t *host)
 {
     enum { LEAST_SHARE = 256 };
+    struct spw_plan_input with = *in;
     for (uint64_t share = LEAST_SHARE; share > 1; share /= 2) {
-        uint64_t of_host = bytes / share, of_device = bytes - of_host;
-        if (!spw_plan_works(in, (const uint64_t[]){of_device, of_host, in->disk_bytes}))
-            continue;
-        *device = of_device;
-        *host = of_host;
-        return true;
+        *host = with.host_bytes = bytes / share;
+        *device = with.device_bytes = bytes - *host;
+        if (spw_budgets_work(&with))
+            return true;
     }
     return false;
 }
@@ -128,7 +211,7 @@ int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *
                        struct spw_error *err)
 {
     bool alone[SPW_BUDGETS];
-    spw_budgets_smallest(info, in, alone);
+    find_smallest(info, in, alone);
     if (!info->smallest_device_bytes)
         return spw_fail(err, -ENOMEM,
                         "a context of %llu tokens and %u sessions is too large for any budget; "

@@ -1,5 +1,5 @@
-/* Which budgets would do: the smallest ones, found by search over the plan itself, so that they are
- * exact to the page; and the text that says so. For plan.c; pure. */
+/* Which budgets would do: the smallest ones, exact to the page, from the candidates of the plan;
+ * and the text that says so. Pure. */
 #ifndef SPW_RUNTIME_PLAN_BUDGETS_H
 #define SPW_RUNTIME_PLAN_BUDGETS_H
 
@@ -13,14 +13,10 @@ struct spw_budget_name {
 };
 extern const struct spw_budget_name spw_budget_names[SPW_BUDGETS];
 
-/* Whether there is a plan within these budgets instead of those of `in`: plan.c. */
-bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS]);
-
-/* See spw_plan_smallest; `alone`: of each budget, whether it is the one beside the given others. */
-void spw_budgets_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
-                          bool alone[SPW_BUDGETS]);
-/* Device and host budgets of `bytes` together: the device's is as large as a plan works with.
- * False: there is none, and nothing is set. */
+/* Whether there is a plan within these budgets. */
+bool spw_budgets_work(const struct spw_plan_input *in);
+/* Device and host budgets of `bytes` together, the device's as large as possible. False: no
+ * division works. */
 bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t *device,
                        uint64_t *host);
 /* -ENOMEM: says which budget would do, one of them or all; fills in info->smallest_*_bytes. */

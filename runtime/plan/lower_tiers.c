@@ -1,12 +1,12 @@
-/* What lies below the device: see lower_tiers.h. */
+/* What host and disk hold of KV: see lower_tiers.h. */
 #include "runtime/plan/lower_tiers.h"
 
 enum {
-    BOUNCE_LEAST = 2,  /* one is filled while the other is copied */
-    TRANSIT_TILES = 4, /* wanted; or, of small tiles, these bytes: writes overlap */
-    TRANSIT_BYTES = 4 << 20,
-    STAGING_SHARE = 4,     /* one in so many free bytes may go to larger buffers */
-    SPARE_DISK_FRAMES = 8, /* for those the drive fails on */
+    BOUNCE_LEAST = 2,        /* one is filled while the other is copied */
+    TRANSIT_TILES = 4,       /* writes under way together: as many tiles, */
+    TRANSIT_BYTES = 4 << 20, /* or as many as have these bytes, if tiles are small */
+    STAGING_SHARE = 4,       /* a fourth of the free bytes may go to larger buffers */
+    SPARE_DISK_FRAMES = 8,   /* replace frames that the drive fails on */
     MOST_FRAMES = INT32_MAX,
 };
 
@@ -17,14 +17,17 @@ void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
     const struct spw_residency *full = &kinds[SPW_LAYER_FULL];
     const struct spw_residency *slides = &kinds[SPW_LAYER_SLIDING];
     *b = (struct spw_lower){0};
-    if (spw_plan_n_full(p))
-        b->full = (uint32_t)spw_sub_u64(full_tiles, chunked ? full->resident_pass : full->resident);
     if (spw_plan_n_sliding(p) && !slides->fixed) {
         b->sliding = (uint32_t)spw_sub_u64(window_tiles, slides->resident);
         b->shared_most = b->sliding;
         if (shares_tiles && b->sliding && b->shared_most < window_tiles - 1)
             b->shared_most = window_tiles - 1; /* all but the last tile, which is each session's */
     }
+    /* With more device frames no layer may have more copies. While windows become whole,
+     * resident_pass stays 1, but `resident` rises and falls. */
+    bool waits = chunked || b->sliding;
+    if (spw_plan_n_full(p))
+        b->full = (uint32_t)spw_sub_u64(full_tiles, waits ? full->resident_pass : full->resident);
     b->all = b->full + b->sliding;
 }
 
@@ -55,7 +58,7 @@ static uint64_t disk_frames(const struct spw_lower *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
     uint64_t sliding = 0, full = b->full;
-    if (n < b->sliding) /* a copy that only another session still holds may be old */
+    if (n < b->sliding) /* an old copy may be there that only another session still holds */
         sliding = in->sessions > 1 ? b->shared_most : b->sliding - n;
     else
         full = b->all - n;
@@ -70,15 +73,15 @@ static uint64_t disk_room(const struct spw_plan *p, const struct spw_plan_input 
 uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
                          const struct spw_plan_input *in)
 {
-    uint32_t low = 0, high = b->all;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (disk_frames(b, p, in, middle) <= disk_room(p, in))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
+    uint64_t each = disk_room(p, in) / in->sessions, full = spw_plan_n_full(p) * b->full;
+    if (each < full)
+        return b->all - (uint32_t)(each / spw_plan_n_full(p));
+    if (!b->sliding)
+        return 0;
+    uint64_t sliding = (each - full) / spw_plan_n_sliding(p);
+    if (in->sessions > 1)
+        return sliding < b->shared_most ? b->sliding : 0;
+    return (uint32_t)spw_sub_u64(b->sliding, sliding);
 }
 
 void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_lower *b,
@@ -116,8 +119,8 @@ static uint64_t more_of(uint64_t wanted, uint32_t have, uint64_t most)
     return spw_min_u64(spw_sub_u64(wanted, have), most);
 }
 
-/* Tiles that pass through the host together: writes overlap, and so do the reads of what a session
- * begins with. */
+/* Tiles that pass through the host together. Writes overlap, and so do the reads with which a
+ * session attaches the tiles of a file. */
 static uint64_t transit_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t writes = spw_max_u64(TRANSIT_TILES, TRANSIT_BYTES / p->tile_bytes);
@@ -125,7 +128,7 @@ static uint64_t transit_tiles(const struct spw_plan *p, const struct spw_plan_in
     return spw_max_u64(spw_min_u64(writes, p->n_disk_frames), reads);
 }
 
-/* Enlarges the buffers between host and disk by so many tiles at most. Returns how many. */
+/* Enlarges the buffers between host and disk by `most` tiles or fewer. Returns by how many. */
 static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in, uint64_t most)
 {
     uint64_t ring = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
@@ -137,17 +140,14 @@ static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in
     return tiles + transit;
 }
 
-uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint32_t least,
-                              uint32_t most, uint64_t frames)
+uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint64_t frames)
 {
-    while (least < most) {
-        uint32_t middle = least + (most - least + 1) / 2;
-        if (spw_lower_host_frames(b, p, middle) <= frames)
-            least = middle;
-        else
-            most = middle - 1;
-    }
-    return least;
+    uint64_t sliding = spw_plan_n_sliding(p) * b->shared_most;
+    if (frames < sliding)
+        return (uint32_t)spw_min_u64(frames / spw_plan_n_sliding(p), b->sliding - 1);
+    if (!b->full)
+        return b->sliding;
+    return b->sliding + (uint32_t)spw_min_u64((frames - sliding) / spw_plan_n_full(p), b->full);
 }
 
 void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
@@ -157,7 +157,9 @@ void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const s
     if (p->n_transit)
         tiles -= grow_buffers(p, in, tiles / STAGING_SHARE);
     uint64_t frames = host_frames(b, p, in, n) + tiles;
-    /* Fewer than all: that was tried, as it needs no buffers. */
-    uint32_t most = n < b->all ? b->all - 1 : n;
-    place(p, in, b, spw_lower_most_ranks(b, p, n, most, frames / in->sessions));
+    uint32_t most = spw_lower_most_ranks(b, p, frames / in->sessions);
+    /* All ranks need no buffers: that is another candidate. */
+    if (n < b->all)
+        n = spw_min_u32(spw_max_u32(n, most), b->all - 1);
+    place(p, in, b, n);
 }

@@ -1,257 +1,309 @@
-/* The plan: see plan.h.
+/* The plan: see plan.h. One search over candidates (plan_parts.h): each is laid out, and of those
+ * that fit the cheapest is the plan.
  *
  * In decode every weight byte and every KV byte is read once a step, so a byte of device memory
- * saves one byte of traffic wherever it is spent. What breaks the tie is the prompt: while it
- * passes a layer, that layer's KV is read once a chunk. So memory goes, in this order, to
- *   1. what no step can do without: one chunk's buffers, two slots of each ring, one tile a layer;
- *   2. the KV of the one layer that a prompt passes;
- *   3. hidden states, if they are small beside the rest;
- *   4. weights, spread over the layers;
- *   5. the newest tiles of all layers.
- * The other way round, with the whole KV cache on the device and 4 getting the rest, is taken where
- * decode streams less with it. Last of all,
- * some of the tiles' memory may make the KV slots larger: fewer, larger transfers.
+ * saves one byte of traffic wherever it is spent. A prompt breaks the tie: while it passes a layer,
+ * each chunk reads that layer's KV. So the search goes by these rules.
+ *   - Comforts first, then large chunks: enum spw_plan_cost_key has the order.
+ *   - Either all KV stays on the device and weights have the rest, or KV streams. Decode must
+ *     stream less with the plan that is taken.
+ *   - Where KV streams, weights come before KV: a sequence that is shorter than the context streams
+ *     less KV, but no fewer weights. Fewer resident blocks are candidates only where a plan with
+ *     more of them does not fit, has too little KV of the layer that a prompt passes, or reads
+ * tiles from disk, whose bytes cost more than those of the host (disk_cost).
+ *   - Weight blocks come from disk only as far as they must: until the rest fits and the longest
+ *     prompt needs few passes.
+ * Where the plan quantizes, all this is about quantized tiles. Exact tiles then stay on the device.
  *
- * Where old tiles are kept apart, all this is about them; what is exact then stays on the device,
- * where its frames belong to what no step can do without.
+ * A candidate says nothing about what is left over. The layout spends it: on the device for KV, on
+ * the host for hidden states, buffers and copies.
  *
- * Tiles that do not stay on the device have their copy on the host, without a disk all of them.
- * With one, the host holds what the disk has no room for, then hidden states, then buffers between
- * the two and as many of the newest copies as fit. A byte from disk costs as much as `disk_cost`
- * over the link: once the plan stands, weights that come from the host make room for tiles where
- * that is cheaper, and the ring becomes as deep as the disk wants it. */
+ * The search takes the narrowest KV ring, so that no smallest budget grows by a wider one. After
+ * the search some of the tiles' memory may make the ring wider or deeper. */
 #include "runtime/plan/plan.h"
 
 #include "runtime/plan/budgets.h"
 #include "runtime/plan/plan_parts.h"
 
+#include <assert.h>
+
 enum {
     CHUNK_MOST = 512,
-    PIECE_BYTES = 4 << 20,
     CHUNK_LEAST = 16,
     LOGITS_ROWS = 16,
-    PARTIAL_ROWS = 4,
-    MOST_PARTIALS = 256, /* all splits of one row, in the longest call of any backend */
+    COMFORT_SHARE = 32, /* hidden states or logits of many rows take at most a 32nd of the device */
     MOST_SLOTS = 256,
-    HELD_SHARE = 8, /* one in so many bytes of the device at most lets sessions go back */
-    RING_SHARE = 4, /* a ring for the disk takes at most one in so many of the KV's tiles */
+    RING_SHARE = 4, /* a deep ring takes at most a fourth of the KV's tiles on the device */
 };
 
-static void count_layers(struct spw_plan *p, const struct spw_model_config *c)
+/* ---- what a plan costs ---- */
+
+static uint32_t most_logits_rows(const struct spw_plan_input *in)
 {
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        p->n_layers[c->layer_kinds[l]]++;
+    uint64_t bytes = (uint64_t)LOGITS_ROWS * in->weights->config->vocab * sizeof(float);
+    return spw_max_u32(bytes <= in->device_bytes / COMFORT_SHARE ? LOGITS_ROWS : 1, in->sessions);
 }
 
-/* Hidden states: on the device if that costs little and no weights, else below, else one chunk at a
- * time. */
-static bool try_chunk(struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk)
+struct spw_plan_chunks spw_plan_chunks(const struct spw_plan_input *in)
 {
-    uint64_t wanted = spw_plan_most_rows(in), bytes = wanted * p->hidden_row_bytes;
-    p->chunk = chunk;
-    struct spw_plan below = *p;
-    bool cheap = wanted <= 2 * chunk || bytes <= in->device_bytes / 32;
-    bool above = cheap && spw_plan_try_hidden(p, in, spw_max_u64(wanted, chunk));
-    if (above && p->n_resident_blocks == in->weights->n_blocks)
-        return true;
-    if (wanted > chunk && spw_plan_try_hidden(&below, in, 0) &&
-        (!above || below.n_resident_blocks > p->n_resident_blocks)) {
-        *p = below;
-        return true;
-    }
-    return above || spw_plan_try_hidden(p, in, chunk);
+    uint64_t rows = spw_max_u64(spw_min_u64(in->context * in->sessions, CHUNK_MOST), in->sessions);
+    struct spw_plan_chunks c = {in->prefill_chunk, in->prefill_chunk};
+    if (!in->prefill_chunk)
+        for (c.least = c.most = CHUNK_LEAST; c.most < rows && c.most < CHUNK_MOST;)
+            c.most *= 2;
+    return c;
 }
 
-static bool try_plan(struct spw_plan *p, const struct spw_plan_input *in)
+/* The largest chunk first. A large chunk must not take the memory that the cache is there for: such
+ * chunks come last, the smallest of them first. */
+static uint64_t chunk_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (in->prefill_chunk)
-        return try_chunk(p, in, in->prefill_chunk);
-    uint64_t longest =
-        spw_max_u64(spw_min_u64(in->context * in->sessions, CHUNK_MOST), in->sessions);
-    uint32_t chunk = CHUNK_LEAST;
-    while (chunk < longest && chunk < CHUNK_MOST)
-        chunk *= 2;
-    /* A large chunk must not take the memory that the cache is there for. */
-    for (uint32_t m = chunk; m >= CHUNK_LEAST; m /= 2)
-        if (try_chunk(p, in, m) &&
-            p->device.weights - spw_plan_pages(in->workspace_bytes) <= in->device_bytes / 4)
-            return true;
-    for (uint32_t m = CHUNK_LEAST; m <= chunk; m *= 2)
-        if (try_chunk(p, in, m))
-            return true;
-    return false;
+    uint64_t most = spw_plan_chunks(in).most;
+    return spw_plan_crowds(p, in, p->chunk) ? most + p->chunk : most - p->chunk;
 }
 
-/* ---- the plan ---- */
-
-static enum spw_qformat format_of(const struct spw_plan_input *in)
+/* Tiles of the layer that a prompt passes which each of its chunks loads, because weights take the
+ * memory of these tiles. Two weight slots are no reason: no plan has fewer. */
+static uint64_t reloaded_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    static const enum spw_qformat formats[] = {[SPW_KV_EXACT] = SPW_QFORMAT_EXACT,
-                                               [SPW_KV_INT8] = SPW_QFORMAT_INT8,
-                                               [SPW_KV_INT8_INT4] = SPW_QFORMAT_INT8_INT4,
-                                               [SPW_KV_INT4] = SPW_QFORMAT_INT4};
-    return formats[in->precision];
+    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
+    uint64_t window = spw_plan_kv_need(p, in).window_tiles, tiles = 0;
+    if (spw_plan_n_full(p))
+        tiles += spw_sub_u64(p->full_tiles, full->pass);
+    if (spw_plan_n_sliding(p))
+        tiles += spw_sub_u64(window, p->residency[SPW_LAYER_SLIDING].pass);
+    uint64_t weights = p->copied_bytes + p->mapped_bytes + p->n_weight_slots * p->weight_slot_bytes;
+    uint64_t more = spw_sub_u64(weights, 2 * p->weight_slot_bytes);
+    return spw_min_u64(tiles, more / (p->tile_bytes * in->sessions));
 }
 
-/* As many tiles as make large reads and writes of files; a row of logits goes there too. */
-static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+static bool few_passes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tile = spw_max_u64(p->exact_tile_bytes, p->tile_bytes);
-    uint64_t tiles = spw_min_u64(PIECE_BYTES / tile, spw_waterline_tiles(in->context));
-    return spw_max_u64(tile * spw_max_u64(tiles, 1),
-                       spw_plan_pages(in->weights->config->vocab * sizeof(float)));
+    return !p->hidden_on_host || p->pass_rows * SPW_PLAN_FEW_PASSES >= spw_plan_most_rows(in);
 }
 
-void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
+struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    const struct spw_model_config *c = in->weights->config;
-    *p = (struct spw_plan){0};
-    count_layers(p, c);
-    p->format = format_of(in);
-    p->exact_tile_bytes = spw_plan_pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
-    p->tile_bytes = p->format == SPW_QFORMAT_EXACT
-                        ? p->exact_tile_bytes
-                        : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
-    p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
-    p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
-    p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
-    if (in->quantizes)
-        p->full_tiles =
-            (uint32_t)spw_residual_end(spw_residual_block(in->context), in->residual_tiles) - 1;
-    p->partials =
-        (uint32_t)spw_min_u64(in->attention_tiles / SPW_SPLIT_TILES * PARTIAL_ROWS, MOST_PARTIALS);
-    p->reads_host_memory = in->reads_host_memory;
-    spw_plan_size_blocks(p, in->weights);
-    uint64_t many = (uint64_t)LOGITS_ROWS * c->vocab * sizeof(float);
-    p->logits_rows = many <= in->device_bytes / 32 ? LOGITS_ROWS : 1;
-    if (p->logits_rows < in->sessions)
-        p->logits_rows = in->sessions;
-    p->may_pin = in->rolls_back && spw_plan_pinned_bytes(p, in) <= in->device_bytes / HELD_SHARE;
+    uint64_t rows = spw_plan_most_rows(in);
+    bool no_pins = spw_plan_may_pin(p, in) && !p->pins;
+    return (struct spw_plan_cost){{
+        [SPW_COST_COMFORTS] = (no_pins ? 2u : 0u) + (p->logits_rows < most_logits_rows(in)),
+        [SPW_COST_CHUNK] = chunk_cost(p, in),
+        [SPW_COST_ONE_CHUNK] = p->pass_rows < rows && p->pass_rows == p->chunk,
+        [SPW_COST_PASSES] = few_passes(p, in) ? 0 : spw_div_up(rows, p->pass_rows),
+        [SPW_COST_RELOADED] = reloaded_tiles(p, in),
+        [SPW_COST_LINK] = spw_plan_link_cost(p, in),
+        [SPW_COST_HIDDEN] = p->hidden_on_host,
+        [SPW_COST_ROWS] = spw_sub_u64(rows, p->pass_rows),
+    }};
 }
 
-/* Within other budgets than those of `in`. */
-static bool works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS],
-                  struct spw_plan *p)
+bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost *b)
 {
-    struct spw_plan_input with = *in;
-    with.device_bytes = budgets[SPW_BUDGET_DEVICE];
-    with.host_bytes = budgets[SPW_BUDGET_HOST];
-    with.disk_bytes = budgets[SPW_BUDGET_DISK];
-    /* Without comforts, which a larger budget must not fail by: many rows of logits, going back. */
-    for (int without = 0; without < 3; without++) {
-        spw_plan_start(p, &with);
-        if (without)
-            p->logits_rows = in->sessions;
-        if (without == 2 && !p->may_pin)
-            break;
-        p->may_pin = p->may_pin && without < 2;
-        if (try_plan(p, &with))
-            return true;
-    }
-    return false;
+    int k = 0;
+    while (k < SPW_COST_KEYS - 1 && a->key[k] == b->key[k])
+        k++;
+    return a->key[k] < b->key[k];
 }
 
-bool spw_plan_works(const struct spw_plan_input *in, const uint64_t budgets[SPW_BUDGETS])
+/* ---- the search ---- */
+
+struct spw_candidate spw_plan_narrow(const struct spw_plan_input *in)
 {
-    struct spw_plan p;
-    return works(in, budgets, &p);
+    return (struct spw_candidate){
+        .logits_rows = in->sessions,
+        .hidden = SPW_HIDDEN_ONE_CHUNK,
+        .n_slots = in->prefetch_slots ? in->prefetch_slots : SPW_PLAN_SLOTS,
+        .slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1),
+    };
 }
 
-/* ---- weights or KV ---- */
+struct search {
+    const struct spw_plan_input *in;
+    struct spw_candidate c; /* the one that is tried */
+    struct spw_plan started;
+    bool found; /* then the cheapest so far: */
+    struct spw_plan_cost cost;
+    struct spw_candidate chosen;
+    struct spw_plan plan;
+};
 
-/* Weights that stream leave memory for tiles, which else come from the disk. */
-static void trade_weights(struct spw_plan *p, const struct spw_plan_input *in)
+static void consider(struct search *s, const struct spw_plan *p)
 {
-    const struct spw_plan given = *p;
-    uint64_t least = spw_plan_link_cost(p, in);
-    if (!p->n_kv_slots || !p->n_disk_frames)
+    struct spw_plan_cost cost = spw_plan_cost(p, s->in);
+    if (s->found && !spw_plan_cheaper(&cost, &s->cost))
         return;
-    for (uint32_t n = given.n_resident_blocks; n-- > 0;) {
-        struct spw_plan other = given;
-        if (!spw_plan_take_blocks(&other, in, n, given.pass_rows))
+    s->found = true;
+    s->cost = cost;
+    s->chosen = s->c;
+    s->plan = *p;
+}
+
+/* What a number of resident blocks leads to, at best. */
+enum outcome { TOO_MANY, READS_DISK, GOOD };
+
+/* All divisions of host and disk, for a device that is laid out. */
+static enum outcome try_lower(struct search *s, const struct spw_plan *device)
+{
+    bool few = false;
+    enum outcome best = TOO_MANY;
+    uint32_t n_streamed = s->in->weights->n_blocks - s->c.n_resident;
+    struct spw_plan placed = *device;
+    for (s->c.n_disk = 0; s->c.n_disk <= n_streamed && !few; s->c.n_disk++) {
+        spw_plan_place_blocks(&placed, s->in->weights, s->c.n_resident, s->c.n_disk);
+        for (int on_host = 1; on_host >= !s->in->disk_bytes; on_host--) {
+            struct spw_plan p = placed;
+            s->c.copies_on_host = on_host;
+            if (!spw_plan_lay_out_lower(&p, s->in, &s->c))
+                continue;
+            consider(s, &p);
+            if (!few_passes(&p, s->in))
+                continue;
+            few = true;
+            if (!reloaded_tiles(&p, s->in) && best < GOOD)
+                best = p.n_disk_frames ? READS_DISK : GOOD;
+        }
+    }
+    return best;
+}
+
+static void try_blocks(struct search *s, bool kv_stays)
+{
+    enum outcome first = TOO_MANY;
+    s->c.kv_stays = kv_stays;
+    for (uint32_t n = s->in->weights->n_blocks + 1; n-- > 0 && first < GOOD;) {
+        struct spw_plan p = s->started;
+        s->c.n_resident = n;
+        if (!spw_plan_lay_out_device(&p, s->in, &s->c))
             continue;
-        uint64_t cost = spw_plan_link_cost(&other, in);
-        if (cost < least) {
-            least = cost;
-            *p = other;
-        }
+        enum outcome here = try_lower(s, &p);
+        first = first == TOO_MANY ? here : first;
     }
 }
 
-/* ---- the size of a KV slot ---- */
-
-/* A larger ring, at the cost of frames; false if that does not fit. */
-static bool take_ring(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_slots,
-                      uint32_t slot_tiles)
+static void try_hidden(struct search *s, enum spw_plan_hidden hidden)
 {
-    struct spw_plan_need need = spw_plan_kv_need(p, in);
-    uint32_t more = n_slots * slot_tiles - p->n_kv_slots * p->slot_tiles;
-    bool holds = p->pins;
-    if (p->n_device_frames < more + need.least)
-        return false;
-    p->n_kv_slots = n_slots;
-    p->slot_tiles = slot_tiles;
-    spw_plan_divide_frames(p, in, &need, p->n_device_frames - more);
-    return p->pins == holds && spw_plan_divide_below(p, in, p->pass_rows);
+    s->c.hidden = hidden;
+    try_blocks(s, true);
+    if (!s->in->kv_stays)
+        try_blocks(s, false);
 }
 
-/* A larger slot saves transfers, hides more, and costs tiles that could have stayed: the cheapest
- * is taken. Only a plan that works is asked, so that no smallest budget grows by it. A prompt, too,
- * may lose tiles of the layer it passes; those come up beside far more computation. */
-static void widen_slots(struct spw_plan *p, const struct spw_plan_input *in)
+/* Hidden states lie on the device if they are small there, or on the host. If neither fits, a
+ * prompt passes one chunk at a time. */
+static void try_chunk(struct search *s, uint32_t chunk)
 {
-    const struct spw_plan narrow = *p;
-    uint64_t least = spw_plan_kv_cost(p, in) - spw_plan_hidden_cost(p, in);
-    if (!p->n_kv_slots || in->prefetch_splits)
-        return;
-    for (uint32_t splits = 2; splits <= in->attention_tiles / SPW_SPLIT_TILES; splits++) {
-        struct spw_plan wide = narrow;
-        if (!take_ring(&wide, in, narrow.n_kv_slots, splits * SPW_SPLIT_TILES))
-            break;
-        uint64_t cost = spw_plan_kv_cost(&wide, in) - spw_plan_hidden_cost(&wide, in);
-        if (cost < least) {
-            least = cost;
-            *p = wide;
-        }
+    uint64_t rows = spw_plan_most_rows(s->in), bytes = rows * s->started.hidden_row_bytes;
+    s->c.chunk = chunk;
+    if (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE)
+        try_hidden(s, SPW_HIDDEN_ON_DEVICE);
+    if (rows > chunk)
+        try_hidden(s, SPW_HIDDEN_ON_HOST);
+    if (!s->found)
+        try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
+}
+
+static void try_comforts(struct search *s, bool pins, uint32_t logits_rows)
+{
+    struct spw_plan_chunks chunks = spw_plan_chunks(s->in);
+    s->c.pins = pins;
+    s->c.logits_rows = s->started.logits_rows = logits_rows;
+    for (uint32_t m = chunks.most; m >= chunks.least && !s->found; m /= 2)
+        if (!spw_plan_crowds(&s->started, s->in, m))
+            try_chunk(s, m);
+    for (uint32_t m = chunks.least; m <= chunks.most && !s->found; m *= 2)
+        if (spw_plan_crowds(&s->started, s->in, m))
+            try_chunk(s, m);
+}
+
+void spw_plan_search(struct spw_plan *out, struct spw_candidate *chosen,
+                     const struct spw_plan_input *in)
+{
+    struct search s = {.in = in, .c = spw_plan_narrow(in)};
+    spw_plan_start(&s.started, in);
+    bool may_pin = spw_plan_may_pin(&s.started, in);
+    uint32_t many = most_logits_rows(in);
+    /* Comforts and the chunk weigh most: the first ones with any plan have the cheapest. */
+    for (int lost = 0; lost < 4 && !s.found; lost++)
+        if ((lost < 2 || may_pin) && (!(lost % 2) || many > in->sessions))
+            try_comforts(&s, may_pin && lost < 2, lost % 2 ? in->sessions : many);
+    assert(s.found);
+    *out = s.plan;
+    *chosen = s.chosen;
+}
+
+/* ---- the KV ring ---- */
+
+/* The plan `from` with the ring of c. False: it does not fit, or a prompt needs more passes than
+ * few.
+ */
+static bool take_ring(struct spw_plan *p, const struct spw_plan *from,
+                      const struct spw_candidate *c, const struct spw_plan_input *in)
+{
+    *p = *from;
+    return spw_plan_lay_out_device(p, in, c) && spw_plan_lay_out_lower(p, in, c) &&
+           (few_passes(p, in) || p->pass_rows >= from->pass_rows);
+}
+
+static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return spw_plan_kv_cost(p, in) - spw_plan_hidden_cost(p, in);
+}
+
+/* A larger slot saves transfers, hides more, and takes tiles that could have stayed: the cheapest
+ * size is taken. A prompt may lose tiles of the layer it passes, too. These tiles are loaded beside
+ * far more computation. */
+static void widen_slots(struct spw_plan *p, struct spw_candidate *chosen,
+                        const struct spw_plan_input *in)
+{
+    struct spw_candidate c = *chosen;
+    struct spw_plan wide;
+    uint64_t least = ring_cost(p, in);
+    uint32_t most = in->prefetch_splits ? 0 : in->attention_tiles;
+    for (c.slot_tiles += SPW_SPLIT_TILES; c.slot_tiles <= most; c.slot_tiles += SPW_SPLIT_TILES) {
+        if (!take_ring(&wide, p, &c, in))
+            return;
+        if (ring_cost(&wide, in) >= least)
+            continue;
+        least = ring_cost(&wide, in);
+        *p = wide;
+        *chosen = c;
     }
 }
 
-/* A disk answers late and wants many reads under way; so does the way through the host, whose slots
- * are filled ahead of the device's. */
-static void deepen_ring(struct spw_plan *p, const struct spw_plan_input *in)
+/* A disk answers late, so many reads should be under way. The same is true of the way through the
+ * host, whose slots are filled ahead of the device's. */
+static void deepen_ring(struct spw_plan *p, struct spw_candidate *c,
+                        const struct spw_plan_input *in)
 {
-    if (!p->n_kv_slots || (!p->n_disk_frames && !in->attaches) || in->prefetch_slots)
+    if ((!p->n_disk_frames && !in->attaches) || in->prefetch_slots)
         return;
     uint64_t tiles = p->n_device_frames + (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint64_t n = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
     n = spw_min_u64(spw_min_u64(n, MOST_SLOTS), tiles / RING_SHARE / p->slot_tiles);
     for (; n > p->n_kv_slots; n--) {
-        struct spw_plan deep = *p;
-        if (take_ring(&deep, in, (uint32_t)n, p->slot_tiles)) {
+        struct spw_plan deep;
+        c->n_slots = (uint32_t)n;
+        if (take_ring(&deep, p, c, in)) {
             *p = deep;
             return;
         }
     }
 }
 
-void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in)
-{
-    bool alone[SPW_BUDGETS];
-    spw_budgets_smallest(info, in, alone);
-}
-
-/* ---- the account ---- */
+/* ---- the plan ---- */
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
 {
-    const uint64_t budgets[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
-    if (!works(in, budgets, out)) {
-        *out = (struct spw_plan){0};
+    struct spw_candidate c;
+    *out = (struct spw_plan){0};
+    if (!spw_budgets_work(in))
         return spw_budgets_refuse(&out->info, in, err);
+    spw_plan_search(out, &c, in);
+    if (out->n_kv_slots) {
+        widen_slots(out, &c, in);
+        deepen_ring(out, &c, in);
     }
-    trade_weights(out, in);
-    widen_slots(out, in);
-    deepen_ring(out, in);
     spw_plan_describe(out, in);
     if (!in->disk_write_limit || out->info.disk_write_bytes <= in->disk_write_limit)
         return 0;

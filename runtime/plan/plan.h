@@ -84,10 +84,12 @@ struct spw_plan {
     uint64_t hidden_row_bytes;
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */
-    uint64_t mapped_bytes; /* of blocks that are computed from the mapped file */
-    uint64_t kept_bytes;   /* of streamed blocks that stay mapped between two uses: host memory */
-    /* What windows have left behind since the latest prompt stays on the device: it may, in this
-     * try, and it does. */
+    /* Of resident blocks: that are copied into the arena; that are computed from the mapped file.
+     * Of blocks in host memory: packed copies; streamed blocks that stay mapped between two uses.
+     */
+    uint64_t copied_bytes, mapped_bytes, packed_bytes, kept_bytes;
+    /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
+     * are counted so that they can; there are enough frames. */
     bool may_pin, pins;
     bool reads_host_memory;
     bool direct;           /* the disk's reads and writes are of device memory itself */
@@ -130,8 +132,6 @@ bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w
 /* Read from a packed copy in the host arena: what is stored in another type; and what is streamed
  * to a device that cannot read the mapped file, unless it comes from disk. */
 bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* Streamed from the mapped file, whose pages stay between two uses and count as host memory. */
-bool spw_plan_block_kept(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
 /* Streamed from the file itself, around the page cache: those that the host has no room for, spread
  * evenly. Only what is stored as it is computed with; another block in such a place has its packed
  * copy.

@@ -1,8 +1,8 @@
 /* Where each weight block lies and comes from, given how many are resident, and how many of the
  * others come from disk: see plan.h. */
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_parts.h"
 
-enum { PAGE = 4096 };
+enum { WEIGHT_SLOTS = 2 };
 
 static uint32_t n_streamed_before(const struct spw_plan *p, uint32_t n_blocks, uint32_t block)
 {
@@ -10,15 +10,9 @@ static uint32_t n_streamed_before(const struct spw_plan *p, uint32_t n_blocks, u
     return (uint32_t)((uint64_t)block * n_streamed / n_blocks);
 }
 
-bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
     return n_streamed_before(p, w->n_blocks, block + 1) == n_streamed_before(p, w->n_blocks, block);
-}
-
-bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    return p->reads_host_memory && spw_plan_block_resident(p, w, block) &&
-           spw_weights_mappable(w, block);
 }
 
 /* The n-th place of n_disk of the streamed blocks, spread evenly. */
@@ -29,40 +23,62 @@ static bool in_disk_place(const struct spw_plan *p, uint32_t n_blocks, uint32_t 
     return (i + 1) * p->n_disk_blocks / n_streamed > i * p->n_disk_blocks / n_streamed;
 }
 
+/* What decides where a block lies. */
+struct place {
+    bool resident, from_disk, as_stored;
+    bool direct; /* kernels can read it from the mapped file, or from where it lands as in the file
+                  */
+};
+
+static struct place place_of(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+{
+    struct place at = {.resident = is_resident(p, w, block),
+                       .as_stored = spw_weights_as_stored(w, block)};
+    at.from_disk =
+        p->n_disk_blocks && !at.resident && at.as_stored && in_disk_place(p, w->n_blocks, block);
+    at.direct = p->reads_host_memory && spw_weights_mappable(w, block);
+    return at;
+}
+
+static bool is_packed(const struct spw_plan *p, const struct place *at)
+{
+    return !at->as_stored || (!p->reads_host_memory && !at->resident && !at->from_disk);
+}
+
+bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+{
+    return is_resident(p, w, block);
+}
+
+bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+{
+    struct place at = place_of(p, w, block);
+    return at.resident && at.direct;
+}
+
 bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    return p->n_disk_blocks && !spw_plan_block_resident(p, w, block) &&
-           in_disk_place(p, w->n_blocks, block) && spw_weights_as_stored(w, block);
+    return place_of(p, w, block).from_disk;
 }
 
 bool spw_plan_block_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    return p->reads_host_memory && spw_weights_mappable(w, block);
+    return place_of(p, w, block).direct;
 }
 
 bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    if (!spw_weights_as_stored(w, block))
-        return true;
-    return !p->reads_host_memory && !spw_plan_block_resident(p, w, block) &&
-           !spw_plan_block_from_disk(p, w, block);
-}
-
-bool spw_plan_block_kept(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    return !spw_plan_block_resident(p, w, block) && !spw_plan_block_packed(p, w, block) &&
-           !spw_plan_block_from_disk(p, w, block);
+    struct place at = place_of(p, w, block);
+    return is_packed(p, &at);
 }
 
 uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                     uint32_t block)
 {
-    if (spw_plan_block_mapped(p, w, block))
+    struct place at = place_of(p, w, block);
+    if (at.direct && (at.resident || at.from_disk))
         return 0;
-    if (spw_plan_block_from_disk(p, w, block) && spw_plan_block_direct(p, w, block))
-        return 0;
-    return spw_plan_block_packed(p, w, block) ? w->blocks[block].bytes
-                                              : w->blocks[block].matrix_bytes;
+    return is_packed(p, &at) ? w->blocks[block].bytes : w->blocks[block].matrix_bytes;
 }
 
 uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
@@ -82,5 +98,27 @@ void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
         if (!direct && spw_weights_as_stored(w, u))
             p->weight_bounce_bytes = spw_max_u64(p->weight_bounce_bytes, read);
     }
-    p->weight_slot_bytes = spw_align_up(p->weight_slot_bytes, PAGE);
+    p->weight_slot_bytes = spw_plan_pages(p->weight_slot_bytes);
+}
+
+void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident,
+                           uint32_t n_disk)
+{
+    bool bounces = false;
+    p->n_resident_blocks = n_resident;
+    p->n_disk_blocks = n_disk;
+    p->n_weight_slots = n_resident < w->n_blocks ? WEIGHT_SLOTS : 0;
+    p->copied_bytes = p->mapped_bytes = p->packed_bytes = p->kept_bytes = 0;
+    for (uint32_t u = 0; u < w->n_blocks; u++) {
+        struct place at = place_of(p, w, u);
+        uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
+        if (at.resident)
+            *(at.direct ? &p->mapped_bytes : &p->copied_bytes) += bytes;
+        if (is_packed(p, &at))
+            p->packed_bytes += bytes;
+        else if (!at.resident && !at.from_disk)
+            p->kept_bytes += bytes;
+        bounces |= at.from_disk && !at.direct;
+    }
+    p->n_weight_bounce = bounces ? p->n_weight_slots : 0;
 }

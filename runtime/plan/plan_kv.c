@@ -69,8 +69,6 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     uint64_t slide = sliding * (n.window_tiles + (p->may_pin ? pinned_window(p, in) : 0));
     n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
     n.least = b * (sliding + full) + n.extra;
-    n.passing = b * (slide + (full ? p->full_tiles + full - 1 : 0)) + n.extra;
-    n.passing = spw_max_u64(n.passing, n.least);
     return n;
 }
 

@@ -1,5 +1,64 @@
-/* Where a plan's parts lie, and what of each tier they take: see plan_parts.h. */
+/* Where everything of a candidate lies, and what of each tier it takes: see plan_parts.h. */
 #include "runtime/plan/plan_parts.h"
+
+enum {
+    PIECE_BYTES = 4 << 20,
+    PARTIAL_ROWS = 4,
+    MOST_PARTIALS = 256, /* all splits of one row, in the longest call of any backend */
+    PINNED_SHARE = 8,    /* pinned tiles take at most an eighth of the device */
+    FEW_CHUNKS = 4,
+};
+
+/* ---- what all candidates share ---- */
+
+static enum spw_qformat format_of(const struct spw_plan_input *in)
+{
+    static const enum spw_qformat formats[] = {[SPW_KV_EXACT] = SPW_QFORMAT_EXACT,
+                                               [SPW_KV_INT8] = SPW_QFORMAT_INT8,
+                                               [SPW_KV_INT8_INT4] = SPW_QFORMAT_INT8_INT4,
+                                               [SPW_KV_INT4] = SPW_QFORMAT_INT4};
+    return formats[in->precision];
+}
+
+/* Enough tiles for large reads and writes of files. A row of logits is written from there too. */
+static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t tile = spw_max_u64(p->exact_tile_bytes, p->tile_bytes);
+    uint64_t tiles = spw_min_u64(PIECE_BYTES / tile, spw_waterline_tiles(in->context));
+    return spw_max_u64(tile * spw_max_u64(tiles, 1),
+                       spw_plan_pages(in->weights->config->vocab * sizeof(float)));
+}
+
+void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    *p = (struct spw_plan){0};
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        p->n_layers[c->layer_kinds[l]]++;
+    p->format = format_of(in);
+    p->exact_tile_bytes = spw_plan_pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
+    p->tile_bytes = p->format == SPW_QFORMAT_EXACT
+                        ? p->exact_tile_bytes
+                        : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
+    p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
+    p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
+    p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
+    if (in->quantizes)
+        p->full_tiles =
+            (uint32_t)spw_residual_end(spw_residual_block(in->context), in->residual_tiles) - 1;
+    p->partials =
+        (uint32_t)spw_min_u64(in->attention_tiles / SPW_SPLIT_TILES * PARTIAL_ROWS, MOST_PARTIALS);
+    p->reads_host_memory = in->reads_host_memory;
+    spw_plan_size_blocks(p, in->weights);
+    spw_plan_place_blocks(p, in->weights, 0, 0);
+}
+
+bool spw_plan_may_pin(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return in->rolls_back && spw_plan_pinned_bytes(p, in) <= in->device_bytes / PINNED_SHARE;
+}
+
+/* ---- offsets ---- */
 
 static uint64_t take(uint64_t *end, uint64_t bytes)
 {
@@ -8,8 +67,8 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
     return at;
 }
 
-void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
-                           uint64_t hidden_rows)
+/* Everything on the device but weights and KV. */
+static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, uint64_t hidden_rows)
 {
     const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
@@ -36,20 +95,27 @@ void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
     p->n_exact_frames = spw_plan_exact_frames(p, in);
 }
 
-void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
+bool spw_plan_crowds(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk)
+{
+    enum { WORK_SHARE = 4 };
+    struct spw_plan q = *p;
+    q.chunk = chunk;
+    lay_out_work(&q, in, 2 * (uint64_t)chunk);
+    return q.device.weights - spw_plan_pages(in->workspace_bytes) > in->device_bytes / WORK_SHARE;
+}
+
+bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
     struct spw_plan_host *h = &p->host;
     uint64_t end = d->weights;
-    p->mapped_bytes = spw_plan_bytes_of(p, in->weights, spw_plan_block_mapped);
-    take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_block_resident) - p->mapped_bytes);
+    take(&end, p->copied_bytes);
     d->weight_slots = take(&end, p->n_weight_slots * p->weight_slot_bytes);
     uint64_t frames = spw_plan_pages(p->n_device_frames * p->tile_bytes);
     d->kv_frames = take(&end, frames + spw_plan_exact_bytes(p));
     d->exact_frames = d->kv_frames + frames;
-    if (p->n_exact_frames) /* where frames of exact tiles would be, if all were: see plan_replan.c
-                            */
+    if (p->n_exact_frames) /* at a multiple of exact tiles from kv_frames: see plan_replan.c */
         d->exact_frames = d->kv_frames + spw_align_up(frames, p->exact_tile_bytes);
     d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->end = end;
@@ -60,34 +126,90 @@ void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->flags = take(&end, sizeof(uint32_t));
     h->piece = take(&end, p->piece_bytes);
-    h->packed = take(&end, spw_plan_bytes_of(p, in->weights, spw_plan_block_packed));
+    h->packed = take(&end, p->packed_bytes);
     h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
     h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
     h->end = end;
+    return d->end + p->mapped_bytes <= in->device_bytes && end + p->kept_bytes <= in->host_bytes;
 }
 
-uint64_t spw_plan_bytes_of(const struct spw_plan *p, const struct spw_weights *w,
-                           bool (*is)(const struct spw_plan *, const struct spw_weights *,
-                                      uint32_t))
+/* ---- a candidate ---- */
+
+bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in,
+                             const struct spw_candidate *c)
 {
-    uint64_t bytes = 0;
-    for (uint32_t u = 0; u < w->n_blocks; u++)
-        if (is(p, w, u))
-            bytes += spw_plan_pages(w->blocks[u].bytes);
-    return bytes;
+    uint64_t all_rows = spw_max_u64(spw_plan_most_rows(in), c->chunk);
+    uint64_t rows = c->hidden == SPW_HIDDEN_ON_DEVICE ? all_rows : c->chunk;
+    p->may_pin = c->pins;
+    p->logits_rows = c->logits_rows;
+    p->chunk = c->chunk;
+    p->hidden_on_host = c->hidden == SPW_HIDDEN_ON_HOST;
+    p->pass_rows = p->hidden_on_host ? 0 : rows;
+    p->n_kv_slots = c->kv_stays ? 0 : c->n_slots;
+    p->slot_tiles = c->slot_tiles;
+    if (c->n_resident != p->n_resident_blocks)
+        spw_plan_place_blocks(p, in->weights, c->n_resident, 0);
+    lay_out_work(p, in, p->hidden_on_host ? 2 * rows : rows);
+    struct spw_plan_need need = spw_plan_kv_need(p, in);
+    uint64_t used = p->device.weights + p->copied_bytes + p->mapped_bytes +
+                    p->n_weight_slots * p->weight_slot_bytes + spw_plan_exact_bytes(p) +
+                    (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
+    if (used > in->device_bytes || need.all > SPW_PLAN_MOST_FRAMES ||
+        frames < (c->kv_stays ? need.all : need.least) || (!c->kv_stays && need.all <= need.least))
+        return false;
+    spw_plan_divide_frames(p, in, &need, spw_min_u64(frames, need.all - !c->kv_stays));
+    return p->pins == c->pins;
 }
 
-bool spw_plan_fits(const struct spw_plan *p, const struct spw_plan_input *in)
+static uint64_t free_host_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return p->device.end + p->mapped_bytes <= in->device_bytes &&
-           p->host.end + p->kept_bytes <= in->host_bytes;
+    return spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / 4096 * 4096;
+}
+
+/* As many rows of hidden states as the host has room for. KV or weights that come from disk could
+ * use the room, too. Then only the rows of few passes, or half of the room if that is less: a
+ * prompt in two passes reads weights twice, but each token reads KV and weights. */
+static uint64_t rows_on_host(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t room = free_host_bytes(p, in) / p->hidden_row_bytes, most = spw_plan_most_rows(in);
+    uint64_t chunks = spw_min_u64(room, FEW_CHUNKS * (uint64_t)p->chunk);
+    uint64_t passes = spw_div_up(most, SPW_PLAN_FEW_PASSES);
+    if (p->n_disk_frames || p->n_disk_blocks || (in->attaches && p->n_transit))
+        room = spw_max_u64(chunks, room < passes ? room / 2 : passes);
+    return spw_min_u64(most, room);
+}
+
+bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
+                            const struct spw_candidate *c)
+{
+    struct spw_lower b;
+    spw_lower_count(&b, p, in);
+    uint32_t n = c->copies_on_host ? b.all : spw_lower_least(&b, p, in);
+    if (c->n_disk != p->n_disk_blocks)
+        spw_plan_place_blocks(p, in->weights, c->n_resident, c->n_disk);
+    spw_lower_place(p, in, &b, n);
+    if (!spw_plan_lay_out_rest(p, in))
+        return false;
+    if (p->hidden_on_host)
+        p->pass_rows = rows_on_host(p, in);
+    if (p->hidden_on_host && p->pass_rows <= p->chunk)
+        return false;
+    spw_plan_lay_out_rest(p, in);
+    if (n < b.all || in->attaches)
+        spw_lower_grow(p, in, &b, n, free_host_bytes(p, in));
+    spw_plan_lay_out_rest(p, in);
+    if (p->hidden_on_host)
+        p->pass_rows += spw_min_u64(free_host_bytes(p, in) / p->hidden_row_bytes,
+                                    spw_plan_most_rows(in) - p->pass_rows);
+    return spw_plan_lay_out_rest(p, in);
 }
 
 /* ---- the account ---- */
 
-/* Copies go to disk once. A sequence that grows token by token writes the most: none of its tiles
- * leaves a sliding window before it was written. */
+/* Each copy goes to disk once. A sequence that grows token by token writes the most: each of its
+ * tiles is written before it leaves a sliding window. */
 static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     struct spw_lower b;

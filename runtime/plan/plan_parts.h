@@ -1,6 +1,11 @@
-/* The parts that a plan is made of, for plan*.c and lower_tiers.c only; pure. plan.c asks for
- * tries, plan_fit.c divides a device and what is below it, plan_kv.c says what tiles need and cost,
- * plan_layout.c where everything lies. */
+/* The parts of a plan; pure functions, for this folder and its test only.
+ *
+ *     candidate --spw_plan_lay_out--> plan --spw_plan_cost--> cost
+ *
+ * plan.c walks candidates and takes the cheapest one that fits. budgets.c walks them and takes the
+ * one that needs the fewest bytes. plan_layout.c says where everything of a candidate lies,
+ * plan_blocks.c where weight blocks lie, plan_kv.c what tiles need and cost, lower_tiers.c what
+ * host and disk hold of them. */
 #ifndef SPW_RUNTIME_PLAN_PLAN_PARTS_H
 #define SPW_RUNTIME_PLAN_PLAN_PARTS_H
 
@@ -8,7 +13,8 @@
 
 enum {
     SPW_PLAN_MOST_FRAMES = INT32_MAX,
-    SPW_PLAN_SLOTS = 3, /* of KV: one is read, one lands, one waits to be released */
+    SPW_PLAN_SLOTS = 3,      /* of KV: one is read, one is filled, one waits for its release */
+    SPW_PLAN_FEW_PASSES = 4, /* in which the longest prompt may pass all layers */
 };
 
 static inline uint64_t spw_plan_pages(uint64_t bytes)
@@ -16,18 +22,69 @@ static inline uint64_t spw_plan_pages(uint64_t bytes)
     return spw_align_up(bytes, 4096);
 }
 
-/* Rows of one pass at most: all there can be. A prompt that is ended keeps what has passed all
- * layers, so that where it may go to a file it goes in passes of about a minute. */
+/* The most rows of one pass. A prompt that is interrupted keeps what has passed all layers. So
+ * where tiles may go to files, a pass has at most kept_rows rows, which take about a minute. */
 static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
 {
     uint64_t all = in->sessions * in->context;
     return in->keeps && in->kept_rows ? spw_min_u64(all, in->kept_rows) : all;
 }
 
+/* ---- a candidate ---- */
+
+/* Where the hidden states of a pass lie between two layers. */
+enum spw_plan_hidden {
+    SPW_HIDDEN_ON_DEVICE, /* all rows of the longest pass */
+    SPW_HIDDEN_ON_HOST,   /* two chunks on the device, the rows of a pass on the host */
+    SPW_HIDDEN_ONE_CHUNK, /* one chunk on the device; a pass has one chunk */
+};
+
+/* The free decisions of a plan. All other numbers of the plan follow from them and the budgets. */
+struct spw_candidate {
+    bool pins;            /* sessions can be cut back to the beginning of their latest pass */
+    bool kv_stays;        /* all KV on the device, and no ring */
+    bool copies_on_host;  /* all of them; else the disk holds as many as it has room for */
+    uint32_t logits_rows; /* of the head's product */
+    uint32_t chunk;
+    enum spw_plan_hidden hidden;
+    uint32_t n_resident;          /* weight blocks on the device */
+    uint32_t n_disk;              /* places of the other blocks that come from disk */
+    uint32_t n_slots, slot_tiles; /* the KV ring */
+};
+
+/* What the plan costs: numbers in the order of their weight. Fewer is better, and a number counts
+ * only where all numbers before it are equal. */
+enum spw_plan_cost_key {
+    SPW_COST_COMFORTS,  /* 2 without pins, 1 without many rows of logits, as far as allowed */
+    SPW_COST_CHUNK,     /* large chunks are better, but for those that crowd the device */
+    SPW_COST_ONE_CHUNK, /* 1: a prompt passes all layers one chunk at a time */
+    SPW_COST_PASSES,    /* of the longest prompt; 0: few */
+    SPW_COST_RELOADED,  /* tiles that each chunk of a prompt loads because of resident blocks */
+    SPW_COST_LINK,      /* bytes of a decode step at the full context: spw_plan_link_cost */
+    SPW_COST_HIDDEN,    /* 1: hidden states lie on the host */
+    SPW_COST_ROWS,      /* that a pass lacks of the longest one */
+    SPW_COST_KEYS,
+};
+
+struct spw_plan_cost {
+    uint64_t key[SPW_COST_KEYS];
+};
+
 /* ---- plan.c ---- */
 
-/* What the plan begins with: sizes of the model and of its tiles. */
-void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in);
+/* The candidate that needs least of every tier, but for the decisions that trade one tier for
+ * another: chunk, kv_stays, n_resident, n_disk, copies_on_host. */
+struct spw_candidate spw_plan_narrow(const struct spw_plan_input *in);
+/* The cheapest candidate that fits, with the narrowest KV ring. One must fit: spw_budgets_work. */
+void spw_plan_search(struct spw_plan *out, struct spw_candidate *chosen,
+                     const struct spw_plan_input *in);
+/* Candidates have chunks of `least` rows, twice as many, and so on up to `most`. */
+struct spw_plan_chunks {
+    uint32_t least, most;
+};
+struct spw_plan_chunks spw_plan_chunks(const struct spw_plan_input *in);
+struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in);
+bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost *b);
 
 /* ---- plan_kv.c ---- */
 
@@ -36,7 +93,6 @@ struct spw_plan_need {
     uint64_t extra;        /* for the tiles that one chunk adds to a layer */
     uint64_t all;          /* with everything on the device */
     uint64_t least;        /* one tile a layer and session */
-    uint64_t passing;      /* with one whole layer beside that */
     uint32_t window_tiles; /* of a sliding layer */
 };
 
@@ -45,45 +101,46 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
 uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
 /* What the device must have besides if plan.may_pin. */
 uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
-/* Sets the residency of the kinds: how the frames of the device are divided between sessions and
- * layers. Sessions pin nothing where sliding layers stream. */
+/* Sets the residency of the kinds: how sessions and layers share the frames of the device. Sessions
+ * pin nothing where sliding layers stream. With more frames no layer keeps fewer tiles, as long as
+ * plan.pins is the same. */
 void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_plan_need *need, uint64_t frames);
 /* Tiles of one layer that lie on disk when all of `b` lie in lower tiers. */
 uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
                                 enum spw_layer_kind kind);
-/* What a decode step at the full context costs the link, in bytes: of KV; of weights too; and what
- * of KV comes up while weights are read. */
+/* What a decode step at the full context costs the link, in bytes: of KV; of KV and weights; and
+ * the part of KV's bytes that move while weights are read. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 
+/* ---- plan_blocks.c ---- */
+
+/* Places the weight blocks: n_resident stay on the device, and the others come from the host, but
+ * for n_disk places among them. */
+void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident,
+                           uint32_t n_disk);
+
 /* ---- plan_layout.c ---- */
 
-/* Everything but weights and KV. `hidden_rows`: of the hidden states on the device. Then the rest.
- */
-void spw_plan_lay_out_work(struct spw_plan *p, const struct spw_plan_input *in,
-                           uint64_t hidden_rows);
-void spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in);
-bool spw_plan_fits(const struct spw_plan *p, const struct spw_plan_input *in);
-/* Bytes of blocks that `is` holds for, each on a page. */
-uint64_t spw_plan_bytes_of(const struct spw_plan *p, const struct spw_weights *w,
-                           bool (*is)(const struct spw_plan *, const struct spw_weights *,
-                                      uint32_t));
+/* What is the same for all candidates: sizes of the model, of its tiles and its weight blocks. */
+void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in);
+/* Whether a session's pinned tiles would take a small part of the device. p: started. */
+bool spw_plan_may_pin(const struct spw_plan *p, const struct spw_plan_input *in);
+/* Whether work buffers for chunks of this size would take more than a fourth of the device. p:
+ * started, with its rows of logits. */
+bool spw_plan_crowds(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk);
+/* The two halves of a layout: all of the device, then host and disk. Each is total: it has no
+ * search in it. p: started, then the first half for the same candidate. False: the candidate does
+ * not fit the budgets. If it fits, it fits larger budgets as well: more frames of one tier never
+ * lead to more frames of another tier. */
+bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in,
+                             const struct spw_candidate *c);
+bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
+                            const struct spw_candidate *c);
+/* Offsets of everything that candidates decide about, from the counts in p; whether it fits. */
+bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in);
 void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in);
-
-/* ---- plan_fit.c ---- */
-
-/* With the hidden states of `rows` rows on the device, or (0) two chunks there, the rest below. Of
- * two divisions the one that decode streams less with. */
-bool spw_plan_try_hidden(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows);
-/* The same division with n resident blocks and what that leaves for tiles; false if it does not
- * fit.
- */
-bool spw_plan_take_blocks(struct spw_plan *p, const struct spw_plan_input *in, uint32_t n_resident,
-                          uint64_t rows);
-/* Divides host and disk. Either the disk takes what it has room for and the host what it can hold
- * beside that, or all copies lie on the host and no buffers between the two are needed. */
-bool spw_plan_divide_below(struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows);
 
 #endif

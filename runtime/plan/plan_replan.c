@@ -60,16 +60,14 @@ static bool place(struct spw_plan *p, const struct spw_plan *from, const struct 
 {
     spw_lower_place(p, in, b, n);
     p->direct = from->direct;
-    spw_plan_lay_out_rest(p, in);
-    if (!spw_plan_fits(p, in))
+    if (!spw_plan_lay_out_rest(p, in))
         return false;
     if (n < b->all)
         spw_lower_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
-    spw_plan_lay_out_rest(p, in);
-    return true;
+    return spw_plan_lay_out_rest(p, in);
 }
 
-static bool divide_below(struct spw_plan *p, const struct spw_plan *from,
+static bool divide_lower(struct spw_plan *p, const struct spw_plan *from,
                          const struct spw_plan_input *in, uint32_t n_on_disk)
 {
     struct spw_lower b;
@@ -100,7 +98,7 @@ static bool divide(struct spw_plan *p, const struct spw_plan *from, const struct
                    uint32_t n_on_disk)
 {
     p->n_exact_frames = spw_plan_exact_frames(p, in);
-    return divide_device(p, from, in) && divide_below(p, from, in, n_on_disk) &&
+    return divide_device(p, from, in) && divide_lower(p, from, in, n_on_disk) &&
            keep_disk(p, from, in, n_on_disk);
 }
 
@@ -117,7 +115,7 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
     p.format = tiles.format;
     p.tile_bytes = tiles.tile_bytes;
     p.full_tiles = tiles.full_tiles;
-    p.may_pin = from->pins && tiles.may_pin;
+    p.may_pin = from->pins && spw_plan_may_pin(&p, &in);
     struct spw_plan less = p;
     less.may_pin = false;
     if (!divide(&p, from, &in, n_on_disk)) {

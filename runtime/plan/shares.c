@@ -65,6 +65,8 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
     frames -= p->pins ? sliding * t->pinned : 0;
     uint64_t slide = sliding ? spw_min_u64((frames - full) / sliding, t->window) : 0;
     uint64_t left = frames - sliding * slide; /* of the full layers, at least one each */
+    /* While windows are not whole, waiting layers keep one tile: see spw_lower_of. */
+    bool whole = !sliding || slide == t->window;
     if (sliding)
         keep_all(&kinds[SPW_LAYER_SLIDING], slide);
     keep_all(r, 1);
@@ -72,7 +74,7 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
         return;
     r->resident = (uint32_t)spw_max_u64(spw_min_u64(left / full, t->full), 1);
     uint64_t waiting = full > 1 ? spw_sub_u64(left, t->full) / (full - 1) : r->resident;
-    waiting = spw_max_u64(spw_min_u64(waiting, r->resident), 1);
+    waiting = whole ? spw_max_u64(spw_min_u64(waiting, r->resident), 1) : 1;
     r->resident_pass = (uint32_t)waiting;
     r->pass = (uint32_t)spw_max_u64(spw_min_u64(left - (full - 1) * waiting, t->full), 1);
 }
@@ -115,8 +117,7 @@ static void share_host(const struct spw_plan *p, struct spw_share *shares, uint3
         if (!shares[i].most_tokens)
             continue;
         count_lower(&b, p, &shares[i]);
-        spw_lower_set_host(shares[i].residency, &b,
-                           spw_lower_most_ranks(&b, p, 0, b.all, shares[i].part));
+        spw_lower_set_host(shares[i].residency, &b, spw_lower_most_ranks(&b, p, shares[i].part));
     }
 }
 

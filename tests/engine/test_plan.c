@@ -526,7 +526,8 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
     for (with.prefetch_splits = 1; with.prefetch_splits <= in->attention_tiles / 4;
          with.prefetch_splits++)
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
-            other.n_resident_blocks == p->n_resident_blocks && other.pins == p->pins)
+            other.n_resident_blocks == p->n_resident_blocks &&
+            other.n_disk_blocks == p->n_disk_blocks && other.pins == p->pins)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
