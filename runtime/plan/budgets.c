@@ -51,7 +51,9 @@ static void try_smaller(struct walk *s, const struct spw_candidate *c)
     *s->budget = high * PAGE;
 }
 
-/* Places the blocks, so many from disk that the host needs the fewest bytes. Returns how many. */
+/* Places the blocks. As many come from disk as leave the host the fewest bytes; returns their
+ * number.
+ */
 static uint32_t place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident)
 {
     uint64_t least = UINT64_MAX;

@@ -151,7 +151,7 @@ static enum outcome try_lower(struct search *s, const struct spw_plan *device)
     struct spw_plan placed = *device;
     for (s->c.n_disk = 0; s->c.n_disk <= n_streamed && !few; s->c.n_disk++) {
         spw_plan_place_blocks(&placed, s->in->weights, s->c.n_resident, s->c.n_disk);
-        for (int on_host = 1; on_host >= !s->in->disk_bytes; on_host--) {
+        for (int on_host = 1; on_host >= 0; on_host--) {
             struct spw_plan p = placed;
             s->c.copies_on_host = on_host;
             if (!spw_plan_lay_out_lower(&p, s->in, &s->c))

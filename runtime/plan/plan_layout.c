@@ -187,6 +187,8 @@ bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
     struct spw_lower b;
     spw_lower_count(&b, p, in);
     uint32_t n = c->copies_on_host ? b.all : spw_lower_least(&b, p, in);
+    if (!c->copies_on_host && n == b.all)
+        return false; /* the disk has no room: as with copies_on_host */
     if (c->n_disk != p->n_disk_blocks)
         spw_plan_place_blocks(p, in->weights, c->n_resident, c->n_disk);
     spw_lower_place(p, in, &b, n);

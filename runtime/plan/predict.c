@@ -1,45 +1,45 @@
 /* How long a step must take, from bytes and measured limits: see spillway.h.
  *
- * Computation, copies and the drive work at the same time, each on its own bytes, so that the
- * slowest of them sets the pace. What cannot overlap is added where it is known.
+ * Computation, copies and the drive work at the same time, each on its own bytes. The slowest of
+ * them sets the pace. Work that cannot overlap is added where it is known.
  *
- * Computation goes through weights at the rate at which the kernel for one row does, and through KV
- * as fast as memory gives it, unless attention takes longer: so much for a byte, which grows with
- * the work of taking codes apart, so much for a product, of which there are the more the more
- * queries share a key.
+ * Computation reads weights as fast as the kernel for one row does. It reads KV as fast as memory
+ * gives it, unless attention takes longer. Attention takes some time for each byte, more if codes
+ * must be taken apart, and some time for each product. The more queries share a key, the more
+ * products there are.
  *
  * On the CPU all three share the cores and the memory. A copy takes a core from the team, and reads
- * and writes memory that kernels read at the same time: how fast both go side by side is measured
- * as such (read_beside, copy_beside). They run side by side until one is done; the other one then
- * has the machine to itself. Other threads take core-seconds besides, and no more than `cores` of
- * those pass in a second. On a GPU copies and the drive cost computation nothing, and the link's
- * two directions are apart.
+ * and writes memory that kernels read at the same time. How fast both are side by side is measured
+ * (read_beside, copy_beside). They run side by side until one of them is done; then the other one
+ * has the machine alone. Other threads take core-seconds too, and a second has only `cores` of
+ * them. On a GPU copies and the drive cost computation nothing, and the link's two directions do
+ * not disturb each other.
  *
  * KV from the drive comes in slots of a ring. A slot goes round:
  *
  *     asked for --latency of its bytes--> landed --> queued --> computed --> free --> asked for ...
  *                                                '-------------- handover --------------'
  *
- * The handover goes from thread to thread: the compute stream wakes when the host has seen what
- * landed, the stream that asks when the kernel is done. (What the drive's own thread and the one
- * that waits for it take to wake is in the latency, which was measured so.) A ring of n slots that
- * take t each to go round brings n / t of them a second at most (Little's law), however fast the
- * link or the drive behind it; a ring of large slots, or of many, does not feel that. Threads that
- * wake, and look for work a while before they sleep, also cost the cores a part of their time for
- * each slot. (What the host holds is copied in a few microseconds a slot: nobody sleeps.) Nor is a
- * drive as fast with small requests as with large ones: what a request costs beside its bytes
- * follows from the two sizes that were measured.
+ * The handover goes from thread to thread. The compute stream wakes when the host has seen that a
+ * read is complete. The stream that asks for reads wakes when the kernel is done. (The time in
+ * which the drive's own thread and the thread that waits for it wake is part of the measured
+ * latency.) If a slot takes t seconds to go round, a ring of n slots brings at most n / t slots a
+ * second (Little's law), however fast the link or the drive is. A ring of large slots, or of many,
+ * is not limited by that. Threads wake, and look for work for a while before they sleep: that also
+ * costs core time for each slot. (A slot that the host holds is copied in a few microseconds, and
+ * no thread sleeps.) A drive is slower with small requests than with large ones: two measured sizes
+ * say what a request costs beside its bytes.
  *
- * And while a layer's weights are used nobody takes from the ring: when it is full, the drive
- * stands still until the layer's attention comes.
+ * While a layer's weights are used, nobody takes slots from the ring. When the ring is full, the
+ * drive stands still until the layer's attention comes.
  *
- * Nothing here is fitted to runs. What the kernels leave of the machine's limit shows as the
- * difference between prediction and measurement. */
+ * Nothing here is fitted to runs. Where kernels do not reach the machine's limit, prediction and
+ * measurement differ. */
 #include "runtime/measure.h"
 
 #include <math.h>
 
-/* What is asked of the machine. */
+/* The work of a step or a prompt. */
 struct work {
     double compute_seconds; /* by all threads, nothing beside it */
     /* CPU: how much longer computation and copies take beside each other than alone. */
@@ -94,8 +94,8 @@ struct ring {
     double use_seconds; /* from having landed to being asked for again */
 };
 
-/* Where reads land: in slots of the device, or in bounce buffers before it, which are free as soon
- * as they were copied from. */
+/* Reads land in slots of the device, or in bounce buffers before it. A bounce buffer is free again
+ * when it has been copied to its slot. */
 static struct ring ring_of(const struct spw_plan_info *p, const struct spw_machine *m)
 {
     struct ring r = {.n_slots = p->prefetch_slots};
@@ -112,8 +112,8 @@ static struct ring ring_of(const struct spw_plan_info *p, const struct spw_machi
     return r;
 }
 
-/* A straight line through what was measured of small and of large requests: so much a request, so
- * much a byte. */
+/* A straight line through the measured times of small and of large requests: a part for each
+ * request, and a part for each byte. */
 static double by_size(const struct spw_drive *d, double small, double large, double bytes)
 {
     double from = (double)d->small_request_bytes, to = (double)d->request_bytes;
@@ -122,7 +122,8 @@ static double by_size(const struct spw_drive *d, double small, double large, dou
     return small + (large - small) * (bytes - from) / (to - from);
 }
 
-/* Of the KV that comes by way of the ring. A slot larger than a request is several of them. */
+/* Bytes a second of KV that comes through the ring. A slot that is larger than a request has
+ * several of them. */
 static double disk_rate(const struct ring *r, const struct spw_drive *d)
 {
     double full = d->read_bytes_per_second, request = (double)d->request_bytes;
@@ -136,7 +137,7 @@ static double disk_rate(const struct ring *r, const struct spw_drive *d)
     return fmin(bytes / busy, r->n_slots * r->slot_bytes / (latency + r->use_seconds));
 }
 
-/* Core-seconds of the I/O threads, a byte. */
+/* Core-seconds of the I/O threads for each byte. */
 static double io_cost(const struct ring *r, const struct spw_drive *d)
 {
     double request = (double)d->request_bytes, bytes = fmin(r->slot_bytes, request);
@@ -149,7 +150,7 @@ static double io_cost(const struct ring *r, const struct spw_drive *d)
 
 /* ---- all together ---- */
 
-/* Both on the same cores and memory, side by side until one of them is done. */
+/* Computation and copies share cores and memory, side by side until one of them is done. */
 static void run_beside(struct spw_prediction *out, const struct work *w,
                        const struct spw_machine *m)
 {
@@ -188,7 +189,7 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
 
 /* ---- a step ---- */
 
-/* How long the drive stands still in a step, for a ring without the slot that is computed with. */
+/* How long the drive stands still in a step. One slot of the ring is in use by computation. */
 static double still_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                             const struct ring *r, double rate)
 {
@@ -229,7 +230,7 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
 
 /* ---- a prompt ---- */
 
-/* Products need few bytes a second: what they lose to a copy is its core. */
+/* Products need few bytes a second: a copy only takes a core from them. */
 void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
                         const struct spw_machine *m, const struct spw_drive *d)
 {

@@ -1,8 +1,10 @@
-/* The plan over drawn models' sizes, options and budgets: totals within budgets, regions apart, the
- * smallest budgets exact to the page and named in the refusal, and enough frames for every step of
- * any life of the sessions, counted tile by tile.
+/* The plan over drawn models' sizes, options and budgets: totals within budgets, regions apart, no
+ * candidate cheaper, the smallest budgets exact to the page and named in the refusal, and enough
+ * frames for every step of any life of the sessions, counted tile by tile.
  *
  *   test_plan [draws] */
+#include "runtime/plan/budgets.h"
+#include "runtime/plan/plan_parts.h"
 #include "tests/engine/engine_run.h"
 
 enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
@@ -534,6 +536,108 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
                       (unsigned long long)link_cost(&other, in));
 }
 
+/* ---- all candidates ---- */
+
+struct all {
+    const struct spw_plan_input *in;
+    struct spw_plan started, plan; /* what the search has found; */
+    struct spw_plan_cost cost;     /* its cost */
+    uint64_t *seed;
+};
+
+static uint64_t n_candidates;
+
+static bool lay_out(struct spw_plan *p, const struct all *a, const struct spw_plan_input *in,
+                    const struct spw_candidate *c)
+{
+    *p = a->started;
+    return spw_plan_lay_out_device(p, in, c) && spw_plan_lay_out_lower(p, in, c);
+}
+
+static bool few_passes(const struct spw_plan *p, const struct all *a)
+{
+    return !spw_plan_cost(p, a->in).key[SPW_COST_PASSES];
+}
+
+/* Whether the rules of plan.c leave a candidate out: fewer places of the disk would have done, or
+ * more resident blocks. */
+static bool left_out(const struct all *a, const struct spw_candidate *cheap)
+{
+    struct spw_candidate c = *cheap;
+    struct spw_plan p;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        c = *cheap;
+        c.copies_on_host = on_host;
+        for (c.n_disk = 0; c.n_disk < cheap->n_disk; c.n_disk++)
+            if (lay_out(&p, a, a->in, &c) && few_passes(&p, a))
+                return true;
+        uint32_t n = a->in->weights->n_blocks;
+        for (c.n_resident = cheap->n_resident + 1; c.n_resident <= n; c.n_resident++)
+            for (c.n_disk = 0; c.n_disk <= n - c.n_resident; c.n_disk++)
+                if (lay_out(&p, a, a->in, &c) && few_passes(&p, a) && !p.n_disk_frames &&
+                    !spw_plan_cost(&p, a->in).key[SPW_COST_RELOADED])
+                    return true;
+    }
+    return false;
+}
+
+/* Nothing is cheaper. What fits the budgets fits larger ones: the smallest budgets are found by
+ * halving. */
+static void check_candidate(const struct all *a, const struct spw_candidate *c)
+{
+    struct spw_plan p;
+    if (!lay_out(&p, a, a->in, c))
+        return;
+    n_candidates++;
+    struct spw_plan_cost cost = spw_plan_cost(&p, a->in);
+    CHECK_MSG(!spw_plan_cheaper(&cost, &a->cost) || left_out(a, c),
+              "chunk %u, hidden %d, %u blocks stay, %u from disk: cheaper", c->chunk, c->hidden,
+              c->n_resident, c->n_disk);
+    struct spw_plan_input more = *a->in;
+    more.device_bytes += check_range(a->seed, 0, 1 << check_range(a->seed, 0, 20));
+    more.host_bytes += check_range(a->seed, 0, 1 << check_range(a->seed, 0, 20));
+    more.disk_bytes += check_range(a->seed, 0, 1 << check_range(a->seed, 0, 20));
+    CHECK(lay_out(&p, a, &more, c));
+}
+
+/* Every candidate there is with these comforts and this chunk. */
+static void check_chunk(const struct all *a, struct spw_candidate *c)
+{
+    uint64_t rows = spw_plan_most_rows(a->in), bytes = rows * a->started.hidden_row_bytes;
+    bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32;
+    for (int i = 0; i < 12; i++) {
+        c->hidden = (enum spw_plan_hidden)(i / 4);
+        c->kv_stays = i % 2;
+        c->copies_on_host = i / 2 % 2;
+        if (c->hidden == SPW_HIDDEN_ON_DEVICE && !small)
+            continue;
+        for (c->n_resident = 0; c->n_resident <= a->in->weights->n_blocks; c->n_resident++)
+            for (c->n_disk = 0; c->n_disk <= a->in->weights->n_blocks - c->n_resident; c->n_disk++)
+                check_candidate(a, c);
+    }
+}
+
+static void check_cheapest(const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct all a = {.in = in, .seed = seed};
+    struct spw_candidate chosen, c = spw_plan_narrow(in);
+    struct spw_plan_chunks chunks = spw_plan_chunks(in);
+    uint64_t logits = (uint64_t)16 * in->weights->config->vocab * 4;
+    spw_plan_start(&a.started, in);
+    spw_plan_search(&a.plan, &chosen, in);
+    a.cost = spw_plan_cost(&a.plan, in);
+    for (int i = 0; i < 4; i++) {
+        c.pins = i % 2;
+        c.logits_rows = in->sessions;
+        if (i / 2 && logits <= in->device_bytes / 32)
+            c.logits_rows = spw_max_u32(16, in->sessions);
+        a.started.logits_rows = c.logits_rows;
+        for (c.chunk = chunks.least; c.chunk <= chunks.most; c.chunk *= 2)
+            if (!c.pins || spw_plan_may_pin(&a.started, in))
+                check_chunk(&a, &c);
+    }
+}
+
 /* ---- draws ---- */
 
 enum { DEVICE, HOST, DISK, BUDGETS };
@@ -653,14 +757,15 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
 
 static int n_kept_rows;
 
-/* Shorter passes need fewer hidden states: no weights stream for them, unless the longer ones did
- * not fit and chunks pass one by one. */
+/* Shorter passes need fewer hidden states: no weights stream for them, unless that costs decode and
+ * prompts less, or the longer ones did not fit and chunks pass one by one. */
 static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
 {
     struct spw_plan_input with = *in;
     struct spw_plan all, some;
+    struct spw_plan_cost before, now;
+    struct spw_candidate c;
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
     with.keeps = true;
     with.disk_bytes = 0;
     with.host_bytes = (uint64_t)1 << 40;
@@ -669,10 +774,15 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
     with.device_bytes = info.smallest_device_bytes;
     for (uint32_t u = 0; u < in->weights->n_blocks; u++)
         with.device_bytes += check_range(seed, 0, in->weights->blocks[u].bytes);
-    CHECK_MSG(spw_plan_make(&all, &with, &err) == 0, "%s", err.text);
+    spw_plan_search(&all, &c, &with);
+    before = spw_plan_cost(&all, &with);
     with.kept_rows = check_range(seed, 1, in->context);
-    CHECK_MSG(spw_plan_make(&some, &with, &err) == 0, "%s", err.text);
-    CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_blocks >= all.n_resident_blocks,
+    spw_plan_search(&some, &c, &with);
+    now = spw_plan_cost(&some, &with);
+    for (int k = SPW_COST_LINK + 1; k < SPW_COST_KEYS; k++)
+        before.key[k] = now.key[k] = 0;
+    CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_blocks >= all.n_resident_blocks ||
+                  !spw_plan_cheaper(&before, &now),
               "%u blocks stay, not %u, in %llu rows", some.n_resident_blocks, all.n_resident_blocks,
               (unsigned long long)with.kept_rows);
     n_kept_rows += all.n_resident_blocks > 0 && all.n_resident_blocks < in->weights->n_blocks;
@@ -724,6 +834,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     }
     CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
     check_kept_rows(&in, seed);
+    check_cheapest(&in, seed);
     check_layout(&p, &in);
     check_disk(&p, &in);
     check_frames(&p, &in, seed);
@@ -861,8 +972,8 @@ int main(int argc, char **argv)
     CHECK(draws < 300 || (n_that_hold > 2 && n_that_do_not > 10));
     CHECK(draws < 300 || (n_with_both_kinds && n_with_blocks_bounced &&
                           n_with_blocks_bounced < n_with_blocks_from_disk));
-    printf("%d plans, %d with a disk, %d of them with copies on the host too\n", draws, n_with_disk,
-           n_with_three);
+    printf("%d plans of %llu candidates, %d with a disk, %d of them with copies on the host too\n",
+           draws, (unsigned long long)n_candidates, n_with_disk, n_with_three);
     CHECK(draws < 300 || (n_with_disk > draws / 10 && n_with_three > draws / 60));
     return check_done();
 }
