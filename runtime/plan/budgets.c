@@ -26,7 +26,7 @@ struct walk {
 static bool fits(const struct walk *s, const struct spw_candidate *c)
 {
     struct spw_plan p = s->started;
-    return spw_plan_lay_out_device(&p, &s->in, c) && spw_plan_lay_out_lower(&p, &s->in, c);
+    return spw_plan_lay_out(&p, &s->in, c);
 }
 
 static bool fits_pages(struct walk *s, const struct spw_candidate *c, uint64_t pages)
@@ -36,7 +36,7 @@ static bool fits_pages(struct walk *s, const struct spw_candidate *c, uint64_t p
 }
 
 /* The candidate may fit a smaller budget. One that fits a budget fits all larger ones (see
- * spw_plan_lay_out_device), so halving finds the smallest. */
+ * spw_plan_lay_out), so halving finds the smallest. */
 static void try_smaller(struct walk *s, const struct spw_candidate *c)
 {
     uint64_t low = 0, high = *s->budget / PAGE;

@@ -241,8 +241,7 @@ static bool take_ring(struct spw_plan *p, const struct spw_plan *from,
                       const struct spw_candidate *c, const struct spw_plan_input *in)
 {
     *p = *from;
-    return spw_plan_lay_out_device(p, in, c) && spw_plan_lay_out_lower(p, in, c) &&
-           (few_passes(p, in) || p->pass_rows >= from->pass_rows);
+    return spw_plan_lay_out(p, in, c) && (few_passes(p, in) || p->pass_rows >= from->pass_rows);
 }
 
 static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input *in)

@@ -96,8 +96,8 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
     }
 }
 
-void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
-                            const struct spw_plan_need *need, uint64_t frames)
+static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
+                          const struct spw_plan_need *need, uint64_t frames)
 {
     uint64_t sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
     start_residency(p, in, need);
@@ -112,6 +112,17 @@ void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
     uint64_t each = (frames - need->extra) / in->sessions;
     p->pins &= !sliding || each >= sliding * (t.window + t.pinned) + spw_plan_n_full(p);
     spw_session_divide(p->residency, p, &t, each);
+}
+
+bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, uint64_t frames)
+{
+    struct spw_plan_need need = spw_plan_kv_need(p, in);
+    bool streams = p->n_kv_slots;
+    if (frames < (streams ? need.least : need.all) || need.all > SPW_PLAN_MOST_FRAMES ||
+        (streams && (in->kv_stays || need.all <= need.least)))
+        return false;
+    divide_frames(p, in, &need, spw_min_u64(frames, need.all - streams));
+    return true;
 }
 
 /* ---- what decode costs the link ---- */

@@ -151,16 +151,11 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
     if (c->n_resident != p->n_resident_blocks)
         spw_plan_place_blocks(p, in->weights, c->n_resident, 0);
     lay_out_work(p, in, p->hidden_on_host ? 2 * rows : rows);
-    struct spw_plan_need need = spw_plan_kv_need(p, in);
     uint64_t used = p->device.weights + p->copied_bytes + p->mapped_bytes +
                     p->n_weight_slots * p->weight_slot_bytes + spw_plan_exact_bytes(p) +
                     (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
-    if (used > in->device_bytes || need.all > SPW_PLAN_MOST_FRAMES ||
-        frames < (c->kv_stays ? need.all : need.least) || (!c->kv_stays && need.all <= need.least))
-        return false;
-    spw_plan_divide_frames(p, in, &need, spw_min_u64(frames, need.all - !c->kv_stays));
-    return p->pins == c->pins;
+    return used <= in->device_bytes && spw_plan_take_frames(p, in, frames) && p->pins == c->pins;
 }
 
 static uint64_t free_host_bytes(const struct spw_plan *p, const struct spw_plan_input *in)

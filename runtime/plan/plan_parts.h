@@ -101,11 +101,10 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
 uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
 /* What the device must have besides if plan.may_pin. */
 uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
-/* Sets the residency of the kinds: how sessions and layers share the frames of the device. Sessions
- * pin nothing where sliding layers stream. With more frames no layer keeps fewer tiles, as long as
- * plan.pins is the same. */
-void spw_plan_divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
-                            const struct spw_plan_need *need, uint64_t frames);
+/* Sets the residency of the kinds: how sessions and layers share the frames of the device. Takes at
+ * most as many frames as tiles need; with a ring one less, because the ring would have nothing to
+ * do. Sessions pin nothing where sliding layers stream. False: too few frames. */
+bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, uint64_t frames);
 /* Tiles of one layer that lie on disk when all of `b` lie in lower tiers. */
 uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
                                 enum spw_layer_kind kind);
@@ -139,6 +138,11 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
                              const struct spw_candidate *c);
 bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_candidate *c);
+static inline bool spw_plan_lay_out(struct spw_plan *p, const struct spw_plan_input *in,
+                                    const struct spw_candidate *c)
+{
+    return spw_plan_lay_out_device(p, in, c) && spw_plan_lay_out_lower(p, in, c);
+}
 /* Offsets of everything that candidates decide about, from the counts in p; whether it fits. */
 bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in);
 void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in);

@@ -37,21 +37,14 @@ static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan *f
 static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
                           const struct spw_plan_input *in)
 {
-    struct spw_plan_need need = spw_plan_kv_need(p, in);
     p->n_kv_slots = 0;
-    if (device_frames(p, from, in) >= need.all) {
-        spw_plan_divide_frames(p, in, &need, need.all);
+    if (spw_plan_take_frames(p, in, device_frames(p, from, in)))
         return true;
-    }
     p->n_kv_slots = from->n_kv_slots     ? from->n_kv_slots
                     : in->prefetch_slots ? in->prefetch_slots
                                          : SPW_PLAN_SLOTS;
     p->slot_tiles = slot_tiles(from, in, p->tile_bytes);
-    uint64_t frames = device_frames(p, from, in);
-    if (in->kv_stays || frames < need.least || need.all <= need.least)
-        return false;
-    spw_plan_divide_frames(p, in, &need, spw_min_u64(frames, need.all - 1));
-    return true;
+    return spw_plan_take_frames(p, in, device_frames(p, from, in));
 }
 
 /* With n copies of each session on the host, and what it has left for more of them. */

@@ -9,8 +9,13 @@
 
 enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
 
-static int n_with_disk, n_with_three; /* plans that use it; and the host as well */
-static int n_that_hold, n_that_do_not;
+/* Plans of each sort, so that none is missing from the draws. */
+static struct {
+    int disk, three; /* with a disk; with copies on the host too */
+    int pins, no_pins, quantized_below, kept_rows;
+    int blocks_from_disk, blocks_bounced, both_kinds;
+    uint64_t candidates;
+} n_of;
 
 struct region {
     uint64_t at, bytes;
@@ -29,8 +34,6 @@ struct block_bytes {
     uint64_t copied, mapped, packed, kept, most_slot, most_bounce;
     uint32_t n_streamed, n_from_disk, n_bounce, n_others; /* others: streamed, could be from disk */
 };
-
-static int n_with_old_below, n_with_blocks_from_disk, n_with_blocks_bounced, n_with_both_kinds;
 
 /* Every block has its place on the device, or is streamed; one that is converted has a packed copy
  * besides, another that is streamed comes from the host, pinned or mapped, or from its file. */
@@ -69,13 +72,12 @@ static void count_block(const struct spw_plan *p, const struct spw_plan_input *i
         sum->kept += bytes;
 }
 
-/* No more blocks come from disk than must, those are spread over the others, and no budget knows of
- * them but the drive's link. */
+/* Blocks that come from disk are spread over the others, and only the drive's link counts them. */
 static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *in,
                          const struct block_bytes *sum)
 {
     const struct spw_weights *w = in->weights;
-    uint64_t read = 0, host = p->host.end + p->kept_bytes;
+    uint64_t read = 0;
     uint32_t gap = 0, n_layers = 0;
     CHECK(p->kept_bytes == sum->kept && sum->n_from_disk <= p->n_disk_blocks);
     CHECK(!p->n_weight_slots || sum->most_slot <= p->weight_slot_bytes);
@@ -89,22 +91,9 @@ static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *
         CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_blocks));
     }
     CHECK(p->info.weights_disk_bytes == read && p->info.n_layers_from_disk == n_layers);
-    n_with_blocks_from_disk += sum->n_from_disk > 0;
-    n_with_blocks_bounced += sum->n_bounce > 0;
-    n_with_both_kinds += sum->n_from_disk && sum->n_others;
-    if (p->n_disk_blocks < 2 || p->n_disk_frames) /* else tiles may have what the host has left */
-        return;
-    struct spw_plan fewer = *p;
-    fewer.n_disk_blocks--;
-    for (uint32_t u = 0; u < w->n_blocks; u++) {
-        uint64_t bytes = spw_align_up(w->blocks[u].bytes, PAGE);
-        bool resident = spw_plan_block_resident(p, w, u);
-        if (resident || !spw_weights_as_stored(w, u))
-            continue;
-        host += spw_plan_block_from_disk(&fewer, w, u) ? 0 : bytes;
-        host -= spw_plan_block_from_disk(p, w, u) ? 0 : bytes;
-    }
-    CHECK(host > in->host_bytes);
+    n_of.blocks_from_disk += sum->n_from_disk > 0;
+    n_of.blocks_bounced += sum->n_bounce > 0;
+    n_of.both_kinds += sum->n_from_disk && sum->n_others;
 }
 
 static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -411,7 +400,7 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
               p->n_device_frames);
     CHECK_MSG(f.most_exact <= p->n_exact_frames, "%u exact frames, %u planned", f.most_exact,
               p->n_exact_frames);
-    n_with_old_below += in->quantizes && f.most_host + f.most_disk;
+    n_of.quantized_below += in->quantizes && f.most_host + f.most_disk;
     CHECK_MSG(f.most_host <= p->n_host_frames - p->n_transit, "%u host frames, %u planned",
               f.most_host, p->n_host_frames - p->n_transit);
     CHECK_MSG(f.most_disk <= p->n_disk_frames, "%u disk frames, %u planned", f.most_disk,
@@ -545,13 +534,11 @@ struct all {
     uint64_t *seed;
 };
 
-static uint64_t n_candidates;
-
 static bool lay_out(struct spw_plan *p, const struct all *a, const struct spw_plan_input *in,
                     const struct spw_candidate *c)
 {
     *p = a->started;
-    return spw_plan_lay_out_device(p, in, c) && spw_plan_lay_out_lower(p, in, c);
+    return spw_plan_lay_out(p, in, c);
 }
 
 static bool few_passes(const struct spw_plan *p, const struct all *a)
@@ -559,38 +546,45 @@ static bool few_passes(const struct spw_plan *p, const struct all *a)
     return !spw_plan_cost(p, a->in).key[SPW_COST_PASSES];
 }
 
-/* Whether the rules of plan.c leave a candidate out: fewer places of the disk would have done, or
- * more resident blocks. */
-static bool left_out(const struct all *a, const struct spw_candidate *cheap)
+/* Whether fewer blocks from disk would have done. */
+static bool fewer_from_disk(const struct all *a, const struct spw_candidate *cheap)
 {
     struct spw_candidate c = *cheap;
     struct spw_plan p;
     for (int on_host = 0; on_host < 2; on_host++) {
-        c = *cheap;
         c.copies_on_host = on_host;
         for (c.n_disk = 0; c.n_disk < cheap->n_disk; c.n_disk++)
             if (lay_out(&p, a, a->in, &c) && few_passes(&p, a))
                 return true;
-        uint32_t n = a->in->weights->n_blocks;
-        for (c.n_resident = cheap->n_resident + 1; c.n_resident <= n; c.n_resident++)
-            for (c.n_disk = 0; c.n_disk <= n - c.n_resident; c.n_disk++)
-                if (lay_out(&p, a, a->in, &c) && few_passes(&p, a) && !p.n_disk_frames &&
-                    !spw_plan_cost(&p, a->in).key[SPW_COST_RELOADED])
-                    return true;
     }
     return false;
 }
 
-/* Nothing is cheaper. What fits the budgets fits larger ones: the smallest budgets are found by
- * halving. */
+/* Whether more resident blocks would have done. */
+static bool more_resident(const struct all *a, const struct spw_candidate *cheap)
+{
+    struct spw_candidate c = *cheap;
+    struct spw_plan p;
+    uint32_t n = a->in->weights->n_blocks;
+    c.copies_on_host = true;
+    for (c.n_resident = cheap->n_resident + 1; c.n_resident <= n; c.n_resident++)
+        for (c.n_disk = 0; c.n_disk <= n - c.n_resident; c.n_disk++)
+            if (lay_out(&p, a, a->in, &c) && few_passes(&p, a) &&
+                !spw_plan_cost(&p, a->in).key[SPW_COST_RELOADED])
+                return true;
+    return false;
+}
+
+/* Nothing is cheaper, but for candidates that the rules of plan.c leave out. What fits the budgets
+ * fits larger ones: the smallest budgets are found by halving. */
 static void check_candidate(const struct all *a, const struct spw_candidate *c)
 {
     struct spw_plan p;
     if (!lay_out(&p, a, a->in, c))
         return;
-    n_candidates++;
+    n_of.candidates++;
     struct spw_plan_cost cost = spw_plan_cost(&p, a->in);
-    CHECK_MSG(!spw_plan_cheaper(&cost, &a->cost) || left_out(a, c),
+    CHECK_MSG(!spw_plan_cheaper(&cost, &a->cost) || fewer_from_disk(a, c) || more_resident(a, c),
               "chunk %u, hidden %d, %u blocks stay, %u from disk: cheaper", c->chunk, c->hidden,
               c->n_resident, c->n_disk);
     struct spw_plan_input more = *a->in;
@@ -626,6 +620,8 @@ static void check_cheapest(const struct spw_plan_input *in, uint64_t *seed)
     spw_plan_start(&a.started, in);
     spw_plan_search(&a.plan, &chosen, in);
     a.cost = spw_plan_cost(&a.plan, in);
+    a.started.logits_rows = chosen.logits_rows;
+    CHECK_MSG(!fewer_from_disk(&a, &chosen), "%u blocks from disk", chosen.n_disk);
     for (int i = 0; i < 4; i++) {
         c.pins = i % 2;
         c.logits_rows = in->sessions;
@@ -640,33 +636,33 @@ static void check_cheapest(const struct spw_plan_input *in, uint64_t *seed)
 
 /* ---- draws ---- */
 
-enum { DEVICE, HOST, DISK, BUDGETS };
+enum { DEVICE = SPW_BUDGET_DEVICE, HOST = SPW_BUDGET_HOST, DISK = SPW_BUDGET_DISK };
 
 static uint64_t *budget_of(struct spw_plan_input *in, int tier)
 {
-    return tier == DEVICE ? &in->device_bytes : tier == HOST ? &in->host_bytes : &in->disk_bytes;
+    uint64_t *const budgets[SPW_BUDGETS] = {&in->device_bytes, &in->host_bytes, &in->disk_bytes};
+    return budgets[tier];
 }
 
 static uint64_t smallest_of(const struct spw_plan_info *i, int tier)
 {
-    return tier == DEVICE ? i->smallest_device_bytes
-           : tier == HOST ? i->smallest_host_bytes
-                          : i->smallest_disk_bytes;
+    const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
+                                         i->smallest_disk_bytes};
+    return least[tier];
 }
 
 /* At the smallest budget the plan works; a page less is refused by its name. */
 static void check_smallest(const struct spw_plan_input *in, int tier)
 {
-    static const char *const names[BUDGETS] = {"device", "host", "disk"};
     struct spw_plan_input with = *in;
     struct spw_error err = {{0}};
     struct spw_plan_info info;
     struct spw_plan p;
-    char number[32], name[32];
+    const char *name = spw_budget_names[tier].memory;
+    char number[32];
     spw_plan_smallest(&info, in);
     uint64_t bytes = smallest_of(&info, tier);
     spw_bytes_text(number, bytes);
-    snprintf(name, sizeof name, "%s memory", names[tier]);
     if (bytes ||
         tier != DISK) { /* a disk of nothing is no disk, and KV may lie on the host again */
         *budget_of(&with, tier) = bytes;
@@ -716,7 +712,7 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
 {
     struct spw_plan last = *p, more;
     struct spw_error err = {{0}};
-    for (int tier = DEVICE; tier < BUDGETS; tier++) {
+    for (int tier = DEVICE; tier < SPW_BUDGETS; tier++) {
         struct spw_plan_input with = *in;
         if (tier == DISK && !in->disk_bytes)
             continue;
@@ -751,11 +747,9 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     int rc = spw_plan_make(&large, &with, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     CHECK(large.pins == in->rolls_back);
-    n_that_hold += p->pins && needed;
-    n_that_do_not += in->rolls_back && !p->pins;
+    n_of.pins += p->pins && needed;
+    n_of.no_pins += in->rolls_back && !p->pins;
 }
-
-static int n_kept_rows;
 
 /* Shorter passes need fewer hidden states: no weights stream for them, unless that costs decode and
  * prompts less, or the longer ones did not fit and chunks pass one by one. */
@@ -785,7 +779,18 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
                   !spw_plan_cheaper(&before, &now),
               "%u blocks stay, not %u, in %llu rows", some.n_resident_blocks, all.n_resident_blocks,
               (unsigned long long)with.kept_rows);
-    n_kept_rows += all.n_resident_blocks > 0 && all.n_resident_blocks < in->weights->n_blocks;
+    n_of.kept_rows += all.n_resident_blocks > 0 && all.n_resident_blocks < in->weights->n_blocks;
+}
+
+/* One session, and as much memory as it likes but for the device. */
+static struct spw_plan_input start_input(const struct spw_model *model, uint64_t context)
+{
+    return (struct spw_plan_input){.weights = model->weights,
+                                   .compute = model->compute,
+                                   .kv = model->cache.kv,
+                                   .context = context,
+                                   .sessions = 1,
+                                   .host_bytes = (uint64_t)1 << 32};
 }
 
 static void run_draw(const struct spw_model *model, uint64_t *seed)
@@ -825,7 +830,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
             in.residual_tiles = (uint32_t)block - 2; /* one tile of each layer is old */
     }
     in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
-    for (int tier = DEVICE; tier < BUDGETS; tier++) {
+    for (int tier = DEVICE; tier < SPW_BUDGETS; tier++) {
         if (tier == DISK && !in.disk_bytes)
             continue;
         check_smallest(&in, tier);
@@ -842,9 +847,9 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     check_slots(&p, &in);
     check_write_limit(&p, &in);
     check_more(&p, &in, seed);
-    n_with_disk += p.n_disk_frames > 0;
+    n_of.disk += p.n_disk_frames > 0;
     check_holds(&p, &in);
-    n_with_three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
+    n_of.three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
 }
 
 /* More device memory never costs more traffic in decode, as long as it is not spent on larger work
@@ -856,15 +861,10 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
     struct spw_plan_info info = {0};
     struct spw_plan p, last;
     struct spw_error err = {{0}};
-    struct spw_plan_input in = {.weights = model->weights,
-                                .compute = model->compute,
-                                .kv = model->cache.kv,
-                                .context = check_range(seed, 1, 4096),
-                                .sessions = 1,
-                                .prefill_chunk = check_random(seed) % 2 ? 64 : 0,
-                                .transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24),
-                                .reads_per_link_byte = (uint32_t)check_range(seed, 0, 5),
-                                .host_bytes = (uint64_t)1 << 32};
+    struct spw_plan_input in = start_input(model, check_range(seed, 1, 4096));
+    in.prefill_chunk = check_random(seed) % 2 ? 64 : 0;
+    in.transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24);
+    in.reads_per_link_byte = (uint32_t)check_range(seed, 0, 5);
     const enum spw_moved up = SPW_MOVED_HOST_TO_DEVICE;
     spw_plan_smallest(&info, &in);
     in.device_bytes = info.smallest_device_bytes;
@@ -889,15 +889,10 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
 {
     struct spw_plan all, p;
     struct spw_error err = {{0}};
-    struct spw_plan_input in = {.weights = model->weights,
-                                .compute = model->compute,
-                                .kv = model->cache.kv,
-                                .context = check_range(seed, 1024, 4096),
-                                .sessions = 1,
-                                .prefill_chunk = 64,
-                                .attention_tiles = 32,
-                                .device_bytes = (uint64_t)1 << 32,
-                                .host_bytes = (uint64_t)1 << 32};
+    struct spw_plan_input in = start_input(model, check_range(seed, 1024, 4096));
+    in.prefill_chunk = 64;
+    in.attention_tiles = 32;
+    in.device_bytes = (uint64_t)1 << 32;
     CHECK(spw_plan_make(&all, &in, &err) == 0);
     uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
     uint64_t window = spw_waterline_window_tiles(all.residency[SPW_LAYER_SLIDING].window),
@@ -921,6 +916,21 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     *n_checked += 1;
 }
 
+static void open_model(struct spw_model *model, char dir[128], const struct tiny_model *tiny,
+                       enum spw_dtype compute)
+{
+    struct spw_error err = {{0}};
+    struct spw_options o = {.threads = 1, .compute = compute};
+    run_folder(dir, tiny, "plan");
+    CHECK_MSG(spw_model_open(model, dir, &o, &err) == 0, "%s", err.text);
+}
+
+static void close_model(struct spw_model *model, const char *dir)
+{
+    spw_model_close(model);
+    tiny_model_remove(dir);
+}
+
 /* Of a model whose layers are large beside its tiles. */
 static void check_large_blocks(uint64_t *seed)
 {
@@ -928,16 +938,12 @@ static void check_large_blocks(uint64_t *seed)
                                             4096,    "", false, false, false, false, true, 1};
     char dir[128];
     struct spw_model model;
-    struct spw_error err = {{0}};
-    struct spw_options o = {.threads = 1};
     uint64_t n_checked = 0;
-    run_folder(dir, &large, "plan_large");
-    CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
+    open_model(&model, dir, &large, SPW_DTYPE_AUTO);
     for (int i = 0; i < 50; i++)
         check_little_less(&model, &n_checked, seed);
     CHECK(n_checked > 0);
-    spw_model_close(&model);
-    tiny_model_remove(dir);
+    close_model(&model, dir);
 }
 
 int main(int argc, char **argv)
@@ -948,32 +954,27 @@ int main(int argc, char **argv)
     for (int i = 0; i < N_TINY_MODELS; i++) {
         char dir[128];
         struct spw_model model;
-        struct spw_error err = {{0}};
         /* One of them stored in another type than it is computed with. */
-        struct spw_options o = {.threads = 1, .compute = i == 3 ? SPW_DTYPE_BF16 : SPW_DTYPE_AUTO};
-        run_folder(dir, &tiny_models[i], "plan");
-        CHECK_MSG(spw_model_open(&model, dir, &o, &err) == 0, "%s", err.text);
+        open_model(&model, dir, &tiny_models[i], i == 3 ? SPW_DTYPE_BF16 : SPW_DTYPE_AUTO);
         for (int k = 0; k < draws / N_TINY_MODELS; k++) {
             run_draw(&model, &seed);
             check_monotone(&model, &seed);
         }
-        spw_model_close(&model);
-        tiny_model_remove(dir);
+        close_model(&model, dir);
     }
     check_large_blocks(&seed);
-    fprintf(stderr,
-            "%d plans with weights from disk, %d of them beside others, %d by way of the host\n",
-            n_with_blocks_from_disk, n_with_both_kinds, n_with_blocks_bounced);
-    CHECK(draws < 300 || n_with_old_below > 20);
-    CHECK(draws < 300 || n_kept_rows > 5);
-    fprintf(stderr, "%d plans of few rows beside streamed weights\n", n_kept_rows);
-    fprintf(stderr, "%d plans with sessions that can go back, %d without, though asked for\n",
-            n_that_hold, n_that_do_not);
-    CHECK(draws < 300 || (n_that_hold > 2 && n_that_do_not > 10));
-    CHECK(draws < 300 || (n_with_both_kinds && n_with_blocks_bounced &&
-                          n_with_blocks_bounced < n_with_blocks_from_disk));
-    printf("%d plans of %llu candidates, %d with a disk, %d of them with copies on the host too\n",
-           draws, (unsigned long long)n_candidates, n_with_disk, n_with_three);
-    CHECK(draws < 300 || (n_with_disk > draws / 10 && n_with_three > draws / 60));
+    printf(
+        "%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
+        "weights from disk, %d beside others, %d by way of the host; %d with pins, %d without; %d "
+        "of few rows beside streamed weights\n",
+        draws, (unsigned long long)n_of.candidates, n_of.disk, n_of.three, n_of.blocks_from_disk,
+        n_of.both_kinds, n_of.blocks_bounced, n_of.pins, n_of.no_pins, n_of.kept_rows);
+    if (draws >= 300) {
+        CHECK(n_of.quantized_below > 20 && n_of.kept_rows > 5);
+        CHECK(n_of.pins > 2 && n_of.no_pins > 10);
+        CHECK(n_of.both_kinds && n_of.blocks_bounced &&
+              n_of.blocks_bounced < n_of.blocks_from_disk);
+        CHECK(n_of.disk > draws / 10 && n_of.three > draws / 60);
+    }
     return check_done();
 }
