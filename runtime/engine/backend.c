@@ -1,4 +1,4 @@
-/* What every backend's row must hold: see backend.h. */
+/* Checks that a backend has all operations: see backend.h. */
 #include "runtime/engine/backend.h"
 
 static bool ops_complete(const struct spw_ops *o)

@@ -1,4 +1,4 @@
-/* A backend: a device's memory and streams, and the operations that run on it. One file each. */
+/* A backend: a device and the operations that run on it. One file each. */
 #ifndef SPW_RUNTIME_ENGINE_BACKEND_H
 #define SPW_RUNTIME_ENGINE_BACKEND_H
 
@@ -6,7 +6,7 @@
 #include "offload/device/device.h"
 #include "offload/io/io.h"
 
-/* What a device's limits are measured with, where model/cpu/probe/probe.h does not: see
+/* The operations that measure a device's limits, if model/cpu/probe/probe.h does not: see
  * model/cuda/probe_cuda.h. */
 struct spw_probe_matrix;
 struct spw_probe_ops {
@@ -24,26 +24,26 @@ struct spw_backend {
     const struct spw_ops *ops;
     const void *context;                  /* for spw_device_options */
     uint32_t index;                       /* CUDA: which GPU; for spw_device_options */
-    size_t (*linear_workspace)(size_t k); /* bytes a worker needs for inner size k */
-    /* What a link could move in the time that one transfer costs beside its bytes: events, a
-     * launch. */
+    size_t (*linear_workspace)(size_t k); /* bytes of workspace per worker for inner size k */
+    /* The bytes that a link moves in the time that one transfer costs in addition to its bytes:
+     * events, a launch. */
     uint64_t transfer_cost_bytes;
-    uint32_t reads_per_link_byte; /* bytes a kernel reads while a link moves one */
-    /* Kernels read the host's memory as fast as the device's: resident weights are computed from
-     * the mapped file. Otherwise they are copied, and streamed ones wait in the host arena. */
+    uint32_t reads_per_link_byte; /* bytes that a kernel reads while a link moves one byte */
+    /* Kernels read host memory as fast as device memory: resident weights are used in the mapped
+     * file. Otherwise they are copied, and streamed weights wait in the host arena. */
     bool reads_host_memory;
-    const struct spw_probe_ops *probe;   /* NULL: the CPU's own */
-    const struct spw_io_fault *io_fault; /* a test's hold on the disk; NULL: none */
+    const struct spw_probe_ops *probe;   /* NULL: that of the CPU */
+    const struct spw_io_fault *io_fault; /* lets a test change results of the disk; NULL: none */
 };
 
-/* -EINVAL where a slot is NULL: an operation is there before a model is loaded, or never asked for.
- */
+/* -EINVAL: an operation is NULL. So each operation exists before a model is loaded, or is never
+ * called. */
 int spw_backend_check(const struct spw_backend *b, struct spw_error *err);
 
 /* The best instruction set of this processor. */
 void spw_backend_cpu(struct spw_backend *out);
-/* GPU `index`. -ENODEV, with what to do, where it cannot be used; -ENOTSUP where this build has no
- * CUDA. */
+/* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: this build
+ * has no CUDA. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
 
 #endif

@@ -5,11 +5,11 @@
 
 #include <stdio.h>
 
-/* 1 us of hand-over between two threads, while one copies 20 GB/s (2 cores of an EPYC, 2026-11-20).
- */
+/* Handing over from thread to thread takes 1 us, and one thread copies 20 GB/s (2 cores of an
+ * EPYC, 2026-11-20). */
 enum { TRANSFER_COST_BYTES = 20000 };
 
-/* 50 to 90 GB/s are read there. */
+/* That machine reads 50 to 90 GB/s. */
 enum { READS_PER_LINK_BYTE = 3 };
 
 static const struct spw_cpu_kernels *kernels(spw_stream s)
@@ -32,7 +32,7 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
     return launch(s, kernels(s)->linear, a, sizeof *a);
 }
 
-/* One product where up follows gate in memory; an output's bits do not depend on that. */
+/* One product if up follows gate in memory. The bits of an output do not depend on this. */
 static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
 {
     const size_t matrix_bytes = a->n * spw_row_bytes(a->w_dtype, a->k);
@@ -72,10 +72,10 @@ static int launch_kv_quantize(const struct spw_codec_args *a, spw_stream s)
     return launch(s, kernels(s)->kv_quantize, a, sizeof *a);
 }
 
-/* What a command ring's place for arguments holds beside the other members. */
+/* The most tiles that fit into the arguments of a command, beside the other members. */
 enum { ATTENTION_TILES = 32 };
 
-/* Few query rows give few tasks: then the splits of the call run side by side. */
+/* Few query rows give few tasks. Then the splits of the call run in parallel. */
 static int launch_attention(const struct spw_attention_args *a, spw_stream s)
 {
     size_t bytes = offsetof(struct spw_attention_args, tiles) + a->n_tiles * sizeof a->tiles[0];

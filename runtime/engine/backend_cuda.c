@@ -1,5 +1,5 @@
-/* The CUDA backend: one row of backend.h, made of the launchers of model/cuda/ops_cuda.h. Where the
- * toolkit was not found there is only the refusal. */
+/* The CUDA backend: the launchers of model/cuda/ops_cuda.h as one table. Without the toolkit
+ * there is only the refusal. */
 #include "runtime/engine/backend.h"
 
 #ifdef SPW_CUDA
@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-/* A launch may name many tiles, so that all splits of a long context run side by side. */
+/* A launch may have many tiles, so that all splits of a long context run in parallel. */
 static const struct spw_ops cuda_ops = {
     .norm = spw_norm_cuda,
     .linear = spw_linear_cuda,
@@ -28,14 +28,14 @@ static const struct spw_probe_ops cuda_probe = {
     .matrix_close = spw_probe_matrix_close,
 };
 
-/* Two events and a launch, some 5 us, while a link of 16 lanes moves 25 GB/s. An estimate: nothing
- * was measured yet. It only weighs the size of a slot. */
+/* Two events and a launch take about 5 us; a link of 16 lanes moves 25 GB/s. This is an
+ * estimate, not measured. It only decides the size of a slot. */
 enum { TRANSFER_COST_BYTES = 125000 };
 
-/* Memory of 500 GB/s to 4 TB/s beside links of 12 to 50 GB/s: an estimate, too. */
+/* Device memory of 500 GB/s to 4 TB/s, links of 12 to 50 GB/s: also an estimate. */
 enum { READS_PER_LINK_BYTE = 60 };
 
-/* Kernels keep what they need in shared memory. */
+/* These kernels use only shared memory. */
 static size_t no_workspace(size_t k)
 {
     (void)k;

@@ -1,9 +1,8 @@
-/* The engine's I/O threads and what they work on: the scratch file of the disk tier, files of
- * others whose tiles are attached, and the model's files where weights are read from them.
+/* The engine's I/O threads and their files: the scratch file of the disk tier, files whose tiles
+ * are attached, and the model's files if weights are read from them.
  *
- * What is registered with the kernel is the memory that reads land in and writes come from: of a
- * device whose memory the drive can reach, its slots and frames; and of the host arena KV and the
- * bounce slots. */
+ * The memory of reads and writes is registered with the kernel: slots and frames of a device
+ * whose memory the drive can reach; KV and the bounce slots of the host arena. */
 #include "offload/device/placement.h"
 #include "runtime/engine/engine.h"
 #include "runtime/step/in_flight.h"
@@ -91,7 +90,7 @@ void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)
     struct spw_io_usage u = {0};
     if (e->io) {
         spw_io_usage(e->io, &u);
-        out->disk_peak_bytes = e->plan.info.disk.total; /* preallocated */
+        out->disk_peak_bytes = e->plan.info.disk.total; /* allocated in advance */
     }
     out->moved_bytes[SPW_MOVED_HOST_TO_DISK] =
         e->past_written_bytes + u.written_bytes + e->file_bytes;

@@ -1,8 +1,8 @@
-/* What stands on the plan, taken and given back as a whole:
+/* The parts of the engine that a plan determines. They are opened and freed together:
  *
- *   arenas -> disk -> weight blocks -> caches -> prefetch -> executor -> sessions' tables
+ *     arenas -> disk -> weight blocks -> caches -> prefetch -> executor -> sessions' tables
  *
- * Device, streams, model and sessions stay when the plan becomes another one. See engine.h. */
+ * Device, streams, model and sessions stay when the plan changes. See engine.h. */
 #include "runtime/engine/memory.h"
 #include "runtime/persist/prefix.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- arenas ---- */
 
-/* What of a tier there is, to be told to the ladder. */
+/* Fills what the fallbacks must know about the tier that refused memory. */
 static int refused(struct spw_ladder_failure *f, int tier, uint64_t asked, uint64_t held, int rc,
                    struct spw_error *err)
 {
@@ -88,7 +88,7 @@ static void pack_block(void *context)
     spw_weights_pack(c->weights, c->block, (void *)(uintptr_t)c->packed.from);
 }
 
-/* Where a block is read from; `packed`: the next free place in the host arena. */
+/* Fills where a block is read from; `packed` is the next free place in the host arena. */
 static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
 {
     struct spw_weights *w = e->model.weights;
@@ -124,7 +124,7 @@ static void describe_blocks(struct spw_engine *e)
     const struct spw_weights *w = e->model.weights;
     uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.weights;
     uint8_t *packed = (uint8_t *)e->host_arena + e->plan.host.packed;
-    spw_weights_place_packed(e->model.weights); /* another plan may have placed them otherwise */
+    spw_weights_place_packed(e->model.weights); /* another plan may have placed them elsewhere */
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         describe_block(e, u, &packed);
         if (e->blocks[u].in_place || !spw_plan_block_resident(&e->plan, w, u))
@@ -162,7 +162,7 @@ static struct spw_kv_options cache_options(const struct spw_engine *e)
     };
 }
 
-/* Exact tiles beside those that age: on the device only. */
+/* Opens the cache of exact tiles beside quantized ones. It lies on the device only. */
 int spw_engine_open_exact(struct spw_engine *e)
 {
     struct spw_kv_options o = cache_options(e);
@@ -230,7 +230,7 @@ int spw_engine_replan_prefetch(struct spw_engine *e)
     return spw_prefetch_replan(e->prefetch, &o);
 }
 
-/* The caller ends a step, or a memory limit that is lower now does. */
+/* Whether the step must end: the caller asks for it, or a memory limit is lower now. */
 static bool ask_interrupted(void *context)
 {
     struct spw_engine *e = context;
@@ -263,7 +263,8 @@ static int open_executor(struct spw_engine *e)
     return spw_executor_open(&e->executor, &x);
 }
 
-/* Their tokens are all there; what the cache held of them is computed again. */
+/* Opens the tables of all sessions. Sessions have their tokens; the next step computes what
+ * their caches held. */
 static int open_sequences(struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
@@ -322,7 +323,7 @@ bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
     return true;
 }
 
-/* What was counted so far goes on to count. */
+/* Adds the counts of this plan to those of earlier plans. */
 static void keep_counts(struct spw_engine *e)
 {
     spw_executor_forget_ahead(e->executor);

@@ -1,8 +1,9 @@
-/* The model's files as weight blocks are read from them: around the page cache where the
- * filesystem allows it, so that what passes the device does not drive out what lies on the host.
+/* The model's files, as weight blocks are read from them: around the page cache if the
+ * filesystem allows it. Then weights on their way to the device do not evict pages that the host
+ * needs.
  *
- * The mapping of the same files stays for what is resident, kept or looked up; nothing writes to
- * them, so that the two views agree. */
+ * Resident blocks and small tensors use the mapping of the same files. Nothing writes to the
+ * files, so both views agree. */
 #include "runtime/engine/engine.h"
 
 #include <fcntl.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Direct I/O, if blocks of SPW_FILE_BLOCK bytes do for it. 1: not here. */
+/* Opens the file with direct I/O, if its alignment divides SPW_FILE_BLOCK. 1: not possible. */
 static int open_direct(struct spw_engine *e, struct spw_weight_file *f, const char *path)
 {
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
@@ -45,7 +46,7 @@ static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err
     return rc ? spw_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
-/* How the files are read, after how the engine reads. */
+/* Appends how the files are read to the description of the I/O engine. */
 static void describe(struct spw_engine *e)
 {
     uint32_t n = 0, n_direct = 0;

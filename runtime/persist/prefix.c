@@ -66,7 +66,7 @@ struct use {
 /* ---- open, close ---- */
 
 /* One tile of all layers: the least that the cache can store. */
-static uint64_t least_bytes(const struct spw_plan *p)
+static uint64_t min_cache_bytes(const struct spw_plan *p)
 {
     return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
            p->n_layers[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
@@ -83,7 +83,7 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_options *o = &e->options;
     struct spw_prefix *p = e->prefix;
-    uint64_t least = least_bytes(&e->plan);
+    uint64_t min = min_cache_bytes(&e->plan);
     struct spw_store_options s = {.directory = o->prefix_cache_dir,
                                   .limit_bytes =
                                       spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
@@ -91,11 +91,11 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
                                   .fingerprint = p->fingerprint,
                                   .on_damage = note,
                                   .context = p};
-    if (s.limit_bytes < least)
+    if (s.limit_bytes < min)
         return spw_fail(err, -EINVAL,
                         "prefix cache size: found %llu bytes, expected at least %llu, the size of "
                         "one tile of %d tokens",
-                        (unsigned long long)s.limit_bytes, (unsigned long long)least,
+                        (unsigned long long)s.limit_bytes, (unsigned long long)min,
                         SPW_TILE_TOKENS);
     spw_snapshot_fingerprint(p->fingerprint, e);
     return spw_store_open(&p->store, &s, err);
