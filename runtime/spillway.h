@@ -267,11 +267,13 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
                    struct spw_error *err);
 
 /* A request as a batch gets it, by its lengths; tokens that it was given count as prompt.
+ * prompt: [n_prompt]; NULL: it shares no tokens with other requests.
  * n_found: the tokens of the prompt that a prefix cache gives. n_resumed: those that its session
  * got from spw_session_resume, and resumed_logits: with the logits behind them (spw_saved_info). */
 struct spw_plan_request {
     uint64_t n_prompt, max_new_tokens, n_found, n_resumed;
     bool resumed_logits;
+    const int32_t *prompt;
 };
 
 /* The same decision, and the bytes that an engine moves over each link in all if it is opened with
@@ -512,7 +514,10 @@ struct spw_event {
 
 struct spw_batch;
 
-/* Requests may be submitted and canceled at any time between two steps. Up to the engine's number
+/* Tokens that several prompts begin with are computed once: the sessions of these requests then
+ * share tiles, and result.n_reused counts the tokens.
+ *
+ * Requests may be submitted and canceled at any time between two steps. Up to the engine's number
  * of sessions run at a time, the others wait; sessions that callers have open count. Submitting
  * takes all memory of a request but that of its text. What requests compute is kept in the prefix
  * cache, if there is one, when they end, after each pass of a long prompt, and, where a session can

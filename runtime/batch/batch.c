@@ -6,11 +6,16 @@
  * joins the step that the others decode in. A token depends on its own request alone: logits do not
  * depend on the partners in a step, and the draws of a request are numbered by its own positions.
  *
+ * Tokens that several prompts begin with are computed once (shared_prompt.h): before the step, the
+ * session of the first such request computes them, and the sessions of the others are forked from
+ * it.
+ *
  *   submit -> waiting -> slot: session + answer -> spw_sync(all slots) -> sampler -> token
  *                                                     token -> answer.c -> events
  *
  * All memory of a request but that of its text is taken when it is submitted. */
 #include "runtime/batch/answer.h"
+#include "runtime/batch/shared_prompt.h"
 #include "runtime/persist/snapshot.h"
 
 #include <math.h>
@@ -36,9 +41,10 @@ struct spw_batch {
     struct entry *first, **end; /* owned, all requests that were not taken */
     struct entry *first_with_events, **end_with_events; /* those with events */
     uint64_t n_submitted;
-    struct entry **slots;    /* owned, [n_slots]; NULL: free */
-    struct entry **stepping; /* owned, [n_slots]: whose span it is */
-    struct spw_span *spans;  /* owned, [n_slots]: the step's */
+    struct entry **slots;       /* owned, [n_slots]; NULL: free */
+    struct entry **stepping;    /* owned, [n_slots]: whose span it is */
+    struct spw_span *spans;     /* owned, [n_slots]: the step's */
+    struct spw_prompt *prompts; /* owned, [n_slots]: while sessions are opened */
     uint32_t n_slots;
     struct spw_sampler *sampler; /* owned */
     struct spw_batch_times times;
@@ -64,9 +70,10 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .end_with_events = &b->first_with_events,
                             .slots = spw_alloc_zero(n, sizeof(struct entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct entry *)),
-                            .spans = spw_alloc_zero(n, sizeof *b->spans)};
+                            .spans = spw_alloc_zero(n, sizeof *b->spans),
+                            .prompts = spw_alloc_zero(n, sizeof *b->prompts)};
     int rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
-    if (!rc && (!b->slots || !b->stepping || !b->spans))
+    if (!rc && (!b->slots || !b->stepping || !b->spans || !b->prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -105,6 +112,7 @@ void spw_batch_close(struct spw_batch *b)
     spw_free(b->slots);
     spw_free(b->stepping);
     spw_free(b->spans);
+    spw_free(b->prompts);
     spw_free(b);
 }
 
@@ -333,8 +341,8 @@ static uint64_t most_tokens(const struct spw_request *r)
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
-/* Gives a request a slot. A request whose given tokens end its answer already ends without a step.
- */
+/* Gives a request a slot; open_sessions gives it a session. A request whose given tokens end its
+ * answer already ends without a step. */
 static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
@@ -345,13 +353,7 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
         return;
     }
     x->session = x->answer.request.session;
-    int rc = x->session ? 0
-                        : spw_session_open_for(&x->session, b->engine,
-                                               most_tokens(&x->answer.request), &x->why);
-    if (rc)
-        fail(b, x, rc);
-    else
-        b->slots[slot] = x;
+    b->slots[slot] = x;
 }
 
 /* False: the batch has to open a session for the request, none is free, and a running request will
@@ -360,12 +362,13 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
 static bool can_start(const struct spw_batch *b, const struct entry *x)
 {
     bool others_end = false;
+    uint32_t n_free = 0, n_open_soon = 0;
     for (uint32_t i = 0; i < b->n_slots; i++) {
-        if (x->answer.request.session || !b->engine->sessions[i])
-            return true;
+        n_free += !b->engine->sessions[i];
+        n_open_soon += b->slots[i] && !b->slots[i]->session;
         others_end |= b->slots[i] && !b->slots[i]->answer.request.session;
     }
-    return !others_end;
+    return x->answer.request.session || n_free > n_open_soon || !others_end;
 }
 
 static void fill_slots(struct spw_batch *b)
@@ -430,16 +433,112 @@ static int compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_err
     return rc;
 }
 
+/* ---- sessions of new requests ---- */
+
+/* Nothing is shared where the prefix cache has the tokens, where each length has a rope table of
+ * its own, and with a session whose older tokens were computed with another precision. */
+static bool is_alone(const struct spw_batch *b, const struct entry *x)
+{
+    const struct spw_model_config *c = spw_engine_config(b->engine);
+    const struct spw_session *s = x->session;
+    uint64_t table = spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions,
+                                    x->answer.request.n_prompt + x->answer.request.n_given);
+    bool wants_all = x->answer.result.prompt_logprobs && !x->knows_reuse;
+    return b->engine->prefix || wants_all || table != SPW_ROPE_SHARED ||
+           (s && s->n_tokens && (s->mixed || s->rope_table != SPW_ROPE_SHARED));
+}
+
+static void describe_prompt(struct spw_batch *b, uint32_t slot)
+{
+    const struct entry *x = b->slots[slot];
+    const struct spw_session *s = x ? x->session : NULL;
+    struct spw_prompt *p = &b->prompts[slot];
+    *p = (struct spw_prompt){.is_alone = true};
+    if (!x)
+        return;
+    *p = (struct spw_prompt){.tokens = x->answer.tokens,
+                             .n_tokens = x->answer.request.n_prompt + x->answer.request.n_given,
+                             .is_open = s,
+                             .is_alone = is_alone(b, x)};
+    if (s && s->cached)
+        p->n_held = spw_min_u64(x->answer.n_tokens, s->n_tokens);
+    if (s && s == x->answer.request.session) /* which may hold other tokens */
+        p->n_held = spw_common_prefix(p->tokens, s->tokens, p->n_held);
+}
+
+/* The span in which the donor computes what others will share. Of several takers: the one that
+ * shares most; where a session cannot be cut back, the one that shares least, and the next ones
+ * follow. */
+static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared, uint32_t *n)
+{
+    struct entry *x = b->slots[donor];
+    uint32_t i = 0;
+    while (i < *n && b->stepping[i] != x)
+        i++;
+    if (i == *n) {
+        b->stepping[(*n)++] = x;
+        b->spans[i] = (struct spw_span){.session = x->session, .tokens = x->answer.tokens};
+    }
+    bool least = b->spans[i].n_tokens && spw_snapshot_needs_checkpoint(&b->engine->plan);
+    b->spans[i].n_tokens = least ? spw_min_u64(b->spans[i].n_tokens, shared)
+                                 : spw_max_u64(b->spans[i].n_tokens, shared);
+}
+
+/* Opens the session of the request in a slot, if what it shares is there; else adds the span that
+ * computes that. Returns whether a session was opened, or the request has failed. */
+static bool open_session(struct spw_batch *b, uint32_t slot, uint32_t *n)
+{
+    struct entry *x = b->slots[slot];
+    uint32_t donor = 0;
+    uint64_t shared = spw_shared_prompt(&b->engine->plan, b->prompts, b->n_slots, slot, &donor);
+    if (shared && (!b->prompts[donor].is_open || b->prompts[donor].n_held < shared)) {
+        if (b->prompts[donor].is_open)
+            add_shared_span(b, donor, shared, n);
+        return false;
+    }
+    uint64_t most = most_tokens(&x->answer.request);
+    int rc = shared ? spw_session_fork_for(&x->session, b->slots[donor]->session, most, &x->why)
+                    : spw_session_open_for(&x->session, b->engine, most, &x->why);
+    if (rc)
+        fail(b, x, rc);
+    return true;
+}
+
+/* Gives each request in a slot a session. Tokens that requests share are computed once. */
+static int open_sessions(struct spw_batch *b, struct spw_error *err)
+{
+    bool more = false;
+    for (uint32_t i = 0; i < b->n_slots; i++)
+        more |= b->slots[i] && !b->slots[i]->session;
+    while (more) {
+        uint32_t n = 0;
+        more = false;
+        for (uint32_t i = 0; i < b->n_slots; i++)
+            describe_prompt(b, i);
+        for (uint32_t i = 0; i < b->n_slots; i++) {
+            if (!b->slots[i] || b->slots[i]->session)
+                continue;
+            more |= !open_session(b, i, &n);
+            describe_prompt(b, i);
+        }
+        if (n)
+            SPW_TRY(compute(b, n, true, err));
+    }
+    return 0;
+}
+
 int spw_batch_step(struct spw_batch *b, struct spw_error *err)
 {
     bool prefill;
     spw_error_clear(err);
     forget_events(b);
     fill_slots(b);
-    uint32_t n = make_spans(b, &prefill);
-    if (!n)
+    int rc = open_sessions(b, err);
+    uint32_t n = rc ? 0 : make_spans(b, &prefill);
+    if (!rc && !n)
         return 0;
-    int rc = compute(b, n, prefill, err);
+    if (!rc)
+        rc = compute(b, n, prefill, err);
     if (rc)
         return spw_fail(err, rc, "the step failed: %s", strerror(-rc));
     for (uint32_t i = 0; i < n; i++)

@@ -2,6 +2,7 @@
  *
  * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
  * off, and the executor computes what is missing, for all sessions of the call in one step. */
+#include "runtime/batch/shared_prompt.h"
 #include "runtime/persist/prefix.h"
 #include "runtime/engine/recover.h"
 
@@ -54,9 +55,16 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
 
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
 {
+    return spw_session_fork_for(out, from, from->most_tokens, err);
+}
+
+int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t most_tokens,
+                         struct spw_error *err)
+{
     spw_error_clear(err);
-    SPW_TRY(spw_session_open_for(out, from->engine, from->most_tokens, err));
+    SPW_TRY(spw_session_open_for(out, from->engine, spw_max_u64(most_tokens, from->n_tokens), err));
     struct spw_session *s = *out;
+    s->most_tokens = most_tokens;
     memcpy(s->residency, from->residency, sizeof s->residency);
     spw_sequence_fork(&s->seq, &from->seq);
     spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot);
@@ -126,17 +134,10 @@ const float *spw_session_logits(const struct spw_session *s)
     return s->has_logits ? s->logits : NULL;
 }
 
-/* How far the span goes on as the session does. A whole book is compared for each of its answer's
- * tokens. */
+/* How far the span goes on as the session does. */
 static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
 {
-    enum { BLOCK = 1024 };
-    uint64_t n = spw_min_u64(s->n_tokens, span->n_tokens), i = 0;
-    while (i + BLOCK <= n && !memcmp(s->tokens + i, span->tokens + i, BLOCK * sizeof *s->tokens))
-        i += BLOCK;
-    while (i < n && s->tokens[i] == span->tokens[i])
-        i++;
-    return i;
+    return spw_common_prefix(s->tokens, span->tokens, spw_min_u64(s->n_tokens, span->n_tokens));
 }
 
 /* ---- sync: checks ---- */

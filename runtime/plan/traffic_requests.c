@@ -4,6 +4,7 @@
  *   step       every live slot: its prompt in the first, then one token each
  *
  * The last token of an answer is only picked, so that a request of n new tokens takes n steps. */
+#include "runtime/batch/shared_prompt.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/persist/prefix.h"
 #include "runtime/plan/traffic_tiles.h"
@@ -11,9 +12,10 @@
 struct slot {
     const struct spw_plan_request *request; /* NULL: the slot is free */
     uint64_t held, n_steps;                 /* tokens computed; steps it took part in */
+    uint64_t kept;                          /* of a fork: tokens that its first step keeps */
     uint64_t stored, checkpoint;            /* of its tokens, those in the prefix cache */
     uint64_t rope_table;
-    bool begun;
+    bool is_open, begun; /* it has a session; its prompt is being computed */
 };
 
 struct requests {
@@ -25,6 +27,7 @@ struct requests {
     uint64_t *held;              /* [sessions], as slots */
     bool shares_are_old;
     struct spw_step_span *spans; /* [n_slots] */
+    struct spw_prompt *prompts;  /* [n_slots] */
     uint32_t n_slots;
     uint64_t rope_table; /* of the tables on the device */
 };
@@ -205,15 +208,14 @@ static void make_checkpoint(struct requests *q, uint32_t slot)
     keep(q, slot);
 }
 
-/* The slot gets a session. One from a file holds its tokens at once. */
+/* The slot is taken. A session from a file holds its tokens at once. */
 static void start(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
 {
     struct slot *s = &q->slots[slot];
     *s = (struct slot){.request = request, .rope_table = rope_table(q, request->n_prompt)};
-    if (!request->n_resumed) {
-        set_most(q, slot, request->n_prompt + spw_sub_u64(request->max_new_tokens, 1));
+    if (!request->n_resumed)
         return;
-    }
+    s->is_open = true;
     set_most(q, slot, q->plan->info.context);
     share(q);
     s->rope_table = rope_table(q, request->n_resumed);
@@ -229,6 +231,10 @@ static void begin(struct requests *q, uint32_t slot)
     const struct spw_plan_request *request = s->request;
     uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
     s->begun = true;
+    if (s->kept < s->held && s->kept) {
+        spw_traffic_cut_back(q->run, slot, s->kept);
+        s->held = s->kept;
+    }
     if (request->n_resumed || !q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
         return;
     s->stored = s->checkpoint = found - found % SPW_TILE_TOKENS;
@@ -290,6 +296,89 @@ static void end_step(struct requests *q, uint32_t slot)
     }
 }
 
+/* ---- tokens that requests share: as open_sessions of batch.c ---- */
+
+static void describe_prompt(struct requests *q, uint32_t slot)
+{
+    const struct slot *s = &q->slots[slot];
+    struct spw_prompt *p = &q->prompts[slot];
+    *p = (struct spw_prompt){.is_alone = true};
+    if (!s->request)
+        return;
+    *p = (struct spw_prompt){.tokens = s->request->prompt,
+                             .n_tokens = s->request->n_prompt,
+                             .n_held = s->held,
+                             .is_open = s->is_open,
+                             .is_alone = q->plan->attaches || s->rope_table != SPW_ROPE_SHARED ||
+                                         rope_table(q, s->request->n_prompt) != SPW_ROPE_SHARED};
+}
+
+static void add_shared_span(struct requests *q, uint32_t donor, uint64_t shared, uint32_t *n)
+{
+    uint32_t i = 0;
+    while (i < *n && q->spans[i].session != donor)
+        i++;
+    if (i == *n)
+        q->spans[(*n)++] = (struct spw_step_span){donor, q->slots[donor].held, 0, 0};
+    bool least = q->spans[i].to && spw_snapshot_needs_checkpoint(q->plan);
+    q->spans[i].to =
+        least ? spw_min_u64(q->spans[i].to, shared) : spw_max_u64(q->spans[i].to, shared);
+}
+
+/* The first step of a forked session cuts it back to what it shares, and the tokens that it wants
+ * logits of are computed. */
+static uint64_t kept_of_fork(const struct slot *donor, const struct spw_plan_request *request)
+{
+    uint64_t n = request->n_prompt, held = donor->held;
+    uint64_t same = spw_common_prefix(donor->request->prompt, request->prompt,
+                                      spw_min_u64(donor->request->n_prompt, n));
+    bool has_logits = donor->n_steps && held == n && donor->request->max_new_tokens;
+    if (same == n && has_logits)
+        return n;
+    return spw_min_u64(spw_min_u64(same, held), n - (request->max_new_tokens > 0));
+}
+
+static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)
+{
+    struct slot *s = &q->slots[slot];
+    const struct spw_plan_request *r = s->request;
+    uint32_t donor = 0;
+    uint64_t shared = spw_shared_prompt(q->plan, q->prompts, q->n_slots, slot, &donor);
+    if (shared && (!q->prompts[donor].is_open || q->prompts[donor].n_held < shared)) {
+        if (q->prompts[donor].is_open)
+            add_shared_span(q, donor, shared, n);
+        return false;
+    }
+    s->is_open = true;
+    set_most(q, slot, r->n_prompt + spw_sub_u64(r->max_new_tokens, 1));
+    if (shared) {
+        spw_traffic_fork(q->run, slot, donor);
+        s->held = q->slots[donor].held;
+        s->kept = kept_of_fork(&q->slots[donor], r);
+    }
+    return true;
+}
+
+static void open_sessions(struct requests *q)
+{
+    for (bool more = true; more;) {
+        uint32_t n = 0;
+        more = false;
+        for (uint32_t i = 0; i < q->n_slots; i++)
+            describe_prompt(q, i);
+        for (uint32_t i = 0; i < q->n_slots; i++) {
+            if (!q->slots[i].request || q->slots[i].is_open)
+                continue;
+            more |= !open_session(q, i, &n);
+            describe_prompt(q, i);
+        }
+        if (!n)
+            continue;
+        share(q);
+        compute(q, q->spans, n);
+    }
+}
+
 static void run(struct requests *q, const struct spw_plan_request *requests, size_t n)
 {
     size_t started = 0;
@@ -302,6 +391,7 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
         }
         if (!any)
             return;
+        open_sessions(q);
         share(q);
         for (uint32_t i = 0; i < q->n_slots; i++)
             if (q->slots[i].request && !q->slots[i].begun)
@@ -323,10 +413,12 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          .rope_table = SPW_ROPE_SHARED};
     q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
+    q.prompts = spw_alloc_zero(q.n_slots, sizeof *q.prompts);
     q.shares = spw_alloc_zero(p->info.sessions, sizeof *q.shares);
     q.held = spw_alloc_zero(p->info.sessions, sizeof *q.held);
-    int rc = q.slots && q.spans && q.shares && q.held ? spw_traffic_run_open(&q.run, p, w, false)
-                                                      : -ENOMEM;
+    int rc = q.slots && q.spans && q.prompts && q.shares && q.held
+                 ? spw_traffic_run_open(&q.run, p, w, false)
+                 : -ENOMEM;
     if (!rc) {
         spw_traffic_add(q.run, SPW_MOVED_HOST_TO_DEVICE, spw_traffic_open_bytes(p, w));
         run(&q, requests, n);
@@ -335,6 +427,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     spw_traffic_run_close(q.run);
     spw_free(q.slots);
     spw_free(q.spans);
+    spw_free(q.prompts);
     spw_free(q.shares);
     spw_free(q.held);
     return rc;

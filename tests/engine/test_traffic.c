@@ -6,7 +6,7 @@
 #include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 
-static int n_with_disk, n_with_three, n_with_old, n_generations_on_disk;
+static int n_with_disk, n_with_three, n_with_old, n_generations_on_disk, n_shared;
 
 struct moved {
     uint64_t bytes[SPW_MOVED_COUNT];
@@ -150,6 +150,12 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
         lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, 700),
                                                .max_new_tokens = check_random(seed) % 140};
         run_ids(ids[i], lengths[i].n_prompt, vocab, *seed);
+        if (i && check_random(seed) % 2) { /* it begins as the one before */
+            memcpy(ids[i], ids[i - 1],
+                   check_range(seed, 0, spw_min_u64(lengths[i].n_prompt, lengths[i - 1].n_prompt)) *
+                       sizeof ids[i][0]);
+        }
+        lengths[i].prompt = ids[i];
         requests[i] = (struct spw_request){.prompt = ids[i],
                                            .n_prompt = lengths[i].n_prompt,
                                            .max_new_tokens = lengths[i].max_new_tokens,
@@ -172,6 +178,8 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
                   (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
                   (unsigned long long)o.disk_bytes, o.prefill_chunk);
     n_with_old += o.precision && results[0].waterlines.host_end > 0;
+    for (size_t i = 0; i < n; i++)
+        n_shared += results[i].n_reused > 0;
     n_generations_on_disk += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0;
     for (size_t i = 0; i < n; i++)
         spw_result_free(&results[i]);
@@ -193,9 +201,10 @@ int main(int argc, char **argv)
         tiny_model_remove(dir);
     }
     printf("%d engines with tiles on disk, %d of them with some on the host too; %d with quantized "
-           "ones below the device; %d generations that read from disk\n",
-           n_with_disk, n_with_three, n_with_old, n_generations_on_disk);
-    CHECK(draws < 100 ||
-          (n_with_disk > 0 && n_with_three > 0 && n_with_old > 0 && n_generations_on_disk > 0));
+           "ones below the device; %d generations that read from disk, %d requests that "
+           "shared tokens\n",
+           n_with_disk, n_with_three, n_with_old, n_generations_on_disk, n_shared);
+    CHECK(draws < 100 || (n_with_disk > 0 && n_with_three > 0 && n_with_old > 0 &&
+                          n_generations_on_disk > 0 && n_shared > 0));
     return check_done();
 }

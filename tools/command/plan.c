@@ -183,8 +183,10 @@ static int make_requests(struct moved *m, const struct cli_options *o,
         return cli_fail(CLI_FAILED, "out of memory");
     for (size_t i = 0; i < m->n; i++)
         m->requests[i] =
-            (struct spw_plan_request){inputs->items[i].n_tokens, inputs->items[i].max_new_tokens,
-                                      o->prefix_cache ? o->prefix_tokens : 0, 0, false};
+            (struct spw_plan_request){.n_prompt = inputs->items[i].n_tokens,
+                                      .max_new_tokens = inputs->items[i].max_new_tokens,
+                                      .n_found = o->prefix_cache ? o->prefix_tokens : 0,
+                                      .prompt = inputs->items[i].tokens};
     if (saved->file) { /* the saved run is the only one */
         const struct spw_saved_info *info = spw_saved_info(saved->file);
         m->requests[0].n_prompt += saved->n_given;

@@ -150,6 +150,62 @@ static void test_batches(uint64_t seed)
     spw_tokenizer_close(t);
 }
 
+/* Prompts that begin alike are computed once, whenever their requests come, and their answers are
+ * the same bits as alone. In a model with windows a session can be forked only where its window is.
+ */
+static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
+{
+    enum { N = 5 };
+    static int32_t ids[N][380];
+    static const size_t lengths[N] = {300, 300, 380, 200, 300}, alike[N] = {0, 300, 290, 150, 300};
+    const size_t reused[N] = {0, 256, 256, windows ? 128 : 150, windows ? 0 : 299};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = N,
+                            .threads = 2,
+                            .prefill_chunk = 64};
+    struct spw_engine *e = NULL;
+    struct spw_batch *b = NULL;
+    struct spw_request requests[N];
+    struct spw_result alone, r;
+    struct spw_error err = {{0}};
+    struct spw_event event;
+    uint64_t id;
+    for (int i = 0; i < N; i++) {
+        for (size_t k = 0; k < lengths[i]; k++)
+            ids[i][k] = k < alike[i] ? ids[0][k] : (int32_t)(check_random(&seed) % VOCAB);
+        requests[i] = (struct spw_request){
+            .prompt = ids[i], .n_prompt = lengths[i], .max_new_tokens = 12, .ignore_eos = true};
+    }
+    CHECK_MSG(!spw_engine_open(&e, folder, &o, &err), "%s", err.text);
+    CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (int i = 0; i < N; i++) {
+        CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
+        if (i == N - 2) /* the last one comes when the others decode */
+            CHECK(spw_batch_step(b, &err) == 1 && spw_batch_step(b, &err) == 1);
+    }
+    while (spw_batch_step(b, &err) > 0)
+        while (spw_batch_event(b, &event))
+            CHECK(event.kind != SPW_EVENT_END || !event.text_bytes);
+    struct spw_stats stats;
+    spw_engine_stats(e, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
+    for (int i = 0; i < N; i++) {
+        CHECK(!spw_batch_take(b, (uint64_t)i + 1, &r));
+        CHECK_MSG(r.n_reused == reused[i], "request %d: %zu tokens reused, not %zu", i, r.n_reused,
+                  reused[i]);
+        struct spw_engine *other = open_engine(folder, 1);
+        CHECK(!batch_run(other, NULL, &requests[i], 1, &alone, NULL, &err));
+        CHECK(same(&r, &alone));
+        spw_engine_close(other);
+        spw_result_free(&r);
+        spw_result_free(&alone);
+    }
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
 /* The draws are the sampler's own: the same loop written out by hand gives the same tokens. */
 static void test_by_hand(uint64_t seed)
 {
@@ -729,6 +785,8 @@ int main(void)
 {
     uint64_t seed = check_seed();
     test_batches(seed);
+    test_shared_prompts(MODEL, false, seed);
+    test_shared_prompts("tests/golden/mistral_window_200", true, seed);
     test_by_hand(seed + 1);
     test_stop(seed + 2);
     test_prompt_end();

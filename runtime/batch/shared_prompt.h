@@ -1,0 +1,33 @@
+/* Which request of a batch can begin with tokens that another request computes. Pure functions, for
+ * batch.c and for the prediction of bytes (runtime/plan/traffic_requests.c).
+ *
+ *   donor  |------ shared -------|---- its own rest ----|
+ *   taker  |------ shared -------|--- another rest ---|
+ *
+ * The donor's session computes the shared tokens first. The taker's session is forked from it
+ * there: both hold the same tiles by reference. */
+#ifndef SPW_RUNTIME_BATCH_SHARED_PROMPT_H
+#define SPW_RUNTIME_BATCH_SHARED_PROMPT_H
+
+#include "runtime/plan/plan.h"
+
+struct spw_prompt {
+    const int32_t *tokens; /* [n_tokens]; NULL: nobody knows them, and nothing is shared */
+    uint64_t n_tokens;
+    uint64_t n_held; /* of them, those that its session holds */
+    bool is_open;    /* it has a session */
+    bool is_alone;   /* it shares nothing */
+};
+
+/* How far two sequences of n tokens agree. */
+uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
+
+/* Of n prompts in the order of their slots, the one that prompt `taker` should begin with: the
+ * result is how many of its tokens, and *donor the prompt that has the most of them in common with
+ * it. 0: none. A donor without a session comes before the taker. Shared tokens end at a tile's end,
+ * and leave the taker one token to compute. A donor that has not computed them yet needs a step for
+ * it, which takes about as long as a chunk: fewer tokens than that are not worth the step. */
+uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *prompts, uint32_t n,
+                           uint32_t taker, uint32_t *donor);
+
+#endif
