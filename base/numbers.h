@@ -21,9 +21,8 @@ static inline uint16_t spw_f32_to_bf16(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(f == f ? rounded : bits >> 16 | 0x40);
 }
 
 static inline float spw_f16_to_f32(uint16_t h)

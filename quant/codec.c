@@ -1,5 +1,5 @@
 /* The decoder: see codec.h. Every number is shrunk by 2^24 until the last product, as in
- * codec_encode.h, so that a tile of the largest f32 comes back finite. */
+ * codec_simd.c, so that a tile of the largest f32 comes back finite. */
 #include "quant/codec.h"
 
 #include <float.h>

@@ -28,6 +28,7 @@ struct spw_codec_args {
 extern const struct spw_kernel spw_codec_encode_kernel_portable;
 extern const struct spw_kernel spw_codec_encode_kernel_avx2;
 extern const struct spw_kernel spw_codec_encode_kernel_avx512;
+extern const struct spw_kernel spw_codec_encode_kernel_avx512bf16;
 
 /* The same on a GPU, where all pointers are its memory. Queued on `s`; -EINVAL: a shape or an
  * alignment that it does not take. Linked where the kernels of model/cuda/ops_cuda.h are. */

@@ -1,4 +1,4 @@
-/* The encoder of quant/codec.h on a GPU: the bits of quant/codec_encode.h, which states the order
+/* The encoder of quant/codec.h on a GPU: the bits of quant/codec_simd.c, which states the order
  * of every sum.
  *
  * A block of the grid takes eight positions of K or of V of one head (a row of a V plane, half a

@@ -1,6 +1,6 @@
-/* The names behind the tables of ops_cpu.c: spw_<op>_kernel_<isa>, each defined in the file
- * model/cpu/<op or group>_<isa>.c. What a kernel computes is written in model/ops.h. The amx
- * table takes everything but `linear` from avx512bf16. */
+/* The names behind the tables of ops_cpu.c: spw_<op>_kernel_<isa>, defined in the files *_simd.c,
+ * which are compiled once for each instruction set. What a kernel computes is written in
+ * model/ops.h. The amx table takes everything but `linear` from avx512bf16. */
 #ifndef SPW_MODEL_CPU_KERNELS_H
 #define SPW_MODEL_CPU_KERNELS_H
 
@@ -14,7 +14,9 @@
     extern const struct spw_kernel spw_attention_splits_kernel_##isa;                              \
     extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \
     extern const struct spw_kernel spw_gated_kernel_##isa;                                         \
-    extern const struct spw_kernel spw_softcap_kernel_##isa
+    extern const struct spw_kernel spw_softcap_kernel_##isa;                                       \
+    /* Bytes of linear workspace one worker needs; a multiple of 64. */                            \
+    size_t spw_linear_workspace_##isa(size_t k)
 
 SPW_DECLARE_CPU_KERNELS(portable);
 SPW_DECLARE_CPU_KERNELS(avx2);
@@ -25,11 +27,6 @@ SPW_DECLARE_CPU_KERNELS(avx512bf16);
 
 extern const struct spw_kernel spw_linear_kernel_amx;
 
-/* Bytes of linear workspace one worker needs; a multiple of 64. */
-size_t spw_linear_workspace_portable(size_t k);
-size_t spw_linear_workspace_avx2(size_t k);
-size_t spw_linear_workspace_avx512(size_t k);
-size_t spw_linear_workspace_avx512bf16(size_t k);
 size_t spw_linear_workspace_amx(size_t k);
 
 #endif

@@ -3,11 +3,13 @@
 #ifndef SPW_MODEL_CPU_MATH_H
 #define SPW_MODEL_CPU_MATH_H
 
+#include <math.h>
+
 #include "model/cpu/vec.h"
 
 /* e^x = 2^n e^r, r in [-ln2/2, ln2/2], e^r = 1 + r + r^2 P(r). Beyond the range of f32 the clamps
  * make n round to 0 or infinity; NaN stays NaN. */
-VEC_FN struct vec vec_exp(struct vec x)
+SIMD_FN struct vec vec_exp(struct vec x)
 {
     x = vec_max(vec_set1(-110.0f), x);
     x = vec_select_less(vec_set1(90.0f), x, vec_set1(90.0f), x);
@@ -24,7 +26,7 @@ VEC_FN struct vec vec_exp(struct vec x)
 }
 
 /* Near 0 an odd polynomial; further out 1 - 2 / (e^2|x| + 1), with x's sign. */
-VEC_FN struct vec vec_tanh(struct vec x)
+SIMD_FN struct vec vec_tanh(struct vec x)
 {
     struct vec zero = vec_set1(0.0f), one = vec_set1(1.0f), z = vec_mul(x, x);
     struct vec p = vec_set1(-0.0056039137f);

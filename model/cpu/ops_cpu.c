@@ -78,51 +78,25 @@ const char *spw_isa_name(enum spw_isa isa)
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
-/* Everything but `linear` and `kv_quantize`. */
-#define COMMON_KERNELS(isa)                                                                        \
-    .norm = &spw_norm_kernel_##isa, .rope_append = &spw_rope_append_kernel_##isa,                  \
-    .attention = &spw_attention_kernel_##isa,                                                      \
-    .attention_splits = &spw_attention_splits_kernel_##isa,                                        \
-    .attention_merge = &spw_attention_merge_kernel_##isa, .gated = &spw_gated_kernel_##isa,        \
-    .softcap = &spw_softcap_kernel_##isa
+/* A row: the instruction set, the set that has everything but linear, the set that has linear. */
+#define ROW(its_isa, set, linear_set)                                                              \
+    {                                                                                              \
+        .isa = SPW_ISA_##its_isa, .norm = &spw_norm_kernel_##set,                                  \
+        .rope_append = &spw_rope_append_kernel_##set,                                              \
+        .kv_quantize = &spw_codec_encode_kernel_##set, .attention = &spw_attention_kernel_##set,   \
+        .attention_splits = &spw_attention_splits_kernel_##set,                                    \
+        .attention_merge = &spw_attention_merge_kernel_##set, .gated = &spw_gated_kernel_##set,    \
+        .softcap = &spw_softcap_kernel_##set, .linear = &spw_linear_kernel_##linear_set,           \
+        .linear_workspace = spw_linear_workspace_##linear_set,                                     \
+    }
 
 static const struct spw_cpu_kernels tables[] = {
-    {
-        .isa = SPW_ISA_PORTABLE,
-        COMMON_KERNELS(portable),
-        .kv_quantize = &spw_codec_encode_kernel_portable,
-        .linear = &spw_linear_kernel_portable,
-        .linear_workspace = spw_linear_workspace_portable,
-    },
+    ROW(PORTABLE, portable, portable),
 #if defined(SPW_X86_KERNELS)
-    {
-        .isa = SPW_ISA_AVX2,
-        COMMON_KERNELS(avx2),
-        .kv_quantize = &spw_codec_encode_kernel_avx2,
-        .linear = &spw_linear_kernel_avx2,
-        .linear_workspace = spw_linear_workspace_avx2,
-    },
-    {
-        .isa = SPW_ISA_AVX512,
-        COMMON_KERNELS(avx512),
-        .kv_quantize = &spw_codec_encode_kernel_avx512,
-        .linear = &spw_linear_kernel_avx512,
-        .linear_workspace = spw_linear_workspace_avx512,
-    },
-    {
-        .isa = SPW_ISA_AVX512BF16,
-        COMMON_KERNELS(avx512bf16),
-        .kv_quantize = &spw_codec_encode_kernel_avx512,
-        .linear = &spw_linear_kernel_avx512bf16,
-        .linear_workspace = spw_linear_workspace_avx512bf16,
-    },
-    {
-        .isa = SPW_ISA_AMX,
-        COMMON_KERNELS(avx512bf16),
-        .kv_quantize = &spw_codec_encode_kernel_avx512,
-        .linear = &spw_linear_kernel_amx,
-        .linear_workspace = spw_linear_workspace_amx,
-    },
+    ROW(AVX2, avx2, avx2),
+    ROW(AVX512, avx512, avx512),
+    ROW(AVX512BF16, avx512bf16, avx512bf16),
+    ROW(AMX, avx512bf16, amx),
 #endif
 };
 

@@ -4,48 +4,37 @@
 
 #include "model/cpu/vec.h"
 
-#if defined(__AVX512F__)
-enum { CODE_LANES = 16 };
-#elif defined(__AVX2__)
-enum { CODE_LANES = 8 };
-#else
-enum { CODE_LANES = 4 };
-#endif
-
-typedef float codes_f __attribute__((vector_size(4 * CODE_LANES)));
-typedef int32_t codes_i __attribute__((vector_size(4 * CODE_LANES)));
-typedef uint32_t codes_u __attribute__((vector_size(4 * CODE_LANES)));
-
-/* CODE_LANES lanes times the two fours of a plane's bytes, four codes in a lane: 8 bits each where
+/* SIMD_LANES lanes of the two fours of a plane's bytes, four codes in a lane: 8 bits each where
  * there is a low plane, else 4. */
-VEC_FN void codes_load(const char *high, const char *low, codes_u four[2])
+SIMD_FN void simd_load_codes(const char *high, const char *low, u32v four[2])
 {
     const uint32_t halves = 0x0f0f0f0fu;
-    codes_u coarse, fine;
-    memcpy(&coarse, high, sizeof coarse);
+    u32v coarse = (u32v)simd_load(high);
     four[0] = coarse & halves;
     four[1] = coarse >> 4 & halves;
     if (low) {
-        memcpy(&fine, low, sizeof fine);
+        u32v fine = (u32v)simd_load(low);
         four[0] = four[0] << 4 | (fine & halves);
         four[1] = four[1] << 4 | (fine >> 4 & halves);
     }
 }
 
-/* Sixteen lanes of them, one by one, in steps from the middle of the range: u - 127.5 where there
- * is a low plane, else h - 7.5, whose step is 16 times as wide. */
-VEC_FN void vec_load_codes(const char *high, const char *low, struct vec x[8])
+/* The same, widened: in steps from the middle of the range, which is u - 127.5 where there is a low
+ * plane, else h - 7.5, whose step is 16 times as wide. */
+SIMD_FN f32v simd_widen_code(const u32v four[2], int i, float middle)
+{
+    u32v code = four[i / 4] >> 8 * (i % 4) & 255u;
+    return __builtin_convertvector((i32v)code, f32v) - middle;
+}
+
+/* VEC_LANES lanes of the eight codes. */
+SIMD_FN void vec_load_codes(const char *high, const char *low, struct vec x[8])
 {
     const float middle = low ? 127.5f : 7.5f;
-    for (size_t at = 0; at < VEC_LANES * 4; at += sizeof(codes_u)) {
-        codes_u four[2];
-        codes_load(high + at, low ? low + at : NULL, four);
-        for (int i = 0; i < 8; i++) {
-            codes_u code = four[i / 4] >> 8 * (i % 4) & 255u;
-            codes_f y = __builtin_convertvector((codes_i)code, codes_f) - middle;
-            memcpy((char *)&x[i] + at, &y, sizeof y);
-        }
-    }
+    u32v four[VEC_REGISTERS][2];
+    VEC_EACH(simd_load_codes(high + VEC_AT(i) * 4, low ? low + VEC_AT(i) * 4 : NULL, four[i]));
+    for (int code = 0; code < 8; code++)
+        VEC_EACH(x[code].v[i] = simd_widen_code(four[i], code, middle));
 }
 
 #endif

@@ -1,8 +1,8 @@
 /* What one attention task works on: up to BATCH_ITEMS queries that share a KV head, against one
  * split of 512 positions at a time.
  *
- * An item is one (row, query head); the heads of a group lie side by side, so that each vector of K
- * or V that is loaded serves several of them. The pieces, in the order of a split:
+ * An item is one (row, query head). The heads of a group lie side by side: a vector of K or V is
+ * loaded once for several of them. The pieces, in the order of a split:
  *
  *   batch_scores      scores[item][512] = scale * q . k, blocks of 64 positions (here: walk)
  *     scores_group    a few items against one such block                      (f32.h or avx512bf16)
@@ -10,8 +10,8 @@
  *   weigh_item        softcap, mask, exact maximum, exp, sum                               (walk)
  *   batch_values      out[item][channels] += p . v, tile by tile                           (walk)
  *     values_group    a few items, a few vectors of channels, a run of positions (f32.h or ...)
- *     value_codes     all items, a quantized tile; turned back once by turn_back         (codes.h)
- *   merge_out         into the state, or stored as a partial                               (walk)
+ *     value_codes     all items, a quantized tile; turn_back rotates the sum back once   (codes.h)
+ *   merge_out         merges into the state, or into a partial state                       (walk)
  */
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
@@ -24,23 +24,23 @@ enum {
     GROUP_ITEMS = 4, /* items that share the loads of a K or V vector */
 };
 
-/* The bytes that a batch of one group reads, in its order: K of a split's tiles, V of them, the
- * next split. Each is read once, so the batch fetches them itself, ahead of use: the hardware
- * starts anew at every head of every tile. Three lines for four that are multiplied, and the fourth
- * while weighing, which reads nothing: memory never rests. They are fetched into the second level:
- * a lead that is long enough for memory leaves a first level of 32 KiB no room for anything else.
- */
+/* The bytes that a batch of one group reads, in their order: K of a split's tiles, V of these
+ * tiles, the next split. Each byte is read once, and the batch prefetches it: the hardware
+ * prefetchers start anew at every head of every tile. While four lines are multiplied, three are
+ * fetched; the fourth is fetched while scores are weighed, which reads no tile. So memory is always
+ * busy. Lines are fetched into the second level cache: a lead that is long enough for memory would
+ * fill a first level of 32 KiB. */
 struct fetcher {
     const char *at, *end;     /* the rest of the piece */
-    uint32_t piece, n_pieces; /* runs of one head's K or V of one tile: its meta bytes, high plane
-                                 and low plane, or all of it and two empty ones */
+    uint32_t piece, n_pieces; /* a piece is one of the runs of a head's K or V of one tile: meta
+                                 bytes, high plane, low plane; of an exact tile the first is all */
 };
 
 enum {
     FETCH_LEAD = 768, /* 48 KiB */
     FETCH_OF_FOUR = 3,
     FETCH_LINE = 64,
-    FETCH_RUNS = 4, /* three, and one that keeps divisions out of the loops */
+    FETCH_RUNS = 4, /* three; the fourth is empty and makes divisions shifts */
     SPLIT_PIECES = 2 * SPW_SPLIT_TILES * FETCH_RUNS,
 };
 
@@ -54,7 +54,7 @@ struct codes {
     const char *k_means, *k_steps, *k_high, *k_low, *v_steps, *v_high, *v_low;
 };
 
-/* Numbers as integers of two signed bytes: half of the unit they count in, and their sum. */
+/* Numbers as integers of two signed bytes: half of their unit, and the sum of the integers. */
 struct limbs {
     float unit;
     int32_t sum;
@@ -74,12 +74,12 @@ struct batch {
     struct fetcher fetcher;
     struct run runs[2][2][FETCH_RUNS]; /* of an exact and a quantized tile, K and V */
     void *q;                           /* [n_items][head_dim], what scores_group reads */
-    float *scores; /* [n_items][512]; once weighed: p, of the type that values_group reads */
+    float *scores; /* [n_items][512]; after weighing p, in the type that values_group reads */
     float *out;    /* [n_items][out_stride] */
-    /* Rotated, for quantized tiles: q, and what they add to out. [n_items][out_stride] */
+    /* Rotated, for quantized tiles: q, and the sum that is added to out. [n_items][out_stride] */
     float *turned, *out_turned;
-    /* That q once more where sums are of integers: high and low bytes [n_items][2][out_stride], and
-     * what goes with the 64 channels of a group [n_items][groups]. */
+    /* The rotated q as integers, where sums are of integers: high and low bytes
+     * [n_items][2][out_stride], and unit and sum of each group of 64 channels [n_items][groups]. */
     signed char *q_bytes;
     struct limbs *q_limbs;
 };
@@ -108,8 +108,8 @@ static struct codes codes_of(const struct spw_attention_args *a, uint32_t tile, 
     return t;
 }
 
-/* Where a head's pieces lie in a tile, exact or quantized. Exact ones are fetched only by batches
- * of one group, quantized ones by all. */
+/* Where a head's pieces lie in a tile, exact or quantized. All batches fetch pieces of quantized
+ * tiles; only batches of one group fetch pieces of exact tiles. */
 static void find_runs(struct batch *b)
 {
     const struct spw_attention_args *a = b->a;
@@ -130,9 +130,9 @@ static void find_runs(struct batch *b)
     b->runs[1][1][2] = (struct run){at.v_low, a->qformat == SPW_QFORMAT_INT8 ? v : 0};
 }
 
-/* Inlined into every loop, and small for that: as a call it makes the compiler keep the sums of the
+/* Small, because it is inlined into every loop: a call would make the compiler keep the sums of the
  * loops in memory (8 queries a head then read bf16 tiles at 8 GB/s in place of 13). */
-VEC_FN bool fetch_next_piece(struct batch *b)
+SIMD_FN bool fetch_next_piece(struct batch *b)
 {
     struct fetcher *f = &b->fetcher;
     while (f->piece < f->n_pieces) {
@@ -150,7 +150,7 @@ VEC_FN bool fetch_next_piece(struct batch *b)
     return false;
 }
 
-VEC_FN void fetch_lines(struct batch *b, uint32_t n)
+SIMD_FN void fetch_lines(struct batch *b, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++, b->fetcher.at += FETCH_LINE) {
         if (b->fetcher.at == b->fetcher.end && !fetch_next_piece(b))

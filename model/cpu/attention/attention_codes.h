@@ -3,19 +3,17 @@
  *   score   scale * (turned q . mean + for each 64 channels: step * (turned q . codes))
  *   value   turned out += (p * step) . codes, position by position
  *
- * q is rotated once for all tiles, and what a split's quantized tiles add to `out` is turned back
- * once, so that exact and quantized tiles meet in the same split. Each sum has one order, whatever
- * items share the loads. The inner loops are f32 arithmetic for every type (codes_f32.h), because a
- * code is exact in f32, or integer arithmetic where activations and tiles are bf16 and the
- * processor multiplies bytes (codes_vnni.h).
+ * q is rotated once for all tiles. The sum of a split's quantized tiles is rotated back once,
+ * before it joins the sum of the split's exact tiles. Each sum has one order, whichever items share
+ * the loads. The inner loops are f32 arithmetic (codes_f32.h), in which a code is exact. Where the
+ * processor multiplies bytes and activations and tiles are bf16, they are integer arithmetic
+ * (codes_vnni.h).
  *
- * The first items of a batch fetch what comes next, however many there are: V is walked by
- * channels, across its lines. */
+ * The first items of every batch prefetch: V is walked by channels, across its lines. */
 #include "model/cpu/vec_codes.h"
 #include "quant/hadamard.h"
 
-/* Functions of their own, so that the loops over exact tiles keep the registers they have without.
- */
+/* Not inlined: the loops over exact tiles keep their registers. */
 #define CODES_FN static __attribute__((noinline))
 
 CODES_FN bool fetch_next_run(struct batch *b)
@@ -23,8 +21,8 @@ CODES_FN bool fetch_next_run(struct batch *b)
     return fetch_next_piece(b);
 }
 
-/* fetch_lines for the loops over codes, whose sums a call seldom made costs less than more code. */
-VEC_FN void fetch_code_lines(struct batch *b, uint32_t n)
+/* fetch_lines for the loops over codes. Here a rare call costs less than more inlined code. */
+SIMD_FN void fetch_code_lines(struct batch *b, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++, b->fetcher.at += FETCH_LINE) {
         if (b->fetcher.at == b->fetcher.end && !fetch_next_run(b))
@@ -54,7 +52,7 @@ CODES_FN void turn_queries(struct batch *b, uint32_t item, size_t from)
     split_query(b, item);
 }
 
-/* The turned query times the means: what all of the tile's scores have in common. Padding is 0. */
+/* The rotated query times the means: a part of all scores of the tile. Padding is 0. */
 static float dot_means(const struct batch *b, uint32_t item, const struct codes *t)
 {
     const float *q = b->turned + item * b->out_stride;
@@ -64,12 +62,12 @@ static float dot_means(const struct batch *b, uint32_t item, const struct codes 
     return vec_sum(sum);
 }
 
-VEC_FN void score_codes_items(struct batch *b, uint32_t item, size_t at, const struct codes *t,
-                              const uint32_t items)
+SIMD_FN void score_codes_items(struct batch *b, uint32_t item, size_t at, const struct codes *t,
+                               const uint32_t items)
 {
     float offsets[GROUP_ITEMS], *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS + at;
     uint32_t j = at % SPW_TILE_TOKENS, d = b->a->head_dim;
-    if (item == 0) /* the means and steps of what comes, a half at each half of a tile */
+    if (item == 0) /* the means and steps of the next tile, half of them at each half of a tile */
         fetch_code_lines(b, (uint32_t)(spw_qtile_means_bytes(d) + spw_qtile_steps_bytes(d)) /
                                 (2 * FETCH_LINE));
     for (uint32_t i = 0; i < items; i++)
@@ -119,7 +117,7 @@ static void weigh_codes(const struct batch *b, uint32_t item, uint32_t tile, uin
     split_weights(w, weights);
 }
 
-VEC_FN void value_codes_items(struct batch *b, uint32_t item, uint32_t tile, const uint32_t items)
+SIMD_FN void value_codes_items(struct batch *b, uint32_t item, uint32_t tile, const uint32_t items)
 {
     struct weights w[GROUP_ITEMS];
     const struct codes *t = &b->codes[tile];
@@ -157,8 +155,8 @@ static bool sees_codes(const struct batch *b, uint32_t item)
     return any;
 }
 
-/* The split's quantized part, turned back, joins its exact part: for the items that have one, so
- * that those that share the call do not even change the sign of a zero. */
+/* Rotates the split's quantized part back and adds it to the exact part, for items that see a
+ * quantized tile. Other items of the batch keep even the sign of a zero. */
 CODES_FN void turn_back(struct batch *b)
 {
     uint32_t d = b->a->head_dim;

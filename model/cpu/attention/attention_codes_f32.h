@@ -1,15 +1,15 @@
 /* The inner loops of attention on codes in f32 arithmetic: see attention_codes.h. */
 
-/* Nothing is kept of a query but its rotated channels. */
+/* f32 arithmetic needs the rotated query only. */
 static void split_query(struct batch *b, uint32_t item)
 {
     (void)b, (void)item;
 }
 
 /* Sixteen positions from j on, one block of a plane. */
-VEC_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const struct codes *t,
-                              const float *offsets, float *scores, const uint32_t items,
-                              const bool fine)
+SIMD_FN void score_codes_block(struct batch *b, uint32_t item, uint32_t j, const struct codes *t,
+                               const float *offsets, float *scores, const uint32_t items,
+                               const bool fine)
 {
     uint32_t n = spw_qtile_k_channels(b->a->head_dim);
     size_t at = spw_qtile_k_index(b->a->head_dim, j, 0);
@@ -53,8 +53,8 @@ static void split_weights(const float *w, struct weights *to)
 }
 
 /* Sixteen (or the last n) channels from c on. */
-VEC_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *t, uint32_t c,
-                            const struct weights *w, const uint32_t items, const bool fine)
+SIMD_FN void value_codes_run(struct batch *b, uint32_t item, const struct codes *t, uint32_t c,
+                             const struct weights *w, const uint32_t items, const bool fine)
 {
     uint32_t d = b->a->head_dim, n = lesser(d - c, VEC_LANES);
     float *out = b->out_turned + item * b->out_stride + c;

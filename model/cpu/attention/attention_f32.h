@@ -1,13 +1,19 @@
-/* The two inner products of attention in f32 arithmetic: every K and V type is widened exactly, and
- * each sum is one chain of multiply-adds, over channels for a score, over positions for an output.
+/* The two inner products of attention in f32 arithmetic. Every type of K and V is widened exactly.
+ * Each sum is one chain of multiply-adds: a score over channels, an output over positions.
  *
- * The including file says how many items, blocks and vectors fill its registers: F32_ITEMS (at most
- * GROUP_ITEMS), F32_BLOCKS and F32_VECTORS (at most 4). Neither shows in a result. */
+ * Items, blocks and vectors run side by side, as many as the registers hold: 4 x 4 sums of one
+ * register with AVX-512, 4 sums of two registers with AVX2, one sum of four registers in plain C.
+ * Their number does not show in a result. */
 #include "model/cpu/attention/attention_batch.h"
 
-enum {
-    STRIP_VECTORS = F32_VECTORS,
-};
+#if defined(__AVX512F__)
+enum { F32_ITEMS = 4, F32_BLOCKS = 4, F32_VECTORS = 4 };
+#elif defined(__AVX2__)
+enum { F32_ITEMS = 4, F32_BLOCKS = 1, F32_VECTORS = 1 };
+#else
+enum { F32_ITEMS = 1, F32_BLOCKS = 1, F32_VECTORS = 1 };
+#endif
+enum { STRIP_VECTORS = F32_VECTORS };
 
 static void load_query(const struct batch *b, uint32_t item, size_t from)
 {
@@ -19,33 +25,31 @@ static void load_query(const struct batch *b, uint32_t item, size_t from)
     }
 }
 
-/* p stays f32, where the scores were. */
-VEC_FN void store_weights(float *scores, uint32_t block, struct vec p)
+/* p stays f32, in the place of the scores. */
+SIMD_FN void store_weights(float *scores, uint32_t block, struct vec p)
 {
     vec_store(scores + (size_t)block * SPW_TILE_BLOCK, p);
 }
 
-VEC_FN struct vec load_weights(const float *scores, uint32_t block)
+SIMD_FN struct vec load_weights(const float *scores, uint32_t block)
 {
     return vec_load(scores + (size_t)block * SPW_TILE_BLOCK);
 }
 
 /* Sixteen lanes of two elements that lie side by side in 2-byte types, `apart` elements in f32. */
-VEC_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec *odd,
-                     enum spw_dtype t)
+SIMD_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec *odd,
+                      enum spw_dtype t)
 {
-    if (t == SPW_DTYPE_F16) {
-        vec_load_pairs_f16(p, even, odd);
-    } else if (t == SPW_DTYPE_BF16) {
-        vec_load_pairs_bf16(p, even, odd);
+    if (t != SPW_DTYPE_F32) {
+        vec_load_pairs_as(p, even, odd, t);
     } else {
         *even = vec_load(p);
         *odd = vec_load(p + apart * sizeof(float));
     }
 }
 
-VEC_FN void score_blocks(struct batch *b, const float *q, const char *k, float *scores,
-                         const uint32_t items, enum spw_dtype t)
+SIMD_FN void score_blocks(struct batch *b, const float *q, const char *k, float *scores,
+                          const uint32_t items, enum spw_dtype t)
 {
     size_t step = VEC_LANES * 2 * spw_dtype_bytes(t); /* two channels of a block */
     size_t head_dim = b->a->head_dim;
@@ -71,8 +75,8 @@ VEC_FN void score_blocks(struct batch *b, const float *q, const char *k, float *
                       vec_mul(acc[i][j], factor));
 }
 
-VEC_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k,
-                        const uint32_t items, enum spw_dtype t)
+SIMD_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k,
+                         const uint32_t items, enum spw_dtype t)
 {
     size_t d = b->a->head_dim, block_bytes = SPW_TILE_BLOCK * d * spw_dtype_bytes(t);
     for (size_t j = 0; j < SCORE_BLOCKS; j += F32_BLOCKS)
@@ -81,8 +85,8 @@ VEC_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k
                      t);
 }
 
-VEC_FN void score_group_as(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k,
-                           enum spw_dtype t)
+SIMD_FN void score_group_as(struct batch *b, uint32_t item, uint32_t items, size_t at,
+                            const char *k, enum spw_dtype t)
 {
     for (; items >= F32_ITEMS; items -= F32_ITEMS, item += F32_ITEMS)
         score_items(b, item, at, k, F32_ITEMS, t);
@@ -102,8 +106,8 @@ static void scores_group(struct batch *b, uint32_t item, uint32_t items, size_t 
 }
 
 /* The V vector of 16 (or the last n) channels at positions j and j + 1; j is even. */
-VEC_FN void load_values(const char *v, size_t head_dim, uint32_t j, size_t channel, size_t n,
-                        struct vec *even, struct vec *odd, enum spw_dtype t)
+SIMD_FN void load_values(const char *v, size_t head_dim, uint32_t j, size_t channel, size_t n,
+                         struct vec *even, struct vec *odd, enum spw_dtype t)
 {
     size_t at =
         t == SPW_DTYPE_F32 ? (j * head_dim + channel) * 4 : (j / 2 * head_dim + channel) * 4;
@@ -118,8 +122,8 @@ VEC_FN void load_values(const char *v, size_t head_dim, uint32_t j, size_t chann
     load_two((const char *)staged, VEC_LANES, even, odd, t);
 }
 
-VEC_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, const uint32_t items,
-                      const uint32_t vectors, enum spw_dtype t)
+SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, const uint32_t items,
+                       const uint32_t vectors, enum spw_dtype t)
 {
     size_t d = b->a->head_dim, n = vectors > 1 ? VEC_LANES : d - s->channel;
     const float *p =
@@ -130,10 +134,12 @@ VEC_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, con
         for (uint32_t c = 0; c < vectors; c++)
             acc[i][c] = vec_load(out + i * b->out_stride + (size_t)c * VEC_LANES);
     for (uint32_t j = s->lo; j < s->hi; j += 2)
+#pragma GCC unroll 4 /* or the sums stay in memory */
         for (uint32_t c = 0; c < vectors; c++) {
             load_values(s->v, d, j, s->channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
             if (b->streams)
                 fetch_lines(b, t == SPW_DTYPE_F32 ? 2 : 1);
+#pragma GCC unroll 4
             for (uint32_t i = 0; i < items; i++) {
                 const float *w = p + (size_t)i * SPW_SPLIT_TOKENS + j;
                 acc[i][c] = vec_fma(vec_set1(w[0]), even, acc[i][c]);
@@ -145,8 +151,9 @@ VEC_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, con
             vec_store(out + i * b->out_stride + (size_t)c * VEC_LANES, acc[i][c]);
 }
 
-/* One position of a pair: its neighbour takes no part at all and may be anything, NaN too. */
-VEC_FN void value_one(const struct batch *b, uint32_t item, const struct strip *s, enum spw_dtype t)
+/* One position of a pair. Its neighbour may be anything, also NaN: it enters no product. */
+SIMD_FN void value_one(const struct batch *b, uint32_t item, const struct strip *s,
+                       enum spw_dtype t)
 {
     size_t d = b->a->head_dim;
     struct vec even, odd,
@@ -160,8 +167,8 @@ VEC_FN void value_one(const struct batch *b, uint32_t item, const struct strip *
     }
 }
 
-VEC_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, const struct strip *s,
-                           enum spw_dtype t)
+SIMD_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, const struct strip *s,
+                            enum spw_dtype t)
 {
     bool wide = F32_VECTORS > 1 && s->n_vectors == F32_VECTORS;
     if (s->hi - s->lo == 1) {
@@ -180,7 +187,7 @@ VEC_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, const
             value_run(b, item, s, 1, 1, t);
 }
 
-/* Adds the strip's weighted values to `items` items, one after the other position. */
+/* Adds the strip's weighted values to `items` items, position by position. */
 static void values_group(struct batch *b, uint32_t item, uint32_t items, const struct strip *s)
 {
     if (b->a->kv_dtype == SPW_DTYPE_F32)

@@ -1,10 +1,11 @@
-/* The way of an attention task through its splits, whatever arithmetic was included before: see
- * model/cpu/attention/attention_batch.h for the pieces.
+/* How an attention task walks through its splits, with the arithmetic that was included before:
+ * attention_batch.h names the pieces.
  *
- * A task is one KV head and a block of rows (and, for attention_splits, one split). Each item's
- * result is its own: its chains start and end at its own first and last visible position, and
- * how items share loads never shows. K lanes beyond the visible ones may hold anything: they are
- * computed and masked. V beyond is never read into a product. */
+ * A task is one KV head and a block of rows (and, for attention_splits, one split). The result of
+ * an item depends on this item only: its chains start at its first visible position and end at its
+ * last one, and it does not matter which items share a load. K outside the visible positions may
+ * hold anything: its scores are computed and then masked. V outside the visible positions never
+ * enters a product. */
 
 #include "model/cpu/attention/attention_codes.h"
 
@@ -44,7 +45,7 @@ static void batch_scores(struct batch *b)
     }
 }
 
-/* What is left over for each block that is weighed, of each item. */
+/* Lines to fetch for each block that an item weighs: the rest of what the batch will read. */
 static uint32_t fetch_per_block(const struct batch *b)
 {
     size_t head_bytes = spw_tile_head_bytes(b->a->head_dim, b->a->kv_dtype);
@@ -53,8 +54,8 @@ static uint32_t fetch_per_block(const struct batch *b)
     return b->streams ? (uint32_t)(bytes / FETCH_LINE) * (4 - FETCH_OF_FOUR) / 4 / blocks : 0;
 }
 
-/* Turns an item's scores into p = exp(score - max), exact zeros where masked. The sum is of the
- * unrounded p: sixteen chains over the blocks, then the tree of vec_sum. */
+/* Turns an item's scores into p = exp(score - max), with exact zeros at masked positions. The sum
+ * adds p before p is rounded: sixteen chains over the blocks, then the tree of vec_sum. */
 static void weigh_item(struct batch *b, uint32_t item)
 {
     float *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS;
@@ -89,7 +90,7 @@ static void weigh_item(struct batch *b, uint32_t item)
 
 /* ---- the weighted values of one split ---- */
 
-/* One item's run of positions, any ends: the halves of broken pairs go alone. */
+/* One item's run of positions [lo, hi). A position whose pair is not whole goes alone. */
 static void values_of_one(struct batch *b, uint32_t item, struct strip s, uint32_t lo, uint32_t hi)
 {
     uint32_t even_lo = (lo + 1) & ~1u, even_hi = hi & ~1u;
@@ -109,8 +110,8 @@ static void values_of_one(struct batch *b, uint32_t item, struct strip s, uint32
     }
 }
 
-/* Items of a group share the pairs that all of them see; what an item sees before and after it
- * walks alone, so that its chain has exactly its own positions in their order. */
+/* Items of a group share the pairs that all of them see. An item walks alone over the positions
+ * before and after these pairs. So its chain has exactly its own positions, in their order. */
 static void values_of_group(struct batch *b, uint32_t item, uint32_t n, struct strip s)
 {
     uint32_t start = s.tile * SPW_TILE_TOKENS, lo[GROUP_ITEMS], hi[GROUP_ITEMS];
@@ -171,8 +172,8 @@ static void state_clear(float *state, size_t head_dim)
     state[head_dim + 1] = 0;
 }
 
-/* state <- state and, after it, a split's (out, max, sum). The only merge there is: both ways of
- * running attention come through here, in the order of positions. A sum of 0 is an empty state. */
+/* Merges a split's (out, max, sum) into the state, which holds the positions before the split. Both
+ * ways of running attention merge here, in the order of positions. A sum of 0 is an empty state. */
 static void merge_out(float *state, const float *out, float max, float sum, size_t head_dim)
 {
     float *old_max = state + head_dim, *old_sum = state + head_dim + 1;
@@ -229,8 +230,8 @@ static uint32_t n_splits(const struct spw_attention_args *a)
     return (uint32_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES);
 }
 
-/* Points the batch at split `split` of the call; false when no item sees any of it. `first` is the
- * batch's first item, counted over the rows and heads of the KV head's group. */
+/* Points the batch at split `split` of the call; false when no item sees a position of this split.
+ * `first` is the batch's first item, counted over the rows and heads of the KV head's group. */
 static bool batch_enter(struct batch *b, uint32_t split, size_t first)
 {
     const struct spw_attention_args *a = b->a;
@@ -273,7 +274,7 @@ static void batch_compute(struct batch *b)
     batch_values(b);
 }
 
-/* Items [first, ...) of a task's rows: their heads' queries, and where they go. */
+/* Loads the queries of the batch's items; `first` as in batch_enter. */
 static void batch_load(struct batch *b, size_t first)
 {
     uint32_t group = group_heads(b->a);
@@ -377,7 +378,7 @@ static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t 
         }
 }
 
-/* Tasks that share a KV head are neighbours, so that its tiles are shared in the cache. */
+/* Tasks of one KV head are neighbours: they share its tiles in the cache. */
 static size_t attention_tasks(const void *args)
 {
     const struct spw_attention_args *a = args;
@@ -434,11 +435,3 @@ static void attention_merge_run(const void *args, size_t task, unsigned worker)
         }
     finish(a, kv_head, row, row + 1);
 }
-
-#ifndef ATTENTION_RUNS_ELSEWHERE
-const struct spw_kernel KERNEL(attention) = {"attention", attention_tasks, attention_run};
-const struct spw_kernel KERNEL(attention_splits) = {"attention_splits", attention_splits_tasks,
-                                                    attention_splits_run};
-#endif
-const struct spw_kernel KERNEL(attention_merge) = {"attention_merge", attention_merge_tasks,
-                                                   attention_merge_run};

@@ -8,11 +8,9 @@
 #ifndef SPW_MODEL_CPU_LINEAR_LINEAR_H
 #define SPW_MODEL_CPU_LINEAR_LINEAR_H
 
+#include "base/numbers.h"
+#include "base/simd.h"
 #include "model/ops.h"
-
-#include <string.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum {
     SPW_LINEAR_THIN_ROWS = 10,
@@ -30,14 +28,14 @@ enum kind {
     KIND_BF16,
 };
 
-ALWAYS_INLINE size_t kind_x_bytes(enum kind kind)
+SIMD_FN enum spw_dtype x_dtype(enum kind kind)
 {
-    return kind == KIND_BF16 ? 2 : 4;
+    return kind == KIND_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
 }
 
-ALWAYS_INLINE size_t kind_w_bytes(enum kind kind)
+SIMD_FN enum spw_dtype w_dtype(enum kind kind)
 {
-    return kind == KIND_F32 ? 4 : 2;
+    return kind == KIND_F32 ? SPW_DTYPE_F32 : kind == KIND_F32_F16 ? SPW_DTYPE_F16 : SPW_DTYPE_BF16;
 }
 
 struct spw_linear_part {
@@ -71,23 +69,6 @@ static inline struct spw_linear_part spw_linear_part(const struct spw_linear_arg
                                     (size_t)spw_min_u64(col + cols, a->n)};
 }
 
-/* Round to nearest even; a NaN stays one. */
-ALWAYS_INLINE uint16_t spw_linear_bf16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(f == f ? rounded : bits >> 16 | 0x40);
-}
-
-ALWAYS_INLINE float spw_linear_widen(uint16_t bf16)
-{
-    uint32_t bits = (uint32_t)bf16 << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 /* Before a loop whose iterations are independent. */
 #ifdef __clang__
 #define INDEPENDENT
@@ -97,8 +78,8 @@ ALWAYS_INLINE float spw_linear_widen(uint16_t bf16)
 
 /* y = sums + bias, n of them: the one rounding of an output but for the residual's. bias and
  * residual may be NULL. The residual is y or lies apart from y: elements are independent. */
-ALWAYS_INLINE void spw_linear_store_f32(float *y, const float *sums, const float *bias,
-                                        const float *residual, size_t n)
+SIMD_FN void spw_linear_store_f32(float *y, const float *sums, const float *bias,
+                                  const float *residual, size_t n)
 {
     INDEPENDENT
     for (size_t i = 0; i < n; i++) {
@@ -107,19 +88,19 @@ ALWAYS_INLINE void spw_linear_store_f32(float *y, const float *sums, const float
     }
 }
 
-ALWAYS_INLINE void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *bias,
-                                         const uint16_t *residual, size_t n)
+SIMD_FN void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *bias,
+                                   const uint16_t *residual, size_t n)
 {
     INDEPENDENT
     for (size_t i = 0; i < n; i++) {
-        uint16_t v = spw_linear_bf16(bias ? sums[i] + bias[i] : sums[i]);
-        y[i] = residual ? spw_linear_bf16(spw_linear_widen(residual[i]) + spw_linear_widen(v)) : v;
+        uint16_t v = spw_f32_to_bf16(bias ? sums[i] + bias[i] : sums[i]);
+        y[i] = residual ? spw_f32_to_bf16(spw_bf16_to_f32(residual[i]) + spw_bf16_to_f32(v)) : v;
     }
 }
 
 /* The sums of y[row][col .. col + n). */
-ALWAYS_INLINE void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
-                                    const float *sums, size_t n)
+SIMD_FN void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
+                              const float *sums, size_t n)
 {
     const size_t at = row * a->y_stride + col;
     const float *bias = a->bias ? a->bias + col : NULL;

@@ -1,4 +1,4 @@
-/* The loops of probe.c that need an instruction set: defined in probe_<isa>.c. */
+/* The loops of probe.c that need an instruction set: defined in probe_simd.c and probe_amx.c. */
 #ifndef SPW_MODEL_CPU_PROBE_PROBE_LOOPS_H
 #define SPW_MODEL_CPU_PROBE_PROBE_LOOPS_H
 
@@ -20,14 +20,6 @@ extern const struct spw_probe_loops spw_probe_loops_avx512bf16;
 extern const struct spw_probe_loops spw_probe_loops_amx;
 
 enum { SPW_PROBE_READ_BYTES = 32 << 10 };
-
-/* Enough independent chains for the latency of a multiply-add times two units; few enough for the
- * registers of AVX2. */
-enum { SPW_PROBE_CHAINS = 12 };
-
-/* f(i) for each chain, with i a constant, so that chains are registers and not an array. They start
- * from different values: a compiler may see that equal chains are one. */
-#define SPW_PROBE_EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
 
 /* Keeps a result alive that nobody wants. */
 static inline void spw_probe_keep(const void *p)

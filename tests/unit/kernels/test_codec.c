@@ -129,15 +129,8 @@ static uint32_t run(const struct spw_kernel *kernel, const struct sample *s,
 
 static const struct spw_kernel *kernel_of(int isa)
 {
-    if (isa > (int)spw_isa_best() || isa > SPW_ISA_AVX512)
-        return NULL;
-#if defined(SPW_X86_KERNELS)
-    if (isa == SPW_ISA_AVX512)
-        return &spw_codec_encode_kernel_avx512;
-    if (isa == SPW_ISA_AVX2)
-        return &spw_codec_encode_kernel_avx2;
-#endif
-    return &spw_codec_encode_kernel_portable;
+    const struct spw_cpu_kernels *table = spw_cpu_kernels_get((enum spw_isa)isa);
+    return table ? table->kv_quantize : NULL;
 }
 
 /* All formats by the portable encoder; the other instruction sets must give the same bytes. */

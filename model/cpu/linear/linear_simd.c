@@ -1,10 +1,12 @@
-/* The linear kernel over register tiles, written once and compiled once per instruction set.
+/* The linear kernel over register tiles.
  *
  * Each output y[row][col] is ONE chain of vector accumulators along k: lane l adds the products of
- * channels l, l + LANES, l + 2 LANES, ... in that order, and at the end the lanes are added in a
- * fixed tree, then the bias. The tile only says how many such chains run side by side (to share
- * loads and to hide the latency of a multiply-add), so that neither it nor the number of rows nor
- * the cut into tasks can show in a result. A partial last vector is loaded with zeros behind it.
+ * channels l, l + VEC_LANES, l + 2 VEC_LANES, ... in that order, and at the end the lanes are added
+ * in a fixed tree, then the bias. Numbers are widened to f32 while they are loaded; where there is
+ * a dot product of bf16, a lane takes a pair of channels of bf16 x bf16 in place of one channel.
+ * The tile only says how many such chains run side by side (to share loads and to hide the latency
+ * of a multiply-add), so that neither it nor the number of rows nor the cut into tasks can show in
+ * a result. A partial last vector is loaded with zeros behind it.
  *
  *   thin (up to 10 rows): all rows side by side, and a few columns that lie far apart, each read
  *     strictly in the order it lies in: several long streams are what the hardware prefetchers
@@ -14,22 +16,24 @@
  *     panel. The x tile stays in the L1 cache, the panel in the L2, and what comes next is fetched
  *     meanwhile.
  *
- * Between two blocks of k a chain waits in the workspace, as it is.
- *
- * The including file (model/cpu/linear_<isa>.c) defines first:
- *   ISA                            the last part of the public names
- *   LANES, TILE_ROWS, TILE_COLS    TILE_COLS is 4; f32 lanes of a `vec`
- *   vec, raw                       accumulator; LANES f32, or one register of 16-bit channels
- *   raw_channels(kind)             channels in a raw
- *   load_x, load_w(kind, p), load_x_part, load_w_part(kind, p, count)
- *   multiply_add(kind, acc, x, w), vec_zero(), vec_load(p), vec_store(p, v)
- *   vec_sums(a, b, c, d, out)      the four sums over lanes */
+ * Between two blocks of k a chain waits in the workspace, as it is. */
+#if defined(__AVX512F__)
+#define VEC_LANES 16
+#define TILE_ROWS 6 /* x 4 columns: 24 chains */
+#elif defined(__AVX2__)
+#define VEC_LANES 8
+#define TILE_ROWS 3 /* 12 chains, which with three x and one W are all sixteen registers */
+#else
+#define VEC_LANES 8
+#define TILE_ROWS 2
+#endif
+
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/linear.h"
-
-#include <string.h>
+#include "model/cpu/vec.h"
 
 enum {
+    TILE_COLS = 4,
     BLOCK_BYTES = 4096, /* of a row of x: TILE_ROWS of them are half an L1 cache */
     THIN_AHEAD_BYTES = 4096,
     THIN_UNFETCHED_ROWS = 2,           /* up to here memory is asked as early as the hardware can */
@@ -39,8 +43,8 @@ enum {
     FEW_ROWS = 64,                     /* up to here x is small beside a part of W ... */
     FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
-    CHAIN_FLOATS = TILE_ROWS * TILE_COLS * LANES,
-    THIN_CHAIN_FLOATS = SPW_LINEAR_COL_BLOCK * SPW_LINEAR_THIN_ROWS * LANES,
+    CHAIN_FLOATS = TILE_ROWS * TILE_COLS * VEC_LANES,
+    THIN_CHAIN_FLOATS = SPW_LINEAR_COL_BLOCK * SPW_LINEAR_THIN_ROWS * VEC_LANES,
 };
 
 /* One block of k of one tile. */
@@ -50,41 +54,75 @@ struct tile {
     size_t k;                /* channels of this block */
     const char *ahead[2];    /* two rows to fetch, of x or W; or what is here anyway */
     size_t ahead_bytes;      /* of a channel of them */
-    float *chains;           /* [TILE_ROWS][TILE_COLS][LANES], between two blocks */
+    float *chains;           /* [TILE_ROWS][TILE_COLS][VEC_LANES], between two blocks */
     float (*out)[TILE_COLS]; /* [TILE_ROWS], after the last one */
     bool first, last;
 };
 
-ALWAYS_INLINE void tile_step(enum kind kind, int rows, const struct tile *t, size_t i, size_t part,
-                             vec acc[TILE_ROWS][TILE_COLS])
+/* Whether a lane takes a pair of channels. */
+SIMD_FN bool takes_pairs(enum kind kind)
 {
-    raw x[TILE_ROWS];
-    const char *xp = t->x + i * kind_x_bytes(kind), *wp = t->w + i * kind_w_bytes(kind);
+    return SIMD_DOT_BF16 && kind == KIND_BF16;
+}
+
+/* Channels of a step: those of one vector. */
+SIMD_FN size_t step_channels(enum kind kind)
+{
+    return takes_pairs(kind) ? 2 * VEC_LANES : VEC_LANES;
+}
+
+/* The channels of a step, as they are multiplied. `part`: only these first ones, zeros behind; 0
+ * means all. */
+SIMD_FN struct vec load(enum kind kind, enum spw_dtype t, const char *p, size_t part)
+{
+    char full[SIMD_PART_BYTES];
+    if (part)
+        p = simd_copy_part(full, p, part * spw_dtype_bytes(t));
+    return takes_pairs(kind) ? vec_load(p) : vec_load_full_as(p, t);
+}
+
+SIMD_FN struct vec multiply_add(enum kind kind, struct vec acc, struct vec x, struct vec w)
+{
+#if SIMD_DOT_BF16
+    if (takes_pairs(kind))
+        return (struct vec){{simd_dot_bf16(acc.v[0], (u32v)x.v[0], (u32v)w.v[0])}};
+#endif
+    (void)kind;
+    return vec_fma(x, w, acc);
+}
+
+SIMD_FN void tile_step(enum kind kind, int rows, const struct tile *t, size_t i, size_t part,
+                       struct vec acc[TILE_ROWS][TILE_COLS])
+{
+    struct vec x[TILE_ROWS];
+    const char *xp = t->x + i * spw_dtype_bytes(x_dtype(kind)),
+               *wp = t->w + i * spw_dtype_bytes(w_dtype(kind));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         const char *p = xp + (size_t)r * t->x_bytes;
-        x[r] = part ? load_x_part(kind, p, part) : load_x(kind, p);
+        x[r] = load(kind, x_dtype(kind), p, part);
     }
 #pragma GCC unroll 8
     for (int c = 0; c < TILE_COLS; c++) {
         const char *p = wp + (size_t)c * t->w_bytes;
-        raw w = part ? load_w_part(kind, p, part) : load_w(kind, p);
+        struct vec w = load(kind, w_dtype(kind), p, part);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
             acc[r][c] = multiply_add(kind, acc[r][c], x[r], w);
     }
 }
 
-ALWAYS_INLINE void tile_run(enum kind kind, int rows, const struct tile *t)
+SIMD_FN void tile_run(enum kind kind, int rows, const struct tile *t)
 {
-    const size_t step = raw_channels(kind);
-    vec acc[TILE_ROWS][TILE_COLS];
+    const size_t step = step_channels(kind);
+    struct vec acc[TILE_ROWS][TILE_COLS];
 #pragma GCC unroll 8
     for (int r = 0; r < TILE_ROWS; r++)
 #pragma GCC unroll 8
         for (int c = 0; c < TILE_COLS; c++)
-            acc[r][c] = t->first || r >= rows ? vec_zero()
-                                              : vec_load(t->chains + (r * TILE_COLS + c) * LANES);
+            acc[r][c] = t->first || r >= rows
+                            ? vec_set1(0)
+                            : vec_load(t->chains + (r * TILE_COLS + c) * VEC_LANES);
     size_t i = 0;
     for (; i + step <= t->k; i += step) {
         __builtin_prefetch(t->ahead[0] + i * t->ahead_bytes, 0, 2);
@@ -100,11 +138,11 @@ ALWAYS_INLINE void tile_run(enum kind kind, int rows, const struct tile *t)
         else
 #pragma GCC unroll 8
             for (int c = 0; c < TILE_COLS; c++)
-                vec_store(t->chains + (r * TILE_COLS + c) * LANES, acc[r][c]);
+                vec_store(t->chains + (r * TILE_COLS + c) * VEC_LANES, acc[r][c]);
     }
 }
 
-ALWAYS_INLINE void tile_rows(enum kind kind, size_t rows, const struct tile *t)
+SIMD_FN void tile_rows(enum kind kind, size_t rows, const struct tile *t)
 {
     switch (rows) {
 #define CASE(r)                                                                                    \
@@ -174,9 +212,9 @@ static void fetch_ahead(const struct work *w, size_t row, size_t col, size_t k, 
     if (pass < 2 && col + w->panel + TILE_COLS <= w->part.col_end) {
         t->ahead[0] = t->w + (w->panel + 2 * pass) * t->w_bytes;
         t->ahead[1] = t->ahead[0] + t->w_bytes;
-        t->ahead_bytes = kind_w_bytes(w->kind);
+        t->ahead_bytes = spw_dtype_bytes(w_dtype(w->kind));
     } else if (2 * slot + 1 < TILE_ROWS && row + 2 * TILE_ROWS <= w->part.row_end) {
-        const size_t x_bytes = kind_x_bytes(w->kind);
+        const size_t x_bytes = spw_dtype_bytes(x_dtype(w->kind));
         size_t next_row = next_k < a->k ? row : row + TILE_ROWS;
         t->ahead[0] = (const char *)a->x + (next_row + 2 * slot) * t->x_bytes +
                       (next_k < a->k ? next_k : 0) * x_bytes;
@@ -190,7 +228,8 @@ static void work_tile(const struct work *w, size_t panel, size_t row, size_t row
                       size_t cols, size_t k)
 {
     const struct spw_linear_args *a = w->a;
-    const size_t x_bytes = kind_x_bytes(w->kind), w_bytes = kind_w_bytes(w->kind);
+    const size_t x_bytes = spw_dtype_bytes(x_dtype(w->kind)),
+                 w_bytes = spw_dtype_bytes(w_dtype(w->kind));
     const size_t slot = (col - panel) / TILE_COLS + (col - panel) % TILE_COLS;
     float out[TILE_ROWS][TILE_COLS];
     struct tile t = {
@@ -254,7 +293,7 @@ static void run_tiled(const struct work *w)
 /* ---- thin ---- */
 
 /* Columns that are read side by side: as many as their chains find registers. */
-ALWAYS_INLINE int thin_streams(int rows)
+SIMD_FN int thin_streams(int rows)
 {
     return rows <= TILE_ROWS ? TILE_COLS : rows <= 2 * TILE_ROWS ? TILE_COLS / 2 : 1;
 }
@@ -262,22 +301,22 @@ ALWAYS_INLINE int thin_streams(int rows)
 /* One block of k of a few columns: col, col + apart, col + 2 apart, ... */
 struct thin {
     const struct spw_linear_args *a;
-    const raw *x;     /* [steps][rows]: the block of x, as it is multiplied */
-    size_t from, end; /* the block's channels */
-    size_t first;     /* the part's first column */
+    const struct vec *x; /* [steps][rows]: the block of x, as it is multiplied */
+    size_t from, end;    /* the block's channels */
+    size_t first;        /* the part's first column */
     size_t col, apart;
     ptrdiff_t ahead; /* bytes from what is read to what is fetched meanwhile */
-    float *chains;   /* [apart][cols][rows][LANES], between two blocks */
+    float *chains;   /* [apart][cols][rows][VEC_LANES], between two blocks */
     float *sums;     /* [rows][SPW_LINEAR_COL_BLOCK], of the part's columns, after the last block */
 };
 
-ALWAYS_INLINE void thin_step(enum kind kind, int rows, int cols, const raw *x, const char *const *w,
-                             size_t at, size_t part, vec *acc)
+SIMD_FN void thin_step(enum kind kind, int rows, int cols, const struct vec *x,
+                       const char *const *w, size_t at, size_t part, struct vec *acc)
 {
-    raw loaded[TILE_COLS];
+    struct vec loaded[TILE_COLS];
 #pragma GCC unroll 4
     for (int c = 0; c < cols; c++)
-        loaded[c] = part ? load_w_part(kind, w[c] + at, part) : load_w(kind, w[c] + at);
+        loaded[c] = load(kind, w_dtype(kind), w[c] + at, part);
 #pragma GCC unroll 10
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -285,21 +324,22 @@ ALWAYS_INLINE void thin_step(enum kind kind, int rows, int cols, const raw *x, c
             acc[r * cols + c] = multiply_add(kind, acc[r * cols + c], x[r], loaded[c]);
 }
 
-ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct thin *t)
+SIMD_FN void thin_columns(enum kind kind, int rows, int cols, const struct thin *t)
 {
     const struct spw_linear_args *a = t->a;
-    const size_t step = raw_channels(kind), bytes = kind_w_bytes(kind);
+    const size_t step = step_channels(kind), bytes = spw_dtype_bytes(w_dtype(kind));
     const char *w[TILE_COLS];
-    vec acc[THIN_CHAINS];
+    struct vec acc[THIN_CHAINS];
     float out[THIN_CHAINS];
-    const raw *x = t->x;
+    const struct vec *x = t->x;
     size_t i = t->from;
 #pragma GCC unroll 4
     for (int c = 0; c < cols; c++)
         w[c] = (const char *)a->w + (t->col + (size_t)c * t->apart) * a->k * bytes;
 #pragma GCC unroll 28
     for (int j = 0; j < THIN_CHAINS; j++)
-        acc[j] = t->from == 0 || j >= rows * cols ? vec_zero() : vec_load(t->chains + j * LANES);
+        acc[j] =
+            t->from == 0 || j >= rows * cols ? vec_set1(0) : vec_load(t->chains + j * VEC_LANES);
     /* Each step fetches the cache line of the step's first byte. If W does not begin at a cache
      * line, the last step reads one line more: fetch that line too. */
     if (rows > THIN_UNFETCHED_ROWS)
@@ -316,7 +356,7 @@ ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct
     if (t->end < a->k) {
 #pragma GCC unroll 28
         for (int j = 0; j < rows * cols; j++)
-            vec_store(t->chains + j * LANES, acc[j]);
+            vec_store(t->chains + j * VEC_LANES, acc[j]);
         return;
     }
     if (i < t->end)
@@ -333,14 +373,14 @@ ALWAYS_INLINE void thin_columns(enum kind kind, int rows, int cols, const struct
 /* The block of x from channel `from` on, step by step, all rows of a step side by side, zeros
  * behind the last channel. Rows of x often lie a power of two apart, which is one set of an L1
  * cache. */
-ALWAYS_INLINE void thin_pack(enum kind kind, size_t rows, const struct thin *t, raw *to)
+SIMD_FN void thin_pack(enum kind kind, size_t rows, const struct thin *t, struct vec *to)
 {
     const struct spw_linear_args *a = t->a;
-    const size_t step = raw_channels(kind), bytes = kind_x_bytes(kind);
+    const size_t step = step_channels(kind), bytes = spw_dtype_bytes(x_dtype(kind));
     for (size_t i = t->from; i < t->end; i += step)
         for (size_t r = 0; r < rows; r++) {
             const char *p = (const char *)a->x + (r * a->x_stride + i) * bytes;
-            *to++ = i + step <= t->end ? load_x(kind, p) : load_x_part(kind, p, t->end - i);
+            *to++ = load(kind, x_dtype(kind), p, i + step <= t->end ? 0 : t->end - i);
         }
 }
 
@@ -348,7 +388,8 @@ ALWAYS_INLINE void thin_pack(enum kind kind, size_t rows, const struct thin *t, 
  * stream reads THIN_AHEAD_BYTES or more later. */
 static ptrdiff_t thin_ahead(const struct work *w, size_t at, size_t n)
 {
-    const size_t block = w->block * kind_w_bytes(w->kind), column = w->a->k * kind_w_bytes(w->kind);
+    const size_t block = w->block * spw_dtype_bytes(w_dtype(w->kind)),
+                 column = w->a->k * spw_dtype_bytes(w_dtype(w->kind));
     if (block >= column)
         return THIN_AHEAD_BYTES;
     const size_t more = (size_t)spw_div_up(THIN_AHEAD_BYTES, block);
@@ -357,11 +398,11 @@ static ptrdiff_t thin_ahead(const struct work *w, size_t at, size_t n)
     return (ptrdiff_t)(more * column + block) - (ptrdiff_t)(n * column); /* the next block's */
 }
 
-ALWAYS_INLINE void thin_streams_run(enum kind kind, int rows, int cols, const struct work *w,
-                                    struct thin *t, size_t n)
+SIMD_FN void thin_streams_run(enum kind kind, int rows, int cols, const struct work *w,
+                              struct thin *t, size_t n)
 {
     t->apart = n;
-    for (size_t i = 0; i < n; i++, t->col++, t->chains += rows * cols * LANES) {
+    for (size_t i = 0; i < n; i++, t->col++, t->chains += rows * cols * VEC_LANES) {
         t->ahead = thin_ahead(w, i, n);
         thin_columns(kind, rows, cols, t);
     }
@@ -370,12 +411,12 @@ ALWAYS_INLINE void thin_streams_run(enum kind kind, int rows, int cols, const st
 
 /* Each of a few streams has a part of the columns. The columns left over go one by one. Sums
  * are collected first: rounding and storing a whole row at once is faster. */
-ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
+SIMD_FN void thin_rows(enum kind kind, int rows, const struct work *w)
 {
     const int cols = thin_streams(rows);
     const size_t n = w->part.col_end - w->part.col;
     float sums[SPW_LINEAR_THIN_ROWS * SPW_LINEAR_COL_BLOCK];
-    raw *x = (raw *)w->workspace;
+    struct vec *x = (struct vec *)w->workspace;
     struct thin t = {.a = w->a, .x = x, .first = w->part.col, .sums = sums};
     do {
         t.end = (size_t)spw_min_u64(t.from + w->block, w->a->k);
@@ -391,7 +432,7 @@ ALWAYS_INLINE void thin_rows(enum kind kind, int rows, const struct work *w)
         spw_linear_store(w->a, r, t.first, sums + r * SPW_LINEAR_COL_BLOCK, n);
 }
 
-ALWAYS_INLINE void thin_kind(enum kind kind, const struct work *w)
+SIMD_FN void thin_kind(enum kind kind, const struct work *w)
 {
     switch (w->a->m) {
 #define CASE(r)                                                                                    \
@@ -439,10 +480,7 @@ static enum kind kind_of(const struct spw_linear_args *a)
                                          : KIND_F32;
 }
 
-#define NAME_(base, isa) base##_##isa
-#define NAME(base, isa) NAME_(base, isa)
-
-size_t NAME(spw_linear_workspace, ISA)(size_t k)
+size_t SIMD_NAME(spw_linear_workspace)(size_t k)
 {
     const bool blocks = SPW_LINEAR_THIN_ROWS * k * sizeof(float) > THIN_X_BYTES;
     const size_t thin = THIN_X_ROOM + (blocks ? THIN_CHAIN_FLOATS * sizeof(float) : 0);
@@ -452,17 +490,17 @@ size_t NAME(spw_linear_workspace, ISA)(size_t k)
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-    const size_t workspace = NAME(spw_linear_workspace, ISA)(a->k);
+    const size_t workspace = SIMD_NAME(spw_linear_workspace)(a->k);
     struct work w = {
         .a = a,
         .part = spw_linear_part(a, task),
         .kind = kind_of(a),
         .workspace = (float *)a->workspace + workspace / sizeof(float) * worker,
     };
-    w.block = BLOCK_BYTES / kind_x_bytes(w.kind);
+    w.block = BLOCK_BYTES / spw_dtype_bytes(x_dtype(w.kind));
     w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
     if (a->m <= SPW_LINEAR_THIN_ROWS) {
-        uint64_t x_bytes = a->m * a->k * sizeof(raw) / raw_channels(w.kind);
+        uint64_t x_bytes = a->m * a->k * sizeof(struct vec) / step_channels(w.kind);
         uint64_t n_blocks = spw_div_up(x_bytes, THIN_X_BYTES);
         w.block = (size_t)spw_align_up(spw_div_up(a->k, spw_max_u64(n_blocks, 1)), 64);
         run_thin(&w);
@@ -471,7 +509,7 @@ static void run(const void *args, size_t task, unsigned worker)
     }
 }
 
-const struct spw_kernel NAME(spw_linear_kernel, ISA) = {
+const struct spw_kernel SIMD_NAME(spw_linear_kernel) = {
     .name = "linear",
     .n_tasks = spw_linear_tasks,
     .run = run,

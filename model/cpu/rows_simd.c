@@ -1,5 +1,4 @@
-/* The row operations of model/ops.h, written over sixteen lanes and compiled once per instruction
- * set: model/cpu/rows_<isa>.c defines KERNEL(op) and includes this.
+/* The row operations of model/ops.h, over sixteen lanes.
  *
  * Each output element follows from its own row alone. A task is a run of rows, or a piece of a long
  * row, of about TASK_ELEMENTS elements. */
@@ -255,14 +254,14 @@ static void rope_append_run(const void *args, size_t task, unsigned worker)
 
 /* ---- gated ---- */
 
-VEC_FN struct vec silu(struct vec x)
+SIMD_FN struct vec silu(struct vec x)
 {
     struct vec e = vec_exp(vec_sub(vec_set1(0.0f), x));
     return vec_div(x, vec_add(vec_set1(1.0f), e));
 }
 
 /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-VEC_FN struct vec gelu_tanh(struct vec x)
+SIMD_FN struct vec gelu_tanh(struct vec x)
 {
     struct vec cube = vec_mul(vec_mul(x, x), x);
     struct vec inner = vec_add(x, vec_mul(vec_set1(0.044715f), cube));
@@ -271,7 +270,7 @@ VEC_FN struct vec gelu_tanh(struct vec x)
 }
 
 /* 0.5 x (1 + erf(x / sqrt(2))); no family that is fast today uses it, so libm's will do. */
-VEC_FN struct vec gelu_erf(struct vec x)
+SIMD_FN struct vec gelu_erf(struct vec x)
 {
     float lanes[VEC_LANES];
     vec_store(lanes, vec_mul(x, vec_set1(0.707106781f)));
@@ -281,19 +280,19 @@ VEC_FN struct vec gelu_erf(struct vec x)
     return vec_mul(vec_mul(vec_set1(0.5f), x), t);
 }
 
-VEC_FN struct vec gelu_quick(struct vec x)
+SIMD_FN struct vec gelu_quick(struct vec x)
 {
     struct vec e = vec_exp(vec_mul(vec_set1(-1.702f), x));
     return vec_div(x, vec_add(vec_set1(1.0f), e));
 }
 
 /* NaN stays NaN: the second operand is what vec_max gives where they do not compare. */
-VEC_FN struct vec relu(struct vec x)
+SIMD_FN struct vec relu(struct vec x)
 {
     return vec_max(vec_set1(0.0f), x);
 }
 
-VEC_FN struct vec activation(struct vec x, enum spw_activation act)
+SIMD_FN struct vec activation(struct vec x, enum spw_activation act)
 {
     switch (act) {
     case SPW_ACT_SILU:
@@ -310,15 +309,33 @@ VEC_FN struct vec activation(struct vec x, enum spw_activation act)
     return relu(x);
 }
 
-static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
+SIMD_FN void gated_with(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
+                        enum spw_activation act)
 {
     size_t gate = row * 2 * a->cols, up = gate + a->cols;
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
         struct vec g = vec_load_as(a->x, gate + i, n, a->dtype);
-        g = activation(g, a->act);
+        g = activation(g, act);
         g = vec_mul(vec_round_as(g, a->dtype), vec_load_as(a->x, up + i, n, a->dtype));
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
+    }
+}
+
+/* A loop of its own for each activation. */
+static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
+{
+    switch (a->act) {
+#define CASE(act)                                                                                  \
+    case act:                                                                                      \
+        gated_with(a, row, first, end, act);                                                       \
+        break
+        CASE(SPW_ACT_SILU);
+        CASE(SPW_ACT_GELU_TANH);
+        CASE(SPW_ACT_GELU_ERF);
+        CASE(SPW_ACT_GELU_QUICK);
+        CASE(SPW_ACT_RELU);
+#undef CASE
     }
 }
 
@@ -360,7 +377,8 @@ static void softcap_run(const void *args, size_t task, unsigned worker)
     }
 }
 
-#define ROW_KERNEL(op) const struct spw_kernel KERNEL(op) = {#op, op##_tasks, op##_run}
+#define ROW_KERNEL(op)                                                                             \
+    const struct spw_kernel SIMD_NAME(spw_##op##_kernel) = {#op, op##_tasks, op##_run}
 
 ROW_KERNEL(norm);
 ROW_KERNEL(rope_append);

@@ -1,0 +1,41 @@
+# CPU kernels. A file *_simd.c is compiled once for each instruction set, through a wrapper that defines
+# SPW_ISA; a file *_amx.c is for AMX alone. Which set runs is chosen at run time, so only these files may use more
+# than the baseline. SPW_SOURCES gets the wrappers in place of the files.
+
+set(avx2 -mavx2 -mfma -mf16c)
+set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+set(SPW_FLAGS_portable)
+set(SPW_FLAGS_avx2 ${avx2})
+set(SPW_FLAGS_avx512 ${avx512} -mprefer-vector-width=512)
+set(SPW_FLAGS_avx512bf16 ${avx512} -mavx512bf16 -mavx512vnni -mprefer-vector-width=512)
+set(SPW_FLAGS_amx ${avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+
+# Under a sanitizer the portable kernels do all the work. The compiler must vectorize their loops, or tests
+# of whole models take minutes. UndefinedBehaviorSanitizer prevents that, AddressSanitizer and
+# ThreadSanitizer do not. UndefinedBehaviorSanitizer checks these files in tools/test.sh --full.
+if(SPW_PORTABLE_KERNELS)
+  set(isas portable)
+  set(SPW_FLAGS_portable -O3 -fno-sanitize=undefined)
+else()
+  set(isas portable avx2 avx512 avx512bf16)
+endif()
+
+set(SPW_KERNEL_SOURCES)
+foreach(source ${SPW_SOURCES})
+  if(source MATCHES "_simd\\.c$")
+    list(REMOVE_ITEM SPW_SOURCES ${source})
+    get_filename_component(name ${source} NAME_WE)
+    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${source})
+    foreach(isa ${isas})
+      set(wrapper ${CMAKE_BINARY_DIR}/kernels/${name}_${isa}.c)
+      file(CONFIGURE OUTPUT ${wrapper} CONTENT "#define SPW_ISA ${isa}\n#include \"${path}\"\n")
+      set_source_files_properties(${wrapper} PROPERTIES COMPILE_OPTIONS "${SPW_FLAGS_${isa}}")
+      list(APPEND SPW_KERNEL_SOURCES ${wrapper})
+    endforeach()
+  elseif(source MATCHES "_amx\\.c$" AND SPW_PORTABLE_KERNELS)
+    list(REMOVE_ITEM SPW_SOURCES ${source})
+  elseif(source MATCHES "_amx\\.c$")
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${SPW_FLAGS_amx}")
+  endif()
+endforeach()
+list(APPEND SPW_SOURCES ${SPW_KERNEL_SOURCES})

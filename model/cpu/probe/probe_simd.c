@@ -1,0 +1,95 @@
+/* Probe loops: see probe.h and probe_loops.h. */
+#include "base/simd.h"
+#include "model/cpu/probe/probe_loops.h"
+
+/* ---- reading memory in several patterns ---- */
+
+enum { READ_LINE = 64, READ_AHEAD = 4096, READ_MOST = 8 };
+
+SIMD_FN uint64_t read_streams(const char *p, size_t bytes, const int streams, const bool fetch)
+{
+    const size_t part = bytes / (size_t)streams;
+    u32v any[READ_MOST];
+#pragma GCC unroll 8
+    for (int s = 0; s < streams; s++)
+        any[s] = (u32v){0};
+    for (size_t i = 0; i < part; i += 4 * READ_LINE)
+#pragma GCC unroll 4
+        for (size_t line = 0; line < 4; line++)
+#pragma GCC unroll 8
+            for (int s = 0; s < streams; s++) {
+                const char *at = p + (size_t)s * part + i + line * READ_LINE;
+                if (fetch)
+                    __builtin_prefetch(at + READ_AHEAD);
+#pragma GCC unroll 8
+                for (size_t j = 0; j < READ_LINE; j += sizeof(u32v))
+                    any[s] |= (u32v)simd_load(at + j);
+            }
+#pragma GCC unroll 8
+    for (int s = 1; s < streams; s++)
+        any[0] |= any[s];
+    uint64_t bits = 0;
+    for (int l = 0; l < SIMD_LANES; l++)
+        bits |= any[0][l];
+    return bits;
+}
+
+static uint64_t read_all(const void *p, size_t bytes, unsigned streams, bool fetch)
+{
+    switch (streams) {
+#define CASE(n)                                                                                    \
+    case n:                                                                                        \
+        return fetch ? read_streams(p, bytes, n, true) : read_streams(p, bytes, n, false)
+        CASE(2);
+        CASE(4);
+        CASE(8);
+    default:
+        CASE(1);
+#undef CASE
+    }
+}
+
+/* ---- multiply-adds ---- */
+
+/* f(i) for each chain, with i a constant, so that chains are registers and not an array. They start
+ * from different values: a compiler may see that equal chains are one. There are enough chains for
+ * the latency of a multiply-add times two units, and few enough for the registers of AVX2. */
+enum { CHAINS = 12 };
+#define EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
+
+#define START(i) f32v a##i = simd_set1(i);
+#define END(i) spw_probe_keep(&a##i);
+
+static double f32(uint64_t rounds)
+{
+    const f32v x = simd_set1(0.5f), w = simd_set1(1);
+    EACH(START)
+    for (uint64_t round = 0; round < rounds; round++) {
+#define STEP(i) a##i = simd_fma(a##i, x, w);
+        EACH(STEP)
+#undef STEP
+    }
+    EACH(END)
+    return (double)rounds * CHAINS * SIMD_LANES * 2;
+}
+
+/* bf16 numbers are widened where there is no dot product of them. */
+static double bf16(uint64_t rounds)
+{
+#if SIMD_DOT_BF16
+    const u32v x = (u32v){0} + 0x30003000u;
+    EACH(START)
+    for (uint64_t round = 0; round < rounds; round++) {
+#define STEP(i) a##i = simd_dot_bf16(a##i, x, x);
+        EACH(STEP)
+#undef STEP
+    }
+    EACH(END)
+    return (double)rounds * CHAINS * SIMD_LANES * 4;
+#else
+    return f32(rounds);
+#endif
+}
+
+const struct spw_probe_loops SIMD_NAME(spw_probe_loops) = {
+    .read = read_all, .f32 = f32, .bf16 = bf16};
