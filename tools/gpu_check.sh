@@ -438,7 +438,7 @@ if wanted contact; then
     done
 fi
 if wanted tests; then # first what tells most
-    for test in gpu_device gpu_linear gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_engine; do
+    for test in gpu_device gpu_linear gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_card; do
         run_test $test 60
     done
     all_launch_orders

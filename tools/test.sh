@@ -39,21 +39,21 @@ format_version=14 # of clang-format: versions differ in what they want
 # Tests that only a full run does, as extended regular expressions of whole names.
 # On the emulated GPU CI runs the kernels, the device, the runtime, whole models and their placement.
 # The other twins run the same host code as the test on the CPU.
-full_release='test_cuda_(attach|budgets|disk_faults|faults|interrupt|prefix|replan|save|split)'
+full_release='test_cuda_(budgets|disk_faults|faults|interrupt|replan)'
 # Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
 # of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
-# and test_memory_limit use the fallbacks, test_cuda_engine runs whole models.
+# and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
 full_debug="$full_release|jinja_differential|tokenizer_property|test_(bench|cache|plan|prefix|save)_command"
 full_debug+='|test_(budgets|chat|check_kv|drive)'
-full_debug+='|test_(gate|interrupt|on_oom|ops_probe)|test_cuda_(goldens|placement)'
+full_debug+='|test_(gate|interrupt|on_oom|ops_probe)|test_cuda_(goldens|engine)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
-# A new test is in until this list names it. test_split covers prefixes.
+# A new test is in until this list names it. test_engine covers prefixes.
 never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
-never_tsan+='|test_cuda_(attach|budgets|disk_faults|faults|goldens|interrupt|placement|prefix|replan|save|split)'
-# test_async and test_placement step sessions too, and run the I/O threads. ASan has the faults.
+never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|goldens|interrupt|replan)'
+# test_engine steps sessions too, and runs the I/O threads. ASan has the faults.
 full_tsan='test_(session|weight_faults|power_loss)'
 
 passed=0 failed=0 skipped=0

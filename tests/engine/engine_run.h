@@ -79,15 +79,21 @@ static inline struct spw_backend run_backend(bool reads_host_memory)
     return b;
 }
 
+/* The plan that these options must have. */
+static inline struct spw_plan_info run_plan_on(const struct spw_backend *b, const char *dir,
+                                               const struct spw_options *o)
+{
+    struct spw_plan_info info;
+    struct spw_error err = {{0}};
+    CHECK_MSG(!spw_plan_query_on(&info, b, dir, o, &err), "%s: %s", dir, err.text);
+    return info;
+}
+
 /* Device memory at the smallest that works (plus `more`), host memory enough. */
 static inline void run_tight_on(const struct spw_backend *b, const char *dir, struct spw_options *o,
                                 uint64_t more)
 {
-    struct spw_plan_info info;
-    struct spw_error err = {{0}};
-    int rc = spw_plan_query_on(&info, b, dir, o, &err);
-    CHECK_MSG(rc == 0, "%s: %s", dir, err.text);
-    o->device_bytes = info.smallest_device_bytes + more;
+    o->device_bytes = run_plan_on(b, dir, o).smallest_device_bytes + more;
     o->host_bytes = (uint64_t)1 << 30;
 }
 
@@ -101,10 +107,8 @@ static inline void run_tight(const char *dir, struct spw_options *o, uint64_t mo
 static inline void run_to_disk_on(const struct spw_backend *b, const char *dir,
                                   struct spw_options *o)
 {
-    struct spw_plan_info info;
-    struct spw_error err = {{0}};
     o->host_bytes = (uint64_t)1 << 30;
-    CHECK_MSG(!spw_plan_query_on(&info, b, dir, o, &err), "%s: %s", dir, err.text);
+    struct spw_plan_info info = run_plan_on(b, dir, o);
     o->host_bytes = info.host.total - info.host.kv;
     if (o->host_bytes < info.smallest_host_bytes)
         o->host_bytes = info.smallest_host_bytes;

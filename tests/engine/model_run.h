@@ -13,11 +13,12 @@
 #include <math.h>
 #include <string.h>
 
-/* What a program runs on. One whose source serves two backends is compiled again by a file that
- * names the other first. */
+/* What a program runs on. One whose source serves two backends is compiled twice: CMakeLists.txt
+ * names the other one. An emulated GPU is slow: tests do less there. */
 #ifndef TEST_BACKEND
 #define TEST_BACKEND SPW_BACKEND_CPU
 #endif
+enum { TEST_GPU = TEST_BACKEND == SPW_BACKEND_CUDA };
 
 /* Collects the logits of every position of one span. */
 struct model_logits {

@@ -9,15 +9,20 @@
 
 #include <pthread.h>
 
-#ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN ? 151 : RUN_UNDER_ASAN ? 61 : 5)
-#define TEST_TOKENS 900
-#define TEST_WRITES (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 17 : 4)
-#define TEST_MODELS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 2)
-#define TEST_QUANTIZED (!RUN_UNDER_TSAN)
-#endif
+#define SLOW (RUN_UNDER_TSAN || RUN_UNDER_ASAN)
 
-enum { N_PROMPT = TEST_TOKENS, N_MORE = 12, N_TOKENS = N_PROMPT + N_MORE, CONTEXT = N_TOKENS };
+enum {
+    STRIDE = TEST_GPU         ? 199
+             : RUN_UNDER_TSAN ? 151
+             : RUN_UNDER_ASAN ? 61
+                              : 5,
+    WRITES = SLOW ? 17 : 4,
+    N_MODELS = TEST_GPU || SLOW ? 1 : 2,
+    QUANTIZES = !TEST_GPU && !RUN_UNDER_TSAN,
+    N_PROMPT = TEST_GPU ? 300 : 900,
+    N_MORE = 12,
+    N_TOKENS = N_PROMPT + N_MORE,
+};
 enum { VOCAB = 67, PRECISIONS = SPW_KV_INT4 + 1 };
 
 static const struct tiny_model models[] = {
@@ -56,7 +61,7 @@ static void on_rung(void *context, const struct spw_rung *rung)
 static void expect(struct subject *s)
 {
     struct spw_error err = {{0}};
-    for (int p = SPW_KV_EXACT; p < (TEST_QUANTIZED ? PRECISIONS : SPW_KV_INT8); p++) {
+    for (int p = SPW_KV_EXACT; p < (QUANTIZES ? PRECISIONS : SPW_KV_INT8); p++) {
         struct spw_options o = s->o;
         o.precision = (enum spw_kv_precision)p;
         o.disk_dir = NULL;
@@ -78,7 +83,7 @@ static void begin(struct subject *s, size_t model, bool reads_host_memory)
 {
     *s = (struct subject){.backend = run_backend(reads_host_memory)};
     s->o = (struct spw_options){.backend = TEST_BACKEND,
-                                .context = CONTEXT,
+                                .context = N_TOKENS,
                                 .threads = 1,
                                 .prefill_chunk = 128,
                                 .residual_window = 128,
@@ -490,13 +495,13 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
 static void fill_disk(struct subject *s)
 {
     int64_t n = 0;
-    for (; run_full(s, true, n); n += TEST_WRITES + n / 2)
+    for (; run_full(s, true, n); n += WRITES + n / 2)
         ;
-    for (n = 0; run_full(s, false, n); n += TEST_WRITES + n / 2)
+    for (n = 0; run_full(s, false, n); n += WRITES + n / 2)
         ;
-    CHECK(n > TEST_WRITES);
+    CHECK(n > WRITES);
     s->o.on_oom = 0; /* or with less precision, where that fits */
-    for (n = TEST_WRITES / 2; TEST_QUANTIZED && run_full(s, false, n); n += 2 * TEST_WRITES + n / 2)
+    for (n = WRITES / 2; QUANTIZES && run_full(s, false, n); n += 2 * WRITES + n / 2)
         ;
     s->o.on_oom = SPW_ON_OOM_SPILL;
 }
@@ -529,15 +534,15 @@ static void exceed_write_limit(struct subject *s)
 int main(int argc, char **argv)
 {
     static struct subject s;
-    int stride = check_stride(argc, argv, TEST_STRIDE);
+    int stride = check_stride(argc, argv, STRIDE);
     if (!run_is_there())
         return CHECK_SKIP;
-    for (size_t i = 0; i < TEST_MODELS; i++) {
+    for (size_t i = 0; i < N_MODELS; i++) {
         begin(&s, i, i == 0);
         s.o.sessions = 2;
         shrink(&s);
         s.o.sessions = 0;
-        if (TEST_QUANTIZED) {
+        if (QUANTIZES) {
             quantize(&s);
             if (i == 0)
                 keep_prefixes(&s);
@@ -548,7 +553,7 @@ int main(int argc, char **argv)
         tiny_model_remove(s.dir);
     }
     /* Straight from device memory, and by way of the host's. */
-    for (int direct = 0; direct < TEST_MODELS && TEST_BACKEND == SPW_BACKEND_CPU; direct++) {
+    for (int direct = 0; direct < N_MODELS && TEST_BACKEND == SPW_BACKEND_CPU; direct++) {
         begin(&s, 0, direct);
         fill_disk(&s);
         exceed_write_limit(&s);

@@ -11,17 +11,21 @@
 
 #include <pthread.h>
 
-#ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN ? 240 : RUN_UNDER_ASAN ? 100 : 23)
-#endif
+#define SLOW (RUN_UNDER_TSAN || RUN_UNDER_ASAN)
 
-#ifndef TEST_PROMPT
-#define TEST_PROMPT (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1100 : 1900)
-#define TEST_LAYERS 4
-#define TEST_EVERY (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3)          /* each of the first N */
-#define TEST_QUANTIZED_RUNS (RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 1 : 3) /* of each fault */
-#define TEST_EXACT_RUNS INT32_MAX
-#endif
+enum {
+    STRIDE = TEST_GPU         ? 400
+             : RUN_UNDER_TSAN ? 240
+             : RUN_UNDER_ASAN ? 100
+                              : 23,
+    PROMPT = TEST_GPU ? 800
+             : SLOW   ? 1100
+                      : 1900,
+    LAYERS = TEST_GPU ? 3 : 4,
+    EVERY = TEST_GPU || SLOW ? 1 : 3,          /* each of the first N */
+    QUANTIZED_RUNS = TEST_GPU || SLOW ? 1 : 3, /* of each fault */
+    EXACT_RUNS = TEST_GPU ? 2 : INT32_MAX,
+};
 
 /* The last step fills the context, so that nothing is read ahead which nobody will wait for. */
 enum { N_MORE = 4, MOST_TOKENS = 2000, WATCHDOG_SECONDS = 600 };
@@ -280,7 +284,7 @@ static void run_setting(const struct setting *is)
 
 int main(int argc, char **argv)
 {
-    const int stride = check_stride(argc, argv, TEST_STRIDE);
+    const int stride = check_stride(argc, argv, STRIDE);
     const struct setting settings[] = {
         {{"llama", 2, 32, 32, 2, 1, 32, 67, 2048, NULL, false, false, false, true, true, 92},
          SPW_KV_INT8_INT4,
@@ -288,15 +292,14 @@ int main(int argc, char **argv)
          2,
          0,
          stride,
-         TEST_QUANTIZED_RUNS},
-        {{"llama", TEST_LAYERS, 32, 48, 2, 1, 16, 67, 2048, NULL, false, false, false, true, true,
-          91},
+         QUANTIZED_RUNS},
+        {{"llama", LAYERS, 32, 48, 2, 1, 16, 67, 2048, NULL, false, false, false, true, true, 91},
          SPW_KV_EXACT,
-         TEST_PROMPT,
+         PROMPT,
          0,
-         TEST_EVERY,
+         EVERY,
          stride,
-         TEST_EXACT_RUNS},
+         EXACT_RUNS},
     };
     if (!run_is_there())
         return CHECK_SKIP;

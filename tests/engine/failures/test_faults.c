@@ -9,13 +9,19 @@
 #include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 
-#ifndef TEST_STRIDE
-#define TEST_STRIDE (RUN_UNDER_TSAN ? 41 : RUN_UNDER_ASAN ? 7 : 3)
-#define TEST_ALLOCATION_STRIDE (RUN_UNDER_TSAN ? 5 : 1)
-#define TEST_GENERATION_STRIDE (RUN_UNDER_TSAN ? 61 : 15)
-#define TEST_QUANTIZED_STRIDES 7
-#endif
-
+enum {
+    STRIDE = TEST_GPU         ? 61
+             : RUN_UNDER_TSAN ? 41
+             : RUN_UNDER_ASAN ? 7
+                              : 3,
+    ALLOCATION_STRIDE = TEST_GPU         ? 17
+                        : RUN_UNDER_TSAN ? 5
+                                         : 1,
+    GENERATION_STRIDE = TEST_GPU         ? 41
+                        : RUN_UNDER_TSAN ? 61
+                                         : 15,
+    QUANTIZED_STRIDES = TEST_GPU ? 9 : 7,
+};
 enum { N_MORE = 5, N_GENERATED = 4, MOST_TOKENS = 1200, MOST_VOCAB = 128 };
 
 /* What is run, and how much of it: a prompt of so many tokens, with room for 100 more. */
@@ -43,7 +49,7 @@ static const struct setting {
      false,
      SPW_KV_INT8,
      1100,
-     TEST_QUANTIZED_STRIDES},
+     QUANTIZED_STRIDES},
 };
 
 struct subject {
@@ -135,7 +141,7 @@ static bool was_met(void)
 
 static void fail_allocations(const struct subject *u)
 {
-    const int stride = TEST_ALLOCATION_STRIDE * u->is->stride_factor;
+    const int stride = ALLOCATION_STRIDE * u->is->stride_factor;
     static struct answer expected, got;
     int64_t outstanding = spw_alloc_outstanding();
     int n = 0;
@@ -321,7 +327,7 @@ int main(int argc, char **argv)
     static struct subject u;
     if (!run_is_there())
         return CHECK_SKIP;
-    int64_t stride = check_stride(argc, argv, TEST_STRIDE);
+    int64_t stride = check_stride(argc, argv, STRIDE);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         make_subject(&u, &settings[i], i);
         check_plan(&u);
@@ -330,7 +336,7 @@ int main(int argc, char **argv)
         if (run_can_lose_device()) {
             fail_commands(&u, stride * u.is->stride_factor);
             if (u.is->precision == SPW_KV_EXACT) /* no other way through the same steps */
-                fail_generation(&u, TEST_GENERATION_STRIDE);
+                fail_generation(&u, GENERATION_STRIDE);
         }
         tiny_model_remove(u.dir);
     }

@@ -13,13 +13,15 @@
 
 #include <time.h>
 
-#ifndef TEST_DRAWS
-#define TEST_CONTEXT 3072
-#define TEST_PROMPT 1500
-#define TEST_DRAWS (RUN_UNDER_TSAN ? 3 : RUN_UNDER_ASAN ? 4 : 40)
-#endif
-
-enum { VOCAB = 61, CONTEXT = TEST_CONTEXT, STEPS = 4, LAST = SPW_KV_INT4 + 1 };
+enum {
+    VOCAB = 61,
+    CONTEXT = TEST_GPU ? 1664 : 3072,
+    PROMPT = TEST_GPU ? 500 : 1500,
+    DRAWS = TEST_GPU || RUN_UNDER_TSAN ? 3
+            : RUN_UNDER_ASAN           ? 4
+                                       : 40,
+    STEPS = 4,
+};
 
 static const struct tiny_model models[] = {
     {"llama", 1, 128, 96, 2, 1, 64, VOCAB, 4096, NULL, false, false, false, true, false, 271},
@@ -130,7 +132,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
 
 static void draw(struct draw *d, uint64_t *seed)
 {
-    size_t n = between(seed, 1, TEST_PROMPT);
+    size_t n = between(seed, 1, PROMPT);
     enum spw_kv_precision p = SPW_KV_EXACT;
     run_ids(d->ids, CONTEXT, VOCAB, check_random(seed));
     for (size_t i = 0; i < STEPS; i++) {
@@ -346,7 +348,7 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
 
 int main(int argc, char **argv)
 {
-    struct check_draws all = check_draws_of(argc, argv, TEST_DRAWS);
+    struct check_draws all = check_draws_of(argc, argv, DRAWS);
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
     size_t n_models = sizeof models / sizeof *models;
     struct counts n = {0};

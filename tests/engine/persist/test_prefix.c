@@ -1,36 +1,18 @@
-/* Prefixes that were kept: one engine computes a sequence and keeps what it can, in this process or
- * in another one, and others begin with it under budgets, chunks and threads of their own. Whatever
- * was found, and whatever the session does from there on, its logits are the bits of one run that
- * computed everything, and bytes that moved are those that were predicted. Sequences branch, caches
- * are too small for all of them, files are damaged while they are in use.
- *
- *   test_prefix [draws] */
-#include "tests/engine/engine_run.h"
+/* Prefixes that were kept, one behaviour at a time: what is found, what is read of it and what is
+ * written, whatever a session does from there on, its logits are the bits of one run that computed
+ * everything, and bytes that moved are those that were predicted. Sequences branch, files are
+ * damaged, memory and writes are refused. test_engine publishes and finds among all else. */
+#include "tests/engine/oracle.h"
 
 #include "offload/store/prefix_store.h"
-#include "runtime/persist/snapshot.h"
 #include "runtime/persist/prefix.h"
+#include "runtime/persist/snapshot.h"
 #include "tests/engine/persist/pack_run.h"
 
-#ifndef TEST_TOKENS
-#define TEST_TOKENS 1100
-#define TEST_DRAWS (RUN_UNDER_ASAN ? 3 : 60)
-#define TEST_MODELS N_TINY_MODELS
-#endif
-
-enum { N_SEQUENCES = 2, BRANCH = TEST_TOKENS / 2, N_SESSIONS = 2, MIB = 1 << 20 };
-
-struct subject {
-    char dir[128];
-    struct spw_options o;
-    uint32_t vocab;
-    bool needs_checkpoint, quantizes, slides;
-    int32_t ids[N_SEQUENCES][TEST_TOKENS]; /* the same as far as BRANCH */
-    float *expected[N_SEQUENCES];          /* [TEST_TOKENS][vocab] */
-};
+enum { TOKENS = 1100, N_SESSIONS = 2, MIB = 1 << 20 };
 
 struct draw {
-    const struct subject *s;
+    struct subject *s;
     struct spw_backend backend;
     char cache[160];
     uint64_t limit, write_limit; /* write_limit: 0: none */
@@ -43,13 +25,11 @@ struct run {
     struct spw_options o;
     struct spw_engine *e;
     struct spw_session *sessions[N_SESSIONS];
-    int sequence[N_SESSIONS];
-    int stepping[N_SESSIONS]; /* whose the step's spans are */
-    uint64_t wrong, n_told;
+    struct watch watch;
+    uint64_t n_told;
 };
 
-static uint64_t rows, found, found_quantized, found_sliding, found_elsewhere, streamed, bounced,
-    branched, n_notes, n_lost, read_once;
+static uint64_t found_quantized, found_sliding, branched, n_notes, read_once;
 
 /* ---- engines ---- */
 
@@ -68,18 +48,14 @@ static void on_note(void *context, const char *text)
     CHECK_MSG(r->d->faulty || r->d->limit < MIB || r->d->write_limit, "%s", text);
 }
 
-static void draw_options(struct run *r, uint64_t *seed)
+static void draw_run(struct run *r, uint64_t *seed)
 {
     const struct draw *d = r->d;
-    struct spw_plan_info info;
-    struct spw_error err = {{0}};
     struct spw_options *o = &r->o;
     *o = d->s->o;
-    o->threads = (uint32_t)check_range(seed, 1, 3);
+    draw_speed(o, seed);
     o->sessions = N_SESSIONS;
-    o->io = (enum spw_io_kind)(check_random(seed) % 3);
     o->prefill_chunk = check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 16, 200);
-    o->delay_seed = check_random(seed) % 6 ? 0 : check_random(seed) | 1;
     o->prefix_cache_dir = d->cache;
     o->prefix_cache_bytes = d->limit;
     o->on_reuse = on_reuse;
@@ -90,7 +66,7 @@ static void draw_options(struct run *r, uint64_t *seed)
         o->disk_dir = d->s->dir;
         o->disk_bytes = 256 * MIB;
     }
-    CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->s->dir, o, &err), "%s", err.text);
+    struct spw_plan_info info = run_plan_on(&d->backend, d->s->dir, o);
     uint64_t least = info.smallest_device_bytes, most = info.device.total;
     uint64_t kind = check_random(seed) % 4;
     o->device_bytes = kind == 0  ? most
@@ -102,7 +78,7 @@ static void draw_options(struct run *r, uint64_t *seed)
 static void open_run(struct run *r, const struct draw *d, uint64_t *seed)
 {
     *r = (struct run){.d = d};
-    draw_options(r, seed);
+    draw_run(r, seed);
     r->e = run_open_on(&d->backend, d->s->dir, &r->o);
     for (int i = 0; i < N_SESSIONS; i++)
         r->sessions[i] = run_session(r->e);
@@ -110,25 +86,15 @@ static void open_run(struct run *r, const struct draw *d, uint64_t *seed)
 
 static void close_run(struct run *r)
 {
-    struct spw_stats s;
     struct spw_prefix_stats p;
     uint64_t n_incidents;
-    spw_engine_stats(r->e, &s);
+    bool predicted = r->d->faulty || run_check_moved(r->e, &r->o, r->d->s->dir);
+    CHECK(predicted && !r->watch.n_wrong);
     spw_engine_prefix(r->e, &p);
-    for (int i = 0; i < SPW_MOVED_COUNT && !r->d->faulty; i++)
-        CHECK_MSG(s.moved_bytes[i] == s.predicted_bytes[i],
-                  "%s: link %d: counted %llu, predicted %llu", r->d->s->dir, i,
-                  (unsigned long long)s.moved_bytes[i], (unsigned long long)s.predicted_bytes[i]);
-    CHECK(s.device_peak_bytes <= r->o.device_bytes && s.host_peak_bytes <= r->o.host_bytes);
-    CHECK_MSG(!r->wrong, "%s: %llu rows differ", r->d->s->dir, (unsigned long long)r->wrong);
     spw_engine_incidents(r->e, &n_incidents);
     CHECK(r->d->faulty || !n_incidents);
-    n_lost += n_incidents;
-    found += p.n_reused;
-    found_quantized += r->d->s->quantizes ? p.n_reused : 0;
-    found_sliding += r->d->s->slides ? p.n_reused : 0;
-    streamed += p.n_reused && r->e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_DISK_TO_HOST];
-    bounced += p.n_reused && r->e->plan.n_bounce;
+    found_quantized += r->e->plan.quantizes ? p.n_reused : 0;
+    found_sliding += r->e->plan.n_layers[SPW_LAYER_SLIDING] ? p.n_reused : 0;
     CHECK(!p.n_reused == !r->n_told);
     CHECK(p.kept_bytes <= p.written_bytes);
     for (int i = 0; i < N_SESSIONS; i++)
@@ -136,26 +102,12 @@ static void close_run(struct run *r)
     spw_engine_close(r->e);
 }
 
-static void compare(void *context, size_t span, size_t position, const float *logits)
-{
-    struct run *r = context;
-    const struct subject *s = r->d->s;
-    const float *expected = s->expected[r->sequence[r->stepping[span]]] + position * s->vocab;
-    rows++;
-    r->wrong += memcmp(logits, expected, s->vocab * sizeof *logits) != 0;
-}
-
 /* Session i to the first n tokens of the sequence. Returns what came from the store. */
 static uint64_t go_to(struct run *r, int i, int sequence, uint64_t n, uint64_t n_logits)
 {
     struct spw_error err = {{0}};
-    struct spw_span span = {.session = r->sessions[i],
-                            .tokens = r->d->s->ids[sequence],
-                            .n_tokens = n,
-                            .n_logits = spw_min_u64(n_logits, n)};
-    r->sequence[i] = sequence;
-    r->stepping[0] = i;
-    CHECK_MSG(spw_sync(r->e, &span, 1, compare, r, &err) == 0, "%s", err.text);
+    struct spw_span span = {r->sessions[i], r->d->s->ids[sequence], n, spw_min_u64(n_logits, n)};
+    CHECK_MSG(!watch_sync(&r->watch, r->d->s, r->e, &span, 1, TOKENS, &err), "%s", err.text);
     CHECK(spw_session_n_tokens(r->sessions[i]) == n);
     CHECK(spw_session_from_store(r->sessions[i]) <= spw_session_reused(r->sessions[i]));
     return spw_session_from_store(r->sessions[i]);
@@ -168,115 +120,11 @@ static void keep(struct run *r, int i)
     CHECK_MSG(!rc || r->d->faulty || (rc == -ENOSPC && r->d->limit < MIB), "%s", err.text);
 }
 
-/* ---- what is kept, and by whom ---- */
-
-static void keep_sequences(const struct draw *d, uint64_t *seed)
-{
-    struct run r;
-    open_run(&r, d, seed);
-    for (int turn = (int)check_range(seed, 1, 3); turn; turn--) {
-        int i = (int)(check_random(seed) % N_SESSIONS);
-        uint64_t n = check_range(seed, 1, TEST_TOKENS), rest = n % SPW_TILE_TOKENS;
-        n -= check_random(seed) % 2 && n > rest ? rest : 0;
-        go_to(&r, i, (int)(check_random(seed) % N_SEQUENCES), n, 1);
-        keep(&r, i);
-    }
-    close_run(&r);
-}
-
-/* In a process of its own, that shares nothing but the directory. */
-static void keep_elsewhere(const struct draw *d, uint64_t *seed)
-{
-    int status = 1;
-    fflush(NULL);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (!child) {
-        keep_sequences(d, seed);
-        _exit(check_failed_ != 0);
-    }
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
-    check_random(seed);
-}
-
-static void spoil(const struct draw *d, uint64_t *seed)
-{
-    char path[512], name[256] = "";
-    uint8_t byte;
-    struct stat st;
-    DIR *dir = opendir(d->cache);
-    int n = 0;
-    for (struct dirent *x; dir && (x = readdir(dir));)
-        if (x->d_name[0] != '.' && check_random(seed) % (uint64_t)++n == 0)
-            snprintf(name, sizeof name, "%s", x->d_name);
-    closedir(dir);
-    snprintf(path, sizeof path, "%s/%s", d->cache, name);
-    int fd = *name ? open(path, O_RDWR) : -1;
-    if (fd >= 0 && !fstat(fd, &st) && st.st_size > 0) {
-        off_t at = (off_t)check_range(seed, 0, (uint64_t)st.st_size - 1);
-        CHECK(pread(fd, &byte, 1, at) == 1);
-        byte ^= (uint8_t)(1 << check_random(seed) % 8);
-        CHECK(pwrite(fd, &byte, 1, at) == 1);
-    }
-    if (fd >= 0)
-        close(fd);
-}
-
-/* ---- draws ---- */
-
-static void go_on(struct run *r, uint64_t *seed)
-{
-    int i = (int)(check_random(seed) % N_SESSIONS);
-    uint64_t held = spw_session_n_tokens(r->sessions[i]), kind = check_random(seed) % 8;
-    struct spw_error err = {{0}};
-    if (kind == 0) {
-        spw_session_close(r->sessions[i]);
-        CHECK(spw_session_fork(&r->sessions[i], r->sessions[!i], &err) == 0);
-        r->sequence[i] = r->sequence[!i];
-    } else if (kind == 1) {
-        keep(r, i);
-    } else if (kind < 5 && held) {
-        go_to(r, i, r->sequence[i], spw_min_u64(held + kind - 1, TEST_TOKENS), 1);
-    } else {
-        uint64_t n = check_range(seed, 1, TEST_TOKENS);
-        n -= check_random(seed) % 3 ? 0 : spw_min_u64(n % SPW_TILE_TOKENS, n - 1);
-        go_to(r, i, (int)(check_random(seed) % N_SEQUENCES), n, check_range(seed, 0, 5));
-    }
-}
-
-static void run_draw(const struct subject *subjects, uint64_t *seed)
-{
-    struct run r;
-    struct draw d = {.s = &subjects[check_random(seed) % (2 * TEST_MODELS)], .limit = 64 * MIB};
-    d.faulty = check_random(seed) % 4 == 0;
-    d.backend = run_backend(check_random(seed) % 2);
-    if (check_random(seed) % 5 == 0)
-        d.limit = check_range(seed, 200 << 10, MIB - 1); /* of a few tiles: eviction and return */
-    snprintf(d.cache, sizeof d.cache, "%.120s_cache", d.s->dir);
-    /* a driver of a GPU does not work in a process that was forked */
-    if (TEST_BACKEND == SPW_BACKEND_CUDA || check_random(seed) % 3)
-        keep_sequences(&d, seed);
-    else
-        keep_elsewhere(&d, seed);
-    if (d.faulty)
-        spoil(&d, seed);
-    open_run(&r, &d, seed);
-    uint64_t before = found;
-    for (int step = (int)check_range(seed, 3, 8); step; step--) {
-        go_on(&r, seed);
-        if (d.faulty && check_random(seed) % 2)
-            spoil(&d, seed);
-    }
-    close_run(&r);
-    found_elsewhere += found > before;
-    pack_remove_folder(d.cache);
-}
-
 /* ---- one by one ---- */
 
 /* Exactly what must be found where any tile may be the first that is computed; what is left to
  * compute, and that another model finds nothing. */
-static void test_counts(const struct subject *s)
+static void test_counts(struct subject *s)
 {
     static const uint64_t rests[] = {0, 1, 127, 128, 129, 300};
     uint64_t seed = 7, n = 6 * SPW_TILE_TOKENS + 50;
@@ -295,7 +143,7 @@ static void test_counts(const struct subject *s)
             open_run(&r, &d, &seed);
             uint64_t n_found = go_to(&r, 0, 0, to, n_logits);
             expected = spw_min_u64(expected, n - n % SPW_TILE_TOKENS);
-            if (s->needs_checkpoint) /* there is one, at the end */
+            if (spw_snapshot_needs_checkpoint(&s->plan)) /* there is one, at the end */
                 expected = left >= n - n % SPW_TILE_TOKENS ? n - n % SPW_TILE_TOKENS : 0;
             CHECK_MSG(n_found == expected, "%s: %llu tokens: found %llu, expected %llu", s->dir,
                       (unsigned long long)to, (unsigned long long)n_found,
@@ -316,7 +164,7 @@ static void test_counts(const struct subject *s)
 
 /* A text that others have gone on from: the second one to leave it makes a checkpoint there, the
  * third begins there. */
-static void test_branch(const struct subject *s)
+static void test_branch(struct subject *s)
 {
     struct subject *x = calloc(1, sizeof *x);
     uint64_t seed = 3, text = 17 * SPW_TILE_TOKENS, at[3];
@@ -338,7 +186,7 @@ static void test_branch(const struct subject *s)
         close_run(&r);
     }
     CHECK(at[0] == 0 && at[2] == text);
-    CHECK(at[1] == (s->needs_checkpoint ? 0 : text));
+    CHECK(at[1] == (spw_snapshot_needs_checkpoint(&s->plan) ? 0 : text));
     branched += at[2] > at[1];
     pack_remove_folder(d.cache);
     free(ids);
@@ -375,7 +223,7 @@ static uint64_t moved(struct spw_engine *e, enum spw_moved link)
 
 /* What was found is read as often as it must be, and no more: the whole of it once where there is
  * room for it. */
-static void test_reads(const struct subject *s, uint64_t *seed)
+static void test_reads(struct subject *s, uint64_t *seed)
 {
     uint64_t n = 6 * SPW_TILE_TOKENS;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
@@ -427,7 +275,7 @@ static void refuse_to_keep(struct run *r, uint64_t n, uint64_t written)
 }
 
 /* What is kept counts against the limit, to the byte that the plan alone says. */
-static void test_write_limit(const struct subject *s)
+static void test_write_limit(struct subject *s)
 {
     uint64_t seed = 29, n = 4 * SPW_TILE_TOKENS;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
@@ -468,18 +316,12 @@ static void test_written(enum spw_kv_precision precision)
     struct draw d = {.s = &x, .limit = 64 * MIB, .backend = run_backend(true)};
     struct spw_prefix_stats p;
     struct run r;
-    run_folder(x.dir, &wide, "prefix_wide");
-    run_ids(x.ids[0], TEST_TOKENS, wide.vocab, 3);
-    x.o = (struct spw_options){.backend = TEST_BACKEND,
-                               .context = TEST_TOKENS,
-                               .threads = 2,
-                               .precision = precision,
-                               .residual_window = 128};
-    x.expected[0] = model_all_logits(x.dir, &x.o, x.ids[0], TEST_TOKENS, &x.vocab);
+    subject_open(&x, &wide, "prefix_wide", TOKENS,
+                 &(struct spw_options){.precision = precision, .residual_window = 128});
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", x.dir);
     open_run(&r, &d, &seed);
     for (int turn = 0; turn < TURNS; turn++, n += TURN) {
-        go_to(&r, 0, 0, spw_min_u64(n, TEST_TOKENS), 1);
+        go_to(&r, 0, 0, spw_min_u64(n, TOKENS), 1);
         keep(&r, 0);
         spw_engine_prefix(r.e, &p);
         CHECK_MSG(p.n_kept && p.written_bytes <= p.kept_bytes + p.kept_bytes * 3 / 100,
@@ -488,12 +330,11 @@ static void test_written(enum spw_kv_precision precision)
     }
     close_run(&r);
     pack_remove_folder(d.cache);
-    tiny_model_remove(x.dir);
-    free(x.expected[0]);
+    subject_close(&x);
 }
 
 /* Each turn computes what is new, and a process that comes later as little as it can. */
-static void test_turns(const struct subject *s)
+static void test_turns(struct subject *s)
 {
     enum { TURN = 97 };
     uint64_t seed = 5, n = 0;
@@ -510,18 +351,19 @@ static void test_turns(const struct subject *s)
         keep(&r, 0);
     }
     spw_engine_prefix(r.e, &p);
-    CHECK(s->needs_checkpoint || p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
+    CHECK(spw_snapshot_needs_checkpoint(&s->plan) ||
+          p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
     close_run(&r);
     open_run(&r, &d, &seed);
     uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);
-    CHECK(s->slides || n_found == n - n % SPW_TILE_TOKENS);
+    CHECK(s->plan.n_layers[SPW_LAYER_SLIDING] || n_found == n - n % SPW_TILE_TOKENS);
     close_run(&r);
     pack_remove_folder(d.cache);
 }
 
 /* Whatever allocation fails on the way, the answer is right or refused, and the next one is right.
  */
-static void test_allocations(const struct subject *s)
+static void test_allocations(struct subject *s)
 {
     uint64_t seed = 11, n = 4 * SPW_TILE_TOKENS + 9, n_found = 0;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
@@ -535,10 +377,11 @@ static void test_allocations(const struct subject *s)
     do {
         struct spw_error err = {{0}};
         open_run(&r, &d, &seed);
+        r.watch.s = s;
+        r.watch.rows[0] = oracle_rows(s, s->ids[0], n, TOKENS);
         struct spw_span span = {r.sessions[0], s->ids[0], n, 1};
-        r.d = &d;
         spw_alloc_fail_nth(++i);
-        rc = spw_sync(r.e, &span, 1, compare, &r, &err);
+        rc = spw_sync(r.e, &span, 1, watch_logits, &r.watch, &err);
         n_found = rc ? 0 : spw_session_from_store(r.sessions[0]);
         spw_alloc_fail_nth(-1);
         CHECK_MSG(!rc || rc == -ENOMEM, "%s", err.text);
@@ -550,7 +393,7 @@ static void test_allocations(const struct subject *s)
 }
 
 /* Budgets that change take the cache from a session, which then begins with the store again. */
-static void test_budgets(const struct subject *s)
+static void test_budgets(struct subject *s)
 {
     uint64_t seed = 23, n = 5 * SPW_TILE_TOKENS;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
@@ -579,7 +422,7 @@ static void test_budgets(const struct subject *s)
 
 /* A pack of the right name, tokens and fingerprint that has not got the tiles: told, removed,
  * computed and kept anew. */
-static void test_incomplete(const struct subject *s)
+static void test_incomplete(struct subject *s)
 {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     uint64_t seed = 17, n = 5 * SPW_TILE_TOKENS, before = n_notes;
@@ -650,7 +493,7 @@ static void forge_all(const char *cache)
 }
 
 /* Tiles that are no numbers are dropped, told and computed; and computed ones are kept instead. */
-static void test_not_numbers(const struct subject *s)
+static void test_not_numbers(struct subject *s)
 {
     uint64_t seed = 29, n = 5 * SPW_TILE_TOKENS, before = n_notes, n_incidents;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
@@ -682,12 +525,12 @@ static void test_not_numbers(const struct subject *s)
     pack_remove_folder(d.cache);
 }
 
-static void test_refusals(const struct subject *s)
+static void test_refusals(struct subject *s)
 {
     struct spw_engine *e;
     struct spw_error err = {{0}};
     struct spw_options o = s->o;
-    char cache[200];
+    char cache[600];
     o.prefix_cache_dir = cache;
     snprintf(cache, sizeof cache, "%s/none/there", s->dir);
     CHECK(spw_engine_open(&e, s->dir, &o, &err) == -ENOENT && err.text[0]);
@@ -732,33 +575,7 @@ static void test_overhead(void)
     CHECK(!spw_prefix_is_useful(8000, 8128) && spw_prefix_is_useful(8000, 9088));
 }
 
-/* ---- subjects: each model as it is, and with old KV in less precision ---- */
-
-static void make_subject(struct subject *s, int i)
-{
-    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200, SPW_BYTES_NONE};
-    const struct tiny_model *m = &tiny_models[i / 2];
-    snprintf(s->dir, sizeof s->dir, "/tmp/spw_prefix_%d_%d", (int)getpid(), i);
-    tiny_model_write(m, s->dir);
-    s->o = (struct spw_options){.backend = TEST_BACKEND, .context = TEST_TOKENS, .threads = 2};
-    if (i % 2) {
-        s->o.precision = (enum spw_kv_precision)(SPW_KV_INT8 + i / 2 % 3);
-        s->o.residual_window = windows[i / 2 % 4];
-    }
-    for (int q = 0; q < N_SEQUENCES; q++) {
-        run_ids(s->ids[q], TEST_TOKENS, m->vocab, (uint64_t)i / 2 + 5);
-        if (q)
-            run_ids(s->ids[q] + BRANCH, TEST_TOKENS - BRANCH, m->vocab, (uint64_t)i + 77);
-        s->expected[q] = model_all_logits(s->dir, &s->o, s->ids[q], TEST_TOKENS, &s->vocab);
-    }
-    struct spw_engine *e = run_open(s->dir, &s->o);
-    s->quantizes = e->plan.quantizes;
-    s->slides = e->plan.n_layers[SPW_LAYER_SLIDING];
-    s->needs_checkpoint = spw_snapshot_needs_checkpoint(&e->plan);
-    spw_engine_close(e);
-}
-
-static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
+static void test_one_by_one(struct subject *subjects, uint64_t *seed)
 {
     test_overhead();
     test_refusals(&subjects[0]);
@@ -774,12 +591,12 @@ static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
     test_written(SPW_KV_INT4);
     test_incomplete(&subjects[0]);
     test_incomplete(&subjects[3]);
-    for (int i = 0; i < 2 * TEST_MODELS; i++)
+    for (int i = 0; i < 2 * N_TINY_MODELS; i++)
         test_not_numbers(&subjects[i]);
-    for (int i = 0; i < 2 * TEST_MODELS; i++) {
+    for (int i = 0; i < 2 * N_TINY_MODELS; i++) {
         test_turns(&subjects[i]);
         test_reads(&subjects[i], seed);
-        if (!subjects[i].slides && i < 4)
+        if (!subjects[i].plan.n_layers[SPW_LAYER_SLIDING] && i < 4)
             test_counts(&subjects[i]);
         if (i > 6)
             test_branch(&subjects[i]);
@@ -790,35 +607,23 @@ static void test_one_by_one(const struct subject *subjects, uint64_t *seed)
     CHECK(read_once);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    static struct subject subjects[2 * TEST_MODELS];
-    struct check_draws draws = check_draws_of(argc, argv, TEST_DRAWS);
-    if (!run_is_there())
-        return CHECK_SKIP;
+    static struct subject subjects[2 * N_TINY_MODELS];
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200, SPW_BYTES_NONE};
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
-    for (int i = 0; i < 2 * TEST_MODELS; i++)
-        make_subject(&subjects[i], i);
-    if (TEST_TOKENS > 1000)
-        test_one_by_one(subjects, &seed);
-    while (check_another(&draws))
-        run_draw(subjects, &seed);
-    for (int i = 0; i < 2 * TEST_MODELS; i++) {
-        tiny_model_remove(subjects[i].dir);
-        for (int q = 0; q < N_SEQUENCES; q++)
-            free(subjects[i].expected[q]);
+    for (int i = 0; i < 2 * N_TINY_MODELS; i++) { /* as it is, and with old KV in less precision */
+        struct spw_options o = {0};
+        if (i % 2)
+            o = (struct spw_options){.precision = (enum spw_kv_precision)(SPW_KV_INT8 + i / 2 % 3),
+                                     .residual_window = windows[i / 2 % 4]};
+        subject_open(&subjects[i], &tiny_models[i / 2], i % 2 ? "prefix_old" : "prefix", TOKENS,
+                     &o);
     }
-    fprintf(stderr,
-            "%llu rows compared; %llu tokens found (%llu with old KV in less precision, %llu with "
-            "windows), in %llu of %d draws; %llu engines stream them, %llu bounce; %llu branches, "
-            "%llu notes, %llu losses\n",
-            (unsigned long long)rows, (unsigned long long)found,
-            (unsigned long long)found_quantized, (unsigned long long)found_sliding,
-            (unsigned long long)found_elsewhere, draws.done, (unsigned long long)streamed,
-            (unsigned long long)bounced, (unsigned long long)branched, (unsigned long long)n_notes,
-            (unsigned long long)n_lost);
-    CHECK(draws.done < 40 || (found_elsewhere && streamed && bounced && n_notes));
+    test_one_by_one(subjects, &seed);
+    for (int i = 0; i < 2 * N_TINY_MODELS; i++)
+        subject_close(&subjects[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

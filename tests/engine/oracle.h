@@ -1,0 +1,269 @@
+/* What the tests of engines share: a model with the logits that it must give, and drawers of the
+ * options that must not change them.
+ *
+ * The oracle of a model is one plain engine: all budgets as large as the machine, one step, every
+ * row of logits. It computes a sequence when somebody first asks for it, and remembers the latest
+ * ones. */
+#ifndef SPW_TESTS_ENGINE_ORACLE_H
+#define SPW_TESTS_ENGINE_ORACLE_H
+
+#include "tests/engine/engine_run.h"
+
+enum { ORACLE_RUNS = 24, SUBJECT_SEQUENCES = 3, SUBJECT_SHARED = 200 };
+
+struct oracle_run {
+    int32_t *ids; /* [n] */
+    float *rows;  /* [n][vocab] */
+    size_t n;
+};
+
+/* A model, and what its bits depend on. */
+struct subject {
+    char dir[512];
+    const struct tiny_model *model; /* NULL: the folder is not ours */
+    struct spw_options o;
+    bool each_length;     /* logits depend on the length of the sequence, too (dynamic rope) */
+    struct spw_plan plan; /* under no budgets; its pointers are gone */
+    uint32_t vocab;
+    size_t n_tokens; /* of each sequence */
+    /* Sequence k begins as the first one, for k * SUBJECT_SHARED tokens. */
+    int32_t *ids[SUBJECT_SEQUENCES];
+    struct oracle_run runs[ORACLE_RUNS];
+    size_t n_runs;
+};
+
+/* `o`: what bits depend on, but for the backend and the context. */
+static inline void subject_open_at(struct subject *s, const char *dir, size_t n_tokens,
+                                   const struct spw_options *o, uint64_t seed)
+{
+    *s = (struct subject){.n_tokens = n_tokens, .o = *o};
+    snprintf(s->dir, sizeof s->dir, "%s", dir);
+    s->o.backend = TEST_BACKEND;
+    s->o.context = n_tokens;
+    s->o.threads = 2;
+    struct spw_engine *e = run_open(dir, &s->o);
+    s->vocab = spw_engine_config(e)->vocab;
+    s->plan = e->plan;
+    spw_engine_close(e);
+    for (size_t k = 0; k < SUBJECT_SEQUENCES; k++) {
+        s->ids[k] = calloc(n_tokens, sizeof *s->ids[k]);
+        run_ids(s->ids[k], n_tokens, s->vocab, seed + k);
+        if (k && n_tokens > k * SUBJECT_SHARED)
+            memcpy(s->ids[k], s->ids[0], k * SUBJECT_SHARED * sizeof(int32_t));
+    }
+}
+
+/* Writes the model, into a folder of this process. */
+static inline void subject_open(struct subject *s, const struct tiny_model *m, const char *test,
+                                size_t n_tokens, const struct spw_options *o)
+{
+    char dir[128];
+    run_folder(dir, m, test);
+    subject_open_at(s, dir, n_tokens, o, m->seed + 77);
+    s->model = m;
+}
+
+static inline void subject_close(struct subject *s)
+{
+    if (s->model)
+        tiny_model_remove(s->dir);
+    for (size_t k = 0; k < SUBJECT_SEQUENCES; k++)
+        free(s->ids[k]);
+    for (size_t i = 0; i < ORACLE_RUNS; i++) {
+        free(s->runs[i].ids);
+        free(s->runs[i].rows);
+    }
+}
+
+/* [n][vocab]: the logits after each of these tokens, until ORACLE_RUNS other sequences were asked
+ * for. On a miss `most` tokens are computed, which the caller will ask for, too. */
+static inline const float *oracle_rows(struct subject *s, const int32_t *ids, size_t n, size_t most)
+{
+    for (size_t i = 0; i < ORACLE_RUNS; i++) {
+        const struct oracle_run *r = &s->runs[i];
+        if (r->rows && (s->each_length ? r->n == n : r->n >= n) &&
+            !memcmp(r->ids, ids, n * sizeof *ids))
+            return r->rows;
+    }
+    struct oracle_run *r = &s->runs[s->n_runs++ % ORACLE_RUNS];
+    uint32_t vocab;
+    free(r->ids);
+    free(r->rows);
+    r->n = s->each_length ? n : most;
+    r->ids = malloc(r->n * sizeof *ids);
+    memcpy(r->ids, ids, r->n * sizeof *ids);
+    r->rows = model_all_logits(s->dir, &s->o, ids, r->n, &vocab);
+    return r->rows;
+}
+
+/* The logits after the last of n tokens of an array of s->n_tokens. */
+static inline const float *oracle(struct subject *s, const int32_t *ids, size_t n)
+{
+    const float *rows = oracle_rows(s, ids, n, s->n_tokens);
+    return rows ? rows + (n - 1) * s->vocab : NULL;
+}
+
+static inline bool oracle_same(struct subject *s, const int32_t *ids, size_t n, const float *logits)
+{
+    return run_same(logits, oracle(s, ids, n), s->vocab);
+}
+
+/* ---- steps whose logits are compared ---- */
+
+enum { WATCH_SPANS = 4 };
+
+struct watch {
+    const struct subject *s;
+    const float *rows[WATCH_SPANS]; /* of each span of the running step */
+    uint64_t n_rows, n_wrong;
+};
+
+static inline void watch_logits(void *context, size_t span, size_t position, const float *logits)
+{
+    struct watch *w = context;
+    w->n_rows++;
+    w->n_wrong += !run_same(logits, w->rows[span] + position * w->s->vocab, w->s->vocab);
+}
+
+/* spw_sync. Tokens of the spans are arrays of `most` tokens. */
+static inline int watch_sync(struct watch *w, struct subject *s, struct spw_engine *e,
+                             const struct spw_span *spans, size_t n, size_t most,
+                             struct spw_error *err)
+{
+    w->s = s;
+    for (size_t i = 0; i < n; i++)
+        w->rows[i] = oracle_rows(s, spans[i].tokens, spans[i].n_tokens, most);
+    return spw_sync(e, spans, n, watch_logits, w, err);
+}
+
+/* ---- options that change no bit ---- */
+
+static inline uint64_t draw_between(uint64_t *seed, uint64_t low, uint64_t high)
+{
+    return low >= high ? low : check_range(seed, low, high);
+}
+
+static inline void draw_speed(struct spw_options *o, uint64_t *seed)
+{
+    static const uint32_t chunks[] = {0, 0, 1, 7, 16, 64, 100, 128, 200, 333};
+    static const uint32_t splits[] = {0, 0, 0, 0, 0, 0, 1, 2};
+    o->threads = (uint32_t)check_range(seed, 1, 3);
+    o->io = (enum spw_io_kind)(check_random(seed) % 3);
+    o->prefill_chunk = chunks[check_random(seed) % 10];
+    o->prefetch_slots = (uint32_t)check_range(seed, 0, 5);
+    o->prefetch_slots += o->prefetch_slots == 1;
+    o->prefetch_splits = splits[check_random(seed) % 8];
+    o->rolls_back = check_random(seed) % 3 == 0;
+    o->delay_seed = check_random(seed) % 2 ? 0 : check_random(seed) | 1;
+}
+
+/* FROM_HOST, FROM_DISK: as much as can be lies there, and streams. */
+enum aim { ANYTHING, FROM_HOST, FROM_DISK };
+
+/* A host budget from the least upward, or for all but KV; as much disk as that takes, or more. */
+static inline void draw_disk(struct spw_options *o, const struct spw_backend *b, const char *dir,
+                             enum aim aim, uint64_t *seed)
+{
+    uint64_t part = aim ? 8 : check_random(seed) % 4;
+    struct spw_plan_info info = run_plan_on(b, dir, o);
+    /* where most of the KV has to go down; short sequences have few tiles that could */
+    if (aim || check_random(seed) % 2 || o->context < 1000) {
+        uint64_t least = info.smallest_device_bytes;
+        o->device_bytes = draw_between(seed, least, least + (aim ? 0 : least / 16));
+    }
+    run_to_disk_on(b, dir, o);
+    if (part) { /* some of what would lie on disk */
+        info = run_plan_on(b, dir, o);
+        o->host_bytes = info.smallest_host_bytes + draw_between(seed, 0, info.disk.total / part);
+    }
+    info = run_plan_on(b, dir, o);
+    o->disk_bytes = draw_between(seed, info.smallest_disk_bytes, 2 * info.disk.total);
+    if (!o->disk_bytes)
+        o->disk_bytes = 1 << 20;
+}
+
+/* Budgets from the smallest that can work upward, with a disk tier if disk_dir names one. */
+static inline void draw_budgets(struct spw_options *o, const struct spw_backend *b, const char *dir,
+                                enum aim aim, uint64_t *seed)
+{
+    o->device_bytes = o->host_bytes = 0;
+    o->disk_bytes = o->disk_dir ? 256 << 20 : 0;
+    struct spw_plan_info all = run_plan_on(b, dir, o);
+    uint64_t low = all.smallest_device_bytes, high = all.device.total;
+    uint64_t kind = aim ? 0 : check_random(seed) % 6, part = 2 * (kind % 4);
+    if (kind == 5) /* around what holds everything */
+        o->device_bytes = draw_between(seed, high - (high - low) / 4, high + (high - low) / 4);
+    else
+        o->device_bytes = kind % 4 ? draw_between(seed, low, low + ((high - low) >> part)) : low;
+    if (aim ? aim == FROM_DISK : o->disk_dir != NULL) {
+        draw_disk(o, b, dir, aim, seed);
+        return;
+    }
+    struct spw_plan_info least = run_plan_on(b, dir, o);
+    if (check_random(seed) % 2)
+        o->host_bytes = draw_between(seed, least.smallest_host_bytes, 2 * least.host.total);
+    if (!o->host_bytes)
+        o->host_bytes = 1 << 30;
+}
+
+/* ---- models ---- */
+
+/* Any sizes of a family; what the family adds of its own is drawn, too. `more` [300] is the
+ * model's. At least `vocab` tokens. */
+static inline struct tiny_model draw_model(char more[300], uint32_t vocab, uint64_t *seed)
+{
+    static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"};
+    uint64_t family = check_random(seed) % 5;
+    uint32_t kv_heads = (uint32_t)check_range(seed, 1, 3);
+    struct tiny_model m = {.family = families[family],
+                           .layers = (uint32_t)check_range(seed, 1, 4),
+                           .hidden = 8 * (uint32_t)check_range(seed, 2, 10),
+                           .intermediate = 8 * (uint32_t)check_range(seed, 2, 14),
+                           .heads = kv_heads * (uint32_t)check_range(seed, 1, 3),
+                           .kv_heads = kv_heads,
+                           .head_dim = 2 * (uint32_t)check_range(seed, 4, 24),
+                           .vocab = (uint32_t)check_range(seed, vocab, 140),
+                           .positions = 4096,
+                           .more = more,
+                           .bias = family == 2,
+                           .qk_norm = family >= 3,
+                           .sandwich = family == 4,
+                           .untied = family != 4 && check_random(seed) % 2,
+                           .bf16 = check_random(seed) % 2,
+                           .seed = check_random(seed)};
+    uint32_t window = (uint32_t)check_range(seed, 50, 400);
+    bool slides = check_random(seed) % 2;
+    *more = 0;
+    if (family == 1)
+        snprintf(more, 300, slides ? ",\"sliding_window\":%u" : ",\"sliding_window\":null", window);
+    if ((family == 2 || family == 3) && slides)
+        snprintf(more, 300,
+                 ",\"use_sliding_window\":true,\"sliding_window\":%u,\"max_window_layers\":1",
+                 window);
+    if (family == 4)
+        snprintf(more, 300,
+                 ",\"sliding_window\":%u,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":%u,"
+                 "\"hidden_activation\":\"gelu_pytorch_tanh\",\"rope_theta\":1000000.0,"
+                 "\"rope_local_base_freq\":10000.0",
+                 window, m.head_dim);
+    return m;
+}
+
+/* How KV is kept: kind 0 as the model computes, 1 in another type, 2 to 4 quantized when it is
+ * old. */
+enum { KV_KINDS = 5 };
+
+static inline void draw_kv(struct spw_options *o, uint64_t kind, uint64_t *seed)
+{
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200};
+    if (kind == 1)
+        o->kv = check_random(seed) % 2 ? SPW_DTYPE_F16 : SPW_DTYPE_BF16;
+    if (kind == 1 && o->kv == SPW_DTYPE_BF16)
+        o->compute = SPW_DTYPE_F32;
+    if (kind < 2)
+        return;
+    o->precision = (enum spw_kv_precision)(SPW_KV_INT8 + kind - 2);
+    o->residual_window = windows[check_random(seed) % 3];
+}
+
+#endif
