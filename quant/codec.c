@@ -1,5 +1,5 @@
-/* The decoder: see codec.h. Every number is shrunk by 2^24 until the last product, as in
- * codec_simd.c, so that a tile of the largest f32 comes back finite. */
+/* The decoder: see codec.h. Numbers are divided by 2^24 until the last product, as in codec_simd.c:
+ * a tile of the largest f32 comes back finite. */
 #include "quant/codec.h"
 
 #include <float.h>
@@ -52,7 +52,7 @@ static float decode_one(const struct half *h, uint32_t j, uint32_t c)
     return h->means ? code * step + h->means[c] * SHRINK : code * step;
 }
 
-/* To `most` at most: half a step beyond the largest number there is comes back as that number. */
+/* Clamped to +-most: a number half a step beyond the largest one becomes the largest one. */
 static float grow(float x, float most)
 {
     x = x > most * SHRINK ? most * SHRINK : x < -most * SHRINK ? -most * SHRINK : x;

@@ -1,12 +1,12 @@
 /* From an exact tile (quant/tile.h) to a quantized one (quant/qtile.h), and back.
  *
- * K is rotated over the head and centred by the mean of each rotated channel over the tile, V is
- * rotated in blocks of at most 64; then each position has one step for each 64 channels, a bf16:
- * the largest magnitude / 128, rounded up, so that nothing is cut off and |error| <= step / 2 in 8
- * bits, 8 step in 4 (in the rotated channels; f32 rounding aside). A step is at least 2^-100, or 0
- * where all is 0 (or below 2^-120), which comes back as 0. The whole finite range of f32 is taken.
+ * K is rotated over the head, and the mean of each rotated channel over the tile is subtracted. V
+ * is rotated in blocks of at most 64. Then each position has one step for each 64 channels, a bf16:
+ * the largest magnitude / 128, rounded up. So no code is clamped, and |error| <= step / 2 in 8
+ * bits, 8 step in 4 bits (in the rotated channels; f32 rounding aside). A step is at least 2^-100,
+ * or 0 where all numbers are 0 or below 2^-120: they come back as 0. Every finite f32 is accepted.
  *
- * Encoding is a CPU kernel for each instruction set and a CUDA one, all with the same bits. No
+ * Encoding is a CPU kernel for each instruction set and a CUDA kernel, all with the same bits. No
  * state, any thread. */
 #ifndef SPW_QUANT_CODEC_H
 #define SPW_QUANT_CODEC_H
@@ -19,8 +19,8 @@ struct spw_codec_args {
     uint32_t n_kv_heads, head_dim;
     enum spw_dtype dtype;
     enum spw_qformat format;
-    /* Set to 1 where K or V hold a NaN or an infinity, else left alone; the bytes of that head's
-     * half are then unspecified. Read it after the last task. */
+    /* A task writes 1 if its K or V holds a NaN or an infinity, else nothing. The bytes of that
+     * head's K or V are then unspecified. Read it after the last task. */
     uint32_t *not_finite;
 };
 
@@ -40,13 +40,13 @@ int spw_codec_encode_cuda(const struct spw_codec_args *a, spw_stream s);
 }
 #endif
 
-/* What a quantized tile stands for, as an exact tile of type `dtype` (too large for it: its largest
- * finite value). For tests and calibration: plain C, one thread. */
+/* Decodes a quantized tile to an exact tile of type `dtype`; a number too large for the type
+ * becomes its largest finite value. For tests and calibration: plain C, one thread. */
 void spw_codec_decode(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
                       uint32_t head_dim, enum spw_dtype dtype, void *tile);
 
-/* The same before the rotation is taken back: f32 [128][channels] of one head's K or V. Attention
- * on codes is attention on these. */
+/* The same without rotating back: f32 [128][channels] of one head's K or V. Attention on codes is
+ * attention on these numbers. */
 void spw_codec_decode_rotated(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
                               uint32_t head_dim, uint32_t head, bool values, float *out);
 

@@ -1,13 +1,13 @@
 /* The encoder of quant/codec.h.
  *
- * Numbers are shrunk by 2^24 on the way in, which is exact (what falls below the least f32 lies
- * 2^24 below the least step), so that sums of the largest f32 stay finite. A vector holds positions
- * where K is encoded and channels where V is, as they lie in the exact tile; the two planes are
- * written a 4-byte lane at a time. Every sum has one order:
+ * Numbers are divided by 2^24 when they are loaded: then sums of the largest f32 stay finite. This
+ * is exact (a number that becomes 0 lies 2^24 below the least step). A vector holds positions where
+ * K is encoded and channels where V is encoded, as in the exact tile. The two planes are written in
+ * lanes of 4 bytes. Every sum has one order:
  *
  *   mean      sixteen chains over the blocks of 16 positions, folded 8, 4, 2, 1
  *   rotation  the stages of quant/hadamard.h
- *   code      fma-free: t = x * (1 / step) + 128, held in [0, 255], cut off to an integer
+ *   code      t = x * (1 / step) + 128 in two roundings, clamped to [0, 255], truncated
  *
  * A number (of 8 heads of 128 channels, bf16, one Zen 5 core beside other work, 21 Nov 2026) takes
  * 0.45 ns with AVX-512, 0.6 with AVX2, 1.4 in plain C. */
@@ -38,7 +38,7 @@ struct half {
 
 /* ---- steps and codes ---- */
 
-/* The step for magnitudes up to `most` (shrunk, as bits), and what a number is multiplied by. */
+/* The step for magnitudes up to `most` (divided by 2^24, as bits), and the factor of a number. */
 SIMD_FN u32v steps_of(i32v most, f32v *inverse)
 {
     f32v step = (f32v)most * (GROW / 128), least = simd_set1(0x1p-100f);
@@ -114,7 +114,7 @@ SIMD_FN bool find_means(const struct half *h, float *means, enum spw_dtype t)
     return simd_highest_i32(most) < INFINITE;
 }
 
-/* Where every channel of a tile holds numbers near the largest, a rotated mean may be larger. */
+/* A rotated mean may exceed the largest f32 where all channels hold numbers near it. */
 static void rotate_means(const struct half *h, float *means)
 {
     const float most = FLT_MAX * SHRINK;
@@ -251,8 +251,7 @@ SIMD_FN void rotate_row(f32v *row, uint32_t vectors, uint32_t block)
         rotate_across(row, vectors, block / SIMD_LANES);
 }
 
-/* The steps of a row's groups; rows[...] keeps the numbers, inverse[] what they are multiplied by.
- */
+/* The steps of a row's groups; inverse[] gets the factors of the numbers. */
 SIMD_FN void row_steps(const struct half *h, uint32_t j, const f32v *row, uint32_t vectors,
                        float *inverse)
 {

@@ -1,11 +1,11 @@
-/* The orthonormal Hadamard rotation: it spreads a channel that sticks out over a whole block, so
- * that one step serves them all, and it changes no dot product of two vectors that are both
- * rotated.
+/* The orthonormal Hadamard rotation. It spreads a channel of large numbers over a whole block, and
+ * then one step fits all channels of the block. A dot product of two rotated vectors is the dot
+ * product of the vectors.
  *
  * The matrix is Sylvester's, H[i][j] = (-1)^popcount(i & j) / sqrt(block): symmetric and its own
- * inverse. One order everywhere: the factor first (so that nothing overflows that the result does
- * not), then the stages of distance 1, 2, 4, ... Every output is one tree of additions and
- * subtractions, and therefore the same bits however lanes are laid over it. */
+ * inverse. There is one order: first the factor (no sum overflows unless the result does), then the
+ * stages of distance 1, 2, 4, ... Every output is one tree of additions and subtractions: it has
+ * the same bits whichever lanes compute it. */
 #ifndef SPW_QUANT_HADAMARD_H
 #define SPW_QUANT_HADAMARD_H
 
@@ -19,7 +19,7 @@ SPW_INLINE uint32_t spw_hadamard_k_block(uint32_t head_dim)
     return head_dim & (~head_dim + 1);
 }
 
-/* The same for values (and outputs), of which a rotation never leaves its group of 64. */
+/* The same for values (and outputs): a rotation stays in its group of 64. */
 SPW_INLINE uint32_t spw_hadamard_v_block(uint32_t head_dim)
 {
     uint32_t block = spw_hadamard_k_block(head_dim);

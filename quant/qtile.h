@@ -13,17 +13,17 @@
  *   V plane [16 octets][channels][4]                          a byte: position 8o + r in the low
  *                                                             half, position 8o + 4 + r in the high
  *
- * Every format is the beginning of the next one, so that going down is cutting off the end: nothing
- * is moved and nothing is quantized twice. A code is 8 bits, midrise: u stands for (u - 127.5)
- * step, its high half h alone for (h - 7.5) 16 step, the middle of the sixteen codes that share it.
+ * Every format is the beginning of the next one: a smaller format is made by cutting off the end.
+ * Nothing is moved, and nothing is quantized twice. A code has 8 bits, midrise: code u means
+ * (u - 127.5) step. Its high half h alone means (h - 7.5) 16 step: the middle of sixteen codes.
  *
- * Why so: tools/bench/kv_formats.py compares it with the formats of others. At head dim 128 a tile
- * takes 52.3 % of bf16 in int8, 27.3 % in int4.
+ * tools/bench/kv_formats.py compares this format with others. At head dim 128 a tile takes 52.3 %
+ * of the bytes of bf16 in int8, 27.3 % in int4.
  *
  * 64 bytes of a plane are two vectors of 16 lanes (positions for K, channels for V) times 4 bytes
- * along the sum: the operand of the instructions that multiply bytes in fours, and one mask and one
- * shift away from the plane as it lies. What is padded holds codes like any others: its q is 0.
- * Every piece of a head is a multiple of 64 bytes; the tile's start is aligned by its owner. */
+ * along the sum: operands of the instructions that multiply four bytes in a lane. One mask and one
+ * shift make them from a plane. Padding holds ordinary codes; the q of padding is 0. Every piece of
+ * a head is a multiple of 64 bytes. The owner of the tile aligns its start. */
 #ifndef SPW_QUANT_QTILE_H
 #define SPW_QUANT_QTILE_H
 
@@ -36,7 +36,7 @@ enum spw_qformat {
     SPW_QFORMAT_INT4,
     SPW_QFORMAT_INT8_INT4,
     SPW_QFORMAT_INT8,
-    SPW_QFORMAT_EXACT, /* as it is: quant/tile.h. The ones before it quantize */
+    SPW_QFORMAT_EXACT, /* not quantized: quant/tile.h */
     SPW_QFORMAT_COUNT,
 };
 

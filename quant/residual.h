@@ -2,8 +2,8 @@
  *
  * Queries come in blocks of 128, block b holding positions [128 b, 128 b + 128). For block b tile j
  * is read quantized if and only if 0 < j < b - R / 128: the sink (tile 0) and the window of the R
- * newest tokens are exact. Nothing else enters, not the chunk, the batch, the tier or what was
- * computed earlier, so that none of these can show in a result.
+ * newest tokens are exact. The chunk, the batch, the tier and earlier computation do not enter, so
+ * they cannot change a result.
  *
  *      tile   0      1 ... end - 1      end ... b - 1     b
  *             sink   quantized          window, exact     the queries' own

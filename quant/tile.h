@@ -11,8 +11,8 @@
  *   V head = 2-byte types: [64][head_dim][2]          (lanes are channels; two positions lie side
  *            f32:          [128][head_dim]             by side for the paired dot product)
  *
- * Writing an even position of a 2-byte V tile also zeroes its odd partner, so that a pair that is
- * half filled adds an exact zero. head_dim is even. */
+ * Writing an even position of a 2-byte V tile also writes zeros at the odd position of its pair: a
+ * pair that is half filled adds an exact zero. head_dim is even. */
 #ifndef SPW_QUANT_TILE_H
 #define SPW_QUANT_TILE_H
 

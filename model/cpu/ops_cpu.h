@@ -7,8 +7,8 @@
 
 #include "model/ops.h"
 
-/* Builds with sanitizers have the portable kernels alone: they are instrumented, so that a
- * sanitizer sees what they touch, and the others are many and large. */
+/* Builds with sanitizers have the portable kernels only: the other kernels are large, and a
+ * sanitizer sees the same accesses in the portable ones. */
 #if defined(__x86_64__) && !defined(SPW_PORTABLE_KERNELS)
 #define SPW_X86_KERNELS 1
 #endif
@@ -36,7 +36,7 @@ struct spw_cpu_kernels {
     enum spw_isa isa;
     const struct spw_kernel *norm, *linear, *rope_append, *kv_quantize;
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
-    const struct spw_kernel *attention_splits; /* tasks also over splits, into `partials` */
+    const struct spw_kernel *attention_splits; /* a task per split, into `partials` */
     const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */
     const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
     /* Bytes of linear workspace one worker needs for inner size k (0: none). */

@@ -77,9 +77,10 @@ static void norm_run(const void *args, size_t task, unsigned worker)
 
 /* ---- rope_append ---- */
 
-/* A task is one K block of 16 positions: they share cache lines of K, and a pair of them words of
- * V. Where blocks are few, it is that of some KV heads and of the q heads of their groups. q passes
- * row by row; k and v head by head, so that lines of K fill while they are in the nearest cache. */
+/* A task is one K block of 16 positions, which share cache lines of K; two positions share words of
+ * V. Where there are few blocks, a task is some KV heads of a block with the q heads of their
+ * groups. q is walked row by row, k and v head by head: lines of K fill up while they are in the
+ * nearest cache. */
 struct rope_rows {
     const struct spw_rope_append_args *a;
     size_t first, end;         /* rows whose angles are these */
@@ -269,7 +270,7 @@ SIMD_FN struct vec gelu_tanh(struct vec x)
     return vec_mul(vec_mul(vec_set1(0.5f), x), vec_add(vec_set1(1.0f), t));
 }
 
-/* 0.5 x (1 + erf(x / sqrt(2))); no family that is fast today uses it, so libm's will do. */
+/* 0.5 x (1 + erf(x / sqrt(2))), by libm: no family whose speed matters uses it today. */
 SIMD_FN struct vec gelu_erf(struct vec x)
 {
     float lanes[VEC_LANES];
@@ -286,7 +287,7 @@ SIMD_FN struct vec gelu_quick(struct vec x)
     return vec_div(x, vec_add(vec_set1(1.0f), e));
 }
 
-/* NaN stays NaN: the second operand is what vec_max gives where they do not compare. */
+/* NaN stays NaN: vec_max gives its second operand where the two do not compare. */
 SIMD_FN struct vec relu(struct vec x)
 {
     return vec_max(vec_set1(0.0f), x);

@@ -2,26 +2,26 @@
  *
  * An item is one (row, query head); the heads of a KV head's group lie side by side, item = row *
  * group + head of the group. All kernels walk the call in blocks of 64 positions at absolute
- * multiples of 64, start afresh at each split of 512, and give an item the same bits whatever
- * kernel it meets and whoever its neighbours are. For an item and a split:
+ * multiples of 64, start afresh at each split of 512, and give an item the same bits, whichever
+ * kernel runs and whichever items share the call. For an item and a split:
  *
  *   for each block of 64 positions, in order:
  *     s[j]  = one chain over channels, times scale log2(e) (softcap: cap log2(e) tanh(.));
  *             minus infinity where masked
  *     top'  = max(top, s[0..63])                      exact, in any order
- *     old   = 2^(top - top')                          1 where the block is masked altogether
+ *     old   = 2^(top - top')                          1 where the whole block is masked
  *     p[j]  = 2^(s[j] - top')                         exact zeros where masked
  *     sum   = sum old + (p[0..63] in a fixed tree)
  *     out   = out old, then one chain over positions of p[j] v[j]
- *   then (out, top, sum) is merged into the state: merge_* below, the only merge there is.
+ *   then merge_* below merges (out, top, sum) into the state. There is no other merge.
  *
- * A block that an item does not see changes nothing in it: old is 1 and the products are zeros, so
- * that blocks nobody sees are skipped. Only the sign of a zero in `out` could tell; it is dropped
- * at a split's end. Everything is in base 2: the state's max is a power of two's exponent.
+ * A block that an item does not see does not change the item: old is 1 and the products are zeros.
+ * So blocks that no item sees are skipped. Only the sign of a zero in `out` could differ; it is
+ * dropped at a split's end. Everything is in base 2: the state's max is an exponent of two.
  *
- * A split also ends where its tiles change between exact and quantized: a launch is about tiles of
- * one form, and what it makes of its share of a split is merged like a split, in position order.
- * Which tiles are quantized to a row follows from its position, so that this shows in no bit. */
+ * A split also ends where its tiles change between exact and quantized: a launch takes tiles of one
+ * form, and its part of a split is merged like a split, in the order of positions. Which tiles a
+ * row reads quantized follows from the row's position, so the launches do not change a bit. */
 #ifndef SPW_MODEL_CUDA_ATTENTION_CUDA_CUH
 #define SPW_MODEL_CUDA_ATTENTION_CUDA_CUH
 
@@ -36,8 +36,9 @@ enum {
     ATTENTION_WARPS = ATTENTION_THREADS / 32,
 };
 
-/* What kernels are told of struct spw_attention_args. All launches of a call fit into the 4 KB of
- * parameters that every GPU takes: tiles are told by their distance from the lowest one. */
+/* The part of struct spw_attention_args that kernels need. The arguments of all launches of a call
+ * fit into the 4 KB of parameters that every GPU takes: a tile is given by its distance from the
+ * lowest one. */
 struct attention_call {
     const void *q;
     float *state, *partials;

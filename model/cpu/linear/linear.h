@@ -1,10 +1,10 @@
-/* How y = x W^T is cut into tasks: blocks of rows x blocks of columns, the same for every CPU
- * kernel but amx.
+/* How y = x W^T is divided into tasks: blocks of rows x blocks of columns, for every CPU kernel
+ * except amx.
  *
- * Row blocks of one column block follow each other: workers that run side by side share the same
- * part of W, which then comes from memory once. Where x does not fit the L3, it is the other way
- * round: a block of x stays and W passes. A task is long enough to make the start of its
- * stream of W unimportant, and short enough that waiting for the last one is, too. */
+ * Row blocks of one column block follow each other: workers that run side by side share a part of
+ * W, which is then read from memory once. Where x does not fit into the L3, a block of x stays in
+ * the cache and W passes. A task is so long that starting its stream of W costs little, and so
+ * short that waiting for the last task costs little. */
 #ifndef SPW_MODEL_CPU_LINEAR_LINEAR_H
 #define SPW_MODEL_CPU_LINEAR_LINEAR_H
 
@@ -76,8 +76,8 @@ static inline struct spw_linear_part spw_linear_part(const struct spw_linear_arg
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* y = sums + bias, n of them: the one rounding of an output but for the residual's. bias and
- * residual may be NULL. The residual is y or lies apart from y: elements are independent. */
+/* y = sums + bias for n elements, rounded once; adding the residual rounds once more. bias and
+ * residual may be NULL. The residual is y or does not overlap y: elements are independent. */
 SIMD_FN void spw_linear_store_f32(float *y, const float *sums, const float *bias,
                                   const float *residual, size_t n)
 {

@@ -1,15 +1,15 @@
-/* linear on AMX: bf16 x bf16 by 16 x 16 tiles of outputs. Everything else is left to AVX-512.
+/* linear on AMX: bf16 x bf16 by 16 x 16 tiles of outputs. Other types take the AVX-512 kernel.
  *
  * tdpbf16ps multiplies A[16][32 channels] with B[16 pairs of channels][16][2]. W as it lies in the
  * file is A, 16 columns of y at a time; x is packed into pairs, once for all columns of a task:
  *
  *     C[16 columns of y][16 rows] += W[16][32] * packed[16 pairs][16 rows][2]
  *
- * so that W, which is by far the larger, is never rearranged; C is transposed on its way to y. One
- * tile of C is one chain over k in steps of 32 channels, zeros behind the last. An element of C
- * depends on its row of A and its column of B only, so that one row of x uses the same kernel, with
- * tiles of one column, and gets the same bits. Two tiles of W and two of x are at hand for each
- * step: four products for four loads.
+ * W is by far the larger and is never rearranged; C is transposed when it is stored. One tile of C
+ * is one chain over k in steps of 32 channels, filled up with zeros. An element of C depends on its
+ * row of A and its column of B only. So one row of x uses the same kernel, with tiles of one
+ * column, and gets the same bits. Each step loads two tiles of W and two of x: four products for
+ * four loads.
  *
  *   workspace of a worker = | packed x: [rows / 16][pairs][16][2] | end of k of W | C | C^T |
  *

@@ -4,19 +4,19 @@
  * channels l, l + VEC_LANES, l + 2 VEC_LANES, ... in that order, and at the end the lanes are added
  * in a fixed tree, then the bias. Numbers are widened to f32 while they are loaded; where there is
  * a dot product of bf16, a lane takes a pair of channels of bf16 x bf16 in place of one channel.
- * The tile only says how many such chains run side by side (to share loads and to hide the latency
- * of a multiply-add), so that neither it nor the number of rows nor the cut into tasks can show in
- * a result. A partial last vector is loaded with zeros behind it.
+ * The tile says how many such chains run side by side, to share loads and to hide the latency of a
+ * multiply-add. So the tile, the number of rows and the division into tasks do not change a result.
+ * A partial last vector is filled up with zeros.
  *
- *   thin (up to 10 rows): all rows side by side, and a few columns that lie far apart, each read
- *     strictly in the order it lies in: several long streams are what the hardware prefetchers
- *     follow best. (Neighbouring columns are not: each would begin anew at every row of W.)
+ *   thin (up to 10 rows): all rows side by side, and a few columns that lie far apart. Each column
+ *     is read in the order of memory: the hardware prefetchers follow several long streams best.
+ *     (With neighbouring columns each stream would start anew at every row of W.)
  *
  *   tiled: for a panel of columns, for a tile of rows, for a block of k, for the columns of the
- *     panel. The x tile stays in the L1 cache, the panel in the L2, and what comes next is fetched
- *     meanwhile.
+ *     panel. The x tile stays in the L1 cache, the panel in the L2. The next panel, or the next
+ *     block of x, is prefetched meanwhile.
  *
- * Between two blocks of k a chain waits in the workspace, as it is. */
+ * Between two blocks of k the lanes of a chain are kept in the workspace. */
 #if defined(__AVX512F__)
 #define VEC_LANES 16
 #define TILE_ROWS 6 /* x 4 columns: 24 chains */
@@ -52,7 +52,7 @@ struct tile {
     const char *x, *w;       /* first row, first column, at the block's first channel */
     size_t x_bytes, w_bytes; /* from row to row */
     size_t k;                /* channels of this block */
-    const char *ahead[2];    /* two rows to fetch, of x or W; or what is here anyway */
+    const char *ahead[2];    /* two rows to prefetch, of x or W; or the first row of x */
     size_t ahead_bytes;      /* of a channel of them */
     float *chains;           /* [TILE_ROWS][TILE_COLS][VEC_LANES], between two blocks */
     float (*out)[TILE_COLS]; /* [TILE_ROWS], after the last one */
@@ -202,8 +202,8 @@ struct work {
     size_t panel;     /* columns */
 };
 
-/* What will be wanted next and may not be near: the next panel of W, while the first two row tiles
- * pass over this one; later, the next block of x, while the first columns of this panel pass. */
+/* Chooses what the tile prefetches: the first two row tiles of a panel fetch the next panel of W;
+ * the first columns of later row tiles fetch the next block of x. */
 static void fetch_ahead(const struct work *w, size_t row, size_t col, size_t k, size_t slot,
                         struct tile *t)
 {
@@ -254,8 +254,8 @@ static void work_tile(const struct work *w, size_t panel, size_t row, size_t row
         store_tile(a, row, rows, col, cols, out);
 }
 
-/* Rows of the next tile: the last two share what is left, so that neither is too thin to hide the
- * latency of its chains. */
+/* Rows of the next tile. The last two tiles divide the rest evenly: too few rows would not hide the
+ * latency of the chains. */
 static size_t next_rows(size_t left)
 {
     return left <= TILE_ROWS ? left : left < 2 * TILE_ROWS ? (left + 1) / 2 : TILE_ROWS;
@@ -305,7 +305,7 @@ struct thin {
     size_t from, end;    /* the block's channels */
     size_t first;        /* the part's first column */
     size_t col, apart;
-    ptrdiff_t ahead; /* bytes from what is read to what is fetched meanwhile */
+    ptrdiff_t ahead; /* bytes from the address that is read to the address that is prefetched */
     float *chains;   /* [apart][cols][rows][VEC_LANES], between two blocks */
     float *sums;     /* [rows][SPW_LINEAR_COL_BLOCK], of the part's columns, after the last block */
 };

@@ -101,7 +101,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The first round says how often to repeat, and warms up; it is not counted. */
+/* A first round, which is not counted, warms up and gives the number of repetitions. */
 static double median_rate(struct probe *p)
 {
     struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
@@ -157,7 +157,7 @@ static double run_copy(const struct probe *p, unsigned thread)
     return (double)p->repeat * (double)half;
 }
 
-/* Thread 0 copies, the others read, all for as long: they are to meet each other throughout. */
+/* Thread 0 copies and the others read, all for the same time. */
 static double run_beside(const struct probe *p, unsigned thread)
 {
     char *from = p->array + thread * p->part_bytes;
@@ -255,8 +255,8 @@ static struct spw_read_pattern pattern_at(unsigned i)
         .streams = 1u << i % 4, .fetch = i / 4 % 2 != 0, .huge_pages = i / 8 != 0};
 }
 
-/* rates[pattern][round]; one pattern after the other in each round, for the machine may change its
- * speed meanwhile. The first round is short, and says how often to repeat. */
+/* rates[pattern][round]. Each round runs all patterns: the machine may change its speed meanwhile.
+ * A short round before the first gives the number of repetitions. */
 static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][PATTERN_ROUNDS])
 {
     struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);

@@ -1,9 +1,9 @@
 /* What this machine can do, to put a measured speed beside: memory and arithmetic limits.
  *
- * Each call starts `threads` threads of its own, runs five rounds of about 0.02 s (of each pattern
- * of reading, three of 0.01 s) and returns the median round. 0: it could not be measured (no
- * memory, no thread, an instruction set or type that does not run here). Nothing else should be
- * running. */
+ * Each call starts `threads` threads, runs five rounds of about 0.02 s (three rounds of 0.01 s for
+ * each pattern of reading) and returns the median round. It returns 0 if it could not measure (no
+ * memory, no thread, an instruction set or type that does not run here). Nothing else should run
+ * meanwhile. */
 #ifndef SPW_MODEL_CPU_PROBE_PROBE_H
 #define SPW_MODEL_CPU_PROBE_PROBE_H
 
@@ -25,7 +25,7 @@ double spw_probe_copy_bandwidth(unsigned threads);
 /* Both at once: one more thread copies while `readers` read, each its own part. Bytes per second of
  * all readers and of the copy; false: it could not be measured. */
 bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied);
-/* Throws it out of all caches, where the instruction set can do that. */
+/* Removes the bytes from all caches, where the instruction set can do that. */
 void spw_probe_evict(const void *memory, size_t bytes);
 /* FLOP per second of the best multiply-add of `isa` on operands of type t (f32 or bf16) that never
  * leave the registers. bf16 where there is no bf16 instruction is the f32 rate: it is widened. */
