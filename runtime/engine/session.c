@@ -184,13 +184,13 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
         return 0; /* its keys were rotated by another table */
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
-    uint64_t keep = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
-    return spw_sequence_reach(&s->seq, s->engine->plan.residency, keep);
+    uint64_t n = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
+    return spw_sequence_reach(&s->seq, s->engine->plan.residency, n);
 }
 
-static int cut_back(struct spw_session *s, uint64_t *keep)
+static int cut_back(struct spw_session *s, uint64_t *n_reused)
 {
-    return *keep == s->n_tokens ? 0 : spw_recover_cut_back(s, keep);
+    return *n_reused == s->n_tokens ? 0 : spw_recover_cut_back(s, n_reused);
 }
 
 /* ---- sync: the step ---- */
@@ -244,9 +244,9 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
                     strerror(-rc));
 }
 
-/* The session holds the first n tokens of its part of the step. */
-static void hold(struct spw_session *s, const struct spw_executor_item *x, uint64_t n,
-                 uint64_t table)
+/* Gives the session the first n tokens of its part of the step. */
+static void set_tokens(struct spw_session *s, const struct spw_executor_item *x, uint64_t n,
+                       uint64_t table)
 {
     memcpy(s->tokens + x->span.from, x->tokens + x->span.from,
            (n - x->span.from) * sizeof *s->tokens);
@@ -260,7 +260,7 @@ void spw_session_passed(void *engine)
     struct spw_engine *e = engine;
     for (uint32_t i = 0; i < e->n_stepping; i++) {
         struct spw_session *s = e->stepping[i];
-        hold(s, &e->items[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
+        set_tokens(s, &e->items[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
         s->has_logits = false;
         if (e->generates)
             spw_session_keep(s, NULL); /* if it cannot, nothing is lost */
@@ -275,7 +275,7 @@ static int end_early(struct spw_engine *e, uint32_t n, uint64_t table, struct sp
 {
     bool lost = false;
     for (uint32_t i = 0; i < n; i++)
-        hold(e->stepping[i], &e->items[i], spw_executor_computed(e->executor, i), table);
+        set_tokens(e->stepping[i], &e->items[i], spw_executor_computed(e->executor, i), table);
     if (spw_recover_step(e, e->stepping, n))
         return reset(e, n, -EIO, err);
     for (uint32_t i = 0; i < n; i++)
@@ -352,7 +352,7 @@ static bool disk_is_full(int rc)
 }
 
 /* Tokens that the session's caches hold. */
-static uint64_t held(const struct spw_session *s)
+static uint64_t n_cached(const struct spw_session *s)
 {
     return s->cached ? s->n_tokens : 0;
 }
@@ -361,7 +361,7 @@ static uint64_t held(const struct spw_session *s)
 static void set_starts(struct spw_engine *e, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        e->items[i].span.from = held(e->stepping[i]);
+        e->items[i].span.from = n_cached(e->stepping[i]);
 }
 
 /* Runs the step. If the disk is full, continues under a plan with less disk, as long as there is
@@ -422,7 +422,7 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
     if (rc)
         return give_up(e, n, rc, err);
     for (uint32_t i = 0; i < n; i++) {
-        hold(e->stepping[i], &e->items[i], e->items[i].span.to, table);
+        set_tokens(e->stepping[i], &e->items[i], e->items[i].span.to, table);
         e->stepping[i]->has_logits = e->items[i].span.n_logits > 0;
     }
     return 0;
@@ -434,32 +434,32 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
 {
     const struct spw_span *span = &spans[i];
     struct spw_session *s = span->session;
-    uint64_t keep = reusable(s, span);
+    uint64_t n_reused = reusable(s, span);
     e->span_index[*n] = (uint32_t)i;
     e->stepping[*n] = s;
     int rc = 0;
     s->from_store = 0;
     if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
-        rc = spw_prefix_attach(s, span, &keep);
+        rc = spw_prefix_attach(s, span, &n_reused);
     if (!rc)
-        rc = cut_back(s, &keep);
+        rc = cut_back(s, &n_reused);
     if (disk_is_full(rc) && !spw_engine_shrink_disk(e, rc, NULL)) {
         set_starts(e, *n);
         s->from_store = 0;
-        keep = held(s);
+        n_reused = n_cached(s);
         rc = 0;
     }
     if (rc)
         return reset(e, *n + 1, rc, err);
-    s->reused = keep;
-    if (keep == span->n_tokens) {
+    s->reused = n_reused;
+    if (n_reused == span->n_tokens) {
         if (span->n_logits && d->on_logits)
             d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
         return 0;
     }
     e->items[(*n)++] = (struct spw_executor_item){
         .seq = &s->seq,
-        .span = {s->slot, keep, span->n_tokens, span->n_logits},
+        .span = {s->slot, n_reused, span->n_tokens, span->n_logits},
         .tokens = span->tokens,
         .last = s->ends,
     };

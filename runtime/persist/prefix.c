@@ -395,20 +395,20 @@ static void report_reuse(struct spw_session *s, const struct use *u, const struc
         p->on_reuse(p->context, &reuse);
 }
 
-int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *keep)
+int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused)
 {
     struct spw_engine *e = s->engine;
     s->from_store = 0;
-    if (!e->prefix || !spw_prefix_is_useful(*keep, max_tokens(span)))
+    if (!e->prefix || !spw_prefix_is_useful(*n_reused, max_tokens(span)))
         return 0;
     struct spw_prefix_found *f = find_match(s, span);
     uint64_t n = f ? usable(e, &f->match) : 0;
-    struct use *u = spw_prefix_is_useful(*keep, n) ? new_use(e, &f->match) : NULL;
+    struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(e, &f->match) : NULL;
     spw_prefix_release_match(s);
     if (!u)
         return 0; /* the tokens are computed */
     int rc = begin_with(u, s, span->tokens, n);
-    *keep = rc ? 0 : n;
+    *n_reused = rc ? 0 : n;
     if (!rc)
         report_reuse(s, u, span);
     put_use(u);

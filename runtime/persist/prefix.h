@@ -31,11 +31,11 @@ void spw_prefix_close(struct spw_engine *e); /* after the disk tier, which uses 
 /* Releases the match that was found for a span. Every sync ends with it. */
 void spw_prefix_release_match(struct spw_session *s);
 
-/* If it pays, replaces the *keep tokens that the session would reuse by more tokens from files, and
- * sets *keep to their number. Old tiles stay in the files; the next step loads those that belong on
- * the device, each once, while it computes. Damage is reported, and costs only computation. Fails
- * only if the device fails. */
-int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *keep);
+/* If it pays, replaces the *n_reused tokens that the session would reuse by more tokens from files,
+ * and sets *n_reused to their number. Old tiles stay in the files; the next step loads those that
+ * belong on the device, each once, while it computes. Damage is reported, and costs only
+ * computation. Fails only if the device fails. */
+int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused);
 
 /* Call it if logits of the session are NaN. False: the session has not begun with tiles of files.
  * Else removes these files and those that extend them with its tokens, and the session counts none
