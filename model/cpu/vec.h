@@ -19,8 +19,8 @@ struct vec {
     f32v v[VEC_REGISTERS];
 };
 
-/* A statement for each register i. Not a loop: gcc keeps the members of a struct in registers where
- * every index is a constant from the start. */
+/* A statement for each register i. Not a loop: every index is a constant before gcc chooses which
+ * structs it keeps in registers. */
 #define VEC_ONE(index, ...)                                                                        \
     do {                                                                                           \
         enum { i = index };                                                                        \
