@@ -26,8 +26,19 @@ int spw_fail(struct spw_error *err, int code, const char *format, ...)
 
 void spw_error_clear(struct spw_error *err)
 {
-    if (err)
-        err->text[0] = 0;
+    if (!err)
+        return;
+    err->text[0] = 0;
+    err->refuses_budgets = false;
+}
+
+const char *spw_kv_precision_name(enum spw_kv_precision precision)
+{
+    static const char *const names[] = {[SPW_KV_EXACT] = "exact",
+                                        [SPW_KV_INT8] = "int8",
+                                        [SPW_KV_INT8_INT4] = "int8:int4",
+                                        [SPW_KV_INT4] = "int4"};
+    return names[precision];
 }
 
 const char *spw_bytes_text(char buffer[32], uint64_t bytes)

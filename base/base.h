@@ -1,17 +1,14 @@
-/* The ground that every folder may include: errors, checked arithmetic, counted allocation,
- * element types.
+/* The ground that every folder may include: plain types, errors, checked arithmetic,
+ * counted allocation.
  *
- * Functions return 0 or -errno. Only slow calls give a text, through their last argument `struct
- * spw_error *`, which may be NULL. Heap memory of the library comes from spw_alloc and goes back
+ * Heap memory of the library comes from spw_alloc and goes back
  * with spw_free, so that a test can make the n-th allocation fail. Safe from any thread. */
 #ifndef SPW_BASE_BASE_H
 #define SPW_BASE_BASE_H
 
-#include <errno.h>
+#include "base/types.h"
+
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 /* For inline functions that CUDA kernels call, too. */
 #ifdef __CUDACC__
@@ -25,23 +22,10 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* One line: what is wrong, where (file, tensor, key), what was expected, what to do. The line
- * names a setting as "options." and the member of struct spw_options: "raise
- * options.device_bytes". A program with other names for its settings replaces these names before
- * it shows the line. Every public function with a struct spw_error clears the text first. */
-struct spw_error {
-    char text[1024];
-};
-
 /* Formats the text, unless there is one already: the first text names the cause. Returns `code`,
  * a negative errno, so that `return spw_fail(err, -EINVAL, "...")` is one step. */
 __attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int code,
                                                    const char *format, ...);
-void spw_error_clear(struct spw_error *err);
-
-/* "40.00MiB", as options accept it. Rounded up: a budget given so is never too small. Returns
- * `buffer`. */
-const char *spw_bytes_text(char buffer[32], uint64_t bytes);
 
 struct stat;
 /* Whether a new file may replace the file of this `st`, from lstat or fstat: only a regular file
@@ -122,18 +106,6 @@ void spw_alloc_fail_nth(int64_t n);
 bool spw_alloc_fails(void);
 /* Blocks that are allocated now: 0 after everything was closed. */
 int64_t spw_alloc_outstanding(void);
-
-/* Types of weights, activations and KV tiles: quant/types.h has the sizes. */
-enum spw_dtype {
-    SPW_DTYPE_AUTO = 0,
-    SPW_DTYPE_F32,
-    SPW_DTYPE_F16,
-    SPW_DTYPE_BF16,
-    SPW_DTYPE_F64, /* this type and the following ones are only types of stored weights; nothing
-                      computes with them */
-    SPW_DTYPE_F8_E4M3,
-    SPW_DTYPE_F8_E5M2,
-};
 
 /* A range of bytes, and its offset in the block that it is a part of. */
 struct spw_piece {

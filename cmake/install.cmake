@@ -16,11 +16,12 @@ install(TARGETS spillway spillway_shared ARCHIVE DESTINATION ${CMAKE_INSTALL_LIB
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
-    runtime/spillway.h runtime/measure.h base/base.h runtime/engine/cache_policy.h
-    model/text/chat_template.h model/config.h model/ops.h model/rope.h model/source/source.h model/source/tensors.h
-    model/text/tokenizer/tokenizer.h
-    offload/io/io_kind.h offload/store/store_info.h offload/device/topology_info.h
-    quant/codec.h quant/layer_kind.h quant/precision.h quant/qtile.h quant/tile.h quant/types.h)
+    runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h
+    base/types.h base/base.h runtime/engine/cache_policy.h
+    model/config.h model/kinds.h model/rope.h model/source/source.h model/source/tensors.h
+    model/text/chat_template.h model/text/tokenizer/tokenizer.h
+    offload/store/store_info.h offload/device/topology_info.h
+    quant/layer_kind.h quant/types.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway/${folder})
 endforeach()

@@ -9,9 +9,10 @@
 #ifndef SPW_MODEL_CONFIG_H
 #define SPW_MODEL_CONFIG_H
 
-#include "model/ops.h"
+#include "model/kinds.h"
 #include "model/rope.h"
 #include "quant/layer_kind.h"
+#include "quant/types.h"
 #include "base/base.h"
 
 #ifdef __cplusplus

@@ -8,23 +8,9 @@
 #ifndef SPW_MODEL_OPS_H
 #define SPW_MODEL_OPS_H
 
+#include "model/kinds.h"
 #include "quant/codec.h"
 #include "base/base.h"
-
-enum { SPW_MOST_HEAD_DIM = 1024 };
-
-enum spw_norm_kind {
-    SPW_NORM_LLAMA, /* y = w * round(x / rms): rounded before the weight, and after it */
-    SPW_NORM_GEMMA, /* y = round(x / rms * (1 + w)): one rounding at the end */
-};
-
-enum spw_activation {
-    SPW_ACT_SILU,
-    SPW_ACT_GELU_TANH,
-    SPW_ACT_GELU_ERF,
-    SPW_ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
-    SPW_ACT_RELU,
-};
 
 /* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. */
 struct spw_norm_args {

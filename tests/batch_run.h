@@ -2,6 +2,7 @@
 #ifndef SPW_TESTS_BATCH_RUN_H
 #define SPW_TESTS_BATCH_RUN_H
 
+#include "base/base.h"
 #include "runtime/spillway.h"
 
 /* Told of one request's events. A negative return of on_token ends the run with it. */
@@ -38,7 +39,7 @@ static inline int batch_watched(struct spw_engine *e, const struct spw_tokenizer
 {
     struct spw_batch *b = NULL;
     uint64_t id = 0;
-    struct spw_error step = {{0}};
+    struct spw_error step = {0};
     int more = 1;
     for (size_t i = 0; i < n; i++)
         results[i] = (struct spw_result){.finish = SPW_FINISH_FAILED};

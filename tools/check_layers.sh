@@ -7,6 +7,7 @@
 # base/ may be included everywhere, tools may include public headers only, tests may include anything, and no
 # header may include one of CUDA's. The same for words: the texts of the library name members of struct spw_options
 # ("options.context"), never options of the command ("--context"), and the command has a name for each such member.
+# The command's names are those of members and options that exist.
 #
 #     tools/check_layers.sh [FOLDER]      this repository, or another tree of the same folders
 #     tools/check_layers.sh --self-test   plants every kind of violation and looks whether it is found
@@ -17,7 +18,8 @@ set -u -o pipefail
 folders=(base quant offload prefetch model runtime tools tests)
 
 # What `cmake --install` puts down for programs to include; cmake/install.cmake adds what these include.
-public=(base/base.h runtime/spillway.h runtime/measure.h runtime/engine/cache_policy.h model/config.h model/source/source.h model/source/tensors.h
+public=(base/base.h runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h
+    runtime/engine/cache_policy.h model/config.h model/source/source.h model/source/tensors.h
     model/text/chat_template.h model/text/tokenizer/tokenizer.h offload/device/topology_info.h offload/store/store_info.h)
 
 # may_include FROM PATH: FROM is one of the folders
@@ -53,6 +55,8 @@ is_cuda() {
 
 library=(base quant offload prefetch model runtime)
 option_names=tools/command/options/option_names.c
+option_table=tools/command/options/option_table.c
+options_struct=runtime/spillway.h
 
 # Prints a line for each text of the library that names an option as only the command does, or as only the library does.
 check_texts() {
@@ -65,6 +69,16 @@ check_texts() {
             grep -qF "{\"${name#options.}\", " "$option_names" || echo "$file:$line: $option_names has no row for $name"
         done
     done < <(grep -rnoE '"([^"\\]|\\.)*"' "${files[@]}" "${library[@]}" | grep -E '\<options\.[a-z]')
+}
+
+# Prints a line for each row of the names whose member or whose option does not exist.
+check_names() {
+    local members line _ member option
+    members=$(sed -n '/^struct spw_options {/,/^};/p' "$options_struct" 2>/dev/null)
+    while IFS=':"' read -r line _ member _ option _; do
+        grep -qE "[ *]$member[,;]" <<<"$members" || echo "$option_names:$line: struct spw_options has no $member"
+        grep -qF "{\"${option#--}\", " "$option_table" || echo "$option_names:$line: the command has no $option"
+    done < <(grep -nE '^ *\{"[a-z_]+", "--' "$option_names")
 }
 
 check() {
@@ -87,7 +101,7 @@ check() {
         echo "$file:$line: $why"
     done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include\>' --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.cc' \
         "${folders[@]}" 2>/dev/null)
-    texts=$(check_texts)
+    texts=$(check_texts; check_names)
     [ -n "$texts" ] && bad=$((bad + $(wc -l <<<"$texts"))) && echo "$texts"
     echo "$n includes, $bad includes and texts not allowed"
     # A check that looked at nothing has failed.
@@ -112,6 +126,8 @@ self_test() {
     mkdir "${folders[@]/#/$dir/}"
     mkdir -p "$dir/${option_names%/*}"
     echo '    {"context", "--context"},' >"$dir/$option_names"
+    echo '    {"context", CLI_COUNT},' >"$dir/$option_table"
+    printf 'struct spw_options {\n    uint64_t context;\n};\n' >"$dir/$options_struct"
     check "$dir" >/dev/null && failed=1 && echo "self-test: a tree without an include passes"
     echo '#include <stdio.h>' >"$dir/tests/test_a.c"
     expect 0 model/a.c '#include "base/base.h"'
@@ -149,6 +165,8 @@ self_test() {
     expect 1 runtime/a.h '"%d: raise options.contexts", e->options.context'
     expect 0 runtime/a.c 'n--; f("-- of %s", e->options.device_bytes)'
     expect 0 tools/a.c 'return "raise --context";'
+    expect 1 "$option_names" '    {"contexts", "--context"},'
+    expect 1 "$option_names" '    {"context", "--contexts"},'
     rm -r "$dir"
     [ "$failed" = 0 ] && echo "self-test: every planted violation is found, nothing else"
 }

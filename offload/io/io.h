@@ -16,7 +16,6 @@
 #ifndef SPW_OFFLOAD_IO_IO_H
 #define SPW_OFFLOAD_IO_IO_H
 
-#include "offload/io/io_kind.h"
 #include "base/base.h"
 
 #include <stdatomic.h>

@@ -17,6 +17,7 @@
 #include "runtime/batch/answer.h"
 #include "runtime/batch/shared_prompt.h"
 #include "runtime/persist/snapshot.h"
+#include "runtime/sampler.h"
 
 #include <math.h>
 #include <string.h>
@@ -288,7 +289,7 @@ static void fail(struct spw_batch *b, struct entry *x, int rc)
 static void end_well(struct spw_batch *b, struct entry *x, enum spw_finish finish)
 {
     end(b, x, finish);
-    spw_session_keep(x->session, NULL);
+    spw_session_publish(x->session, NULL);
 }
 
 /* Picks the next token from the step's logits. */
@@ -323,7 +324,7 @@ static void advance(struct spw_batch *b, struct entry *x)
     if (finish != SPW_FINISH_NONE)
         end_well(b, x, finish);
     else if (first && spw_snapshot_needs_checkpoint(&b->engine->plan))
-        spw_session_keep(x->session, NULL); /* it still ends where others will go on */
+        spw_session_publish(x->session, NULL); /* it still ends where others will go on */
 }
 
 /* ---- a step ---- */

@@ -25,7 +25,7 @@
  */
 #include "runtime/step/logits_row.h"
 #include "base/philox.h"
-#include "runtime/spillway.h"
+#include "runtime/sampler.h"
 
 #include <math.h>
 #include <string.h>

@@ -21,7 +21,7 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (o->on_oom > SPW_ON_OOM_FAIL)
         return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
                         o->on_oom);
-    bool files = o->prefix_cache_dir || o->keeps; /* count against the limit, too */
+    bool files = o->prefix_cache_dir || o->saves; /* count against the limit, too */
     if (!o->disk_dir && (room || (writes && !files)))
         return spw_fail(err, -EINVAL,
                         "disk %s: %llu bytes given, but no disk; name a directory with "
@@ -207,8 +207,8 @@ static void decide_precision(struct spw_cache_policy *out, const struct spw_mode
     }
     snprintf(out->precision_why, sizeof out->precision_why, "%s", why);
     /* A precision that somebody named is kept to. */
-    out->ladder = on_oom(o) & SPW_ON_OOM_QUANTIZE && !o->kv && !o->precision && !out->precision &&
-                  out->layers[SPW_LAYER_FULL].n_layers;
+    out->may_quantize = on_oom(o) & SPW_ON_OOM_QUANTIZE && !o->kv && !o->precision &&
+                        !out->precision && out->layers[SPW_LAYER_FULL].n_layers;
 }
 
 int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,

@@ -100,7 +100,7 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
     if (o->device_index > INT32_MAX)
         return spw_fail(err, -EINVAL, "device cuda:%u: no such GPU", o->device_index);
     if (o->backend != SPW_BACKEND_CPU) {
-        struct spw_error why = {{0}};
+        struct spw_error why = {0};
         bool must = o->backend == SPW_BACKEND_CUDA;
         int rc = spw_backend_cuda(&e->backend, o->device_index, must ? err : &why);
         if (!rc)
@@ -177,7 +177,7 @@ static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
                      const struct spw_backend *backend, const char *model_dir,
                      const struct spw_options *o, struct spw_error *err)
 {
-    struct spw_rung rung;
+    struct spw_fallback fallback;
     *out = NULL;
     /* The device says how many threads it would use, which is how many workspaces there are. */
     SPW_TRY(begin(out, backend, model_dir, o, 0, 0, err));
@@ -187,9 +187,9 @@ static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
         *out = NULL;
         return rc;
     }
-    rc = spw_engine_make_plan(*out, in, &rung, err);
-    if (!rc && rung.failed)
-        spw_engine_note_rung(*out, &rung);
+    rc = spw_engine_make_plan(*out, in, &fallback, err);
+    if (!rc && fallback.failed)
+        spw_engine_note_fallback(*out, &fallback);
     return rc;
 }
 
@@ -199,12 +199,15 @@ int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backe
     spw_error_clear(err);
     struct spw_engine *e;
     struct spw_plan_input in;
+    struct spw_engine_event event;
     *out = (struct spw_plan_info){0};
     int rc = make_plan(&e, &in, backend, model_dir, o, err);
     if (e) {
         if (!rc)
             spw_plan_smallest(&e->plan.info, &in);
         *out = e->plan.info;
+        if (spw_engine_event(e, &event))
+            out->fallback = event.fallback;
     }
     spw_engine_close(e);
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
@@ -264,6 +267,11 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
 
 /* ---- the engine ---- */
 
+void spw_options_init(struct spw_options *o)
+{
+    *o = (struct spw_options){0};
+}
+
 static int open_streams(struct spw_engine *e, struct spw_error *err)
 {
     static const char *const names[SPW_STREAM_COUNT] = {"compute",   "kv-up", "weights-up",
@@ -301,14 +309,14 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     *out = NULL;
     struct spw_engine *e = NULL;
     struct spw_plan_input in;
-    struct spw_rung rung;
+    struct spw_fallback fallback;
     SPW_TRY(begin(&e, backend, model_dir, o, spw_engine_limit(o->device_bytes),
                   spw_engine_limit(o->host_bytes), err));
     int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc)
-        rc = spw_engine_make_plan(e, &in, &rung, err);
-    if (!rc && rung.failed)
-        spw_engine_note_rung(e, &rung);
+        rc = spw_engine_make_plan(e, &in, &fallback, err);
+    if (!rc && fallback.failed)
+        spw_engine_note_fallback(e, &fallback);
     if (!rc && e->plan.info.context > e->model.config.reach)
         spw_engine_add_note(e,
                             "the context of %llu tokens is longer than the %llu positions that the "
@@ -317,7 +325,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
                             (unsigned long long)e->model.config.reach);
     if (!rc)
         rc = spw_engine_check_memory(e, err);
-    if (!rc && (o->keeps || o->prefix_cache_dir))
+    if (!rc && (o->saves || o->prefix_cache_dir))
         rc = spw_fingerprint_take(e->model_fingerprint, e->model.source, e->model.tensors, err);
     if (!rc)
         rc = spw_prefix_open(e, err);
@@ -404,12 +412,6 @@ const char *spw_engine_note(const struct spw_engine *e)
     return e->note;
 }
 
-const struct spw_incident *spw_engine_incidents(const struct spw_engine *e, uint64_t *n)
-{
-    *n = e->n_incidents;
-    return e->incidents;
-}
-
 /* In a range, or (SPW_RANGES) outside of any. */
 static double waited(struct spw_engine *e, uint32_t range)
 {
@@ -444,6 +446,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
                         [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
         .card_bytes = u.card_bytes,
         .unhidden_wait_seconds = waited(e, SPW_RANGES),
+        .n_fallbacks = e->n_fallbacks,
+        .n_lost_tiles = e->n_lost_tiles,
     };
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);

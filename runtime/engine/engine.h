@@ -1,12 +1,14 @@
-/* The engine's inside, shared by engine.c and session.c. */
+/* The engine and its sessions, for the files of runtime/ that work on them. */
 #ifndef SPW_RUNTIME_ENGINE_ENGINE_H
 #define SPW_RUNTIME_ENGINE_ENGINE_H
 
 #include "model/fingerprint.h"
 #include "runtime/engine/cache_policy.h"
+#include "runtime/events.h"
 #include "runtime/measure.h"
+#include "runtime/plan_query.h"
 #include "runtime/step/executor.h"
-#include "runtime/engine/ladder.h"
+#include "runtime/engine/fallback.h"
 
 enum spw_engine_stream {
     SPW_STREAM_COMPUTE,
@@ -14,11 +16,11 @@ enum spw_engine_stream {
     SPW_STREAM_WEIGHTS_UP,
     SPW_STREAM_HIDDEN_UP, /* embeddings and hidden states */
     SPW_STREAM_DOWN,      /* spilled tiles, hidden states */
-    SPW_STREAM_DISK,      /* no work: orders what is asked of the disk behind other streams */
+    SPW_STREAM_DISK,      /* no work: orders requests to the disk behind other streams */
     SPW_STREAM_COUNT,
 };
 
-/* What a source says, before anything is loaded. */
+/* A model that is open, before anything is loaded. */
 struct spw_model {
     struct spw_source *source;
     struct spw_model_config config;
@@ -40,7 +42,7 @@ struct spw_block_context {
     uint64_t landed[SPW_FILE_PARTS];
 };
 
-/* One of the model's files, as blocks are read from it; fd -1: none is. */
+/* One of the model's files, for blocks that are read from it; fd -1: no block is. */
 struct spw_weight_file {
     int fd;
     struct spw_io_file io;
@@ -51,19 +53,19 @@ struct spw_session {
     struct spw_sequence seq;
     uint64_t most_tokens;                            /* that it may hold */
     struct spw_residency residency[SPW_LAYER_KINDS]; /* its share of the frames: seq borrows it */
-    int32_t *tokens;                                 /* [most_tokens], the ones held */
+    int32_t *tokens;                                 /* [most_tokens], those that it holds */
     uint64_t n_tokens, reused;
     float *logits;                  /* [vocab], host arena, borrowed */
-    uint64_t from_store;            /* of those reused, by the latest sync */
-    uint64_t n_attached;            /* of those held, from the prefix cache by any sync */
+    uint64_t from_store;            /* of the reused ones: from the prefix cache */
+    uint64_t n_attached;            /* of n_tokens: from the prefix cache, by any sync */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
     bool ends;                      /* with the next step: no further token is expected */
     bool has_logits;                /* of the last token held */
-    bool cached;                    /* the cache holds them; else all are computed again */
-    bool mixed;                 /* and they were computed before old KV lost precision, and after */
+    bool cached;                    /* the cache holds the tokens; else all are computed again */
+    bool mixed;                 /* some were computed before old KV lost precision, some after */
     uint64_t rope_table;        /* of the keys: spw_rope_table() */
     uint32_t slot;              /* in engine.sessions */
-    struct spw_save_file *file; /* owned; that it is saved to, or NULL: save_file.h */
+    struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: save_file.h */
 };
 
 /* What engine_limit.c knows of the control groups' limits. */
@@ -74,22 +76,29 @@ struct spw_limit_watch {
     bool memory_short;    /* a lowered limit leaves too little memory: the step must end */
 };
 
-/* Without memory (executor is NULL) only while it could not be taken: see engine_budgets.c. */
+/* Events that nobody has read yet: see events.c. */
+struct spw_event_queue {
+    struct spw_engine_event list[SPW_ENGINE_EVENTS_KEPT]; /* number n is at n % KEPT */
+    uint64_t n_added, n_read,
+        n_missed; /* read: or dropped; missed: dropped since the latest read */
+};
+
+/* An engine has no memory (executor is NULL) only after memory was refused: engine_budgets.c. */
 struct spw_engine {
     struct spw_model model;
-    struct spw_options options; /* what they point to is below */
+    struct spw_options options; /* their pointers point to the members below */
     char *disk_dir, *prefix_cache_dir;
     struct spw_machine machine;
     struct spw_drive drive;
     struct spw_plan plan;
-    struct spw_plan_input in; /* it was made from these */
+    struct spw_plan_input in; /* of `plan` */
     struct spw_backend backend;
     struct spw_device *device;
     char note[1024];   /* see spw_engine_note */
     char io_text[256]; /* see spw_engine_io */
     struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;
-    struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: none is read from */
+    struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: no block is read from files */
     uint32_t n_weight_files;
     spw_stream streams[SPW_STREAM_COUNT];
     void *device_arena, *host_arena;
@@ -110,27 +119,26 @@ struct spw_engine {
     uint32_t *span_index;            /* [sessions], which span of the caller's each is */
     struct spw_session **stepping;   /* [sessions], of the running sync, as items */
     uint64_t *cut_to;                /* [sessions], scratch of recover.c */
-    struct spw_batch *batch;         /* that is open, borrowed; NULL: none */
-    bool generates;                  /* a step of the batch runs, which keeps prefixes */
+    struct spw_batch *batch;         /* the open one, borrowed; NULL: none */
+    bool generates;                  /* a step of the batch runs, which publishes prefixes */
     uint32_t n_stepping;             /* of the running step; 0: none runs */
     uint64_t stepping_rope_table;    /* of the running step */
     uint64_t *delivered;             /* [sessions], logits before this position were handed over */
-    struct spw_incident incidents[SPW_INCIDENTS_KEPT];
-    uint64_t n_incidents;
-    void (*on_incident)(void *context, const struct spw_incident *incident);
-    void *incident_context;
-    struct spw_rung rungs[SPW_RUNGS_KEPT];
-    uint64_t n_rungs;
-    struct spw_traffic past; /* bytes that earlier plans predicted */
-    bool past_unpredicted;   /* an earlier plan has no prediction */
-    /* counted under earlier plans: */
+    struct spw_event_queue events;
+    uint64_t n_fallbacks, n_lost_tiles;
+    bool (*look)(void *context); /* for tests: asked wherever options.interrupt is looked at */
+    void *look_context;
+    /* Of earlier plans: predicted bytes, whether one has no prediction, and what was counted. */
+    struct spw_traffic past;
+    bool past_unpredicted;
     double past_stalled[SPW_RANGES + 1];
     uint64_t past_read_bytes, past_written_bytes;     /* of files */
     uint64_t past_disk_writes;                        /* that count against the limit */
     uint64_t rope_table;                              /* on the device: spw_rope_table() */
-    uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.keeps was given */
-    uint64_t file_limit_bytes, file_bytes; /* that may be written to files; and were (snapshot.c) */
-    uint64_t file_read_bytes;              /* beside what streams and settles from them */
+    uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.saves was given */
+    /* Bytes that may be written to saved sessions and prefixes, that were, and that were read from
+     * there beside streamed tiles (snapshot.c). */
+    uint64_t file_limit_bytes, file_bytes, file_read_bytes;
     struct spw_limit_watch limit_watch;
 };
 
@@ -139,8 +147,8 @@ int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device
                              const struct spw_options *o, uint64_t device_bytes,
                              uint64_t host_bytes, struct spw_error *err);
 
-/* spw_plan_query and spw_engine_open on a backend that the caller chose: a test's way to devices
- * that spw_options cannot name. */
+/* spw_plan_query, spw_plan_moved and spw_engine_open on a backend of the caller's choice: for tests
+ * of devices that spw_options cannot name. */
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
 int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend *backend,
@@ -149,32 +157,42 @@ int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend 
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
 
-/* engine_plan.c: what a plan is made from, -EINVAL, -ENOMEM and -ENOSPC for what options cannot
- * mean here; a budget, or SPW_BYTES_NONE, or 0 for `otherwise`; and what of a card is not taken. */
+/* engine_plan.c: the input of a plan. -EINVAL, -ENOMEM, -ENOSPC: options that cannot work here. */
 int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err);
+/* The bytes of a budget of the options: 0 for SPW_BYTES_NONE, `otherwise` for 0. */
 uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise);
+/* `available` bytes of a card, less a margin for others. */
 uint64_t spw_engine_leave_margin(uint64_t available);
-/* The least that a device may be allowed for a budget of the options. */
+/* The limit of a device for a budget of the options; 0 is no limit. */
 uint64_t spw_engine_limit(uint64_t given);
-/* What is left of the disk's write limit; without any left, of the disk. */
+/* Sets what is left of the disk's write limit; if nothing is left, there is no disk. */
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
-/* Plans, and goes down the ladder where it must and may: `in` gets the precision that was taken,
- * `rung` what there is to tell of that; rung->failed is NULL if nothing. */
-int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_rung *rung,
-                         struct spw_error *err);
-/* Keeps it and tells of it. */
-void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung);
+/* Plans. Where no plan works with the precision of `in`, takes the next precision that works, if
+ * the options allow that: `in` gets the precision, `fallback` describes the change.
+ * fallback->failed is NULL if nothing had to change. */
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
+                         struct spw_fallback *fallback, struct spw_error *err);
+/* Adds the first token whose logits are not exact, and reports the fallback. */
+void spw_engine_note_fallback(struct spw_engine *e, const struct spw_fallback *fallback);
 
-/* engine_memory.c: what stands on e->plan, all or nothing; `f` says which tier refused, if one did.
- */
-int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
+/* events.c: adds an event for spw_engine_event. */
+void spw_engine_report_fallback(struct spw_engine *e, const struct spw_fallback *fallback);
+void spw_engine_report_lost_tile(struct spw_engine *e, const struct spw_lost_tile *lost);
+void spw_engine_report_reuse(struct spw_engine *e, const struct spw_reuse *reuse);
+void spw_engine_report_note(struct spw_engine *e, const char *text);
+/* Whether the running step is to end: the caller has raised options.interrupt, or a memory limit is
+ * lower than it was. */
+bool spw_engine_is_interrupted(void *engine);
+
+/* engine_memory.c: takes all memory of e->plan, or nothing; `f` says which tier refused memory. */
+int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err);
 void spw_engine_give_memory(struct spw_engine *e);
-/* The cache of exact tiles that are kept apart; prefetch, in the ring of a plan that was replan. */
+/* After a replan in place: the cache of exact tiles; prefetch, in the ring of the new plan. */
 int spw_engine_open_exact(struct spw_engine *e);
 int spw_engine_replan_prefetch(struct spw_engine *e);
-/* Tables in the caches for a session that has none. */
+/* Opens the tables of a session in the caches. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);
 /* Waits for all copies, reads and writes, and adds the predicted bytes. False: there is no
  * prediction. */
@@ -182,28 +200,28 @@ bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted);
 __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine *e,
                                                                const char *format, ...);
 
-/* engine_budgets.c: the same for `in` and e->plan, which was made from it; a tier that refuses gets
- * a lower budget, and both change. */
+/* engine_budgets.c: takes the memory of e->plan, which was made from `in`. A tier that refuses
+ * memory gets a lower budget; then `in` and e->plan change. */
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
-/* If it could not be taken back when it was last asked for. */
+/* Takes the memory of e->plan if the engine has none. */
 int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
 /* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan that does with the disk space in use.
  * Caches are kept if KV can be divided anew in place; else they are empty. Fails if there is no
  * such plan; nothing has changed then, unless memory was lost. */
 int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err);
 
-/* The same as spw_engine_set_budgets; `why` is what rungs say has failed, NULL: a budget. */
+/* As spw_engine_set_budgets; `why`: what a fallback reports as failed; NULL: a budget. */
 int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_BUDGETS],
                               const char *why, struct spw_error *err);
 
-/* engine_limit.c: control groups. Bytes that the process takes beside `arena_bytes`. */
+/* engine_limit.c (control groups): bytes that the process takes beside the arenas. */
 uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_options *o,
                                  uint64_t arena_bytes);
-/* Bytes of the arenas that lie in memory by now, of a GPU's only the host's. */
+/* Bytes of the arenas that are in memory now; of a GPU's engine only the host's. */
 uint64_t spw_engine_held_bytes(const struct spw_engine *e);
-/* Of system memory for the arenas, those that are held now included. */
+/* System memory that the arenas may have, what they have now included. */
 uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_options *o);
-/* -ENOMEM: the arenas of e->plan, and what is beside them, are more than there is. */
+/* -ENOMEM: the arenas of e->plan, with what the process takes beside them, do not fit. */
 int spw_engine_check_memory(struct spw_engine *e, struct spw_error *err);
 /* Begins to watch the limits. */
 void spw_engine_watch_limit(struct spw_engine *e);
@@ -213,9 +231,10 @@ bool spw_engine_memory_is_short(struct spw_engine *e);
  * with what is left; nothing has changed then. */
 int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
 
-/* engine_replan.c: KV under `in` in the same arenas, sessions and all; e->plan and e->in change.
- * After a failure they have not, but caches may be in pieces: give memory, and take it anew.
- * -ENODATA: there is nothing to be kept by it. -ENOMEM, -EDQUOT: no such plan. */
+/* engine_replan.c: divides KV anew for `in`, in the same arenas, and keeps the caches; e->plan and
+ * e->in change. After a failure they have not changed, but the caches may be damaged: the caller
+ * gives all memory back and takes it again. -ENODATA: the caches hold nothing. -ENOMEM, -EDQUOT:
+ * there is no such plan. */
 int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in);
 
 /* engine_shares.c. Sets the shares of the sessions that are open; true: the numbers of one that
@@ -237,18 +256,18 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
 int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t most_tokens,
                          struct spw_error *err);
 
-/* engine_disk.c: what the plan lays on disk, after the arenas are there. */
+/* engine_disk.c: opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
-/* session.c: a pass of the running step is through all layers, and more are to come: its sessions
- * hold what has passed, and may be kept. */
+/* session.c: called when a pass of the running step has ended and another one follows: its sessions
+ * hold what has passed all layers, and are published. */
 void spw_session_passed(void *engine);
-/* save_file.c: gives the file back that the session is saved to, if there is one. */
+/* save_file.c: releases the file that the session is saved to, if there is one. */
 void spw_session_release_file(struct spw_session *s);
-/* weight_files.c: the model's files as weights are read from them. */
+/* weight_files.c: opens the model's files for blocks that are read from them. */
 int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be under way */
-/* Where block `u`, which comes from disk, is read from. */
+/* Finds the ranges of files from which block `u` is read. */
 void spw_engine_read_block(struct spw_engine *e, uint32_t u);
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);
 

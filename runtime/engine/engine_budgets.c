@@ -5,7 +5,7 @@
  *
  *   budgets -> plan -> give back -> take -> a tier refuses -> lower budget -> plan -> ...
  *
- * Each turn lowers a budget (ladder.h), so that it ends. If it ends with nothing, the old plan
+ * Each turn lowers a budget (fallback.h), so that it ends. If it ends with nothing, the old plan
  * stands again; if even that is refused, the engine has no memory until it is asked for once more.
  * See engine.h. */
 #include "runtime/engine/engine.h"
@@ -31,46 +31,46 @@ static uint64_t count_tokens(const struct spw_engine *e, uint64_t *longest)
 }
 
 /* From the plan with `from` to the one with `to`, because of this tier. */
-static void describe_rung(struct spw_rung *rung, const struct spw_plan_info *from,
-                          const struct spw_plan_info *to, int tier)
+static void describe_fallback(struct spw_fallback *fallback, const struct spw_plan_info *from,
+                              const struct spw_plan_info *to, int tier)
 {
-    uint64_t before = spw_ladder_total(from, tier), after = spw_ladder_total(to, tier);
-    rung->kind = spw_ladder_name(from, to);
-    rung->bytes_freed = spw_sub_u64(before, after);
+    uint64_t before = spw_fallback_total(from, tier), after = spw_fallback_total(to, tier);
+    fallback->kind = spw_fallback_between(from, to);
+    fallback->bytes_freed = spw_sub_u64(before, after);
 }
 
 /* ---- taking what a plan needs ---- */
 
-static void set_budgets(struct spw_plan_input *in, const struct spw_ladder *l)
+static void set_budgets(struct spw_plan_input *in, const struct spw_descent *l)
 {
     in->device_bytes = l->budgets[SPW_BUDGET_DEVICE];
     in->host_bytes = l->budgets[SPW_BUDGET_HOST];
     in->disk_bytes = l->budgets[SPW_BUDGET_DISK];
 }
 
-static struct spw_ladder ladder_of(const struct spw_plan_input *in)
+static struct spw_descent descent_of(const struct spw_plan_input *in)
 {
-    return (struct spw_ladder){.budgets = {in->device_bytes, in->host_bytes, in->disk_bytes}};
+    return (struct spw_descent){.budgets = {in->device_bytes, in->host_bytes, in->disk_bytes}};
 }
 
 /* A tier did not give what e->plan needs: another plan, under a lower budget. `why`: the refusal.
  */
-static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct spw_ladder *l,
-                      const struct spw_ladder_failure *f, const struct spw_error *why,
+static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct spw_descent *l,
+                      const struct spw_fallback_failure *f, const struct spw_error *why,
                       struct spw_error *err)
 {
     const struct spw_plan_info from = e->plan.info;
-    struct spw_rung rung = {0}, ignored;
-    struct spw_error refusal = {{0}};
+    struct spw_fallback fallback = {0}, ignored;
+    struct spw_error refusal = {0};
     set_budgets(in, l);
     int rc = spw_engine_make_plan(e, in, &ignored, &refusal);
     if (rc)
         return spw_fail(err, rc, "%.400s; with what is left: %.500s", why->text, refusal.text);
-    rung.failed = spw_budget_names[f->tier].memory;
-    rung.bytes_asked = f->asked;
-    describe_rung(&rung, &from, &e->plan.info, f->tier);
-    rung.n_recomputed = count_tokens(e, &rung.position);
-    spw_engine_note_rung(e, &rung);
+    fallback.failed = spw_budget_names[f->tier].memory;
+    fallback.bytes_asked = f->asked;
+    describe_fallback(&fallback, &from, &e->plan.info, f->tier);
+    fallback.n_recomputed = count_tokens(e, &fallback.position);
+    spw_engine_note_fallback(e, &fallback);
     return 0;
 }
 
@@ -84,19 +84,19 @@ static void limit_files(struct spw_engine *e)
 
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
 {
-    struct spw_ladder l = ladder_of(in);
+    struct spw_descent l = descent_of(in);
     for (;;) {
-        struct spw_ladder_failure f;
-        struct spw_error why = {{0}};
+        struct spw_fallback_failure f;
+        struct spw_error why = {0};
         e->in = *in;
         int rc = spw_engine_open_memory(e, &f, &why);
         limit_files(e);
         if (!rc)
             return 0;
-        if (e->prefetch || f.tier == SPW_LADDER_NO_TIER) /* weights may have been on their way */
+        if (e->prefetch || f.tier == SPW_FALLBACK_NO_TIER) /* weights may have been on their way */
             e->past_unpredicted = true;
         spw_engine_give_memory(e);
-        if (f.tier == SPW_LADDER_NO_TIER || !spw_ladder_lower(&l, &f))
+        if (f.tier == SPW_FALLBACK_NO_TIER || !spw_fallback_lower(&l, &f))
             return spw_fail(err, rc, "%s", why.text);
         SPW_TRY(plan_lower(e, in, &l, &f, &why, err));
     }
@@ -164,7 +164,7 @@ static struct change now(const struct spw_engine *e)
 static int plan_change(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
 {
-    struct spw_rung ignored;
+    struct spw_fallback ignored;
     int rc = spw_engine_make_plan(e, &to->in, &ignored, err);
     to->plan = e->plan;
     e->plan = from->plan;
@@ -186,23 +186,23 @@ static int lowered_tier(const struct spw_plan_input *from, const struct spw_plan
     for (int i = 0; i < SPW_BUDGETS; i++)
         if (after[i] < before[i])
             return i;
-    return SPW_LADDER_NO_TIER;
+    return SPW_FALLBACK_NO_TIER;
 }
 
-/* Only going down is a rung, and coming back to more precision, which changes answers too. */
+/* Lower budgets are reported, and so is a higher precision of old KV, which changes answers too. */
 static void tell_change(struct spw_engine *e, const struct change *from, const char *why,
-                        struct spw_rung *rung)
+                        struct spw_fallback *fallback)
 {
     int tier = lowered_tier(&from->in, &e->in);
     bool up = e->plan.info.precision < from->plan.info.precision;
-    if ((tier == SPW_LADDER_NO_TIER && !up) || same_layout(&e->plan, &from->plan))
+    if ((tier == SPW_FALLBACK_NO_TIER && !up) || same_layout(&e->plan, &from->plan))
         return;
-    if (tier == SPW_LADDER_NO_TIER)
+    if (tier == SPW_FALLBACK_NO_TIER)
         tier = SPW_BUDGET_DEVICE;
-    rung->failed = up ? "nothing" : why ? why : spw_budget_names[tier].budget;
-    rung->bytes_asked = up ? 0 : spw_ladder_total(&from->plan.info, tier);
-    describe_rung(rung, &from->plan.info, &e->plan.info, tier);
-    spw_engine_note_rung(e, rung);
+    fallback->failed = up ? "nothing" : why ? why : spw_budget_names[tier].budget;
+    fallback->bytes_asked = up ? 0 : spw_fallback_total(&from->plan.info, tier);
+    describe_fallback(fallback, &from->plan.info, &e->plan.info, tier);
+    spw_engine_note_fallback(e, fallback);
 }
 
 int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk,
@@ -218,8 +218,8 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
     const struct change from = now(e);
     const struct spw_options given = e->options;
     const struct spw_cache_policy policy = e->model.cache;
-    struct spw_rung rung = {0};
-    uint64_t held = count_tokens(e, &rung.position);
+    struct spw_fallback fallback = {0};
+    uint64_t held = count_tokens(e, &fallback.position);
     e->options.device_bytes = budgets[SPW_BUDGET_DEVICE];
     e->options.host_bytes = budgets[SPW_BUDGET_HOST];
     e->options.disk_bytes = budgets[SPW_BUDGET_DISK];
@@ -230,7 +230,7 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
         rc = spw_engine_plan_input(&to.in, e, &e->options, err);
     if (!rc)
         rc = plan_change(e, &to, &from, err);
-    to.down = lowered_tier(&from.in, &to.in) != SPW_LADDER_NO_TIER &&
+    to.down = lowered_tier(&from.in, &to.in) != SPW_FALLBACK_NO_TIER &&
               to.in.precision >= from.in.precision;
     if (!rc)
         rc = change_plan(e, &to, &from, err);
@@ -239,8 +239,8 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
         e->model.cache = policy;
         return spw_fail(err, rc, "memory for other budgets: %s", strerror(-rc));
     }
-    rung.n_recomputed = spw_sub_u64(held, count_tokens(e, &rung.position));
-    tell_change(e, &from, why, &rung);
+    fallback.n_recomputed = spw_sub_u64(held, count_tokens(e, &fallback.position));
+    tell_change(e, &from, why, &fallback);
     return 0;
 }
 
@@ -251,16 +251,16 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
     const struct change from = now(e);
     struct change to = from;
     to.in_step = to.down = true;
-    struct spw_rung rung = {.failed = why == -EDQUOT ? "disk quota" : "disk space"};
+    struct spw_fallback fallback = {.failed = why == -EDQUOT ? "disk quota" : "disk space"};
     uint64_t held = e->disk ? spw_disk_n_used(e->disk) * e->plan.tile_bytes : 0;
-    struct spw_ladder_failure f = {SPW_BUDGET_DISK, e->plan.info.disk.total, held};
-    struct spw_ladder l = ladder_of(&to.in);
-    if (!e->executor || !spw_ladder_lower(&l, &f))
+    struct spw_fallback_failure f = {SPW_BUDGET_DISK, e->plan.info.disk.total, held};
+    struct spw_descent l = descent_of(&to.in);
+    if (!e->executor || !spw_fallback_lower(&l, &f))
         return -ENOMEM;
     set_budgets(&to.in, &l);
     spw_engine_limit_writes(e, &to.in);
-    rung.bytes_asked = f.asked;
-    uint64_t held_tokens = count_tokens(e, &rung.position);
+    fallback.bytes_asked = f.asked;
+    uint64_t held_tokens = count_tokens(e, &fallback.position);
     int rc = plan_change(e, &to, &from, err);
     if (rc && to.in.disk_bytes) { /* without any, the host may be all that is needed */
         to.in.disk_bytes = to.in.disk_write_limit = 0;
@@ -271,8 +271,8 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
         rc = change_plan(e, &to, &from, err);
     if (rc)
         return rc;
-    describe_rung(&rung, &from.plan.info, &e->plan.info, SPW_BUDGET_DISK);
-    rung.n_recomputed = spw_sub_u64(held_tokens, count_tokens(e, &rung.position));
-    spw_engine_note_rung(e, &rung);
+    describe_fallback(&fallback, &from.plan.info, &e->plan.info, SPW_BUDGET_DISK);
+    fallback.n_recomputed = spw_sub_u64(held_tokens, count_tokens(e, &fallback.position));
+    spw_engine_note_fallback(e, &fallback);
     return 0;
 }

@@ -165,8 +165,8 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
 {
     uint64_t budgets[SPW_BUDGETS] = {[SPW_BUDGET_DISK] = e->options.disk_bytes};
     struct spw_plan_input in = e->in;
-    bool quantize = e->model.cache.ladder && e->options.gate;
-    struct spw_ladder l = {.precision = in.precision, .quantize = quantize};
+    bool quantize = e->model.cache.may_quantize && e->options.gate;
+    struct spw_descent l = {.precision = in.precision, .quantize = quantize};
     do {
         in.precision = l.precision;
         in.quantizes = in.precision != SPW_KV_EXACT;
@@ -180,14 +180,14 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
         spw_error_clear(err);
         if (!spw_engine_change_budgets(e, budgets, "memory limit of the control group", err))
             return 0;
-    } while (spw_ladder_quantize(&l));
+    } while (spw_fallback_quantize(&l));
     return -ENOMEM;
 }
 
 int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err)
 {
     char left_text[32], limit_text[32];
-    struct spw_error ignored = {{0}};
+    struct spw_error ignored = {0};
     struct spw_memory_limit limit = read_limit(e);
     uint64_t left =
         spw_sub_u64(limit.limit_bytes + spw_engine_held_bytes(e), limit.used_bytes + SLACK_BYTES);

@@ -12,15 +12,15 @@
 /* ---- arenas ---- */
 
 /* Fills what the fallbacks must know about the tier that refused memory. */
-static int refused(struct spw_ladder_failure *f, int tier, uint64_t asked, uint64_t held, int rc,
+static int refused(struct spw_fallback_failure *f, int tier, uint64_t asked, uint64_t held, int rc,
                    struct spw_error *err)
 {
-    *f = (struct spw_ladder_failure){.tier = tier, .asked = asked, .held = held};
+    *f = (struct spw_fallback_failure){.tier = tier, .asked = asked, .held = held};
     return spw_fail(err, rc, "%s: the system refused %llu bytes of it",
                     spw_budget_names[tier].memory, (unsigned long long)asked);
 }
 
-static int open_arenas(struct spw_engine *e, struct spw_ladder_failure *f, struct spw_error *err)
+static int open_arenas(struct spw_engine *e, struct spw_fallback_failure *f, struct spw_error *err)
 {
     const struct spw_device_ops *ops = e->backend.device_ops;
     const struct spw_plan *p = &e->plan;
@@ -56,7 +56,7 @@ static void note_pageable(struct spw_engine *e)
         spw_engine_add_note(e, "%s", note);
 }
 
-static int open_disk(struct spw_engine *e, struct spw_ladder_failure *f, struct spw_error *err)
+static int open_disk(struct spw_engine *e, struct spw_fallback_failure *f, struct spw_error *err)
 {
     uint64_t room = 0, wanted = e->plan.info.disk.total;
     int rc = spw_engine_open_disk(e, err);
@@ -64,7 +64,7 @@ static int open_disk(struct spw_engine *e, struct spw_ladder_failure *f, struct 
         return rc;
     if (spw_memory_on_disk(&room, e->options.disk_dir, NULL))
         room = 0;
-    *f = (struct spw_ladder_failure){.tier = SPW_BUDGET_DISK, .asked = wanted, .held = room};
+    *f = (struct spw_fallback_failure){.tier = SPW_BUDGET_DISK, .asked = wanted, .held = room};
     return rc;
 }
 
@@ -230,15 +230,6 @@ int spw_engine_replan_prefetch(struct spw_engine *e)
     return spw_prefetch_replan(e->prefetch, &o);
 }
 
-/* Whether the step must end: the caller asks for it, or a memory limit is lower now. */
-static bool ask_interrupted(void *context)
-{
-    struct spw_engine *e = context;
-    const struct spw_options *o = &e->options;
-    return (o->interrupted && o->interrupted(o->interrupt_context)) ||
-           spw_engine_memory_is_short(e);
-}
-
 static int open_executor(struct spw_engine *e)
 {
     struct spw_executor_options x = {
@@ -257,7 +248,7 @@ static int open_executor(struct spw_engine *e)
         .pass_context = e,
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
-        .interrupted = ask_interrupted,
+        .interrupted = spw_engine_is_interrupted,
         .interrupt_context = e,
     };
     return spw_executor_open(&e->executor, &x);
@@ -285,10 +276,10 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 
 /* ---- all of it ---- */
 
-int spw_engine_open_memory(struct spw_engine *e, struct spw_ladder_failure *f,
+int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err)
 {
-    *f = (struct spw_ladder_failure){.tier = SPW_LADDER_NO_TIER};
+    *f = (struct spw_fallback_failure){.tier = SPW_FALLBACK_NO_TIER};
     SPW_TRY(spw_prefix_reopen(e, err));
     SPW_TRY(open_arenas(e, f, err));
     note_pageable(e);

@@ -1,8 +1,7 @@
-/* The engine's plan: from options and what the machine has to a plan that works, down the ladder
- * where it must. See engine.h. */
+/* The engine's plan: from options and what the machine has to a plan that works, with less
+ * precision of old KV where no other plan does. See engine.h. */
 #include "runtime/engine/engine.h"
 #include "runtime/persist/snapshot.h"
-#include "runtime/engine/ladder.h"
 #include "runtime/engine/memory.h"
 
 #include <math.h>
@@ -189,29 +188,14 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .disk_cost = disk_cost(o),
         .kv_stays = m->cache.stays,
         .rolls_back = o->rolls_back,
-        .keeps = o->keeps || o->prefix_cache_dir,
+        .keeps = o->saves || o->prefix_cache_dir,
     };
     SPW_TRY(set_budgets(in, e, o, err));
     in->kept_rows = kept_rows(in, o);
     return set_disk_budget(in, e, o, err);
 }
 
-/* ---- rungs ---- */
-
-const char *spw_rung_name(enum spw_rung_kind kind)
-{
-    static const char *const names[] = {[SPW_RUNG_BUDGETS] = "less spare memory",
-                                        [SPW_RUNG_CHUNK] = "a smaller prefill chunk",
-                                        [SPW_RUNG_SLOTS] = "fewer prefetch slots",
-                                        [SPW_RUNG_WEIGHTS] = "fewer layers on the device",
-                                        [SPW_RUNG_HOST] = "more KV on the host",
-                                        [SPW_RUNG_DISK] = "more KV on disk",
-                                        [SPW_RUNG_INT8] = "int8 for old KV",
-                                        [SPW_RUNG_INT8_INT4] = "int8:int4 for old KV",
-                                        [SPW_RUNG_INT4] = "int4 for old KV",
-                                        [SPW_RUNG_UP] = "more precision for old KV"};
-    return names[kind];
-}
+/* ---- fallbacks ---- */
 
 /* Sessions keep the logits of the tokens in their caches; the next token may read quantized tiles.
  */
@@ -227,22 +211,12 @@ static uint64_t lossy_from(const struct spw_engine *e)
     return least == UINT64_MAX ? first : spw_max_u64(first, least);
 }
 
-void spw_engine_note_rung(struct spw_engine *e, const struct spw_rung *rung)
+void spw_engine_note_fallback(struct spw_engine *e, const struct spw_fallback *fallback)
 {
-    struct spw_rung r = *rung;
-    if (r.kind >= SPW_RUNG_INT8 && r.kind <= SPW_RUNG_INT4)
-        r.lossy_from = lossy_from(e);
-    if (e->n_rungs < SPW_RUNGS_KEPT)
-        e->rungs[e->n_rungs] = r;
-    e->n_rungs++;
-    if (e->options.on_rung)
-        e->options.on_rung(e->options.rung_context, &r);
-}
-
-const struct spw_rung *spw_engine_rungs(const struct spw_engine *e, uint64_t *n)
-{
-    *n = e->n_rungs;
-    return e->rungs;
+    struct spw_fallback f = *fallback;
+    if (f.kind >= SPW_FALLBACK_INT8 && f.kind <= SPW_FALLBACK_INT4)
+        f.lossy_from = lossy_from(e);
+    spw_engine_report_fallback(e, &f);
 }
 
 /* ---- the plan ---- */
@@ -257,29 +231,30 @@ static void set_precision(struct spw_plan_input *in, enum spw_kv_precision preci
 static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input *in)
 {
     uint64_t block = spw_residual_block(in->context);
-    return e->options.gate && e->model.cache.ladder &&
+    return e->options.gate && e->model.cache.may_quantize &&
            spw_residual_end(block, in->residual_tiles) > 1;
 }
 
 /* From the plan that was refused to e->plan: of what lacked, what is needed now. */
 static void describe_precision(const struct spw_engine *e, const struct spw_plan_input *in,
-                               const struct spw_plan_info *refused, int why, struct spw_rung *rung)
+                               const struct spw_plan_info *refused, int why,
+                               struct spw_fallback *fallback)
 {
     const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     struct spw_plan_info now = e->plan.info;
     uint64_t need = now.disk_write_bytes;
-    *rung =
-        (struct spw_rung){.failed = "disk write limit", .bytes_asked = refused->disk_write_bytes};
+    *fallback = (struct spw_fallback){.failed = "disk write limit",
+                                      .bytes_asked = refused->disk_write_bytes};
     if (why == -ENOMEM) {
-        int tier = spw_ladder_lacking(refused, given, &rung->bytes_asked);
+        int tier = spw_fallback_lacking(refused, given, &fallback->bytes_asked);
         spw_plan_smallest(&now, in);
         need = tier == SPW_BUDGET_DEVICE ? now.smallest_device_bytes
                : tier == SPW_BUDGET_HOST ? now.smallest_host_bytes
                                          : now.smallest_disk_bytes;
-        rung->failed = spw_budget_names[tier].budget;
+        fallback->failed = spw_budget_names[tier].budget;
     }
-    rung->bytes_freed = spw_sub_u64(rung->bytes_asked, need);
-    rung->kind = spw_ladder_name(refused, &now);
+    fallback->bytes_freed = spw_sub_u64(fallback->bytes_asked, need);
+    fallback->kind = spw_fallback_between(refused, &now);
 }
 
 /* The refusal names what exact KV needs; this is what would do as well. */
@@ -292,7 +267,7 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
     uint64_t needed, n = err ? strlen(err->text) : 0;
     if (!n)
         return;
-    int tier = spw_ladder_lacking(refused, given, &needed);
+    int tier = spw_fallback_lacking(refused, given, &needed);
     const uint64_t plain[SPW_BUDGETS] = {exact->smallest_device_bytes, exact->smallest_host_bytes,
                                          exact->smallest_disk_bytes};
     if (fitted)
@@ -307,21 +282,21 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
 
 /* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate
  * lets pass; else as it was, and why. */
-static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, struct spw_rung *rung,
-                   struct spw_error *err)
+static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why,
+                   struct spw_fallback *fallback, struct spw_error *err)
 {
     const struct spw_plan refused = e->plan;
     const struct spw_plan_input given = *in;
-    struct spw_ladder l = {.precision = in->precision, .quantize = true};
+    struct spw_descent l = {.precision = in->precision, .quantize = true};
     bool fitted = false;
-    while (spw_ladder_quantize(&l)) {
+    while (spw_fallback_quantize(&l)) {
         set_precision(in, l.precision);
         if (spw_plan_make(&e->plan, in, NULL))
             continue;
         fitted = true;
         if (!e->options.gate(e->options.gate_context, l.precision))
             continue;
-        describe_precision(e, in, &refused.info, why, rung);
+        describe_precision(e, in, &refused.info, why, fallback);
         return 0;
     }
     add_hint(err, &refused.info, &e->plan.info, in, fitted);
@@ -330,13 +305,13 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why, str
     return why;
 }
 
-int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in, struct spw_rung *rung,
-                         struct spw_error *err)
+int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
+                         struct spw_fallback *fallback, struct spw_error *err)
 {
-    *rung = (struct spw_rung){0};
+    *fallback = (struct spw_fallback){0};
     int rc = spw_plan_make(&e->plan, in, err);
     if ((rc == -ENOMEM || rc == -EDQUOT) && may_quantize(e, in)) {
-        rc = go_down(e, in, rc, rung, err);
+        rc = go_down(e, in, rc, fallback, err);
         if (!rc)
             spw_error_clear(err);
     }

@@ -3,15 +3,11 @@
 
 static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_t n_recomputed)
 {
-    struct spw_incident incident = {.error = loss->rc,
-                                    .layer = loss->layer,
-                                    .position = (uint64_t)loss->tile * SPW_TILE_TOKENS,
-                                    .n_recomputed = n_recomputed};
-    if (e->n_incidents < SPW_INCIDENTS_KEPT)
-        e->incidents[e->n_incidents] = incident;
-    e->n_incidents++;
-    if (e->on_incident)
-        e->on_incident(e->incident_context, &incident);
+    const struct spw_lost_tile lost = {.error = loss->rc,
+                                       .layer = loss->layer,
+                                       .position = (uint64_t)loss->tile * SPW_TILE_TOKENS,
+                                       .n_recomputed = n_recomputed};
+    spw_engine_report_lost_tile(e, &lost);
 }
 
 /* Lowers cut_to[i] of each session that has lost tiles. Takes all losses that were reported.

@@ -263,7 +263,7 @@ void spw_session_passed(void *engine)
         set_tokens(s, &e->items[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
         s->has_logits = false;
         if (e->generates)
-            spw_session_keep(s, NULL); /* if it cannot, nothing is lost */
+            spw_session_publish(s, NULL); /* if it cannot, nothing is lost */
     }
     if (e->options.on_pass)
         e->options.on_pass(e->options.pass_context);
@@ -481,7 +481,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     SPW_TRY(add_span(e, &span, 0, &n, &d, err));
     if (n)
         SPW_TRY(run_step(e, n, SPW_ROPE_SHARED, &d, err));
-    spw_session_keep(span.session, NULL); /* if it cannot, nothing is lost */
+    spw_session_publish(span.session, NULL); /* if it cannot, nothing is lost */
     return 0;
 }
 
@@ -525,5 +525,7 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
     int rc = sync_all(e, spans, n_spans, &d, err);
     for (size_t i = 0; i < n_spans; i++)
         spw_prefix_release_match(spans[i].session);
+    if (rc == -ECANCELED)
+        spw_interrupt_clear(e->options.interrupt);
     return rc;
 }

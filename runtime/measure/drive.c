@@ -194,7 +194,7 @@ static void add_note(struct spw_drive *d, const char *text, const char *what)
 static int open_profile(struct spw_profile **out, const char *path, struct spw_drive *d,
                         struct spw_error *err)
 {
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     *out = spw_alloc_zero(1, sizeof **out);
     if (!*out)
         return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
@@ -208,7 +208,7 @@ static int open_profile(struct spw_profile **out, const char *path, struct spw_d
 static int measure_and_store(struct spw_drive *out, const struct spw_drive_options *o,
                              struct spw_profile *p, struct spw_error *err)
 {
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     SPW_TRY(spw_drive_measure(out, o, err));
     if (!p)
         return 0;

@@ -95,7 +95,7 @@ static size_t find_known(struct spw_gate_result *results, size_t n,
 static int measure_all(struct spw_gate_result *r, size_t n, const char *model_dir,
                        const struct spw_options *o, struct spw_error *err)
 {
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     int rc = spw_gate_measure(r, n, model_dir, o, &why);
     if (n == 1 || rc != -ENOMEM)
         return rc ? spw_fail(err, rc, "%s", why.text) : 0;
@@ -140,7 +140,7 @@ static int check(struct spw_gate_result *results, size_t n, const char *model_di
                  struct spw_gate_records *r, struct spw_error *err)
 {
     struct spw_gate_key key;
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     if (g->profile)
         spw_gate_records_read(r, g->profile, &why); /* a file that cannot be used counts as empty */
     SPW_TRY(make_key(&key, model_dir, o, err));

@@ -18,6 +18,7 @@
 #include "runtime/measure/gate.h"
 
 #include "quant/residual.h"
+#include "runtime/plan_query.h"
 
 #include <math.h>
 #include <string.h>
@@ -126,9 +127,7 @@ static int open_variants(struct run *r, const struct spw_gate_result *results,
         o.residual_window = SPW_BYTES_NONE;
     o.on_oom = SPW_ON_OOM_SPILL; /* each variant must keep its precision */
     o.gate = NULL;
-    o.on_rung = NULL;
     o.on_progress = NULL;
-    o.on_incident = NULL;
     o.on_pass = NULL;
     for (size_t i = 0; i < r->n_variants; i++) {
         o.precision = i ? results[i - 1].precision : SPW_KV_EXACT;

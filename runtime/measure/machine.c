@@ -115,7 +115,7 @@ static int measure_and_store(struct spw_machine *out, const struct spw_backend *
                              struct spw_device *device, struct spw_profile *p, const char *path,
                              struct spw_error *err)
 {
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     SPW_TRY(measure(out, b, device, err));
     spw_profile_put_machine(p, out);
     if (spw_profile_write(p, path, &why) < 0)
@@ -128,7 +128,7 @@ static int find_or_measure(struct spw_machine *out, const struct spw_backend *b,
                            struct spw_device *device, const char *path, enum spw_probe_mode mode,
                            struct spw_error *err)
 {
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);

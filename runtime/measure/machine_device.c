@@ -122,7 +122,7 @@ static int probe_bandwidths(struct spw_machine *out, struct bench *b)
 static int probe_matrix(struct spw_machine *out, struct bench *b, enum spw_dtype dtype,
                         double *flops)
 {
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     int rc = b->backend->probe->matrix_open(&b->matrix, dtype, MATRIX, &why);
     if (rc == -ENODEV) {
         snprintf(out->note, sizeof out->note, "no matrix peak: %.120s", why.text);

@@ -35,9 +35,6 @@ struct spw_prefix {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES]; /* of the open store */
     struct spw_prefix_stats stats;
     int last_refusal; /* the error of the last publish that failed */
-    void (*on_reuse)(void *context, const struct spw_reuse *reuse);
-    void (*on_note)(void *context, const char *text);
-    void *context;
 };
 
 /* Records that were attached with one call. */
@@ -72,11 +69,9 @@ static uint64_t min_cache_bytes(const struct spw_plan *p)
            p->n_layers[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
 }
 
-static void note(void *context, const char *text)
+static void note(void *engine, const char *text)
 {
-    const struct spw_prefix *p = context;
-    if (p->on_note)
-        p->on_note(p->context, text);
+    spw_engine_report_note(engine, text);
 }
 
 static int open_store(struct spw_engine *e, struct spw_error *err)
@@ -90,7 +85,7 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
                                   .trusts_others = o->prefix_cache_trusts_others,
                                   .fingerprint = p->fingerprint,
                                   .on_damage = note,
-                                  .context = p};
+                                  .context = e};
     if (s.limit_bytes < min)
         return spw_fail(err, -EINVAL,
                         "prefix cache size: found %llu bytes, expected at least %llu, the size of "
@@ -109,8 +104,6 @@ int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
     struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
-    *p = (struct spw_prefix){
-        .on_reuse = o->on_reuse, .on_note = o->on_prefix_note, .context = o->prefix_context};
     return open_store(e, err);
 }
 
@@ -237,7 +230,7 @@ static void on_released(void *context)
 
 static int report_damage(struct use *u, struct spw_pack *pack, uint32_t layer, uint32_t tile)
 {
-    struct spw_error text = {{0}};
+    struct spw_error text = {0};
     spw_fail(&text, -EBADMSG,
              "prefix cache: %.500s: layer %u, tile %u is damaged; the file is removed",
              spw_pack_path(pack), layer, tile);
@@ -362,7 +355,7 @@ static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
 static int begin_with(struct use *u, struct spw_session *s, const int32_t *tokens, uint64_t n)
 {
     struct spw_engine *e = s->engine;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint64_t nothing = 0;
     SPW_TRY(spw_recover_cut_back(s, &nothing));
     int rc = attach_layers(u, s, n, &err);
@@ -391,8 +384,7 @@ static void report_reuse(struct spw_session *s, const struct use *u, const struc
     p->stats.n_reused += reuse.n_tokens;
     p->stats.reused_bytes += reuse.bytes;
     s->from_store = reuse.n_tokens;
-    if (p->on_reuse)
-        p->on_reuse(p->context, &reuse);
+    spw_engine_report_reuse(s->engine, &reuse);
 }
 
 int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused)
@@ -417,7 +409,7 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
 
 static void distrust(struct spw_prefix *p, struct spw_pack *pack)
 {
-    struct spw_error text = {{0}};
+    struct spw_error text = {0};
     spw_fail(
         &text, -EDOM,
         "prefix cache: %.500s: logits computed with this file are not numbers (NaN); the file is "
@@ -521,13 +513,13 @@ static int publish_range(struct spw_session *s, const struct spw_snapshot_range 
     return rc;
 }
 
-int spw_session_keep(struct spw_session *s, struct spw_error *err)
+int spw_session_publish(struct spw_session *s, struct spw_error *err)
 {
     spw_error_clear(err);
     struct spw_engine *e = s->engine;
     struct spw_snapshot_range range;
     struct spw_store_match found;
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     if (!e->prefix || !s->cached || s->mixed || !find_new(s, &range, &found))
         return 0;
     int rc = publish_range(s, &range, &found, &why);
@@ -535,7 +527,7 @@ int spw_session_keep(struct spw_session *s, struct spw_error *err)
     if (!rc || rc == -EEXIST)                    /* another process has stored it meanwhile */
         return 0;
     if (rc != e->prefix->last_refusal) /* once, not after each answer */
-        note(e->prefix, why.text);
+        spw_engine_report_note(e, why.text);
     e->prefix->last_refusal = rc;
     return spw_fail(err, rc, "%s", why.text);
 }

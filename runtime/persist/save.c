@@ -248,7 +248,7 @@ static int open_writer(struct save *v, struct spw_pack_writer **w, size_t state_
                                  .n_sections = v->n,
                                  .locked_fd = &v->s->file->fd,
                                  .max_state_bytes = (uint32_t)(sizeof(struct head) + state_bytes)};
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     SPW_TRY(check_limit(v, &spec, err));
     int rc = v->reuses ? spw_pack_append(w, v->path, &spec, &why) : -ENOENT;
     if (rc != -ENOENT && rc != -EBADMSG && rc != -ESTALE)

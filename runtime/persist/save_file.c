@@ -51,7 +51,7 @@ void spw_session_release_file(struct spw_session *s)
 static int check_kind(const struct spw_save_file *f, struct spw_error *err)
 {
     struct spw_saved *v = NULL;
-    struct spw_error why = {{0}};
+    struct spw_error why = {0};
     if (spw_save_file_is_empty(f))
         return 0;
     int rc = spw_pack_has_magic(f->fd) ? spw_saved_open(&v, f->path, &why) : -EINVAL;

@@ -5,6 +5,7 @@
 #define SPW_RUNTIME_PERSIST_SAVE_FILE_H
 
 #include "runtime/engine/engine.h"
+#include "runtime/saved.h"
 
 struct spw_save_file {
     char *path;    /* owned */

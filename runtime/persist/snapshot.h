@@ -3,7 +3,7 @@
  * the prefix cache (prefix.c) use it.
  *
  * Tiles pass through one buffer of host memory, the piece, which is part of the plan
- * (options.keeps) and has a few MiB. The moves are counted and predicted like all others. Every
+ * (options.saves) and has a few MiB. The moves are counted and predicted like all others. Every
  * call that moves tiles is slow. */
 #ifndef SPW_RUNTIME_PERSIST_SNAPSHOT_H
 #define SPW_RUNTIME_PERSIST_SNAPSHOT_H

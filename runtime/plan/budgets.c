@@ -209,6 +209,21 @@ static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan
         spw_bytes_text(texts[2], in->disk_bytes), (unsigned long long)in->context, would);
 }
 
+/* The same as numbers. The first error stays, as in spw_fail. */
+static void fill_refusal(const struct spw_plan_info *i, const struct spw_plan_input *in,
+                         const bool alone[SPW_BUDGETS], struct spw_error *err)
+{
+    if (!err || *err->text)
+        return;
+    const struct spw_refused_budget budgets[SPW_BUDGETS] = {
+        {in->device_bytes, i->smallest_device_bytes, alone[SPW_BUDGET_DEVICE]},
+        {in->host_bytes, i->smallest_host_bytes, alone[SPW_BUDGET_HOST]},
+        {in->disk_bytes, i->smallest_disk_bytes, alone[SPW_BUDGET_DISK]},
+    };
+    err->refuses_budgets = true;
+    memcpy(err->budgets, budgets, sizeof budgets);
+}
+
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
                        struct spw_error *err)
 {
@@ -219,5 +234,6 @@ int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *
                         "a context of %llu tokens and %u sessions is too large for any budget; "
                         "ask for a smaller options.context",
                         (unsigned long long)in->context, in->sessions);
+    fill_refusal(info, in, alone, err);
     return in->disk_bytes ? refuse_with_disk(info, in, alone, err) : refuse(info, in, alone, err);
 }

@@ -5,8 +5,6 @@
 
 #include "runtime/plan/plan.h"
 
-enum { SPW_BUDGET_DEVICE, SPW_BUDGET_HOST, SPW_BUDGET_DISK, SPW_BUDGETS };
-
 /* How texts name the limit, what it limits, and the setting (as in struct spw_error). */
 struct spw_budget_name {
     const char *budget, *memory, *option;
@@ -19,7 +17,8 @@ bool spw_budgets_work(const struct spw_plan_input *in);
  * division works. */
 bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t *device,
                        uint64_t *host);
-/* -ENOMEM: says which budget would do, one of them or all; fills in info->smallest_*_bytes. */
+/* -ENOMEM: says which budget would do, one of them or all, also in err->budgets; fills in
+ * info->smallest_*_bytes. */
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
                        struct spw_error *err);
 

@@ -8,7 +8,7 @@
 
 #include "model/weights/weights.h"
 #include "offload/kv/waterline.h"
-#include "runtime/spillway.h"
+#include "runtime/plan_query.h"
 
 struct spw_plan_input {
     const struct spw_weights *weights;

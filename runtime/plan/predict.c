@@ -36,6 +36,7 @@
  * Nothing here is fitted to runs. Where kernels do not reach the machine's limit, prediction and
  * measurement differ. */
 #include "runtime/measure.h"
+#include "runtime/plan_query.h"
 
 #include <math.h>
 

@@ -13,7 +13,7 @@ int main(int argc, char **argv)
     const int32_t prompt[] = {1};
     struct spw_options options;
     struct spw_request request;
-    struct spw_error err = {""};
+    struct spw_error err;
     struct spw_engine *engine;
     struct spw_batch *batch = NULL;
     struct spw_event event;
@@ -21,7 +21,8 @@ int main(int argc, char **argv)
     int n = 0;
     if (argc != 3)
         return 2;
-    memset(&options, 0, sizeof options);
+    spw_error_clear(&err);
+    spw_options_init(&options);
     options.backend = SPW_BACKEND_CPU;
     options.context = (uint64_t)atoi(argv[2]) + 1;
     if (spw_engine_open(&engine, argv[1], &options, &err) < 0) {

@@ -74,7 +74,7 @@ static int n_warnings(void)
 
 /* A budget that exact KV does not fit: the first format that fits and passes is taken, checked at
  * the first need; int4 alone would fit the smaller one, and is refused. */
-static void test_ladder(void)
+static void test_fallback(void)
 {
     const char *run = "\"$S\" generate m --device cpu --compute f32 --token-ids ids --ids "
                       "--max-new-tokens 4 --context 20000 --host-memory 1MiB --kv-profile l.json";
@@ -107,7 +107,7 @@ static void test_ladder(void)
     CHECK_MSG(says && !strstr(says + 1, "out of memory") &&
                   strstr(says, "--on-oom spill forbids this"),
               "%s", err);
-    CHECK(sh("grep -c '\"rung\"' r.json") == 0 && !strcmp(out, "1\n"));
+    CHECK(sh("grep -c '\"fallback\"' r.json") == 0 && !strcmp(out, "1\n"));
     CHECK(sh("%s --device-memory 10MiB --disk . --disk-memory 1MiB --on-oom spill", run) == 2);
     /* All engines of a batch and of a sweep say it once. */
     CHECK(sh("echo '{\"tokens\":[1,2]}\n{\"tokens\":[3]}' >lines; \"$S\" generate m --device cpu "
@@ -144,7 +144,7 @@ int main(void)
     test_refusals();
     test_check();
     test_told();
-    test_ladder();
+    test_fallback();
     sh("rm -r %s", folder);
     return check_done();
 }

@@ -233,7 +233,7 @@ check_names() {
     same_names docs/measuring.md
 
     words '`spw_[a-z_]+' <docs/library.md >"$work/shown"
-    words 'spw_[a-z_]+' <runtime/spillway.h | comm -12 - "$work/shown" >"$work/real"
+    cat runtime/*.h | words 'spw_[a-z_]+' | comm -12 - "$work/shown" >"$work/real"
     same_names docs/library.md
 }
 

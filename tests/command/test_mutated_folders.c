@@ -213,7 +213,7 @@ static int use_tokenizer(const char *dir, struct spw_tokenizer **t)
 {
     static const char text[] = "The h\xc3\xa9llo of 1234 <s>worlds\n\n  </s>";
     char path[200];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int32_t *ids = NULL;
     size_t n;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
@@ -231,7 +231,7 @@ static void use_template(const char *dir)
 {
     static const char messages[] = "[{\"role\": \"user\", \"content\": \"hello\"}]";
     struct spw_chat_template *t;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_chat_template_open(&t, dir, NULL, &err);
     check_refusal(rc, &err, "template");
     if (rc)
@@ -252,7 +252,7 @@ static bool use_model(const char *dir, const struct spw_tokenizer *tokenizer)
     static const int32_t prompt[] = {5, 9, 14, 3, 8, 21, 33, 40, 17, 6, 5, 9, 14, 3, 8, 21, 33, 40};
     struct spw_options o = {.backend = TEST_BACKEND, .context = 32, .threads = 1};
     struct spw_engine *e = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_engine_open(&e, dir, &o, &err);
     check_refusal(rc, &err, "engine");
     if (rc)

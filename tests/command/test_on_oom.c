@@ -1,6 +1,6 @@
 /* What may give way when a budget does not hold the context, decided before anything is loaded:
  * each choice of --on-oom, with and without a gate, at budgets between what exact KV needs and what
- * quantized KV does. A run that went down a lossy rung is bit for bit the run that was asked for
+ * quantized KV does. A run whose old KV lost precision is bit for bit the run that was asked for
  * that precision; nothing is entered in silence. */
 #include "tests/engine/engine_run.h"
 
@@ -21,24 +21,12 @@ static bool passes(void *context, enum spw_kv_precision precision)
     return !g->most || precision < g->most;
 }
 
-struct heard {
-    int n;
-    struct spw_rung last;
-};
-
-static void on_rung(void *context, const struct spw_rung *rung)
-{
-    struct heard *h = context;
-    h->n++;
-    h->last = *rung;
-}
-
 /* The least host memory with which the device's smallest holds the context at this precision. */
 static void smallest(const char *dir, const struct spw_options *base,
                      enum spw_kv_precision precision, struct spw_plan_info *out)
 {
     struct spw_options o = *base;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     o.precision = precision;
     CHECK_MSG(!spw_plan_query(out, dir, &o, &err), "%s", err.text);
 }
@@ -56,8 +44,8 @@ static void logits_of(const char *dir, const struct spw_options *o, const int32_
     spw_engine_close(e);
 }
 
-/* A rung before the first token: the logits are exact up to the token it names, and not from there
- * on. */
+/* A fallback before the first token: the logits are exact up to the token it names, and not from
+ * there on. */
 static void check_lossy_from(const char *dir, const struct spw_options *o, const int32_t *ids,
                              uint32_t vocab, enum spw_kv_precision precision, uint64_t from)
 {
@@ -82,36 +70,32 @@ static void check_lossy_from(const char *dir, const struct spw_options *o, const
 static void check_taken(const char *dir, struct spw_options *o, const int32_t *ids, uint32_t vocab,
                         enum spw_kv_precision expected, float plain[][128])
 {
-    struct heard heard = {0};
+    struct spw_fallback told = {0};
     float got[128];
-    uint64_t n;
-    o->on_rung = on_rung;
-    o->rung_context = &heard;
     struct spw_engine *e = run_open(dir, o);
     CHECK_MSG(spw_engine_plan(e)->precision == expected, "%s, not %s",
               spw_kv_precision_name(spw_engine_plan(e)->precision),
               spw_kv_precision_name(expected));
-    const struct spw_rung *rungs = spw_engine_rungs(e, &n);
-    CHECK(n == (expected != SPW_KV_EXACT) && heard.n == (int)n);
+    const int n = run_fallbacks(e, &told);
+    CHECK(n == (expected != SPW_KV_EXACT) && e->n_fallbacks == (uint64_t)n);
     if (n) {
         const char *name = spw_kv_precision_name(expected);
-        CHECK(!strncmp(spw_rung_name(rungs[0].kind), name, strlen(name)));
-        CHECK(rungs[0].position == 0 && rungs[0].bytes_freed > 0 &&
-              rungs[0].bytes_asked > rungs[0].bytes_freed && !rungs[0].n_recomputed);
-        CHECK(!strcmp(rungs[0].failed, "device budget") && heard.last.kind == rungs[0].kind);
+        CHECK(!strncmp(spw_fallback_name(told.kind), name, strlen(name)));
+        CHECK(told.position == 0 && told.bytes_freed > 0 && told.bytes_asked > told.bytes_freed &&
+              !told.n_recomputed);
+        CHECK(!strcmp(told.failed, "device budget"));
     }
     spw_engine_close(e);
     logits_of(dir, o, ids, vocab, got);
     CHECK(run_same(got, plain[expected], vocab));
-    o->on_rung = NULL;
-    if (heard.n)
-        check_lossy_from(dir, o, ids, vocab, expected, heard.last.lossy_from);
+    if (n)
+        check_lossy_from(dir, o, ids, vocab, expected, told.lossy_from);
 }
 
 static void check_refused(const char *dir, const struct spw_options *o, const char *says)
 {
     struct spw_engine *e = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_engine_open(&e, dir, o, &err);
     CHECK_MSG(rc == -ENOMEM && strstr(err.text, says) && !strchr(err.text, '\n'), "%d: %s", rc,
               err.text);
@@ -208,9 +192,8 @@ static void run_both_tiers(const struct tiny_model *m)
 {
     char dir[128];
     struct gate gate = {0};
-    struct heard heard = {0};
     struct spw_plan_info info, quantized;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = {.backend = TEST_BACKEND,
                             .context = CONTEXT,
                             .threads = 1,
@@ -221,13 +204,11 @@ static void run_both_tiers(const struct tiny_model *m)
     run_folder(dir, m, "on_oom_tiers");
     CHECK_MSG(!spw_plan_query(&info, dir, &o, &err), "%s", err.text);
     o.device_bytes = info.smallest_device_bytes - 4096;
-    o.on_rung = on_rung;
-    o.rung_context = &heard;
     CHECK_MSG(!spw_plan_query(&quantized, dir, &o, &err), "%s", err.text);
-    CHECK(quantized.precision != SPW_KV_EXACT && heard.n == 1 && gate.n_asked == 1);
+    CHECK(quantized.precision != SPW_KV_EXACT && quantized.fallback.failed && gate.n_asked == 1);
     CHECK(quantized.smallest_device_bytes <= o.device_bytes);
     o.on_oom = SPW_ON_OOM_SPILL;
-    CHECK(spw_plan_query(&quantized, dir, &o, &err) == -ENOMEM && heard.n == 1);
+    CHECK(spw_plan_query(&quantized, dir, &o, &err) == -ENOMEM && !quantized.fallback.failed);
     CHECK(quantized.smallest_device_bytes == info.smallest_device_bytes);
     /* Where nothing ever is old, less precision of old KV wins nothing. */
     o.on_oom = 0;

@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     const struct spw_device_ops *ops = &spw_device_cuda;
     struct spw_device_options o = {.device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX};
     struct spw_device *d;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     void *p;
     if (argc != 2)
         return 2;

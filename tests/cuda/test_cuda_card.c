@@ -58,7 +58,7 @@ static void check_attention_speed(void)
                                             .v_bits = forms[i].v_bits,
                                             .context = 320};
         struct spw_attention_speed speed;
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         CHECK_MSG(spw_machine_attention(&speed, &shape, &o, &err) == 0, "%s", err.text);
         CHECK(speed.seconds > 0);
         CHECK_MSG(speed.kv_bytes == forms[i].tile_bytes * 5 / 2, "%llu",
@@ -74,7 +74,7 @@ static void check_handover(void)
     struct spw_backend backend;
     struct spw_device *device;
     struct spw_machine m = {0};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_engine_choose_device(&backend, &device, &o, UINT64_MAX, UINT64_MAX, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     if (rc)
@@ -90,7 +90,7 @@ static void check_handover(void)
 static void check_choice(const char *dir)
 {
     struct spw_options o = {.context = N_TOKENS};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     CHECK_MSG(spw_engine_open(&e, dir, &o, &err) == 0, "%s", err.text);
     CHECK_MSG(!strncmp(spw_engine_backend(e), "cuda:0 ", 7), "%s", spw_engine_backend(e));
@@ -119,7 +119,7 @@ static void check_auto_falls_back(const char *dir)
     for (size_t i = 0; i < sizeof why / sizeof *why; i++) {
         spw_simt_set(&machines[i]);
         struct spw_options o = {.context = 300};
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         struct spw_engine *e = NULL;
         CHECK_MSG(spw_engine_open(&e, dir, &o, &err) == 0, "%s", err.text);
         CHECK(!strncmp(spw_engine_backend(e), "cpu ", 4));
@@ -144,7 +144,7 @@ static void check_small_card(const char *dir, const int32_t *ids, const float *e
 {
     struct spw_options o = {.backend = SPW_BACKEND_CUDA, .context = N_TOKENS};
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     CHECK_MSG(spw_plan_query(&info, dir, &o, &err) == 0, "%s", err.text);
     card_with(256 * MIB + info.smallest_device_bytes - 4096);
@@ -163,7 +163,7 @@ static void check_taken_meanwhile(const char *dir, const int32_t *ids, const flo
 {
     struct spw_options o = {.backend = SPW_BACKEND_CUDA, .context = LONG};
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     CHECK_MSG(spw_plan_query(&info, dir, &o, &err) == 0, "%s", err.text);
     uint64_t left = 256 * MIB + 8 * MIB;
@@ -172,10 +172,9 @@ static void check_taken_meanwhile(const char *dir, const int32_t *ids, const flo
     spw_simt_others_take_late(8192 * MIB - left);
     CHECK_MSG(spw_engine_open(&e, dir, &o, &err) == 0, "%s", err.text);
     if (e) {
-        uint64_t n;
-        const struct spw_rung *rungs = spw_engine_rungs(e, &n);
-        CHECK(n == 1 && rungs[0].kind == SPW_RUNG_HOST && rungs[0].bytes_freed);
-        CHECK(rungs[0].bytes_asked > left && !strcmp(rungs[0].failed, "device memory"));
+        struct spw_fallback told = {0};
+        CHECK(run_fallbacks(e, &told) == 1 && told.kind == SPW_FALLBACK_HOST && told.bytes_freed);
+        CHECK(told.bytes_asked > left && !strcmp(told.failed, "device memory"));
         CHECK(spw_engine_plan(e)->device_budget_bytes <= 8 * MIB);
         CHECK(spw_engine_plan(e)->host.kv > 256 * MIB);
         struct spw_session *s = run_session(e);

@@ -27,7 +27,7 @@ static inline void run_ids(int32_t *ids, size_t n, uint32_t vocab, uint64_t seed
 static inline bool run_is_there(void)
 {
     struct spw_backend b;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     if (TEST_BACKEND == SPW_BACKEND_CPU || !spw_backend_cuda(&b, 0, &err))
         return true;
     fprintf(stderr, "%s: skipped\n", err.text);
@@ -68,7 +68,7 @@ static inline void run_restore_device(void)
 static inline struct spw_backend run_backend(bool reads_host_memory)
 {
     struct spw_backend b;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     if (TEST_BACKEND == SPW_BACKEND_CPU) {
         spw_backend_cpu(&b);
     } else if (spw_backend_cuda(&b, 0, &err)) {
@@ -84,7 +84,7 @@ static inline struct spw_plan_info run_plan_on(const struct spw_backend *b, cons
                                                const struct spw_options *o)
 {
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     CHECK_MSG(!spw_plan_query_on(&info, b, dir, o, &err), "%s: %s", dir, err.text);
     return info;
 }
@@ -122,12 +122,27 @@ static inline void run_to_disk(const char *dir, struct spw_options *o)
     run_to_disk_on(&b, dir, o);
 }
 
+/* Reads all events. Returns how many fallbacks there were; *last, which may be NULL, gets the
+ * latest one. */
+static inline int run_fallbacks(struct spw_engine *e, struct spw_fallback *last)
+{
+    struct spw_engine_event event;
+    int n = 0;
+    while (spw_engine_event(e, &event))
+        if (event.kind == SPW_ENGINE_FALLBACK) {
+            n++;
+            if (last)
+                *last = event.fallback;
+        }
+    return n;
+}
+
 /* Exits the program on failure: nothing can be tested without an engine. */
 static inline struct spw_engine *run_open_on(const struct spw_backend *b, const char *dir,
                                              const struct spw_options *o)
 {
     struct spw_engine *e = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     if (spw_engine_open_on(&e, b, dir, o, &err)) {
         fprintf(stderr, "%s: %s\n", dir, err.text);
         exit(1);
@@ -144,7 +159,7 @@ static inline struct spw_engine *run_open(const char *dir, const struct spw_opti
 static inline struct spw_session *run_session(struct spw_engine *e)
 {
     struct spw_session *s = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     CHECK_MSG(spw_session_open(&s, e, &err) == 0, "%s", err.text);
     return s;
 }
@@ -153,7 +168,7 @@ static inline struct spw_session *run_session(struct spw_engine *e)
 static inline const float *run_to(struct spw_session *s, struct spw_engine *e, const int32_t *ids,
                                   size_t n)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_span span = {s, ids, n, 1};
     int rc = spw_sync(e, &span, 1, NULL, NULL, &err);
     CHECK_MSG(rc == 0, "%zu tokens: %s", n, err.text);

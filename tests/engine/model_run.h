@@ -38,7 +38,7 @@ static inline void model_keep_logits(void *context, size_t span, size_t position
 static inline float *model_all_logits(const char *dir, const struct spw_options *o,
                                       const int32_t *ids, size_t n, uint32_t *vocab)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_session *s = NULL;
     struct model_logits l = {0};

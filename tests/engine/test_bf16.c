@@ -120,7 +120,7 @@ static void run_loss(const char *data)
 {
     static char text[20000];
     char dir[1000], path[1100];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_tokenizer *t = NULL;
     int32_t *ids = NULL;
     size_t n = 0;

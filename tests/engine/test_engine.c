@@ -131,11 +131,14 @@ static bool interrupted(void *context)
     return w->ended = w->left >= 0 && w->left-- == 0;
 }
 
-static void on_note(void *context, const char *text)
+static void hear(struct walk *w)
 {
-    struct walk *w = context;
-    tried[NOTES].n++;
-    CHECK_MSG(w->faulty || w->o.prefix_cache_bytes < MIB, "%s: %s", w->what, text);
+    struct spw_engine_event event;
+    while (spw_engine_event(w->e, &event))
+        if (event.kind == SPW_ENGINE_NOTE) {
+            tried[NOTES].n++;
+            CHECK_MSG(w->faulty || w->o.prefix_cache_bytes < MIB, "%s: %s", w->what, event.text);
+        }
 }
 
 /* From here on the engine does what nobody tells. */
@@ -152,6 +155,8 @@ static void stop_telling(struct walk *w)
 static void open_engine(struct walk *w)
 {
     w->e = run_open_on(&w->backend, w->s->dir, &w->o);
+    w->e->look = interrupted;
+    w->e->look_context = w;
     for (uint32_t i = 0; i < w->n_sessions; i++)
         w->sessions[i] = run_session(w->e);
     w->is_told = !w->o.prefix_cache_dir && w->o.sessions == w->n_sessions; /* else shares change */
@@ -187,10 +192,10 @@ static void check_engine(struct walk *w)
 {
     struct spw_stats s;
     struct spw_prefix_stats p;
-    uint64_t n_incidents;
     spw_engine_stats(w->e, &s);
+    const uint64_t n_incidents = s.n_lost_tiles;
+    hear(w);
     spw_engine_prefix(w->e, &p);
-    spw_engine_incidents(w->e, &n_incidents);
     CHECK_MSG(!w->watch.n_wrong, "%s: %llu of %llu rows differ", w->what,
               (unsigned long long)w->watch.n_wrong, (unsigned long long)w->watch.n_rows);
     if (!w->spoiled)
@@ -281,7 +286,7 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
 
 static void must_step(struct walk *w, const size_t *to, const char *why)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = step(w, to, &err);
     CHECK_MSG(rc == 0, "%s: %s: %d: %s", w->what, why, rc, err.text);
 }
@@ -347,7 +352,7 @@ static void over(struct walk *w)
 
 static void fork_session(struct walk *w)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint32_t to = any_session(w), from = (to + 1) % w->n_sessions;
     spw_session_close(w->sessions[to]);
     CHECK_MSG(!spw_session_fork(&w->sessions[to], w->sessions[from], &err), "%s", err.text);
@@ -368,7 +373,7 @@ static void renew(struct walk *w)
 static void interrupt(struct walk *w)
 {
     size_t to[N_SESSIONS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     stop_telling(w);
     choose(w, (enum way)draw_one(w, 4), to);
     w->left = (int64_t)check_range(w->seed, 0, 1 << check_range(w->seed, 0, 6));
@@ -381,15 +386,15 @@ static void interrupt(struct walk *w)
 
 static void publish(struct walk *w)
 {
-    struct spw_error err = {{0}};
-    int rc = spw_session_keep(w->sessions[any_session(w)], &err);
+    struct spw_error err = {0};
+    int rc = spw_session_publish(w->sessions[any_session(w)], &err);
     CHECK_MSG(!rc || w->faulty || (rc == -ENOSPC && w->o.prefix_cache_bytes < MIB), "%s", err.text);
 }
 
 /* Each session has a file of its own. */
 static void save(struct walk *w)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint32_t i = any_session(w);
     size_t to[N_SESSIONS] = {0}, n = spw_session_n_tokens(w->sessions[i]);
     n = to[i] = n ? n : 1;
@@ -411,7 +416,7 @@ static bool has_saved(const struct walk *w)
 /* Any session goes on from any file. */
 static void resume(struct walk *w)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_saved *saved = NULL;
     uint32_t i = any_session(w), k = (uint32_t)draw_one(w, N_SESSIONS);
     while (!w->saved[k])
@@ -457,7 +462,7 @@ static void restart(struct walk *w)
 /* Other budgets, up or down, under the engine's options. */
 static void set_budgets(struct walk *w)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = w->o;
     stop_telling(w);
     draw_budgets(&o, &w->backend, w->s->dir, w->aim, w->seed);
@@ -493,7 +498,7 @@ static bool has_drive(const struct walk *w)
 static void break_drive(struct walk *w)
 {
     size_t to[N_SESSIONS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     enum io_fault_kind kind = (enum io_fault_kind)draw_one(w, CUT);
     /* weights have no checksums */
     if (w->e->plan.info.weights_disk_bytes && (kind == FLIP_ONCE || kind == FLIP_FOREVER))
@@ -514,7 +519,7 @@ static void break_drive(struct walk *w)
 static void refuse_memory(struct walk *w)
 {
     size_t to[N_SESSIONS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     choose(w, (enum way)draw_one(w, 4), to);
     stop_telling(w);
     w->faulty = true;
@@ -592,7 +597,7 @@ static void check_answer(struct walk *w, const struct answer *a)
 static void run_batch(struct walk *w)
 {
     struct spw_batch *b = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct answer answers[N_SESSIONS + 1];
     uint32_t n = 0;
     int rc = 1;
@@ -659,7 +664,7 @@ static bool has_cache(const struct walk *w)
 
 static bool can_save(const struct walk *w)
 {
-    return w->o.keeps;
+    return w->o.saves;
 }
 
 static bool has_room(const struct walk *w)
@@ -740,11 +745,7 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     o->context = w->context;
     o->sessions = w->n_sessions + (uint32_t)draw_one(w, 2);
     o->on_oom = SPW_ON_OOM_SPILL;
-    o->interrupted = interrupted;
-    o->interrupt_context = w;
-    o->on_prefix_note = on_note;
-    o->prefix_context = w;
-    o->keeps = draw_one(w, 2);
+    o->saves = draw_one(w, 2);
     if (w->aim) /* little that old tiles could lie in instead */
         o->prefetch_slots = 2, o->prefetch_splits = 1, o->prefill_chunk &= ~63u;
     if (w->aim ? w->aim == FROM_DISK : draw_one(w, 2))
@@ -769,7 +770,7 @@ static void describe(struct walk *w, int number, uint64_t start)
         (unsigned long long)o->disk_bytes, (int)o->io, o->prefill_chunk, o->prefetch_slots,
         o->prefetch_splits, o->threads, (unsigned long long)o->delay_seed,
         w->backend.reads_host_memory ? "mapped" : "copied", spw_kv_precision_name(o->precision),
-        o->prefix_cache_dir ? ", prefix cache" : "", o->keeps ? ", saves: " : ": ");
+        o->prefix_cache_dir ? ", prefix cache" : "", o->saves ? ", saves: " : ": ");
 }
 
 static void run_draw(int number, struct subject *subjects, int n_subjects, uint64_t start)
@@ -889,7 +890,7 @@ static void check_long_context(size_t n_prompt)
         "llama", 2,     16,    16,   1,    1, 16, 64, 262144, ",\"rope_theta\":500000.0",
         false,   false, false, true, true, 91};
     static struct subject s;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct watch watch = {0};
     struct spw_stats stats;
     struct spw_waterlines w;

@@ -25,7 +25,7 @@ static int take(uint8_t out[SPW_FINGERPRINT_BYTES], struct spw_error *err)
 
 static void taken(uint8_t out[SPW_FINGERPRINT_BYTES])
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = take(out, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
 }
@@ -78,7 +78,7 @@ static void test_config(void)
  * enough to be sampled there. */
 static void test_weights(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_tensors *st = NULL;
     CHECK(spw_safetensors_open(&st, dir, &err) == 0);
     struct spw_tensors_extent e = spw_tensors_extent(st, 0);
@@ -101,7 +101,7 @@ static void test_large(void)
     struct tiny_model large = model;
     large.vocab = 1 << 18;
     large.layers = 1;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     tiny_model_write(&large, dir);
     struct spw_tensors *st = NULL;
     CHECK(spw_safetensors_open(&st, dir, &err) == 0);
@@ -140,7 +140,7 @@ static void test_large(void)
 static void test_same(void)
 {
     uint8_t a[SPW_FINGERPRINT_BYTES], b[SPW_FINGERPRINT_BYTES];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char text[2 * SPW_FINGERPRINT_BYTES + 1], path[128], moved[140];
     taken(a);
     taken(b);

@@ -62,7 +62,7 @@ static struct spw_gate_record made_up(int i)
 static void test_file(void)
 {
     static struct spw_gate_records in, out;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     CHECK(spw_gate_records_read(&out, file, &err) == -ENOENT && out.n == 0);
     for (int i = 0; i < SPW_GATE_RECORDS; i++) {
         struct spw_gate_record r = made_up(i);
@@ -96,7 +96,7 @@ static void test_file(void)
 
 static void test_calibration(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_model_config config = {.vocab = 100};
     int32_t a[400], b[400];
     char before[17], after[17];
@@ -129,7 +129,7 @@ static void test_calibration(void)
 /* The text as the bundled model's tokenizer cuts it: given twice, of many kinds of token. */
 static void test_text(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_model_config config;
     static int32_t ids[SPW_GATE_TOKENS];
     enum { HALF = SPW_GATE_TOKENS / 2 };
@@ -160,7 +160,7 @@ static const struct spw_gate_options nothing_kept = {0};
 static void check_all(struct spw_gate_result r[SPW_GATE_FORMATS], const struct spw_options *o,
                       const struct spw_gate_options *g)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     for (int i = 0; i < SPW_GATE_FORMATS; i++)
         r[i] = (struct spw_gate_result){.precision = (enum spw_kv_precision)(SPW_KV_INT8 + i)};
     int rc = spw_gate_check(r, SPW_GATE_FORMATS, dir, o, g, &err);
@@ -178,7 +178,7 @@ static void show(const char *what, const struct spw_gate_result *r)
 static bool passes(const struct copying_model *m, enum spw_kv_precision precision, const char *what)
 {
     struct spw_gate_result r = {.precision = precision};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     copying_model_write(m, dir);
     CHECK_MSG(spw_gate_check(&r, 1, dir, &in_f32, &nothing_kept, &err) == 0, "%s", err.text);
     CHECK(r.n_positions == SPW_GATE_TOKENS - 3 * SPW_TILE_TOKENS);
@@ -224,7 +224,7 @@ static void keep_row(void *context, size_t span, size_t position, const float *l
 static void measure_plainly(struct spw_gate_result *out)
 {
     static int32_t ids[SPW_GATE_TOKENS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e[2];
     struct spw_session *s[2];
     struct rows rows[2];
@@ -334,7 +334,7 @@ static bool known(const struct spw_options *o, enum spw_probe_mode mode)
 
 static void test_known(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options none = in_f32, half = in_f32;
     struct spw_gate_result r = {.precision = SPW_KV_INT8}, again = r;
     struct spw_gate_options g = {file, SPW_PROBE_NEVER};
@@ -370,7 +370,7 @@ static void test_known(void)
 /* A file that cannot be written is said, and the result is there. */
 static void test_not_kept(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct copying_model m = {.seed = 5};
     struct spw_gate_result r = {.precision = SPW_KV_INT8};
     struct spw_gate_options g = {"/dev/null/checks.json", SPW_PROBE_UNKNOWN};
@@ -383,7 +383,7 @@ static void test_not_kept(void)
 /* Small budgets change no bit of a result; smaller ones are refused with what would do. */
 static void test_budgets(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_gate_result wide[SPW_GATE_FORMATS], tight[SPW_GATE_FORMATS];
     struct spw_options o = in_f32;
     struct spw_plan_info info;
@@ -413,7 +413,7 @@ static void test_faults(void)
     write_short(384 + 8);
     int rc = -ENOMEM, n = 0;
     for (; rc && n < 10000; n += 5) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         struct spw_gate_result r = {.precision = SPW_KV_INT4};
         spw_alloc_fail_nth(n);
         rc = spw_gate_check(&r, 1, dir, &in_f32, &nothing_kept, &err);

@@ -79,7 +79,7 @@ static void run_families(void)
 /* Greedy: one token after another from the kept session. */
 static void run_greedy(const char *dir, const int32_t *expected, size_t n_prompt, size_t n)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_session *s = NULL;
     struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .threads = 2};

@@ -164,7 +164,7 @@ static void check_in_flight(void)
 static struct spw_io *open_uring(unsigned depth)
 {
     struct spw_io_options o = {.kind = SPW_IO_URING, .queue_depth = depth};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_io *io = NULL;
     if (spw_io_open(&io, &o, &err) < 0)
         fprintf(stderr, "%s: not checked\n", err.text);
@@ -384,7 +384,7 @@ static void check_ring(const char *dir)
     struct spw_options o = options(&b, dir, &drive);
     o.context = 20000;
     struct spw_plan_info i;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint32_t least = UINT32_MAX, most = 0;
     CHECK_MSG(!spw_plan_query_on(&i, &b, dir, &o, &err), "%s", err.text);
     for (uint64_t more = 0, smallest = i.smallest_device_bytes; more < 24 * MIB; more += 500000) {
@@ -411,7 +411,7 @@ static void check_engine(const char *dir)
     struct spw_drive drive = drive_of(8, 256 << 10);
     struct spw_options o = options(&b, dir, &drive);
     struct spw_plan_info i;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     o.context = 20000;
     CHECK_MSG(!spw_plan_query_on(&i, &b, dir, &o, &err), "%s", err.text);
     o.prefetch_slots = 6;
@@ -432,7 +432,7 @@ static void check_order(const char *dir, uint64_t tiles_a_request, uint64_t seed
     static struct list got, expected;
     static int32_t ids[CONTEXT];
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_io_fault hook = {.completed = completed, .context = &got};
     struct spw_backend b = run_backend(true);
     struct spw_drive drive = drive_of(1, tiles_a_request * TILE_BYTES);

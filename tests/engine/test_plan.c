@@ -508,7 +508,7 @@ static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input 
 static void check_slots(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     struct spw_plan_input with = *in;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan other;
     bool disk = p->n_disk_frames || in->attaches;
     if (in->prefetch_splits || !p->n_kv_slots || (disk && !in->prefetch_slots))
@@ -655,7 +655,7 @@ static uint64_t smallest_of(const struct spw_plan_info *i, int tier)
 static void check_smallest(const struct spw_plan_input *in, int tier)
 {
     struct spw_plan_input with = *in;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan_info info;
     struct spw_plan p;
     const char *name = spw_budget_names[tier].memory;
@@ -694,7 +694,7 @@ static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
 static void check_write_limit(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     struct spw_plan_input with = *in;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan limited;
     char number[32];
     if (!p->info.disk_write_bytes)
@@ -711,7 +711,7 @@ static void check_write_limit(const struct spw_plan *p, const struct spw_plan_in
 static void check_more(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
 {
     struct spw_plan last = *p, more;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     for (int tier = DEVICE; tier < SPW_BUDGETS; tier++) {
         struct spw_plan_input with = *in;
         if (tier == DISK && !in->disk_bytes)
@@ -743,7 +743,7 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     with.device_bytes = (uint64_t)1 << 40;
     CHECK(!p->pins || in->rolls_back);
     CHECK(p->info.rolls_back == (p->pins || !needed));
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_plan_make(&large, &with, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     CHECK(large.pins == in->rolls_back);
@@ -798,7 +798,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     static const uint32_t chunks[] = {0, 0, 0, 1, 16, 100, 128, 333};
     static const uint32_t splits[] = {0, 0, 0, 1, 2, 8};
     struct spw_plan p;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan_input in = {
         .weights = model->weights,
         .compute = model->compute,
@@ -860,7 +860,7 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
 {
     struct spw_plan_info info = {0};
     struct spw_plan p, last;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan_input in = start_input(model, check_range(seed, 1, 4096));
     in.prefill_chunk = check_random(seed) % 2 ? 64 : 0;
     in.transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24);
@@ -888,7 +888,7 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
 static void check_little_less(const struct spw_model *model, uint64_t *n_checked, uint64_t *seed)
 {
     struct spw_plan all, p;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan_input in = start_input(model, check_range(seed, 1024, 4096));
     in.prefill_chunk = 64;
     in.attention_tiles = 32;
@@ -919,7 +919,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
 static void open_model(struct spw_model *model, char dir[128], const struct tiny_model *tiny,
                        enum spw_dtype compute)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = {.threads = 1, .compute = compute};
     run_folder(dir, tiny, "plan");
     CHECK_MSG(spw_model_open(model, dir, &o, &err) == 0, "%s", err.text);

@@ -233,7 +233,7 @@ static int64_t disturb(void *context, const struct spw_io_request *r, int64_t re
 
 static void open_drive(struct world *w, uint64_t *seed, bool late)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     w->faults.late = late;
     w->fault = (struct spw_io_fault){disturb, (unsigned)check_range(seed, 0, 3), &w->faults};
     struct spw_io_options io = {.kind = check_random(seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
@@ -264,7 +264,7 @@ static uint8_t *arena(size_t tiles)
 
 static void open_device(struct world *w, uint64_t delay_seed)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_device_options o = {.device_bytes = UINT64_MAX,
                                    .host_bytes = UINT64_MAX,
                                    .threads = 1,

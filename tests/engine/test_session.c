@@ -93,7 +93,7 @@ static void check_prefix(const struct tiny_model *m)
     run_ids(ids, MOST, m->vocab, 9);
     struct spw_engine *e = run_open(dir, &o);
     struct spw_session *prefix = run_session(e);
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     go(e, prefix, dir, &o, ids, 500, 0);
     for (uint64_t round = 0; round < 4; round++) {
         struct spw_session *user = NULL;
@@ -140,7 +140,7 @@ static void check_fork(void)
     char dir[128];
     int32_t ids[MOST], other[MOST];
     struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .sessions = 3, .threads = 1};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     const struct tiny_model *m = &tiny_models[0];
     run_folder(dir, m, "fork");
     run_ids(ids, MOST, m->vocab, 3);
@@ -187,7 +187,7 @@ static void check_left_behind(void)
     static int32_t ids[ALL];
     char dir[128];
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_session *fork = NULL;
     struct spw_backend b = run_backend(true);
     struct spw_options o = {
@@ -225,7 +225,7 @@ static void check_batch(const struct tiny_model *m)
     static const size_t lengths[3] = {333, 1, 150};
     char dir[128];
     int32_t ids[3][MOST];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = {
         .backend = TEST_BACKEND, .context = 400, .sessions = 3, .threads = 2, .prefill_chunk = 100};
     struct rows batch = {.vocab = m->vocab}, alone = {.vocab = m->vocab};
@@ -271,7 +271,7 @@ static void check_batch(const struct tiny_model *m)
 static struct spw_result generate(struct spw_engine *e, const int32_t *ids, size_t n, size_t more,
                                   uint64_t seed)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_result r;
     struct spw_request q = {.prompt = ids,
                             .n_prompt = n,
@@ -338,7 +338,7 @@ static void check_refusals(void)
     int32_t ids[MOST], bad[MOST];
     const struct tiny_model *m = &tiny_models[0];
     struct spw_options o = {.backend = TEST_BACKEND, .context = 300, .sessions = 2, .threads = 1};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_session *third = NULL;
     run_folder(dir, m, "refuse");
     run_ids(ids, MOST, m->vocab, 8);
@@ -394,7 +394,7 @@ static void check_budgets(void)
     char dir[128];
     const struct tiny_model *m = &tiny_models[0];
     struct spw_options o = {.backend = TEST_BACKEND, .context = 1000, .threads = 1};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_plan_info info;
     char number[32];
@@ -438,7 +438,7 @@ static void check_machine(void)
         false,   false, false, true, false,
         72};
     char dir[128];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_plan_info info;
     struct spw_options o = {.backend = TEST_BACKEND,
@@ -469,7 +469,7 @@ static void check_dynamic_rope(void)
         71};
     char dir[128];
     int32_t ids[2][MOST];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = {
         .backend = TEST_BACKEND, .context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
     run_folder(dir, &m, "dynamic");

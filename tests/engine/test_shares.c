@@ -62,7 +62,7 @@ static void expected(const struct life *x, uint32_t i, float out[MOST_VOCAB])
 
 static void open_one(struct life *x, uint32_t i)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint32_t from = (uint32_t)(check_random(&x->seed) % SESSIONS);
     if (x->sessions[from] && x->n[from] && check_random(&x->seed) % 2) {
         CHECK_MSG(!spw_session_fork(&x->sessions[i], x->sessions[from], &err), "%s", err.text);
@@ -83,7 +83,7 @@ static void open_one(struct life *x, uint32_t i)
 static void step(struct life *x)
 {
     struct spw_span spans[SESSIONS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint32_t n = 0;
     for (uint32_t i = 0; i < SESSIONS; i++) {
         if (!x->sessions[i] || (n && check_random(&x->seed) % 4 == 0))

@@ -103,7 +103,7 @@ static void put_tensor(struct writer *w, const struct spw_tensor *t, const struc
 /* Writes the folder `dir` again, as `f` says, to `to`. */
 static void write_again(const char *dir, const char *to, const struct form *f)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_tensors *st = NULL;
     char *data = NULL, path[160];
     size_t bytes = 0;
@@ -218,7 +218,7 @@ static void check_form(const char *dir, const struct form *f, const char *refuse
     write_again(dir, to, f);
     struct spw_options o = {.compute = SPW_DTYPE_F32};
     struct spw_model m;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_model_open(&m, to, &o, &err);
     CHECK_MSG(rc == (refused ? -EINVAL : 0) && (!refused || strstr(err.text, refused)), "%s",
               err.text);
@@ -253,13 +253,13 @@ static void check_cut_in_step(void)
     struct tiny_model large = tied;
     large.layers = 8;
     large.hidden = 256;
-    struct spw_options o = {.backend = TEST_BACKEND,
-                            .compute = SPW_DTYPE_F32,
-                            .threads = 2,
-                            .prefill_chunk = 16,
-                            .interrupted = cut_now,
-                            .interrupt_context = &cut};
-    struct spw_error err = {{0}};
+    struct spw_options o = {
+        .backend = TEST_BACKEND,
+        .compute = SPW_DTYPE_F32,
+        .threads = 2,
+        .prefill_chunk = 16,
+    };
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_session *s = NULL;
     int32_t ids[64];
@@ -267,6 +267,8 @@ static void check_cut_in_step(void)
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     run_ids(ids, 64, tied.vocab, 3);
     CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s", err.text);
+    e->look = cut_now;
+    e->look_context = &cut;
     CHECK(!spw_session_open(&s, e, &err));
     struct spw_span span = {s, ids, 64, 1};
     CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EIO && cut.n > 2);
@@ -283,7 +285,7 @@ static void check_changed_file(bool cut)
 {
     char dir[128], path[160];
     struct spw_options o = {.backend = TEST_BACKEND, .compute = SPW_DTYPE_F32, .threads = 1};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_session *s = NULL;
     int32_t ids[40];

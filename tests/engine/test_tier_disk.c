@@ -29,7 +29,7 @@ static struct spw_disk_options options(const char *directory)
 
 static void open_io(void)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_io_options o = {.kind = SPW_IO_AUTO};
     int rc = spw_io_open(&io, &o, &err);
     CHECK_MSG(!rc, "%s", err.text);
@@ -39,7 +39,7 @@ static void open_io(void)
 
 static void check_refused(const struct spw_disk_options *o, int expected, const char *says)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_disk *d = NULL;
     int rc = spw_disk_open(&d, o, &err);
     CHECK_MSG(rc == expected && !d, "%s: %d", o->directory, rc);
@@ -121,7 +121,7 @@ static bool mount_at(const char *dir, const char *type, const char *data)
 
 static struct spw_disk *open_disk(const struct spw_disk_options *o)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_disk *d = NULL;
     int rc = spw_disk_open(&d, o, &err);
     CHECK_MSG(!rc && d, "%s", err.text);
@@ -273,7 +273,7 @@ static void check_no_memory(const char *dir)
     int64_t outstanding = spw_alloc_outstanding();
     int rc = -ENOMEM, fd;
     for (int n = 0; rc == -ENOMEM; n++) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         struct spw_disk *d = NULL;
         spw_alloc_fail_nth(n);
         rc = spw_disk_open(&d, &o, &err);
@@ -483,7 +483,7 @@ static void check_stream(const char *dir)
     const struct spw_device_ops *ops = &spw_device_cpu;
     struct spw_device_options device_options = {
         .device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX, .threads = 1, .delay_seed = 7};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_device *device;
     spw_stream s;
     spw_event e;

@@ -41,7 +41,7 @@ static void compare(const char *what, const uint64_t *plan, const struct moved *
 static void draw_budgets(struct spw_options *o, const struct spw_backend *b, const char *dir,
                          uint64_t *seed)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan_info all, least;
     bool on_disk = check_random(seed) % 2;
     if (on_disk)
@@ -145,7 +145,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     struct spw_result results[MOST_REQUESTS];
     size_t n = (size_t)check_range(seed, 1, MOST_REQUESTS);
     uint64_t moved[SPW_MOVED_COUNT];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     for (size_t i = 0; i < n; i++) {
         lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, 700),
                                                .max_new_tokens = check_random(seed) % 140};

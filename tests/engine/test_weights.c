@@ -181,7 +181,7 @@ int main(void)
         for (int k = 0; k < 3; k++) {
             struct spw_options o = {.compute = computes[k]};
             struct spw_model m;
-            struct spw_error err = {{0}};
+            struct spw_error err = {0};
             CHECK_MSG(spw_model_open(&m, dir, &o, &err) == 0, "%s", err.text);
             CHECK_MSG(spw_weights_prepare(m.weights, &err) == 0, "%s", err.text);
             for (uint32_t u = 0; u < m.weights->n_blocks; u++)

@@ -33,7 +33,7 @@ static void render(const struct spw_jinja *t, const json_t *vars, bool may_chang
 {
     static const struct tm now = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26};
     const struct spw_jinja_input in = {vars, &now, may_change};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char *text = NULL, *again = NULL;
     size_t bytes = 0, bytes_again = 0;
     int rc = spw_jinja_render(t, &in, &text, &bytes, &err);
@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *vars = nul ? json_loadb((const char *)nul + 1, size - bytes - 1, JSON_ALLOW_NUL, NULL)
                        : json_loads(usual, 0, NULL);
     struct spw_jinja *t = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_jinja_parse(&t, (const char *)data, bytes, "fuzz", &err);
     must(!rc == !err.text[0] && !rc == !!t && !strchr(err.text, '\n'));
     if (!rc && json_is_object(vars)) {

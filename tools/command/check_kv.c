@@ -162,11 +162,11 @@ static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
     char path[CLI_PATH_BYTES];
     bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
     struct spw_options options = cli_engine_options(o, 0, 1);
-    options.interrupted = NULL; /* an interrupted check would be no result */
+    options.interrupt = NULL; /* an interrupted check would be no result */
     struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
                                     .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
     struct spw_gate_result r = {.precision = precision};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     const char *name = spw_kv_precision_name(precision);
     int rc = spw_gate_check(&r, 1, o->operand, &options, &gate, &err);
     if (rc == -ENODATA)

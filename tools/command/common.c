@@ -9,11 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+struct spw_interrupt cli_interrupt;
 static volatile sig_atomic_t interrupted; /* 0, or the signal */
 
 static void on_interrupt(int signal_number)
 {
     interrupted = signal_number;
+    spw_interrupt_raise(&cli_interrupt);
 }
 
 /* SA_RESETHAND: a second signal ends the process as usual. */
@@ -51,7 +53,10 @@ bool cli_interrupted(void)
 
 void cli_interrupt_clear(void)
 {
-    interrupted = 0;
+    do { /* a signal in here is answered too, in both places */
+        interrupted = 0;
+        spw_interrupt_clear(&cli_interrupt);
+    } while (interrupted);
     cli_catch_interrupt();
 }
 

@@ -28,6 +28,7 @@ void cli_catch_termination(void);
  * limit on the size of files). */
 void cli_ignore_write_signals(void);
 bool cli_interrupted(void);
+extern struct spw_interrupt cli_interrupt; /* for spw_options: the same signal raises it */
 /* The command has answered a SIGINT. The next SIGINT sets cli_interrupted again. */
 void cli_interrupt_clear(void);
 

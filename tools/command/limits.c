@@ -204,10 +204,8 @@ void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
 {
     struct spw_plan_info plan;
     enum spw_probe_mode mode = o->no_probe ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN;
-    struct spw_options asked = *options;
-    asked.on_rung = NULL; /* the run itself reports fallbacks */
     memset(out, 0, sizeof *out);
-    if (spw_plan_query(&plan, o->operand, &asked, NULL) < 0)
+    if (spw_plan_query(&plan, o->operand, options, NULL) < 0)
         return;
     /* The command does not write to the model's folder. So the drive of that folder is not
      * measured; a profile may know it. */

@@ -233,6 +233,7 @@ static int make_plan(const struct cli_options *o, struct spw_options *options,
         rc = spw_plan_moved(run->bytes, o->operand, options, run->requests, run->n, &err);
     if (rc < 0)
         return refuse(o, &plan, rc, &err);
+    cli_say_plan_fallback(&plan);
     bool predicted = predict(&prediction, o, &plan, config);
     if (o->json)
         return print_json(o, &plan, predicted ? &prediction : NULL, run);
@@ -265,7 +266,7 @@ static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
     if (code == 0) {
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
-        options.keeps = o->resume;
+        options.saves = o->resume;
         code = make_plan(o, &options, &m.config, &run);
     }
     spw_free(run.requests);

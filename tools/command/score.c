@@ -54,7 +54,8 @@ static int print_score(const struct cli_options *o, const struct score *s)
     return cli_print_json(CLI_OBJECT(fields));
 }
 
-static int write_report(const struct cli_options *o, struct spw_engine *e, const struct score *s)
+static int write_report(const struct cli_options *o, struct spw_engine *e,
+                        const struct cli_events *events, const struct score *s)
 {
     const struct cli_field fields[] = {
         {"prefill_seconds", CLI_JSON(s->seconds)},
@@ -64,31 +65,32 @@ static int write_report(const struct cli_options *o, struct spw_engine *e, const
         CLI_FIELD(s, log_likelihood),
         {"waterlines", cli_report_waterlines(&s->waterlines)},
     };
-    json_t *report = cli_report_engine(o->operand, e);
+    json_t *report = cli_report_engine(o->operand, e, events);
     CLI_ADD(&report, fields);
     return cli_write_json(o->report, report);
 }
 
+static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
+{
+    (void)context;
+    return e->kind == SPW_EVENT_END && e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
+}
+
 /* Runs a request for no new token, which returns the log-probabilities of its prompt. */
-static int run(struct score *s, struct spw_engine *e, struct spw_error *err)
+static int run(struct score *s, struct spw_engine *e, struct cli_events *events,
+               struct spw_error *err)
 {
     const struct spw_request request = {
         .prompt = s->tokens, .n_prompt = s->n_tokens, .prompt_logprobs = true};
     struct spw_result result = {0};
     struct spw_batch *b;
-    struct spw_event event;
     uint64_t id;
-    int more = 1;
     SPW_TRY(spw_batch_open(&b, e, NULL, err));
     int rc = spw_batch_submit(b, &request, &id, err);
     double start = cli_now_seconds();
-    while (!rc && more > 0) {
-        more = spw_batch_step(b, err);
-        rc = more < 0 ? more : 0;
-        while (!rc && spw_batch_event(b, &event))
-            if (event.kind == SPW_EVENT_END && event.text_bytes)
-                rc = spw_fail(err, -EIO, "%s", event.text);
-    }
+    const struct cli_batch batch = {
+        .engine = e, .batch = b, .events = events, .on_event = on_event};
+    rc = rc ? rc : cli_run_batch(&batch, err);
     s->seconds = cli_now_seconds() - start;
     if (!rc)
         rc = spw_batch_take(b, id, &result);
@@ -104,17 +106,18 @@ static int score_text(const struct cli_options *o, struct score *s)
 {
     struct spw_options options = cli_engine_options(o, o->context ? o->context : s->n_tokens, 1);
     struct spw_engine *engine = NULL;
+    struct cli_events events = {0};
     struct spw_error err = {0};
     cli_progress_start((enum cli_progress_mode)o->progress, false);
     options.on_progress = cli_progress_callback();
     struct cli_limits limits = {0};
     if (options.disk_dir)
         cli_limits_read_for(&limits, o, &options);
-    int code = cli_engine_open(&engine, o, &options, &limits);
+    int code = cli_engine_open(&engine, &events, o, &options, &limits);
     if (code)
         return code;
-    cli_progress_engine(engine);
-    int rc = run(s, engine, &err);
+    cli_progress_engine(engine, &events);
+    int rc = run(s, engine, &events, &err);
     cli_progress_end();
     code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
     if (code == 0 && isnan(s->log_likelihood))
@@ -123,8 +126,9 @@ static int score_text(const struct cli_options *o, struct score *s)
     if (code == 0)
         code = print_score(o, s);
     if (code == 0 && o->report)
-        code = write_report(o, engine, s);
+        code = write_report(o, engine, &events, s);
     spw_engine_close(engine);
+    cli_events_free(&events);
     return code;
 }
 

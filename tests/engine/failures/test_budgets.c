@@ -40,7 +40,7 @@ struct subject {
     int32_t ids[N_TOKENS];
     float expected[PRECISIONS][N_MORE + 1][VOCAB]; /* after N_PROMPT tokens, one more, ... */
     struct spw_plan_info smallest[PRECISIONS];
-    struct spw_rung last; /* what was told last */
+    struct spw_fallback last; /* what was told last */
     int n_told;
 };
 
@@ -50,17 +50,15 @@ static bool passes(void *context, enum spw_kv_precision precision)
     return precision != SPW_KV_EXACT;
 }
 
-static void on_rung(void *context, const struct spw_rung *rung)
+static void hear(struct subject *s, struct spw_engine *e)
 {
-    struct subject *s = context;
-    s->last = *rung;
-    s->n_told++;
+    s->n_told += run_fallbacks(e, &s->last);
 }
 
 /* The run under each precision with all the memory. */
 static void expect(struct subject *s)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     for (int p = SPW_KV_EXACT; p < (QUANTIZES ? PRECISIONS : SPW_KV_INT8); p++) {
         struct spw_options o = s->o;
         o.precision = (enum spw_kv_precision)p;
@@ -92,8 +90,6 @@ static void begin(struct subject *s, size_t model, bool reads_host_memory)
     run_ids(s->ids, N_TOKENS, VOCAB, model + 1);
     expect(s);
     s->o.gate = passes;
-    s->o.on_rung = on_rung;
-    s->o.rung_context = s;
 }
 
 static bool right(const struct subject *s, struct spw_engine *e, const float *logits, size_t i)
@@ -102,17 +98,20 @@ static bool right(const struct subject *s, struct spw_engine *e, const float *lo
 }
 
 /* One step: to N_PROMPT + i tokens, with the logits of the precision that is planned with. */
-static void step(const struct subject *s, struct spw_engine *e, struct spw_session *session,
-                 size_t i, const char *what)
+static void step(struct subject *s, struct spw_engine *e, struct spw_session *session, size_t i,
+                 const char *what)
 {
     CHECK_MSG(right(s, e, run_to(session, e, s->ids, N_PROMPT + i), i), "%s: step %zu at %s", what,
               i, spw_kv_precision_name(spw_engine_plan(e)->precision));
+    hear(s, e);
 }
 
-static void set(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk)
+static void set(struct subject *s, struct spw_engine *e, uint64_t device, uint64_t host,
+                uint64_t disk)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     CHECK_MSG(!spw_engine_set_budgets(e, device, host, disk, &err), "%s", err.text);
+    hear(s, e);
     struct spw_options o = {.device_bytes = device,
                             .host_bytes = host == SPW_BYTES_NONE ? 0 : host};
     run_check_account(e, &o, "after budgets were set");
@@ -124,26 +123,25 @@ static void set(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t d
 static void shrink(struct subject *s)
 {
     struct spw_plan_info of_two;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     CHECK_MSG(!spw_plan_query_on(&of_two, &s->backend, s->dir, &s->o, &err), "%s", err.text);
     const uint64_t least = of_two.smallest_device_bytes, host = 64 << 20;
     struct spw_engine *e = run_open_on(&s->backend, s->dir, &s->o);
     struct spw_session *session = run_session(e), *idle = run_session(e);
-    uint64_t n;
     step(s, e, session, 0, "shrinking");
     for (size_t i = 1; i < N_MORE; i++) {
         if (i % 2)
-            set(e, least + (least >> (i / 2)) - (i / 2 > 3 ? least >> (i / 2) : 0), host, 0);
+            set(s, e, least + (least >> (i / 2)) - (i / 2 > 3 ? least >> (i / 2) : 0), host, 0);
         CHECK(spw_session_n_tokens(session) == N_PROMPT + i - 1);
         step(s, e, session, i, "shrinking");
     }
     struct spw_plan_info tight = *spw_engine_plan(e);
     CHECK(tight.device.total <= least && tight.precision == SPW_KV_EXACT);
     CHECK(tight.host.kv || N_PROMPT < 512); /* a short run's smallest device holds it all */
-    spw_engine_rungs(e, &n);
-    CHECK(n == (uint64_t)s->n_told && n >= 2 && !strcmp(s->last.failed, "device budget"));
+    CHECK(e->n_fallbacks == (uint64_t)s->n_told && s->n_told >= 2 &&
+          !strcmp(s->last.failed, "device budget"));
     CHECK(s->last.position >= N_PROMPT && s->last.n_recomputed >= N_PROMPT);
-    set(e, 0, 0, 0);
+    set(s, e, 0, 0, 0);
     step(s, e, session, N_MORE, "grown again");
     CHECK(spw_engine_plan(e)->device.total > tight.device.total && !spw_engine_plan(e)->host.kv);
     run_check_account(e, &s->o, "grown again");
@@ -203,7 +201,7 @@ static void quantize(struct subject *s)
     o.on_oom = SPW_ON_OOM_QUANTIZE;
     struct spw_engine *e = run_open_on(&s->backend, s->dir, &o);
     struct spw_session *session = run_session(e);
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_plan_info need[PRECISIONS];
     for (int p = SPW_KV_EXACT; p < PRECISIONS; p++) {
         struct spw_options with = o;
@@ -219,9 +217,9 @@ static void quantize(struct subject *s)
         if (need[p].smallest_device_bytes >= least)
             continue; /* a short run: what is exact beside it takes as much */
         least = need[p].smallest_device_bytes;
-        set(e, least, 0, 0);
+        set(s, e, least, 0, 0);
         CHECK((int)spw_engine_plan(e)->precision == p);
-        CHECK((int)s->last.kind == SPW_RUNG_INT8 + p - SPW_KV_INT8);
+        CHECK((int)s->last.kind == SPW_FALLBACK_INT8 + p - SPW_KV_INT8);
         follow(&mirror, s, (enum spw_kv_precision)p);
         n_in_place += !s->last.n_recomputed;
         step_both(s, &mirror, e, session, i++);
@@ -230,8 +228,8 @@ static void quantize(struct subject *s)
     CHECK(i > 1);
     CHECK(n_in_place || TEST_BACKEND != SPW_BACKEND_CPU);
     close_mirror(&mirror);
-    set(e, 0, 0, 0);
-    CHECK(spw_engine_plan(e)->precision == SPW_KV_EXACT && s->last.kind == SPW_RUNG_UP);
+    set(s, e, 0, 0, 0);
+    CHECK(spw_engine_plan(e)->precision == SPW_KV_EXACT && s->last.kind == SPW_FALLBACK_UP);
     step(s, e, session, i++, "exact again");
     spw_session_close(session);
     spw_engine_close(e);
@@ -243,7 +241,7 @@ static void keep_prefixes(struct subject *s)
 {
     struct spw_options o = s->o;
     struct spw_plan_info int8;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char store[192], command[256];
     snprintf(store, sizeof store, "%s/prefixes", s->dir);
     CHECK(!mkdir(store, 0700));
@@ -257,13 +255,13 @@ static void keep_prefixes(struct subject *s)
     const uint64_t budgets[] = {0, int8.smallest_device_bytes, 0, int8.smallest_device_bytes};
     for (size_t i = 0; i < 4; i++) {
         if (i)
-            set(e, budgets[i], 0, 0);
-        CHECK(!spw_session_keep(session, NULL)); /* nothing is there to keep: no failure */
+            set(s, e, budgets[i], 0, 0);
+        CHECK(!spw_session_publish(session, NULL)); /* nothing is there to keep: no failure */
         CHECK(spw_engine_plan(e)->precision == (i % 2 ? SPW_KV_INT8 : SPW_KV_EXACT));
         step(s, e, session, i, "beside a prefix cache");
         CHECK_MSG((spw_session_from_store(session) > 0) == (i > 1), "%zu: %zu tokens", i,
                   spw_session_from_store(session));
-        CHECK_MSG(!spw_session_keep(session, &err), "%s", err.text);
+        CHECK_MSG(!spw_session_publish(session, &err), "%s", err.text);
     }
     spw_session_close(session);
     spw_engine_close(e);
@@ -277,8 +275,7 @@ static void refuse(struct subject *s)
     const uint64_t least = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
     struct spw_engine *e = run_open_on(&s->backend, s->dir, &s->o);
     struct spw_session *session = run_session(e), *fork = NULL;
-    struct spw_error err = {{0}};
-    uint64_t n;
+    struct spw_error err = {0};
     step(s, e, session, 0, "before");
     uint64_t device = spw_engine_plan(e)->device_budget_bytes;
     CHECK(spw_engine_set_budgets(e, least / 2, 0, 0, &err) == -ENOMEM);
@@ -288,12 +285,11 @@ static void refuse(struct subject *s)
     /* An option that cannot be meant: no disk was ever named. */
     CHECK(spw_engine_set_budgets(e, 0, 0, 4096, &err) == -EINVAL &&
           strstr(err.text, "options.disk_dir"));
-    spw_engine_rungs(e, &n);
-    CHECK(!n);
+    CHECK(!e->n_fallbacks);
     step(s, e, session, 1, "after a refusal");
     CHECK(spw_session_reused(session) == N_PROMPT); /* not even the cache is gone */
     /* Budgets that change nothing cost nothing. */
-    set(e, device, spw_engine_plan(e)->host_budget_bytes, 0);
+    set(s, e, device, spw_engine_plan(e)->host_budget_bytes, 0);
     step(s, e, session, 2, "after no change");
     CHECK(spw_session_reused(session) == N_PROMPT + 1);
     CHECK(!spw_session_fork(&fork, session, &err) || !s->o.sessions);
@@ -317,7 +313,7 @@ static bool was_met(void)
 static void step_again(const struct subject *s, struct spw_engine *e, struct spw_session *session,
                        size_t i)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_span span = {session, s->ids, N_PROMPT + i, 1};
     int rc = spw_sync(e, &span, 1, NULL, NULL, &err);
     CHECK_MSG(!rc || (rc == -ENOMEM && err.text[0] && !strchr(err.text, '\n')), "%d: %s", rc,
@@ -337,7 +333,7 @@ static void run_with_fault(struct subject *s)
     const uint64_t least = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
     struct spw_engine *e = NULL;
     struct spw_session *session = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_engine_open_on(&e, &s->backend, s->dir, &s->o, &err);
     if (rc) {
         CHECK_MSG(rc == -ENOMEM && err.text[0], "%d: %s", rc, err.text);
@@ -355,6 +351,7 @@ static void run_with_fault(struct subject *s)
         step_again(s, e, session, i + 1);
     }
     n_predicted[run_check_moved(e, &(struct spw_options){0}, "with a fault")]++;
+    hear(s, e);
     spw_session_close(session);
     spw_engine_close(e);
 }
@@ -389,12 +386,14 @@ static void refuse_arenas(struct subject *s)
     bool met = true, fits = plan->device.total * 3 / 4 / 4096 * 4096 >= plan->smallest_device_bytes;
     for (int n = 0; met; n++) {
         struct spw_engine *e = NULL;
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         s->n_told = 0;
         spw_alloc_fail_nth(n);
         int rc = spw_engine_open_on(&e, &s->backend, s->dir, &s->o, &err);
         met = was_met();
         CHECK_MSG(!rc == !!e && (!rc || (rc == -ENOMEM && err.text[0])), "%d: %s", rc, err.text);
+        if (!rc)
+            hear(s, e);
         if (!rc && s->n_told) {
             CHECK(s->n_told == 1 && !s->last.n_recomputed && s->last.bytes_asked);
             n_device += !strcmp(s->last.failed, "device memory") && s->last.bytes_freed;
@@ -435,7 +434,7 @@ static int64_t completed(void *context, const struct spw_io_request *r, int64_t 
 static void need_disk(const struct subject *s, struct spw_options *o, bool stays)
 {
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     o->disk_dir = stays ? NULL : s->dir;
     o->disk_bytes = stays ? 0 : 64 << 20;
     o->device_bytes = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
@@ -454,7 +453,7 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
     struct spw_io_fault fault = {.completed = completed, .context = &full};
     struct spw_backend b = s->backend;
     struct spw_options o = s->o;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     s->n_told = 0;
     pthread_mutex_init(&full.lock, NULL);
     b.io_fault = &fault;
@@ -476,6 +475,7 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
         } else {
             CHECK(right(s, e, spw_session_logits(session), i));
         }
+        hear(s, e);
     }
     if (full.met && stays) {
         if (!s->n_told) { /* the last write of all: the next one hears of it */
@@ -511,7 +511,7 @@ static void exceed_write_limit(struct subject *s)
 {
     struct spw_options o = s->o;
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     need_disk(s, &o, true);
     CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &o, &err), "%s", err.text);
     o.disk_write_limit = info.disk_write_bytes;

@@ -174,7 +174,7 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
 {
     struct fault f = {.kind = kind, .n = n};
     struct spw_io_fault hook = {.completed = completed, .reorder = n % 3 ? 0 : 4, .context = &f};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char what[256];
     snprintf(what, sizeof what, "%s, io %d, %s, N = %lld", fault_names[kind], (int)s->io,
              s->backend.reads_host_memory ? "direct" : "by the host", (long long)n);
@@ -194,14 +194,16 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
         rc = run(s, e, session, what, &err);
         CHECK_MSG(rc == 0, "%s: the drive is well, but: %s", what, err.text);
     }
-    uint64_t n_incidents;
-    const struct spw_incident *incidents = spw_engine_incidents(e, &n_incidents);
+    uint64_t n_incidents = e->n_lost_tiles;
+    struct spw_engine_event first;
     bool predicted = run_check_moved(e, &s->options, what);
     CHECK_MSG(predicted || rc_of_run || n_incidents, "%s: nothing predicts what was moved", what);
     n_lost_predicted += n_incidents && predicted;
+    while (spw_engine_event(e, &first) && first.kind != SPW_ENGINE_LOST_TILE)
+        ;
     if (n_incidents && kind != ALL_READS)
-        CHECK_MSG(incidents[0].error == (kind == FLIP_FOREVER ? -EBADMSG : -EIO), "%s: %d", what,
-                  incidents[0].error);
+        CHECK_MSG(first.lost_tile.error == (kind == FLIP_FOREVER ? -EBADMSG : -EIO), "%s: %d", what,
+                  first.lost_tile.error);
     if (f.met && (kind == READ_FOREVER || kind == FLIP_FOREVER))
         CHECK_MSG(n_incidents > 0, "%s: nobody was told", what);
     n_recovered += n_incidents > 0;
@@ -232,7 +234,7 @@ static void sweep(struct subject *s)
 static void make_tight(struct subject *s)
 {
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     s->options.device_bytes = s->options.host_bytes = 0;
     CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &s->options, &err), "%s", err.text);
     s->options.device_bytes = info.smallest_device_bytes;

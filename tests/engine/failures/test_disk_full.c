@@ -37,7 +37,7 @@ int main(void)
     char dir[128], scratch[160], ballast[200];
     int32_t ids[N_TOKENS];
     uint32_t vocab = 0;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_options o = {.context = CONTEXT, .threads = 2};
     run_folder(dir, &model, "disk_full");

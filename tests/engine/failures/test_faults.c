@@ -69,7 +69,7 @@ struct answer {
 /* Calls once, and a second time if the first met the fault. Returns the second's result. */
 #define TWICE(call)                                                                                \
     do {                                                                                           \
-        struct spw_error err = {{0}};                                                              \
+        struct spw_error err = {0};                                                                \
         int rc = (call);                                                                           \
         if (rc) {                                                                                  \
             faults++;                                                                              \
@@ -169,7 +169,7 @@ static void fail_allocations(const struct subject *u)
 static int run_step(struct spw_engine *e, const struct spw_span *spans, size_t n,
                     float expected[][MOST_VOCAB], uint32_t vocab, int64_t nth)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int rc = spw_sync(e, spans, n, NULL, NULL, &err);
     CHECK_MSG(rc == 0 || rc == -EIO, "command %lld: %d", (long long)nth, rc);
     for (size_t i = 0; i < n; i++) {
@@ -190,7 +190,7 @@ static bool run_device(const struct subject *u, float expected[4][MOST_VOCAB], i
     const size_t n_prompt = u->is->n_prompt;
     struct spw_engine *e = run_open_on(&u->b, u->dir, &u->o);
     struct spw_session *s = run_session(e), *fork = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint32_t vocab = spw_engine_config(e)->vocab;
     run_lose_device(e, nth);
     struct spw_span spans[2] = {{s, u->ids, n_prompt, 1}};
@@ -254,7 +254,7 @@ static void fail_open(const struct subject *u)
     struct spw_backend b = u->b;
     struct spw_device_ops ops = *b.device_ops;
     struct spw_engine *e;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     ops.event_open = fail_event;
     b.device_ops = &ops;
     CHECK(spw_engine_open_on(&e, &b, u->dir, &u->o, &err) == -EIO && !e);
@@ -272,7 +272,7 @@ static void fail_generation(const struct subject *u, int64_t stride)
     struct spw_request r = {
         .prompt = u->ids, .n_prompt = u->is->n_prompt, .max_new_tokens = N_NEW, .ignore_eos = true};
     struct spw_result expected, result;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = run_open_on(&u->b, u->dir, &u->o);
     CHECK_MSG(!batch_run(e, NULL, &r, 1, &expected, NULL, &err), "%s", err.text);
     spw_engine_close(e);

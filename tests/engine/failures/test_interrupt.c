@@ -43,14 +43,14 @@ static void open_run(struct run *r, struct subject *s, bool tight)
     struct spw_backend b = run_backend(true);
     *r = (struct run){.s = s, .o = s->o, .left = -1};
     r->o.prefill_chunk = tight ? 50 : 128;
-    r->o.interrupted = interrupted;
-    r->o.interrupt_context = r;
     r->o.rolls_back = !tight;
     if (tight) {
         run_tight(s->dir, &r->o, 0);
         r->o.host_bytes = run_plan_on(&b, s->dir, &r->o).smallest_host_bytes + (32 << 10);
     }
     r->e = run_open(s->dir, &r->o);
+    r->e->look = interrupted;
+    r->e->look_context = r;
     r->session = run_session(r->e);
     CHECK(tight || spw_engine_plan(r->e)->rolls_back);
 }
@@ -67,7 +67,7 @@ static void close_run(struct run *r)
 /* To n tokens, or as far as it is let. */
 static int step(struct run *r, int sequence, size_t n, size_t n_logits)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_span span = {r->session, r->s->ids[sequence], n, n_logits};
     size_t before = spw_session_n_tokens(r->session);
     r->ended = false;
@@ -122,7 +122,7 @@ static void test_going_back(struct subject *s)
 
 static int generate(struct run *r, struct spw_result *result)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_request request = {.prompt = r->s->ids[0],
                                   .n_prompt = TOKENS / 2,
                                   .max_new_tokens = N_GENERATED,

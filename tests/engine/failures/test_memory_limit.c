@@ -1,6 +1,6 @@
 /* A control group's limit that becomes lower while an engine lives, on a made-up group: between two
  * steps, in the middle of a prompt, with a disk, without one, and lower than any plan can do with.
- * No token is lost, and answers stay the same bits unless a rung says that old KV has less
+ * No token is lost, and answers stay the same bits unless a fallback says that old KV has less
  * precision. */
 #include "runtime/engine/engine.h"
 #include "runtime/engine/memory.h"
@@ -91,13 +91,14 @@ static void expect(float out[MOST_VOCAB], const struct spw_options *o, size_t n)
     spw_engine_close(e);
 }
 
-static void check_rungs(struct spw_engine *e, uint64_t n, const char *what)
+/* n new fallbacks. */
+static void check_fallbacks(struct spw_engine *e, int n, const char *what)
 {
-    uint64_t n_rungs;
-    const struct spw_rung *rungs = spw_engine_rungs(e, &n_rungs);
-    CHECK_MSG(n_rungs == n, "%s: %llu rungs", what, (unsigned long long)n_rungs);
-    if (n_rungs)
-        CHECK_MSG(strstr(rungs[0].failed, "control group"), "%s: %s", what, rungs[0].failed);
+    struct spw_fallback last = {0};
+    int n_told = run_fallbacks(e, &last);
+    CHECK_MSG(n_told == n, "%s: %d fallbacks", what, n_told);
+    if (n_told)
+        CHECK_MSG(strstr(last.failed, "control group"), "%s: %s", what, last.failed);
 }
 
 /* Token by token; the limit becomes lower twice on the way, and higher, which is no matter. */
@@ -107,7 +108,7 @@ static void check_between_steps(const struct spw_options *o)
     struct spw_engine *e = open_engine(o);
     struct spw_session *s = run_session(e);
     run_to(s, e, ids, 500);
-    uint64_t before = arena_bytes(e), n;
+    uint64_t before = arena_bytes(e);
     for (int i = 1; i <= 2; i++) {
         uint64_t left = before - (uint64_t)i * (before / 4);
         leave(e, left);
@@ -116,13 +117,12 @@ static void check_between_steps(const struct spw_options *o)
                   (unsigned long long)left);
         expect(expected, o, 500 + (size_t)i);
         CHECK(run_same(logits, expected, e->model.config.vocab));
-        check_rungs(e, (uint64_t)i, "between steps");
+        check_fallbacks(e, 1, "between steps");
     }
     set_free();
     e->limit_watch.checked_at = 0;
     run_to(s, e, ids, 503);
-    spw_engine_rungs(e, &n);
-    CHECK(n == 2);
+    CHECK(e->n_fallbacks == 2);
     run_check_account(e, o, "between steps");
     spw_session_close(s);
     spw_engine_close(e);
@@ -176,7 +176,7 @@ static void check_in_prompt(const struct spw_options *more, uint64_t at)
     CHECK_MSG(!spw_sync(l.engine, &span, 1, see, &seen, &err), "%s", err.text);
     CHECK(run_same(spw_session_logits(s), expected, l.engine->model.config.vocab));
     CHECK_MSG(l.done && seen.n == 40 && seen.in_order, "%zu logits", seen.n);
-    check_rungs(l.engine, 1, "in a prompt");
+    check_fallbacks(l.engine, 1, "in a prompt");
     run_check_account(l.engine, &o, "in a prompt");
     spw_session_close(s);
     spw_engine_close(l.engine);
@@ -198,7 +198,7 @@ static void check_too_little(const struct spw_options *o)
     CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a is now"), "%d: %s", rc, err.text);
     CHECK(spw_session_n_tokens(s) == 500);
     CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -ENOMEM); /* still */
-    check_rungs(e, 0, "too little");
+    check_fallbacks(e, 0, "too little");
     set_free();
     e->limit_watch.checked_at = 0;
     CHECK(run_same(run_to(s, e, ids, 600), expected, e->model.config.vocab));
@@ -213,7 +213,7 @@ static bool every_precision(void *context, enum spw_kv_precision precision)
     return true;
 }
 
-/* Without a disk KV must become smaller: the run goes on, and the rung says so. */
+/* Without a disk KV must become smaller: the run goes on, and the fallback says so. */
 static void check_quantized(void)
 {
     enum spw_kv_precision asked = SPW_KV_EXACT;
@@ -228,7 +228,7 @@ static void check_quantized(void)
     run_to(s, e, ids, 601);
     CHECK(asked != SPW_KV_EXACT && e->plan.info.precision == asked);
     CHECK(arena_bytes(e) <= smallest);
-    check_rungs(e, 1, "quantized");
+    check_fallbacks(e, 1, "quantized");
     spw_session_close(s);
     spw_engine_close(e);
 }

@@ -6,7 +6,7 @@
  * What was moved is what was predicted, nothing is computed again, and no frame is lost: the run
  * goes on to the end of its context, cut back and forked.
  *
- * The same when it is a full disk that makes an engine go down the ladder.
+ * The same when it is a full disk that makes an engine fall back.
  *
  *   test_replan [draws [seed]] */
 #include "tests/engine/engine_run.h"
@@ -89,7 +89,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
 {
     struct spw_engine *e = run_open_on(&d->backend, d->dir, o);
     struct spw_session *s = run_session(e), *fork = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     enum spw_kv_precision now = SPW_KV_EXACT;
     int rc = 0;
     for (size_t i = 0; i < STEPS && !rc; i++) {
@@ -159,7 +159,7 @@ static struct spw_options tighten(const struct draw *d, uint64_t *seed)
 {
     struct spw_options o = d->o;
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     bool some_host = false;
     o.threads = 1 + (int)(check_random(seed) % 2);
     if (check_random(seed) % 3) {
@@ -184,7 +184,7 @@ struct counts {
     int replan, refused, below, one_layer, cut, shrunk;
 };
 
-/* The precision that all rungs led to, from the first token on, with all memory. */
+/* The precision that all fallbacks led to, from the first token on, with all memory. */
 static bool same_from_start(const struct draw *d, size_t n_tokens, const float *logits)
 {
     struct spw_options o = d->o;
@@ -203,8 +203,8 @@ static void check_one_layer(const struct draw *d, const struct result *got, stru
     n->one_layer += d->events[STEPS - 1].precision != SPW_KV_EXACT;
 }
 
-/* What windows leave behind stays where there is room: a rung may take it, and then a session that
- * is cut back begins anew, in the precision that it has by now. */
+/* What windows leave behind stays where there is room: a fallback may take it, and then a session
+ * that is cut back begins anew, in the precision that it has by now. */
 static void check_cut_back(const struct draw *d, const struct result *got,
                            const struct result *expected)
 {
@@ -248,7 +248,7 @@ static void check_draw(const char *dir, const struct tiny_model *model, bool rea
 
 struct full {
     _Atomic bool is_full; /* until the gate is asked: a plan is being made then */
-    struct spw_rung last;
+    struct spw_fallback last;
     int n_told;
     uint64_t n_recomputed; /* by all */
 };
@@ -265,18 +265,21 @@ static bool passes(void *context, enum spw_kv_precision precision)
     return precision != SPW_KV_EXACT;
 }
 
-static void on_rung(void *context, const struct spw_rung *rung)
+static void hear(struct full *f, struct spw_engine *e)
 {
-    struct full *f = context;
-    f->last = *rung;
-    f->n_told++;
-    f->n_recomputed += rung->n_recomputed;
+    struct spw_engine_event event;
+    while (spw_engine_event(e, &event))
+        if (event.kind == SPW_ENGINE_FALLBACK) {
+            f->last = event.fallback;
+            f->n_told++;
+            f->n_recomputed += event.fallback.n_recomputed;
+        }
 }
 
 enum { FULL_PROMPT = 1900, FULL_TOKENS = FULL_PROMPT + 300 };
 
-/* Token by token past some tile borders: where the disk is full, the engine goes down a rung, and
- * the mirror, which has all the memory, is told of it. Returns how many rungs were in place. */
+/* Token by token past some tile borders: where the disk is full, something gives way, and the
+ * mirror, which has all the memory, is told of it. Returns how many fallbacks were in place. */
 static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
 {
     struct spw_backend b = d->backend;
@@ -289,11 +292,12 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
     bool again = false;
     for (size_t n = FULL_PROMPT; n <= FULL_TOKENS && !again; n += 1 + n % 7) {
         const float *logits = run_to(s, e, d->ids, n);
+        hear(f, e);
         f->is_full = true;
         if (f->n_told > n_told) {
             struct spw_plan_input in = asked(all, spw_engine_plan(e)->precision, NULL);
             again = f->n_recomputed; /* as a run of this precision: not what the mirror does */
-            bool lossy = f->last.kind >= SPW_RUNG_INT8 && f->last.kind <= SPW_RUNG_INT4;
+            bool lossy = f->last.kind >= SPW_FALLBACK_INT8 && f->last.kind <= SPW_FALLBACK_INT4;
             CHECK(f->last.lossy_from == (!lossy ? 0 : again ? 384 : f->last.position));
             CHECK(!strcmp(f->last.failed, "disk space") && f->last.bytes_asked);
             CHECK(again || f->last.position == spw_session_n_tokens(mirror));
@@ -316,7 +320,7 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
 {
     static struct draw d;
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int n_in_place = 0;
     d = (struct draw){.dir = dir, .model = model, .backend = run_backend(true)};
     draw(&d, &seed);
@@ -328,8 +332,6 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
         d.backend = run_backend(i % 4);
         o.gate = passes;
         o.gate_context = &f;
-        o.on_rung = on_rung;
-        o.rung_context = &f;
         o.disk_dir = dir;
         o.disk_bytes = 64 << 20;
         o.host_bytes = 64 << 20;
@@ -342,7 +344,7 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
         o.on_oom = 0;
         n_in_place += fill_disk(&d, &o, &f);
     }
-    fprintf(stderr, "%d rungs of full disks in place\n", n_in_place);
+    fprintf(stderr, "%d fallbacks of full disks in place\n", n_in_place);
     CHECK(n_in_place > 0);
 }
 

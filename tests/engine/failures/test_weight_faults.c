@@ -126,7 +126,7 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
 {
     struct fault f = {.kind = kind, .n = n};
     struct spw_io_fault hook = {.completed = completed, .reorder = n % 3 ? 0 : 4, .context = &f};
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char what[256];
     snprintf(what, sizeof what, "%s: %s, io %d, %s, N = %lld", s->dir, fault_names[kind],
              (int)s->options.io, s->backend.reads_host_memory ? "direct" : "by the host",
@@ -158,7 +158,7 @@ static bool one(struct subject *s, enum fault_kind kind, int64_t n)
 static void sweep(struct subject *s, int stride)
 {
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     s->options.device_bytes = s->options.host_bytes = 0;
     CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &s->options, &err), "%s", err.text);
     s->options.device_bytes = info.smallest_device_bytes;

@@ -7,6 +7,7 @@
 #include "tests/engine/persist/power_loss.h"
 
 #include "offload/store/prefix_store.h"
+#include "runtime/saved.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/persist/pack_run.h"
 
@@ -141,7 +142,7 @@ struct subject {
 
 static void save(struct subject *u, struct spw_engine *e, struct spw_session *s, size_t version)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     const struct version *v = &versions[version];
     run_to(s, e, u->ids[v->tokens], v->n);
     uint64_t state = version;
@@ -191,7 +192,7 @@ static void test_session(const struct tiny_model *m, enum spw_kv_precision preci
                             .threads = 1,
                             .precision = precision,
                             .residual_window = 128,
-                            .keeps = true};
+                            .saves = true};
     struct spw_engine *e = run_open(dir, &o);
     struct spw_session *s = run_session(e);
     save(&u, e, s, 0);

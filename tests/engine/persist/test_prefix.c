@@ -33,19 +33,21 @@ static uint64_t found_quantized, found_sliding, branched, n_notes, read_once;
 
 /* ---- engines ---- */
 
-static void on_reuse(void *context, const struct spw_reuse *reuse)
+static void hear(struct run *r)
 {
-    struct run *r = context;
-    CHECK(reuse->n_tokens && reuse->n_tokens % SPW_TILE_TOKENS == 0 && reuse->bytes);
-    CHECK(reuse->n_tokens < reuse->n_asked);
-    r->n_told++;
-}
-
-static void on_note(void *context, const char *text)
-{
-    struct run *r = context;
-    n_notes++;
-    CHECK_MSG(r->d->faulty || r->d->limit < MIB || r->d->write_limit, "%s", text);
+    struct spw_engine_event event;
+    while (spw_engine_event(r->e, &event)) {
+        CHECK(!event.n_missed);
+        if (event.kind == SPW_ENGINE_REUSE) {
+            const struct spw_reuse *reuse = &event.reuse;
+            CHECK(reuse->n_tokens && reuse->n_tokens % SPW_TILE_TOKENS == 0 && reuse->bytes);
+            CHECK(reuse->n_tokens < reuse->n_asked);
+            r->n_told++;
+        } else if (event.kind == SPW_ENGINE_NOTE) {
+            n_notes++;
+            CHECK_MSG(r->d->faulty || r->d->limit < MIB || r->d->write_limit, "%s", event.text);
+        }
+    }
 }
 
 static void draw_run(struct run *r, uint64_t *seed)
@@ -58,9 +60,6 @@ static void draw_run(struct run *r, uint64_t *seed)
     o->prefill_chunk = check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 16, 200);
     o->prefix_cache_dir = d->cache;
     o->prefix_cache_bytes = d->limit;
-    o->on_reuse = on_reuse;
-    o->on_prefix_note = on_note;
-    o->prefix_context = r;
     o->disk_write_limit = d->write_limit;
     if (check_random(seed) % 2 && !d->write_limit) { /* of which spills might take all */
         o->disk_dir = d->s->dir;
@@ -87,12 +86,11 @@ static void open_run(struct run *r, const struct draw *d, uint64_t *seed)
 static void close_run(struct run *r)
 {
     struct spw_prefix_stats p;
-    uint64_t n_incidents;
+    hear(r);
     bool predicted = r->d->faulty || run_check_moved(r->e, &r->o, r->d->s->dir);
     CHECK(predicted && !r->watch.n_wrong);
     spw_engine_prefix(r->e, &p);
-    spw_engine_incidents(r->e, &n_incidents);
-    CHECK(r->d->faulty || !n_incidents);
+    CHECK(r->d->faulty || !r->e->n_lost_tiles);
     found_quantized += r->e->plan.quantizes ? p.n_reused : 0;
     found_sliding += r->e->plan.n_layers[SPW_LAYER_SLIDING] ? p.n_reused : 0;
     CHECK(!p.n_reused == !r->n_told);
@@ -105,9 +103,10 @@ static void close_run(struct run *r)
 /* Session i to the first n tokens of the sequence. Returns what came from the store. */
 static uint64_t go_to(struct run *r, int i, int sequence, uint64_t n, uint64_t n_logits)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_span span = {r->sessions[i], r->d->s->ids[sequence], n, spw_min_u64(n_logits, n)};
     CHECK_MSG(!watch_sync(&r->watch, r->d->s, r->e, &span, 1, TOKENS, &err), "%s", err.text);
+    hear(r);
     CHECK(spw_session_n_tokens(r->sessions[i]) == n);
     CHECK(spw_session_from_store(r->sessions[i]) <= spw_session_reused(r->sessions[i]));
     return spw_session_from_store(r->sessions[i]);
@@ -115,8 +114,8 @@ static uint64_t go_to(struct run *r, int i, int sequence, uint64_t n, uint64_t n
 
 static void keep(struct run *r, int i)
 {
-    struct spw_error err = {{0}};
-    int rc = spw_session_keep(r->sessions[i], &err);
+    struct spw_error err = {0};
+    int rc = spw_session_publish(r->sessions[i], &err);
     CHECK_MSG(!rc || r->d->faulty || (rc == -ENOSPC && r->d->limit < MIB), "%s", err.text);
 }
 
@@ -175,7 +174,7 @@ static void test_branch(struct subject *s)
     x->o.context = text + 256;
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
     for (int i = 0; i < 3; i++) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         run_ids(ids, text, s->vocab, 9);
         run_ids(ids + text, 256, s->vocab, 20 + (uint64_t)i);
         open_run(&r, &d, &seed);
@@ -264,11 +263,12 @@ static void refuse_to_keep(struct run *r, uint64_t n, uint64_t written)
     struct spw_prefix_stats p;
     uint64_t before = n_notes;
     for (int i = 0; i < 3; i++) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         go_to(r, 0, 0, n + SPW_TILE_TOKENS * (uint64_t)i, 1);
-        CHECK(spw_session_keep(r->sessions[0], &err) == -EDQUOT);
+        CHECK(spw_session_publish(r->sessions[0], &err) == -EDQUOT);
         CHECK_MSG(strstr(err.text, "options.disk_write_limit"), "%s", err.text);
     }
+    hear(r);
     CHECK(n_notes == before + 1);
     spw_engine_prefix(r->e, &p);
     CHECK(p.written_bytes == written && moved(r->e, SPW_MOVED_HOST_TO_DISK) == written);
@@ -292,7 +292,7 @@ static void test_write_limit(struct subject *s)
         d.write_limit = bytes - less;
         open_run(&r, &d, &seed);
         go_to(&r, 0, 0, n, 1);
-        CHECK(spw_session_keep(r.sessions[0], NULL) == (less ? -EDQUOT : 0));
+        CHECK(spw_session_publish(r.sessions[0], NULL) == (less ? -EDQUOT : 0));
         if (!less)
             refuse_to_keep(&r, n + SPW_TILE_TOKENS, bytes);
         close_run(&r);
@@ -375,7 +375,7 @@ static void test_allocations(struct subject *s)
     close_run(&r);
     int i = -1, rc;
     do {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         open_run(&r, &d, &seed);
         r.watch.s = s;
         r.watch.rows[0] = oracle_rows(s, s->ids[0], n, TOKENS);
@@ -398,7 +398,7 @@ static void test_budgets(struct subject *s)
     uint64_t seed = 23, n = 5 * SPW_TILE_TOKENS;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct run r;
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
     open_run(&r, &d, &seed);
@@ -495,7 +495,7 @@ static void forge_all(const char *cache)
 /* Tiles that are no numbers are dropped, told and computed; and computed ones are kept instead. */
 static void test_not_numbers(struct subject *s)
 {
-    uint64_t seed = 29, n = 5 * SPW_TILE_TOKENS, before = n_notes, n_incidents;
+    uint64_t seed = 29, n = 5 * SPW_TILE_TOKENS, before = n_notes;
     struct draw d = {.s = s, .limit = 64 * MIB, .backend = run_backend(true)};
     struct spw_stats stats;
     struct run r;
@@ -512,9 +512,8 @@ static void test_not_numbers(struct subject *s)
                   pack_count(d.cache, NULL, NULL) == 1,
               "%s: %d files, reused %zu", s->dir, pack_count(d.cache, NULL, NULL),
               spw_session_reused(r.sessions[0]));
-    spw_engine_incidents(r.e, &n_incidents);
     spw_engine_stats(r.e, &stats);
-    CHECK(!n_incidents);
+    CHECK(!stats.n_lost_tiles);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         CHECK_MSG(stats.moved_bytes[i] == stats.predicted_bytes[i], "link %d: %llu, predicted %llu",
                   i, (unsigned long long)stats.moved_bytes[i],
@@ -528,7 +527,7 @@ static void test_not_numbers(struct subject *s)
 static void test_refusals(struct subject *s)
 {
     struct spw_engine *e;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = s->o;
     char cache[600];
     o.prefix_cache_dir = cache;

@@ -38,24 +38,25 @@ struct user {
     uint64_t wrong, n_notes, n_rows, n_found;
 };
 
-static void on_note(void *context, const char *text)
+static void hear(struct user *u)
 {
-    struct user *u = context;
-    u->n_notes++;
-    CHECK_MSG(u->damaged, "%s", text);
+    struct spw_engine_event event;
+    while (spw_engine_event(u->e, &event))
+        if (event.kind == SPW_ENGINE_NOTE) {
+            u->n_notes++;
+            CHECK_MSG(u->damaged, "%s", event.text);
+        }
 }
 
 static void open_user(struct user *u, const struct world *w, uint64_t *seed)
 {
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_backend b = run_backend(check_random(seed) % 2);
     *u = (struct user){.w = w, .o = w->o};
     u->o.threads = (uint32_t)check_range(seed, 1, 2);
     u->o.prefill_chunk = check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 50, 200);
     u->o.prefix_cache_dir = w->cache;
-    u->o.on_prefix_note = on_note;
-    u->o.prefix_context = u;
     CHECK_MSG(!spw_plan_query_on(&info, &b, w->dir, &u->o, &err), "%s", err.text);
     if (check_random(seed) % 2) { /* what is found streams from where it lies */
         u->o.device_bytes = info.smallest_device_bytes;
@@ -68,6 +69,7 @@ static void open_user(struct user *u, const struct world *w, uint64_t *seed)
 static void close_user(struct user *u)
 {
     CHECK_MSG(!u->wrong, "%s: %llu rows differ", u->w->dir, (unsigned long long)u->wrong);
+    hear(u);
     spw_session_close(u->session);
     spw_engine_close(u->e);
 }
@@ -83,10 +85,11 @@ static void compare(void *context, size_t span, size_t position, const float *lo
 
 static void go_to(struct user *u, uint64_t sequence, size_t n)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_span span = {u->session, u->w->ids[sequence], n, n < 3 ? n : 3};
     u->expected = u->w->expected[sequence];
     CHECK_MSG(spw_sync(u->e, &span, 1, compare, u, &err) == 0, "%s", err.text);
+    hear(u);
     u->n_found += spw_session_from_store(u->session);
 }
 
@@ -128,7 +131,7 @@ static void world_close(struct world *w)
 static struct spw_store *open_store(const struct world *w)
 {
     struct spw_store *s = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_store_options o = {
         .directory = w->cache, .limit_bytes = 1 << 30, .fingerprint = w->fingerprint};
     CHECK_MSG(spw_store_open(&s, &o, &err) == 0, "%s", err.text);
@@ -166,9 +169,9 @@ static void write_for_ever(const struct world *w, int tell, uint64_t seed)
         const struct told about_to = {.sequence = N_SEQUENCES};
         struct told t = {.sequence = check_range(&seed, 0, N_SEQUENCES - 1)};
         go_to(&u, t.sequence, draw_length(&seed));
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         CHECK(write(tell, &about_to, sizeof t) == sizeof t);
-        int rc = spw_session_keep(u.session, &err);
+        int rc = spw_session_publish(u.session, &err);
         CHECK_MSG(!rc || rc == -EBUSY, "%d: %s", rc, err.text);
         t.kept = look(s, w, t.sequence);
         CHECK(!u.wrong && write(tell, &t, sizeof t) == sizeof t);
@@ -180,14 +183,13 @@ static void write_for_ever(const struct world *w, int tell, uint64_t seed)
 /* Begins with what it finds until it is told to end. */
 static void read_for_ever(const struct world *w, int until, int tell, uint64_t seed)
 {
-    uint64_t n = 0, n_incidents;
+    uint64_t n = 0;
     struct user u;
     char byte;
     open_user(&u, w, &seed);
     for (; read(until, &byte, 1) < 0; n++) {
         go_to(&u, check_range(&seed, 0, N_SEQUENCES - 1), draw_length(&seed));
-        spw_engine_incidents(u.e, &n_incidents);
-        CHECK(!n_incidents);
+        CHECK(!u.e->n_lost_tiles);
     }
     uint64_t counts[2] = {n, u.n_found};
     CHECK(write(tell, counts, sizeof counts) == sizeof counts);
@@ -304,8 +306,8 @@ static void check_survivors(const struct world *w, struct kept *kept, uint64_t *
     open_user(&u, w, seed);
     go_to(&u, q, TOKENS);
     CHECK(spw_session_from_store(u.session) >= (uint64_t)kept[q].checkpoint * SPW_TILE_TOKENS);
-    struct spw_error err = {{0}};
-    CHECK_MSG(spw_session_keep(u.session, &err) == 0, "%s", err.text);
+    struct spw_error err = {0};
+    CHECK_MSG(spw_session_publish(u.session, &err) == 0, "%s", err.text);
     close_user(&u);
 }
 
@@ -408,7 +410,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
     open_user(&u, &w, seed);
     for (size_t i = 0; i < 6; i++) { /* two sequences, in several packs */
         go_to(&u, i % 2, lengths[i / 2]);
-        CHECK(spw_session_keep(u.session, NULL) == 0);
+        CHECK(spw_session_publish(u.session, NULL) == 0);
     }
     close_user(&u);
     size_t n = take_images(&w, images);
@@ -425,8 +427,8 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
         begin_there(&u, seed);
         put_back(x);
         if (i % 100 == 99 || i + 1 == times) {
-            detected += u.n_notes;
             close_user(&u);
+            detected += u.n_notes;
         }
     }
     fprintf(stderr, "%s: %d bytes of %zu files changed, %llu times told\n", w.dir, times, n,

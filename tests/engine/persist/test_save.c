@@ -5,6 +5,7 @@
  *
  *   test_save [corruptions [kills]]    default 200 and 24, under sanitizers 40 and 6; 10000 and 500
  *                                      are the long run, of some minutes */
+#include "runtime/saved.h"
 #include "tests/engine/engine_run.h"
 
 #include <fcntl.h>
@@ -38,7 +39,7 @@ struct world {
 static void expect(struct world *w)
 {
     struct spw_options o = w->base;
-    o.keeps = false;
+    o.saves = false;
     struct spw_engine *e = run_open(w->dir, &o);
     struct spw_session *s = run_session(e);
     for (int i = 0; i < 4; i++) {
@@ -64,7 +65,7 @@ static void world_open(struct world *w, const struct tiny_model *m, enum spw_kv_
                                    .threads = 1,
                                    .precision = precision,
                                    .residual_window = WINDOW,
-                                   .keeps = true};
+                                   .saves = true};
     /* Some lengths are whole tiles, or a token beside. */
     uint64_t n = check_range(seed, 1, STEP + 100);
     for (int i = 0; i < 4; i++) {
@@ -87,7 +88,7 @@ static void world_close(struct world *w)
 static void to_disk(const struct world *w, const struct spw_backend *b, struct spw_options *o)
 {
     struct spw_plan_info info;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     o->disk_dir = w->scratch;
     o->disk_bytes = 64 << 20;
     CHECK_MSG(!spw_plan_query_on(&info, b, w->dir, o, &err), "%s", err.text);
@@ -131,7 +132,7 @@ static uint64_t most_second_bytes(const struct world *w, const struct spw_engine
 static void save(struct world *w, uint64_t *seed)
 {
     struct spw_options o = draw_budgets(w, seed);
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = run_open(w->dir, &o);
     struct spw_session *s = run_session(e);
     uint64_t written;
@@ -152,7 +153,7 @@ static void save(struct world *w, uint64_t *seed)
 static void resume(struct world *w, uint64_t *seed)
 {
     struct spw_options o = draw_budgets(w, seed);
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = run_open(w->dir, &o);
     struct spw_saved *saved = NULL;
     struct spw_session *s = NULL;
@@ -203,7 +204,7 @@ static void check_round(const struct tiny_model *m, enum spw_kv_precision precis
 /* Whether the file is refused; if not, what is computed behind it must be right. */
 static bool is_refused(const struct world *w, struct spw_engine *e)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_saved *saved = NULL;
     struct spw_session *s = NULL;
     int rc = spw_saved_open(&saved, w->file, &err);
@@ -283,7 +284,7 @@ static void check_repair(const struct tiny_model *m, enum spw_kv_precision preci
                          uint64_t *seed)
 {
     struct world w;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char good[180];
     world_open(&w, m, precision, seed);
     snprintf(good, sizeof good, "%s.good", w.file);
@@ -311,7 +312,7 @@ static void check_repair(const struct tiny_model *m, enum spw_kv_precision preci
 static void check_held(uint64_t *seed)
 {
     struct world w;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_session *s[2];
     world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
     struct spw_options o = w.base;
@@ -348,7 +349,7 @@ static void check_held(uint64_t *seed)
 static void check_owners(uint64_t *seed)
 {
     struct world w;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct stat before, after;
     char other[180], leftover[2][180];
     world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
@@ -393,7 +394,7 @@ static void check_owners(uint64_t *seed)
 static void refuse(const struct world *w, const char *dir, const struct spw_options *o,
                    int expected, const char *why)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_saved *saved = NULL;
     struct spw_session *s = NULL;
     struct spw_engine *e = run_open(dir, o);
@@ -428,7 +429,7 @@ static void check_foreign(uint64_t *seed)
     o.residual_window = 600;
     refuse(&w, w.dir, &o, -ESTALE, "options.residual_window 384, this run has 640");
     o = w.base;
-    o.keeps = false;
+    o.saves = false;
     refuse(&w, w.dir, &o, -EINVAL, "without the option to resume");
     if (w.n[1] > 1) {
         o = w.base;
@@ -442,7 +443,7 @@ static void check_foreign(uint64_t *seed)
 static void check_write_limit(uint64_t *seed)
 {
     struct world w;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
     struct spw_options o = w.base;
     o.disk_dir = w.scratch;
@@ -494,7 +495,7 @@ static void check_write_limit(uint64_t *seed)
 static void check_large_state(uint64_t *seed)
 {
     struct world w;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_saved *saved = NULL;
     world_open(&w, &tiny_models[0], SPW_KV_EXACT, seed);
     struct spw_engine *e = run_open(w.dir, &w.base);
@@ -542,7 +543,7 @@ static int64_t change_read(void *context, const struct spw_io_request *r, int64_
 static void check_lost_tile(uint64_t *seed)
 {
     struct world w;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct bad_byte bad = {.armed = false};
     struct spw_io_fault hook = {.completed = change_read, .context = &bad};
     struct spw_backend b = run_backend(true);
@@ -562,7 +563,7 @@ static void check_lost_tile(uint64_t *seed)
     CHECK(spw_engine_plan(e)->disk.kv > 0);
     bad.armed = true;
     CHECK_MSG(spw_session_save(s, w.file, "state", 5, NULL, &err) == 0, "%s", err.text);
-    spw_engine_incidents(e, &n_lost);
+    n_lost = e->n_lost_tiles;
     CHECK_MSG(n_lost == 1, "%llu tiles lost", (unsigned long long)n_lost);
     check_logits(&w, 2, run_to(s, e, w.ids, w.n[2]), "after a tile was lost");
     spw_session_close(s);
@@ -584,7 +585,7 @@ static void check_allocations(uint64_t *seed)
     s[0] = run_session(e);
     run_to(s[0], e, w.ids, w.n[1]);
     for (n = 0; rc && n < 1000; n++) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         spw_alloc_fail_nth(n);
         rc = spw_session_save(s[0], w.file, "state", 5, NULL, &err);
         spw_alloc_fail_nth(-1);
@@ -593,7 +594,7 @@ static void check_allocations(uint64_t *seed)
     }
     CHECK(n > 3 && !rc);
     for (n = 0, rc = -ENOMEM; rc && n < 1000; n++) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         spw_alloc_fail_nth(n);
         rc = spw_saved_open(&saved, w.file, &err);
         if (!rc)
@@ -621,7 +622,7 @@ enum { KILL_FROM = 200, KILL_STEP = 7, KILL_TO = 1000 };
 
 static void save_on_and_on(const struct world *w, int tell)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_engine *e = run_open(w->dir, &w->base);
     struct spw_session *s = run_session(e);
     for (size_t n = KILL_FROM; n <= KILL_TO; n += KILL_STEP) {
@@ -636,7 +637,7 @@ static void save_on_and_on(const struct world *w, int tell)
 /* What is there is whole, and says itself how long it is. */
 static void check_survivor(const struct world *w, const float *expected)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_saved *saved = NULL;
     struct spw_session *s = NULL;
     struct spw_engine *e = run_open(w->dir, &w->base);

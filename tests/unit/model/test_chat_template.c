@@ -56,7 +56,7 @@ static void test_units(const json_t *file)
     {
         const char *source = json_string_value(json_object_get(test, "template"));
         const json_t *expect = json_object_get(test, "expect");
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         size_t bytes = 0;
         undo_change(source, json_object_get(test, "vars"));
         char *text =
@@ -84,7 +84,7 @@ static char *read_text(const char *path, size_t *bytes)
 static void check_golden(const char *name, const char *source, size_t source_bytes,
                          const char *conversation, const json_t *vars, const json_t *golden)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     size_t bytes = 0;
     char *text = render(source, source_bytes, vars, false, &bytes, &err);
     const json_t *expect = json_object_get(golden, "text");
@@ -161,7 +161,7 @@ static struct spw_chat_request request(const char *messages)
 static const char *answer(const char *name, const struct spw_chat_request *q, char out[1024])
 {
     struct spw_chat_template *t = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char *text = NULL;
     size_t bytes = 0;
     int rc = spw_chat_template_open(&t, folder, name, &err);
@@ -388,7 +388,7 @@ static int serve(void)
     size_t room = 0;
     ssize_t n;
     while ((n = getline(&line, &room, stdin)) > 0) {
-        struct spw_error err = {{0}};
+        struct spw_error err = {0};
         size_t bytes = 0;
         json_t *question = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, NULL);
         const json_t *source = json_object_get(question, "template");

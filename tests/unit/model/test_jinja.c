@@ -371,7 +371,7 @@ static void test_long_input(void)
     json_t *vars = json_pack("{s:o}", "messages", messages);
     const struct spw_jinja_input in = {vars, NULL, false};
     struct spw_jinja *t = NULL;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     char *text = NULL;
     size_t bytes = 0;
     CHECK(!spw_jinja_parse(&t, source, sizeof source - 1, "t", &err));

@@ -61,7 +61,7 @@ struct kv_world {
 
 static inline void kv_world_open_device(struct kv_world *w)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_device_options o = {.device_bytes = UINT64_MAX,
                                    .host_bytes = UINT64_MAX,
                                    .threads = 1,
@@ -81,7 +81,7 @@ static inline void kv_world_open_device(struct kv_world *w)
 
 static inline void kv_world_open_disk(struct kv_world *w)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     w->fault =
         (struct spw_io_fault){w->o.disturb, (unsigned)check_range(&w->seed, 0, 3), w->o.context};
     struct spw_io_options io = {.kind = check_random(&w->seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,

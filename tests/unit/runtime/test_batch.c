@@ -5,7 +5,8 @@
 #include "model/source/safetensors.h"
 #include "model/source/source.h"
 #include "model/config.h"
-#include "runtime/spillway.h"
+#include "runtime/engine/engine.h"
+#include "runtime/sampler.h"
 #include "tests/batch_run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
@@ -168,7 +169,7 @@ static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
     struct spw_batch *b = NULL;
     struct spw_request requests[N];
     struct spw_result alone, r;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_event event;
     uint64_t id;
     for (int i = 0; i < N; i++) {
@@ -545,9 +546,9 @@ static void test_reuse_after_interrupt(void)
     CHECK(spw_plan_query(&plan, MODEL, &o, NULL) == 0);
     o.device_bytes = plan.smallest_device_bytes; /* hidden states of few rows: many passes */
     o.host_bytes = plan.smallest_host_bytes;
-    o.interrupted = interrupt_later;
-    o.interrupt_context = &left;
     CHECK(spw_engine_open(&e, MODEL, &o, NULL) == 0);
+    e->look = interrupt_later;
+    e->look_context = &left;
     for (int when = 1; when < 40; when += 2) {
         left = when;
         CHECK(spw_batch_open(&b, e, NULL, NULL) == 0);
@@ -663,7 +664,7 @@ static void test_coming_and_going(uint64_t seed)
     static struct coming all[COMING];
     struct spw_engine *e = open_engine(MODEL, 3);
     struct spw_batch *b, *second;
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     int more = 1, n_canceled = 0;
     for (int i = 0; i < COMING; i++) {
         struct coming *c = &all[i];

@@ -109,7 +109,7 @@ static void test_on_oom(void)
         struct spw_options o;
         uint8_t *kinds;
         const char *asked;
-        bool stays, ladder;
+        bool stays, may_quantize;
     } cases[] = {
         {{.disk_dir = "."}, full, "", false, true},
         {{.disk_dir = ".", .on_oom = spill | quantize}, mixed, "", false, true},
@@ -123,7 +123,8 @@ static void test_on_oom(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_cache_policy p = make(cases[i].kinds, cases[i].asked, &cases[i].o);
-        CHECK_MSG(p.stays == cases[i].stays && p.ladder == cases[i].ladder, "case %zu", i);
+        CHECK_MSG(p.stays == cases[i].stays && p.may_quantize == cases[i].may_quantize, "case %zu",
+                  i);
         CHECK(p.disk == !p.stays && p.host == !p.stays);
         CHECK(!p.stays || strstr(p.tiers_why, "options.on_oom"));
     }

@@ -163,7 +163,7 @@ static void test_full(void)
  * that is out of range must be found out by its own check. */
 static void write_out_of_range(const struct spw_drive *d)
 {
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     memset(&in, 0, sizeof in);
     in.drives[in.n_drives++] = *d;
     CHECK(spw_profile_write(&in, in_folder("bad.json"), &err) == 0);

@@ -9,6 +9,9 @@
 #include "model/source/safetensors.h"
 #include "model/config.h"
 #include "runtime/measure.h"
+#include "runtime/plan_query.h"
+#include "runtime/sampler.h"
+#include "runtime/saved.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
 
@@ -110,7 +113,7 @@ static int session_resume(struct spw_error *err)
 
 static int session_keep(struct spw_error *err)
 {
-    return spw_session_keep(session, err); /* no cache: 0 */
+    return spw_session_publish(session, err); /* no cache: 0 */
 }
 
 static int sampler_open(struct spw_error *err)
@@ -392,7 +395,7 @@ static const struct {
     {"spw_saved_check", saved_check},
     {"spw_saved_open", saved_open},
     {"spw_session_resume", session_resume},
-    {"spw_session_keep", session_keep},
+    {"spw_session_publish", session_keep},
     {"spw_sampler_open", sampler_open},
     {"spw_sampling_check", sampling_check},
     {"spw_batch_open", batch_open},
@@ -432,7 +435,7 @@ enum { N_CALLS = sizeof calls / sizeof *calls, N_SOURCE_CALLS = 5 };
 /* `poison`: every byte of the struct before the call. */
 static void check_call(size_t i, unsigned char poison)
 {
-    struct spw_error poisoned, clean = {{0}};
+    struct spw_error poisoned, clean = {0};
     memset(&poisoned, poison, sizeof poisoned);
     int expected = calls[i].call(&clean), rc = calls[i].call(&poisoned);
     CHECK_MSG(rc == expected, "%s: %d, not %d", calls[i].name, rc, expected);
@@ -461,7 +464,7 @@ static void open_all(void)
     struct spw_error err;
     struct spw_options o = cpu;
     o.context = 16;
-    o.keeps = true;
+    o.saves = true;
     snprintf(folder, sizeof folder, "/tmp/spw_errors_%d", (int)getpid());
     snprintf(file, sizeof file, "mkdir %s", folder);
     CHECK(system(file) == 0);
@@ -535,6 +538,9 @@ static size_t check_header(const char *path)
 static void check_headers(void)
 {
     static const char *const headers[] = {"runtime/spillway.h",
+                                          "runtime/plan_query.h",
+                                          "runtime/saved.h",
+                                          "runtime/sampler.h",
                                           "runtime/measure.h",
                                           "runtime/engine/cache_policy.h",
                                           "model/text/chat_template.h",

@@ -2,6 +2,7 @@
  * sets the pace, on the CPU copies and I/O take cores and memory from computation, and a ring
  * brings no more than goes round in it. */
 #include "runtime/measure.h"
+#include "runtime/plan_query.h"
 #include "tests/check.h"
 
 #include <math.h>

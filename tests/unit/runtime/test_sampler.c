@@ -1,7 +1,8 @@
 /* The sampler against closed forms, the published vectors of its generator, and a literal
  * transcription of Hugging Face's logits processors (full sorts, one step after the other). */
+#include "base/base.h"
 #include "base/philox.h"
-#include "runtime/spillway.h"
+#include "runtime/sampler.h"
 #include "tests/check.h"
 
 #include <math.h>

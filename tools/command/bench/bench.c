@@ -24,6 +24,7 @@
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/progress.h"
+#include "runtime/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,10 +50,33 @@ int bench_sync(struct spw_engine *e, struct spw_session *s, const int32_t *token
                double *seconds, struct spw_error *err)
 {
     struct spw_span span = {.session = s, .tokens = tokens, .n_tokens = n, .n_logits = 1};
+    struct cli_events events = {.quiet_reuse = true}; /* bench --prefix measures it */
     double start = cli_now_seconds();
     int rc = spw_sync(e, &span, 1, NULL, NULL, err);
     *seconds = cli_now_seconds() - start;
+    cli_read_events(&events, e);
+    cli_events_free(&events);
     return rc < 0 ? rc : cli_interrupted() ? -ECANCELED : 0;
+}
+
+int bench_open(struct bench_run *r, const char *model, const struct spw_options *options,
+               struct spw_error *err)
+{
+    double start = cli_now_seconds();
+    *r = (struct bench_run){0};
+    SPW_TRY(spw_engine_open(&r->engine, model, options, err));
+    cli_progress_engine(r->engine, NULL);
+    int rc = spw_session_open(&r->session, r->engine, err);
+    r->opened = cli_now_seconds() - start;
+    return rc;
+}
+
+void bench_close(struct bench_run *r)
+{
+    cli_progress_engine(NULL, NULL);
+    cli_progress_clear();
+    spw_session_close(r->session);
+    spw_engine_close(r->engine);
 }
 
 static double larger_over_smaller(double a, double b)
@@ -196,8 +220,7 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
 static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
 {
     struct spw_options options = case_options(b, c, c->context + b->o->decode_tokens + 1);
-    struct spw_engine *e = NULL;
-    struct spw_session *s = NULL;
+    struct bench_run r;
     struct spw_error err = {0};
     uint64_t bytes;
     int rc = cli_read_weights(b->o->operand, b->machine.threads,
@@ -205,22 +228,14 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     if (rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
     double opened = cli_now_seconds();
-    rc = spw_engine_open(&e, b->o->operand, &options, &err);
-    if (rc == 0)
-        rc = spw_session_open(&s, e, &err);
-    if (rc == 0) {
-        snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(e));
-        if (*spw_engine_note(
-                e)) /* such as memory that could not be pinned, which explains the numbers */
-            cli_note("%s", spw_engine_note(e));
+    rc = bench_open(&r, b->o->operand, &options, &err);
+    if (rc == 0) { /* a note such as memory that could not be pinned explains the numbers */
+        snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
+        if (*spw_engine_note(r.engine))
+            cli_note("%s", spw_engine_note(r.engine));
+        rc = run_steps(b, c, r.engine, r.session, opened, repeat, &err);
     }
-    cli_progress_engine(e);
-    if (rc == 0)
-        rc = run_steps(b, c, e, s, opened, repeat, &err);
-    cli_progress_engine(NULL);
-    cli_progress_clear();
-    spw_session_close(s);
-    spw_engine_close(e);
+    bench_close(&r);
     return rc < 0 ? cli_fail_error(rc, &err, false) : 0;
 }
 
@@ -284,7 +299,6 @@ static int plan_cases(struct bench *b)
         /* the same budgets in the middle of the decoded tokens */
         struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2 + 1);
         uint32_t resident = c->plan.n_layers_resident;
-        middle.on_rung = NULL; /* the run itself reports fallbacks */
         if (rc == 0)
             rc = spw_plan_query(&c->plan, b->o->operand, &middle, &err);
         if (rc < 0)

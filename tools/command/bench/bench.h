@@ -61,6 +61,17 @@ static inline size_t bench_n_budgets(const struct bench *b)
     return b->o->budgets.n ? b->o->budgets.n : 1;
 }
 
+/* An engine with one session, for the measurements of one run. */
+struct bench_run {
+    struct spw_engine *engine;
+    struct spw_session *session;
+    double opened; /* seconds that opening took */
+};
+/* After a failure, too, bench_close is due. */
+int bench_open(struct bench_run *r, const char *model, const struct spw_options *options,
+               struct spw_error *err);
+void bench_close(struct bench_run *r);
+
 /* [n] random tokens; NULL when out of memory. The caller frees. */
 int32_t *bench_random_tokens(uint32_t vocab, uint64_t seed, size_t n);
 /* Brings a session to these tokens in one step and measures the time. -ECANCELED: interrupted. */

@@ -218,19 +218,12 @@ static int run_session(struct io_bench *b, struct spw_engine *e, struct spw_sess
 static int run_engine(struct io_bench *b, const struct spw_options *options, struct timed *out,
                       struct spw_error *err)
 {
-    struct spw_engine *e = NULL;
-    struct spw_session *s = NULL;
+    struct bench_run r;
     *out = (struct timed){0};
-    int rc = spw_engine_open(&e, b->o->operand, options, err);
-    cli_progress_engine(rc ? NULL : e);
+    int rc = bench_open(&r, b->o->operand, options, err);
     if (!rc)
-        rc = spw_session_open(&s, e, err);
-    if (!rc)
-        rc = run_session(b, e, s, out, err);
-    cli_progress_engine(NULL);
-    cli_progress_clear();
-    spw_session_close(s);
-    spw_engine_close(e);
+        rc = run_session(b, r.engine, r.session, out, err);
+    bench_close(&r);
     return rc;
 }
 

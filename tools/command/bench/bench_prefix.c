@@ -4,10 +4,10 @@
  * A prompt of random tokens is computed once and stored. Then pairs measure both things one after
  * the other; odd pairs use the opposite order:
  *
- *   first token   An engine is opened (not part of the time, but shown). The page cache has nothing
- *                 of the pack. Time runs from the request of that prompt with a question after it
- * to the last logits of the question. fio           reads the same pack from its beginning to its
- * end
+ * - First token: an engine is opened (not part of the time, but shown). The page cache has nothing
+ * of the pack. Time runs from the request of that prompt with a question after it to the last
+ * logits of the question.
+ * - fio reads the same pack from its beginning to its end.
  *
  * All files lie in a temporary directory inside that of --prefix-cache. The table shows the median,
  * least and most of the pairs. */
@@ -124,44 +124,19 @@ static void remove_directory(const struct prefix_bench *b)
 
 /* ---- runs ---- */
 
-struct run {
-    struct spw_engine *engine;
-    struct spw_session *session;
-    double opened; /* seconds of the step */
-};
-
-static int open_run(struct run *r, const struct prefix_bench *b, struct spw_error *err)
-{
-    double start = cli_now_seconds();
-    *r = (struct run){0};
-    SPW_TRY(spw_engine_open(&r->engine, b->o->operand, &b->options, err));
-    cli_progress_engine(r->engine);
-    int rc = spw_session_open(&r->session, r->engine, err);
-    r->opened = cli_now_seconds() - start;
-    return rc;
-}
-
-static void close_run(struct run *r)
-{
-    cli_progress_engine(NULL);
-    cli_progress_clear();
-    spw_session_close(r->session);
-    spw_engine_close(r->engine);
-}
-
 /* Computes the prompt and stores it in the cache. */
 static int keep_prompt(struct prefix_bench *b, struct spw_error *err)
 {
-    struct run r;
-    int rc = open_run(&r, b, err);
+    struct bench_run r;
+    int rc = bench_open(&r, b->o->operand, &b->options, err);
     if (!rc) {
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
         snprintf(b->io, sizeof b->io, "%s", spw_engine_io(r.engine));
         rc = bench_sync(r.engine, r.session, b->tokens, b->context, &b->computed_seconds, err);
     }
     if (!rc)
-        rc = spw_session_keep(r.session, err);
-    close_run(&r);
+        rc = spw_session_publish(r.session, err);
+    bench_close(&r);
     each_file(b, find_largest, b);
     return rc;
 }
@@ -170,9 +145,9 @@ static int find_prompt(struct prefix_bench *b, size_t i, struct spw_error *err)
 {
     struct spw_prefix_stats p;
     struct spw_stats s;
-    struct run r;
+    struct bench_run r;
     each_file(b, drop_pages, NULL);
-    int rc = open_run(&r, b, err);
+    int rc = bench_open(&r, b->o->operand, &b->options, err);
     if (!rc)
         rc = bench_sync(r.engine, r.session, b->tokens, b->context + b->question,
                         &b->samples[FIRST_TOKEN][i], err);
@@ -186,7 +161,7 @@ static int find_prompt(struct prefix_bench *b, size_t i, struct spw_error *err)
         b->samples[OPEN][i] = r.opened;
         b->bytes = p.reused_bytes;
     }
-    close_run(&r);
+    bench_close(&r);
     return rc;
 }
 
@@ -274,7 +249,6 @@ static int prepare(struct prefix_bench *b, struct spw_error *err)
                         TILE_TOKENS);
     b->options = cli_engine_options(b->o, b->context + b->question, 1);
     b->options.on_progress = cli_progress_callback();
-    b->options.on_reuse = NULL; /* the benchmark measures it */
     SPW_TRY(make_directory(b, err));
     SPW_TRY(spw_plan_query(&plan, b->o->operand, &b->options, err));
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed, b->context + b->question);

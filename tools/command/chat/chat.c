@@ -138,8 +138,9 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
     return request;
 }
 
-static int on_event(struct chat *c, const struct spw_event *e, struct spw_error *err)
+static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
 {
+    struct chat *c = context;
     if (e->kind == SPW_EVENT_TEXT)
         return on_text(c, e->text, e->text_bytes);
     if (e->kind == SPW_EVENT_END)
@@ -153,19 +154,12 @@ static int generate(struct chat *c, const struct spw_request *request, struct sp
                     struct spw_batch_times *times, struct spw_error *err)
 {
     struct spw_batch *b;
-    struct spw_event e;
     uint64_t id;
-    int more = 1;
     SPW_TRY(spw_batch_open(&b, c->engine, c->model.tokenizer, err));
     int rc = spw_batch_submit(b, request, &id, err);
-    while (!rc && more > 0) {
-        more = spw_batch_step(b, err);
-        rc = more < 0 ? more : 0;
-        while (spw_batch_event(b, &e)) { /* after an interrupt the text of its token follows */
-            int failed = on_event(c, &e, err);
-            rc = rc ? rc : failed;
-        }
-    }
+    const struct cli_batch batch = {
+        .engine = c->engine, .batch = b, .events = &c->events, .on_event = on_event, .context = c};
+    rc = rc ? rc : cli_run_batch(&batch, err);
     spw_batch_times(b, times);
     spw_batch_cancel(b, 1);
     spw_batch_take(b, 1, result);
@@ -201,7 +195,7 @@ int cli_chat_answer(struct chat *c)
     if (c->interactive) /* without a terminal, a SIGINT from the time of loading still counts */
         cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
-    cli_progress_engine(c->engine);
+    cli_progress_engine(c->engine, &c->events);
     size_t held = spw_session_n_tokens(c->session);
     int rc = generate(c, &request, &result, &times, &err);
     cli_progress_end();
@@ -332,7 +326,7 @@ static int open_engine(struct chat *c)
     options.rolls_back = c->interactive;
     if (options.disk_dir)
         cli_limits_read_for(&limits, c->o, &options);
-    code = cli_engine_open(&c->engine, c->o, &options, &limits);
+    code = cli_engine_open(&c->engine, &c->events, c->o, &options, &limits);
     cli_progress_end();
     if (code)
         return code;
@@ -342,7 +336,7 @@ static int open_engine(struct chat *c)
 
 static int write_report(const struct chat *c)
 {
-    json_t *report = cli_report_engine(c->o->operand, c->engine);
+    json_t *report = cli_report_engine(c->o->operand, c->engine, &c->events);
     const struct cli_reuse reuse = {c->sum.n_prompt, c->sum.n_reused, c->sum.n_from_store,
                                     c->sum.prefill_seconds};
     cli_report_prefix(&report, c->engine, &reuse);
@@ -380,6 +374,7 @@ int cli_chat(const struct cli_options *o)
     }
     spw_session_close(c.session);
     spw_engine_close(c.engine);
+    cli_events_free(&c.events);
     cli_prompt_close(c.prompt);
     cli_model_close(&c.model);
     json_decref(c.messages);

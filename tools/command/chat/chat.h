@@ -4,6 +4,7 @@
 
 #include "tools/command/chat/chat_history.h"
 #include "tools/command/chat/chat_prompt.h"
+#include "tools/command/events.h"
 
 struct chat_turn {
     size_t n_prompt, n_reused, n_from_store, n_generated; /* tokens */
@@ -15,6 +16,7 @@ struct chat {
     struct cli_model model;
     struct cli_prompt *prompt;
     struct spw_engine *engine;
+    struct cli_events events;
     struct spw_session *session;
     json_t *messages; /* owned */
     json_t *turns;    /* owned: for --report */

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A request of the batch and its answer. Request number n has stream n - 1. */
-struct stream {
+/* A request of the batch and its answer. Request number n has reply n - 1. */
+struct reply {
     struct run *run;
     const struct cli_input *in;
     size_t index; /* of it */
@@ -27,14 +27,14 @@ static int print(struct run *r, const char *text, size_t bytes)
     return r->write_error;
 }
 
-static int stream_text(struct stream *s, const char *text, size_t bytes)
+static int stream_text(struct reply *s, const char *text, size_t bytes)
 {
     SPW_TRY(print(s->run, text, bytes));
     s->run->n_text += bytes;
     return 0;
 }
 
-static int keep_text(struct stream *s, const char *text, size_t bytes)
+static int keep_text(struct reply *s, const char *text, size_t bytes)
 {
     if (s->n_text + bytes > s->capacity) {
         size_t capacity = 2 * (s->n_text + bytes);
@@ -64,10 +64,12 @@ static int save_run(struct run *r)
 /* A part of a long prompt was computed. If saving it fails, save_run has reported that. */
 static void on_pass(void *context)
 {
-    save_run(context);
+    struct run *r = context;
+    cli_read_events(&r->events, r->engine);
+    save_run(r);
 }
 
-static int on_token(struct stream *s, int32_t token, const float *logits)
+static int on_token(struct reply *s, int32_t token, const float *logits)
 {
     struct run *r = s->run;
     cli_progress_token(r->n_expected);
@@ -134,7 +136,7 @@ static json_t *begin_line(const struct cli_input *in, size_t index)
 
 /* Prints one answer when its request ends, while other requests still run. `why` is the reason if
  * the request failed, else "". */
-static int print_answer(struct stream *s, const struct spw_result *result, const char *why)
+static int print_answer(struct reply *s, const struct spw_result *result, const char *why)
 {
     json_t *line = begin_line(s->in, s->index);
     const char *text = s->text ? s->text : "";
@@ -183,7 +185,7 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
     };
 }
 
-static int on_end(struct stream *s, const struct spw_event *e, struct spw_error *err)
+static int on_end(struct reply *s, const struct spw_event *e, struct spw_error *err)
 {
     struct run *r = s->run;
     struct spw_result *result = &r->results[e->request - 1];
@@ -198,8 +200,10 @@ static int on_end(struct stream *s, const struct spw_event *e, struct spw_error 
     return result->finish == SPW_FINISH_FAILED ? spw_fail(err, -EIO, "%s", why) : 0;
 }
 
-static int on_event(struct stream *s, const struct spw_event *e, struct spw_error *err)
+static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
 {
+    struct run *r = context;
+    struct reply *s = &r->replies[e->request - 1];
     switch (e->kind) {
     case SPW_EVENT_TOKEN:
         return on_token(s, e->token, e->logits);
@@ -213,8 +217,9 @@ static int on_event(struct stream *s, const struct spw_event *e, struct spw_erro
 
 /* Submits prompts. As many wait as can run, so that each step is full: a request that waits takes
  * memory. */
-static int submit_some(struct run *r, struct stream *streams, struct spw_error *err)
+static int submit_some(void *context, struct spw_error *err)
 {
+    struct run *r = context;
     const uint64_t most = 2 * (uint64_t)spw_engine_plan(r->engine)->sessions;
     for (; r->next_input < r->inputs.n && r->n_submitted - r->n_ended < most; r->next_input++) {
         const struct cli_input *in = &r->inputs.items[r->next_input];
@@ -223,28 +228,22 @@ static int submit_some(struct run *r, struct stream *streams, struct spw_error *
             continue;
         const struct spw_request request = make_request(r, in);
         SPW_TRY(spw_batch_submit(r->batch, &request, &id, err));
-        streams[r->n_submitted++] =
-            (struct stream){.run = r, .in = in, .index = r->next_input, .first = true};
+        r->replies[r->n_submitted++] =
+            (struct reply){.run = r, .in = in, .index = r->next_input, .first = true};
     }
-    return 0;
+    return r->next_input < r->inputs.n;
 }
 
-/* Steps until all requests have ended. After a failure it still handles the events of the step:
- * other requests may have ended in it. */
-static int run_batch(struct run *r, struct stream *streams, struct spw_error *err)
+static int run_batch(struct run *r, struct spw_error *err)
 {
-    struct spw_event e;
-    int more = 1, rc = spw_batch_open(&r->batch, r->engine, r->model.tokenizer, err);
-    while (!rc && (more > 0 || r->next_input < r->inputs.n)) {
-        SPW_TRY(submit_some(r, streams, err));
-        more = spw_batch_step(r->batch, err);
-        rc = more < 0 ? more : 0;
-        while (spw_batch_event(r->batch, &e)) {
-            int failed = on_event(&streams[e.request - 1], &e, err);
-            rc = rc ? rc : failed;
-        }
-    }
-    return rc;
+    SPW_TRY(spw_batch_open(&r->batch, r->engine, r->model.tokenizer, err));
+    const struct cli_batch b = {.engine = r->engine,
+                                .batch = r->batch,
+                                .events = &r->events,
+                                .submit = submit_some,
+                                .on_event = on_event,
+                                .context = r};
+    return cli_run_batch(&b, err);
 }
 
 /* Takes the results of requests that a failure has ended. */
@@ -279,7 +278,6 @@ static int refuse_longest(struct run *r, struct spw_options *options)
     struct spw_options asked = *options;
     struct spw_error err = {0};
     int code = 0;
-    asked.on_rung = NULL; /* the run itself reports fallbacks */
     asked.context = asked.sessions = 1;
     if (!r->o->prompts || r->o->context || spw_plan_query(&plan, r->o->operand, &asked, NULL))
         return 0;
@@ -312,16 +310,16 @@ static int open_engine(struct run *r)
     if (code)
         return code;
     options.on_progress = cli_progress_callback();
-    options.keeps = o->save || o->resume;
+    options.saves = o->save || o->resume;
     options.rolls_back = o->save; /* an interrupted run can be saved, too */
     options.on_pass = o->save ? on_pass : NULL;
     options.pass_context = r;
     if (o->report || options.disk_dir) /* measuring needs memory that the engine would take */
         cli_limits_read_for(&r->limits, o, &options);
-    code = cli_engine_open(&r->engine, o, &options, &r->limits);
+    code = cli_engine_open(&r->engine, &r->events, o, &options, &r->limits);
     if (code)
         return code;
-    cli_progress_engine(r->engine);
+    cli_progress_engine(r->engine, &r->events);
     if (o->dump_logits) {
         code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
         if (code)
@@ -349,8 +347,8 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
 
 /* The library failed, or the run was interrupted. Prints the unfinished answers of a batch and
  * writes the report. Text of a single prompt is already on stdout. */
-static int save(struct run *r, struct stream *streams, const struct spw_result *results,
-                const struct spw_batch_times *times, int code)
+static int report_unfinished(struct run *r, const struct spw_result *results,
+                             const struct spw_batch_times *times, int code)
 {
     size_t n = 0;
     for (uint64_t i = 0; i < r->n_submitted; i++)
@@ -358,8 +356,8 @@ static int save(struct run *r, struct stream *streams, const struct spw_result *
     if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
         return code;
     for (uint64_t i = 0; r->o->prompts && i < r->n_submitted; i++)
-        if (!streams[i].printed && results[i].n_tokens &&
-            print_answer(&streams[i], &results[i], ""))
+        if (!r->replies[i].printed && results[i].n_tokens &&
+            print_answer(&r->replies[i], &results[i], ""))
             return code;
     if (r->o->report && run_write_report(r, results, times) == 0)
         cli_fail(0, "%s has the %zu tokens that were generated before", r->o->report, n);
@@ -411,7 +409,7 @@ static int finish(struct run *r, const struct spw_result *results,
     return code;
 }
 
-static int generate(struct run *r, struct stream *streams, struct spw_result *results)
+static int generate(struct run *r, struct spw_result *results)
 {
     struct spw_batch_times times = {0};
     struct spw_error err = {0};
@@ -422,7 +420,7 @@ static int generate(struct run *r, struct stream *streams, struct spw_result *re
     if (r->o->prompts)
         cli_progress_answers(0, r->inputs.n - r->inputs.n_refused);
     if (!rc)
-        rc = run_batch(r, streams, &err);
+        rc = run_batch(r, &err);
     cli_progress_end();
     if (r->batch) {
         spw_batch_times(r->batch, &times);
@@ -433,7 +431,7 @@ static int generate(struct run *r, struct stream *streams, struct spw_result *re
     if (rc < 0) {
         int why = explain(r, rc, &err);
         save_ended(r);
-        return save(r, streams, results, &times, why);
+        return report_unfinished(r, results, &times, why);
     }
     return npy_code ? npy_code : finish(r, results, &times);
 }
@@ -441,17 +439,16 @@ static int generate(struct run *r, struct stream *streams, struct spw_result *re
 static int run_all(struct run *r)
 {
     size_t n = r->inputs.n;
-    struct stream *streams = spw_alloc_zero(n, sizeof *streams);
+    struct reply *replies = r->replies = spw_alloc_zero(n, sizeof *replies);
     struct spw_result *results = spw_alloc_zero(n, sizeof *results);
-    int code =
-        streams && results ? generate(r, streams, results) : cli_fail(CLI_FAILED, "out of memory");
+    int code = replies && results ? generate(r, results) : cli_fail(CLI_FAILED, "out of memory");
     spw_batch_close(r->batch);
-    for (size_t i = 0; i < n && streams && results; i++) {
-        spw_free(streams[i].text);
+    for (size_t i = 0; i < n && replies && results; i++) {
+        spw_free(replies[i].text);
         spw_result_free(&results[i]);
     }
     spw_free(results);
-    spw_free(streams);
+    spw_free(replies);
     return code;
 }
 
@@ -519,6 +516,7 @@ int cli_generate(const struct cli_options *given)
     cli_npy_close(r.npy);
     spw_session_close(r.session);
     spw_engine_close(r.engine);
+    cli_events_free(&r.events);
     cli_inputs_free(&r.inputs);
     cli_model_close(&r.model);
     cli_saved_close(&r.saved);

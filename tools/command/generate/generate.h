@@ -6,14 +6,18 @@
 #include "tools/command/input/saved.h"
 #include "tools/command/output/npy.h"
 
+struct reply; /* generate.c */
+
 struct run {
     const struct cli_options *o;
     struct cli_model model;
     struct cli_inputs inputs;
     struct cli_saved saved; /* the saved run that this run continues; empty: none */
     struct spw_engine *engine;
+    struct cli_events events;
     struct spw_session *session;   /* the session of --save and --resume, owned */
     struct spw_batch *batch;       /* owned */
+    struct reply *replies;         /* [inputs.n], borrowed */
     struct spw_result *results;    /* [inputs.n], borrowed; of requests that have ended */
     size_t next_input;             /* the first one that was not submitted */
     uint64_t n_submitted, n_ended; /* requests */

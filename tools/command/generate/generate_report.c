@@ -75,7 +75,7 @@ int run_write_report(const struct run *r, const struct spw_result *results,
         {"saves", CLI_JSON(r->n_saves)},
         CLI_FIELD(r, saved_bytes),
     };
-    json_t *report = cli_report_engine(r->o->operand, r->engine);
+    json_t *report = cli_report_engine(r->o->operand, r->engine, &r->events);
     add_seconds(&report, r, times);
     add_prefix(&report, r, results, times);
     CLI_ADD(&report, saved);

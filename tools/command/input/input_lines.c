@@ -1,4 +1,5 @@
 /* See input_lines.h. */
+#include "runtime/sampler.h"
 #include "tools/command/engine.h"
 #include "tools/command/input/input_lines.h"
 

@@ -4,6 +4,7 @@
 #ifndef SPW_TOOLS_COMMAND_INPUT_SAVED_H
 #define SPW_TOOLS_COMMAND_INPUT_SAVED_H
 
+#include "runtime/saved.h"
 #include "tools/command/input/input.h"
 
 /* A saved run. All zero: there is none. */

@@ -1,5 +1,6 @@
 /* Which option of the command sets which member of struct spw_options: see cli_name_options.
- * tools/check_layers.sh looks that every member that a text of the library names has a row. */
+ * tools/check_layers.sh checks that every member that a text of the library names has a row, and
+ * that the members and options of the rows exist. */
 #include "tools/command/options/options.h"
 
 #include <assert.h>

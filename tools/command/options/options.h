@@ -12,7 +12,9 @@
 #include "model/text/tokenizer/tokenizer.h"
 #include "offload/store/store_info.h"
 #include "runtime/engine/cache_policy.h"
+#include "runtime/events.h"
 #include "runtime/measure.h"
+#include "runtime/plan_query.h"
 
 #include <stdio.h>
 

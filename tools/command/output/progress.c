@@ -12,6 +12,7 @@
 static struct {
     bool enabled, text_on_terminal, shown;
     struct spw_engine *engine;
+    struct cli_events *events;
     double start_seconds, drawn_seconds;
     double step_seconds;   /* start of the running step */
     double decode_seconds; /* of the first token */
@@ -28,9 +29,10 @@ void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal)
     line.start_seconds = cli_now_seconds();
 }
 
-void cli_progress_engine(struct spw_engine *engine)
+void cli_progress_engine(struct spw_engine *engine, struct cli_events *events)
 {
     line.engine = engine;
+    line.events = events;
     line.step_seconds = cli_now_seconds();
 }
 
@@ -52,6 +54,7 @@ void cli_progress_end(void)
     cli_progress_clear();
     line.enabled = false;
     line.engine = NULL;
+    line.events = NULL;
 }
 
 static bool due(double now)
@@ -97,6 +100,8 @@ static void step(void *context, const struct spw_progress *p)
 {
     (void)context;
     double now = cli_now_seconds(), elapsed = now - line.step_seconds;
+    if (line.events)
+        cli_read_events(line.events, line.engine);
     if (p->done == p->total) { /* the next call belongs to another step */
         line.step_seconds = now;
         return;

@@ -4,13 +4,13 @@
 #ifndef SPW_TOOLS_COMMAND_OUTPUT_PROGRESS_H
 #define SPW_TOOLS_COMMAND_OUTPUT_PROGRESS_H
 
-#include "tools/command/options/options.h"
+#include "tools/command/events.h"
 
 /* `text_on_terminal`: generated text goes to the same terminal, so only prompts show a line. */
 void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal);
 /* Call it after the engine was opened, and with NULL before the engine is closed: the line shows
- * the engine's bytes in use. */
-void cli_progress_engine(struct spw_engine *engine);
+ * the engine's bytes in use. During a long step it also prints `events`. */
+void cli_progress_engine(struct spw_engine *engine, struct cli_events *events);
 /* For spw_options.on_progress; NULL if no line is wanted: then the engine need not wait for it. */
 typedef void cli_progress_function(void *context, const struct spw_progress *p);
 cli_progress_function *cli_progress_callback(void);

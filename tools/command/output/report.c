@@ -65,51 +65,6 @@ static json_t *waits_by_layer(struct spw_engine *e)
     return list;
 }
 
-static json_t *incident_json(const struct spw_incident *i)
-{
-    const struct cli_field fields[] = {
-        {"error", CLI_JSON(i->error == -EBADMSG ? "checksum" : strerror(-i->error))},
-        CLI_FIELD(i, layer),
-        CLI_FIELD(i, position),
-        {"recomputed_tokens", CLI_JSON(i->n_recomputed)},
-    };
-    return CLI_OBJECT(fields);
-}
-
-static json_t *disk_events(const struct spw_engine *e)
-{
-    uint64_t n;
-    const struct spw_incident *incidents = spw_engine_incidents(e, &n);
-    json_t *list = json_array();
-    for (uint64_t i = 0; i < n && i < SPW_INCIDENTS_KEPT; i++)
-        cli_json_append(&list, incident_json(&incidents[i]));
-    return list;
-}
-
-static json_t *rung_json(const struct spw_rung *r)
-{
-    const struct cli_field fields[] = {
-        CLI_FIELD(r, position),
-        CLI_FIELD(r, failed),
-        CLI_FIELD(r, bytes_asked),
-        {"rung", CLI_JSON(spw_rung_name(r->kind))},
-        CLI_FIELD(r, bytes_freed),
-        {"recomputed_tokens", CLI_JSON(r->n_recomputed)},
-        {"lossy_from", CLI_OR_NULL(r->lossy_from, CLI_JSON(r->lossy_from))},
-    };
-    return CLI_OBJECT(fields);
-}
-
-static json_t *ladder_events(const struct spw_engine *e)
-{
-    uint64_t n;
-    const struct spw_rung *rungs = spw_engine_rungs(e, &n);
-    json_t *list = json_array();
-    for (uint64_t i = 0; i < n && i < SPW_RUNGS_KEPT; i++)
-        cli_json_append(&list, rung_json(&rungs[i]));
-    return list;
-}
-
 /* The decisions of a plan, for the report of a run and for `plan`. */
 static void add_decisions(json_t **o, const struct spw_plan_info *p)
 {
@@ -127,7 +82,12 @@ static void add_decisions(json_t **o, const struct spw_plan_info *p)
     CLI_ADD(o, fields);
 }
 
-json_t *cli_report_engine(const char *model, struct spw_engine *e)
+static json_t *list_json(json_t *list)
+{
+    return list ? json_incref(list) : json_array();
+}
+
+json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct cli_events *events)
 {
     struct spw_stats s;
     spw_engine_stats(e, &s);
@@ -145,8 +105,8 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e)
         {"moved_bytes", moved_and_predicted(&s)},
         CLI_FIELD(&s, unhidden_wait_seconds),
         {"unhidden_wait_seconds_by_layer", waits_by_layer(e)},
-        {"ladder_events", ladder_events(e)},
-        {"disk_events", disk_events(e)},
+        {"ladder_events", list_json(events->fallbacks)},
+        {"disk_events", list_json(events->lost_tiles)},
     };
     json_t *o = CLI_OBJECT(run);
     add_decisions(&o, spw_engine_plan(e));
