@@ -9,6 +9,7 @@
  *
  *   test_engine [draws [first [walk]]]    SPW_SEED repeats a run. With 1 draw, the number, the seed
  *                                         and the letters of one that failed, a single one */
+#include "runtime/saved.h"
 #include "tests/batch_run.h"
 #include "tests/engine/io_fault.h"
 #include "tests/engine/oracle.h"
@@ -266,6 +267,7 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
     spw_alloc_fail_nth(w->alloc_nth);
     int rc = n ? spw_sync(w->e, spans, n, watch_logits, &w->watch, err) : 0;
     spw_alloc_fail_nth(w->alloc_nth = -1);
+    hear(w);
     if (w->ended) {
         CHECK_MSG(rc == -ECANCELED && strstr(err->text, "interrupted"), "%s: %d", w->what, rc);
         for (size_t i = 0; i < n; i++)
