@@ -310,7 +310,7 @@ static bool was_met(void)
 }
 
 /* A step meets a fault at most once; the next call finds memory again. */
-static void step_again(const struct subject *s, struct spw_engine *e, struct spw_session *session,
+static void step_again(struct subject *s, struct spw_engine *e, struct spw_session *session,
                        size_t i)
 {
     struct spw_error err = {0};
