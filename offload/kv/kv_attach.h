@@ -1,5 +1,5 @@
-/* Tiles that come from files and go to files: what a prefix that was kept looks like in the KV
- * cache, and how one is taken out of it. Slow calls: they allocate, or the host waits.
+/* Tiles that come from files and go to files, for the prefix cache and for saved sessions. Slow
+ * calls: they allocate, or the host waits.
  *
  * Attached tiles are like tiles that were spilled to the disk, only that their frames lie in files
  * of others (spw_disk_attach): they are read, checked, shared, loaded and lost like those, and
@@ -16,16 +16,18 @@
 int spw_kv_attach(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_t frame,
                   uint32_t n);
 
-/* Adds tiles [first, ...) up to token `to` on the device, from memory [tiles][tile_bytes] of the
- * host, to a layer that is empty, ends at `first`, or has nothing but a sink that is kept. Waits
- * until the memory may be used again. -ENOMEM, -E2BIG: nothing has changed. */
-int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint64_t to,
-                  const void *memory);
+/* Adds tiles [first, ...) up to token `to` on the device, in the given form, from memory
+ * [tiles][bytes of a tile in this form] of the host. The layer has no tile of this form, ends at
+ * `first`, or has nothing but an exact sink. Waits until the memory may be used again. -ENOMEM,
+ * -E2BIG: nothing has changed. */
+int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form, uint32_t first,
+                  uint64_t to, const void *memory);
 
-/* Brings the bytes of tiles [begin, end), wherever they lie, into memory [end - begin][tile_bytes]
- * of the host, 4096-byte aligned, and changes nothing. Waits for kernels that write them; what
- * comes from the disk is checked. -EBADMSG: a tile is lost (spw_kv_take_loss). */
-int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end,
-                  void *memory);
+/* Copies the bytes of tiles [begin, end) in the given form, wherever they lie, into memory
+ * [end - begin][bytes of a tile in this form] of the host, 4096-byte aligned. Changes nothing.
+ * Waits for kernels that write the tiles. Tiles that come from the disk are checked. -EBADMSG: a
+ * tile is lost (spw_kv_take_loss). */
+int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form, uint32_t begin,
+                  uint32_t end, void *memory);
 
 #endif

@@ -3,8 +3,6 @@
  * the disk in kv_writeback.c. */
 #include "offload/kv/kv_tile.h"
 
-#include "quant/residual.h"
-
 #include <assert.h>
 
 static int open_tables(struct spw_kv *kv)
@@ -12,12 +10,14 @@ static int open_tables(struct spw_kv *kv)
     const struct spw_kv_options *o = &kv->o;
     SPW_TRY(spw_tier_init(&kv->device, o->device_arena, o->tile_bytes, o->n_device_frames,
                           o->slot_tiles));
+    SPW_TRY(spw_tier_init(&kv->exact, o->exact_arena, o->exact_tile_bytes, o->n_exact_frames, 1));
     SPW_TRY(
         spw_tier_init(&kv->host, o->host_arena, o->tile_bytes, o->n_host_frames, o->slot_tiles));
-    kv->n_tiles = o->n_device_frames + o->n_host_frames + (o->disk ? o->n_disk_frames : 0);
+    kv->n_tiles = o->n_device_frames + o->n_exact_frames + o->n_host_frames +
+                  (o->disk ? o->n_disk_frames : 0);
     kv->tiles = spw_alloc_zero(kv->n_tiles, sizeof *kv->tiles);
-    kv->draining = spw_alloc_zero(o->n_device_frames, sizeof(void *));
-    if (!kv->tiles || !kv->draining)
+    kv->free_soon = spw_alloc_zero(o->n_device_frames, sizeof(void *));
+    if (!kv->tiles || !kv->free_soon)
         return -ENOMEM;
     if (o->disk) {
         SPW_TRY(spw_kv_writebacks_open(kv));
@@ -28,8 +28,6 @@ static int open_tables(struct spw_kv *kv)
 
 int spw_kv_open(struct spw_kv **out, const struct spw_kv_options *o)
 {
-    assert(o->first_tile <= 1);
-    assert(!o->keeps_sink || (!o->first_tile && !o->n_host_frames && !o->disk));
     struct spw_kv *kv = spw_alloc_zero(1, sizeof *kv);
     if (!kv)
         return -ENOMEM;
@@ -57,40 +55,54 @@ void spw_kv_close(struct spw_kv *kv)
     if (kv->event)
         kv->o.ops->event_close(kv->o.device, kv->event);
     spw_tier_free(&kv->device);
+    spw_tier_free(&kv->exact);
     spw_tier_free(&kv->host);
     spw_free(kv->tiles);
-    spw_free(kv->draining);
+    spw_free(kv->free_soon);
     spw_free(kv);
 }
 
-static struct spw_kv_tile *tile_at(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
+static struct spw_kv_tile *tile_at(const struct spw_kv_seq *seq, uint32_t layer,
+                                   enum spw_kv_form form, uint32_t tile)
 {
-    const struct spw_kv_layer *l = &seq->layers[layer];
-    assert((tile >= l->first && tile < l->end) || (!tile && spw_kv_sink_apart(seq, layer)));
+    const struct spw_kv_table *l = spw_kv_table(seq, layer, form);
+    assert(tile < l->end && l->ids[tile] != SPW_KV_NO_TILE);
     return &seq->kv->tiles[l->ids[tile]];
+}
+
+static struct spw_kv_tile *tiered_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
+{
+    return tile_at(seq, layer, SPW_KV_FORM_TIERED, tile);
 }
 
 /* ---- sequences ---- */
 
+void spw_kv_start_table(struct spw_kv_table *l, uint32_t first)
+{
+    l->first = l->begin = l->end = first;
+    l->disk_end = 0;
+    l->n_tokens = (uint64_t)first * SPW_TILE_TOKENS;
+}
+
 int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv)
 {
-    uint32_t n = kv->o.n_layers;
-    struct spw_kv_seq *seq = spw_alloc_zero(1, sizeof *seq + n * sizeof seq->layers[0]);
+    uint32_t n_tables = 2 * kv->o.n_layers, most = kv->o.max_tiles;
+    size_t n_ids = (size_t)n_tables * most;
+    struct spw_kv_seq *seq = spw_alloc_zero(1, sizeof *seq + n_tables * sizeof seq->tables[0]);
     if (!seq)
         return -ENOMEM;
     seq->kv = kv;
-    seq->ids = spw_alloc_zero((size_t)n * kv->o.max_tiles, sizeof *seq->ids);
+    seq->ids = spw_alloc(n_ids * sizeof *seq->ids);
     if (!seq->ids) {
         spw_free(seq);
         return -ENOMEM;
     }
-    uint32_t first = kv->o.first_tile;
-    for (uint32_t l = 0; l < n; l++)
-        seq->layers[l] = (struct spw_kv_layer){.first = first,
-                                               .begin = first,
-                                               .end = first,
-                                               .n_tokens = (uint64_t)first * SPW_TILE_TOKENS,
-                                               .ids = seq->ids + (size_t)l * kv->o.max_tiles};
+    for (size_t i = 0; i < n_ids; i++)
+        seq->ids[i] = SPW_KV_NO_TILE;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        seq->tables[i].ids = seq->ids + (size_t)i * most;
+        spw_kv_start_table(&seq->tables[i], i < kv->o.n_layers ? spw_kv_start(kv) : 0);
+    }
     seq->next = kv->seqs;
     if (seq->next)
         seq->next->previous = seq;
@@ -99,38 +111,33 @@ int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv)
     return 0;
 }
 
-static void forget(struct spw_kv_seq *seq, struct spw_kv_layer *l, uint32_t from, uint32_t to)
+void spw_kv_forget(struct spw_kv_seq *seq, struct spw_kv_table *l, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = from; i < to; i++)
-        spw_kv_put_tile(seq->kv, l->ids[i], i >= l->begin);
+    for (uint32_t i = from; i < to; i++) {
+        uint32_t id = l->ids[i];
+        l->ids[i] = SPW_KV_NO_TILE;
+        if (id != SPW_KV_NO_TILE)
+            spw_kv_put_tile(seq->kv, id, i >= l->begin || i < l->first);
+    }
 }
 
-/* Gives back the pinned tiles that have been dropped. The sink is the layer's own. */
+/* Gives back the pinned tiles that have been dropped. */
 static void unpin(struct spw_kv_seq *seq, uint32_t layer)
 {
-    struct spw_kv_layer *l = &seq->layers[layer];
-    uint32_t end = l->first < l->pinned_end ? l->first : l->pinned_end;
-    for (uint32_t i = l->pinned + (spw_kv_keeps_sink(seq, layer) && !l->pinned); i < end; i++)
-        spw_kv_put_tile(seq->kv, l->ids[i], true);
+    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
+    spw_kv_forget(seq, l, spw_max_u32(l->pinned, spw_kv_n_sinks(seq, layer)),
+                  spw_min_u32(l->first, l->pinned_end));
     l->pinned = l->pinned_end = 0;
-}
-
-static void forget_all(struct spw_kv_seq *seq, uint32_t layer)
-{
-    struct spw_kv_layer *l = &seq->layers[layer];
-    assert(!l->load.seq);
-    unpin(seq, layer);
-    if (spw_kv_sink_apart(seq, layer))
-        spw_kv_put_tile(seq->kv, l->ids[0], true);
-    forget(seq, l, l->first, l->end);
 }
 
 void spw_kv_seq_close(struct spw_kv_seq *seq)
 {
     if (!seq)
         return;
-    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        forget_all(seq, i);
+    for (uint32_t i = 0; i < 2 * seq->kv->o.n_layers; i++) {
+        assert(!seq->tables[i].load.seq);
+        spw_kv_forget(seq, &seq->tables[i], 0, seq->tables[i].end);
+    }
     if (seq->next)
         seq->next->previous = seq->previous;
     if (seq->previous)
@@ -141,73 +148,89 @@ void spw_kv_seq_close(struct spw_kv_seq *seq)
     spw_free(seq);
 }
 
-static void share(struct spw_kv *kv, struct spw_kv_layer *to, const struct spw_kv_layer *from,
-                  uint32_t tile, bool counted_on_device)
+static void fork_table(struct spw_kv *kv, struct spw_kv_table *to, const struct spw_kv_table *from,
+                       uint32_t n_sinks)
 {
-    uint32_t id = to->ids[tile] = from->ids[tile];
-    kv->tiles[id].refs++;
-    kv->tiles[id].device_refs += counted_on_device;
+    assert(to->end == to->first);
+    to->first = from->first;
+    to->begin = from->begin;
+    to->end = from->end;
+    to->disk_end = from->disk_end;
+    to->n_tokens = from->n_tokens;
+    for (uint32_t i = 0; i < from->end; i++) {
+        uint32_t id = from->ids[i];
+        if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* only pinned */
+            continue;
+        to->ids[i] = id;
+        kv->tiles[id].refs++;
+        kv->tiles[id].device_refs += i >= from->begin || i < from->first;
+    }
 }
 
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
 {
-    struct spw_kv *kv = from->kv;
-    for (uint32_t i = 0; i < kv->o.n_layers; i++) {
-        const struct spw_kv_layer *f = &from->layers[i];
-        struct spw_kv_layer *t = &to->layers[i];
-        assert(t->end == t->first);
-        t->first = f->first;
-        t->begin = f->begin;
-        t->end = f->end;
-        t->disk_end = f->disk_end;
-        t->n_tokens = f->n_tokens;
-        if (spw_kv_sink_apart(from, i))
-            share(kv, t, f, 0, true);
-        for (uint32_t j = f->first; j < f->end; j++)
-            share(kv, t, f, j, j >= f->begin);
-    }
+    uint32_t n_layers = from->kv->o.n_layers;
+    for (uint32_t i = 0; i < 2 * n_layers; i++)
+        fork_table(from->kv, &to->tables[i], &from->tables[i], spw_kv_n_sinks(from, i % n_layers));
 }
 
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return seq->layers[layer].first;
+    return seq->tables[layer].first;
 }
 
 uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return seq->layers[layer].begin;
+    return seq->tables[layer].begin;
 }
 
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return seq->layers[layer].end;
+    return seq->tables[layer].end;
 }
 
 uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return seq->layers[layer].disk_end;
+    return seq->tables[layer].disk_end;
 }
 
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
-    assert(tile >= seq->layers[layer].begin || (!tile && spw_kv_sink_apart(seq, layer)));
-    return tile_at(seq, layer, tile)->device;
+    assert(tile >= seq->tables[layer].begin);
+    return tiered_tile(seq, layer, tile)->device;
 }
 
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
-    return tile_at(seq, layer, tile)->host;
+    return tiered_tile(seq, layer, tile)->host;
 }
 
 uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
-    return tile_at(seq, layer, tile)->disk;
+    return tiered_tile(seq, layer, tile)->disk;
+}
+
+uint32_t spw_kv_exact_first(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return spw_kv_table(seq, layer, SPW_KV_FORM_EXACT)->first;
+}
+
+uint32_t spw_kv_exact_end(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return spw_kv_table(seq, layer, SPW_KV_FORM_EXACT)->end;
+}
+
+void *spw_kv_exact_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
+{
+    const struct spw_kv_tile *t = tile_at(seq, layer, SPW_KV_FORM_EXACT, tile);
+    assert(t->device);
+    return t->device;
 }
 
 /* ---- growing ---- */
 
 /* The tail tile is about to be written: it must be this sequence's alone, with no lower copy. */
-static int own_tail(struct spw_kv_seq *seq, struct spw_kv_layer *l)
+static int own_tail(struct spw_kv_seq *seq, struct spw_kv_table *l)
 {
     struct spw_kv *kv = seq->kv;
     uint32_t *id = &l->ids[l->end - 1];
@@ -218,9 +241,10 @@ static int own_tail(struct spw_kv_seq *seq, struct spw_kv_layer *l)
         return 0;
     }
     uint32_t copy;
-    SPW_TRY(spw_kv_new_tile(kv, NULL, &copy));
-    int rc = kv->o.ops->copy(kv->o.device, kv->tiles[copy].device, t->device, kv->o.tile_bytes,
-                             SPW_LINK_DEVICE_TO_DEVICE, kv->o.compute);
+    SPW_TRY(spw_kv_new_tile(kv, SPW_KV_FORM_EXACT, NULL, &copy));
+    int rc = kv->o.ops->copy(kv->o.device, kv->tiles[copy].device, t->device,
+                             spw_kv_tile_bytes(kv, SPW_KV_FORM_EXACT), SPW_LINK_DEVICE_TO_DEVICE,
+                             kv->o.compute);
     spw_kv_put_tile(kv, *id, true);
     *id = copy;
     return rc;
@@ -228,18 +252,25 @@ static int own_tail(struct spw_kv_seq *seq, struct spw_kv_layer *l)
 
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to)
 {
-    struct spw_kv *kv = seq->kv;
-    struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
     if (from % SPW_TILE_TOKENS && to > from)
         SPW_TRY(own_tail(seq, l));
     uint32_t end = spw_waterline_tiles(to);
-    if (end > kv->o.max_tiles)
+    if (end > seq->kv->o.max_tiles)
         return -E2BIG;
     l->n_tokens = to;
+    while (l->end < end)
+        SPW_TRY(spw_kv_add_tile(seq, l, SPW_KV_FORM_EXACT));
+    return 0;
+}
+
+int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end)
+{
+    struct spw_kv_table *l = &seq->tables[layer];
+    assert(spw_kv_quantizes(seq->kv));
     while (l->end < end) {
-        const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, l->end);
-        SPW_TRY(spw_kv_new_tile(kv, before ? before->device : NULL, &l->ids[l->end]));
-        l->end++;
+        SPW_TRY(spw_kv_add_tile(seq, l, SPW_KV_FORM_TIERED));
+        l->n_tokens = (uint64_t)l->end * SPW_TILE_TOKENS;
     }
     return 0;
 }
@@ -248,16 +279,15 @@ int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
 
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 {
-    struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
     if (first > l->end)
         first = l->end;
     if (first <= l->first)
         return;
     if (l->begin > l->first)
         unpin(seq, layer);
-    uint32_t from = l->first + (spw_kv_keeps_sink(seq, layer) && !l->first);
-    uint32_t pinned_end = l->pinned_end < first ? l->pinned_end : first;
-    forget(seq, l, from > pinned_end ? from : pinned_end, first);
+    uint32_t from = spw_max_u32(l->first, spw_kv_n_sinks(seq, layer));
+    spw_kv_forget(seq, l, spw_max_u32(from, spw_min_u32(l->pinned_end, first)), first);
     l->first = first;
     if (l->begin < first)
         l->begin = first;
@@ -265,7 +295,7 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 
 uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer)
 {
-    const struct spw_kv_layer *x = &a->layers[layer], *y = &b->layers[layer];
+    const struct spw_kv_table *x = &a->tables[layer], *y = &b->tables[layer];
     uint32_t i = spw_max_u32(x->first, y->first), end = spw_min_u32(x->end, y->end);
     while (i < end && x->ids[i] == y->ids[i])
         i++;
@@ -274,7 +304,7 @@ uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *
 
 void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 {
-    const struct spw_kv_layer *l = &seq->layers[layer];
+    const struct spw_kv_table *l = &seq->tables[layer];
     for (uint32_t i = spw_max_u32(first, l->begin); i < l->end; i++) {
         struct spw_kv_tile *t = &seq->kv->tiles[l->ids[i]];
         if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
@@ -289,20 +319,19 @@ void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n)
 {
     seq->pinned_tokens = n;
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
-        struct spw_kv_layer *l = &seq->layers[i];
+        struct spw_kv_table *l = spw_kv_table(seq, i, SPW_KV_FORM_EXACT);
         unpin(seq, i);
         l->pinned = l->first;
         l->pinned_end = l->end;
     }
 }
 
-/* The layer holds again what it pinned, and newer tokens in the last of these tiles maybe. */
-static void roll_back(struct spw_kv_seq *seq, uint32_t layer)
+/* The table holds again what it pinned, and newer tokens in the last of these tiles maybe. */
+static void roll_back(struct spw_kv_seq *seq, struct spw_kv_table *l)
 {
-    struct spw_kv_layer *l = &seq->layers[layer];
     if (l->pinned_end && l->first > l->pinned) {
         assert(l->begin == l->first);
-        forget(seq, l, l->first > l->pinned_end ? l->first : l->pinned_end, l->end);
+        spw_kv_forget(seq, l, spw_max_u32(l->first, l->pinned_end), l->end);
         l->end = l->pinned_end;
         l->first = l->begin = l->pinned;
     }
@@ -311,23 +340,14 @@ static void roll_back(struct spw_kv_seq *seq, uint32_t layer)
 
 /* ---- cutting back to a length ---- */
 
-/* The first tile that queries from position n on read, but for a sink that is kept and for what
- * another cache holds. */
-static uint64_t first_read(const struct spw_kv_seq *seq, uint32_t layer,
-                           const struct spw_residency *residency, uint64_t n)
-{
-    const struct spw_kv_options *o = &seq->kv->o;
-    if (spw_kv_keeps_sink(seq, layer))
-        return spw_residual_end(spw_residual_block(n), o->residual_tiles);
-    return spw_max_u64(o->first_tile, spw_waterline_visible(&residency[o->kinds[layer]], n));
-}
-
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n)
 {
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
-        const struct spw_kv_layer *l = &seq->layers[i];
-        uint64_t from = first_read(seq, i, residency, n), end = spw_waterline_tiles(n);
+        const struct spw_kv_table *l = spw_kv_table(seq, i, SPW_KV_FORM_EXACT);
+        const struct spw_residency *r = &residency[seq->kv->o.kinds[i]];
+        uint32_t from = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_visible(r, n);
+        uint32_t end = spw_waterline_tiles(n);
         if ((end <= l->pinned_end ? l->pinned : l->first) > from && from < end)
             return false;
     }
@@ -343,44 +363,50 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
     return pinned < n && spw_kv_can_truncate(seq, residency, pinned) ? pinned : 0;
 }
 
-static void truncate_layer(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
+void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n)
 {
-    struct spw_kv_layer *l = &seq->layers[layer];
-    assert(!l->load.seq);
     uint32_t end = spw_waterline_tiles(n);
-    if (end <= l->pinned_end)
-        roll_back(seq, layer);
-    else
-        unpin(seq, layer);
+    assert(!l->load.seq);
     l->n_tokens = spw_min_u64(l->n_tokens, n);
     if (end < l->end) {
-        if (!end && spw_kv_sink_apart(seq, layer))
-            spw_kv_put_tile(seq->kv, l->ids[0], true);
-        forget(seq, l, end > l->first ? end : l->first, l->end);
+        spw_kv_forget(seq, l, end, l->end);
         l->end = end;
     }
-    if (l->first > l->end)
-        l->first = l->end;
-    if (l->begin > l->end)
-        l->begin = l->end;
-    if (spw_kv_keeps_sink(seq, layer) && l->end <= 1)
-        l->first = l->begin = 0; /* the sink is the tail again */
-    if (l->disk_end > n / SPW_TILE_TOKENS)
-        l->disk_end = (uint32_t)(n / SPW_TILE_TOKENS);
+    l->first = spw_min_u32(l->first, l->end);
+    l->begin = spw_min_u32(l->begin, l->end);
+    l->disk_end = spw_min_u32(l->disk_end, (uint32_t)(n / SPW_TILE_TOKENS));
 }
 
-void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n)
+static void cut_exact(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
-    n = spw_max_u64(n, (uint64_t)seq->kv->o.first_tile * SPW_TILE_TOKENS);
-    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        truncate_layer(seq, i, n);
+    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
+    if (spw_waterline_tiles(n) <= l->pinned_end)
+        roll_back(seq, l);
+    else
+        unpin(seq, layer);
+    spw_kv_cut_table(seq, l, n);
+    if (l->end <= spw_kv_n_sinks(seq, layer))
+        l->first = l->begin = 0; /* the sink is the tail again */
+}
+
+void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n)
+{
+    const struct spw_kv_options *o = &seq->kv->o;
+    for (uint32_t i = 0; i < o->n_layers; i++) {
+        const struct spw_residency *r = &residency[o->kinds[i]];
+        assert(r->quantizes == spw_kv_n_sinks(seq, i));
+        cut_exact(seq, i, n);
+        if (r->quantizes)
+            spw_kv_cut_table(seq, &seq->tables[i],
+                             (uint64_t)spw_waterline_end(r, n) * SPW_TILE_TOKENS);
+    }
 }
 
 /* ---- facts ---- */
 
 bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end)
 {
-    if (seq->layers[layer].n_tokens < (uint64_t)end * SPW_TILE_TOKENS)
+    if (seq->tables[layer].n_tokens < (uint64_t)end * SPW_TILE_TOKENS)
         return false;
     return !spw_kv_count_unwritten(seq, layer, begin, end);
 }
@@ -391,7 +417,7 @@ bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t b
         return false;
     spw_kv_poll_writebacks(seq->kv);
     for (uint32_t i = begin; i < end; i++)
-        if (tile_at(seq, layer, i)->writing)
+        if (tiered_tile(seq, layer, i)->writing)
             return false;
     return true;
 }
@@ -401,7 +427,7 @@ uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, ui
 {
     uint32_t n = 0;
     for (uint32_t i = begin; i < end; i++)
-        n += !spw_kv_has_lower_copy(tile_at(seq, layer, i));
+        n += spw_kv_is_unwritten(tiered_tile(seq, layer, i));
     return n;
 }
 
@@ -410,7 +436,7 @@ uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint3
 {
     uint32_t n = 0;
     for (uint32_t i = begin; i < end; i++)
-        n += !tile_at(seq, layer, i)->device;
+        n += !tiered_tile(seq, layer, i)->device;
     return n;
 }
 
@@ -418,7 +444,7 @@ uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint3
 
 void spw_kv_note_loss(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile, int rc)
 {
-    struct spw_kv_tile *t = tile_at(seq, layer, tile);
+    struct spw_kv_tile *t = tiered_tile(seq, layer, tile);
     if (t->disk != SPW_DISK_NONE) {
         spw_disk_retire(seq->kv->o.disk, t->disk);
         if (spw_disk_is_attached(seq->kv->o.disk, t->disk))
@@ -432,7 +458,7 @@ void spw_kv_note_loss(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile, int
 
 int spw_kv_lost(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
-    return tile_at(seq, layer, tile)->lost;
+    return tiered_tile(seq, layer, tile)->lost;
 }
 
 bool spw_kv_take_loss(struct spw_kv *kv, struct spw_kv_loss *out)

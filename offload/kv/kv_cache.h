@@ -1,7 +1,15 @@
-/* The KV cache: for every sequence and layer a table of tiles that lie on the device, in a lower
- * tier (the host or the disk), or in both. Tiles are shared by reference between forked
- * sequences. A tile is written to each tier at most once. Before tokens are added to the last,
- * unfinished tile of a sequence, this tile is on the device and belongs to the sequence alone.
+/* The KV cache: for every sequence and layer the tiles that lie on the device, in a lower tier (the
+ * host or the disk), or in both. Tiles are shared by reference between forked sequences. A tile is
+ * written to each tier at most once. Before tokens are added to the last, unfinished tile of a
+ * sequence, this tile is on the device and belongs to the sequence alone.
+ *
+ * A tile has two forms in a layer whose old tiles are quantized: it begins in its exact form, gets
+ * its quantized form when it becomes old, and then loses the exact one. Quantized tiles move
+ * between the tiers. Exact tiles stay on the device, in frames of their own, and the first tile
+ * (the sink) stays exact. Tiles of other layers of such a cache are exact only. In a cache that
+ * does not quantize, the exact form is the only one and moves between the tiers.
+ *
+ * The cache knows frames and orders. Which tile is old is for the caller to say (quant/residual.h).
  *
  * Owns the tile table; borrows device, streams and disk. One host thread. All moves are queued:
  * kernels on `compute`, spills on `down`, loads on `up`, submissions of reads and writes on
@@ -22,20 +30,23 @@ struct spw_kv_options {
     void *device_arena, *host_arena; /* [frames][tile_bytes], borrowed */
     uint32_t n_device_frames, n_host_frames;
     uint64_t tile_bytes;
+    /* Frames of exact tiles where the cache quantizes; n_exact_frames 0: it does not. */
+    void *exact_arena; /* [n_exact_frames][exact_tile_bytes], borrowed */
+    uint32_t n_exact_frames;
+    uint64_t exact_tile_bytes;
     uint32_t n_layers;
-    const uint8_t *kinds; /* [n_layers], enum spw_layer_kind; borrowed */
-    uint32_t max_tiles;   /* of one layer of one sequence, those before first_tile included */
-    uint32_t first_tile;  /* 0 or 1: layers start here, the tiles before are another cache's */
-    /* Full layers keep the sink (tile 0) on the device when the tiles behind it are dropped, and
-     * are read as quant/residual.h says. Neither host nor disk then, and no first_tile. */
-    bool keeps_sink;
-    uint64_t residual_tiles; /* of keeps_sink: the window */
-    uint32_t slot_tiles;     /* that come back as one transfer: kept together; at least 1 */
-    struct spw_disk *disk;   /* borrowed; NULL: none, and the rest is not looked at */
+    const uint8_t *kinds;  /* [n_layers], enum spw_layer_kind; borrowed */
+    uint32_t max_tiles;    /* of one layer of one sequence */
+    uint32_t slot_tiles;   /* that come back as one transfer: kept together; at least 1 */
+    struct spw_disk *disk; /* borrowed; NULL: none, and the rest is not looked at */
     spw_stream disk_stream;
     uint32_t n_disk_frames;
     bool direct; /* the disk reads and writes device frames; else it goes by way of host frames */
 };
+
+/* The form that moves between the tiers, and the exact form: one and the same where the cache does
+ * not quantize. */
+enum spw_kv_form { SPW_KV_FORM_TIERED, SPW_KV_FORM_EXACT };
 
 struct spw_kv;
 struct spw_kv_seq; /* one sequence's tables */
@@ -48,23 +59,32 @@ void spw_kv_seq_close(struct spw_kv_seq *seq);
 /* `to` must be empty; it shares every tile of `from`. */
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
 
-/* Tiles [first, end) exist. Tiles [begin, end) are on the device; lower copies of tiles below
- * disk_end are on the disk. A sink that was kept exists besides. */
+/* Tiles [first, end) have the form that moves between the tiers. Tiles [begin, end) are on the
+ * device; lower copies of tiles below disk_end are on the disk. */
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer);
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
+/* Tiles [exact_first, exact_end) have the exact form, and so has the sink of a layer whose old
+ * tiles are quantized. exact_tile is on the device. */
+uint32_t spw_kv_exact_first(const struct spw_kv_seq *seq, uint32_t layer);
+uint32_t spw_kv_exact_end(const struct spw_kv_seq *seq, uint32_t layer);
+void *spw_kv_exact_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 /* Where a tile's lower copy is: NULL or SPW_DISK_NONE if it is not there. Neither: it is lost. */
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* The end of the tiles that both have in this layer; they have all before it, if both hold it. */
+/* The end of the tiles that both have in this layer, in the form that moves between the tiers; they
+ * have all before it, if both hold it. */
 uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer);
 
-/* Makes room for tokens [from, to) of a layer that holds `from`: new tiles on the device, and a
- * tail tile of its own if it is shared or has a lower copy. */
+/* Makes room for tokens [from, to) of a layer that holds `from`: new exact tiles on the device, and
+ * a tail tile of its own if it is shared or has a lower copy. */
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
+/* Gives device frames to the quantized form of tiles up to `end`, which have become old. The caller
+ * fills them (spw_kv_device_tile) from the exact form, on `compute`. */
+int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end);
 /* Raises the layer's waterlines; either may be there already. Tiles that leave the device and have
  * no lower copy are written to the host; tiles below disk_end are written to the disk. Their device
  * frames become free. Tiles that this call could not write stay in their tier. The host waits only
@@ -99,20 +119,22 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
 /* Gives up all loads of the sequence; waits for their reads. Adds to *n_read the tiles that were
  * read for nothing. -EBADMSG: one of these tiles is lost. */
 int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
-/* Forgets the tiles below `first`, but for a sink that is kept. */
+/* Drops the exact form of tiles below `first`, but not that of the sink in a layer whose old tiles
+ * are quantized. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
-/* Pins the tiles of the sequence of n tokens until the next pin or a cut: they stay although they
- * are dropped, and the sequence can be rolled back to n tokens. A layer with tiles off the device
- * pins nothing. */
+/* Pins the exact tiles of the sequence of n tokens until the next pin or a cut: they stay although
+ * they are dropped, and the sequence can be rolled back to n tokens. A layer with tiles off the
+ * device pins nothing. */
 void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n);
-/* Whether every layer still holds what queries from position n on can see. residency: [kinds] */
+/* Whether every layer still holds the exact tiles that queries from position n on can see.
+ * residency: [kinds], here and below. */
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n);
 /* The most tokens, up to n, that the sequence can be cut back to: n, the pinned length, or none. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
-/* Cuts back to n tokens, or to where layers start; nothing queued may still use the sequence. */
-void spw_kv_truncate(struct spw_kv_seq *seq, uint64_t n);
+/* Cuts back to n tokens; nothing queued may still use the sequence. */
+void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
 
 /* Makes `up` wait until the tile's host copy is whole, if `up` does not know that yet. The host
  * waits for a write of the tile to the disk. */

@@ -16,9 +16,9 @@
 
 enum { READ_BYTES = 2 << 20 }; /* of adjacent tiles that are one read, unless one tile has more */
 
-static struct spw_kv_layer *layer_of(const struct spw_kv_load *r)
+static struct spw_kv_table *layer_of(const struct spw_kv_load *r)
 {
-    return &r->seq->layers[r->layer];
+    return &r->seq->tables[r->layer];
 }
 
 static struct spw_kv_tile *tile_of(const struct spw_kv_load *r, uint32_t tile)
@@ -29,7 +29,7 @@ static struct spw_kv_tile *tile_of(const struct spw_kv_load *r, uint32_t tile)
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
 {
     struct spw_kv *kv = seq->kv;
-    const struct spw_kv_tile *t = &kv->tiles[seq->layers[layer].ids[tile]];
+    const struct spw_kv_tile *t = &kv->tiles[seq->tables[layer].ids[tile]];
     SPW_TRY(spw_kv_finish_tile(kv, t));
     if (!t->host || t->ticket <= kv->up_knows)
         return 0;
@@ -187,7 +187,7 @@ static int ask(struct spw_kv *kv)
 static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
 {
     struct spw_kv *kv = seq->kv;
-    const struct spw_kv_layer *l = &seq->layers[layer];
+    const struct spw_kv_table *l = &seq->tables[layer];
     struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
     const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
     if (t->device)
@@ -197,7 +197,7 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
         t->device = t->host; /* it could not be written */
         return 0;
     }
-    if (!spw_kv_has_lower_copy(t) || t->lost) {
+    if (!spw_kv_has_lower_copy(t)) {
         spw_kv_note_loss(seq, layer, i, t->lost);
         return -EBADMSG;
     }
@@ -205,7 +205,7 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
 }
 
 /* Reads may land in the frames; tiles that are on the host come up. */
-static int fill_from_host(struct spw_kv *kv, const struct spw_kv_layer *l, uint32_t begin)
+static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t begin)
 {
     uint32_t n = 0;
     if (kv->o.disk)
@@ -224,7 +224,7 @@ static int fill_from_host(struct spw_kv *kv, const struct spw_kv_layer *l, uint3
 }
 
 /* Nobody counts on the frames that a load has taken; a copy may be on its way to them. */
-static void give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin, uint32_t end)
+static void give_back(struct spw_kv *kv, struct spw_kv_table *l, uint32_t begin, uint32_t end)
 {
     spw_kv_order(kv, kv->o.up, kv->o.compute); /* or the device is lost */
     for (uint32_t i = begin; i < end; i++) {
@@ -240,7 +240,7 @@ static void give_back(struct spw_kv *kv, struct spw_kv_layer *l, uint32_t begin,
 static int begin_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
     struct spw_kv *kv = seq->kv;
-    struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_table *l = &seq->tables[layer];
     int rc = 0;
     for (uint32_t i = begin; i < l->begin && !rc; i++)
         rc = take_frame(seq, layer, i);
@@ -266,10 +266,10 @@ static bool is_at_rest(const struct spw_kv_tile *t)
     return t->refs == 1 && !t->device && !t->host && !t->writing && t->disk != SPW_DISK_NONE;
 }
 
-static bool can_begin(const struct spw_kv *kv, const struct spw_kv_layer *l, uint32_t begin)
+static bool can_begin(const struct spw_kv *kv, const struct spw_kv_table *l, uint32_t begin)
 {
     if (!kv->o.disk || l->load.seq || begin >= l->begin ||
-        l->begin - begin > spw_tier_n_free(&kv->device) + kv->n_draining)
+        l->begin - begin > spw_tier_n_free(&kv->device) + kv->n_free_soon)
         return false;
     for (uint32_t i = begin; i < l->begin; i++)
         if (!is_at_rest(&kv->tiles[l->ids[i]]))
@@ -279,13 +279,13 @@ static bool can_begin(const struct spw_kv *kv, const struct spw_kv_layer *l, uin
 
 int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun)
 {
-    *begun = can_begin(seq->kv, &seq->layers[layer], begin);
+    *begun = can_begin(seq->kv, &seq->tables[layer], begin);
     return *begun ? begin_load(seq, layer, begin) : 0;
 }
 
 bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return seq->layers[layer].load.seq;
+    return seq->tables[layer].load.seq;
 }
 
 /* ---- finishing ---- */
@@ -313,7 +313,7 @@ static int go_on(struct spw_kv *kv)
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv *kv = seq->kv;
-    struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_table *l = &seq->tables[layer];
     struct spw_kv_load *r = &l->load;
     int rc = 0;
     if (!r->seq)
@@ -341,7 +341,7 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
 
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
-    const struct spw_kv_layer *l = &seq->layers[layer];
+    const struct spw_kv_table *l = &seq->tables[layer];
     assert(begin >= l->first);
     SPW_TRY(spw_kv_finish_load(seq, layer));
     if (begin >= l->begin)
@@ -358,13 +358,13 @@ int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read)
     while (spw_kv_is_reading(kv))
         spw_kv_finish_read(kv);
     for (uint32_t i = 0; i < kv->o.n_layers; i++) {
-        struct spw_kv_load *r = &seq->layers[i].load;
+        struct spw_kv_load *r = &seq->tables[i].load;
         if (!r->seq)
             continue;
         *n_read += r->asked - r->begin;
         rc = rc ? rc : r->rc;
         end(kv, r);
-        give_back(kv, &seq->layers[i], r->begin, r->end);
+        give_back(kv, &seq->tables[i], r->begin, r->end);
     }
     return rc;
 }

@@ -22,6 +22,7 @@
  * there on only the device can fail; tables and tiers are then brought to the end without it. */
 #include "offload/kv/kv_repack.h"
 
+#include "offload/kv/kv_split.h"
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
@@ -38,16 +39,16 @@ struct work {
     struct spw_kv *kv;
     const struct spw_kv_repack *r;
     struct spw_kv_repacked *out;
-    struct level device, host, disk;
+    struct level device, exact, host, disk;
     uint32_t *attached; /* [n_attached] tiles, of which the first have a place in our own file: */
     uint32_t *place;
     uint32_t n_attached, n_places;
     /* What the cache goes on with. */
-    struct spw_tier new_device, new_host;
+    struct spw_tier new_device, new_exact, new_host;
     struct spw_disk *new_disk;
     struct spw_kv_tile *tiles;
     uint32_t n_tiles, *writeback_ids;
-    void **draining;
+    void **free_soon;
     int rc; /* of the device: nothing is moved any more */
 };
 
@@ -60,8 +61,7 @@ int spw_kv_finish_queued(struct spw_kv *kv)
     SPW_TRY(o->ops->stream_sync(o->device, o->compute));
     SPW_TRY(o->ops->stream_sync(o->device, o->down));
     SPW_TRY(o->ops->stream_sync(o->device, o->up));
-    while (kv->n_draining)
-        spw_tier_put(&kv->device, kv->draining[--kv->n_draining]);
+    spw_kv_free_frames(kv);
     for (uint32_t id = 0; id < kv->n_tiles; id++)
         if (kv->tiles[id].damaged) {
             spw_kv_put_disk_frame(kv, kv->tiles[id].damaged);
@@ -85,7 +85,9 @@ static int open_level(struct level *l, uint32_t n)
 static void own(struct work *w, uint32_t id, const void *frame)
 {
     struct spw_kv *kv = w->kv;
-    if (frame && spw_tier_has(&kv->device, frame))
+    if (frame && kv->tiles[id].exact)
+        w->exact.owner[spw_tier_number(&kv->exact, frame)] = id;
+    else if (frame && spw_tier_has(&kv->device, frame))
         w->device.owner[spw_tier_number(&kv->device, frame)] = id;
     else if (frame)
         w->host.owner[spw_tier_number(&kv->host, frame)] = id;
@@ -154,13 +156,14 @@ static int open_disk(struct work *w)
 static int open_tables(struct work *w)
 {
     const struct spw_kv_repack *r = w->r;
-    uint32_t n = r->n_device_frames + r->n_host_frames + (w->kv->o.disk ? r->n_disk_frames : 0);
+    uint32_t n = r->n_device_frames + r->n_exact_frames + r->n_host_frames +
+                 (w->kv->o.disk ? r->n_disk_frames : 0);
     w->n_tiles = n > w->kv->n_tiles ? n : w->kv->n_tiles;
     w->tiles = spw_alloc_zero(w->n_tiles, sizeof *w->tiles);
-    w->draining = spw_alloc_zero(r->n_device_frames, sizeof(void *));
+    w->free_soon = spw_alloc_zero(r->n_device_frames, sizeof(void *));
     w->writeback_ids =
         spw_alloc_zero((size_t)SPW_KV_WRITEBACKS * r->slot_tiles, sizeof *w->writeback_ids);
-    return w->tiles && w->draining && w->writeback_ids ? 0 : -ENOMEM;
+    return w->tiles && w->free_soon && w->writeback_ids ? 0 : -ENOMEM;
 }
 
 static int prepare(struct work *w)
@@ -169,8 +172,9 @@ static int prepare(struct work *w)
     const struct spw_kv_repack *r = w->r;
     if (kv->n_attached && r->tile_bytes == kv->o.tile_bytes)
         return -EBUSY;
-    assert(!r->device_arena || (uint8_t *)r->device_arena <= kv->device.arena);
+    assert((uint8_t *)r->exact_arena <= kv->exact.arena);
     SPW_TRY(open_level(&w->device, kv->o.n_device_frames));
+    SPW_TRY(open_level(&w->exact, kv->o.n_exact_frames));
     SPW_TRY(open_level(&w->host, kv->o.n_host_frames));
     SPW_TRY(open_level(&w->disk, kv->o.disk ? kv->o.n_disk_frames : 0));
     w->attached = spw_alloc_zero(kv->n_attached, sizeof *w->attached);
@@ -179,12 +183,14 @@ static int prepare(struct work *w)
         return -ENOMEM;
     survey(w);
     SPW_TRY(number(&w->device, r->n_device_frames));
+    SPW_TRY(number(&w->exact, r->n_exact_frames));
     SPW_TRY(number(&w->host, r->n_host_frames));
     SPW_TRY(number(&w->disk, r->n_disk_frames));
     SPW_TRY(open_tables(w));
-    void *arena = r->device_arena ? r->device_arena : kv->device.arena;
-    SPW_TRY(open_tier(&w->new_device, arena, &w->device, r->tile_bytes, r->n_device_frames,
-                      r->slot_tiles));
+    SPW_TRY(open_tier(&w->new_device, kv->device.arena, &w->device, r->tile_bytes,
+                      r->n_device_frames, r->slot_tiles));
+    SPW_TRY(open_tier(&w->new_exact, r->exact_arena, &w->exact, kv->o.exact_tile_bytes,
+                      r->n_exact_frames, 1));
     SPW_TRY(open_tier(&w->new_host, kv->host.arena, &w->host, r->tile_bytes, r->n_host_frames,
                       r->slot_tiles));
     return kv->o.disk ? open_disk(w) : 0;
@@ -199,18 +205,31 @@ static int copy(const struct work *w, void *to, const void *from, uint64_t bytes
     return o->ops->copy(o->device, to, from, bytes, link, o->compute);
 }
 
-/* Queues a tile's conversion from device memory to device memory that is not behind it. */
+/* Queues the copy of a tile in device memory to a place that is not behind it. */
+static int bring_down(const struct work *w, const uint8_t *from, uint8_t *to, uint64_t bytes)
+{
+    bool apart = to + bytes <= from;
+    void *target = apart ? to : w->r->device_to;
+    if (from == to)
+        return 0;
+    SPW_TRY(copy(w, target, from, bytes, SPW_LINK_DEVICE_TO_DEVICE));
+    return apart ? 0 : copy(w, to, target, bytes, SPW_LINK_DEVICE_TO_DEVICE);
+}
+
+static int move_exact(const struct work *w, const uint8_t *from, uint8_t *to)
+{
+    return bring_down(w, from, to, w->kv->o.exact_tile_bytes);
+}
+
+/* The same with the tile's conversion. */
 static int move_on_device(const struct work *w, const uint8_t *from, uint8_t *to)
 {
     const struct spw_kv_repack *r = w->r;
     bool apart = to + r->tile_bytes <= from;
     void *target = apart ? to : r->device_to;
-    if (from == to && !r->convert)
-        return 0;
-    if (r->convert)
-        SPW_TRY(r->convert(r->context, from, target));
-    else
-        SPW_TRY(copy(w, target, from, r->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE));
+    if (!r->convert)
+        return bring_down(w, from, to, r->tile_bytes);
+    SPW_TRY(r->convert(r->context, from, target));
     return apart ? 0 : copy(w, to, target, r->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE);
 }
 
@@ -239,7 +258,7 @@ static void walk_memory(struct work *w, const struct level *l, const struct spw_
             continue;
         struct spw_kv_tile *t = &w->kv->tiles[l->owner[k]];
         uint8_t *from = tier->arena + k * tier->frame_bytes;
-        uint8_t *to = by->arena + l->to[k] * w->r->tile_bytes;
+        uint8_t *to = by->arena + l->to[k] * by->frame_bytes;
         if (!w->rc)
             w->rc = move(w, from, to);
         if (t->device == from)
@@ -395,7 +414,7 @@ static void walk_attached(struct work *w)
 
 /* ---- the end ---- */
 
-/* More tiles, where there are more frames. None of the old frames is draining. */
+/* More tiles, where there are more frames. No old frame waits to become free. */
 static void replace_tiles(struct work *w)
 {
     struct spw_kv *kv = w->kv;
@@ -405,12 +424,12 @@ static void replace_tiles(struct work *w)
         kv->free_tile = id;
     }
     spw_free(kv->tiles);
-    spw_free(kv->draining);
+    spw_free(kv->free_soon);
     kv->tiles = w->tiles;
-    kv->draining = w->draining;
+    kv->free_soon = w->free_soon;
     kv->n_tiles = w->n_tiles;
     w->tiles = NULL;
-    w->draining = NULL;
+    w->free_soon = NULL;
 }
 
 static void replace_tier(struct spw_tier *t, struct spw_tier *by)
@@ -438,12 +457,14 @@ static void take_over(struct work *w)
     const struct spw_kv_repack *r = w->r;
     replace_tiles(w);
     replace_tier(&kv->device, &w->new_device);
+    replace_tier(&kv->exact, &w->new_exact);
     replace_tier(&kv->host, &w->new_host);
     if (kv->o.disk)
         replace_disk(w);
     kv->o.tile_bytes = r->tile_bytes;
-    kv->o.device_arena = kv->device.arena;
     kv->o.n_device_frames = r->n_device_frames;
+    kv->o.exact_arena = r->exact_arena;
+    kv->o.n_exact_frames = r->n_exact_frames;
     kv->o.n_host_frames = r->n_host_frames;
     kv->o.n_disk_frames = r->n_disk_frames;
     kv->o.slot_tiles = r->slot_tiles;
@@ -451,40 +472,54 @@ static void take_over(struct work *w)
 
 static void release(struct work *w)
 {
-    struct level *levels[3] = {&w->device, &w->host, &w->disk};
-    for (int i = 0; i < 3; i++) {
+    struct level *levels[4] = {&w->device, &w->exact, &w->host, &w->disk};
+    for (int i = 0; i < 4; i++) {
         spw_free(levels[i]->owner);
         spw_free(levels[i]->to);
     }
     spw_tier_free(&w->new_device);
+    spw_tier_free(&w->new_exact);
     spw_tier_free(&w->new_host);
     spw_free(w->attached);
     spw_free(w->place);
     spw_disk_close(w->new_disk);
     spw_free(w->tiles);
-    spw_free(w->draining);
+    spw_free(w->free_soon);
     spw_free(w->writeback_ids);
+}
+
+static void move_all(struct work *w, bool splits)
+{
+    struct spw_kv *kv = w->kv;
+    struct spw_kv_repacked *out = w->out;
+    walk_memory(w, &w->device, &kv->device, &w->new_device, move_on_device, &out->n_device);
+    if (splits && !w->rc)
+        w->rc = spw_kv_split_lower(kv, w->r);
+    walk_memory(w, &w->exact, &kv->exact, &w->new_exact, move_exact, &out->n_device);
+    walk_memory(w, &w->host, &kv->host, &w->new_host, move_on_host, &out->n_host);
+    walk_disk(w);
+    walk_attached(w);
+    if (!w->rc)
+        w->rc = kv->o.ops->stream_sync(kv->o.device, kv->o.compute);
 }
 
 int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out)
 {
     struct work w = {.kv = kv, .r = r, .out = out};
+    bool splits = r->n_exact_frames && !spw_kv_quantizes(kv);
     assert(r->tile_bytes && r->tile_bytes <= kv->o.tile_bytes && r->slot_tiles);
     assert(r->tile_bytes < kv->o.tile_bytes || !r->convert);
     assert(!kv->o.disk || r->n_buffers);
     *out = (struct spw_kv_repacked){0};
     SPW_TRY(spw_kv_finish_queued(kv));
+    if (splits)
+        SPW_TRY(spw_kv_split_begin(kv, r));
     int rc = prepare(&w);
     if (!rc) {
-        walk_memory(&w, &w.device, &kv->device, &w.new_device, move_on_device, &out->n_device);
-        if (!w.rc && r->before_lower)
-            w.rc = r->before_lower(r->context);
-        walk_memory(&w, &w.host, &kv->host, &w.new_host, move_on_host, &out->n_host);
-        walk_disk(&w);
-        walk_attached(&w);
-        if (!w.rc)
-            w.rc = kv->o.ops->stream_sync(kv->o.device, kv->o.compute);
+        move_all(&w, splits);
         take_over(&w);
+        if (splits)
+            spw_kv_split_end(r);
     }
     release(&w);
     return rc ? rc : w.rc ? -EIO : 0;

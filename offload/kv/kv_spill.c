@@ -11,7 +11,7 @@ struct spill {
     uint32_t begin, disk_end, from, to;
 };
 
-static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_layer *l,
+static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_table *l,
                                uint32_t begin, uint32_t disk_end)
 {
     struct spill s = {.begin = spw_max_u32(begin, l->begin),
@@ -24,13 +24,13 @@ static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_laye
 }
 
 /* What is to happen to tile i. */
-static bool leaves_device(const struct spw_kv_layer *l, const struct spill *s,
+static bool leaves_device(const struct spw_kv_table *l, const struct spill *s,
                           const struct spw_kv_tile *t, uint32_t i)
 {
     return i >= l->begin && i < s->begin && !spw_kv_has_lower_copy(t);
 }
 
-static bool leaves_host(const struct spw_kv_layer *l, const struct spill *s,
+static bool leaves_host(const struct spw_kv_table *l, const struct spill *s,
                         const struct spw_kv_tile *t, uint32_t i)
 {
     /* also one that another sequence spilled while it was on the device for this one */
@@ -38,7 +38,7 @@ static bool leaves_host(const struct spw_kv_layer *l, const struct spill *s,
 }
 
 /* Makes the lower copy of a tile that has none. */
-static int write_down(struct spw_kv *kv, const struct spw_kv_layer *l, const struct spill *s,
+static int write_down(struct spw_kv *kv, const struct spw_kv_table *l, const struct spill *s,
                       uint32_t i)
 {
     struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
@@ -54,7 +54,7 @@ static int write_down(struct spw_kv *kv, const struct spw_kv_layer *l, const str
     return deep ? spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_HOST, after) : 0;
 }
 
-static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *s)
+static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *s)
 {
     for (uint32_t i = s->from; i < s->to; i++) {
         struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
@@ -75,11 +75,11 @@ static int spill(struct spw_kv *kv, struct spw_kv_layer *l, const struct spill *
     return 0;
 }
 
-/* A tile on the device whose lower copy lay in a file of others, and was lost, may find no frame on
- * the disk. Then the tile is lost. */
+/* A tile on the device can have lost its lower copy, which lay in a file of others. The disk has no
+ * frame for another copy of the tile, so the tile may not leave the device: it counts as lost. */
 static int find_lost(struct spw_kv_seq *seq, uint32_t layer, const struct spill *s)
 {
-    const struct spw_kv_layer *l = &seq->layers[layer];
+    const struct spw_kv_table *l = &seq->tables[layer];
     int rc = 0;
     for (uint32_t i = s->from; i < s->to && i < s->disk_end; i++) {
         const struct spw_kv_tile *t = &seq->kv->tiles[l->ids[i]];
@@ -94,7 +94,7 @@ static int find_lost(struct spw_kv_seq *seq, uint32_t layer, const struct spill 
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end)
 {
     struct spw_kv *kv = seq->kv;
-    struct spw_kv_layer *l = &seq->layers[layer];
+    struct spw_kv_table *l = &seq->tables[layer];
     uint64_t to_host, to_disk;
     assert(begin <= l->end && !l->load.seq);
     spw_kv_count_spill(seq, layer, begin, disk_end, &to_host, &to_disk);
@@ -117,7 +117,7 @@ void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t b
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk)
 {
     const struct spw_kv *kv = seq->kv;
-    const struct spw_kv_layer *l = &seq->layers[layer];
+    const struct spw_kv_table *l = &seq->tables[layer];
     struct spill s = make_spill(kv, l, begin, disk_end);
     *to_host = *to_disk = 0;
     for (uint32_t i = s.from; i < s.to; i++) {

@@ -1,12 +1,12 @@
-/* Exact tiles leave a cache for another one: see kv_split.h.
+/* Tiles get an exact form of their own: see kv_split.h.
  *
- *     frames of kv   | q | e | q | q | e | q | e |         e: exact; q: only quantized
- *                    '--- stays, smaller ---'| exact frames |
+ *     device frames   | q | e | q | q | e | q | e |         e: exact; q: only quantized
+ *                     '--- stays, smaller ---'| exact frames |
  *
- * An exact frame is the place of one of kv's own frames, or lies behind them all. If a tile is
- * there that has to stay, it changes places with the one that comes; so nothing needs more room
- * than there is, but for one tile. A tile that is exact and quantized as well is read from its
- * exact frame when it is made smaller. */
+ * An exact frame is the place of one of the device frames, or lies behind them all. If a tile is
+ * there that has to stay, it changes places with the one that comes. So nothing needs more room
+ * than there is, but for one tile. A tile with both forms is read from its exact frame when it is
+ * made smaller. */
 #include "offload/kv/kv_split.h"
 
 #include "offload/kv/kv_attach.h"
@@ -18,33 +18,40 @@ struct work {
     struct spw_kv *kv;
     void *scratch;
     uint32_t *owner; /* [n_device_frames] the tile in each, or SPW_KV_NO_TILE */
-    bool *placed;    /* [n_device_frames] the frame holds a exact tile, in its place */
+    bool *placed;    /* [n_device_frames] the frame holds an exact tile, in its place */
 };
 
-/* ---- the second cache's tables ---- */
+/* ---- exact tables ---- */
 
-static int new_tiles(struct spw_kv_seq *exact, struct spw_kv_layer *l, uint32_t from, uint32_t to)
+static int open_layer(const struct spw_kv_division *d, uint32_t layer)
 {
-    for (uint32_t i = from; i < to; i++) {
-        SPW_TRY(spw_kv_new_tile(exact->kv, NULL, &l->ids[i]));
-        l->end = i + 1;
-    }
+    const struct spw_kv_table *from = &d->seq->tables[layer];
+    struct spw_kv_table *l = spw_kv_table(d->seq, layer, SPW_KV_FORM_EXACT);
+    uint32_t n_sinks = spw_kv_n_sinks(d->seq, layer), first = from->first;
+    if (!from->end)
+        return 0;
+    if (n_sinks)
+        first = d->first_exact < from->end ? d->first_exact : 0;
+    if (first && n_sinks)
+        SPW_TRY(spw_kv_add_tile(d->seq, l, SPW_KV_FORM_EXACT));
+    spw_kv_start_table(l, first);
+    while (l->end < from->end)
+        SPW_TRY(spw_kv_add_tile(d->seq, l, SPW_KV_FORM_EXACT));
+    l->n_tokens = from->n_tokens;
     return 0;
 }
 
-static int open_layer(const struct spw_kv_split_sequence *s, uint32_t layer)
+static int open_exact(struct spw_kv *kv, const struct spw_kv_repack *r)
 {
-    const struct spw_kv_layer *from = &s->from->layers[layer];
-    struct spw_kv_layer *l = &s->exact->layers[layer];
-    bool all = !spw_kv_quantizes(s->from, layer); /* tiles move to the exact cache */
-    uint32_t first = all ? from->first : s->first_exact < from->end ? s->first_exact : 0;
-    if (!from->end)
-        return 0;
-    if (first && !all)
-        SPW_TRY(new_tiles(s->exact, l, 0, 1)); /* the sink */
-    l->first = l->begin = l->end = first;
-    SPW_TRY(new_tiles(s->exact, l, first, from->end));
-    l->n_tokens = s->n_tokens;
+    spw_tier_free(&kv->exact);
+    SPW_TRY(spw_tier_init(&kv->exact, r->exact_arena, r->exact_tile_bytes, r->n_exact_frames, 1));
+    kv->o.exact_arena = r->exact_arena;
+    kv->o.exact_tile_bytes = r->exact_tile_bytes;
+    kv->o.n_exact_frames = r->n_exact_frames;
+    SPW_TRY(spw_kv_extend(kv, 0));
+    for (uint32_t i = 0; i < r->n_divisions; i++)
+        for (uint32_t l = 0; l < kv->o.n_layers; l++)
+            SPW_TRY(open_layer(&r->divisions[i], l));
     return 0;
 }
 
@@ -55,19 +62,13 @@ static uint8_t *arena_end(const struct spw_kv *kv)
     return kv->device.arena + kv->o.n_device_frames * kv->o.tile_bytes;
 }
 
-/* Where the tile's bytes are on the device, or NULL. */
-static uint8_t *on_device(const struct spw_kv *kv, const struct spw_kv_tile *t)
-{
-    bool stayed = t->host && spw_tier_has(&kv->device, t->host); /* it could not be written */
-    return t->device ? t->device : stayed ? t->host : NULL;
-}
-
 static void survey(const struct work *w)
 {
     for (uint32_t k = 0; k < w->kv->o.n_device_frames; k++)
         w->owner[k] = SPW_KV_NO_TILE;
     for (uint32_t id = 0; id < w->kv->n_tiles; id++) {
-        const uint8_t *frame = on_device(w->kv, &w->kv->tiles[id]);
+        const struct spw_kv_tile *t = &w->kv->tiles[id];
+        const void *frame = t->exact ? NULL : spw_kv_on_device(w->kv, t);
         if (frame)
             w->owner[spw_tier_number(&w->kv->device, frame)] = id;
     }
@@ -106,7 +107,7 @@ static int swap(const struct work *w, uint32_t id, uint8_t *from, uint32_t k, ui
 static int place(const struct work *w, uint32_t id, uint8_t *to)
 {
     struct spw_kv *kv = w->kv;
-    uint8_t *from = on_device(kv, &kv->tiles[id]);
+    uint8_t *from = spw_kv_on_device(kv, &kv->tiles[id]);
     assert((uint64_t)(to - kv->device.arena) % kv->o.tile_bytes == 0);
     if (!from)
         return -ENOMEM;
@@ -123,105 +124,92 @@ static int place(const struct work *w, uint32_t id, uint8_t *to)
     return 0;
 }
 
-/* A sink that is in a lower tier waits for spw_kv_split_lower. */
-static int place_layer(const struct work *w, const struct spw_kv_split_sequence *s, uint32_t layer)
+/* Whether the sink is in a lower tier only. */
+static bool sink_is_lower(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    const struct spw_kv_layer *from = &s->from->layers[layer], *l = &s->exact->layers[layer];
-    if (spw_kv_sink_apart(s->exact, layer) && on_device(w->kv, &w->kv->tiles[from->ids[0]]))
-        SPW_TRY(place(w, from->ids[0], s->exact->kv->tiles[l->ids[0]].device));
-    for (uint32_t i = l->first; i < l->end; i++)
-        SPW_TRY(place(w, from->ids[i], s->exact->kv->tiles[l->ids[i]].device));
+    const struct spw_kv_table *l = &seq->tables[layer];
+    return spw_kv_n_sinks(seq, layer) && !l->first && l->end &&
+           !spw_kv_on_device(seq->kv, &seq->kv->tiles[l->ids[0]]);
+}
+
+/* A sink that is in a lower tier waits for spw_kv_split_lower. */
+static int place_layer(const struct work *w, const struct spw_kv_seq *seq, uint32_t layer)
+{
+    const struct spw_kv_table *from = &seq->tables[layer];
+    const struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
+    for (uint32_t i = 0; i < l->end; i++) {
+        if (l->ids[i] == SPW_KV_NO_TILE || (!i && l->first && sink_is_lower(seq, layer)))
+            continue;
+        SPW_TRY(place(w, from->ids[i], w->kv->tiles[l->ids[i]].device));
+    }
     return 0;
 }
 
-/* ---- the first cache's tables ---- */
-
-static bool sink_is_lower(const struct spw_kv_split_sequence *s, uint32_t layer)
+static int place_all(struct spw_kv *kv, const struct spw_kv_repack *r)
 {
-    const struct spw_kv_layer *l = &s->from->layers[layer];
-    return spw_kv_quantizes(s->from, layer) && !l->first && l->end &&
-           !on_device(s->from->kv, &s->from->kv->tiles[l->ids[0]]);
-}
-
-/* Like a layer of a cache that begins at tile 1, once nothing else is left in it. */
-static void begin_behind_sink(struct spw_kv_seq *seq, uint32_t layer)
-{
-    struct spw_kv_layer *l = &seq->layers[layer];
-    spw_kv_drop(seq, layer, spw_kv_quantizes(seq, layer) ? 1 : l->end);
-    if (l->end > 1 && spw_kv_quantizes(seq, layer))
-        return;
-    l->first = l->begin = l->end = 1;
-    l->disk_end = 0;
-    l->n_tokens = SPW_TILE_TOKENS;
-}
-
-static void cut(const struct spw_kv_split_sequence *s)
-{
-    spw_kv_truncate(s->from, (uint64_t)s->end * SPW_TILE_TOKENS);
-    for (uint32_t l = 0; l < s->from->kv->o.n_layers; l++)
-        if (!sink_is_lower(s, l))
-            begin_behind_sink(s->from, l);
+    uint32_t n = kv->o.n_device_frames;
+    struct work w = {.kv = kv, .scratch = r->device_from};
+    w.owner = spw_alloc_zero(n, sizeof *w.owner);
+    w.placed = spw_alloc_zero(n, sizeof *w.placed);
+    int rc = w.owner && w.placed ? 0 : -ENOMEM;
+    if (!rc)
+        survey(&w);
+    for (uint32_t i = 0; i < r->n_divisions; i++)
+        for (uint32_t l = 0; l < kv->o.n_layers && !rc; l++)
+            rc = place_layer(&w, r->divisions[i].seq, l);
+    spw_free(w.owner);
+    spw_free(w.placed);
+    return rc;
 }
 
 /* ---- all of it ---- */
 
-static int open_work(struct work *w, const struct spw_kv_split *s)
+/* The sink leaves a table of quantized tiles; all tiles leave that of a layer that has none. */
+static void begin_behind_sink(struct spw_kv_seq *seq, uint32_t layer)
 {
-    uint32_t n = s->kv->o.n_device_frames;
-    *w = (struct work){.kv = s->kv, .scratch = s->device_scratch};
-    w->owner = spw_alloc_zero(n, sizeof *w->owner);
-    w->placed = spw_alloc_zero(n, sizeof *w->placed);
-    return w->owner && w->placed ? 0 : -ENOMEM;
+    struct spw_kv_table *l = &seq->tables[layer];
+    bool quantizes = spw_kv_n_sinks(seq, layer);
+    spw_kv_forget(seq, l, l->first, quantizes ? spw_min_u32(l->end, 1) : l->end);
+    if (!quantizes || l->end <= 1) {
+        spw_kv_start_table(l, 1);
+        return;
+    }
+    l->first = 1;
+    l->begin = spw_max_u32(l->begin, 1);
 }
 
-static int place_all(const struct work *w, const struct spw_kv_split *s)
+int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_repack *r)
 {
-    uint32_t n_layers = s->kv->o.n_layers;
-    for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t l = 0; l < n_layers; l++)
-            SPW_TRY(open_layer(&s->sequences[i], l));
-    survey(w);
-    for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t l = 0; l < n_layers; l++)
-            SPW_TRY(place_layer(w, &s->sequences[i], l));
+    SPW_TRY(open_exact(kv, r));
+    SPW_TRY(place_all(kv, r));
+    for (const struct spw_kv_division *d = r->divisions; d < r->divisions + r->n_divisions; d++)
+        for (uint32_t l = 0; l < kv->o.n_layers; l++) {
+            spw_kv_cut_table(d->seq, &d->seq->tables[l], (uint64_t)d->end * SPW_TILE_TOKENS);
+            if (!sink_is_lower(d->seq, l))
+                begin_behind_sink(d->seq, l);
+        }
     return 0;
 }
 
-int spw_kv_split_begin(const struct spw_kv_split *s)
+int spw_kv_split_lower(struct spw_kv *kv, const struct spw_kv_repack *r)
 {
-    struct work w;
-    SPW_TRY(spw_kv_finish_queued(s->kv));
-    int rc = open_work(&w, s);
-    if (!rc)
-        rc = place_all(&w, s);
-    spw_free(w.owner);
-    spw_free(w.placed);
-    for (uint32_t i = 0; i < s->n && !rc; i++)
-        cut(&s->sequences[i]);
-    return rc;
-}
-
-int spw_kv_split_lower(const struct spw_kv_split *s)
-{
-    const struct spw_kv_options *o = &s->kv->o;
-    for (uint32_t i = 0; i < s->n; i++)
+    const struct spw_kv_options *o = &kv->o;
+    for (uint32_t i = 0; i < r->n_divisions; i++)
         for (uint32_t l = 0; l < o->n_layers; l++) {
-            const struct spw_kv_split_sequence *q = &s->sequences[i];
-            if (!sink_is_lower(q, l))
+            struct spw_kv_seq *seq = r->divisions[i].seq;
+            if (!sink_is_lower(seq, l))
                 continue;
-            void *to = q->exact->kv->tiles[q->exact->layers[l].ids[0]].device;
-            SPW_TRY(spw_kv_export(q->from, l, 0, 1, s->host_scratch));
-            SPW_TRY(o->ops->copy(o->device, to, s->host_scratch, q->exact->kv->o.tile_bytes,
-                                 SPW_LINK_HOST_TO_DEVICE, o->compute));
+            SPW_TRY(spw_kv_export(seq, l, SPW_KV_FORM_TIERED, 0, 1, r->host_scratch));
+            SPW_TRY(o->ops->copy(o->device, spw_kv_exact_tile(seq, l, 0), r->host_scratch,
+                                 o->exact_tile_bytes, SPW_LINK_HOST_TO_DEVICE, o->compute));
             SPW_TRY(o->ops->stream_sync(o->device, o->compute));
         }
     return 0;
 }
 
-void spw_kv_split_end(const struct spw_kv_split *s)
+void spw_kv_split_end(const struct spw_kv_repack *r)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t l = 0; l < s->kv->o.n_layers; l++)
-            begin_behind_sink(s->sequences[i].from, l);
-    s->kv->o.first_tile = 1;
+    for (uint32_t i = 0; i < r->n_divisions; i++)
+        for (uint32_t l = 0; l < r->divisions[i].seq->kv->o.n_layers; l++)
+            begin_behind_sink(r->divisions[i].seq, l);
 }

@@ -29,12 +29,17 @@ int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after)
 
 /* ---- frames ---- */
 
+void spw_kv_free_frames(struct spw_kv *kv)
+{
+    while (kv->n_free_soon)
+        spw_tier_put(&kv->device, kv->free_soon[--kv->n_free_soon]);
+}
+
 int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out)
 {
-    if (!spw_tier_n_free(&kv->device) && kv->n_draining) {
+    if (!spw_tier_n_free(&kv->device) && kv->n_free_soon) {
         SPW_TRY(spw_kv_order(kv, kv->o.down, kv->o.compute)); /* 2; others follow by 3 */
-        while (kv->n_draining)
-            spw_tier_put(&kv->device, kv->draining[--kv->n_draining]);
+        spw_kv_free_frames(kv);
     }
     while (!spw_tier_n_free(&kv->device) && kv->o.direct && spw_kv_is_writing(kv))
         SPW_TRY(spw_kv_finish_writeback(kv)); /* 7 */
@@ -74,18 +79,28 @@ int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out)
 
 /* ---- tiles ---- */
 
-int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out)
+int spw_kv_new_tile(struct spw_kv *kv, enum spw_kv_form form, const void *after, uint32_t *out)
 {
     uint32_t id = kv->free_tile;
+    bool exact = form == SPW_KV_FORM_EXACT && spw_kv_quantizes(kv);
     if (id == SPW_KV_NO_TILE)
         return -ENOMEM;
     void *frame;
-    SPW_TRY(spw_kv_take_device_frame(kv, kv->o.compute, after, &frame));
+    SPW_TRY(exact ? spw_tier_take(&kv->exact, after, &frame)
+                  : spw_kv_take_device_frame(kv, kv->o.compute, after, &frame));
     id = kv->free_tile; /* a write that ended may have given others back */
     kv->free_tile = kv->tiles[id].refs;
-    kv->tiles[id] =
-        (struct spw_kv_tile){.device = frame, .disk = SPW_DISK_NONE, .refs = 1, .device_refs = 1};
+    kv->tiles[id] = (struct spw_kv_tile){
+        .exact = exact, .device = frame, .disk = SPW_DISK_NONE, .refs = 1, .device_refs = 1};
     *out = id;
+    return 0;
+}
+
+int spw_kv_add_tile(struct spw_kv_seq *seq, struct spw_kv_table *l, enum spw_kv_form form)
+{
+    const struct spw_kv_tile *before = spw_kv_tile_before(seq->kv, l, l->end);
+    SPW_TRY(spw_kv_new_tile(seq->kv, form, before ? before->device : NULL, &l->ids[l->end]));
+    l->end++;
     return 0;
 }
 
@@ -96,9 +111,9 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
     if (t->host == t->device || t->writing == SPW_KV_WRITING_FROM_DEVICE)
         ; /* it is still the lower copy, or a write's */
     else if (t->host || t->writing == SPW_KV_WRITING_FROM_HOST)
-        kv->draining[kv->n_draining++] = t->device; /* the spill may still be reading it */
+        kv->free_soon[kv->n_free_soon++] = t->device; /* the spill may still be reading it */
     else
-        spw_tier_put(&kv->device, t->device);
+        spw_tier_put(t->exact ? &kv->exact : &kv->device, t->device);
     t->device = NULL;
 }
 
@@ -146,7 +161,8 @@ void spw_kv_free_tile(struct spw_kv *kv, uint32_t id)
 int spw_kv_extend(struct spw_kv *kv, uint32_t n)
 {
     const struct spw_kv_options *o = &kv->o;
-    uint64_t frames = (uint64_t)o->n_device_frames + o->n_host_frames + o->n_disk_frames;
+    uint64_t frames =
+        (uint64_t)o->n_device_frames + o->n_exact_frames + o->n_host_frames + o->n_disk_frames;
     uint64_t needed = frames + kv->n_attached + n;
     if (needed <= kv->n_tiles)
         return 0;

@@ -12,12 +12,14 @@
 /* Jobs of the disk that may be under way at a time: writes, and reads. */
 enum { SPW_KV_WRITEBACKS = 128, SPW_KV_READS = 32 };
 
-enum spw_kv_writing { SPW_KV_STILL, SPW_KV_WRITING_FROM_HOST, SPW_KV_WRITING_FROM_DEVICE };
+enum spw_kv_writing { SPW_KV_NOT_WRITING, SPW_KV_WRITING_FROM_HOST, SPW_KV_WRITING_FROM_DEVICE };
 
-/* A tile has one lower copy at most, on the host or on the disk. While the copy is being written to
- * the disk, `disk` is set and `host` no longer. The write owns the host frame, and the device frame
- * once nobody counts on it. */
+/* A tile in one form, with references of its own: the forms of a tile come and go independently. It
+ * has one lower copy at most, on the host or on the disk. While the copy is being written to the
+ * disk, `disk` is set and `host` is not. The write owns the host frame, and the device frame once
+ * nobody counts on it. */
 struct spw_kv_tile {
+    bool exact;           /* its device frame is one of kv->exact */
     void *device;         /* frame, or NULL */
     void *host;           /* frame, or NULL; of the device's arena if it could not be written */
     uint32_t disk;        /* frame, or SPW_DISK_NONE */
@@ -59,13 +61,15 @@ struct spw_kv_load {
 
 struct spw_kv {
     struct spw_kv_options o;
-    struct spw_tier device, host;
-    struct spw_kv_tile *tiles; /* [n_tiles] */
-    uint32_t n_tiles;          /* at least as many as frames: every tile has one somewhere */
-    uint32_t n_attached;       /* of these frames, the ones in attached files that tiles hold */
-    uint32_t free_tile;        /* head of the free list */
-    void **draining;           /* [n_device_frames] frames that `down` may still read */
-    uint32_t n_draining;
+    struct spw_tier device, host; /* of the form that moves between the tiers */
+    struct spw_tier exact;        /* device frames of exact tiles, where the cache quantizes */
+    struct spw_kv_tile *tiles;    /* [n_tiles] */
+    uint32_t n_tiles;             /* at least as many as frames: every tile has one somewhere */
+    uint32_t n_attached;          /* of these frames, the ones in attached files that tiles hold */
+    uint32_t free_tile;           /* head of the free list */
+    void **
+        free_soon; /* [n_device_frames] frames that nobody counts on; a spill may still read them */
+    uint32_t n_free_soon;
     uint64_t ticket, up_knows; /* the latest spill, and the latest that `up` has waited for */
     bool up_may_read;          /* a host frame that was given back since `down` waited for `up` */
     spw_event event;           /* re-recorded at each use: a wait means the record before it */
@@ -82,14 +86,15 @@ struct spw_kv {
     struct spw_kv_seq *seqs;   /* all that are open */
 };
 
-struct spw_kv_layer {
+/* The tiles of one layer in one form. The sequence counts on the device frames of tiles from
+ * `begin` on, and of those below `first`: pinned tiles and the sink. */
+struct spw_kv_table {
     uint32_t first, begin, end, disk_end;
     uint64_t n_tokens; /* grown to; the tile they end in may have an older lower copy */
-    uint32_t *ids;     /* [max_tiles] */
-    /* Tiles [pinned, pinned_end) stay although they are dropped. This sequence counts on their
-     * device frames, also on those below `first`. pinned_end 0: no tile is pinned. */
+    uint32_t *ids;     /* [max_tiles]; SPW_KV_NO_TILE: the sequence does not hold the tile */
+    /* Tiles [pinned, pinned_end) stay although they are dropped. pinned_end 0: none is pinned. */
     uint32_t pinned, pinned_end;
-    struct spw_kv_load load;
+    struct spw_kv_load load; /* of the form that moves between the tiers */
 };
 
 struct spw_kv_seq {
@@ -98,26 +103,50 @@ struct spw_kv_seq {
     struct spw_kv_loss loss; /* rc 0: none */
     uint64_t pinned_tokens;  /* of the latest pin */
     uint32_t *ids;
-    struct spw_kv_layer layers[];
+    /* [2 * n_layers]: first the tables of the form that moves between the tiers, then those of the
+     * exact form. The latter are used where the cache quantizes. */
+    struct spw_kv_table tables[];
 };
 
-/* Whether the layer's old tiles may be kept in a quantized format. */
-static inline bool spw_kv_quantizes(const struct spw_kv_seq *seq, uint32_t layer)
+static inline bool spw_kv_quantizes(const struct spw_kv *kv)
 {
-    return spw_layer_kinds[seq->kv->o.kinds[layer]].quantizes;
+    return kv->o.n_exact_frames;
 }
 
-static inline bool spw_kv_keeps_sink(const struct spw_kv_seq *seq, uint32_t layer)
+static inline struct spw_kv_table *spw_kv_table(const struct spw_kv_seq *seq, uint32_t layer,
+                                                enum spw_kv_form form)
 {
-    return seq->kv->o.keeps_sink && spw_kv_quantizes(seq, layer);
+    bool apart = form == SPW_KV_FORM_EXACT && spw_kv_quantizes(seq->kv);
+    return (struct spw_kv_table *)&seq->tables[apart ? seq->kv->o.n_layers + layer : layer];
 }
 
-/* Whether the layer holds the sink besides [first, end). It holds the sink unless it is empty. */
-static inline bool spw_kv_sink_apart(const struct spw_kv_seq *seq, uint32_t layer)
+/* Exact tiles that are never dropped: the sink of a layer whose old tiles are quantized. */
+static inline uint32_t spw_kv_n_sinks(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    const struct spw_kv_layer *l = &seq->layers[layer];
-    return spw_kv_keeps_sink(seq, layer) && l->first && l->end;
+    return spw_kv_quantizes(seq->kv) && spw_layer_kinds[seq->kv->o.kinds[layer]].quantizes;
 }
+
+/* The first tile of a table of the form that moves between the tiers: the sink is never quantized.
+ */
+static inline uint32_t spw_kv_start(const struct spw_kv *kv)
+{
+    return spw_kv_quantizes(kv);
+}
+
+static inline uint64_t spw_kv_tile_bytes(const struct spw_kv *kv, enum spw_kv_form form)
+{
+    bool apart = form == SPW_KV_FORM_EXACT && spw_kv_quantizes(kv);
+    return apart ? kv->o.exact_tile_bytes : kv->o.tile_bytes;
+}
+
+/* ---- kv_cache.c ---- */
+
+/* Makes a table empty that holds no tile; the next tile is `first`. */
+void spw_kv_start_table(struct spw_kv_table *l, uint32_t first);
+/* Gives back the tiles of [from, to) that the sequence holds in this form. */
+void spw_kv_forget(struct spw_kv_seq *seq, struct spw_kv_table *l, uint32_t from, uint32_t to);
+/* Cuts a table back to n tokens. */
+void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n);
 
 /* ---- kv_tile.c ---- */
 
@@ -135,6 +164,8 @@ static inline int spw_kv_flush_copies(struct spw_kv *kv)
     return spw_copies_flush(&kv->copies);
 }
 
+/* Frames that a spill may still read become free: `compute` comes behind the spill now. */
+void spw_kv_free_frames(struct spw_kv *kv);
 /* A frame that work queued on `user` from now on may write; behind `after` in memory, if that is
  * not NULL and the place is free. */
 int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out);
@@ -144,7 +175,10 @@ void spw_kv_put_host_frame(struct spw_kv *kv, void *frame);
 int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out);
 void spw_kv_put_disk_frame(struct spw_kv *kv, uint32_t frame); /* an attached one, too */
 
-int spw_kv_new_tile(struct spw_kv *kv, const void *after, uint32_t *out);
+/* A tile in the given form, with a device frame that `compute` may write. */
+int spw_kv_new_tile(struct spw_kv *kv, enum spw_kv_form form, const void *after, uint32_t *out);
+/* Adds such a tile at the table's end. */
+int spw_kv_add_tile(struct spw_kv_seq *seq, struct spw_kv_table *l, enum spw_kv_form form);
 /* One sequence less counts on the tile's device frame; holds the tile. */
 void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t);
 void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device);
@@ -155,12 +189,27 @@ void spw_kv_put_lower_copy(struct spw_kv *kv, struct spw_kv_tile *t);
 
 static inline bool spw_kv_has_lower_copy(const struct spw_kv_tile *t)
 {
-    return t->host || t->disk != SPW_DISK_NONE || (t->lost && !t->device);
+    return t->host || t->disk != SPW_DISK_NONE;
+}
+
+/* Whether the tile's lower copy is still to be made. A lost tile has had one; it can be made again
+ * only from the device. */
+static inline bool spw_kv_is_unwritten(const struct spw_kv_tile *t)
+{
+    return !spw_kv_has_lower_copy(t) && (t->device || !t->lost);
+}
+
+/* Where the tile's bytes are on the device, or NULL: its frame, or one that it could not leave
+ * because a write had failed. */
+static inline void *spw_kv_on_device(const struct spw_kv *kv, const struct spw_kv_tile *t)
+{
+    bool stayed = t->host && spw_tier_has(&kv->device, t->host);
+    return t->device ? t->device : stayed ? t->host : NULL;
 }
 
 /* NULL for the first tile that the layer holds. */
 static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
-                                                     const struct spw_kv_layer *l, uint32_t tile)
+                                                     const struct spw_kv_table *l, uint32_t tile)
 {
     return tile > l->first ? &kv->tiles[l->ids[tile - 1]] : NULL;
 }

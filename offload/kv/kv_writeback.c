@@ -154,7 +154,7 @@ static void end_tile(struct spw_kv *kv, const struct spw_kv_writeback *w, uint32
     int rc = w->run.job.io.rc;
     if (rc && rc != -ECANCELED && t->refs)
         rc = write_again(kv, w, i, t);
-    t->writing = SPW_KV_STILL;
+    t->writing = SPW_KV_NOT_WRITING;
     if (rc && t->refs)
         stay(kv, t, memory, rc);
     else if (w->from == SPW_KV_WRITING_FROM_HOST)

@@ -106,7 +106,7 @@ struct spw_engine {
     struct spw_block *blocks;                      /* [weights->n_blocks] */
     struct spw_block_context *block_contexts;      /* [weights->n_blocks] */
     bool charged;                                  /* plan.mapped_bytes and plan.kept_bytes */
-    struct spw_kv *kv;                             /* of tiles that move between tiers */
+    struct spw_kv *kv;
     struct spw_kv
         *exact; /* of exact tiles beside quantized ones; NULL where nothing is quantized */
     struct spw_prefix *prefix; /* NULL: no prefix cache */
@@ -189,8 +189,7 @@ bool spw_engine_is_interrupted(void *engine);
 int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err);
 void spw_engine_give_memory(struct spw_engine *e);
-/* After a replan in place: the cache of exact tiles; prefetch, in the ring of the new plan. */
-int spw_engine_open_exact(struct spw_engine *e);
+/* After a replan in place: prefetch, in the ring of the new plan. */
 int spw_engine_replan_prefetch(struct spw_engine *e);
 /* Opens the tables of a session in the caches. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);

@@ -134,12 +134,12 @@ static void describe_blocks(struct spw_engine *e)
     }
 }
 
-/* ---- caches ---- */
+/* ---- the cache ---- */
 
-static struct spw_kv_options cache_options(const struct spw_engine *e)
+static int open_cache(struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
-    return (struct spw_kv_options){
+    struct spw_kv_options o = {
         .ops = e->backend.device_ops,
         .device = e->device,
         .compute = e->streams[SPW_STREAM_COMPUTE],
@@ -150,41 +150,19 @@ static struct spw_kv_options cache_options(const struct spw_engine *e)
         .n_device_frames = p->n_device_frames,
         .n_host_frames = p->n_host_frames,
         .tile_bytes = p->tile_bytes,
+        .exact_arena = p->quantizes ? (uint8_t *)e->device_arena + p->device.exact_frames : NULL,
+        .n_exact_frames = p->n_exact_frames,
+        .exact_tile_bytes = p->exact_tile_bytes,
         .n_layers = e->model.config.n_layers,
         .kinds = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
-        .first_tile = p->quantizes,
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
         .disk_stream = e->streams[SPW_STREAM_DISK],
         .direct = p->direct,
         .n_disk_frames = p->n_disk_frames,
     };
-}
-
-/* Opens the cache of exact tiles beside quantized ones. It lies on the device only. */
-int spw_engine_open_exact(struct spw_engine *e)
-{
-    struct spw_kv_options o = cache_options(e);
-    o.device_arena = (uint8_t *)e->device_arena + e->plan.device.exact_frames;
-    o.host_arena = NULL;
-    o.n_device_frames = e->plan.n_exact_frames;
-    o.n_host_frames = o.n_disk_frames = 0;
-    o.tile_bytes = e->plan.exact_tile_bytes;
-    o.slot_tiles = 1;
-    o.disk = NULL;
-    o.direct = false;
-    o.first_tile = 0;
-    o.keeps_sink = true;
-    o.residual_tiles = e->plan.residency[SPW_LAYER_FULL].residual_tiles;
-    return spw_kv_open(&e->exact, &o);
-}
-
-static int open_cache(struct spw_engine *e)
-{
-    struct spw_kv_options o = cache_options(e);
-    SPW_TRY(spw_kv_open(&e->kv, &o));
-    return e->plan.quantizes ? spw_engine_open_exact(e) : 0;
+    return spw_kv_open(&e->kv, &o);
 }
 
 /* ---- what works with them ---- */
@@ -269,9 +247,8 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
     s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
-    SPW_TRY(spw_sequence_open(&s->seq, e->kv, e->exact));
-    s->seq.residency = s->residency;
-    return 0;
+    s->seq = (struct spw_sequence){.residency = s->residency};
+    return spw_kv_seq_open(&s->seq.kv, e->kv);
 }
 
 /* ---- all of it ---- */
@@ -335,9 +312,10 @@ void spw_engine_give_memory(struct spw_engine *e)
             ops->stream_sync(e->device, e->streams[i]);
     spw_prefetch_close(e->prefetch);
     for (uint32_t i = 0; e->sessions && i < p->info.sessions; i++)
-        if (e->sessions[i])
-            spw_sequence_close(&e->sessions[i]->seq);
-    spw_kv_close(e->exact);
+        if (e->sessions[i]) {
+            spw_kv_seq_close(e->sessions[i]->seq.kv);
+            e->sessions[i]->seq.kv = NULL;
+        }
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
     if (e->device_arena)
@@ -348,7 +326,7 @@ void spw_engine_give_memory(struct spw_engine *e)
         ops->free_host(e->device, e->host_arena, e->host_arena_bytes);
     e->executor = NULL;
     e->prefetch = NULL;
-    e->exact = e->kv = NULL;
+    e->kv = NULL;
     e->device_arena = e->host_arena = NULL;
     e->charged = false;
 }

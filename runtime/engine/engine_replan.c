@@ -1,15 +1,13 @@
-/* Another division of KV, made in place: what caches hold moves inside its arenas, becomes smaller
- * or goes further down, and nothing is computed again.
+/* Another division of KV, made in place: what the cache holds moves inside its arenas, becomes
+ * smaller or goes further down, and nothing is computed again.
  *
- *   cut back -> [exact tiles apart] -> smaller tiles -> waterlines -> fewer frames -> shorter
- * arenas
+ *   cut back -> smaller tiles -> waterlines -> fewer frames -> shorter arenas
  *
  * The plan is plan_replan.c's. If old KV loses precision here, queries from now on read it with
  * less, and those before have read it exactly: as if it had been asked for at this position. See
  * engine.h.
  */
 #include "offload/kv/kv_repack.h"
-#include "offload/kv/kv_split.h"
 #include "runtime/engine/engine.h"
 
 enum { BUFFER_TILES = 8 }; /* under way together, where there is room */
@@ -17,8 +15,7 @@ enum { BUFFER_TILES = 8 }; /* under way together, where there is room */
 struct replan {
     struct spw_engine *e;
     struct spw_plan from;
-    struct spw_kv_split_sequence *sequences; /* [sessions], of those that hold something; owned */
-    struct spw_kv_split split;
+    struct spw_kv_division *divisions; /* [sessions]; owned */
     struct spw_kv_repack repack;
     uint64_t n_renumbered; /* tiles on disk that went to another frame, as they are */
 };
@@ -34,8 +31,8 @@ static bool loses_tiles(struct spw_kv *kv)
     return any;
 }
 
-/* Every cache holds what its session does, and nothing is under way. */
-static int cut_back(struct spw_engine *e)
+/* The cache holds what the sessions do, and nothing is under way. */
+static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
 {
     for (int i = 0; i < SPW_STREAM_COUNT; i++)
         SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
@@ -48,9 +45,9 @@ static int cut_back(struct spw_engine *e)
         uint64_t n = s && s->cached ? s->n_tokens : 0;
         if (!s)
             continue;
-        if (!spw_sequence_can_truncate(&s->seq, e->plan.residency, n))
+        if (!spw_kv_can_truncate(s->seq.kv, residency, n))
             return -ENODATA;
-        spw_sequence_truncate(&s->seq, e->plan.residency, n);
+        spw_kv_truncate(s->seq.kv, residency, n);
     }
     return 0;
 }
@@ -71,25 +68,24 @@ static int find_scratch(struct replan *r)
 {
     const struct spw_engine *e = r->e;
     const struct spw_plan *p = &r->from;
-    uint64_t tile = p->tile_bytes;
+    uint64_t tile = p->tile_bytes, exact = p->exact_tile_bytes; /* at least `tile` */
     uint8_t *device = (uint8_t *)e->device_arena + p->device.hidden;
     uint8_t *host = (uint8_t *)e->host_arena + p->host.hidden;
-    uint64_t n_device = (p->device.flags - p->device.hidden) / tile;
+    uint64_t device_bytes = p->device.flags - p->device.hidden;
     uint64_t n_host = (p->host.session_logits - p->host.hidden) / tile;
     uint64_t n_bounce = (p->host.end - p->host.bounce) / tile;
     if (n_bounce > n_host) {
         host = (uint8_t *)e->host_arena + p->host.bounce;
         n_host = n_bounce;
     }
-    uint64_t n_buffers = p->direct ? spw_sub_u64(n_device, 2) : n_host;
-    if (n_device < 2 || !n_host || (e->disk && !n_buffers))
+    uint64_t n_buffers = p->direct ? spw_sub_u64(device_bytes, tile + exact) / tile : n_host;
+    if (device_bytes < tile + exact || !n_host || (e->disk && !n_buffers))
         return -ENOMEM;
     r->repack.device_from = device;
     r->repack.device_to = device + tile;
-    r->repack.buffers = p->direct ? device + 2 * tile : host;
+    r->repack.buffers = p->direct ? device + tile + exact : host;
     r->repack.n_buffers = (uint32_t)spw_min_u64(n_buffers, BUFFER_TILES);
-    r->split.device_scratch = device;
-    r->split.host_scratch = host;
+    r->repack.host_scratch = host;
     return 0;
 }
 
@@ -117,59 +113,58 @@ static uint32_t most(uint64_t a, uint64_t b)
     return (uint32_t)spw_max_u64(a, b);
 }
 
-static int repack(struct replan *r, struct spw_kv *kv, bool smaller)
+static int repack(struct replan *r, bool smaller)
 {
     struct spw_kv_repacked done;
-    SPW_TRY(spw_kv_repack(kv, &r->repack, &done));
+    SPW_TRY(spw_kv_repack(r->e->kv, &r->repack, &done));
     r->n_renumbered += smaller ? 0 : done.n_disk;
     return done.n_lost ? -EBADMSG : 0;
 }
 
-static int split_lower(void *context)
-{
-    const struct replan *r = context;
-    return spw_kv_split_lower(&r->split);
-}
-
 /* Tiles that stay exact must be on the device, but for sinks. */
-static int bring_up(const struct spw_engine *e, const struct spw_kv_split_sequence *q)
+static int bring_up(const struct spw_engine *e, const struct spw_kv_division *d)
 {
     for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
         bool fixed = e->plan.residency[e->model.config.layer_kinds[l]].fixed;
-        uint32_t from = fixed ? spw_kv_first(q->from, l) : q->first_exact;
-        if (from < spw_kv_begin(q->from, l))
-            SPW_TRY(spw_kv_load(q->from, l, from));
+        uint32_t from = fixed ? spw_kv_first(d->seq, l) : d->first_exact;
+        if (from < spw_kv_begin(d->seq, l))
+            SPW_TRY(spw_kv_load(d->seq, l, from));
     }
     return 0;
 }
 
-static int begin_split(struct replan *r)
+/* Old tiles are quantized from now on: which ones these are. */
+static int divide(struct replan *r)
 {
     struct spw_engine *e = r->e;
     const struct spw_residency *to = &e->plan.residency[SPW_LAYER_FULL];
-    SPW_TRY(spw_engine_open_exact(e));
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        struct spw_session *s = e->sessions[i];
+        const struct spw_session *s = e->sessions[i];
+        uint64_t n = s && s->cached ? s->n_tokens : 0;
         if (!s)
             continue;
-        struct spw_kv_split_sequence *q = &r->sequences[r->split.n++];
-        q->from = s->seq.kv;
-        q->n_tokens = s->cached ? s->n_tokens : 0;
-        q->end = spw_waterline_end(to, q->n_tokens);
-        q->first_exact = spw_waterline_exact(to, q->n_tokens);
-        SPW_TRY(bring_up(e, q));
-        SPW_TRY(spw_kv_seq_open(&s->seq.exact, e->exact));
-        q->exact = s->seq.exact;
+        struct spw_kv_division *d = &r->divisions[r->repack.n_divisions++];
+        *d = (struct spw_kv_division){.seq = s->seq.kv,
+                                      .end = spw_waterline_end(to, n),
+                                      .first_exact = spw_waterline_exact(to, n)};
+        SPW_TRY(bring_up(e, d));
     }
-    r->split.kv = e->kv;
-    r->split.sequences = r->sequences;
-    r->repack.before_lower = split_lower;
-    return spw_kv_split_begin(&r->split);
+    r->repack.divisions = r->divisions;
+    return 0;
+}
+
+/* Exact frames stay where they are, or come to where the plan has them. */
+static void place_exact(struct replan *r, const struct spw_plan *p)
+{
+    struct spw_kv_repack *x = &r->repack;
+    x->exact_arena = p->quantizes ? (uint8_t *)r->e->device_arena + p->device.exact_frames : NULL;
+    x->n_exact_frames = p->n_exact_frames;
+    x->exact_tile_bytes = p->exact_tile_bytes;
 }
 
 /* Frames of tiles as they will be, in all the room that there is: what has to go further down still
  * goes, and then the plan's frames are enough. */
-static int repack_room(struct replan *r)
+static int shrink_tiles(struct replan *r)
 {
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
     struct spw_kv_repack *x = &r->repack;
@@ -182,24 +177,15 @@ static int repack_room(struct replan *r)
     x->n_device_frames = most(room / x->tile_bytes, to->n_device_frames);
     x->n_host_frames = most(from->n_host_frames * old / x->tile_bytes, to->n_host_frames);
     x->n_disk_frames = most(from->n_disk_frames * old / x->tile_bytes, to->n_disk_frames);
-    return repack(r, r->e->kv, x->tile_bytes < old);
-}
-
-static int shrink_tiles(struct replan *r)
-{
-    struct spw_engine *e = r->e;
-    bool apart = e->plan.quantizes && !r->from.quantizes;
-    r->repack.context = r;
-    r->repack.slot_tiles = e->plan.slot_tiles;
-    if (r->from.format == SPW_QFORMAT_EXACT && e->plan.format != SPW_QFORMAT_EXACT)
-        r->repack.convert = quantize;
-    if (apart)
-        SPW_TRY(begin_split(r));
-    SPW_TRY(repack_room(r));
-    if (apart)
-        spw_kv_split_end(&r->split);
-    r->repack.convert = NULL;
-    r->repack.before_lower = NULL;
+    x->slot_tiles = to->slot_tiles;
+    x->context = r;
+    if (from->format == SPW_QFORMAT_EXACT && to->format != SPW_QFORMAT_EXACT)
+        x->convert = quantize;
+    place_exact(r, from->quantizes ? from : to);
+    if (to->quantizes && !from->quantizes)
+        SPW_TRY(divide(r));
+    SPW_TRY(repack(r, x->tile_bytes < old));
+    x->convert = NULL;
     return 0;
 }
 
@@ -218,16 +204,9 @@ static int close_ranks(struct replan *r)
     x->n_device_frames = p->n_device_frames;
     x->n_host_frames = p->n_host_frames;
     x->n_disk_frames = p->n_disk_frames;
+    place_exact(r, p);
     drop_copies(r->e); /* the plan has none of what stays on the device */
-    SPW_TRY(repack(r, r->e->kv, false));
-    if (!r->from.quantizes)
-        return 0;
-    x->device_arena = (uint8_t *)r->e->device_arena + p->device.exact_frames;
-    x->tile_bytes = p->exact_tile_bytes;
-    x->n_device_frames = p->n_exact_frames;
-    x->n_host_frames = x->n_disk_frames = 0;
-    x->slot_tiles = 1;
-    return repack(r, r->e->exact, false);
+    return repack(r, false);
 }
 
 /* ---- arenas ---- */
@@ -287,7 +266,7 @@ static void note_precision(struct spw_engine *e, const struct spw_plan *from)
 static int carry_out(struct replan *r, const struct spw_plan_input *in)
 {
     struct spw_engine *e = r->e;
-    SPW_TRY(cut_back(e));
+    SPW_TRY(cut_back(e, r->from.residency));
     SPW_TRY(find_scratch(r));
     SPW_TRY(shrink_tiles(r));
     SPW_TRY(settle(e));
@@ -313,13 +292,13 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
         return -ENOMEM;
     SPW_TRY(spw_traffic_info(&to, e->model.weights));
     SPW_TRY(spw_executor_forget_ahead(e->executor)); /* it is of the plan that goes */
-    r.sequences = spw_alloc_zero(to.info.sessions, sizeof *r.sequences);
-    if (!r.sequences)
+    r.divisions = spw_alloc_zero(to.info.sessions, sizeof *r.divisions);
+    if (!r.divisions)
         return -ENOMEM;
     e->plan = to;
     spw_engine_compute_shares(e);
     int rc = carry_out(&r, in);
-    spw_free(r.sequences);
+    spw_free(r.divisions);
     if (rc) {
         spw_executor_stop_predicting(e->executor);
         e->plan = r.from;

@@ -89,7 +89,7 @@ static void empty_caches(struct spw_engine *e)
         if (!s)
             continue;
         s->cached = s->has_logits = s->mixed = false;
-        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
+        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
     }
 }
 

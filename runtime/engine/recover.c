@@ -22,7 +22,7 @@ static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions
             if (sessions[i]->seq.kv == loss.seq) {
                 uint64_t before = cut_to[i];
                 cut_to[i] = spw_min_u64(before, (uint64_t)loss.tile * SPW_TILE_TOKENS);
-                cut_to[i] = spw_sequence_reach(&sessions[i]->seq, e->plan.residency, cut_to[i]);
+                cut_to[i] = spw_kv_reach(sessions[i]->seq.kv, e->plan.residency, cut_to[i]);
                 if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
                                        loss.layer, loss.tile))
                     spw_executor_stop_predicting(e->executor);
@@ -36,14 +36,14 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
-        *cut_to = spw_sequence_reach(&s->seq, e->plan.residency, *cut_to);
+        *cut_to = spw_kv_reach(s->seq.kv, e->plan.residency, *cut_to);
         SPW_TRY(spw_executor_forget_ahead(e->executor));
         s->n_tokens = *cut_to;
         s->n_attached = spw_min_u64(s->n_attached, *cut_to);
         s->has_logits = false;
         s->cached = true;
         s->mixed &= spw_waterline_old_end(e->plan.residency, *cut_to) > 1;
-        spw_sequence_truncate(&s->seq, e->plan.residency, *cut_to);
+        spw_kv_truncate(s->seq.kv, e->plan.residency, *cut_to);
         int rc = spw_executor_apply_residency(e->executor, &s->seq, *cut_to);
         if (rc)
             spw_executor_stop_predicting(e->executor);

@@ -66,7 +66,7 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     struct spw_session *s = *out;
     s->most_tokens = most_tokens;
     memcpy(s->residency, from->residency, sizeof s->residency);
-    spw_sequence_fork(&s->seq, &from->seq);
+    spw_kv_seq_fork(s->seq.kv, from->seq.kv);
     spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot);
     memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
     s->n_tokens = s->reused = from->n_tokens;
@@ -91,7 +91,7 @@ void spw_session_close(struct spw_session *s)
     s->engine->sessions[s->slot] = NULL;
     s->engine->shares_are_old = true;
     spw_session_release_file(s);
-    spw_sequence_close(&s->seq);
+    spw_kv_seq_close(s->seq.kv);
     spw_free(s->tokens);
     spw_free(s);
 }
@@ -185,7 +185,7 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
     uint64_t n = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
-    return spw_sequence_reach(&s->seq, s->engine->plan.residency, n);
+    return spw_kv_reach(s->seq.kv, s->engine->plan.residency, n);
 }
 
 static int cut_back(struct spw_session *s, uint64_t *n_reused)
@@ -238,7 +238,7 @@ static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err
         struct spw_session *s = e->stepping[i];
         s->n_tokens = s->n_attached = 0;
         s->has_logits = s->mixed = false;
-        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
+        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
     }
     return spw_fail(err, rc, "the step failed on the device (%s); its sessions are empty now",
                     strerror(-rc));

@@ -364,11 +364,11 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
         rc = -EBADMSG;
     }
     if (rc) {
-        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
+        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
         spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, 0);
         return rc;
     }
-    assert(spw_sequence_can_truncate(&s->seq, e->plan.residency, n));
+    assert(spw_kv_can_truncate(s->seq.kv, e->plan.residency, n));
     memcpy(s->tokens, tokens, n * sizeof *tokens);
     s->n_tokens = n;
     s->cached = true;
@@ -447,7 +447,7 @@ static bool find_new(struct spw_session *s, struct spw_snapshot_range *range,
                                          .checkpoint = spw_snapshot_needs_checkpoint(&e->plan)};
     if (!range->to || s->rope_table != SPW_ROPE_SHARED)
         return false;
-    if (range->checkpoint && !spw_sequence_can_truncate(&s->seq, e->plan.residency, range->to))
+    if (range->checkpoint && !spw_kv_can_truncate(s->seq.kv, e->plan.residency, range->to))
         return false; /* a window that is no multiple of a tile has dropped tiles */
     if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
         return false;

@@ -93,13 +93,19 @@ static struct spw_snapshot_tiles tiles_of(const struct spw_engine *e, const stru
     const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
     struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
     if (s && kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
-        t.first = spw_max_u32(t.first, spw_kv_first(s->seq.exact, layer));
+        t.first = spw_max_u32(t.first, spw_kv_exact_first(s->seq.kv, layer));
     return t;
 }
 
-static struct spw_kv_seq *seq_of(const struct spw_session *s, uint32_t kind)
+static enum spw_kv_form form_of(enum spw_snapshot_kind kind)
 {
-    return kind == SPW_SNAPSHOT_OLD ? s->seq.kv : s->seq.exact;
+    return kind == SPW_SNAPSHOT_OLD ? SPW_KV_FORM_TIERED : SPW_KV_FORM_EXACT;
+}
+
+/* Whether tiles of this kind lie on the device only: exact ones beside quantized ones. */
+static bool stays_on_device(const struct spw_engine *e, enum spw_snapshot_kind kind)
+{
+    return e->plan.quantizes && form_of(kind) == SPW_KV_FORM_EXACT;
 }
 
 static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
@@ -202,14 +208,12 @@ static uint32_t piece_records(const struct spw_session *s, uint64_t bytes)
 static int export_piece(struct spw_session *s, const struct spw_pack_section *x, uint32_t first,
                         uint32_t end)
 {
-    struct spw_kv_seq *seq = seq_of(s, x->kind);
-    if (seq == s->seq.kv)
-        spw_traffic_export(spw_executor_account_of(s->engine->executor), s->slot, x->layer, first,
-                           end);
-    else /* exact tiles beside quantized ones lie on the device */
-        spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DEVICE_TO_HOST,
-                        (end - first) * x->record_bytes);
-    return spw_kv_export(seq, x->layer, first, end, piece_of(s));
+    struct spw_traffic_run *account = spw_executor_account_of(s->engine->executor);
+    if (stays_on_device(s->engine, x->kind))
+        spw_traffic_add(account, SPW_MOVED_DEVICE_TO_HOST, (end - first) * x->record_bytes);
+    else
+        spw_traffic_export(account, s->slot, x->layer, first, end);
+    return spw_kv_export(s->seq.kv, x->layer, form_of(x->kind), first, end, piece_of(s));
 }
 
 int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
@@ -248,8 +252,8 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint6
     const struct spw_engine *e = s->engine;
     const struct spw_residency *r = &s->residency[e->model.config.layer_kinds[layer]];
     struct spw_kv_seq *seq = s->seq.kv;
-    if (e->plan.quantizes && kind != SPW_SNAPSHOT_OLD)
-        return 0; /* exact tiles stay on the device */
+    if (stays_on_device(e, kind))
+        return 0;
     *n = spw_min_u32(*n, r->resident);
     uint32_t end = spw_kv_end(seq, layer) + *n;
     if (end <= r->resident + spw_kv_begin(seq, layer))
@@ -304,7 +308,7 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t lay
     n = spw_min_u32(n, piece_records(s, bytes));
     SPW_TRY(make_room(s, kind, layer, to, &n));
     SPW_TRY(fetch(f, x, *first, &n, &records, err));
-    SPW_TRY(spw_kv_import(seq_of(s, kind), layer, *first,
+    SPW_TRY(spw_kv_import(s->seq.kv, layer, form_of(kind), *first,
                           spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
     f->used += n * bytes;
     *first += n;
@@ -369,7 +373,7 @@ int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t 
     spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, n);
     if (rc) {
         spw_executor_stop_predicting(e->executor);
-        spw_sequence_truncate(&s->seq, e->plan.residency, 0);
+        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
         return spw_fail(err, rc, "%s: the session could not be read: %s", spw_pack_path(p),
                         strerror(-rc));
     }

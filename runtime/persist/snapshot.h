@@ -38,7 +38,7 @@ struct spw_snapshot_range {
     uint64_t from,
         to; /* tokens; the old tiles before `from`, a multiple of 128, are stored already */
     /* Also store the exact tiles that a sequence needs to continue at `to`.
-     * spw_sequence_can_truncate must allow a cut there. */
+     * spw_kv_can_truncate must allow a cut there. */
     bool checkpoint;
     bool tail; /* also the last tile and the logits; `to` is the length of the session */
 };

@@ -9,7 +9,7 @@ struct tile {
     bool host, disk;            /* where its copy below is */
 };
 
-/* As struct spw_kv_layer. */
+/* As struct spw_kv_table. */
 struct layer {
     uint32_t first, begin, end, disk_end;
     uint32_t pinned, pinned_end;

@@ -83,7 +83,7 @@ static int append(const struct query *q)
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->device_arena + a->plan->device.small);
     uint32_t kind = c->layer_kinds[s->layer];
-    struct spw_kv_seq *exact = s->seq->exact;
+    struct spw_kv_seq *kv = s->seq->kv;
     struct spw_rope_append_args x = {.qkv = (void *)(uintptr_t)q->args.q,
                                      .q_norm = c->qk_norm ? small + at->q_norm : NULL,
                                      .k_norm = c->qk_norm ? small + at->k_norm : NULL,
@@ -100,11 +100,11 @@ static int append(const struct query *q)
                                      .norm = c->norm,
                                      .dtype = a->plan->info.compute,
                                      .kv_dtype = a->plan->info.kv};
-    SPW_TRY(spw_kv_grow(exact, s->layer, s->from, s->to));
-    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_end(exact, s->layer);
+    SPW_TRY(spw_kv_grow(kv, s->layer, s->from, s->to));
+    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_exact_end(kv, s->layer);
     assert(end - first <= SPW_APPEND_TILES);
     for (uint32_t t = first; t < end; t++)
-        x.tiles[t - first] = spw_kv_device_tile(exact, s->layer, t);
+        x.tiles[t - first] = spw_kv_exact_tile(kv, s->layer, t);
     return a->backend->ops->rope_append(&x, a->compute);
 }
 
@@ -114,7 +114,7 @@ static int quantize_tile(const struct query *q, uint32_t tile)
 {
     const struct spw_attend *a = q->a;
     const struct spw_model_config *c = a->weights->config;
-    const void *from = spw_kv_device_tile(q->s->seq->exact, q->s->layer, tile);
+    const void *from = spw_kv_exact_tile(q->s->seq->kv, q->s->layer, tile);
     void *to = spw_kv_device_tile(q->s->seq->kv, q->s->layer, tile);
     if (a->plan->format == SPW_QFORMAT_EXACT)
         return a->backend->device_ops->copy(a->device, to, from, a->plan->tile_bytes,
@@ -140,8 +140,7 @@ static int quantize(const struct query *q)
     uint32_t to = spw_waterline_end(q->r, s->to);
     if (!q->r->quantizes || from >= to)
         return 0;
-    SPW_TRY(spw_kv_grow(kv, s->layer, (uint64_t)from * SPW_TILE_TOKENS,
-                        (uint64_t)to * SPW_TILE_TOKENS));
+    SPW_TRY(spw_kv_quantize(kv, s->layer, to));
     for (uint32_t t = from; t < to; t++)
         SPW_TRY(quantize_tile(q, t));
     return 0;
@@ -159,15 +158,15 @@ static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
  */
 static const void *locate(const struct query *q, const struct piece *p, uint32_t tile, uint32_t old)
 {
-    const struct spw_sequence *seq = q->s->seq;
-    bool exact = seq->exact != seq->kv && (!tile || tile >= old);
-    if (exact && !tile && q->r->quantizes)
-        return spw_kv_device_tile(seq->exact, q->s->layer, 0);
-    if (tile < p->slot_first)
+    const struct spw_kv_seq *kv = q->s->seq->kv;
+    bool sink = q->r->quantizes && !tile;
+    if (tile < p->slot_first && !sink)
         return NULL;
-    if (!exact && tile < p->slot_end)
+    if (q->a->plan->quantizes && (sink || tile >= old))
+        return spw_kv_exact_tile(kv, q->s->layer, tile);
+    if (tile < p->slot_end)
         return p->slot + (tile - p->slot_first) * q->a->plan->tile_bytes;
-    return spw_kv_device_tile(exact ? seq->exact : seq->kv, q->s->layer, tile);
+    return spw_kv_device_tile(kv, q->s->layer, tile);
 }
 
 /* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
@@ -248,7 +247,7 @@ int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s)
     uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
     SPW_TRY(append(&q));
     SPW_TRY(quantize(&q));
-    q.end = spw_kv_end(s->seq->exact, s->layer);
+    q.end = spw_kv_exact_end(s->seq->kv, s->layer);
     spw_waterline_streamed(q.r, s->span, 0, s->from, &first, &streamed_end);
     from = first - first % SPW_SPLIT_TILES;
     SPW_TRY(attend_streamed(&q, first, streamed_end, &from));

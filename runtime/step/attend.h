@@ -1,5 +1,5 @@
 /* Attention of a chunk's rows over the KV cache: new keys and values are appended, tiles that have
- * become old are brought into their format, and every split is read in the order of positions, from
+ * become old are quantized, and every split is read in the order of positions, from
  * KV slots or from where it lies on the device.
  *
  * Borrows everything. Queues work on `compute` only; the host waits nowhere but for the disk. */

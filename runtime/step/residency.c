@@ -63,7 +63,7 @@ int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *
                       const struct spw_pass_span *span, uint32_t layer, uint64_t to)
 {
     const struct spw_residency *r = residency_of(m, seq, layer);
-    spw_kv_drop(seq->exact, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
+    spw_kv_drop(seq->kv, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
     return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_after(r, span, to));
 }
 

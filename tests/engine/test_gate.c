@@ -245,7 +245,7 @@ static void measure_plainly(struct spw_gate_result *out)
         uint64_t end = spw_residual_end(block, 1);
         for (; old < end; old++)
             for (uint32_t layer = 0; layer < 2; layer++)
-                quantize_plainly(spw_kv_device_tile(s[1]->seq.exact, layer, (uint32_t)old));
+                quantize_plainly(spw_kv_exact_tile(s[1]->seq.kv, layer, (uint32_t)old));
         for (int i = 0; i < 2; i++) {
             rows[i].first = block * SPW_TILE_TOKENS;
             struct spw_span span = {s[i], ids, rows[i].first + SPW_TILE_TOKENS, SPW_TILE_TOKENS};

@@ -1,86 +1,101 @@
 /* Sequences of a KV cache beside what they must hold, in plain memory, and everything that may be
  * done to both.
  *
- * A tile's contents are one word a token, written by kernels queued on `compute` as attention's own
- * appends are. The mirror knows what every token of every sequence must be; at any time a check is
- * queued that reads each device tile on `compute`, and each host copy on `up` as the ring does;
- * what lies on the disk is read from its frame. So a missing order between streams, a frame given
- * back too early or a shared tile that is written shows as a wrong word. Bytes over every link are
- * summed and compared. The last layer slides. */
+ * A token is one word, which its tile repeats in every plane of 128 words, changed by the plane's
+ * number and by the mask of the tile's form. Kernels on `compute` write the words, as attention's
+ * own appends do, and turn one form into another from planes at both ends. The mirror knows the
+ * word of every token of every sequence. At any time a check is queued that reads each device tile
+ * on `compute`, and each host copy on `up` as the ring does; what lies on the disk is read from its
+ * frame. So a missing order between streams, a frame that was given back too early, a shared tile
+ * that is written, or one that another tile was moved over shows as a wrong word. Bytes over every
+ * link are summed and compared, frames are counted. */
 #ifndef SPW_TESTS_UNIT_OFFLOAD_KV_MIRROR_H
 #define SPW_TESTS_UNIT_OFFLOAD_KV_MIRROR_H
 
-#include "offload/kv/kv_tile.h"
+#include "offload/kv/kv_attach.h"
+#include "offload/kv/kv_repack.h"
 #include "tests/unit/offload/kv_world.h"
-
-#include <stdatomic.h>
 
 enum {
     MIRROR_WINDOW = 200,
-    MIRROR_SLIDING = KV_LAYERS - 1,
-    MIRROR_MOST_TILES = 12,
-    MIRROR_MOST_TOKENS = MIRROR_MOST_TILES * SPW_TILE_TOKENS,
-    MIRROR_STRIDE = 8, /* words: a token's lie at both ends of its stride */
-    MIRROR_TILE_BYTES = SPW_TILE_TOKENS * MIRROR_STRIDE * 4,
-    MIRROR_MOST_FRAMES = KV_SEQS * KV_LAYERS * MIRROR_MOST_TILES,
-    MIRROR_MOST_CHECKS = 1 << 14,
+    MIRROR_TOKENS = KV_TILES * SPW_TILE_TOKENS,
+    MIRROR_PLANE_BYTES = SPW_TILE_TOKENS * 4,
+    MIRROR_UNIT_PLANES = KV_UNIT / MIRROR_PLANE_BYTES,
+    MIRROR_CHECKS = 1 << 12,
 };
 
-static const uint8_t mirror_sliding[KV_LAYERS] = {[MIRROR_SLIDING] = SPW_LAYER_SLIDING};
-static const struct spw_residency mirror_residency[SPW_LAYER_KINDS] = {
-    [SPW_LAYER_SLIDING] = {.window = MIRROR_WINDOW}};
+struct mirror_format {
+    uint32_t n_planes, mask;
+};
 
 /* What one sequence must hold, and where its lines must be. */
 struct mirror_seq {
     struct spw_kv_seq *seq;
     uint32_t n_tokens;
-    uint32_t word[KV_LAYERS][MIRROR_MOST_TOKENS];
-    uint32_t first[KV_LAYERS], begin[KV_LAYERS], disk_end[KV_LAYERS];
-};
-
-/* Tiles that must have moved. */
-struct mirror_moves {
-    uint64_t down, up, written, read;
+    uint32_t word[KV_LAYERS][MIRROR_TOKENS];
+    /* Of the form that moves between the tiers. */
+    uint32_t first[KV_LAYERS], begin[KV_LAYERS], end[KV_LAYERS], disk_end[KV_LAYERS];
+    uint32_t exact_first[KV_LAYERS]; /* where the cache quantizes */
 };
 
 struct mirror {
     struct kv_world w;
+    bool quantizes;
+    struct mirror_format tiered, exact;
+    struct spw_residency residency[SPW_LAYER_KINDS];
     struct mirror_seq seqs[KV_SEQS];
-    struct mirror_moves moves;
-    uint8_t *memory; /* [max_tiles][MIRROR_TILE_BYTES] */
-    uint32_t max_tokens, next_word, n_lost, n_failed_writes;
-    uint32_t n_ahead; /* tiles of the load that goes on */
-    uint64_t n_begun; /* loads that went on beside something else */
+    uint64_t down, up, written, read; /* bytes that must have moved */
+    uint8_t *memory;                  /* [KV_TILES] tiles */
+    uint32_t next_word,
+        n_reserved; /* n_reserved: frames that nobody shows, of a load that goes on */
+    bool tight;     /* the disk may become full: bytes are not counted */
+    uint64_t n_lost, n_failed_writes, n_begun;
 };
 
-/* ---- kernels ---- */
+/* ---- tiles ---- */
+
+static inline uint32_t mirror_value(struct mirror_format f, uint32_t plane, uint32_t word)
+{
+    return (word ^ f.mask) + plane * 0x9e3779b1;
+}
+
+static inline void mirror_set_word(uint32_t *tile, struct mirror_format f, uint32_t i,
+                                   uint32_t word)
+{
+    for (uint32_t p = 0; p < f.n_planes; p++)
+        tile[p * SPW_TILE_TOKENS + i] = mirror_value(f, p, word);
+}
 
 struct mirror_stamp {
     uint32_t *tile;
-    uint32_t from, to, word; /* word + i goes to token i of [from, to) */
+    struct mirror_format format;
+    uint32_t from, to, word; /* word + i goes to token from + i */
+};
+
+struct mirror_turn {
+    const uint32_t *from;
+    uint32_t *to;
+    struct mirror_format from_format, to_format;
 };
 
 struct mirror_verify {
     const uint32_t *tile;
     const uint32_t *expected; /* stays until the streams are drained */
+    struct mirror_format format;
     uint32_t n;
 };
 
 static _Atomic uint64_t mirror_wrong, mirror_checked; /* words */
 
-static inline void mirror_set_words(uint32_t *tile, uint32_t from, uint32_t to, uint32_t word)
-{
-    for (uint32_t i = from; i < to; i++)
-        tile[i * MIRROR_STRIDE] = tile[i * MIRROR_STRIDE + MIRROR_STRIDE - 1] = word + i - from;
-}
-
-static inline void mirror_compare(const void *tile, const uint32_t *expected, uint32_t n)
+static inline void mirror_compare(const void *tile, struct mirror_format f,
+                                  const uint32_t *expected, uint32_t n)
 {
     const uint32_t *words = tile;
-    for (uint32_t i = 0; i < n; i++)
-        if (words[i * MIRROR_STRIDE] != expected[i] ||
-            words[i * MIRROR_STRIDE + MIRROR_STRIDE - 1] != expected[i])
-            atomic_fetch_add(&mirror_wrong, 1);
+    uint64_t wrong = 0;
+    for (uint32_t p = 0; p < f.n_planes; p++)
+        for (uint32_t i = 0; i < n; i++)
+            wrong += words[p * SPW_TILE_TOKENS + i] != mirror_value(f, p, expected[i]);
+    atomic_fetch_add(&mirror_wrong, wrong);
     atomic_fetch_add(&mirror_checked, n);
 }
 
@@ -89,7 +104,23 @@ static inline void mirror_run_stamp(const void *args, size_t task, unsigned work
     const struct mirror_stamp *a = args;
     (void)task;
     (void)worker;
-    mirror_set_words(a->tile, a->from, a->to, a->word);
+    for (uint32_t i = a->from; i < a->to; i++)
+        mirror_set_word(a->tile, a->format, i, a->word + i - a->from);
+}
+
+static inline void mirror_run_turn(const void *args, size_t task, unsigned worker)
+{
+    const struct mirror_turn *a = args;
+    (void)task;
+    (void)worker;
+    uint32_t n = a->from_format.n_planes; /* more than those of the other form */
+    for (uint32_t p = 0; p < a->to_format.n_planes; p++)
+        for (uint32_t i = 0; i < SPW_TILE_TOKENS; i++) {
+            uint32_t q = (p ? p : n) - 1;
+            uint32_t word = a->from[q * SPW_TILE_TOKENS + i] - q * 0x9e3779b1;
+            a->to[p * SPW_TILE_TOKENS + i] =
+                mirror_value(a->to_format, p, word ^ a->from_format.mask);
+        }
 }
 
 static inline void mirror_run_verify(const void *args, size_t task, unsigned worker)
@@ -97,82 +128,117 @@ static inline void mirror_run_verify(const void *args, size_t task, unsigned wor
     const struct mirror_verify *a = args;
     (void)task;
     (void)worker;
-    mirror_compare(a->tile, a->expected, a->n);
+    mirror_compare(a->tile, a->format, a->expected, a->n);
+}
+
+static inline int mirror_turn(struct mirror *x, const void *from, struct mirror_format from_format,
+                              void *to, struct mirror_format to_format)
+{
+    static const struct spw_kernel turn = {"turn", kv_one_task, mirror_run_turn};
+    struct mirror_turn a = {from, to, from_format, to_format};
+    return kv_launch(&x->w, &turn, x->w.compute, &a, sizeof a);
 }
 
 /* Expected words of the checks that are queued. */
-static uint32_t mirror_words[MIRROR_MOST_CHECKS][SPW_TILE_TOKENS];
+static uint32_t mirror_words[MIRROR_CHECKS][SPW_TILE_TOKENS];
 static size_t mirror_n_words;
 
 static inline void mirror_drain(struct mirror *x)
 {
-    CHECK(x->w.ops->stream_sync(x->w.device, x->w.compute) == 0);
-    CHECK(x->w.ops->stream_sync(x->w.device, x->w.up) == 0);
-    CHECK(x->w.ops->stream_sync(x->w.device, x->w.down) == 0);
+    kv_world_drain(&x->w);
     mirror_n_words = 0;
 }
 
 static inline void mirror_queue_verify(struct mirror *x, spw_stream s, const void *tile,
-                                       const uint32_t *words, uint32_t n)
+                                       struct mirror_format format, const uint32_t *words,
+                                       uint32_t n)
 {
     static const struct spw_kernel verify = {"verify", kv_one_task, mirror_run_verify};
-    if (mirror_n_words == MIRROR_MOST_CHECKS)
+    if (mirror_n_words == MIRROR_CHECKS)
         mirror_drain(x);
     uint32_t *copy = mirror_words[mirror_n_words++];
     memcpy(copy, words, n * sizeof *copy);
-    struct mirror_verify a = {.tile = tile, .expected = copy, .n = n};
-    kv_launch(&x->w, s, &verify, &a, sizeof a);
+    struct mirror_verify a = {tile, copy, format, n};
+    CHECK(kv_launch(&x->w, &verify, s, &a, sizeof a) == 0);
 }
 
 /* ---- opening and closing ---- */
 
-/* Tiles are of MIRROR_TILE_BYTES, and slide as said above, whatever the options say. */
-static inline void mirror_open(struct mirror *x, const struct kv_world_options *options)
+static inline uint64_t mirror_bytes(struct mirror_format f)
+{
+    return (uint64_t)f.n_planes * MIRROR_PLANE_BYTES;
+}
+
+/* Tiles of `units`; quantized ones where n_exact_frames is set. */
+static inline void mirror_open(struct mirror *x, const struct kv_world_options *options,
+                               uint32_t units, uint32_t residual_tiles)
 {
     struct kv_world_options o = *options;
     memset(x, 0, sizeof *x);
-    o.tile_bytes = MIRROR_TILE_BYTES;
-    o.kinds = mirror_sliding;
-    x->max_tokens = o.max_tiles * SPW_TILE_TOKENS;
+    x->quantizes = o.n_exact_frames;
+    x->tiered = x->exact = (struct mirror_format){.n_planes = units * MIRROR_UNIT_PLANES};
+    if (x->quantizes)
+        x->exact = (struct mirror_format){(units + 1) * MIRROR_UNIT_PLANES, 0x5555};
+    o.tile_bytes = mirror_bytes(x->tiered);
+    o.exact_tile_bytes = mirror_bytes(x->exact);
+    x->residency[SPW_LAYER_FULL] =
+        (struct spw_residency){.quantizes = x->quantizes, .residual_tiles = residual_tiles};
+    x->residency[SPW_LAYER_SLIDING] =
+        (struct spw_residency){.window = MIRROR_WINDOW, .fixed = x->quantizes};
     x->next_word = 1;
-    x->memory = aligned_alloc(4096, o.max_tiles * MIRROR_TILE_BYTES);
+    x->memory = aligned_alloc(4096, KV_TILES * KV_MOST_UNITS * KV_UNIT);
     kv_world_open(&x->w, &o);
 }
 
-/* Every frame is free or retired: nothing was lost, nothing counted twice. */
-static inline void mirror_check_disk(struct mirror *x)
+static inline void mirror_seq_open(struct mirror *x, struct mirror_seq *m)
 {
-    struct kv_world *w = &x->w;
-    struct spw_io_usage u;
-    uint32_t frame, n_retired = spw_disk_n_retired(w->disk);
-    bool limited = w->o.drive.limit_bytes;
-    for (uint32_t i = 0; i < w->n_disk_frames && !limited; i++)
-        CHECK(spw_disk_take(w->disk, SPW_DISK_NONE, &frame) == 0);
-    CHECK(limited || spw_disk_take(w->disk, SPW_DISK_NONE, &frame) == -ENOMEM);
-    spw_io_usage(w->io, &u);
-    if (w->o.drive.faulty)
-        return;
-    CHECK(n_retired == 0);
-    CHECK_MSG(u.written_bytes == x->moves.written * MIRROR_TILE_BYTES &&
-                  u.read_bytes == x->moves.read * MIRROR_TILE_BYTES,
-              "%llu bytes written for %llu tiles, %llu read for %llu",
-              (unsigned long long)u.written_bytes, (unsigned long long)x->moves.written,
-              (unsigned long long)u.read_bytes, (unsigned long long)x->moves.read);
+    memset(m, 0, sizeof *m);
+    for (uint32_t l = 0; l < KV_LAYERS && x->quantizes; l++)
+        m->first[l] = m->begin[l] = m->end[l] = 1;
+    CHECK(spw_kv_seq_open(&m->seq, x->w.kv) == 0);
 }
 
-/* Sequences have been closed. */
-static inline void mirror_close(struct mirror *x)
+static inline void mirror_seq_close(struct mirror *x, struct mirror_seq *m)
+{
+    kv_world_sync(&x->w, x->w.up);
+    spw_kv_seq_close(m->seq);
+    m->seq = NULL;
+}
+
+/* The bytes that have moved are those that had to. */
+static inline void mirror_check_moved(struct mirror *x)
 {
     struct spw_device_usage u;
-    kv_world_stop(&x->w);
-    if (x->w.disk)
-        mirror_check_disk(x);
+    struct spw_io_usage io = {0};
     x->w.ops->usage(x->w.device, &u);
+    if (x->w.io)
+        spw_io_usage(x->w.io, &io);
+    uint64_t moved[4] = {u.moved_bytes[SPW_LINK_DEVICE_TO_HOST],
+                         u.moved_bytes[SPW_LINK_HOST_TO_DEVICE], io.written_bytes, io.read_bytes};
+    uint64_t expected[4] = {x->down, x->up, x->written, x->read};
+    for (int i = 0; i < 4; i++)
+        CHECK_MSG(moved[i] == expected[i], "link %d: %llu bytes moved, not %llu", i,
+                  (unsigned long long)moved[i], (unsigned long long)expected[i]);
+}
+
+/* Closes what is open. */
+static inline void mirror_close(struct mirror *x)
+{
+    for (struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
+        if (m->seq)
+            mirror_seq_close(x, m);
+    mirror_drain(x);
+    CHECK_MSG(!atomic_exchange(&mirror_wrong, 0), "seed %llu, delays %llu: wrong words",
+              (unsigned long long)x->w.o.seed, (unsigned long long)x->w.o.delay_seed);
+    spw_kv_finish_writes(x->w.kv);
     if (!x->w.o.drive.faulty) {
         CHECK(!x->n_lost && !x->n_failed_writes);
-        CHECK(u.moved_bytes[SPW_LINK_DEVICE_TO_HOST] == x->moves.down * MIRROR_TILE_BYTES);
-        CHECK(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] == x->moves.up * MIRROR_TILE_BYTES);
+        CHECK(!x->w.disk || !spw_disk_n_retired(x->w.disk));
+        if (!x->tight)
+            mirror_check_moved(x);
     }
+    kv_world_check_free(&x->w);
+    kv_world_stop(&x->w);
     kv_world_close(&x->w);
     free(x->memory);
 }
@@ -191,48 +257,78 @@ static inline uint32_t mirror_tokens_in(const struct mirror_seq *m, uint32_t til
     return n < SPW_TILE_TOKENS ? n : SPW_TILE_TOKENS;
 }
 
-/* Frames of the device in use: no frame of a tier is counted twice, none is lost. */
-static inline uint32_t mirror_device_frames(const struct mirror *x)
+static inline const uint32_t *mirror_tile(const struct mirror_seq *m, uint32_t layer, uint32_t tile)
 {
-    const void *seen[MIRROR_MOST_FRAMES];
+    return &m->word[layer][tile * SPW_TILE_TOKENS];
+}
+
+static inline uint32_t mirror_exact_first(const struct mirror *x, const struct mirror_seq *m,
+                                          uint32_t layer)
+{
+    return x->quantizes ? m->exact_first[layer] : m->first[layer];
+}
+
+static inline bool mirror_holds_exact(const struct mirror *x, const struct mirror_seq *m,
+                                      uint32_t layer, uint32_t tile)
+{
+    bool sink = x->quantizes && !tile && layer != KV_SLIDING;
+    return tile < mirror_end(m) && (sink || tile >= mirror_exact_first(x, m, layer));
+}
+
+static inline bool mirror_holds_device(const struct mirror *x, const struct mirror_seq *m,
+                                       bool exact, uint32_t layer, uint32_t tile)
+{
+    if (exact)
+        return mirror_holds_exact(x, m, layer, tile);
+    return tile >= m->begin[layer] && tile < m->end[layer];
+}
+
+/* Frames of the device that sequences show, each counted once. */
+static inline uint32_t mirror_frames(const struct mirror *x, bool exact)
+{
+    const void *seen[KV_FRAMES];
     uint32_t n = 0;
     for (const struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
-        for (uint32_t l = 0; l < KV_LAYERS && m->seq; l++)
-            for (uint32_t t = m->begin[l]; t < mirror_end(m); t++) {
-                const void *frame = spw_kv_device_tile(m->seq, l, t);
-                uint32_t k = 0;
-                while (k < n && seen[k] != frame)
-                    k++;
-                if (k == n)
-                    seen[n++] = frame;
-            }
+        for (uint32_t i = 0; i < KV_LAYERS * KV_TILES && m->seq; i++) {
+            uint32_t l = i / KV_TILES, t = i % KV_TILES, k = 0;
+            if (!mirror_holds_device(x, m, exact, l, t))
+                continue;
+            const void *frame =
+                exact ? spw_kv_exact_tile(m->seq, l, t) : spw_kv_device_tile(m->seq, l, t);
+            while (k < n && seen[k] != frame)
+                k++;
+            if (k == n)
+                seen[n++] = frame;
+        }
     return n;
 }
 
-/* Room for so many tiles more on the device, one copied tail a layer included. */
-static inline bool mirror_has_room(const struct mirror *x, uint32_t tiles)
+/* Room for so many more tiles on the device. */
+static inline bool mirror_has_room(const struct mirror *x, bool exact, uint32_t tiles)
 {
-    return mirror_device_frames(x) + x->n_ahead + tiles <= x->w.o.n_device_frames;
+    const struct spw_kv_options *o = &x->w.kv->o;
+    exact &= x->quantizes;
+    return mirror_frames(x, exact) + x->n_reserved + tiles <=
+           (exact ? o->n_exact_frames : o->n_device_frames);
 }
 
-/* Reads the tile's frame as a KV slot would, and notes the loss if it does not come back. */
+/* Reads a tile's frame, as the ring does, and notes the loss if it does not come back. */
 static inline void mirror_check_frame(struct mirror *x, const struct mirror_seq *m, uint32_t layer,
                                       uint32_t tile)
 {
-    const struct kv_drive *d = &x->w.o.drive;
     uint32_t frame = spw_kv_disk_frame(m->seq, layer, tile);
     struct spw_disk_job job;
-    memset(x->memory, 0, MIRROR_TILE_BYTES);
+    memset(x->memory, 0, mirror_bytes(x->tiered));
     spw_disk_prepare(x->w.disk, &job, false, frame, 1, x->memory);
     int rc = spw_disk_run(&job);
-    x->moves.read++;
-    if (rc) {
-        CHECK(d->faulty && (rc == -EBADMSG || rc == d->read_failure));
-        spw_kv_note_loss(m->seq, layer, tile, rc);
-    } else {
-        mirror_compare(x->memory, &m->word[layer][tile * SPW_TILE_TOKENS],
+    x->read += mirror_bytes(x->tiered);
+    if (!rc) {
+        mirror_compare(x->memory, x->tiered, mirror_tile(m, layer, tile),
                        mirror_tokens_in(m, tile));
+        return;
     }
+    CHECK(x->w.o.drive.faulty && (rc == -EBADMSG || rc == -EIO || rc == -ENODATA));
+    spw_kv_note_loss(m->seq, layer, tile, rc);
 }
 
 static inline void mirror_check_below(struct mirror *x, const struct mirror_seq *m, uint32_t layer,
@@ -241,15 +337,16 @@ static inline void mirror_check_below(struct mirror *x, const struct mirror_seq 
     CHECK(spw_kv_wait_written(m->seq, layer, tile) == 0);
     const void *host = spw_kv_host_tile(m->seq, layer, tile);
     uint32_t frame = spw_kv_disk_frame(m->seq, layer, tile), n = mirror_tokens_in(m, tile);
+    int lost = spw_kv_lost(m->seq, layer, tile);
     bool faulty = x->w.o.drive.faulty;
     CHECK(!host || frame == SPW_DISK_NONE); /* one copy below */
     if (host)
-        mirror_queue_verify(x, x->w.up, host, &m->word[layer][tile * SPW_TILE_TOKENS], n);
+        mirror_queue_verify(x, x->w.up, host, x->tiered, mirror_tile(m, layer, tile), n);
     else if (frame != SPW_DISK_NONE)
         mirror_check_frame(x, m, layer, tile);
     else {
-        CHECK(faulty && spw_kv_lost(m->seq, layer, tile));
-        spw_kv_note_loss(m->seq, layer, tile, spw_kv_lost(m->seq, layer, tile));
+        CHECK(faulty && lost);
+        spw_kv_note_loss(m->seq, layer, tile, lost);
     }
     if (!faulty && tile < m->disk_end[layer])
         CHECK(frame != SPW_DISK_NONE);
@@ -268,93 +365,96 @@ static inline uint32_t mirror_count_lost(const struct mirror_seq *m, uint32_t la
     return n;
 }
 
-static inline void mirror_check_lines(const struct mirror_seq *m)
+static inline void mirror_check_lines(const struct mirror *x, const struct mirror_seq *m)
 {
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
         CHECK(spw_kv_first(m->seq, l) == m->first[l]);
         CHECK(spw_kv_begin(m->seq, l) == m->begin[l]);
-        CHECK(spw_kv_end(m->seq, l) == mirror_end(m));
+        CHECK(spw_kv_end(m->seq, l) == m->end[l]);
         CHECK(spw_kv_disk_end(m->seq, l) == m->disk_end[l]);
+        CHECK(spw_kv_exact_first(m->seq, l) == mirror_exact_first(x, m, l));
+        CHECK(spw_kv_exact_end(m->seq, l) == mirror_end(m));
         CHECK(spw_kv_count_unwritten(m->seq, l, m->first[l], m->begin[l]) <=
               mirror_count_lost(m, l));
-        CHECK(spw_kv_count_absent(m->seq, l, m->begin[l], mirror_end(m)) == 0);
+        CHECK(spw_kv_count_absent(m->seq, l, m->begin[l], m->end[l]) == 0);
     }
 }
 
 /* Every tile that a query could see, where it lies. */
 static inline void mirror_check(struct mirror *x, const struct mirror_seq *m)
 {
-    mirror_check_lines(m);
-    for (uint32_t l = 0; l < KV_LAYERS; l++)
-        for (uint32_t t = m->first[l]; t < mirror_end(m); t++)
+    mirror_check_lines(x, m);
+    for (uint32_t l = 0; l < KV_LAYERS; l++) {
+        for (uint32_t t = m->first[l]; t < m->end[l]; t++)
             if (t < m->begin[l])
                 mirror_check_below(x, m, l, t);
             else
-                mirror_queue_verify(x, x->w.compute, spw_kv_device_tile(m->seq, l, t),
-                                    &m->word[l][t * SPW_TILE_TOKENS], mirror_tokens_in(m, t));
+                mirror_queue_verify(x, x->w.compute, spw_kv_device_tile(m->seq, l, t), x->tiered,
+                                    mirror_tile(m, l, t), mirror_tokens_in(m, t));
+        for (uint32_t t = 0; t < mirror_end(m) && x->quantizes; t++)
+            if (mirror_holds_exact(x, m, l, t))
+                mirror_queue_verify(x, x->w.compute, spw_kv_exact_tile(m->seq, l, t), x->exact,
+                                    mirror_tile(m, l, t), mirror_tokens_in(m, t));
+    }
+    uint32_t n_free = spw_tier_n_free(&x->w.kv->exact);
+    CHECK(!x->quantizes || mirror_frames(x, true) + n_free == x->w.kv->o.n_exact_frames);
 }
 
-/* ---- operations ---- */
+/* ---- cutting back ---- */
 
-static inline void mirror_seq_open(struct mirror *x, struct mirror_seq *m)
+/* With n tokens: where quantized tiles end. */
+static inline uint32_t mirror_old_end(const struct mirror *x, uint64_t n)
 {
-    uint32_t first = x->w.o.first_tile;
-    memset(m, 0, sizeof *m);
-    m->n_tokens = first * SPW_TILE_TOKENS;
+    return spw_waterline_end(&x->residency[SPW_LAYER_FULL], n);
+}
+
+/* Queries from position n on find every tile that they read exactly: said tile by tile. */
+static inline bool mirror_can_truncate(const struct mirror *x, const struct mirror_seq *m,
+                                       uint32_t n)
+{
+    uint64_t block = spw_residual_block(n), window = x->residency[SPW_LAYER_FULL].residual_tiles;
     for (uint32_t l = 0; l < KV_LAYERS; l++)
-        m->first[l] = m->begin[l] = first;
-    CHECK(spw_kv_seq_open(&m->seq, x->w.kv) == 0);
-}
-
-static inline void mirror_seq_close(struct mirror *x, struct mirror_seq *m)
-{
-    CHECK(x->w.ops->stream_sync(x->w.device, x->w.up) == 0);
-    spw_kv_seq_close(m->seq);
-    m->seq = NULL;
-}
-
-/* Into one that is not open, if there is one. */
-static inline void mirror_fork(struct mirror *x, const struct mirror_seq *from)
-{
-    for (struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
-        if (!m->seq) {
-            mirror_seq_open(x, m);
-            struct spw_kv_seq *seq = m->seq;
-            spw_kv_seq_fork(seq, from->seq);
-            *m = *from;
-            m->seq = seq;
-            return;
+        for (uint32_t t = 0; t < spw_waterline_tiles(n); t++) {
+            bool seen = l == KV_SLIDING
+                            ? t >= spw_waterline_first(MIRROR_WINDOW, n)
+                            : !x->quantizes || !spw_residual_is_quantized(block, t, window);
+            if (seen && !mirror_holds_exact(x, m, l, t))
+                return false;
         }
+    return true;
+}
+
+static inline void mirror_lower(uint32_t *line, uint32_t to)
+{
+    *line = *line < to ? *line : to;
 }
 
 static inline void mirror_cut(struct mirror *x, struct mirror_seq *m, uint32_t n)
 {
-    uint32_t least = x->w.o.first_tile * SPW_TILE_TOKENS;
     mirror_drain(x);
-    spw_kv_truncate(m->seq, n);
-    m->n_tokens = n < least ? least : n;
+    spw_kv_truncate(m->seq, x->residency, n);
+    m->n_tokens = n;
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
-        uint32_t end = mirror_end(m), full = m->n_tokens / SPW_TILE_TOKENS;
-        m->first[l] = m->first[l] < end ? m->first[l] : end;
-        m->begin[l] = m->begin[l] < end ? m->begin[l] : end;
-        m->disk_end[l] = m->disk_end[l] < full ? m->disk_end[l] : full;
+        uint32_t end = mirror_end(m), full = n / SPW_TILE_TOKENS;
+        if (x->quantizes) {
+            mirror_lower(&m->exact_first[l], end);
+            if (l != KV_SLIDING && end <= 1)
+                m->exact_first[l] = 0;
+            end = full = mirror_old_end(x, n);
+        }
+        if (x->quantizes && l == KV_SLIDING)
+            continue;
+        mirror_lower(&m->end[l], end);
+        mirror_lower(&m->first[l], m->end[l]);
+        mirror_lower(&m->begin[l], m->end[l]);
+        mirror_lower(&m->disk_end[l], full);
     }
-}
-
-static inline void mirror_truncate(struct mirror *x, struct mirror_seq *m)
-{
-    uint32_t n = (uint32_t)check_range(&x->w.seed, 0, m->n_tokens), least = x->w.o.first_tile;
-    uint32_t first = m->first[MIRROR_SLIDING];
-    bool can = spw_kv_can_truncate(m->seq, mirror_residency, n);
-    CHECK(can == (n <= least * SPW_TILE_TOKENS || first <= least ||
-                  first <= spw_waterline_first(MIRROR_WINDOW, n)));
-    mirror_cut(x, m, can ? n : 0);
 }
 
 static inline void mirror_cut_lost(struct mirror *x, struct mirror_seq *m, uint32_t tile)
 {
     uint32_t n = tile * SPW_TILE_TOKENS;
-    mirror_cut(x, m, spw_kv_can_truncate(m->seq, mirror_residency, n) ? n : 0);
+    mirror_cut(x, m, spw_kv_can_truncate(m->seq, x->residency, n) ? n : 0);
     x->n_lost++;
 }
 
@@ -372,18 +472,34 @@ static inline void mirror_recover(struct mirror *x)
     }
 }
 
+/* ---- operations ---- */
+
+/* Into one that is not open, if there is one. */
+static inline struct mirror_seq *mirror_fork(struct mirror *x, const struct mirror_seq *from)
+{
+    for (struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
+        if (!m->seq) {
+            mirror_seq_open(x, m);
+            struct spw_kv_seq *seq = m->seq;
+            spw_kv_seq_fork(seq, from->seq);
+            *m = *from;
+            m->seq = seq;
+            return m;
+        }
+    return NULL;
+}
+
 /* Where tiles [begin, end) are read from, the device before all: what other sequences share may be
  * there for them. */
-static inline void mirror_count(const struct mirror_seq *m, uint32_t layer, uint32_t begin,
-                                uint32_t end, uint64_t *from_device, uint64_t *from_host,
-                                uint64_t *from_disk)
+static inline void mirror_count(const struct mirror_seq *m, uint32_t layer, enum spw_kv_form form,
+                                uint32_t begin, uint32_t end, uint64_t *from_device,
+                                uint64_t *from_host, uint64_t *from_disk)
 {
     const struct spw_kv *kv = m->seq->kv;
     *from_device = *from_host = *from_disk = 0;
     for (uint32_t i = begin; i < end; i++) {
-        const struct spw_kv_tile *t = &kv->tiles[m->seq->layers[layer].ids[i]];
-        bool stayed = t->host && spw_tier_has(&kv->device, t->host); /* it could not be written */
-        ++*(t->device || stayed ? from_device : t->host ? from_host : from_disk);
+        const struct spw_kv_tile *t = &kv->tiles[spw_kv_table(m->seq, layer, form)->ids[i]];
+        ++*(spw_kv_on_device(kv, t) ? from_device : t->host ? from_host : from_disk);
     }
 }
 
@@ -392,23 +508,24 @@ static inline bool mirror_load(struct mirror *x, struct mirror_seq *m, uint32_t 
                                uint32_t begin)
 {
     const struct kv_drive *d = &x->w.o.drive;
-    uint64_t from_device, from_host, from_disk;
-    if (!mirror_has_room(x, m->begin[layer] - begin))
+    uint64_t from_device, from_host, from_disk, bytes = mirror_bytes(x->tiered);
+    if (!mirror_has_room(x, false, m->begin[layer] - begin))
         return true;
-    mirror_count(m, layer, begin, m->begin[layer], &from_device, &from_host, &from_disk);
+    mirror_count(m, layer, SPW_KV_FORM_TIERED, begin, m->begin[layer], &from_device, &from_host,
+                 &from_disk);
     int rc = spw_kv_load(m->seq, layer, begin);
-    CHECK(!rc || (d->faulty && rc == -EBADMSG) || (d->writes_fail && rc == -ENOMEM));
+    CHECK(!rc || (d->faulty && (rc == -EBADMSG || rc == -ENOMEM)));
     if (rc == -EBADMSG)
         mirror_recover(x);
     if (rc)
         return rc != -EBADMSG;
-    x->moves.up += from_host + (d->direct ? 0 : from_disk);
-    x->moves.read += from_disk;
+    x->up += (from_host + (d->direct ? 0 : from_disk)) * bytes;
+    x->read += from_disk * bytes;
     m->begin[layer] = begin;
     return true;
 }
 
-/* New words for tokens [from, to) of a layer. */
+/* New words for tokens [from, to) of a layer; what has become old is quantized. */
 static inline int mirror_append(struct mirror *x, struct mirror_seq *m, uint32_t layer,
                                 uint32_t from, uint32_t to)
 {
@@ -417,19 +534,28 @@ static inline int mirror_append(struct mirror *x, struct mirror_seq *m, uint32_t
     for (uint32_t at = from; at < to;) {
         uint32_t tile = at / SPW_TILE_TOKENS, stop = (tile + 1) * SPW_TILE_TOKENS;
         stop = stop < to ? stop : to;
-        struct mirror_stamp a = {spw_kv_device_tile(m->seq, layer, tile), at % SPW_TILE_TOKENS,
-                                 (stop - 1) % SPW_TILE_TOKENS + 1, x->next_word};
+        struct mirror_stamp a = {spw_kv_exact_tile(m->seq, layer, tile), x->exact,
+                                 at % SPW_TILE_TOKENS, (stop - 1) % SPW_TILE_TOKENS + 1,
+                                 x->next_word};
         for (; at < stop; at++)
             m->word[layer][at] = x->next_word++;
-        kv_launch(&x->w, x->w.compute, &stamp, &a, sizeof a);
+        CHECK(kv_launch(&x->w, &stamp, x->w.compute, &a, sizeof a) == 0);
     }
+    if (!x->quantizes)
+        m->end[layer] = spw_waterline_tiles(to);
+    if (!x->quantizes || layer == KV_SLIDING)
+        return 0;
+    SPW_TRY(spw_kv_quantize(m->seq, layer, mirror_old_end(x, to)));
+    for (; m->end[layer] < mirror_old_end(x, to); m->end[layer]++)
+        CHECK(mirror_turn(x, spw_kv_exact_tile(m->seq, layer, m->end[layer]), x->exact,
+                          spw_kv_device_tile(m->seq, layer, m->end[layer]), x->tiered) == 0);
     return 0;
 }
 
 /* false: an unfinished tail is not on the device, and there is no room for it or it was lost. */
 static inline bool mirror_fetch_tail(struct mirror *x, struct mirror_seq *m)
 {
-    for (uint32_t l = 0; l < KV_LAYERS && m->n_tokens % SPW_TILE_TOKENS; l++)
+    for (uint32_t l = 0; l < KV_LAYERS && m->n_tokens % SPW_TILE_TOKENS && !x->quantizes; l++)
         if (m->begin[l] == mirror_end(m) &&
             (!mirror_load(x, m, l, mirror_end(m) - 1) || m->begin[l] == mirror_end(m)))
             return false;
@@ -437,30 +563,35 @@ static inline bool mirror_fetch_tail(struct mirror *x, struct mirror_seq *m)
 }
 
 /* The next tokens of every layer, as a chunk does. */
-static inline void mirror_grow(struct mirror *x, struct mirror_seq *m)
+static inline void mirror_grow_to(struct mirror *x, struct mirror_seq *m, uint32_t to)
 {
-    uint32_t from = m->n_tokens, most = x->max_tokens - from;
-    uint32_t n = (uint32_t)check_range(&x->w.seed, 1, check_random(&x->w.seed) % 3 ? 40 : 300);
-    n = n < most ? n : most;
-    if (!n || !mirror_fetch_tail(x, m) ||
-        !mirror_has_room(x, KV_LAYERS * (spw_waterline_tiles(from + n) - mirror_end(m) + 1)))
+    uint32_t from = m->n_tokens, tiles = spw_waterline_tiles(to) - mirror_end(m) + 1;
+    uint32_t old = x->quantizes ? mirror_old_end(x, to) - m->end[0] : 0;
+    if (from >= to || !mirror_fetch_tail(x, m) || !mirror_has_room(x, true, KV_LAYERS * tiles) ||
+        !mirror_has_room(x, false, KV_LAYERS * old))
         return;
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
-        int rc = mirror_append(x, m, l, from, from + n);
-        CHECK(!rc || (x->w.o.drive.writes_fail && rc == -ENOMEM)); /* frames cannot be written */
+        int rc = mirror_append(x, m, l, from, to);
+        CHECK(!rc || (x->w.o.drive.faulty && rc == -ENOMEM)); /* frames cannot be written */
         if (rc) {
             mirror_seq_close(x, m);
             return;
         }
     }
-    m->n_tokens = from + n;
+    m->n_tokens = to;
+}
+
+static inline void mirror_grow(struct mirror *x, struct mirror_seq *m)
+{
+    uint32_t n = (uint32_t)check_range(&x->w.seed, 1, check_random(&x->w.seed) % 3 ? 40 : 400);
+    mirror_grow_to(x, m, (uint32_t)spw_min_u64(m->n_tokens + n, MIRROR_TOKENS));
 }
 
 /* To lines drawn within what the drive takes; or as far as that gets. */
 static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t layer)
 {
     const struct kv_drive *d = &x->w.o.drive;
-    uint32_t full = m->n_tokens / SPW_TILE_TOKENS; /* the tail is never spilled */
+    uint32_t full = x->quantizes ? m->end[layer] : m->n_tokens / SPW_TILE_TOKENS; /* no tail */
     uint32_t begin = m->begin[layer], disk_end = m->disk_end[layer];
     if (!d->host && !d->disk && full > disk_end)
         full = disk_end; /* there is no other place */
@@ -474,7 +605,7 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
     uint64_t to_host, to_disk;
     spw_kv_count_spill(m->seq, layer, begin, disk_end, &to_host, &to_disk);
     int rc = spw_kv_spill(m->seq, layer, begin, disk_end);
-    CHECK(!rc || d->writes_fail || (d->attaches && d->faulty && rc == -EBADMSG));
+    CHECK(!rc || d->faulty || (x->tight && rc == -ENOMEM));
     if (rc == -EBADMSG) { /* of a tile that was to leave the device */
         struct spw_kv_loss loss;
         CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == m->seq && loss.layer == layer);
@@ -482,8 +613,8 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
         mirror_cut_lost(x, m, loss.tile);
         return;
     }
-    x->moves.down += to_host;
-    x->moves.written += to_disk;
+    x->down += to_host * mirror_bytes(x->tiered);
+    x->written += to_disk * mirror_bytes(x->tiered);
     m->begin[layer] = begin > m->begin[layer] ? begin : m->begin[layer];
     m->disk_end[layer] = disk_end;
     if (rc == -ENOMEM) { /* as far as it got */
@@ -497,33 +628,52 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
     }
 }
 
-/* What the sliding layer's next query cannot see. */
+/* Exact tiles that the next query does not read, or (often) fewer. */
 static inline void mirror_drop(struct mirror *x, struct mirror_seq *m)
 {
-    uint32_t first = spw_waterline_first(MIRROR_WINDOW, m->n_tokens), l = MIRROR_SLIDING;
-    CHECK(x->w.ops->stream_sync(x->w.device, x->w.up) == 0);
-    spw_kv_drop(m->seq, l, first);
-    first = first < mirror_end(m) ? first : mirror_end(m);
-    m->first[l] = m->first[l] < first ? first : m->first[l];
-    m->begin[l] = m->begin[l] < first ? first : m->begin[l];
+    kv_world_sync(&x->w, x->w.up);
+    for (uint32_t l = 0; l < KV_LAYERS; l++) {
+        uint32_t first = l == KV_SLIDING ? spw_waterline_first(MIRROR_WINDOW, m->n_tokens)
+                         : x->quantizes  ? mirror_old_end(x, m->n_tokens)
+                                         : 0;
+        first = (uint32_t)check_range(&x->w.seed, check_random(&x->w.seed) % 2 ? 0 : first, first);
+        spw_kv_drop(m->seq, l, first);
+        mirror_lower(&first, mirror_end(m));
+        uint32_t *line = x->quantizes ? &m->exact_first[l] : &m->first[l];
+        *line = *line < first ? first : *line;
+        m->begin[l] = m->begin[l] < m->first[l] ? m->first[l] : m->begin[l];
+    }
 }
 
-/* The end of a round: everything is right, and closed. */
-static inline void mirror_finish(struct mirror *x)
+/* Some tiles of a layer, all at once: the right words, and nothing has changed. */
+static inline void mirror_export(struct mirror *x, struct mirror_seq *m, uint32_t layer)
 {
-    for (struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
-        if (m->seq) {
-            mirror_check(x, m);
-            mirror_recover(x);
-        }
-    mirror_drain(x);
-    CHECK_MSG(!atomic_exchange(&mirror_wrong, 0), "seed %llu, delays %llu: wrong words",
-              (unsigned long long)x->w.o.seed, (unsigned long long)x->w.o.delay_seed);
-    for (struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
-        if (m->seq)
-            mirror_seq_close(x, m);
-    mirror_drain(x);
+    bool exact = x->quantizes && (layer == KV_SLIDING || check_random(&x->w.seed) % 2);
+    enum spw_kv_form form = exact ? SPW_KV_FORM_EXACT : SPW_KV_FORM_TIERED;
+    struct mirror_format format = exact ? x->exact : x->tiered;
+    uint32_t first = exact ? m->exact_first[layer] : m->first[layer];
+    uint32_t begin =
+        (uint32_t)check_range(&x->w.seed, first, exact ? mirror_end(m) : m->end[layer]);
+    uint32_t end = (uint32_t)check_range(&x->w.seed, begin, exact ? mirror_end(m) : m->end[layer]);
+    uint64_t from_device, from_host, from_disk;
+    if (exact && layer != KV_SLIDING && m->n_tokens && check_random(&x->w.seed) % 4 == 0)
+        end = (begin = 0) + 1; /* the sink */
+    if (check_random(&x->w.seed) % 2)
+        spw_kv_finish_writes(x->w.kv);
+    mirror_count(m, layer, form, begin, end, &from_device, &from_host, &from_disk);
+    int rc = spw_kv_export(m->seq, layer, form, begin, end, x->memory);
+    CHECK(!rc || (x->w.o.drive.faulty && rc == -EBADMSG));
+    if (rc)
+        return;
+    x->down += from_device * mirror_bytes(format);
+    x->read += from_disk * mirror_bytes(format);
+    mirror_check_lines(x, m);
+    for (uint32_t t = begin; t < end; t++)
+        mirror_compare(x->memory + (t - begin) * mirror_bytes(format), format,
+                       mirror_tile(m, layer, t), mirror_tokens_in(m, t));
 }
+
+/* ---- loads beside something else ---- */
 
 static inline uint64_t mirror_bytes_read(const struct mirror *x)
 {
@@ -553,32 +703,97 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
                                      uint32_t begin)
 {
     const struct kv_drive *d = &x->w.o.drive;
-    uint32_t n = m->begin[layer] - begin;
+    uint64_t n = m->begin[layer] - begin;
     bool begun = false, quiet = check_random(&x->w.seed) % 2;
-    if (!d->disk || !n || !mirror_has_room(x, n))
+    if (!d->disk || !n || !mirror_has_room(x, false, (uint32_t)n))
         return;
-    uint64_t before = mirror_bytes_read(x);
+    uint64_t before = mirror_bytes_read(x), bytes = mirror_bytes(x->tiered);
     CHECK(spw_kv_load_ahead(m->seq, layer, begin, &begun) == 0);
     CHECK(begun == spw_kv_is_loading(m->seq, layer));
     if (!begun)
         return;
     x->n_begun++;
-    x->n_ahead = n;
+    x->n_reserved = (uint32_t)n;
     mirror_act_beside(x, m, quiet);
-    x->n_ahead = 0;
+    x->n_reserved = 0;
     int rc = -ECANCELED;
     if (quiet && check_random(&x->w.seed) % 3 == 0) {
         uint64_t n_read = 0;
         int lost = spw_kv_forget_loads(m->seq, &n_read);
-        n = (uint32_t)((mirror_bytes_read(x) - before) / MIRROR_TILE_BYTES);
+        n = (mirror_bytes_read(x) - before) / bytes;
         CHECK(lost ? lost == -EBADMSG && d->faulty : n_read == n);
     } else {
         rc = spw_kv_finish_load(m->seq, layer);
-        CHECK(!rc || (d->faulty && rc == -EBADMSG) || (d->writes_fail && rc == -ENOMEM));
+        CHECK(!rc || (d->faulty && (rc == -EBADMSG || rc == -ENOMEM)));
     }
-    x->moves.read += n;
-    x->moves.up += d->direct ? 0 : n;
+    x->read += n * bytes;
+    x->up += d->direct ? 0 : n * bytes;
     m->begin[layer] = rc ? m->begin[layer] : begin;
+}
+
+/* ---- requantizing ---- */
+
+/* Tiles of `units`, as many frames as there is room for. */
+static inline struct spw_kv_repack mirror_repack_of(struct mirror *x, uint32_t units)
+{
+    const struct spw_kv_options *o = &x->w.kv->o;
+    uint64_t bytes = (uint64_t)units * KV_UNIT, most = KV_MOST_UNITS * KV_UNIT;
+    uint8_t *device = x->w.device_scratch;
+    return (struct spw_kv_repack){
+        .tile_bytes = bytes,
+        .n_device_frames = (uint32_t)(o->n_device_frames * o->tile_bytes / bytes),
+        .n_host_frames = (uint32_t)(o->n_host_frames * o->tile_bytes / bytes),
+        .n_disk_frames = (uint32_t)(o->n_disk_frames * o->tile_bytes / bytes),
+        .exact_arena = o->exact_arena,
+        .n_exact_frames = o->n_exact_frames,
+        .exact_tile_bytes = o->exact_tile_bytes,
+        .slot_tiles = (uint32_t)check_range(&x->w.seed, 1, 5),
+        .context = x,
+        .device_from = device,
+        .device_to = device + most,
+        .host_scratch = x->w.host_scratch,
+        .buffers = x->w.o.drive.direct ? device + 2 * most : x->w.host_scratch,
+        .n_buffers = (uint32_t)check_range(&x->w.seed, 1, KV_MOST_BUFFERS)};
+}
+
+/* What tiles become by a conversion to another size. */
+static inline struct mirror_format mirror_next(const struct mirror *x, uint64_t tile_bytes)
+{
+    return (struct mirror_format){(uint32_t)(tile_bytes / MIRROR_PLANE_BYTES),
+                                  x->tiered.mask * 5 + 77};
+}
+
+static inline int mirror_convert(void *context, const void *from, void *to)
+{
+    struct mirror *x = context;
+    struct mirror_format f = x->tiered, t = mirror_next(x, *(uint64_t *)(void *)x->memory);
+    CHECK((const uint8_t *)from + mirror_bytes(f) <= (uint8_t *)to ||
+          (uint8_t *)to + mirror_bytes(t) <= (const uint8_t *)from);
+    return mirror_turn(x, from, f, to, t);
+}
+
+/* Requantizes: the result, and what must have moved. */
+static inline int mirror_repack(struct mirror *x, const struct spw_kv_repack *given, bool convert,
+                                struct spw_kv_repacked *out)
+{
+    struct spw_kv_repack r = *given;
+    uint64_t from = mirror_bytes(x->tiered), to = r.tile_bytes;
+    r.convert = convert ? mirror_convert : NULL;
+    memcpy(x->memory, &to, sizeof to); /* for mirror_convert */
+    int rc = spw_kv_repack(x->w.kv, &r, out);
+    if (rc)
+        return rc;
+    x->tiered = convert
+                    ? mirror_next(x, to)
+                    : (struct mirror_format){(uint32_t)(to / MIRROR_PLANE_BYTES), x->tiered.mask};
+    if (!x->quantizes)
+        x->exact = x->tiered;
+    uint64_t by_device = convert ? out->n_host + (x->w.o.drive.direct ? 0 : out->n_disk) : 0;
+    x->up += by_device * from;
+    x->down += by_device * to;
+    x->read += out->n_disk * from;
+    x->written += out->n_disk * to;
+    return 0;
 }
 
 #endif

@@ -1,7 +1,7 @@
-/* What the tests of the KV cache stand on: the CPU device with its streams and arenas, a drive
- * whose requests a test may disturb, and the cache over them, in every way that there is: with a
- * disk that reads and writes device frames or goes by way of the host, with room for tiles on the
- * host or for those on their way, by either I/O engine.
+/* What the test of the KV cache stands on: the CPU device with its streams and arenas, a drive that
+ * a test may disturb, and the cache over them, in every way that there is: with a disk that reads
+ * and writes device frames or goes by way of the host, with room for tiles on the host or for those
+ * on their way, by either I/O engine; quantizing or not.
  *
  * One host thread. kv_world_stop brings everything to rest, so that frames and bytes can be counted
  * before kv_world_close. */
@@ -10,13 +10,24 @@
 
 #include "tests/engine/engine_run.h"
 
-#include "offload/kv/kv_cache.h"
+#include "offload/kv/kv_tile.h"
+
+#include <stdatomic.h>
 
 enum {
     KV_LAYERS = 3,
+    KV_SLIDING = KV_LAYERS - 1, /* this layer slides */
     KV_SEQS = 4,
-    KV_TRANSIT_FRAMES = 3, /* of the host, where it has room for no more */
+    KV_TILES = 8,                               /* most of one layer of one sequence */
+    KV_TRANSIT_FRAMES = 3,                      /* of the host, where it has room for no more */
+    KV_FRAMES = KV_SEQS * KV_LAYERS * KV_TILES, /* enough of any tier */
+    KV_UNIT = 4096,                             /* tiles are of whole units */
+    KV_MOST_UNITS = 5,                          /* of an exact tile; a quantized one has fewer */
+    KV_FILE_UNITS = KV_FRAMES * KV_MOST_UNITS,
+    KV_MOST_BUFFERS = 5,
 };
+
+static const uint8_t kv_kinds[KV_LAYERS] = {[KV_SLIDING] = SPW_LAYER_SLIDING};
 
 /* What lies below the device. */
 struct kv_drive {
@@ -24,24 +35,23 @@ struct kv_drive {
     bool disk;            /* takes tiles */
     bool attaches;        /* the disk is there for tiles in files of others, at least */
     bool direct;          /* it reads and writes device frames */
-    bool faulty;          /* what it gives back may be lost: -EBADMSG, or */
-    int read_failure;     /* this */
-    bool writes_fail;     /* and frames are then held for longer */
+    bool faulty;          /* tiles may be lost */
     uint32_t n_frames;    /* of the disk; 0: enough */
     uint64_t limit_bytes; /* of writes; 0: none */
+};
+
+/* What an unreliable drive does to units of the scratch file; looked at by the I/O threads. */
+struct kv_faults {
+    _Atomic uint8_t unwritable[KV_FILE_UNITS], unreadable[KV_FILE_UNITS], flipped[KV_FILE_UNITS];
+    _Atomic bool dead, late, next_write; /* no write succeeds; the next one fails */
+    _Atomic uint64_t draws, failed_writes, failed_reads;
 };
 
 struct kv_world_options {
     uint64_t seed, delay_seed; /* 0: no delays */
     struct kv_drive drive;
-    uint64_t tile_bytes;
-    uint32_t max_tiles, first_tile, n_device_frames;
-    const uint8_t *kinds; /* [KV_LAYERS] */
-    bool keeps_sink;
-    uint64_t residual_tiles;
-    /* Sees each request of the drive. */
-    int64_t (*disturb)(void *context, const struct spw_io_request *r, int64_t result);
-    void *context;
+    uint64_t tile_bytes, exact_tile_bytes;
+    uint32_t n_device_frames, n_exact_frames; /* 0: the cache does not quantize */
 };
 
 struct kv_world {
@@ -50,14 +60,51 @@ struct kv_world {
     const struct spw_device_ops *ops;
     struct spw_device *device;
     spw_stream compute, down, up, disk_stream;
-    void *device_arena, *host_arena;
+    void *device_arena, *host_arena, *exact_arena;
+    void *device_scratch, *host_scratch; /* [2 + KV_MOST_BUFFERS] tiles, for requantizing */
     uint32_t n_host_frames, n_disk_frames;
+    bool device_is_lost;
     const char *directory; /* of the drive */
-    struct spw_io_fault fault;
+    struct kv_faults faults;
+    struct spw_io_fault disturb;
     struct spw_io *io; /* NULL: neither is there */
     struct spw_disk *disk;
     struct spw_kv *kv;
 };
+
+enum { KV_SCRATCH_BYTES = (2 + KV_MOST_BUFFERS) * KV_MOST_UNITS * KV_UNIT };
+
+/* Sees each request of the drive. Files of others are damaged by those who write to them. */
+static inline int64_t kv_disturb(void *context, const struct spw_io_request *r, int64_t result)
+{
+    struct kv_faults *f = context;
+    uint64_t draw = atomic_fetch_add(&f->draws, 1);
+    if (atomic_load(&f->late) && check_random(&draw) % 8 == 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(check_random(&draw) % 200000)}, NULL);
+    if (result <= 0 || !r->bytes)
+        return result;
+    if (r->write && atomic_exchange(&f->next_write, false))
+        return -EIO;
+    uint64_t end = (r->offset + r->bytes) / KV_UNIT;
+    for (uint64_t i = r->offset / KV_UNIT; i < end && i < KV_FILE_UNITS; i++) {
+        if (r->write && (f->dead || f->unwritable[i])) {
+            atomic_fetch_add(&f->failed_writes, 1);
+            return draw % 2 ? -EIO : -ENOSPC;
+        }
+        if (!r->write && (f->unreadable[i] || f->flipped[i])) {
+            atomic_fetch_add(&f->failed_reads, 1);
+            if (f->unreadable[i])
+                return -EIO;
+            r->memory[i * KV_UNIT - r->offset] ^= 16;
+        }
+    }
+    return result;
+}
+
+static inline uint64_t kv_exact_bytes(const struct kv_world *w)
+{
+    return w->o.n_exact_frames * w->o.exact_tile_bytes;
+}
 
 static inline void kv_world_open_device(struct kv_world *w)
 {
@@ -66,10 +113,13 @@ static inline void kv_world_open_device(struct kv_world *w)
                                    .host_bytes = UINT64_MAX,
                                    .threads = 1,
                                    .delay_seed = w->o.delay_seed};
-    uint64_t device_bytes = w->o.n_device_frames * w->o.tile_bytes;
     w->ops = &spw_device_cpu;
     CHECK(w->ops->open(&w->device, &o, &err) == 0);
-    CHECK(w->ops->alloc(w->device, device_bytes, &w->device_arena) == 0);
+    CHECK(w->ops->alloc(w->device, w->o.n_device_frames * w->o.tile_bytes, &w->device_arena) == 0);
+    CHECK(w->ops->alloc(w->device, KV_SCRATCH_BYTES, &w->device_scratch) == 0);
+    CHECK(w->ops->alloc_host(w->device, KV_SCRATCH_BYTES, &w->host_scratch) == 0);
+    if (w->o.n_exact_frames)
+        CHECK(w->ops->alloc(w->device, kv_exact_bytes(w), &w->exact_arena) == 0);
     if (w->n_host_frames)
         CHECK(w->ops->alloc_host(w->device, w->n_host_frames * w->o.tile_bytes, &w->host_arena) ==
               0);
@@ -82,11 +132,12 @@ static inline void kv_world_open_device(struct kv_world *w)
 static inline void kv_world_open_disk(struct kv_world *w)
 {
     struct spw_error err = {0};
-    w->fault =
-        (struct spw_io_fault){w->o.disturb, (unsigned)check_range(&w->seed, 0, 3), w->o.context};
+    w->faults.late = w->o.delay_seed != 0;
+    w->disturb =
+        (struct spw_io_fault){kv_disturb, (unsigned)check_range(&w->seed, 0, 3), &w->faults};
     struct spw_io_options io = {.kind = check_random(&w->seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
                                 .queue_depth = 8,
-                                .fault = &w->fault};
+                                .fault = &w->disturb};
     CHECK_MSG(spw_io_open(&w->io, &io, &err) == 0, "%s", err.text);
     bool memory = check_random(&w->seed) % 4 && !access("/dev/shm", W_OK);
     w->directory = memory ? "/dev/shm" : "/tmp";
@@ -94,7 +145,7 @@ static inline void kv_world_open_disk(struct kv_world *w)
                                  .io = w->io,
                                  .tile_bytes = w->o.tile_bytes,
                                  .n_frames = w->n_disk_frames,
-                                 .run = w->o.max_tiles,
+                                 .run = KV_TILES,
                                  .write_limit_bytes = w->o.drive.limit_bytes};
     CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
 }
@@ -102,10 +153,11 @@ static inline void kv_world_open_disk(struct kv_world *w)
 static inline void kv_world_open(struct kv_world *w, const struct kv_world_options *o)
 {
     const struct kv_drive *d = &o->drive;
-    uint32_t enough = KV_SEQS * KV_LAYERS * o->max_tiles;
-    *w = (struct kv_world){.o = *o, .seed = o->seed};
-    w->n_host_frames = d->host ? enough : d->direct ? 0 : KV_TRANSIT_FRAMES;
-    w->n_disk_frames = !d->disk ? 0 : d->n_frames ? d->n_frames : enough;
+    memset(w, 0, sizeof *w);
+    w->o = *o;
+    w->seed = o->seed;
+    w->n_host_frames = d->host ? KV_FRAMES : d->direct ? 0 : KV_TRANSIT_FRAMES;
+    w->n_disk_frames = !d->disk ? 0 : d->n_frames ? d->n_frames : KV_FRAMES;
     kv_world_open_device(w);
     if (d->disk || d->attaches)
         kv_world_open_disk(w);
@@ -119,12 +171,12 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
                                .n_device_frames = o->n_device_frames,
                                .n_host_frames = w->n_host_frames,
                                .tile_bytes = o->tile_bytes,
+                               .exact_arena = w->exact_arena,
+                               .n_exact_frames = o->n_exact_frames,
+                               .exact_tile_bytes = o->exact_tile_bytes,
                                .n_layers = KV_LAYERS,
-                               .kinds = o->kinds,
-                               .max_tiles = o->max_tiles,
-                               .first_tile = o->first_tile,
-                               .keeps_sink = o->keeps_sink,
-                               .residual_tiles = o->residual_tiles,
+                               .kinds = kv_kinds,
+                               .max_tiles = KV_TILES,
                                .slot_tiles = (uint32_t)check_range(&w->seed, 1, 5),
                                .disk = w->disk,
                                .disk_stream = w->disk_stream,
@@ -133,7 +185,38 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
     CHECK(spw_kv_open(&w->kv, &k) == 0);
 }
 
-/* Sequences have been closed. */
+static inline void kv_world_sync(struct kv_world *w, spw_stream s)
+{
+    int rc = w->ops->stream_sync(w->device, s);
+    CHECK(!rc || w->device_is_lost);
+}
+
+static inline void kv_world_drain(struct kv_world *w)
+{
+    kv_world_sync(w, w->compute);
+    kv_world_sync(w, w->up);
+    kv_world_sync(w, w->down);
+}
+
+/* Sequences have been closed: every frame of every tier and every tile is free. Frames that are
+ * lost to a drive are taken last, but can be taken. */
+static inline void kv_world_check_free(struct kv_world *w)
+{
+    const struct spw_kv_options *o = &w->kv->o;
+    uint32_t frame, n = 0;
+    spw_kv_finish_writes(w->kv);
+    CHECK(spw_tier_n_free(&w->kv->device) + w->kv->n_free_soon == o->n_device_frames);
+    CHECK(spw_tier_n_free(&w->kv->exact) == o->n_exact_frames);
+    CHECK(spw_tier_n_free(&w->kv->host) == o->n_host_frames && !w->kv->n_attached);
+    while (w->disk && !w->o.drive.limit_bytes && !spw_disk_take(w->disk, SPW_DISK_NONE, &frame))
+        n++;
+    CHECK(!w->disk || w->o.drive.limit_bytes || n == o->n_disk_frames);
+    n = 0;
+    for (uint32_t i = w->kv->free_tile; i != SPW_KV_NO_TILE; i = w->kv->tiles[i].refs)
+        n++;
+    CHECK(n == w->kv->n_tiles && n >= o->n_device_frames + o->n_exact_frames + o->n_host_frames);
+}
+
 static inline void kv_world_stop(struct kv_world *w)
 {
     w->ops->stream_close(w->device, w->compute);
@@ -148,6 +231,10 @@ static inline void kv_world_close(struct kv_world *w)
     spw_disk_close(w->disk);
     spw_io_close(w->io);
     w->ops->free(w->device, w->device_arena, w->o.n_device_frames * w->o.tile_bytes);
+    w->ops->free(w->device, w->device_scratch, KV_SCRATCH_BYTES);
+    w->ops->free_host(w->device, w->host_scratch, KV_SCRATCH_BYTES);
+    if (w->o.n_exact_frames)
+        w->ops->free(w->device, w->exact_arena, kv_exact_bytes(w));
     if (w->n_host_frames)
         w->ops->free_host(w->device, w->host_arena, w->n_host_frames * w->o.tile_bytes);
     w->ops->close(w->device);
@@ -160,10 +247,10 @@ static inline size_t kv_one_task(const void *args)
     return 1;
 }
 
-static inline void kv_launch(struct kv_world *w, spw_stream s, const struct spw_kernel *kernel,
-                             const void *args, size_t bytes)
+static inline int kv_launch(struct kv_world *w, const struct spw_kernel *kernel, spw_stream s,
+                            const void *args, size_t bytes)
 {
-    CHECK(spw_device_cpu_launch(w->device, s, kernel, args, bytes) == 0);
+    return spw_device_cpu_launch(w->device, s, kernel, args, bytes);
 }
 
 #endif
