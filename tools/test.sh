@@ -54,7 +54,7 @@ never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
 never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|goldens|interrupt|replan)'
 # test_engine steps sessions too, and runs the I/O threads. ASan has the faults.
-full_tsan='test_(session|weight_faults|power_loss)'
+full_tsan='test_(session|power_loss)'
 
 passed=0 failed=0 skipped=0
 timings=
