@@ -90,7 +90,7 @@ static struct {
                     {"that had passes through", 0},
                     {"that emptied a session", 0},
                     {"accounts by who was told", 0}};
-static uint64_t n_rows, n_replans_failed;
+static uint64_t n_rows, n_unpredicted;
 
 /* ---- a walk ---- */
 
@@ -199,8 +199,10 @@ static void check_engine(struct walk *w)
     spw_engine_prefix(w->e, &p);
     CHECK_MSG(!w->watch.n_wrong, "%s: %llu of %llu rows differ", w->what,
               (unsigned long long)w->watch.n_wrong, (unsigned long long)w->watch.n_rows);
-    if (!w->spoiled)
-        CHECK_MSG(run_check_moved(w->e, &w->o, w->what) || w->faulty, "%s: no prediction", w->what);
+    bool predicted = w->spoiled || run_check_moved(w->e, &w->o, w->what);
+    /* tiles that could not be moved when another session came end the account, too */
+    n_unpredicted += !predicted && !w->faulty;
+    CHECK_MSG(predicted || w->faulty || w->o.sessions > 1, "%s: no prediction", w->what);
     CHECK_MSG(s.disk_peak_bytes <= w->o.disk_bytes, "%s: disk peak", w->what);
     CHECK_MSG(w->faulty || !n_incidents, "%s: %llu losses", w->what,
               (unsigned long long)n_incidents);
@@ -476,7 +478,7 @@ static void set_budgets(struct walk *w)
     if (w->spoiled || w->faulty || run_check_moved(w->e, &w->o, w->what))
         return;
     w->faulty = true; /* what was moved by a replan that did not work out is not known */
-    n_replans_failed++;
+    n_unpredicted++;
 }
 
 /* A step that failed has left one line of text, and works when it is made again. */
@@ -513,6 +515,8 @@ static void break_drive(struct walk *w)
     int rc = step(w, to, &err);
     CHECK_MSG(!rc || ((rc == -EIO || rc == -ENOSPC) && kind >= READ_FOREVER), "%s: %s: %d: %s",
               w->what, io_fault_names[kind], rc, err.text);
+    /* a tile that was not written may still count as written in the account of a later step */
+    w->spoiled = w->spoiled || (w->fault.met && (kind == WRITE_FOREVER || kind == ALL_WRITES));
     io_fault_set(&w->fault, kind, -1);
     after_fault(w, rc, to, &err, io_fault_names[kind]);
 }
@@ -958,7 +962,7 @@ static void check_tried(int draws, bool all)
         fprintf(stderr, "%s%s %llu", i ? ", " : "\n", operations[i].name,
                 (unsigned long long)done[i]);
     fputc('\n', stderr);
-    CHECK(n_rows > (uint64_t)draws && n_replans_failed <= (uint64_t)draws / 8);
+    CHECK(n_rows > (uint64_t)draws && n_unpredicted <= (uint64_t)draws / 8);
     CHECK(!all || !missing(true));
 }
 
