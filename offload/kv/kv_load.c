@@ -82,8 +82,8 @@ static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
     return rc;
 }
 
-/* What a read has brought into host frames goes up from there, if it is `good`, and the frames
- * back. */
+/* Queues the copies to the device of what a read has brought into host frames, if the read was
+ * `good`. Gives the host frames back. */
 static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_run *d, bool good)
 {
     uint64_t tile_bytes = kv->o.tile_bytes;
@@ -117,7 +117,7 @@ void spw_kv_finish_read(struct spw_kv *kv)
 
 /* ---- asking ---- */
 
-/* Whether a tile of a load that goes on is to come from the disk. */
+/* Whether a tile of an unfinished load has to be read from the disk. */
 static bool needs_read(const struct spw_kv_tile *t)
 {
     return t->device && !t->device_refs && !t->host;
@@ -129,7 +129,7 @@ static void skip_present(struct spw_kv_load *r)
         r->asked++;
 }
 
-/* Where the next tile of a read lands; NULL: nowhere. */
+/* *out: the frame that the next tile of a read goes to; NULL: there is no frame. */
 static int take_place(struct spw_kv *kv, const struct spw_run *d, const struct spw_kv_tile *t,
                       void **out)
 {
@@ -139,7 +139,7 @@ static int take_place(struct spw_kv *kv, const struct spw_run *d, const struct s
     return spw_kv_take_host_frame(kv, d->n ? d->memory + (d->n - 1) * kv->o.tile_bytes : NULL, out);
 }
 
-/* One read of the load's next tiles; *none: there is nowhere for it to land. */
+/* Queues one read of the load's next tiles; *none: there is no frame for it. */
 static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
 {
     struct spw_kv_read *d = spw_kv_next_read(kv, r, r->asked);
@@ -166,7 +166,7 @@ static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
     return queue_read(kv, d);
 }
 
-/* As much as may be under way, of the oldest loads first. */
+/* Queues as many reads as may be under way, those of the oldest loads first. */
 static int ask(struct spw_kv *kv)
 {
     bool none = false;
@@ -183,7 +183,7 @@ static int ask(struct spw_kv *kv)
 
 /* ---- beginning ---- */
 
-/* Tile i gets a device frame, if it has none, that its lower copy may come to. */
+/* Gives tile i a device frame for its lower copy, if the tile has none. */
 static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
 {
     struct spw_kv *kv = seq->kv;
@@ -204,7 +204,7 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
     return spw_kv_take_device_frame(kv, kv->o.compute, before ? before->device : NULL, &t->device);
 }
 
-/* Reads may land in the frames; tiles that are on the host come up. */
+/* Lets reads write the frames, and queues the copies of tiles that are on the host. */
 static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t begin)
 {
     uint32_t n = 0;
@@ -223,7 +223,7 @@ static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint3
     return n ? spw_kv_order(kv, kv->o.up, kv->o.compute) : 0; /* 5 */
 }
 
-/* Nobody counts on the frames that a load has taken; a copy may be on its way to them. */
+/* Gives back the frames of a load that failed or was given up. A copy may still write them. */
 static void give_back(struct spw_kv *kv, struct spw_kv_table *l, uint32_t begin, uint32_t end)
 {
     spw_kv_order(kv, kv->o.up, kv->o.compute); /* or the device is lost */
@@ -260,7 +260,7 @@ static int begin_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
     return ask(kv);
 }
 
-/* All of it lies on the disk and is nobody else's. */
+/* Whether the tile is on the disk only and no other sequence holds it. */
 static bool is_at_rest(const struct spw_kv_tile *t)
 {
     return t->refs == 1 && !t->device && !t->host && !t->writing && t->disk != SPW_DISK_NONE;
@@ -299,7 +299,7 @@ static void end(struct spw_kv *kv, struct spw_kv_load *r)
     r->seq = NULL;
 }
 
-/* Something that is under way comes to its end, so that more can be asked for. */
+/* Waits for the oldest read or write, whose frames another read can then take. */
 static int go_on(struct spw_kv *kv)
 {
     if (spw_kv_is_reading(kv)) {

@@ -93,7 +93,7 @@ static void own(struct work *w, uint32_t id, const void *frame)
         w->host.owner[spw_tier_number(&kv->host, frame)] = id;
 }
 
-/* Which tile lies in which frame. Those on the free list have none. */
+/* Notes which tile lies in which frame. Tiles on the free list have no frame. */
 static void survey(struct work *w)
 {
     for (uint32_t id = 0; id < w->kv->n_tiles; id++) {
@@ -302,7 +302,7 @@ static void read_batch(const struct work *w, struct batch *b)
         b->items[i].rc = wait_for(&reads[i].run.job);
 }
 
-/* What was read, where it landed. */
+/* Converts what was read, in the buffers. */
 static int convert_batch(const struct work *w, const struct batch *b)
 {
     const struct spw_kv_options *o = &w->kv->o;
@@ -393,7 +393,7 @@ static void walk_disk(struct work *w)
     move_batch(w, &b);
 }
 
-/* Behind all frames of our own: any that is free may be written now. */
+/* After all frames of our own have moved: every free frame may be written now. */
 static void walk_attached(struct work *w)
 {
     struct batch b = {.most = w->r->n_buffers < SPW_KV_READS ? w->r->n_buffers : SPW_KV_READS};

@@ -6,7 +6,7 @@
 
 #include <assert.h>
 
-/* Waterlines that are to be reached, and the tiles that have something to do with it. */
+/* The waterlines to reach, and the tiles [from, to) that a spill has to look at. */
 struct spill {
     uint32_t begin, disk_end, from, to;
 };
@@ -23,7 +23,7 @@ static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_tabl
     return s;
 }
 
-/* What is to happen to tile i. */
+/* What the spill does with tile i. */
 static bool leaves_device(const struct spw_kv_table *l, const struct spill *s,
                           const struct spw_kv_tile *t, uint32_t i)
 {
@@ -71,7 +71,7 @@ static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *
         if (i >= l->disk_end && i < s->disk_end)
             l->disk_end = i + 1;
     }
-    l->disk_end = s->disk_end; /* also where those tiles have been dropped */
+    l->disk_end = s->disk_end; /* also if the tiles below it have been dropped */
     return 0;
 }
 

@@ -41,22 +41,22 @@ struct spw_kv_writeback {
     uint32_t *ids; /* [slot_tiles] */
 };
 
-/* One read of adjacent tiles of one layer, to device frames or host frames of a load, or to where
- * tiles are exported to. */
+/* One read of adjacent tiles of one layer: to device frames or host frames of a load, or to the
+ * memory of an export. */
 struct spw_kv_read {
     struct spw_run run;
     spw_event behind;
     struct spw_kv_load *load; /* whose it is */
 };
 
-/* A load that goes on. Its tiles have their frames, and nobody counts on them yet. */
+/* A load that has begun. Its tiles have their device frames, and no sequence counts on them yet. */
 struct spw_kv_load {
     struct spw_kv_load *next; /* the one that began after it */
     struct spw_kv_seq *seq;   /* NULL: none goes on in this layer */
     uint32_t layer, begin, end;
     uint32_t asked; /* tiles below it are asked for; a tile that comes from the disk, or the end */
     uint32_t n_reads; /* under way */
-    int rc;           /* of reads that are over: -EBADMSG, or the device's */
+    int rc;           /* of reads that have ended: -EBADMSG, or a failure of the device */
 };
 
 struct spw_kv {

@@ -43,7 +43,7 @@ static struct spw_kv_writeback *nth(struct spw_kv *kv, uint64_t n)
     return &kv->writebacks[n % SPW_KV_WRITEBACKS];
 }
 
-/* Its order 6, submission and event. */
+/* Queues order 6, the submission and the event of a writeback. */
 static int queue_writeback(struct spw_kv *kv, struct spw_kv_writeback *w)
 {
     bool direct = w->from == SPW_KV_WRITING_FROM_DEVICE;
@@ -132,7 +132,7 @@ static int write_again(struct spw_kv *kv, const struct spw_kv_writeback *w, uint
     }
 }
 
-/* The tile is where it was. */
+/* The write has failed for good: the tile stays in the memory that it was to be written from. */
 static void stay(struct spw_kv *kv, struct spw_kv_tile *t, void *memory, int rc)
 {
     if (rc == -EDQUOT || rc == -ECANCELED)
@@ -141,7 +141,7 @@ static void stay(struct spw_kv *kv, struct spw_kv_tile *t, void *memory, int rc)
         spw_disk_retire(kv->o.disk, t->disk);
     t->disk = SPW_DISK_NONE;
     t->host = memory;
-    t->ticket = 0; /* whole long since */
+    t->ticket = 0; /* its spill ended long ago */
     if (!kv->write_failure && rc != -ECANCELED)
         kv->write_failure = rc;
 }
