@@ -1,8 +1,8 @@
-/* What will lie where, decided before any memory is taken: a pure function of the model's sizes,
- * the options and the two budgets. The executor only carries it out.
+/* The plan says where everything will lie, before any memory is taken. It is a pure function of the
+ * model's sizes, the options and the budgets. The executor only carries it out.
  *
- * -ENOMEM when a budget is too small; plan.info.smallest_*_bytes then say what would do. -EDQUOT
- * when more would be written to disk than is allowed. */
+ * -ENOMEM: a budget is too small; plan.info.smallest_*_bytes then say which budgets would do.
+ * -EDQUOT: the disk write limit is too small. */
 #ifndef SPW_RUNTIME_PLAN_PLAN_H
 #define SPW_RUNTIME_PLAN_PLAN_H
 
@@ -13,30 +13,30 @@
 struct spw_plan_input {
     const struct spw_weights *weights;
     enum spw_dtype compute, kv;
-    bool quantizes; /* old tiles of full layers, like this: */
-    enum spw_kv_precision precision;
-    uint32_t residual_tiles; /* the newest tiles that are read exactly */
+    bool quantizes;                  /* old tiles of full layers, */
+    enum spw_kv_precision precision; /* to this precision */
+    uint32_t residual_tiles;         /* the newest tiles that are read exactly */
     uint64_t context;
     uint32_t sessions;
     uint32_t prefill_chunk;   /* 0: choose */
     uint32_t prefetch_slots;  /* 0: choose */
-    uint32_t prefetch_splits; /* in one KV slot; 0: choose */
+    uint32_t prefetch_splits; /* of one KV slot; 0: choose */
     uint64_t device_bytes, host_bytes;
     uint64_t disk_bytes;          /* 0: no disk */
     uint64_t disk_write_limit;    /* 0: none */
-    uint64_t disk_ring_bytes;     /* of reads that should be under way together */
+    uint64_t disk_ring_bytes;     /* bytes of disk reads that should be under way together */
     uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
-    bool attaches;                /* tiles may also lie in files of others: no room, but reads */
-    bool kv_stays;                /* on the device, all of it */
-    uint64_t workspace_bytes;     /* of linear, all workers */
-    uint32_t attention_tiles;     /* most of one attention call */
+    bool attaches;                /* sessions may read tiles from files of other sessions */
+    bool kv_stays;                /* all KV must stay on the device */
+    uint64_t workspace_bytes;     /* for products, all workers together */
+    uint32_t attention_tiles;     /* the most tiles of one attention call */
     bool gated_scratch;           /* see spw_ops */
-    uint64_t transfer_cost_bytes; /* see spw_backend; */
-    uint32_t reads_per_link_byte; /* 0: nothing is hidden beside weights */
-    bool reads_host_memory;       /* the same */
+    uint64_t transfer_cost_bytes; /* see spw_backend */
+    uint32_t reads_per_link_byte; /* see spw_backend; 0: no transfer is hidden beside weights */
+    bool reads_host_memory;       /* see spw_backend */
     bool rolls_back;              /* as in spw_options */
-    uint64_t kept_rows;           /* most rows of a pass where tiles go to files; 0: any number */
-    bool keeps; /* tiles go to files and come from them, by way of a piece of host memory */
+    bool keeps;                   /* tiles go to files and come from files */
+    uint64_t kept_rows;           /* with `keeps`, the most rows of a pass; 0: any number */
 };
 
 /*   device arena                              host arena
@@ -46,8 +46,8 @@ struct spw_plan_input {
  *   | flags | copied blocks | weight slots |    | KV frames | bounce slots |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
- * count as device memory but lie in no arena. KV comes last, so that it can be divided anew while
- * all else stays where it is (plan_replan.c).
+ * count as device memory but lie in no arena. KV comes last: plan_replan.c divides it anew and
+ * leaves everything else where it is.
  *
  * KV frames hold tiles that move between tiers. These tiles are exact (quant/tile.h), or quantized
  * where the plan quantizes. Then exact frames hold all exact tiles.
@@ -92,16 +92,16 @@ struct spw_plan {
      * are counted so that they can; there are enough frames. */
     bool may_pin, pins;
     bool reads_host_memory;
-    bool direct;           /* the disk's reads and writes are of device memory itself */
+    bool direct;           /* the disk reads into device memory and writes from it */
     uint32_t chunk_frames; /* of n_device_frames: for the tiles that one chunk adds to a layer */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
     uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
     uint32_t n_weight_bounce; /* n_weight_slots, or 0: no block bounces */
-    uint32_t n_transit;     /* of n_host_frames: those that tiles only pass on their way to disk */
-    uint32_t n_bounce;      /* bounce slots of the KV ring on the host; slot_tiles each */
-    uint32_t n_disk_frames; /* 0: no scratch file is needed */
-    bool attaches;          /* as in the input: tiles are read from disk all the same */
-    uint32_t disk_run;      /* disk frames of one layer of one session */
+    uint32_t n_transit;       /* of n_host_frames: for tiles on their way to disk */
+    uint32_t n_bounce;        /* bounce slots of the KV ring on the host; slot_tiles each */
+    uint32_t n_disk_frames;   /* 0: no scratch file is needed */
+    bool attaches;     /* as in the input: tiles are read from disk even without disk frames */
+    uint32_t disk_run; /* disk frames of one layer of one session */
     struct spw_plan_device device;
     struct spw_plan_host host;
 };
@@ -117,37 +117,35 @@ static inline uint64_t spw_plan_n_sliding(const struct spw_plan *p)
 }
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
-/* The same but for KV, which is divided anew inside the arenas of `from`, for other budgets or
- * another precision. n_on_disk: tiles that lie there now. -ENOMEM or -EDQUOT: there is no such
+/* Divides KV anew inside the arenas of `from`, for other budgets or another precision. Everything
+ * else stays as it is. n_on_disk: tiles that lie on disk now. -ENOMEM or -EDQUOT: there is no such
  * plan. */
 int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
                     const struct spw_plan_input *in, uint32_t n_on_disk);
-/* Fills in info->smallest_*_bytes: each for the other budgets as given; if no amount would do
- * beside those, beside the smallest other ones that work at all. */
+/* Fills in info->smallest_*_bytes, each beside the other budgets as given. If no amount would do
+ * beside these, then beside the smallest other budgets that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
-/* Resident blocks are spread evenly, so that streamed ones cross the link beside computation. */
+/* Resident blocks are spread evenly: streamed blocks cross the link while resident ones compute. */
 bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
 /* Resident without a copy: computed from where the file is mapped. */
 bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* Read from a packed copy in the host arena: what is stored in another type; and what is streamed
- * to a device that cannot read the mapped file, unless it comes from disk. */
+/* Read from a packed copy in the host arena: blocks that are stored in another type, and blocks
+ * that are streamed from host memory to a device that cannot read the mapped file. */
 bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* Streamed from the file itself, around the page cache: those that the host has no room for, spread
- * evenly. Only what is stored as it is computed with; another block in such a place has its packed
- * copy.
- */
+/* Streamed from the file itself, around the page cache, because the host has no room. These blocks
+ * are spread evenly over n_disk_blocks places. A block that is stored in another type has a packed
+ * copy in such a place, too. */
 bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w,
                               uint32_t block);
-/* Would be read into the slot itself, where its matrices then lie as in the file. */
+/* The disk would read the block into its slot, where its matrices lie as in the file. */
 bool spw_plan_block_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* What crosses the link each time the block is brought up, or once when it is resident; and what is
- * read from disk. */
+/* Bytes that cross the link each time the block is loaded, or once if it is resident; and bytes
+ * that are read from disk. */
 uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                     uint32_t block);
 uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                    uint32_t block);
-/* Before anything else of the plan: how large slots must be for any block, wherever it comes from.
- */
+/* How large a slot must be for any block, wherever the block comes from. */
 void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w);
 
 #endif

@@ -16,8 +16,8 @@ static uint32_t exact_tiles(const struct spw_plan *p, const struct spw_plan_inpu
     return (uint32_t)spw_min_u64(spw_waterline_exact_tiles(in->residual_tiles), p->max_tiles);
 }
 
-/* Tiles of one layer that a pass may leave behind and could not go back without: all that it begins
- * with, but for a sink. */
+/* Tiles of one layer that a pass may leave behind, and that a rollback needs: all tiles that the
+ * pass begins with, but for a sink. */
 static uint32_t pinned_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
 {
     return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
@@ -42,8 +42,8 @@ static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_inpu
     return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
 }
 
-/* Exact tiles beside quantized ones: all that layers hold between steps, and what
- * one chunk adds to the layer it passes. */
+/* Exact tiles beside quantized ones: all that layers hold between steps, and the tiles that one
+ * chunk adds to the layer it passes. */
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     if (!in->quantizes)
@@ -55,7 +55,7 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
 }
 
-/* With what it costs to have them where frames of exact tiles could be. */
+/* One more than the frames: they begin at a multiple of their size. */
 uint64_t spw_plan_exact_bytes(const struct spw_plan *p)
 {
     return p->n_exact_frames ? (p->n_exact_frames + 1) * p->exact_tile_bytes : 0;
@@ -77,7 +77,7 @@ static void keep_all(struct spw_residency *r, uint32_t tiles)
     r->resident = r->resident_pass = r->pass = tiles;
 }
 
-/* What the kinds are: full layers keep nothing yet, windows lie on the device whole. */
+/* Before the division: full layers keep nothing, windows lie on the device whole. */
 static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_plan_need *need)
 {
@@ -127,7 +127,7 @@ bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, u
 
 /* ---- what decode costs the link ---- */
 
-/* Tiles of one full and of one sliding layer that a decode step at the full context brings up. */
+/* Tiles of one full and of one sliding layer that a decode step at the full context loads. */
 static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
                            uint64_t *full, uint64_t *sliding)
 {
@@ -149,7 +149,7 @@ uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower
     return spw_waterline_disk(r, start + (kind == SPW_LAYER_FULL ? b->full : b->sliding)) - start;
 }
 
-/* What the first `n` tiles cost of a layer that streams `tiles`, those on disk first. */
+/* What the first n tiles cost of a layer that loads `tiles`. Tiles on disk come first. */
 static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_input *in,
                               enum spw_layer_kind kind, uint64_t tiles, uint64_t n)
 {
@@ -160,7 +160,7 @@ static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_in
     return n + spw_min_u64(n, on_disk) * (disk_cost(in) - 1);
 }
 
-/* Bytes that move, the disk's at their price, and for each transfer what it costs beside them. */
+/* Bytes that move, the disk's bytes at their price, and the fixed cost of each transfer. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t full, sliding;
@@ -184,8 +184,8 @@ uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_inpu
     return cost;
 }
 
-/* Of what KV costs, the part that the ring brings up while the weights of a layer are read: as much
- * as it holds, and as there is time. */
+/* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,
+ * as many as it holds and as there is time for. */
 uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;

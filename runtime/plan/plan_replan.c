@@ -1,13 +1,13 @@
-/* KV divided anew in arenas that are there: see plan.h.
+/* KV divided anew in arenas that exist: see plan.h.
  *
- * What a step works with, weights and hidden states stay where they are; KV frames begin where they
- * began, on the device and on the host, and are as many as there is room for. So tiles that are
- * kept can move inside their tier (offload/kv/kv_repack.h), and none has to be computed again.
+ * Work buffers, weights and hidden states stay where they are. KV frames begin where they began, on
+ * the device and on the host, and fill the room that there is. So tiles can move inside their tier
+ * (offload/kv/kv_repack.h), and none has to be computed again.
  *
  *     from:   | work | weights | KV frames of T bytes ................ | KV slots |
  *     out:    | work | weights | KV frames of Q <= T bytes | exact frames | KV slots |
  *
- * Tiles only go down: those on disk stay there, whatever the host has room for now. */
+ * Tiles only go down: tiles on disk stay there, even if the host has room for them now. */
 #include "runtime/plan/plan_parts.h"
 
 #include <assert.h>
@@ -22,8 +22,8 @@ static uint32_t slot_tiles(const struct spw_plan *from, const struct spw_plan_in
     return (uint32_t)spw_min_u64(splits * SPW_SPLIT_TILES, in->attention_tiles);
 }
 
-/* What the ring and the exact tiles leave on the device; exact ones that are there only come down.
- */
+/* Frames that the ring and the exact tiles leave on the device. Exact frames only move to lower
+ * addresses. */
 static uint64_t device_frames(const struct spw_plan *p, const struct spw_plan *from,
                               const struct spw_plan_input *in)
 {
@@ -47,7 +47,7 @@ static bool divide_device(struct spw_plan *p, const struct spw_plan *from,
     return spw_plan_take_frames(p, in, device_frames(p, from, in));
 }
 
-/* With n copies of each session on the host, and what it has left for more of them. */
+/* With n ranks on the host, and more if it has room. */
 static bool place(struct spw_plan *p, const struct spw_plan *from, const struct spw_plan_input *in,
                   const struct spw_lower *b, uint32_t n)
 {
@@ -76,7 +76,7 @@ static bool divide_lower(struct spw_plan *p, const struct spw_plan *from,
     return place(p, from, in, &b, least);
 }
 
-/* The scratch file is there, with frames for what it holds now and for what is to come. */
+/* The scratch file has frames for the tiles that it holds now and for later ones. */
 static bool keep_disk(struct spw_plan *p, const struct spw_plan *from,
                       const struct spw_plan_input *in, uint32_t n_on_disk)
 {
