@@ -1,6 +1,14 @@
 /* The order of transfers: see schedule.h. */
 #include "prefetch/schedule.h"
 
+uint32_t spw_schedule_shared_end(const struct spw_stream_range *a, const struct spw_stream_range *b,
+                                 uint32_t both, uint32_t slot_tiles)
+{
+    uint32_t end = spw_min_u32(both, spw_min_u32(a->end, b->end));
+    end -= end % slot_tiles;
+    return a->first == b->first && end > a->first ? end : 0;
+}
+
 bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
                           struct spw_transfer *out)
 {

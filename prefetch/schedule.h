@@ -16,7 +16,15 @@ struct spw_schedule_rows {
     struct spw_kv_seq *seq;
     struct spw_stream_range ranges[SPW_LAYER_KINDS]; /* by layer kind */
     uint32_t disk_end[SPW_LAYER_KINDS]; /* older tiles come from the disk when they are read */
+    /* Tiles before shared_end are also those of part `donor` of the same chunk, and come with its
+     * transfers: `ranges` is what is left. 0: none are. A donor has no donor. */
+    uint32_t donor[SPW_LAYER_KINDS], shared_end[SPW_LAYER_KINDS];
 };
+
+/* Where two parts share tiles up to `both`, and read `a` and `b` of lower tiers: the tiles before
+ * the result can come once for both. It is where a transfer ends; 0: none can. */
+uint32_t spw_schedule_shared_end(const struct spw_stream_range *a, const struct spw_stream_range *b,
+                                 uint32_t both, uint32_t slot_tiles);
 
 struct spw_schedule {
     uint32_t n_layers;

@@ -296,10 +296,10 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer)
 {
     const struct spw_kv_table *x = &a->tables[layer], *y = &b->tables[layer];
-    uint32_t i = spw_max_u32(x->first, y->first), end = spw_min_u32(x->end, y->end);
+    uint32_t first = spw_max_u32(x->first, y->first), end = spw_min_u32(x->end, y->end), i = first;
     while (i < end && x->ids[i] == y->ids[i])
         i++;
-    return i;
+    return i > first ? i : 0;
 }
 
 void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)

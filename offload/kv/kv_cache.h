@@ -75,8 +75,8 @@ void *spw_kv_exact_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t t
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* The end of the tiles that both have in this layer, in the form that moves between the tiers; they
- * have all before it, if both hold it. */
+/* The end of the tiles of this layer, in the form that moves between the tiers, that both sequences
+ * hold: they share those that neither has dropped. 0: they share none. */
 uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer);
 
 /* Makes room for tokens [from, to) of a layer that holds `from`: new exact tiles on the device, and

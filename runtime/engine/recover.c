@@ -10,6 +10,13 @@ static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_
     spw_engine_report_lost_tile(e, &lost);
 }
 
+/* The tile may be shared. */
+static bool holds(const struct spw_session *s, const struct spw_kv_loss *loss)
+{
+    return loss->tile >= spw_kv_first(s->seq.kv, loss->layer) &&
+           loss->tile < spw_kv_shared_end(s->seq.kv, loss->seq, loss->layer);
+}
+
 /* Lowers cut_to[i] of each session that has lost tiles. Takes all losses that were reported.
  * False: there were none. */
 static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions, uint64_t *cut_to,
@@ -19,7 +26,7 @@ static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions
     bool any = false;
     while (spw_kv_take_loss(e->kv, &loss))
         for (uint32_t i = 0; i < n; i++)
-            if (sessions[i]->seq.kv == loss.seq) {
+            if (holds(sessions[i], &loss)) {
                 uint64_t before = cut_to[i];
                 cut_to[i] = spw_min_u64(before, (uint64_t)loss.tile * SPW_TILE_TOKENS);
                 cut_to[i] = spw_kv_reach(sessions[i]->seq.kv, e->plan.residency, cut_to[i]);

@@ -73,6 +73,7 @@ struct spw_traffic_run {
     struct spw_tiles *tiles;           /* owned, as what follows */
     struct spw_cut cut;
     struct spw_share *shares;          /* [sessions], their residency */
+    struct spw_schedule_rows *parts;   /* [cut.most_parts], of the running row: only numbers */
     struct spw_pass_span *pass_spans;  /* [sessions], of the running pass */
     struct spw_step_span *rest;        /* [sessions], of the running step, as what follows */
     struct spw_step_span *ahead;       /* [sessions], of the one that may come next */
@@ -129,6 +130,10 @@ int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
     }
     if (!rc)
         rc = spw_cut_init(&r->cut, p->chunk, spw_min_u64(p->pass_rows, n * p->info.context), n);
+    if (!rc) {
+        r->parts = spw_alloc_zero(r->cut.most_parts, sizeof *r->parts);
+        rc = r->parts ? 0 : -ENOMEM;
+    }
     if (rc) {
         spw_traffic_run_close(r);
         return rc;
@@ -144,6 +149,7 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
     spw_tiles_close(r->tiles);
     spw_cut_free(&r->cut);
     spw_free(r->shares);
+    spw_free(r->parts);
     spw_free(r->pass_spans);
     spw_free(r->rest);
     spw_free(r->ahead);
@@ -248,13 +254,41 @@ struct flow {
     uint64_t begun, landed; /* UINT64_MAX: all */
 };
 
+/* What part `n` of a chunk reads of lower tiles: as find_donor of executor.c. */
+static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
+                          const struct spw_step_span *spans, uint32_t n)
+{
+    const struct spw_rows *s = &r->cut.parts[k->first_part];
+    struct spw_schedule_rows *g = &r->parts[k->first_part];
+    struct spw_stream_range *range = &g[n].ranges[0];
+    uint32_t session = spans[s[n].span].session;
+    spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s[n].span], 0, s[n].from,
+                           &range->first, &range->end);
+    g[n].shared_end[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t other = spans[s[i].span].session;
+        if (g[i].shared_end[0] || other == session)
+            continue;
+        uint32_t both = spw_tiles_shared_end(r->tiles, other, session, row);
+        g[n].shared_end[0] =
+            spw_max_u32(g[n].shared_end[0],
+                        spw_schedule_shared_end(&g[i].ranges[0], range, both, r->plan->slot_tiles));
+    }
+}
+
+static void describe_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
+                           const struct spw_step_span *spans)
+{
+    for (uint32_t i = 0; i < k->n_parts; i++)
+        describe_part(r, row, k, spans, i);
+}
+
 /* Rows read their tiles that lie below the device. */
 static void stream(struct spw_traffic_run *r, uint32_t row, uint32_t session,
-                   const struct spw_rows *s, struct flow *f)
+                   const struct spw_schedule_rows *g, struct flow *f)
 {
-    uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, first, end, next;
-    spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s->span], 0, s->from,
-                           &first, &end);
+    uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, next;
+    uint32_t first = spw_max_u32(g->ranges[0].first, g->shared_end[0]), end = g->ranges[0].end;
     for (; first < end && f->begun; first = next) {
         uint64_t before = f->moved.from_disk;
         next = (uint32_t)spw_min_u64((first / slot + 1) * (uint64_t)slot, end);
@@ -290,10 +324,11 @@ static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw
                        const struct spw_step_span *spans, struct flow *f)
 {
     const struct spw_rows *s = &r->cut.parts[k->first_part];
-    for (uint32_t i = 0; i < k->n_parts; i++) {
+    for (uint32_t i = 0; i < k->n_parts; i++)
         grow(r, row, spans[s[i].span].session, &s[i]);
-        stream(r, row, spans[s[i].span].session, &s[i], f);
-    }
+    describe_chunk(r, row, k, spans);
+    for (uint32_t i = 0; i < k->n_parts; i++)
+        stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
     for (uint32_t i = 0; i < k->n_parts; i++)
         age(r, row, spans[s[i].span].session, &s[i], &f->moved);
 }
@@ -303,11 +338,11 @@ static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct sp
                         const struct spw_step_span *spans, uint32_t n_grown, struct flow *f)
 {
     const struct spw_rows *s = &r->cut.parts[k->first_part];
-    for (uint32_t i = 0; i < k->n_parts; i++) {
-        if (i < n_grown)
-            grow(r, row, spans[s[i].span].session, &s[i]);
-        stream(r, row, spans[s[i].span].session, &s[i], f);
-    }
+    for (uint32_t i = 0; i < n_grown; i++)
+        grow(r, row, spans[s[i].span].session, &s[i]);
+    describe_chunk(r, row, k, spans);
+    for (uint32_t i = 0; i < k->n_parts; i++)
+        stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
 }
 
 /* ---- a step ---- */

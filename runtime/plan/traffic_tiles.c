@@ -104,6 +104,15 @@ uint32_t spw_tiles_first(const struct spw_tiles *t, uint32_t session, uint32_t r
     return layer_of(t, session, row)->first;
 }
 
+uint32_t spw_tiles_shared_end(const struct spw_tiles *t, uint32_t a, uint32_t b, uint32_t row)
+{
+    const struct layer *x = layer_of(t, a, row), *y = layer_of(t, b, row);
+    uint32_t first = spw_max_u32(x->first, y->first), end = spw_min_u32(x->end, y->end), i = first;
+    while (i < end && x->ids[i] == y->ids[i])
+        i++;
+    return i > first ? i : 0;
+}
+
 bool spw_tiles_is_shared(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t tile)
 {
     return tile_of(t, layer_of(t, session, row), tile)->refs > 1;

@@ -71,6 +71,8 @@ void spw_tiles_export(const struct spw_tiles *t, uint32_t session, uint32_t row,
                       uint32_t end, uint64_t *from_device, uint64_t *from_disk);
 uint32_t spw_tiles_first(const struct spw_tiles *t, uint32_t session, uint32_t row);
 uint32_t spw_tiles_begin(const struct spw_tiles *t, uint32_t session, uint32_t row);
+/* As spw_kv_shared_end. */
+uint32_t spw_tiles_shared_end(const struct spw_tiles *t, uint32_t a, uint32_t b, uint32_t row);
 /* Whether another session has the tile. */
 bool spw_tiles_is_shared(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t tile);
 /* Between steps: tiles below it lie on disk. */

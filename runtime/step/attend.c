@@ -15,11 +15,12 @@
 
 enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
 
-struct query {
+struct spw_query {
     const struct spw_attend *a;
     const struct spw_attend_rows *s;
     const struct spw_residency *r;  /* of the layer's kind */
     uint32_t end;                   /* of the tiles there are */
+    uint32_t from;                  /* tiles before it have been read: a split's border */
     uint8_t *y;                     /* rows' results, from the last call */
     struct spw_attention_args args; /* of all rows; the same for all calls but for rows and tiles */
 };
@@ -42,13 +43,13 @@ static uint64_t state_row(const struct spw_model_config *c)
     return (uint64_t)c->n_heads * (c->head_dim + 2);
 }
 
-static struct query make_query(const struct spw_attend *a, const struct spw_attend_rows *s)
+static struct spw_query make_query(const struct spw_attend *a, const struct spw_attend_rows *s)
 {
     const struct spw_model_config *c = a->weights->config;
     uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint64_t y = s->row * c->n_heads * c->head_dim;
     const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
-    return (struct query){
+    return (struct spw_query){
         .a = a,
         .s = s,
         .r = r,
@@ -75,7 +76,7 @@ static struct query make_query(const struct spw_attend *a, const struct spw_atte
 /* ---- new tokens ---- */
 
 /* Norms and rotates q and k; k and v go into the tail tiles. */
-static int append(const struct query *q)
+static int append(const struct spw_query *q)
 {
     const struct spw_attend *a = q->a;
     const struct spw_attend_rows *s = q->s;
@@ -110,7 +111,7 @@ static int append(const struct query *q)
 
 /* ---- quantizing ---- */
 
-static int quantize_tile(const struct query *q, uint32_t tile)
+static int quantize_tile(const struct spw_query *q, uint32_t tile)
 {
     const struct spw_attend *a = q->a;
     const struct spw_model_config *c = a->weights->config;
@@ -132,7 +133,7 @@ static int quantize_tile(const struct query *q, uint32_t tile)
 }
 
 /* What will be old for the queries after these rows is so from now on. */
-static int quantize(const struct query *q)
+static int quantize(const struct spw_query *q)
 {
     const struct spw_attend_rows *s = q->s;
     struct spw_kv_seq *kv = s->seq->kv;
@@ -156,7 +157,8 @@ static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
 
 /* Where a tile of the piece lies for rows that read [1, old) quantized; NULL: they cannot see it.
  */
-static const void *locate(const struct query *q, const struct piece *p, uint32_t tile, uint32_t old)
+static const void *locate(const struct spw_query *q, const struct piece *p, uint32_t tile,
+                          uint32_t old)
 {
     const struct spw_kv_seq *kv = q->s->seq->kv;
     bool sink = q->r->quantizes && !tile;
@@ -170,8 +172,8 @@ static const void *locate(const struct query *q, const struct piece *p, uint32_t
 }
 
 /* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
-static int attend_rows(const struct query *q, const struct piece *p, uint64_t row, uint64_t rows,
-                       uint32_t old)
+static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_t row,
+                       uint64_t rows, uint32_t old)
 {
     const struct spw_attend *a = q->a;
     struct spw_attention_args x = q->args;
@@ -196,14 +198,14 @@ static int attend_rows(const struct query *q, const struct piece *p, uint64_t ro
 }
 
 /* Where in the piece exact tiles begin for block `block`. */
-static uint32_t old_end(const struct query *q, const struct piece *p, uint64_t block)
+static uint32_t old_end(const struct spw_query *q, const struct piece *p, uint64_t block)
 {
     uint64_t end = q->r->quantizes ? spw_residual_end(block, q->r->residual_tiles) : 0;
     return end < p->from ? p->from : end < p->to ? (uint32_t)end : p->to;
 }
 
 /* All rows, in as few calls as read the piece alike. */
-static int attend_piece(struct query *q, const struct piece *p)
+static int attend_piece(struct spw_query *q, const struct piece *p)
 {
     uint64_t n = q->args.rows, next;
     for (uint64_t row = 0; row < n; row = next) {
@@ -219,47 +221,88 @@ static int attend_piece(struct query *q, const struct piece *p)
     return 0;
 }
 
-/* The splits that (partly) stream, as many in a piece as share a slot. *from: the first that
- * does not. */
-static int attend_streamed(struct query *q, uint32_t first, uint32_t streamed_end, uint32_t *from)
+/* The splits that (partly) stream, as many in a piece as share a slot. Parts that share their tiles
+ * read the slot too. */
+static int read_streamed(const struct spw_attend *a, const struct spw_attend_rows *rows, uint32_t n,
+                         uint32_t donor)
 {
-    const struct spw_attend *a = q->a;
-    uint32_t to, slot_tiles = a->plan->slot_tiles;
-    for (uint32_t tile = first; tile < streamed_end; tile = *from = to) {
+    const struct spw_query *q = &a->queries[donor];
+    uint32_t first, end, to, slot_tiles = a->plan->slot_tiles;
+    spw_waterline_streamed(q->r, q->s->span, 0, q->s->from, &first, &end);
+    for (uint32_t tile = spw_max_u32(first, rows[donor].shared_end); tile < end; tile = to) {
         to = (tile / slot_tiles + 1) * slot_tiles;
-        uint32_t here = to < streamed_end ? to : streamed_end;
+        uint32_t here = to < end ? to : end;
         struct spw_transfer t = {
             .seq = q->s->seq->kv, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
-        struct piece p = {
-            .from = *from, .to = to < q->end ? to : q->end, .slot_first = tile, .slot_end = here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
-        p.slot = slot;
-        SPW_TRY(attend_piece(q, &p));
+        for (uint32_t i = donor; i < n; i++) {
+            struct spw_query *reader = &a->queries[i];
+            if (i != donor && (rows[i].donor != donor || rows[i].shared_end < to))
+                continue;
+            const struct piece p = {.from = reader->from,
+                                    .to = to < reader->end ? to : reader->end,
+                                    .slot_first = tile,
+                                    .slot_end = here,
+                                    .slot = slot};
+            SPW_TRY(attend_piece(reader, &p));
+            reader->from = to;
+        }
         SPW_TRY(spw_prefetch_release_kv(a->prefetch));
     }
     return 0;
 }
 
-int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s)
+/* The splits that lie on the device. */
+static int read_resident(struct spw_query *q)
 {
-    struct query q = make_query(a, s);
-    uint32_t first, streamed_end, from, to, most = a->backend->ops->attention_tiles;
-    SPW_TRY(append(&q));
-    SPW_TRY(quantize(&q));
-    q.end = spw_kv_exact_end(s->seq->kv, s->layer);
-    spw_waterline_streamed(q.r, s->span, 0, s->from, &first, &streamed_end);
-    from = first - first % SPW_SPLIT_TILES;
-    SPW_TRY(attend_streamed(&q, first, streamed_end, &from));
+    uint32_t first, end, to, most = q->a->backend->ops->attention_tiles;
+    spw_waterline_streamed(q->r, q->s->span, 0, q->s->from, &first, &end);
     /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
-    uint64_t fit = splits_side_by_side(a, q.args.rows);
+    uint64_t fit = splits_side_by_side(q->a, q->args.rows);
     if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
         most = (uint32_t)fit * SPW_SPLIT_TILES;
-    for (; from < q.end; from = to) {
-        to = q.end - from < most ? q.end : from + most;
+    for (uint32_t from = q->from; from < q->end; from = to) {
+        to = q->end - from < most ? q->end : from + most;
         uint32_t visible = first > from ? first : from;
         struct piece p = {.from = from, .to = to, .slot_first = visible, .slot_end = visible};
-        SPW_TRY(attend_piece(&q, &p));
+        SPW_TRY(attend_piece(q, &p));
     }
     return 0;
+}
+
+int spw_attend_append(const struct spw_attend *a, const struct spw_attend_rows *s)
+{
+    const struct spw_query q = make_query(a, s);
+    SPW_TRY(append(&q));
+    return quantize(&q);
+}
+
+int spw_attend_read(const struct spw_attend *a, const struct spw_attend_rows *rows, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_query *q = &a->queries[i];
+        uint32_t first, end;
+        *q = make_query(a, &rows[i]);
+        q->end = spw_kv_exact_end(rows[i].seq->kv, rows[i].layer);
+        spw_waterline_streamed(q->r, q->s->span, 0, q->s->from, &first, &end);
+        q->from = first - first % SPW_SPLIT_TILES;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        SPW_TRY(read_streamed(a, rows, n, i));
+        SPW_TRY(read_resident(&a->queries[i]));
+    }
+    return 0;
+}
+
+int spw_attend_init(struct spw_attend *a, uint32_t most)
+{
+    a->queries = spw_alloc_zero(most, sizeof *a->queries);
+    return a->queries ? 0 : -ENOMEM;
+}
+
+void spw_attend_free(struct spw_attend *a)
+{
+    spw_free(a->queries);
+    a->queries = NULL;
 }

@@ -11,6 +11,8 @@
 #include "runtime/step/sequence.h"
 #include "runtime/plan/traffic.h"
 
+struct spw_query; /* attend.c */
+
 struct spw_attend {
     const struct spw_backend *backend;
     struct spw_device *device;
@@ -19,6 +21,7 @@ struct spw_attend {
     const struct spw_weights *weights;
     struct spw_prefetch *prefetch;
     uint8_t *device_arena;
+    struct spw_query *queries; /* owned, [most parts of a chunk] */
 };
 
 /* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */
@@ -27,10 +30,16 @@ struct spw_attend_rows {
     const struct spw_pass_span *span; /* of the pass they are part of */
     uint32_t layer;
     uint64_t from, to, row;
+    /* Tiles before shared_end come with the transfers of rows[donor] of the same call; 0: none. */
+    uint32_t donor, shared_end;
 };
 
-/* Reads q, k, v in plan.device.qkv and rotates q; leaves the result in
- * plan.device.attention. */
-int spw_attend(const struct spw_attend *a, const struct spw_attend_rows *s);
+/* The other fields are the caller's to set. most: parts of a chunk. */
+int spw_attend_init(struct spw_attend *a, uint32_t most);
+void spw_attend_free(struct spw_attend *a);
+/* Reads k and v in plan.device.qkv, and rotates q: all parts of a chunk, before they are read. */
+int spw_attend_append(const struct spw_attend *a, const struct spw_attend_rows *s);
+/* Reads q of all parts of a chunk; leaves the results in plan.device.attention. */
+int spw_attend_read(const struct spw_attend *a, const struct spw_attend_rows *rows, uint32_t n);
 
 #endif

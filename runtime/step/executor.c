@@ -39,6 +39,7 @@ struct spw_executor {
     struct spw_step_span *spans;     /* [most_spans], as the caller gave them */
     struct spw_step_span *left;      /* [most_spans], what no pass has taken yet */
     struct spw_step_span *next_left; /* [most_spans], the same of the step that may come next */
+    struct spw_attend_rows *rows;    /* [cut.most_parts], of the running chunk */
     uint32_t (*disk_end)[SPW_LAYER_KINDS]; /* [most_spans], of each span before the next pass */
     uint32_t (*on_disk)[SPW_LAYER_KINDS];  /* [most_spans], the same at a chunk of it */
     struct spw_traffic_end end;            /* how far this pass is */
@@ -128,6 +129,10 @@ static int open_parts(struct spw_executor *x)
     uint64_t most_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
     SPW_TRY(open_pass(x, &x->passes[0], most_rows));
     SPW_TRY(open_pass(x, &x->passes[1], most_rows));
+    x->rows = spw_alloc_zero(x->now->cut.most_parts, sizeof *x->rows);
+    if (!x->rows)
+        return -ENOMEM;
+    SPW_TRY(spw_attend_init(&x->attend, x->now->cut.most_parts));
     SPW_TRY(spw_hidden_init(&x->hidden));
     x->progress = (struct spw_progress_marks){.ops = x->o.backend->device_ops,
                                               .device = x->o.device,
@@ -181,6 +186,8 @@ void spw_executor_close(struct spw_executor *x)
         spw_hidden_free(&x->hidden);
     close_pass(&x->passes[0]);
     close_pass(&x->passes[1]);
+    spw_attend_free(&x->attend);
+    spw_free(x->rows);
     spw_free(x->spans);
     spw_free(x->left);
     spw_free(x->next_left);
@@ -256,17 +263,21 @@ static void embed(void *context, const struct spw_chunk *chunk, void *out)
 static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
     const struct spw_rows *parts = parts_of(x, chunk);
+    const uint32_t kind = x->config->layer_kinds[layer];
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
-        const struct spw_attend_rows rows = {.seq = x->items[parts[i].span].seq,
-                                             .span = &x->now->spans[parts[i].span],
-                                             .layer = layer,
-                                             .from = parts[i].from,
-                                             .to = parts[i].to,
-                                             .row = parts[i].row - chunk->row};
+        const struct spw_schedule_rows *g = &x->now->parts[chunk->first_part + i];
+        x->rows[i] = (struct spw_attend_rows){.seq = x->items[parts[i].span].seq,
+                                              .span = &x->now->spans[parts[i].span],
+                                              .layer = layer,
+                                              .from = parts[i].from,
+                                              .to = parts[i].to,
+                                              .row = parts[i].row - chunk->row,
+                                              .donor = g->donor[kind] - chunk->first_part,
+                                              .shared_end = g->shared_end[kind]};
         x->end.parts = i + 1;
-        SPW_TRY(spw_attend(&x->attend, &rows));
+        SPW_TRY(spw_attend_append(&x->attend, &x->rows[i]));
     }
-    return 0;
+    return spw_attend_read(&x->attend, x->rows, chunk->n_parts);
 }
 
 static int enter_layer(struct spw_executor *x, uint32_t layer)
@@ -410,14 +421,20 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
 
 /* ---- a pass ---- */
 
+static uint32_t first_layer(const struct spw_executor *x, uint32_t kind)
+{
+    uint32_t layer = 0;
+    while (layer < x->config->n_layers && x->config->layer_kinds[layer] != kind)
+        layer++;
+    return layer;
+}
+
 /* Tiles that two sessions share go to the disk when the first of them says so. Returns the first
  * tile of span `i` that does not come from disk for this reason. */
 static uint32_t shared_disk_end(const struct spw_executor *x, uint32_t i, uint32_t kind,
                                 uint32_t disk_end)
 {
-    uint32_t layer = 0;
-    while (layer < x->config->n_layers && x->config->layer_kinds[layer] != kind)
-        layer++;
+    uint32_t layer = first_layer(x, kind);
     for (uint32_t j = 0; j < x->n_items && layer < x->config->n_layers; j++)
         if (j != i && x->on_disk[j][kind] > disk_end) {
             uint32_t both = spw_kv_shared_end(x->items[i].seq->kv, x->items[j].seq->kv, layer);
@@ -450,7 +467,26 @@ static void raise_on_disk(struct spw_executor *x, const struct pass *f, const st
     }
 }
 
-static void describe_part(struct spw_executor *x, struct pass *f, uint32_t n)
+/* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
+static void find_donor(const struct spw_executor *x, struct pass *f, uint32_t first, uint32_t n,
+                       uint32_t kind, uint32_t layer)
+{
+    struct spw_schedule_rows *g = &f->parts[n];
+    for (uint32_t i = first; i < n && layer < x->config->n_layers; i++) {
+        const struct spw_schedule_rows *h = &f->parts[i];
+        if (h->shared_end[kind] || h->seq == g->seq)
+            continue;
+        uint32_t end = spw_schedule_shared_end(&h->ranges[kind], &g->ranges[kind],
+                                               spw_kv_shared_end(h->seq, g->seq, layer),
+                                               f->schedule.slot_tiles);
+        if (end > g->shared_end[kind]) {
+            g->shared_end[kind] = end;
+            g->donor[kind] = i;
+        }
+    }
+}
+
+static void describe_part(struct spw_executor *x, struct pass *f, uint32_t first, uint32_t n)
 {
     const struct spw_rows *part = &f->cut.parts[n];
     const struct spw_sequence *seq = x->items[part->span].seq;
@@ -461,7 +497,16 @@ static void describe_part(struct spw_executor *x, struct pass *f, uint32_t n)
                                               x->disk_end[part->span][k], part->from,
                                               &g->ranges[k].first, &g->ranges[k].end);
         g->disk_end[k] = shared_disk_end(x, part->span, k, own);
+        find_donor(x, f, first, n, k, first_layer(x, k));
     }
+}
+
+/* The donor's transfers bring them. */
+static void leave_shared_tiles(struct spw_schedule_rows *g)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        if (g->shared_end[k])
+            g->ranges[k].first = g->shared_end[k];
 }
 
 /* Turns the pass that was cut into spans and a schedule. `left`: where the step has moved to. */
@@ -472,7 +517,9 @@ static void describe_pass(struct spw_executor *x, struct pass *f, const struct s
     for (uint32_t c = 0; c < f->cut.n_chunks; c++) {
         const struct spw_chunk *chunk = &f->cut.chunks[c];
         for (uint32_t i = 0; i < chunk->n_parts; i++)
-            describe_part(x, f, chunk->first_part + i);
+            describe_part(x, f, chunk->first_part, chunk->first_part + i);
+        for (uint32_t i = 0; i < chunk->n_parts; i++)
+            leave_shared_tiles(&f->parts[chunk->first_part + i]);
         raise_on_disk(x, f, chunk);
     }
     f->schedule.n_parts = f->cut.n_parts;

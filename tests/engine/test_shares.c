@@ -236,6 +236,61 @@ static void check_alone(void)
     tiny_model_remove(dir);
 }
 
+static uint64_t brought_up(struct spw_engine *e)
+{
+    struct spw_stats s;
+    spw_engine_stats(e, &s);
+    return s.moved_bytes[SPW_MOVED_HOST_TO_DEVICE];
+}
+
+/* Forked sessions that decode together read the tiles they share once a step. */
+static void check_shared_reads(void)
+{
+    const struct tiny_model m = {.family = "llama",
+                                 .layers = 3,
+                                 .hidden = 32,
+                                 .intermediate = 48,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 8,
+                                 .vocab = 96,
+                                 .positions = 4096,
+                                 .more = "",
+                                 .seed = 4};
+    enum { LONG = 3000 };
+    char dir[128];
+    static int32_t ids[LONG + 2];
+    struct spw_session *s[SESSIONS];
+    struct spw_span spans[SESSIONS];
+    struct spw_error err = {{0}};
+    struct spw_options o = {
+        .backend = TEST_BACKEND, .context = LONG + 2, .sessions = SESSIONS, .threads = 1};
+    run_folder(dir, &m, "shared");
+    run_tight(dir, &o, 0);
+    run_ids(ids, LONG + 2, m.vocab, 1);
+    struct spw_engine *e = run_open(dir, &o);
+    s[0] = run_session(e);
+    run_to(s[0], e, ids, LONG);
+    for (uint32_t i = 1; i < SESSIONS; i++)
+        CHECK(!spw_session_fork(&s[i], s[0], &err));
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        spans[i] = (struct spw_span){s[i], ids, LONG + 1, 1};
+    CHECK_MSG(!spw_sync(e, spans, SESSIONS, NULL, NULL, &err), "%s", err.text);
+    uint64_t before = brought_up(e), tile = spw_tile_bytes(2, 8, spw_engine_plan(e)->kv);
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        spans[i].n_tokens++;
+    CHECK_MSG(!spw_sync(e, spans, SESSIONS, NULL, NULL, &err), "%s", err.text);
+    uint64_t once = spw_waterline_tiles(LONG) * m.layers * tile;
+    CHECK_MSG(brought_up(e) - before < once + once / 4, "%llu bytes for %llu of tiles",
+              (unsigned long long)(brought_up(e) - before), (unsigned long long)once);
+    CHECK(brought_up(e) - before > once / 2);
+    run_check_account(e, &o, dir);
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        spw_session_close(s[i]);
+    spw_engine_close(e);
+    tiny_model_remove(dir);
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
@@ -245,6 +300,7 @@ int main(void)
     for (int i = 0; i < 2000; i++)
         check_parts(&seed);
     check_alone();
+    check_shared_reads();
     for (uint32_t i = 0; i < LIVES; i++)
         check_life(check_random(&seed), i, &total);
     CHECK_MSG(total.n_moved > LIVES && total.n_forks > LIVES / 2 && total.n_closed > LIVES,

@@ -44,10 +44,11 @@ static void run(uint64_t *seed)
     for (int i = 0; i < N_LAYERS; i++)
         sliding[i] = check_random(seed) % 2;
     for (int i = 0; i < N_SEGMENTS; i++)
-        segments[i] = (struct spw_schedule_rows){(struct spw_kv_seq *)(void *)&names[i],
-                                                 {draw_range(seed), draw_range(seed)},
-                                                 {(uint32_t)(check_random(seed) % MOST_TILES),
-                                                  (uint32_t)(check_random(seed) % MOST_TILES)}};
+        segments[i] =
+            (struct spw_schedule_rows){.seq = (struct spw_kv_seq *)(void *)&names[i],
+                                       .ranges = {draw_range(seed), draw_range(seed)},
+                                       .disk_end = {(uint32_t)(check_random(seed) % MOST_TILES),
+                                                    (uint32_t)(check_random(seed) % MOST_TILES)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
                              .kinds = sliding,
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
