@@ -43,7 +43,7 @@ static void check_drafts(const struct tiny_model *m, struct spw_options *o, uint
     static int32_t ids[SESSIONS][CONTEXT];
     char dir[128];
     struct spw_session *s[SESSIONS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     uint64_t n[SESSIONS];
     run_folder(dir, m, "drafts");
     run_tight(dir, o, check_range(seed, 0, 40) * 4096);

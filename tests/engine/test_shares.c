@@ -262,7 +262,7 @@ static void check_shared_reads(void)
     static int32_t ids[LONG + 2];
     struct spw_session *s[SESSIONS];
     struct spw_span spans[SESSIONS];
-    struct spw_error err = {{0}};
+    struct spw_error err = {0};
     struct spw_options o = {
         .backend = TEST_BACKEND, .context = LONG + 2, .sessions = SESSIONS, .threads = 1};
     run_folder(dir, &m, "shared");
