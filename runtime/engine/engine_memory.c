@@ -247,6 +247,7 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
     s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
+    memcpy(s->residency, e->plan.residency, sizeof s->residency); /* until the frames are shared */
     s->seq = (struct spw_sequence){.residency = s->residency};
     return spw_kv_seq_open(&s->seq.kv, e->kv);
 }

@@ -5,7 +5,7 @@
 #include "tests/engine/oracle.h"
 
 enum {
-    TOKENS = TEST_GPU         ? 200
+    TOKENS = TEST_GPU         ? 220
              : RUN_UNDER_TSAN ? 500
                               : 900,
     EACH_TOKENS = TEST_GPU ? 140 : 300,

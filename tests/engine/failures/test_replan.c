@@ -278,6 +278,26 @@ static void hear(struct full *f, struct spw_engine *e)
 
 enum { FULL_PROMPT = 1900, FULL_TOKENS = FULL_PROMPT + 300 };
 
+/* A step to n tokens. True: it has failed, as it must: the disk takes no more than it holds, and no
+ * precision makes the rest fit. */
+static bool is_refused(const struct draw *d, const struct spw_options *o, struct spw_engine *e,
+                       struct spw_session *s, size_t n)
+{
+    struct spw_error err = {0};
+    struct spw_plan_info info;
+    struct spw_options less = *o;
+    struct spw_span span = {s, d->ids, n, 1};
+    int rc = spw_sync(e, &span, 1, NULL, NULL, &err);
+    CHECK_MSG(!rc || rc == -ENOSPC, "%zu tokens: %s", n, err.text);
+    if (!rc)
+        return false;
+    uint64_t held = spw_disk_n_used(e->disk) * e->plan.tile_bytes;
+    less.disk_bytes = held ? held : SPW_BYTES_NONE;
+    less.precision = SPW_KV_INT4;
+    CHECK(spw_plan_query_on(&info, &d->backend, d->dir, &less, &err) == -ENOMEM);
+    return true;
+}
+
 /* Token by token past some tile borders: where the disk is full, something gives way, and the
  * mirror, which has all the memory, is told of it. Returns how many fallbacks were in place. */
 static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
@@ -291,7 +311,9 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
     int n_in_place = 0, n_told = 0;
     bool again = false;
     for (size_t n = FULL_PROMPT; n <= FULL_TOKENS && !again; n += 1 + n % 7) {
-        const float *logits = run_to(s, e, d->ids, n);
+        if (is_refused(d, o, e, s, n))
+            break;
+        const float *logits = spw_session_logits(s);
         hear(f, e);
         f->is_full = true;
         if (f->n_told > n_told) {
