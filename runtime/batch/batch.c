@@ -1,16 +1,17 @@
 /* A batch: any number of requests through the engine's sessions.
  *
- * The first requests take a slot each, and their prompts are computed in one step, so that each
- * layer's weights cross the link once for all of them. Every further step gives each request in a
- * slot one token. A request that ends leaves its slot to the next one that waits, whose prompt
- * joins the step that the others decode in. A token depends on its own request alone: logits do not
- * depend on the partners in a step, and the draws of a request are numbered by its own positions.
+ * Requests run as many at a time as the engine has sessions; the others wait. The prompts of the
+ * first ones are computed in one step, so that each layer's weights cross the link once for all of
+ * them. Every further step gives each running request one token. When a request ends, one that
+ * waits takes its place, and its prompt joins the step in which the others decode. A token depends
+ * on its own request alone: logits do not depend on the partners in a step, and the draws of a
+ * request are numbered by its own positions.
  *
  * Tokens that several prompts begin with are computed once (shared_prompt.h): before the step, the
  * session of the first such request computes them, and the sessions of the others are forked from
  * it.
  *
- *   submit -> waiting -> slot: session + answer -> spw_sync(all slots) -> sampler -> token
+ *   submit -> waiting -> running: session + answer -> spw_sync(all) -> sampler -> token
  *                                                     token -> answer.c -> events
  *
  * All memory of a request but that of its text is taken when it is submitted. */
@@ -42,11 +43,11 @@ struct spw_batch {
     struct entry *first, **end; /* owned, all requests that were not taken */
     struct entry *first_with_events, **end_with_events; /* those with events */
     uint64_t n_submitted;
-    struct entry **slots;       /* owned, [n_slots]; NULL: free */
-    struct entry **stepping;    /* owned, [n_slots]: whose span it is */
-    struct spw_span *spans;     /* owned, [n_slots]: the step's */
-    struct spw_prompt *prompts; /* owned, [n_slots]: while sessions are opened */
-    uint32_t n_slots;
+    struct entry **running;     /* owned, [max_running]; NULL: free */
+    struct entry **stepping;    /* owned, [max_running]: whose span it is */
+    struct spw_span *spans;     /* owned, [max_running]: the step's */
+    struct spw_prompt *prompts; /* owned, [max_running]: while sessions are opened */
+    uint32_t max_running;
     struct spw_sampler *sampler; /* owned */
     struct spw_batch_times times;
 };
@@ -66,15 +67,15 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
         return spw_fail(err, -ENOMEM, "no memory for a batch");
     *b = (struct spw_batch){.engine = e,
                             .tokenizer = tokenizer,
-                            .n_slots = n,
+                            .max_running = n,
                             .end = &b->first,
                             .end_with_events = &b->first_with_events,
-                            .slots = spw_alloc_zero(n, sizeof(struct entry *)),
+                            .running = spw_alloc_zero(n, sizeof(struct entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct entry *)),
                             .spans = spw_alloc_zero(n, sizeof *b->spans),
                             .prompts = spw_alloc_zero(n, sizeof *b->prompts)};
     int rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
-    if (!rc && (!b->slots || !b->stepping || !b->spans || !b->prompts))
+    if (!rc && (!b->running || !b->stepping || !b->spans || !b->prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -110,7 +111,7 @@ void spw_batch_close(struct spw_batch *b)
     if (b->engine->batch == b)
         b->engine->batch = NULL;
     spw_sampler_close(b->sampler);
-    spw_free(b->slots);
+    spw_free(b->running);
     spw_free(b->stepping);
     spw_free(b->spans);
     spw_free(b->prompts);
@@ -258,9 +259,9 @@ static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
 {
     bool flush = finish != SPW_FINISH_CANCELED && finish != SPW_FINISH_FAILED;
     const struct spw_session *session = x->session ? x->session : x->answer.request.session;
-    for (uint32_t i = 0; i < b->n_slots; i++)
-        if (b->slots[i] == x)
-            b->slots[i] = NULL;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        if (b->running[i] == x)
+            b->running[i] = NULL;
     x->answer.result.finish = finish;
     if (flush && spw_answer_end(&x->answer)) {
         x->answer.result.finish = SPW_FINISH_FAILED;
@@ -342,9 +343,9 @@ static uint64_t most_tokens(const struct spw_request *r)
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
-/* Gives a request a slot; open_sessions gives it a session. A request whose given tokens end its
- * answer already ends without a step. */
-static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
+/* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
+ * its answer already ends without a step. */
+static void start(struct spw_batch *b, struct entry *x, uint32_t place)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
     if (x->answer.n_text)
@@ -354,7 +355,7 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t slot)
         return;
     }
     x->session = x->answer.request.session;
-    b->slots[slot] = x;
+    b->running[place] = x;
 }
 
 /* False: the batch has to open a session for the request, none is free, and a running request will
@@ -364,19 +365,19 @@ static bool can_start(const struct spw_batch *b, const struct entry *x)
 {
     bool others_end = false;
     uint32_t n_free = 0, n_open_soon = 0;
-    for (uint32_t i = 0; i < b->n_slots; i++) {
+    for (uint32_t i = 0; i < b->max_running; i++) {
         n_free += !b->engine->sessions[i];
-        n_open_soon += b->slots[i] && !b->slots[i]->session;
-        others_end |= b->slots[i] && !b->slots[i]->answer.request.session;
+        n_open_soon += b->running[i] && !b->running[i]->session;
+        others_end |= b->running[i] && !b->running[i]->answer.request.session;
     }
     return x->answer.request.session || n_free > n_open_soon || !others_end;
 }
 
-static void fill_slots(struct spw_batch *b)
+static void start_waiting(struct spw_batch *b)
 {
     struct entry *x = next_waiting(b->first);
-    for (uint32_t i = 0; i < b->n_slots; i++)
-        for (; !b->slots[i] && x; x = next_waiting(x->next))
+    for (uint32_t i = 0; i < b->max_running; i++)
+        for (; !b->running[i] && x; x = next_waiting(x->next))
             if (can_start(b, x))
                 start(b, x, i);
 }
@@ -385,8 +386,8 @@ static uint32_t make_spans(struct spw_batch *b, bool *prefill)
 {
     uint32_t n = 0;
     *prefill = false;
-    for (uint32_t i = 0; i < b->n_slots; i++) {
-        struct entry *x = b->slots[i];
+    for (uint32_t i = 0; i < b->max_running; i++) {
+        struct entry *x = b->running[i];
         if (!x)
             continue;
         const struct spw_answer *a = &x->answer;
@@ -449,11 +450,11 @@ static bool is_alone(const struct spw_batch *b, const struct entry *x)
            (s && s->n_tokens && (s->mixed || s->rope_table != SPW_ROPE_SHARED));
 }
 
-static void describe_prompt(struct spw_batch *b, uint32_t slot)
+static void describe_prompt(struct spw_batch *b, uint32_t place)
 {
-    const struct entry *x = b->slots[slot];
+    const struct entry *x = b->running[place];
     const struct spw_session *s = x ? x->session : NULL;
-    struct spw_prompt *p = &b->prompts[slot];
+    struct spw_prompt *p = &b->prompts[place];
     *p = (struct spw_prompt){.is_alone = true};
     if (!x)
         return;
@@ -472,7 +473,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t slot)
  * follow. */
 static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared, uint32_t *n)
 {
-    struct entry *x = b->slots[donor];
+    struct entry *x = b->running[donor];
     uint32_t i = 0;
     while (i < *n && b->stepping[i] != x)
         i++;
@@ -485,39 +486,40 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
                                  : spw_max_u64(b->spans[i].n_tokens, shared);
 }
 
-/* Opens the session of the request in a slot, if what it shares is there; else adds the span that
+/* Opens the session of a running request, if what it shares is there; else adds the span that
  * computes that. Returns whether a session was opened, or the request has failed. */
-static bool open_session(struct spw_batch *b, uint32_t slot, uint32_t *n)
+static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
 {
-    struct entry *x = b->slots[slot];
+    struct entry *x = b->running[place];
     uint32_t donor = 0;
-    uint64_t shared = spw_shared_prompt(&b->engine->plan, b->prompts, b->n_slots, slot, &donor);
+    uint64_t shared =
+        spw_shared_prompt(&b->engine->plan, b->prompts, b->max_running, place, &donor);
     if (shared && (!b->prompts[donor].is_open || b->prompts[donor].n_held < shared)) {
         if (b->prompts[donor].is_open)
             add_shared_span(b, donor, shared, n);
         return false;
     }
     uint64_t most = most_tokens(&x->answer.request);
-    int rc = shared ? spw_session_fork_for(&x->session, b->slots[donor]->session, most, &x->why)
+    int rc = shared ? spw_session_fork_for(&x->session, b->running[donor]->session, most, &x->why)
                     : spw_session_open_for(&x->session, b->engine, most, &x->why);
     if (rc)
         fail(b, x, rc);
     return true;
 }
 
-/* Gives each request in a slot a session. Tokens that requests share are computed once. */
+/* Gives each running request a session. Tokens that requests share are computed once. */
 static int open_sessions(struct spw_batch *b, struct spw_error *err)
 {
     bool more = false;
-    for (uint32_t i = 0; i < b->n_slots; i++)
-        more |= b->slots[i] && !b->slots[i]->session;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        more |= b->running[i] && !b->running[i]->session;
     while (more) {
         uint32_t n = 0;
         more = false;
-        for (uint32_t i = 0; i < b->n_slots; i++)
+        for (uint32_t i = 0; i < b->max_running; i++)
             describe_prompt(b, i);
-        for (uint32_t i = 0; i < b->n_slots; i++) {
-            if (!b->slots[i] || b->slots[i]->session)
+        for (uint32_t i = 0; i < b->max_running; i++) {
+            if (!b->running[i] || b->running[i]->session)
                 continue;
             more |= !open_session(b, i, &n);
             describe_prompt(b, i);
@@ -533,7 +535,7 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
     bool prefill;
     spw_error_clear(err);
     forget_events(b);
-    fill_slots(b);
+    start_waiting(b);
     int rc = open_sessions(b, err);
     uint32_t n = rc ? 0 : make_spans(b, &prefill);
     if (!rc && !n)
@@ -544,8 +546,8 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
         return spw_fail(err, rc, "the step failed: %s", strerror(-rc));
     for (uint32_t i = 0; i < n; i++)
         advance(b, b->stepping[i]);
-    for (uint32_t i = 0; i < b->n_slots; i++)
-        if (b->slots[i])
+    for (uint32_t i = 0; i < b->max_running; i++)
+        if (b->running[i])
             return 1;
     return next_waiting(b->first) != NULL;
 }

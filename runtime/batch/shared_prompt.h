@@ -22,7 +22,7 @@ struct spw_prompt {
 /* How far two sequences of n tokens agree. */
 uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
 
-/* Of n prompts in the order of their slots, the one that prompt `taker` should begin with: the
+/* Of n prompts in the order of the batch, the one that prompt `taker` should begin with: the
  * result is how many of its tokens, and *donor the prompt that has the most of them in common with
  * it. 0: none. A donor without a session comes before the taker. Shared tokens end at a tile's end,
  * and leave the taker one token to compute. A donor that has not computed them yet needs a step for

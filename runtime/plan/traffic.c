@@ -8,12 +8,12 @@
 /* Streamed blocks of a pass, the head's once for each round of logits rows: as many as have been
  * begun; what comes from disk by way of the host is up once it has landed there. */
 static void add_blocks(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                       uint64_t heads, const struct spw_schedule_progress *rings)
+                       uint64_t wanted, const struct spw_schedule_progress *rings)
 {
     const uint32_t of_layers = w->layer_blocks[w->config->n_layers];
     struct spw_schedule schedule = {.n_layer_blocks = of_layers,
                                     .n_head_blocks = w->n_blocks - of_layers,
-                                    .n_head_rounds = (uint32_t)spw_div_up(heads, p->logits_rows)};
+                                    .n_head_rounds = (uint32_t)spw_div_up(wanted, p->logits_rows)};
     struct spw_block_cursor at = {0};
     uint32_t u;
     for (uint64_t i = 0; i < rings->blocks && spw_schedule_next_block(&schedule, &at, &u);) {
@@ -39,10 +39,10 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
                      const struct spw_cut *cut, const struct spw_traffic_end *end)
 {
     uint64_t all = (uint64_t)w->config->n_layers * cut->n_chunks;
-    uint64_t down = end->heads * w->config->vocab * sizeof(float), up; /* up: rows */
+    uint64_t down = end->logits * w->config->vocab * sizeof(float), up; /* up: rows */
     if (p->hidden_on_host && cut->n_chunks > 1) { /* the next chunk comes up beside this one */
         up = end->begun_chunks ? rows_of(cut, spw_min_u64(end->begun_chunks + 1, all)) : 0;
-        up += end->begun_heads;
+        up += end->begun_logits;
         down += rows_of(cut, end->chunks) * p->hidden_row_bytes;
     } else {
         up = rows_of(cut, spw_min_u64(end->begun_chunks, cut->n_chunks)); /* embeddings */
@@ -311,9 +311,9 @@ static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
         spw_tiles_grow(r->tiles, session, row, s->from, s->to);
 }
 
-/* As spw_residency_age. */
-static void age(struct spw_traffic_run *r, uint32_t row, uint32_t session, const struct spw_rows *s,
-                struct spw_tiles_moved *m)
+/* As spw_residency_after_chunk. */
+static void after_chunk(struct spw_traffic_run *r, uint32_t row, uint32_t session,
+                        const struct spw_rows *s, struct spw_tiles_moved *m)
 {
     const struct spw_residency *at = residency_of(r, session, row);
     spw_tiles_drop(r->tiles, session, row, spw_waterline_visible(at, s->to));
@@ -330,7 +330,7 @@ static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw
     for (uint32_t i = 0; i < k->n_parts; i++)
         stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
     for (uint32_t i = 0; i < k->n_parts; i++)
-        age(r, row, spans[s[i].span].session, &s[i], &f->moved);
+        after_chunk(r, row, spans[s[i].span].session, &s[i], &f->moved);
 }
 
 /* One that was not through: some of its parts have got tiles, and transfers may have begun. */
@@ -396,12 +396,12 @@ static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, u
                  const struct spw_traffic_end *end)
 {
     uint64_t all = (uint64_t)r->weights->config->n_layers * r->cut.n_chunks;
-    uint64_t heads = wanted_rows(r, spans);
+    uint64_t wanted = wanted_rows(r, spans);
     const struct spw_traffic_end whole = {
         .chunks = all,
         .begun_chunks = all,
-        .heads = heads,
-        .begun_heads = heads,
+        .logits = wanted,
+        .begun_logits = wanted,
         .through = true,
         .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     end = end ? end : &whole;
@@ -415,7 +415,7 @@ static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, u
         r->moved.bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(r->plan);
     }
     add_tiles(&r->moved, r->plan, &f.moved);
-    add_blocks(&r->moved, r->plan, r->weights, heads, &end->rings);
+    add_blocks(&r->moved, r->plan, r->weights, wanted, &end->rings);
     add_rows(&r->moved, r->plan, r->weights, &r->cut, end);
 }
 

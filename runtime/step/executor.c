@@ -3,7 +3,7 @@
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
  *   chunk     norm, q k v, [attend], output, mlp: model/forward.c
- *   attend    rope and append, age, attention over what streams and what stays: attend.c
+ *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
  *
  * Everything is queued: the host runs ahead of the streams and waits once, for the logits. */
 #include "runtime/step/executor.h"
@@ -231,8 +231,8 @@ int spw_executor_forget_ahead(struct spw_executor *x)
 /* Tells the account that a pass is over, or how far a pass came that ended early. */
 static void tell_pass(struct spw_executor *x, int rc)
 {
-    bool clear = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
-    if (rc && (!clear || x->residency.failed))
+    bool is_known = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
+    if (rc && (!is_known || x->residency.failed))
         spw_executor_stop_predicting(x);
     x->end.rings =
         x->expects ? (struct spw_schedule_progress){UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}
@@ -287,12 +287,12 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
     return 0;
 }
 
-static int age_tiles(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
+static int place_old_tiles(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
     const struct spw_rows *parts = parts_of(x, chunk);
     for (uint32_t i = 0; i < chunk->n_parts; i++)
-        SPW_TRY(spw_residency_age(&x->residency, x->items[parts[i].span].seq,
-                                  &x->now->spans[parts[i].span], layer, parts[i].to));
+        SPW_TRY(spw_residency_after_chunk(&x->residency, x->items[parts[i].span].seq,
+                                          &x->now->spans[parts[i].span], layer, parts[i].to));
     return 0;
 }
 
@@ -316,7 +316,7 @@ static int run_layer(struct spw_executor *x, uint32_t layer)
         SPW_TRY(spw_forward_output(&x->forward, layer, &w, h, chunk->rows));
         SPW_TRY(spw_forward_mlp(&x->forward, layer, &w, h, chunk->rows));
         SPW_TRY(spw_hidden_put(&x->hidden, layer, k));
-        SPW_TRY(age_tiles(x, layer, chunk));
+        SPW_TRY(place_old_tiles(x, layer, chunk));
         x->end.chunks++;
         SPW_TRY(spw_progress_mark(&x->progress, chunk->rows));
     }
@@ -399,12 +399,12 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
     for (uint64_t left = count_wanted(x); left;) {
         size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
         SPW_TRY(gather_rows(x, &ask, rows));
-        x->end.begun_heads += rows;
+        x->end.begun_logits += rows;
         SPW_TRY(run_head(x, rows, logits));
         SPW_TRY(ops->copy(x->o.device, host, logits, rows * x->config->vocab * sizeof(float),
                           SPW_LINK_DEVICE_TO_HOST, x->o.compute));
         left -= rows;
-        x->end.heads += rows;
+        x->end.logits += rows;
         if (!left && x->next->schedule.n_parts) { /* while the last logits are still computed */
             x->expects = true;
             SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->next->schedule));
@@ -622,15 +622,15 @@ static void pin_exact_tiles(struct spw_executor *x)
 
 static int run_pass(struct spw_executor *x, const struct delivery *d)
 {
-    uint64_t heads = count_wanted(x);
-    x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(heads, x->plan->logits_rows);
+    uint64_t wanted = count_wanted(x);
+    x->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
     x->end = (struct spw_traffic_end){0};
     x->residency.failed = false;
     pin_exact_tiles(x);
     SPW_TRY(begin_pass(x));
     SPW_TRY(run_layers(x));
-    int rc =
-        heads ? run_logits(x, d) : x->o.backend->device_ops->stream_sync(x->o.device, x->o.compute);
+    int rc = wanted ? run_logits(x, d)
+                    : x->o.backend->device_ops->stream_sync(x->o.device, x->o.compute);
     int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
     return rc ? rc : flags;
 }

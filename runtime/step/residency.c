@@ -59,8 +59,8 @@ int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence
     return load(m, seq, layer, spw_waterline_enter(r, span));
 }
 
-int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                      const struct spw_pass_span *span, uint32_t layer, uint64_t to)
+int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                              const struct spw_pass_span *span, uint32_t layer, uint64_t to)
 {
     const struct spw_residency *r = residency_of(m, seq, layer);
     spw_kv_drop(seq->kv, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */

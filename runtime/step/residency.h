@@ -4,7 +4,7 @@
  *                            load_ahead: tiles that a session began with on disk come beside the
  *                            computation
  *   before each layer        enter: the tiles that its chunks read in place are loaded
- *   after each chunk         age: tiles that have become old are spilled or dropped
+ *   after each chunk         after_chunk: tiles that have become old are spilled or dropped
  *   after the last layer     apply: each layer is where it rests between steps
  *
  * Borrows everything. Errors are those of spw_kv_spill and spw_kv_load. */
@@ -28,8 +28,8 @@ int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_seq
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
                         const struct spw_pass_span *span, uint32_t layer);
 /* A chunk with positions up to `to` of the span has passed the layer. */
-int spw_residency_age(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                      const struct spw_pass_span *span, uint32_t layer, uint64_t to);
+int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                              const struct spw_pass_span *span, uint32_t layer, uint64_t to);
 /* The sequence holds n tokens. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
 /* Between steps, when the numbers of several sequences have changed, and each holds n tokens. First
