@@ -27,6 +27,7 @@ struct entry {
     uint64_t id;
     struct spw_answer answer;
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
+    bool runs;                   /* or has run: it no longer waits */
     bool knows_reuse;            /* the result has n_reused */
     struct entry *next;          /* in the order of submission */
     struct entry *next_with_events; /* the next one with events */
@@ -332,7 +333,7 @@ static void advance(struct spw_batch *b, struct entry *x)
 
 static struct entry *next_waiting(struct entry *x)
 {
-    while (x && (x->session || x->answer.result.finish != SPW_FINISH_NONE))
+    while (x && (x->runs || x->answer.result.finish != SPW_FINISH_NONE))
         x = x->next;
     return x;
 }
@@ -355,6 +356,7 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t place)
         return;
     }
     x->session = x->answer.request.session;
+    x->runs = true;
     b->running[place] = x;
 }
 
@@ -500,7 +502,8 @@ static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
         return false;
     }
     uint64_t most = most_tokens(&x->answer.request);
-    int rc = shared ? spw_session_fork_for(&x->session, b->running[donor]->session, most, &x->why)
+    int rc = shared ? spw_session_fork_for(&x->session, b->running[donor]->session, shared, most,
+                                           &x->why)
                     : spw_session_open_for(&x->session, b->engine, most, &x->why);
     if (rc)
         fail(b, x, rc);
@@ -530,13 +533,24 @@ static int open_sessions(struct spw_batch *b, struct spw_error *err)
     return 0;
 }
 
+static bool any_runs(const struct spw_batch *b)
+{
+    for (uint32_t i = 0; i < b->max_running; i++)
+        if (b->running[i])
+            return true;
+    return false;
+}
+
 int spw_batch_step(struct spw_batch *b, struct spw_error *err)
 {
     bool prefill;
     spw_error_clear(err);
     forget_events(b);
-    start_waiting(b);
-    int rc = open_sessions(b, err);
+    int rc;
+    do { /* again where all have failed */
+        start_waiting(b);
+        rc = open_sessions(b, err);
+    } while (!rc && !any_runs(b) && next_waiting(b->first));
     uint32_t n = rc ? 0 : make_spans(b, &prefill);
     if (!rc && !n)
         return 0;
@@ -546,10 +560,7 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
         return spw_fail(err, rc, "the step failed: %s", strerror(-rc));
     for (uint32_t i = 0; i < n; i++)
         advance(b, b->stepping[i]);
-    for (uint32_t i = 0; i < b->max_running; i++)
-        if (b->running[i])
-            return 1;
-    return next_waiting(b->first) != NULL;
+    return any_runs(b) || next_waiting(b->first);
 }
 
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out)

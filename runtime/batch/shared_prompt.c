@@ -42,6 +42,8 @@ uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *pr
             most = shared;
             *donor = i;
         }
+        if (most + SPW_TILE_TOKENS >= prompts[taker].n_tokens)
+            break; /* nobody shares more */
     }
     return most;
 }

@@ -248,12 +248,13 @@ void spw_engine_share(struct spw_engine *e);
 /* [sessions], the tokens whose KV the caches have; valid until the next call. */
 const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
 
-/* session.c: spw_session_open and spw_session_fork for a session of at most `most_tokens`. A forked
- * one may hold more until its first spw_sync. */
+/* session.c: spw_session_open and spw_session_fork for a session of at most `most_tokens`. The
+ * forked one holds the first n tokens: all of them, where a session can only continue at a
+ * checkpoint. */
 int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
                          struct spw_error *err);
-int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t most_tokens,
-                         struct spw_error *err);
+int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,
+                         uint64_t most_tokens, struct spw_error *err);
 
 /* engine_disk.c: opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);

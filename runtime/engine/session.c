@@ -55,24 +55,26 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
 
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
 {
-    return spw_session_fork_for(out, from, from->most_tokens, err);
+    return spw_session_fork_for(out, from, from->n_tokens, from->most_tokens, err);
 }
 
-int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t most_tokens,
-                         struct spw_error *err)
+int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,
+                         uint64_t most_tokens, struct spw_error *err)
 {
     spw_error_clear(err);
-    SPW_TRY(spw_session_open_for(out, from->engine, spw_max_u64(most_tokens, from->n_tokens), err));
+    SPW_TRY(spw_session_open_for(out, from->engine, most_tokens, err));
     struct spw_session *s = *out;
-    s->most_tokens = most_tokens;
     memcpy(s->residency, from->residency, sizeof s->residency);
     spw_kv_seq_fork(s->seq.kv, from->seq.kv);
-    spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot);
-    memcpy(s->tokens, from->tokens, from->n_tokens * sizeof *s->tokens);
-    s->n_tokens = s->reused = from->n_tokens;
-    s->n_attached = from->n_attached;
+    if (n < from->n_tokens)
+        spw_kv_truncate(s->seq.kv, s->residency, from->cached ? n : 0);
+    spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot,
+                     from->cached ? n : 0);
+    memcpy(s->tokens, from->tokens, n * sizeof *s->tokens);
+    s->n_tokens = s->reused = n;
+    s->n_attached = spw_min_u64(from->n_attached, n);
     s->rope_table = from->rope_table;
-    s->has_logits = from->has_logits;
+    s->has_logits = from->has_logits && n == from->n_tokens;
     s->cached = from->cached;
     s->mixed = from->mixed;
     memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);

@@ -265,7 +265,7 @@ static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct 
     spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s[n].span], 0, s[n].from,
                            &range->first, &range->end);
     g[n].shared_end[0] = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && range->first < range->end; i++) {
         uint32_t other = spans[s[i].span].session;
         if (g[i].shared_end[0] || other == session)
             continue;
@@ -633,11 +633,12 @@ bool spw_traffic_shares(const struct spw_traffic_run *r, uint32_t session, uint3
     return r && spw_tiles_is_shared(r->tiles, session, row, tile);
 }
 
-void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from)
+void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from, uint64_t n_tokens)
 {
     if (!r)
         return;
     spw_tiles_fork(r->tiles, to, from);
+    spw_tiles_truncate(r->tiles, to, tokens_in_tables(r->plan, n_tokens));
     r->shares[to] = r->shares[from];
 }
 

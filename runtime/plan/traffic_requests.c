@@ -12,7 +12,6 @@
 struct slot {
     const struct spw_plan_request *request; /* NULL: the slot is free */
     uint64_t held, n_steps;                 /* tokens computed; steps it took part in */
-    uint64_t kept;                          /* of a fork: tokens that its first step keeps */
     uint64_t stored, checkpoint;            /* of its tokens, those in the prefix cache */
     uint64_t rope_table;
     bool is_open, begun; /* it has a session; its prompt is being computed */
@@ -231,10 +230,6 @@ static void begin(struct requests *q, uint32_t slot)
     const struct spw_plan_request *request = s->request;
     uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
     s->begun = true;
-    if (s->kept < s->held && s->kept) {
-        spw_traffic_cut_back(q->run, slot, s->kept);
-        s->held = s->kept;
-    }
     if (request->n_resumed || !q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
         return;
     s->stored = s->checkpoint = found - found % SPW_TILE_TOKENS;
@@ -325,19 +320,6 @@ static void add_shared_span(struct requests *q, uint32_t donor, uint64_t shared,
         least ? spw_min_u64(q->spans[i].to, shared) : spw_max_u64(q->spans[i].to, shared);
 }
 
-/* The first step of a forked session cuts it back to what it shares, and the tokens that it wants
- * logits of are computed. */
-static uint64_t kept_of_fork(const struct slot *donor, const struct spw_plan_request *request)
-{
-    uint64_t n = request->n_prompt, held = donor->held;
-    uint64_t same = spw_common_prefix(donor->request->prompt, request->prompt,
-                                      spw_min_u64(donor->request->n_prompt, n));
-    bool has_logits = donor->n_steps && held == n && donor->request->max_new_tokens;
-    if (same == n && has_logits)
-        return n;
-    return spw_min_u64(spw_min_u64(same, held), n - (request->max_new_tokens > 0));
-}
-
 static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)
 {
     struct slot *s = &q->slots[slot];
@@ -352,9 +334,8 @@ static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)
     s->is_open = true;
     set_most(q, slot, r->n_prompt + spw_sub_u64(r->max_new_tokens, 1));
     if (shared) {
-        spw_traffic_fork(q->run, slot, donor);
-        s->held = q->slots[donor].held;
-        s->kept = kept_of_fork(&q->slots[donor], r);
+        s->held = shared;
+        spw_traffic_fork(q->run, slot, donor, shared);
     }
     return true;
 }

@@ -472,7 +472,8 @@ static void find_donor(const struct spw_executor *x, struct pass *f, uint32_t fi
                        uint32_t kind, uint32_t layer)
 {
     struct spw_schedule_rows *g = &f->parts[n];
-    for (uint32_t i = first; i < n && layer < x->config->n_layers; i++) {
+    bool reads = g->ranges[kind].first < g->ranges[kind].end;
+    for (uint32_t i = first; i < n && reads && layer < x->config->n_layers; i++) {
         const struct spw_schedule_rows *h = &f->parts[i];
         if (h->shared_end[kind] || h->seq == g->seq)
             continue;

@@ -123,7 +123,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
 
 /* ---- the whole of a generation, by somebody who does not see it ---- */
 
-enum { MOST_REQUESTS = 4 };
+enum { MOST_REQUESTS = 6 };
 
 /* As spillway.h says it: requests of random lengths, more of them than sessions. */
 static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
@@ -133,7 +133,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
     struct spw_options o = {.backend = TEST_BACKEND,
                             .threads = 2,
-                            .sessions = (uint32_t)check_range(seed, 1, 3),
+                            .sessions = (uint32_t)check_range(seed, 1, 4),
                             .prefill_chunk = chunks[check_random(seed) % 6],
                             .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
                             .prefetch_splits = check_random(seed) % 2 ? 0 : 2,

@@ -159,7 +159,7 @@ static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
     enum { N = 5 };
     static int32_t ids[N][380];
     static const size_t lengths[N] = {300, 300, 380, 200, 300}, alike[N] = {0, 300, 290, 150, 300};
-    const size_t reused[N] = {0, 256, 256, windows ? 128 : 150, windows ? 0 : 299};
+    const size_t reused[N] = {0, 256, 256, 128, windows ? 0 : 256};
     struct spw_options o = {.backend = SPW_BACKEND_CPU,
                             .context = 400,
                             .sessions = N,
@@ -204,6 +204,66 @@ static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
         spw_result_free(&alone);
     }
     spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* A caller interrupts the step that computes what two requests share: both still run afterwards. */
+static void test_interrupted_sharing(void)
+{
+    static int32_t ids[300];
+    struct spw_interrupt interrupt = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = 3,
+                            .prefill_chunk = 16,
+                            .interrupt = &interrupt};
+    struct spw_request request = {
+        .prompt = ids, .n_prompt = 300, .max_new_tokens = 4, .ignore_eos = true};
+    struct spw_engine *e = NULL;
+    struct spw_batch *b = NULL;
+    struct spw_error err = {0};
+    struct spw_result r[2];
+    uint64_t id;
+    for (int i = 0; i < 300; i++)
+        ids[i] = i % VOCAB;
+    CHECK_MSG(!spw_engine_open(&e, MODEL, &o, &err), "%s", err.text);
+    CHECK(!spw_batch_open(&b, e, NULL, &err));
+    for (int i = 0; i < 2; i++)
+        CHECK(!spw_batch_submit(b, &request, &id, &err));
+    spw_interrupt_raise(&interrupt);
+    CHECK(spw_batch_step(b, &err) == -ECANCELED);
+    while (spw_batch_step(b, &err) > 0)
+        ;
+    CHECK_MSG(!err.text[0], "%s", err.text);
+    for (uint64_t i = 0; i < 2; i++)
+        CHECK(!spw_batch_take(b, i + 1, &r[i]) && r[i].finish == SPW_FINISH_LENGTH);
+    CHECK(same(&r[0], &r[1]) && r[1].n_reused == 256);
+    for (int i = 0; i < 2; i++)
+        spw_result_free(&r[i]);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* The caller holds every session: each request ends, and says why. */
+static void test_no_session_left(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_session *s = NULL;
+    struct spw_batch *b = NULL;
+    struct spw_error err = {0};
+    struct spw_event event;
+    const int32_t ids[] = {5, 6};
+    struct spw_request request = {.prompt = ids, .n_prompt = 2, .max_new_tokens = 4};
+    uint64_t id, n_failed = 0;
+    CHECK(!spw_session_open(&s, e, &err) && !spw_batch_open(&b, e, NULL, &err));
+    for (int i = 0; i < 3; i++)
+        CHECK(!spw_batch_submit(b, &request, &id, &err));
+    CHECK(!spw_batch_step(b, &err));
+    while (spw_batch_event(b, &event))
+        n_failed += event.kind == SPW_EVENT_END && event.text_bytes;
+    CHECK(n_failed == 3);
+    spw_batch_close(b);
+    spw_session_close(s);
     spw_engine_close(e);
 }
 
@@ -788,6 +848,8 @@ int main(void)
     test_batches(seed);
     test_shared_prompts(MODEL, false, seed);
     test_shared_prompts("tests/golden/mistral_window_200", true, seed);
+    test_interrupted_sharing();
+    test_no_session_left();
     test_by_hand(seed + 1);
     test_stop(seed + 2);
     test_prompt_end();
