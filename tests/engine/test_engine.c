@@ -502,7 +502,7 @@ static void break_drive(struct walk *w)
 {
     size_t to[N_SESSIONS];
     struct spw_error err = {0};
-    enum io_fault_kind kind = (enum io_fault_kind)draw_one(w, CUT);
+    enum io_fault_kind kind = draw_one(w, 3) ? (enum io_fault_kind)draw_one(w, CUT) : FLIP_FOREVER;
     /* weights have no checksums */
     if (w->e->plan.info.weights_disk_bytes && (kind == FLIP_ONCE || kind == FLIP_FOREVER))
         kind = SHORT_READ;
@@ -534,7 +534,7 @@ static void refuse_memory(struct walk *w)
     after_fault(w, rc, to, &err, "an allocation that failed");
 }
 
-/* A bit of any file of the prefix cache. */
+/* A bit of any file of the prefix cache, or one of each page from some page on. */
 static void spoil(struct walk *w)
 {
     char path[512], name[256] = "";
@@ -550,12 +550,13 @@ static void spoil(struct walk *w)
     w->faulty = w->spoiled = true;
     snprintf(path, sizeof path, "%s/%s", w->cache, name);
     int fd = *name ? open(path, O_RDWR) : -1;
-    if (fd >= 0 && !fstat(fd, &st) && st.st_size > 0) {
-        off_t at = (off_t)check_range(w->seed, 0, (uint64_t)st.st_size - 1);
-        CHECK(pread(fd, &byte, 1, at) == 1);
-        byte ^= (uint8_t)(1 << draw_one(w, 8));
-        CHECK(pwrite(fd, &byte, 1, at) == 1);
-    }
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size > 0)
+        for (off_t at = (off_t)draw_one(w, (uint64_t)st.st_size), all = (off_t)draw_one(w, 2);
+             at < st.st_size; at += all ? 4096 : st.st_size) {
+            CHECK(pread(fd, &byte, 1, at) == 1);
+            byte ^= (uint8_t)(1 << draw_one(w, 8));
+            CHECK(pwrite(fd, &byte, 1, at) == 1);
+        }
     if (fd >= 0)
         close(fd);
 }
