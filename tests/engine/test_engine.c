@@ -24,8 +24,8 @@ enum {
     DRAWS = TEST_GPU         ? (RUN_UNDER_ASAN ? 2 : 6)
             : RUN_UNDER_TSAN ? 12
             : RUN_UNDER_ASAN ? 20
-                             : 100,
-    FULL_DRAWS = TEST_GPU || RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 2 * DRAWS : 10 * DRAWS,
+                             : 60,
+    FULL_DRAWS = TEST_GPU || RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 2 * DRAWS : 16 * DRAWS,
     N_SESSIONS = 3,
     N_NEW = 4, /* tokens that a batch generates for a request */
     MIB = 1 << 20
@@ -112,6 +112,7 @@ struct walk {
     bool is_told;      /* told of all that the engine did */
     bool faulty;       /* something was lost: notes are due, and there may be no prediction */
     bool spoiled;      /* files were: how far they were read is not predicted */
+    bool late_write;   /* a write has failed, which a step may hear of yet */
     int64_t alloc_nth; /* of the next step: this allocation fails; below 0: none */
     int64_t left;      /* times the engine asks until the step is interrupted; below 0: never */
     bool ended;        /* it was */
@@ -287,10 +288,22 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
     return rc;
 }
 
+/* A write that failed after its step had ended fails one later step. */
+static bool is_late(struct walk *w, int rc)
+{
+    bool late = w->late_write && (rc == -EIO || rc == -ENOSPC);
+    w->late_write = w->late_write && !late;
+    return late;
+}
+
 static void must_step(struct walk *w, const size_t *to, const char *why)
 {
     struct spw_error err = {0};
     int rc = step(w, to, &err);
+    if (is_late(w, rc)) {
+        spw_error_clear(&err);
+        rc = step(w, to, &err);
+    }
     CHECK_MSG(rc == 0, "%s: %s: %d: %s", w->what, why, rc, err.text);
 }
 
@@ -381,7 +394,7 @@ static void interrupt(struct walk *w)
     choose(w, (enum way)draw_one(w, 4), to);
     w->left = (int64_t)check_range(w->seed, 0, 1 << check_range(w->seed, 0, 6));
     int rc = step(w, to, &err);
-    CHECK_MSG(!rc || w->ended, "%s: %d: %s", w->what, rc, err.text);
+    CHECK_MSG(!rc || w->ended || is_late(w, rc), "%s: %d: %s", w->what, rc, err.text);
     w->left = -1;
     if (rc && draw_one(w, 2))
         must_step(w, to, "the interrupted step again");
@@ -515,7 +528,8 @@ static void break_drive(struct walk *w)
     CHECK_MSG(!rc || ((rc == -EIO || rc == -ENOSPC) && kind >= READ_FOREVER), "%s: %s: %d: %s",
               w->what, io_fault_names[kind], rc, err.text);
     /* a tile that was not written may still count as written in the account of a later step */
-    w->spoiled = w->spoiled || (w->fault.met && (kind == WRITE_FOREVER || kind == ALL_WRITES));
+    w->late_write = w->fault.met && (kind == WRITE_FOREVER || kind == ALL_WRITES);
+    w->spoiled = w->spoiled || w->late_write;
     io_fault_set(&w->fault, kind, -1);
     after_fault(w, rc, to, &err, io_fault_names[kind]);
 }
@@ -530,7 +544,7 @@ static void refuse_memory(struct walk *w)
     w->faulty = true;
     w->alloc_nth = (int64_t)draw_one(w, 12);
     int rc = step(w, to, &err);
-    CHECK_MSG(!rc || rc == -ENOMEM, "%s: %d: %s", w->what, rc, err.text);
+    CHECK_MSG(!rc || rc == -ENOMEM || is_late(w, rc), "%s: %d: %s", w->what, rc, err.text);
     after_fault(w, rc, to, &err, "an allocation that failed");
 }
 
@@ -636,6 +650,8 @@ static void run_batch(struct walk *w)
         w->left = draw_one(w, 3) ? -1 : (int64_t)draw_one(w, 40);
         w->ended = false;
         rc = spw_batch_step(b, &err);
+        if (is_late(w, rc))
+            rc = 1; /* it may be tried again */
         CHECK_MSG(rc >= 0 || (rc == -ECANCELED && w->ended), "%s: %d: %s", w->what, rc, err.text);
         if (!draw_one(w, 8))
             spw_batch_cancel(b, 1 + draw_one(w, n));
@@ -801,7 +817,7 @@ static void run_draw(int number, struct subject *subjects, int n_subjects, uint6
     if (w->aim) /* a long prompt, and a few tokens behind it */
         for (size_t n = w->context - 3; n <= w->context; n++)
             must_step(w, (const size_t[N_SESSIONS]){n}, "a long prompt");
-    int steps = (int)check_range(seed, 5, 16);
+    int steps = (int)check_range(seed, 6, 18);
     for (int i = 0; i < steps; i++) {
         size_t now = choose_operation(w, last, i < steps / 2);
         if (given_walk && given_walk[i])
@@ -979,7 +995,7 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     open_subjects(subjects);
     open_others(subjects, &of_others);
-    for (; n < draws || (n < 6 * draws && all && missing(false)); n++)
+    for (; n < draws || (n < 8 * draws && all && missing(false)); n++)
         run_draw(first + n, subjects, N_SUBJECTS, seed);
     for (int i = 0; i < N_SUBJECTS; i++)
         subject_close(&subjects[i]);
