@@ -647,7 +647,8 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
     for (uint32_t i = 0; i < n; i++) {
         x->spans[i] = x->left[i] = items[i].span;
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            x->disk_end[i][k] = spw_residency_disk_end(&x->residency, items[i].seq, k);
+            x->disk_end[i][k] =
+                spw_residency_disk_end(&x->residency, items[i].seq, (enum spw_layer_kind)k);
         n_new_tokens += items[i].span.to - items[i].span.from;
     }
     spw_traffic_begin(x->account, x->spans, n);

@@ -775,7 +775,7 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     if (draw_one(w, 2) && (!w->aim || draw_one(w, 2))) {
         o->prefix_cache_dir = w->cache;
         o->prefix_cache_bytes =
-            draw_one(w, 4) ? 64 * MIB : check_range(w->seed, 200 << 10, MIB - 1);
+            draw_one(w, 4) ? 64 * MIB : check_range(w->seed, 400 << 10, MIB - 1);
     }
     draw_budgets(o, &w->backend, w->s->dir, w->aim, w->seed);
 }
