@@ -98,12 +98,11 @@ uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pas
 }
 
 uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
-                                uint32_t disk_end, uint64_t from, uint32_t *first, uint32_t *end)
+                                uint64_t from, uint32_t *first, uint32_t *end)
 {
     *first = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, from));
     *end = spw_waterline_pass(r, p, from);
     /* After the chunk before, the layer began at *end; before its turn, at `wait`. Copies exist of
      * all tiles below the higher one. */
-    return spw_max_u32(disk_end,
-                       spw_waterline_disk(r, spw_max_u32(*end, spw_waterline_wait(r, p))));
+    return spw_waterline_disk(r, spw_max_u32(*end, spw_waterline_wait(r, p)));
 }

@@ -470,9 +470,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
         p->n_held = spw_common_prefix(p->tokens, s->tokens, p->n_held);
 }
 
-/* The span in which the donor computes what others will share. Of several takers: the one that
- * shares most; where a session cannot be cut back, the one that shares least, and the next ones
- * follow. */
+/* The span in which the donor computes what others will share. */
 static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared, uint32_t *n)
 {
     struct entry *x = b->running[donor];
@@ -483,9 +481,7 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
         b->stepping[(*n)++] = x;
         b->spans[i] = (struct spw_span){.session = x->session, .tokens = x->answer.tokens};
     }
-    bool least = b->spans[i].n_tokens && spw_snapshot_needs_checkpoint(&b->engine->plan);
-    b->spans[i].n_tokens = least ? spw_min_u64(b->spans[i].n_tokens, shared)
-                                 : spw_max_u64(b->spans[i].n_tokens, shared);
+    b->spans[i].n_tokens = spw_shared_span_end(&b->engine->plan, b->spans[i].n_tokens, shared);
 }
 
 /* Opens the session of a running request, if what it shares is there; else adds the span that

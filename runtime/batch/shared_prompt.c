@@ -47,3 +47,9 @@ uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *pr
     }
     return most;
 }
+
+uint64_t spw_shared_span_end(const struct spw_plan *p, uint64_t before, uint64_t shared)
+{
+    bool least = before && spw_snapshot_needs_checkpoint(p);
+    return least ? spw_min_u64(before, shared) : spw_max_u64(before, shared);
+}

@@ -30,4 +30,9 @@ uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
 uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *prompts, uint32_t n,
                            uint32_t taker, uint32_t *donor);
 
+/* How far a donor computes for its takers: those before need `before` tokens (0: there are none),
+ * and this one needs `shared`. The result is the most of them. Where a session cannot be cut back,
+ * it is the least, and the takers that share more follow. */
+uint64_t spw_shared_span_end(const struct spw_plan *p, uint64_t before, uint64_t shared);
+
 #endif

@@ -262,7 +262,7 @@ static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct 
     struct spw_schedule_rows *g = &r->parts[k->first_part];
     struct spw_stream_range *range = &g[n].ranges[0];
     uint32_t session = spans[s[n].span].session;
-    spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s[n].span], 0, s[n].from,
+    spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s[n].span], s[n].from,
                            &range->first, &range->end);
     g[n].shared_end[0] = 0;
     for (uint32_t i = 0; i < n && range->first < range->end; i++) {

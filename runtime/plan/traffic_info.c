@@ -33,7 +33,7 @@ static void count_slots(struct spw_plan *p)
         uint32_t first, end, n_layers = p->n_layers[k];
         if (!n_layers)
             continue;
-        spw_waterline_streamed(&p->residency[k], &span, 0, i->context - 1, &first, &end);
+        spw_waterline_streamed(&p->residency[k], &span, i->context - 1, &first, &end);
         if (first >= end)
             continue;
         i->decode_slots +=

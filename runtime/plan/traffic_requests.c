@@ -315,9 +315,7 @@ static void add_shared_span(struct requests *q, uint32_t donor, uint64_t shared,
         i++;
     if (i == *n)
         q->spans[(*n)++] = (struct spw_step_span){donor, q->slots[donor].held, 0, 0};
-    bool least = q->spans[i].to && spw_snapshot_needs_checkpoint(q->plan);
-    q->spans[i].to =
-        least ? spw_min_u64(q->spans[i].to, shared) : spw_max_u64(q->spans[i].to, shared);
+    q->spans[i].to = spw_shared_span_end(q->plan, q->spans[i].to, shared);
 }
 
 static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)

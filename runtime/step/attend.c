@@ -20,6 +20,7 @@ struct spw_query {
     const struct spw_attend_rows *s;
     const struct spw_residency *r;  /* of the layer's kind */
     uint32_t end;                   /* of the tiles there are */
+    uint32_t first, streamed_end;   /* tiles [first, streamed_end) come from lower tiers */
     uint32_t from;                  /* tiles before it have been read: a split's border */
     uint8_t *y;                     /* rows' results, from the last call */
     struct spw_attention_args args; /* of all rows; the same for all calls but for rows and tiles */
@@ -223,25 +224,24 @@ static int attend_piece(struct spw_query *q, const struct piece *p)
 
 /* The splits that (partly) stream, as many in a piece as share a slot. Parts that share their tiles
  * read the slot too. */
-static int read_streamed(const struct spw_attend *a, const struct spw_attend_rows *rows, uint32_t n,
-                         uint32_t donor)
+static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t donor)
 {
     const struct spw_query *q = &a->queries[donor];
-    uint32_t first, end, to, slot_tiles = a->plan->slot_tiles;
-    spw_waterline_streamed(q->r, q->s->span, 0, q->s->from, &first, &end);
-    for (uint32_t tile = spw_max_u32(first, rows[donor].shared_end); tile < end; tile = to) {
+    uint32_t to, slot_tiles = a->plan->slot_tiles;
+    for (uint32_t tile = spw_max_u32(q->first, q->s->shared_end); tile < q->streamed_end;
+         tile = to) {
         to = (tile / slot_tiles + 1) * slot_tiles;
-        uint32_t here = to < end ? to : end;
+        uint32_t here = spw_min_u32(to, q->streamed_end);
         struct spw_transfer t = {
             .seq = q->s->seq->kv, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
         for (uint32_t i = donor; i < n; i++) {
             struct spw_query *reader = &a->queries[i];
-            if (i != donor && (rows[i].donor != donor || rows[i].shared_end < to))
+            if (i != donor && (reader->s->donor != donor || reader->s->shared_end < to))
                 continue;
             const struct piece p = {.from = reader->from,
-                                    .to = to < reader->end ? to : reader->end,
+                                    .to = spw_min_u32(to, reader->end),
                                     .slot_first = tile,
                                     .slot_end = here,
                                     .slot = slot};
@@ -256,40 +256,36 @@ static int read_streamed(const struct spw_attend *a, const struct spw_attend_row
 /* The splits that lie on the device. */
 static int read_resident(struct spw_query *q)
 {
-    uint32_t first, end, to, most = q->a->backend->ops->attention_tiles;
-    spw_waterline_streamed(q->r, q->s->span, 0, q->s->from, &first, &end);
+    uint32_t to, most = q->a->backend->ops->attention_tiles;
     /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
     uint64_t fit = splits_side_by_side(q->a, q->args.rows);
     if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
         most = (uint32_t)fit * SPW_SPLIT_TILES;
     for (uint32_t from = q->from; from < q->end; from = to) {
         to = q->end - from < most ? q->end : from + most;
-        uint32_t visible = first > from ? first : from;
+        uint32_t visible = spw_max_u32(q->first, from);
         struct piece p = {.from = from, .to = to, .slot_first = visible, .slot_end = visible};
         SPW_TRY(attend_piece(q, &p));
     }
     return 0;
 }
 
-int spw_attend_append(const struct spw_attend *a, const struct spw_attend_rows *s)
+int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_rows *s)
 {
-    const struct spw_query q = make_query(a, s);
-    SPW_TRY(append(&q));
-    return quantize(&q);
+    struct spw_query *q = &a->queries[i];
+    *q = make_query(a, s);
+    SPW_TRY(append(q));
+    SPW_TRY(quantize(q));
+    q->end = spw_kv_exact_end(s->seq->kv, s->layer);
+    spw_waterline_streamed(q->r, s->span, s->from, &q->first, &q->streamed_end);
+    q->from = q->first - q->first % SPW_SPLIT_TILES;
+    return 0;
 }
 
-int spw_attend_read(const struct spw_attend *a, const struct spw_attend_rows *rows, uint32_t n)
+int spw_attend_read(const struct spw_attend *a, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        struct spw_query *q = &a->queries[i];
-        uint32_t first, end;
-        *q = make_query(a, &rows[i]);
-        q->end = spw_kv_exact_end(rows[i].seq->kv, rows[i].layer);
-        spw_waterline_streamed(q->r, q->s->span, 0, q->s->from, &first, &end);
-        q->from = first - first % SPW_SPLIT_TILES;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        SPW_TRY(read_streamed(a, rows, n, i));
+        SPW_TRY(read_streamed(a, n, i));
         SPW_TRY(read_resident(&a->queries[i]));
     }
     return 0;

@@ -30,16 +30,19 @@ struct spw_attend_rows {
     const struct spw_pass_span *span; /* of the pass they are part of */
     uint32_t layer;
     uint64_t from, to, row;
-    /* Tiles before shared_end come with the transfers of rows[donor] of the same call; 0: none. */
+    /* Tiles before shared_end come with the transfers of part `donor` of the same chunk; 0: none.
+     */
     uint32_t donor, shared_end;
 };
 
 /* The other fields are the caller's to set. most: parts of a chunk. */
 int spw_attend_init(struct spw_attend *a, uint32_t most);
 void spw_attend_free(struct spw_attend *a);
-/* Reads k and v in plan.device.qkv, and rotates q: all parts of a chunk, before they are read. */
-int spw_attend_append(const struct spw_attend *a, const struct spw_attend_rows *s);
-/* Reads q of all parts of a chunk; leaves the results in plan.device.attention. */
-int spw_attend_read(const struct spw_attend *a, const struct spw_attend_rows *rows, uint32_t n);
+/* Part i of a chunk: reads k and v in plan.device.qkv, and rotates q. `s` stays borrowed until the
+ * parts have been read. */
+int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_rows *s);
+/* Attention of parts [0, n), which have all been appended; the results are in
+ * plan.device.attention. */
+int spw_attend_read(const struct spw_attend *a, uint32_t n);
 
 #endif

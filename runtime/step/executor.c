@@ -40,6 +40,7 @@ struct spw_executor {
     struct spw_step_span *left;      /* [most_spans], what no pass has taken yet */
     struct spw_step_span *next_left; /* [most_spans], the same of the step that may come next */
     struct spw_attend_rows *rows;    /* [cut.most_parts], of the running chunk */
+    uint32_t first_layer[SPW_LAYER_KINDS]; /* of each kind; n_layers: there is none */
     uint32_t (*disk_end)[SPW_LAYER_KINDS]; /* [most_spans], of each span before the next pass */
     uint32_t (*on_disk)[SPW_LAYER_KINDS];  /* [most_spans], the same at a chunk of it */
     struct spw_traffic_end end;            /* how far this pass is */
@@ -73,6 +74,15 @@ static void close_pass(struct pass *f)
     spw_cut_free(&f->cut);
     spw_free(f->spans);
     spw_free(f->parts);
+}
+
+/* All layers of a kind hold the same tiles of a session. */
+static void find_first_layers(struct spw_executor *x)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        while (x->first_layer[k] < x->config->n_layers &&
+               x->config->layer_kinds[x->first_layer[k]] != k)
+            x->first_layer[k]++;
 }
 
 static void borrow_buffers(struct spw_executor *x)
@@ -159,6 +169,7 @@ int spw_executor_open(struct spw_executor **out, const struct spw_executor_optio
     x->plan = o->plan;
     x->now = &x->passes[0];
     x->next = &x->passes[1];
+    find_first_layers(x);
     borrow_buffers(x);
     int rc = open_parts(x);
     if (rc) {
@@ -275,9 +286,9 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
                                               .donor = g->donor[kind] - chunk->first_part,
                                               .shared_end = g->shared_end[kind]};
         x->end.parts = i + 1;
-        SPW_TRY(spw_attend_append(&x->attend, &x->rows[i]));
+        SPW_TRY(spw_attend_append(&x->attend, i, &x->rows[i]));
     }
-    return spw_attend_read(&x->attend, x->rows, chunk->n_parts);
+    return spw_attend_read(&x->attend, chunk->n_parts);
 }
 
 static int enter_layer(struct spw_executor *x, uint32_t layer)
@@ -421,20 +432,12 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
 
 /* ---- a pass ---- */
 
-static uint32_t first_layer(const struct spw_executor *x, uint32_t kind)
-{
-    uint32_t layer = 0;
-    while (layer < x->config->n_layers && x->config->layer_kinds[layer] != kind)
-        layer++;
-    return layer;
-}
-
 /* Tiles that two sessions share go to the disk when the first of them says so. Returns the first
  * tile of span `i` that does not come from disk for this reason. */
 static uint32_t shared_disk_end(const struct spw_executor *x, uint32_t i, uint32_t kind,
                                 uint32_t disk_end)
 {
-    uint32_t layer = first_layer(x, kind);
+    uint32_t layer = x->first_layer[kind];
     for (uint32_t j = 0; j < x->n_items && layer < x->config->n_layers; j++)
         if (j != i && x->on_disk[j][kind] > disk_end) {
             uint32_t both = spw_kv_shared_end(x->items[i].seq->kv, x->items[j].seq->kv, layer);
@@ -469,9 +472,10 @@ static void raise_on_disk(struct spw_executor *x, const struct pass *f, const st
 
 /* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
 static void find_donor(const struct spw_executor *x, struct pass *f, uint32_t first, uint32_t n,
-                       uint32_t kind, uint32_t layer)
+                       uint32_t kind)
 {
     struct spw_schedule_rows *g = &f->parts[n];
+    uint32_t layer = x->first_layer[kind];
     bool reads = g->ranges[kind].first < g->ranges[kind].end;
     for (uint32_t i = first; i < n && reads && layer < x->config->n_layers; i++) {
         const struct spw_schedule_rows *h = &f->parts[i];
@@ -494,11 +498,11 @@ static void describe_part(struct spw_executor *x, struct pass *f, uint32_t first
     struct spw_schedule_rows *g = &f->parts[n];
     *g = (struct spw_schedule_rows){.seq = seq->kv};
     for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++) {
-        uint32_t own = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span],
-                                              x->disk_end[part->span][k], part->from,
+        uint32_t own = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span], part->from,
                                               &g->ranges[k].first, &g->ranges[k].end);
+        own = spw_max_u32(own, x->disk_end[part->span][k]);
         g->disk_end[k] = shared_disk_end(x, part->span, k, own);
-        find_donor(x, f, first, n, k, first_layer(x, k));
+        find_donor(x, f, first, n, k);
     }
 }
 
@@ -647,8 +651,9 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
     for (uint32_t i = 0; i < n; i++) {
         x->spans[i] = x->left[i] = items[i].span;
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            x->disk_end[i][k] =
-                spw_residency_disk_end(&x->residency, items[i].seq, (enum spw_layer_kind)k);
+            x->disk_end[i][k] = x->first_layer[k] < x->config->n_layers
+                                    ? spw_kv_disk_end(items[i].seq->kv, x->first_layer[k])
+                                    : 0;
         n_new_tokens += items[i].span.to - items[i].span.from;
     }
     spw_traffic_begin(x->account, x->spans, n);

@@ -107,12 +107,3 @@ int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence
     }
     return 0;
 }
-
-uint32_t spw_residency_disk_end(const struct spw_residency_moves *m, const struct spw_sequence *seq,
-                                enum spw_layer_kind kind)
-{
-    for (uint32_t l = 0; l < m->config->n_layers; l++)
-        if (m->config->layer_kinds[l] == kind)
-            return spw_kv_disk_end(seq->kv, l);
-    return 0;
-}

@@ -39,8 +39,5 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
 int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
                                   uint64_t n);
 int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
-/* Of the layers of this kind: older tiles lie on disk. */
-uint32_t spw_residency_disk_end(const struct spw_residency_moves *m, const struct spw_sequence *seq,
-                                enum spw_layer_kind kind);
 
 #endif

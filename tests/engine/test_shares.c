@@ -194,20 +194,25 @@ static void check_life(uint64_t seed, uint32_t number, struct life *total)
     total->n_moved += x.n_moved;
 }
 
+static struct tiny_model tiny_llama(uint64_t seed)
+{
+    return (struct tiny_model){.family = "llama",
+                               .layers = 3,
+                               .hidden = 32,
+                               .intermediate = 48,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 8,
+                               .vocab = 96,
+                               .positions = 4096,
+                               .more = "",
+                               .seed = seed};
+}
+
 /* A session that is alone gets the frames that two others would have had, and gives them back. */
 static void check_alone(void)
 {
-    const struct tiny_model m = {.family = "llama",
-                                 .layers = 3,
-                                 .hidden = 32,
-                                 .intermediate = 48,
-                                 .heads = 4,
-                                 .kv_heads = 2,
-                                 .head_dim = 8,
-                                 .vocab = 96,
-                                 .positions = 1024,
-                                 .more = "",
-                                 .seed = 3};
+    const struct tiny_model m = tiny_llama(3);
     char dir[128];
     int32_t ids[CONTEXT];
     struct spw_waterlines alone, beside, again;
@@ -246,17 +251,7 @@ static uint64_t brought_up(struct spw_engine *e)
 /* Forked sessions that decode together read the tiles they share once a step. */
 static void check_shared_reads(void)
 {
-    const struct tiny_model m = {.family = "llama",
-                                 .layers = 3,
-                                 .hidden = 32,
-                                 .intermediate = 48,
-                                 .heads = 4,
-                                 .kv_heads = 2,
-                                 .head_dim = 8,
-                                 .vocab = 96,
-                                 .positions = 4096,
-                                 .more = "",
-                                 .seed = 4};
+    const struct tiny_model m = tiny_llama(4);
     enum { LONG = 3000 };
     char dir[128];
     static int32_t ids[LONG + 2];

@@ -104,7 +104,7 @@ static void check_window_pass(const struct spw_residency *r, const struct spw_pa
     CHECK(spw_waterline_wait(r, p) == spw_waterline_begin(r, p->from));
     CHECK(spw_waterline_enter(r, p) == spw_waterline_begin(r, p->from));
     for (uint64_t n = p->from; n < p->to;) {
-        uint32_t first, end, disk = spw_waterline_streamed(r, p, 0, n, &first, &end);
+        uint32_t first, end, disk = spw_waterline_streamed(r, p, n, &first, &end);
         uint64_t to = spw_min_u64(n + chunk, p->to);
         CHECK(first == spw_waterline_first(r->window, n) && end == spw_waterline_begin(r, n));
         CHECK(disk == spw_waterline_disk(r, end));
