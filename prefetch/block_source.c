@@ -1,8 +1,9 @@
 /* Where the bytes of a weight slot come from: see block_source.h. */
 #include "prefetch/block_source.h"
 
-int spw_block_source_init(struct spw_block_source *w, const struct spw_ring_options *o,
-                          const struct spw_block *blocks, uint32_t n_blocks)
+int spw_block_source_init(struct spw_block_source *w, const struct spw_lane *lane,
+                          const struct spw_ring_options *o, const struct spw_block *blocks,
+                          uint32_t n_blocks)
 {
     struct spw_ring_options all = *o;
     for (uint32_t i = 0; i < n_blocks; i++) {
@@ -11,7 +12,7 @@ int spw_block_source_init(struct spw_block_source *w, const struct spw_ring_opti
     }
     *w = (struct spw_block_source){.blocks = blocks,
                                    .slots = spw_alloc_zero(o->n_slots, sizeof *w->slots)};
-    int rc = w->slots ? spw_ring_init(&w->ring, &all) : -ENOMEM;
+    int rc = w->slots ? spw_ring_init(&w->ring, lane, &all) : -ENOMEM;
     if (rc)
         spw_block_source_free(w);
     return rc;
@@ -27,11 +28,11 @@ void spw_block_source_free(struct spw_block_source *w)
 int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, uint8_t *to,
                    spw_stream link)
 {
-    const struct spw_ring_options *o = &w->ring.o;
+    const struct spw_lane *lane = w->ring.lane;
     for (uint32_t i = 0; i < u->n_pieces; i++)
-        SPW_TRY(o->ops->copy(o->device, to + u->pieces[i].offset, u->pieces[i].from,
-                             u->pieces[i].bytes, SPW_LINK_HOST_TO_DEVICE, link));
-    return u->copied ? o->ops->host_call(o->device, u->copied, u->context, link) : 0;
+        SPW_TRY(spw_lane_copy(lane, to + u->pieces[i].offset, u->pieces[i].from, u->pieces[i].bytes,
+                              SPW_LINK_HOST_TO_DEVICE, link));
+    return u->copied ? spw_lane_host_call(lane, u->copied, u->context, link) : 0;
 }
 
 int spw_block_source_issue(struct spw_block_source *w, uint32_t block)

@@ -42,8 +42,9 @@ struct spw_block_source {
 };
 
 /* `o` but for what the blocks decide: most_reads, most_hops. */
-int spw_block_source_init(struct spw_block_source *w, const struct spw_ring_options *o,
-                          const struct spw_block *blocks, uint32_t n_blocks);
+int spw_block_source_init(struct spw_block_source *w, const struct spw_lane *lane,
+                          const struct spw_ring_options *o, const struct spw_block *blocks,
+                          uint32_t n_blocks);
 void spw_block_source_free(struct spw_block_source *w);
 
 /* Queues copies of all pieces to where they belong in the block at `to`. */

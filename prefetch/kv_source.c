@@ -13,10 +13,11 @@ static struct spw_kv_slot *nth(const struct spw_kv_source *k, uint64_t n)
     return &k->slots[n % k->ring.o.n_slots];
 }
 
-int spw_kv_source_init(struct spw_kv_source *k, const struct spw_ring_options *o)
+int spw_kv_source_init(struct spw_kv_source *k, const struct spw_lane *lane,
+                       const struct spw_ring_options *o)
 {
     *k = (struct spw_kv_source){.slots = spw_alloc_zero(o->n_slots, sizeof *k->slots)};
-    int rc = k->slots ? spw_ring_init(&k->ring, o) : -ENOMEM;
+    int rc = k->slots ? spw_ring_init(&k->ring, lane, o) : -ENOMEM;
     if (rc)
         spw_kv_source_free(k);
     return rc;

@@ -11,7 +11,8 @@ struct spw_kv_source {
     struct spw_kv_slot *slots; /* [ring.o.n_slots], owned: what each was issued for */
 };
 
-int spw_kv_source_init(struct spw_kv_source *k, const struct spw_ring_options *o);
+int spw_kv_source_init(struct spw_kv_source *k, const struct spw_lane *lane,
+                       const struct spw_ring_options *o);
 void spw_kv_source_free(struct spw_kv_source *k);
 
 /* Whether there is a slot, and the tiles can be read without waiting, from where they are to come.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 struct spw_prefetch {
+    const struct spw_lane *lane;
     struct spw_prefetch_options o;
     const struct spw_schedule *schedule;      /* the rings issue from this one */
     uint64_t transfers_before, blocks_before; /* that the rings issued before this schedule */
@@ -33,13 +34,13 @@ static int load_blocks(struct spw_prefetch *p)
         const struct spw_block *u = &p->o.blocks[i];
         if (!u->resident && !u->prepare)
             continue;
-        SPW_TRY(p->o.ops->event_open(p->o.device, &p->loaded[i]));
-        spw_stream link = i % 2 ? p->o.kv_link : p->o.weights_link;
+        SPW_TRY(spw_lane_event_open(p->lane, &p->loaded[i]));
+        spw_stream link = i % 2 ? p->lane->kv_up : p->lane->weights_up;
         if (u->prepare)
-            SPW_TRY(p->o.ops->host_call(p->o.device, u->prepare, u->context, link));
+            SPW_TRY(spw_lane_host_call(p->lane, u->prepare, u->context, link));
         if (u->resident)
             SPW_TRY(spw_block_copy(&p->weights, u, u->resident, link));
-        SPW_TRY(p->o.ops->event_record(p->o.device, p->loaded[i], link));
+        SPW_TRY(spw_lane_event_record(p->lane, p->loaded[i], link));
     }
     return 0;
 }
@@ -47,10 +48,7 @@ static int load_blocks(struct spw_prefetch *p)
 static int open_kv(struct spw_prefetch *p)
 {
     const struct spw_prefetch_options *o = &p->o;
-    struct spw_ring_options kv = {.ops = o->ops,
-                                  .device = o->device,
-                                  .compute = o->compute,
-                                  .link = o->kv_link,
+    struct spw_ring_options kv = {.link = p->lane->kv_up,
                                   .arena = o->kv_arena,
                                   .tile_bytes = o->tile_bytes,
                                   .slot_bytes = o->tile_bytes * o->slot_tiles,
@@ -58,40 +56,39 @@ static int open_kv(struct spw_prefetch *p)
     if (o->disk) {
         kv.most_reads = o->slot_tiles;
         kv.most_hops = o->n_bounce ? o->slot_tiles : 0;
-        kv.disk_stream = o->disk_stream;
+        kv.disk_stream = p->lane->disk;
         kv.disk = o->disk;
         kv.bounce_arena = o->bounce_arena;
         kv.bounce_bytes = kv.slot_bytes;
         kv.n_bounce = o->n_bounce;
     }
-    return spw_kv_source_init(&p->kv, &kv);
+    return spw_kv_source_init(&p->kv, p->lane, &kv);
 }
 
 static int open_weights(struct spw_prefetch *p)
 {
     const struct spw_prefetch_options *o = &p->o;
-    struct spw_ring_options weights = {.ops = o->ops,
-                                       .device = o->device,
-                                       .compute = o->compute,
-                                       .link = o->weights_link,
+    struct spw_ring_options weights = {.link = p->lane->weights_up,
                                        .arena = o->weights_arena,
                                        .slot_bytes = o->block_bytes,
                                        .n_slots = o->n_weight_slots,
-                                       .disk_stream = o->weights_link,
+                                       .disk_stream = p->lane->weights_up,
                                        .io = o->weights_io,
                                        .bounce_arena = o->weights_bounce_arena,
                                        .bounce_bytes = o->weights_bounce_bytes,
                                        .n_bounce = o->weights_bounce_arena ? o->n_weight_slots : 0};
-    return spw_block_source_init(&p->weights, &weights, o->blocks, o->n_blocks);
+    return spw_block_source_init(&p->weights, p->lane, &weights, o->blocks, o->n_blocks);
 }
 
-int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o)
+int spw_prefetch_open(struct spw_prefetch **out, const struct spw_lane *lane,
+                      const struct spw_prefetch_options *o)
 {
     struct spw_prefetch *p = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return -ENOMEM;
+    p->lane = lane;
     p->o = *o;
-    p->stall = (struct spw_stall){.ops = o->ops, .device = o->device, .compute = o->compute};
+    p->stall = (struct spw_stall){.lane = lane};
     int rc = spw_stall_init(&p->stall);
     if (!rc)
         rc = open_kv(p);
@@ -119,11 +116,10 @@ void spw_prefetch_close(struct spw_prefetch *p)
 {
     if (!p)
         return;
-    p->o.ops->stream_sync(p->o.device, p->o.kv_link);
-    p->o.ops->stream_sync(p->o.device, p->o.weights_link);
+    spw_lane_stream_sync(p->lane, p->lane->kv_up);
+    spw_lane_stream_sync(p->lane, p->lane->weights_up);
     for (uint32_t i = 0; p->loaded && i < p->o.n_blocks; i++)
-        if (p->loaded[i])
-            p->o.ops->event_close(p->o.device, p->loaded[i]);
+        spw_lane_event_close(p->lane, p->loaded[i]);
     spw_kv_source_free(&p->kv);
     spw_block_source_free(&p->weights);
     spw_stall_free(&p->stall);
@@ -160,8 +156,8 @@ static int wait_loaded(struct spw_prefetch *p, uint32_t block, spw_stream s)
 {
     if (!p->loaded[block])
         return 0;
-    SPW_TRY(p->o.ops->stream_wait(p->o.device, s, p->loaded[block]));
-    p->o.ops->event_close(p->o.device, p->loaded[block]);
+    SPW_TRY(spw_lane_stream_wait(p->lane, s, p->loaded[block]));
+    spw_lane_event_close(p->lane, p->loaded[block]);
     p->loaded[block] = NULL;
     return 0;
 }
@@ -170,7 +166,7 @@ static int fill_weights(struct spw_prefetch *p)
 {
     uint32_t block;
     while (spw_ring_has_room(&p->weights.ring, false) && next_streamed(p, &p->block_next, &block)) {
-        SPW_TRY(wait_loaded(p, block, p->o.weights_link));
+        SPW_TRY(wait_loaded(p, block, p->lane->weights_up));
         SPW_TRY(spw_block_source_issue(&p->weights, block));
     }
     return 0;
@@ -259,7 +255,7 @@ int spw_prefetch_forget(struct spw_prefetch *p)
     p->weights.ring.released = p->weights.ring.waited;
     p->weights.failed = NULL;
     drop(p);
-    return p->o.ops->stream_sync(p->o.device, p->o.kv_link);
+    return spw_lane_stream_sync(p->lane, p->lane->kv_up);
 }
 
 /* ---- consuming ---- */
@@ -330,7 +326,7 @@ int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_
         return 0;
     }
     *weights = p->o.blocks[block].resident;
-    return wait_loaded(p, block, p->o.compute);
+    return wait_loaded(p, block, p->lane->compute);
 }
 
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block)

@@ -15,17 +15,13 @@
 #include "prefetch/block_source.h"
 
 struct spw_prefetch_options {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, kv_link, weights_link;
     void *kv_arena, *weights_arena;
     uint64_t tile_bytes, block_bytes; /* of the largest block that is streamed */
     uint32_t n_kv_slots, n_weight_slots;
     uint32_t slot_tiles;            /* of a KV slot */
     const struct spw_block *blocks; /* in the order of the schedule */
     uint32_t n_blocks;
-    struct spw_disk *disk; /* NULL: none, and the rest is not looked at */
-    spw_stream disk_stream;
+    struct spw_disk *disk;     /* NULL: none, and the rest is not looked at */
     void *bounce_arena;        /* [n_bounce][slot_tiles][tile_bytes] of host memory */
     uint32_t n_bounce;         /* 0: the disk reads into KV slots */
     struct spw_io *weights_io; /* of blocks that are read from files; NULL: there are none */
@@ -37,7 +33,8 @@ struct spw_prefetch_options {
 struct spw_prefetch;
 
 /* Queues the preparations of all blocks and the copies of the resident ones. */
-int spw_prefetch_open(struct spw_prefetch **out, const struct spw_prefetch_options *o);
+int spw_prefetch_open(struct spw_prefetch **out, const struct spw_lane *lane,
+                      const struct spw_prefetch_options *o);
 void spw_prefetch_close(struct spw_prefetch *p);
 /* Another KV ring, for tiles of another size; all else must be as it was. Nothing that is queued
  * may use a slot. After a failure only close can follow. */

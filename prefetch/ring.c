@@ -50,19 +50,19 @@ static int open_slots(struct spw_ring *r)
         s->memory = (uint8_t *)o->arena + i * o->slot_bytes;
         s->reads = r->reads + (size_t)i * o->most_reads;
         s->hops = r->hops + (size_t)i * o->most_hops;
-        SPW_TRY(o->ops->event_open(o->device, &s->ready));
-        SPW_TRY(o->ops->event_open(o->device, &s->free));
+        SPW_TRY(spw_lane_event_open(r->lane, &s->ready));
+        SPW_TRY(spw_lane_event_open(r->lane, &s->free));
         if (o->most_reads)
-            SPW_TRY(o->ops->event_open(o->device, &s->behind));
+            SPW_TRY(spw_lane_event_open(r->lane, &s->behind));
     }
     for (uint32_t i = 0; i < o->n_bounce; i++)
-        SPW_TRY(o->ops->event_open(o->device, &r->bounce_free[i]));
+        SPW_TRY(spw_lane_event_open(r->lane, &r->bounce_free[i]));
     return 0;
 }
 
-int spw_ring_init(struct spw_ring *r, const struct spw_ring_options *o)
+int spw_ring_init(struct spw_ring *r, const struct spw_lane *lane, const struct spw_ring_options *o)
 {
-    *r = (struct spw_ring){.o = *o, .copies = {.ops = o->ops, .device = o->device}};
+    *r = (struct spw_ring){.lane = lane, .o = *o, .copies.lane = lane};
     r->slots = spw_alloc_zero(o->n_slots, sizeof *r->slots);
     r->reads = spw_alloc_zero((size_t)o->n_slots * o->most_reads, sizeof *r->reads);
     r->hops = spw_alloc_zero((size_t)o->n_slots * o->most_hops, sizeof *r->hops);
@@ -78,17 +78,11 @@ static int finish_reads(struct spw_ring *r, struct spw_ring_slot *s)
 {
     int rc = 0;
     for (uint32_t i = 0; s->reading && i < s->n_submitted; i++) {
-        int lost = spw_disk_wait(r->o.ops, r->o.device, &s->reads[i].job, s->behind);
+        int lost = spw_disk_wait(r->lane, &s->reads[i].job, s->behind);
         rc = rc ? rc : lost;
     }
     s->reading = rc;
     return rc;
-}
-
-static void close_event(const struct spw_ring *r, spw_event e)
-{
-    if (e)
-        r->o.ops->event_close(r->o.device, e);
 }
 
 void spw_ring_free(struct spw_ring *r)
@@ -96,12 +90,12 @@ void spw_ring_free(struct spw_ring *r)
     for (uint32_t i = 0; r->slots && i < r->o.n_slots; i++) {
         struct spw_ring_slot *s = &r->slots[i];
         finish_reads(r, s);
-        close_event(r, s->ready);
-        close_event(r, s->free);
-        close_event(r, s->behind);
+        spw_lane_event_close(r->lane, s->ready);
+        spw_lane_event_close(r->lane, s->free);
+        spw_lane_event_close(r->lane, s->behind);
     }
     for (uint32_t i = 0; r->bounce_free && i < r->o.n_bounce; i++)
-        close_event(r, r->bounce_free[i]);
+        spw_lane_event_close(r->lane, r->bounce_free[i]);
     spw_free(r->slots);
     spw_free(r->reads);
     spw_free(r->hops);
@@ -123,8 +117,8 @@ static int enter(const struct spw_ring *r, const struct spw_ring_slot *s, spw_st
     /* the kernels that read what lay here before; for others than `link`, also copies to here that
      * were dropped and may still be under way */
     if (stream != r->o.link)
-        SPW_TRY(r->o.ops->stream_wait(r->o.device, stream, s->ready));
-    return r->o.ops->stream_wait(r->o.device, stream, s->free);
+        SPW_TRY(spw_lane_stream_wait(r->lane, stream, s->ready));
+    return spw_lane_stream_wait(r->lane, stream, s->free);
 }
 
 int spw_ring_take(struct spw_ring *r, bool bounces)
@@ -158,7 +152,7 @@ static int enter_reads(struct spw_ring *r, struct spw_ring_slot *s)
     s->bouncing = true;
     s->bounce = (uint32_t)(r->bounced++ % r->o.n_bounce);
     s->lands = (uint8_t *)r->o.bounce_arena + s->bounce * r->o.bounce_bytes;
-    return r->o.ops->stream_wait(r->o.device, r->o.disk_stream, r->bounce_free[s->bounce]);
+    return spw_lane_stream_wait(r->lane, r->o.disk_stream, r->bounce_free[s->bounce]);
 }
 
 /* Submits the read that was added last. */
@@ -170,7 +164,7 @@ static void submit(struct spw_ring *r, struct spw_ring_slot *s)
     s->reading = true;
     if (d->n) /* frames; a range is prepared */
         spw_run_prepare(d, r->o.disk, false);
-    r->rc = spw_disk_submit(r->o.ops, r->o.device, &d->job, r->o.disk_stream);
+    r->rc = spw_disk_submit(r->lane, &d->job, r->o.disk_stream);
 }
 
 /* Another read of the slot; NULL: the device is lost. */
@@ -238,10 +232,10 @@ static int queue_rest(struct spw_ring *r, struct spw_ring_slot *s, void (*copied
     SPW_TRY(r->rc);
     SPW_TRY(spw_copies_flush(&r->copies));
     if (copied)
-        SPW_TRY(o->ops->host_call(o->device, copied, context, o->link));
+        SPW_TRY(spw_lane_host_call(r->lane, copied, context, o->link));
     if (s->n_reads)
-        SPW_TRY(o->ops->event_record(o->device, s->behind, o->disk_stream));
-    return s->bouncing ? 0 : o->ops->event_record(o->device, s->ready, o->link);
+        SPW_TRY(spw_lane_event_record(r->lane, s->behind, o->disk_stream));
+    return s->bouncing ? 0 : spw_lane_event_record(r->lane, s->ready, o->link);
 }
 
 int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context)
@@ -250,7 +244,7 @@ int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context)
     r->copies.bytes = 0; /* what a failure left */
     if (rc && newest(r)->reading)
         /* the device is lost: the stream has passed the submissions, or never will */
-        r->o.ops->stream_sync(r->o.device, r->o.disk_stream);
+        spw_lane_stream_sync(r->lane, r->o.disk_stream);
     return rc;
 }
 
@@ -274,10 +268,10 @@ static int pass_on(struct spw_ring *r, struct spw_ring_slot *s)
                                SPW_LINK_HOST_TO_DEVICE, o->link));
     }
     SPW_TRY(spw_copies_flush(&r->copies));
-    SPW_TRY(o->ops->event_record(o->device, r->bounce_free[s->bounce], o->link));
+    SPW_TRY(spw_lane_event_record(r->lane, r->bounce_free[s->bounce], o->link));
     s->bouncing = false;
     r->passed_on++;
-    return o->ops->event_record(o->device, s->ready, o->link);
+    return spw_lane_event_record(r->lane, s->ready, o->link);
 }
 
 /* The slot gets all that it is to hold. */
@@ -300,7 +294,7 @@ int spw_ring_wait(struct spw_ring *r, uint8_t **slot)
     SPW_TRY(s->rc);
     r->waited++;
     *slot = s->memory;
-    return r->o.ops->stream_wait(r->o.device, r->o.compute, s->ready);
+    return spw_lane_stream_wait(r->lane, r->lane->compute, s->ready);
 }
 
 const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
@@ -313,7 +307,7 @@ const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
 int spw_ring_release(struct spw_ring *r)
 {
     assert(r->released < r->waited);
-    return r->o.ops->event_record(r->o.device, nth(r, r->released++)->free, r->o.compute);
+    return spw_lane_event_record(r->lane, nth(r, r->released++)->free, r->lane->compute);
 }
 
 /* ---- what is ahead ---- */

@@ -6,7 +6,7 @@
  * A source is memory of the host, a frame of the disk, or a range of a file. Memory is copied on
  * `link` at once. Frames and ranges are read into the slot itself, or into a bounce slot in host
  * memory, and copied from there when the reads of the slot are over. A slot is filled again only
- * after the kernels that read it. The host waits in `wait` only. Borrows arenas, streams, disk and
+ * after the kernels that read it. The host waits in `wait` only. Borrows lane, arenas, disk and
  * files; one host thread. */
 #ifndef SPW_PREFETCH_RING_H
 #define SPW_PREFETCH_RING_H
@@ -14,10 +14,8 @@
 #include "offload/kv/gather.h"
 
 struct spw_ring_options {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, link;
-    void *arena; /* [n_slots][slot_bytes] */
+    spw_stream link; /* of the lane; its own for each ring */
+    void *arena;     /* [n_slots][slot_bytes] */
     uint64_t slot_bytes;
     uint32_t n_slots;
     uint64_t tile_bytes; /* of KV slots */
@@ -35,6 +33,7 @@ struct spw_ring_options {
 struct spw_ring_slot; /* ring.c */
 
 struct spw_ring {
+    const struct spw_lane *lane;
     struct spw_ring_options o;
     uint64_t issued, waited, released; /* slots so far; slot of the n-th is n % n_slots */
     uint64_t bounced, passed_on;       /* bounce slots so far; of the n-th: n % n_bounce */
@@ -46,7 +45,8 @@ struct spw_ring {
     int rc; /* of what was queued for the slot that is being filled */
 };
 
-int spw_ring_init(struct spw_ring *r, const struct spw_ring_options *o);
+int spw_ring_init(struct spw_ring *r, const struct spw_lane *lane,
+                  const struct spw_ring_options *o);
 void spw_ring_free(struct spw_ring *r); /* waits for reads */
 
 /* Whether a slot can be taken; bounces: and a bounce slot for its reads, too. */

@@ -3,26 +3,25 @@
 
 int spw_stall_init(struct spw_stall *s)
 {
-    return s->ops->event_open(s->device, &s->reached);
+    return spw_lane_event_open(s->lane, &s->reached);
 }
 
 void spw_stall_free(struct spw_stall *s)
 {
-    if (s->reached)
-        s->ops->event_close(s->device, s->reached);
+    spw_lane_event_close(s->lane, s->reached);
     s->reached = NULL;
 }
 
 int spw_stall_begin(struct spw_stall *s)
 {
     clock_gettime(CLOCK_MONOTONIC, &s->since);
-    return s->ops->event_record(s->device, s->reached, s->compute);
+    return spw_lane_event_record(s->lane, s->reached, s->lane->compute);
 }
 
 void spw_stall_end(struct spw_stall *s, uint32_t range)
 {
     struct timespec now;
-    if (!s->ops->event_is_over(s->device, s->reached))
+    if (!s->lane->ops->event_is_over(s->lane->device, s->reached))
         return;
     clock_gettime(CLOCK_MONOTONIC, &now);
     s->seconds[range < SPW_RANGES ? range : SPW_RANGES] +=

@@ -6,20 +6,18 @@
 #ifndef SPW_PREFETCH_STALL_H
 #define SPW_PREFETCH_STALL_H
 
-#include "offload/device/device.h"
+#include "offload/device/lane.h"
 
 #include <time.h>
 
 struct spw_stall {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute;
+    const struct spw_lane *lane;
     spw_event reached; /* owned; what was queued when the wait began */
     struct timespec since;
     double seconds[SPW_RANGES + 1]; /* by layer; the last: outside of any */
 };
 
-/* The first three fields are given. */
+/* The lane is given. */
 int spw_stall_init(struct spw_stall *s);
 void spw_stall_free(struct spw_stall *s);
 

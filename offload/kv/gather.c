@@ -5,7 +5,7 @@ int spw_copies_flush(struct spw_copies *c)
 {
     uint64_t bytes = c->bytes;
     c->bytes = 0;
-    return bytes ? c->ops->copy(c->device, c->to, c->from, bytes, c->link, c->stream) : 0;
+    return bytes ? spw_lane_copy(c->lane, c->to, c->from, bytes, c->link, c->stream) : 0;
 }
 
 int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t bytes,

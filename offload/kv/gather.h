@@ -6,9 +6,8 @@
 #include "offload/kv/tier_disk.h"
 
 struct spw_copies {
-    const struct spw_device_ops *ops; /* given, as the next one */
-    struct spw_device *device;
-    uint8_t *to; /* of the copy that is not queued yet */
+    const struct spw_lane *lane; /* given */
+    uint8_t *to;                 /* of the copy that is not queued yet */
     const uint8_t *from;
     uint64_t bytes; /* 0: there is none */
     enum spw_link link;

@@ -51,8 +51,8 @@ int spw_kv_attach(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32
 
 static int wait_for(struct spw_kv *kv, spw_stream s)
 {
-    SPW_TRY(kv->o.ops->event_record(kv->o.device, kv->event, s));
-    return kv->o.ops->event_sync(kv->o.device, kv->event);
+    SPW_TRY(spw_lane_event_record(kv->lane, kv->event, s));
+    return spw_lane_event_sync(kv->lane, kv->event);
 }
 
 /* On `compute`, which may write frames that it is given and reads them next: no order is needed. */
@@ -63,9 +63,9 @@ static int copy_in(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t fir
     for (uint32_t i = first; i < l->end && !rc; i++)
         rc = spw_copies_add(&kv->copies, kv->tiles[l->ids[i]].device,
                             memory + (i - first) * tile_bytes, tile_bytes, SPW_LINK_HOST_TO_DEVICE,
-                            kv->o.compute);
+                            kv->lane->compute);
     int last = spw_kv_flush_copies(kv);
-    int waited = wait_for(kv, kv->o.compute); /* also for what a failure left under way */
+    int waited = wait_for(kv, kv->lane->compute); /* also for what a failure left under way */
     return rc ? rc : last ? last : waited;
 }
 
@@ -142,7 +142,7 @@ static int start(struct outflow *o, uint32_t end)
         const void *device = spw_kv_on_device(kv, t);
         if (device)
             SPW_TRY(spw_copies_add(&kv->copies, place(o, i), device, o->tile_bytes,
-                                   SPW_LINK_DEVICE_TO_HOST, kv->o.down));
+                                   SPW_LINK_DEVICE_TO_HOST, kv->lane->down));
         if (device || t->host) {
             i++;
         } else if (t->disk != SPW_DISK_NONE) {
@@ -182,10 +182,10 @@ int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form,
         assert(l->ids[i] != SPW_KV_NO_TILE);
         SPW_TRY(spw_kv_finish_tile(kv, tile_of(&o, i)));
     }
-    SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.down)); /* 1 */
+    SPW_TRY(spw_kv_order(kv, kv->lane->compute, kv->lane->down)); /* 1 */
     int rc = start(&o, end);
     int flushed = spw_kv_flush_copies(kv); /* what a failure left */
-    int waited = wait_for(kv, kv->o.down);
+    int waited = wait_for(kv, kv->lane->down);
     while (o.reads.n_reads)
         spw_kv_finish_read(kv);
     rc = rc ? rc : flushed ? flushed : waited ? waited : o.reads.rc;

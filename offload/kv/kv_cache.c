@@ -23,16 +23,17 @@ static int open_tables(struct spw_kv *kv)
         SPW_TRY(spw_kv_writebacks_open(kv));
         SPW_TRY(spw_kv_reads_open(kv));
     }
-    return o->ops->event_open(o->device, &kv->event);
+    return spw_lane_event_open(kv->lane, &kv->event);
 }
 
-int spw_kv_open(struct spw_kv **out, const struct spw_kv_options *o)
+int spw_kv_open(struct spw_kv **out, const struct spw_lane *lane, const struct spw_kv_options *o)
 {
     struct spw_kv *kv = spw_alloc_zero(1, sizeof *kv);
     if (!kv)
         return -ENOMEM;
+    kv->lane = lane;
     kv->o = *o;
-    kv->copies = (struct spw_copies){.ops = o->ops, .device = o->device};
+    kv->copies.lane = lane;
     int rc = open_tables(kv);
     if (rc) {
         spw_kv_close(kv);
@@ -52,8 +53,7 @@ void spw_kv_close(struct spw_kv *kv)
         return;
     spw_kv_writebacks_close(kv);
     spw_kv_reads_close(kv);
-    if (kv->event)
-        kv->o.ops->event_close(kv->o.device, kv->event);
+    spw_lane_event_close(kv->lane, kv->event);
     spw_tier_free(&kv->device);
     spw_tier_free(&kv->exact);
     spw_tier_free(&kv->host);
@@ -242,9 +242,9 @@ static int own_tail(struct spw_kv_seq *seq, struct spw_kv_table *l)
     }
     uint32_t copy;
     SPW_TRY(spw_kv_new_tile(kv, SPW_KV_FORM_EXACT, NULL, &copy));
-    int rc = kv->o.ops->copy(kv->o.device, kv->tiles[copy].device, t->device,
-                             spw_kv_tile_bytes(kv, SPW_KV_FORM_EXACT), SPW_LINK_DEVICE_TO_DEVICE,
-                             kv->o.compute);
+    int rc = spw_lane_copy(kv->lane, kv->tiles[copy].device, t->device,
+                           spw_kv_tile_bytes(kv, SPW_KV_FORM_EXACT), SPW_LINK_DEVICE_TO_DEVICE,
+                           kv->lane->compute);
     spw_kv_put_tile(kv, *id, true);
     *id = copy;
     return rc;

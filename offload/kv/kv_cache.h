@@ -11,22 +11,18 @@
  *
  * The cache knows frames and orders. Which tile is old is for the caller to say (quant/residual.h).
  *
- * Owns the tile table; borrows device, streams and disk. One host thread. All moves are queued:
- * kernels on `compute`, spills on `down`, loads on `up`, submissions of reads and writes on
- * `disk_stream`. The cache orders the streams where they touch the same tile. -ENOMEM: a tier is
+ * Owns the tile table; borrows lane and disk. One host thread. All moves are queued:
+ * kernels on `compute`, spills on `down`, loads on `kv_up`, submissions of reads and writes on
+ * `disk`. The cache orders the streams where they touch the same tile. -ENOMEM: a tier is
  * full (the plan was passed). -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read
  * back; see spw_kv_take_loss. */
 #ifndef SPW_OFFLOAD_KV_KV_CACHE_H
 #define SPW_OFFLOAD_KV_KV_CACHE_H
 
-#include "offload/device/device.h"
 #include "offload/kv/tier_disk.h"
 #include "offload/kv/waterline.h"
 
 struct spw_kv_options {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, down, up;
     void *device_arena, *host_arena; /* [frames][tile_bytes], borrowed */
     uint32_t n_device_frames, n_host_frames;
     uint64_t tile_bytes;
@@ -39,7 +35,6 @@ struct spw_kv_options {
     uint32_t max_tiles;    /* of one layer of one sequence */
     uint32_t slot_tiles;   /* that come back as one transfer: kept together; at least 1 */
     struct spw_disk *disk; /* borrowed; NULL: none, and the rest is not looked at */
-    spw_stream disk_stream;
     uint32_t n_disk_frames;
     bool direct; /* the disk reads and writes device frames; else it goes by way of host frames */
 };
@@ -51,7 +46,7 @@ enum spw_kv_form { SPW_KV_FORM_TIERED, SPW_KV_FORM_EXACT };
 struct spw_kv;
 struct spw_kv_seq; /* one sequence's tables */
 
-int spw_kv_open(struct spw_kv **out, const struct spw_kv_options *o);
+int spw_kv_open(struct spw_kv **out, const struct spw_lane *lane, const struct spw_kv_options *o);
 void spw_kv_close(struct spw_kv *kv); /* sequences must have been closed */
 
 int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv);

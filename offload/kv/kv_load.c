@@ -34,7 +34,7 @@ int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
     if (!t->host || t->ticket <= kv->up_knows)
         return 0;
     kv->up_knows = kv->ticket;
-    return spw_kv_order(kv, kv->o.down, kv->o.up); /* 4 */
+    return spw_kv_order(kv, kv->lane->down, kv->lane->kv_up); /* 4 */
 }
 
 /* ---- reads ---- */
@@ -45,7 +45,7 @@ int spw_kv_reads_open(struct spw_kv *kv)
     if (!kv->reads)
         return -ENOMEM;
     for (uint32_t i = 0; i < SPW_KV_READS; i++)
-        SPW_TRY(kv->o.ops->event_open(kv->o.device, &kv->reads[i].behind));
+        SPW_TRY(spw_lane_event_open(kv->lane, &kv->reads[i].behind));
     return 0;
 }
 
@@ -53,8 +53,7 @@ void spw_kv_reads_close(struct spw_kv *kv)
 {
     assert(!kv->loads && !spw_kv_is_reading(kv));
     for (uint32_t i = 0; kv->reads && i < SPW_KV_READS; i++)
-        if (kv->reads[i].behind)
-            kv->o.ops->event_close(kv->o.device, kv->reads[i].behind);
+        spw_lane_event_close(kv->lane, kv->reads[i].behind);
     spw_free(kv->reads);
 }
 
@@ -72,13 +71,13 @@ static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
 {
     const struct spw_kv_options *o = &kv->o;
     spw_run_prepare(&d->run, o->disk, false);
-    int rc = o->direct ? 0 : spw_kv_order(kv, o->down, o->disk_stream); /* 8 */
+    int rc = o->direct ? 0 : spw_kv_order(kv, kv->lane->down, kv->lane->disk); /* 8 */
     if (!rc)
-        rc = spw_disk_submit(o->ops, o->device, &d->run.job, o->disk_stream);
+        rc = spw_disk_submit(kv->lane, &d->run.job, kv->lane->disk);
     if (!rc)
-        rc = o->ops->event_record(o->device, d->behind, o->disk_stream);
+        rc = spw_lane_event_record(kv->lane, d->behind, kv->lane->disk);
     if (rc) /* as in spw_kv_flush_writebacks */
-        o->ops->stream_sync(o->device, o->disk_stream);
+        spw_lane_stream_sync(kv->lane, kv->lane->disk);
     return rc;
 }
 
@@ -90,7 +89,7 @@ static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_run 
     int rc = 0;
     for (uint32_t i = 0; i < d->n && good && !rc; i++)
         rc = spw_kv_gather(kv, kv->tiles[ids[i]].device, d->memory + i * tile_bytes,
-                           SPW_LINK_HOST_TO_DEVICE, kv->o.up);
+                           SPW_LINK_HOST_TO_DEVICE, kv->lane->kv_up);
     int last = spw_kv_flush_copies(kv);
     for (uint32_t i = 0; i < d->n; i++)
         spw_kv_put_host_frame(kv, d->memory + i * tile_bytes);
@@ -101,7 +100,7 @@ void spw_kv_finish_read(struct spw_kv *kv)
 {
     struct spw_kv_read *d = &kv->reads[kv->taken++ % SPW_KV_READS];
     struct spw_kv_load *r = d->load;
-    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &d->run.job, d->behind);
+    int rc = spw_disk_wait(kv->lane, &d->run.job, d->behind);
     int failed = d->run.job.io.rc;
     if (failed && !rc) {
         spw_kv_note_loss(r->seq, r->layer, spw_run_failed_tile(&d->run), failed);
@@ -201,7 +200,8 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
         spw_kv_note_loss(seq, layer, i, t->lost);
         return -EBADMSG;
     }
-    return spw_kv_take_device_frame(kv, kv->o.compute, before ? before->device : NULL, &t->device);
+    return spw_kv_take_device_frame(kv, kv->lane->compute, before ? before->device : NULL,
+                                    &t->device);
 }
 
 /* Lets reads write the frames, and queues the copies of tiles that are on the host. */
@@ -209,24 +209,24 @@ static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint3
 {
     uint32_t n = 0;
     if (kv->o.disk)
-        SPW_TRY(
-            spw_kv_order(kv, kv->o.compute, kv->o.direct ? kv->o.disk_stream : kv->o.up)); /* 3 */
+        SPW_TRY(spw_kv_order(kv, kv->lane->compute,
+                             kv->o.direct ? kv->lane->disk : kv->lane->kv_up)); /* 3 */
     for (uint32_t i = begin; i < l->begin; i++) {
         const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         if (t->device_refs || !t->host || t->host == t->device)
             continue;
         if (!n++)
-            SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.up)); /* 3 */
-        SPW_TRY(spw_kv_gather(kv, t->device, t->host, SPW_LINK_HOST_TO_DEVICE, kv->o.up));
+            SPW_TRY(spw_kv_order(kv, kv->lane->compute, kv->lane->kv_up)); /* 3 */
+        SPW_TRY(spw_kv_gather(kv, t->device, t->host, SPW_LINK_HOST_TO_DEVICE, kv->lane->kv_up));
     }
     SPW_TRY(spw_kv_flush_copies(kv));
-    return n ? spw_kv_order(kv, kv->o.up, kv->o.compute) : 0; /* 5 */
+    return n ? spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute) : 0; /* 5 */
 }
 
 /* Gives back the frames of a load that failed or was given up. A copy may still write them. */
 static void give_back(struct spw_kv *kv, struct spw_kv_table *l, uint32_t begin, uint32_t end)
 {
-    spw_kv_order(kv, kv->o.up, kv->o.compute); /* or the device is lost */
+    spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* or the device is lost */
     for (uint32_t i = begin; i < end; i++) {
         struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         if (!t->device || t->device_refs)
@@ -336,7 +336,7 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
         kv->tiles[l->ids[i]].device_refs++;
     l->begin = r->begin;
     SPW_TRY(ask(kv));
-    return kv->o.direct ? 0 : spw_kv_order(kv, kv->o.up, kv->o.compute); /* 5 */
+    return kv->o.direct ? 0 : spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* 5 */
 }
 
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)

@@ -56,11 +56,10 @@ struct work {
 
 int spw_kv_finish_queued(struct spw_kv *kv)
 {
-    const struct spw_kv_options *o = &kv->o;
     spw_kv_finish_writes(kv);
-    SPW_TRY(o->ops->stream_sync(o->device, o->compute));
-    SPW_TRY(o->ops->stream_sync(o->device, o->down));
-    SPW_TRY(o->ops->stream_sync(o->device, o->up));
+    SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->compute));
+    SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->down));
+    SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->kv_up));
     spw_kv_free_frames(kv);
     for (uint32_t id = 0; id < kv->n_tiles; id++)
         if (kv->tiles[id].damaged) {
@@ -201,8 +200,7 @@ static int prepare(struct work *w)
 static int copy(const struct work *w, void *to, const void *from, uint64_t bytes,
                 enum spw_link link)
 {
-    const struct spw_kv_options *o = &w->kv->o;
-    return o->ops->copy(o->device, to, from, bytes, link, o->compute);
+    return spw_lane_copy(w->kv->lane, to, from, bytes, link, w->kv->lane->compute);
 }
 
 /* Queues the copy of a tile in device memory to a place that is not behind it. */
@@ -305,12 +303,12 @@ static void read_batch(const struct work *w, struct batch *b)
 /* Converts what was read, in the buffers. */
 static int convert_batch(const struct work *w, const struct batch *b)
 {
-    const struct spw_kv_options *o = &w->kv->o;
+    const struct spw_kv *kv = w->kv;
     for (uint32_t i = 0; i < b->n; i++)
         if (!b->items[i].rc)
-            SPW_TRY(o->direct ? move_on_device(w, buffer(w, i), buffer(w, i))
-                              : move_on_host(w, buffer(w, i), buffer(w, i)));
-    return o->ops->stream_sync(o->device, o->compute);
+            SPW_TRY(kv->o.direct ? move_on_device(w, buffer(w, i), buffer(w, i))
+                                 : move_on_host(w, buffer(w, i), buffer(w, i)));
+    return spw_lane_stream_sync(kv->lane, kv->lane->compute);
 }
 
 /* The tile has no copy on the disk any more. */
@@ -500,7 +498,7 @@ static void move_all(struct work *w, bool splits)
     walk_disk(w);
     walk_attached(w);
     if (!w->rc)
-        w->rc = kv->o.ops->stream_sync(kv->o.device, kv->o.compute);
+        w->rc = spw_lane_stream_sync(kv->lane, kv->lane->compute);
 }
 
 int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out)

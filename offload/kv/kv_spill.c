@@ -50,7 +50,7 @@ static int write_down(struct spw_kv *kv, const struct spw_kv_table *l, const str
     SPW_TRY(spw_kv_take_host_frame(kv, before ? before->host : NULL, &t->host));
     t->ticket = kv->ticket;
     t->lost = 0;
-    SPW_TRY(spw_kv_gather(kv, t->host, t->device, SPW_LINK_DEVICE_TO_HOST, kv->o.down));
+    SPW_TRY(spw_kv_gather(kv, t->host, t->device, SPW_LINK_DEVICE_TO_HOST, kv->lane->down));
     return deep ? spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_HOST, after) : 0;
 }
 
@@ -102,7 +102,7 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
     if (to_disk && to_disk > kv->o.n_disk_frames - spw_disk_n_used(kv->o.disk))
         SPW_TRY(find_lost(seq, layer, &s));
     if (to_host) {
-        SPW_TRY(spw_kv_order(kv, kv->o.compute, kv->o.down)); /* 1 */
+        SPW_TRY(spw_kv_order(kv, kv->lane->compute, kv->lane->down)); /* 1 */
         kv->ticket++;
     }
     int rc = spill(kv, l, &s);

@@ -84,8 +84,9 @@ static void move_pointers(struct spw_kv_tile *t, const uint8_t *from, uint8_t *t
 
 static int copy(const struct work *w, void *to, const void *from)
 {
-    const struct spw_kv_options *o = &w->kv->o;
-    return o->ops->copy(o->device, to, from, o->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE, o->compute);
+    const struct spw_kv *kv = w->kv;
+    return spw_lane_copy(kv->lane, to, from, kv->o.tile_bytes, SPW_LINK_DEVICE_TO_DEVICE,
+                         kv->lane->compute);
 }
 
 /* Tile `id` and the one in frame `k` change places. */
@@ -200,9 +201,9 @@ int spw_kv_split_lower(struct spw_kv *kv, const struct spw_kv_repack *r)
             if (!sink_is_lower(seq, l))
                 continue;
             SPW_TRY(spw_kv_export(seq, l, SPW_KV_FORM_TIERED, 0, 1, r->host_scratch));
-            SPW_TRY(o->ops->copy(o->device, spw_kv_exact_tile(seq, l, 0), r->host_scratch,
-                                 o->exact_tile_bytes, SPW_LINK_HOST_TO_DEVICE, o->compute));
-            SPW_TRY(o->ops->stream_sync(o->device, o->compute));
+            SPW_TRY(spw_lane_copy(kv->lane, spw_kv_exact_tile(seq, l, 0), r->host_scratch,
+                                  o->exact_tile_bytes, SPW_LINK_HOST_TO_DEVICE, kv->lane->compute));
+            SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->compute));
         }
     return 0;
 }

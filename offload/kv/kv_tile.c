@@ -23,8 +23,8 @@
 
 int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after)
 {
-    SPW_TRY(kv->o.ops->event_record(kv->o.device, kv->event, before));
-    return kv->o.ops->stream_wait(kv->o.device, after, kv->event);
+    SPW_TRY(spw_lane_event_record(kv->lane, kv->event, before));
+    return spw_lane_stream_wait(kv->lane, after, kv->event);
 }
 
 /* ---- frames ---- */
@@ -38,13 +38,13 @@ void spw_kv_free_frames(struct spw_kv *kv)
 int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out)
 {
     if (!spw_tier_n_free(&kv->device) && kv->n_free_soon) {
-        SPW_TRY(spw_kv_order(kv, kv->o.down, kv->o.compute)); /* 2; others follow by 3 */
+        SPW_TRY(spw_kv_order(kv, kv->lane->down, kv->lane->compute)); /* 2; others follow by 3 */
         spw_kv_free_frames(kv);
     }
     while (!spw_tier_n_free(&kv->device) && kv->o.direct && spw_kv_is_writing(kv))
         SPW_TRY(spw_kv_finish_writeback(kv)); /* 7 */
-    if (user != kv->o.compute)
-        SPW_TRY(spw_kv_order(kv, kv->o.compute, user)); /* 3 */
+    if (user != kv->lane->compute)
+        SPW_TRY(spw_kv_order(kv, kv->lane->compute, user)); /* 3 */
     return spw_tier_take(&kv->device, after, out);
 }
 
@@ -55,7 +55,7 @@ int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
     while (!spw_tier_n_free(&kv->host) && spw_kv_is_reading(kv))
         spw_kv_finish_read(kv);
     if (kv->up_may_read) {
-        SPW_TRY(spw_kv_order(kv, kv->o.up, kv->o.down)); /* 7 */
+        SPW_TRY(spw_kv_order(kv, kv->lane->kv_up, kv->lane->down)); /* 7 */
         kv->up_may_read = false;
     }
     if (!spw_tier_has(&kv->host, after))
@@ -87,7 +87,7 @@ int spw_kv_new_tile(struct spw_kv *kv, enum spw_kv_form form, const void *after,
         return -ENOMEM;
     void *frame;
     SPW_TRY(exact ? spw_tier_take(&kv->exact, after, &frame)
-                  : spw_kv_take_device_frame(kv, kv->o.compute, after, &frame));
+                  : spw_kv_take_device_frame(kv, kv->lane->compute, after, &frame));
     id = kv->free_tile; /* a write that ended may have given others back */
     kv->free_tile = kv->tiles[id].refs;
     kv->tiles[id] = (struct spw_kv_tile){

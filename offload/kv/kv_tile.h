@@ -60,6 +60,7 @@ struct spw_kv_load {
 };
 
 struct spw_kv {
+    const struct spw_lane *lane;
     struct spw_kv_options o;
     struct spw_tier device, host; /* of the form that moves between the tiers */
     struct spw_tier exact;        /* device frames of exact tiles, where the cache quantizes */

@@ -12,7 +12,6 @@
 
 int spw_kv_writebacks_open(struct spw_kv *kv)
 {
-    const struct spw_device_ops *ops = kv->o.ops;
     uint32_t most = kv->o.slot_tiles;
     kv->writebacks = spw_alloc_zero(SPW_KV_WRITEBACKS, sizeof *kv->writebacks);
     kv->writeback_ids = spw_alloc_zero((size_t)SPW_KV_WRITEBACKS * most, sizeof *kv->writeback_ids);
@@ -20,7 +19,7 @@ int spw_kv_writebacks_open(struct spw_kv *kv)
         return -ENOMEM;
     for (uint32_t i = 0; i < SPW_KV_WRITEBACKS; i++) {
         kv->writebacks[i].ids = kv->writeback_ids + (size_t)i * most;
-        SPW_TRY(ops->event_open(kv->o.device, &kv->writebacks[i].behind));
+        SPW_TRY(spw_lane_event_open(kv->lane, &kv->writebacks[i].behind));
     }
     return 0;
 }
@@ -30,8 +29,7 @@ void spw_kv_writebacks_close(struct spw_kv *kv)
     while (spw_kv_is_writing(kv))
         spw_kv_finish_writeback(kv);
     for (uint32_t i = 0; kv->writebacks && i < SPW_KV_WRITEBACKS; i++)
-        if (kv->writebacks[i].behind)
-            kv->o.ops->event_close(kv->o.device, kv->writebacks[i].behind);
+        spw_lane_event_close(kv->lane, kv->writebacks[i].behind);
     spw_free(kv->writebacks);
     spw_free(kv->writeback_ids);
 }
@@ -50,9 +48,9 @@ static int queue_writeback(struct spw_kv *kv, struct spw_kv_writeback *w)
     spw_run_prepare(&w->run, kv->o.disk, true);
     if (!direct)
         SPW_TRY(spw_kv_flush_copies(kv)); /* into the frames that are written from */
-    SPW_TRY(spw_kv_order(kv, direct ? kv->o.compute : kv->o.down, kv->o.disk_stream));
-    SPW_TRY(spw_disk_submit(kv->o.ops, kv->o.device, &w->run.job, kv->o.disk_stream));
-    return kv->o.ops->event_record(kv->o.device, w->behind, kv->o.disk_stream);
+    SPW_TRY(spw_kv_order(kv, direct ? kv->lane->compute : kv->lane->down, kv->lane->disk));
+    SPW_TRY(spw_disk_submit(kv->lane, &w->run.job, kv->lane->disk));
+    return spw_lane_event_record(kv->lane, w->behind, kv->lane->disk);
 }
 
 int spw_kv_flush_writebacks(struct spw_kv *kv)
@@ -63,7 +61,7 @@ int spw_kv_flush_writebacks(struct spw_kv *kv)
     w->queued = true;
     int rc = queue_writeback(kv, w);
     if (rc) /* the device is lost: the stream has passed the submission, or never will */
-        kv->o.ops->stream_sync(kv->o.device, kv->o.disk_stream);
+        spw_lane_stream_sync(kv->lane, kv->lane->disk);
     return rc;
 }
 
@@ -177,7 +175,7 @@ int spw_kv_finish_writeback(struct spw_kv *kv)
 {
     struct spw_kv_writeback *w = nth(kv, kv->ended);
     int flushed = w->queued ? 0 : spw_kv_flush_writebacks(kv);
-    int rc = spw_disk_wait(kv->o.ops, kv->o.device, &w->run.job, w->behind);
+    int rc = spw_disk_wait(kv->lane, &w->run.job, w->behind);
     end_writeback(kv);
     return flushed ? flushed : rc;
 }

@@ -463,10 +463,9 @@ static void submit(void *argument)
     spw_disk_start(argument);
 }
 
-int spw_disk_submit(const struct spw_device_ops *ops, struct spw_device *device,
-                    struct spw_disk_job *job, spw_stream s)
+int spw_disk_submit(const struct spw_lane *lane, struct spw_disk_job *job, spw_stream s)
 {
-    return ops->host_call(device, submit, job, s);
+    return spw_lane_host_call(lane, submit, job, s);
 }
 
 bool spw_disk_is_over(const struct spw_disk_job *job)
@@ -486,10 +485,9 @@ static bool give_up(struct spw_disk_job *job)
     return state == SPW_DISK_GIVEN_UP;
 }
 
-int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
-                  struct spw_disk_job *job, spw_event behind)
+int spw_disk_wait(const struct spw_lane *lane, struct spw_disk_job *job, spw_event behind)
 {
-    int rc = ops->event_sync(device, behind);
+    int rc = spw_lane_event_sync(lane, behind);
     if (give_up(job))
         job->io.rc = -ECANCELED;
     else

@@ -10,7 +10,7 @@
 #ifndef SPW_OFFLOAD_KV_TIER_DISK_H
 #define SPW_OFFLOAD_KV_TIER_DISK_H
 
-#include "offload/device/device.h"
+#include "offload/device/lane.h"
 #include "offload/io/io.h"
 
 #define SPW_DISK_NONE UINT32_MAX
@@ -95,15 +95,13 @@ void spw_disk_prepare(struct spw_disk *d, struct spw_disk_job *job, bool write, 
 /* The same for a job whose io the caller fills in. */
 void spw_disk_job_init(struct spw_disk_job *job);
 /* Submits the job when stream `s` gets there. */
-int spw_disk_submit(const struct spw_device_ops *ops, struct spw_device *device,
-                    struct spw_disk_job *job, spw_stream s);
+int spw_disk_submit(const struct spw_lane *lane, struct spw_disk_job *job, spw_stream s);
 /* Whether the job is over, whatever came of it; asks nobody. */
 bool spw_disk_is_over(const struct spw_disk_job *job);
 /* Sleeps until the job is over and gives what came of it in job->io.rc. `behind`: an event recorded
  * on the stream behind the submission. Fails only with the device; the job is not under way then
  * either, and was perhaps never submitted (-ECANCELED in job->io.rc). */
-int spw_disk_wait(const struct spw_device_ops *ops, struct spw_device *device,
-                  struct spw_disk_job *job, spw_event behind);
+int spw_disk_wait(const struct spw_lane *lane, struct spw_disk_job *job, spw_event behind);
 /* Without a stream: now; job->io is waited for. Or until it is over. */
 void spw_disk_start(struct spw_disk_job *job);
 int spw_disk_run(struct spw_disk_job *job);

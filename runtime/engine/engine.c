@@ -88,7 +88,8 @@ static int open_device(struct spw_engine *e, const struct spw_options *o, uint64
                                    .serial_kernels = o->serial_kernels,
                                    .context = e->backend.context,
                                    .index = (int)e->backend.index};
-    return e->backend.device_ops->open(&e->device, &x, err);
+    e->lane.ops = e->backend.device_ops;
+    return e->lane.ops->open(&e->lane.device, &x, err);
 }
 
 /* The backend that was asked for, and its device. AUTO says in the note why it is not the GPU. */
@@ -122,7 +123,7 @@ int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device
     struct spw_engine e = {0};
     int rc = choose_device(&e, o, device_bytes, host_bytes, err);
     *out = e.backend;
-    *device = e.device;
+    *device = e.lane.device;
     return rc;
 }
 
@@ -274,11 +275,7 @@ void spw_options_init(struct spw_options *o)
 
 static int open_streams(struct spw_engine *e, struct spw_error *err)
 {
-    static const char *const names[SPW_STREAM_COUNT] = {"compute",   "kv-up", "weights-up",
-                                                        "hidden-up", "down",  "disk"};
-    int rc = 0;
-    for (int i = 0; i < SPW_STREAM_COUNT && !rc; i++)
-        rc = e->backend.device_ops->stream_open(e->device, names[i], &e->streams[i]);
+    int rc = spw_lane_open_streams(&e->lane);
     return rc ? spw_fail(err, rc, "the system refused the threads of the streams") : 0;
 }
 
@@ -355,11 +352,8 @@ void spw_engine_close(struct spw_engine *e)
 {
     if (!e)
         return;
-    const struct spw_device_ops *ops = e->backend.device_ops;
     spw_engine_give_memory(e);
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        if (e->streams[i])
-            ops->stream_close(e->device, e->streams[i]);
+    spw_lane_close_streams(&e->lane);
     spw_prefix_close(e);
     spw_free(e->blocks);
     spw_free(e->block_contexts);
@@ -370,8 +364,8 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->stepping);
     spw_free(e->cut_to);
     spw_free(e->delivered);
-    if (e->device)
-        ops->close(e->device);
+    if (e->lane.device)
+        e->lane.ops->close(e->lane.device);
     spw_model_close(&e->model);
     spw_free(e->disk_dir);
     spw_free(e->prefix_cache_dir);
@@ -415,10 +409,10 @@ const char *spw_engine_note(const struct spw_engine *e)
 /* In a range, or (SPW_RANGES) outside of any. */
 static double waited(struct spw_engine *e, uint32_t range)
 {
-    spw_stream compute = e->streams[SPW_STREAM_COMPUTE];
+    const struct spw_lane *lane = &e->lane;
     double stalled = e->prefetch ? spw_prefetch_stalled_seconds(e->prefetch, range) : 0;
-    return e->backend.device_ops->waited_seconds(e->device, compute, range) +
-           e->past_stalled[range] + stalled;
+    return lane->ops->waited_seconds(lane->device, lane->compute, range) + e->past_stalled[range] +
+           stalled;
 }
 
 double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
@@ -428,13 +422,12 @@ double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
 
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
 {
-    const struct spw_device_ops *ops = e->backend.device_ops;
     struct spw_device_usage u;
     struct spw_traffic predicted = e->past;
     bool has_prediction = !e->past_unpredicted;
     if (e->executor) /* counters are exact when nothing is under way */
         has_prediction &= spw_engine_finish(e, &predicted);
-    ops->usage(e->device, &u);
+    e->lane.ops->usage(e->lane.device, &u);
     *out = (struct spw_stats){
         .device_budget_bytes = e->plan.info.device_budget_bytes,
         .host_budget_bytes = e->plan.info.host_budget_bytes,

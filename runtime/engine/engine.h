@@ -3,22 +3,13 @@
 #define SPW_RUNTIME_ENGINE_ENGINE_H
 
 #include "model/fingerprint.h"
+#include "runtime/engine/backend.h"
 #include "runtime/engine/cache_policy.h"
 #include "runtime/events.h"
 #include "runtime/measure.h"
 #include "runtime/plan_query.h"
 #include "runtime/step/executor.h"
 #include "runtime/engine/fallback.h"
-
-enum spw_engine_stream {
-    SPW_STREAM_COMPUTE,
-    SPW_STREAM_KV_UP, /* tiles that come back */
-    SPW_STREAM_WEIGHTS_UP,
-    SPW_STREAM_HIDDEN_UP, /* embeddings and hidden states */
-    SPW_STREAM_DOWN,      /* spilled tiles, hidden states */
-    SPW_STREAM_DISK,      /* no work: orders requests to the disk behind other streams */
-    SPW_STREAM_COUNT,
-};
 
 /* A model that is open, before anything is loaded. */
 struct spw_model {
@@ -93,19 +84,16 @@ struct spw_engine {
     struct spw_plan plan;
     struct spw_plan_input in; /* of `plan` */
     struct spw_backend backend;
-    struct spw_device *device;
+    struct spw_lane lane;
     char note[1024];   /* see spw_engine_note */
     char io_text[256]; /* see spw_engine_io */
     struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;
     struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: no block is read from files */
     uint32_t n_weight_files;
-    spw_stream streams[SPW_STREAM_COUNT];
-    void *device_arena, *host_arena;
-    uint64_t device_arena_bytes, host_arena_bytes; /* as they were taken */
-    struct spw_block *blocks;                      /* [weights->n_blocks] */
-    struct spw_block_context *block_contexts;      /* [weights->n_blocks] */
-    bool charged;                                  /* plan.mapped_bytes and plan.kept_bytes */
+    struct spw_block *blocks;                 /* [weights->n_blocks] */
+    struct spw_block_context *block_contexts; /* [weights->n_blocks] */
+    bool charged;                             /* plan.mapped_bytes and plan.kept_bytes */
     struct spw_kv *kv;
     struct spw_kv
         *exact; /* of exact tiles beside quantized ones; NULL where nothing is quantized */

@@ -124,27 +124,27 @@ static bool same_layout(const struct spw_plan *a, const struct spw_plan *b)
 static int change_plan(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
 {
-    const struct spw_device_ops *ops = e->backend.device_ops;
+    const struct spw_lane *lane = &e->lane;
     if (e->executor && !to->in_step && same_layout(&to->plan, &e->plan)) {
         e->plan = to->plan;
         e->in = to->in;
-        ops->set_budgets(e->device, to->device_limit, to->host_limit);
+        lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);
         return 0;
     }
     if (to->down && !spw_engine_replan(e, &to->in)) {
-        ops->set_budgets(e->device, to->device_limit, to->host_limit);
+        lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);
         limit_files(e);
         return 0;
     }
     spw_engine_give_memory(e);
     e->plan = to->plan;
-    ops->set_budgets(e->device, to->device_limit, to->host_limit);
+    lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);
     int rc = spw_engine_take_memory(e, &to->in, err);
     if (!rc)
         return 0;
     struct spw_plan_input in = from->in;
     e->plan = from->plan;
-    ops->set_budgets(e->device, from->device_limit, from->host_limit);
+    lane->ops->set_budgets(lane->device, from->device_limit, from->host_limit);
     if (spw_engine_take_memory(e, &in, NULL)) {
         e->plan = from->plan;
         e->in = from->in;

@@ -15,10 +15,10 @@ static unsigned describe_memory(const struct spw_engine *e, struct spw_io_span s
     const struct spw_plan *p = &e->plan;
     unsigned n = 0;
     if (e->backend.reads_host_memory)
-        spans[n++] = (struct spw_io_span){(uint8_t *)e->device_arena + p->device.weight_slots,
+        spans[n++] = (struct spw_io_span){e->lane.device_arena + p->device.weight_slots,
                                           p->device.end - p->device.weight_slots};
     if (p->host.end > p->host.weight_bounce)
-        spans[n++] = (struct spw_io_span){(uint8_t *)e->host_arena + p->host.weight_bounce,
+        spans[n++] = (struct spw_io_span){e->lane.host_arena + p->host.weight_bounce,
                                           p->host.end - p->host.weight_bounce};
     return n;
 }
@@ -35,7 +35,7 @@ static int open_io(struct spw_engine *e, struct spw_error *err)
                                 .fault = e->backend.io_fault,
                                 .place = spw_placement_bind_io,
                                 .place_context =
-                                    (void *)(uintptr_t)e->backend.device_ops->placement(e->device)};
+                                    (void *)(uintptr_t)e->lane.ops->placement(e->lane.device)};
     SPW_TRY(spw_io_open(&e->io, &io, err));
     snprintf(e->io_text, sizeof e->io_text, "%s", spw_io_describe(e->io));
     return 0;

@@ -50,7 +50,7 @@ static uint64_t touched(const void *arena, uint64_t bytes)
 /* Whether the device's arena is system memory. */
 static bool is_shared(const struct spw_engine *e)
 {
-    return e->backend.device_ops->available(e->device) == UINT64_MAX;
+    return e->lane.ops->available(e->lane.device) == UINT64_MAX;
 }
 
 static uint64_t planned_bytes(const struct spw_engine *e)
@@ -60,8 +60,8 @@ static uint64_t planned_bytes(const struct spw_engine *e)
 
 uint64_t spw_engine_held_bytes(const struct spw_engine *e)
 {
-    uint64_t device = is_shared(e) ? touched(e->device_arena, e->device_arena_bytes) : 0;
-    return device + touched(e->host_arena, e->host_arena_bytes);
+    uint64_t device = is_shared(e) ? touched(e->lane.device_arena, e->lane.device_arena_bytes) : 0;
+    return device + touched(e->lane.host_arena, e->lane.host_arena_bytes);
 }
 
 /* ---- before there is an engine ---- */
@@ -72,7 +72,7 @@ uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_op
     const struct spw_model_config *c = &e->model.config;
     uint64_t context = o->context ? o->context : c->max_positions;
     uint64_t sessions = o->sessions ? o->sessions : 1;
-    return BESIDE_BYTES + e->backend.device_ops->workers(e->device) * (uint64_t)BESIDE_THREAD +
+    return BESIDE_BYTES + e->lane.ops->workers(e->lane.device) * (uint64_t)BESIDE_THREAD +
            BESIDE_TOKEN * context * sessions + BESIDE_WORD * (uint64_t)c->vocab +
            arena_bytes / BESIDE_SHARE;
 }

@@ -22,24 +22,24 @@ static int refused(struct spw_fallback_failure *f, int tier, uint64_t asked, uin
 
 static int open_arenas(struct spw_engine *e, struct spw_fallback_failure *f, struct spw_error *err)
 {
-    const struct spw_device_ops *ops = e->backend.device_ops;
+    struct spw_lane *lane = &e->lane;
     const struct spw_plan *p = &e->plan;
-    int rc = ops->alloc(e->device, p->device.end, &e->device_arena);
-    e->device_arena_bytes = p->device.end;
-    e->host_arena_bytes = p->host.end;
+    int rc = lane->ops->alloc(lane->device, p->device.end, (void **)&lane->device_arena);
+    lane->device_arena_bytes = p->device.end;
+    lane->host_arena_bytes = p->host.end;
     if (rc == -ENOMEM) {
-        uint64_t available = ops->available(e->device);
+        uint64_t available = lane->ops->available(lane->device);
         if (available == UINT64_MAX)
             available = 0;
         return refused(f, SPW_BUDGET_DEVICE, p->device.end + p->mapped_bytes,
                        spw_engine_leave_margin(available), rc, err);
     }
     if (!rc && e->backend.reads_host_memory) {
-        rc = ops->charge(e->device, p->mapped_bytes, p->kept_bytes);
+        rc = lane->ops->charge(lane->device, p->mapped_bytes, p->kept_bytes);
         e->charged = !rc;
     }
     if (!rc)
-        rc = ops->alloc_host(e->device, p->host.end, &e->host_arena);
+        rc = lane->ops->alloc_host(lane->device, p->host.end, (void **)&lane->host_arena);
     if (rc == -ENOMEM)
         return refused(f, SPW_BUDGET_HOST, p->host.end + p->kept_bytes, 0, rc, err);
     return rc ? spw_fail(err, rc, "the device failed when memory was taken") : 0;
@@ -51,7 +51,7 @@ static void note_pageable(struct spw_engine *e)
         "the system refused to pin host memory: transfers are staged by the driver, and "
         "computation waits for each of them";
     struct spw_device_usage usage;
-    e->backend.device_ops->usage(e->device, &usage);
+    e->lane.ops->usage(e->lane.device, &usage);
     if (usage.host_pageable && !strstr(e->note, note))
         spw_engine_add_note(e, "%s", note);
 }
@@ -122,8 +122,8 @@ static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
 static void describe_blocks(struct spw_engine *e)
 {
     const struct spw_weights *w = e->model.weights;
-    uint8_t *next = (uint8_t *)e->device_arena + e->plan.device.weights;
-    uint8_t *packed = (uint8_t *)e->host_arena + e->plan.host.packed;
+    uint8_t *next = e->lane.device_arena + e->plan.device.weights;
+    uint8_t *packed = e->lane.host_arena + e->plan.host.packed;
     spw_weights_place_packed(e->model.weights); /* another plan may have placed them elsewhere */
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         describe_block(e, u, &packed);
@@ -140,17 +140,12 @@ static int open_cache(struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
     struct spw_kv_options o = {
-        .ops = e->backend.device_ops,
-        .device = e->device,
-        .compute = e->streams[SPW_STREAM_COMPUTE],
-        .down = e->streams[SPW_STREAM_DOWN],
-        .up = e->streams[SPW_STREAM_KV_UP],
-        .device_arena = (uint8_t *)e->device_arena + p->device.kv_frames,
-        .host_arena = (uint8_t *)e->host_arena + p->host.kv_frames,
+        .device_arena = e->lane.device_arena + p->device.kv_frames,
+        .host_arena = e->lane.host_arena + p->host.kv_frames,
         .n_device_frames = p->n_device_frames,
         .n_host_frames = p->n_host_frames,
         .tile_bytes = p->tile_bytes,
-        .exact_arena = p->quantizes ? (uint8_t *)e->device_arena + p->device.exact_frames : NULL,
+        .exact_arena = p->quantizes ? e->lane.device_arena + p->device.exact_frames : NULL,
         .n_exact_frames = p->n_exact_frames,
         .exact_tile_bytes = p->exact_tile_bytes,
         .n_layers = e->model.config.n_layers,
@@ -158,11 +153,10 @@ static int open_cache(struct spw_engine *e)
         .max_tiles = p->max_tiles,
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
-        .disk_stream = e->streams[SPW_STREAM_DISK],
         .direct = p->direct,
         .n_disk_frames = p->n_disk_frames,
     };
-    return spw_kv_open(&e->kv, &o);
+    return spw_kv_open(&e->kv, &e->lane, &o);
 }
 
 /* ---- what works with them ---- */
@@ -171,13 +165,8 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
     return (struct spw_prefetch_options){
-        .ops = e->backend.device_ops,
-        .device = e->device,
-        .compute = e->streams[SPW_STREAM_COMPUTE],
-        .kv_link = e->streams[SPW_STREAM_KV_UP],
-        .weights_link = e->streams[SPW_STREAM_WEIGHTS_UP],
-        .kv_arena = (uint8_t *)e->device_arena + p->device.kv_slots,
-        .weights_arena = (uint8_t *)e->device_arena + p->device.weight_slots,
+        .kv_arena = e->lane.device_arena + p->device.kv_slots,
+        .weights_arena = e->lane.device_arena + p->device.weight_slots,
         .tile_bytes = p->tile_bytes,
         .block_bytes = p->weight_slot_bytes,
         .n_kv_slots = p->n_kv_slots,
@@ -186,12 +175,11 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
         .blocks = e->blocks,
         .n_blocks = e->model.weights->n_blocks,
         .disk = e->disk,
-        .disk_stream = e->streams[SPW_STREAM_DISK],
-        .bounce_arena = (uint8_t *)e->host_arena + p->host.bounce,
+        .bounce_arena = e->lane.host_arena + p->host.bounce,
         .n_bounce = p->n_bounce,
         .weights_io = e->weight_files ? e->io : NULL,
         .weights_bounce_arena =
-            p->n_weight_bounce ? (uint8_t *)e->host_arena + p->host.weight_bounce : NULL,
+            p->n_weight_bounce ? e->lane.host_arena + p->host.weight_bounce : NULL,
         .weights_bounce_bytes = p->weight_bounce_bytes,
     };
 }
@@ -199,7 +187,7 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
 static int open_prefetch(struct spw_engine *e)
 {
     struct spw_prefetch_options o = prefetch_options(e);
-    return spw_prefetch_open(&e->prefetch, &o);
+    return spw_prefetch_open(&e->prefetch, &e->lane, &o);
 }
 
 int spw_engine_replan_prefetch(struct spw_engine *e)
@@ -211,16 +199,10 @@ int spw_engine_replan_prefetch(struct spw_engine *e)
 static int open_executor(struct spw_engine *e)
 {
     struct spw_executor_options x = {
-        .backend = &e->backend,
-        .device = e->device,
-        .compute = e->streams[SPW_STREAM_COMPUTE],
-        .up = e->streams[SPW_STREAM_HIDDEN_UP],
-        .down = e->streams[SPW_STREAM_DOWN],
+        .ops = e->backend.ops,
         .plan = &e->plan,
         .weights = e->model.weights,
         .prefetch = e->prefetch,
-        .device_arena = e->device_arena,
-        .host_arena = e->host_arena,
         .most_spans = e->plan.info.sessions,
         .on_pass = e->options.on_pass || e->prefix ? spw_session_passed : NULL,
         .pass_context = e,
@@ -229,7 +211,7 @@ static int open_executor(struct spw_engine *e)
         .interrupted = spw_engine_is_interrupted,
         .interrupt_context = e,
     };
-    return spw_executor_open(&e->executor, &x);
+    return spw_executor_open(&e->executor, &e->lane, &x);
 }
 
 /* Opens the tables of all sessions. Sessions have their tokens; the next step computes what
@@ -244,7 +226,7 @@ static int open_sequences(struct spw_engine *e)
 
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 {
-    s->logits = (float *)((uint8_t *)e->host_arena + e->plan.host.session_logits) +
+    s->logits = (float *)(e->lane.host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
     memcpy(s->residency, e->plan.residency, sizeof s->residency); /* until the frames are shared */
@@ -281,8 +263,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
 bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
 {
     struct spw_traffic now;
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    spw_lane_sync_all(&e->lane);
     spw_prefetch_finish(e->prefetch);
     spw_kv_finish_writes(e->kv);
     if (!spw_executor_predicted(e->executor, &now))
@@ -303,14 +284,12 @@ static void keep_counts(struct spw_engine *e)
 
 void spw_engine_give_memory(struct spw_engine *e)
 {
-    const struct spw_device_ops *ops = e->backend.device_ops;
+    struct spw_lane *lane = &e->lane;
     const struct spw_plan *p = &e->plan;
     if (e->executor)
         keep_counts(e);
     spw_executor_close(e->executor);
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        if (e->streams[i])
-            ops->stream_sync(e->device, e->streams[i]);
+    spw_lane_sync_all(lane);
     spw_prefetch_close(e->prefetch);
     for (uint32_t i = 0; e->sessions && i < p->info.sessions; i++)
         if (e->sessions[i]) {
@@ -319,15 +298,15 @@ void spw_engine_give_memory(struct spw_engine *e)
         }
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
-    if (e->device_arena)
-        ops->free(e->device, e->device_arena, e->device_arena_bytes);
+    if (lane->device_arena)
+        lane->ops->free(lane->device, lane->device_arena, lane->device_arena_bytes);
     if (e->charged)
-        ops->discharge(e->device, p->mapped_bytes, p->kept_bytes);
-    if (e->host_arena)
-        ops->free_host(e->device, e->host_arena, e->host_arena_bytes);
+        lane->ops->discharge(lane->device, p->mapped_bytes, p->kept_bytes);
+    if (lane->host_arena)
+        lane->ops->free_host(lane->device, lane->host_arena, lane->host_arena_bytes);
     e->executor = NULL;
     e->prefetch = NULL;
     e->kv = NULL;
-    e->device_arena = e->host_arena = NULL;
+    lane->device_arena = lane->host_arena = NULL;
     e->charged = false;
 }

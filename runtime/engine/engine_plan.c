@@ -56,7 +56,7 @@ uint64_t spw_engine_leave_margin(uint64_t available)
 static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                        const struct spw_options *o, struct spw_error *err)
 {
-    uint64_t card = e->backend.device_ops->available(e->device);
+    uint64_t card = e->lane.ops->available(e->lane.device);
     uint64_t system = spw_engine_system_bytes(e, o) / 10;
     if (card == UINT64_MAX) {
         in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
@@ -64,7 +64,7 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
         in->host_bytes = spw_engine_budget(o->host_bytes, spw_max_u64(rest, system));
         return 0;
     }
-    card += e->device_arena ? e->plan.device.end : 0; /* is given back first */
+    card += e->lane.device_arena ? e->plan.device.end : 0; /* is given back first */
     in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
     in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
     if (in->device_bytes <= card)
@@ -181,7 +181,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .transfer_cost_bytes = b->transfer_cost_bytes,
         .reads_per_link_byte = b->reads_per_link_byte,
         .workspace_bytes =
-            b->device_ops->workers(e->device) * spw_align_up(b->linear_workspace(most_k), 64),
+            e->lane.ops->workers(e->lane.device) * spw_align_up(b->linear_workspace(most_k), 64),
         .attention_tiles = b->ops->attention_tiles,
         .gated_scratch = b->ops->gated_scratch,
         .reads_host_memory = b->reads_host_memory,

@@ -34,8 +34,7 @@ static bool loses_tiles(struct spw_kv *kv)
 /* The cache holds what the sessions do, and nothing is under way. */
 static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
 {
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
+    SPW_TRY(spw_lane_sync_all(&e->lane));
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv);
     if (loses_tiles(e->kv))
@@ -69,13 +68,13 @@ static int find_scratch(struct replan *r)
     const struct spw_engine *e = r->e;
     const struct spw_plan *p = &r->from;
     uint64_t tile = p->tile_bytes, exact = p->exact_tile_bytes; /* at least `tile` */
-    uint8_t *device = (uint8_t *)e->device_arena + p->device.hidden;
-    uint8_t *host = (uint8_t *)e->host_arena + p->host.hidden;
+    uint8_t *device = e->lane.device_arena + p->device.hidden;
+    uint8_t *host = e->lane.host_arena + p->host.hidden;
     uint64_t device_bytes = p->device.flags - p->device.hidden;
     uint64_t n_host = (p->host.session_logits - p->host.hidden) / tile;
     uint64_t n_bounce = (p->host.end - p->host.bounce) / tile;
     if (n_bounce > n_host) {
-        host = (uint8_t *)e->host_arena + p->host.bounce;
+        host = e->lane.host_arena + p->host.bounce;
         n_host = n_bounce;
     }
     uint64_t n_buffers = p->direct ? spw_sub_u64(device_bytes, tile + exact) / tile : n_host;
@@ -104,8 +103,8 @@ static int quantize(void *context, const void *from, void *to)
             .head_dim = c->head_dim,
             .dtype = e->plan.info.kv,
             .format = e->plan.format,
-            .not_finite = (uint32_t *)(void *)((uint8_t *)e->device_arena + e->plan.device.flags)},
-        e->streams[SPW_STREAM_COMPUTE]);
+            .not_finite = (uint32_t *)(void *)(e->lane.device_arena + e->plan.device.flags)},
+        e->lane.compute);
 }
 
 static uint32_t most(uint64_t a, uint64_t b)
@@ -157,7 +156,7 @@ static int divide(struct replan *r)
 static void place_exact(struct replan *r, const struct spw_plan *p)
 {
     struct spw_kv_repack *x = &r->repack;
-    x->exact_arena = p->quantizes ? (uint8_t *)r->e->device_arena + p->device.exact_frames : NULL;
+    x->exact_arena = p->quantizes ? r->e->lane.device_arena + p->device.exact_frames : NULL;
     x->n_exact_frames = p->n_exact_frames;
     x->exact_tile_bytes = p->exact_tile_bytes;
 }
@@ -215,23 +214,23 @@ static int close_ranks(struct replan *r)
 static bool passes(const struct spw_engine *e, const struct spw_plan *to,
                    const struct spw_plan_input *in)
 {
-    return e->device_arena_bytes + to->mapped_bytes > in->device_bytes ||
-           e->host_arena_bytes + to->kept_bytes > in->host_bytes;
+    return e->lane.device_arena_bytes + to->mapped_bytes > in->device_bytes ||
+           e->lane.host_arena_bytes + to->kept_bytes > in->host_bytes;
 }
 
 /* What is registered for reads and writes of files stays with the kernel until those are closed. */
 static bool can_trim(const struct spw_engine *e)
 {
-    return e->backend.device_ops->trim && !e->io;
+    return e->lane.ops->trim && !e->io;
 }
 
 static void trim(struct spw_engine *e)
 {
-    const struct spw_device_ops *ops = e->backend.device_ops;
-    ops->trim(e->device, e->device_arena, e->device_arena_bytes, e->plan.device.end);
-    ops->trim_host(e->device, e->host_arena, e->host_arena_bytes, e->plan.host.end);
-    e->device_arena_bytes = e->plan.device.end;
-    e->host_arena_bytes = e->plan.host.end;
+    struct spw_lane *l = &e->lane;
+    l->ops->trim(l->device, l->device_arena, l->device_arena_bytes, e->plan.device.end);
+    l->ops->trim_host(l->device, l->host_arena, l->host_arena_bytes, e->plan.host.end);
+    l->device_arena_bytes = e->plan.device.end;
+    l->host_arena_bytes = e->plan.host.end;
 }
 
 /* ---- after ---- */

@@ -77,8 +77,7 @@ static int move_tiles(struct spw_engine *e)
 static void empty_caches(struct spw_engine *e)
 {
     struct spw_kv_loss loss;
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    spw_lane_sync_all(&e->lane);
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv);
     while (spw_kv_take_loss(e->kv, &loss))

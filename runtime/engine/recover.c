@@ -66,8 +66,7 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
 
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n)
 {
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        SPW_TRY(e->backend.device_ops->stream_sync(e->device, e->streams[i]));
+    SPW_TRY(spw_lane_sync_all(&e->lane));
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv); /* it belongs to the failed step */
     for (uint32_t i = 0; i < n; i++)

@@ -230,8 +230,7 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
  */
 static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
-    for (int i = 0; i < SPW_STREAM_COUNT; i++)
-        e->backend.device_ops->stream_sync(e->device, e->streams[i]);
+    spw_lane_sync_all(&e->lane);
     if (e->executor) {
         spw_executor_forget_ahead(e->executor);
         spw_executor_stop_predicting(e->executor);
@@ -398,7 +397,7 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
     int rc = 0;
     if (e->rope_table != table) {
         /* the tables' upload before this one may still be reading them: at open nothing waits */
-        rc = e->backend.device_ops->stream_sync(e->device, e->streams[SPW_STREAM_COMPUTE]);
+        rc = spw_lane_stream_sync(&e->lane, e->lane.compute);
         if (rc)
             return reset(e, n, rc, err);
         SPW_TRY(spw_weights_rope(e->model.weights, table, err));

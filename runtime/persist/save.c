@@ -111,7 +111,7 @@ static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint3
                          uint32_t n)
 {
     struct spw_engine *e = v->s->engine;
-    uint8_t *piece = (uint8_t *)e->host_arena + e->plan.host.piece;
+    uint8_t *piece = e->lane.host_arena + e->plan.host.piece;
     uint64_t bytes = n * x->record_bytes;
     uint64_t offset = x->offset + (tile - x->first_tile) * x->record_bytes;
     bool is_read = spw_pack_fetch(v->before, offset, bytes, piece, NULL) == 0;

@@ -196,7 +196,7 @@ void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, 
 
 static uint8_t *piece_of(const struct spw_session *s)
 {
-    return (uint8_t *)s->engine->host_arena + s->engine->plan.host.piece;
+    return s->engine->lane.host_arena + s->engine->plan.host.piece;
 }
 
 static uint32_t piece_records(const struct spw_session *s, uint64_t bytes)

@@ -54,10 +54,10 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
         .a = a,
         .s = s,
         .r = r,
-        .y = element(a, a->device_arena + a->plan->device.attention, y),
-        .args = {.q = element(a, a->device_arena + a->plan->device.qkv, s->row * width),
-                 .state =
-                     (float *)(a->device_arena + a->plan->device.state) + s->row * state_row(c),
+        .y = element(a, a->lane->device_arena + a->plan->device.attention, y),
+        .args = {.q = element(a, a->lane->device_arena + a->plan->device.qkv, s->row * width),
+                 .state = (float *)(a->lane->device_arena + a->plan->device.state) +
+                          s->row * state_row(c),
                  .rows = s->to - s->from,
                  .q_stride = width,
                  .position = s->from,
@@ -83,7 +83,7 @@ static int append(const struct spw_query *q)
     const struct spw_attend_rows *s = q->s;
     const struct spw_model_config *c = a->weights->config;
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
-    const float *small = (const float *)(a->device_arena + a->plan->device.small);
+    const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
     uint32_t kind = c->layer_kinds[s->layer];
     struct spw_kv_seq *kv = s->seq->kv;
     struct spw_rope_append_args x = {.qkv = (void *)(uintptr_t)q->args.q,
@@ -107,7 +107,7 @@ static int append(const struct spw_query *q)
     assert(end - first <= SPW_APPEND_TILES);
     for (uint32_t t = first; t < end; t++)
         x.tiles[t - first] = spw_kv_exact_tile(kv, s->layer, t);
-    return a->backend->ops->rope_append(&x, a->compute);
+    return a->ops->rope_append(&x, a->lane->compute);
 }
 
 /* ---- quantizing ---- */
@@ -119,9 +119,9 @@ static int quantize_tile(const struct spw_query *q, uint32_t tile)
     const void *from = spw_kv_exact_tile(q->s->seq->kv, q->s->layer, tile);
     void *to = spw_kv_device_tile(q->s->seq->kv, q->s->layer, tile);
     if (a->plan->format == SPW_QFORMAT_EXACT)
-        return a->backend->device_ops->copy(a->device, to, from, a->plan->tile_bytes,
-                                            SPW_LINK_DEVICE_TO_DEVICE, a->compute);
-    return a->backend->ops->kv_quantize(
+        return spw_lane_copy(a->lane, to, from, a->plan->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE,
+                             a->lane->compute);
+    return a->ops->kv_quantize(
         &(struct spw_codec_args){.tile = from,
                                  .qtile = to,
                                  .n_kv_heads = c->n_kv_heads,
@@ -129,8 +129,8 @@ static int quantize_tile(const struct spw_query *q, uint32_t tile)
                                  .dtype = a->plan->info.kv,
                                  .format = a->plan->format,
                                  .not_finite =
-                                     (uint32_t *)(a->device_arena + a->plan->device.flags)},
-        a->compute);
+                                     (uint32_t *)(a->lane->device_arena + a->plan->device.flags)},
+        a->lane->compute);
 }
 
 /* What will be old for the queries after these rows is so from now on. */
@@ -184,7 +184,7 @@ static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_
     x.rows = rows;
     x.position += row;
     if (spw_div_up(p->to - p->from, SPW_SPLIT_TILES) <= splits_side_by_side(a, rows))
-        x.partials = (float *)(a->device_arena + a->plan->device.partials);
+        x.partials = (float *)(a->lane->device_arena + a->plan->device.partials);
     if (p->to == q->end)
         x.y = element(a, q->y, row * x.n_heads * x.head_dim);
     x.tile_first = p->from;
@@ -195,7 +195,7 @@ static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_
     }
     for (uint32_t t = p->from; t < p->to; t++)
         x.tiles[t - p->from] = locate(q, p, t, old);
-    return a->backend->ops->attention(&x, a->compute);
+    return a->ops->attention(&x, a->lane->compute);
 }
 
 /* Where in the piece exact tiles begin for block `block`. */
@@ -256,7 +256,7 @@ static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t donor)
 /* The splits that lie on the device. */
 static int read_resident(struct spw_query *q)
 {
-    uint32_t to, most = q->a->backend->ops->attention_tiles;
+    uint32_t to, most = q->a->ops->attention_tiles;
     /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
     uint64_t fit = splits_side_by_side(q->a, q->args.rows);
     if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)

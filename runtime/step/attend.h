@@ -6,21 +6,20 @@
 #ifndef SPW_RUNTIME_STEP_ATTEND_H
 #define SPW_RUNTIME_STEP_ATTEND_H
 
+#include "model/ops.h"
+#include "model/weights/weights.h"
 #include "prefetch/prefetch.h"
-#include "runtime/engine/backend.h"
 #include "runtime/step/sequence.h"
 #include "runtime/plan/traffic.h"
 
 struct spw_query; /* attend.c */
 
 struct spw_attend {
-    const struct spw_backend *backend;
-    struct spw_device *device;
-    spw_stream compute;
+    const struct spw_ops *ops;
+    const struct spw_lane *lane;
     const struct spw_plan *plan;
     const struct spw_weights *weights;
     struct spw_prefetch *prefetch;
-    uint8_t *device_arena;
     struct spw_query *queries; /* owned, [most parts of a chunk] */
 };
 

@@ -26,6 +26,7 @@ struct delivery {
 };
 
 struct spw_executor {
+    const struct spw_lane *lane;
     struct spw_executor_options o;
     const struct spw_model_config *config;
     const struct spw_plan *plan;
@@ -89,9 +90,9 @@ static void borrow_buffers(struct spw_executor *x)
 {
     const struct spw_plan_device *d = &x->plan->device;
     const struct spw_plan_host *h = &x->plan->host;
-    uint8_t *device = x->o.device_arena, *host = x->o.host_arena;
+    uint8_t *device = x->lane->device_arena, *host = x->lane->host_arena;
     x->forward = (struct spw_forward){
-        .ops = x->o.backend->ops,
+        .ops = x->o.ops,
         .weights = x->o.weights,
         .small = (const float *)(device + d->small),
         .b = {.x = device + d->x,
@@ -101,22 +102,16 @@ static void borrow_buffers(struct spw_executor *x)
               .gated = device + d->gated,
               .workspace = device + d->workspace},
         .dtype = x->plan->info.compute,
-        .stream = x->o.compute,
+        .stream = x->lane->compute,
     };
-    x->attend = (struct spw_attend){.backend = x->o.backend,
-                                    .device = x->o.device,
-                                    .compute = x->o.compute,
+    x->attend = (struct spw_attend){.ops = x->o.ops,
+                                    .lane = x->lane,
                                     .plan = x->plan,
                                     .weights = x->o.weights,
-                                    .prefetch = x->o.prefetch,
-                                    .device_arena = device};
+                                    .prefetch = x->o.prefetch};
     x->residency = (struct spw_residency_moves){.config = x->config, .prefetch = x->o.prefetch};
     x->hidden = (struct spw_hidden){
-        .ops = x->o.backend->device_ops,
-        .device = x->o.device,
-        .compute = x->o.compute,
-        .up = x->o.up,
-        .down = x->o.down,
+        .lane = x->lane,
         .on_device = device + d->hidden,
         .on_host = x->plan->hidden_on_host ? host + h->hidden : NULL,
         .staging = host + h->staging,
@@ -144,9 +139,7 @@ static int open_parts(struct spw_executor *x)
         return -ENOMEM;
     SPW_TRY(spw_attend_init(&x->attend, x->now->cut.most_parts));
     SPW_TRY(spw_hidden_init(&x->hidden));
-    x->progress = (struct spw_progress_marks){.ops = x->o.backend->device_ops,
-                                              .device = x->o.device,
-                                              .compute = x->o.compute,
+    x->progress = (struct spw_progress_marks){.lane = x->lane,
                                               .report = x->o.on_progress,
                                               .context = x->o.progress_context,
                                               .interrupted = x->o.interrupted,
@@ -154,16 +147,18 @@ static int open_parts(struct spw_executor *x)
     SPW_TRY(spw_progress_init(&x->progress));
     spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE,
                     spw_traffic_open_bytes(x->plan, x->o.weights));
-    return x->o.backend->device_ops->copy(
-        x->o.device, x->o.device_arena + x->plan->device.small, x->o.weights->small,
-        x->o.weights->n_small * sizeof(float), SPW_LINK_HOST_TO_DEVICE, x->o.compute);
+    return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.small,
+                         x->o.weights->small, x->o.weights->n_small * sizeof(float),
+                         SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
 }
 
-int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o)
+int spw_executor_open(struct spw_executor **out, const struct spw_lane *lane,
+                      const struct spw_executor_options *o)
 {
     struct spw_executor *x = spw_alloc_zero(1, sizeof *x);
     if (!x)
         return -ENOMEM;
+    x->lane = lane;
     x->o = *o;
     x->config = o->weights->config;
     x->plan = o->plan;
@@ -369,7 +364,7 @@ static bool next_wanted(const struct spw_executor *x, struct wanted *w)
 
 static int run_head(struct spw_executor *x, size_t rows, float *logits)
 {
-    void *r = x->o.device_arena + x->plan->device.rows;
+    void *r = x->lane->device_arena + x->plan->device.rows;
     const struct spw_weights *w = x->o.weights;
     size_t first = 0, vocab = x->config->vocab;
     SPW_TRY(spw_forward_final_norm(&x->forward, r, r, rows));
@@ -385,14 +380,14 @@ static int run_head(struct spw_executor *x, size_t rows, float *logits)
         return x->forward.ops->softcap(&(struct spw_softcap_args){.x = logits,
                                                                   .n = rows * vocab,
                                                                   .cap = x->config->logit_softcap},
-                                       x->o.compute);
+                                       x->lane->compute);
     return 0;
 }
 
 /* Gathers the hidden rows of the next wanted positions, at most `most`. */
 static int gather_rows(struct spw_executor *x, struct wanted *at, size_t most)
 {
-    uint8_t *to = x->o.device_arena + x->plan->device.rows;
+    uint8_t *to = x->lane->device_arena + x->plan->device.rows;
     for (size_t i = 0; i < most && next_wanted(x, at); i++) {
         const struct spw_rows *part = &x->now->cut.parts[at->part];
         SPW_TRY(spw_hidden_row(&x->hidden, part->row + at->position - part->from,
@@ -403,24 +398,23 @@ static int gather_rows(struct spw_executor *x, struct wanted *at, size_t most)
 
 static int run_logits(struct spw_executor *x, const struct delivery *d)
 {
-    const struct spw_device_ops *ops = x->o.backend->device_ops;
-    float *logits = (float *)(x->o.device_arena + x->plan->device.logits);
-    float *host = (float *)(x->o.host_arena + x->plan->host.logits);
+    float *logits = (float *)(x->lane->device_arena + x->plan->device.logits);
+    float *host = (float *)(x->lane->host_arena + x->plan->host.logits);
     struct wanted ask = {0, UINT64_MAX}, tell = ask; /* next_wanted steps to position 0 first */
     for (uint64_t left = count_wanted(x); left;) {
         size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
         SPW_TRY(gather_rows(x, &ask, rows));
         x->end.begun_logits += rows;
         SPW_TRY(run_head(x, rows, logits));
-        SPW_TRY(ops->copy(x->o.device, host, logits, rows * x->config->vocab * sizeof(float),
-                          SPW_LINK_DEVICE_TO_HOST, x->o.compute));
+        SPW_TRY(spw_lane_copy(x->lane, host, logits, rows * x->config->vocab * sizeof(float),
+                              SPW_LINK_DEVICE_TO_HOST, x->lane->compute));
         left -= rows;
         x->end.logits += rows;
         if (!left && x->next->schedule.n_parts) { /* while the last logits are still computed */
             x->expects = true;
             SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->next->schedule));
         }
-        SPW_TRY(ops->stream_sync(x->o.device, x->o.compute));
+        SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
         for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
             SPW_TRY(d->on_logits(d->context, x->now->cut.parts[tell.part].span, tell.position,
                                  host + i * x->config->vocab));
@@ -564,22 +558,21 @@ static int ask_flags(struct spw_executor *x)
     uint64_t bytes = spw_traffic_flags(x->plan);
     if (!bytes)
         return 0;
-    return x->o.backend->device_ops->copy(x->o.device, x->o.host_arena + x->plan->host.flags,
-                                          x->o.device_arena + x->plan->device.flags, bytes,
-                                          SPW_LINK_DEVICE_TO_HOST, x->o.compute);
+    return spw_lane_copy(x->lane, x->lane->host_arena + x->plan->host.flags,
+                         x->lane->device_arena + x->plan->device.flags, bytes,
+                         SPW_LINK_DEVICE_TO_HOST, x->lane->compute);
 }
 
 /* After compute has been waited for. */
 static int check_flags(struct spw_executor *x)
 {
-    uint32_t *not_finite = (uint32_t *)(x->o.host_arena + x->plan->host.flags);
+    uint32_t *not_finite = (uint32_t *)(x->lane->host_arena + x->plan->host.flags);
     if (!spw_traffic_flags(x->plan) || !*not_finite)
         return 0;
     *not_finite = 0;
     spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE, sizeof *not_finite);
-    SPW_TRY(x->o.backend->device_ops->copy(x->o.device, x->o.device_arena + x->plan->device.flags,
-                                           not_finite, sizeof *not_finite, SPW_LINK_HOST_TO_DEVICE,
-                                           x->o.compute));
+    SPW_TRY(spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.flags, not_finite,
+                          sizeof *not_finite, SPW_LINK_HOST_TO_DEVICE, x->lane->compute));
     return -EDOM;
 }
 
@@ -600,11 +593,11 @@ static int begin_pass(struct spw_executor *x)
 
 static int run_layers(struct spw_executor *x)
 {
-    const struct spw_device_ops *ops = x->o.backend->device_ops;
+    const struct spw_lane *lane = x->lane;
     for (uint32_t layer = 0; layer < x->config->n_layers; layer++) {
-        ops->range_begin(x->o.device, "layer", layer);
+        lane->ops->range_begin(lane->device, "layer", layer);
         int rc = run_layer(x, layer);
-        ops->range_end(x->o.device);
+        lane->ops->range_end(lane->device);
         SPW_TRY(rc);
     }
     for (uint32_t i = 0; i < x->n_items; i++)
@@ -634,8 +627,7 @@ static int run_pass(struct spw_executor *x, const struct delivery *d)
     pin_exact_tiles(x);
     SPW_TRY(begin_pass(x));
     SPW_TRY(run_layers(x));
-    int rc = wanted ? run_logits(x, d)
-                    : x->o.backend->device_ops->stream_sync(x->o.device, x->o.compute);
+    int rc = wanted ? run_logits(x, d) : spw_lane_stream_sync(x->lane, x->lane->compute);
     int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
     return rc ? rc : flags;
 }
@@ -716,9 +708,9 @@ int spw_executor_upload_rope(struct spw_executor *x)
     const struct spw_weights *w = x->o.weights;
     uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
     spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE, bytes);
-    return x->o.backend->device_ops->copy(
-        x->o.device, x->o.device_arena + x->plan->device.small + first * sizeof(float),
-        w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->o.compute);
+    return spw_lane_copy(x->lane,
+                         x->lane->device_arena + x->plan->device.small + first * sizeof(float),
+                         w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
 }
 
 bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out)

@@ -7,7 +7,6 @@
 #define SPW_RUNTIME_STEP_EXECUTOR_H
 
 #include "model/forward.h"
-#include "runtime/engine/backend.h"
 #include "runtime/plan/traffic.h"
 #include "runtime/step/attend.h"
 #include "runtime/step/hidden.h"
@@ -15,13 +14,10 @@
 #include "runtime/step/residency.h"
 
 struct spw_executor_options {
-    const struct spw_backend *backend;
-    struct spw_device *device;
-    spw_stream compute, up, down; /* up: of hidden states */
+    const struct spw_ops *ops; /* kernels */
     const struct spw_plan *plan;
     struct spw_weights *weights;
     struct spw_prefetch *prefetch;
-    uint8_t *device_arena, *host_arena;
     uint32_t most_spans;
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
@@ -43,7 +39,8 @@ struct spw_executor_item {
 
 struct spw_executor;
 
-int spw_executor_open(struct spw_executor **out, const struct spw_executor_options *o);
+int spw_executor_open(struct spw_executor **out, const struct spw_lane *lane,
+                      const struct spw_executor_options *o);
 void spw_executor_close(struct spw_executor *x);
 /* The plan was replaced in place: see engine_replan.c. */
 void spw_executor_replan(struct spw_executor *x);

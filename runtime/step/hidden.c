@@ -12,18 +12,13 @@
 
 enum { DECODE_ROWS = 16 };
 
-static int open_event(struct spw_hidden *h, spw_event *e)
-{
-    return h->ops->event_open(h->device, e);
-}
-
 int spw_hidden_init(struct spw_hidden *h)
 {
-    int rc = open_event(h, &h->computed);
+    int rc = spw_lane_event_open(h->lane, &h->computed);
     for (int i = 0; i < 2 && !rc; i++) {
-        rc = open_event(h, &h->up_done[i]);
+        rc = spw_lane_event_open(h->lane, &h->up_done[i]);
         if (!rc)
-            rc = open_event(h, &h->down_done[i]);
+            rc = spw_lane_event_open(h->lane, &h->down_done[i]);
     }
     if (rc)
         spw_hidden_free(h);
@@ -32,8 +27,7 @@ int spw_hidden_init(struct spw_hidden *h)
 
 static void close_event(struct spw_hidden *h, spw_event *e)
 {
-    if (*e)
-        h->ops->event_close(h->device, *e);
+    spw_lane_event_close(h->lane, *e);
     *e = NULL;
 }
 
@@ -50,7 +44,7 @@ int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
                      const struct spw_hidden_source *source)
 {
     if (h->through_host) /* the host rows may still be written to */
-        SPW_TRY(h->ops->stream_sync(h->device, h->down));
+        SPW_TRY(spw_lane_stream_sync(h->lane, h->lane->down));
     h->cut = cut;
     h->loaded_chunks = 0;
     h->through_host = h->on_host && cut->n_chunks > 1;
@@ -69,11 +63,11 @@ static uint8_t *buffer(const struct spw_hidden *h, uint64_t i)
 static int load(struct spw_hidden *h, uint64_t i)
 {
     const struct spw_chunk *k = &h->cut->chunks[i % h->cut->n_chunks];
-    SPW_TRY(h->ops->stream_wait(h->device, h->up, h->down_done[i % 2]));
-    SPW_TRY(h->ops->copy(h->device, buffer(h, i), h->on_host + k->row * h->row_bytes,
-                         k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, h->up));
+    SPW_TRY(spw_lane_stream_wait(h->lane, h->lane->hidden_up, h->down_done[i % 2]));
+    SPW_TRY(spw_lane_copy(h->lane, buffer(h, i), h->on_host + k->row * h->row_bytes,
+                          k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, h->lane->hidden_up));
     h->loaded_chunks = i + 1;
-    return h->ops->event_record(h->device, h->up_done[i % 2], h->up);
+    return spw_lane_event_record(h->lane, h->up_done[i % 2], h->lane->hidden_up);
 }
 
 /* Layer 0 of rows that stay on the device: embeddings come up through a staging buffer. */
@@ -83,13 +77,15 @@ static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, u
     const struct spw_chunk *k = &h->cut->chunks[chunk];
     uint8_t *staging = h->staging + chunk % 2 * h->chunk_rows * h->row_bytes;
     /* the copy that used this half two chunks ago, or in the pass before */
-    SPW_TRY(h->ops->event_sync(h->device, h->up_done[chunk % 2]));
+    SPW_TRY(spw_lane_event_sync(h->lane, h->up_done[chunk % 2]));
     source->embed(source->context, k, staging);
-    spw_stream s = k->rows <= DECODE_ROWS ? h->compute : h->up;
+    spw_stream s = k->rows <= DECODE_ROWS ? h->lane->compute : h->lane->hidden_up;
     SPW_TRY(
-        h->ops->copy(h->device, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
-    SPW_TRY(h->ops->event_record(h->device, h->up_done[chunk % 2], s));
-    return s == h->compute ? 0 : h->ops->stream_wait(h->device, h->compute, h->up_done[chunk % 2]);
+        spw_lane_copy(h->lane, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
+    SPW_TRY(spw_lane_event_record(h->lane, h->up_done[chunk % 2], s));
+    return s == h->lane->compute
+               ? 0
+               : spw_lane_stream_wait(h->lane, h->lane->compute, h->up_done[chunk % 2]);
 }
 
 int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t n_layers,
@@ -104,7 +100,7 @@ int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source,
     while (h->loaded_chunks < end && h->loaded_chunks <= i + 1)
         SPW_TRY(load(h, h->loaded_chunks));
     *rows = buffer(h, i);
-    return h->ops->stream_wait(h->device, h->compute, h->up_done[i % 2]);
+    return spw_lane_stream_wait(h->lane, h->lane->compute, h->up_done[i % 2]);
 }
 
 int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk)
@@ -113,20 +109,20 @@ int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk)
         return 0;
     const struct spw_chunk *k = &h->cut->chunks[chunk];
     uint64_t i = (uint64_t)layer * h->cut->n_chunks + chunk;
-    SPW_TRY(h->ops->event_record(h->device, h->computed, h->compute));
-    SPW_TRY(h->ops->stream_wait(h->device, h->down, h->computed));
-    SPW_TRY(h->ops->copy(h->device, h->on_host + k->row * h->row_bytes, buffer(h, i),
-                         k->rows * h->row_bytes, SPW_LINK_DEVICE_TO_HOST, h->down));
-    return h->ops->event_record(h->device, h->down_done[i % 2], h->down);
+    SPW_TRY(spw_lane_event_record(h->lane, h->computed, h->lane->compute));
+    SPW_TRY(spw_lane_stream_wait(h->lane, h->lane->down, h->computed));
+    SPW_TRY(spw_lane_copy(h->lane, h->on_host + k->row * h->row_bytes, buffer(h, i),
+                          k->rows * h->row_bytes, SPW_LINK_DEVICE_TO_HOST, h->lane->down));
+    return spw_lane_event_record(h->lane, h->down_done[i % 2], h->lane->down);
 }
 
 int spw_hidden_row(struct spw_hidden *h, uint64_t row, void *to)
 {
     if (!h->through_host)
-        return h->ops->copy(h->device, to, h->on_device + row * h->row_bytes, h->row_bytes,
-                            SPW_LINK_DEVICE_TO_DEVICE, h->compute);
+        return spw_lane_copy(h->lane, to, h->on_device + row * h->row_bytes, h->row_bytes,
+                             SPW_LINK_DEVICE_TO_DEVICE, h->lane->compute);
     for (int i = 0; i < 2; i++)
-        SPW_TRY(h->ops->stream_wait(h->device, h->compute, h->down_done[i]));
-    return h->ops->copy(h->device, to, h->on_host + row * h->row_bytes, h->row_bytes,
-                        SPW_LINK_HOST_TO_DEVICE, h->compute);
+        SPW_TRY(spw_lane_stream_wait(h->lane, h->lane->compute, h->down_done[i]));
+    return spw_lane_copy(h->lane, to, h->on_host + row * h->row_bytes, h->row_bytes,
+                         SPW_LINK_HOST_TO_DEVICE, h->lane->compute);
 }

@@ -1,18 +1,17 @@
 /* Hidden states of a pass between its layers, on the device or (pass of several chunks, no room) on
  * the host, from where each chunk comes up and goes back down once a layer.
  *
- * Borrows its memory. Everything is queued; begin may wait for copies of the pass before. */
+ * Borrows the lane and its memory. Everything is queued; begin may wait for copies of the pass
+ * before. */
 #ifndef SPW_RUNTIME_STEP_HIDDEN_H
 #define SPW_RUNTIME_STEP_HIDDEN_H
 
 #include "model/weights/weights.h"
-#include "offload/device/device.h"
+#include "offload/device/lane.h"
 #include "runtime/step/cut.h"
 
 struct spw_hidden {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, up, down;
+    const struct spw_lane *lane;
     uint8_t *on_device; /* [pass_rows] rows, or two chunks */
     uint8_t *on_host;   /* [pass_rows] rows, or NULL: they stay on the device */
     uint8_t *staging;   /* host, two chunks: embeddings on their way up */

@@ -4,15 +4,14 @@
 int spw_progress_init(struct spw_progress_marks *m)
 {
     for (int i = 0; (m->report || m->interrupted) && i < 2; i++)
-        SPW_TRY(m->ops->event_open(m->device, &m->events[i]));
+        SPW_TRY(spw_lane_event_open(m->lane, &m->events[i]));
     return 0;
 }
 
 void spw_progress_free(struct spw_progress_marks *m)
 {
     for (int i = 0; i < 2; i++)
-        if (m->events[i])
-            m->ops->event_close(m->device, m->events[i]);
+        spw_lane_event_close(m->lane, m->events[i]);
     m->events[0] = m->events[1] = NULL;
 }
 
@@ -35,13 +34,13 @@ int spw_progress_mark(struct spw_progress_marks *m, uint64_t rows)
         return spw_progress_ask(m);
     uint64_t i = m->n_marks++ % 2;
     if (m->n_marks > 2) { /* the mark before the last one */
-        SPW_TRY(m->ops->event_sync(m->device, m->events[i]));
+        SPW_TRY(spw_lane_event_sync(m->lane, m->events[i]));
         m->now.done += m->rows[i];
         if (m->report)
             m->report(m->context, &m->now);
     }
     m->rows[i] = rows;
-    SPW_TRY(m->ops->event_record(m->device, m->events[i], m->compute));
+    SPW_TRY(spw_lane_event_record(m->lane, m->events[i], m->lane->compute));
     return spw_progress_ask(m);
 }
 

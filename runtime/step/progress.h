@@ -4,17 +4,15 @@
  * asked or when a step only decodes. At each mark the caller may end the step, which for the same
  * reason then ends within two chunks.
  *
- * Borrows device and stream. init may fail with -ENOMEM; mark with what the device says. */
+ * Borrows the lane. init may fail with -ENOMEM; mark with what the device says. */
 #ifndef SPW_RUNTIME_STEP_PROGRESS_H
 #define SPW_RUNTIME_STEP_PROGRESS_H
 
-#include "offload/device/device.h"
+#include "offload/device/lane.h"
 #include "runtime/spillway.h"
 
 struct spw_progress_marks {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute;
+    const struct spw_lane *lane;
     void (*report)(void *context, const struct spw_progress *progress); /* NULL: nobody asked */
     void *context;
     bool (*interrupted)(void *context); /* NULL: nobody will end it */

@@ -48,7 +48,7 @@ static inline bool run_can_lose_device(void)
 static inline void run_lose_device(struct spw_engine *e, int64_t n)
 {
     if (TEST_BACKEND == SPW_BACKEND_CPU)
-        spw_device_cpu_fail_nth(e->device, n);
+        spw_device_cpu_fail_nth(e->lane.device, n);
 #ifdef SPW_SIMT_EMULATOR
     else
         spw_simt_lose_device_nth(n);

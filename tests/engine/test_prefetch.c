@@ -81,9 +81,7 @@ struct bytes {
 };
 
 struct world {
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, down, kv_up, weights_up;
+    struct spw_lane lane;
     uint8_t *device_arena, *host_arena, *slots, *weight_slots, *resident;
     struct spw_kv *kv;
     struct spw_kv_seq *seqs[N_SEQS];
@@ -108,7 +106,6 @@ struct world {
     bool failed;                              /* what is dropped is of a step that has failed */
     uint64_t needed_bytes, needed_disk_bytes; /* of the steps that were begun */
     struct drive drive;
-    spw_stream disk_stream;
     struct spw_io *io;
     struct spw_disk *disk;
     struct spw_io_fault fault;
@@ -134,7 +131,8 @@ static void launch(struct world *w, const struct spw_kernel *k, const void *at, 
                    uint8_t value)
 {
     struct read_args a = {at, bytes, value};
-    CHECK(spw_device_cpu_launch(w->device, w->compute, k, &a, sizeof a) == 0 || lost_device);
+    CHECK(spw_device_cpu_launch(w->lane.device, w->lane.compute, k, &a, sizeof a) == 0 ||
+          lost_device);
 }
 
 static void count_copy(void *context)
@@ -269,13 +267,9 @@ static void open_device(struct world *w, uint64_t delay_seed)
                                    .host_bytes = UINT64_MAX,
                                    .threads = 1,
                                    .delay_seed = delay_seed};
-    w->ops = &spw_device_cpu;
-    CHECK(w->ops->open(&w->device, &o, &err) == 0);
-    CHECK(w->ops->stream_open(w->device, "compute", &w->compute) == 0);
-    CHECK(w->ops->stream_open(w->device, "down", &w->down) == 0);
-    CHECK(w->ops->stream_open(w->device, "kv", &w->kv_up) == 0);
-    CHECK(w->ops->stream_open(w->device, "weights", &w->weights_up) == 0);
-    CHECK(w->ops->stream_open(w->device, "disk", &w->disk_stream) == 0);
+    w->lane.ops = &spw_device_cpu;
+    CHECK(w->lane.ops->open(&w->lane.device, &o, &err) == 0);
+    CHECK(spw_lane_open_streams(&w->lane) == 0);
     w->device_arena = arena(DEVICE_FRAMES);
     w->host_arena = arena(DEVICE_FRAMES);
     w->slots = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
@@ -308,12 +302,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
         open_drive(w, seed, delay_seed != 0);
     make_blocks(w, seed);
     w->slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, MOST_SPLITS);
-    struct spw_kv_options k = {.ops = w->ops,
-                               .device = w->device,
-                               .compute = w->compute,
-                               .down = w->down,
-                               .up = w->kv_up,
-                               .device_arena = w->device_arena,
+    struct spw_kv_options k = {.device_arena = w->device_arena,
                                .host_arena = w->host_arena,
                                .n_device_frames = DEVICE_FRAMES,
                                .n_host_frames = DEVICE_FRAMES,
@@ -323,10 +312,9 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
                                .max_tiles = MAX_TILES,
                                .slot_tiles = w->slot_tiles,
                                .disk = w->disk,
-                               .disk_stream = w->disk_stream,
                                .n_disk_frames = DISK_FRAMES,
                                .direct = drive->direct};
-    CHECK(spw_kv_open(&w->kv, &k) == 0);
+    CHECK(spw_kv_open(&w->kv, &w->lane, &k) == 0);
     for (int i = 0; i < N_SEQS; i++) {
         for (int kind = 0; kind < 2 && drive->there; kind++)
             w->fallen[i][kind] = (uint32_t)check_range(seed, 0, MAX_TILES);
@@ -335,12 +323,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
     w->n_bounce = (uint32_t)check_range(seed, 1, MOST_SLOTS);
     w->n_kv_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
     w->n_weight_slots = (uint32_t)check_range(seed, 1, MOST_SLOTS);
-    struct spw_prefetch_options p = {.ops = w->ops,
-                                     .device = w->device,
-                                     .compute = w->compute,
-                                     .kv_link = w->kv_up,
-                                     .weights_link = w->weights_up,
-                                     .kv_arena = w->slots,
+    struct spw_prefetch_options p = {.kv_arena = w->slots,
                                      .weights_arena = w->weight_slots,
                                      .tile_bytes = TILE_BYTES,
                                      .block_bytes = BLOCK_BYTES,
@@ -350,13 +333,12 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
                                      .blocks = w->blocks,
                                      .n_blocks = N_BLOCKS,
                                      .disk = w->disk,
-                                     .disk_stream = w->disk_stream,
                                      .bounce_arena = w->bounce,
                                      .n_bounce = drive->direct ? 0 : w->n_bounce,
                                      .weights_io = w->io,
                                      .weights_bounce_arena = w->block_bounce,
                                      .weights_bounce_bytes = BLOCK_BYTES};
-    CHECK(spw_prefetch_open(&w->prefetch, &p) == 0);
+    CHECK(spw_prefetch_open(&w->prefetch, &w->lane, &p) == 0);
     for (uint32_t u = 0; u < N_BLOCKS; u++)
         w->needed_bytes += w->blocks[u].resident ? w->blocks[u].moved_bytes : 0;
 }
@@ -364,11 +346,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
 static void world_close(struct world *w)
 {
     spw_prefetch_close(w->prefetch);
-    w->ops->stream_close(w->device, w->compute);
-    w->ops->stream_close(w->device, w->down);
-    w->ops->stream_close(w->device, w->kv_up);
-    w->ops->stream_close(w->device, w->weights_up);
-    w->ops->stream_close(w->device, w->disk_stream);
+    spw_lane_close_streams(&w->lane);
     for (int i = 0; i < N_SEQS; i++)
         spw_kv_seq_close(w->seqs[i]);
     spw_kv_close(w->kv);
@@ -376,7 +354,7 @@ static void world_close(struct world *w)
     spw_io_close(w->io);
     if (w->drive.there)
         close(w->block_fd);
-    w->ops->close(w->device);
+    w->lane.ops->close(w->lane.device);
     free(w->bounce);
     free(w->device_arena);
     free(w->host_arena);
@@ -585,9 +563,9 @@ static void check_bytes(struct world *w, const char *what, bool idle)
         return; /* what was lost was read, or not */
     if (w->drive.there)
         check_disk_bytes(w, what, idle);
-    w->ops->stream_sync(w->device, w->kv_up);
-    w->ops->stream_sync(w->device, w->weights_up);
-    w->ops->usage(w->device, &u);
+    spw_lane_stream_sync(&w->lane, w->lane.kv_up);
+    spw_lane_stream_sync(&w->lane, w->lane.weights_up);
+    w->lane.ops->usage(w->lane.device, &u);
     uint64_t ahead = ahead_of(w).host_to_device;
     CHECK_MSG(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] == w->needed_bytes + ahead,
               "%s: %llu moved, %llu needed, %llu ahead", what,
@@ -612,7 +590,7 @@ static void recover(struct world *w)
     w->failed = true;
     CHECK(forget(w) == 0);
     w->failed = false;
-    w->ops->stream_sync(w->device, w->compute);
+    spw_lane_stream_sync(&w->lane, w->lane.compute);
     memset(w->faults.bad, 0, sizeof w->faults.bad);
     for (; spw_kv_take_loss(w->kv, &loss); any = true) {
         int i = loss.seq == w->seqs[1];
@@ -674,7 +652,7 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *dr
     uint64_t wrong = atomic_load(&wrong_reads), first_seed = seed;
     world_open(&w, &seed, delay_seed, drive);
     run_steps(&w, &seed);
-    w.ops->stream_sync(w.device, w.compute);
+    spw_lane_stream_sync(&w.lane, w.lane.compute);
     CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu, drive %d %d %d: %llu wrong bytes",
               (unsigned long long)first_seed, drive->there, drive->direct, drive->faulty,
               (unsigned long long)(atomic_load(&wrong_reads) - wrong));
@@ -715,7 +693,7 @@ static void check_lookahead_used(const struct drive *drive)
     CHECK(consume(&w, &p.schedule) == 0);
     check_bytes(&w, "dropped", true);
     CHECK(w.n_dropped == 1);
-    w.ops->stream_sync(w.device, w.compute);
+    spw_lane_stream_sync(&w.lane, w.lane.compute);
     world_close(&w);
 }
 
@@ -738,12 +716,12 @@ static void check_unreadable_blocks(uint64_t *seed)
         CHECK((rc == -EIO) == (failed != NULL) && (!rc || rc == -EIO));
         CHECK(!failed || (why == -EIO && !strcmp(failed->path, "the model")));
         n_failed += failed != NULL;
-        w.ops->stream_sync(w.device, w.compute);
+        spw_lane_stream_sync(&w.lane, w.lane.compute);
         CHECK(spw_prefetch_forget(w.prefetch) == 0);
         CHECK(!spw_prefetch_failed_read(w.prefetch, &why));
         w.faults.no_blocks = false;
         CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0 && consume(&w, &p.schedule) == 0);
-        w.ops->stream_sync(w.device, w.compute);
+        spw_lane_stream_sync(&w.lane, w.lane.compute);
         world_close(&w);
     }
     CHECK(n_failed > 5);
@@ -760,11 +738,11 @@ static void check_lost_device(const struct drive *drive, uint64_t seed)
         uint64_t same = seed;
         world_open(&w, &same, 0, drive);
         draw_plan(&w, &p, &same, w.fallen);
-        w.ops->stream_sync(w.device, w.compute); /* what opening queued */
-        w.ops->stream_sync(w.device, w.disk_stream);
-        w.ops->stream_sync(w.device, w.weights_up);
-        w.ops->stream_sync(w.device, w.kv_up);
-        spw_device_cpu_fail_nth(w.device, n);
+        spw_lane_stream_sync(&w.lane, w.lane.compute); /* what opening queued */
+        spw_lane_stream_sync(&w.lane, w.lane.disk);
+        spw_lane_stream_sync(&w.lane, w.lane.weights_up);
+        spw_lane_stream_sync(&w.lane, w.lane.kv_up);
+        spw_device_cpu_fail_nth(w.lane.device, n);
         lost_device = true;
         rc = 0;
         for (int i = 0; i < 2 && !rc; i++) {
@@ -772,10 +750,10 @@ static void check_lost_device(const struct drive *drive, uint64_t seed)
             rc = rc ? rc : consume(&w, &p.schedule);
             rc = rc ? rc : spw_prefetch_ahead(w.prefetch, &p.schedule);
         }
-        rc = rc ? rc : w.ops->stream_sync(w.device, w.compute);
+        rc = rc ? rc : spw_lane_stream_sync(&w.lane, w.lane.compute);
         rc = rc ? rc : spw_prefetch_forget(w.prefetch);
         CHECK(!rc || rc == -EIO);
-        spw_device_cpu_fail_nth(w.device, -1);
+        spw_device_cpu_fail_nth(w.lane.device, -1);
         world_close(&w);
         lost_device = false;
     }

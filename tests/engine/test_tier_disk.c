@@ -448,6 +448,7 @@ static void *call_taken(void *argument)
 static void check_lost(const char *dir)
 {
     const struct spw_device_ops ops = {.host_call = take_function, .event_sync = answer_lost};
+    const struct spw_lane lane = {.ops = &ops};
     struct spw_disk_options o = options(dir);
     struct spw_disk *d = open_disk(&o);
     uint8_t *memory = memory_of(1), *old = memory_of(1);
@@ -458,10 +459,10 @@ static void check_lost(const char *dir)
         write_frame(d, 0, old, 1, 0);
         memset(memory, 2, TILE_BYTES);
         spw_disk_prepare(d, &job, true, 0, 1, memory);
-        CHECK(spw_disk_submit(&ops, NULL, &job, NULL) == 0);
+        CHECK(spw_disk_submit(&lane, &job, NULL) == 0);
         if (!late)
             CHECK(pthread_create(&thread, NULL, call_taken, NULL) == 0);
-        CHECK(spw_disk_wait(&ops, NULL, &job, NULL) == -EIO);
+        CHECK(spw_disk_wait(&lane, &job, NULL) == -EIO);
         int rc = job.io.rc;
         CHECK(rc == -ECANCELED || (!late && rc == 0));
         if (late)
@@ -469,7 +470,7 @@ static void check_lost(const char *dir)
         else
             pthread_join(thread, NULL);
         CHECK(spw_disk_is_over(&job) == (rc == 0));
-        CHECK(spw_disk_wait(&ops, NULL, &job, NULL) == -EIO && job.io.rc == rc);
+        CHECK(spw_disk_wait(&lane, &job, NULL) == -EIO && job.io.rc == rc);
         read_frame(d, 0, old, rc ? 1 : 2);
     }
     spw_disk_close(d);
@@ -488,6 +489,7 @@ static void check_stream(const char *dir)
     spw_stream s;
     spw_event e;
     CHECK(ops->open(&device, &device_options, &err) == 0);
+    const struct spw_lane lane = {.ops = ops, .device = device};
     CHECK(ops->stream_open(device, "disk", &s) == 0 && ops->event_open(device, &e) == 0);
     struct spw_disk_options o = options(dir);
     struct spw_disk *d = open_disk(&o);
@@ -498,17 +500,17 @@ static void check_stream(const char *dir)
         memset(from, (int)i + 1, 2 * TILE_BYTES);
         CHECK(ops->copy(device, memory, from, 2 * TILE_BYTES, SPW_LINK_DEVICE_TO_HOST, s) == 0);
         spw_disk_prepare(d, &job, true, 2 * i, 2, memory);
-        CHECK(spw_disk_submit(ops, device, &job, s) == 0 && ops->event_record(device, e, s) == 0);
-        CHECK(spw_disk_wait(ops, device, &job, e) == 0 && !job.io.rc && spw_disk_is_over(&job));
+        CHECK(spw_disk_submit(&lane, &job, s) == 0 && ops->event_record(device, e, s) == 0);
+        CHECK(spw_disk_wait(&lane, &job, e) == 0 && !job.io.rc && spw_disk_is_over(&job));
     }
     for (uint32_t i = 0; i < 40; i++)
         read_frame(d, i, memory, (uint8_t)(i / 2 + 1));
     struct spw_disk_job job;
     spw_disk_prepare(d, &job, true, 0, 1, memory);
     spw_device_cpu_fail_nth(device, 0);
-    CHECK(spw_disk_submit(ops, device, &job, s) == 0);
+    CHECK(spw_disk_submit(&lane, &job, s) == 0);
     ops->event_record(device, e, s);
-    CHECK(spw_disk_wait(ops, device, &job, e) == -EIO && job.io.rc == -ECANCELED);
+    CHECK(spw_disk_wait(&lane, &job, e) == -EIO && job.io.rc == -ECANCELED);
     ops->event_close(device, e);
     ops->stream_close(device, s);
     ops->close(device);

@@ -207,7 +207,7 @@ static bool run_device(const struct subject *u, float expected[4][MOST_VOCAB], i
     }
     if (rc)
         CHECK(spw_sync(e, spans, 1, NULL, NULL, &err) == -EIO && err.text[0]);
-    bool met = e->backend.device_ops->stream_sync(e->device, e->streams[0]) != 0;
+    bool met = spw_lane_stream_sync(&e->lane, e->lane.compute) != 0;
     spw_session_close(fork);
     spw_session_close(s);
     spw_engine_close(e);

@@ -71,8 +71,8 @@ static struct spw_plan_input asked(const struct spw_engine *e, enum spw_kv_preci
     if (!seed)
         return in;
     const struct spw_plan_info *now = spw_engine_plan(e);
-    in.device_bytes = e->device_arena_bytes + e->plan.mapped_bytes;
-    in.host_bytes = e->host_arena_bytes + e->plan.kept_bytes;
+    in.device_bytes = e->lane.device_arena_bytes + e->plan.mapped_bytes;
+    in.host_bytes = e->lane.host_arena_bytes + e->plan.kept_bytes;
     if (e->io) /* arenas cannot become shorter */
         in.disk_bytes = now->disk.total - between(seed, 0, now->disk.total / 2) / 4096 * 4096;
     else if (check_random(seed) % 2)
@@ -108,8 +108,8 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
         struct spw_options lower = {.device_bytes = shrinks ? in.device_bytes : o->device_bytes,
                                     .host_bytes = shrinks ? in.host_bytes : o->host_bytes};
         if (!rc) /* peaks begin with what it has now */
-            e->backend.device_ops->set_budgets(e->device, spw_engine_limit(lower.device_bytes),
-                                               spw_engine_limit(lower.host_bytes));
+            e->lane.ops->set_budgets(e->lane.device, spw_engine_limit(lower.device_bytes),
+                                     spw_engine_limit(lower.host_bytes));
         if (!rc)
             run_check_account(e, &lower, "replan");
     }

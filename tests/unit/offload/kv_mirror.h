@@ -136,7 +136,7 @@ static inline int mirror_turn(struct mirror *x, const void *from, struct mirror_
 {
     static const struct spw_kernel turn = {"turn", kv_one_task, mirror_run_turn};
     struct mirror_turn a = {from, to, from_format, to_format};
-    return kv_launch(&x->w, &turn, x->w.compute, &a, sizeof a);
+    return kv_launch(&x->w, &turn, x->w.lane.compute, &a, sizeof a);
 }
 
 /* Expected words of the checks that are queued. */
@@ -200,7 +200,7 @@ static inline void mirror_seq_open(struct mirror *x, struct mirror_seq *m)
 
 static inline void mirror_seq_close(struct mirror *x, struct mirror_seq *m)
 {
-    kv_world_sync(&x->w, x->w.up);
+    kv_world_sync(&x->w, x->w.lane.kv_up);
     spw_kv_seq_close(m->seq);
     m->seq = NULL;
 }
@@ -210,7 +210,7 @@ static inline void mirror_check_moved(struct mirror *x)
 {
     struct spw_device_usage u;
     struct spw_io_usage io = {0};
-    x->w.ops->usage(x->w.device, &u);
+    x->w.lane.ops->usage(x->w.lane.device, &u);
     if (x->w.io)
         spw_io_usage(x->w.io, &io);
     uint64_t moved[4] = {u.moved_bytes[SPW_LINK_DEVICE_TO_HOST],
@@ -341,7 +341,7 @@ static inline void mirror_check_below(struct mirror *x, const struct mirror_seq 
     bool faulty = x->w.o.drive.faulty;
     CHECK(!host || frame == SPW_DISK_NONE); /* one copy below */
     if (host)
-        mirror_queue_verify(x, x->w.up, host, x->tiered, mirror_tile(m, layer, tile), n);
+        mirror_queue_verify(x, x->w.lane.kv_up, host, x->tiered, mirror_tile(m, layer, tile), n);
     else if (frame != SPW_DISK_NONE)
         mirror_check_frame(x, m, layer, tile);
     else {
@@ -389,11 +389,11 @@ static inline void mirror_check(struct mirror *x, const struct mirror_seq *m)
             if (t < m->begin[l])
                 mirror_check_below(x, m, l, t);
             else
-                mirror_queue_verify(x, x->w.compute, spw_kv_device_tile(m->seq, l, t), x->tiered,
-                                    mirror_tile(m, l, t), mirror_tokens_in(m, t));
+                mirror_queue_verify(x, x->w.lane.compute, spw_kv_device_tile(m->seq, l, t),
+                                    x->tiered, mirror_tile(m, l, t), mirror_tokens_in(m, t));
         for (uint32_t t = 0; t < mirror_end(m) && x->quantizes; t++)
             if (mirror_holds_exact(x, m, l, t))
-                mirror_queue_verify(x, x->w.compute, spw_kv_exact_tile(m->seq, l, t), x->exact,
+                mirror_queue_verify(x, x->w.lane.compute, spw_kv_exact_tile(m->seq, l, t), x->exact,
                                     mirror_tile(m, l, t), mirror_tokens_in(m, t));
     }
     uint32_t n_free = spw_tier_n_free(&x->w.kv->exact);
@@ -539,7 +539,7 @@ static inline int mirror_append(struct mirror *x, struct mirror_seq *m, uint32_t
                                  x->next_word};
         for (; at < stop; at++)
             m->word[layer][at] = x->next_word++;
-        CHECK(kv_launch(&x->w, &stamp, x->w.compute, &a, sizeof a) == 0);
+        CHECK(kv_launch(&x->w, &stamp, x->w.lane.compute, &a, sizeof a) == 0);
     }
     if (!x->quantizes)
         m->end[layer] = spw_waterline_tiles(to);
@@ -631,7 +631,7 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
 /* Exact tiles that the next query does not read, or (often) fewer. */
 static inline void mirror_drop(struct mirror *x, struct mirror_seq *m)
 {
-    kv_world_sync(&x->w, x->w.up);
+    kv_world_sync(&x->w, x->w.lane.kv_up);
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
         uint32_t first = l == KV_SLIDING ? spw_waterline_first(MIRROR_WINDOW, m->n_tokens)
                          : x->quantizes  ? mirror_old_end(x, m->n_tokens)

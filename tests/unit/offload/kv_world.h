@@ -57,9 +57,7 @@ struct kv_world_options {
 struct kv_world {
     struct kv_world_options o;
     uint64_t seed; /* of all further draws */
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream compute, down, up, disk_stream;
+    struct spw_lane lane;
     void *device_arena, *host_arena, *exact_arena;
     void *device_scratch, *host_scratch; /* [2 + KV_MOST_BUFFERS] tiles, for requantizing */
     uint32_t n_host_frames, n_disk_frames;
@@ -113,20 +111,18 @@ static inline void kv_world_open_device(struct kv_world *w)
                                    .host_bytes = UINT64_MAX,
                                    .threads = 1,
                                    .delay_seed = w->o.delay_seed};
-    w->ops = &spw_device_cpu;
-    CHECK(w->ops->open(&w->device, &o, &err) == 0);
-    CHECK(w->ops->alloc(w->device, w->o.n_device_frames * w->o.tile_bytes, &w->device_arena) == 0);
-    CHECK(w->ops->alloc(w->device, KV_SCRATCH_BYTES, &w->device_scratch) == 0);
-    CHECK(w->ops->alloc_host(w->device, KV_SCRATCH_BYTES, &w->host_scratch) == 0);
+    w->lane.ops = &spw_device_cpu;
+    CHECK(w->lane.ops->open(&w->lane.device, &o, &err) == 0);
+    CHECK(w->lane.ops->alloc(w->lane.device, w->o.n_device_frames * w->o.tile_bytes,
+                             &w->device_arena) == 0);
+    CHECK(w->lane.ops->alloc(w->lane.device, KV_SCRATCH_BYTES, &w->device_scratch) == 0);
+    CHECK(w->lane.ops->alloc_host(w->lane.device, KV_SCRATCH_BYTES, &w->host_scratch) == 0);
     if (w->o.n_exact_frames)
-        CHECK(w->ops->alloc(w->device, kv_exact_bytes(w), &w->exact_arena) == 0);
+        CHECK(w->lane.ops->alloc(w->lane.device, kv_exact_bytes(w), &w->exact_arena) == 0);
     if (w->n_host_frames)
-        CHECK(w->ops->alloc_host(w->device, w->n_host_frames * w->o.tile_bytes, &w->host_arena) ==
-              0);
-    CHECK(w->ops->stream_open(w->device, "compute", &w->compute) == 0);
-    CHECK(w->ops->stream_open(w->device, "down", &w->down) == 0);
-    CHECK(w->ops->stream_open(w->device, "up", &w->up) == 0);
-    CHECK(w->ops->stream_open(w->device, "disk", &w->disk_stream) == 0);
+        CHECK(w->lane.ops->alloc_host(w->lane.device, w->n_host_frames * w->o.tile_bytes,
+                                      &w->host_arena) == 0);
+    CHECK(spw_lane_open_streams(&w->lane) == 0);
 }
 
 static inline void kv_world_open_disk(struct kv_world *w)
@@ -161,12 +157,7 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
     kv_world_open_device(w);
     if (d->disk || d->attaches)
         kv_world_open_disk(w);
-    struct spw_kv_options k = {.ops = w->ops,
-                               .device = w->device,
-                               .compute = w->compute,
-                               .down = w->down,
-                               .up = w->up,
-                               .device_arena = w->device_arena,
+    struct spw_kv_options k = {.device_arena = w->device_arena,
                                .host_arena = w->host_arena,
                                .n_device_frames = o->n_device_frames,
                                .n_host_frames = w->n_host_frames,
@@ -179,23 +170,22 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
                                .max_tiles = KV_TILES,
                                .slot_tiles = (uint32_t)check_range(&w->seed, 1, 5),
                                .disk = w->disk,
-                               .disk_stream = w->disk_stream,
                                .n_disk_frames = w->n_disk_frames,
                                .direct = d->direct};
-    CHECK(spw_kv_open(&w->kv, &k) == 0);
+    CHECK(spw_kv_open(&w->kv, &w->lane, &k) == 0);
 }
 
 static inline void kv_world_sync(struct kv_world *w, spw_stream s)
 {
-    int rc = w->ops->stream_sync(w->device, s);
+    int rc = spw_lane_stream_sync(&w->lane, s);
     CHECK(!rc || w->device_is_lost);
 }
 
 static inline void kv_world_drain(struct kv_world *w)
 {
-    kv_world_sync(w, w->compute);
-    kv_world_sync(w, w->up);
-    kv_world_sync(w, w->down);
+    kv_world_sync(w, w->lane.compute);
+    kv_world_sync(w, w->lane.kv_up);
+    kv_world_sync(w, w->lane.down);
 }
 
 /* Sequences have been closed: every frame of every tier and every tile is free. Frames that are
@@ -219,10 +209,7 @@ static inline void kv_world_check_free(struct kv_world *w)
 
 static inline void kv_world_stop(struct kv_world *w)
 {
-    w->ops->stream_close(w->device, w->compute);
-    w->ops->stream_close(w->device, w->down);
-    w->ops->stream_close(w->device, w->up);
-    w->ops->stream_close(w->device, w->disk_stream);
+    spw_lane_close_streams(&w->lane);
     spw_kv_close(w->kv);
 }
 
@@ -230,14 +217,14 @@ static inline void kv_world_close(struct kv_world *w)
 {
     spw_disk_close(w->disk);
     spw_io_close(w->io);
-    w->ops->free(w->device, w->device_arena, w->o.n_device_frames * w->o.tile_bytes);
-    w->ops->free(w->device, w->device_scratch, KV_SCRATCH_BYTES);
-    w->ops->free_host(w->device, w->host_scratch, KV_SCRATCH_BYTES);
+    w->lane.ops->free(w->lane.device, w->device_arena, w->o.n_device_frames * w->o.tile_bytes);
+    w->lane.ops->free(w->lane.device, w->device_scratch, KV_SCRATCH_BYTES);
+    w->lane.ops->free_host(w->lane.device, w->host_scratch, KV_SCRATCH_BYTES);
     if (w->o.n_exact_frames)
-        w->ops->free(w->device, w->exact_arena, kv_exact_bytes(w));
+        w->lane.ops->free(w->lane.device, w->exact_arena, kv_exact_bytes(w));
     if (w->n_host_frames)
-        w->ops->free_host(w->device, w->host_arena, w->n_host_frames * w->o.tile_bytes);
-    w->ops->close(w->device);
+        w->lane.ops->free_host(w->lane.device, w->host_arena, w->n_host_frames * w->o.tile_bytes);
+    w->lane.ops->close(w->lane.device);
 }
 
 /* A kernel of one task. */
@@ -250,7 +237,7 @@ static inline size_t kv_one_task(const void *args)
 static inline int kv_launch(struct kv_world *w, const struct spw_kernel *kernel, spw_stream s,
                             const void *args, size_t bytes)
 {
-    return spw_device_cpu_launch(w->device, s, kernel, args, bytes);
+    return spw_device_cpu_launch(w->lane.device, s, kernel, args, bytes);
 }
 
 #endif

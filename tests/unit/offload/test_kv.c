@@ -898,7 +898,7 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         mirror_seq_open(x, b);
         if (drive->attaches)
             attach_layer(&w, m, &w.files[0], 0, first, 5);
-        spw_device_cpu_fail_nth(k->device, n);
+        spw_device_cpu_fail_nth(k->lane.device, n);
         if (drive->attaches)
             rc = import(&w, m, &w.files[0], false, 0, 5, MIRROR_TOKENS);
         else
@@ -919,10 +919,10 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         struct spw_kv_repack r = mirror_repack_of(x, 1);
         if (repacks && !rc)
             rc = mirror_repack(x, &r, true, &out);
-        rc = rc ? rc : k->ops->stream_sync(k->device, k->disk_stream);
-        rc = rc ? rc : k->ops->stream_sync(k->device, k->compute);
+        rc = rc ? rc : spw_lane_stream_sync(&k->lane, k->lane.disk);
+        rc = rc ? rc : spw_lane_stream_sync(&k->lane, k->lane.compute);
         CHECK(!rc || rc == -EIO);
-        spw_device_cpu_fail_nth(k->device, -1);
+        spw_device_cpu_fail_nth(k->lane.device, -1);
         k->device_is_lost = rc;
         if (n % 2)
             spw_kv_truncate(m->seq, x->residency, 0);

@@ -73,10 +73,11 @@ static void check_stage(uint32_t rows, bool few)
                                        .event_sync = event_sync,
                                        .stream_wait = stream_wait,
                                        .copy = copy};
-    struct spw_hidden h = {.ops = &ops,
-                           .compute = (spw_stream)&streams[0],
-                           .up = (spw_stream)&streams[1],
-                           .down = (spw_stream)&streams[2],
+    const struct spw_lane lane = {.ops = &ops,
+                                  .compute = (spw_stream)&streams[0],
+                                  .hidden_up = (spw_stream)&streams[1],
+                                  .down = (spw_stream)&streams[2]};
+    struct spw_hidden h = {.lane = &lane,
                            .on_device = device,
                            .staging = staging,
                            .row_bytes = ROW_BYTES,
@@ -92,7 +93,7 @@ static void check_stage(uint32_t rows, bool few)
         uint8_t *at;
         CHECK(spw_hidden_get(&h, &source, 2, 0, i, (void **)&at) == 0);
         CHECK(at == device + (size_t)i * rows * ROW_BYTES && *at == i * rows + 1);
-        CHECK(copied_on == (few ? h.compute : h.up));
+        CHECK(copied_on == (few ? lane.compute : lane.hidden_up));
     }
     CHECK(n_copies == CHUNKS && n_waits == (few ? 0 : CHUNKS));
     spw_hidden_free(&h);
