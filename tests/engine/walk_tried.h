@@ -1,0 +1,107 @@
+/* What walks of test_engine must have met: each kind of placement, of fault and of reuse is counted
+ * where it happens, and the program fails if one of them never did. */
+#ifndef SPW_TESTS_ENGINE_WALK_TRIED_H
+#define SPW_TESTS_ENGINE_WALK_TRIED_H
+
+#include "tests/engine/engine_run.h"
+
+enum {
+    SPILLED,
+    ON_DISK,
+    ON_THREE_TIERS,
+    STREAMED_WEIGHTS,
+    PACKED_WEIGHTS,
+    KEPT_WEIGHTS,
+    MAPPED_WEIGHTS,
+    WEIGHTS_FROM_DISK,
+    WEIGHTS_BOUNCED,
+    QUANTIZED_STREAMS,
+    OLD_FROM_HOST,
+    OLD_FROM_DISK,
+    FOUND,
+    FOUND_QUANTIZED,
+    FOUND_SLIDING,
+    FOUND_STREAMS,
+    FOUND_BOUNCED,
+    NOTES,
+    INCIDENTS,
+    FAULT_ERRORS,
+    INTERRUPTED,
+    INTERRUPTED_DECODE,
+    INTERRUPTED_LOGITS,
+    INTERRUPTED_FURTHER,
+    EMPTIED,
+    TOLD,
+    N_TRIED
+};
+static struct {
+    const char *name;
+    uint64_t n;
+} tried[N_TRIED] = {{"tiles on the host", 0},
+                    {"tiles on disk", 0},
+                    {"on host and disk", 0},
+                    {"streamed weights", 0},
+                    {"packed copies", 0},
+                    {"kept pages", 0},
+                    {"mapped weights", 0},
+                    {"weights from disk", 0},
+                    {"weights by way of the host", 0},
+                    {"quantized KV streams", 0},
+                    {"old tiles from the host", 0},
+                    {"old tiles from disk", 0},
+                    {"prefixes found", 0},
+                    {"quantized ones", 0},
+                    {"ones with windows", 0},
+                    {"ones that stream", 0},
+                    {"ones by way of the host", 0},
+                    {"notes of the prefix cache", 0},
+                    {"lost tiles", 0},
+                    {"faults that ended a step", 0},
+                    {"interrupted steps", 0},
+                    {"of one token", 0},
+                    {"between logits", 0},
+                    {"that had passes through", 0},
+                    {"that emptied a session", 0},
+                    {"accounts by who was told", 0}};
+static uint64_t n_rows, n_unpredicted;
+
+static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
+{
+    tried[SPILLED].n += p->info.host.kv > 0;
+    tried[ON_DISK].n += s->moved_bytes[SPW_MOVED_HOST_TO_DISK] > 0;
+    tried[ON_THREE_TIERS].n +=
+        s->moved_bytes[SPW_MOVED_HOST_TO_DISK] && p->residency[SPW_LAYER_FULL].host;
+    tried[STREAMED_WEIGHTS].n += p->info.device.weights_slots > 0;
+    tried[PACKED_WEIGHTS].n += p->host.end > p->host.packed;
+    tried[KEPT_WEIGHTS].n += p->kept_bytes > 0;
+    tried[MAPPED_WEIGHTS].n += p->mapped_bytes > 0;
+    tried[WEIGHTS_FROM_DISK].n += p->info.weights_disk_bytes > 0;
+    tried[WEIGHTS_BOUNCED].n += p->n_weight_bounce > 0;
+    tried[QUANTIZED_STREAMS].n += p->quantizes && p->n_kv_slots;
+}
+
+static void count_found(const struct spw_plan *p, const struct spw_stats *s, uint64_t n)
+{
+    tried[FOUND].n += n;
+    tried[FOUND_QUANTIZED].n += p->quantizes ? n : 0;
+    tried[FOUND_SLIDING].n += p->n_layers[SPW_LAYER_SLIDING] ? n : 0;
+    tried[FOUND_STREAMS].n += n && p->n_kv_slots && s->moved_bytes[SPW_MOVED_DISK_TO_HOST];
+    tried[FOUND_BOUNCED].n += n && p->n_bounce;
+}
+
+/* Mapped weights and kept pages are of a device that reads the host's memory. */
+static bool can_be(int kind)
+{
+    return run_backend(true).reads_host_memory || (kind != KEPT_WEIGHTS && kind != MAPPED_WEIGHTS);
+}
+
+static uint64_t missing_kinds(bool tell)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < N_TRIED; i++)
+        if (!tried[i].n && can_be(i) && ++n && tell)
+            fprintf(stderr, "never tried: %s\n", tried[i].name);
+    return n;
+}
+
+#endif
