@@ -1,10 +1,10 @@
-/* The encoder of quant/codec.h on a GPU: the bits of quant/codec_simd.c, which states the order
- * of every sum.
+/* The encoder of quant/codec.h on a GPU. It gives the bits of quant/codec_simd.c, which states the
+ * order of every sum.
  *
  * A block of the grid takes eight positions of K or of V of one head (a row of a V plane, half a
- * block of a K plane), a warp each. What is a row of 128 channels to it is little enough to lie in
- * shared memory from the rotation to the codes. For K every block sums the means of the whole tile
- * once more, from the second-level cache: that is less than a second launch. Of a tile in bf16 at
+ * block of a K plane), one position per warp. Eight rows of 128 channels are small enough to stay
+ * in shared memory from the rotation to the codes. For K every block computes the means of the
+ * whole tile again, from the L2 cache: that is faster than a second launch. For a tile in bf16 at
  * head_dim 128 a head's 64 KiB are read from memory and 34 KiB (int8) written, by 32 blocks. */
 #include "quant/codec.h"
 
@@ -13,7 +13,7 @@
 #include "quant/hadamard_cuda.cuh"
 
 enum {
-    WARPS = SPW_QTILE_OCTET, /* a position each */
+    WARPS = SPW_QTILE_OCTET, /* one position for each */
     THREADS = 32 * WARPS,
     MOST_CHANNELS = 1024,
 };
@@ -44,13 +44,14 @@ __device__ __forceinline__ bool not_finite(float x)
     return (__float_as_uint(x) & 0x7fffffffu) >= 0x7f800000u;
 }
 
-/* The shrunk mean of every channel; a half-warp sums a channel, a lane each sixteenth position. */
+/* The shrunk mean of every channel. A half-warp sums one channel; each lane adds every sixteenth
+ * position. */
 __device__ __forceinline__ bool sum_means(float *means, const void *k, const struct encode_job &job)
 {
     const uint32_t d = job.a.head_dim, lane = threadIdx.x % SPW_TILE_BLOCK;
     const float part = 0x1p-24f / SPW_TILE_TOKENS;
     bool bad = false;
-    /* d is even: the two halves of a warp take part together. */
+    /* d is even, so both halves of a warp take part. */
     for (uint32_t c = threadIdx.x / SPW_TILE_BLOCK; c < d; c += THREADS / SPW_TILE_BLOCK) {
         float sum = 0.0f;
         for (uint32_t j = lane; j < SPW_TILE_TOKENS; j += SPW_TILE_BLOCK) {
@@ -66,7 +67,8 @@ __device__ __forceinline__ bool sum_means(float *means, const void *k, const str
     return bad;
 }
 
-/* The means as they are stored, and (shrunk) as they are subtracted; one warp. */
+/* Writes the means in their stored form, and the shrunk means that are subtracted. One warp calls
+ * it. */
 __device__ __forceinline__ void rotate_means(float *means, float *to, const struct encode_job &job)
 {
     const float most = FLT_MAX * 0x1p-24f;
@@ -81,7 +83,7 @@ __device__ __forceinline__ void rotate_means(float *means, float *to, const stru
             to[c] = c < d ? means[c] * 0x1p24f : 0.0f;
 }
 
-/* The octet's rows, multiplied by the rotation's factor. */
+/* Loads the rows of the octet, multiplied by the factor of the rotation. */
 __device__ __forceinline__ bool load_rows(float *x, uint32_t stride, const void *from,
                                           const struct encode_job &job, bool values)
 {
@@ -100,7 +102,7 @@ __device__ __forceinline__ bool load_rows(float *x, uint32_t stride, const void 
     return bad;
 }
 
-/* This warp's row becomes codes, group by group. */
+/* Turns this warp's row into codes, group by group. */
 __device__ __forceinline__ void encode_row(const struct encode_rows &r, uint32_t stride,
                                            uint16_t *steps, uint32_t d, bool values)
 {
@@ -129,7 +131,7 @@ __device__ __forceinline__ void encode_row(const struct encode_rows &r, uint32_t
     }
 }
 
-/* The octet's words of both planes: four codes and four codes each. */
+/* Writes the octet's words of both planes: four codes of one half and four of the other. */
 __device__ __forceinline__ void store_planes(const struct encode_rows &r, uint32_t stride,
                                              unsigned char *high, unsigned char *low, uint32_t d,
                                              bool values)
@@ -168,14 +170,14 @@ __global__ void __launch_bounds__(THREADS) k_codec_encode(SPW_PARAMETER struct e
     bool bad = load_rows(r.x, stride, exact, job, values);
     if (!values)
         bad |= sum_means(r.means, exact, job);
-    __syncthreads(); /* rows and sums are there */
+    __syncthreads(); /* rows and sums are written */
     if (!values && warp == 0)
         rotate_means(r.means, (float *)(to + at.k_means), job);
     spw_hadamard_stages(r.x + warp * stride, 1, 0, d,
                         values ? spw_hadamard_v_block(d) : spw_hadamard_k_block(d));
     __syncthreads(); /* the means are rotated */
     encode_row(r, stride, (uint16_t *)(to + (values ? at.v_steps : at.k_steps)), d, values);
-    __syncthreads(); /* the codes are there */
+    __syncthreads(); /* the codes are written */
     bool fine = a.format == SPW_QFORMAT_INT8 || (a.format == SPW_QFORMAT_INT8_INT4 && !values);
     unsigned char *low = to + (values ? at.v_low : at.k_low);
     store_planes(r, stride, to + (values ? at.v_high : at.k_high), fine ? low : nullptr, d, values);

@@ -1,9 +1,9 @@
-/* What every .cu file stands on: one launch macro, shared memory, element types, and the few
+/* What every .cu file uses: one launch macro, shared memory, element types, and the few
  * instructions that need a tensor core or an asynchronous copy, each with a portable meaning.
  *
- * nvcc compiles these files for a GPU. Where SPW_SIMT_EMULATOR is defined the host compiler does,
- * with tests/cuda/simt_emulator.h included first: it supplies what cuda_runtime.h would, and the
- * bodies of the wrappers below. Rules that make one text serve both:
+ * nvcc compiles these files for a GPU. With SPW_SIMT_EMULATOR the host compiler compiles them,
+ * after tests/cuda/simt_emulator.h, which replaces cuda_runtime.h and has the bodies of the
+ * wrappers below. Rules under which one text serves both:
  *   - launch with SPW_LAUNCH, name shared memory with SPW_SHARED or SPW_SHARED_DYNAMIC;
  *   - every lane of a warp takes part in a wrapper marked "warp";
  *   - products and sums that must not be fused are written as they are (-fmad=false), fused ones
@@ -48,8 +48,9 @@
 
 /* ---- errors ---- */
 
-/* 0, -ENOMEM for an allocation that was refused, -EIO for all else. Clears the error, so that the
- * next launch of this thread is not blamed for it; the error of a lost device comes again. */
+/* Returns 0, -ENOMEM for an allocation that was refused, or -EIO for any other error. Clears the
+ * error, so the next launch of this thread does not report it again. The error of a lost device
+ * comes again. */
 static inline int spw_cuda_result(cudaError_t rc)
 {
     if (rc == cudaSuccess)
@@ -63,26 +64,27 @@ static inline int spw_cuda_result(cudaError_t rc)
 enum { SPW_CUDA_CARDS = 64 };
 
 struct spw_cuda_card {
-    int major; /* of the compute capability; 0: not asked yet. Atomic */
+    int major; /* of the compute capability; 0: the driver was not asked yet. Atomic */
     int multiprocessors;
-    int shared_bytes;   /* the most that one block may have */
+    int shared_bytes;   /* the most shared memory of one block */
     bool can_overlap;   /* see "kernels that overlap" */
     bool serial;        /* spw_device_options.serial_kernels. Atomic */
     bool launch_failed; /* since a device was opened here. Atomic */
 };
 
-/* A kernel of this program. The list has every kernel that SPW_LAUNCH names: rows are made before
- * main(). */
+/* A kernel of this program. The list has every kernel that SPW_LAUNCH names; its rows exist before
+ * main() runs. */
 struct spw_cuda_kernel {
     struct spw_cuda_kernel *next;
     const void *entry;
-    size_t shared_bytes[SPW_CUDA_CARDS]; /* that launches may ask for; 0: 48 KiB. Atomic */
+    size_t shared_bytes[SPW_CUDA_CARDS]; /* the most that launches may ask for; 0: 48 KiB. Atomic */
     explicit spw_cuda_kernel(const void *kernel);
 };
 
 inline struct spw_cuda_card spw_cuda_cards[SPW_CUDA_CARDS];
 inline struct spw_cuda_kernel *spw_cuda_kernels;
-inline pthread_mutex_t spw_cuda_lock = PTHREAD_MUTEX_INITIALIZER; /* of what is written once */
+inline pthread_mutex_t spw_cuda_lock =
+    PTHREAD_MUTEX_INITIALIZER; /* protects what is written once */
 
 inline spw_cuda_kernel::spw_cuda_kernel(const void *kernel)
     : next(spw_cuda_kernels), entry(kernel), shared_bytes{}
@@ -91,9 +93,9 @@ inline spw_cuda_kernel::spw_cuda_kernel(const void *kernel)
 }
 template <auto kernel> inline struct spw_cuda_kernel spw_cuda_row((const void *)kernel);
 
-/* Whether the code that this device runs has the instructions that let kernels overlap. sm_80's
- * would be translated for a newer GPU where nothing newer was built: it does not wait, and must not
- * start early. Emulated kernels always may. */
+/* Whether this device runs code that has the instructions for overlapping kernels. A newer GPU may
+ * run translated code of sm_80 if nothing newer was built: such code does not wait, so it must not
+ * start early. Emulated kernels may always overlap. */
 static inline bool spw_cuda_code_overlaps(int major)
 {
 #ifndef SPW_SIMT_EMULATOR
@@ -122,7 +124,7 @@ static inline int spw_cuda_ask_card(struct spw_cuda_card *c, int device)
     return 0;
 }
 
-/* Of the calling thread's device: 0 or -errno. */
+/* The card of the calling thread's device. 0 or -errno. */
 static inline int spw_cuda_card_get(struct spw_cuda_card **out)
 {
     int device, rc = 0;
@@ -144,8 +146,8 @@ static inline bool spw_cuda_may_overlap(void)
            !__atomic_load_n(&c->serial, __ATOMIC_RELAXED);
 }
 
-/* Above 48 KiB of shared memory a kernel has to ask. A refusal is told by cudaGetLastError, as of a
- * launch. */
+/* A kernel must ask for more than 48 KiB of shared memory. cudaGetLastError reports a refusal, as
+ * for a launch. */
 static inline bool spw_cuda_allow_shared(struct spw_cuda_kernel *k, size_t bytes)
 {
     int device;
@@ -167,8 +169,8 @@ static inline bool spw_cuda_allow_shared(struct spw_cuda_kernel *k, size_t bytes
     return taken;
 }
 
-/* Of the launches just made by this thread: 0, or -EIO, and then the device that is open on this
- * card fails. A launch that found no memory is a failure, too: no tier is full. */
+/* Checks the launches that this thread has just made. Returns 0 or -EIO; after -EIO the device that
+ * is open on this card is failed. A launch without memory is a failure too, not a full tier. */
 static inline int spw_cuda_launched(void)
 {
     int device;
@@ -181,26 +183,28 @@ static inline int spw_cuda_launched(void)
 
 /* ---- kernels that overlap ----
  *
- * From sm_90 on a kernel may start while the one in front of it in its stream still runs (CUDA C++
- * programming guide, "Programmatic Dependent Launch"; PTX ISA, "griddepcontrol"): the gap between
- * two kernels, which is as long as the small ones of a decode step, goes, and a product can fetch
- * its weights meanwhile. The rule for every kernel:
+ * From sm_90 on a kernel may start while the kernel before it in its stream still runs (CUDA C++
+ * programming guide, "Programmatic Dependent Launch"; PTX ISA, "griddepcontrol"). This removes the
+ * gap between two kernels, which is as long as the small kernels of a decode step, and a product
+ * can load its weights meanwhile. The rule for every kernel:
  *
  *     weights, and nothing else in global memory, may be read
  *     spw_grid_wait()    every thread, before it returns or touches any other global memory
- *     spw_grid_next()    at once: the kernel behind may start when all blocks have come here
+ *     spw_grid_next()    at once: the next kernel may start when all blocks have come here
  *
- * The wait ends when all of the kernel in front is over and what it wrote can be seen. Writing has
- * to wait like reading: the kernel in front may still read there. Because spw_grid_next() comes
- * behind the wait, at most one kernel runs ahead: when one starts, the last but one is over. That
- * is so only because every kernel waits, also in blocks that have nothing to do.
+ * The wait ends when the previous kernel is complete and its writes are visible. A kernel must also
+ * wait before it writes: the previous kernel may still read there. Because spw_grid_next() comes
+ * after the wait, at most one kernel runs ahead: when a kernel starts, the kernel before the
+ * previous one is complete. This holds only because every kernel waits, also in blocks that have
+ * nothing to do.
  *
- * Weights are there because they came by a copy, and the launch that reads them, or one before it,
- * was queued behind a wait for that copy's event, or after the host had seen it over. Only kernel
- * and kernel overlap (cudaLaunchAttributeProgrammaticStreamSerialization: "the previous kernel in
- * the stream"; of a graph's nodes only kernels have a programmatic port): behind a copy, a fill, a
- * host function or a wait for an event a kernel starts when that is over. An event recorded between
- * two kernels is over when the first one is, whether or not the second has started. */
+ * Weights may be read before the wait: a copy brought them, and the launch that reads them, or an
+ * earlier one, was queued after a wait for the event of that copy, or after the host had seen the
+ * copy complete. Only two kernels overlap (cudaLaunchAttributeProgrammaticStreamSerialization: "the
+ * previous kernel in the stream"; of a graph's nodes only kernels have a programmatic port). After
+ * a copy, a fill, a host function or a wait for an event, a kernel starts when that is complete. An
+ * event that is recorded between two kernels is complete when the first one is, whether or not the
+ * second one has started. */
 #ifndef SPW_SIMT_EMULATOR
 __device__ __forceinline__ void spw_grid_wait(void)
 {
@@ -214,12 +218,13 @@ __device__ __forceinline__ void spw_grid_next(void)
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #ifdef SPW_CUDA_LATE
-    __nanosleep(100000); /* validation: the next kernel would read what this one has not written */
+    __nanosleep(100000); /* validation: without its wait, the next kernel would read what this
+                            kernel has not written */
 #endif
 #endif
 }
 
-/* What goes wrong is told by cudaGetLastError, as of <<<>>>. */
+/* cudaGetLastError reports errors, as for <<<>>>. */
 template <class... P, class... A>
 static inline void spw_cuda_launch(void (*kernel)(P...), struct spw_cuda_kernel *row, dim3 grid,
                                    dim3 block, size_t shared_bytes, cudaStream_t stream,
@@ -311,10 +316,10 @@ __device__ __forceinline__ float spw_device_exp2(float x)
 
 /* ---- asynchronous copies to shared memory ----
  *
- * 16 bytes, both sides 16-byte aligned; with `take` false the 16 bytes become zero and `from` is
- * not read. What was started since the last commit is one group; wait<n> returns when at most the n
- * newest groups are still under way, for the calling thread's own copies only: a barrier must
- * follow before other threads read them. Before sm_80 the copy is made at once. */
+ * A copy has 16 bytes, both sides 16-byte aligned. With `take` false the 16 bytes become zero and
+ * `from` is not read. The copies since the last commit are one group. wait<n> returns when at most
+ * the n newest groups are still in flight, for the copies of the calling thread only: a barrier
+ * must follow before other threads read them. Before sm_80 the copy is made at once. */
 #ifndef SPW_SIMT_EMULATOR
 __device__ __forceinline__ void spw_copy16_async(void *shared, const void *from, bool take)
 {
@@ -328,7 +333,7 @@ __device__ __forceinline__ void spw_copy16_async(void *shared, const void *from,
 #endif
 }
 
-/* For bytes that nobody reads again soon: the first ones to leave the L2 cache. */
+/* For bytes that nobody reads again soon: they leave the L2 cache first. */
 __device__ __forceinline__ void spw_copy16_async_once(void *shared, const void *from, bool take)
 {
 #if __CUDA_ARCH__ >= 800
@@ -343,7 +348,8 @@ __device__ __forceinline__ void spw_copy16_async_once(void *shared, const void *
 #endif
 }
 
-/* For bytes that other blocks of this multiprocessor read as well: by way of its L1 cache. */
+/* For bytes that other blocks of this multiprocessor read, too: the copy goes through its L1
+ * cache. */
 __device__ __forceinline__ void spw_copy16_async_near(void *shared, const void *from, bool take)
 {
 #if __CUDA_ARCH__ >= 800

@@ -5,13 +5,13 @@
 #include "quant/cuda.cuh"
 #include "quant/hadamard.h"
 
-/* The stages without the factor, by one warp, in shared memory: x[rows][stride], of which n are
- * rotated. Every lane may have written x just before, and may read it just after. */
+/* The stages without the factor, by one warp, in shared memory: x[rows][stride]. Rotates the first
+ * n elements of a row. Any lane may write x just before the call, and read x just after it. */
 __device__ __forceinline__ void spw_hadamard_stages(float *x, uint32_t rows, uint32_t stride,
                                                     uint32_t n, uint32_t block)
 {
     for (uint32_t h = 1; h < block; h *= 2) {
-        __syncwarp(); /* the stage before is written */
+        __syncwarp(); /* the previous stage is written */
         for (uint32_t i = threadIdx.x % 32; i < rows * (n / 2); i += 32) {
             uint32_t pair = i % (n / 2), c = pair / h * 2 * h + pair % h;
             float *at = x + i / (n / 2) * stride + c, a = at[0], b = at[h];
@@ -19,7 +19,7 @@ __device__ __forceinline__ void spw_hadamard_stages(float *x, uint32_t rows, uin
             at[h] = a - b;
         }
     }
-    __syncwarp(); /* the last one is */
+    __syncwarp(); /* the last stage is written */
 }
 
 #endif

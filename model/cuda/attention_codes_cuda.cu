@@ -1,32 +1,34 @@
-/* Attention on quantized tiles with tensor cores, for few rows (decode) and many: codes are read
- * once, go from memory to registers as they lie, and become bf16 there, exactly. What is computed:
- * model/cuda/attention_cuda.cuh, model/cuda/attention_codes_cuda.cuh; here the unit is a tile:
+/* Attention on quantized tiles with tensor cores, for few rows (decode) and for many rows.
  *
- *   score   fmaf chain over groups of 64 channels of step * (q . codes), from q . mean on
+ * A kernel reads the codes once. Codes go from memory to registers in their stored order and become
+ * bf16 in registers, exactly. model/cuda/attention_cuda.cuh and attention_codes_cuda.cuh say what
+ * is computed. The unit of work of this file is a tile:
+ *
+ *   score   fmaf chain over groups of 64 channels of step * (q . codes); it starts with q . mean
  *   tile    online over its four runs of 32 positions; weights times steps, rounded to bf16, times
  *           codes
- *   split   the tiles of a split, merged in order like splits, then turned back
+ *   split   the tiles of a split, merged in order like splits, then rotated back
  *
- * A block of the grid is 16 items of one KV head; its four warps take the four tiles of a split
- * side by side, then merge them one after the other into shared memory. Rows are computed alike
- * whoever their neighbours are, and one kernel serves all numbers of them.
+ * A block of the grid takes 16 items of one KV head. Its four warps compute the four tiles of a
+ * split side by side. Then they merge their tiles into shared memory, one warp after the other. A
+ * row's result does not depend on the other rows, and one kernel serves every number of rows.
  *
- * A warp multiplies 16 channels by 8 positions at a time (or positions by channels). Which index of
- * the product stands for which channel or position is free, as long as both operands agree, and is
- * taken from the planes: 16 bytes of a lane are four words of a plane, each is the lane's share of
- * B in two products, and the four are four products' columns. With g = lane / 4, t = lane % 4:
+ * A warp multiplies 16 channels by 8 positions at a time (or positions by channels). An index of
+ * the product may mean any channel or position, as long as both operands use the same order. The
+ * planes define this order: the 16 bytes that a lane loads are four words of a plane. Each word is
+ * the lane's share of B in two products. With g = lane / 4, t = lane % 4:
  *
- *   K, 32 channels x 32 positions   a lane holds octet 4 m + t of channels, positions 4 g .. 4 g +
- * 3 S                               product n, column 2 t + c: position 8 t + 4 c + n V, 32
- * positions x 32 channels   a lane holds octet t of positions, channels 4 g .. 4 g + 3 out product
- * n, column 2 t + c: channel 8 t + 4 c + n
+ *   K, 32 channels x 32 positions   lane: octet 4 m + t of channels, positions 4 g .. 4 g + 3
+ *                                   S product n, column 2 t + c: position 8 t + 4 c + n
+ *   V, 32 positions x 32 channels   lane: octet t of positions, channels 4 g .. 4 g + 3
+ *                                   out product n, column 2 t + c: channel 8 t + 4 c + n
  *
- * so that what a lane has of S is what it needs of P. In a word, byte r holds the two halves of
- * pair r: channels (or positions) 8 o + r and 8 o + 4 + r.
+ * With this order a lane needs the same elements of P that it computed of S. In a word, byte r
+ * holds the two halves of pair r: channels (or positions) 8 o + r and 8 o + 4 + r.
  *
- * A lane reads from shared memory only what it has copied there itself: a ring of pieces, K and V
- * of 32 positions in turn, which needs no barrier of the block. Per 128 positions and head_dim 128
- * that is 17.5 KiB in int4, 33.5 in int8. */
+ * A lane reads from shared memory only what it copied there itself: a ring of pieces, K and V of 32
+ * positions in turn. So the ring needs no barrier of the block. For 128 positions and head_dim 128
+ * the pieces take 17.5 KiB in int4 and 33.5 KiB in int8. */
 #include "model/cuda/attention_mma_cuda.cuh"
 
 #include "model/cuda/attention_codes_cuda.cuh"
@@ -42,27 +44,27 @@ enum {
 template <int D> struct codes_shape {
     static const int spans = (D + 31) / 32; /* of 32 channels */
     static const int groups = (D + SPW_QTILE_GROUP - 1) / SPW_QTILE_GROUP;
-    static const int stride = D + 16;           /* of q and out: rows g, g + 1 in other banks */
+    static const int stride = D + 16; /* of q and out: rows g and g + 1 lie in other banks */
     static const int steps_chunks = 4 * groups; /* of 8 positions each */
     static const int fragments = 2 * spans * 32;
 };
 
-/* Chunks of 16 bytes: steps, then a plane or two. */
+/* Number of 16-byte chunks of a piece: steps, then one or two planes. */
 template <int D> __host__ __device__ __forceinline__ int piece_chunks(bool fine)
 {
     return codes_shape<D>::steps_chunks + (fine ? 2 : 1) * codes_shape<D>::spans * 32;
 }
 
-/* Shared memory of a block; behind it its warps' rings. */
+/* Shared memory of a block. The rings of its warps follow. */
 template <int D> struct codes_memory {
     uint4 q[codes_shape<D>::fragments];           /* rotated, as registers of A: [2 spans][lane] */
     float exact_q[ITEMS][codes_shape<D>::stride]; /* the same in fp32 */
     float out[ITEMS][codes_shape<D>::stride];     /* rotated, of the running split */
-    float top[ITEMS], sum[ITEMS];                 /* of it */
+    float top[ITEMS], sum[ITEMS];                 /* of the running split */
     float means[ATTENTION_WARPS][D];              /* of each warp's tile */
 };
 
-/* A warp's way through its tiles: every fourth one. */
+/* The tiles that a warp takes: every fourth one. */
 struct codes_walk {
     uint4 *ring;
     int first, pieces; /* the first tile; 8 pieces a tile */
@@ -71,7 +73,7 @@ struct codes_walk {
 
 /* ---- copies ---- */
 
-/* A plane of K or V: a lane's chunk of each 32 channels of run `run`. */
+/* A plane of K or V: this lane's chunk of each 32 channels of run `run`. */
 template <int D>
 __device__ __forceinline__ void copy_plane(uint4 *to, const unsigned char *plane, int run,
                                            bool values)
@@ -117,13 +119,14 @@ __device__ __forceinline__ void copy_piece(struct codes_memory<D> &m, const stru
     spw_copy_async_commit();
 }
 
-/* Piece i is there, for all lanes of the warp, and its predecessor's place is asked for anew. */
+/* Waits until all lanes of the warp have piece i, and starts a copy into the place of piece i -
+ * 1. */
 template <int D>
 __device__ __forceinline__ const uint4 *next_piece(struct codes_memory<D> &m,
                                                    const struct codes_walk &w,
                                                    const struct attention_call &a, int i)
 {
-    if (w.stages == 1) { /* there is no room for more: one at a time */
+    if (w.stages == 1) { /* no room for more: one piece at a time */
         __syncwarp();    /* all have read piece i - 1 */
         copy_piece<D>(m, w, a, i);
     }
@@ -139,8 +142,8 @@ __device__ __forceinline__ const uint4 *next_piece(struct codes_memory<D> &m,
 
 /* ---- codes ---- */
 
-/* Pairs of half-bytes as odd integers 2 h - 15: a half-byte one place up is the last bits of 128 +
- * 2 h in bf16, and what is subtracted leaves it exact. */
+/* Pairs of half-bytes as odd integers 2 h - 15. A half-byte that is shifted up by one bit becomes
+ * the last bits of 128 + 2 h in bf16; the subtraction is exact. */
 __device__ __forceinline__ void half_codes(uint32_t b[4], uint32_t word)
 {
     const uint32_t one = 0x3f803f80u, minus_143 = 0xc30fc30fu;
@@ -175,7 +178,7 @@ __device__ __forceinline__ void four_words(uint32_t w[4], const uint4 &chunk)
     w[3] = chunk.w;
 }
 
-/* d[n] += A codes, for a chunk of four words; `q`: A of both products. */
+/* d[n] += A codes, for a chunk of four words. `q` holds A for both products. */
 template <bool FINE>
 __device__ __forceinline__ void multiply(float d[4][4], const uint32_t a[2][4], const uint4 *high,
                                          int to_low)
@@ -206,7 +209,7 @@ __device__ __forceinline__ void load_steps(float step[8], const uint4 *piece, in
 
 /* ---- a run of 32 positions ---- */
 
-/* What a lane has of its rows g and g + 8 in a tile. */
+/* This lane's part of its rows g and g + 8 in a tile. */
 template <int D> struct tile_rows {
     float out[codes_shape<D>::spans][4][4]; /* [32 channels][n][2 side + c] */
     float top[2], sum[2];                   /* sum: this lane's share */
@@ -241,8 +244,8 @@ __device__ __forceinline__ void scores(float s[4][4], const struct codes_memory<
     }
 }
 
-/* One row of a lane: its 8 scores become weights, (top, sum) move on. Returns the factor of what
- * was summed before. */
+/* One row of a lane: turns its 8 scores into weights and updates (top, sum). Returns the factor of
+ * the earlier sums. */
 __device__ __forceinline__ float weigh(float s[4][4], int side, float *top, float *sum)
 {
     float most = *top, old, part[2];
@@ -266,7 +269,8 @@ __device__ __forceinline__ float weigh(float s[4][4], int side, float *top, floa
     return old;
 }
 
-/* Scores become weights, out follows the new maximum. `at`: the run's first position. */
+/* Turns scores into weights and scales out to the new maximum. `at`: the first position of the
+ * run. */
 template <int D>
 __device__ __forceinline__ void weights(float s[4][4], struct tile_rows<D> &r,
                                         const struct attention_job &job, int at)
@@ -381,7 +385,7 @@ __device__ __forceinline__ void merge_tile(struct codes_memory<D> &m, const stru
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         __syncwarp(); /* all four lanes of the row have read them */
-        if (sum == 0) /* it sees nothing of the tile */
+        if (sum == 0) /* the row sees nothing of the tile */
             continue;
         struct attention_factors by = attention_factors_of(top, r.top[side]);
         SPW_UNROLL
@@ -412,8 +416,8 @@ __device__ __forceinline__ float *state_of(const struct attention_job &job, uint
     return attention_state(job, item / group, blockIdx.y * group + item % group);
 }
 
-/* The split is turned back and merged into the states, a warp four of its items; it is empty again
- * then. */
+/* Rotates the split back and merges it into the states, then empties it for the next split. A warp
+ * takes four of the items. */
 template <int D>
 __device__ __forceinline__ void
 end_split(struct codes_memory<D> &m, const struct attention_job &job, uint32_t first, uint32_t n)
@@ -436,15 +440,15 @@ end_split(struct codes_memory<D> &m, const struct attention_job &job, uint32_t f
             state[D + 1] = attention_merge_sum(by, all, split);
         }
     }
-    __syncwarp(); /* the split's sums were read */
+    __syncwarp(); /* the sums of the split were read */
     if (lane < WARP_ITEMS) {
         m.top[row + lane] = -INFINITY;
         m.sum[row + lane] = 0.0f;
     }
 }
 
-/* Queries rotated, in fp32 and as registers of A; fresh states, and the split, start empty. The
- * rows of a warp are those that it ends splits of. */
+/* Rotates the queries, into fp32 and into registers of A. Fresh states and the split start empty. A
+ * warp takes the rows whose splits it ends. */
 template <int D>
 __device__ __forceinline__ void start(struct codes_memory<D> &m, const struct attention_job &job,
                                       uint32_t first, uint32_t n)
@@ -498,7 +502,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     SPW_SHARED_DYNAMIC(struct codes_memory<D>, memory);
     struct codes_memory<D> &m = *memory;
     struct attention_span blocks = attention_blocks(job, item / group, (item + n - 1) / group);
-    /* Tiles that some row sees. */
+    /* The tiles that at least one row sees. */
     int lo = blocks.lo / 2, hi = blocks.lo < blocks.hi ? (blocks.hi + 1) / 2 : lo;
     struct codes_walk w;
     w.stages = stages;
@@ -527,12 +531,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             __syncthreads(); /* tiles are merged in order */
         }
         end_split<D>(m, job, item, n);
-        __syncthreads(); /* the next split finds itself empty */
+        __syncthreads(); /* the next split starts empty */
     }
 #endif
 }
 
-/* The ring is as deep as is asked for, or as a block of this device has room. */
+/* The ring has as many stages as the caller asks for, or as a block of this device has room for. */
 template <int D>
 static int launch(const struct attention_job *job, int stages, uint32_t n_grid, spw_stream s)
 {
@@ -551,10 +555,10 @@ static int launch(const struct attention_job *job, int stages, uint32_t n_grid, 
     return spw_cuda_launched();
 }
 
-/* At D = 128 a block has 51 KB in int4 (three pieces of 2 KiB a warp, two of them on their way) and
- * 58 in int8 (two of 4 KiB, one on its way), and 168 registers a thread (nvcc 13.0, no spills;
- * D = 256: 254): three blocks on a multiprocessor of sm_90, three or two on sm_80, one on sm_86 and
- * sm_89. int8 at D = 256 would be 115 KB, and sm_86 has 99 KiB. */
+/* At D = 128 a block takes 51 KB in int4 (three pieces of 2 KiB a warp, two of them in flight) and
+ * 58 KB in int8 (two pieces of 4 KiB, one in flight), and 168 registers a thread (nvcc 13.0, no
+ * spills; D = 256: 254). So a multiprocessor runs three blocks on sm_90, three or two on sm_80, one
+ * on sm_86 and sm_89. int8 at D = 256 would take 115 KB, and sm_86 has 99 KiB. */
 int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
     const int stages = job->a.qformat == SPW_QFORMAT_INT4 ? 3 : 2;

@@ -1,10 +1,10 @@
 /* What the two kernels of attention on quantized tiles (quant/qtile.h) share.
  *
- * Queries are rotated once for a launch, into fp32; scores and outputs are sums over rotated
- * channels, and what a split's quantized tiles add to the output is turned back once, before it is
- * merged. The mean of K enters as one dot with the query for each tile. A code is an odd integer,
- * 2 u - 255 or 2 h - 15, exact in every type that is multiplied here; the step that goes with it
- * is a bf16 times a power of two. */
+ * A launch rotates its queries once, into fp32. Scores and outputs are sums over rotated channels.
+ * What the quantized tiles of a split add to the output is rotated back once, before the merge. The
+ * mean of K adds one dot product with the query for each tile. A code is an odd integer, 2 u - 255
+ * or 2 h - 15, which every type that is multiplied here holds exactly. The step of a code is a bf16
+ * times a power of two. */
 #ifndef SPW_MODEL_CUDA_ATTENTION_CODES_CUDA_CUH
 #define SPW_MODEL_CUDA_ATTENTION_CODES_CUDA_CUH
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ struct attention_codes attention_codes_of(const struc
     return c;
 }
 
-/* What an odd integer is multiplied by, beside its step. */
+/* The factor of an odd integer, beside its step. */
 __device__ __forceinline__ float attention_code_width(bool fine)
 {
     return fine ? 0.5f : 8.0f;

@@ -1,27 +1,28 @@
-/* Attention on the GPU: what is launched for a call, the merge of splits that ran side by side, and
- * the result after the last call. The arithmetic is in model/cuda/attention_cuda.cuh; none of the
- * choices made here shows in a result.
+/* Attention on the GPU: which kernels a call launches, the merge of splits that were computed side
+ * by side, and the result after the last call. The arithmetic is in model/cuda/attention_cuda.cuh.
+ * The choices of this file do not change a result.
  *
  *   few items (decode)   attention_few_cuda.cu    a block of the grid takes one split
  *   many (prefill)       attention_rows_cuda.cu   a block walks the splits in order
  *   other types, sizes   attention_fma_cuda.cu    either
- *   quantized tiles      attention_codes_cuda.cu  either, and ..._codes_fma_cuda.cu
+ *   quantized tiles      attention_codes_cuda.cu  either, and attention_fma_cuda.cu
  *
- * A call whose tiles are of both forms is up to three launches: those before the quantized ones,
- * these, and those behind them.
+ * A call with tiles of both forms makes up to three launches: the tiles before the quantized ones,
+ * the quantized tiles, and the tiles after them.
  *
- * Side by side the splits go to `partials`: (head_dim + 2) * 4 bytes for an item and split, beside
- * 512 * head_dim * 4 bytes of K and V that it comes from. The result of decode is the merge's,
- * which has out and sum at hand. Behind the walks of prefill it is a launch of its own: four
- * kernels keep their states each in its own way, and one launch more is little beside a chunk's
- * products. */
+ * Splits that are computed side by side go to `partials`: (head_dim + 2) * 4 bytes for an item and
+ * split, next to 512 * head_dim * 4 bytes of K and V that the split reads. In decode the merge also
+ * writes the result, because it has out and sum in registers. In prefill the result is a launch of
+ * its own: each of the four kernels stores its states differently, and the cost of one more launch
+ * is small next to the products of a chunk. */
 #include "model/cuda/attention_cuda.cuh"
 
 #include "quant/hadamard.h"
 
 enum {
-    FEW_ITEMS = 32,      /* of one KV head: two tiles of 16 rows */
-    ENOUGH_BLOCKS = 256, /* of the grid: splits need not run side by side */
+    FEW_ITEMS = 32, /* of one KV head: two tiles of 16 rows */
+    ENOUGH_BLOCKS =
+        256, /* blocks of the grid; with more, splits need not be computed side by side */
     MOST_SPLITS = SPW_ATTENTION_TILES / SPW_SPLIT_TILES,
 };
 
@@ -51,7 +52,8 @@ __device__ __forceinline__ void store_result(void *y, size_t at, float2 out, flo
     ((float *)y)[at + 1] = high;
 }
 
-/* before[i] = the largest of tops[0 .. i - 1], i = 1 .. n; one warp, a run of them a lane. */
+/* before[i] = the largest of tops[0 .. i - 1], i = 1 .. n. One warp; each lane takes a run of
+ * tops. */
 __device__ __forceinline__ void running_tops(float *before, const float *tops, uint32_t n)
 {
     const uint32_t lane = threadIdx.x, per = n / 32 + 1;
@@ -71,9 +73,9 @@ __device__ __forceinline__ void running_tops(float *before, const float *tops, u
     }
 }
 
-/* A block per (row, head). The maximum after each split is exact, so that the factors of all splits
- * are found side by side; then the sum, and two channels a thread, are chains over the splits. An
- * empty split takes no part. */
+/* A block per (row, head). The maximum after each split is exact, so the factors of all splits are
+ * computed side by side. The sum and the outputs (two channels a thread) are chains over the
+ * splits. An empty split takes no part. */
 __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const float *partials,
                                   uint32_t n_splits)
 {
@@ -87,24 +89,25 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
     const uint32_t d = a.head_dim;
     const size_t at = (size_t)blockIdx.x * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
     float *state = a.state + at;
-    const float *split = partials + at - stride; /* counted from 1 */
+    const float *split = partials + at - stride; /* the index starts at 1 */
     for (uint32_t i = threadIdx.x; i <= n_splits; i += blockDim.x) {
         const float *from = i ? split + i * stride + d : state + d;
         bool none = i == 0 && a.first;
         tops[i] = none ? -INFINITY : from[0];
         sums[i] = none ? 0.0f : from[1];
     }
-    __syncthreads(); /* they are there, and the state's were read before they change */
+    __syncthreads(); /* all maxima are in `tops`, and the maxima of the states were read before they
+                        change */
     if (threadIdx.x < 32)
         running_tops(before, tops, n_splits);
-    __syncthreads(); /* the maxima are there; of an empty split it is minus infinity */
+    __syncthreads(); /* the running maxima are written; minus infinity for an empty split */
     for (uint32_t i = threadIdx.x + 1; i <= n_splits; i += blockDim.x)
         factors[i] = attention_factors_of(before[i], tops[i]);
-    __syncthreads(); /* the factors are there */
+    __syncthreads(); /* the factors are written */
     for (uint32_t c = 2 * threadIdx.x; c < d; c += 2 * blockDim.x) {
         float2 out = a.first ? make_float2(0.0f, 0.0f) : *(const float2 *)(state + c);
         float sum = sums[0];
-        SPW_UNROLL_BY(16) /* so many loads are under way */
+        SPW_UNROLL_BY(16) /* number of loads in flight */
         for (uint32_t i = 1; i <= n_splits; i++) {
             float2 x = *(const float2 *)(split + i * stride + c);
             float2 merged = make_float2(attention_merge_out(factors[i], out.x, x.x),
@@ -126,7 +129,7 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
 
 typedef int launcher(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 
-/* Each split into a partial of its own, then all of them into the states. */
+/* Computes each split into its own partial state, then merges all of them into the states. */
 static int side_by_side(const struct attention_job *job, uint32_t n_splits, launcher *launch,
                         spw_stream s)
 {
@@ -167,7 +170,7 @@ static int result(const struct attention_call *a, spw_stream s)
 /* How a part of a call runs. */
 struct way {
     launcher *launch;
-    bool side_by_side; /* else the splits are walked */
+    bool side_by_side; /* else a block walks the splits */
 };
 
 /* Exact tiles. */
@@ -189,8 +192,8 @@ static struct way way_codes(const struct attention_call *a, uint32_t n_splits, b
                         many && spw_div_up(items, 16) * a->n_kv_heads < ENOUGH_BLOCKS};
 }
 
-/* Tiles [lo, hi) of the call, which are of one form; no tiles: only the states are started. With
- * the last of them comes the result. */
+/* Computes tiles [lo, hi) of the call, which have one form. Without tiles it only starts the
+ * states. The last part of a call also writes the result. */
 static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool codes,
                        spw_stream s)
 {
@@ -213,7 +216,7 @@ static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool
     return 0;
 }
 
-/* Tiles lie in one arena, at multiples of some power of two. */
+/* All tiles lie in one arena; their distances are multiples of a power of two. */
 static int index_tiles(struct attention_call *c, const void *const *tiles)
 {
     uintptr_t lowest = UINTPTR_MAX, bits = 0;
@@ -272,7 +275,8 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         return -EINVAL;
     uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
     uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);
-    struct attention_job job = {}; /* what lies behind the last tile goes to the GPU, too */
+    struct attention_job job =
+        {}; /* the unused end of the table of tiles is copied to the GPU, too */
     SPW_TRY(make_job(&job, a));
     if (codes >= behind)
         return launch_part(&job, 0, a->n_tiles, false, s);

@@ -1,9 +1,9 @@
 /* What the attention kernels share: which positions an item sees, and how splits are merged.
  *
- * An item is one (row, query head); the heads of a KV head's group lie side by side, item = row *
+ * An item is one (row, query head). The query heads of one KV head are neighbours: item = row *
  * group + head of the group. All kernels walk the call in blocks of 64 positions at absolute
- * multiples of 64, start afresh at each split of 512, and give an item the same bits, whichever
- * kernel runs and whichever items share the call. For an item and a split:
+ * multiples of 64, and start again at each split of 512. An item gets the same bits from every
+ * kernel and beside any other items of the call. For an item and a split:
  *
  *   for each block of 64 positions, in order:
  *     s[j]  = one chain over channels, times scale log2(e) (softcap: cap log2(e) tanh(.));
@@ -16,8 +16,9 @@
  *   then merge_* below merges (out, top, sum) into the state. There is no other merge.
  *
  * A block that an item does not see does not change the item: old is 1 and the products are zeros.
- * So blocks that no item sees are skipped. Only the sign of a zero in `out` could differ; it is
- * dropped at a split's end. Everything is in base 2: the state's max is an exponent of two.
+ * So the kernels skip blocks that no item sees. The skip could change only the sign of a zero in
+ * `out`, and the end of a split drops that sign. Everything is in base 2: the state's max is an
+ * exponent of two.
  *
  * A split also ends where its tiles change between exact and quantized: a launch takes tiles of one
  * form, and its part of a split is merged like a split, in the order of positions. Which tiles a
@@ -36,9 +37,9 @@ enum {
     ATTENTION_WARPS = ATTENTION_THREADS / 32,
 };
 
-/* The part of struct spw_attention_args that kernels need. The arguments of all launches of a call
- * fit into the 4 KB of parameters that every GPU takes: a tile is given by its distance from the
- * lowest one. */
+/* The part of struct spw_attention_args that kernels need. Every GPU takes 4 KB of parameters, and
+ * the arguments of each launch fit into them, because a tile is stored as its distance from the
+ * lowest tile. */
 struct attention_call {
     const void *q;
     float *state, *partials;
@@ -49,9 +50,9 @@ struct attention_call {
     enum spw_dtype dtype, kv_dtype;
     enum spw_qformat qformat;
     bool first;
-    uint32_t tile_shift; /* of a distance */
+    uint32_t tile_shift; /* the unit of tile_at is 2^tile_shift bytes */
     const char *lowest_tile;
-    uint32_t tile_at[SPW_ATTENTION_TILES]; /* ATTENTION_NO_TILE: not seen */
+    uint32_t tile_at[SPW_ATTENTION_TILES]; /* ATTENTION_NO_TILE: no row sees the tile */
 };
 
 #define ATTENTION_NO_TILE UINT32_MAX
@@ -62,18 +63,19 @@ __device__ __forceinline__ const char *attention_tile(const struct attention_cal
     return at == ATTENTION_NO_TILE ? nullptr : a.lowest_tile + ((size_t)at << a.tile_shift);
 }
 
-/* One launch. Splits one after the other into a.state, or (split_floats) block z of the grid takes
- * the z-th of them alone, as a fresh state at a.state + z * split_floats. */
+/* One launch. With split_floats = 0 a block merges its splits into a.state, one after the other.
+ * Else block z of the grid computes only split z, as a fresh state at a.state + z *
+ * split_floats. */
 struct attention_job {
     size_t split_floats;
-    uint32_t tile_lo, tile_hi; /* of the call, all of one form: what lies outside is not seen */
+    uint32_t tile_lo, tile_hi; /* of the call, all of one form; other tiles are not seen */
     float factor;              /* of a raw score: scale * log2(e), or with a softcap scale / cap */
     float cap;                 /* cap * log2(e), or 0 */
     float k_factor, v_factor;  /* of the rotations of q and out, for quantized tiles */
     struct attention_call a;
 };
 
-/* Launchers of the kernel families; `n_grid` splits side by side (1: walked). */
+/* Launchers of the kernel families. n_grid: splits side by side; 1: a block walks them. */
 int spw_attention_rows_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 int spw_attention_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
@@ -93,7 +95,7 @@ __device__ __forceinline__ int attention_clip(uint64_t x, uint64_t base, int lim
     return x <= base ? 0 : x - base < (uint64_t)limit ? (int)(x - base) : limit;
 }
 
-/* Both ends grow with the row. */
+/* Both ends increase with the row. */
 __device__ __forceinline__ struct attention_span attention_visible(const struct attention_job &job,
                                                                    uint32_t row)
 {
@@ -107,8 +109,8 @@ __device__ __forceinline__ struct attention_span attention_visible(const struct 
     return s;
 }
 
-/* The blocks [from, to) that rows first..last see, of the splits that this block of the grid takes:
- * block x begins at position 64 x of the call. */
+/* The blocks [from, to) that rows first..last see, within the splits that this block of the grid
+ * takes. Block x begins at position 64 x of the call. */
 __device__ __forceinline__ struct attention_span attention_blocks(const struct attention_job &job,
                                                                   uint32_t first, uint32_t last)
 {
@@ -133,7 +135,8 @@ __device__ __forceinline__ float *attention_state(const struct attention_job &jo
 
 /* ---- a score and its weight ---- */
 
-/* n raw scores; one branch for all of them, so that they stay side by side without a softcap. */
+/* n raw scores. One branch serves all of them, so they are computed side by side without a
+ * softcap. */
 template <int n>
 __device__ __forceinline__ void attention_scale(float *s, const struct attention_job &job)
 {
@@ -147,7 +150,8 @@ __device__ __forceinline__ void attention_scale(float *s, const struct attention
         s[i] = job.cap * tanhf(s[i]);
 }
 
-/* What is subtracted: of a block in which everything is masked so far, not minus infinity. */
+/* The value that is subtracted from scores. It is 0, not minus infinity, while every position is
+ * masked. */
 __device__ __forceinline__ float attention_base(float top)
 {
     return top == -INFINITY ? 0.0f : top;
@@ -160,7 +164,7 @@ struct attention_factors {
     float top;      /* the new state's */
 };
 
-/* Of a state (an empty one: minus infinity) and a split. */
+/* The factors of a state (an empty one has minus infinity) and a split. */
 __device__ __forceinline__ struct attention_factors attention_factors_of(float top, float split_top)
 {
     struct attention_factors f;
@@ -176,7 +180,7 @@ __device__ __forceinline__ float attention_merge_sum(struct attention_factors f,
     return fmaf(sum, f.old, split * f.now);
 }
 
-/* `state` of an empty state is 0. */
+/* `state` is 0 if the state is empty. */
 __device__ __forceinline__ float attention_merge_out(struct attention_factors f, float state,
                                                      float split)
 {

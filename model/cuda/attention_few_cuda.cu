@@ -1,17 +1,18 @@
-/* Attention of few rows (decode): a block of the grid takes up to 16 items of one KV head and one
- * split of 512 positions, so that a long context is many blocks, and reads K and V of the split
- * once: 4096 D bytes. It is bound by memory: what counts is that copies are under way all the time.
+/* Attention of few rows (decode). A block of the grid takes up to 16 items of one KV head and one
+ * split of 512 positions, so a long context gives many blocks. It reads K and V of the split once:
+ * 4096 D bytes. The kernel is bound by memory, so copies must be in flight all the time.
  *
- * What is computed is what the kernel for many rows computes (model/cuda/attention_cuda.cuh), to
- * the bit, in another order of time, for here the lanes must share one item's positions:
+ * It computes the same bits as the kernel for many rows (model/cuda/attention_cuda.cuh), in another
+ * order of time, because here several lanes share the positions of one item:
  *
  *   1  scores    4 warps, each 16 of the 64 positions of a block; S of all 512 stays in registers
- *   2  weights   the maximum after each block is known once all scores are
+ *   2  weights   the maximum after each block is known after all scores
  *   3  values    4 warps, each 16 channels at a time, over all positions in order; P of a block
- * goes to shared memory, where all warps find it
+ *                goes through shared memory to all warps
  *
- * K of the split's blocks, then V of them, pass through a ring of STAGES pieces in shared memory; a
- * piece is asked for STAGES - 1 pieces ahead, V already while the scores are computed. */
+ * The blocks of K of the split, then the blocks of V, pass through a ring of STAGES pieces in
+ * shared memory. The copy of a piece starts STAGES - 1 pieces ahead, so copies of V start while the
+ * scores are computed. */
 #include "model/cuda/attention_mma_cuda.cuh"
 
 enum { ITEMS = 16 };
@@ -21,10 +22,10 @@ struct split_rows {
     uint4 p[2][4][32]; /* P of a block, and of the one before: registers of A, 4 steps */
     float most[ATTENTION_BLOCKS][ATTENTION_WARPS][ITEMS];    /* of 16 scores */
     float sums[ATTENTION_BLOCKS][ATTENTION_WARPS][4][ITEMS]; /* of 4 of 16 weights */
-    float old[ATTENTION_BLOCKS][ITEMS]; /* factor of what was summed before the block */
+    float old[ATTENTION_BLOCKS][ITEMS]; /* factor of the sums before the block */
 };
 
-/* What a lane knows of its rows g and g + 8. */
+/* This lane's part of its rows g and g + 8. */
 struct lane_rows {
     struct attention_span span[2];
     float top[2];
@@ -41,7 +42,7 @@ __device__ __forceinline__ uint32_t row_of(const struct attention_call &a, uint3
     return min(item / (a.n_heads / a.n_kv_heads), (uint32_t)a.rows - 1);
 }
 
-/* Starts the copy of piece i of the split: K of its n blocks from `from` on, then V of them. */
+/* Starts the copy of piece i of the split: the n blocks of K from `from` on, then those of V. */
 template <int D, int STAGES>
 __device__ __forceinline__ void copy_piece(uint4 *ring, const struct attention_call &a, int i,
                                            int from, int n)
@@ -54,7 +55,7 @@ __device__ __forceinline__ void copy_piece(uint4 *ring, const struct attention_c
     spw_copy_async_commit();
 }
 
-/* Piece i is there for all threads, and its predecessor's place is asked for anew. */
+/* Waits until all threads have piece i, and starts a copy into the place of piece i - 1. */
 template <int D, int STAGES>
 __device__ __forceinline__ const uint4 *next_piece(uint4 *ring, const struct attention_call &a,
                                                    int i, int from, int n)
@@ -103,7 +104,7 @@ __device__ __forceinline__ void scores(float s[2][4], const uint32_t q[D / 16][4
     }
 }
 
-/* Scales and masks this lane's scores of block x; their maximum goes to shared memory. */
+/* Scales and masks this lane's scores of block x, and writes their maximum to shared memory. */
 __device__ __forceinline__ void mask(float s[2][4], struct split_rows *r, const struct lane_rows &w,
                                      const struct attention_job &job, int x)
 {
@@ -128,8 +129,8 @@ __device__ __forceinline__ void mask(float s[2][4], struct split_rows *r, const 
     }
 }
 
-/* This lane's scores of block b become weights, rounded and packed as its registers of A; their
- * sums, and the factor of what came before; the maximum moves on. */
+/* Turns this lane's scores of block b into weights, rounded and packed as registers of A. Writes
+ * their sums and the factor of the earlier sums, and updates the maximum. */
 __device__ __forceinline__ uint4 weights(const float s[8], struct split_rows *r,
                                          struct lane_rows &w, int b)
 {
@@ -155,8 +156,8 @@ __device__ __forceinline__ uint4 weights(const float s[8], struct split_rows *r,
     return make_uint4(p[0], p[1], p[2], p[3]);
 }
 
-/* Sum of a row's weights: a lane's blocks in order, then the four lanes, as they are summed where a
- * lane holds the same positions of all 64. */
+/* The sum of a row's weights: this lane's blocks in order, then the four lanes. A kernel in which
+ * one lane holds the same positions of all 64 adds in the same order. */
 __device__ __forceinline__ float row_sum(const struct split_rows *r, int row, int from, int to)
 {
     const int t = (int)threadIdx.x % 4;
@@ -169,7 +170,7 @@ __device__ __forceinline__ float row_sum(const struct split_rows *r, int row, in
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
-/* The product of one step when not all words of V are finite: row by row. */
+/* The product of one step if a word of V is not finite: row by row. */
 __device__ __forceinline__ void values_hidden(float out[4], const uint32_t p[4],
                                               const uint32_t words[2],
                                               const struct attention_job &job, uint32_t item,
@@ -182,7 +183,7 @@ __device__ __forceinline__ void values_hidden(float out[4], const uint32_t p[4],
     }
 }
 
-/* out += P V of block x, `p` its P. `masked`: some row does not see all of it. */
+/* out += P V of block x. `p`: P of the block. `masked`: some row does not see all of the block. */
 template <int D, bool masked>
 __device__ __forceinline__ void values(float out[(D / 16 + 3) / 4][2][4], const uint4 p[4][32],
                                        const float old[2], const uint32_t *v,
@@ -191,7 +192,8 @@ __device__ __forceinline__ void values(float out[(D / 16 + 3) / 4][2][4], const 
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int row = 4 * attention_shape<D>::v_row;
     const struct attention_v_words words = attention_v_lane<D>();
-    /* Warps 0 and 2 take the first, 1 and 3 the second half of 32 channels, whatever the round. */
+    /* Warps 0 and 2 take the first half of 32 channels, warps 1 and 3 the second half, in each
+     * round. */
     const int at[2] = {(warp % 2 ? words.at[2] : words.at[0]) + warp / 2 * 32,
                        (warp % 2 ? words.at[3] : words.at[1]) + warp / 2 * 32};
     SPW_UNROLL
@@ -218,8 +220,8 @@ __device__ __forceinline__ void values(float out[(D / 16 + 3) / 4][2][4], const 
     }
 }
 
-/* The merge of the split into the states of the items; an unseen split leaves them, or makes fresh
- * ones empty. */
+/* Merges the split into the states of the items. An unseen split leaves a state as it is; a fresh
+ * state becomes empty. */
 template <int D>
 __device__ __forceinline__ void merge(const struct attention_job &job,
                                       float out[(D / 16 + 3) / 4][2][4], const struct split_rows *r,
@@ -245,7 +247,7 @@ __device__ __forceinline__ void merge(const struct attention_job &job,
     for (int side = 0; side < 2; side++) {
         if (!state[side] || (sum[side] == 0 && !fresh))
             continue;
-        /* A fresh state that sees nothing comes out empty: zeros, minus infinity, zero. */
+        /* A fresh state that sees nothing becomes empty: zeros, minus infinity, zero. */
         struct attention_factors by = attention_factors_of(top[side], w.top[side]);
         SPW_UNROLL
         for (int n = 0; n < (D / 16 + 3) / 4; n++) {
@@ -305,10 +307,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         scores<D>(block, q, reinterpret_cast<const uint32_t *>(k));
         mask(block, r, w, job, blocks.lo + i);
         SPW_UNROLL
-        for (int b = 0; b < ATTENTION_BLOCKS * 8; b++) /* registers have no index */
+        for (int b = 0; b < ATTENTION_BLOCKS * 8; b++) /* unrolled: registers cannot be indexed */
             s[b / 8][b % 8] = b / 8 == i ? block[b % 8 / 4][b % 4] : s[b / 8][b % 8];
     }
-    __syncthreads(); /* the maxima are there */
+    __syncthreads(); /* all maxima are written */
     uint4 p[ATTENTION_BLOCKS];
     SPW_UNROLL
     for (int i = 0; i < ATTENTION_BLOCKS; i++)
@@ -321,7 +323,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         for (int b = 0; b < ATTENTION_BLOCKS; b++)
             if (b == i)
                 r->p[i % 2][warp][lane] = p[b];
-        /* Its barrier also makes P and the factors visible. */
+        /* The barrier of next_piece also makes P and the factors visible. */
         const uint4 *piece = next_piece<D, STAGES>(ring, a, n + i, blocks.lo, n);
         const uint32_t *v = reinterpret_cast<const uint32_t *>(piece);
         const float old[2] = {r->old[start + i][lane / 4], r->old[start + i][lane / 4 + 8]};
@@ -346,9 +348,8 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
     return spw_cuda_launched();
 }
 
-/* Of 62 KiB at D = 128 there is room for three blocks of the grid on a multiprocessor of sm_90, for
- * two on sm_80, for one on sm_86 and sm_89, each with 32 KiB asked for ahead. Other sizes are
- * alike. */
+/* A block takes 62 KiB at D = 128. A multiprocessor runs three blocks on sm_90, two on sm_80, one
+ * on sm_86 and sm_89. Each block has copies of 32 KiB in flight. Other head sizes are similar. */
 int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
     switch (job->a.head_dim) {

@@ -1,26 +1,26 @@
-/* Attention in plain fp32 arithmetic, for every pair of types, every even head size, and quantized
- * tiles: K and V are widened exactly (a code times its step is exact) and each sum is one chain of
- * fused multiply-adds, over channels for a score, over positions for an output; weights stay fp32.
- * What is computed: model/cuda/attention_cuda.cuh, model/cuda/attention_codes_cuda.cuh.
+/* Attention in plain fp32 arithmetic: for every pair of types, every even head size, and quantized
+ * tiles. K and V are widened exactly (a code times its step is exact). Each sum is one chain of
+ * fused multiply-adds, over channels for a score and over positions for an output. Weights stay
+ * fp32. model/cuda/attention_cuda.cuh and attention_codes_cuda.cuh say what is computed.
  *
  * A block of the grid takes ITEMS items of one KV head. Scores: a thread takes one position of the
- * block of 64 and half of the items; weights: a warp takes an item at a time; values: a thread
- * takes channels and all items. A word of K or V that is read serves ITEMS / 2 or ITEMS chains.
- * Shared memory: q and out [ITEMS][head_dim], weights [ITEMS][64]. K and V are read from global
- * memory as they lie, K by two threads. */
+ * block of 64 and half of the items. Weights: a warp takes one item at a time. Values: a thread
+ * takes some channels of all items. So one loaded word of K or V serves ITEMS / 2 or ITEMS chains.
+ * Shared memory holds q and out [ITEMS][head_dim] and weights [ITEMS][64]. K and V are read from
+ * global memory in their stored order; two threads read the same K. */
 #include "model/cuda/attention_codes_cuda.cuh"
 
 enum { MANY_ITEMS = 16, FEW_ITEMS = 4 };
 
-/* Of a block of items; in shared memory. */
+/* Shared memory of a block of items. */
 template <int ITEMS> struct item_rows {
-    __align__(8) float p[ITEMS][ATTENTION_BLOCK]; /* read two at a time */
-    float old[ITEMS];                             /* factor of what was summed before */
+    __align__(8) float p[ITEMS][ATTENTION_BLOCK]; /* two are loaded at once */
+    float old[ITEMS];                             /* factor of the earlier sums */
     float top[ITEMS], sum[ITEMS];                 /* of the running split */
     float all_top[ITEMS], all_sum[ITEMS];         /* of the state */
     struct attention_factors by[ITEMS];           /* of the merge */
     struct attention_span span[ITEMS];            /* positions seen */
-    float offset[ITEMS];                          /* q . mean of the tile, where it is quantized */
+    float offset[ITEMS]; /* q . mean of the tile, if the tile is quantized */
 };
 
 /* Elements i and i + apart of K or V. */
@@ -35,7 +35,7 @@ __device__ __forceinline__ float2 load_two(const void *from, size_t i, size_t ap
     return make_float2(spw_device_bf16((uint16_t)word), spw_device_bf16((uint16_t)(word >> 16)));
 }
 
-/* This thread's raw scores, scaled and masked: of the items from `side` on and position j. */
+/* Scales and masks the raw scores of this thread: of the items from `side` on at position j. */
 template <int ITEMS>
 __device__ __forceinline__ void keep_scores(struct item_rows<ITEMS> &r, float acc[ITEMS / 2],
                                             const struct attention_job &job, int side, int j,
@@ -74,8 +74,8 @@ __device__ __forceinline__ void scores(struct item_rows<ITEMS> &r, const float *
 
 /* ---- the same for a quantized tile ---- */
 
-/* Four codes of a word of a plane, or of both: those in the low halves of its bytes (side 0) or in
- * the high ones. */
+/* Four codes from a word of a plane, or of both planes: from the low halves of its bytes (side 0)
+ * or from the high halves. */
 __device__ __forceinline__ void load_codes(float x[4], uint32_t high, uint32_t low, bool fine,
                                            int side)
 {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void offsets(struct item_rows<ITEMS> &r, const float 
     }
 }
 
-/* As scores; q is rotated. */
+/* Like scores(), for a quantized tile. q is rotated. */
 template <int ITEMS>
 __device__ __forceinline__ void score_codes(struct item_rows<ITEMS> &r, const float *q,
                                             const struct attention_job &job, int x)
@@ -141,7 +141,7 @@ __device__ __forceinline__ void score_codes(struct item_rows<ITEMS> &r, const fl
     keep_scores(r, acc, job, side, j, at);
 }
 
-/* As values, into the rotated out: a code is finite wherever it lies. */
+/* Like values(), into the rotated out. A code is always finite, also at masked positions. */
 template <int ITEMS>
 __device__ __forceinline__ void value_codes(const struct item_rows<ITEMS> &r, float *out,
                                             const struct attention_job &job, int x)
@@ -175,7 +175,7 @@ __device__ __forceinline__ void value_codes(const struct item_rows<ITEMS> &r, fl
     }
 }
 
-/* Every item's row, rotated; a warp takes every fourth one. */
+/* Rotates the row of each item; a warp takes every fourth item. */
 template <int ITEMS>
 __device__ __forceinline__ void turn(float *rows, uint32_t d, uint32_t block, float factor)
 {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void turn(float *rows, uint32_t d, uint32_t block, fl
 
 /* ---- weights, the merge ---- */
 
-/* Scores become weights; a warp takes every fourth item, a lane two positions. */
+/* Turns scores into weights. A warp takes every fourth item, a lane two positions. */
 template <int ITEMS> __device__ __forceinline__ void weights(struct item_rows<ITEMS> &r)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -212,8 +212,8 @@ template <int ITEMS> __device__ __forceinline__ void weights(struct item_rows<IT
     }
 }
 
-/* out[item][c] += p v for this thread's channels. `masked`: some item does not see all of block x;
- * a position then takes part only for the items that see it, for V may be anything elsewhere. */
+/* out[item][c] += p v for this thread's channels. `masked`: some item does not see all of block x.
+ * A position is then added only for the items that see it, because V may be anything elsewhere. */
 template <enum spw_dtype T, int ITEMS, bool masked>
 __device__ __forceinline__ void values(const struct item_rows<ITEMS> &r, float *out,
                                        const struct attention_job &job, int x)
@@ -288,7 +288,8 @@ __device__ __forceinline__ void end_split(struct item_rows<ITEMS> &r, float *out
     }
 }
 
-/* Queries widened; states' (max, sum); spans. Items behind the last one see what it sees. */
+/* Widens the queries, reads (max, sum) of the states, and finds the spans. Items after the last one
+ * use the span of the last one. */
 template <int ITEMS>
 __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, float *out,
                                       const struct attention_job &job, uint32_t first, uint32_t n)
@@ -332,7 +333,7 @@ __device__ __forceinline__ void finish(const struct item_rows<ITEMS> &r,
     }
 }
 
-/* Scores and values of block x, by the form of its tile; T is of exact ones. */
+/* Scores and values of block x, for the form of its tile. T: the type of exact tiles. */
 template <enum spw_dtype T, bool CODES, int ITEMS>
 __device__ __forceinline__ void walk_block(struct item_rows<ITEMS> &r, const float *q, float *out,
                                            const struct attention_job &job, uint32_t n, int x)
@@ -342,14 +343,14 @@ __device__ __forceinline__ void walk_block(struct item_rows<ITEMS> &r, const flo
     bool whole = r.span[n - 1].lo <= from && r.span[0].hi >= from + ATTENTION_BLOCK;
     if (CODES && there)
         offsets(r, q, job, x);
-    __syncthreads(); /* the offsets are there, and the weights before were read */
+    __syncthreads(); /* the offsets are written, and the weights of the block before were read */
     if (CODES && there)
         score_codes(r, q, job, x);
     else
         scores<T>(r, q, job, x);
-    __syncthreads(); /* all scores are there */
+    __syncthreads(); /* all scores are written */
     weights(r);
-    __syncthreads(); /* all weights are */
+    __syncthreads(); /* all weights are written */
     if (CODES && there)
         value_codes(r, out, job, x);
     else if (whole)
@@ -374,7 +375,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     uint32_t n = min((uint32_t)ITEMS, (uint32_t)a.rows * group - first);
     struct attention_span blocks = attention_blocks(job, first / group, (first + n - 1) / group);
     start(r, q, out, job, first, n);
-    __syncthreads(); /* queries and states are there */
+    __syncthreads(); /* queries and states are written */
     if (CODES)
         turn<ITEMS>(q, a.head_dim, spw_hadamard_k_block(a.head_dim), job.k_factor);
     for (int x = blocks.lo; x < blocks.hi; x++) {
@@ -382,7 +383,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         if (x % ATTENTION_BLOCKS != ATTENTION_BLOCKS - 1 && x + 1 != blocks.hi)
             continue;
         if (CODES) {
-            __syncthreads(); /* all channels are there */
+            __syncthreads(); /* all channels are written */
             turn<ITEMS>(out, a.head_dim, spw_hadamard_v_block(a.head_dim), job.v_factor);
         }
         end_split(r, out, job, first, n);
@@ -412,7 +413,7 @@ static int launch_as(const struct attention_job *job, uint32_t n_grid, spw_strea
 }
 
 enum {
-    MANY_MOST = 256, /* head sizes that leave room for MANY_ITEMS and for FEW_ITEMS in 48 KiB */
+    MANY_MOST = 256, /* the largest head sizes for which MANY_ITEMS and FEW_ITEMS fit into 48 KiB */
     FEW_MOST = 1024,
 };
 

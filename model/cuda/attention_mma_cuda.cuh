@@ -1,28 +1,28 @@
-/* What the two tensor-core kernels of attention share: a block of 64 positions in shared memory,
- * and the order in which positions and channels meet the product's indices. bf16 throughout.
+/* What the two tensor-core kernels of attention share: the layout of a block of 64 positions in
+ * shared memory, and the order of positions and channels in the indices of the product. bf16.
  *
- * The tile (quant/tile.h) is made for this. A 32-bit word of K is two channels of a position: a
- * register of B of S = Q K^T. A word of V is two positions of a channel: a register of B of P V. In
- * shared memory both stay as they lie, in chunks of 16 bytes, except that a chunk's place in its
- * line of 128 bytes is exchanged so that the words of one register lie in 32 banks:
+ * The layout of a tile (quant/tile.h) fits the product. A 32-bit word of K is two channels of a
+ * position: a register of B of S = Q K^T. A word of V is two positions of a channel: a register of
+ * B of P V. Shared memory holds both in their stored order, in chunks of 16 bytes. Only the place
+ * of a chunk in its line of 128 bytes changes, which puts the words of one register into 32 banks:
  *
  *   K: [4 blocks of 16][D/2 pairs][4 chunks of 4 positions]   chunk ^= 2 * (pair / 2 % 2)
  *   V: [32 pairs of positions][D/4 chunks of 4 channels]      chunk ^= 2 * (pair % 4)
  *      (a row of V has places for a multiple of 8 chunks)
  *
- * They are read a word at a time: the two registers of B must be neighbours, and words that are
- * neighbours in memory never are (read by 16 bytes, each product costs two moves).
+ * A lane loads one word at a time: the two registers of B must be neighbours, and words that are
+ * neighbours in memory never are (with loads of 16 bytes each product would cost two moves).
  *
- * With g = lane / 4, t = lane % 4: of S a lane ends up with positions 8 n + 2 t + (0, 1) of rows g
- * and g + 8, and these are what it must hold of P in the steps of 16 positions. So P never leaves
- * the registers. A kernel that holds S otherwise brings P into the same places. */
+ * With g = lane / 4, t = lane % 4: a lane computes of S the positions 8 n + 2 t + (0, 1) of rows g
+ * and g + 8. It needs the same positions of P in the steps of 16 positions, so P never leaves the
+ * registers. A kernel with another order of S moves P into the same places. */
 #ifndef SPW_MODEL_CUDA_ATTENTION_MMA_CUDA_CUH
 #define SPW_MODEL_CUDA_ATTENTION_MMA_CUDA_CUH
 
 #include "model/cuda/attention_cuda.cuh"
 
-/* Without tensor cores for bf16 the fma kernel is faster than what could stand in for them: these
- * kernels are not launched then, and not compiled. */
+/* Without bf16 tensor cores the fma kernel is faster than an emulation of these kernels, so they
+ * are neither launched nor compiled. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define ATTENTION_NO_MMA
 #endif
@@ -36,7 +36,7 @@ template <int D> struct attention_shape {
     static const int v_chunks = ATTENTION_BLOCK / 2 * v_row;
 };
 
-/* The K (or, from the tile's middle on, V) half of a KV head, or NULL. */
+/* The K half of a KV head (from the middle of the tile on: the V half), or NULL. */
 __device__ __forceinline__ const uint4 *attention_half(const struct attention_call &a, int block,
                                                        uint32_t head)
 {
@@ -45,7 +45,7 @@ __device__ __forceinline__ const uint4 *attention_half(const struct attention_ca
                 : nullptr;
 }
 
-/* Starts the copy of block x of K; all threads of the block of the grid. */
+/* Starts the copy of block x of K. All threads of the block of the grid call it. */
 template <int D>
 __device__ __forceinline__ void attention_copy_k(uint4 *to, const struct attention_call &a, int x,
                                                  uint32_t kv_head)
@@ -75,9 +75,10 @@ __device__ __forceinline__ void attention_copy_v(uint4 *to, const struct attenti
 
 /* ---- a lane's words of B ----
  *
- * Offsets that the loops add constants to. K, n = 8 positions of the block, step = 16 channels:
- * word k.at[n % 2] + n / 2 * 4 k_block + step * 128, and 64 on. V, n = 8 channels, step = 16
- * positions: word v.at[n % 4] + n / 4 * 32 + step * 32 v_row, and 16 v_row on. */
+ * Base offsets, to which the loops add constants. K, n = 8 positions of the block, step = 16
+ * channels: word k.at[n % 2] + n / 2 * 4 k_block + step * 128, and the word 64 further. V, n = 8
+ * channels, step = 16 positions: word v.at[n % 4] + n / 4 * 32 + step * 32 v_row, and the word
+ * 16 v_row further. */
 struct attention_k_words {
     int at[2];
 };
@@ -107,27 +108,26 @@ template <int D> __device__ __forceinline__ struct attention_v_words attention_v
 
 /* ---- values that are not finite ----
  *
- * A masked weight is an exact zero, but zero times infinity is not: where V is not finite it must
- * be hidden from the rows that do not see it. What lies behind a sequence's end may be anything.
- * That is looked for only in blocks that some row of the 16 does not see altogether, and when it is
- * found the product is made row by row. */
+ * A masked weight is an exact zero, but zero times infinity is NaN. So V that is not finite must be
+ * hidden from the rows that do not see it. The memory after the end of a sequence may hold
+ * anything. The kernels look for such values only in blocks that some of the 16 rows do not see
+ * completely. If they find one, they compute the product row by row. */
 
 __device__ __forceinline__ bool attention_finite(uint32_t word)
 {
     return (word & 0x7f80u) != 0x7f80u && (word & 0x7f800000u) != 0x7f800000u;
 }
 
-/* The halves of a word of V at positions at, at + 1 that lie in [lo, hi). */
+/* The halves of a word of V, at positions `at` and at + 1, that lie in [lo, hi). */
 __device__ __forceinline__ uint32_t attention_hide(uint32_t word, int at, struct attention_span s)
 {
     uint32_t low = at >= s.lo && at < s.hi ? word & 0xffffu : 0;
     return low | (at + 1 >= s.lo && at + 1 < s.hi ? word & 0xffff0000u : 0);
 }
 
-/* d += a b, one step, in which row r of the 16 meets only what it sees of b (`at`: the position of
- * the lane's first word; the second is eight positions on): what the lane holds of row r is
- * updated.
- */
+/* d += a b, one step, for row r of the 16 only, and only with the part of b that the row sees.
+ * `at`: the position of the lane's first word; the second word is eight positions further. Updates
+ * the lane's part of row r. */
 __device__ __forceinline__ void attention_mma_row(float d[4], const uint32_t a[4],
                                                   const uint32_t b[2], struct attention_span seen,
                                                   int at, int r)

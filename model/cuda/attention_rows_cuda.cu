@@ -1,25 +1,25 @@
-/* Attention of many rows: splits are walked in order, in the manner of FlashAttention-2 (Dao, 2023,
- * arXiv:2307.08691) with mma.sync. What is computed: model/cuda/attention_cuda.cuh.
+/* Attention of many rows. A block walks the splits in order, like FlashAttention-2 (Dao, 2023,
+ * arXiv:2307.08691), with mma.sync. model/cuda/attention_cuda.cuh says what is computed.
  *
- * A block of the grid is 4 warps, each with MT * 16 items of one KV head; all share the blocks of
- * 64 positions that pass through shared memory. K of the next block is on its way while P V of this
- * one is computed, V of this one during Q K^T and the softmax:
+ * A block of the grid is 4 warps, each with MT * 16 items of one KV head. All warps share the
+ * blocks of 64 positions that pass through shared memory. While the block computes P V of a block
+ * of positions, K of the next one is copied; V is copied during Q K^T and the softmax:
  *
  *      copies      | V x       | K x+1     | V x+1 ...
  *      computation | S x, P x  | P V x     | S x+1 ...
  *
- * MT = 2 makes each register of K and V that is read from shared memory serve two products: with
- * one, an A100 reads shared memory for as long as it multiplies. The running state of a split is in
- * registers, the state itself (fp32) in global memory, read and written once a split: a share of 2
- * MT 16 (D + 2) * 4 bytes in the 512 * D * 4 bytes of K and V that a warp reads meanwhile, both
- * from the second-level cache.
+ * With MT = 2 each register of K and V that is loaded from shared memory serves two products. With
+ * MT = 1 an A100 would read shared memory as long as it multiplies. The running state of a split is
+ * in registers. The state itself (fp32) is in global memory; a split reads and writes it once: 2 *
+ * MT * 16 * (D + 2) * 4 bytes, next to 512 * D * 4 bytes of K and V that a warp reads meanwhile,
+ * both from the L2 cache.
  *
- * Bytes a block of the grid reads: K and V of its splits once. Shared memory: Q in the order of the
+ * A block of the grid reads K and V of its splits once. Shared memory holds Q in the order of the
  * product's registers, then K and V of 64 positions: 64 KiB at D = 128. A wgmma kernel for sm_90
- * would stand beside this one, with a chain of its own for all numbers of rows. */
+ * would be a second kernel, with one chain of its own for every number of rows. */
 #include "model/cuda/attention_mma_cuda.cuh"
 
-/* A warp's items: where they are and what is known of them between blocks. */
+/* The items of a warp: where they are, and their sums between two blocks. */
 template <int D, int MT> struct warp_rows {
     float out[attention_shape<D>::tiles][MT][4]; /* channels 8 n + 2 t + (0, 1) of both rows */
     float top[MT][2], sum[MT][2];                /* of the running split; sum: this lane's share */
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t row_of(const struct warp_rows<D, MT> &w, int
     return min((w.item + (uint32_t)m * 16 + (uint32_t)side * 8 + g) / w.group, w.last_row);
 }
 
-/* The state of this lane's row, or NULL behind the last item. */
+/* The state of this lane's row, or NULL after the last item. */
 template <int D, int MT>
 __device__ __forceinline__ float *state_of(const struct attention_job &job,
                                            const struct warp_rows<D, MT> &w, int m, int side)
@@ -93,7 +93,7 @@ __device__ __forceinline__ void scores(float s[MT][8][4], const uint4 *q, const 
     }
 }
 
-/* Hides from each row what it does not see of block x. */
+/* Masks the scores of positions of block x that a row does not see. */
 template <int D, int MT>
 __device__ __forceinline__ void mask(float s[MT][8][4], const struct attention_job &job,
                                      const struct warp_rows<D, MT> &w, int x)
@@ -112,8 +112,8 @@ __device__ __forceinline__ void mask(float s[MT][8][4], const struct attention_j
     }
 }
 
-/* One row of a lane: its 16 scores become weights, (top, sum) move on. Returns the factor of what
- * was summed before. */
+/* One row of a lane: turns its 16 scores into weights and updates (top, sum). Returns the factor of
+ * the earlier sums. */
 __device__ __forceinline__ float weigh(float s[8][4], int side, float *top, float *sum)
 {
     float most = *top, old, part[4];
@@ -140,7 +140,7 @@ __device__ __forceinline__ float weigh(float s[8][4], int side, float *top, floa
     return old;
 }
 
-/* Scores become P, as registers of A, 16 positions a step; `out` follows the new maximum. */
+/* Turns scores into P, as registers of A, 16 positions a step. Scales `out` to the new maximum. */
 template <int D, int MT>
 __device__ __forceinline__ void weights(uint32_t p[4][MT][4], float s[MT][8][4],
                                         struct warp_rows<D, MT> &w)
@@ -156,7 +156,7 @@ __device__ __forceinline__ void weights(uint32_t p[4][MT][4], float s[MT][8][4],
             const float *from = &s[m][i / 4 * 2 + i % 4 / 2][i % 2 * 2];
             p[i / 4][m][i % 4] = spw_device_pack_bf16(from[0], from[1]);
         }
-        /* A factor of 1 changes nothing, and after a few blocks most are. */
+        /* A factor of 1 changes nothing, and most factors are 1 after a few blocks. */
         if (!__any_sync(0xffffffffu, old[0] != 1.0f || old[1] != 1.0f))
             continue;
         SPW_UNROLL
@@ -169,8 +169,8 @@ __device__ __forceinline__ void weights(uint32_t p[4][MT][4], float s[MT][8][4],
     }
 }
 
-/* One step of 16 positions and 8 channels when not all words of V are finite: out += P V, row by
- * row. `at`: this lane's first position. */
+/* One step of 16 positions and 8 channels if a word of V is not finite: out += P V, row by row.
+ * `at`: this lane's first position. */
 template <int D, int MT>
 __device__ __forceinline__ void values_hidden(float out[MT][4], const uint32_t p[MT][4],
                                               const uint32_t b[2], const struct attention_job &job,
@@ -222,7 +222,7 @@ template <int D, int MT> __device__ __forceinline__ void start_split(struct warp
     }
 }
 
-/* Merges one row's `out` into its state: this lane's channels. */
+/* Merges `out` of one row into its state, for this lane's channels. */
 template <int D, int MT>
 __device__ __forceinline__ void merge_row(float *state, const struct warp_rows<D, MT> &w, int m,
                                           int side, struct attention_factors by, bool empty)
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         bool masked = tail.lo > from || head.hi < to;
         uint32_t p[4][MT][4];
         spw_copy_async_wait<0>(); /* K x */
-        __syncthreads();          /* it is there for all, and V x - 1 was read */
+        __syncthreads();          /* all threads have K x, and V x - 1 was read */
         attention_copy_v<D>(v, a, x, blockIdx.y);
         spw_copy_async_commit();
         if (sees) {
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             weights<D, MT>(p, s, w);
         }
         spw_copy_async_wait<0>(); /* V x */
-        __syncthreads();          /* it is there for all, and K x was read */
+        __syncthreads();          /* all threads have V x, and K x was read */
         if (x + 1 < blocks.hi)
             attention_copy_k<D>(k, a, x + 1, blockIdx.y);
         spw_copy_async_commit();

@@ -1,4 +1,4 @@
-/* The end of a gated product on the GPU: an output of the two sums that it has. T is float, or
+/* The end of a gated product on the GPU: computes an output from its two sums. T is float, or
  * uint16_t for bf16. */
 #ifndef SPW_MODEL_CUDA_GATED_CUDA_CUH
 #define SPW_MODEL_CUDA_GATED_CUDA_CUH
@@ -19,7 +19,7 @@ __device__ __forceinline__ float activation(float x, enum spw_activation act)
     return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
 }
 
-/* act(gate) * up before it is stored; all else is rounded as if it had been. */
+/* act(gate) * up before it is stored. Every other value is rounded as if it had been stored. */
 template <typename T>
 __device__ __forceinline__ float gated(float gate, float up, enum spw_activation act)
 {

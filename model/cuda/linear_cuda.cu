@@ -2,48 +2,48 @@
  * Bytes per call: 2nk for W, read once where m <= 64, else once per 64 or 128 rows of x; 2mk for x,
  * read once per CTA column, from L2; 2mn or 4mn for y, and as much for a residual.
  *
- * The contract is that a row's bits do not depend on m. So the kernels below differ in where data
+ * The contract: the bits of a row do not depend on m. So the kernels below differ in where data
  * waits, and never in the arithmetic of an output element:
  *
  *   - k is cut into two slices, [0, half) and [half, 2 half), half = 64 ceil(k / 128): a function
- *     of k alone. What lies at k and beyond is zero.
+ *     of k alone. Elements from k on are zero.
  *   - A slice is one chain of tensor-core products, two for each block of 32 k, the blocks in
  *     order. Within a block, lane t of a quad holds the 16 bytes at k = 8t .. 8t+7 of a row. Its
- *     first four elements go into the first product and its last four into the second: as long as
- *     W and x do alike, it is of no matter which k a product's slot stands for, and each lane loads
- *     16 bytes straight from a row-major matrix:
+ *     first four elements go into the first product and its last four into the second. A slot of a
+ *     product may stand for any k, as long as W and x use the same order. So each lane loads 16
+ *     bytes straight from a row-major matrix:
  *
  *       k in the block   0 .. 3 | 4 .. 7 | 8 .. 11 | 12 .. 15 | 16 .. 19 | ... | 28 .. 31
  *       product          first  | second | first   | second   | first    | ... | second
  *       lane t           0      | 0      | 1       | 1        | 2        | ... | 3
  *
- *   - y = round((slice 0 + slice 1) + bias); where there is a residual, round(residual + that). A
+ *   - y = round((slice 0 + slice 1) + bias). With a residual, y = round(residual + that value). A
  *     gated product has two sums with their bias for each output, gate's and up's;
- *     model/cuda/gated_cuda.cuh says what becomes of them.
+ *     model/cuda/gated_cuda.cuh makes the output from them.
  *
- * Two slices, because one chain advances by 16 k per latency of a product (about 33 cycles on
- * sm_90): 16 rows of W and one chain each would not keep up with 4.8 TB/s at n = 2048, two do. More
- * slices would need a second set of accumulators where m is large, and there registers are what
- * limits the tile; two slices cost none, since two groups of warps share a tile, one slice each.
+ * Why two slices: one chain advances by 16 k per latency of a product (about 33 cycles on sm_90).
+ * 16 rows of W with one chain each would not keep up with 4.8 TB/s at n = 2048; two chains do. More
+ * slices would need a second set of accumulators where m is large, and there registers limit the
+ * tile. Two slices cost no registers, because two groups of warps share a tile, one slice each.
  *
- * W is the product's A (16 rows), x its B (8 rows): y^T = W x^T. In a gated product those 16 are 8
- * rows of gate's W and the same 8 of up's, so that one lane gets both sums of an output, and a tile
- * of y has 8 columns of gate, 8 of up, 8 of gate, ... : below, n then counts the rows of both.
+ * W is the product's A (16 rows), x its B (8 rows): y^T = W x^T. In a gated product the 16 rows are
+ * 8 rows of gate's W and the same 8 rows of up's, so one lane gets both sums of an output. A tile
+ * of y then has 8 columns of gate, 8 of up, 8 of gate, ...; n counts the rows of both below.
  *
  *   k_stream   m <= 16. One CTA: 16 rows of W, 2 warps, one slice each. Every lane copies what it
  *              will multiply itself into its own ring in shared memory: no barrier before the end,
- *              14-16 KB of W under way per warp, and no dependence on what other warps do. These
- *              are asked for before the kernel in front is over.
+ *              14-16 KB of W in flight per warp, and no dependence on other warps. The copies of W
+ *              start before the previous kernel ends.
  *   k_tile     m > 16. One CTA: a tile of y, W and x shared through stages in shared memory.
  *
  * A tile stage holds, for both slices, W rows then x rows, 64 bytes (one block) a row, without
  * padding: the eight lanes of one phase of a 16-byte access touch two adjacent rows, 128 contiguous
- * bytes, both in cp.async and in the fragment loads, so nothing conflicts.
+ * bytes, both in cp.async and in the fragment loads. So there are no bank conflicts.
  *
  *   | slice 0: W [tile n][4 pieces] | x [tile m][4] | slice 1: W | x |    piece = 16 bytes = 8 bf16
  *
- * A path with wgmma for sm_90 belongs beside k_tile in choose(); for its bits to be those of
- * k_stream, that would have to be shown on the device, or take its place as well. */
+ * A path with wgmma for sm_90 belongs beside k_tile in choose(). Its bits must equal those of
+ * k_stream, which a test on the device would have to show; else it must replace k_stream, too. */
 #include "model/cuda/gated_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
 #include "model/cuda/linear_cuda.h"
@@ -56,33 +56,35 @@ enum {
     CUT = 64, /* slices are multiples of it */
     SLICES = 2,
     WARP = 32,
-    GROUP = 8, /* tiles of m that a column of W is kept in L2 for */
+    GROUP = 8, /* tiles of m for which a column of W stays in L2 */
 };
 
 struct product {
     const uint16_t *x;
-    /* Of 16 rows that are multiplied together 8 are of w[0], 8 of w[1]; the next ones lie w_step
-     * rows further in both: gate and up, 8; else w[1] is row 8 of w[0], and it is 16. */
+    /* A warp multiplies 16 rows together: 8 of w[0] and 8 of w[1]. The next 16 rows lie w_step rows
+     * further in both. Gated: w[0] is gate, w[1] is up, w_step is 8. Else w[1] is row 8 of w[0],
+     * and w_step is 16. */
     const uint16_t *w[2];
-    int w_step, w_last[2]; /* w_last: the last row there is, from each */
+    int w_step, w_last[2]; /* w_last: the last valid row, counted from each pointer */
     const float *bias;     /* or NULL; gated: gate's, then up's */
     void *y;
-    const void *residual; /* as y, or NULL */
+    const void *residual; /* has the shape of y, or NULL */
     size_t x_stride, y_stride;
     int m, n, k, half; /* n: outputs of a row */
     bool gated;
     enum spw_activation act;
-    bool y_f32, y_wide; /* y_wide: a row is whole fours, which may be stored and loaded at once */
+    bool y_f32, y_wide; /* y_wide: a row is a multiple of four elements, which may be stored and
+                           loaded at once */
 };
 
 /* ---- what all kernels share ---- */
 
-/* Who reads a piece again: every CTA beside this one that works on other rows of W (x in k_stream),
- * some that run at the same time (tiles), nobody (W in k_stream). */
+/* Who reads a piece again. NEAR: every CTA beside this one that works on other rows of W (x in
+ * k_stream). FAR: some CTAs that run at the same time (tiles). ONCE: no CTA (W in k_stream). */
 enum reuse { NEAR, FAR, ONCE };
 
-/* The piece at `from`, which is element k of a row; zeros from k_end on, where nothing is read. Not
- * aligned: element by element, the same values. */
+/* The piece at `from`, which is element k of a row. From k_end on it is zero, and nothing is read.
+ * Not aligned: reads element by element, with the same values. */
 template <bool aligned>
 static __device__ __forceinline__ uint4 load_piece(const uint16_t *from, int k, int k_end)
 {
@@ -99,7 +101,7 @@ static __device__ __forceinline__ uint4 load_piece(const uint16_t *from, int k, 
     }
 }
 
-/* The same, asynchronously where it is aligned. */
+/* The same, as an asynchronous copy if `aligned`. */
 template <enum reuse reuse, bool aligned>
 static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *from, int k, int k_end)
 {
@@ -114,8 +116,8 @@ static __device__ __forceinline__ void copy_piece(uint4 *to, const uint16_t *fro
     }
 }
 
-/* Behind the last row comes the last row again: what is made of it is not stored. No branch, or
- * tile_issue would do all of it again in each step. */
+/* Rows after the last row repeat the last row; their outputs are not stored. There is no branch,
+ * because with a branch tile_issue would compute the address again in each step. */
 static __device__ __forceinline__ const uint16_t *row_of_w(const struct product &p, int row)
 {
     const bool second = row & 8;
@@ -129,7 +131,8 @@ static __device__ __forceinline__ const uint16_t *row_of_x(const struct product 
     return p.x + (size_t)min(row, p.m - 1) * p.x_stride;
 }
 
-/* One block: rows g (top) and g + 8 (low) of W by row g of x; d as spw_mma_bf16 says. */
+/* One block: multiplies rows g (top) and g + 8 (low) of W by row g of x. spw_mma_bf16 says what d
+ * holds. */
 static __device__ __forceinline__ void multiply_block(float d[4], uint4 top, uint4 low, uint4 x)
 {
     const uint32_t first[4] = {top.x, low.x, top.y, low.y}, first_x[2] = {x.x, x.y};
@@ -143,8 +146,9 @@ static __device__ __forceinline__ size_t place_in_y(const struct product &p, int
     return (size_t)row * p.y_stride + (size_t)col;
 }
 
-/* The bits that `finish` adds; of no meaning where there is no residual. They are not widened here:
- * that would wait for them. The residual may be y, so that no load of it passes a store. */
+/* The bits that `finish` adds; unspecified without a residual. The caller widens them later:
+ * widening here would wait for the load. The residual may be y, so no load of it may pass a
+ * store. */
 static __device__ __forceinline__ uint32_t residual(const struct product &p, int row, int col)
 {
     const size_t i = place_in_y(p, row, col);
@@ -196,13 +200,13 @@ template <int tiles_m> struct stream_shape {
     };
 };
 
-/* What a lane copies next. */
+/* The sources of a lane's next copies. */
 template <int tiles_m> struct stream_next {
     const uint16_t *w[2], *x[tiles_m];
     int k;
 };
 
-/* Pieces of W of the step that is so many behind the next one. */
+/* Copies the pieces of W of the step that is `step` steps after the next one. */
 template <int tiles_m, bool aligned>
 static __device__ __forceinline__ void stream_issue_w(const struct stream_next<tiles_m> &next,
                                                       int step, uint4 *slot, int k_end)
@@ -229,9 +233,9 @@ static __device__ __forceinline__ void stream_issue_x(const struct stream_next<t
                                       next.x[j] + b * BLOCK, next.k + b * BLOCK, k_end);
 }
 
-/* x of the steps that fill the ring, by way of registers. Copies of it would complete after all
- * those of W that were asked for before them, and the first product would wait for the whole ring,
- * with nothing under way meanwhile. */
+/* Loads x of the steps that fill the ring, through registers. Asynchronous copies of x would
+ * complete after all copies of W that started before them, so the first product would wait for the
+ * whole ring while nothing is in flight. */
 template <int tiles_m, bool aligned>
 static __device__ __forceinline__ void stream_load_x(const struct stream_next<tiles_m> &next,
                                                      int steps, uint4 *ring, int k_end)
@@ -284,7 +288,8 @@ static __device__ __forceinline__ int stream_col(int i)
     return (int)blockIdx.x * 16 + (int)(threadIdx.x % WARP / 4) + 8 * (i % 4 / 2);
 }
 
-/* A lane's sums of gate are those of row g of 16, of up those of row g + 8. `other`: slice 1's. */
+/* A lane's sums of gate belong to row g of 16, its sums of up to row g + 8. `other`: the sums of
+ * slice 1. */
 template <int tiles_m>
 static __device__ __forceinline__ void
 stream_store_gated(const struct product &p, const float d[tiles_m][4], const float *other)
@@ -303,7 +308,7 @@ stream_store_gated(const struct product &p, const float d[tiles_m][4], const flo
 }
 
 /* m <= 8 * tiles_m; grid: ceil(n / 16). A lane reads from the ring only what it copied itself, so
- * its own wait is enough; it refills a slot after the products have consumed what was there. */
+ * its own wait is enough. It refills a slot after the products have read the slot. */
 template <int tiles_m, bool aligned>
 static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p)
 {
@@ -326,7 +331,7 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
             stream_issue_w<tiles_m, aligned>(ahead, i, ring + i * slot_size, p.k);
         spw_copy_async_commit();
     }
-    spw_grid_wait(); /* so far only W was read */
+    spw_grid_wait(); /* only W was read until here */
     spw_grid_next();
 #pragma unroll
     for (int i = 0; i < 4 * tiles_m; i++)
@@ -341,7 +346,7 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
         const int then = slot + 1 == shape::STAGES ? 0 : slot + 1;
         for (int j = 0; j < shape::PIECES; j++)
             now[j] = next[j];
-        /* STAGES + i groups so far: the one of step i + 1 must be here. */
+        /* STAGES + i groups were committed; the group of step i + 1 must be complete. */
         spw_copy_async_wait<shape::STAGES - 2>();
         if (i + 1 < steps)
             stream_load<shape::PIECES>(next, ring + then * slot_size);
@@ -358,7 +363,8 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
         spw_copy_async_commit();
         slot = then;
     }
-    /* Slice 1 goes to slice 0's warp through its own ring, where nothing is under way any more. */
+    /* Slice 1 goes to the warp of slice 0 through the ring of slice 1, whose copies are
+     * complete. */
     spw_copy_async_wait<0>();
     float *other = (float *)(shared + shape::STAGES * slot_size);
     __syncwarp(); /* a lane writes where others have read their pieces */
@@ -382,9 +388,10 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
 
 /* ---- many rows: tiles of y ---- */
 
-/* Two groups of warps with a slice each, or one that makes both slices, one after the other. In a
- * group, warps_n x warps_m warps of tiles_n x tiles_m products. A stage holds `blocks` blocks of
- * each group. y [m][y_pitch] collects the slices: where the stages were, or beside them. */
+/* Two groups of warps with one slice each, or one group that computes both slices, one after the
+ * other. In a group, warps_n x warps_m warps compute tiles_n x tiles_m products each. A stage holds
+ * `blocks` blocks of each group. y [m][y_pitch] adds the slices; it uses the memory of the stages,
+ * or memory beside them. */
 template <int groups_, int warps_n_, int warps_m_, int tiles_n_, int tiles_m_, int blocks_,
           int stages_>
 struct tile_shape {
@@ -411,9 +418,9 @@ struct tile_shape {
     };
 };
 
-/* 32 x 64: batches in decode. 64 x 64: where there are few tiles; 48 KB, which every GPU has.
- * 128 x 128: half as much to load for a product, 96 KB. 256 x 128: 3/4 of that; 202 KB, and then
- * the sums of slice 0 have no registers to wait in. */
+/* 32 x 64: batches in decode. 64 x 64: if there are few tiles; 48 KB, which every GPU has. 128 x
+ * 128: loads half as many bytes for a product; 96 KB. 256 x 128: loads 3/4 of that; 202 KB, and no
+ * registers are left for the sums of slice 0. */
 struct tile_low : tile_shape<2, 1, 2, 2, 4, 2, 4> {
 };
 struct tile_mid : tile_shape<2, 2, 1, 2, 8, 1, 3> {
@@ -423,8 +430,8 @@ struct tile_high : tile_shape<2, 2, 2, 4, 8, 1, 3> {
 struct tile_wide : tile_shape<1, 4, 2, 4, 8, 1, 3> {
 };
 
-/* Which tile this CTA computes: GROUP tiles of m pass along n together, so that the CTAs that run
- * at one time share both their W and their x in L2. */
+/* Finds the tile of this CTA. GROUP tiles of m advance along n together, so the CTAs that run at
+ * the same time share both their W and their x in L2. */
 static __device__ __forceinline__ void tile_place(int tiles_n, int tiles_m, int *tile_n,
                                                   int *tile_m)
 {
@@ -434,7 +441,7 @@ static __device__ __forceinline__ void tile_place(int tiles_n, int tiles_m, int 
     *tile_m = first + in_group % height;
 }
 
-/* The calling group's part of a stage, from k on: four threads a row. */
+/* Copies the calling group's part of a stage, from k on: four threads a row. */
 template <typename shape, bool aligned>
 static __device__ __forceinline__ void tile_issue(const struct product &p, uint4 *part, int k,
                                                   int n_first, int m_first)
@@ -481,7 +488,7 @@ static __device__ __forceinline__ void tile_multiply(float d[shape::tiles_n][sha
     }
 }
 
-/* A group's sums to or from y [shape::m][y_pitch] in shared memory. */
+/* Stores a group's sums to y [shape::m][y_pitch] in shared memory, or adds y to them. */
 template <typename shape, bool add>
 static __device__ __forceinline__ void tile_merge(float d[shape::tiles_n][shape::tiles_m][4],
                                                   float *y)
@@ -501,7 +508,7 @@ static __device__ __forceinline__ void tile_merge(float d[shape::tiles_n][shape:
             }
 }
 
-/* Slice 0 waits in y, and the next one starts at zero. */
+/* Stores the sums of slice 0 in y; the next slice starts at zero. */
 template <typename shape>
 static __device__ __forceinline__ void tile_park(float d[shape::tiles_n][shape::tiles_m][4],
                                                  float *y)
@@ -541,7 +548,7 @@ static __device__ __forceinline__ void store4(const struct product &p, int row, 
         *(uint2 *)((uint16_t *)p.y + at) = packed4(out);
 }
 
-/* From the sums to y, whole rows of the tile by adjacent threads. */
+/* Writes the sums to y. Adjacent threads write whole rows of the tile. */
 template <typename shape>
 static __device__ __forceinline__ void tile_store(const struct product &p, const float *y,
                                                   int n_first, int m_first)
@@ -554,8 +561,8 @@ static __device__ __forceinline__ void tile_store(const struct product &p, const
     }
 }
 
-/* The same for what every layer does: a bf16 residual, wide. One load after the other, each behind
- * a store, would take as long as a good part of the product: eight are under way at a time. */
+/* The same for the common case of a layer: a bf16 residual, wide. A load after each store would
+ * take a good part of the product's time, so eight loads are in flight at a time. */
 template <typename shape>
 static __device__ __forceinline__ void tile_store_added(const struct product &p, const float *y,
                                                         int n_first, int m_first)
@@ -590,7 +597,7 @@ static __device__ __forceinline__ void tile_store_added(const struct product &p,
     }
 }
 
-/* Of a gated product, which is bf16 and has no residual. */
+/* The same for a gated product, which is bf16 and has no residual. */
 template <typename shape>
 static __device__ __forceinline__ void tile_store_gated(const struct product &p, const float *y,
                                                         int n_first, int m_first)
@@ -615,14 +622,15 @@ static __device__ __forceinline__ void tile_store_gated(const struct product &p,
     }
 }
 
-/* Shared memory limits how many CTAs fit. ptxas does not know how much that is: left to itself it
- * spills to fit more. */
+/* Shared memory limits how many CTAs fit. ptxas does not know the amount, and would spill registers
+ * to fit more CTAs. */
 template <typename shape, bool aligned>
 static __global__ void __launch_bounds__(shape::threads, 1)
     k_tile(struct product p, int tiles_n, int tiles_m)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    if (shape::shared > 64 << 10) /* more than a block has there: not launched, nor compiled */
+    if (shape::shared >
+        64 << 10) /* the device's blocks have less: not launched, and not compiled */
         return;
 #endif
     SPW_SHARED_DYNAMIC(uint4, shared);
@@ -645,8 +653,7 @@ static __global__ void __launch_bounds__(shape::threads, 1)
     }
     for (int i = 0, slot = 0, refill = shape::stages - 1; i < steps; i++) {
         spw_copy_async_wait<shape::stages - 2>();
-        /* Everyone's copies of stage i are here, and everyone is done with stage i - 1, which is
-         * the one that is filled next. */
+        /* All threads have copied stage i and have read stage i - 1, which is filled next. */
         __syncthreads();
         if (i + shape::stages - 1 < steps)
             tile_issue<shape, aligned>(p, ring + refill * shape::stage_pieces,
@@ -660,16 +667,16 @@ static __global__ void __launch_bounds__(shape::threads, 1)
     }
     spw_copy_async_wait<0>();
     if (shape::groups == 1) {
-        tile_merge<shape, true>(d, y); /* each thread what it parked itself */
+        tile_merge<shape, true>(d, y); /* a thread reads only what it stored itself */
     } else {
         __syncthreads(); /* the stages are no longer read: y takes their place */
         if (group == 1)
             tile_merge<shape, false>(d, y);
-        __syncthreads(); /* slice 1 is there */
+        __syncthreads(); /* slice 1 is written */
         if (group == 0)
             tile_merge<shape, true>(d, y);
     }
-    __syncthreads(); /* the sums are there, for whole rows to be stored */
+    __syncthreads(); /* all sums are written */
     if (p.gated)
         tile_store_gated<shape>(p, y, n_first, m_first);
     else if (p.residual && p.y_wide && !p.y_f32)
@@ -682,16 +689,16 @@ static __global__ void __launch_bounds__(shape::threads, 1)
 
 enum choice { STREAM_8, STREAM_16, TILE_LOW, TILE_MID, TILE_HIGH, TILE_WIDE };
 
-/* Time for y if `at_once` tiles of n x m run side by side, `each` long. */
+/* The time for y if `at_once` tiles of n x m run side by side and a tile takes `each`. */
 static uint64_t tiles_time(uint64_t y_m, uint64_t y_n, uint64_t m, uint64_t n, uint64_t at_once,
                            uint64_t each)
 {
     return spw_div_up(spw_div_up(y_m, m) * spw_div_up(y_n, n), at_once) * each;
 }
 
-/* The result does not depend on it. How long a tile takes next to others is an estimate from what
- * it loads for a product (1 : 1/2 : 3/8), in thirteenths of a 64 x 64 tile; nothing was measured.
- * Of that tile three fit on a multiprocessor, of the larger ones one. */
+/* The choice does not change the result. The time of a tile is an estimate from the bytes that it
+ * loads for a product (1 : 1/2 : 3/8), in thirteenths of the time of a 64 x 64 tile; it was not
+ * measured. Three of the 64 x 64 tiles fit on a multiprocessor, or one larger tile. */
 static enum choice choose(uint64_t m, uint64_t n, const struct spw_cuda_card *c)
 {
     const uint64_t count = (uint64_t)c->multiprocessors;
@@ -710,7 +717,7 @@ static enum choice choose(uint64_t m, uint64_t n, const struct spw_cuda_card *c)
     return c->shared_bytes >= tile_wide::shared && wide <= best ? TILE_WIDE : choice;
 }
 
-/* Rows of W, both of a gated product's together. */
+/* Number of rows of W; for a gated product of both matrices together. */
 static uint64_t rows_of_w(const struct product *p)
 {
     return (uint64_t)p->n * (p->gated ? 2 : 1);

@@ -2,15 +2,16 @@
  * f32. Bytes per call: W once per 8 rows of x where m <= 32, else once per 64; 4mk for x, 4mn for
  * y, and as much for a residual.
  *
- * As in linear_cuda.cu the arithmetic of an output element is the same in both kernels. k is
- * cut into slices of 64 ceil(k / 512) elements, at most 8 of them: a function of k alone. A slice
- * is one chain of fmaf in the order of k, zeros behind the end of k included; the slices are added
- * in order, then the bias, then the residual. Eight slices, because a chain advances by one k per
- * four cycles. Of a gated product a CTA takes as many rows of gate's W as of up's, for the same
- * outputs, and makes these of both as model/cuda/gated_cuda.cuh says.
+ * As in linear_cuda.cu, both kernels compute an output element with the same arithmetic. k is cut
+ * into slices of 64 ceil(k / 512) elements, at most 8 slices: a function of k alone. A slice is one
+ * chain of fmaf in the order of k, with zeros after the end of k. The slices are added in order,
+ * then the bias, then the residual. There are eight slices because a chain advances by one k per
+ * four cycles. For a gated product a CTA takes as many rows of gate's W as of up's, for the same
+ * outputs, and model/cuda/gated_cuda.cuh makes the outputs.
  *
- *   k_f32_stream  m <= 32, 8 rows a CTA. One CTA: 32 rows of W, a lane each; one warp per slice, 64
- *                 bytes of every row a stage through the warp's own ring in shared memory.
+ *   k_f32_stream  m <= 32, 8 rows a CTA. One CTA: 32 rows of W, one for each lane; one warp per
+ *                 slice. A stage has 64 bytes of every row; it goes through the warp's own ring in
+ *                 shared memory.
  *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the slices one after
  *                 another, each added to the totals when it is complete. */
 #include "model/cuda/gated_cuda.cuh"
@@ -37,7 +38,7 @@ struct product_f32 {
     const float *x, *bias; /* bias or NULL */
     const void *w, *w_up;  /* gated: gate's and up's */
     float *y;
-    const float *residual; /* as y, or NULL */
+    const float *residual; /* has the shape of y, or NULL */
     size_t x_stride, y_stride;
     int m, n, k, slice, slices; /* n: outputs of a row */
     enum spw_activation act;
@@ -89,9 +90,9 @@ static __device__ __forceinline__ void widen_piece(float out[8], uint4 piece, ty
     }
 }
 
-/* The row of W for line `line` of a CTA's `lines`; of a gated product the first half of them are
- * rows of gate, the others the same rows of up. Behind the last row comes the last row again: what
- * is made of it is not stored. */
+/* The row of W for line `line` of a CTA's `lines`. For a gated product the first half of the lines
+ * are rows of gate, the second half the same rows of up. Rows after the last row repeat the last
+ * row; their outputs are not stored. */
 template <typename type, int lines>
 static __device__ __forceinline__ const type *row_of_w(const struct product_f32 &p, int line)
 {
@@ -105,7 +106,8 @@ static __device__ __forceinline__ const float *row_of_x(const struct product_f32
     return p.x + (size_t)min(row, p.m - 1) * p.x_stride;
 }
 
-/* Elements k .. k + count - 1 of a row, zeros from k_end on; aligned: all are there or none. */
+/* Loads elements k .. k + count - 1 of a row, zeros from k_end on. `aligned`: all of them lie
+ * before k_end, or none. */
 template <int count, bool aligned, typename type>
 static __device__ __forceinline__ void read_row(float out[count], const type *row, int k, int k_end)
 {
@@ -190,11 +192,11 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
             stream_issue<type, aligned>(p, ring + i * SLOT, begin + i * step_k);
         spw_copy_async_commit();
     }
-    spw_grid_wait(); /* so far only W was read */
+    spw_grid_wait(); /* only W was read until here */
     spw_grid_next();
     for (int i = 0; i < steps; i++) {
         spw_copy_async_wait<STAGES - 2>();
-        /* The warp's copies of stage i are here, and all lanes have read stage i - 1. */
+        /* The warp has copied stage i, and all lanes have read stage i - 1. */
         __syncwarp();
         const int ahead = i + STAGES - 1, k = begin + i * step_k;
         if (ahead < steps)
@@ -218,7 +220,7 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
     __syncthreads();               /* the rings are no longer read: the sums take their place */
     for (int r = 0; r < rows; r++)
         sums[(slice * rows + r) * WARP + lane] = sum[r];
-    __syncthreads(); /* all slices are there */
+    __syncthreads(); /* all slices are written */
     const int row = m_first + slice, width = p.gated ? WARP / 2 : WARP;
     const int col = (int)blockIdx.x * width + lane;
     if (slice >= rows || row >= p.m || lane >= width || col >= p.n)
@@ -233,7 +235,7 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
 
 /* ---- many rows ---- */
 
-/* The calling thread's 8 elements of row thread % 64 at k, in registers, then transposed. */
+/* The calling thread's 8 elements of row thread % 64 at k: first in registers, then transposed. */
 enum { MINE = 8 };
 
 static __device__ __forceinline__ void tile_put(float *tile, const float part[MINE])
@@ -264,7 +266,7 @@ static __device__ __forceinline__ void tile_multiply(float sum[4][8], const floa
     }
 }
 
-/* Four adjacent outputs, of which those behind the last column are left out. */
+/* Four adjacent outputs. Outputs after the last column are left out. */
 static __device__ __forceinline__ void add_residual4(const struct product_f32 &p, float v[4],
                                                      int row, int col)
 {
@@ -294,7 +296,7 @@ static __device__ __forceinline__ void store4(const struct product_f32 &p, const
             y[j] = v[j];
 }
 
-/* The residual may be y, so that no load of it passes a store: all loads come first. */
+/* The residual may be y, so no load of it may pass a store: all loads come first. */
 static __device__ __forceinline__ void tile_store(const struct product_f32 &p, float total[4][8],
                                                   int n_first, int m_first)
 {
@@ -353,10 +355,10 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
             float *w_tile = tile + i % 2 * 2 * TILE_K * PITCH, *x_tile = w_tile + TILE_K * PITCH;
             tile_put(w_tile, w);
             tile_put(x_tile, x);
-            /* This step's tile is complete. The other one was last read before the threads came
-             * here, so that the next step may overwrite it. */
+            /* The tile of this step is complete. All threads have read the other tile before they
+             * came here, so the next step may overwrite it. */
             __syncthreads();
-            /* In the last step this reads nothing: k has ended. */
+            /* After the last step k has ended, and this call reads nothing. */
             read_row<MINE, aligned>(w, w_row, (i + 1) * TILE_K + k_mine, p.k);
             read_row<MINE, aligned>(x, x_row, (i + 1) * TILE_K + k_mine, p.k);
             tile_multiply(sum, w_tile, x_tile);

@@ -1,8 +1,8 @@
 /* Limits of a GPU: see probe_cuda.h.
  *
- * The read kernel takes 16 bytes a thread and load, eight loads under way at a time, and keeps only
- * their exclusive or: bytes a call = `bytes` read, nothing written (the sink's condition is almost
- * never true, but the compiler cannot know). */
+ * The read kernel takes 16 bytes a thread and load, with eight loads in flight, and keeps only
+ * their exclusive or. So a call reads `bytes` bytes and writes nothing: the condition of the write
+ * is almost never true, which the compiler cannot know. */
 #include "model/cuda/probe_cuda.h"
 
 #include "quant/cuda.cuh"
@@ -80,8 +80,9 @@ template <class F> static bool find(struct spw_probe_matrix *m, F *out, const ch
     return *out;
 }
 
-/* The library stays until the program ends: what it has loaded onto the device belongs to a context
- * that outlives the probe, and a second probe need not read its hundreds of megabytes again. */
+/* The library stays loaded until the program ends. What it has loaded onto the device belongs to a
+ * context that outlives the probe, and a second probe need not read its hundreds of megabytes
+ * again. */
 static bool load(struct spw_probe_matrix *m)
 {
     char versioned[32];
@@ -101,7 +102,7 @@ static bool load(struct spw_probe_matrix *m)
            find(m, &m->matmul, "cublasLtMatmul");
 }
 
-/* W^T x, both with k contiguous, as a linear layer has them: the layout tensor cores like best. */
+/* W^T x, both with k contiguous, like a linear layer. Tensor cores are fastest with this layout. */
 static bool choose(struct spw_probe_matrix *m, cudaDataType type)
 {
     cublasOperation_t transposed = CUBLAS_OP_T;

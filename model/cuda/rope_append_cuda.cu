@@ -3,53 +3,55 @@
  *   qkv    [rows][stride]   a row: n_heads of q | n_kv_heads of k | n_kv_heads of v, head_dim each
  *   tiles  K and V of 128 positions (quant/tile.h draws them)
  *
- * A block takes a row, or where rows are few, some heads of one. Its threads are groups, which take
- * a head at a time: as many lanes of a warp as the head has chunks of 8 channels, up to the next
- * power of two, but no more than a warp. A lane's chunks stay in registers from the one load to the
- * one store. The sum of a norm is a lane's chain and then a tree over lanes: that of k_norm for so
- * many columns (up to 512). For the other half of a pair, a head passes through shared memory.
+ * A block takes a row, or some heads of a row if there are few rows. Its threads form groups, and a
+ * group takes one head at a time. A group has as many lanes of a warp as the head has chunks of 8
+ * channels, rounded up to a power of two, and at most a warp. A lane's chunks stay in registers
+ * from the only load to the only store. The sum of a norm is one chain in a lane, then a tree over
+ * lanes, like k_norm for as many columns (up to 512). A lane gets the other half of a rope pair
+ * through shared memory.
  *
- * Two positions share words of V in 2-byte types: the block of the first of them writes both, or
- * the first and a zero where the second is not of this call. Where only the second is, its halves
- * are written and the others left. Words of K hold two channels of one position.
+ * In 2-byte types two positions share a word of V. The block of the first position writes both, or
+ * the first one and a zero if the second one is not in this call. If only the second one is in the
+ * call, its halves of words are written, and the other halves stay. A word of K holds two channels
+ * of one position.
  *
- * Bytes: the row is read once, q written once, K and V written once in their own type. K's words
- * lie 64 bytes apart; the rows between fill their lines in the L2 cache. */
+ * Bytes: the row is read once, q written once, K and V written once in their own type. The words of
+ * K lie 64 bytes apart; the rows between them fill their lines in the L2 cache. */
 #include "model/cuda/rows_cuda.cuh"
 
 enum {
     LANES = 32,
     THREADS = 128,
-    ENOUGH_BLOCKS = 512, /* of the grid: no row's heads need more than one */
-    WIDE_CHUNKS = SPW_MOST_HEAD_DIM / (LANES * CHUNK), /* of a lane, at most */
+    ENOUGH_BLOCKS = 512, /* of the grid: with as many rows a block takes all heads of its row */
+    WIDE_CHUNKS = SPW_MOST_HEAD_DIM / (LANES * CHUNK), /* the most chunks of a lane */
 };
 
-/* What a thread knows of its group of lanes. */
+/* A thread's view of its group of lanes. */
 struct group {
     uint32_t lane, lanes;
     unsigned mask;       /* the group's lanes of the warp */
-    uint32_t d, apart;   /* channels of a head; those between the two of a pair */
-    float *head;         /* shared, of the group, as place() says */
-    const float *cosine; /* shared, [apart] as place() says; */
-    const float *sine;   /* the same */
+    uint32_t d, apart;   /* channels of a head; distance of the two channels of a pair */
+    float *head;         /* the group's head in shared memory, ordered by place() */
+    const float *cosine; /* in shared memory, [apart], ordered by place() */
+    const float *sine;   /* in shared memory, [apart], ordered by place() */
 };
 
-/* Where element e of a head (or, for half as many, of the angles) lies in shared memory: the first
- * of each chunk side by side, then the second. Lanes that read one element each of their chunks,
- * moved by whatever number of channels, thus meet different banks. Each warp has one such place,
- * and its groups lie side by side in it. */
+/* The place of element e of a head (or of the angles, which are half as many) in shared memory. The
+ * first elements of all chunks are neighbours, then the second elements, and so on. So lanes that
+ * read one element each of their chunks, at any distance in channels, read different banks. Each
+ * warp has one such area, where its groups are neighbours. */
 template <int CHUNKS> __device__ __forceinline__ uint32_t place(uint32_t e)
 {
     return e % CHUNK * CHUNKS + e / CHUNK;
 }
 
-/* The channel that the lane's n-th chunk begins with; it may lie behind the head's end. */
+/* The first channel of the lane's n-th chunk. It may lie after the end of the head. */
 __device__ __forceinline__ uint32_t channel(const struct group &g, int n)
 {
     return (g.lane + (uint32_t)n * g.lanes) * CHUNK;
 }
 
-/* The lane's chunks of the head at x; zeros behind its end. */
+/* Loads the lane's chunks of the head at x; zeros after the end of the head. */
 template <typename T, int N>
 __device__ __forceinline__ void load_head(const struct group &g, const T *x, float v[N][CHUNK])
 {
@@ -82,15 +84,15 @@ __device__ __forceinline__ void norm_head(const struct group &g,
     }
 }
 
-/* Hugging Face rotates in the activation dtype: every product and the sum are rounded; the sum is
- * where it is stored. */
+/* Hugging Face transformers rotates in the activation dtype, so every product and the sum are
+ * rounded. The store rounds the sum. */
 template <typename T, int N>
 __device__ __forceinline__ void rotate_head(const struct group &g, float v[N][CHUNK])
 {
     SPW_UNROLL
     for (int i = 0; i < N * CHUNK; i++)
         g.head[place<N * LANES>(channel(g, i / CHUNK) + i % CHUNK)] = v[i / CHUNK][i % CHUNK];
-    __syncwarp(g.mask); /* the head is there */
+    __syncwarp(g.mask); /* the head is written */
     SPW_UNROLL
     for (int i = 0; i < N * CHUNK; i++) {
         uint32_t e = channel(g, i / CHUNK) + i % CHUNK;
@@ -110,13 +112,14 @@ __device__ __forceinline__ void rotate_head(const struct group &g, float v[N][CH
 
 /* ---- append ---- */
 
-/* A value as its tile holds it, where that is of two bytes. */
+/* A value in the 2-byte type of its tile. */
 __device__ __forceinline__ uint32_t code_of(float x, enum spw_dtype t)
 {
     return t == SPW_DTYPE_F16 ? spw_device_to_f16(x) : spw_device_to_bf16(x);
 }
 
-/* Where K or V head `head` of the row's tile begins; a tile has its heads in the order of a row. */
+/* The start of K or V head `head` in the row's tile. The heads of a tile have the order of a
+ * row. */
 __device__ __forceinline__ char *tile_head(const struct spw_rope_append_args &a, uint32_t row,
                                            uint32_t head)
 {
@@ -124,7 +127,7 @@ __device__ __forceinline__ char *tile_head(const struct spw_rope_append_args &a,
     return (char *)a.tiles[tile] + head * spw_tile_head_bytes(a.head_dim, a.kv_dtype);
 }
 
-/* n channels from c on, at position j of a K head; n may be more than a chunk. */
+/* Stores n channels from c on, at position j of a K head. n may be larger than a chunk. */
 __device__ __forceinline__ void store_k(char *k, uint32_t d, uint32_t j, uint32_t c, uint32_t n,
                                         const float v[CHUNK], enum spw_dtype t)
 {
@@ -143,7 +146,7 @@ __device__ __forceinline__ void store_k(char *k, uint32_t d, uint32_t j, uint32_
             to[i / 2 * SPW_TILE_BLOCK] = code_of(v[i], t) | code_of(v[i + 1], t) << 16;
 }
 
-/* The same of position j, which is even, and of the next one, at V; n at least 1. */
+/* The same for V, at position j, which is even, and at the next position. n is at least 1. */
 __device__ __forceinline__ void store_v_pair(char *v, uint32_t d, uint32_t j, uint32_t c,
                                              uint32_t n, const float x[CHUNK],
                                              const float next[CHUNK], enum spw_dtype t)
@@ -163,7 +166,7 @@ __device__ __forceinline__ void store_v_pair(char *v, uint32_t d, uint32_t j, ui
             to[i] = w[i];
 }
 
-/* Of position j alone. */
+/* The same for V, at position j only. */
 __device__ __forceinline__ void store_v(char *v, uint32_t d, uint32_t j, uint32_t c, uint32_t n,
                                         const float x[CHUNK], enum spw_dtype t)
 {
@@ -178,7 +181,8 @@ __device__ __forceinline__ void store_v(char *v, uint32_t d, uint32_t j, uint32_
             ((uint16_t *)v)[at + 2 * i] = (uint16_t)code_of(x[i], t);
 }
 
-/* V of the row, from x on; in 2-byte types that of the pair whose first row in this call it is. */
+/* Stores V of the row, from x on. In 2-byte types it stores both positions of the pair, if this row
+ * is the first row of the pair in this call. */
 template <typename T, int N>
 __device__ __forceinline__ void append_v(const struct group &g,
                                          const struct spw_rope_append_args &a, uint32_t row,
@@ -207,7 +211,7 @@ __device__ __forceinline__ void append_v(const struct group &g,
 
 /* ---- all of it ---- */
 
-/* Head `head` of q and k, at x. */
+/* Norm and rope of head `head` of q and k, at x; stores k. */
 template <typename T, int N>
 __device__ __forceinline__ void turn_head(const struct group &g,
                                           const struct spw_rope_append_args &a, uint32_t row,
@@ -260,7 +264,7 @@ __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
     spw_grid_wait();
     spw_grid_next();
     const uint32_t n = a.n_heads + 2 * a.n_kv_heads, row = blockIdx.x, groups = THREADS / lanes;
-    const uint32_t first = threadIdx.x % LANES / lanes * lanes; /* the group's, of its warp */
+    const uint32_t first = threadIdx.x % LANES / lanes * lanes; /* the first lane of the group */
     struct group g;
     g.lane = threadIdx.x % lanes;
     g.lanes = lanes;

@@ -3,9 +3,9 @@
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
  *   softcap  [n], in place                         8 elements a thread
  *
- * Each byte crosses the memory bus once a call: norm reads a row a second time while it is in L1.
- * All work in chunks of 8 elements (model/cuda/rows_cuda.cuh). A chunk belongs to the same thread
- * of its row or block in every call, so that the sum of a norm is one tree that depends on cols
+ * Each byte crosses the memory bus once a call: the second read of a row by norm hits L1. All
+ * kernels work on chunks of 8 elements (model/cuda/rows_cuda.cuh). In every call the same thread of
+ * a row or block takes the same chunk, so the sum of a norm is one tree that depends on cols
  * alone. */
 #include "model/cuda/rows_cuda.cuh"
 
@@ -13,10 +13,12 @@ enum {
     LANES = 32,
     THREADS = 256,
     MOST_BLOCKS = 1 << 16,
-    WARP_COLS = 512, /* up to here a warp norms a row, two chunks a lane at most */
+    WARP_COLS = 512, /* with at most so many columns a warp norms a row, and a lane has at most two
+                        chunks */
 };
 
-/* Blocks for one chunk a thread; a thread that finds more goes on by the whole grid. */
+/* The number of blocks for one chunk a thread. If the grid is smaller, a thread takes more chunks,
+ * at the distance of the whole grid. */
 static unsigned blocks_of(size_t n_chunks)
 {
     return (unsigned)spw_min_u64(spw_div_up(n_chunks, THREADS), MOST_BLOCKS);
@@ -24,7 +26,7 @@ static unsigned blocks_of(size_t n_chunks)
 
 /* ---- norm ---- */
 
-/* The sum over a warp, the same bits in every lane: x + y and y + x are the same. */
+/* The sum over a warp. Every lane gets the same bits, because x + y equals y + x. */
 __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
@@ -33,7 +35,7 @@ __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-/* Of the chunks first, first + step, ... of the row at x: one chain. */
+/* The sum of squares of the chunks first, first + step, ... of the row at x: one chain. */
 template <typename T>
 __device__ __forceinline__ float square_sum(const struct spw_norm_args &a, const T *x, size_t first,
                                             size_t step)
@@ -59,7 +61,7 @@ __device__ __forceinline__ void add_residual(const T *residual, size_t n, float 
         v[i] = more[i] + rounded<T>(v[i]);
 }
 
-/* A thread rewrites only what it alone reads, so that y may be x, or the residual. */
+/* A thread writes only elements that no other thread reads, so y may be x or the residual. */
 template <typename T>
 __device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, size_t y,
                                       float sum, size_t first, size_t step)
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_ar
     float sum = warp_sum(square_sum(a, x, threadIdx.x, THREADS));
     if (threadIdx.x % LANES == 0)
         sums[threadIdx.x / LANES] = sum;
-    __syncthreads(); /* sums is written */
+    __syncthreads(); /* all sums are written */
     sum = warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
     scale(a, x, blockIdx.x * a.y_stride, sum, threadIdx.x, THREADS);
 }

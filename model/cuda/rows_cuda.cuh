@@ -1,6 +1,6 @@
-/* What kernels over rows share: elements in chunks of 8, which are 16 or 32 bytes, moved 16 bytes
- * at a time where their address allows it, else one by one, with the same arithmetic either way;
- * and the arithmetic of a norm. T is float, or uint16_t for bf16. */
+/* What kernels over rows share: chunks of 8 elements, and the arithmetic of a norm. A chunk is 16
+ * or 32 bytes. It is moved 16 bytes at a time if its address allows that, else element by element;
+ * the arithmetic is the same. T is float, or uint16_t for bf16. */
 #ifndef SPW_MODEL_CUDA_ROWS_CUDA_CUH
 #define SPW_MODEL_CUDA_ROWS_CUDA_CUH
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void narrowed(uint16_t *to, float x)
     *to = spw_device_to_bf16(x);
 }
 
-/* x as it would be after it was stored and loaded again. */
+/* x after a store and a load. */
 template <typename T> __device__ __forceinline__ float rounded(float x)
 {
     T stored;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void store_whole(uint16_t *p, const float v[CHUNK])
     *(uint4 *)p = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-/* The first n elements of a chunk, zeros after them; n may be more than a chunk. */
+/* The first n elements of a chunk, zeros after them. n may be larger than a chunk. */
 template <typename T>
 __device__ __forceinline__ void load_chunk(const T *p, size_t n, float v[CHUNK])
 {
