@@ -1,8 +1,8 @@
-/* config.json and generation_config.json to one descriptor: see config.h.
+/* Reads config.json and generation_config.json into one descriptor: see config.h.
  *
- * What tells the dense families apart is a table of facts, taken from transformers'
- * configuration_*.py (what a key is when absent) and modeling_*.py (what is done whatever the file
- * says). A new dense family is a new row; a new kind of fact is a new column. */
+ * A table of facts distinguishes the dense families. The facts come from transformers'
+ * configuration_*.py (the default of a key) and modeling_*.py (behaviour that no key changes). A
+ * new dense family is a new row; a new kind of fact is a new column. */
 #include "model/config.h"
 
 #include "model/config_rope.h"
@@ -26,10 +26,10 @@ enum rule {
     BY_KEY, /* attention_bias or mlp_bias, false when absent */
 };
 
-/* How the kinds of the layers are decided where layer_types does not list them. A mistral config
- * with that list is a ministral to transformers, so that the list counts in every family. */
+/* How the layer kinds are decided if layer_types does not list them. transformers reads a mistral
+ * config with that list as a ministral, so the list counts in every family. */
 enum window_rule {
-    WINDOW_NEVER,   /* every layer is full, and the list may say nothing else */
+    WINDOW_NEVER,   /* every layer is full; the list may have full layers only */
     WINDOW_ALL,     /* every layer slides, unless sliding_window is null */
     WINDOW_OPT_IN,  /* use_sliding_window, from layer max_window_layers on */
     WINDOW_PATTERN, /* every sliding_window_pattern-th is full, the others slide */
@@ -42,9 +42,9 @@ struct family {
     const char *activation;
     enum rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, sandwich;
-    bool scaled; /* embeddings times sqrt(hidden), scores by query_pre_attn_scalar^-0.5, and
-                    final_logit_softcapping is honoured */
-    bool tied;   /* when tie_word_embeddings is absent, as all below */
+    bool scaled; /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
+                    final_logit_softcapping applies */
+    bool tied;   /* the default of tie_word_embeddings; the members below are defaults, too */
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
     uint64_t max_positions;
@@ -236,13 +236,14 @@ static int read_sizes(struct spw_model_config *out, const struct source *source)
     return read_heads(out, source);
 }
 
-/* What other families multiply or cap by, some of which share names and tensors with these: nothing
- * else in the folder would show that it is missing. transformers passes over these keys in a
- * supported family, so that only what changes nothing may stand there. */
+/* Keys of other families that multiply or cap a value. Some of these families share names and
+ * tensors with the supported ones, so nothing else in the folder would show that the operation is
+ * missing. transformers ignores these keys in a supported family, so only neutral values are
+ * accepted. */
 static const struct {
     const char *key;
-    double neutral; /* NAN: no number is */
-    bool scaled;    /* families of that kind know it */
+    double neutral; /* NAN: no number is neutral */
+    bool scaled;    /* `scaled` families use the key */
 } foreign[] = {
     {"logit_scale", 1, false},
     {"logits_scaling", 1, false},
@@ -322,7 +323,7 @@ static int read_dtype(struct spw_model_config *out, const struct source *source)
         const char *name;
         enum spw_dtype dtype;
     } names[] = {{"auto", SPW_DTYPE_AUTO},
-                 {"float64", SPW_DTYPE_F32}, /* weights may be; nothing computes so */
+                 {"float64", SPW_DTYPE_F32}, /* weights may have it; nothing computes with it */
                  {"float32", SPW_DTYPE_F32},
                  {"float16", SPW_DTYPE_F16},
                  {"bfloat16", SPW_DTYPE_BF16}};
@@ -346,7 +347,8 @@ static int read_dtype(struct spw_model_config *out, const struct source *source)
     return 0;
 }
 
-/* FP8 weights with a factor for each block, or one for each matrix, are read as their products. */
+/* FP8 weights have one factor for each block, or one for each matrix. Reading multiplies the
+ * weights by their factors. */
 static int read_quantization(struct spw_model_config *out, const struct spw_keys *top)
 {
     const json_t *object = NULL;
@@ -430,8 +432,8 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
     return 0;
 }
 
-/* The kinds by the family's rule, when the file does not list them. `slides` is whether the window
- * is switched on at all. */
+/* Derives the layer kinds by the family's rule if the file does not list them. `slides`: sliding
+ * windows are switched on. */
 static int derive_layer_kinds(struct spw_model_config *out, const struct source *source,
                               bool slides)
 {
@@ -478,7 +480,7 @@ static int read_layer_kinds(struct spw_model_config *out, const struct source *s
     return spw_keys_refuse(keys, "use_sliding_window", "true: layer_types has sliding layers");
 }
 
-/* One id, or a list of them for eos. Absent and null leave what is there. */
+/* Reads one id, or for eos a list of ids. An absent key and null leave the old value. */
 static int read_token(const struct spw_keys *keys, const char *key, int32_t *ids, uint32_t *n,
                       uint32_t capacity)
 {
@@ -501,7 +503,7 @@ static int read_token(const struct spw_keys *keys, const char *key, int32_t *ids
     return 0;
 }
 
-/* No answer would ever end with an id that the model cannot choose. */
+/* An answer never ends with an id that the model cannot choose. */
 static int check_eos(const struct spw_model_config *out, const struct spw_keys *keys)
 {
     char expected[64];
@@ -512,7 +514,7 @@ static int check_eos(const struct spw_model_config *out, const struct spw_keys *
     return 0;
 }
 
-/* The family's, then config.json's, then generation_config.json's: the later one wins. */
+/* The defaults of the family, then config.json, then generation_config.json; the later one wins. */
 static int read_tokens(struct spw_model_config *out, const struct source *source,
                        const struct spw_keys *generation)
 {
@@ -534,7 +536,7 @@ static int read_tokens(struct spw_model_config *out, const struct source *source
     return 0;
 }
 
-/* As for tokens, the later file wins; transformers has kept the key in both. */
+/* The later file wins, as for tokens; transformers has had the key in both files. */
 static int read_cache(struct spw_model_config *out, const struct source *source,
                       const struct spw_keys *generation)
 {

@@ -1,11 +1,11 @@
-/* What a model is: one plain descriptor that the one layer runs from. config.json and
- * generation_config.json of a Hugging Face folder are read into it; a family is a row of facts in
- * config.c.
+/* What a model is: one plain descriptor that all layers run from. spw_config_parse reads
+ * config.json and generation_config.json of a Hugging Face folder into it. A family is a row of
+ * facts in config.c.
  *
- * spw_config_parse fills `out` (it owns `layer_kinds`: spw_config_free gives it back; after a
- * failure there is nothing to free). Every size is checked against a sensible limit, so that no
- * product of two of them can overflow 64 bits. Errors: -EINVAL (the text names file, key, what was
- * found and what was expected), -ENOMEM. Pure; any thread. */
+ * spw_config_parse fills `out`, which owns `layer_kinds` until spw_config_free; after a failure
+ * there is nothing to free. Every size has a limit, so no product of two sizes overflows 64 bits.
+ * Errors: -EINVAL (the text names file, key, what was found and what was expected), -ENOMEM. Pure;
+ * any thread. */
 #ifndef SPW_MODEL_CONFIG_H
 #define SPW_MODEL_CONFIG_H
 
@@ -34,7 +34,8 @@ struct spw_model_config {
     uint32_t head_dim;   /* even; n_heads * head_dim need not be hidden */
     uint32_t vocab;
     uint64_t max_positions;
-    uint64_t reach; /* positions that a sequence may have: more where scaled rope stretches them */
+    uint64_t reach; /* positions that a sequence may have; scaled rope can allow more than
+                       max_positions */
     float rms_eps;
     enum spw_norm_kind norm;
     enum spw_activation act;
@@ -53,9 +54,9 @@ struct spw_model_config {
     float embedding_scale;   /* 1: none. Unrounded: round it to the compute dtype before use */
     enum spw_dtype dtype;    /* what the file says the weights are; AUTO when it says nothing */
     uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
-    bool kinds_listed;       /* by layer_types; else they follow the family's rule */
+    bool kinds_listed;       /* layer_types lists the kinds; else they follow the family's rule */
     uint32_t window;         /* keys a sliding layer sees; 0 when no layer slides */
-    /* What the files ask of the cache, cut to fit and made printable; "": nothing. */
+    /* The cache that the files ask for, cut to fit and made printable; "": none. */
     char cache_implementation[32];
     bool cache_by_generation; /* asked by generation_config.json; else by config.json */
     struct spw_rope_config

@@ -1,8 +1,9 @@
 /* Typed reading of the keys of one JSON object, with messages that name the file, the key, what was
  * found and what was expected. Inside model/ only.
  *
- * A reader borrows everything. A key that is absent or null leaves *out alone and gives 0, so that
- * the caller sets the default first; spw_keys_has tells the two apart. Errors: -EINVAL, -ENOMEM. */
+ * A reader borrows everything. A key that is absent or null leaves *out as it is and returns 0: the
+ * caller sets the default before the call. spw_keys_has tells whether the key is present. Errors:
+ * -EINVAL, -ENOMEM. */
 #ifndef SPW_MODEL_CONFIG_JSON_H
 #define SPW_MODEL_CONFIG_JSON_H
 
@@ -17,23 +18,24 @@ struct spw_keys {
     struct spw_error *err;
 };
 
-/* 0, or -EINVAL for what git leaves in the place of a large file that it has not fetched. */
+/* Refuses a pointer file, which git leaves in place of a large file that it has not fetched:
+ * -EINVAL. Else 0. */
 int spw_json_refuse_pointer(const void *text, size_t bytes, const char *file,
                             struct spw_error *err);
 /* Parses one whole text whose top is an object. *out is owned: json_decref. */
 int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out,
                   struct spw_error *err);
-/* What a value is, for a message: "\"silu\"", "-3", "an array". Returns `buffer`. */
+/* Describes a value for a message: "\"silu\"", "-3", "an array". Returns `buffer`. */
 const char *spw_json_describe(const json_t *value, char *buffer, size_t bytes);
 
-/* Makes a message one line of printable bytes: it may quote a file that holds anything. */
+/* Makes a message one line of printable bytes, because it may quote a file with any content. */
 void spw_json_tidy(struct spw_error *err);
 
-/* Present and not null. */
+/* The key is present and not null. */
 bool spw_keys_has(const struct spw_keys *keys, const char *key);
-/* Present, and null. */
+/* The key is present, and null. */
 bool spw_keys_is_null(const struct spw_keys *keys, const char *key);
-/* The one way to complain about a key: "file: prefixkey: found X, expected Y". */
+/* Every complaint about a key has this form: "file: prefixkey: found X, expected Y". */
 int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *expected);
 
 int spw_keys_u64(const struct spw_keys *keys, const char *key, uint64_t low, uint64_t high,

@@ -1,14 +1,13 @@
-/* Two generations of rope keys, one result.
+/* Reads both generations of rope keys into one result.
  *
  *   old:  "rope_theta": 1e6,  "rope_scaling": null | {"rope_type" or "type": KIND, "factor": ...}
  *         Gemma-3 adds "rope_local_base_freq", the theta of its sliding layers, which never scale
  *   new:  "rope_parameters": {"rope_type": KIND, "rope_theta": ..., "factor": ...}
- *         Gemma-3: {"full_attention": {...}, "sliding_attention": {...}}; flat keys mean nothing
- * there
+ *         Gemma-3: {"full_attention": {...}, "sliding_attention": {...}}; flat keys are ignored
  *
- * A value inside the dict wins over one at the top level, which wins over the family's. A non-empty
- * rope_scaling replaces rope_parameters (Gemma-3: is merged over its full_attention part), because
- * that is what transformers does with files that carry both. */
+ * A value inside the dict wins over a value at the top level, which wins over the family's default.
+ * A non-empty rope_scaling replaces rope_parameters (in Gemma-3 it is merged over the
+ * full_attention part), because transformers does so with files that have both. */
 #include "model/config_rope.h"
 
 #include <math.h>
@@ -46,8 +45,8 @@ static int require(const struct spw_keys *dict, const char *key, const char *exp
     return spw_keys_has(dict, key) ? 0 : spw_keys_refuse(dict, key, expected);
 }
 
-/* What multiplies cos and sin: given, or YaRN's 0.1 ln(factor) + 1 (section 3.4), in transformers'
- * generalization with two scales. */
+/* The factor of cos and sin: the given one, or YaRN's 0.1 ln(factor) + 1 (section 3.4), in
+ * transformers' generalization with two scales. */
 static double yarn_magnitude(double factor, double scale)
 {
     return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
@@ -71,7 +70,7 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     if (scale > 0 && scale_all > 0)
         rope->attention_factor =
             yarn_magnitude(rope->factor, scale) / yarn_magnitude(rope->factor, scale_all);
-    if (rope->theta <= 1) /* its logarithm divides */
+    if (rope->theta <= 1) /* a formula divides by its logarithm */
         return spw_keys_refuse(spw_keys_has(dict, "rope_theta") ? dict : top, "rope_theta",
                                "more than 1, for yarn");
     return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
@@ -99,7 +98,7 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
     return 0;
 }
 
-/* One table. `dict` may be empty; `theta` is what holds when it has none. */
+/* Reads one table. `dict` may be empty; `theta` is the default. */
 static int read_table(struct spw_rope_config *rope, const struct spw_model_config *config,
                       const struct spw_keys *dict, const struct spw_keys *top, bool nested,
                       double theta)
@@ -153,10 +152,9 @@ static struct spw_keys below(const struct spw_keys *keys, const char *prefix, co
         .file = keys->file, .prefix = prefix, .object = object, .err = keys->err};
 }
 
-/* A dict per layer kind where a flat one is expected must not be half-read. The other way round
- * transformers passes over the flat keys, but fails where rope_scaling has to go into
- * full_attention.
- */
+/* Refuses a dict per layer kind where a flat dict is expected: the program must not read half of
+ * it. In the other direction transformers ignores the flat keys, but it fails if rope_scaling must
+ * be merged into full_attention. */
 static int check_nesting(const struct spw_keys *keys, const json_t *dict, bool by_layer_kind,
                          bool scaled)
 {
@@ -206,7 +204,7 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
         scaling = NULL;
     if (parameters && (!scaling || facts->by_layer_kind))
         SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind, scaling));
-    config->reach = config->max_positions; /* which counts the scaling in, in such families */
+    config->reach = config->max_positions; /* in such families max_positions includes the scaling */
     if (facts->by_layer_kind)
         return read_by_layer_kind(config, keys, facts, parameters, scaling, "rope_parameters.");
 

@@ -5,7 +5,7 @@
 #include "model/config.h"
 #include "model/config_json.h"
 
-/* What a family has when its file says nothing. */
+/* The defaults of a family. */
 struct spw_rope_facts {
     bool by_layer_kind; /* one table per layer kind (Gemma-3) */
     double theta;       /* full layers, or all of them */

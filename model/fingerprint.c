@@ -40,7 +40,8 @@ static struct sample sample_of(const struct spw_tensor *t, uint32_t i)
     return s;
 }
 
-/* One request for each, and nobody waits: the drive sees them together. Advice only. */
+/* Requests the pages of all samples without waiting, so the drive sees all requests together. This
+ * is advice only. */
 static void ask_for_samples(const struct spw_tensors *weights)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -71,7 +72,7 @@ static void add_samples(XXH3_state_t *to, const struct spw_tensors *weights)
 
 static void add_bytes(XXH3_state_t *to, const void *bytes, uint64_t n)
 {
-    XXH3_128bits_update(to, &n, sizeof n); /* so that no two lists run together as the same bytes */
+    XXH3_128bits_update(to, &n, sizeof n); /* the length keeps two lists from hashing as one */
     XXH3_128bits_update(to, bytes, (size_t)n);
 }
 

@@ -22,9 +22,9 @@ static int norm(const struct spw_forward *f, uint64_t weight, const void *x, con
                         f->stream);
 }
 
-/* y = x W^T, plus the residual if there is one, for some matrices whose outputs stand side by side
- * in y. Matrices of one type that also follow each other in memory are one product. The bits of an
- * output do not depend on that. */
+/* y = x W^T, plus the residual if there is one, for several matrices whose outputs are side by side
+ * in y. Matrices of one type that are also adjacent in memory become one product. This does not
+ * change the bits of an output. */
 static int linear(const struct spw_forward *f, const struct spw_operand *m, int n_matrices,
                   uint64_t bias, const void *x, const void *residual, void *y, size_t rows)
 {
@@ -62,7 +62,8 @@ static int linear(const struct spw_forward *f, const struct spw_operand *m, int 
     return 0;
 }
 
-/* h += x W^T; in a family with a norm behind it, h += norm(x W^T). b.x is free by then. */
+/* h += x W^T; in a family with a norm after the product, h += norm(x W^T). b.x is free at this
+ * point. */
 static int linear_added(const struct spw_forward *f, const struct spw_operand *m, uint64_t bias,
                         uint64_t after_norm, const void *x, void *h, size_t rows)
 {

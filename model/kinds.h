@@ -1,4 +1,4 @@
-/* What both a model's description and the operations name: norms, activations, limits. */
+/* Names that a model's description and the operations share: norms, activations, limits. */
 #ifndef SPW_MODEL_KINDS_H
 #define SPW_MODEL_KINDS_H
 

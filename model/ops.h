@@ -38,34 +38,35 @@ struct spw_linear_args {
     void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
 };
 
-/* y = act(x gate^T) * (x up^T): each product, plus its bias, and what act makes of the first are
+/* y = act(x gate^T) * (x up^T). Each product with its bias, and act of the first product, are
  * rounded as if they were stored. */
 struct spw_gated_linear_args {
     const void *x;             /* [m][x_stride], dtype; x_stride >= k */
     const void *w_gate, *w_up; /* [n][k] contiguous each, w_dtype */
     const float *bias;         /* [2n]: gate's, then up's; or NULL */
     void *y;                   /* [m][n], dtype */
-    void *scratch;             /* [m][2n], dtype, where spw_ops.gated_scratch */
+    void *scratch;             /* [m][2n], dtype, if spw_ops.gated_scratch */
     size_t m, n, k, x_stride;
     enum spw_dtype dtype, w_dtype; /* as x's and w's of linear */
     enum spw_activation act;
     void *workspace; /* as linear's */
 };
 
-/* A launch names its tiles by value. 896 of attention: as many as 4 KB tell (attention_cuda.cuh).
- */
+/* A launch passes the addresses of its tiles by value. 896 tiles of attention are as many as 4 KB
+ * of parameters can name (attention_cuda.cuh). */
 enum {
     SPW_APPEND_TILES = 32,
     SPW_ATTENTION_TILES = 896, /* at most; a backend may take fewer: spw_ops.attention_tiles */
 };
 
-/* What comes between the projections and attention, of `rows` consecutive positions: each head of q
- * and k is normed, if the family does that, and rotated; then q is written back, and k and v go
- * into their tiles. Same bits as norm, rope and a copy one after the other, each rounded to dtype.
+/* The work between the projections and attention, for `rows` consecutive positions. Each head of q
+ * and k is normed, if the family does that, and rotated. Then q is written back, and k and v are
+ * written into their tiles. The bits equal those of norm, rope and a copy one after the other, each
+ * rounded to dtype.
  *
- * Rotated are the first rotary_dim channels of a head; pairs are i and i + rotary_dim/2. angle =
+ * The first rotary_dim channels of a head are rotated; pairs are i and i + rotary_dim/2. angle =
  * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
- * before use; products and sums are rounded to dtype like HF's. */
+ * before use; products and sums are rounded to dtype, as in transformers. */
 struct spw_rope_append_args {
     void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v */
     const float *q_norm, *k_norm; /* [head_dim], or NULL: not normed */
@@ -82,19 +83,19 @@ struct spw_rope_append_args {
 /* Attention of `rows` consecutive queries over some tiles, merged into the running state.
  *
  * For each row, head and split of 512 positions: scores in one chain over channels, their exact
- * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions; then the
- * split is merged into (max, sum, out) in position order. A row with no visible key in a split is
- * left untouched. Visible: key <= query, and key > query - window where window is not 0.
+ * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions. Then the
+ * split is merged into (max, sum, out), in the order of positions. A split without a visible key
+ * does not change the row. Visible: key <= query, and key > query - window if window is not 0.
  *
  * Tiles [quantized_first, quantized_end) of the call are quantized (quant/qtile.h), for all its
- * rows: rows that read a tile in another form (quant/residual.h) come in another call. */
+ * rows. Rows that read a tile in another form (quant/residual.h) need another call. */
 struct spw_attention_args {
     const void *q;   /* [rows][q_stride], dtype, n_heads heads adjacent */
     float *state;    /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
     float *partials; /* [splits of the call][rows][n_heads][head_dim + 2] or NULL: lets splits run
                         side by side */
-    void *y; /* NULL, or of the last call of these rows: [rows][n_heads * head_dim], dtype; gets
-                out / sum, and what the state then holds is of no use */
+    void *y; /* NULL, or in the last call of these rows: [rows][n_heads * head_dim], dtype; gets out
+                / sum. The state is unspecified after that */
     size_t rows, q_stride;
     uint64_t position;   /* of row 0 */
     uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
@@ -102,12 +103,12 @@ struct spw_attention_args {
     uint32_t n_heads, n_kv_heads, head_dim;
     uint64_t window;      /* 0: none */
     float scale, softcap; /* softcap 0: none; else cap * tanh(score / cap) */
-    bool first;           /* the state is started afresh */
+    bool first;           /* the state starts empty */
     enum spw_dtype dtype, kv_dtype;
     uint32_t quantized_first, quantized_end; /* equal: none */
     enum spw_qformat qformat;
-    /* The last member: a launcher need not copy more than n_tiles of them. NULL: a tile no row of
-     * this call can see. */
+    /* The last member: a launcher need not copy more than n_tiles of them. NULL: no row of this
+     * call sees the tile. */
     const void *tiles[SPW_ATTENTION_TILES];
 };
 
@@ -123,8 +124,8 @@ struct spw_ops {
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
     int (*gated_linear)(const struct spw_gated_linear_args *a, spw_stream s);
     int (*rope_append)(const struct spw_rope_append_args *a, spw_stream s);
-    /* From one exact tile to one quantized tile, all KV heads: quant/codec.h, of which every
-     * backend gives the same bits. `not_finite` is a word of device memory. */
+    /* Quantizes one exact tile, all KV heads: quant/codec.h. Every backend gives the same bits.
+     * `not_finite` is a word of device memory. */
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);

@@ -1,6 +1,6 @@
 /* Rotary frequencies: see rope.h. The formulas are those of transformers' modeling_rope_utils.py,
- * evaluated as torch evaluates them: Python scalars are doubles among themselves, but become float
- * where they meet a tensor, and `scalar / tensor` is `reciprocal(tensor) * scalar`. */
+ * evaluated like torch: an operation of two Python scalars is done in double, an operation of a
+ * scalar and a tensor in float, and `scalar / tensor` is `reciprocal(tensor) * scalar`. */
 #include "model/rope.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ static float plain_frequency(float base, uint32_t pair, uint32_t dim)
     return 1.0f / powf(base, (float)(2 * pair) / (float)dim);
 }
 
-/* The grown base of the dynamic kind. Up to max_positions it is theta itself, which transformers
- * computes from doubles; beyond, the length is a tensor and everything happens in float. */
+/* The base of the dynamic kind. Up to max_positions it is theta, which transformers computes in
+ * double. After that the length is a tensor, and everything is computed in float. */
 static float dynamic_base(const struct spw_rope_config *rope, uint32_t dim, uint64_t length,
                           uint64_t max_positions)
 {
@@ -24,7 +24,7 @@ static float dynamic_base(const struct spw_rope_config *rope, uint32_t dim, uint
     }
     float growth = (float)length * (float)rope->factor / (float)max_positions;
     growth -= (float)(rope->factor - 1);
-    /* the scalar exponent of a tensor stays a double: torch raises in double and rounds once */
+    /* torch raises a tensor to a scalar exponent in double and rounds once */
     return (float)pow(growth, exponent) * (float)rope->theta;
 }
 
@@ -40,7 +40,7 @@ static float llama3_frequency(const struct spw_rope_config *rope, float frequenc
     if (wavelength > longest)
         return frequency / factor;
     double ramp = rope->high_freq_factor - rope->low_freq_factor;
-    if (ramp == 0) /* no ramp between the two, and this wavelength lies exactly on the border */
+    if (ramp == 0) /* no ramp between the two, and this wavelength is exactly the border */
         return frequency;
     float smooth = (1.0f / wavelength * original - (float)rope->low_freq_factor) / (float)ramp;
     return (1.0f - smooth) * frequency / factor + smooth * frequency;

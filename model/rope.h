@@ -1,9 +1,9 @@
-/* Rotary embedding frequencies, as transformers computes them: the same order of operations in
- * float32, so that angles agree at positions where the last bit of a frequency is already visible.
+/* Rotary embedding frequencies, as transformers computes them, with the same order of operations in
+ * float32. So angles agree also at positions where the last bit of a frequency matters.
  *
- * Pure functions: no memory, no state, any thread. The angle of pair i at position p is
- * (float)p * inv_freq[i]; cos and sin of it are multiplied by the attention scaling in f32 and only
- * then rounded to the activations' type. Pair i is channels i and i + rotary_dim / 2. */
+ * Pure functions: no memory, no state, any thread. The angle of pair i at position p is (float)p *
+ * inv_freq[i]. Its cos and sin are multiplied by the attention scaling in f32, then rounded to the
+ * activations' type. Pair i is channels i and i + rotary_dim / 2. */
 #ifndef SPW_MODEL_ROPE_H
 #define SPW_MODEL_ROPE_H
 
@@ -19,33 +19,33 @@ enum spw_rope_kind {
     SPW_ROPE_LINEAR,  /* frequencies divided by the factor */
     SPW_ROPE_DYNAMIC, /* NTK: the base grows with the length, past max_positions */
     SPW_ROPE_LLAMA3,  /* long wavelengths divided, short ones kept, a ramp between */
-    SPW_ROPE_YARN,    /* the same idea by rotations, and cos and sin are scaled */
+    SPW_ROPE_YARN,    /* like llama3, by numbers of rotations; also scales cos and sin */
 };
 
 struct spw_rope_config {
     enum spw_rope_kind kind;
     uint32_t rotary_dim; /* channels that rotate, from the first; even */
     double theta;
-    double factor; /* at least 1; the kinds other than default */
+    double factor; /* at least 1; for all kinds except default */
     double low_freq_factor;
-    double high_freq_factor;         /* these two: llama3 */
+    double high_freq_factor;         /* llama3 only, as low_freq_factor */
     uint64_t original_max_positions; /* llama3, yarn */
     double beta_fast;                /* yarn, as the next two */
     double beta_slow;
     bool truncate;           /* the ramp's ends are whole pair indices */
-    double attention_factor; /* resolved: what cos and sin are multiplied by; 1 but for yarn */
+    double attention_factor; /* the factor of cos and sin; 1 except for yarn */
 };
 
-/* inv_freq: [rotary_dim / 2], written. `current_len` is the length of the sequence, the newest
- * position + 1: only the dynamic kind looks at it. -EINVAL when a frequency would not be finite. */
+/* Writes inv_freq [rotary_dim / 2]. `current_len`: the length of the sequence, the newest position
+ * + 1; only the dynamic kind uses it. -EINVAL if a frequency is not finite. */
 int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim,
                          uint64_t current_len, uint64_t max_positions, float *inv_freq,
                          float *attention_scaling);
 
-/* Only the dynamic kind's frequencies depend on the sequence's length: lengths up to max_positions
- * share one table, and each longer length has its own. Returns the number of the table for a
- * sequence of n_tokens: SPW_ROPE_SHARED or n_tokens. A table's number is also a length that uses
- * the table. */
+/* Only the frequencies of the dynamic kind depend on the length of the sequence: lengths up to
+ * max_positions share one table, and each longer length has its own table. Returns the number of
+ * the table for a sequence of n_tokens: SPW_ROPE_SHARED or n_tokens. The number of a table is also
+ * a length that uses the table. */
 enum { SPW_ROPE_SHARED = 1 };
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens);

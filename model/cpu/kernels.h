@@ -1,6 +1,6 @@
-/* The names behind the tables of ops_cpu.c: spw_<op>_kernel_<isa>, defined in the files *_simd.c,
- * which are compiled once for each instruction set. What a kernel computes is written in
- * model/ops.h. The amx table takes everything but `linear` from avx512bf16. */
+/* The names of the kernels in the tables of ops_cpu.c: spw_<op>_kernel_<isa>. The files *_simd.c
+ * define them and are compiled once for each instruction set. model/ops.h says what a kernel
+ * computes. The amx table takes all kernels except `linear` from avx512bf16. */
 #ifndef SPW_MODEL_CPU_KERNELS_H
 #define SPW_MODEL_CPU_KERNELS_H
 

@@ -33,7 +33,7 @@ static bool all(uint64_t value, uint64_t bits)
     return (value & bits) == bits;
 }
 
-/* Asks again each time: granting is idempotent, and there is no state to keep. */
+/* Asks each time: the request is idempotent, and no state is needed. */
 static bool amx_permitted(void)
 {
     return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) == 0;
@@ -78,7 +78,8 @@ const char *spw_isa_name(enum spw_isa isa)
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
-/* A row: the instruction set, the set that has everything but linear, the set that has linear. */
+/* A row: the instruction set, the set of its kernels except linear, the set of its linear
+ * kernel. */
 #define ROW(its_isa, set, linear_set)                                                              \
     {                                                                                              \
         .isa = SPW_ISA_##its_isa, .norm = &spw_norm_kernel_##set,                                  \

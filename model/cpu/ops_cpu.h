@@ -18,7 +18,7 @@ enum spw_isa {
     SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */
     SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
     SPW_ISA_AVX512BF16, /* + vdpbf16ps, vpdpbusd */
-    SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16 for many rows and for one alike */
+    SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16, for many rows and for one row */
     SPW_ISA_COUNT,
 };
 
@@ -44,7 +44,8 @@ struct spw_cpu_kernels {
 };
 
 const char *spw_isa_name(enum spw_isa isa);
-/* The best this processor (and, for AMX, the kernel's permission) offers. */
+/* The best instruction set that this processor offers (AMX also needs the permission of the
+ * kernel). */
 enum spw_isa spw_isa_best(void);
 /* NULL when this processor or build cannot run it. */
 const struct spw_cpu_kernels *spw_cpu_kernels_get(enum spw_isa isa);

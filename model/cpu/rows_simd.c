@@ -1,6 +1,6 @@
 /* The row operations of model/ops.h, over sixteen lanes.
  *
- * Each output element follows from its own row alone. A task is a run of rows, or a piece of a long
+ * Each output element depends on its own row only. A task is a run of rows, or a piece of a long
  * row, of about TASK_ELEMENTS elements. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
@@ -8,8 +8,8 @@
 enum {
     TASK_ELEMENTS = 8192, /* some microseconds of work */
     NORM_CHAINS = 4,
-    ROPE_ANGLES = 2048, /* held at a time: of 16 rows, with heads of up to 256 channels */
-    ROPE_TASKS = 4,     /* are enough; a task more costs its rows' angles once more */
+    ROPE_ANGLES = 2048, /* in memory at a time: of 16 rows, with heads of up to 256 channels */
+    ROPE_TASKS = 4, /* enough tasks; each further task computes the angles of its rows once more */
 };
 
 static size_t smaller(size_t a, size_t b)
@@ -78,9 +78,9 @@ static void norm_run(const void *args, size_t task, unsigned worker)
 /* ---- rope_append ---- */
 
 /* A task is one K block of 16 positions, which share cache lines of K; two positions share words of
- * V. Where there are few blocks, a task is some KV heads of a block with the q heads of their
- * groups. q is walked row by row, k and v head by head: lines of K fill up while they are in the
- * nearest cache. */
+ * V. If there are few blocks, a task is some KV heads of a block with the q heads of their groups.
+ * q is walked row by row, k and v head by head: so lines of K are filled while they are in the L1
+ * cache. */
 struct rope_rows {
     const struct spw_rope_append_args *a;
     size_t first, end;         /* rows whose angles are these */
@@ -105,7 +105,8 @@ static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t
     }
 }
 
-/* Hugging Face rotates in the activation dtype: every product and the sum are rounded. */
+/* Hugging Face transformers rotates in the activation dtype: every product and the sum are
+ * rounded. */
 static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, const float *sine,
                        enum spw_dtype t)
 {
@@ -123,8 +124,8 @@ static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, con
     }
 }
 
-/* The head of row `row` that begins at element `from` of qkv, normed and rotated, at element `at`
- * of `to`: its own place, or another. */
+/* Norms and rotates the head of row `row` that begins at element `from` of qkv. Writes it at
+ * element `at` of `to`, which may be qkv. */
 static void rope_head(const struct rope_rows *r, size_t row, size_t from, const float *weight,
                       void *to, size_t at)
 {
@@ -144,7 +145,7 @@ static void rope_head(const struct rope_rows *r, size_t row, size_t from, const 
     rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype);
 }
 
-/* Sixteen K channels of one position: their places lie 16 positions apart. */
+/* Stores sixteen K channels of one position; their places are 16 positions apart. */
 static void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
                      enum spw_dtype t)
 {
@@ -156,8 +157,8 @@ static void append_k(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size
         memcpy(to + i * SPW_TILE_BLOCK * bytes, staged + i * bytes, 4);
 }
 
-/* Sixteen V channels of one position. A new pair's second half is cleared with the first's store;
- * see quant/tile.h. */
+/* Stores sixteen V channels of one position. The store of the first position of a pair clears the
+ * second half of the pair; see quant/tile.h. */
 static void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size_t n, struct vec v,
                      enum spw_dtype t)
 {
@@ -175,7 +176,7 @@ static void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size
     }
 }
 
-/* K and V of one head of one row, K through `head`, which holds a head. */
+/* Appends K and V of one head of one row. `head`: scratch for K of one head. */
 static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head, void *head)
 {
     const struct spw_rope_append_args *a = r->a;

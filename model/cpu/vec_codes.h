@@ -4,8 +4,8 @@
 
 #include "model/cpu/vec.h"
 
-/* SIMD_LANES lanes of the two fours of a plane's bytes, four codes in a lane: 8 bits each where
- * there is a low plane, else 4. */
+/* Loads SIMD_LANES lanes of both fours of a plane's bytes, four codes in a lane: 8 bits each if
+ * there is a low plane, else 4 bits. */
 SIMD_FN void simd_load_codes(const char *high, const char *low, u32v four[2])
 {
     const uint32_t halves = 0x0f0f0f0fu;
@@ -19,8 +19,8 @@ SIMD_FN void simd_load_codes(const char *high, const char *low, u32v four[2])
     }
 }
 
-/* The same, widened: in steps from the middle of the range, which is u - 127.5 where there is a low
- * plane, else h - 7.5, whose step is 16 times as wide. */
+/* A code as f32, in steps from the middle of the range: u - 127.5 if there is a low plane, else h -
+ * 7.5, whose step is 16 times as large. */
 SIMD_FN f32v simd_widen_code(const u32v four[2], int i, float middle)
 {
     u32v code = four[i / 4] >> 8 * (i % 4) & 255u;

@@ -1,8 +1,8 @@
-/* The files of a model folder, opened and read so that nothing which lies there can make the
- * program wait: a FIFO or a device is refused, only regular files are read.
+/* Opens and reads the files of a model folder. No file there can make the program wait: only
+ * regular files are read, a FIFO or a device is refused.
  *
- * Errors: -ENOENT and -ENOTDIR come without a text, because the caller knows what the file was for;
- * all others name the path. Any thread. */
+ * Errors: -ENOENT and -ENOTDIR have no text, because the caller knows the purpose of the file; all
+ * other errors name the path. Any thread. */
 #ifndef SPW_MODEL_SOURCE_FILE_H
 #define SPW_MODEL_SOURCE_FILE_H
 
@@ -10,10 +10,11 @@
 
 /* "FOLDER/NAME", owned by the caller (spw_free); NULL when out of memory. */
 char *spw_file_join(const char *folder, const char *name);
-/* A descriptor of a regular file, and the file's size; or -errno. The caller closes it. */
+/* Opens a regular file: returns its descriptor, which the caller closes, and its size; or
+ * -errno. */
 int spw_file_open(const char *path, uint64_t *bytes, struct spw_error *err);
-/* The whole file, with a zero byte behind it that *bytes does not count. -EINVAL for a file of more
- * than `most` bytes. *text is owned by the caller (spw_free). */
+/* Reads the whole file and appends a zero byte, which *bytes does not count. -EINVAL if the file
+ * has more than `most` bytes. The caller owns *text (spw_free). */
 int spw_file_read(const char *path, uint64_t most, char **text, size_t *bytes,
                   struct spw_error *err);
 

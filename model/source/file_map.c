@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- what the handler reads: no locks, and nothing that is ever freed ---- */
+/* ---- data of the handler: no locks, and no memory that is ever freed ---- */
 
 enum { MOST_MAPS = 4096 };
 
@@ -25,8 +25,9 @@ static struct range {
 static struct sigaction before;
 static uintptr_t page_bytes;
 
-/* All from the page to the end of the range: a file that ends before this page ends before all
- * later ones too, so that a file of gigabytes costs one call and not one for each page. */
+/* Replaces all pages from the lost page to the end of the range. A file that ends before this page
+ * ends before all later pages, too, so a large file costs one call instead of one call for each
+ * page. */
 static bool replace_lost_pages(uintptr_t at)
 {
     for (int i = 0; i < MOST_MAPS; i++) {
@@ -57,7 +58,8 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
         before.sa_handler(number);
     else
-        sigaction(SIGBUS, &before, NULL); /* the access comes again and ends as it always did */
+        sigaction(SIGBUS, &before,
+                  NULL); /* the access is repeated and ends as without our handler */
 }
 
 static void install(void)
@@ -68,7 +70,7 @@ static void install(void)
     sigaction(SIGBUS, &action, &before);
 }
 
-/* A free slot, or -ENFILE. */
+/* Returns a free slot, or -ENFILE. */
 static int guard(const void *base, uint64_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

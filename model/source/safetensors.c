@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The limit of the reference implementation: a header is text, and a larger one is an attack. */
+/* The limit of the reference implementation: a header is text, so a larger one is an attack. */
 #define MAX_HEADER_BYTES 100000000u
 #define LENGTH_BYTES 8u
 
@@ -31,7 +31,7 @@ static int read_header(struct spw_tensor_table *out, uint64_t *header_bytes, con
                                         bytes - *header_bytes, path, err);
 }
 
-/* The next one. `named_by`: the index, for the message when the file is not there. */
+/* Opens the next shard. `named_by`: the index, for the message if the file is missing. */
 static int open_shard(struct spw_tensors *st, const char *folder, const char *name,
                       const char *named_by, struct spw_error *err)
 {
@@ -104,7 +104,7 @@ static int open_single(struct spw_tensors **out, const char *folder, struct spw_
     return spw_tensors_merge(*out, folder, err);
 }
 
-/* One file when there is one, as transformers looks; else the index. */
+/* Opens model.safetensors if there is one, like transformers; else the index. */
 static int open_folder(struct spw_tensors **out, const char *folder, struct spw_error *err)
 {
     char *single = spw_file_join(folder, "model.safetensors");

@@ -8,8 +8,8 @@
 
 int spw_safetensors_open(struct spw_tensors **out, const char *folder, struct spw_error *err);
 
-/* The JSON of one header (after its 8 bytes of length), for a file that has `data_bytes` bytes
- * after it. `file` is for messages. */
+/* Parses the JSON of one header (after its 8 bytes of length), for a file that has `data_bytes`
+ * bytes after it. `file` is for messages. */
 int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *header,
                                  size_t header_bytes, uint64_t data_bytes, const char *file,
                                  struct spw_error *err);

@@ -1,15 +1,15 @@
-/* The two JSON texts of the safetensors format, from memory: the header of a file and the index of
- * a sharded folder. See safetensors.h, and huggingface/safetensors, README.md, "Format".
+/* The two JSON texts of the safetensors format: the header of a file and the index of a sharded
+ * folder. See safetensors.h, and huggingface/safetensors, README.md, "Format".
  *
  *   file: | u64 n, little-endian | n bytes of JSON, space-padded | data |
  *   JSON: {"NAME": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
  *          "__metadata__": {"key": "text"}}
  *
- * The last tensor ends where the file ends, as the format says: with a wrong length of the header
- * all tensors would shift, and nothing else would show it. In one point this is laxer than the
- * format, which forbids bytes between tensors: writers exist that align each tensor, and such a
- * hole harms nobody. Overlapping does: two names for the same bytes are how a crafted file makes a
- * loader do more work than its size allows. */
+ * The last tensor must end at the end of the file, as the format says: a wrong length of the header
+ * would shift all tensors, and nothing else would show it. This reader accepts bytes between
+ * tensors, which the format forbids: some writers align each tensor, and such gaps do no harm. It
+ * refuses tensors that overlap: with two names for the same bytes a crafted file can make a loader
+ * do more work than the size of the file allows. */
 #include "model/config_json.h"
 #include "model/source/safetensors.h"
 
@@ -123,7 +123,7 @@ static int compare_offsets(const void *a, const void *b)
     const struct spw_tensor *y = *(const struct spw_tensor *const *)b;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* the empty one first */
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors come first */
 }
 
 /* Tensors do not overlap, and the last one ends with the data. */
@@ -156,7 +156,7 @@ static int check_places(const struct spw_tensor_table *table, uint64_t data_byte
     return rc;
 }
 
-/* __metadata__ is text for people; nothing here depends on it. */
+/* __metadata__ is text for people; no code depends on it. */
 static int check_metadata(const json_t *value, const char *file, struct spw_error *err)
 {
     char found[64];
@@ -166,7 +166,7 @@ static int check_metadata(const json_t *value, const char *file, struct spw_erro
                     spw_json_describe(value, found, sizeof found));
 }
 
-/* Room for every key of the object, and the bytes of all of them with their ends. */
+/* The bytes that all keys of the object take, each with its NUL. */
 static size_t names_bytes(json_t *object)
 {
     size_t bytes = 0;
@@ -244,7 +244,7 @@ static int compare_files(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A shard is a file of the same folder: an index may not reach out of it. */
+/* A shard is a file of the same folder: the index must not name a file outside it. */
 static bool plain_file_name(const char *name)
 {
     return name[0] && name[0] != '.' && !strchr(name, '/') && strlen(name) < 256;

@@ -1,10 +1,10 @@
-/* A model as its files give it, whatever their format: what it is, its tensors, its tokenizer, its
- * chat template. A format is one table of operations (source_*.c); spw_source_open takes the one
- * that knows what lies at a path.
+/* A model in any file format: what it is, its tensors, its tokenizer, its chat template. A format
+ * is one table of operations (source_*.c). spw_source_open chooses the format of the files at a
+ * path.
  *
- * Opening reads nothing: every part is read when it is asked for, and a part that is missing or
- * wrong fails that call only. What a call gives belongs to the caller and outlives the source.
- * Errors name file, key or tensor. Any thread. */
+ * Opening reads nothing. Each part is read by its own call, and a part that is missing or wrong
+ * fails only that call. The caller owns the results, which outlive the source. Errors name file,
+ * key or tensor. Any thread. */
 #ifndef SPW_MODEL_SOURCE_SOURCE_H
 #define SPW_MODEL_SOURCE_SOURCE_H
 
@@ -20,14 +20,14 @@ extern "C" {
 
 struct spw_source;
 
-/* Parts as they are written, for whoever must tell one model from another. */
+/* The raw text of parts, for callers that compare models. */
 enum spw_source_part {
-    SPW_SOURCE_CONFIG, /* no bytes in a format where headers (spw_tensors_extent) have it */
+    SPW_SOURCE_CONFIG, /* 0 bytes in a format whose headers (spw_tensors_extent) contain it */
     SPW_SOURCE_TOKENIZER,
 };
 
 struct spw_source_ops {
-    /* As spw_config_parse. -ENOENT, -ENOTDIR: there is no model. */
+    /* Like spw_config_parse. -ENOENT, -ENOTDIR: there is no model. */
     int (*config)(const struct spw_source *s, struct spw_model_config *out, struct spw_error *err);
     /* Names are those of Hugging Face. */
     int (*tensors)(const struct spw_source *s, struct spw_tensors **out, struct spw_error *err);

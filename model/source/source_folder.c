@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define MOST_CONFIG_BYTES ((uint64_t)16 << 20) /* far more than there is */
+#define MOST_CONFIG_BYTES ((uint64_t)16 << 20) /* far more than any model has */
 
 static int out_of_memory(const struct spw_source *s, struct spw_error *err)
 {

@@ -162,9 +162,9 @@ struct spw_tensors_extent spw_tensors_extent(const struct spw_tensors *t, uint32
         .header = f->map.base, .header_bytes = f->header_bytes, .file_bytes = f->map.bytes};
 }
 
-/* Outward to whole pages: the mapping is read-only, so a neighbour's bytes in the first and the
- * last page come back from the file when they are touched again. Advice: a refusal changes nothing.
- */
+/* The range is extended to whole pages. The mapping is read-only, so the bytes of neighbours in the
+ * first and the last page come back from the file when they are touched again. This is advice: an
+ * error changes nothing. */
 void spw_tensors_release(const void *data, uint64_t bytes)
 {
     if (!bytes)
@@ -174,10 +174,10 @@ void spw_tensors_release(const void *data, uint64_t bytes)
     madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_DONTNEED);
 }
 
-/* One read in each window that Linux maps around a fault, or in a huge page, where nearly all are
- * free. MADV_POPULATE_READ looks at every page and took 1.6 times as long (2.3 GiB of 4 KiB pages
- * in the page cache: 0.185 against 0.113 s of processor time; of 2 MiB pages 0.003 s either way).
- */
+/* Reads once in each window that Linux maps around a fault, or in each huge page; nearly all other
+ * pages are then mapped for free. MADV_POPULATE_READ looks at every page and took 1.6 times as long
+ * (2.3 GiB of 4 KiB pages in the page cache: 0.185 against 0.113 s of processor time; of 2 MiB
+ * pages 0.003 s either way). */
 void spw_tensors_populate(const void *data, uint64_t bytes)
 {
     enum { FAULT_AROUND_BYTES = 64 << 10 };

@@ -5,7 +5,7 @@
 
 #include "model/source/tensors.h"
 
-/* What one header lists, sorted by name. Nothing says yet which file that is. */
+/* The tensors of one header, sorted by name. Their file is not set yet. */
 struct spw_tensor_table {
     struct spw_tensor *tensors; /* owned */
     size_t n;
@@ -16,16 +16,17 @@ void spw_tensor_table_free(struct spw_tensor_table *table);
 
 /* A table with room for n files. NULL when out of memory. */
 struct spw_tensors *spw_tensors_new(size_t n_files);
-/* Reads the header of a file that is mapped at `base`: fills in the table and the header's bytes,
- * behind which the data begins. */
+/* Reads the header of a file that is mapped at `base`: fills in the table, and the size of the
+ * header, after which the data begins. */
 typedef int (*spw_tensors_read)(struct spw_tensor_table *out, uint64_t *header_bytes,
                                 const uint8_t *base, uint64_t bytes, const char *path,
                                 struct spw_error *err);
 /* Maps one more file, of at least `least` bytes, and reads its header. Errors as in file.h, and
- * what `read` says. `path` becomes the table's (spw_free), also after a failure. */
+ * those of `read`. Takes ownership of `path` (spw_free), also after a failure. */
 int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tensors_read read,
                     struct spw_error *err);
-/* After the last file: all tensors in one sorted list. -EINVAL: a name is there twice. */
+/* Call it after the last file: merges all tensors into one sorted list. -EINVAL: a name occurs
+ * twice. */
 int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* From parts to ranges: see file_ranges.h. */
+/* Computes ranges from parts: see file_ranges.h. */
 #include "model/weights/file_ranges.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ static void sort(const struct spw_file_part *parts, uint32_t n, uint32_t order[S
     }
 }
 
-/* Whether the part is read with the range, of which least_bytes is the end so far. */
+/* Whether the part is read with the range r, whose last part ends at least_bytes. */
 static bool is_close(const struct spw_file_range *r, const struct spw_file_part *p)
 {
     return p->file == r->file && p->offset <= r->offset + r->least_bytes + SPW_FILE_GAP;

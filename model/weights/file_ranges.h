@@ -1,13 +1,13 @@
-/* Which parts of which files to read so that a weight block is there: a pure function.
+/* Which ranges of which files to read for a weight block: a pure function.
  *
  *   file    ....|  q   |  k  |. norm .|   gate   |................|  down  |....
  *   ranges   |=============================|                    |============|
  *   slot     |============ range 0 ========|====== range 1 =====|
  *
- * Parts of one file that lie close together are read as one range, what is between them included.
- * Ranges begin and end at blocks, as direct I/O wants it, so the last one of a file may end behind
- * it. They land one behind the other: an address in the slot and the place in the file are the same
- * modulo SPW_FILE_BLOCK. */
+ * Parts of one file that are close together are read as one range, with the bytes between them.
+ * Ranges begin and end at multiples of SPW_FILE_BLOCK, as O_DIRECT requires, so the last range may
+ * end after the end of its file. The slot gets the ranges one after the other: an address in the
+ * slot and its place in the file are equal modulo SPW_FILE_BLOCK. */
 #ifndef SPW_MODEL_WEIGHTS_FILE_RANGES_H
 #define SPW_MODEL_WEIGHTS_FILE_RANGES_H
 
@@ -15,7 +15,7 @@
 
 enum {
     SPW_FILE_BLOCK = 4096,
-    SPW_FILE_GAP = 64 << 10, /* so much between two parts is read rather than left out */
+    SPW_FILE_GAP = 64 << 10, /* a gap between two parts up to this size is read, too */
     SPW_FILE_PARTS = 8,      /* most of one block */
 };
 
@@ -27,15 +27,15 @@ struct spw_file_part {
 struct spw_file_range {
     uint32_t file;
     uint64_t offset, bytes; /* multiples of SPW_FILE_BLOCK */
-    uint64_t least_bytes;   /* of them, up to the end of the last part: the file has these */
-    uint64_t slot_offset;   /* where it lands */
+    uint64_t least_bytes;   /* bytes up to the end of the last part, which the file must have */
+    uint64_t slot_offset;   /* where the slot gets it */
 };
 
-/* Fills in at most n ranges, ordered by file and offset, and where each part lands in the slot.
- * Returns how many ranges. n: at most SPW_FILE_PARTS; parts do not overlap. */
+/* Fills in at most n ranges, ordered by file and offset, and the offset of each part in the slot.
+ * Returns the number of ranges. n: at most SPW_FILE_PARTS; parts do not overlap. */
 uint32_t spw_file_ranges(const struct spw_file_part *parts, uint32_t n, struct spw_file_range *out,
                          uint64_t *lands);
-/* What all the ranges take. */
+/* The sum of the bytes of all ranges. */
 uint64_t spw_file_ranges_bytes(const struct spw_file_range *ranges, uint32_t n);
 
 #endif

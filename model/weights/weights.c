@@ -1,5 +1,6 @@
-/* The table of matrices and its blocks: see weights.h. Layers come first, each one block of its
- * matrices in the order of their roles; then the rows of the head, cut into blocks. */
+/* The table of matrices and its blocks: see weights.h. Layers come first: a layer is one block,
+ * with its matrices in the order of their roles. Then come the rows of the head, divided into
+ * blocks. */
 #include "model/weights/weights_parts.h"
 
 #include <assert.h>
@@ -16,7 +17,7 @@ static uint64_t packed_bytes(const struct spw_matrix *m)
 
 static const struct {
     const char *name;
-    bool joined; /* to the one in front: one product */
+    bool joined; /* forms one product with the matrix before it */
 } roles[SPW_LAYER_MATRICES] = {
     [SPW_MATRIX_Q] = {"self_attn.q_proj.weight", false},
     [SPW_MATRIX_K] = {"self_attn.k_proj.weight", true},
@@ -51,7 +52,8 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
     return 0;
 }
 
-/* One type for all matrices: bf16 computes with bf16; f32 takes what the file has, if it is one. */
+/* Chooses one type for all matrices. Computing in bf16 needs bf16 weights. Computing in f32 takes
+ * the type of the file if all matrices have the same one. */
 static enum spw_dtype choose_type(const struct spw_weights *w, const struct spw_tensor *head,
                                   enum spw_dtype compute)
 {
@@ -81,8 +83,8 @@ static void lay_out_layer(struct spw_weights *w, uint32_t layer, enum spw_dtype 
     }
 }
 
-/* Rows of one block of the head: as many bytes as the largest layer, in whole kernel tiles where
- * there are that many. */
+/* The number of rows in a block of the head: as many bytes as the largest layer, and a multiple of
+ * a kernel's tile if there are enough rows. */
 static uint32_t head_rows(const struct spw_weights *w, const struct spw_matrix *head)
 {
     uint64_t most = 0;
@@ -111,7 +113,7 @@ static void cut_head(struct spw_weights *w, const struct spw_matrix *head)
     }
 }
 
-/* More room in both tables. */
+/* Makes room in both tables. */
 static int reserve(struct spw_weights *w, uint64_t n_matrices, uint64_t n_blocks)
 {
     void *m = spw_realloc(w->matrices, n_matrices * sizeof *w->matrices);
@@ -143,7 +145,7 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_matrix *head)
     w->pieces = spw_alloc_zero(w->n_matrices, sizeof *w->pieces);
     if (!w->pieces)
         return -ENOMEM;
-    for (uint32_t i = 0; i < w->n_matrices; i++) { /* means nothing where the type is another */
+    for (uint32_t i = 0; i < w->n_matrices; i++) { /* meaningless if the type is another one */
         const struct spw_matrix *m = &w->matrices[i];
         w->pieces[i] = (struct spw_piece){spw_matrix_data(m), m->offset, packed_bytes(m)};
     }

@@ -1,14 +1,14 @@
-/* Finding the tensors of a model among those of its files: see weights_parts.h. */
+/* Finds the tensors of a model in its files: see weights_parts.h. */
 #include "model/weights/weights_parts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The decoder's tensors carry one of these in front, by age of the writer; none where the decoder
- * was saved without its head. */
+/* The prefix of the decoder's tensors, newer writers later. A decoder that was saved without its
+ * head has no prefix. */
 static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model.",
                                        ""};
-/* Where the output matrix stands. */
+/* Names of the output matrix. */
 static const char *const heads[] = {"lm_head.weight", "language_model.lm_head.weight"};
 enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes, N_HEADS = sizeof heads / sizeof *heads };
 
@@ -78,7 +78,7 @@ static bool is_fp8(const struct spw_tensor *t)
     return t->dtype == SPW_DTYPE_F8_E4M3 || t->dtype == SPW_DTYPE_F8_E5M2;
 }
 
-/* The factors of an FP8 matrix's blocks, where config.json says that there are some. */
+/* The factors of an FP8 matrix, if config.json says that there are some. */
 int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                    const struct spw_tensor *t, const struct spw_tensor **out)
 {
@@ -99,9 +99,9 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                            c->fp8_block[1] ? spw_div_up(t->shape[1], c->fp8_block[1]) : 1, out);
 }
 
-/* The output matrix and the embedding. Where the file has both, both are used, whatever
- * tie_word_embeddings says: if they are equal that gives the same logits, and if not it is what
- * transformers does. */
+/* The output matrix and the embedding. If the file has both, both are used, whatever
+ * tie_word_embeddings says: equal matrices give the same logits, and for different ones
+ * transformers does the same. */
 int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
                   const struct spw_tensor **embedding, const struct spw_tensor **head)
 {
@@ -124,9 +124,10 @@ int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
     return spw_find_tensor(f, tied && !has_head ? embedding_name : name, c->vocab, c->hidden, head);
 }
 
-/* A tensor of the decoder that nothing reads is a bias, a norm or a layer that config.json does not
- * own up to: the answer without it would be another model's. What old writers kept beside the
- * weights is none, nor are the scales for activations in FP8, which are not quantized here. */
+/* A tensor of the decoder that nothing reads may be a bias, a norm or a layer that config.json does
+ * not mention: without it the answer would be that of another model. Exceptions are tensors that
+ * old writers stored beside the weights, and scales of FP8 activations, which are not quantized
+ * here. */
 static bool must_be_read(const struct spw_finder *f, const struct spw_model_config *c,
                          const char *name)
 {

@@ -4,18 +4,19 @@
 
 #include "model/weights/weights.h"
 
-/* ---- weights_find.c: tensors by name, with the shapes that the config calls for ---- */
+/* ---- weights_find.c: tensors by name, with the shapes of the config ---- */
 
 struct spw_finder {
     const struct spw_tensors *tensors;
-    const char *prefix; /* "model.", or what a multimodal wrapper puts in front */
+    const char *prefix; /* "model.", or the prefix of a multimodal wrapper */
     bool *found;        /* by tensor; may be NULL */
     struct spw_error *err;
 };
 
-/* Fills in the prefix. -EINVAL: this is no language model. */
+/* Finds the prefix. -EINVAL: this is no language model. */
 int spw_find_prefix(struct spw_finder *f);
-/* cols 0: a vector. -EINVAL: there is none, or it has another shape or a type that nobody reads. */
+/* Finds a tensor; cols 0: a vector. -EINVAL: it is missing, or it has another shape or an unknown
+ * type. */
 int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
                     const struct spw_tensor **out);
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
@@ -25,20 +26,20 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                    const struct spw_tensor *t, const struct spw_tensor **out);
 int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
                   const struct spw_tensor **embedding, const struct spw_tensor **head);
-/* -EINVAL: a tensor of the decoder was not found by any of these calls. */
+/* -EINVAL: none of these calls has found some tensor of the decoder. */
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c);
 
 /* ---- weights_read.c ---- */
 
-/* Where the mapped file has the matrix, and the bytes that it takes there. */
+/* The address of the matrix in the mapped file, and its stored bytes. */
 const uint8_t *spw_matrix_data(const struct spw_matrix *m);
 uint64_t spw_matrix_bytes(const struct spw_matrix *m);
 
 /* ---- weights_small.c: norms, biases, places of rope frequencies ---- */
 
-/* Checks and lays out. */
+/* Checks the vectors and gives each its place. */
 int spw_small_open(struct spw_weights *w, const struct spw_finder *f);
-/* With w->small: reads. */
+/* Does the same, and if w->small is set, reads the vectors. */
 int spw_small_walk(struct spw_weights *w, const struct spw_finder *f);
 
 #endif

@@ -16,13 +16,13 @@ uint64_t spw_matrix_bytes(const struct spw_matrix *m)
     return m->n * spw_row_bytes(m->tensor->dtype, m->k);
 }
 
-/* So many numbers at a time are read and converted: whole blocks of any type. */
+/* The number of values that are read and converted at a time: whole blocks of any type. */
 enum { READ_AT_ONCE = 256 };
 
 /* ---- packed copies ---- */
 
-/* values[0 .. n), of a row from column `first` on, times the factors of their blocks; block 0:
- * there is one factor for the whole matrix. */
+/* Multiplies values[0 .. n) of a row, from column `first` on, by the factors of their blocks. block
+ * 0: the whole matrix has one factor. */
 static void apply_scale(const struct spw_matrix *m, const uint32_t block[2], uint64_t row,
                         uint64_t first, size_t n, float *values)
 {
@@ -87,8 +87,8 @@ void spw_weights_release(const struct spw_weights *w, uint32_t b)
 
 /* ---- the embedding ---- */
 
-/* From this many rows on, one call for all pages; below, one for the pages around each row, as far
- * as the system may have mapped them at once. */
+/* From this many rows on, one call asks for all pages. With fewer rows, one call asks for the pages
+ * around each row, as far as the system may have mapped them at once. */
 enum { MANY_ROWS = 16, AROUND_BYTES = 2 << 20 };
 
 /* Rows [first, end). */
@@ -96,7 +96,7 @@ struct rows {
     uint64_t first, end;
 };
 
-/* The rows of the embedding that lie in one block of a tied head, or all. */
+/* The rows of the embedding in one block of a tied head, or all rows. */
 static struct rows rows_of_block(const struct spw_weights *w, uint64_t row, bool *mapped)
 {
     const struct spw_weight_block *b =
@@ -130,7 +130,7 @@ static void release_rows(const struct spw_weights *w, const int32_t *tokens, siz
     }
 }
 
-/* A row is rounded before it is scaled, as a bf16 model's lookup is. */
+/* A row is rounded before it is scaled, like the lookup of a bf16 model. */
 static void embed_row(const struct spw_matrix *m, uint64_t row, float scale, enum spw_dtype compute,
                       uint8_t *out)
 {

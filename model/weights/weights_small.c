@@ -1,11 +1,11 @@
-/* Norms, biases and the places of rope frequencies, one behind the other in one array: see
+/* Norms, biases and the places of rope frequencies, one after the other in one array: see
  * weights.h. */
 #include "model/weights/weights_parts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A vector: gets its place at open, is read in prepare. */
+/* A vector. It gets its place at open and is read in prepare. */
 static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint64_t *at)
 {
     if (*at == SPW_SMALL_NONE) {
@@ -27,7 +27,7 @@ static int small_vector(struct spw_weights *w, const struct spw_finder *f, uint3
     return small_tensor(w, t, at);
 }
 
-/* Several tensors that lie side by side: a bias of a joined product. */
+/* Several adjacent tensors: the bias of a joined product. */
 static int small_joined(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                         const char *const names[], const uint64_t sizes[], int count, uint64_t *at)
 {
@@ -84,7 +84,8 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
     return small_biases(w, f, layer, s);
 }
 
-/* Walks all small tensors: the first time it checks and lays out, the second time it reads. */
+/* Walks all small tensors: the first time it checks them and gives them places, the second time it
+ * reads them. */
 int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
 {
     const struct spw_tensor *norm;

@@ -1,10 +1,10 @@
-/* The inner loops of attention on codes with vpdpbusd, which adds four products of a byte without a
- * sign and one with to each of 16 lanes: see attention_codes.h.
+/* The inner loops of attention on codes with vpdpbusd: see attention_codes.h. The instruction adds
+ * four products of an unsigned and a signed byte to each of 16 lanes.
  *
- * The factors of the codes (a query's 64 channels, a tile's 128 weights) become 16-bit integers
- * n = 256 h + l of two signed bytes each. The largest magnitude of them becomes 127 * 256. The
- * error is at most 2^-16 of the largest magnitude; a bf16 query has an error of 2^-9 of each
- * number. The sums are exact, because 2 * 128 * 255 * 32512 < 2^31,
+ * The factors of the codes (a query's 64 channels, a tile's 128 weights) become 16-bit integers n =
+ * 256 h + l of two signed bytes each. The largest magnitude becomes 127 * 256. The error is at most
+ * 2^-16 of the largest magnitude; a bf16 query has an error of 2^-9 of each number. The sums are
+ * exact, because 2 * 128 * 255 * 32512 < 2^31,
  *
  *   sum n (u - 127.5) = (2 sum n u - 255 sum n) / 2
  *
@@ -73,7 +73,7 @@ SIMD_FN void add_octet(i32v sums[4], const u32v four[2], const signed char *high
     sums[3] = simd_dot_bytes(sums[3], four[1], four_bytes(low + 4));
 }
 
-/* The chains' sum with the middle of the codes taken out, as a number. */
+/* The sum of the chains minus the middle of the codes, as a float. */
 SIMD_FN struct vec finish_sums(const i32v sums[4], struct limbs n, bool fine)
 {
     i32v all = ((sums[0] + sums[1]) << 8) + sums[2] + sums[3];
