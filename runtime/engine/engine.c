@@ -411,7 +411,7 @@ static double waited(struct spw_engine *e, uint32_t range)
 {
     const struct spw_lane *lane = &e->lane;
     double stalled = e->prefetch ? spw_prefetch_stalled_seconds(e->prefetch, range) : 0;
-    return lane->ops->waited_seconds(lane->device, lane->compute, range) + e->past_stalled[range] +
+    return lane->ops->waited_seconds(lane->device, lane->compute, range) + e->past.stalled[range] +
            stalled;
 }
 
@@ -423,8 +423,8 @@ double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
 {
     struct spw_device_usage u;
-    struct spw_traffic predicted = e->past;
-    bool has_prediction = !e->past_unpredicted;
+    struct spw_traffic predicted = e->past.predicted;
+    bool has_prediction = !e->past.unpredicted;
     if (e->executor) /* counters are exact when nothing is under way */
         has_prediction &= spw_engine_finish(e, &predicted);
     e->lane.ops->usage(e->lane.device, &u);
@@ -439,8 +439,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
                         [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
         .card_bytes = u.card_bytes,
         .unhidden_wait_seconds = waited(e, SPW_RANGES),
-        .n_fallbacks = e->n_fallbacks,
-        .n_lost_tiles = e->n_lost_tiles,
+        .n_fallbacks = e->events.n_fallbacks,
+        .n_lost_tiles = e->events.n_lost_tiles,
     };
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);

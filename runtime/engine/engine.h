@@ -72,6 +72,22 @@ struct spw_event_queue {
     struct spw_engine_event list[SPW_ENGINE_EVENTS_KEPT]; /* number n is at n % KEPT */
     uint64_t n_added, n_read,
         n_missed; /* read: or dropped; missed: dropped since the latest read */
+    uint64_t n_fallbacks, n_lost_tiles; /* of all that were added */
+};
+
+/* What was counted under earlier plans. */
+struct spw_past_counts {
+    struct spw_traffic predicted;
+    bool unpredicted; /* one of the plans has no prediction */
+    double stalled[SPW_RANGES + 1];
+    uint64_t read_bytes, written_bytes; /* by the engine's I/O */
+    uint64_t disk_writes;               /* of them, those that count against the write limit */
+};
+
+/* Bytes of saved sessions and of prefixes. */
+struct spw_file_counts {
+    uint64_t limit_bytes;               /* that may be written; UINT64_MAX: any number */
+    uint64_t written_bytes, read_bytes; /* read: beside streamed tiles (snapshot.c) */
 };
 
 /* An engine has no memory (executor is NULL) only after memory was refused: engine_budgets.c. */
@@ -95,8 +111,6 @@ struct spw_engine {
     struct spw_block_context *block_contexts; /* [weights->n_blocks] */
     bool charged;                             /* plan.mapped_bytes and plan.kept_bytes */
     struct spw_kv *kv;
-    struct spw_kv
-        *exact; /* of exact tiles beside quantized ones; NULL where nothing is quantized */
     struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
@@ -113,20 +127,12 @@ struct spw_engine {
     uint64_t stepping_rope_table;    /* of the running step */
     uint64_t *delivered;             /* [sessions], logits before this position were handed over */
     struct spw_event_queue events;
-    uint64_t n_fallbacks, n_lost_tiles;
     bool (*look)(void *context); /* for tests: asked wherever options.interrupt is looked at */
     void *look_context;
-    /* Of earlier plans: predicted bytes, whether one has no prediction, and what was counted. */
-    struct spw_traffic past;
-    bool past_unpredicted;
-    double past_stalled[SPW_RANGES + 1];
-    uint64_t past_read_bytes, past_written_bytes;     /* of files */
-    uint64_t past_disk_writes;                        /* that count against the limit */
+    struct spw_past_counts past;
+    struct spw_file_counts files;
     uint64_t rope_table;                              /* on the device: spw_rope_table() */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.saves was given */
-    /* Bytes that may be written to saved sessions and prefixes, that were, and that were read from
-     * there beside streamed tiles (snapshot.c). */
-    uint64_t file_limit_bytes, file_bytes, file_read_bytes;
     struct spw_limit_watch limit_watch;
 };
 

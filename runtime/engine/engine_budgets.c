@@ -78,8 +78,8 @@ static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct sp
 static void limit_files(struct spw_engine *e)
 {
     uint64_t limit = e->options.disk_write_limit, spills = e->plan.info.disk_write_bytes;
-    e->file_limit_bytes =
-        limit ? spw_sub_u64(spw_engine_budget(limit, 0), e->past_disk_writes + spills) : UINT64_MAX;
+    e->files.limit_bytes =
+        limit ? spw_sub_u64(spw_engine_budget(limit, 0), e->past.disk_writes + spills) : UINT64_MAX;
 }
 
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
@@ -94,7 +94,7 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, stru
         if (!rc)
             return 0;
         if (e->prefetch || f.tier == SPW_FALLBACK_NO_TIER) /* weights may have been on their way */
-            e->past_unpredicted = true;
+            e->past.unpredicted = true;
         spw_engine_give_memory(e);
         if (f.tier == SPW_FALLBACK_NO_TIER || !spw_fallback_lower(&l, &f))
             return spw_fail(err, rc, "%s", why.text);

@@ -73,9 +73,9 @@ void spw_engine_close_disk(struct spw_engine *e)
     struct spw_io_usage u = {0};
     if (e->io)
         spw_io_usage(e->io, &u);
-    e->past_read_bytes += u.read_bytes;
-    e->past_written_bytes += u.written_bytes;
-    e->past_disk_writes += e->disk ? spw_disk_written(e->disk) : 0;
+    e->past.read_bytes += u.read_bytes;
+    e->past.written_bytes += u.written_bytes;
+    e->past.disk_writes += e->disk ? spw_disk_written(e->disk) : 0;
     spw_disk_close(e->disk);
     spw_io_close(e->io);
     spw_engine_close_weight_files(e);
@@ -93,7 +93,7 @@ void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)
         out->disk_peak_bytes = e->plan.info.disk.total; /* allocated in advance */
     }
     out->moved_bytes[SPW_MOVED_HOST_TO_DISK] =
-        e->past_written_bytes + u.written_bytes + e->file_bytes;
+        e->past.written_bytes + u.written_bytes + e->files.written_bytes;
     out->moved_bytes[SPW_MOVED_DISK_TO_HOST] =
-        e->past_read_bytes + u.read_bytes + e->file_read_bytes;
+        e->past.read_bytes + u.read_bytes + e->files.read_bytes;
 }

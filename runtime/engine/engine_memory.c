@@ -277,9 +277,9 @@ bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
 static void keep_counts(struct spw_engine *e)
 {
     spw_executor_forget_ahead(e->executor);
-    e->past_unpredicted |= !spw_engine_finish(e, &e->past);
+    e->past.unpredicted |= !spw_engine_finish(e, &e->past.predicted);
     for (uint32_t i = 0; i <= SPW_RANGES; i++)
-        e->past_stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);
+        e->past.stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);
 }
 
 void spw_engine_give_memory(struct spw_engine *e)

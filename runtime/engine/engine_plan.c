@@ -84,7 +84,8 @@ uint64_t spw_engine_limit(uint64_t given)
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in)
 {
     uint64_t limit = e->options.disk_write_limit;
-    uint64_t done = e->file_bytes + e->past_disk_writes + (e->disk ? spw_disk_written(e->disk) : 0);
+    uint64_t done =
+        e->files.written_bytes + e->past.disk_writes + (e->disk ? spw_disk_written(e->disk) : 0);
     in->disk_write_limit = spw_sub_u64(limit, done);
     if (limit && !in->disk_write_limit)
         in->disk_bytes = 0;

@@ -35,13 +35,13 @@ bool spw_engine_event(struct spw_engine *e, struct spw_engine_event *out)
 void spw_engine_report_fallback(struct spw_engine *e, const struct spw_fallback *fallback)
 {
     add(e, SPW_ENGINE_FALLBACK)->fallback = *fallback;
-    e->n_fallbacks++;
+    e->events.n_fallbacks++;
 }
 
 void spw_engine_report_lost_tile(struct spw_engine *e, const struct spw_lost_tile *lost)
 {
     add(e, SPW_ENGINE_LOST_TILE)->lost_tile = *lost;
-    e->n_lost_tiles++;
+    e->events.n_lost_tiles++;
 }
 
 void spw_engine_report_reuse(struct spw_engine *e, const struct spw_reuse *reuse)

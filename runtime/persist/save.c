@@ -119,7 +119,7 @@ static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint3
         v->bad[record_of(v, x, tile + i)] =
             !is_read ||
             spw_pack_check_records(v->before, x, tile + i, 1, piece + i * x->record_bytes, NULL);
-    e->file_read_bytes += is_read ? bytes : 0;
+    e->files.read_bytes += is_read ? bytes : 0;
     if (!is_read)
         spw_executor_stop_predicting(e->executor);
     spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_DISK_TO_HOST, bytes);

@@ -175,7 +175,7 @@ uint64_t spw_snapshot_publish_bytes(const struct spw_engine *e, uint64_t n)
 int spw_snapshot_check_limit(const struct spw_engine *e, uint64_t bytes, const char *what,
                              struct spw_error *err)
 {
-    uint64_t left = spw_sub_u64(e->file_limit_bytes, e->file_bytes);
+    uint64_t left = spw_sub_u64(e->files.limit_bytes, e->files.written_bytes);
     if (bytes <= left)
         return 0;
     return spw_fail(err, -EDQUOT,
@@ -186,7 +186,7 @@ int spw_snapshot_check_limit(const struct spw_engine *e, uint64_t bytes, const c
 
 void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
 {
-    e->file_bytes += written;
+    e->files.written_bytes += written;
     if (rc)
         spw_executor_stop_predicting(e->executor);
     spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DISK, predicted);
@@ -354,7 +354,7 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
         for (uint32_t l = 0; l < s->engine->model.config.n_layers && !rc; l++)
             rc = read_tiles(&f, kind, l, n, err);
     *read_bytes = f.used;
-    s->engine->file_read_bytes += f.fetched;
+    s->engine->files.read_bytes += f.fetched;
     if (rc)
         spw_executor_stop_predicting(s->engine->executor);
     return rc;
@@ -392,7 +392,7 @@ int spw_snapshot_read_logits(struct spw_session *s, const struct spw_pack *p, st
     if (x->record_bytes != spw_align_up(logits_bytes(s), SPW_PACK_ALIGN))
         return spw_fail(err, -EBADMSG, "%s: its logits have another vocabulary", spw_pack_path(p));
     SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
-    s->engine->file_read_bytes += x->record_bytes;
+    s->engine->files.read_bytes += x->record_bytes;
     spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DISK_TO_HOST,
                     spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
     memcpy(s->logits, piece_of(s), logits_bytes(s));

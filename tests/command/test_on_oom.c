@@ -77,7 +77,7 @@ static void check_taken(const char *dir, struct spw_options *o, const int32_t *i
               spw_kv_precision_name(spw_engine_plan(e)->precision),
               spw_kv_precision_name(expected));
     const int n = run_fallbacks(e, &told);
-    CHECK(n == (expected != SPW_KV_EXACT) && e->n_fallbacks == (uint64_t)n);
+    CHECK(n == (expected != SPW_KV_EXACT) && e->events.n_fallbacks == (uint64_t)n);
     if (n) {
         const char *name = spw_kv_precision_name(expected);
         CHECK(!strncmp(spw_fallback_name(told.kind), name, strlen(name)));

@@ -138,7 +138,7 @@ static void shrink(struct subject *s)
     struct spw_plan_info tight = *spw_engine_plan(e);
     CHECK(tight.device.total <= least && tight.precision == SPW_KV_EXACT);
     CHECK(tight.host.kv || N_PROMPT < 512); /* a short run's smallest device holds it all */
-    CHECK(e->n_fallbacks == (uint64_t)s->n_told && s->n_told >= 2 &&
+    CHECK(e->events.n_fallbacks == (uint64_t)s->n_told && s->n_told >= 2 &&
           !strcmp(s->last.failed, "device budget"));
     CHECK(s->last.position >= N_PROMPT && s->last.n_recomputed >= N_PROMPT);
     set(s, e, 0, 0, 0);
@@ -285,7 +285,7 @@ static void refuse(struct subject *s)
     /* An option that cannot be meant: no disk was ever named. */
     CHECK(spw_engine_set_budgets(e, 0, 0, 4096, &err) == -EINVAL &&
           strstr(err.text, "options.disk_dir"));
-    CHECK(!e->n_fallbacks);
+    CHECK(!e->events.n_fallbacks);
     step(s, e, session, 1, "after a refusal");
     CHECK(spw_session_reused(session) == N_PROMPT); /* not even the cache is gone */
     /* Budgets that change nothing cost nothing. */

@@ -75,7 +75,7 @@ static void check_error(const struct world *w, int rc, enum io_fault_kind kind,
 static void check_losses(const struct world *w, struct spw_engine *e, int rc,
                          const struct io_fault *f, const char *what)
 {
-    uint64_t n = e->n_lost_tiles;
+    uint64_t n = e->events.n_lost_tiles;
     struct spw_engine_event first;
     bool predicted = run_check_moved(e, &w->o, what);
     CHECK_MSG(predicted || rc || n, "%s: nothing predicts what was moved", what);

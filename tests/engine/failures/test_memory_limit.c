@@ -122,7 +122,7 @@ static void check_between_steps(const struct spw_options *o)
     set_free();
     e->limit_watch.checked_at = 0;
     run_to(s, e, ids, 503);
-    CHECK(e->n_fallbacks == 2);
+    CHECK(e->events.n_fallbacks == 2);
     run_check_account(e, o, "between steps");
     spw_session_close(s);
     spw_engine_close(e);

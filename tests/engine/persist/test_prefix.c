@@ -90,7 +90,7 @@ static void close_run(struct run *r)
     bool predicted = r->d->faulty || run_check_moved(r->e, &r->o, r->d->s->dir);
     CHECK(predicted && !r->watch.n_wrong);
     spw_engine_prefix(r->e, &p);
-    CHECK(r->d->faulty || !r->e->n_lost_tiles);
+    CHECK(r->d->faulty || !r->e->events.n_lost_tiles);
     found_quantized += r->e->plan.quantizes ? p.n_reused : 0;
     found_sliding += r->e->plan.n_layers[SPW_LAYER_SLIDING] ? p.n_reused : 0;
     CHECK(!p.n_reused == !r->n_told);

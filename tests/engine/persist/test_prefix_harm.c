@@ -189,7 +189,7 @@ static void read_for_ever(const struct world *w, int until, int tell, uint64_t s
     open_user(&u, w, &seed);
     for (; read(until, &byte, 1) < 0; n++) {
         go_to(&u, check_range(&seed, 0, N_SEQUENCES - 1), draw_length(&seed));
-        CHECK(!u.e->n_lost_tiles);
+        CHECK(!u.e->events.n_lost_tiles);
     }
     uint64_t counts[2] = {n, u.n_found};
     CHECK(write(tell, counts, sizeof counts) == sizeof counts);

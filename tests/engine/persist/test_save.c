@@ -563,7 +563,7 @@ static void check_lost_tile(uint64_t *seed)
     CHECK(spw_engine_plan(e)->disk.kv > 0);
     bad.armed = true;
     CHECK_MSG(spw_session_save(s, w.file, "state", 5, NULL, &err) == 0, "%s", err.text);
-    n_lost = e->n_lost_tiles;
+    n_lost = e->events.n_lost_tiles;
     CHECK_MSG(n_lost == 1, "%llu tiles lost", (unsigned long long)n_lost);
     check_logits(&w, 2, run_to(s, e, w.ids, w.n[2]), "after a tile was lost");
     spw_session_close(s);

@@ -48,7 +48,7 @@ static void test_queue(void)
         }
         CHECK(!spw_engine_event(&e, &event));
     }
-    CHECK(e.n_lost_tiles == 3 * SPW_ENGINE_EVENTS_KEPT + 7);
+    CHECK(e.events.n_lost_tiles == 3 * SPW_ENGINE_EVENTS_KEPT + 7);
     spw_engine_report_note(&e, "one line");
     spw_engine_report_reuse(&e, &(struct spw_reuse){128, 200, 4096});
     spw_engine_report_fallback(&e, &(struct spw_fallback){.kind = SPW_FALLBACK_DISK});
@@ -57,7 +57,7 @@ static void test_queue(void)
     CHECK(spw_engine_event(&e, &event) && event.kind == SPW_ENGINE_REUSE);
     CHECK(event.reuse.n_tokens == 128 && event.reuse.n_asked == 200 && event.reuse.bytes == 4096);
     CHECK(spw_engine_event(&e, &event) && event.kind == SPW_ENGINE_FALLBACK);
-    CHECK(event.fallback.kind == SPW_FALLBACK_DISK && e.n_fallbacks == 1);
+    CHECK(event.fallback.kind == SPW_FALLBACK_DISK && e.events.n_fallbacks == 1);
 }
 
 /* ---- interrupts ---- */
