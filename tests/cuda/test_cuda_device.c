@@ -416,6 +416,7 @@ int main(void)
     test_waited();
     test_full_queue();
     test_counters(&random);
+    test_lane();
     test_ring(&random, EACH_RING, 0);
     test_slabs(&random);
     test_pageable_source();

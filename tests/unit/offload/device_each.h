@@ -3,7 +3,7 @@
 #ifndef SPW_TESTS_UNIT_OFFLOAD_DEVICE_EACH_H
 #define SPW_TESTS_UNIT_OFFLOAD_DEVICE_EACH_H
 
-#include "offload/device/device.h"
+#include "offload/device/lane.h"
 #include "tests/check.h"
 
 #include <pthread.h>
@@ -400,6 +400,31 @@ static inline void test_counters(uint64_t *random)
     ops->free(d, device, 4 * MOST);
     ops->free_host(d, host, 4 * MOST);
     ops->close(d);
+}
+
+/* --- a lane --- */
+
+static inline void count_late(void *n)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    atomic_fetch_add((atomic_int *)n, 1);
+}
+
+/* Sync and close wait for the work of each stream, not only of the first or the last. */
+static inline void test_lane(void)
+{
+    struct spw_lane l = {.ops = ops, .device = device_open(1, 0)};
+    atomic_int n = 0;
+    CHECK(spw_lane_sync_all(&l) == 0); /* no stream is open */
+    CHECK(spw_lane_open_streams(&l) == 0);
+    for (int i = 0; i < SPW_LANE_STREAMS; i++)
+        CHECK(spw_lane_host_call(&l, count_late, &n, l.streams[i]) == 0);
+    CHECK(spw_lane_sync_all(&l) == 0 && n == SPW_LANE_STREAMS);
+    for (int i = 0; i < SPW_LANE_STREAMS; i++)
+        CHECK(spw_lane_host_call(&l, count_late, &n, l.streams[i]) == 0);
+    spw_lane_close_streams(&l);
+    CHECK(n == 2 * SPW_LANE_STREAMS && !l.compute && !l.disk);
+    ops->close(l.device);
 }
 
 /* --- failure --- */

@@ -198,6 +198,60 @@ static void test_opens(void)
     CHECK(spw_alloc_outstanding() == 0);
 }
 
+/* ---- the streams of a lane ---- */
+
+static int opens_left, streams_open; /* before opening one fails; open now */
+
+/* The stream is its name. */
+static int open_named(struct spw_device *d, const char *name, spw_stream *out)
+{
+    (void)d;
+    if (!opens_left--)
+        return -EAGAIN;
+    streams_open++;
+    *out = (spw_stream)(uintptr_t)name;
+    return 0;
+}
+
+static void close_named(struct spw_device *d, spw_stream s)
+{
+    (void)d;
+    CHECK(s);
+    streams_open--;
+}
+
+static int sync_named(struct spw_device *d, spw_stream s)
+{
+    (void)d;
+    opens_left++;
+    return !strcmp((const char *)s, "kv-up") ? -EIO : !strcmp((const char *)s, "disk") ? -EBADF : 0;
+}
+
+/* Every stream has the name of its member. All are opened, or none. All are waited for, and the
+ * first failure is returned. */
+static void test_lane_streams(void)
+{
+    const struct spw_device_ops named = {
+        .stream_open = open_named, .stream_close = close_named, .stream_sync = sync_named};
+    struct spw_lane l = {.ops = &named};
+    for (int n = 0; n < SPW_LANE_STREAMS; n++) {
+        opens_left = n;
+        CHECK(spw_lane_open_streams(&l) == -EAGAIN && !streams_open);
+        for (int i = 0; i < SPW_LANE_STREAMS; i++)
+            CHECK(!l.streams[i]);
+    }
+    opens_left = SPW_LANE_STREAMS;
+    CHECK(spw_lane_open_streams(&l) == 0 && streams_open == SPW_LANE_STREAMS && !opens_left);
+    CHECK(!strcmp((const char *)l.compute, "compute") && !strcmp((const char *)l.kv_up, "kv-up") &&
+          !strcmp((const char *)l.weights_up, "weights-up") &&
+          !strcmp((const char *)l.hidden_up, "hidden-up") &&
+          !strcmp((const char *)l.down, "down") && !strcmp((const char *)l.disk, "disk"));
+    CHECK(spw_lane_sync_all(&l) == -EIO && opens_left == SPW_LANE_STREAMS);
+    spw_lane_close_streams(&l);
+    spw_lane_close_streams(&l); /* has nothing to do */
+    CHECK(!streams_open);
+}
+
 int main(void)
 {
     uint64_t random = check_seed();
@@ -219,6 +273,8 @@ int main(void)
     test_counters(&random);
     test_ring(&random, 5000, 60);
     test_missing_waits(&random);
+    test_lane();
+    test_lane_streams();
     test_failed_device();
     test_allocation_failures();
     test_opens();
