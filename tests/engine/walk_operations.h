@@ -3,6 +3,7 @@
 #define SPW_TESTS_ENGINE_WALK_OPERATIONS_H
 
 #include "runtime/saved.h"
+#include "tests/children.h"
 #include "tests/engine/persist/pack_run.h"
 #include "tests/engine/walk.h"
 
@@ -110,28 +111,27 @@ static void resume(struct walk *w)
     CHECK(spw_session_n_tokens(w->sessions[i]) == w->saved[k]);
 }
 
-/* Another engine, under budgets of its own, with what the first one has left in files. Between the
- * two a process that shares nothing but the files may publish something. */
+/* A process that shares nothing but the files may publish something. */
+static void publish_there(void *context, struct child *self)
+{
+    struct walk *w = context;
+    (void)self;
+    draw_budgets(&w->o, &w->backend, w->s->dir, w->aim, w->seed);
+    open_engine(w);
+    over(w);
+    publish(w);
+    close_engine(w);
+}
+
+/* Another engine, under budgets of its own, with what the first one has left in files, and maybe
+ * with what a process has published between the two. */
 static void restart(struct walk *w)
 {
-    int status = 1;
+    uint64_t seed = *w->seed;
     close_engine(w);
     /* a driver of a GPU does not work in a process that was forked */
-    if (w->o.prefix_cache_dir && run_can_lose_device() && !RUN_UNDER_TSAN) {
-        fflush(NULL);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (!child) {
-            check_failed_ = 0;
-            draw_budgets(&w->o, &w->backend, w->s->dir, w->aim, w->seed);
-            open_engine(w);
-            over(w);
-            publish(w);
-            close_engine(w);
-            _exit(check_failed_ != 0);
-        }
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
-    }
+    if (w->o.prefix_cache_dir && run_can_lose_device() && !RUN_UNDER_TSAN)
+        CHECK_MSG(in_child(publish_there, w, &seed) == 0, "%s: in another process", w->what);
     draw_speed(&w->o, w->seed);
     draw_budgets(&w->o, &w->backend, w->s->dir, w->aim, w->seed);
     open_engine(w);

@@ -3,6 +3,7 @@
  *
  *   test_pack [kills]    default 40, under sanitizers 10 */
 #include "tests/file_faults.h"
+#include "tests/children.h"
 #include "tests/engine/persist/pack_run.h"
 
 #include <xxhash.h>
@@ -309,32 +310,29 @@ static void test_append(uint64_t *seed)
     CHECK(spw_pack_append(&w, path, &s, NULL) == -ENOENT && !w);
 }
 
+/* Saves for ever, and tells what was saved. */
+static void save_for_ever(void *context, struct child *self)
+{
+    for (uint64_t n = *(uint64_t *)context; !check_failed_; n = n > 2000 ? 64 : n) {
+        n += check_range(&self->seed, 1, 150);
+        CHECK(save_at(n, self->seed) == 0);
+        child_tell(self, &n, sizeof n);
+    }
+}
+
 /* Killed at a random moment: what was told to be saved, or the save after it, is there. */
 static void test_kills(int times, uint64_t *seed)
 {
     uint64_t done = 0;
-    int at_work = 0;
     for (int i = 0; i < times; i++) {
-        int tell[2], status;
+        struct children child;
         uint64_t told;
-        CHECK(pipe(tell) == 0);
-        uint64_t child_seed = check_random(seed), delay = check_range(seed, 0, 20000);
-        pid_t child = fork();
-        if (child == 0) {
-            for (uint64_t n = done;; n = n > 2000 ? 64 : n) {
-                n += check_range(&child_seed, 1, 150);
-                if (save_at(n, child_seed) || write(tell[1], &n, sizeof n) != sizeof n)
-                    _exit(1);
-            }
-        }
-        close(tell[1]);
-        usleep((useconds_t)delay);
-        check_kill(child, SIGKILL);
-        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-        at_work += WIFSIGNALED(status);
-        while (read(tell[0], &told, sizeof told) == sizeof told)
+        children_start(&child, 1, save_for_ever, &done, seed);
+        usleep((useconds_t)check_range(seed, 0, 20000));
+        CHECK(children_kill(&child) == 1);
+        while (children_told(&child, &told, sizeof told))
             done = told;
-        close(tell[0]);
+        children_close(&child);
         int64_t found = read_back();
         if (found == -ENOENT) {
             CHECK(done == 0);
@@ -354,8 +352,7 @@ static void test_kills(int times, uint64_t *seed)
         CHECK(create(other, true, &s, "", 1) == 0 && unlink(other) == 0);
         CHECK(pack_count(dir, SPW_PACK_TEMPORARY, NULL) == 0);
     }
-    fprintf(stderr, "%d writers killed, %llu tokens at the end\n", at_work,
-            (unsigned long long)done);
+    fprintf(stderr, "%d writers killed, %llu tokens at the end\n", times, (unsigned long long)done);
     unlink(path);
 }
 

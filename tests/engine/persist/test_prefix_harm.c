@@ -5,7 +5,8 @@
  * int8, where it may at checkpoints.
  *
  *   test_prefix_harm [kills [corruptions]]      500 and 10000 are the long run, of some minutes */
-#include "tests/engine/engine_run.h"
+#include "tests/children.h"
+#include "tests/engine/oracle.h"
 
 #include "offload/store/prefix_store.h"
 #include "offload/store/store_info.h"
@@ -18,24 +19,22 @@
 enum { N_SEQUENCES = 6, TOKENS = 1000, SHARED = 256, N_READERS = 2, N_WRITERS = 2, MIB = 1 << 20 };
 
 struct world {
-    const struct tiny_model *m;
-    char dir[128], cache[160];
-    struct spw_options o; /* what bits depend on */
+    struct subject s;
+    char cache[160];
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     int32_t ids[N_SEQUENCES][TOKENS]; /* pairs are the same as far as SHARED */
-    float *expected[N_SEQUENCES];     /* [TOKENS][vocab] */
 };
 
 /* ---- engines ---- */
 
 struct user {
-    const struct world *w;
+    struct world *w;
     struct spw_options o;
     struct spw_engine *e;
     struct spw_session *session;
-    const float *expected; /* of the running step's sequence */
-    bool damaged;          /* files are: notes are due */
-    uint64_t wrong, n_notes, n_rows, n_found;
+    struct watch watch;
+    bool damaged; /* files are: notes are due */
+    uint64_t n_notes, n_found;
 };
 
 static void hear(struct user *u)
@@ -48,47 +47,33 @@ static void hear(struct user *u)
         }
 }
 
-static void open_user(struct user *u, const struct world *w, uint64_t *seed)
+static void open_user(struct user *u, struct world *w, uint64_t *seed)
 {
-    struct spw_plan_info info;
-    struct spw_error err = {0};
     struct spw_backend b = run_backend(check_random(seed) % 2);
-    *u = (struct user){.w = w, .o = w->o};
+    *u = (struct user){.w = w, .o = w->s.o};
     u->o.threads = (uint32_t)check_range(seed, 1, 2);
     u->o.prefill_chunk = check_random(seed) % 2 ? 0 : (uint32_t)check_range(seed, 50, 200);
     u->o.prefix_cache_dir = w->cache;
-    CHECK_MSG(!spw_plan_query_on(&info, &b, w->dir, &u->o, &err), "%s", err.text);
-    if (check_random(seed) % 2) { /* what is found streams from where it lies */
-        u->o.device_bytes = info.smallest_device_bytes;
-        u->o.host_bytes = (uint64_t)1 << 30;
-    }
-    u->e = run_open_on(&b, w->dir, &u->o);
+    if (check_random(seed) % 2) /* what is found streams from where it lies */
+        run_tight_on(&b, w->s.dir, &u->o, 0);
+    u->e = run_open_on(&b, w->s.dir, &u->o);
     u->session = run_session(u->e);
 }
 
 static void close_user(struct user *u)
 {
-    CHECK_MSG(!u->wrong, "%s: %llu rows differ", u->w->dir, (unsigned long long)u->wrong);
+    CHECK_MSG(!u->watch.n_wrong, "%s: %llu rows differ", u->w->s.dir,
+              (unsigned long long)u->watch.n_wrong);
     hear(u);
     spw_session_close(u->session);
     spw_engine_close(u->e);
-}
-
-static void compare(void *context, size_t span, size_t position, const float *logits)
-{
-    struct user *u = context;
-    uint32_t vocab = u->w->m->vocab;
-    (void)span;
-    u->n_rows++;
-    u->wrong += memcmp(logits, u->expected + position * vocab, vocab * sizeof *logits) != 0;
 }
 
 static void go_to(struct user *u, uint64_t sequence, size_t n)
 {
     struct spw_error err = {0};
     struct spw_span span = {u->session, u->w->ids[sequence], n, n < 3 ? n : 3};
-    u->expected = u->w->expected[sequence];
-    CHECK_MSG(spw_sync(u->e, &span, 1, compare, u, &err) == 0, "%s", err.text);
+    CHECK_MSG(!watch_sync(&u->watch, &u->w->s, u->e, &span, 1, TOKENS, &err), "%s", err.text);
     hear(u);
     u->n_found += spw_session_from_store(u->session);
 }
@@ -102,20 +87,19 @@ static size_t draw_length(uint64_t *seed)
 
 /* ---- worlds ---- */
 
+/* The logits of all sequences are here before a child is. */
 static void world_open(struct world *w, const struct tiny_model *m, enum spw_kv_precision precision)
 {
-    uint32_t vocab;
-    *w = (struct world){.m = m};
-    run_folder(w->dir, m, "prefix_harm");
-    snprintf(w->cache, sizeof w->cache, "%s_cache", w->dir);
-    w->o = (struct spw_options){
-        .context = TOKENS, .threads = 1, .precision = precision, .residual_window = 200};
+    *w = (struct world){0};
+    subject_open(&w->s, m, "prefix_harm", TOKENS,
+                 &(struct spw_options){.precision = precision, .residual_window = 200});
+    snprintf(w->cache, sizeof w->cache, "%.120s_cache", w->s.dir);
     for (uint64_t q = 0; q < N_SEQUENCES; q++) {
         run_ids(w->ids[q], SHARED, m->vocab, 100 + q / 2);
         run_ids(w->ids[q] + SHARED, TOKENS - SHARED, m->vocab, 200 + q);
-        w->expected[q] = model_all_logits(w->dir, &w->o, w->ids[q], TOKENS, &vocab);
+        oracle_rows(&w->s, w->ids[q], TOKENS, TOKENS);
     }
-    struct spw_engine *e = run_open(w->dir, &w->o);
+    struct spw_engine *e = run_open(w->s.dir, &w->s.o);
     spw_snapshot_fingerprint(w->fingerprint, e);
     spw_engine_close(e);
 }
@@ -123,9 +107,7 @@ static void world_open(struct world *w, const struct tiny_model *m, enum spw_kv_
 static void world_close(struct world *w)
 {
     pack_remove_folder(w->cache);
-    tiny_model_remove(w->dir);
-    for (uint64_t q = 0; q < N_SEQUENCES; q++)
-        free(w->expected[q]);
+    subject_close(&w->s);
 }
 
 static struct spw_store *open_store(const struct world *w)
@@ -160,80 +142,52 @@ struct told {
 };
 
 /* Computes and keeps for ever; tells what it has then seen in the store. */
-static void write_for_ever(const struct world *w, int tell, uint64_t seed)
+static void write_for_ever(void *context, struct child *self)
 {
+    struct world *w = context;
     struct user u;
-    open_user(&u, w, &seed);
+    open_user(&u, w, &self->seed);
     struct spw_store *s = open_store(w);
-    for (;;) {
+    while (!check_failed_) {
         const struct told about_to = {.sequence = N_SEQUENCES};
-        struct told t = {.sequence = check_range(&seed, 0, N_SEQUENCES - 1)};
-        go_to(&u, t.sequence, draw_length(&seed));
+        struct told t = {.sequence = check_range(&self->seed, 0, N_SEQUENCES - 1)};
+        go_to(&u, t.sequence, draw_length(&self->seed));
         struct spw_error err = {0};
-        CHECK(write(tell, &about_to, sizeof t) == sizeof t);
+        child_tell(self, &about_to, sizeof t);
         int rc = spw_session_publish(u.session, &err);
         CHECK_MSG(!rc || rc == -EBUSY, "%d: %s", rc, err.text);
         t.kept = look(s, w, t.sequence);
-        CHECK(!u.wrong && write(tell, &t, sizeof t) == sizeof t);
-        if (check_failed_)
-            _exit(1);
+        CHECK(!u.watch.n_wrong);
+        child_tell(self, &t, sizeof t);
     }
 }
 
 /* Begins with what it finds until it is told to end. */
-static void read_for_ever(const struct world *w, int until, int tell, uint64_t seed)
+static void read_for_ever(void *context, struct child *self)
 {
-    uint64_t n = 0;
+    uint64_t counts[2] = {0};
     struct user u;
-    char byte;
-    open_user(&u, w, &seed);
-    for (; read(until, &byte, 1) < 0; n++) {
-        go_to(&u, check_range(&seed, 0, N_SEQUENCES - 1), draw_length(&seed));
+    open_user(&u, context, &self->seed);
+    for (; child_goes_on(self); counts[0]++) {
+        go_to(&u, check_range(&self->seed, 0, N_SEQUENCES - 1), draw_length(&self->seed));
         CHECK(!u.e->events.n_lost_tiles);
     }
-    uint64_t counts[2] = {n, u.n_found};
-    CHECK(write(tell, counts, sizeof counts) == sizeof counts);
+    counts[1] = u.n_found;
+    child_tell(self, counts, sizeof counts);
     close_user(&u);
-    _exit(check_failed_ != 0);
-}
-
-struct readers {
-    pid_t pids[N_READERS];
-    int end[2], tell[2];
-};
-
-static void start_readers(struct readers *r, const struct world *w, uint64_t *seed)
-{
-    CHECK(pipe2(r->end, O_NONBLOCK) == 0 && pipe(r->tell) == 0);
-    for (int i = 0; i < N_READERS; i++) {
-        uint64_t child_seed = check_random(seed);
-        fflush(NULL);
-        r->pids[i] = fork();
-        if (r->pids[i] == 0) {
-            close(r->end[1]);
-            read_for_ever(w, r->end[0], r->tell[1], child_seed);
-        }
-    }
-    close(r->end[0]);
-    close(r->tell[1]);
 }
 
 /* How many tokens they found. */
-static uint64_t end_readers(struct readers *r)
+static uint64_t end_readers(struct children *readers)
 {
     uint64_t counts[2], n = 0, found = 0;
-    int status;
-    close(r->end[1]); /* the end of the file: read gives 0 */
+    children_end(readers);
     for (int i = 0; i < N_READERS; i++) {
-        CHECK(read(r->tell[0], counts, sizeof counts) == sizeof counts);
+        CHECK(children_told(readers, counts, sizeof counts));
         n += counts[0];
         found += counts[1];
     }
-    for (int i = 0; i < N_READERS; i++) {
-        CHECK(waitpid(r->pids[i], &status, 0) == r->pids[i]);
-        CHECK_MSG(WIFEXITED(status) && !WEXITSTATUS(status), "a reader: %x", status);
-    }
-    close(r->tell[0]);
+    children_close(readers);
     fprintf(stderr, "readers took %llu steps, and found %llu tokens\n", (unsigned long long)n,
             (unsigned long long)found);
     CHECK(n);
@@ -248,49 +202,34 @@ static void note_told(struct kept *kept, const struct told *t)
 }
 
 /* Any moment, or one in which a writer keeps something. */
-static void wait_a_while(int told, struct kept *kept, uint64_t *seed)
+static void wait_a_while(const struct children *writers, struct kept *kept, uint64_t *seed)
 {
     uint64_t n = check_range(seed, 0, 6);
     struct told t;
     if (!n)
         usleep((useconds_t)check_range(seed, 1000, 100000));
-    while (n && read(told, &t, sizeof t) == sizeof t)
+    while (n && children_told(writers, &t, sizeof t))
         if (t.sequence < N_SEQUENCES)
             note_told(kept, &t);
         else if (--n == 0)
             usleep((useconds_t)check_range(seed, 0, 2000));
 }
 
-static void kill_writers(const struct world *w, struct kept *kept, uint64_t *seed)
+static void kill_writers(struct world *w, struct kept *kept, uint64_t *seed)
 {
-    int tell[2], status;
-    pid_t writers[N_WRITERS];
+    struct children writers;
     struct told t;
-    CHECK(pipe(tell) == 0);
-    for (int i = 0; i < N_WRITERS; i++) {
-        uint64_t child_seed = check_random(seed);
-        fflush(NULL);
-        writers[i] = fork();
-        if (writers[i] == 0) {
-            close(tell[0]);
-            write_for_ever(w, tell[1], child_seed);
-        }
-    }
-    close(tell[1]);
-    wait_a_while(tell[0], kept, seed);
-    for (int i = 0; i < N_WRITERS; i++) {
-        check_kill(writers[i], SIGKILL);
-        CHECK(waitpid(writers[i], &status, 0) == writers[i]);
-        CHECK_MSG(WIFSIGNALED(status), "a writer: %x", status);
-    }
-    while (read(tell[0], &t, sizeof t) == sizeof t)
+    children_start(&writers, N_WRITERS, write_for_ever, w, seed);
+    wait_a_while(&writers, kept, seed);
+    CHECK(children_kill(&writers) == N_WRITERS);
+    while (children_told(&writers, &t, sizeof t))
         if (t.sequence < N_SEQUENCES)
             note_told(kept, &t);
-    close(tell[0]);
+    children_close(&writers);
 }
 
 /* All that was told is there, an engine begins with it, and can keep more. */
-static void check_survivors(const struct world *w, struct kept *kept, uint64_t *seed)
+static void check_survivors(struct world *w, struct kept *kept, uint64_t *seed)
 {
     struct user u;
     struct spw_store *s = open_store(w); /* sweeps what the dead have left */
@@ -322,13 +261,13 @@ static bool is_full(const struct kept *kept)
 static void check_kills(const struct tiny_model *m, enum spw_kv_precision precision, int times,
                         uint64_t *seed)
 {
-    struct world w;
+    static struct world w;
     struct kept kept[N_SEQUENCES] = {{0}};
-    struct readers readers;
+    struct children readers;
     struct spw_store_pruned pruned;
     int left = 0, rounds = 0, n = 0;
     world_open(&w, m, precision);
-    start_readers(&readers, &w, seed);
+    children_start(&readers, N_READERS, read_for_ever, &w, seed);
     for (; n < times; n += N_WRITERS) {
         kill_writers(&w, kept, seed);
         left += pack_count(w.cache, SPW_PACK_TEMPORARY, NULL);
@@ -341,7 +280,7 @@ static void check_kills(const struct tiny_model *m, enum spw_kv_precision precis
     }
     uint64_t found = end_readers(&readers);
     fprintf(stderr, "%s: %d writers killed, %d of them while they wrote a file; emptied %d times\n",
-            w.dir, n, left, rounds);
+            w.s.dir, n, left, rounds);
     CHECK(times < 100 || (left && found));
     world_close(&w);
 }
@@ -403,7 +342,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
 {
     static const size_t lengths[] = {300, 640, 1000};
     static struct image images[MOST_FILES];
-    struct world w;
+    static struct world w;
     struct user u;
     uint64_t detected = 0;
     world_open(&w, m, precision);
@@ -431,7 +370,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
             detected += u.n_notes;
         }
     }
-    fprintf(stderr, "%s: %d bytes of %zu files changed, %llu times told\n", w.dir, times, n,
+    fprintf(stderr, "%s: %d bytes of %zu files changed, %llu times told\n", w.s.dir, times, n,
             (unsigned long long)detected);
     CHECK_MSG(times < 100 || detected >= (uint64_t)times / 10, "%llu",
               (unsigned long long)detected);

@@ -7,6 +7,7 @@
 
 #include "offload/store/store_directory.h"
 #include "offload/store/store_info.h"
+#include "tests/children.h"
 #include "tests/file_faults.h"
 #include "tests/engine/persist/pack_run.h"
 
@@ -698,36 +699,34 @@ static void chain_of(int32_t *tokens, uint64_t family)
 }
 
 /* Adds to random chains for ever; tells what was committed. */
-static void write_for_ever(int tell, uint64_t seed)
+static void write_for_ever(void *context, struct child *self)
 {
     static int32_t a[MOST_TILES * 128];
     struct spw_store *s = open_store(UINT64_C(1) << 30);
-    for (;;) {
-        uint64_t family = check_range(&seed, 0, FAMILIES - 1);
+    (void)context;
+    while (!check_failed_) {
+        uint64_t family = check_range(&self->seed, 0, FAMILIES - 1);
         chain_of(a, family);
         uint32_t has = match(s, a, 2 * GENERATIONS, NULL);
         if (has % 2 || has >= 2 * GENERATIONS)
             continue;
-        int rc = add(s, a, has, has + 2, check_range(&seed, 0, 1));
+        int rc = add(s, a, has, has + 2, check_range(&self->seed, 0, 1));
         uint32_t told[2] = {(uint32_t)family, has + 2};
-        if ((rc && rc != -EEXIST) || check_failed_ ||
-            write(tell, told, sizeof told) != sizeof told) {
-            fprintf(stderr, "a writer ended by itself: %d (%s)\n", rc, strerror(-rc));
-            _exit(1);
-        }
+        CHECK_MSG(!rc || rc == -EEXIST, "%d (%s)", rc, strerror(-rc));
+        child_tell(self, told, sizeof told);
     }
 }
 
 /* Reads all that it finds until it is told to end. */
-static void read_for_ever(int until, uint64_t seed)
+static void read_for_ever(void *context, struct child *self)
 {
     static int32_t a[MOST_TILES * 128];
     struct spw_store *s = open_store(UINT64_C(1) << 30);
-    char byte;
     uint64_t n = 0;
-    for (; read(until, &byte, 1) < 0; n++) {
+    (void)context;
+    for (; child_goes_on(self); n++) {
         struct spw_store_match m;
-        chain_of(a, check_range(&seed, 0, FAMILIES - 1));
+        chain_of(a, check_range(&self->seed, 0, FAMILIES - 1));
         CHECK(spw_store_match(s, a, 2 * GENERATIONS * 128, &m) == 0);
         for (uint32_t i = 0; i < m.n_parts; i++)
             CHECK(pack_is_right(m.parts[i].pack, a));
@@ -735,49 +734,24 @@ static void read_for_ever(int until, uint64_t seed)
     }
     spw_store_close(s);
     fprintf(stderr, "a reader matched %llu times\n", (unsigned long long)n);
-    _exit(check_failed_ || n_damage);
-}
-
-static pid_t start_reader(int end[2], uint64_t seed)
-{
-    CHECK(pipe2(end, O_NONBLOCK) == 0);
-    pid_t reader = fork();
-    if (reader == 0) {
-        close(end[1]);
-        read_for_ever(end[0], seed);
-    }
-    close(end[0]);
-    return reader;
+    CHECK(!n_damage);
 }
 
 static void test_kills(int times, uint64_t *seed)
 {
     static int32_t a[MOST_TILES * 128];
     uint32_t committed[FAMILIES] = {0}, told[2], total = 0;
-    int end[2], status, left = 0, rounds = 0;
+    int left = 0, rounds = 0;
+    struct children reader, writers;
     spw_store_close(open_store(UINT64_C(1) << 30));
-    pid_t reader = start_reader(end, check_random(seed));
+    children_start(&reader, 1, read_for_ever, NULL, seed);
     for (int i = 0; i < times; i++) {
-        int tell[2];
-        pid_t writers[2];
-        CHECK(pipe(tell) == 0);
-        for (int k = 0; k < 2; k++) {
-            uint64_t child_seed = check_random(seed);
-            writers[k] = fork();
-            if (writers[k] == 0) {
-                close(end[1]);
-                write_for_ever(tell[1], child_seed);
-            }
-        }
-        close(tell[1]);
+        children_start(&writers, 2, write_for_ever, NULL, seed);
         usleep((useconds_t)check_range(seed, 500, 30000));
-        for (int k = 0; k < 2; k++) {
-            check_kill(writers[k], SIGKILL);
-            CHECK(waitpid(writers[k], &status, 0) == writers[k] && WIFSIGNALED(status));
-        }
-        while (read(tell[0], told, sizeof told) == sizeof told)
+        CHECK(children_kill(&writers) == 2);
+        while (children_told(&writers, told, sizeof told))
             committed[told[0]] = told[1] > committed[told[0]] ? told[1] : committed[told[0]];
-        close(tell[0]);
+        children_close(&writers);
         left += pack_count(dir, SPW_PACK_TEMPORARY, NULL);
         struct spw_store *s = open_store(UINT64_C(1) << 30);
         CHECK(pack_count(dir, SPW_PACK_TEMPORARY, NULL) == 0);
@@ -798,12 +772,11 @@ static void test_kills(int times, uint64_t *seed)
             CHECK(spw_store_prune(&pruned, dir, 0, NULL) == 0);
         }
     }
-    CHECK(write(end[1], "e", 1) == 1 && waitpid(reader, &status, 0) == reader);
-    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the reader: %d", status);
+    children_end(&reader);
+    children_close(&reader);
     fprintf(stderr, "%d writers killed, %d temporary files found, filled %d times, %u tiles\n",
             2 * times, left, rounds, total);
     CHECK(total > 0 || rounds > 0);
-    close(end[1]);
     pack_remove_folder(dir);
 }
 

@@ -2,9 +2,8 @@
  * what the kernel may do wrong, the end of an engine in the middle of its work. Each test runs with
  * each engine that the machine allows, through direct I/O and through the page cache. */
 #include "offload/io/io.h"
-#include "tests/check.h"
+#include "tests/children.h"
 
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <xxhash.h>
 
 #define KIB ((uint64_t)1024)
@@ -820,14 +818,15 @@ static bool uring_works(struct spw_error *err)
 }
 
 /* In a process of its own, as a user whose locked memory is limited to 64 KiB. */
-static void with_little_locked_memory(uint64_t *random)
+static void with_little_locked_memory(void *context, struct child *self)
 {
+    (void)context;
     struct rlimit little = {64 * KIB, 64 * KIB};
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[2] = {{0}};
     CHECK(setrlimit(RLIMIT_MEMLOCK, &little) == 0 && syscall(SYS_capset, &head, none) == 0);
     struct world w = {.directory = "/tmp", .kind = SPW_IO_URING};
-    if (!world_open(&w, MIB, random))
+    if (!world_open(&w, MIB, &self->seed))
         return;
     struct spw_io_span span = {w.memory, w.bytes};
     struct spw_io_options o = {.memory = &span, .n_memory = 1, .queue_depth = 2};
@@ -846,17 +845,6 @@ static void with_little_locked_memory(uint64_t *random)
     CHECK(run_job(io, &job) == 0 && !memcmp(w.memory, w.model, w.bytes));
     spw_io_close(io);
     world_close(&w);
-}
-
-static void test_locked_memory(uint64_t *random)
-{
-    pid_t child = fork();
-    if (!child) {
-        with_little_locked_memory(random);
-        _exit(check_failed_ > 0);
-    }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
 }
 
 /* More than one slab of registered memory, and a job across the border: 1 GiB and 4 MiB of
@@ -916,7 +904,7 @@ int main(void)
     test_refusal();
     bool uring = uring_works(&err);
     if (uring)
-        test_locked_memory(&random);
+        CHECK(in_child(with_little_locked_memory, NULL, &random) == 0);
     else
         fprintf(stderr, "threads only: %s\n", err.text);
     for (size_t k = 0; k < (uring ? 2 : 1); k++)
