@@ -116,14 +116,14 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
     return open_device(e, o, device_bytes, host_bytes, err);
 }
 
-int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device,
+int spw_engine_choose_device(struct spw_backend *out, struct spw_lane *lane,
                              const struct spw_options *o, uint64_t device_bytes,
                              uint64_t host_bytes, struct spw_error *err)
 {
     struct spw_engine e = {0};
     int rc = choose_device(&e, o, device_bytes, host_bytes, err);
     *out = e.backend;
-    *device = e.lane.device;
+    *lane = e.lane;
     return rc;
 }
 

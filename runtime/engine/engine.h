@@ -136,8 +136,9 @@ struct spw_engine {
     struct spw_limit_watch limit_watch;
 };
 
-/* The backend that the options name, and its device under these budgets. */
-int spw_engine_choose_device(struct spw_backend *out, struct spw_device **device,
+/* The backend that the options name, and a lane with its device under these budgets and nothing
+ * else. */
+int spw_engine_choose_device(struct spw_backend *out, struct spw_lane *lane,
                              const struct spw_options *o, uint64_t device_bytes,
                              uint64_t host_bytes, struct spw_error *err);
 

@@ -65,7 +65,7 @@ static void probe_reads(struct spw_machine *out)
 }
 
 static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
-                     struct spw_device *device, struct spw_error *err)
+                     const struct spw_lane *lane, struct spw_error *err)
 {
     enum spw_isa isa = spw_isa_best();
     probe_reads(out);
@@ -75,36 +75,34 @@ static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
     if (out->read_bytes_per_second == 0 || out->copy_bytes_per_second == 0 ||
         out->bf16_flops == 0 || out->f32_flops == 0 || !probe_beside(out))
         return spw_fail(err, -ENOMEM, "no memory or threads to measure the machine with");
-    return spw_machine_probe_kernels(out, b, device, err);
+    return spw_machine_probe_kernels(out, b, lane, err);
 }
 
 /* Fills the fields that identify a machine in the profile. */
 static int identify(struct spw_machine *out, const struct spw_options *o,
-                    const struct spw_backend *b, const struct spw_device *device,
-                    struct spw_error *err)
+                    const struct spw_backend *b, const struct spw_lane *lane, struct spw_error *err)
 {
     *out = (struct spw_machine){.threads = o->threads};
     read_cpu_name(out->cpu, sizeof out->cpu);
     SPW_TRY(count_cores(&out->cores, err));
     if (!out->threads) /* the number that the device chose, for example its fast cores */
-        out->threads = b->device_ops->workers(device);
+        out->threads = lane->ops->workers(lane->device);
     if (!out->threads)
         out->threads = out->cores;
     if (b->probe)
         snprintf(out->gpu, sizeof out->gpu, "%s", b->name);
     snprintf(out->isa, sizeof out->isa, "%s",
-             b->probe ? b->device_ops->name : spw_isa_name(spw_isa_best()));
+             b->probe ? lane->ops->name : spw_isa_name(spw_isa_best()));
     return 0;
 }
 
-static int measure(struct spw_machine *out, const struct spw_backend *b, struct spw_device *device,
-                   struct spw_error *err)
+static int measure(struct spw_machine *out, const struct spw_backend *b,
+                   const struct spw_lane *lane, struct spw_error *err)
 {
     enum { MEASURE_BYTES = 576 << 20 }; /* on 2 threads it takes at most 519 MiB */
     SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
-    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, device, err)
-                     : probe_cpu(out, b, device, err));
-    SPW_TRY(spw_machine_probe_handover(out, b, device, err));
+    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, lane, err) : probe_cpu(out, b, lane, err));
+    SPW_TRY(spw_machine_probe_handover(out, b, lane, err));
     out->measured_at = (int64_t)time(NULL);
     return 0;
 }
@@ -112,11 +110,11 @@ static int measure(struct spw_machine *out, const struct spw_backend *b, struct 
 /* ---- the profile ---- */
 
 static int measure_and_store(struct spw_machine *out, const struct spw_backend *b,
-                             struct spw_device *device, struct spw_profile *p, const char *path,
+                             const struct spw_lane *lane, struct spw_profile *p, const char *path,
                              struct spw_error *err)
 {
     struct spw_error why = {0};
-    SPW_TRY(measure(out, b, device, err));
+    SPW_TRY(measure(out, b, lane, err));
     spw_profile_put_machine(p, out);
     if (spw_profile_write(p, path, &why) < 0)
         snprintf(out->note, sizeof out->note, "%.200s, so the machine will be measured again",
@@ -125,7 +123,7 @@ static int measure_and_store(struct spw_machine *out, const struct spw_backend *
 }
 
 static int find_or_measure(struct spw_machine *out, const struct spw_backend *b,
-                           struct spw_device *device, const char *path, enum spw_probe_mode mode,
+                           const struct spw_lane *lane, const char *path, enum spw_probe_mode mode,
                            struct spw_error *err)
 {
     struct spw_error why = {0};
@@ -142,7 +140,7 @@ static int find_or_measure(struct spw_machine *out, const struct spw_backend *b,
     else if (mode == SPW_PROBE_NEVER)
         rc = spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
     else
-        rc = measure_and_store(out, b, device, p, path, err);
+        rc = measure_and_store(out, b, lane, p, path, err);
     if (unusable && !*out->note)
         snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
                  why.text);
@@ -155,13 +153,13 @@ int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, con
 {
     spw_error_clear(err);
     struct spw_backend b;
-    struct spw_device *device;
-    SPW_TRY(spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err));
-    int rc = identify(out, o, &b, device, err);
+    struct spw_lane lane;
+    SPW_TRY(spw_engine_choose_device(&b, &lane, o, UINT64_MAX, UINT64_MAX, err));
+    int rc = identify(out, o, &b, &lane, err);
     if (!rc)
-        rc = profile ? find_or_measure(out, &b, device, profile, mode, err)
-                     : measure(out, &b, device, err);
-    b.device_ops->close(device);
+        rc = profile ? find_or_measure(out, &b, &lane, profile, mode, err)
+                     : measure(out, &b, &lane, err);
+    lane.ops->close(lane.device);
     return rc;
 }
 

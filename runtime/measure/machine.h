@@ -6,12 +6,12 @@
 
 /* Fills what backend->probe can measure. Allocates its memory, and frees it. */
 int spw_machine_probe_device(struct spw_machine *out, const struct spw_backend *b,
-                             struct spw_device *device, struct spw_error *err);
+                             const struct spw_lane *lane, struct spw_error *err);
 /* Measures the time of kernels. A device with a probe of its own does not need this. */
 int spw_machine_probe_kernels(struct spw_machine *out, const struct spw_backend *b,
-                              struct spw_device *device, struct spw_error *err);
+                              const struct spw_lane *lane, struct spw_error *err);
 /* Measures a handover, on any device: see struct spw_machine. */
 int spw_machine_probe_handover(struct spw_machine *out, const struct spw_backend *b,
-                               struct spw_device *device, struct spw_error *err);
+                               const struct spw_lane *lane, struct spw_error *err);
 
 #endif

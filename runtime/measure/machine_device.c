@@ -17,9 +17,7 @@ enum { ROUNDS = 5, COPIES = 24, READS = 8, PRODUCTS = 6, MATRIX = 8192 };
 
 struct bench {
     const struct spw_backend *backend;
-    const struct spw_device_ops *ops;
-    struct spw_device *device;
-    spw_stream stream;
+    struct spw_lane lane;   /* owned: its streams */
     uint8_t *memory, *host; /* owned: [bytes], [COPY_BYTES] */
     uint64_t bytes;
     struct spw_probe_matrix *matrix;
@@ -42,7 +40,7 @@ static int time_work(struct bench *b, int (*work)(struct bench *), int n, double
         double start = spw_now_seconds();
         for (int i = 0; i < n; i++)
             SPW_TRY(work(b));
-        SPW_TRY(b->ops->stream_sync(b->device, b->stream));
+        SPW_TRY(spw_lane_stream_sync(&b->lane, b->lane.compute));
         if (r >= 0)
             rounds[r] = (spw_now_seconds() - start) / n;
     }
@@ -53,19 +51,19 @@ static int time_work(struct bench *b, int (*work)(struct bench *), int n, double
 
 static int copy_up(struct bench *b)
 {
-    return b->ops->copy(b->device, b->memory, b->host, COPY_BYTES, SPW_LINK_HOST_TO_DEVICE,
-                        b->stream);
+    return spw_lane_copy(&b->lane, b->memory, b->host, COPY_BYTES, SPW_LINK_HOST_TO_DEVICE,
+                         b->lane.compute);
 }
 
 static int read_all(struct bench *b)
 {
     return b->backend->probe->read(b->memory, b->bytes - 4096, b->memory + b->bytes - 4096,
-                                   b->stream);
+                                   b->lane.compute);
 }
 
 static int multiply(struct bench *b)
 {
-    return b->backend->probe->matrix_run(b->matrix, b->memory, b->stream);
+    return b->backend->probe->matrix_run(b->matrix, b->memory, b->lane.compute);
 }
 
 /* Fills the memory with numbers between 1 and 2 of either sign, as bf16 and as f32. Zeros would
@@ -78,35 +76,34 @@ static int fill(struct bench *b)
         words[i] = ((state >> 3) & 0x807f807fu) | 0x3f803f80u;
     }
     for (uint64_t at = 0; at < b->bytes; at += COPY_BYTES)
-        SPW_TRY(b->ops->copy(b->device, b->memory + at, b->host,
-                             spw_min_u64(COPY_BYTES, b->bytes - at), SPW_LINK_HOST_TO_DEVICE,
-                             b->stream));
-    return b->ops->stream_sync(b->device, b->stream);
+        SPW_TRY(spw_lane_copy(&b->lane, b->memory + at, b->host,
+                              spw_min_u64(COPY_BYTES, b->bytes - at), SPW_LINK_HOST_TO_DEVICE,
+                              b->lane.compute));
+    return spw_lane_stream_sync(&b->lane, b->lane.compute);
 }
 
 static int take(struct bench *b, uint64_t bytes)
 {
     b->bytes = bytes;
-    SPW_TRY(b->ops->alloc(b->device, bytes, (void **)&b->memory));
-    SPW_TRY(b->ops->alloc_host(b->device, COPY_BYTES, (void **)&b->host));
-    SPW_TRY(b->ops->stream_open(b->device, "compute", &b->stream));
+    SPW_TRY(b->lane.ops->alloc(b->lane.device, bytes, (void **)&b->memory));
+    SPW_TRY(b->lane.ops->alloc_host(b->lane.device, COPY_BYTES, (void **)&b->host));
+    SPW_TRY(b->lane.ops->stream_open(b->lane.device, "compute", &b->lane.compute));
     return fill(b);
 }
 
 static void give(struct bench *b)
 {
-    if (b->stream)
-        b->ops->stream_close(b->device, b->stream);
-    b->ops->free_host(b->device, b->host, COPY_BYTES);
-    b->ops->free(b->device, b->memory, b->bytes);
-    b->stream = NULL;
+    spw_lane_close_streams(&b->lane);
+    b->lane.ops->free_host(b->lane.device, b->host, COPY_BYTES);
+    b->lane.ops->free(b->lane.device, b->memory, b->bytes);
     b->host = b->memory = NULL;
 }
 
 static int probe_bandwidths(struct spw_machine *out, struct bench *b)
 {
     double seconds;
-    SPW_TRY(take(b, spw_min_u64(READ_BYTES, b->ops->available(b->device) / 2 / 4096 * 4096)));
+    SPW_TRY(
+        take(b, spw_min_u64(READ_BYTES, b->lane.ops->available(b->lane.device) / 2 / 4096 * 4096)));
     SPW_TRY(time_work(b, copy_up, COPIES, &seconds));
     out->copy_bytes_per_second = (double)COPY_BYTES / seconds;
     SPW_TRY(time_work(b, read_all, READS, &seconds));
@@ -141,9 +138,9 @@ static int probe_matrix(struct spw_machine *out, struct bench *b, enum spw_dtype
 }
 
 int spw_machine_probe_device(struct spw_machine *out, const struct spw_backend *backend,
-                             struct spw_device *device, struct spw_error *err)
+                             const struct spw_lane *lane, struct spw_error *err)
 {
-    struct bench b = {.backend = backend, .ops = backend->device_ops, .device = device};
+    struct bench b = {.backend = backend, .lane = *lane};
     int rc = probe_bandwidths(out, &b);
     give(&b);
     if (!rc)
@@ -188,7 +185,7 @@ static int attend(struct bench *b)
         a->quantized_end = a->qformat == SPW_QFORMAT_EXACT ? 0 : a->n_tiles;
         for (uint32_t i = 0; i < a->n_tiles; i++)
             a->tiles[i] = b->tiles + (first + i) * b->tile_bytes;
-        SPW_TRY(b->backend->ops->attention(a, b->stream));
+        SPW_TRY(b->backend->ops->attention(a, b->lane.compute));
     }
     return 0;
 }
@@ -256,13 +253,13 @@ int spw_machine_attention(struct spw_attention_speed *out, const struct spw_atte
 {
     spw_error_clear(err);
     struct spw_backend backend;
-    struct spw_device *device;
+    struct spw_lane lane;
     *out = (struct spw_attention_speed){0};
-    SPW_TRY(spw_engine_choose_device(&backend, &device, o, UINT64_MAX, UINT64_MAX, err));
-    struct bench b = {.backend = &backend, .ops = backend.device_ops, .device = device};
+    SPW_TRY(spw_engine_choose_device(&backend, &lane, o, UINT64_MAX, UINT64_MAX, err));
+    struct bench b = {.backend = &backend, .lane = lane};
     int rc = time_attention(out, &b, shape);
     give(&b);
-    backend.device_ops->close(device);
+    lane.ops->close(lane.device);
     return rc ? spw_fail(err, rc, "attention over %llu tokens: %s",
                          (unsigned long long)shape->context, strerror(-rc))
               : 0;
@@ -301,8 +298,8 @@ static int time_weights(double *rate, struct bench *b, const void *weights, enum
     for (int r = -1; r < ROUNDS; r++) {
         spw_probe_evict(weights, bytes);
         double start = spw_now_seconds();
-        SPW_TRY(b->backend->ops->linear(&a, b->stream));
-        SPW_TRY(b->ops->stream_sync(b->device, b->stream));
+        SPW_TRY(b->backend->ops->linear(&a, b->lane.compute));
+        SPW_TRY(spw_lane_stream_sync(&b->lane, b->lane.compute));
         if (r >= 0)
             rounds[r] = spw_now_seconds() - start;
     }
@@ -343,7 +340,7 @@ static int write_tiles(struct bench *b)
                                      .dtype = a->kv_dtype,
                                      .format = a->qformat,
                                      .not_finite = (uint32_t *)a->partials},
-            b->stream));
+            b->lane.compute));
     return 0;
 }
 
@@ -374,8 +371,8 @@ static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_preci
 
 static int time_kernels(struct spw_machine *out, struct bench *b)
 {
-    uint64_t workspace =
-        b->ops->workers(b->device) * spw_align_up(b->backend->linear_workspace(WEIGHTS_K), 64);
+    uint64_t workspace = b->lane.ops->workers(b->lane.device) *
+                         spw_align_up(b->backend->linear_workspace(WEIGHTS_K), 64);
     SPW_TRY(take(b, spw_max_u64(KERNEL_BYTES, WEIGHTS_WORK_AT + spw_align_up(workspace, 4096))));
     SPW_TRY(time_all_weights(out, b));
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
@@ -384,9 +381,9 @@ static int time_kernels(struct spw_machine *out, struct bench *b)
 }
 
 int spw_machine_probe_kernels(struct spw_machine *out, const struct spw_backend *backend,
-                              struct spw_device *device, struct spw_error *err)
+                              const struct spw_lane *lane, struct spw_error *err)
 {
-    struct bench b = {.backend = backend, .ops = backend->device_ops, .device = device};
+    struct bench b = {.backend = backend, .lane = *lane};
     int rc = time_kernels(out, &b);
     give(&b);
     return rc ? spw_fail(err, rc, "%s: its kernels could not be measured: %s", backend->name,
@@ -401,7 +398,6 @@ enum { LAPS = 65, DRIVE_NS = 200000 };
 
 /* A ring of one slot, as in prefetch/ring.c; its drive only sleeps. */
 struct relay {
-    spw_stream link, disk;
     spw_event freed, landed, ready;
     double asked; /* time of the request */
 };
@@ -417,16 +413,16 @@ static void be_drive(void *argument)
  * the next request to the drive. Waits until the drive has answered. */
 static int run_lap(struct bench *b, struct relay *r)
 {
-    const struct spw_device_ops *ops = b->ops;
-    SPW_TRY(ops->stream_wait(b->device, b->stream, r->ready));
+    const struct spw_lane *l = &b->lane;
+    SPW_TRY(spw_lane_stream_wait(l, l->compute, r->ready));
     SPW_TRY(attend(b));
-    SPW_TRY(ops->event_record(b->device, r->freed, b->stream));
-    SPW_TRY(ops->stream_wait(b->device, r->link, r->freed));
-    SPW_TRY(ops->stream_wait(b->device, r->disk, r->freed));
-    SPW_TRY(ops->host_call(b->device, be_drive, r, r->disk));
-    SPW_TRY(ops->event_record(b->device, r->landed, r->disk));
-    SPW_TRY(ops->event_record(b->device, r->ready, r->link));
-    return ops->event_sync(b->device, r->landed);
+    SPW_TRY(spw_lane_event_record(l, r->freed, l->compute));
+    SPW_TRY(spw_lane_stream_wait(l, l->kv_up, r->freed));
+    SPW_TRY(spw_lane_stream_wait(l, l->disk, r->freed));
+    SPW_TRY(spw_lane_host_call(l, be_drive, r, l->disk));
+    SPW_TRY(spw_lane_event_record(l, r->landed, l->disk));
+    SPW_TRY(spw_lane_event_record(l, r->ready, l->kv_up));
+    return spw_lane_event_sync(l, r->landed);
 }
 
 static double process_seconds(void)
@@ -454,7 +450,7 @@ static int time_laps(struct spw_machine *out, struct bench *b, struct relay *r)
 
 static int open_relay(struct bench *b, struct relay *r)
 {
-    const struct spw_device_ops *ops = b->ops;
+    struct spw_lane *l = &b->lane;
     struct spw_attention_shape shape = {.n_heads = GROUP,
                                         .n_kv_heads = 1,
                                         .head_dim = KV_DIM,
@@ -462,31 +458,26 @@ static int open_relay(struct bench *b, struct relay *r)
                                         .context = SPW_SPLIT_TILES * SPW_TILE_TOKENS};
     SPW_TRY(take(b, attention_layout(b, &shape).end));
     lay_out_attention(b, &shape);
-    SPW_TRY(ops->stream_open(b->device, "link", &r->link));
-    SPW_TRY(ops->stream_open(b->device, "disk", &r->disk));
-    SPW_TRY(ops->event_open(b->device, &r->freed));
-    SPW_TRY(ops->event_open(b->device, &r->landed));
-    return ops->event_open(b->device, &r->ready);
+    SPW_TRY(l->ops->stream_open(l->device, "link", &l->kv_up));
+    SPW_TRY(l->ops->stream_open(l->device, "disk", &l->disk));
+    SPW_TRY(spw_lane_event_open(l, &r->freed));
+    SPW_TRY(spw_lane_event_open(l, &r->landed));
+    return spw_lane_event_open(l, &r->ready);
 }
 
 static void close_relay(struct bench *b, struct relay *r)
 {
-    const struct spw_device_ops *ops = b->ops;
-    spw_event events[] = {r->freed, r->landed, r->ready};
-    spw_stream streams[] = {r->disk, r->link};
-    for (int i = 0; i < 2; i++)
-        if (streams[i])
-            ops->stream_close(b->device, streams[i]);
-    for (int i = 0; i < 3; i++)
-        if (events[i])
-            ops->event_close(b->device, events[i]);
+    spw_lane_close_streams(&b->lane);
+    spw_lane_event_close(&b->lane, r->freed);
+    spw_lane_event_close(&b->lane, r->landed);
+    spw_lane_event_close(&b->lane, r->ready);
     give(b);
 }
 
 int spw_machine_probe_handover(struct spw_machine *out, const struct spw_backend *backend,
-                               struct spw_device *device, struct spw_error *err)
+                               const struct spw_lane *lane, struct spw_error *err)
 {
-    struct bench b = {.backend = backend, .ops = backend->device_ops, .device = device};
+    struct bench b = {.backend = backend, .lane = *lane};
     struct relay r = {0};
     int rc = open_relay(&b, &r);
     if (!rc)

@@ -17,9 +17,9 @@ static void add_role(struct spw_role_info *out, const struct spw_placement *p, e
 }
 
 static void add_places(struct spw_topology_info *out, const struct spw_backend *b,
-                       struct spw_device *device)
+                       const struct spw_lane *lane)
 {
-    const struct spw_placement *p = b->device_ops->placement(device);
+    const struct spw_placement *p = lane->ops->placement(lane->device);
     snprintf(out->backend, sizeof out->backend, "%s", b->name);
     snprintf(out->why, sizeof out->why, "%s", p->why);
     add_role(&out->compute, p, SPW_ROLE_COMPUTE);
@@ -32,15 +32,15 @@ int spw_machine_topology(struct spw_topology_info *out, const struct spw_options
 {
     spw_error_clear(err);
     struct spw_backend b;
-    struct spw_device *device;
+    struct spw_lane lane;
     SPW_TRY(spw_topology_describe(out, err));
     out->available_bytes = spw_memory_available();
-    int rc = spw_engine_choose_device(&b, &device, o, UINT64_MAX, UINT64_MAX, err);
+    int rc = spw_engine_choose_device(&b, &lane, o, UINT64_MAX, UINT64_MAX, err);
     if (rc) {
         spw_topology_info_free(out);
         return rc;
     }
-    add_places(out, &b, device);
-    b.device_ops->close(device);
+    add_places(out, &b, &lane);
+    lane.ops->close(lane.device);
     return 0;
 }
