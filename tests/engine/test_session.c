@@ -7,38 +7,54 @@
  *   14 the matching part is reused    15 reuse past the window     16 cached = uncached
  *   17 positions follow tokens */
 #include "tests/batch_run.h"
-#include "tests/engine/engine_run.h"
+#include "tests/engine/oracle.h"
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/memory.h"
 
-enum { MOST = 900, MOST_VOCAB = 128 };
+enum { MOST = 900 };
+
+/* A model with two sequences of MOST tokens that are the same as far as a check does not change the
+ * second, and an engine under the options of the check. */
+struct world {
+    struct subject subject;
+    const struct tiny_model *model;
+    struct spw_options o;
+    struct spw_engine *e;
+    int32_t ids[MOST], other[MOST];
+};
+
+static void begin(struct world *w, const struct tiny_model *m, struct spw_options o, bool tight)
+{
+    *w = (struct world){.model = m, .o = o};
+    subject_open(&w->subject, m, "session", MOST, &(struct spw_options){0});
+    memcpy(w->ids, w->subject.ids[0], sizeof w->ids);
+    memcpy(w->other, w->ids, sizeof w->ids);
+    w->o.backend = TEST_BACKEND;
+    if (tight)
+        run_tight(w->subject.dir, &w->o, 0);
+    w->e = run_open(w->subject.dir, &w->o);
+}
+
+static void end(struct world *w)
+{
+    run_check_account(w->e, &w->o, w->subject.dir);
+    spw_engine_close(w->e);
+    subject_close(&w->subject);
+}
+
+static void change(const struct world *w, int32_t *token)
+{
+    *token = (*token + 1) % (int32_t)w->model->vocab;
+}
 
 /* ---- reuse ---- */
 
-/* The answer of a session that never held anything else. */
-static void fresh(const char *dir, const struct spw_options *o, const int32_t *ids, size_t n,
-                  float out[MOST_VOCAB])
+/* Goes to ids[0..n) and checks the logits and the number of tokens reused. */
+static void go(struct world *w, struct spw_session *s, const int32_t *ids, size_t n, size_t reused)
 {
-    struct spw_options unlimited = {.backend = TEST_BACKEND, .context = o->context, .threads = 1};
-    struct spw_engine *e = run_open(dir, &unlimited);
-    struct spw_session *s = run_session(e);
-    const float *logits = run_to(s, e, ids, n);
-    memset(out, 0, MOST_VOCAB * sizeof *out);
-    if (logits)
-        memcpy(out, logits, spw_engine_config(e)->vocab * sizeof *out);
-    spw_session_close(s);
-    spw_engine_close(e);
-}
-
-/* Goes to ids[0..n) and checks the logits against a fresh run and the number of tokens reused. */
-static void go(struct spw_engine *e, struct spw_session *s, const char *dir,
-               const struct spw_options *o, const int32_t *ids, size_t n, size_t reused)
-{
-    float expected[MOST_VOCAB];
-    const float *logits = run_to(s, e, ids, n);
-    fresh(dir, o, ids, n, expected);
-    CHECK_MSG(run_same(logits, expected, spw_engine_config(e)->vocab), "%s: %zu tokens", dir, n);
+    const char *dir = w->subject.dir;
+    CHECK_MSG(oracle_same(&w->subject, ids, n, run_to(s, w->e, ids, n)), "%s: %zu tokens", dir, n);
     CHECK_MSG(spw_session_reused(s) == reused, "%s: %zu tokens: reused %zu, expected %zu", dir, n,
               spw_session_reused(s), reused);
     CHECK(spw_session_n_tokens(s) == n);
@@ -50,69 +66,53 @@ static int n_with_tiles_below;
  * model has sliding layers, which cannot be cut back further than what they still hold. */
 static void check_reuse(const struct tiny_model *m, bool tight, bool window)
 {
-    char dir[128];
-    int32_t ids[MOST], other[MOST];
-    struct spw_options o = {
-        .backend = TEST_BACKEND, .context = MOST, .threads = 2, .prefill_chunk = 130};
-    run_folder(dir, m, "session");
-    run_ids(ids, MOST, m->vocab, 5);
-    memcpy(other, ids, sizeof ids);
-    if (tight)
-        run_tight(dir, &o, 0);
-    struct spw_engine *e = run_open(dir, &o);
-    struct spw_session *s = run_session(e);
-    go(e, s, dir, &o, ids, 700, 0);
-    go(e, s, dir, &o, ids, 700, 700); /* a suffix of length zero: the logits are kept */
-    go(e, s, dir, &o, ids, 701, 700);
-    go(e, s, dir, &o, ids, 830, 701); /* several tokens more */
-    other[829] = (other[829] + 1) % (int32_t)m->vocab;
-    go(e, s, dir, &o, other, 830, 829);
-    go(e, s, dir, &o, ids, 829, 828); /* shorter: the last token once more, for its logits */
-    other[699] = (other[699] + 1) % (int32_t)m->vocab;
+    struct world w;
+    begin(&w, m, (struct spw_options){.context = MOST, .threads = 2, .prefill_chunk = 130}, tight);
+    struct spw_session *s = run_session(w.e);
+    go(&w, s, w.ids, 700, 0);
+    go(&w, s, w.ids, 700, 700); /* a suffix of length zero: the logits are kept */
+    go(&w, s, w.ids, 701, 700);
+    go(&w, s, w.ids, 830, 701); /* several tokens more */
+    change(&w, &w.other[829]);
+    go(&w, s, w.other, 830, 829);
+    go(&w, s, w.ids, 829, 828); /* shorter: the last token once more, for its logits */
+    change(&w, &w.other[699]);
     /* back past what a sliding layer still holds: nothing can be kept */
-    go(e, s, dir, &o, other, 720, window ? 0 : 699);
-    go(e, s, dir, &o, ids, 1, 0);
-    go(e, s, dir, &o, other, 300, 1);
-    other[0] = (other[0] + 1) % (int32_t)m->vocab;
-    go(e, s, dir, &o, other, 20, 0);
-    run_check_account(e, &o, "reuse");
-    n_with_tiles_below += spw_engine_plan(e)->host.kv > 0;
+    go(&w, s, w.other, 720, window ? 0 : 699);
+    go(&w, s, w.ids, 1, 0);
+    go(&w, s, w.other, 300, 1);
+    change(&w, &w.other[0]);
+    go(&w, s, w.other, 20, 0);
+    n_with_tiles_below += spw_engine_plan(w.e)->host.kv > 0;
     spw_session_close(s);
-    spw_engine_close(e);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 /* [13 16] One prefix computed once and forked: its users leave it as it was. */
 static void check_prefix(const struct tiny_model *m)
 {
-    char dir[128];
-    int32_t ids[MOST], other[MOST];
-    struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .sessions = 4, .threads = 2};
-    run_folder(dir, m, "prefix");
-    run_tight(dir, &o, 0);
-    run_ids(ids, MOST, m->vocab, 9);
-    struct spw_engine *e = run_open(dir, &o);
-    struct spw_session *prefix = run_session(e);
+    struct world w;
     struct spw_error err = {0};
-    go(e, prefix, dir, &o, ids, 500, 0);
+    begin(&w, m, (struct spw_options){.context = MOST, .sessions = 4, .threads = 2}, true);
+    struct spw_session *prefix = run_session(w.e);
+    go(&w, prefix, w.ids, 500, 0);
     for (uint64_t round = 0; round < 4; round++) {
         struct spw_session *user = NULL;
         size_t n = 420 + 40 * (size_t)round, reused = 499; /* longer than the prompt, equal, ... */
-        memcpy(other, ids, sizeof ids);
-        run_ids(other + 499, MOST - 499, m->vocab, 100 + round);
-        other[499] = (ids[499] + 1) % (int32_t)m->vocab;
+        run_ids(w.other + 499, MOST - 499, m->vocab, 100 + round);
+        w.other[499] = w.ids[499];
+        change(&w, &w.other[499]);
         CHECK_MSG(spw_session_fork(&user, prefix, &err) == 0, "%s", err.text);
         CHECK(spw_session_n_tokens(user) == 500);
         if (n < 500)
             reused = n - 1;
-        go(e, user, dir, &o, other, n, reused);
-        go(e, prefix, dir, &o, ids, 500, 500);
+        go(&w, user, w.other, n, reused);
+        go(&w, prefix, w.ids, 500, 500);
         spw_session_close(user);
     }
-    go(e, prefix, dir, &o, ids, 560, 500);
+    go(&w, prefix, w.ids, 560, 500);
     spw_session_close(prefix);
-    spw_engine_close(e);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 /* ---- forks ---- */
@@ -137,44 +137,29 @@ static uint32_t frames_held(struct spw_engine *e, struct spw_session *const *s, 
 /* [12] Three samples of one prompt hold its full tiles once. */
 static void check_fork(void)
 {
-    char dir[128];
-    int32_t ids[MOST], other[MOST];
-    struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .sessions = 3, .threads = 1};
+    struct world w;
     struct spw_error err = {0};
     const struct tiny_model *m = &tiny_models[0];
-    run_folder(dir, m, "fork");
-    run_ids(ids, MOST, m->vocab, 3);
-    memcpy(other, ids, sizeof ids);
-    other[600] = (other[600] + 1) % (int32_t)m->vocab;
-    struct spw_engine *e = run_open(dir, &o);
-    struct spw_session *s[3] = {run_session(e)};
-    go(e, s[0], dir, &o, ids, 600, 0); /* 4 full tiles and 88 tokens */
-    CHECK(frames_held(e, s, 1) == 5 * m->layers);
+    begin(&w, m, (struct spw_options){.context = MOST, .sessions = 3, .threads = 1}, false);
+    change(&w, &w.other[600]);
+    struct spw_session *s[3] = {run_session(w.e)};
+    go(&w, s[0], w.ids, 600, 0); /* 4 full tiles and 88 tokens */
+    CHECK(frames_held(w.e, s, 1) == 5 * m->layers);
     CHECK(spw_session_fork(&s[1], s[0], &err) == 0 && spw_session_fork(&s[2], s[1], &err) == 0);
-    CHECK(frames_held(e, s, 3) == 5 * m->layers);
-    CHECK(memcmp(spw_session_logits(s[2]), spw_session_logits(s[0]), m->vocab * sizeof(float)) ==
-          0);
-    go(e, s[1], dir, &o, other, 601, 600);
-    CHECK(frames_held(e, s, 3) == 6 * m->layers); /* its own tail */
-    go(e, s[0], dir, &o, ids, 640, 600);
-    CHECK(frames_held(e, s, 3) == 7 * m->layers);
-    go(e, s[2], dir, &o, ids, 600, 600); /* the last one has the old tail to itself */
+    CHECK(frames_held(w.e, s, 3) == 5 * m->layers);
+    CHECK(run_same(spw_session_logits(s[2]), spw_session_logits(s[0]), m->vocab));
+    go(&w, s[1], w.other, 601, 600);
+    CHECK(frames_held(w.e, s, 3) == 6 * m->layers); /* its own tail */
+    go(&w, s[0], w.ids, 640, 600);
+    CHECK(frames_held(w.e, s, 3) == 7 * m->layers);
+    go(&w, s[2], w.ids, 600, 600); /* the last one has the old tail to itself */
     spw_session_close(s[0]);
-    go(e, s[1], dir, &o, other, 700, 601);
-    go(e, s[2], dir, &o, ids, 700, 600);
+    go(&w, s[1], w.other, 700, 601);
+    go(&w, s[2], w.ids, 700, 600);
     spw_session_close(s[1]);
     spw_session_close(s[2]);
-    spw_engine_close(e);
-    tiny_model_remove(dir);
+    end(&w);
 }
-
-/* ---- batches ---- */
-
-struct rows {
-    float *rows; /* [spans][MOST][vocab] */
-    uint32_t vocab;
-    size_t last[3], n[3], wrong_order;
-};
 
 /* A fork goes on until its window has left what it shares: all that was shared has a copy below,
  * which the first one still holds. The planned host memory has room for it. */
@@ -210,60 +195,62 @@ static void check_left_behind(void)
     tiny_model_remove(dir);
 }
 
-static void keep(void *context, size_t span, size_t position, const float *logits)
+/* ---- batches ---- */
+
+struct rows {
+    struct watch watch;
+    size_t last[3], n[3], wrong_order;
+};
+
+static void see(void *context, size_t span, size_t position, const float *logits)
 {
     struct rows *r = context;
     r->wrong_order += r->n[span] && position != r->last[span] + 1;
     r->last[span] = position;
     r->n[span]++;
-    memcpy(r->rows + (span * MOST + position) * r->vocab, logits, r->vocab * sizeof *logits);
+    watch_logits(&r->watch, span, position, logits);
 }
 
-/* [8] The partners of a batch and their order change nothing; rows come in position order. */
+/* All logits of these spans, which come in position order. */
+static void check_rows(struct world *w, const struct spw_span *spans, size_t n)
+{
+    struct rows r = {.watch = {.s = &w->subject}};
+    struct spw_error err = {0};
+    for (size_t i = 0; i < n; i++)
+        r.watch.rows[i] = oracle_rows(&w->subject, spans[i].tokens, spans[i].n_tokens, MOST);
+    CHECK_MSG(spw_sync(w->e, spans, n, see, &r, &err) == 0, "%s", err.text);
+    for (size_t i = 0; i < n; i++)
+        CHECK(r.n[i] == spans[i].n_tokens);
+    CHECK(!r.wrong_order && !r.watch.n_wrong);
+}
+
+static void empty(struct world *w, struct spw_session *s)
+{
+    struct spw_span span = {s, &(int32_t){0}, 1, 0};
+    CHECK(spw_sync(w->e, &span, 1, NULL, NULL, NULL) == 0);
+}
+
+/* [8] The partners of a batch and their order change nothing. */
 static void check_batch(const struct tiny_model *m)
 {
     static const size_t lengths[3] = {333, 1, 150};
-    char dir[128];
-    int32_t ids[3][MOST];
-    struct spw_error err = {0};
-    struct spw_options o = {
-        .backend = TEST_BACKEND, .context = 400, .sessions = 3, .threads = 2, .prefill_chunk = 100};
-    struct rows batch = {.vocab = m->vocab}, alone = {.vocab = m->vocab};
-    run_folder(dir, m, "batch");
-    run_tight(dir, &o, 0);
-    for (int i = 0; i < 3; i++)
-        run_ids(ids[i], MOST, m->vocab, (uint64_t)i);
-    batch.rows = calloc(3u * MOST * m->vocab, sizeof(float));
-    alone.rows = calloc(3u * MOST * m->vocab, sizeof(float));
-    struct spw_engine *e = run_open(dir, &o);
-    struct spw_session *s[3] = {run_session(e), run_session(e), run_session(e)};
+    struct world w;
+    struct spw_options o = {.context = 400, .sessions = 3, .threads = 2, .prefill_chunk = 100};
+    begin(&w, m, o, true);
+    struct spw_session *s[3] = {run_session(w.e), run_session(w.e), run_session(w.e)};
     struct spw_span spans[3], backwards[3];
     for (size_t i = 0; i < 3; i++)
-        spans[i] = backwards[2 - i] = (struct spw_span){s[i], ids[i], lengths[i], lengths[i]};
-    CHECK_MSG(spw_sync(e, spans, 3, keep, &batch, &err) == 0, "%s", err.text);
+        spans[i] = backwards[2 - i] =
+            (struct spw_span){s[i], w.subject.ids[i], lengths[i], lengths[i]};
+    check_rows(&w, spans, 3);
     for (size_t i = 0; i < 3; i++) {
-        struct rows one = alone;
-        one.rows += i * MOST * m->vocab;
-        struct spw_session *t = s[i];
-        int32_t reset = 0;
-        struct spw_span empty = {t, &reset, 1, 0};
-        CHECK(spw_sync(e, &empty, 1, NULL, NULL, &err) == 0);
-        CHECK_MSG(spw_sync(e, &spans[i], 1, keep, &one, &err) == 0, "%s", err.text);
-        CHECK(one.n[0] == lengths[i] && batch.n[i] == lengths[i]);
+        empty(&w, s[i]);
+        check_rows(&w, &spans[i], 1);
     }
-    CHECK(!batch.wrong_order);
-    CHECK(memcmp(batch.rows, alone.rows, 3u * MOST * m->vocab * sizeof(float)) == 0);
-    memset(alone.rows, 0, 3u * MOST * m->vocab * sizeof(float));
-    CHECK_MSG(spw_sync(e, backwards, 3, keep, &alone, &err) == 0, "%s", err.text);
-    for (size_t i = 0; i < 3; i++)
-        CHECK(memcmp(alone.rows + (2 - i) * MOST * m->vocab, batch.rows + i * MOST * m->vocab,
-                     lengths[i] * m->vocab * sizeof(float)) == 0);
+    check_rows(&w, backwards, 3);
     for (int i = 0; i < 3; i++)
         spw_session_close(s[i]);
-    spw_engine_close(e);
-    free(batch.rows);
-    free(alone.rows);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 /* ---- generation ---- */
@@ -293,40 +280,33 @@ static bool same_result(const struct spw_result *a, const struct spw_result *b)
 /* [7 10 11] */
 static void check_generate(const struct tiny_model *m)
 {
-    char dir[128];
-    int32_t ids[MOST];
-    struct spw_options free_one = {.backend = TEST_BACKEND, .context = 700, .threads = 2},
-                       o = free_one;
-    run_folder(dir, m, "generate");
-    run_tight(dir, &o, 0);
-    run_ids(ids, MOST, m->vocab, 4);
-    struct spw_engine *e = run_open(dir, &o), *unlimited = run_open(dir, &free_one);
-    struct spw_result four = generate(e, ids, 300, 4, 0), again = generate(e, ids, 300, 4, 0);
+    struct world w;
+    begin(&w, m, (struct spw_options){.context = 700, .threads = 2}, true);
+    struct spw_options free_one = {.backend = TEST_BACKEND, .context = 700, .threads = 2};
+    struct spw_engine *unlimited = run_open(w.subject.dir, &free_one);
+    struct spw_result four = generate(w.e, w.ids, 300, 4, 0),
+                      again = generate(w.e, w.ids, 300, 4, 0);
     CHECK(same_result(&four, &again));
     /* three, then one more from the kept state */
-    struct spw_session *s = run_session(e);
-    int32_t tokens[304];
-    memcpy(tokens, ids, 300 * sizeof *ids);
+    struct spw_session *s = run_session(w.e);
     for (size_t i = 0; i < 4; i++) {
-        const float *logits = run_to(s, e, tokens, 300 + i);
-        tokens[300 + i] = logits ? model_argmax(logits, m->vocab) : -1;
+        const float *logits = run_to(s, w.e, w.other, 300 + i);
+        w.other[300 + i] = logits ? model_argmax(logits, m->vocab) : -1;
         CHECK(spw_session_reused(s) == (i ? 299 + i : 0));
     }
-    CHECK(memcmp(tokens + 300, four.tokens, sizeof(int32_t[4])) == 0);
+    CHECK(memcmp(w.other + 300, four.tokens, sizeof(int32_t[4])) == 0);
     spw_session_close(s);
-    struct spw_result three = generate(e, ids, 300, 3, 0);
+    struct spw_result three = generate(w.e, w.ids, 300, 3, 0);
     CHECK(memcmp(three.tokens, four.tokens, sizeof(int32_t[3])) == 0);
-    struct spw_result sampled = generate(e, ids, 300, 256, 11);
-    struct spw_result other_cache = generate(unlimited, ids, 300, 256, 11);
-    struct spw_result other_seed = generate(e, ids, 300, 256, 12);
+    struct spw_result sampled = generate(w.e, w.ids, 300, 256, 11);
+    struct spw_result other_cache = generate(unlimited, w.ids, 300, 256, 11);
+    struct spw_result other_seed = generate(w.e, w.ids, 300, 256, 12);
     CHECK(same_result(&sampled, &other_cache) && !same_result(&sampled, &other_seed));
     struct spw_result *all[] = {&four, &again, &three, &sampled, &other_cache, &other_seed};
     for (int i = 0; i < 6; i++)
         spw_result_free(all[i]);
-    run_check_account(e, &o, "generate");
-    spw_engine_close(e);
     spw_engine_close(unlimited);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 /* ---- refusals ---- */
@@ -334,22 +314,19 @@ static void check_generate(const struct tiny_model *m)
 /* [5] Refused before anything is computed, with a text, and nothing has changed. */
 static void check_refusals(void)
 {
-    char dir[128];
-    int32_t ids[MOST], bad[MOST];
+    struct world w;
+    int32_t bad[MOST];
     const struct tiny_model *m = &tiny_models[0];
-    struct spw_options o = {.backend = TEST_BACKEND, .context = 300, .sessions = 2, .threads = 1};
     struct spw_error err = {0};
     struct spw_session *third = NULL;
-    run_folder(dir, m, "refuse");
-    run_ids(ids, MOST, m->vocab, 8);
-    struct spw_engine *e = run_open(dir, &o), *stranger = run_open(dir, &o);
+    begin(&w, m, (struct spw_options){.context = 300, .sessions = 2, .threads = 1}, false);
+    struct spw_engine *e = w.e, *stranger = run_open(w.subject.dir, &w.o);
     struct spw_session *a = run_session(e), *b = run_session(e), *foreign = run_session(stranger);
+    const int32_t *ids = w.ids;
     CHECK(spw_session_open(&third, e, &err) == -ENOMEM && err.text[0] && !third);
     spw_error_clear(&err);
     CHECK(spw_session_fork(&third, a, &err) == -ENOMEM && err.text[0] && !third);
-    go(e, a, dir, &o, ids, 300, 0); /* the whole context */
-    float kept[MOST_VOCAB];
-    memcpy(kept, spw_session_logits(a), m->vocab * sizeof *kept);
+    go(&w, a, ids, 300, 0); /* the whole context */
     struct {
         struct spw_span spans[2];
         size_t n;
@@ -367,25 +344,24 @@ static void check_refusals(void)
         {{{NULL, ids, 10, 1}}, 1, -EINVAL, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        memcpy(bad, ids, sizeof ids);
+        memcpy(bad, ids, sizeof bad);
         bad[cases[i].at] = cases[i].token;
         spw_error_clear(&err);
         int rc = spw_sync(e, cases[i].spans, cases[i].n, NULL, NULL, &err);
         CHECK_MSG(rc == cases[i].rc, "case %zu: %d", i, rc);
         CHECK_MSG(err.text[0] && !strchr(err.text, '\n'), "case %zu: no line of text", i);
         CHECK(spw_session_n_tokens(a) == 300 && spw_session_n_tokens(b) == 0);
-        CHECK(run_same(spw_session_logits(a), kept, m->vocab));
+        CHECK(oracle_same(&w.subject, ids, 300, spw_session_logits(a)));
     }
-    go(e, a, dir, &o, ids, 300, 300);
+    go(&w, a, ids, 300, 300);
     spw_session_close(b); /* a place is free again */
     CHECK(spw_session_fork(&third, a, &err) == 0);
-    go(e, third, dir, &o, ids, 300, 300);
+    go(&w, third, ids, 300, 300);
     spw_session_close(third);
     spw_session_close(a);
     spw_session_close(foreign);
-    spw_engine_close(e);
     spw_engine_close(stranger);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 /* Options and budgets that cannot work: the text names the smallest budget, and that one works. */
@@ -467,61 +443,48 @@ static void check_dynamic_rope(void)
         1,       16,    67,    200,  ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}",
         false,   false, false, true, false,
         71};
-    char dir[128];
-    int32_t ids[2][MOST];
+    struct world w;
     struct spw_error err = {0};
-    struct spw_options o = {
-        .backend = TEST_BACKEND, .context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
-    run_folder(dir, &m, "dynamic");
-    run_tight(dir, &o, 0);
-    run_ids(ids[0], MOST, m.vocab, 1);
-    run_ids(ids[1], MOST, m.vocab, 2);
-    struct spw_engine *e = run_open(dir, &o);
-    struct spw_session *s = run_session(e), *other = run_session(e);
-    go(e, s, dir, &o, ids[0], 190, 0);
-    go(e, s, dir, &o, ids[0], 200, 190); /* up to the border the table is the usual one */
-    go(e, s, dir, &o, ids[0], 201, 0);   /* past it nothing holds */
-    go(e, s, dir, &o, ids[0], 400, 0);
-    go(e, s, dir, &o, ids[0], 400, 400);
-    go(e, other, dir, &o, ids[1], 150, 0); /* the other session's table is not this one's */
-    go(e, s, dir, &o, ids[0], 401, 0);
-    struct spw_span spans[2] = {{s, ids[0], 250, 1}, {other, ids[1], 151, 1}};
-    float expected[2][MOST_VOCAB];
-    CHECK_MSG(spw_sync(e, spans, 2, NULL, NULL, &err) == 0, "%s", err.text);
-    fresh(dir, &o, ids[0], 250, expected[0]);
-    fresh(dir, &o, ids[1], 151, expected[1]);
-    CHECK(run_same(spw_session_logits(s), expected[0], m.vocab));
-    CHECK(run_same(spw_session_logits(other), expected[1], m.vocab));
+    struct spw_options o = {.context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
+    begin(&w, &m, o, true);
+    w.subject.each_length = true;
+    const int32_t *ids = w.ids, *others = w.subject.ids[2];
+    struct spw_session *s = run_session(w.e), *other = run_session(w.e);
+    go(&w, s, ids, 190, 0);
+    go(&w, s, ids, 200, 190); /* up to the border the table is the usual one */
+    go(&w, s, ids, 201, 0);   /* past it nothing holds */
+    go(&w, s, ids, 400, 0);
+    go(&w, s, ids, 400, 400);
+    go(&w, other, others, 150, 0); /* the other session's table is not this one's */
+    go(&w, s, ids, 401, 0);
+    struct spw_span spans[2] = {{s, ids, 250, 1}, {other, others, 151, 1}};
+    CHECK_MSG(spw_sync(w.e, spans, 2, NULL, NULL, &err) == 0, "%s", err.text);
+    CHECK(oracle_same(&w.subject, ids, 250, spw_session_logits(s)));
+    CHECK(oracle_same(&w.subject, others, 151, spw_session_logits(other)));
     CHECK(spw_session_reused(other) == 150);
-    go(e, s, dir, &o, ids[0], 150, 0); /* and back below it */
-    run_check_account(e, &o, "dynamic rope");
+    go(&w, s, ids, 150, 0); /* and back below it */
     spw_session_close(s);
     spw_session_close(other);
-    spw_engine_close(e);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 /* [6] Bytes of a decode step over the link: the tiles that stream, one token's embedding, the
  * logits; and nothing goes down but what becomes old, once in 128 tokens. */
 static void check_decode_bytes(void)
 {
-    char dir[128];
-    int32_t ids[MOST];
+    struct world w;
     const struct tiny_model *m = &tiny_models[0];
-    struct spw_options o = {.backend = TEST_BACKEND, .context = MOST, .threads = 1};
-    run_folder(dir, m, "bytes");
-    run_tight(dir, &o, 0);
-    run_ids(ids, MOST, m->vocab, 1);
-    struct spw_engine *e = run_open(dir, &o);
+    begin(&w, m, (struct spw_options){.context = MOST, .threads = 1}, true);
+    struct spw_engine *e = w.e;
     struct spw_session *s = run_session(e);
     uint64_t tile = e->plan.tile_bytes, down = 0, spilled = 0;
-    run_to(s, e, ids, 640);
+    run_to(s, e, w.ids, 640);
     for (size_t n = 641; n <= 900; n++) {
         struct spw_stats before, after;
         struct spw_waterlines was, is;
         spw_engine_stats(e, &before);
         spw_session_waterlines(s, &was);
-        run_to(s, e, ids, n);
+        run_to(s, e, w.ids, n);
         spw_engine_stats(e, &after);
         spw_session_waterlines(s, &is);
         down = after.moved_bytes[SPW_MOVED_DEVICE_TO_HOST] -
@@ -534,8 +497,7 @@ static void check_decode_bytes(void)
     }
     CHECK(spilled == 3 * m->layers);
     spw_session_close(s);
-    spw_engine_close(e);
-    tiny_model_remove(dir);
+    end(&w);
 }
 
 int main(void)

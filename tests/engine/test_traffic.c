@@ -4,7 +4,7 @@
  *
  *   test_traffic [draws] */
 #include "tests/batch_run.h"
-#include "tests/engine/engine_run.h"
+#include "tests/engine/oracle.h"
 
 static int n_with_disk, n_with_three, n_with_old, n_generations_on_disk, n_shared;
 
@@ -36,52 +36,28 @@ static void compare(const char *what, const uint64_t *plan, const struct moved *
     }
 }
 
-/* Device memory from the smallest to all (with a disk not so much that it stays empty); then of
- * host and disk the least that works beside that, or more. */
-static void draw_budgets(struct spw_options *o, const struct spw_backend *b, const char *dir,
-                         uint64_t *seed)
+/* Neither the lengths nor a number of sessions. */
+static struct spw_options draw_options(const char *dir, uint64_t *seed)
 {
-    struct spw_error err = {0};
-    struct spw_plan_info all, least;
-    bool on_disk = check_random(seed) % 2;
-    if (on_disk)
-        o->disk_dir = dir;
-    CHECK_MSG(spw_plan_query_on(&all, b, dir, o, &err) == 0, "%s", err.text);
-    o->device_bytes = all.smallest_device_bytes;
-    if (check_random(seed) % 3 && all.device.total > o->device_bytes)
-        o->device_bytes +=
-            check_range(seed, 0, (all.device.total - o->device_bytes) / (on_disk ? 4 : 1));
-    if (on_disk && check_random(seed) % 3 == 0) {
-        run_to_disk_on(b, dir, o);
-        return;
-    }
-    o->host_bytes = (uint64_t)1 << 30;
-    CHECK_MSG(spw_plan_query_on(&least, b, dir, o, &err) == 0, "%s", err.text);
-    uint64_t host = least.smallest_host_bytes;
-    if (check_random(seed) % 2 || on_disk)
-        o->host_bytes = host + (on_disk ? check_range(seed, 0, least.host.kv) : 0);
-    if (!o->host_bytes)
-        o->host_bytes = SPW_BYTES_NONE;
-    CHECK_MSG(spw_plan_query_on(&least, b, dir, o, &err) == 0, "%s", err.text);
-    if (on_disk && least.smallest_disk_bytes && check_random(seed) % 2)
-        o->disk_bytes = least.smallest_disk_bytes;
+    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .disk_dir = check_random(seed) % 2 ? dir : NULL,
+                            .precision = (enum spw_kv_precision)(check_random(seed) % 4),
+                            .residual_window = windows[check_random(seed) % 4]};
+    draw_speed(&o, seed);
+    o.delay_seed = 0; /* of bytes nobody can tell */
+    if (o.prefill_chunk < 16)
+        o.prefill_chunk = 0;
+    return o;
 }
 
 static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
 {
     static int32_t ids[1500];
-    static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
-    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
-    struct spw_options o = {.backend = TEST_BACKEND,
-                            .threads = 2,
-                            .context = check_range(seed, 1, 1500),
-                            .prefill_chunk = chunks[check_random(seed) % 6],
-                            .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
-                            .prefetch_splits = check_random(seed) % 2 ? 0 : 2,
-                            .precision = (enum spw_kv_precision)(check_random(seed) % 4),
-                            .residual_window = windows[check_random(seed) % 4]};
+    struct spw_options o = draw_options(dir, seed);
+    o.context = check_range(seed, 1, 1500);
     struct spw_backend b = run_backend(check_random(seed) % 2);
-    draw_budgets(&o, &b, dir, seed);
+    draw_budgets(&o, &b, dir, o.disk_dir && check_random(seed) % 2 ? FROM_DISK : ANYTHING, seed);
     run_ids(ids, o.context, vocab, *seed);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     struct spw_session *s = run_session(e);
@@ -129,16 +105,8 @@ enum { MOST_REQUESTS = 6 };
 static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
 {
     static int32_t ids[MOST_REQUESTS][1500];
-    static const uint32_t chunks[] = {0, 0, 16, 50, 128, 200};
-    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
-    struct spw_options o = {.backend = TEST_BACKEND,
-                            .threads = 2,
-                            .sessions = (uint32_t)check_range(seed, 1, 4),
-                            .prefill_chunk = chunks[check_random(seed) % 6],
-                            .prefetch_slots = check_random(seed) % 2 ? 0 : 2,
-                            .prefetch_splits = check_random(seed) % 2 ? 0 : 2,
-                            .precision = (enum spw_kv_precision)(check_random(seed) % 4),
-                            .residual_window = windows[check_random(seed) % 4]};
+    struct spw_options o = draw_options(dir, seed);
+    o.sessions = (uint32_t)check_range(seed, 1, 4);
     struct spw_backend b = run_backend(check_random(seed) % 2);
     struct spw_request requests[MOST_REQUESTS] = {{0}};
     struct spw_plan_request lengths[MOST_REQUESTS] = {{0}};
@@ -162,7 +130,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
                                            .ignore_eos = true};
         o.context = spw_max_u64(o.context, lengths[i].n_prompt + lengths[i].max_new_tokens);
     }
-    draw_budgets(&o, &b, dir, seed);
+    draw_budgets(&o, &b, dir, o.disk_dir && check_random(seed) % 2 ? FROM_DISK : ANYTHING, seed);
     CHECK_MSG(spw_plan_moved_on(moved, &b, dir, &o, lengths, n, &err) == 0, "%s", err.text);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     CHECK_MSG(batch_run(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);

@@ -5,9 +5,8 @@
  * ones. Nothing leaks, and what was moved is what was predicted.
  *
  *   test_budgets [stride]    of the failing allocations */
-#include "tests/engine/engine_run.h"
-
-#include <pthread.h>
+#include "tests/engine/io_fault.h"
+#include "tests/engine/oracle.h"
 
 #define SLOW (RUN_UNDER_TSAN || RUN_UNDER_ASAN)
 
@@ -33,13 +32,13 @@ static const struct tiny_model models[] = {
      false, true, true, false, true, 262},
 };
 
-struct subject {
+struct run {
     struct spw_backend backend;
-    char dir[128];
+    struct subject of[PRECISIONS]; /* from the first token on; their files are those of of[0] */
+    const char *dir;
+    const int32_t *ids;
     struct spw_options o;
-    int32_t ids[N_TOKENS];
-    float expected[PRECISIONS][N_MORE + 1][VOCAB]; /* after N_PROMPT tokens, one more, ... */
-    struct spw_plan_info smallest[PRECISIONS];
+    struct spw_plan_info all; /* exact, without budgets */
     struct spw_fallback last; /* what was told last */
     int n_told;
 };
@@ -50,55 +49,45 @@ static bool passes(void *context, enum spw_kv_precision precision)
     return precision != SPW_KV_EXACT;
 }
 
-static void hear(struct subject *s, struct spw_engine *e)
+static void hear(struct run *s, struct spw_engine *e)
 {
     s->n_told += run_fallbacks(e, &s->last);
 }
 
-/* The run under each precision with all the memory. */
-static void expect(struct subject *s)
+static void begin(struct run *s, size_t model, bool reads_host_memory)
 {
-    struct spw_error err = {0};
+    *s = (struct run){.backend = run_backend(reads_host_memory)};
+    struct spw_options bits = {.residual_window = 128};
+    subject_open(&s->of[0], &models[model], "budgets", N_TOKENS, &bits);
+    s->dir = s->of[0].dir;
+    s->ids = s->of[0].ids[0];
+    s->o = s->of[0].o;
+    s->o.threads = 1;
+    s->o.prefill_chunk = 128;
+    s->o.on_oom = SPW_ON_OOM_SPILL;
+    s->all = run_plan_on(&s->backend, s->dir, &s->o);
+    s->o.gate = passes;
     for (int p = SPW_KV_EXACT; p < (QUANTIZES ? PRECISIONS : SPW_KV_INT8); p++) {
-        struct spw_options o = s->o;
-        o.precision = (enum spw_kv_precision)p;
-        o.disk_dir = NULL;
-        CHECK_MSG(!spw_plan_query_on(&s->smallest[p], &s->backend, s->dir, &o, &err), "%s",
-                  err.text);
-        struct spw_engine *e = run_open_on(&s->backend, s->dir, &o);
-        struct spw_session *session = run_session(e);
-        for (size_t i = 0; i <= N_MORE; i++) {
-            const float *logits = run_to(session, e, s->ids, N_PROMPT + i);
-            if (logits)
-                memcpy(s->expected[p][i], logits, sizeof s->expected[p][i]);
-        }
-        spw_session_close(session);
-        spw_engine_close(e);
+        bits.precision = (enum spw_kv_precision)p;
+        if (p)
+            subject_open_at(&s->of[p], s->dir, N_TOKENS, &bits, models[model].seed + 77);
+        oracle_rows(&s->of[p], s->ids, N_TOKENS, N_TOKENS); /* before anything fails */
     }
 }
 
-static void begin(struct subject *s, size_t model, bool reads_host_memory)
+static void end(struct run *s)
 {
-    *s = (struct subject){.backend = run_backend(reads_host_memory)};
-    s->o = (struct spw_options){.backend = TEST_BACKEND,
-                                .context = N_TOKENS,
-                                .threads = 1,
-                                .prefill_chunk = 128,
-                                .residual_window = 128,
-                                .on_oom = SPW_ON_OOM_SPILL};
-    run_folder(s->dir, &models[model], "budgets");
-    run_ids(s->ids, N_TOKENS, VOCAB, model + 1);
-    expect(s);
-    s->o.gate = passes;
+    for (int p = PRECISIONS - 1; p >= 0; p--)
+        subject_close(&s->of[p]);
 }
 
-static bool right(const struct subject *s, struct spw_engine *e, const float *logits, size_t i)
+static bool right(struct run *s, struct spw_engine *e, const float *logits, size_t i)
 {
-    return run_same(logits, s->expected[spw_engine_plan(e)->precision][i], VOCAB);
+    return oracle_same(&s->of[spw_engine_plan(e)->precision], s->ids, N_PROMPT + i, logits);
 }
 
 /* One step: to N_PROMPT + i tokens, with the logits of the precision that is planned with. */
-static void step(struct subject *s, struct spw_engine *e, struct spw_session *session, size_t i,
+static void step(struct run *s, struct spw_engine *e, struct spw_session *session, size_t i,
                  const char *what)
 {
     CHECK_MSG(right(s, e, run_to(session, e, s->ids, N_PROMPT + i), i), "%s: step %zu at %s", what,
@@ -106,8 +95,7 @@ static void step(struct subject *s, struct spw_engine *e, struct spw_session *se
     hear(s, e);
 }
 
-static void set(struct subject *s, struct spw_engine *e, uint64_t device, uint64_t host,
-                uint64_t disk)
+static void set(struct run *s, struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk)
 {
     struct spw_error err = {0};
     CHECK_MSG(!spw_engine_set_budgets(e, device, host, disk, &err), "%s", err.text);
@@ -120,7 +108,7 @@ static void set(struct subject *s, struct spw_engine *e, uint64_t device, uint64
 /* ---- the caller's budgets ---- */
 
 /* From everything to almost nothing every other token, down to the device's smallest, then up. */
-static void shrink(struct subject *s)
+static void shrink(struct run *s)
 {
     struct spw_plan_info of_two;
     struct spw_error err = {0};
@@ -156,7 +144,7 @@ struct mirror {
     struct spw_session *session;
 };
 
-static void open_mirror(struct mirror *m, const struct subject *s, enum spw_kv_precision precision)
+static void open_mirror(struct mirror *m, const struct run *s, enum spw_kv_precision precision)
 {
     struct spw_options o = s->o;
     o.precision = precision;
@@ -171,7 +159,7 @@ static void close_mirror(struct mirror *m)
 }
 
 /* What was computed again was so from its first token on. */
-static void follow(struct mirror *m, const struct subject *s, enum spw_kv_precision precision)
+static void follow(struct mirror *m, const struct run *s, enum spw_kv_precision precision)
 {
     if (s->last.n_recomputed) {
         close_mirror(m);
@@ -184,7 +172,7 @@ static void follow(struct mirror *m, const struct subject *s, enum spw_kv_precis
     CHECK(!spw_engine_replan(m->engine, &in));
 }
 
-static void step_both(const struct subject *s, struct mirror *m, struct spw_engine *e,
+static void step_both(const struct run *s, struct mirror *m, struct spw_engine *e,
                       struct spw_session *session, size_t i)
 {
     const float *a = run_to(session, e, s->ids, N_PROMPT + i);
@@ -193,7 +181,7 @@ static void step_both(const struct subject *s, struct mirror *m, struct spw_engi
 }
 
 /* Nothing may leave the device: old KV loses precision, and gets it back. */
-static void quantize(struct subject *s)
+static void quantize(struct run *s)
 {
     struct mirror mirror;
     int n_in_place = 0;
@@ -237,7 +225,7 @@ static void quantize(struct subject *s)
 
 /* With a prefix cache what is kept under one precision is not read under another, and is found
  * again when that comes back. */
-static void keep_prefixes(struct subject *s)
+static void keep_prefixes(struct run *s)
 {
     struct spw_options o = s->o;
     struct spw_plan_info int8;
@@ -270,9 +258,9 @@ static void keep_prefixes(struct subject *s)
 }
 
 /* What cannot work is refused, and nothing has changed. */
-static void refuse(struct subject *s)
+static void refuse(struct run *s)
 {
-    const uint64_t least = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
+    const uint64_t least = s->all.smallest_device_bytes;
     struct spw_engine *e = run_open_on(&s->backend, s->dir, &s->o);
     struct spw_session *session = run_session(e), *fork = NULL;
     struct spw_error err = {0};
@@ -310,8 +298,7 @@ static bool was_met(void)
 }
 
 /* A step meets a fault at most once; the next call finds memory again. */
-static void step_again(struct subject *s, struct spw_engine *e, struct spw_session *session,
-                       size_t i)
+static void step_again(struct run *s, struct spw_engine *e, struct spw_session *session, size_t i)
 {
     struct spw_error err = {0};
     struct spw_span span = {session, s->ids, N_PROMPT + i, 1};
@@ -328,9 +315,9 @@ static void step_again(struct subject *s, struct spw_engine *e, struct spw_sessi
 static int n_predicted[2];
 
 /* The whole run, in which one allocation fails. */
-static void run_with_fault(struct subject *s)
+static void run_with_fault(struct run *s)
 {
-    const uint64_t least = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
+    const uint64_t least = s->all.smallest_device_bytes;
     struct spw_engine *e = NULL;
     struct spw_session *session = NULL;
     struct spw_error err = {0};
@@ -356,7 +343,7 @@ static void run_with_fault(struct subject *s)
     spw_engine_close(e);
 }
 
-static void fail_allocations(struct subject *s, int stride)
+static void fail_allocations(struct run *s, int stride)
 {
     int64_t outstanding = spw_alloc_outstanding();
     int n = 0, n_absorbed = 0;
@@ -379,9 +366,9 @@ static void fail_allocations(struct subject *s, int stride)
 
 /* Every allocation of opening, one by one: where it is an arena that is refused, a plan that needs
  * less of that tier opens instead, and computes the same. */
-static void refuse_arenas(struct subject *s)
+static void refuse_arenas(struct run *s)
 {
-    const struct spw_plan_info *plan = &s->smallest[SPW_KV_EXACT];
+    const struct spw_plan_info *plan = &s->all;
     int n_device = 0;
     bool met = true, fits = plan->device.total * 3 / 4 / 4096 * 4096 >= plan->smallest_device_bytes;
     for (int n = 0; met; n++) {
@@ -409,35 +396,15 @@ static void refuse_arenas(struct subject *s)
 
 /* ---- the disk takes no more ---- */
 
-struct full {
-    pthread_mutex_t lock;
-    int64_t left; /* writes until there is no room; negative: there always is */
-    bool met;
-};
-
-static int64_t completed(void *context, const struct spw_io_request *r, int64_t result)
-{
-    struct full *f = context;
-    pthread_mutex_lock(&f->lock);
-    if (r->write && r->bytes && f->left >= 0) {
-        if (f->left)
-            f->left--;
-        else
-            f->met = true, result = -ENOSPC;
-    }
-    pthread_mutex_unlock(&f->lock);
-    return result;
-}
-
 /* Budgets under which KV lies on the disk. `stays`: the host could hold that KV instead, and fewer
  * hidden states. */
-static void need_disk(const struct subject *s, struct spw_options *o, bool stays)
+static void need_disk(const struct run *s, struct spw_options *o, bool stays)
 {
     struct spw_plan_info info;
     struct spw_error err = {0};
     o->disk_dir = stays ? NULL : s->dir;
     o->disk_bytes = stays ? 0 : 64 << 20;
-    o->device_bytes = s->smallest[SPW_KV_EXACT].smallest_device_bytes;
+    o->device_bytes = s->all.smallest_device_bytes;
     o->host_bytes = 64 << 20;
     CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, o, &err), "%s", err.text);
     o->host_bytes = info.smallest_host_bytes;
@@ -447,16 +414,16 @@ static void need_disk(const struct subject *s, struct spw_options *o, bool stays
 
 /* The disk is full after n writes. Where the host can do without it, nobody notices; else the run
  * ends, and goes on once the host has a budget. */
-static bool run_full(struct subject *s, bool stays, int64_t n)
+static bool run_full(struct run *s, bool stays, int64_t n)
 {
-    struct full full = {.left = n};
-    struct spw_io_fault fault = {.completed = completed, .context = &full};
+    struct io_fault full;
     struct spw_backend b = s->backend;
     struct spw_options o = s->o;
     struct spw_error err = {0};
     s->n_told = 0;
-    pthread_mutex_init(&full.lock, NULL);
-    b.io_fault = &fault;
+    io_fault_open(&full);
+    io_fault_set(&full, ALL_WRITES, n);
+    b.io_fault = &full.hook;
     need_disk(s, &o, stays);
     struct spw_engine *e = run_open_on(&b, s->dir, &o);
     struct spw_session *session = run_session(e);
@@ -492,7 +459,7 @@ static bool run_full(struct subject *s, bool stays, int64_t n)
     return full.met;
 }
 
-static void fill_disk(struct subject *s)
+static void fill_disk(struct run *s)
 {
     int64_t n = 0;
     for (; run_full(s, true, n); n += WRITES + n / 2)
@@ -507,7 +474,7 @@ static void fill_disk(struct subject *s)
 }
 
 /* A session that is cut back and grows again writes more than any plan foresees. */
-static void exceed_write_limit(struct subject *s)
+static void exceed_write_limit(struct run *s)
 {
     struct spw_options o = s->o;
     struct spw_plan_info info;
@@ -533,7 +500,7 @@ static void exceed_write_limit(struct subject *s)
 
 int main(int argc, char **argv)
 {
-    static struct subject s;
+    static struct run s;
     int stride = check_stride(argc, argv, STRIDE);
     if (!run_is_there())
         return CHECK_SKIP;
@@ -550,14 +517,14 @@ int main(int argc, char **argv)
         refuse(&s);
         refuse_arenas(&s);
         fail_allocations(&s, stride);
-        tiny_model_remove(s.dir);
+        end(&s);
     }
     /* Straight from device memory, and by way of the host's. */
     for (int direct = 0; direct < N_MODELS && TEST_BACKEND == SPW_BACKEND_CPU; direct++) {
         begin(&s, 0, direct);
         fill_disk(&s);
         exceed_write_limit(&s);
-        tiny_model_remove(s.dir);
+        end(&s);
     }
     return check_done();
 }

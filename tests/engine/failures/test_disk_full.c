@@ -2,7 +2,7 @@
  * disk directory. What does not fit is refused at open, with the room there is; what fits is
  * preallocated, so that filling up the rest does not touch the run; and tmpfs refuses O_DIRECT, so
  * that all of it goes the buffered way. Skipped where mounting is not allowed. */
-#include "tests/engine/engine_run.h"
+#include "tests/engine/oracle.h"
 
 #include <sched.h>
 #include <sys/mount.h>
@@ -34,23 +34,20 @@ int main(void)
 {
     static const struct tiny_model model = {"llama", 3,    32,    48,    2,     1,    16,   67,
                                             2048,    NULL, false, false, false, true, true, 93};
-    char dir[128], scratch[160], ballast[200];
-    int32_t ids[N_TOKENS];
-    uint32_t vocab = 0;
+    static struct subject subject;
+    const char *dir = subject.dir;
+    char scratch[160], ballast[200];
     struct spw_error err = {0};
     struct spw_engine *e = NULL;
     struct spw_options o = {.context = CONTEXT, .threads = 2};
-    run_folder(dir, &model, "disk_full");
-    snprintf(scratch, sizeof scratch, "%s/scratch", dir);
+    subject_open(&subject, &model, "disk_full", N_TOKENS, &(struct spw_options){0});
+    snprintf(scratch, sizeof scratch, "%.120s/scratch", dir);
     snprintf(ballast, sizeof ballast, "%s/ballast", scratch);
     CHECK(mkdir(scratch, 0700) == 0);
-    run_ids(ids, N_TOKENS, model.vocab, 7);
-    float *expected = model_all_logits(dir, &o, ids, N_TOKENS, &vocab);
     if (!mount_small(scratch, "256k")) {
         fprintf(stderr, "mounting is not allowed here: skipped\n");
         rmdir(scratch);
-        tiny_model_remove(dir);
-        free(expected);
+        subject_close(&subject);
         return CHECK_SKIP;
     }
     o.disk_dir = scratch;
@@ -68,8 +65,8 @@ int main(void)
     e = run_open(dir, &o);
     fill(ballast);
     struct spw_session *s = run_session(e);
-    const float *logits = run_to(s, e, ids, N_TOKENS);
-    CHECK(run_same(logits, expected + (size_t)(N_TOKENS - 1) * vocab, vocab));
+    const int32_t *ids = subject.ids[0];
+    CHECK(oracle_same(&subject, ids, N_TOKENS, run_to(s, e, ids, N_TOKENS)));
     struct spw_stats stats;
     spw_engine_stats(e, &stats);
     CHECK(stats.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0);
@@ -80,7 +77,6 @@ int main(void)
     unlink(ballast);
     CHECK(umount2(scratch, MNT_DETACH) == 0); /* rings give files back a little later */
     CHECK(rmdir(scratch) == 0);
-    tiny_model_remove(dir);
-    free(expected);
+    subject_close(&subject);
     return check_done();
 }

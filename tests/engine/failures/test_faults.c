@@ -7,7 +7,7 @@
  *   test_faults [stride]    of the device's commands; default 41 under TSan, 7 under ASan, else 3
  */
 #include "tests/batch_run.h"
-#include "tests/engine/engine_run.h"
+#include "tests/engine/oracle.h"
 
 enum {
     STRIDE = TEST_GPU         ? 61
@@ -22,7 +22,7 @@ enum {
                                          : 15,
     QUANTIZED_STRIDES = TEST_GPU ? 9 : 7,
 };
-enum { N_MORE = 5, N_GENERATED = 4, MOST_TOKENS = 1200, MOST_VOCAB = 128 };
+enum { N_MORE = 5, N_GENERATED = 4, MOST_VOCAB = 128 };
 
 /* What is run, and how much of it: a prompt of so many tokens, with room for 100 more. */
 static const struct setting {
@@ -52,12 +52,13 @@ static const struct setting {
      QUANTIZED_STRIDES},
 };
 
-struct subject {
+struct run {
     const struct setting *is;
     struct spw_backend b;
-    char dir[128];
+    struct subject s;
+    const char *dir;
+    const int32_t *ids;
     struct spw_options o;
-    int32_t ids[MOST_TOKENS];
 };
 
 struct answer {
@@ -92,7 +93,7 @@ static int generate(struct spw_engine *e, const struct spw_request *request,
 }
 
 /* The whole of the API once. Returns how many calls failed. */
-static int run_api(const struct subject *u, struct answer *a)
+static int run_api(const struct run *u, struct answer *a)
 {
     const size_t n_prompt = u->is->n_prompt;
     struct spw_plan_info info;
@@ -139,7 +140,7 @@ static bool was_met(void)
     return true;
 }
 
-static void fail_allocations(const struct subject *u)
+static void fail_allocations(const struct run *u)
 {
     const int stride = ALLOCATION_STRIDE * u->is->stride_factor;
     static struct answer expected, got;
@@ -166,8 +167,8 @@ static void fail_allocations(const struct subject *u)
 /* ---- the device ---- */
 
 /* A step that ends in an error leaves its sessions empty; one that does not is right. */
-static int run_step(struct spw_engine *e, const struct spw_span *spans, size_t n,
-                    float expected[][MOST_VOCAB], uint32_t vocab, int64_t nth)
+static int run_step(struct run *u, struct spw_engine *e, const struct spw_span *spans, size_t n,
+                    int64_t nth)
 {
     struct spw_error err = {0};
     int rc = spw_sync(e, spans, n, NULL, NULL, &err);
@@ -176,8 +177,9 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, size_t n
         if (rc)
             CHECK_MSG(spw_session_n_tokens(spans[i].session) == 0, "command %lld", (long long)nth);
         else
-            CHECK_MSG(run_same(spw_session_logits(spans[i].session), expected[i], vocab),
-                      "command %lld: another answer", (long long)nth);
+            CHECK_MSG(
+                oracle_same(&u->s, u->ids, spans[i].n_tokens, spw_session_logits(spans[i].session)),
+                "command %lld: another answer", (long long)nth);
     }
     if (rc)
         CHECK_MSG(err.text[0] && !strchr(err.text, '\n'), "command %lld: no text", (long long)nth);
@@ -185,25 +187,24 @@ static int run_step(struct spw_engine *e, const struct spw_span *spans, size_t n
 }
 
 /* Returns whether the fault was met. */
-static bool run_device(const struct subject *u, float expected[4][MOST_VOCAB], int64_t nth)
+static bool run_device(struct run *u, int64_t nth)
 {
     const size_t n_prompt = u->is->n_prompt;
     struct spw_engine *e = run_open_on(&u->b, u->dir, &u->o);
     struct spw_session *s = run_session(e), *fork = NULL;
     struct spw_error err = {0};
-    uint32_t vocab = spw_engine_config(e)->vocab;
     run_lose_device(e, nth);
     struct spw_span spans[2] = {{s, u->ids, n_prompt, 1}};
-    int rc = run_step(e, spans, 1, expected, vocab, nth);
+    int rc = run_step(u, e, spans, 1, nth);
     if (!rc) {
         CHECK_MSG(spw_session_fork(&fork, s, &err) == 0, "%s", err.text);
         spans[0].n_tokens = n_prompt + 1;
         spans[1] = (struct spw_span){fork, u->ids, n_prompt + N_MORE, 1};
-        rc = run_step(e, spans, 2, expected + 1, vocab, nth);
+        rc = run_step(u, e, spans, 2, nth);
     }
     if (!rc) { /* back: cutting moves tiles too */
         spans[0].n_tokens = n_prompt / 2;
-        rc = run_step(e, spans, 1, expected + 3, vocab, nth);
+        rc = run_step(u, e, spans, 1, nth);
     }
     if (rc)
         CHECK(spw_sync(e, spans, 1, NULL, NULL, &err) == -EIO && err.text[0]);
@@ -215,23 +216,11 @@ static bool run_device(const struct subject *u, float expected[4][MOST_VOCAB], i
     return met || rc;
 }
 
-static void fail_commands(const struct subject *u, int64_t stride)
+static void fail_commands(struct run *u, int64_t stride)
 {
-    static float expected[4][MOST_VOCAB];
-    const size_t n_prompt = u->is->n_prompt;
-    const size_t lengths[4] = {n_prompt, n_prompt + 1, n_prompt + N_MORE, n_prompt / 2};
     int64_t outstanding = spw_alloc_outstanding(), n = 0;
-    struct spw_engine *e = run_open_on(&u->b, u->dir, &u->o);
-    struct spw_session *s = run_session(e);
-    uint32_t vocab = spw_engine_config(e)->vocab;
-    for (int i = 0; i < 4; i++) {
-        const float *logits = run_to(s, e, u->ids, lengths[i]);
-        if (logits)
-            memcpy(expected[i], logits, vocab * sizeof *logits);
-    }
-    spw_session_close(s);
-    spw_engine_close(e);
-    while (run_device(u, expected, n)) {
+    oracle_rows(&u->s, u->ids, u->s.n_tokens, u->s.n_tokens); /* before the device fails */
+    while (run_device(u, n)) {
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "command %lld: blocks lost",
                   (long long)n);
         n += stride;
@@ -249,7 +238,7 @@ static int fail_event(struct spw_device *d, spw_event *out)
 }
 
 /* A device that fails while the engine opens is not memory that ran out. */
-static void fail_open(const struct subject *u)
+static void fail_open(const struct run *u)
 {
     struct spw_backend b = u->b;
     struct spw_device_ops ops = *b.device_ops;
@@ -267,7 +256,7 @@ static void fail_open(const struct subject *u)
 enum { N_NEW = 6 };
 
 /* What was generated before the device failed is the beginning of what would have been. */
-static void fail_generation(const struct subject *u, int64_t stride)
+static void fail_generation(const struct run *u, int64_t stride)
 {
     struct spw_request r = {
         .prompt = u->ids, .n_prompt = u->is->n_prompt, .max_new_tokens = N_NEW, .ignore_eos = true};
@@ -298,23 +287,23 @@ static void fail_generation(const struct subject *u, int64_t stride)
     spw_result_free(&expected);
 }
 
-static void make_subject(struct subject *u, const struct setting *setting, uint64_t seed)
+static void begin(struct run *u, const struct setting *setting)
 {
-    *u = (struct subject){.is = setting, .b = run_backend(setting->reads_host_memory)};
-    u->o = (struct spw_options){.backend = TEST_BACKEND,
-                                .context = setting->n_prompt + 100,
-                                .sessions = 2,
-                                .threads = 1,
-                                .prefill_chunk = 100,
-                                .precision = setting->precision,
-                                .residual_window = SPW_BYTES_NONE};
-    run_folder(u->dir, &setting->model, "faults");
-    run_ids(u->ids, MOST_TOKENS, setting->model.vocab, seed);
+    *u = (struct run){.is = setting, .b = run_backend(setting->reads_host_memory)};
+    subject_open(
+        &u->s, &setting->model, "faults", setting->n_prompt + 100,
+        &(struct spw_options){.precision = setting->precision, .residual_window = SPW_BYTES_NONE});
+    u->dir = u->s.dir;
+    u->ids = u->s.ids[0];
+    u->o = u->s.o;
+    u->o.sessions = 2;
+    u->o.threads = 1;
+    u->o.prefill_chunk = 100;
     run_tight_on(&u->b, u->dir, &u->o, 0);
 }
 
 /* Where KV is quantized when it is old, old KV streams. */
-static void check_plan(const struct subject *u)
+static void check_plan(const struct run *u)
 {
     struct spw_plan_info info;
     CHECK(spw_plan_query_on(&info, &u->b, u->dir, &u->o, NULL) == 0);
@@ -324,12 +313,12 @@ static void check_plan(const struct subject *u)
 
 int main(int argc, char **argv)
 {
-    static struct subject u;
+    static struct run u;
     if (!run_is_there())
         return CHECK_SKIP;
     int64_t stride = check_stride(argc, argv, STRIDE);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        make_subject(&u, &settings[i], i);
+        begin(&u, &settings[i]);
         check_plan(&u);
         fail_open(&u);
         fail_allocations(&u);
@@ -338,7 +327,7 @@ int main(int argc, char **argv)
             if (u.is->precision == SPW_KV_EXACT) /* no other way through the same steps */
                 fail_generation(&u, GENERATION_STRIDE);
         }
-        tiny_model_remove(u.dir);
+        subject_close(&u.s);
     }
     return check_done();
 }

@@ -4,12 +4,14 @@
  * precision. */
 #include "runtime/engine/engine.h"
 #include "runtime/engine/memory.h"
-#include "tests/engine/engine_run.h"
+#include "tests/engine/oracle.h"
 
-enum { MOST = 900, MOST_VOCAB = 128, SLACK = 1 << 20 };
+enum { MOST = 900, SLACK = 1 << 20 };
 
-static char root[64], dir[128];
-static int32_t ids[MOST];
+static char root[64];
+static struct subject subject;
+static const char *const dir = subject.dir;
+static int32_t *ids; /* [MOST] */
 
 /* ---- the made-up group ---- */
 
@@ -81,16 +83,6 @@ static struct spw_engine *open_engine(const struct spw_options *more)
     return e;
 }
 
-static void expect(float out[MOST_VOCAB], const struct spw_options *o, size_t n)
-{
-    struct spw_engine *e = open_engine(o);
-    struct spw_session *s = run_session(e);
-    const float *logits = run_to(s, e, ids, n);
-    memcpy(out, logits, e->model.config.vocab * sizeof *out);
-    spw_session_close(s);
-    spw_engine_close(e);
-}
-
 /* n new fallbacks. */
 static void check_fallbacks(struct spw_engine *e, int n, const char *what)
 {
@@ -104,7 +96,6 @@ static void check_fallbacks(struct spw_engine *e, int n, const char *what)
 /* Token by token; the limit becomes lower twice on the way, and higher, which is no matter. */
 static void check_between_steps(const struct spw_options *o)
 {
-    float expected[MOST_VOCAB];
     struct spw_engine *e = open_engine(o);
     struct spw_session *s = run_session(e);
     run_to(s, e, ids, 500);
@@ -115,8 +106,7 @@ static void check_between_steps(const struct spw_options *o)
         const float *logits = run_to(s, e, ids, 500 + (size_t)i);
         CHECK_MSG(arena_bytes(e) <= left, "%llu, %llu left", (unsigned long long)arena_bytes(e),
                   (unsigned long long)left);
-        expect(expected, o, 500 + (size_t)i);
-        CHECK(run_same(logits, expected, e->model.config.vocab));
+        CHECK(oracle_same(&subject, ids, 500 + (size_t)i, logits));
         check_fallbacks(e, 1, "between steps");
     }
     set_free();
@@ -164,9 +154,7 @@ static void check_in_prompt(const struct spw_options *more, uint64_t at)
     struct lowering l = {.at = at};
     struct seen seen = {.in_order = true};
     struct spw_options o = *more;
-    float expected[MOST_VOCAB];
     struct spw_error err;
-    expect(expected, &o, MOST);
     o.on_progress = lower_on_the_way;
     o.progress_context = &l;
     l.engine = open_engine(&o);
@@ -174,7 +162,7 @@ static void check_in_prompt(const struct spw_options *more, uint64_t at)
     struct spw_session *s = run_session(l.engine);
     struct spw_span span = {s, ids, MOST, 40};
     CHECK_MSG(!spw_sync(l.engine, &span, 1, see, &seen, &err), "%s", err.text);
-    CHECK(run_same(spw_session_logits(s), expected, l.engine->model.config.vocab));
+    CHECK(oracle_same(&subject, ids, MOST, spw_session_logits(s)));
     CHECK_MSG(l.done && seen.n == 40 && seen.in_order, "%zu logits", seen.n);
     check_fallbacks(l.engine, 1, "in a prompt");
     run_check_account(l.engine, &o, "in a prompt");
@@ -186,9 +174,7 @@ static void check_in_prompt(const struct spw_options *more, uint64_t at)
  * when the limit is higher again. */
 static void check_too_little(const struct spw_options *o)
 {
-    float expected[MOST_VOCAB];
     struct spw_error err;
-    expect(expected, o, 600);
     struct spw_engine *e = open_engine(o);
     struct spw_session *s = run_session(e);
     run_to(s, e, ids, 500);
@@ -201,7 +187,7 @@ static void check_too_little(const struct spw_options *o)
     check_fallbacks(e, 0, "too little");
     set_free();
     e->limit_watch.checked_at = 0;
-    CHECK(run_same(run_to(s, e, ids, 600), expected, e->model.config.vocab));
+    CHECK(oracle_same(&subject, ids, 600, run_to(s, e, ids, 600)));
     CHECK(spw_session_reused(s) == 500);
     spw_session_close(s);
     spw_engine_close(e);
@@ -294,8 +280,9 @@ int main(void)
                                  .untied = true,
                                  .seed = 5};
     char command[128], disk[80];
-    run_folder(dir, &m, "memory_limit");
-    run_ids(ids, MOST, m.vocab, 3);
+    subject_open(&subject, &m, "memory_limit", MOST, &(struct spw_options){0});
+    ids = subject.ids[0];
+    oracle_rows(&subject, ids, MOST, MOST); /* before there is a limit */
     make_group();
     snprintf(disk, sizeof disk, "%s/disk", root);
     struct spw_options with_disk = {.disk_dir = disk}, without = {0};
@@ -310,7 +297,7 @@ int main(void)
     spw_memory_group_root("");
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0);
-    tiny_model_remove(dir);
+    subject_close(&subject);
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }

@@ -9,9 +9,8 @@
  * The same when it is a full disk that makes an engine fall back.
  *
  *   test_replan [draws [seed]] */
-#include "tests/engine/engine_run.h"
-
-#include <time.h>
+#include "tests/engine/io_fault.h"
+#include "tests/engine/oracle.h"
 
 enum {
     VOCAB = 61,
@@ -50,11 +49,6 @@ struct draw {
 
 /* ---- one run ---- */
 
-static uint64_t between(uint64_t *seed, uint64_t low, uint64_t high)
-{
-    return low >= high ? low : low + check_random(seed) % (high - low + 1);
-}
-
 struct result {
     float logits[STEPS + 2][VOCAB]; /* of each event, cut back, and of a fork at the end */
     size_t reused;                  /* when it was cut back */
@@ -74,11 +68,11 @@ static struct spw_plan_input asked(const struct spw_engine *e, enum spw_kv_preci
     in.device_bytes = e->lane.device_arena_bytes + e->plan.mapped_bytes;
     in.host_bytes = e->lane.host_arena_bytes + e->plan.kept_bytes;
     if (e->io) /* arenas cannot become shorter */
-        in.disk_bytes = now->disk.total - between(seed, 0, now->disk.total / 2) / 4096 * 4096;
+        in.disk_bytes = now->disk.total - draw_between(seed, 0, now->disk.total / 2) / 4096 * 4096;
     else if (check_random(seed) % 2)
-        in.host_bytes -= between(seed, 0, now->host.kv / 4) / 4096 * 4096;
+        in.host_bytes -= draw_between(seed, 0, now->host.kv / 4) / 4096 * 4096;
     else
-        in.device_bytes -= between(seed, 0, now->device.kv_resident / 8) / 4096 * 4096;
+        in.device_bytes -= draw_between(seed, 0, now->device.kv_resident / 8) / 4096 * 4096;
     return in;
 }
 
@@ -132,25 +126,25 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
 
 static void draw(struct draw *d, uint64_t *seed)
 {
-    size_t n = between(seed, 1, PROMPT);
+    size_t n = draw_between(seed, 1, PROMPT);
     enum spw_kv_precision p = SPW_KV_EXACT;
     run_ids(d->ids, CONTEXT, VOCAB, check_random(seed));
     for (size_t i = 0; i < STEPS; i++) {
         if (i && check_random(seed) % 4)
-            p = (enum spw_kv_precision)between(seed, p, SPW_KV_INT4);
+            p = (enum spw_kv_precision)draw_between(seed, p, SPW_KV_INT4);
         d->events[i] = (struct event){n, p};
-        n += between(seed, 1, i == 1 ? 300 : 20);
+        n += draw_between(seed, 1, i == 1 ? 300 : 20);
     }
-    d->back = between(seed, 0, 100);
+    d->back = draw_between(seed, 0, 100);
     if (d->back >= d->events[STEPS - 1].n_tokens)
         d->back = 0;
     d->o = (struct spw_options){.backend = TEST_BACKEND,
                                 .context = CONTEXT,
                                 .sessions = 2,
                                 .threads = 1,
-                                .prefill_chunk = (uint32_t)between(seed, 128, 256),
-                                .residual_window = 128 * between(seed, 0, 2) + 1,
-                                .rolls_back = between(seed, 0, 1),
+                                .prefill_chunk = (uint32_t)draw_between(seed, 128, 256),
+                                .residual_window = 128 * draw_between(seed, 0, 2) + 1,
+                                .rolls_back = draw_between(seed, 0, 1),
                                 .on_oom = SPW_ON_OOM_SPILL};
 }
 
@@ -158,8 +152,6 @@ static void draw(struct draw *d, uint64_t *seed)
 static struct spw_options tighten(const struct draw *d, uint64_t *seed)
 {
     struct spw_options o = d->o;
-    struct spw_plan_info info;
-    struct spw_error err = {0};
     bool some_host = false;
     o.threads = 1 + (int)(check_random(seed) % 2);
     if (check_random(seed) % 3) {
@@ -167,15 +159,15 @@ static struct spw_options tighten(const struct draw *d, uint64_t *seed)
         o.disk_bytes = 64 << 20;
         some_host = check_random(seed) % 2;
     }
-    CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->dir, &o, &err), "%s", err.text);
+    struct spw_plan_info info = run_plan_on(&d->backend, d->dir, &o);
     uint64_t spare = info.device.total - info.smallest_device_bytes;
-    o.device_bytes = info.smallest_device_bytes + between(seed, spare / 4, spare);
+    o.device_bytes = info.smallest_device_bytes + draw_between(seed, spare / 4, spare);
     if (o.disk_dir)
         run_to_disk_on(&d->backend, d->dir, &o);
     if (some_host) {
         o.host_bytes = 64 << 20;
-        CHECK_MSG(!spw_plan_query_on(&info, &d->backend, d->dir, &o, &err), "%s", err.text);
-        o.host_bytes = between(seed, info.smallest_host_bytes, info.host.total);
+        info = run_plan_on(&d->backend, d->dir, &o);
+        o.host_bytes = draw_between(seed, info.smallest_host_bytes, info.host.total);
     }
     return o;
 }
@@ -247,21 +239,15 @@ static void check_draw(const char *dir, const struct tiny_model *model, bool rea
 /* ---- a disk that takes no more ---- */
 
 struct full {
-    _Atomic bool is_full; /* until the gate is asked: a plan is being made then */
+    struct io_fault drive; /* full until the gate is asked: a plan is being made then */
     struct spw_fallback last;
     int n_told;
     uint64_t n_recomputed; /* by all */
 };
 
-static int64_t completed(void *context, const struct spw_io_request *r, int64_t result)
-{
-    const struct full *f = context;
-    return r->write && r->bytes && f->is_full ? -ENOSPC : result;
-}
-
 static bool passes(void *context, enum spw_kv_precision precision)
 {
-    ((struct full *)context)->is_full = false;
+    io_fault_set(&((struct full *)context)->drive, ALL_WRITES, -1);
     return precision != SPW_KV_EXACT;
 }
 
@@ -303,8 +289,8 @@ static bool is_refused(const struct draw *d, const struct spw_options *o, struct
 static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
 {
     struct spw_backend b = d->backend;
-    struct spw_io_fault fault = {.completed = completed, .context = f};
-    b.io_fault = &fault;
+    io_fault_open(&f->drive);
+    b.io_fault = &f->drive.hook;
     struct spw_engine *e = run_open_on(&b, d->dir, o),
                       *all = run_open_on(&d->backend, d->dir, &d->o);
     struct spw_session *s = run_session(e), *mirror = run_session(all);
@@ -315,7 +301,7 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
             break;
         const float *logits = spw_session_logits(s);
         hear(f, e);
-        f->is_full = true;
+        io_fault_set(&f->drive, ALL_WRITES, 0);
         if (f->n_told > n_told) {
             struct spw_plan_input in = asked(all, spw_engine_plan(e)->precision, NULL);
             again = f->n_recomputed; /* as a run of this precision: not what the mirror does */
@@ -341,8 +327,6 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
 static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t seed)
 {
     static struct draw d;
-    struct spw_plan_info info;
-    struct spw_error err = {0};
     int n_in_place = 0;
     d = (struct draw){.dir = dir, .model = model, .backend = run_backend(true)};
     draw(&d, &seed);
@@ -358,10 +342,10 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
         o.disk_bytes = 64 << 20;
         o.host_bytes = 64 << 20;
         o.on_oom = SPW_ON_OOM_SPILL;
-        CHECK_MSG(!spw_plan_query_on(&info, &d.backend, dir, &o, &err), "%s", err.text);
+        struct spw_plan_info info = run_plan_on(&d.backend, dir, &o);
         o.device_bytes = info.smallest_device_bytes +
                          (info.device.total - info.smallest_device_bytes) * (i + 6) / 24;
-        CHECK_MSG(!spw_plan_query_on(&info, &d.backend, dir, &o, &err), "%s", err.text);
+        info = run_plan_on(&d.backend, dir, &o);
         o.host_bytes = info.smallest_host_bytes + (i / 4 << 17);
         o.on_oom = 0;
         n_in_place += fill_disk(&d, &o, &f);
@@ -373,13 +357,12 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
 int main(int argc, char **argv)
 {
     struct check_draws all = check_draws_of(argc, argv, DRAWS);
-    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
+    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : check_seed();
     size_t n_models = sizeof models / sizeof *models;
     struct counts n = {0};
     char dirs[3][128];
     if (!run_is_there())
         return CHECK_SKIP;
-    fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
     for (size_t i = 0; i < n_models; i++)
         run_folder(dirs[i], &models[i], "replan");
     while (check_another(&all)) {
