@@ -364,7 +364,7 @@ static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, stru
 static int render(const struct spw_chat_template *t, const struct spw_chat_request *q, json_t *vars,
                   char **text, size_t *bytes, struct spw_error *err)
 {
-    const struct spw_jinja_input in = {vars, q->now, q->may_change};
+    const struct spw_jinja_input in = {vars, q->now};
     const struct spw_jinja *jinja = t->with_tools && q->tools_json ? t->with_tools : t->plain;
     SPW_TRY(make_vars(t, q, vars, err));
     if (!jinja)

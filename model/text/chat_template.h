@@ -32,8 +32,7 @@ struct spw_chat_request {
     size_t extra_bytes;
     bool add_generation_prompt;
     bool continue_final_message; /* the text ends where the last message's content does */
-    bool may_change;      /* templates may change lists and dicts, which transformers refuses */
-    const struct tm *now; /* what strftime_now tells; NULL: a template that asks fails */
+    const struct tm *now;        /* what strftime_now tells; NULL: a template that asks fails */
 };
 
 /* `name` NULL: the default one, or "tool_use" for a request with tools where there is one. */

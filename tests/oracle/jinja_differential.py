@@ -4,13 +4,14 @@
 usage: jinja_differential.py TEST_CHAT_TEMPLATE   (the built test_chat_template)
 
 Every round makes a small template out of the statements, expressions, filters, tests and methods that
-chat templates use, renders it with both over the same variables, and wants the same text, or an error
+the interpreter knows, renders it with both over the same variables, and wants the same text, or an error
 from both. Exit 77 where jinja2 (3.1) is missing. SPW_SEED repeats a run, SPW_ROUNDS sets its length.
 """
 import datetime
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -38,9 +39,56 @@ VARS = {
 }
 
 
-# What ours refuses and Python does not: addresses in a text, integers of more than 64 bits, what only a range has,
-# % and format() of a string that was marked safe, which escape what they put in.
-REFUSED = ["where a text is made", "64 bits", "'range object' has no attribute", "a string that was marked safe"]
+VARS_TEXT = json.dumps(VARS)
+
+# What ours refuses and Python does not: what its texts say it does not know or do, addresses in a text, integers of
+# more than 64 bits.
+REFUSED = ["spillway does not", "where a text is made", "64 bits"]
+
+# How the generator writes each filter, test and method of the table. S, I, E stand for a random string, integer,
+# expression. What jinja2 does lazily is used at once: ours does it at once, and an error must not depend on that.
+FILTERS = {
+    "abs": ["abs"], "capitalize": ["capitalize"], "count": ["count"], "d": ["d(S)"], "default": ["default(E)", "default(E, true)"],
+    "dictsort": ["dictsort", "dictsort(by='value')", "dictsort(reverse=true)", "dictsort(true)"], "first": ["first"], "float": ["float"],
+    "indent": ["indent", "indent(2, true)", "indent(width=1, blank=true)"], "int": ["int", "int(I)"], "items": ["items | list"],
+    "join": ["join", "join(S)", "join(',', attribute='k')"], "last": ["last"], "length": ["length"], "list": ["list", "list | tojson"], "lower": ["lower"],
+    "map": ["map('upper') | list", "map(attribute='k') | list", "map(attribute='v', default=9) | list", "map('int') | list", "map('length') | list",
+            "map('default', S) | list", "map(attribute='role') | map('upper') | join"],
+    "max": ["max", "max(attribute='v')"], "min": ["min"], "reject": ["reject | list", "reject('none') | list"],
+    "rejectattr": ["rejectattr('on') | list", "rejectattr('v', 'defined') | list"], "replace": ["replace(S, S)", "replace(S, S, 1)"],
+    "reverse": ["reverse | list"], "safe": ["safe"],
+    "select": ["select | list", "select('string') | list", "select('odd') | list", "select('equalto', I) | list", "select('in', E) | list"],
+    "selectattr": ["selectattr('on') | list", "selectattr('v', 'gt', 1) | list", "selectattr('role', '==', S) | list", "selectattr('content', 'string') | list"],
+    "sort": ["sort", "sort(reverse=true)", "sort(attribute='v')", "sort(case_sensitive=true)"], "string": ["string"], "sum": ["sum", "sum(attribute='v')"],
+    "title": ["title"], "tojson": ["tojson", "tojson(indent=2)", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)", "tojson(separators=(',', ':'))"],
+    "trim": ["trim", "trim(S)"], "unique": ["unique | list", "unique(attribute='k') | list"], "upper": ["upper"],
+}
+TESTS = {
+    **{name: [name] for name in ["boolean", "callable", "defined", "even", "false", "float", "integer", "iterable", "mapping", "none", "number", "odd",
+                                 "sequence", "string", "true", "undefined"]},
+    **{name: [f"{name}(I)"] for name in ["ne", "gt", "ge", "le", "greaterthan", "lessthan"]},
+    "eq": ["eq(E)"], "equalto": ["equalto I", "equalto(E)"], "lt": ["lt I"], "in": ["in(E)"],
+}
+OPERATOR_TESTS = {"==", "!=", "<", ">", "<=", ">="}  # only select and the like can name them
+METHODS = {
+    "capitalize": [""], "endswith": ["S"], "find": ["S"], "join": ["E"], "lower": [""], "lstrip": ["", "S"], "replace": ["S, S", "S, S, 1"], "rfind": ["S"],
+    "rsplit": ["none, 1", "S, 1"], "rstrip": ["", "S"], "split": ["", "S", "S, 1"], "splitlines": [""], "startswith": ["S", "(S, S)"], "strip": ["", "S"],
+    "title": [""], "upper": [""], "items": [""], "keys": [""], "values": [""], "get": ["S", "S, E"],
+}
+ITEMS = [".content", ".role", ".k", ".a", ".x", ".missing", ".append(1)", "[I]", "[S]", "[I:]", "[:I]", "[I:I]", "[::-1]", "[::2]", "[I:I:-1]", "[1:-1]",
+         ".0", "[-1]"]
+
+
+def check_names():
+    """The names above are those of the interpreter's table."""
+    found = {}
+    for name, rows in re.findall(r"callable (\w+)\[\] = \{\n(.*?)\n\};", open("model/text/jinja/jinja_names.c").read(), re.S):
+        found[name] = set(re.findall(r'^    \{"(.*?)",', rows, re.M))
+    expected = {"filters": set(FILTERS), "tests": set(TESTS) | OPERATOR_TESTS, "methods": set(METHODS)}
+    found["methods"] = found["of_string"] | found["of_dict"]
+    for kind, names in expected.items():
+        if names != found[kind]:
+            sys.exit(f"{kind}: the table and this test differ in {sorted(names ^ found[kind])}")
 
 
 def never_constant(self, eval_ctx=None):
@@ -100,48 +148,27 @@ class Maker:
             return self.string()
         if kind < 0.85:
             return self.integer()
-        return self.pick("1.5", "0.1", "-2.0", "1e3", "true", "false", "none", "[]", "{}", "()", "10 ** 2", "loop.index" if self.loops else "n",
+        return self.pick("1.5", "0.1", "-2.0", "1e3", "true", "false", "none", "[]", "{}", "()", "loop.index" if self.loops else "n",
                          "loop.last" if self.loops else "f", "loop.length" if self.loops else "z", "loop.previtem" if self.loops else "e")
 
     def call_args(self, depth):
         args = [self.expression(depth) for _ in range(self.rng.randrange(3))]
         return ", ".join(args)
 
+    def form(self, form, depth):
+        return re.sub(r"\b[SIE]\b", lambda m: {"S": self.string, "I": self.integer, "E": lambda: self.expression(depth)}[m[0]](), form)
+
     def method(self, depth):
-        s = self.string
-        return self.pick(
-            ".strip()", ".lstrip()", ".rstrip()", f".strip({s()})", f".split({s()})", ".split()", f".split({s()}, 1)", ".rsplit(None, 1)",
-            f".rsplit({s()}, 1)", ".splitlines()", f".startswith({s()})", f".endswith({s()})", f".startswith(({s()}, {s()}))",
-            f".replace({s()}, {s()})", f".replace({s()}, {s()}, 1)", f".find({s()})", f".rfind({s()})", f".count({s()})", ".upper()", ".lower()",
-            ".title()", ".capitalize()", ".isdigit()", ".isupper()", ".islower()", ".isspace()", ".isalpha()", ".isalnum()", ".swapcase()",
-            f".join({self.expression(depth)})", f".partition({s()})", f".rpartition({s()})", f".removeprefix({s()})", f".removesuffix({s()})",
-            ".zfill(5)", ".center(7)", ".ljust(6, '.')", ".rjust(6)", f".index({s()})",
-            ".items()", ".keys()", ".values()", f".get({s()})", f".get({s()}, {self.expression(depth)})", f".format({self.call_args(depth)})",
-            ".content", ".role", ".k", ".a", ".x", ".missing", ".append(1)", f"[{self.integer()}]", f"[{s()}]",
-            f"[{self.integer()}:]", f"[:{self.integer()}]", f"[{self.integer()}:{self.integer()}]", "[::-1]", "[::2]", f"[{self.integer()}:{self.integer()}:-1]",
-            "[1:-1]", ".0", "[-1]", ".count(1)", ".index(1)", ".copy()")
+        if self.rng.random() < 0.3:
+            return self.form(self.pick(*ITEMS), depth)
+        name = self.pick(*METHODS)
+        return f".{name}({self.form(self.pick(*METHODS[name]), depth)})"
 
     def filter(self, depth):
-        s, e = self.string, self.expression
-        return self.pick(
-            "upper", "lower", "title", "capitalize", "trim", f"trim({s()})", "length", "count", "list", "string", "first", "last", "reverse", "sort",
-            "sort(reverse=true)", "sort(attribute='v')", "sort(attribute='k,v')", "sort(case_sensitive=true)", "join", f"join({s()})",
-            "join(',', attribute='k')", "unique", "unique(attribute='k')", "min", "max", "max(attribute='v')", "sum", "sum(attribute='v')", "tojson",
-            "tojson(indent=2)", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)", "tojson(separators=(',', ':'))", "int", f"int({self.integer()})",
-            "int(0, 16)", "float", "abs", "round", "round(1)", "round(2, 'floor')", "round(0, 'ceil')", f"default({e(depth)})", f"default({e(depth)}, true)",
-            f"d({s()})", f"replace({s()}, {s()})", f"replace({s()}, {s()}, 1)", "indent", "indent(2, true)", "indent(width=1, blank=true)", "items",
-            "dictsort", "dictsort(by='value')", "dictsort(reverse=true)", "dictsort(true)", "map('upper')", "map(attribute='k')", "map(attribute='v', default=9)",
-            "map('int')", "map('length')", f"map('default', {s()})", "map(attribute='role')|map('upper')", "select", "reject", "select('string')",
-            "select('odd')", "reject('none')", f"select('equalto', {self.integer()})", f"select('in', {e(depth)})", "selectattr('on')",
-            "selectattr('v', 'gt', 1)", f"selectattr('role', '==', {s()})", "rejectattr('on')", "rejectattr('v', 'defined')", "selectattr('content', 'string')",
-            "batch(2)", "batch(3, 0)", "slice(2)", "groupby('k')", "groupby('v', default=0)", "truncate(5)", "truncate(4, true, '')", "wordcount",
-            "center(9)", "escape", "e", "safe", "forceescape", "attr('role')", f"format({self.call_args(depth)})", "list|length", "list|tojson", "join|upper")
+        return self.form(self.pick(*FILTERS[self.pick(*FILTERS)]), depth)
 
     def test(self, depth):
-        return self.pick("defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "mapping", "iterable", "sequence", "true", "false",
-                         "odd", "even", "divisibleby(2)", "divisibleby 3", f"eq({self.expression(depth)})", f"equalto {self.atom()}", f"ne({self.integer()})",
-                         f"gt({self.integer()})", f"lt {self.integer()}", f"ge({self.integer()})", f"in({self.expression(depth)})", "lower", "upper", "callable",
-                         f"sameas({self.pick('true', 'false', 'none')})", "filter", "test", "escaped")
+        return self.form(self.pick(*TESTS[self.pick(*TESTS)]), depth)
 
     # Expressions of one type, so that most of them can be rendered.
 
@@ -151,19 +178,15 @@ class Maker:
         depth -= 1
         text, s = lambda: f"({self.some_text(depth)})", self.string
         return self.pick(
-            lambda: f"{text()}{self.pick('.strip()', '.lstrip()', '.rstrip()', '.upper()', '.lower()', '.title()', '.capitalize()', '.swapcase()')}",
-            lambda: f"{text()} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'string', 'e', 'reverse', 'indent', 'indent(2, true)', 'center(9)')}",
-            lambda: f"{text()}.{self.pick('strip', 'lstrip', 'rstrip', 'removeprefix', 'removesuffix')}({s()})",
+            lambda: f"{text()}{self.pick('.strip()', '.lstrip()', '.rstrip()', '.upper()', '.lower()', '.title()', '.capitalize()')}",
+            lambda: f"{text()} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'string', 'safe', 'reverse', 'indent', 'indent(2, true)')}",
+            lambda: f"{text()}.{self.pick('strip', 'lstrip', 'rstrip')}({s()})",
             lambda: f"{text()}.replace({s()}, {s()}{self.pick('', ', 1')})", lambda: f"({text()} | replace({s()}, {s()}))",
-            lambda: f"({text()})[{self.pick('1:', ':2', '-2:', '::2', '::-1', '1:-1', '-1:0:-1', '5:')}]", lambda: f"{text()} | truncate({self.pick(3, 5, 8)})",
+            lambda: f"({text()})[{self.pick('1:', ':2', '-2:', '::2', '::-1', '1:-1', '-1:0:-1', '5:')}]",
             lambda: f"({text()} + {text()})", lambda: f"({text()} ~ {self.some_number(depth)} ~ {self.some_items(depth)})",
             lambda: f"{self.some_items(depth)} | join({s()})", lambda: f"{self.some_items(depth)} | {self.pick('string', 'tojson', 'tojson(indent=2)')}",
-            lambda: f"'%s|%r|%5s|%-4s' % ({text()}, {text()}, {self.some_number(depth)}, {text()})", lambda: f"'%d %05d %x' % ({self.some_number(0)}, n, l[0])",
-            lambda: f"'%.{self.pick(0, 1, 3)}{self.pick('f', 'e', 'g')}' % {self.pick('f', 'g', 'tiny', 'n')}",
-            lambda: f"'{{:{self.pick('<', '>', '^', '*^')}{self.pick(2, 7)}}}|{{!r}}'.format({text()}, {text()})",
-            lambda: f"'{{:{self.pick('', '+', ' ')}{self.pick('', '08', ',')}{self.pick('.2f', '.3e', '.4g', '', 'd', '.1%')}}}'.format({self.pick('f', 'n', 'g', 'neg')})",
             lambda: f"({text()} if {self.some_truth(depth)} else {text()})", lambda: f"{self.pick('d', 'o', 'rows', 'messages')} | tojson",
-            lambda: f"{text()}.{self.pick('ljust', 'rjust', 'center', 'zfill')}({self.pick(2, 6, 9)})", lambda: f"({text()} | default({text()}, true))")()
+            lambda: f"({text()} | default({text()}, true))")()
 
     def some_items(self, depth):
         if depth <= 0 or self.rng.random() < 0.2:
@@ -172,15 +195,15 @@ class Maker:
         items, s = lambda: self.some_items(depth), self.string
         return self.pick(
             lambda: f"({self.some_text(depth)}).split({self.pick('', 'none, 1', repr(' '), repr('a'), repr(',') + ', 1')})",
-            lambda: f"({self.some_text(depth)}).{self.pick('rsplit()', 'rsplit(none, 1)', 'splitlines()', 'splitlines(true)', 'partition(' + repr('a') + ')')}",
+            lambda: f"({self.some_text(depth)}).{self.pick('rsplit()', 'rsplit(none, 1)', 'splitlines()', 'splitlines(true)')}",
             lambda: f"({items()} | list)[{self.pick('1:', ':2', '-2:', '::2', '::-1', '1:-1', '5:')}]", lambda: f"({items()} | list + {items()} | list)",
             lambda: f"(w | {self.pick('sort', 'sort(reverse=true)', 'sort(case_sensitive=true)', 'unique | list', 'reverse | list')})",
-            lambda: f"(rows | {self.pick('sort', 'groupby', 'map', 'selectattr', 'rejectattr')}({self.pick('attribute=', '')}'k') | list)",
-            lambda: f"(rows | {self.pick('selectattr', 'rejectattr')}('v', '{self.pick('gt', 'le', 'eq', 'in')}', {self.pick(1, 2, '[1, 3]')}) | list)",
+            lambda: f"(rows | {self.pick('sort(attribute=', 'map(attribute=', 'selectattr(', 'rejectattr(')}'k') | list)",
+            lambda: f"(rows | {self.pick('selectattr', 'rejectattr')}('v', '{self.pick('gt', 'le', 'eq', 'in', '!=', '<', '>', '<=', '>=')}', {self.pick(1, 2, '[1, 3]')}) | list)",
             lambda: f"(messages | map(attribute='{self.pick('role', 'content', 'n', 'tool_calls.0.name')}'{self.pick('', ', default=0')}) | list)",
             lambda: f"({items()} | map('{self.pick('string', 'tojson', 'default', 'upper', 'int', 'trim')}') | list)",
             lambda: f"({items()} | {self.pick('select', 'reject')}('{self.pick('string', 'none', 'defined', 'mapping', 'number', 'iterable')}') | list)",
-            lambda: f"({items()} | {self.pick('list', 'reverse | list', 'batch(2) | list', 'slice(2) | list', 'batch(3, 0) | list')})",
+            lambda: f"({items()} | {self.pick('list', 'reverse | list')})",
             lambda: f"({self.pick('d', 'o')} | {self.pick('items | list', 'dictsort', 'list', 'dictsort(reverse=true)')})", lambda: f"({self.some_text(depth)} | list)",
             lambda: f"[{self.some_text(depth)}, {self.some_number(depth)}, {self.some_truth(depth)}]", lambda: f"({items()} | list * {self.pick(0, 1, 2)})")()
 
@@ -192,9 +215,9 @@ class Maker:
         return self.pick(
             lambda: f"({number()} {self.pick('+', '-', '*')} {number()})", lambda: f"({number()} {self.pick('/', '//', '%')} {self.pick(2, 3, -2, 0.5, 7)})",
             lambda: f"({self.some_items(depth)} | list | length)", lambda: f"({self.some_text(depth)} | length)", lambda: f"(l | {self.pick('sum', 'max', 'min', 'first', 'last')})",
-            lambda: f"({self.some_text(depth)}).{self.pick('find', 'rfind', 'count')}({self.string()})", lambda: f"({number()} | {self.pick('abs', 'float', 'round(2)', 'int')})",
-            lambda: f"({self.some_text(depth)} | {self.pick('int', 'int(7)', 'float', 'wordcount')})", lambda: f"(-{self.pick('n', 'f', 'neg')})", lambda: f"({self.pick(2, 3, 1.5, -2)} ** {self.pick(0, 1, 2, 3, -1)})",
-            lambda: "(loop.index0 * loop.revindex)" if self.loops else "(rows | sum(attribute='v'))", lambda: f"({number()} | round({self.pick('', 1, 3)}))")()
+            lambda: f"({self.some_text(depth)}).{self.pick('find', 'rfind')}({self.string()})", lambda: f"({number()} | {self.pick('abs', 'float', 'int')})",
+            lambda: f"({self.some_text(depth)} | {self.pick('int', 'int(7)', 'float')})", lambda: f"(-{self.pick('n', 'f', 'neg')})",
+            lambda: "(loop.index0 * loop.revindex)" if self.loops else "(rows | sum(attribute='v'))")()
 
     def some_truth(self, depth):
         if depth <= 0 or self.rng.random() < 0.2:
@@ -206,8 +229,7 @@ class Maker:
             lambda: f"({self.some_text(depth)} {self.pick('in', 'not in')} {self.some_items(depth)})", lambda: f"(not {self.some_truth(depth)})",
             lambda: f"({self.some_truth(depth)} {self.pick('and', 'or')} {self.some_truth(depth)})", lambda: f"({self.some_items(depth)} == {self.some_items(depth)})",
             lambda: f"({self.expression(depth)} is {self.pick('', 'not ')}{self.pick('defined', 'none', 'string', 'number', 'mapping', 'iterable', 'sequence', 'boolean')})",
-            lambda: f"({self.some_text(depth)}).{self.pick('startswith', 'endswith')}({self.string()})",
-            lambda: f"({self.some_text(depth)}).{self.pick('isdigit', 'isalpha', 'isupper', 'islower', 'isspace', 'isalnum')}()")()
+            lambda: f"({self.some_text(depth)}).{self.pick('startswith', 'endswith')}({self.string()})")()
 
     def sound(self, depth):
         return self.pick(self.some_text, self.some_text, self.some_items, self.some_number, self.some_truth)(depth)
@@ -225,9 +247,8 @@ class Maker:
         if kind < 0.45:
             return f"{self.operand(depth)} | {self.filter(depth)}"
         if kind < 0.6:
-            op = self.pick("+", "+", "-", "*", "/", "//", "%", "~", "**")
-            right = self.pick("0", "1", "2", "3") if op == "**" else e(depth)
-            return f"({self.operand(depth)} {op} {right})"
+            op = self.pick("+", "+", "-", "*", "/", "//", "%", "~")
+            return f"({self.operand(depth)} {op} {e(depth)})"
         if kind < 0.7:
             op = self.pick("==", "!=", "<", ">", "<=", ">=", "in", "not in")
             return f"({e(depth)} {op} {e(depth)})"
@@ -246,7 +267,6 @@ class Maker:
         if kind < 0.98:
             return f"range({self.integer()})"
         return self.pick("(%s, %s)" % (e(depth), e(depth)), "dict(a=%s)" % e(depth), "-%s" % self.operand(depth), "not %s" % e(depth),
-                         "'%%s|%%d' %% (%s, %s)" % (e(depth), e(depth)), "'%%5.1f' %% %s" % self.operand(depth), "'{:>6}{}'.format(%s, %s)" % (e(depth), e(depth)),
                          "strftime_now('%d %B %Y')")
 
     def operand(self, depth):
@@ -280,7 +300,7 @@ class Maker:
         name = f"m{len(self.macros)}"
         names, loops = self.names, self.loops
         self.names, self.loops = names + ["a", "b"], 0
-        body = self.body(depth - 1) + self.pick("", "", "{{ caller() if caller }}", "{{ kwargs }}", "{{ varargs|length }}")
+        body = self.body(depth - 1) + self.pick("", "", "{{ caller() if caller }}")
         self.names, self.loops = names, loops
         self.macros.append(name)
         return self.tag(f"macro {name}(a, b={self.expression(1)})") + body + self.tag("endmacro")
@@ -311,8 +331,6 @@ class Maker:
             return self.macro(depth) if not self.loops else ""
         if kind < 0.9:
             return self.tag("set x" + self.pick("", " | trim", " | upper")) + self.body(depth - 1) + self.tag("endset") + "{{ x }}"
-        if kind < 0.92:
-            return self.tag(f"with x = {self.expression(2)}") + self.body(depth - 1) + self.tag("endwith")
         if kind < 0.94:
             return self.tag("filter " + self.pick("upper", "trim", "replace('a', 'b')")) + self.body(depth - 1) + self.tag("endfilter")
         if kind < 0.96 and self.macros:
@@ -322,7 +340,7 @@ class Maker:
 
 def theirs(env, source):
     try:
-        return env.from_string(source).render(**json.loads(json.dumps(VARS))), None
+        return env.from_string(source).render(**json.loads(VARS_TEXT)), None
     except Exception as e:
         return None, f"{type(e).__name__}: {e}"
 
@@ -341,29 +359,25 @@ def differs(expected, error, answer):
 
 def main():
     warnings.simplefilter("ignore")
+    check_names()
     seed = int(os.environ.get("SPW_SEED", random.SystemRandom().randrange(1 << 32)))
     rounds = int(os.environ.get("SPW_ROUNDS", 4000))
     print(f"SPW_SEED={seed}")
-    rng, env, failed, rendered = random.Random(seed), environment(), 0, 0
-    ours = subprocess.Popen([sys.argv[1], "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for _ in range(rounds):
-        source = Maker(rng).body(rng.choice([0, 0, 1, 3]))
-        expected, error = theirs(env, source)
-        ours.stdin.write(json.dumps({"template": source, "vars": VARS}) + "\n")
-        ours.stdin.flush()
-        line = ours.stdout.readline()
-        if not line:
-            print(f"no answer, exit {ours.wait()}\n{source!r}")
-            return 1
-        why = differs(expected, error, json.loads(line))
-        rendered += error is None
-        if why:
-            failed += 1
+    rng, env, failed = random.Random(seed), environment(), 0
+    sources = [Maker(rng).body(rng.choice([0, 0, 1, 3])) for _ in range(rounds)]
+    expected = [theirs(env, source) for source in sources]
+    questions = "".join(f'{{"template": {json.dumps(source)}, "vars": {VARS_TEXT}}}\n' for source in sources)
+    ours = subprocess.run([sys.argv[1], "--serve"], input=questions, stdout=subprocess.PIPE, text=True)
+    answers = ours.stdout.split("\n")[:-1]
+    if ours.returncode or len(answers) != rounds:
+        print(f"exit {ours.returncode} at {sources[min(len(answers), rounds - 1)]!r}")
+        return 1
+    for source, (text, error), answer in zip(sources, expected, answers):
+        why = differs(text, error, json.loads(answer))
+        if why and failed < 20:
             print(f"=== {source!r}\n{why}")
-            if failed == 20:
-                break
-    ours.stdin.close()
-    ours.wait()
+        failed += why is not None
+    rendered = sum(error is None for _, error in expected)
     print(f"{rounds} templates, {rendered} of them rendered, {failed} differ")
     return failed != 0 or rendered == 0
 

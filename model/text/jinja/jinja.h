@@ -1,10 +1,12 @@
 /* Jinja templates as chat templates use them: parsed once, rendered any number of times.
  *
- * The language is that of Python's jinja2 3.1 with the settings Hugging Face renders chat templates
- * with: trim_blocks, lstrip_blocks, break and continue, `generation` blocks, its tojson, and a
- * sandbox in which templates change no list and no dict. A parsed template owns all it needs and
- * never changes, so any number of threads may render it. Every failure is one line: template, line
- * and reason; -EINVAL for a mistake of the template or of its input, -E2BIG for a limit.
+ * The language is the part of Python's jinja2 3.1 that the chat templates of public models use,
+ * with the settings Hugging Face renders them with: trim_blocks, lstrip_blocks, break and continue,
+ * `generation` blocks, its tojson, and a sandbox in which templates change no list and no dict. The
+ * table of jinja_names.c holds the filters, tests, methods and functions. A parsed template owns
+ * all it needs and never changes, so any number of threads may render it. Every failure is one
+ * line: template, line and reason; -EINVAL for a mistake of the template or of its input, -E2BIG
+ * for a limit.
  *
  * A template is untrusted. Bounded are: nesting (SPW_JINJA_MAX_DEPTH of everything that recurses),
  * and, each plus a multiple of the bytes of the input, so that long texts pass: work, memory,
@@ -35,7 +37,6 @@ struct spw_jinja;
 struct spw_jinja_input {
     const json_t *vars;   /* an object: the template's variables; borrowed */
     const struct tm *now; /* what strftime_now tells; NULL: a template that asks fails */
-    bool may_change;      /* lists and dicts have their changing methods (append, pop, update...) */
 };
 
 /* `name` stands for the template in error texts. */

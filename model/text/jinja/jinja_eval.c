@@ -19,7 +19,7 @@ static int load(struct spw_jj_run *r, const struct spw_jj_scope *s,
         *out = *given;
         return 0;
     }
-    const struct spw_jj_callable *f = spw_jj_function(name);
+    const struct spw_jj_callable *f = spw_jj_find_function(name);
     *out = (struct spw_jj_value){.type = SPW_JJ_FUNCTION, .u.function = f};
     return f ? 0 : spw_jj_undefined_name(r, name, out);
 }
@@ -54,17 +54,9 @@ static int unpack(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw
     size_t n = 0, i = 0;
     for (const struct spw_jj_node *part = target->list; part; part = part->next)
         n++;
-    if (v.type == SPW_JJ_UNDEFINED || v.type == SPW_JJ_NONE || v.type == SPW_JJ_BOOL ||
-        v.type == SPW_JJ_INT || v.type == SPW_JJ_FLOAT)
-        return v.type == SPW_JJ_UNDEFINED
-                   ? spw_jj_fail(r, "not enough values to unpack (expected %zu, got 0)", n)
-                   : spw_jj_fail(r, "cannot unpack non-iterable %s object", spw_jj_type_name(v));
     SPW_TRY(spw_jj_to_list(r, v, SPW_JJ_TUPLE, &items));
-    if (items.u.list->n < n)
-        return spw_jj_fail(r, "not enough values to unpack (expected %zu, got %zu)", n,
-                           items.u.list->n);
-    if (items.u.list->n > n)
-        return spw_jj_fail(r, "too many values to unpack (expected %zu)", n);
+    if (items.u.list->n != n)
+        return spw_jj_fail(r, "found %zu values for %zu names", items.u.list->n, n);
     for (const struct spw_jj_node *part = target->list; part; part = part->next)
         SPW_TRY(spw_jj_assign(r, s, part, items.u.list->at[i++]));
     return 0;
@@ -80,45 +72,22 @@ int spw_jj_assign(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw
         return unpack(r, s, target, v);
     SPW_TRY(load(r, s, target->name, &ns));
     if (ns.type != SPW_JJ_NAMESPACE)
-        return spw_jj_fail(r, "cannot assign attribute on non-namespace object");
+        return spw_jj_fail(r, "found '%s', expected a namespace: only its names can be set",
+                           spw_jj_type_name(ns));
     return spw_jj_dict_set(r, ns.u.dict, spw_jj_constant(target->a->name), v);
 }
 
 /* ---- calls ---- */
 
-static int add_named(struct spw_jj_run *r, struct spw_jj_args *args, struct spw_jj_value name,
-                     struct spw_jj_value v)
+int spw_jj_add_named(struct spw_jj_run *r, struct spw_jj_args *args,
+                     const struct spw_jj_string *name, struct spw_jj_value v)
 {
     struct spw_jj_value dict;
-    struct spw_jj_entry *entry;
     if (!args->named) {
         SPW_TRY(spw_jj_new_dict(r, SPW_JJ_DICT, &dict));
         args->named = dict.u.dict;
     }
-    if (name.type != SPW_JJ_STRING)
-        return spw_jj_fail(r, "keywords must be strings");
-    SPW_TRY(spw_jj_dict_find(r, args->named, name, &entry));
-    if (entry)
-        return spw_jj_fail(r, "got multiple values for keyword argument '%.*s'",
-                           (int)spw_min_u64(name.u.string->bytes, 64), name.u.string->at);
-    return spw_jj_dict_set(r, args->named, name, v);
-}
-
-static int spread(struct spw_jj_run *r, const struct spw_jj_node *n, struct spw_jj_value v,
-                  struct spw_jj_list *list, struct spw_jj_args *out)
-{
-    struct spw_jj_value items;
-    if (n->kind == SPW_JJ_STAR) {
-        SPW_TRY(spw_jj_to_list(r, v, SPW_JJ_LIST, &items));
-        for (size_t i = 0; i < items.u.list->n; i++)
-            SPW_TRY(spw_jj_append(r, list, items.u.list->at[i]));
-        return 0;
-    }
-    if (v.type != SPW_JJ_DICT)
-        return spw_jj_fail(r, "argument after ** must be a mapping, not %s", spw_jj_type_name(v));
-    for (size_t i = 0; i < v.u.dict->n; i++)
-        SPW_TRY(add_named(r, out, v.u.dict->at[i].key, v.u.dict->at[i].value));
-    return 0;
+    return spw_jj_dict_set(r, args->named, spw_jj_constant(name), v);
 }
 
 int spw_jj_eval_args(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *list,
@@ -130,19 +99,29 @@ int spw_jj_eval_args(struct spw_jj_run *r, struct spw_jj_scope *s, const struct 
         return 0;
     SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &all));
     for (const struct spw_jj_node *n = list; n; n = n->next) {
-        bool plain =
-            n->kind != SPW_JJ_KEYWORD && n->kind != SPW_JJ_STAR && n->kind != SPW_JJ_STAR_STAR;
-        SPW_TRY(spw_jj_eval(r, s, plain ? n : n->a, &v));
-        if (plain)
-            SPW_TRY(spw_jj_append(r, all.u.list, v));
-        else if (n->kind == SPW_JJ_KEYWORD)
-            SPW_TRY(add_named(r, out, spw_jj_constant(n->name), v));
+        bool named = n->kind == SPW_JJ_KEYWORD;
+        SPW_TRY(spw_jj_eval(r, s, named ? n->a : n, &v));
+        if (named)
+            SPW_TRY(spw_jj_add_named(r, out, n->name, v));
         else
-            SPW_TRY(spread(r, n, v, all.u.list, out));
+            SPW_TRY(spw_jj_append(r, all.u.list, v));
     }
     out->at = all.u.list->at;
     out->n = all.u.list->n;
     return 0;
+}
+
+/* What is not there is called: most often a method of Python's that we do not have. */
+static int call_undefined(struct spw_jj_run *r, const struct spw_jj_undefined *u)
+{
+    bool method = u->object.type == SPW_JJ_STRING || u->object.type == SPW_JJ_LIST ||
+                  u->object.type == SPW_JJ_TUPLE || u->object.type == SPW_JJ_DICT ||
+                  u->object.type == SPW_JJ_LOOP;
+    if (u->hint || !method || u->name.type != SPW_JJ_STRING)
+        return spw_jj_fail_undefined(r, u);
+    return spw_jj_fail(r, "'%s object' has no attribute '%.*s', or spillway does not know it",
+                       spw_jj_type_name(u->object), (int)spw_min_u64(u->name.u.string->bytes, 64),
+                       u->name.u.string->at);
 }
 
 int spw_jj_call(struct spw_jj_run *r, struct spw_jj_value f, const struct spw_jj_args *args,
@@ -152,17 +131,13 @@ int spw_jj_call(struct spw_jj_run *r, struct spw_jj_value f, const struct spw_jj
     case SPW_JJ_MACRO:
         return spw_jj_call_macro(r, f.u.macro, args, out);
     case SPW_JJ_FUNCTION:
-        return spw_jj_call_callable(r, f.u.function, "", f, args, out);
+        return spw_jj_call_function(r, f.u.function, args, out);
     case SPW_JJ_METHOD:
-        return spw_jj_call_callable(r, f.u.method->what, "", f.u.method->self, args, out);
-    case SPW_JJ_LOOP:
-        if (args->n != 1 || args->named)
-            return spw_jj_fail(r, "loop() takes one argument, what to walk over");
-        return spw_jj_call_loop(r, f.u.loop, args->at[0], out);
+        return spw_jj_call_method(r, f.u.method, args, out);
     case SPW_JJ_UNDEFINED:
-        return spw_jj_fail_undefined(r, f.u.undefined);
+        return call_undefined(r, f.u.undefined);
     default:
-        return spw_jj_fail(r, "'%s' object is not callable", spw_jj_type_name(f));
+        return spw_jj_fail(r, "found a call of '%s', which cannot be called", spw_jj_type_name(f));
     }
 }
 
@@ -243,9 +218,10 @@ static int eval_slice(struct spw_jj_run *r, struct spw_jj_scope *s, struct spw_j
     }
     if (v.type == SPW_JJ_UNDEFINED)
         return spw_jj_fail_undefined(r, v.u.undefined);
-    if (v.type == SPW_JJ_STRING || v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE ||
-        v.type == SPW_JJ_RANGE)
+    if (v.type == SPW_JJ_STRING || v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE)
         return spw_jj_slice(r, v, bounds, out);
+    if (v.type == SPW_JJ_RANGE)
+        return spw_jj_refuse(r, "a slice of", v);
     return spw_jj_fail(r, "found a slice of '%s', expected a string or a list",
                        spw_jj_type_name(v));
 }
@@ -289,10 +265,7 @@ static int eval_condition(struct spw_jj_run *r, struct spw_jj_scope *s, const st
         return spw_jj_eval(r, s, n->b, out);
     if (n->c)
         return spw_jj_eval(r, s, n->c, out);
-    return spw_jj_undefined_hint(r,
-                                 "the inline if-expression evaluated to false and no else "
-                                 "section was defined.",
-                                 out);
+    return spw_jj_undefined_hint(r, "there is no value: an `if` without `else` was false", out);
 }
 
 static int eval_logic(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *n,

@@ -95,69 +95,26 @@ static int loop_length(struct spw_jj_run *r, struct spw_jj_loop *loop)
     }
     loop->condition = NULL;
     loop->length = (int64_t)rest.u.list->n + loop->index0 + 1 + loop->has_after;
-    return spw_jj_new_iterator(r, rest, "list_iterator", &loop->items);
-}
-
-static int loop_cycle(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,
-                      struct spw_jj_value *out)
-{
-    const struct spw_jj_list *args = a[0].u.list;
-    if (!args->n)
-        return spw_jj_fail(r, "no items for cycling given");
-    *out = args->at[(uint64_t)self.u.loop->index0 % args->n];
-    return 0;
-}
-
-static int loop_changed(struct spw_jj_run *r, struct spw_jj_value self,
-                        const struct spw_jj_value *a, struct spw_jj_value *out)
-{
-    bool same = false;
-    if (self.u.loop->changed.type != SPW_JJ_MISSING)
-        SPW_TRY(spw_jj_equal(r, self.u.loop->changed, a[0], &same));
-    self.u.loop->changed = a[0];
-    *out = spw_jj_bool(!same);
-    return 0;
-}
-
-static int loop_method(struct spw_jj_run *r, struct spw_jj_loop *loop,
-                       const struct spw_jj_string *name, struct spw_jj_value *out)
-{
-    static const struct spw_jj_callable methods[] = {
-        {"cycle", "*", loop_cycle, false},
-        {"changed", "*", loop_changed, false},
-    };
-    const struct spw_jj_callable *what = spw_jj_in_table(methods, 2, name);
-    *out = (struct spw_jj_value){.type = SPW_JJ_MISSING};
-    if (!what)
-        return 0;
-    struct spw_jj_method *bound = spw_jj_take(&r->arena, sizeof *bound);
-    if (!bound)
-        return spw_jj_no_memory(r);
-    bound->self = (struct spw_jj_value){.type = SPW_JJ_LOOP, .u.loop = loop};
-    bound->what = what;
-    *out = (struct spw_jj_value){.type = SPW_JJ_METHOD, .u.method = bound};
-    return 0;
+    return spw_jj_new_iterator(r, rest, &loop->items);
 }
 
 int spw_jj_loop_attr(struct spw_jj_run *r, struct spw_jj_loop *loop,
                      const struct spw_jj_string *name, struct spw_jj_value *out)
 {
-    static const char *const names[] = {"index",    "index0",    "first",    "depth",
-                                        "depth0",   "last",      "nextitem", "length",
-                                        "revindex", "revindex0", "previtem"};
+    enum { INDEX, INDEX0, FIRST, LAST, NEXTITEM, LENGTH, REVINDEX, REVINDEX0, PREVITEM, N };
+    static const char *const names[] = {"index",  "index0",   "first",     "last",    "nextitem",
+                                        "length", "revindex", "revindex0", "previtem"};
     size_t k = 0;
-    while (k < sizeof names / sizeof *names && !spw_jj_is_text(spw_jj_constant(name), names[k]))
+    while (k < N && !spw_jj_is_text(spw_jj_constant(name), names[k]))
         k++;
-    if (k == 5 || k == 6)
+    if (k == LAST || k == NEXTITEM)
         SPW_TRY(peek(r, loop));
-    if (k >= 7 && k <= 9)
+    if (k == LENGTH || k == REVINDEX || k == REVINDEX0)
         SPW_TRY(loop_length(r, loop));
     const struct spw_jj_value values[] = {
         spw_jj_int(loop->index0 + 1),
         spw_jj_int(loop->index0),
         spw_jj_bool(loop->index0 == 0),
-        spw_jj_int(loop->depth0 + 1),
-        spw_jj_int(loop->depth0),
         spw_jj_bool(!loop->has_after),
         loop->after,
         spw_jj_int(loop->length),
@@ -165,26 +122,25 @@ int spw_jj_loop_attr(struct spw_jj_run *r, struct spw_jj_loop *loop,
         spw_jj_int(loop->length - loop->index0 - 1),
         loop->before,
     };
-    if (k == sizeof names / sizeof *names)
-        return loop_method(r, loop, name, out);
-    if (k == 6 && !loop->has_after)
+    if (k == NEXTITEM && !loop->has_after)
         return spw_jj_undefined_hint(r, "there is no next item", out);
-    if (k == 10 && loop->index0 == 0)
+    if (k == PREVITEM && loop->index0 == 0)
         return spw_jj_undefined_hint(r, "there is no previous item", out);
-    *out = values[k];
+    *out = k < N ? values[k] : (struct spw_jj_value){.type = SPW_JJ_MISSING};
     return 0;
 }
 
-static int run_loop(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *n,
-                    struct spw_jj_value over, int64_t depth0)
+static int exec_for(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *n)
 {
+    struct spw_jj_value over;
+    SPW_TRY(spw_jj_eval(r, s, n->b, &over));
     struct spw_jj_loop *loop = spw_jj_take(&r->arena, sizeof *loop);
     struct spw_jj_scope *body;
     bool more, whole = false; /* as in jinja2: `else` unless an iteration came to its end */
     if (!loop)
         return spw_jj_no_memory(r);
-    *loop = (struct spw_jj_loop){
-        .node = n, .scope = s, .condition = n->c, .index0 = -1, .depth0 = depth0, .length = -1};
+    *loop =
+        (struct spw_jj_loop){.node = n, .scope = s, .condition = n->c, .index0 = -1, .length = -1};
     SPW_TRY(spw_jj_iterate(r, over, &loop->items));
     if (over.type != SPW_JJ_ITERATOR && !n->c)
         SPW_TRY(spw_jj_length(r, over, &loop->length));
@@ -211,95 +167,38 @@ static int run_loop(struct spw_jj_run *r, struct spw_jj_scope *s, const struct s
     return exec_body(r, body, n->other);
 }
 
-int spw_jj_call_loop(struct spw_jj_run *r, struct spw_jj_loop *loop, struct spw_jj_value over,
-                     struct spw_jj_value *out)
-{
-    size_t start = r->out.bytes;
-    if (!loop->node->op)
-        return spw_jj_fail(r,
-                           "The loop must have the 'recursive' marker to be called recursively.");
-    SPW_TRY(spw_jj_enter(r));
-    SPW_TRY(run_loop(r, loop->scope, loop->node, over, loop->depth0 + 1));
-    r->depth--;
-    return spw_jj_captured(r, start, out);
-}
-
-static int exec_for(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *n)
-{
-    struct spw_jj_value over;
-    SPW_TRY(spw_jj_eval(r, s, n->b, &over));
-    return run_loop(r, s, n, over, 0);
-}
-
 /* ---- macros ---- */
 
-/* The value of the k-th parameter as it was given, or MISSING; named ones are taken out of `rest`.
- */
-static int given_argument(struct spw_jj_run *r, const struct spw_jj_args *args, size_t k,
-                          const struct spw_jj_string *name, struct spw_jj_dict *rest,
-                          struct spw_jj_value *out)
+static bool is_bound(const struct spw_jj_scope *s, const struct spw_jj_string *name)
 {
-    struct spw_jj_entry *entry;
-    *out = (struct spw_jj_value){.type = SPW_JJ_MISSING};
-    if (k < args->n) {
-        *out = args->at[k];
-        return 0;
-    }
-    SPW_TRY(spw_jj_dict_find(r, rest, spw_jj_constant(name), &entry));
-    if (!entry)
-        return 0;
-    *out = entry->value;
-    spw_jj_dict_remove(rest, entry);
-    return spw_jj_charge(r, rest->n / 4);
+    for (size_t i = 0; i < s->n; i++)
+        if (s->at[i].name == name)
+            return true;
+    return false;
 }
 
-static int copy_named(struct spw_jj_run *r, const struct spw_jj_args *args,
-                      struct spw_jj_dict **out)
+static int bind_given(struct spw_jj_run *r, const struct spw_jj_node *n, struct spw_jj_scope *s,
+                      const struct spw_jj_args *args)
 {
-    struct spw_jj_value dict;
-    SPW_TRY(spw_jj_new_dict(r, SPW_JJ_DICT, &dict));
-    for (size_t i = 0; args->named && i < args->named->n; i++)
-        SPW_TRY(spw_jj_dict_set(r, dict.u.dict, args->named->at[i].key, args->named->at[i].value));
-    *out = dict.u.dict;
-    return 0;
-}
-
-/* caller, kwargs, varargs, and the complaint about what nothing takes. */
-static int bind_special(struct spw_jj_run *r, const struct spw_jj_node *n, struct spw_jj_scope *s,
-                        const struct spw_jj_args *args, struct spw_jj_dict *rest)
-{
-    static const struct spw_jj_string anonymous = {"caller", 6, 6, false};
-    const struct spw_jj_string *name = n->name ? n->name : &anonymous;
-    int bytes = (int)spw_min_u64(name->bytes, 64);
-    struct spw_jj_value v;
-    if (n->op & SPW_JJ_USES_CALLER) {
-        SPW_TRY(given_argument(r, &(struct spw_jj_args){0}, 0, r->template->caller, rest, &v));
-        if (v.type == SPW_JJ_MISSING || v.type == SPW_JJ_NONE)
-            SPW_TRY(spw_jj_undefined_hint(r, "No caller defined", &v));
-        SPW_TRY(spw_jj_set(r, s, r->template->caller, v));
-    }
-    if (n->op & SPW_JJ_USES_KWARGS) {
-        v = (struct spw_jj_value){.type = SPW_JJ_DICT, .u.dict = rest};
-        SPW_TRY(spw_jj_set(r, s, r->template->kwargs, v));
-    } else if (rest->n) {
-        const struct spw_jj_string *key = rest->at[0].key.u.string;
-        if (spw_jj_dict_text(rest, "caller", 6))
-            return spw_jj_fail(r,
-                               "macro '%.*s' was invoked with two values for the special "
-                               "caller argument. This is most likely a bug.",
-                               bytes, name->at);
-        return spw_jj_fail(r, "macro '%.*s' takes no keyword argument '%.*s'", bytes, name->at,
-                           (int)spw_min_u64(key->bytes, 64), key->at);
-    }
-    if (n->op & SPW_JJ_USES_VARARGS) {
-        SPW_TRY(spw_jj_new_list(r, SPW_JJ_TUPLE, &v));
-        for (size_t i = n->count; i < args->n; i++)
-            SPW_TRY(spw_jj_append(r, v.u.list, args->at[i]));
-        return spw_jj_set(r, s, r->template->varargs, v);
-    }
+    const struct spw_jj_string *macro = n->name ? n->name : r->template->caller;
+    const struct spw_jj_node *param = n->list;
+    int bytes = (int)spw_min_u64(macro->bytes, 64);
     if (args->n > n->count)
-        return spw_jj_fail(r, "macro '%.*s' takes not more than %u argument(s)", bytes, name->at,
-                           n->count);
+        return spw_jj_fail(r, "macro '%.*s': found %zu arguments, expected at most %u", bytes,
+                           macro->at, args->n, n->count);
+    for (size_t k = 0; k < args->n; k++, param = param->next)
+        SPW_TRY(spw_jj_set(r, s, param->name, args->at[k]));
+    for (size_t i = 0; args->named && i < args->named->n; i++) {
+        const struct spw_jj_string *name = args->named->at[i].key.u.string;
+        const struct spw_jj_node *its = param;
+        SPW_TRY(spw_jj_charge(r, n->count));
+        while (its && its->name != name)
+            its = its->next;
+        if (!its && !(n->op && name == r->template->caller))
+            return spw_jj_fail(r, "macro '%.*s' takes no argument '%.*s' by name", bytes, macro->at,
+                               (int)spw_min_u64(name->bytes, 64), name->at);
+        SPW_TRY(spw_jj_set(r, s, name, args->named->at[i].value));
+    }
     return 0;
 }
 
@@ -327,26 +226,18 @@ int spw_jj_call_macro(struct spw_jj_run *r, const struct spw_jj_macro *m,
 {
     const struct spw_jj_node *n = m->node;
     struct spw_jj_scope *s;
-    struct spw_jj_dict *rest;
     struct spw_jj_value v;
     uint32_t line = r->line;
-    size_t k = 0, start = r->out.bytes;
+    size_t start = r->out.bytes;
     SPW_TRY(new_scope(r, m->scope, &s));
-    SPW_TRY(copy_named(r, args, &rest));
-    for (const struct spw_jj_node *arg = n->list; arg; arg = arg->next) {
-        SPW_TRY(given_argument(r, args, k++, arg->name, rest, &v));
-        if (v.type != SPW_JJ_MISSING)
-            SPW_TRY(spw_jj_set(r, s, arg->name, v));
+    SPW_TRY(bind_given(r, n, s, args));
+    if (n->op && !is_bound(s, r->template->caller)) {
+        SPW_TRY(spw_jj_undefined_hint(r, "there is no caller", &v));
+        SPW_TRY(spw_jj_set(r, s, r->template->caller, v));
     }
-    SPW_TRY(bind_special(r, n, s, args, rest));
-    k = 0;
-    for (const struct spw_jj_node *arg = n->list; arg; arg = arg->next, k++) {
-        bool bound = k < args->n;
-        for (size_t i = 0; !bound && i < s->n; i++)
-            bound = s->at[i].name == arg->name;
-        if (!bound)
+    for (const struct spw_jj_node *arg = n->list; arg; arg = arg->next)
+        if (!is_bound(s, arg->name))
             SPW_TRY(bind_missing(r, s, arg));
-    }
     SPW_TRY(exec_body(r, s, n->body));
     r->line = line;
     return spw_jj_captured(r, start, out);
@@ -371,8 +262,7 @@ static int exec_call_block(struct spw_jj_run *r, struct spw_jj_scope *s,
     SPW_TRY(new_macro(r, s, n, &caller));
     SPW_TRY(spw_jj_eval(r, s, n->a->a, &f));
     SPW_TRY(spw_jj_eval_args(r, s, n->a->list, &args));
-    SPW_TRY(copy_named(r, &args, &args.named));
-    SPW_TRY(spw_jj_dict_set(r, args.named, spw_jj_constant(r->template->caller), caller));
+    SPW_TRY(spw_jj_add_named(r, &args, r->template->caller, caller));
     r->line = n->line;
     SPW_TRY(spw_jj_call(r, f, &args, &result));
     return spw_jj_print_value(r, result);
@@ -430,18 +320,6 @@ static int exec_captured(struct spw_jj_run *r, struct spw_jj_scope *s, const str
     return n->kind == SPW_JJ_SET_BLOCK ? spw_jj_assign(r, s, n->a, v) : spw_jj_print_value(r, v);
 }
 
-static int exec_with(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *n)
-{
-    struct spw_jj_scope *inner;
-    struct spw_jj_value v;
-    SPW_TRY(new_scope(r, s, &inner));
-    for (const struct spw_jj_node *target = n->list; target; target = target->next->next) {
-        SPW_TRY(spw_jj_eval(r, s, target->next, &v));
-        SPW_TRY(spw_jj_assign(r, inner, target, v));
-    }
-    return exec_body(r, inner, n->body);
-}
-
 static int exec_statement(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *n)
 {
     struct spw_jj_scope *inner;
@@ -470,8 +348,6 @@ static int exec_statement(struct spw_jj_run *r, struct spw_jj_scope *s, const st
     case SPW_JJ_GENERATION:
         SPW_TRY(new_scope(r, s, &inner));
         return exec_body(r, inner, n->body);
-    case SPW_JJ_WITH:
-        return exec_with(r, s, n);
     case SPW_JJ_BREAK:
         return BREAK;
     default:

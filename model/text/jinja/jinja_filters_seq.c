@@ -2,7 +2,7 @@
 #include "model/text/jinja/jinja_impl.h"
 
 #define FILTER(name)                                                                               \
-    static int f_##name(struct spw_jj_run *r, struct spw_jj_value self,                            \
+    int spw_jj_f_##name(struct spw_jj_run *r, struct spw_jj_value self,                            \
                         const struct spw_jj_value *a, struct spw_jj_value *out)
 
 FILTER(length)
@@ -20,56 +20,24 @@ FILTER(list)
     return spw_jj_to_list(r, self, SPW_JJ_LIST, out);
 }
 
-static int as_iterator(struct spw_jj_run *r, struct spw_jj_value over, const char *type_name,
-                       struct spw_jj_iterator **it, struct spw_jj_value *out)
-{
-    SPW_TRY(spw_jj_new_iterator(r, over, type_name, it));
-    *out = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = *it};
-    return 0;
-}
-
-/* A generator: nothing is done before its first item is asked for. */
-static int lazy(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,
-                int (*begin)(struct spw_jj_run *, struct spw_jj_value, const struct spw_jj_value *,
-                             struct spw_jj_value *),
-                struct spw_jj_value *out)
+/* A pass over a list that was made for it. */
+static int pass(struct spw_jj_run *r, struct spw_jj_value list, struct spw_jj_value *out)
 {
     struct spw_jj_iterator *it;
-    struct spw_jj_value *args = spw_jj_take(&r->arena, (1 + SPW_JJ_MAX_PARAMS) * sizeof *args);
-    if (!args)
-        return spw_jj_no_memory(r);
-    args[0] = self;
-    memcpy(args + 1, a, SPW_JJ_MAX_PARAMS * sizeof *args);
-    SPW_TRY(as_iterator(r, self, "generator", &it, out));
-    it->begin = begin;
-    it->begin_args = args;
+    SPW_TRY(spw_jj_new_iterator(r, list, &it));
+    *out = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = it};
     return 0;
 }
 
-#define LAZY_FILTER(name)                                                                          \
-    static int b_##name(struct spw_jj_run *r, struct spw_jj_value self,                            \
-                        const struct spw_jj_value *a, struct spw_jj_value *out);                   \
-    FILTER(name)                                                                                   \
-    {                                                                                              \
-        return lazy(r, self, a, b_##name, out);                                                    \
-    }                                                                                              \
-    static int b_##name(struct spw_jj_run *r, struct spw_jj_value self,                            \
-                        const struct spw_jj_value *a, struct spw_jj_value *out)
-
-LAZY_FILTER(items)
+FILTER(items)
 {
-    (void)a;
-    *out = self;
+    struct spw_jj_value list;
     if (self.type == SPW_JJ_UNDEFINED)
-        return 0;
+        return pass(r, self, out);
     if (self.type != SPW_JJ_DICT)
-        return spw_jj_fail(r, "Can only get item pairs from a mapping.");
-    struct spw_jj_view *v = spw_jj_take(&r->arena, sizeof *v);
-    if (!v)
-        return spw_jj_no_memory(r);
-    *v = (struct spw_jj_view){self.u.dict, 'i'};
-    *out = (struct spw_jj_value){.type = SPW_JJ_VIEW, .u.view = v};
-    return 0;
+        return spw_jj_fail(r, "items: found '%s', expected a dict", spw_jj_type_name(self));
+    SPW_TRY(spw_jj_m_items(r, self, a, &list));
+    return pass(r, list, out);
 }
 
 FILTER(first)
@@ -79,59 +47,50 @@ FILTER(first)
     (void)a;
     SPW_TRY(spw_jj_iterate(r, self, &it));
     SPW_TRY(spw_jj_next(r, it, out, &more));
-    return more ? 0 : spw_jj_undefined_hint(r, "No first item, sequence was empty.", out);
+    return more ? 0 : spw_jj_undefined_hint(r, "there is no first item", out);
 }
 
-/* Walks backwards what Python's reversed() takes. */
-static int reversed(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj_iterator **it,
-                    struct spw_jj_value *out)
+/* The items as a list, for what has an order that can be turned round. */
+static int reversible(struct spw_jj_run *r, struct spw_jj_value v, struct spw_jj_value *out)
 {
-    SPW_TRY(as_iterator(r, self, self.type == SPW_JJ_LIST ? "list_reverseiterator" : "reversed", it,
-                        out));
-    (*it)->reversed = true;
-    return 0;
-}
-
-static bool is_reversible(struct spw_jj_value v)
-{
-    return v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE || v.type == SPW_JJ_DICT ||
-           v.type == SPW_JJ_VIEW || v.type == SPW_JJ_RANGE || v.type == SPW_JJ_UNDEFINED;
+    *out = v;
+    if (v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE || v.type == SPW_JJ_VIEW)
+        return 0;
+    if (v.type == SPW_JJ_DICT || v.type == SPW_JJ_RANGE || v.type == SPW_JJ_UNDEFINED)
+        return spw_jj_to_list(r, v, SPW_JJ_LIST, out);
+    return spw_jj_fail(r, "found '%s', which has no last item", spw_jj_type_name(v));
 }
 
 FILTER(last)
 {
-    struct spw_jj_iterator *it;
-    bool more;
+    const struct spw_jj_value bounds[3] = {spw_jj_int(-1), spw_jj_none(), spw_jj_none()};
     (void)a;
-    if (self.type == SPW_JJ_STRING) {
-        const struct spw_jj_value bounds[3] = {spw_jj_int(-1), spw_jj_none(), spw_jj_none()};
-        if (self.u.string->bytes)
-            return spw_jj_slice(r, self, bounds, out);
-    } else if (!is_reversible(self)) {
-        return spw_jj_fail(r, "'%s' object is not reversible", spw_jj_type_name(self));
-    } else {
-        SPW_TRY(reversed(r, self, &it, out));
-        SPW_TRY(spw_jj_next(r, it, out, &more));
-        if (more)
+    if (self.type == SPW_JJ_STRING && self.u.string->bytes)
+        return spw_jj_slice(r, self, bounds, out);
+    if (self.type != SPW_JJ_STRING) {
+        SPW_TRY(reversible(r, self, &self));
+        if (self.u.list->n) {
+            *out = self.u.list->at[self.u.list->n - 1];
             return 0;
+        }
     }
-    return spw_jj_undefined_hint(r, "No last item, sequence was empty.", out);
+    return spw_jj_undefined_hint(r, "there is no last item", out);
 }
 
 FILTER(reverse)
 {
     const struct spw_jj_value bounds[3] = {spw_jj_none(), spw_jj_none(), spw_jj_int(-1)};
-    struct spw_jj_iterator *it;
+    struct spw_jj_value list;
     (void)a;
     if (self.type == SPW_JJ_STRING)
         return spw_jj_slice(r, self, bounds, out);
-    if (is_reversible(self))
-        return reversed(r, self, &it, out);
-    if (self.type != SPW_JJ_ITERATOR)
-        return spw_jj_fail(r, "argument must be iterable");
-    struct spw_jj_value list;
-    SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &list));
-    return spw_jj_slice(r, list, bounds, out);
+    if (self.type == SPW_JJ_ITERATOR) { /* as jinja2: a list, not a pass */
+        SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &list));
+        return spw_jj_slice(r, list, bounds, out);
+    }
+    SPW_TRY(reversible(r, self, &list));
+    SPW_TRY(spw_jj_slice(r, list, bounds, &list));
+    return pass(r, list, out);
 }
 
 FILTER(join)
@@ -179,41 +138,22 @@ static int key_of(struct spw_jj_run *r, struct spw_jj_value item, struct spw_jj_
     return folded(r, *out, case_sensitive, out);
 }
 
-/* By several attributes, "a,b". A list even of one: equal keys are not asked which is less. */
-static int keys_of(struct spw_jj_run *r, struct spw_jj_value item, struct spw_jj_value attribute,
-                   bool case_sensitive, struct spw_jj_value *out)
-{
-    struct spw_jj_value keys, key;
-    const char *p = NULL, *end = NULL, *comma = NULL;
-    if (attribute.type == SPW_JJ_STRING) {
-        p = attribute.u.string->at;
-        end = p + attribute.u.string->bytes;
-    }
-    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &keys));
-    do {
-        if (p) {
-            comma = memchr(p, ',', (size_t)(end - p));
-            SPW_TRY(spw_jj_borrow(r, p, (size_t)((comma ? comma : end) - p), &attribute));
-            p = comma ? comma + 1 : end;
-        }
-        SPW_TRY(key_of(r, item, attribute, case_sensitive, &key));
-        SPW_TRY(spw_jj_append(r, keys.u.list, key));
-    } while (comma);
-    *out = keys;
-    return 0;
-}
-
 FILTER(sort)
 {
-    struct spw_jj_value list, keys, key;
+    struct spw_jj_value list, keys, key, holder;
     bool reverse = false, sensitive = false;
+    if (a[2].type == SPW_JJ_STRING && memchr(a[2].u.string->at, ',', a[2].u.string->bytes))
+        return spw_jj_fail(r, "sort: found several attributes, which spillway does not do");
     SPW_TRY(spw_jj_truth(r, a[0], &reverse));
     SPW_TRY(spw_jj_truth(r, a[1], &sensitive));
     SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &list));
     SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &keys));
     for (size_t i = 0; i < list.u.list->n; i++) {
-        SPW_TRY(keys_of(r, list.u.list->at[i], a[2], sensitive, &key));
-        SPW_TRY(spw_jj_append(r, keys.u.list, key));
+        /* a list of one, as jinja2: of equal keys it is not asked which is less */
+        SPW_TRY(key_of(r, list.u.list->at[i], a[2], sensitive, &key));
+        SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &holder));
+        SPW_TRY(spw_jj_append(r, holder.u.list, key));
+        SPW_TRY(spw_jj_append(r, keys.u.list, holder));
     }
     SPW_TRY(spw_jj_sort(r, list.u.list, keys.u.list, reverse));
     *out = list;
@@ -228,11 +168,11 @@ FILTER(dictsort)
     SPW_TRY(spw_jj_truth(r, a[0], &sensitive));
     SPW_TRY(spw_jj_truth(r, a[2], &reverse));
     if (!by_value && a[1].type != SPW_JJ_MISSING && !spw_jj_is_text(a[1], "key"))
-        return spw_jj_fail(r, "You can only sort by either \"key\" or \"value\"");
+        return spw_jj_fail(r, "dictsort: found another `by` than 'key' and 'value'");
     if (self.type == SPW_JJ_UNDEFINED)
         return spw_jj_fail_undefined(r, self.u.undefined);
     if (self.type != SPW_JJ_DICT)
-        return spw_jj_fail(r, "'%s' object has no attribute 'items'", spw_jj_type_name(self));
+        return spw_jj_fail(r, "dictsort: found '%s', expected a dict", spw_jj_type_name(self));
     SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &list));
     SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &keys));
     for (size_t i = 0; i < self.u.dict->n; i++) {
@@ -269,7 +209,7 @@ static int best(struct spw_jj_run *r, struct spw_jj_value self, const struct spw
         }
     }
     if (best_key.type == SPW_JJ_MISSING)
-        return spw_jj_undefined_hint(r, "No aggregated item, sequence was empty.", out);
+        return spw_jj_undefined_hint(r, "there is no smallest or largest item", out);
     return 0;
 }
 
@@ -289,7 +229,7 @@ FILTER(sum)
     struct spw_jj_value item, total = a[1].type == SPW_JJ_MISSING ? spw_jj_int(0) : a[1];
     bool more;
     if (total.type == SPW_JJ_STRING)
-        return spw_jj_fail(r, "sum() can't sum strings [use ''.join(seq) instead]");
+        return spw_jj_fail(r, "sum: found a string to begin with, expected a number");
     SPW_TRY(spw_jj_iterate(r, self, &it));
     for (;;) {
         SPW_TRY(spw_jj_next(r, it, &item, &more));
@@ -303,7 +243,7 @@ FILTER(sum)
     return 0;
 }
 
-LAZY_FILTER(unique)
+FILTER(unique)
 {
     struct spw_jj_iterator *it;
     struct spw_jj_value item, key, seen, list;
@@ -324,191 +264,112 @@ LAZY_FILTER(unique)
         SPW_TRY(spw_jj_dict_set(r, seen.u.dict, key, spw_jj_none()));
         SPW_TRY(spw_jj_append(r, list.u.list, item));
     }
-    *out = list;
-    return 0;
+    return pass(r, list, out);
 }
 
 /* ---- picking ---- */
 
-static int picked(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj_pick what,
-                  const struct spw_jj_value *a, size_t used, struct spw_jj_value *out)
+/* What map, select and the like do with each item. */
+struct pick {
+    struct spw_jj_value attribute;    /* MISSING: the item itself */
+    struct spw_jj_value otherwise;    /* map's default, or MISSING */
+    const struct spw_jj_string *call; /* a filter (map) or test; NULL: none */
+    struct spw_jj_args args;
+    bool map, reject;
+};
+
+static int apply(struct spw_jj_run *r, const struct pick *pick, struct spw_jj_value *item,
+                 bool *taken)
 {
-    struct spw_jj_pick *pick = spw_jj_take(&r->arena, sizeof *pick);
-    const struct spw_jj_list *args = a[0].u.list;
-    struct spw_jj_iterator *it;
-    bool any;
-    SPW_TRY(spw_jj_truth(r, self, &any));
-    if (!any) /* as jinja2: nothing, even where what it is cannot be walked */
-        return spw_jj_new_list(r, SPW_JJ_LIST, out);
-    if (!pick)
-        return spw_jj_no_memory(r);
-    *pick = what;
-    if (args->n > used) {
-        SPW_TRY(spw_jj_want_string(r, args->at[used], "the name of a filter or test", &pick->call));
-        pick->args = (struct spw_jj_args){args->at + used + 1, args->n - used - 1, a[1].u.dict};
+    struct spw_jj_value looked_at = *item;
+    if (pick->attribute.type != SPW_JJ_MISSING)
+        SPW_TRY(spw_jj_get_path(r, *item, pick->attribute, pick->otherwise, &looked_at));
+    if (pick->map) {
+        *taken = true;
+        *item = looked_at;
+        return pick->call ? spw_jj_call_filter(r, pick->call, looked_at, &pick->args, item) : 0;
     }
-    SPW_TRY(spw_jj_iterate(r, self, &it));
-    self = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = it};
-    SPW_TRY(as_iterator(r, self, "generator", &it, out));
-    it->pick = pick;
+    if (pick->call)
+        SPW_TRY(spw_jj_call_test(r, pick->call, looked_at, &pick->args, taken));
+    else
+        SPW_TRY(spw_jj_truth(r, looked_at, taken));
+    *taken ^= pick->reject;
     return 0;
 }
 
-LAZY_FILTER(map)
+/* `used` arguments were the filter's own; what follows is the name of what is called, and its. */
+static int picked(struct spw_jj_run *r, struct spw_jj_value self, struct pick what,
+                  const struct spw_jj_value *a, size_t used, struct spw_jj_value *out)
+{
+    const struct spw_jj_list *args = a[0].u.list;
+    struct spw_jj_iterator *it;
+    struct spw_jj_value list, item;
+    bool more, taken;
+    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &list));
+    SPW_TRY(spw_jj_truth(r, self, &more));
+    if (!more) /* as jinja2: nothing, even where what it is cannot be walked */
+        return pass(r, list, out);
+    if (args->n > used) {
+        SPW_TRY(spw_jj_want_string(r, args->at[used], "the name of a filter or test", &what.call));
+        what.args = (struct spw_jj_args){args->at + used + 1, args->n - used - 1, a[1].u.dict};
+    }
+    SPW_TRY(spw_jj_enter(r));
+    SPW_TRY(spw_jj_iterate(r, self, &it));
+    for (;;) {
+        SPW_TRY(spw_jj_next(r, it, &item, &more));
+        if (!more)
+            break;
+        SPW_TRY(apply(r, &what, &item, &taken));
+        if (taken)
+            SPW_TRY(spw_jj_append(r, list.u.list, item));
+    }
+    r->depth--;
+    return pass(r, list, out);
+}
+
+FILTER(map)
 {
     const struct spw_jj_value *attribute = spw_jj_dict_text(a[1].u.dict, "attribute", 9);
     const struct spw_jj_value *otherwise = spw_jj_dict_text(a[1].u.dict, "default", 7);
-    struct spw_jj_pick what = {.map = true};
+    struct pick what = {.map = true};
     if (a[0].u.list->n)
         return picked(r, self, what, a, 0, out);
     if (!attribute)
-        return spw_jj_fail(r, "map requires a filter argument");
+        return spw_jj_fail(r, "map: found no filter and no attribute, expected one");
     if (a[1].u.dict->n > (otherwise ? 2u : 1u))
-        return spw_jj_fail(r, "map: unexpected keyword argument");
+        return spw_jj_fail(r, "map: found an argument that is not `attribute` or `default`");
     what.attribute = *attribute;
     if (otherwise)
         what.otherwise = *otherwise;
     return picked(r, self, what, a, 0, out);
 }
 
-LAZY_FILTER(select)
+FILTER(select)
 {
-    return picked(r, self, (struct spw_jj_pick){0}, a, 0, out);
+    return picked(r, self, (struct pick){0}, a, 0, out);
 }
 
-LAZY_FILTER(reject)
+FILTER(reject)
 {
-    return picked(r, self, (struct spw_jj_pick){.reject = true}, a, 0, out);
+    return picked(r, self, (struct pick){.reject = true}, a, 0, out);
 }
 
 static int picked_by_attr(struct spw_jj_run *r, struct spw_jj_value self,
                           const struct spw_jj_value *a, bool reject, struct spw_jj_value *out)
 {
-    struct spw_jj_pick what = {.reject = reject};
+    struct pick what = {.reject = reject};
     if (!a[0].u.list->n)
-        return spw_jj_fail(r, "Missing parameter for attribute name");
+        return spw_jj_fail(r, "selectattr and rejectattr: the attribute's name is missing");
     what.attribute = a[0].u.list->at[0];
     return picked(r, self, what, a, 1, out);
 }
 
-LAZY_FILTER(selectattr)
+FILTER(selectattr)
 {
     return picked_by_attr(r, self, a, false, out);
 }
 
-LAZY_FILTER(rejectattr)
+FILTER(rejectattr)
 {
     return picked_by_attr(r, self, a, true, out);
-}
-
-/* ---- groups ---- */
-
-LAZY_FILTER(batch)
-{
-    struct spw_jj_value items, batches, row;
-    int64_t n;
-    SPW_TRY(spw_jj_want_int(r, a[0], "batch", &n));
-    SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &items));
-    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &batches));
-    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &row));
-    for (size_t i = 0; i < items.u.list->n; i++) {
-        if ((int64_t)row.u.list->n == n) {
-            SPW_TRY(spw_jj_append(r, batches.u.list, row));
-            SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &row));
-        }
-        SPW_TRY(spw_jj_append(r, row.u.list, items.u.list->at[i]));
-    }
-    if (row.u.list->n) {
-        while (a[1].type != SPW_JJ_MISSING && a[1].type != SPW_JJ_NONE &&
-               (int64_t)row.u.list->n < n)
-            SPW_TRY(spw_jj_append(r, row.u.list, a[1]));
-        SPW_TRY(spw_jj_append(r, batches.u.list, row));
-    }
-    *out = batches;
-    return 0;
-}
-
-LAZY_FILTER(slice)
-{
-    struct spw_jj_value items, slices, row;
-    int64_t n;
-    SPW_TRY(spw_jj_want_int(r, a[0], "slice", &n));
-    if (n < 1)
-        return spw_jj_fail(r, "slice: found %lld slices, expected 1 or more", (long long)n);
-    SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &items));
-    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &slices));
-    int64_t each = (int64_t)items.u.list->n / n, longer = (int64_t)items.u.list->n % n, at = 0;
-    for (int64_t k = 0; k < n; k++) {
-        SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &row));
-        for (int64_t end = at + each + (k < longer); at < end; at++)
-            SPW_TRY(spw_jj_append(r, row.u.list, items.u.list->at[at]));
-        if (a[1].type != SPW_JJ_MISSING && a[1].type != SPW_JJ_NONE && k >= longer)
-            SPW_TRY(spw_jj_append(r, row.u.list, a[1]));
-        SPW_TRY(spw_jj_append(r, slices.u.list, row));
-    }
-    *out = slices;
-    return 0;
-}
-
-FILTER(groupby)
-{
-    const struct spw_jj_value missing = {.type = SPW_JJ_MISSING};
-    struct spw_jj_value list, keys, key, before = missing, row, groups, pair, name;
-    bool sensitive = false, same = false;
-    SPW_TRY(spw_jj_truth(r, a[2], &sensitive));
-    SPW_TRY(spw_jj_to_list(r, self, SPW_JJ_LIST, &list));
-    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &keys));
-    SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &groups));
-    for (size_t i = 0; i < list.u.list->n; i++) {
-        SPW_TRY(spw_jj_get_path(r, list.u.list->at[i], a[0], a[1], &key));
-        SPW_TRY(folded(r, key, sensitive, &key));
-        SPW_TRY(spw_jj_append(r, keys.u.list, key));
-    }
-    SPW_TRY(spw_jj_sort(r, list.u.list, keys.u.list, false));
-    for (size_t i = 0; i < list.u.list->n; i++) {
-        SPW_TRY(spw_jj_get_path(r, list.u.list->at[i], a[0], a[1], &name));
-        SPW_TRY(folded(r, name, sensitive, &key));
-        if (i)
-            SPW_TRY(spw_jj_equal(r, key, before, &same));
-        if (!same) {
-            SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &row));
-            SPW_TRY(spw_jj_pair(r, name, row, &pair));
-            pair.u.list->group = true;
-            SPW_TRY(spw_jj_append(r, groups.u.list, pair));
-        }
-        SPW_TRY(spw_jj_append(r, row.u.list, list.u.list->at[i]));
-        before = key;
-    }
-    *out = groups;
-    return 0;
-}
-
-static const struct spw_jj_callable filters[] = {
-    {"length", "", f_length, false},
-    {"count", "", f_length, false},
-    {"list", "", f_list, false},
-    {"items", "", f_items, false},
-    {"first", "", f_first, false},
-    {"last", "", f_last, false},
-    {"reverse", "", f_reverse, false},
-    {"join", "d=,attribute=", f_join, false},
-    {"sort", "reverse=,case_sensitive=,attribute=", f_sort, false},
-    {"dictsort", "case_sensitive=,by=,reverse=", f_dictsort, false},
-    {"min", "case_sensitive=,attribute=", f_min, false},
-    {"max", "case_sensitive=,attribute=", f_max, false},
-    {"sum", "attribute=,start=", f_sum, false},
-    {"unique", "case_sensitive=,attribute=", f_unique, false},
-    {"map", "*", f_map, false},
-    {"select", "*", f_select, false},
-    {"reject", "*", f_reject, false},
-    {"selectattr", "*", f_selectattr, false},
-    {"rejectattr", "*", f_rejectattr, false},
-    {"batch", "linecount,fill_with=", f_batch, false},
-    {"slice", "slices,fill_with=", f_slice, false},
-    {"groupby", "attribute,default=,case_sensitive=", f_groupby, false},
-};
-
-const struct spw_jj_callable *spw_jj_filter_of_sequences(const struct spw_jj_string *name)
-{
-    return spw_jj_in_table(filters, sizeof filters / sizeof *filters, name);
 }

@@ -1,10 +1,14 @@
 /* What the files of the Jinja interpreter share. Not for other modules.
  *
  * Flow: jinja_lex (text to tokens) -> jinja_parse, jinja_parse_expr (tokens to nodes) -> jinja_exec
- * (statements) -> jinja_eval (expressions) -> jinja_ops (operators), jinja_attr (attributes,
- * calls), jinja_string (string methods), jinja_format, jinja_filters*, jinja_tests -> jinja_value
+ * (statements) -> jinja_eval (expressions) -> jinja_ops (operators), jinja_attr (attributes),
+ * jinja_names (the one table of filters, tests, methods and functions, and their calls) ->
+ * jinja_filters*, jinja_string (string methods), jinja_tests (tests and functions) -> jinja_value
  * (values), jinja_text (values as text) -> jinja_memory. Values and nodes live in an arena: one for
- * a parsed template, one for a rendering; nothing is freed before the whole arena is. */
+ * a parsed template, one for a rendering; nothing is freed before the whole arena is.
+ *
+ * Errors say "spillway does not know" and "spillway does not do" where jinja2 would render: no
+ * template of a model that we found needs it. */
 #ifndef SPW_MODEL_TEXT_JINJA_JINJA_IMPL_H
 #define SPW_MODEL_TEXT_JINJA_JINJA_IMPL_H
 
@@ -56,7 +60,7 @@ enum spw_jj_type {
 struct spw_jj_string {
     const char *at; /* UTF-8, no NUL at its end */
     size_t bytes, chars;
-    bool markup; /* marked safe: what is added to it is escaped */
+    bool markup; /* `safe` marked it: what `+` adds to it is escaped as HTML, as jinja2 does */
 };
 
 struct spw_jj_value {
@@ -66,11 +70,10 @@ struct spw_jj_value {
         int64_t integer;
         double number;
         const struct spw_jj_string *string;
-        struct spw_jj_list *list; /* LIST, TUPLE */
+        struct spw_jj_list *list; /* LIST, TUPLE, VIEW: what keys() and the like give */
         struct spw_jj_dict *dict; /* DICT, NAMESPACE */
         const struct spw_jj_undefined *undefined;
         const struct spw_jj_range *range;
-        const struct spw_jj_view *view;
         struct spw_jj_iterator *iterator;
         const struct spw_jj_macro *macro;
         const struct spw_jj_callable *function;
@@ -82,7 +85,6 @@ struct spw_jj_value {
 struct spw_jj_list {
     struct spw_jj_value *at;
     size_t n, room;
-    bool group; /* what groupby gives: its two have names */
 };
 
 struct spw_jj_entry {
@@ -106,24 +108,10 @@ struct spw_jj_range {
     int64_t start, stop, step, n;
 };
 
-struct spw_jj_view {
-    struct spw_jj_dict *dict;
-    char what; /* 'k'eys, 'v'alues, 'i'tems */
-};
-
-/* A pass over something: what Python's generators are here. Lazy, and empty after its one use. */
+/* A pass over something, which is empty after its one use: what map, select and the like give. */
 struct spw_jj_iterator {
     struct spw_jj_value over; /* what is walked */
     size_t at, offset;        /* how many were given; byte in a string */
-    size_t n_initial;         /* a dict's size, which must not change meanwhile */
-    bool reversed;
-    const char *type_name;          /* Python's */
-    const struct spw_jj_pick *pick; /* map, select, reject...; NULL: all as they are */
-    /* Until the first item is asked for: what makes `over`, of which nothing is done before, not
-     * even what fails. NULL: it is made. */
-    int (*begin)(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,
-                 struct spw_jj_value *out);
-    const struct spw_jj_value *begin_args; /* self, then SPW_JJ_MAX_PARAMS of them */
 };
 
 struct spw_jj_macro {
@@ -136,8 +124,8 @@ struct spw_jj_loop {
     const struct spw_jj_node *condition; /* NULL: none, or asked for all that is left */
     const struct spw_jj_node *node;
     struct spw_jj_scope *scope; /* around the loop */
-    struct spw_jj_value before, current, after, changed;
-    int64_t index0, depth0, length; /* length < 0: not known yet */
+    struct spw_jj_value before, current, after;
+    int64_t index0, length; /* length < 0: not known yet */
     bool has_after, ended;
 };
 
@@ -165,10 +153,8 @@ enum spw_jj_kind {
     SPW_JJ_UNARY,
     SPW_JJ_CONCAT,
     SPW_JJ_NAMESPACE_REF,
-    /* arguments of a call */
+    /* name=value in a call */
     SPW_JJ_KEYWORD,
-    SPW_JJ_STAR,
-    SPW_JJ_STAR_STAR,
     /* statements */
     SPW_JJ_TEXT,
     SPW_JJ_OUTPUT, /* list */
@@ -180,21 +166,14 @@ enum spw_jj_kind {
     SPW_JJ_CALL_BLOCK,
     SPW_JJ_FILTER_BLOCK,
     SPW_JJ_GENERATION,
-    SPW_JJ_WITH, /* list: targets and values in turn */
     SPW_JJ_BREAK,
     SPW_JJ_CONTINUE,
-};
-
-enum { /* which of a macro's special names its body reads */
-       SPW_JJ_USES_CALLER = 1,
-       SPW_JJ_USES_KWARGS = 2,
-       SPW_JJ_USES_VARARGS = 4,
 };
 
 struct spw_jj_node {
     enum spw_jj_kind kind;
     uint32_t line;
-    int op;         /* token of an operator, 'i' in, 'n' not in; recursive loop; USES_* */
+    int op;         /* token of an operator, 'i' in, 'n' not in; a macro reads `caller` */
     uint32_t count; /* of list, or of a macro's arguments */
     const struct spw_jj_string *name;
     struct spw_jj_value value;
@@ -208,7 +187,7 @@ struct spw_jinja {
     struct spw_jj_arena arena;
     struct spw_jj_node *body;
     char *name;
-    const struct spw_jj_string *loop, *caller, *kwargs, *varargs; /* interned */
+    const struct spw_jj_string *loop, *caller; /* interned */
 };
 
 /* ---- a rendering ---- */
@@ -248,29 +227,23 @@ struct spw_jj_args {
     struct spw_jj_dict *named; /* NULL: none */
 };
 
-/* A filter, a method or a function: `params` is "name,name=,..." ('=' marks what may be left out),
- * bound into `a`; "*" takes them as they came, in a[0] a tuple and in a[1] a dict. */
+enum { SPW_JJ_MAX_PARAMS = 4 };
+
+/* What a filter, a test, a method or a function does: `self` stands before the bar, the `is` or the
+ * dot, and `a` holds the parameters, MISSING where none was given. */
+typedef int spw_jj_native(struct spw_jj_run *r, struct spw_jj_value self,
+                          const struct spw_jj_value *a, struct spw_jj_value *out);
+
+/* `params` is "name,name=,..." ('=' marks what may be left out); "*" takes the arguments as they
+ * came, in a[0] a tuple and in a[1] a dict. */
 struct spw_jj_callable {
     const char *name, *params;
-    int (*run)(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,
-               struct spw_jj_value *out);
-    bool changes; /* its object: refused in the sandbox */
+    spw_jj_native *run;
 };
-
-enum { SPW_JJ_MAX_PARAMS = 6 };
 
 struct spw_jj_method {
     struct spw_jj_value self;
     const struct spw_jj_callable *what;
-};
-
-/* What map, select and the like do with each item. */
-struct spw_jj_pick {
-    struct spw_jj_value attribute;    /* MISSING: the item itself */
-    struct spw_jj_value otherwise;    /* map's default, or MISSING */
-    const struct spw_jj_string *call; /* a filter (map) or test; NULL: none */
-    struct spw_jj_args args;
-    bool map, reject;
 };
 
 /* ---- jinja_memory.c ---- */
@@ -287,6 +260,8 @@ __attribute__((format(printf, 2, 3))) int spw_jj_fail(struct spw_jj_run *r, cons
 int spw_jj_no_memory(struct spw_jj_run *r);
 int spw_jj_charge(struct spw_jj_run *r, size_t work); /* counts work */
 int spw_jj_enter(struct spw_jj_run *r);               /* a level deeper; undone by r->depth-- */
+/* Fails: "found DOING a TYPE, which spillway does not do". */
+int spw_jj_refuse(struct spw_jj_run *r, const char *doing, struct spw_jj_value v);
 int spw_jj_print(struct spw_jj_run *r, const char *at, size_t bytes);
 int spw_jj_print_times(struct spw_jj_run *r, const char *at, size_t bytes, int64_t times);
 /* What was printed since `start` becomes a string and is taken back. */
@@ -310,7 +285,6 @@ enum {
     SPW_JJ_T_NE,
     SPW_JJ_T_LE,
     SPW_JJ_T_GE,
-    SPW_JJ_T_POW,
     SPW_JJ_T_FLOORDIV,
 };
 
@@ -347,7 +321,7 @@ struct spw_jj_parser {
     struct spw_jj_tokens tokens;
     size_t at;
     uint32_t depth;
-    int uses;                           /* special names read since the innermost macro began */
+    bool reads_caller;                  /* since the innermost macro began */
     int loops;                          /* around the statement being parsed */
     const struct spw_jj_string **names; /* spw_free; interned, open addressing */
     size_t n_names, names_size;
@@ -366,9 +340,8 @@ int spw_jj_deeper(struct spw_jj_parser *p);
 /* The interned string of a name token, which is consumed. */
 int spw_jj_parse_name(struct spw_jj_parser *p, const struct spw_jj_string **out);
 int spw_jj_parse_expression(struct spw_jj_parser *p, struct spw_jj_node **out);
-/* Ends at the name `end` too; no condition where `plain`. */
-int spw_jj_parse_tuple(struct spw_jj_parser *p, bool plain, const char *end,
-                       struct spw_jj_node **out);
+/* No condition where `plain`. */
+int spw_jj_parse_tuple(struct spw_jj_parser *p, bool plain, struct spw_jj_node **out);
 /* What is written to: names, tuples of them, and ns.name where allowed. */
 int spw_jj_parse_target(struct spw_jj_parser *p, bool with_namespace, const char *end,
                         struct spw_jj_node **out);
@@ -400,7 +373,6 @@ int spw_jj_dict_find(struct spw_jj_run *r, const struct spw_jj_dict *d, struct s
                      struct spw_jj_entry **entry);
 /* The same, by a text; for what cannot fail. */
 struct spw_jj_value *spw_jj_dict_text(const struct spw_jj_dict *d, const char *at, size_t bytes);
-void spw_jj_dict_remove(struct spw_jj_dict *d, struct spw_jj_entry *entry);
 int spw_jj_undefined_name(struct spw_jj_run *r, const struct spw_jj_string *name,
                           struct spw_jj_value *out);
 int spw_jj_undefined_of(struct spw_jj_run *r, struct spw_jj_value object, struct spw_jj_value name,
@@ -423,7 +395,7 @@ int spw_jj_from_json(struct spw_jj_run *r, const json_t *json, struct spw_jj_val
 /* ---- jinja_iterate.c ---- */
 
 int spw_jj_iterate(struct spw_jj_run *r, struct spw_jj_value over, struct spw_jj_iterator **out);
-int spw_jj_new_iterator(struct spw_jj_run *r, struct spw_jj_value over, const char *type_name,
+int spw_jj_new_iterator(struct spw_jj_run *r, struct spw_jj_value over,
                         struct spw_jj_iterator **out);
 int spw_jj_next(struct spw_jj_run *r, struct spw_jj_iterator *it, struct spw_jj_value *out,
                 bool *more);
@@ -438,7 +410,6 @@ int spw_jj_sort(struct spw_jj_run *r, struct spw_jj_list *items, struct spw_jj_l
 int spw_jj_print_value(struct spw_jj_run *r, struct spw_jj_value v); /* str() */
 int spw_jj_print_repr(struct spw_jj_run *r, struct spw_jj_value v);
 int spw_jj_to_string(struct spw_jj_run *r, struct spw_jj_value v, struct spw_jj_value *out);
-void spw_jj_float_text(double d, char text[40]); /* repr() */
 
 struct spw_jj_json {
     bool ascii, sort, indented;
@@ -459,7 +430,6 @@ int spw_jj_compare(struct spw_jj_run *r, int op, struct spw_jj_value a, struct s
 /* MISSING or None where a bound was left out. */
 int spw_jj_slice(struct spw_jj_run *r, struct spw_jj_value v, const struct spw_jj_value bounds[3],
                  struct spw_jj_value *out);
-int spw_jj_escape(struct spw_jj_run *r, const struct spw_jj_string *s, struct spw_jj_value *out);
 
 /* ---- jinja_attr.c ---- */
 
@@ -470,20 +440,16 @@ int spw_jj_get_item(struct spw_jj_run *r, struct spw_jj_value v, struct spw_jj_v
 /* "a.b.0" or an index, step by step; `otherwise` (or MISSING) where a step finds nothing. */
 int spw_jj_get_path(struct spw_jj_run *r, struct spw_jj_value v, struct spw_jj_value path,
                     struct spw_jj_value otherwise, struct spw_jj_value *out);
-int spw_jj_call_callable(struct spw_jj_run *r, const struct spw_jj_callable *c, const char *what,
-                         struct spw_jj_value self, const struct spw_jj_args *args,
-                         struct spw_jj_value *out);
 
-/* ---- tables ---- */
+/* ---- jinja_names.c ---- */
 
-const struct spw_jj_callable *spw_jj_string_method(const struct spw_jj_string *name);
-const struct spw_jj_callable *spw_jj_filter(const struct spw_jj_string *name);
-const struct spw_jj_callable *spw_jj_filter_of_sequences(const struct spw_jj_string *name);
-const struct spw_jj_callable *spw_jj_test(const struct spw_jj_string *name);
-const struct spw_jj_callable *spw_jj_function(const struct spw_jj_string *name);
-const struct spw_jj_callable *spw_jj_in_table(const struct spw_jj_callable *table, size_t n,
-                                              const struct spw_jj_string *name);
-
+const struct spw_jj_callable *spw_jj_find_method(struct spw_jj_value v,
+                                                 const struct spw_jj_string *name);
+const struct spw_jj_callable *spw_jj_find_function(const struct spw_jj_string *name);
+int spw_jj_call_function(struct spw_jj_run *r, const struct spw_jj_callable *f,
+                         const struct spw_jj_args *args, struct spw_jj_value *out);
+int spw_jj_call_method(struct spw_jj_run *r, const struct spw_jj_method *m,
+                       const struct spw_jj_args *args, struct spw_jj_value *out);
 int spw_jj_call_filter(struct spw_jj_run *r, const struct spw_jj_string *name,
                        struct spw_jj_value self, const struct spw_jj_args *args,
                        struct spw_jj_value *out);
@@ -494,13 +460,30 @@ int spw_jj_want_int(struct spw_jj_run *r, struct spw_jj_value v, const char *wha
 int spw_jj_want_string(struct spw_jj_run *r, struct spw_jj_value v, const char *what,
                        const struct spw_jj_string **out);
 
-/* ---- jinja_format.c ---- */
+/* ---- what the table of jinja_names.c holds ---- */
 
-int spw_jj_percent(struct spw_jj_run *r, const struct spw_jj_string *format,
-                   struct spw_jj_value args, struct spw_jj_value *out);
-int spw_jj_format(struct spw_jj_run *r, const struct spw_jj_string *format,
-                  const struct spw_jj_value *args, const struct spw_jj_dict *named,
-                  struct spw_jj_value *out);
+/* A method of strings: where self was marked safe, so is what it gives. */
+int spw_jj_call_string(struct spw_jj_run *r, spw_jj_native *method, struct spw_jj_value self,
+                       const struct spw_jj_value *a, struct spw_jj_value *out);
+spw_jj_native spw_jj_m_capitalize, spw_jj_m_count, spw_jj_m_endswith, spw_jj_m_find, spw_jj_m_join,
+    spw_jj_m_lower, spw_jj_m_lstrip, spw_jj_m_removeprefix, spw_jj_m_removesuffix, spw_jj_m_replace,
+    spw_jj_m_rfind, spw_jj_m_rsplit, spw_jj_m_rstrip, spw_jj_m_split, spw_jj_m_splitlines,
+    spw_jj_m_startswith, spw_jj_m_strip, spw_jj_m_title, spw_jj_m_upper;
+spw_jj_native spw_jj_m_get, spw_jj_m_items, spw_jj_m_keys, spw_jj_m_values;
+spw_jj_native spw_jj_f_abs, spw_jj_f_capitalize, spw_jj_f_default, spw_jj_f_float, spw_jj_f_indent,
+    spw_jj_f_int, spw_jj_f_lower, spw_jj_f_replace, spw_jj_f_safe, spw_jj_f_string, spw_jj_f_title,
+    spw_jj_f_tojson, spw_jj_f_trim, spw_jj_f_upper;
+spw_jj_native spw_jj_f_dictsort, spw_jj_f_first, spw_jj_f_items, spw_jj_f_join, spw_jj_f_last,
+    spw_jj_f_length, spw_jj_f_list, spw_jj_f_map, spw_jj_f_max, spw_jj_f_min, spw_jj_f_reject,
+    spw_jj_f_rejectattr, spw_jj_f_reverse, spw_jj_f_select, spw_jj_f_selectattr, spw_jj_f_sort,
+    spw_jj_f_sum, spw_jj_f_unique;
+spw_jj_native spw_jj_t_boolean, spw_jj_t_callable, spw_jj_t_defined, spw_jj_t_eq, spw_jj_t_even,
+    spw_jj_t_false, spw_jj_t_float, spw_jj_t_ge, spw_jj_t_gt, spw_jj_t_in, spw_jj_t_integer,
+    spw_jj_t_iterable, spw_jj_t_le, spw_jj_t_lt, spw_jj_t_mapping, spw_jj_t_ne, spw_jj_t_none,
+    spw_jj_t_number, spw_jj_t_odd, spw_jj_t_sequence, spw_jj_t_string, spw_jj_t_true,
+    spw_jj_t_undefined;
+spw_jj_native spw_jj_dict, spw_jj_namespace, spw_jj_raise_exception, spw_jj_range_of,
+    spw_jj_strftime_now;
 
 /* ---- jinja_unicode.c ---- */
 
@@ -508,8 +491,7 @@ uint32_t spw_jj_decode(const char *at, const char *end, size_t *bytes); /* of va
 size_t spw_jj_encode(uint32_t c, char out[4]);
 bool spw_jj_is_space(uint32_t c);
 bool spw_jj_is_printable(uint32_t c);
-bool spw_jj_is_letter(uint32_t c);
-enum spw_jj_case { SPW_JJ_LOWER, SPW_JJ_UPPER, SPW_JJ_CAPITALIZE, SPW_JJ_TITLE, SPW_JJ_SWAP };
+enum spw_jj_case { SPW_JJ_LOWER, SPW_JJ_UPPER, SPW_JJ_CAPITALIZE, SPW_JJ_TITLE };
 int spw_jj_print_case(struct spw_jj_run *r, const char *at, size_t bytes, enum spw_jj_case how);
 /* Cuts whitespace (chars NULL) or any of `chars` off one or both ends. */
 void spw_jj_strip(const char **at, size_t *bytes, const struct spw_jj_string *chars, bool left,
@@ -523,6 +505,9 @@ int spw_jj_eval(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_j
                 struct spw_jj_value *out);
 int spw_jj_eval_args(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *list,
                      struct spw_jj_args *out);
+/* `name` is the parser's, and new among them. */
+int spw_jj_add_named(struct spw_jj_run *r, struct spw_jj_args *args,
+                     const struct spw_jj_string *name, struct spw_jj_value v);
 int spw_jj_call(struct spw_jj_run *r, struct spw_jj_value f, const struct spw_jj_args *args,
                 struct spw_jj_value *out);
 int spw_jj_assign(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *target,
@@ -531,8 +516,6 @@ int spw_jj_set(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj
                struct spw_jj_value v);
 int spw_jj_call_macro(struct spw_jj_run *r, const struct spw_jj_macro *m,
                       const struct spw_jj_args *args, struct spw_jj_value *out);
-int spw_jj_call_loop(struct spw_jj_run *r, struct spw_jj_loop *loop, struct spw_jj_value over,
-                     struct spw_jj_value *out);
 int spw_jj_loop_attr(struct spw_jj_run *r, struct spw_jj_loop *loop,
                      const struct spw_jj_string *name, struct spw_jj_value *out);
 

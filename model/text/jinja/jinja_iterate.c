@@ -1,18 +1,13 @@
-/* Walking over values, lazily as Python's generators do, and sorting: see jinja_impl.h. */
+/* Walking over values, and sorting: see jinja_impl.h. */
 #include "model/text/jinja/jinja_impl.h"
 
-int spw_jj_new_iterator(struct spw_jj_run *r, struct spw_jj_value over, const char *type_name,
+int spw_jj_new_iterator(struct spw_jj_run *r, struct spw_jj_value over,
                         struct spw_jj_iterator **out)
 {
     struct spw_jj_iterator *it = spw_jj_take(&r->arena, sizeof *it);
     if (!it)
         return spw_jj_no_memory(r);
     it->over = over;
-    it->type_name = type_name;
-    if (over.type == SPW_JJ_DICT)
-        it->n_initial = over.u.dict->n;
-    if (over.type == SPW_JJ_VIEW)
-        it->n_initial = over.u.view->dict->n;
     *out = it;
     return 0;
 }
@@ -30,21 +25,10 @@ int spw_jj_iterate(struct spw_jj_run *r, struct spw_jj_value over, struct spw_jj
     case SPW_JJ_DICT:
     case SPW_JJ_RANGE:
     case SPW_JJ_VIEW:
-        return spw_jj_new_iterator(r, over, "iterator", out);
+        return spw_jj_new_iterator(r, over, out);
     default:
         return spw_jj_fail(r, "'%s' object is not iterable", spw_jj_type_name(over));
     }
-}
-
-static int next_of_dict(struct spw_jj_run *r, const struct spw_jj_iterator *it,
-                        const struct spw_jj_dict *d, size_t at, char what, struct spw_jj_value *out)
-{
-    if (d->n != it->n_initial)
-        return spw_jj_fail(r, "dictionary changed size during iteration");
-    *out = what == 'v' ? d->at[at].value : d->at[at].key;
-    if (what == 'i')
-        return spw_jj_pair(r, d->at[at].key, d->at[at].value, out);
-    return 0;
 }
 
 static int next_of_string(struct spw_jj_run *r, struct spw_jj_iterator *it,
@@ -58,90 +42,25 @@ static int next_of_string(struct spw_jj_run *r, struct spw_jj_iterator *it,
     return 0; /* plain, also of a string that was marked safe: as in Python */
 }
 
-/* The next of what is walked, before it is picked. */
-static int next_plain(struct spw_jj_run *r, struct spw_jj_iterator *it, struct spw_jj_value *out,
-                      bool *more)
+int spw_jj_next(struct spw_jj_run *r, struct spw_jj_iterator *it, struct spw_jj_value *out,
+                bool *more)
 {
     int64_t n = 0;
     struct spw_jj_value over = it->over;
-    if (over.type == SPW_JJ_ITERATOR) {
-        SPW_TRY(spw_jj_enter(r));
-        SPW_TRY(spw_jj_next(r, over.u.iterator, out, more));
-        r->depth--;
-        return 0;
-    }
+    SPW_TRY(spw_jj_charge(r, 1));
     SPW_TRY(spw_jj_length(r, over, &n));
     *more = it->at < (size_t)n;
     if (!*more)
         return 0;
-    size_t at = it->reversed ? (size_t)n - 1 - it->at : it->at;
-    it->at++;
-    switch (over.type) {
-    case SPW_JJ_STRING:
+    size_t at = it->at++;
+    if (over.type == SPW_JJ_STRING)
         return next_of_string(r, it, out);
-    case SPW_JJ_LIST:
-    case SPW_JJ_TUPLE:
-        *out = over.u.list->at[at];
-        return 0;
-    case SPW_JJ_DICT:
-        return next_of_dict(r, it, over.u.dict, at, 'k', out);
-    case SPW_JJ_VIEW:
-        return next_of_dict(r, it, over.u.view->dict, at, over.u.view->what, out);
-    default:
+    if (over.type == SPW_JJ_DICT)
+        *out = over.u.dict->at[at].key;
+    else if (over.type == SPW_JJ_RANGE)
         *out = spw_jj_int(over.u.range->start + (int64_t)at * over.u.range->step);
-        return 0;
-    }
-}
-
-static int apply_pick(struct spw_jj_run *r, const struct spw_jj_pick *pick,
-                      struct spw_jj_value *item, bool *taken)
-{
-    struct spw_jj_value looked_at = *item;
-    if (pick->attribute.type != SPW_JJ_MISSING)
-        SPW_TRY(spw_jj_get_path(r, *item, pick->attribute, pick->otherwise, &looked_at));
-    if (pick->map) {
-        *taken = true;
-        *item = looked_at;
-        return pick->call ? spw_jj_call_filter(r, pick->call, looked_at, &pick->args, item) : 0;
-    }
-    if (pick->call)
-        SPW_TRY(spw_jj_call_test(r, pick->call, looked_at, &pick->args, taken));
     else
-        SPW_TRY(spw_jj_truth(r, looked_at, taken));
-    *taken ^= pick->reject;
-    return 0;
-}
-
-static int begin(struct spw_jj_run *r, struct spw_jj_iterator *it)
-{
-    struct spw_jj_iterator *made;
-    struct spw_jj_value over;
-    int (*make)(struct spw_jj_run *, struct spw_jj_value, const struct spw_jj_value *,
-                struct spw_jj_value *) = it->begin;
-    it->begin = NULL;
-    SPW_TRY(spw_jj_enter(r));
-    SPW_TRY(make(r, it->begin_args[0], it->begin_args + 1, &over));
-    SPW_TRY(spw_jj_iterate(r, over, &made));
-    r->depth--;
-    it->over = (struct spw_jj_value){.type = SPW_JJ_ITERATOR, .u.iterator = made};
-    return 0;
-}
-
-int spw_jj_next(struct spw_jj_run *r, struct spw_jj_iterator *it, struct spw_jj_value *out,
-                bool *more)
-{
-    bool taken = true;
-    if (it->begin)
-        SPW_TRY(begin(r, it));
-    do {
-        SPW_TRY(spw_jj_charge(r, 1));
-        SPW_TRY(next_plain(r, it, out, more));
-        if (!*more || !it->pick)
-            return 0;
-        SPW_TRY(spw_jj_enter(r));
-        SPW_TRY(apply_pick(r, it->pick, out, &taken));
-        r->depth--;
-    } while (!taken);
+        *out = over.u.list->at[at];
     return 0;
 }
 
@@ -149,7 +68,7 @@ int spw_jj_to_list(struct spw_jj_run *r, struct spw_jj_value over, enum spw_jj_t
                    struct spw_jj_value *out)
 {
     struct spw_jj_value list, item;
-    struct spw_jj_iterator *it;
+    struct spw_jj_iterator *it = NULL;
     bool more;
     SPW_TRY(spw_jj_new_list(r, type, &list));
     SPW_TRY(spw_jj_iterate(r, over, &it));

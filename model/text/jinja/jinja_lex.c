@@ -164,10 +164,9 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* digits with single underscores between them */
 static const char *skip_digits(const char *p, const char *end)
 {
-    while (p < end && (is_digit(*p) || (*p == '_' && p + 1 < end && is_digit(p[1]))))
+    while (p < end && is_digit(*p))
         p++;
     return p;
 }
@@ -180,12 +179,12 @@ static int digit_value(char c)
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
 }
 
-static int push_integer(struct lexer *x, const char *digits, const char *end, int base)
+static int push_integer(struct lexer *x, const char *end)
 {
     int64_t value = 0;
-    for (const char *p = digits; p < end; p++)
-        if (*p != '_' && (__builtin_mul_overflow(value, base, &value) ||
-                          __builtin_add_overflow(value, digit_value(*p), &value)))
+    for (const char *p = x->at; p < end; p++)
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, *p - '0', &value))
             return spw_jj_syntax(x->source, x->line,
                                  "found an integer of more than 64 bits, expected a smaller one");
     SPW_TRY(push(x, (struct spw_jj_token){.type = SPW_JJ_T_INTEGER, .integer = value}));
@@ -198,8 +197,7 @@ static int push_float(struct lexer *x, const char *end)
     char text[64];
     size_t n = 0;
     for (const char *p = x->at; p < end; p++) {
-        if (*p != '_')
-            text[n++] = *p;
+        text[n++] = *p;
         if (n == sizeof text)
             return spw_jj_syntax(x->source, x->line, "found a number of more than 63 digits");
     }
@@ -224,26 +222,10 @@ static int lex_number(struct lexer *x)
     }
     if (e > digits && !after_dot)
         return push_float(x, e);
-    static const struct {
-        char letter;
-        int base;
-    } bases[] = {{'x', 16}, {'o', 8}, {'b', 2}};
-    for (size_t i = 0; i < 3; i++) {
-        if (*p != '0' || p + 1 >= end || (p[1] | 0x20) != bases[i].letter)
-            continue;
-        const char *q = p + 2;
-        while (q < end && (digit_value(*q) < bases[i].base ||
-                           (*q == '_' && q + 1 < end && digit_value(q[1]) < bases[i].base)))
-            q++;
-        if (q > p + 2)
-            return push_integer(x, p + 2, q, bases[i].base);
-    }
     if (*p == '0') /* no number begins with a zero but zero itself */
-        for (digits = p + 1;
-             digits < end &&
-             (*digits == '0' || (*digits == '_' && digits + 1 < end && digits[1] == '0'));)
+        for (digits = p + 1; digits < end && *digits == '0';)
             digits++;
-    return push_integer(x, p, digits, 10);
+    return push_integer(x, digits);
 }
 
 /* One escape of Python's "unicode-escape" after the backslash at p[-1]. Returns what follows it. */
@@ -353,8 +335,11 @@ static int lex_operator(struct lexer *x)
     static const struct {
         char text[3];
         int type;
-    } pairs[] = {{"==", SPW_JJ_T_EQ}, {"!=", SPW_JJ_T_NE},  {"<=", SPW_JJ_T_LE},
-                 {">=", SPW_JJ_T_GE}, {"**", SPW_JJ_T_POW}, {"//", SPW_JJ_T_FLOORDIV}};
+    } pairs[] = {{"==", SPW_JJ_T_EQ},
+                 {"!=", SPW_JJ_T_NE},
+                 {"<=", SPW_JJ_T_LE},
+                 {">=", SPW_JJ_T_GE},
+                 {"//", SPW_JJ_T_FLOORDIV}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (looking_at(x, pairs[i].text)) {
             SPW_TRY(push(x, (struct spw_jj_token){.type = pairs[i].type, .at = x->at, .bytes = 2}));

@@ -118,6 +118,11 @@ int spw_jj_fail(struct spw_jj_run *r, const char *format, ...)
     return refuse(r->err, -EINVAL, r->name, r->line, reason);
 }
 
+int spw_jj_refuse(struct spw_jj_run *r, const char *doing, struct spw_jj_value v)
+{
+    return spw_jj_fail(r, "found %s a %s, which spillway does not do", doing, spw_jj_type_name(v));
+}
+
 int spw_jj_syntax(const struct spw_jj_source *s, uint32_t line, const char *format, ...)
 {
     char reason[sizeof s->err->text];

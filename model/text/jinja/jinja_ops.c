@@ -27,8 +27,8 @@ static double as_float(struct spw_jj_value v)
 static const char *op_text(int op)
 {
     static const char *const names[] = {
-        [SPW_JJ_T_EQ - 256] = "==", [SPW_JJ_T_NE - 256] = "!=",  [SPW_JJ_T_LE - 256] = "<=",
-        [SPW_JJ_T_GE - 256] = ">=", [SPW_JJ_T_POW - 256] = "**", [SPW_JJ_T_FLOORDIV - 256] = "//",
+        [SPW_JJ_T_EQ - 256] = "==", [SPW_JJ_T_NE - 256] = "!=",       [SPW_JJ_T_LE - 256] = "<=",
+        [SPW_JJ_T_GE - 256] = ">=", [SPW_JJ_T_FLOORDIV - 256] = "//",
     };
     if (op >= 256)
         return names[op - 256];
@@ -43,8 +43,7 @@ static const char *op_text(int op)
 
 static int unsupported(struct spw_jj_run *r, int op, struct spw_jj_value a, struct spw_jj_value b)
 {
-    return spw_jj_fail(r, "unsupported operand type(s) for %s: '%s' and '%s'",
-                       op == SPW_JJ_T_POW ? "** or pow()" : op_text(op), spw_jj_type_name(a),
+    return spw_jj_fail(r, "cannot compute '%s' %s '%s'", spw_jj_type_name(a), op_text(op),
                        spw_jj_type_name(b));
 }
 
@@ -55,34 +54,12 @@ static int overflow(struct spw_jj_run *r, int op)
     return spw_jj_fail(r, "the result of %s is an integer of more than 64 bits", op_text(op));
 }
 
-static int power(struct spw_jj_run *r, int64_t base, int64_t exponent, struct spw_jj_value *out)
-{
-    int64_t result = 1;
-    if (exponent < 0) {
-        if (base == 0)
-            return spw_jj_fail(r, "0.0 cannot be raised to a negative power");
-        *out = spw_jj_float(pow((double)base, (double)exponent));
-        return 0;
-    }
-    for (bool more = true; exponent; exponent >>= 1) {
-        if (!more)
-            return overflow(r, SPW_JJ_T_POW);
-        if ((exponent & 1) && __builtin_mul_overflow(result, base, &result))
-            return overflow(r, SPW_JJ_T_POW);
-        more = !__builtin_mul_overflow(base, base, &base);
-    }
-    *out = spw_jj_int(result);
-    return 0;
-}
-
 static int integers(struct spw_jj_run *r, int op, int64_t a, int64_t b, struct spw_jj_value *out)
 {
     int64_t n = 0;
     bool bad = false;
     if ((op == '/' || op == '%' || op == SPW_JJ_T_FLOORDIV) && b == 0)
-        return spw_jj_fail(r, op == '/'   ? "division by zero"
-                              : op == '%' ? "integer modulo by zero"
-                                          : "integer division or modulo by zero");
+        return spw_jj_fail(r, "division by zero");
     switch (op) {
     case '+':
         bad = __builtin_add_overflow(a, b, &n);
@@ -100,13 +77,10 @@ static int integers(struct spw_jj_run *r, int op, int64_t a, int64_t b, struct s
         n = b == -1 ? 0 : a % b;
         n += n != 0 && (n < 0) != (b < 0) ? b : 0;
         break;
-    case SPW_JJ_T_FLOORDIV:
+    default: /* // */
         bad = b == -1 && a == INT64_MIN;
         if (!bad)
             n = a / b - (a % b != 0 && (a < 0) != (b < 0));
-        break;
-    default:
-        return power(r, a, b, out);
     }
     *out = spw_jj_int(n);
     return bad ? overflow(r, op) : 0;
@@ -132,9 +106,7 @@ static int floats(struct spw_jj_run *r, int op, double a, double b, struct spw_j
 {
     double result = 0, rest = 0;
     if ((op == '/' || op == '%' || op == SPW_JJ_T_FLOORDIV) && b == 0)
-        return spw_jj_fail(r, op == '/'   ? "float division by zero"
-                              : op == '%' ? "float modulo"
-                                          : "float floor division by zero");
+        return spw_jj_fail(r, "division by zero");
     switch (op) {
     case '+':
         result = a + b;
@@ -151,17 +123,8 @@ static int floats(struct spw_jj_run *r, int op, double a, double b, struct spw_j
     case '%':
         divide_floats(a, b, &rest, &result);
         break;
-    case SPW_JJ_T_FLOORDIV:
+    default: /* // */
         divide_floats(a, b, &result, &rest);
-        break;
-    default:
-        if (a == 0 && b < 0)
-            return spw_jj_fail(r, "0.0 cannot be raised to a negative power");
-        if (a < 0 && b != floor(b) && isfinite(a) && isfinite(b))
-            return spw_jj_fail(r, "the result of ** is a complex number");
-        result = pow(a, b);
-        if (isinf(result) && isfinite(a) && isfinite(b))
-            return spw_jj_fail(r, "the result of ** is too large");
     }
     *out = spw_jj_float(result);
     return 0;
@@ -169,7 +132,7 @@ static int floats(struct spw_jj_run *r, int op, double a, double b, struct spw_j
 
 /* ---- strings and lists ---- */
 
-int spw_jj_escape(struct spw_jj_run *r, const struct spw_jj_string *s, struct spw_jj_value *out)
+static int escape(struct spw_jj_run *r, const struct spw_jj_string *s, struct spw_jj_value *out)
 {
     size_t start = r->out.bytes, plain = 0;
     if (s->markup) {
@@ -223,8 +186,8 @@ static int add_strings(struct spw_jj_run *r, struct spw_jj_value a, struct spw_j
                        struct spw_jj_value *out)
 {
     if (a.u.string->markup != b.u.string->markup) {
-        SPW_TRY(spw_jj_escape(r, a.u.string, &a));
-        SPW_TRY(spw_jj_escape(r, b.u.string, &b));
+        SPW_TRY(escape(r, a.u.string, &a));
+        SPW_TRY(escape(r, b.u.string, &b));
     }
     return join(r, a.u.string, b.u.string, out);
 }
@@ -286,7 +249,9 @@ int spw_jj_binary(struct spw_jj_run *r, int op, struct spw_jj_value a, struct sp
                   struct spw_jj_value *out)
 {
     if (op == '%' && a.type == SPW_JJ_STRING)
-        return spw_jj_percent(r, a.u.string, b, out);
+        return spw_jj_refuse(r, "% with", a);
+    if (a.type == SPW_JJ_VIEW || b.type == SPW_JJ_VIEW)
+        return spw_jj_refuse(r, "an operator with", a.type == SPW_JJ_VIEW ? a : b);
     if (a.type == SPW_JJ_UNDEFINED)
         return spw_jj_fail_undefined(r, a.u.undefined);
     if (b.type == SPW_JJ_UNDEFINED)
@@ -301,9 +266,6 @@ int spw_jj_binary(struct spw_jj_run *r, int op, struct spw_jj_value a, struct sp
         return repeat(r, a, as_integer(b), out);
     if (op == '*' && is_integer(a) && is_sequence(b))
         return repeat(r, b, as_integer(a), out);
-    if (op == '*' && (is_sequence(a) || is_sequence(b)))
-        return spw_jj_fail(r, "can't multiply sequence by non-int of type '%s'",
-                           spw_jj_type_name(is_sequence(a) ? b : a));
     return unsupported(r, op, a, b);
 }
 
@@ -318,7 +280,7 @@ int spw_jj_unary(struct spw_jj_run *r, int op, struct spw_jj_value a, struct spw
     else if (is_integer(a))
         *out = spw_jj_int(op == '-' ? -as_integer(a) : as_integer(a));
     else
-        return spw_jj_fail(r, "bad operand type for unary %c: '%s'", op, spw_jj_type_name(a));
+        return spw_jj_fail(r, "cannot compute %c '%s'", op, spw_jj_type_name(a));
     return 0;
 }
 
@@ -352,7 +314,7 @@ static int bound(struct spw_jj_run *r, struct spw_jj_value v, int64_t n, bool ba
     if (v.type == SPW_JJ_MISSING || v.type == SPW_JJ_NONE)
         return 0;
     if (!is_integer(v))
-        return spw_jj_fail(r, "slice indices must be integers or None or have an __index__ method");
+        return spw_jj_fail(r, "found '%s' in a slice, expected an integer", spw_jj_type_name(v));
     int64_t i = as_integer(v);
     if (i < 0)
         i = i < -n ? -1 : i + n;
@@ -392,23 +354,6 @@ static int slice_string(struct spw_jj_run *r, const struct spw_jj_string *s, int
     return spw_jj_mark(r, s, out);
 }
 
-static int slice_range(struct spw_jj_run *r, const struct spw_jj_range *range, int64_t start,
-                       int64_t stop, int64_t step, int64_t n, struct spw_jj_value *out)
-{
-    struct spw_jj_range *part = spw_jj_take(&r->arena, sizeof *part);
-    if (!part)
-        return spw_jj_no_memory(r);
-    part->n = n;
-    if (__builtin_mul_overflow(start, range->step, &part->start) ||
-        __builtin_add_overflow(part->start, range->start, &part->start) ||
-        __builtin_mul_overflow(stop, range->step, &part->stop) ||
-        __builtin_add_overflow(part->stop, range->start, &part->stop) ||
-        __builtin_mul_overflow(step, range->step, &part->step))
-        return spw_jj_fail(r, "a slice of a range has integers of more than 64 bits");
-    *out = (struct spw_jj_value){.type = SPW_JJ_RANGE, .u.range = part};
-    return 0;
-}
-
 int spw_jj_slice(struct spw_jj_run *r, struct spw_jj_value v, const struct spw_jj_value bounds[3],
                  struct spw_jj_value *out)
 {
@@ -417,7 +362,7 @@ int spw_jj_slice(struct spw_jj_run *r, struct spw_jj_value v, const struct spw_j
     if (bounds[2].type != SPW_JJ_MISSING && bounds[2].type != SPW_JJ_NONE) {
         SPW_TRY(spw_jj_want_int(r, bounds[2], "a slice's step", &step));
         if (step == 0)
-            return spw_jj_fail(r, "slice step cannot be zero");
+            return spw_jj_fail(r, "found a slice with a step of 0");
     }
     if (step < -INT64_MAX)
         step = -INT64_MAX;
@@ -429,8 +374,6 @@ int spw_jj_slice(struct spw_jj_run *r, struct spw_jj_value v, const struct spw_j
         n = (start - stop - 1) / -step + 1;
     if (v.type == SPW_JJ_STRING)
         return slice_string(r, v.u.string, n ? start : 0, step, n, out);
-    if (v.type == SPW_JJ_RANGE)
-        return slice_range(r, v.u.range, start, stop, step, n, out);
     struct spw_jj_value list;
     SPW_TRY(spw_jj_new_list(r, v.type, &list));
     for (int64_t i = 0; i < n; i++)

@@ -185,7 +185,7 @@ static int parse_if(struct spw_jj_parser *p, struct spw_jj_node **out)
         SPW_TRY(spw_jj_new_node(p, SPW_JJ_IF, spw_jj_now(p)->line, &n));
         *last = n;
         last = &n->other;
-        SPW_TRY(spw_jj_parse_tuple(p, true, NULL, &n->a));
+        SPW_TRY(spw_jj_parse_tuple(p, true, &n->a));
         SPW_TRY(parse_block(p, ends, &n->body));
         n->op = spw_jj_skip_name(p, "elif");
     } while (n->op);
@@ -201,10 +201,9 @@ static int parse_for(struct spw_jj_parser *p, struct spw_jj_node *n)
     n->kind = SPW_JJ_FOR;
     SPW_TRY(spw_jj_parse_target(p, false, "in", &n->a));
     SPW_TRY(spw_jj_expect_name(p, "in"));
-    SPW_TRY(spw_jj_parse_tuple(p, true, "recursive", &n->b));
+    SPW_TRY(spw_jj_parse_tuple(p, true, &n->b));
     if (spw_jj_skip_name(p, "if"))
         SPW_TRY(spw_jj_parse_expression(p, &n->c));
-    n->op = spw_jj_skip_name(p, "recursive");
     p->loops++;
     SPW_TRY(parse_block(p, ends, &n->body));
     p->loops--;
@@ -219,7 +218,7 @@ static int parse_set(struct spw_jj_parser *p, struct spw_jj_node *n)
     n->kind = SPW_JJ_SET;
     SPW_TRY(spw_jj_parse_target(p, true, NULL, &n->a));
     if (spw_jj_skip(p, '='))
-        return spw_jj_parse_tuple(p, false, NULL, &n->b);
+        return spw_jj_parse_tuple(p, false, &n->b);
     n->kind = SPW_JJ_SET_BLOCK;
     SPW_TRY(spw_jj_parse_filters(p, NULL, false, &n->b));
     return parse_whole_block(p, "endset", &n->body);
@@ -247,7 +246,7 @@ static int parse_signature(struct spw_jj_parser *p, struct spw_jj_node *n)
             SPW_TRY(spw_jj_parse_expression(p, &arg->a));
         else if (n->count && n->op)
             return spw_jj_syntax(&p->source, arg->line,
-                                 "non-default argument follows default argument");
+                                 "found a parameter without a default behind one with");
         n->op = arg->a != NULL;
         *last = arg;
         last = &arg->next;
@@ -256,30 +255,22 @@ static int parse_signature(struct spw_jj_parser *p, struct spw_jj_node *n)
     return spw_jj_expect(p, ')');
 }
 
-/* The body of a macro or a call block. Which special names it reads decides what it may be given;
- * what is read in a macro inside it counts too. */
+/* The body of a macro or a call block. Whether it reads `caller` decides what it may be given; what
+ * is read in a macro inside it counts too. */
 static int parse_macro_body(struct spw_jj_parser *p, const char *end, struct spw_jj_node *n)
 {
-    int outer = p->uses, loops = p->loops;
-    p->uses = 0;
+    bool outer = p->reads_caller;
+    int loops = p->loops;
+    p->reads_caller = false;
     p->loops = 0;
     SPW_TRY(parse_whole_block(p, end, &n->body));
-    n->op = p->uses;
-    p->uses |= outer;
+    n->op = p->reads_caller;
+    p->reads_caller |= outer;
     p->loops = loops;
-    for (struct spw_jj_node *arg = n->list; arg; arg = arg->next) {
-        struct spw_jj_value name = spw_jj_constant(arg->name);
-        if (spw_jj_is_text(name, "kwargs"))
-            n->op &= ~SPW_JJ_USES_KWARGS;
-        if (spw_jj_is_text(name, "varargs"))
-            n->op &= ~SPW_JJ_USES_VARARGS;
-        if (!spw_jj_is_text(name, "caller") || !(n->op & SPW_JJ_USES_CALLER))
-            continue;
-        if (!arg->a)
+    for (struct spw_jj_node *arg = n->list; arg; arg = arg->next)
+        if (spw_jj_is_text(spw_jj_constant(arg->name), "caller"))
             return spw_jj_syntax(&p->source, n->line,
-                                 "an argument called caller must have a default");
-        n->op &= ~SPW_JJ_USES_CALLER;
-    }
+                                 "found a parameter called caller, which spillway does not know");
     return 0;
 }
 
@@ -300,34 +291,6 @@ static int parse_call_block(struct spw_jj_parser *p, struct spw_jj_node *n)
     if (n->a->kind != SPW_JJ_CALL)
         return spw_jj_syntax(&p->source, n->line, "found no call in {%% call %%}, expected one");
     return parse_macro_body(p, "endcall", n);
-}
-
-static int parse_with(struct spw_jj_parser *p, struct spw_jj_node *n)
-{
-    struct spw_jj_node **last = &n->list;
-    n->kind = SPW_JJ_WITH;
-    while (spw_jj_now(p)->type != SPW_JJ_T_BLOCK_END) {
-        if (n->list)
-            SPW_TRY(spw_jj_expect(p, ','));
-        SPW_TRY(spw_jj_parse_target(p, false, NULL, last));
-        SPW_TRY(spw_jj_expect(p, '='));
-        SPW_TRY(spw_jj_parse_expression(p, &(*last)->next));
-        last = &(*last)->next->next;
-    }
-    return parse_whole_block(p, "endwith", &n->body);
-}
-
-static int parse_print(struct spw_jj_parser *p, struct spw_jj_node *n)
-{
-    struct spw_jj_node **last = &n->list;
-    n->kind = SPW_JJ_OUTPUT;
-    while (spw_jj_now(p)->type != SPW_JJ_T_BLOCK_END) {
-        if (n->list)
-            SPW_TRY(spw_jj_expect(p, ','));
-        SPW_TRY(spw_jj_parse_expression(p, last));
-        last = &(*last)->next;
-    }
-    return 0;
 }
 
 static int parse_filter_block(struct spw_jj_parser *p, struct spw_jj_node *n)
@@ -362,8 +325,6 @@ static int parse_statement(struct spw_jj_parser *p, struct spw_jj_node **out)
         {"set", parse_set},
         {"macro", parse_macro},
         {"call", parse_call_block},
-        {"with", parse_with},
-        {"print", parse_print},
         {"filter", parse_filter_block},
         {"generation", parse_generation},
         {"break", parse_jump},
@@ -397,7 +358,7 @@ static int parse_text(struct spw_jj_parser *p, struct spw_jj_node **out)
 static int parse_output(struct spw_jj_parser *p, struct spw_jj_node **out)
 {
     SPW_TRY(spw_jj_new_node(p, SPW_JJ_OUTPUT, spw_jj_now(p)->line, out));
-    SPW_TRY(spw_jj_parse_tuple(p, false, NULL, &(*out)->list));
+    SPW_TRY(spw_jj_parse_tuple(p, false, &(*out)->list));
     return spw_jj_expect(p, SPW_JJ_T_VARIABLE_END);
 }
 
@@ -442,8 +403,6 @@ static int parse_template(struct spw_jj_parser *p, struct spw_jinja *t, const ch
                         SPW_JINJA_MAX_SOURCE);
     SPW_TRY(intern(p, "loop", 4, &t->loop));
     SPW_TRY(intern(p, "caller", 6, &t->caller));
-    SPW_TRY(intern(p, "kwargs", 6, &t->kwargs));
-    SPW_TRY(intern(p, "varargs", 7, &t->varargs));
     SPW_TRY(spw_jj_lex(&p->source, text, bytes, &p->tokens));
     return parse_body(p, NULL, &t->body);
 }

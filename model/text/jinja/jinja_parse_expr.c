@@ -1,8 +1,6 @@
 /* Expressions of a Jinja template, one function a level of binding: see jinja_impl.h. */
 #include "model/text/jinja/jinja_impl.h"
 
-enum { MAX_DOTTED = 200 }; /* bytes of a filter's name with dots */
-
 static int parse_or(struct spw_jj_parser *p, struct spw_jj_node **out);
 static int parse_unary(struct spw_jj_parser *p, bool with_filter, struct spw_jj_node **out);
 
@@ -74,23 +72,10 @@ static int parse_or(struct spw_jj_parser *p, struct spw_jj_node **out)
 
 /* ---- operators ---- */
 
-static int parse_power(struct spw_jj_parser *p, struct spw_jj_node **out)
-{
-    uint32_t n = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(parse_unary(p, true, out));
-    while (spw_jj_skip(p, SPW_JJ_T_POW)) {
-        SPW_TRY(chain(p, &n));
-        SPW_TRY(wrap(p, SPW_JJ_BINARY, line, out));
-        (*out)->op = SPW_JJ_T_POW;
-        SPW_TRY(parse_unary(p, true, &(*out)->b));
-    }
-    return 0;
-}
-
 static int parse_product(struct spw_jj_parser *p, struct spw_jj_node **out)
 {
     uint32_t n = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(parse_power(p, out));
+    SPW_TRY(parse_unary(p, true, out));
     for (;;) {
         int op = spw_jj_now(p)->type;
         if (op != '*' && op != '/' && op != '%' && op != SPW_JJ_T_FLOORDIV)
@@ -99,7 +84,7 @@ static int parse_product(struct spw_jj_parser *p, struct spw_jj_node **out)
         SPW_TRY(chain(p, &n));
         SPW_TRY(wrap(p, SPW_JJ_BINARY, line, out));
         (*out)->op = op;
-        SPW_TRY(parse_power(p, &(*out)->b));
+        SPW_TRY(parse_unary(p, true, &(*out)->b));
     }
 }
 
@@ -188,41 +173,26 @@ static int parse_not(struct spw_jj_parser *p, struct spw_jj_node **out)
 
 /* ---- what stands behind a value ---- */
 
-static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, unsigned *seen)
+static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, bool *named)
 {
-    enum { NAMED = 1, STAR = 2, STAR_STAR = 4 };
     uint32_t line = spw_jj_now(p)->line;
-    unsigned before = *seen;
-    bool good;
-    if (spw_jj_skip(p, '*')) {
-        good = !(before & (STAR | STAR_STAR));
-        *seen |= STAR;
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_STAR, line, out));
-        out = &(*out)->a;
-    } else if (spw_jj_skip(p, SPW_JJ_T_POW)) {
-        good = !(before & STAR_STAR);
-        *seen |= STAR_STAR;
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_STAR_STAR, line, out));
-        out = &(*out)->a;
-    } else if (spw_jj_now(p)->type == SPW_JJ_T_NAME && spw_jj_now(p)[1].type == '=') {
-        good = !(before & STAR_STAR);
-        *seen |= NAMED;
+    if (spw_jj_now(p)->type == SPW_JJ_T_NAME && spw_jj_now(p)[1].type == '=') {
+        *named = true;
         SPW_TRY(spw_jj_new_node(p, SPW_JJ_KEYWORD, line, out));
         SPW_TRY(spw_jj_parse_name(p, &(*out)->name));
         p->at++;
         out = &(*out)->a;
-    } else {
-        good = !before;
+    } else if (*named) {
+        return spw_jj_syntax(&p->source, line, "found an argument without a name behind one with");
     }
-    if (!good)
-        return spw_jj_syntax(&p->source, line, "invalid order of arguments in a call");
     return spw_jj_parse_expression(p, out);
 }
 
 static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
 {
     struct spw_jj_node **last = &call->list;
-    unsigned seen = 0, count = 0;
+    unsigned count = 0;
+    bool named = false;
     SPW_TRY(spw_jj_expect(p, '('));
     while (spw_jj_now(p)->type != ')') {
         if (call->list) {
@@ -233,11 +203,11 @@ static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
         if (count++ == SPW_JINJA_MAX_ARGS)
             return spw_jj_syntax(&p->source, call->line, "found more than %d arguments",
                                  SPW_JINJA_MAX_ARGS);
-        SPW_TRY(parse_arg(p, last, &seen));
+        SPW_TRY(parse_arg(p, last, &named));
         for (struct spw_jj_node *n = call->list; n != *last; n = n->next)
             if (n->kind == SPW_JJ_KEYWORD && (*last)->kind == SPW_JJ_KEYWORD &&
                 n->name == (*last)->name)
-                return spw_jj_syntax(&p->source, n->line, "keyword argument repeated: %.*s",
+                return spw_jj_syntax(&p->source, n->line, "found the argument '%.*s' twice",
                                      (int)spw_min_u64(n->name->bytes, 64), n->name->at);
         last = &(*last)->next;
     }
@@ -336,35 +306,11 @@ static int parse_postfix(struct spw_jj_parser *p, struct spw_jj_node **out)
     }
 }
 
-/* a.b.c: one name to jinja2, of filters that no chat template has. */
-static int parse_dotted(struct spw_jj_parser *p, const struct spw_jj_string **name)
-{
-    while (spw_jj_now(p)->type == '.') {
-        const struct spw_jj_string *first = *name, *more;
-        struct spw_jj_string *whole = spw_jj_take(p->source.arena, sizeof *whole);
-        p->at++;
-        SPW_TRY(spw_jj_parse_name(p, &more));
-        size_t bytes = first->bytes + 1 + more->bytes;
-        char *text = bytes <= MAX_DOTTED ? spw_jj_take_text(p->source.arena, bytes) : NULL;
-        if (bytes > MAX_DOTTED)
-            return spw_jj_unexpected(p, "the name of a filter or test");
-        if (!whole || !text)
-            return spw_fail(p->source.err, -ENOMEM, "%s: out of memory", p->source.name);
-        memcpy(text, first->at, first->bytes);
-        text[first->bytes] = '.';
-        memcpy(text + first->bytes + 1, more->at, more->bytes);
-        *whole = (struct spw_jj_string){text, bytes, spw_jj_chars(text, bytes), false};
-        *name = whole;
-    }
-    return 0;
-}
-
 /* The name of a filter or test, after which arguments may follow. */
 static int parse_call_name(struct spw_jj_parser *p, enum spw_jj_kind kind, struct spw_jj_node **out)
 {
     SPW_TRY(wrap(p, kind, spw_jj_now(p)->line, out));
-    SPW_TRY(spw_jj_parse_name(p, &(*out)->name));
-    return parse_dotted(p, &(*out)->name);
+    return spw_jj_parse_name(p, &(*out)->name);
 }
 
 int spw_jj_parse_filters(struct spw_jj_parser *p, struct spw_jj_node *on, bool inline_first,
@@ -517,10 +463,7 @@ static int parse_word(struct spw_jj_parser *p, bool with_namespace, struct spw_j
         SPW_TRY(spw_jj_new_node(p, SPW_JJ_NAME, n->line, &n->a));
         return spw_jj_parse_name(p, &n->a->name);
     }
-    p->uses |= spw_jj_is_text(word, "caller")    ? SPW_JJ_USES_CALLER
-               : spw_jj_is_text(word, "kwargs")  ? SPW_JJ_USES_KWARGS
-               : spw_jj_is_text(word, "varargs") ? SPW_JJ_USES_VARARGS
-                                                 : 0;
+    p->reads_caller |= spw_jj_is_text(word, "caller");
     return 0;
 }
 
@@ -531,7 +474,7 @@ static int parse_primary(struct spw_jj_parser *p, bool with_namespace, struct sp
         p->at++;
         if (spw_jj_skip(p, ')'))
             return spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, t->line, out);
-        SPW_TRY(spw_jj_parse_tuple(p, false, NULL, out));
+        SPW_TRY(spw_jj_parse_tuple(p, false, out));
         return spw_jj_expect(p, ')');
     }
     SPW_TRY(spw_jj_new_node(p, SPW_JJ_CONST, t->line, out));
@@ -564,14 +507,13 @@ static bool at_tuple_end(const struct spw_jj_parser *p, const char *end)
            (end && spw_jj_at_name(p, end));
 }
 
-int spw_jj_parse_tuple(struct spw_jj_parser *p, bool plain, const char *end,
-                       struct spw_jj_node **out)
+int spw_jj_parse_tuple(struct spw_jj_parser *p, bool plain, struct spw_jj_node **out)
 {
     uint32_t line = spw_jj_now(p)->line;
     struct spw_jj_node *first = NULL, **last = &first, *n;
     bool comma = false;
     do {
-        if (comma && at_tuple_end(p, end))
+        if (comma && at_tuple_end(p, NULL))
             break;
         SPW_TRY(spw_jj_deeper(p));
         SPW_TRY(plain ? parse_or(p, last) : spw_jj_parse_expression(p, last));
@@ -604,7 +546,7 @@ int spw_jj_parse_target(struct spw_jj_parser *p, bool with_namespace, const char
 {
     uint32_t line = spw_jj_now(p)->line;
     struct spw_jj_node *first = NULL, **last = &first, *n;
-    int uses = p->uses;
+    bool reads_caller = p->reads_caller;
     bool comma = false;
     do {
         if (comma && at_tuple_end(p, end))
@@ -618,6 +560,6 @@ int spw_jj_parse_target(struct spw_jj_parser *p, bool with_namespace, const char
         n->list = first;
         *out = n;
     }
-    p->uses = uses; /* written, not read */
+    p->reads_caller = reads_caller; /* written, not read */
     return check_target(p, *out);
 }

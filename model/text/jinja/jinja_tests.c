@@ -2,8 +2,8 @@
 #include "model/text/jinja/jinja_impl.h"
 
 #define CALLABLE(name)                                                                             \
-    static int name(struct spw_jj_run *r, struct spw_jj_value self, const struct spw_jj_value *a,  \
-                    struct spw_jj_value *out)
+    int spw_jj_##name(struct spw_jj_run *r, struct spw_jj_value self,                              \
+                      const struct spw_jj_value *a, struct spw_jj_value *out)
 
 /* ---- tests ---- */
 
@@ -33,7 +33,6 @@ KIND(float, self.type == SPW_JJ_FLOAT)
 KIND(number, is_integer(self) || self.type == SPW_JJ_FLOAT || self.type == SPW_JJ_BOOL)
 KIND(string, self.type == SPW_JJ_STRING)
 KIND(mapping, self.type == SPW_JJ_DICT)
-KIND(escaped, self.type == SPW_JJ_STRING && self.u.string->markup)
 KIND(callable, self.type == SPW_JJ_MACRO || self.type == SPW_JJ_FUNCTION ||
                    self.type == SPW_JJ_METHOD || self.type == SPW_JJ_LOOP ||
                    self.type == SPW_JJ_UNDEFINED)
@@ -70,11 +69,6 @@ CALLABLE(t_even)
     return divides(r, self, spw_jj_int(2), 0, out);
 }
 
-CALLABLE(t_divisibleby)
-{
-    return divides(r, self, a[0], 0, out);
-}
-
 static int compares(struct spw_jj_run *r, int op, struct spw_jj_value self, struct spw_jj_value b,
                     struct spw_jj_value *out)
 {
@@ -98,125 +92,9 @@ COMPARISON(le, SPW_JJ_T_LE)
 COMPARISON(ge, SPW_JJ_T_GE)
 COMPARISON(in, 'i')
 
-/* Python's `is`: one object. Small values are one object where they are equal. */
-CALLABLE(t_sameas)
-{
-    bool same = self.type == a[0].type;
-    if (same && (self.type == SPW_JJ_LIST || self.type == SPW_JJ_TUPLE))
-        same = self.u.list == a[0].u.list;
-    else if (same && (self.type == SPW_JJ_DICT || self.type == SPW_JJ_NAMESPACE))
-        same = self.u.dict == a[0].u.dict;
-    else if (same)
-        SPW_TRY(spw_jj_equal(r, self, a[0], &same));
-    *out = spw_jj_bool(same);
-    return 0;
-}
-
-static int in_case(struct spw_jj_run *r, struct spw_jj_value self, const char *method,
-                   struct spw_jj_value *out)
-{
-    const struct spw_jj_string name = {method, strlen(method), strlen(method), false};
-    SPW_TRY(spw_jj_to_string(r, self, &self));
-    return spw_jj_string_method(&name)->run(r, self, NULL, out);
-}
-
-CALLABLE(t_lower)
-{
-    (void)a;
-    return in_case(r, self, "islower", out);
-}
-
-CALLABLE(t_upper)
-{
-    (void)a;
-    return in_case(r, self, "isupper", out);
-}
-
-/* Python looks the name up in a dict. */
-static int check_hashable(struct spw_jj_run *r, struct spw_jj_value v)
-{
-    if (v.type == SPW_JJ_LIST || v.type == SPW_JJ_DICT)
-        return spw_jj_fail(r, "unhashable type: '%s'", spw_jj_type_name(v));
-    return 0;
-}
-
-CALLABLE(t_filter)
-{
-    (void)a;
-    SPW_TRY(check_hashable(r, self));
-    *out = spw_jj_bool(self.type == SPW_JJ_STRING && spw_jj_filter(self.u.string));
-    return 0;
-}
-
-CALLABLE(t_test)
-{
-    (void)a;
-    SPW_TRY(check_hashable(r, self));
-    *out = spw_jj_bool(self.type == SPW_JJ_STRING && spw_jj_test(self.u.string));
-    return 0;
-}
-
-static const struct spw_jj_callable tests[] = {
-    {"defined", "", t_defined, false},
-    {"undefined", "", t_undefined, false},
-    {"none", "", t_none, false},
-    {"boolean", "", t_boolean, false},
-    {"false", "", t_false, false},
-    {"true", "", t_true, false},
-    {"integer", "", t_integer, false},
-    {"float", "", t_float, false},
-    {"number", "", t_number, false},
-    {"string", "", t_string, false},
-    {"mapping", "", t_mapping, false},
-    {"escaped", "", t_escaped, false},
-    {"callable", "", t_callable, false},
-    {"iterable", "", t_iterable, false},
-    {"sequence", "", t_sequence, false},
-    {"odd", "", t_odd, false},
-    {"even", "", t_even, false},
-    {"divisibleby", "num", t_divisibleby, false},
-    {"eq", "b", t_eq, false},
-    {"equalto", "b", t_eq, false},
-    {"==", "b", t_eq, false},
-    {"ne", "b", t_ne, false},
-    {"!=", "b", t_ne, false},
-    {"lt", "b", t_lt, false},
-    {"lessthan", "b", t_lt, false},
-    {"<", "b", t_lt, false},
-    {"gt", "b", t_gt, false},
-    {"greaterthan", "b", t_gt, false},
-    {">", "b", t_gt, false},
-    {"le", "b", t_le, false},
-    {"<=", "b", t_le, false},
-    {"ge", "b", t_ge, false},
-    {">=", "b", t_ge, false},
-    {"in", "seq", t_in, false},
-    {"sameas", "other", t_sameas, false},
-    {"lower", "", t_lower, false},
-    {"upper", "", t_upper, false},
-    {"filter", "", t_filter, false},
-    {"test", "", t_test, false},
-};
-
-const struct spw_jj_callable *spw_jj_test(const struct spw_jj_string *name)
-{
-    return spw_jj_in_table(tests, sizeof tests / sizeof *tests, name);
-}
-
-int spw_jj_call_test(struct spw_jj_run *r, const struct spw_jj_string *name,
-                     struct spw_jj_value self, const struct spw_jj_args *args, bool *out)
-{
-    const struct spw_jj_callable *t = spw_jj_test(name);
-    struct spw_jj_value result;
-    if (!t)
-        return spw_jj_fail(r, "No test named '%.*s'.", (int)spw_min_u64(name->bytes, 64), name->at);
-    SPW_TRY(spw_jj_call_callable(r, t, "test ", self, args, &result));
-    return spw_jj_truth(r, result, out);
-}
-
 /* ---- functions ---- */
 
-CALLABLE(range)
+CALLABLE(range_of)
 {
     int64_t start = 0, stop, step = 1;
     struct spw_jj_range *range = spw_jj_take(&r->arena, sizeof *range);
@@ -231,17 +109,14 @@ CALLABLE(range)
     if (a[2].type != SPW_JJ_MISSING)
         SPW_TRY(spw_jj_want_int(r, a[2], "range()", &step));
     if (step == 0)
-        return spw_jj_fail(r, "range() arg 3 must not be zero");
+        return spw_jj_fail(r, "range(): found a step of 0, expected another");
     uint64_t n = 0, width = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
     if (step > 0 && start < stop)
         n = ((uint64_t)stop - (uint64_t)start - 1) / width + 1;
     if (step < 0 && start > stop)
         n = ((uint64_t)start - (uint64_t)stop - 1) / width + 1;
     if (n > SPW_JINJA_MAX_RANGE)
-        return spw_jj_fail(r,
-                           "Range too big. The sandbox blocks ranges larger than "
-                           "MAX_RANGE (%d).",
-                           SPW_JINJA_MAX_RANGE);
+        return spw_jj_fail(r, "range(): found more than %d numbers", SPW_JINJA_MAX_RANGE);
     *range = (struct spw_jj_range){start, stop, step, (int64_t)n};
     *out = (struct spw_jj_value){.type = SPW_JJ_RANGE, .u.range = range};
     return 0;
@@ -255,7 +130,7 @@ static int fill(struct spw_jj_run *r, const char *what, const struct spw_jj_valu
     struct spw_jj_iterator *it;
     bool more;
     if (a[0].u.list->n > 1)
-        return spw_jj_fail(r, "%s expected at most 1 argument, got %zu", what, a[0].u.list->n);
+        return spw_jj_fail(r, "%s(): found %zu values, expected at most 1", what, a[0].u.list->n);
     if (a[0].u.list->n) {
         from = a[0].u.list->at[0];
         SPW_TRY(spw_jj_iterate(r, from, &it));
@@ -337,17 +212,4 @@ CALLABLE(strftime_now)
         return spw_jj_fail(r, "strftime_now(): found a format that makes more than %zu bytes",
                            sizeof text);
     return spw_jj_copy(r, text + 1, n - 1, out);
-}
-
-static const struct spw_jj_callable functions[] = {
-    {"range", "start,stop=,step=", range, false},
-    {"dict", "*", dict, false},
-    {"namespace", "*", namespace, false},
-    {"raise_exception", "message", raise_exception, false},
-    {"strftime_now", "format", strftime_now, false},
-};
-
-const struct spw_jj_callable *spw_jj_function(const struct spw_jj_string *name)
-{
-    return spw_jj_in_table(functions, sizeof functions / sizeof *functions, name);
 }

@@ -14,7 +14,7 @@ static int print_text(struct spw_jj_run *r, const char *text)
 
 /* The shortest digits that read back as the same number; as Python, with an exponent from 1e16 on
  * and below 1e-4. */
-void spw_jj_float_text(double d, char text[40])
+static void float_text(double d, char text[40])
 {
     char digits[40];
     if (!isfinite(d)) {
@@ -40,7 +40,7 @@ static int print_float(struct spw_jj_run *r, double d)
 {
     char text[40];
     SPW_TRY(spw_jj_charge(r, 16));
-    spw_jj_float_text(d, text);
+    float_text(d, text);
     return print_text(r, text);
 }
 
@@ -111,65 +111,15 @@ static int print_dict_repr(struct spw_jj_run *r, const struct spw_jj_dict *d)
     return print_text(r, "}");
 }
 
-static int print_view_repr(struct spw_jj_run *r, struct spw_jj_value v)
-{
-    struct spw_jj_value list;
-    SPW_TRY(spw_jj_to_list(r, v, SPW_JJ_LIST, &list));
-    SPW_TRY(print_text(r, spw_jj_type_name(v)));
-    SPW_TRY(print_text(r, "("));
-    SPW_TRY(print_items_repr(r, list));
-    return print_text(r, ")");
-}
-
-static int print_range_repr(struct spw_jj_run *r, const struct spw_jj_range *range)
-{
-    char text[80];
-    int n = snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64, range->start, range->stop);
-    if (range->step != 1)
-        n += snprintf(text + n, sizeof text - (size_t)n, ", %" PRId64, range->step);
-    text[n] = ')';
-    return spw_jj_print(r, text, (size_t)n + 1);
-}
-
-static int print_macro_repr(struct spw_jj_run *r, const struct spw_jj_macro *m)
-{
-    if (!m->node->name)
-        return print_text(r, "<Macro anonymous>");
-    SPW_TRY(print_text(r, "<Macro "));
-    SPW_TRY(print_string_repr(r, m->node->name));
-    return print_text(r, ">");
-}
-
-static int print_loop_repr(struct spw_jj_run *r, struct spw_jj_value v)
-{
-    char text[80];
-    int64_t n;
-    SPW_TRY(spw_jj_length(r, v, &n));
-    snprintf(text, sizeof text, "<LoopContext %" PRId64 "/%" PRId64 ">", v.u.loop->index0 + 1, n);
-    return print_text(r, text);
-}
-
 static int print_deep_repr(struct spw_jj_run *r, struct spw_jj_value v)
 {
     switch (v.type) {
     case SPW_JJ_LIST:
     case SPW_JJ_TUPLE:
         return print_items_repr(r, v);
-    case SPW_JJ_NAMESPACE:
-        SPW_TRY(print_text(r, "<Namespace "));
-        SPW_TRY(print_dict_repr(r, v.u.dict));
-        return print_text(r, ">");
     case SPW_JJ_DICT:
         return print_dict_repr(r, v.u.dict);
-    case SPW_JJ_VIEW:
-        return print_view_repr(r, v);
-    case SPW_JJ_RANGE:
-        return print_range_repr(r, v.u.range);
-    case SPW_JJ_MACRO:
-        return print_macro_repr(r, v.u.macro);
-    case SPW_JJ_LOOP:
-        return print_loop_repr(r, v);
-    default: /* Python prints an address */
+    default: /* what Python prints of these is of no use: an address, or a type's name */
         return spw_jj_fail(r,
                            "found a %s where a text is made, expected a value (a `| list` "
                            "missing, or a call's parentheses?)",
@@ -283,8 +233,7 @@ static int print_json_key(struct spw_jj_run *r, struct spw_jj_value key,
         return print_json_string(r, key.u.string, o->ascii);
     if (key.type != SPW_JJ_INT && key.type != SPW_JJ_FLOAT && key.type != SPW_JJ_BOOL &&
         key.type != SPW_JJ_NONE)
-        return spw_jj_fail(r, "keys must be str, int, float, bool or None, not %s",
-                           spw_jj_type_name(key));
+        return spw_jj_fail(r, "tojson: found a key that is a '%s'", spw_jj_type_name(key));
     SPW_TRY(print_text(r, "\""));
     SPW_TRY(spw_jj_print_json(r, key, o, 0));
     return print_text(r, "\"");

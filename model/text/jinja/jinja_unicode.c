@@ -45,12 +45,6 @@ bool spw_jj_is_printable(uint32_t c)
     }
 }
 
-bool spw_jj_is_letter(uint32_t c)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
-}
-
 /* Characters whose upper case is several (Unicode's SpecialCasing.txt, those of Latin and Armenian
  * letters); utf8proc maps one to one. */
 static const struct {
@@ -153,8 +147,6 @@ int spw_jj_print_case(struct spw_jj_run *r, const char *at, size_t bytes, enum s
         bool upper = how == SPW_JJ_UPPER;
         if (how == SPW_JJ_CAPITALIZE || how == SPW_JJ_TITLE)
             upper = !inside;
-        else if (how == SPW_JJ_SWAP)
-            upper = utf8proc_toupper((utf8proc_int32_t)c) != (utf8proc_int32_t)c;
         if (upper)
             SPW_TRY(print_upper(r, c, how == SPW_JJ_CAPITALIZE || how == SPW_JJ_TITLE));
         else

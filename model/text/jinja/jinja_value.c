@@ -150,7 +150,12 @@ static int hash(struct spw_jj_run *r, struct spw_jj_value v, uint64_t *out)
         break;
     case SPW_JJ_LIST:
     case SPW_JJ_DICT:
-        return spw_jj_fail(r, "unhashable type: '%s'", spw_jj_type_name(v));
+        return spw_jj_fail(r, "found a key that is a '%s', expected a string or a number",
+                           spw_jj_type_name(v));
+    case SPW_JJ_VIEW:
+    case SPW_JJ_RANGE:
+    case SPW_JJ_METHOD:
+        return spw_jj_refuse(r, "a key that is", v);
     default:
         break;
     }
@@ -252,18 +257,6 @@ int spw_jj_dict_set(struct spw_jj_run *r, struct spw_jj_dict *d, struct spw_jj_v
     return spw_jj_charge(r, 1);
 }
 
-void spw_jj_dict_remove(struct spw_jj_dict *d, struct spw_jj_entry *entry)
-{
-    size_t at = (size_t)(entry - d->at);
-    d->n--;
-    memmove(entry, entry + 1, (d->n - at) * sizeof *entry);
-    if (!d->index)
-        return;
-    memset(d->index, 0, d->index_size * sizeof *d->index);
-    for (size_t i = 0; i < d->n; i++)
-        add_to_index(d, i);
-}
-
 /* ---- undefined ---- */
 
 static int new_undefined(struct spw_jj_run *r, struct spw_jj_undefined what,
@@ -331,18 +324,14 @@ const char *spw_jj_type_name(struct spw_jj_value v)
         [SPW_JJ_DICT] = "dict",
         [SPW_JJ_NAMESPACE] = "Namespace",
         [SPW_JJ_RANGE] = "range",
-        [SPW_JJ_MACRO] = "Macro",
+        [SPW_JJ_VIEW] = "view of a dict",
+        [SPW_JJ_ITERATOR] = "generator",
+        [SPW_JJ_MACRO] = "macro",
         [SPW_JJ_FUNCTION] = "function",
-        [SPW_JJ_METHOD] = "builtin_function_or_method",
-        [SPW_JJ_LOOP] = "LoopContext",
+        [SPW_JJ_METHOD] = "method",
+        [SPW_JJ_LOOP] = "loop",
     };
-    if (v.type == SPW_JJ_STRING && v.u.string->markup)
-        return "Markup";
-    if (v.type == SPW_JJ_VIEW)
-        return v.u.view->what == 'k'   ? "dict_keys"
-               : v.u.view->what == 'v' ? "dict_values"
-                                       : "dict_items";
-    return v.type == SPW_JJ_ITERATOR ? v.u.iterator->type_name : names[v.type];
+    return names[v.type];
 }
 
 bool spw_jj_is_text(struct spw_jj_value v, const char *text)
@@ -375,6 +364,7 @@ int spw_jj_truth(struct spw_jj_run *r, struct spw_jj_value v, bool *out)
     case SPW_JJ_MACRO:
     case SPW_JJ_FUNCTION:
     case SPW_JJ_METHOD:
+    case SPW_JJ_LOOP:
         return 0;
     default:
         SPW_TRY(spw_jj_length(r, v, &n));
@@ -487,17 +477,12 @@ int spw_jj_equal(struct spw_jj_run *r, struct spw_jj_value a, struct spw_jj_valu
             return 0;
         }
         return equal_dicts(r, a.u.dict, b.u.dict, out);
+    case SPW_JJ_VIEW:
     case SPW_JJ_RANGE:
-        *out = a.u.range->n == b.u.range->n &&
-               (a.u.range->n < 1 || a.u.range->start == b.u.range->start) &&
-               (a.u.range->n < 2 || a.u.range->step == b.u.range->step);
-        return 0;
     case SPW_JJ_METHOD:
-        *out =
-            a.u.method->what == b.u.method->what && a.u.method->self.type == b.u.method->self.type;
-        return *out ? spw_jj_equal(r, a.u.method->self, b.u.method->self, out) : 0;
+        return spw_jj_refuse(r, "a comparison with", a);
     default:
-        *out = a.u.view == (const void *)b.u.view;
+        *out = a.u.macro == (const void *)b.u.macro; /* the pointers of one union */
         return 0;
     }
 }
@@ -537,8 +522,10 @@ int spw_jj_order(struct spw_jj_run *r, struct spw_jj_value a, struct spw_jj_valu
     }
     if ((a.type == SPW_JJ_LIST || a.type == SPW_JJ_TUPLE) && a.type == b.type)
         return order_items(r, a.u.list, b.u.list, op, out);
-    return spw_jj_fail(r, "'%s' not supported between instances of '%s' and '%s'", op,
-                       spw_jj_type_name(a), spw_jj_type_name(b));
+    if (a.type == SPW_JJ_VIEW || b.type == SPW_JJ_VIEW)
+        return spw_jj_refuse(r, "a comparison with", a.type == SPW_JJ_VIEW ? a : b);
+    return spw_jj_fail(r, "cannot compute '%s' %s '%s'", spw_jj_type_name(a), op,
+                       spw_jj_type_name(b));
 }
 
 int spw_jj_length(struct spw_jj_run *r, struct spw_jj_value v, int64_t *out)
@@ -549,13 +536,11 @@ int spw_jj_length(struct spw_jj_run *r, struct spw_jj_value v, int64_t *out)
         return 0;
     case SPW_JJ_LIST:
     case SPW_JJ_TUPLE:
+    case SPW_JJ_VIEW:
         *out = (int64_t)v.u.list->n;
         return 0;
     case SPW_JJ_DICT:
         *out = (int64_t)v.u.dict->n;
-        return 0;
-    case SPW_JJ_VIEW:
-        *out = (int64_t)v.u.view->dict->n;
         return 0;
     case SPW_JJ_RANGE:
         *out = v.u.range->n;
@@ -563,15 +548,8 @@ int spw_jj_length(struct spw_jj_run *r, struct spw_jj_value v, int64_t *out)
     case SPW_JJ_UNDEFINED:
         *out = 0;
         return 0;
-    case SPW_JJ_LOOP: {
-        static const struct spw_jj_string length = {"length", 6, 6, false};
-        struct spw_jj_value n;
-        SPW_TRY(spw_jj_loop_attr(r, v.u.loop, &length, &n));
-        *out = n.u.integer;
-        return 0;
-    }
     default:
-        return spw_jj_fail(r, "object of type '%s' has no len()", spw_jj_type_name(v));
+        return spw_jj_fail(r, "'%s' object has no length", spw_jj_type_name(v));
     }
 }
 
@@ -600,7 +578,7 @@ int spw_jj_contains(struct spw_jj_run *r, struct spw_jj_value in, struct spw_jj_
     switch (in.type) {
     case SPW_JJ_STRING:
         if (what.type != SPW_JJ_STRING)
-            return spw_jj_fail(r, "'in <string>' requires string as left operand, not %s",
+            return spw_jj_fail(r, "found '%s' before `in` and a string, expected a string",
                                spw_jj_type_name(what));
         *out = !what.u.string->bytes ||
                memmem(in.u.string->at, in.u.string->bytes, what.u.string->at, what.u.string->bytes);
@@ -610,11 +588,9 @@ int spw_jj_contains(struct spw_jj_run *r, struct spw_jj_value in, struct spw_jj_
         *out = entry != NULL;
         return 0;
     case SPW_JJ_VIEW:
-        if (in.u.view->what != 'k')
-            return contains_item(r, in, what, out);
-        SPW_TRY(spw_jj_dict_find(r, in.u.view->dict, what, &entry));
-        *out = entry != NULL;
-        return 0;
+        if (what.type == SPW_JJ_LIST || what.type == SPW_JJ_DICT || what.type == SPW_JJ_TUPLE)
+            return spw_jj_refuse(r, "a search among keys, values or items for", what);
+        return contains_item(r, in, what, out);
     case SPW_JJ_LIST:
     case SPW_JJ_TUPLE:
     case SPW_JJ_RANGE:
@@ -622,7 +598,8 @@ int spw_jj_contains(struct spw_jj_run *r, struct spw_jj_value in, struct spw_jj_
     case SPW_JJ_UNDEFINED:
         return contains_item(r, in, what, out);
     default:
-        return spw_jj_fail(r, "argument of type '%s' is not iterable", spw_jj_type_name(in));
+        return spw_jj_fail(r, "found '%s' behind `in`, expected a string, a list or a dict",
+                           spw_jj_type_name(in));
     }
 }
 

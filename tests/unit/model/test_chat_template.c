@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 
 /* The text, or NULL and the error in *err. */
-static char *render(const char *source, size_t source_bytes, const json_t *vars, bool may_change,
-                    size_t *bytes, struct spw_error *err)
+static char *render(const char *source, size_t source_bytes, const json_t *vars, size_t *bytes,
+                    struct spw_error *err)
 {
-    const struct spw_jinja_input in = {vars, &fixed_now, may_change};
+    const struct spw_jinja_input in = {vars, &fixed_now};
     struct spw_jinja *t = NULL;
     char *text = NULL;
     spw_error_clear(err);
@@ -38,14 +38,38 @@ static json_t *load_shared(const char *file)
 
 /* ---- the shared unit cases ---- */
 
-/* Two cases were recorded after the rendering had changed their list: what it began with. */
-static void undo_change(const char *source, json_t *vars)
+/* What these cases use and spillway does not know, as no template of a model needs it; the last two
+ * change a list, which transformers refuses too. */
+static const struct {
+    const char *template, *error;
+} refused[] = {
+    {"{{ 'yes' if 'lowercase' is lower }}",
+     "the template uses the test 'lower', which spillway does not know"},
+    {"{{ 'yes' if x is sameas(false) }}",
+     "the template uses the test 'sameas', which spillway does not know"},
+    {"{{ 'yes' if 'trim' is filter }}",
+     "the template uses the test 'filter', which spillway does not know"},
+    {"{{ 'yes' if 'sequence' is test }}",
+     "the template uses the test 'test', which spillway does not know"},
+    {"{{ '{1}-{0}-{1}'.format('a', 'b') }}",
+     "'str object' has no attribute 'format', or spillway does not know it"},
+    {"{{ '{{}} {} {{x}}'.format('mid') }}",
+     "'str object' has no attribute 'format', or spillway does not know it"},
+    {"{{ arr|truncate(9) }}",
+     "the template uses the filter 'truncate', which spillway does not know"},
+    {"{{ arr.pop() }}-{{ arr|join(',') }}",
+     "access to attribute 'pop' of 'list' object is unsafe."},
+    {"{% set _ = arr.append('d') %}{{ arr|join(',') }}",
+     "access to attribute 'append' of 'list' object is unsafe."},
+};
+
+/* The error that a case must give, or NULL where it must render. */
+static const char *refusal(const char *source)
 {
-    json_t *arr = json_object_get(vars, "arr");
-    if (!strcmp(source, "{{ arr.pop() }}-{{ arr|join(',') }}"))
-        json_array_append_new(arr, json_string("c"));
-    if (!strcmp(source, "{% set _ = arr.append('d') %}{{ arr|join(',') }}"))
-        json_array_remove(arr, json_array_size(arr) - 1);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (!strcmp(source, refused[i].template))
+            return refused[i].error;
+    return NULL;
 }
 
 static void test_units(const json_t *file)
@@ -58,13 +82,16 @@ static void test_units(const json_t *file)
         const json_t *expect = json_object_get(test, "expect");
         struct spw_error err = {0};
         size_t bytes = 0;
-        undo_change(source, json_object_get(test, "vars"));
-        char *text =
-            render(source, strlen(source), json_object_get(test, "vars"), true, &bytes, &err);
-        CHECK_MSG(text && bytes == json_string_length(expect) &&
-                      !memcmp(text, json_string_value(expect), bytes),
-                  "%s: %s\n  found %s\n  expected %s", source, err.text, text ? text : "nothing",
-                  json_string_value(expect));
+        const char *error = refusal(source);
+        char *text = render(source, strlen(source), json_object_get(test, "vars"), &bytes, &err);
+        if (error)
+            CHECK_MSG(!text && strstr(err.text, error), "%s: found %s%s, expected %s", source,
+                      err.text, text ? text : "", error);
+        else
+            CHECK_MSG(text && bytes == json_string_length(expect) &&
+                          !memcmp(text, json_string_value(expect), bytes),
+                      "%s: %s\n  found %s\n  expected %s", source, err.text,
+                      text ? text : "nothing", json_string_value(expect));
         spw_free(text);
     }
 }
@@ -86,7 +113,7 @@ static void check_golden(const char *name, const char *source, size_t source_byt
 {
     struct spw_error err = {0};
     size_t bytes = 0;
-    char *text = render(source, source_bytes, vars, false, &bytes, &err);
+    char *text = render(source, source_bytes, vars, &bytes, &err);
     const json_t *expect = json_object_get(golden, "text");
     if (json_is_true(json_object_get(golden, "ok"))) {
         CHECK_MSG(text && bytes == json_string_length(expect) &&
@@ -312,8 +339,6 @@ static void test_requests(void)
     EXPECT(NULL, q,
            "/chat_template.jinja: line 1: access to attribute 'append' of 'list' object is "
            "unsafe.");
-    q.may_change = true;
-    EXPECT(NULL, q, "2");
 }
 
 /* Where a message is a list of parts, the last text is continued. */
@@ -393,12 +418,11 @@ static int serve(void)
         json_t *question = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, NULL);
         const json_t *source = json_object_get(question, "template");
         char *text = render(json_string_value(source), json_string_length(source),
-                            json_object_get(question, "vars"), false, &bytes, &err);
+                            json_object_get(question, "vars"), &bytes, &err);
         json_t *answer =
             text ? json_pack("{s:s%}", "text", text, bytes) : json_pack("{s:s}", "error", err.text);
         char *out = json_dumps(answer, JSON_COMPACT);
         puts(out ? out : "{\"error\": \"cannot be written as JSON\"}");
-        fflush(stdout);
         free(out);
         spw_free(text);
         json_decref(answer);

@@ -24,7 +24,7 @@ static struct rendered render_bytes(const char *source, size_t source_bytes, con
     struct rendered out = {0};
     struct spw_jinja *t = NULL;
     json_t *vars = json_loads(json, JSON_ALLOW_NUL, NULL);
-    const struct spw_jinja_input in = {vars, &fixed_now, false};
+    const struct spw_jinja_input in = {vars, &fixed_now};
     out.rc = spw_jinja_parse(&t, source, source_bytes, "t", &out.err);
     if (!out.rc)
         out.rc = spw_jinja_render(t, &in, &out.text, &out.bytes, &out.err);
@@ -48,46 +48,41 @@ static const struct {
     {"  {% set x = 1 %}\n  {{ x }}\n{#- c -#}  {%+ if x %} y{% endif +%}\nz", "  1 y\nz"},
     {"{%- raw -%}  {{ x }} {% endraw %}\n|{% raw %}\n{% endraw %}|\n\n", "{{ x }} |\n|\n"},
     {"{% for i in l %}{{ loop.index }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ "
-     "loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }} {% endfor %}",
-     "12TrueFalse1a 21FalseFalse32b 30FalseTrue1a "},
+     "loop.previtem }}{{ loop.nextitem }} {% endfor %}",
+     "12TrueFalse1 21FalseFalse32 30FalseTrue1 "},
     {"{% for i in l if i > 1 %}{{ loop.length }}{{ i }}{% else %}none{% endfor %}{% for i in l if "
      "i > 9 %}{% else %}none{% endfor %}",
      "2322none"},
     {"{% for i in l %}{% if i == 1 %}{% continue %}{% elif i == 2 %}{% break %}{% endif %}{{ i "
      "}}{% endfor %}",
      "3"},
-    {"{% for k in d recursive %}{{ k }}{% if k == 'b' %}{{ loop(['q', 'r']) }}{% endif %}{{ "
-     "loop.depth }}{% endfor %}",
-     "bq2r21a1"},
     {"{% set x = 1 %}{% for i in l %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}", "4231"},
     {"{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x "
-     "}}{{ ns }}",
-     "7<Namespace {'x': 7}>"},
-    {"{% macro m(a, b='q') %}[{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}]{% endmacro %}{{ m(1) "
-     "}}{{ m(1, 2, 3, c=4) }}{% set c = 5 %}{{ m(b=1, a=2) }}",
-     "[1q(){}][12(3,){'c': 4}][215(){}]"},
-    {"{% macro m() %}<{{ caller('i') }}>{% endmacro %}{% call(x) m() %}{{ x }}!{% endcall %}{{ "
-     "m.name }}",
-     "<i!>m"},
+     "}}",
+     "7"},
+    {"{% macro m(a, b='q') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{% set c "
+     "= "
+     "5 %}{{ m(b=1, a=2) }}",
+     "[1q][12][215]"},
+    {"{% macro m() %}<{{ caller('i') }}>{% endmacro %}{% call(x) m() %}{{ x }}!{% endcall %}",
+     "<i!>"},
     {"{% set t %} a {{ n }} {% endset %}[{{ t }}]{% set t | trim | upper %} a {% endset %}[{{ t "
      "}}]{% filter upper %}q{{ n }}{% endfilter %}",
      "[ a 7 ][A]Q7"},
-    {"{% with a = 1, b = n %}{{ a + b }}{% endwith %}{{ a }}", "8"},
     {"{% generation %}{% set q = 1 %}{{ s | trim }}{% endgeneration %}{{ q }}", "Hé llo"},
     {"{{ [1.0, 1e16, 1.5e-7, 123456789.125, -0.0, 1e22, 0.1 + 0.2, 1e400] }}",
      "[1.0, 1e+16, 1.5e-07, 123456789.125, -0.0, 1e+22, 0.30000000000000004, inf]"},
-    {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ -7 % 3 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 7 / 2 }} "
+    {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ -7 % 3 }} {{ 7 / 2 }} "
      "{{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ true + 1 }}",
-     "3 -4 -2 2 1024 0.5 3.5 3.0 0.5 2"},
-    {"{{ -2 ** 2 }} {{ 2 ** 3 ** 2 }} {{ not 1 == 2 }} {{ 1 < 2 < 3 > 2 }} {{ 1 ~ 2 }} {{ 'a' 'b' "
-     "}} {{ 0x1F + 0b11 + 0o17 + 1_000 }}",
-     "4 64 True True 12 ab 1049"},
+     "3 -4 -2 2 3.5 3.0 0.5 2"},
+    {"{{ not 1 == 2 }} {{ 1 < 2 < 3 > 2 }} {{ 1 ~ 2 }} {{ 'a' 'b' }}", "True True 12 ab"},
     {"{{ s.strip() }}|{{ s[1:3] }}|{{ s[::-1] }}|{{ s[-3] }}|{{ s.split() }}|{{ s.find('l') }}|{{ "
      "s | length }}|{{ s.upper().title() }}",
      "Hé llo|Hé| oll éH |l|['Hé', 'llo']|4|8| Hé Llo "},
-    {"{{ d }}{{ d.items() }}{{ d.keys() | list }}{{ d.a[0] }}{{ d['b'] }}{{ d.get('q', 'z') }}{{ d "
+    {"{{ d }}{{ d.items() | list }}{{ d.keys() | list }}{{ d.a[0] }}{{ d['b'] }}{{ d.get('q', 'z') "
+     "}}{{ d "
      "| dictsort }}{{ 'a' in d }}",
-     "{'b': 1, 'a': [True, None, 2.5]}dict_items([('b', 1), ('a', [True, None, 2.5])])['b', "
+     "{'b': 1, 'a': [True, None, 2.5]}[('b', 1), ('a', [True, None, 2.5])]['b', "
      "'a']True1z[('a', [True, None, 2.5]), ('b', 1)]True"},
     {"{{ d | tojson }}{{ d | tojson(indent=1) }}{{ s | tojson(ensure_ascii=true) }}{{ {1: 2, none: "
      "[], true: {}} | tojson }}{{ \"\\n\\t\\\"\\\\\\x01\" | tojson }}",
@@ -97,14 +92,10 @@ static const struct {
      "| join(',') }}{{ msgs | selectattr('content') | list | length }}{{ msgs | rejectattr('role', "
      "'equalto', 'user') | first }}",
      "['x', Undefined]x,-1{'role': 'tool'}"},
-    {"{{ '%s %r %05d %-4d| %.2f %e %x %%' % ('a', 'b', 42, 7, 2.675, 12345.678, 255) }}",
-     "a 'b' 00042 7   | 2.67 1.234568e+04 ff %"},
-    {"{{ '{} {!r:>6} {:05.1f} {:,} {:^7}| {x[b]} {:<{}}|'.format('a', 'b', 2.25, 1234567, 'mid', "
-     "'w', 4, x=d) }}",
-     "a    'b' 002.2 1,234,567   mid  | 1 w   |"},
-    {"{{ 'it\\'s' | e }}{{ ('<' | safe) + '<' }}{{ ['\"', \"'\", '\"\\''] }}{{ '\\u00e9\\t\\x7f' ~ "
+    {"{{ ('<' | safe) + '<' }}{{ ('it\\'s' + '<b>' | safe) ~ '<' }}{{ ['\"', \"'\", '\"\\''] }}{{ "
+     "'\\u00e9\\t\\x7f' ~ "
      "['\\u00e9\\t\\x7f'] }}",
-     "it&#39;s<&lt;['\"', \"'\", '\"\\'']é\t['é\\t\\x7f']"},
+     "<&lt;it&#39;s<b><['\"', \"'\", '\"\\'']é\t['é\\t\\x7f']"},
     {"{{ undefined_name }}{{ undefined_name is defined }}{{ d.q is defined }}{{ undefined_name | "
      "default('d') }}{{ '' | default('e', true) }}{{ [undefined_name, none] }}",
      "FalseFalsede[Undefined, None]"},
@@ -117,22 +108,33 @@ static const struct {
     {"{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% set a, b = 'xy' %}{{ "
      "b }}{{ a }}",
      "123yx"},
-    {"{{ 'x' if n > 5 else 'y' }}{{ 'x' if n < 5 }}{{ n is odd and n is not divisibleby 2 }}{{ n "
-     "is number }}{{ d is mapping }}{{ l is iterable }}{{ s is sequence }}{{ 'f' is filter }}",
-     "xTrueTrueTrueTrueTrueFalse"},
-    {"{{ strftime_now('%d %b %Y') }}{{ range(5, 0, -2) | list }}{{ range(3) }}{{ dict(a=1, **{'b': "
-     "2}) }}{{ 'abc' | indent(2, true) }}{{ 'a b' | title }}",
-     "26 Jul 2024[5, 3, 1]range(0, 3){'a': 1, 'b': 2}  abcA B"},
+    {"{{ 'x' if n > 5 else 'y' }}{{ 'x' if n < 5 }}{{ n is odd and n is not even }}{{ n "
+     "is number }}{{ d is mapping }}{{ l is iterable }}{{ s is sequence }}",
+     "xTrueTrueTrueTrueTrue"},
+    {"{{ strftime_now('%d %b %Y') }}{{ range(5, 0, -2) | list }}{{ dict({'b': 2}, a=1) "
+     "}}{{ 'abc' | indent(2, true) }}{{ 'a b' | title }}",
+     "26 Jul 2024[5, 3, 1]{'b': 2, 'a': 1}  abcA B"},
     {"{{ 'straße ﬁ İ ΑΣ' | upper }}{{ 'ΑΣ İ' | lower }}{{ 'éa' | capitalize }}{{ "
      "'🦙x'[0] "
      "}}{{ "
      "'🦙x' | length }}{{ 'a\\u3000b'.split() }}",
      "STRASSE FI İ ΑΣας i̇Éa🦙2['a', 'b']"},
-    {"{{ '1_0' | int }}{{ ' 12 ' | int }}{{ 'x' | int(5) }}{{ '0x1f' | int(0, 16) }}{{ '1.9' | int "
-     "}}{{ '1e3' | float }}{{ 2.5 | round }}{{ 2.675 | round(2) }}{{ 1.1 | round(1, 'ceil') }}",
-     "101253111000.02.02.671.1"},
-    /* What is joined by a safe string is escaped, and need not be a string. */
-    {"{{ ('&' | e).join([1, '<', '>' | safe]) ~ '<' }}{{ ','.join(['<']) }}", "1&amp;&lt;&amp;><<"},
+    {"{{ '1_0' | int }}{{ ' 12 ' | int }}{{ 'x' | int(5) }}{{ '1.9' | int }}{{ '1e3' | float }}",
+     "1012511000.0"},
+    /* What map, select and the like give is empty after its one use; a view and a range are not. */
+    {"{% set p = l | map('string') %}{{ p | join }}|{{ p | join }}|{{ 'y' if p }}{% set k = "
+     "d.keys() "
+     "%}{{ k | join }}{{ k | join }}{{ k | length }}{% set q = range(2) %}{{ q | join }}{{ q | "
+     "join "
+     "}}",
+     "312||ybaba20101"},
+    {"{{ (l | select('odd')) | first }}{{ l | reverse | list }}{{ 'ab' | last }}{{ 'a' in d.keys() "
+     "}}{{ [1, 2] | map(attribute='x', default=0) | sum }}{{ msgs | selectattr('role', '==', "
+     "'tool') "
+     "| list | length }}",
+     "3[2, 1, 3]bTrue01"},
+    /* A method's name where there is no such key: as in Python, which templates trip over. */
+    {"{{ 'm' if d.values }}{{ 'm' if d['keys'] is callable }}{{ d.pop is defined }}", "mmFalse"},
 };
 
 static const struct {
@@ -146,56 +148,84 @@ static const struct {
     {"\n{{ 'abc }}", "t: line 2: found a string that does not end"},
     {"{# open", "t: line 1: found the end of the template, expected #}"},
     {"{% raw %}x", "t: line 1: found the end of the template, expected {% endraw %}"},
-    {"{{ x | nofilter }}", "t: line 1: No filter named 'nofilter'."},
-    {"{{ x is notest }}", "t: line 1: No test named 'notest'."},
+    {"{{ x | nofilter }}",
+     "t: line 1: the template uses the filter 'nofilter', which spillway does not know"},
+    {"{{ x is notest }}",
+     "t: line 1: the template uses the test 'notest', which spillway does not know"},
+    {"{{ l | map('xmlattr') | list }}",
+     "t: line 1: the template uses the filter 'xmlattr', which spillway does not know"},
+    {"{{ l | select('divisibleby', 2) | list }}",
+     "t: line 1: the template uses the test 'divisibleby', which spillway does not know"},
+    {"{{ s.zfill(3) }}",
+     "t: line 1: 'str object' has no attribute 'zfill', or spillway does not know it"},
+    {"{{ d.copy() }}",
+     "t: line 1: 'dict object' has no attribute 'copy', or spillway does not know it"},
+    {"{{ d.keys() - ['a'] }}",
+     "t: line 1: found an operator with a view of a dict, which spillway does not do"},
+    {"{{ d.keys() == d.keys() }}",
+     "t: line 1: found a comparison with a view of a dict, which spillway does not do"},
+    {"{{ '%s' % n }}", "t: line 1: found % with a str, which spillway does not do"},
+    {"{{ ('<' | safe).replace('<', '') }}",
+     "t: line 1: found a method with a text to escape, of a string that was marked safe, which "
+     "spillway does not do"},
+    {"{{ msgs | sort(attribute='role,content') }}",
+     "t: line 1: sort: found several attributes, which spillway does not do"},
+    {"{{ range(3)[1:] }}", "t: line 1: found a slice of a range, which spillway does not do"},
+    {"{{ 2 ** 3 }}", "t: line 1: found '*', expected a value"},
+    {"{% with a = 1 %}{% endwith %}",
+     "t: line 1: found 'with', expected a tag that chat templates have"},
+    {"{% macro m(caller) %}{% endmacro %}",
+     "t: line 1: found a parameter called caller, which spillway does not know"},
     {"{{ x.y.z }}", "t: line 1: 'x' is undefined"},
     {"{{ n.x.y }}", "t: line 1: 'int object' has no attribute 'x'"},
     {"{{ l[9].a }}", "t: line 1: list object has no element 9"},
     {"{{ 'a' + 1 }}", "t: line 1: can only concatenate str (not \"int\") to str"},
-    {"{{ 1 + 'a' }}", "t: line 1: unsupported operand type(s) for +: 'int' and 'str'"},
+    {"{{ 1 + 'a' }}", "t: line 1: cannot compute 'int' + 'str'"},
     {"{{ [1] + 'a' }}", "t: line 1: can only concatenate list (not \"str\") to list"},
-    {"{{ none + 1 }}", "t: line 1: unsupported operand type(s) for +: 'NoneType' and 'int'"},
+    {"{{ none + 1 }}", "t: line 1: cannot compute 'NoneType' + 'int'"},
     {"\n\n{{ raise_exception('No \n' ~ n) }}", "t: line 3: No  7"},
     {"{{ x() }}", "t: line 1: 'x' is undefined"},
-    {"{{ n() }}", "t: line 1: 'int' object is not callable"},
+    {"{{ n() }}", "t: line 1: found a call of 'int', which cannot be called"},
     {"{{ l.append(1) }}", "t: line 1: access to attribute 'append' of 'list' object is unsafe."},
     {"{{ s.__class__.mro() }}",
      "t: line 1: access to attribute '__class__' of 'str' object is unsafe."},
-    {"{{ n < 'a' }}", "t: line 1: '<' not supported between instances of 'int' and 'str'"},
-    {"{{ 'a' in 5 }}", "t: line 1: argument of type 'int' is not iterable"},
+    {"{{ n < 'a' }}", "t: line 1: cannot compute 'int' < 'str'"},
+    {"{{ 'a' in 5 }}", "t: line 1: found 'int' behind `in`, expected a string, a list or a dict"},
     {"{% for i in 5 %}{% endfor %}", "t: line 1: 'int' object is not iterable"},
-    {"{% for a, b in [1] %}{% endfor %}", "t: line 1: cannot unpack non-iterable int object"},
-    {"{% for a, b in [(1, 2, 3)] %}{% endfor %}",
-     "t: line 1: too many values to unpack (expected 2)"},
-    {"{{ {[]: 1} }}", "t: line 1: unhashable type: 'list'"},
-    {"{{ 1 // 0 }}", "t: line 1: integer division or modulo by zero"},
+    {"{% for a, b in [1] %}{% endfor %}", "t: line 1: 'int' object is not iterable"},
+    {"{% for a, b in [(1, 2, 3)] %}{% endfor %}", "t: line 1: found 3 values for 2 names"},
+    {"{{ {[]: 1} }}", "t: line 1: found a key that is a 'list', expected a string or a number"},
+    {"{{ 1 // 0 }}", "t: line 1: division by zero"},
     {"{{ 9223372036854775807 + 1 }}",
      "t: line 1: the result of + is an integer of more than 64 bits"},
     {"{{ 99999999999999999999 }}",
      "t: line 1: found an integer of more than 64 bits, expected a smaller one"},
-    {"{{ '%d' % 'x' }}", "t: line 1: %d format: an integer is required, not str"},
-    {"{{ '%s %s' % 1 }}", "t: line 1: not enough arguments for format string"},
-    {"{{ '{0} {}'.format(1, 2) }}",
-     "t: line 1: cannot switch from manual field specification to automatic field numbering"},
     {"{{ l | map('upper') }}", "t: line 1: found a generator where a text is made, expected a "
                                "value (a `| list` missing, or a call's parentheses?)"},
-    {"{{ d.items }}", "t: line 1: found a builtin_function_or_method where a text is made, "
-                      "expected a value (a `| list` missing, or a call's parentheses?)"},
+    {"{{ d.items }}",
+     "t: line 1: found a method where a text is made, expected a value (a `| list` "
+     "missing, or a call's parentheses?)"},
     {"{{ l | map('upper') | tojson }}",
      "t: line 1: Object of type generator is not JSON serializable"},
-    {"{% set n.x = 1 %}", "t: line 1: cannot assign attribute on non-namespace object"},
+    {"{% set n.x = 1 %}",
+     "t: line 1: found 'int', expected a namespace: only its names can be set"},
     {"{% macro m(a) %}{{ a + 1 }}{% endmacro %}\n{{ m() }}",
      "t: line 1: parameter 'a' was not provided"},
     {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
-     "t: line 1: macro 'm' takes not more than 1 argument(s)"},
+     "t: line 1: macro 'm': found 2 arguments, expected at most 1"},
     {"{% macro m(a) %}{% endmacro %}{{ m(b=2) }}",
-     "t: line 1: macro 'm' takes no keyword argument 'b'"},
-    {"{% call n() %}{% endcall %}", "t: line 1: 'int' object is not callable"},
+     "t: line 1: macro 'm' takes no argument 'b' by name"},
+    {"{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}",
+     "t: line 1: macro 'm' takes no argument 'a' by name"},
+    {"{% macro m(a) %}{% endmacro %}{% call m(1) %}{% endcall %}",
+     "t: line 1: macro 'm' takes no argument 'caller' by name"},
+    {"{% for x in l %}{{ loop.cycle(1, 2) }}{% endfor %}",
+     "t: line 1: 'loop object' has no attribute 'cycle', or spillway does not know it"},
+    {"{% call n() %}{% endcall %}", "t: line 1: found a call of 'int', which cannot be called"},
     {"{{ strftime_now(1) }}", "t: line 1: strftime_now(): found 'int', expected a string"},
-    {"{{ range(1000000) }}",
-     "t: line 1: Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000)."},
-    {"{{ 'abc'.replace('a') }}", "t: line 1: replace() missing required argument 'new'"},
-    {"{{ s | indent(x=1) }}", "t: line 1: filter indent() got an unexpected keyword argument 'x'"},
+    {"{{ range(1000000) }}", "t: line 1: range(): found more than 100000 numbers"},
+    {"{{ 'abc'.replace('a') }}", "t: line 1: replace: the argument 'new' is missing"},
+    {"{{ s | indent(x=1) }}", "t: line 1: indent: found the argument 'x', which it does not take"},
     {"{{ (1, 2 }}", "t: line 1: found '}', expected ')'"},
     {"{{ ) }}", "t: line 1: found ')', which closes nothing"},
     {"{% break %}", "t: line 1: found 'break' outside of a loop"},
@@ -203,14 +233,12 @@ static const struct {
     {"{{ '\\ud800' }}", "t: line 1: found \\ud800 in a string, which is no character"},
     {"{{ a.b = 1 }}", "t: line 1: found '=', expected }}"},
     {"{% set 1 = 2 %}", "t: line 1: found a value, expected a name to assign to"},
-    {"{{ f(a=1, a=2) }}", "t: line 1: keyword argument repeated: a"},
+    {"{{ f(a=1, a=2) }}", "t: line 1: found the argument 'a' twice"},
     {"{{ x is defined is none }}",
      "t: line 1: found 'is', expected one test: `is` cannot be chained"},
     {"{{ \x01 }}", "t: line 1: found '?', which no expression has"},
     {"{% macro m(a=1, b) %}{% endmacro %}",
-     "t: line 1: non-default argument follows default argument"},
-    {"{{ 2 ** 64 }}", "t: line 1: the result of ** is an integer of more than 64 bits"},
-    {"{{ '%c' % 1114112 }}", "t: line 1: %c arg not in range(0x110000)"},
+     "t: line 1: found a parameter without a default behind one with"},
 };
 
 static void test_texts(void)
@@ -311,8 +339,10 @@ static const struct {
     const char *source, *error;
 } unbounded[] = {
     {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "levels of calls"},
-    {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "levels of calls"},
-    {"{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "levels of calls"},
+    {"{% set ns = namespace() %}{% set ns.x = [ns] %}{% for i in range(9999) %}{% set ns.x = "
+     "[ns.x] "
+     "%}{% endfor %}{{ ns.x | tojson }}",
+     "levels of calls"},
     {"{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}"
      "{{ ns.x }}",
      "levels of calls"},
@@ -326,12 +356,10 @@ static const struct {
      "{% endfor %}",
      "bytes of memory"},
     {"{% for a in range(99999) %}{{ s * 999 }}{% endfor %}", "prints more than"},
-    {"{{ '%999999999d' % 1 }}", "prints more than"},
-    {"{{ 'x'.center(9223372036854775807) }}", "prints more than"},
     {"{{ 'x' * 9223372036854775807 }}", "prints more than"},
     {"{{ d | tojson(indent=999999999) }}", "prints more than"},
-    {"{{ range(100001) }}", "Range too big"},
-    {"{{ range(-9223372036854775807, 9223372036854775807) }}", "Range too big"},
+    {"{{ range(100001) }}", "range(): found more"},
+    {"{{ range(-9223372036854775807, 9223372036854775807) }}", "range(): found more"},
     {"{{ (l * 99999) | sort | length }}", "bytes of memory"},
 };
 
@@ -339,7 +367,7 @@ static void test_unbounded(void)
 {
     for (size_t i = 0; i < sizeof unbounded / sizeof *unbounded; i++) {
         struct rendered r = render(unbounded[i].source);
-        bool range = !strncmp(unbounded[i].error, "Range", 5); /* Python's own error */
+        bool range = !strncmp(unbounded[i].error, "range", 5);
         CHECK_MSG(r.rc == (range ? -EINVAL : -E2BIG) && strstr(r.err.text, unbounded[i].error),
                   "%s: %d %s", unbounded[i].source, r.rc, r.err.text);
         spw_free(r.text);
@@ -369,7 +397,7 @@ static void test_long_input(void)
         json_array_append_new(messages,
                               json_pack("{s:s, s:s%}", "role", "user", "content", content, BYTES));
     json_t *vars = json_pack("{s:o}", "messages", messages);
-    const struct spw_jinja_input in = {vars, NULL, false};
+    const struct spw_jinja_input in = {vars, NULL};
     struct spw_jinja *t = NULL;
     struct spw_error err = {0};
     char *text = NULL;
@@ -388,7 +416,7 @@ static void *deepest(void *unused)
 {
     (void)unused;
     test_nesting();
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < 4; i++) {
         struct rendered r = render(unbounded[i].source);
         CHECK(r.rc == -E2BIG);
     }
@@ -417,7 +445,7 @@ static void test_allocations(void)
     static const char source[] =
         "{% macro m(a, b=2) %}{{ a ~ b }}{{ caller() }}{% endmacro %}{% set x %}{{ l | sort }}"
         "{% endset %}{% call m('é' | upper) %}{{ d | tojson(indent=2) }}{% endcall %}{{ x }}"
-        "{{ s.split() | map('upper') | join(',') }}{{ '%s' % n }}{{ '{}'.format(l) }}{{ 'x' * "
+        "{{ s.split() | map('upper') | join(',') }}{{ 'x' * "
         "99999 }}"
         "{{ {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10, 10: 11} | dictsort }}";
     struct rendered good = render(source);
