@@ -426,6 +426,15 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
 
 /* ---- a pass ---- */
 
+/* The end of the tiles that two spans share for good. A tile that was not full when the pass began
+ * is written to, and each session gets its own; a schedule is made before that. */
+static uint32_t shared_end(const struct spw_executor *x, uint32_t i, uint32_t j, uint32_t layer)
+{
+    uint64_t from = spw_min_u64(x->now->spans[i].from, x->now->spans[j].from);
+    uint32_t both = spw_kv_shared_end(x->items[i].seq->kv, x->items[j].seq->kv, layer);
+    return (uint32_t)spw_min_u64(both, from / SPW_TILE_TOKENS);
+}
+
 /* Tiles that two sessions share go to the disk when the first of them says so. Returns the first
  * tile of span `i` that does not come from disk for this reason. */
 static uint32_t shared_disk_end(const struct spw_executor *x, uint32_t i, uint32_t kind,
@@ -434,7 +443,7 @@ static uint32_t shared_disk_end(const struct spw_executor *x, uint32_t i, uint32
     uint32_t layer = x->first_layer[kind];
     for (uint32_t j = 0; j < x->n_items && layer < x->config->n_layers; j++)
         if (j != i && x->on_disk[j][kind] > disk_end) {
-            uint32_t both = spw_kv_shared_end(x->items[i].seq->kv, x->items[j].seq->kv, layer);
+            uint32_t both = shared_end(x, i, j, layer);
             disk_end = spw_max_u32(disk_end, spw_min_u32(both, x->on_disk[j][kind]));
         }
     return disk_end;
@@ -475,8 +484,8 @@ static void find_donor(const struct spw_executor *x, struct pass *f, uint32_t fi
         const struct spw_schedule_rows *h = &f->parts[i];
         if (h->shared_end[kind] || h->seq == g->seq)
             continue;
-        uint32_t end = spw_schedule_shared_end(&h->ranges[kind], &g->ranges[kind],
-                                               spw_kv_shared_end(h->seq, g->seq, layer),
+        uint32_t both = shared_end(x, f->cut.parts[i].span, f->cut.parts[n].span, layer);
+        uint32_t end = spw_schedule_shared_end(&h->ranges[kind], &g->ranges[kind], both,
                                                f->schedule.slot_tiles);
         if (end > g->shared_end[kind]) {
             g->shared_end[kind] = end;

@@ -286,6 +286,51 @@ static void check_shared_reads(void)
     tiny_model_remove(dir);
 }
 
+/* Forked sessions whose last tile was not full when they went different ways: the next token reads
+ * this tile from lower tiers, each session its own, and so says what is fetched ahead. */
+static void check_forked_tails(void)
+{
+    const struct tiny_model m = tiny_llama(5);
+    enum { FORK = 400, LONG = 1000 };
+    char dir[128];
+    int32_t ids[2][LONG + 1];
+    struct spw_session *s[2];
+    struct spw_span spans[2];
+    struct spw_error err = {0};
+    struct spw_options alone = {.backend = TEST_BACKEND, .context = LONG + 1, .threads = 1};
+    struct spw_options o = alone;
+    o.sessions = 2;
+    o.prefill_chunk = 128;
+    o.prefetch_splits = 1;
+    run_folder(dir, &m, "tails");
+    run_tight(dir, &o, 30 * 4096); /* a prompt in one pass */
+    for (uint32_t i = 0; i < 2; i++) {
+        run_ids(ids[i], LONG + 1, m.vocab, i + 1);
+        memcpy(ids[i], ids[0], FORK * sizeof ids[i][0]);
+    }
+    struct spw_engine *e = run_open(dir, &o), *plain = run_open(dir, &alone);
+    s[0] = run_session(e);
+    run_to(s[0], e, ids[0], FORK);
+    CHECK(!spw_session_fork(&s[1], s[0], &err));
+    for (size_t n = LONG; n <= LONG + 1; n++) {
+        for (uint32_t i = 0; i < 2; i++)
+            spans[i] = (struct spw_span){s[i], ids[i], n, 1};
+        CHECK_MSG(!spw_sync(e, spans, 2, NULL, NULL, &err), "%s", err.text);
+        for (uint32_t i = 0; i < 2; i++) {
+            struct spw_session *right = run_session(plain);
+            CHECK_MSG(run_same(spw_session_logits(s[i]), run_to(right, plain, ids[i], n), m.vocab),
+                      "session %u at %zu tokens", i, n);
+            spw_session_close(right);
+        }
+        run_check_account(e, &o, dir);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        spw_session_close(s[i]);
+    spw_engine_close(e);
+    spw_engine_close(plain);
+    tiny_model_remove(dir);
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
@@ -296,6 +341,7 @@ int main(void)
         check_parts(&seed);
     check_alone();
     check_shared_reads();
+    check_forked_tails();
     for (uint32_t i = 0; i < LIVES; i++)
         check_life(check_random(&seed), i, &total);
     CHECK_MSG(total.n_moved > LIVES && total.n_forks > LIVES / 2 && total.n_closed > LIVES,
