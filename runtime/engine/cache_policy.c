@@ -1,4 +1,4 @@
-/* What each layer's cache will be, and why: see cache_policy.h. The words of cache_implementation
+/* The cache of each layer, and the reasons: see cache_policy.h. The words of cache_implementation
  * are those of transformers' GenerationConfig. */
 #include "runtime/engine/cache_policy.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- options that cannot both be meant ---- */
+/* ---- options that contradict each other ---- */
 
 static int check_options(const struct spw_options *o, struct spw_error *err)
 {
@@ -21,7 +21,7 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (o->on_oom > SPW_ON_OOM_FAIL)
         return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
                         o->on_oom);
-    bool files = o->prefix_cache_dir || o->saves; /* count against the limit, too */
+    bool files = o->prefix_cache_dir || o->saves; /* their writes also count against the limit */
     if (!o->disk_dir && (room || (writes && !files)))
         return spw_fail(err, -EINVAL,
                         "disk %s: %llu bytes given, but no disk; name a directory with "
@@ -35,8 +35,8 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (room && o->disk_write_limit == SPW_BYTES_NONE)
         return spw_fail(
             err, -EINVAL,
-            "disk memory: %llu bytes given, but options.disk_write_limit of no bytes lets "
-            "nothing be written there; raise the limit, or leave out options.disk_bytes",
+            "disk memory: %llu bytes given, but options.disk_write_limit allows no writes "
+            "there; raise the limit, or leave out options.disk_bytes",
             (unsigned long long)o->disk_bytes);
     return 0;
 }
@@ -56,12 +56,12 @@ static bool uses_disk(const struct spw_options *o)
 
 static void decide_tiers(struct spw_cache_policy *out, const struct spw_options *o)
 {
-    const char *host = "the host takes what the device does not hold";
+    const char *host = "the host gets KV that does not fit on the device";
     const char *disk = "no options.disk_dir was given";
     out->stays = !(on_oom(o) & SPW_ON_OOM_SPILL);
     if (out->stays) {
         snprintf(out->tiers_why, sizeof out->tiers_why,
-                 "options.on_oom without spill keeps it there");
+                 "options.on_oom without spill keeps all KV there");
         return;
     }
     out->disk = uses_disk(o);
@@ -69,21 +69,21 @@ static void decide_tiers(struct spw_cache_policy *out, const struct spw_options 
         disk = "options.disk_dir names the disk";
     else if (o->disk_dir)
         disk = o->disk_bytes == SPW_BYTES_NONE
-                   ? "options.disk_bytes of no bytes leaves none of the disk"
-                   : "options.disk_write_limit of no bytes lets no KV be written";
+                   ? "options.disk_bytes allows no bytes on the disk"
+                   : "options.disk_write_limit allows no KV to be written";
     out->host = o->host_bytes != SPW_BYTES_NONE;
     if (o->host_bytes)
         host = out->host ? "options.host_bytes gives the host a budget"
-                         : "options.host_bytes of no bytes leaves none of the host";
+                         : "options.host_bytes allows no bytes on the host";
     snprintf(out->tiers_why, sizeof out->tiers_why, "%s; %s", host, disk);
 }
 
-/* ---- what the model's files ask for ---- */
+/* ---- the request of the model's files ---- */
 
 enum meaning {
-    LAYOUT,    /* how memory is taken */
-    OFFLOAD,   /* where it lies */
-    HYBRID,    /* windows where layers slide */
+    LAYOUT,    /* how memory is allocated */
+    OFFLOAD,   /* in which memory KV lies */
+    HYBRID,    /* windows in layers with a sliding window */
     SLIDING,   /* a window in every layer */
     FULL,      /* no windows */
     QUANTIZED, /* another precision */
@@ -101,7 +101,7 @@ static const struct {
     {"quantized", QUANTIZED},
 };
 
-/* "quantized" names no number of bits: int8, which comes closest to the exact answer. */
+/* "quantized" names no number of bits. int8 is chosen: it is closest to the exact answer. */
 static void explain_quantized(struct spw_cache_policy *out, const struct spw_options *o)
 {
     size_t n = strlen(out->files_why);
@@ -112,31 +112,31 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
     else
         snprintf(out->files_why + n, sizeof out->files_why - n, "%s",
                  out->layers[SPW_LAYER_FULL].n_layers
-                     ? "done, as int8; options.kv bf16, f16 or f32 keeps all exact"
+                     ? "done, as int8; options.kv bf16, f16 or f32 keeps all KV exact"
                      : "not done: no layer sees every key, and a window is kept exact");
     out->tell_files = !o->kv && !o->precision;
 }
 
-/* Against layers: a window that a layer does not have would change its answers, and one that it
- * has is all that its answers need. */
+/* Compares the request with the layers. A window that a layer does not have would change its
+ * answers; a layer with a window needs no other keys. */
 static const char *explain(const struct spw_cache_policy *p, enum meaning meaning)
 {
     bool full = p->layers[SPW_LAYER_FULL].n_layers, slides = p->layers[SPW_LAYER_SLIDING].n_layers;
     switch (meaning) {
     case LAYOUT:
-        return "nothing to decide: memory is planned before a run, and no answer depends on it";
+        return "no effect: memory is planned before a run, and answers do not depend on it";
     case OFFLOAD:
-        return "left to the budgets, which say what leaves the device; no answer depends on it";
+        return "the budgets decide what leaves the device; answers do not depend on it";
     case HYBRID:
-        return slides ? "as the layers are"
-                      : "not done: no layer slides, so that each needs every key";
+        return slides ? "the layers do this already"
+                      : "not done: no layer has a sliding window, so every layer needs every key";
     case SLIDING:
-        return !full    ? "as the layers are"
-               : slides ? "done for the layers that slide; the full ones need every key"
-                        : "not done: no layer slides, so that each needs every key";
+        return !full    ? "the layers do this already"
+               : slides ? "done for layers with a sliding window; the other layers need every key"
+                        : "not done: no layer has a sliding window, so every layer needs every key";
     default: /* FULL */
-        return slides ? "not done for the layers that slide: keys past a window are never seen"
-                      : "as the layers are";
+        return slides ? "not done for layers with a sliding window: they never read older keys"
+                      : "the layers do this already";
     }
 }
 
@@ -159,10 +159,10 @@ static void apply_files(struct spw_cache_policy *out, const struct spw_model_con
         return;
     }
     snprintf(out->files_why + n, sizeof out->files_why - (size_t)n,
-             "a word that is not known here; the layers decide");
+             "spillway does not know this word; the layers decide");
 }
 
-/* ---- together ---- */
+/* ---- the policy ---- */
 
 static void count_layers(struct spw_cache_policy *out, const struct spw_model_config *c)
 {
@@ -185,11 +185,12 @@ static bool files_ask_for_quantized(const struct spw_model_config *c)
     return !strcmp(c->cache_implementation, "quantized");
 }
 
-/* Of layers that see every key: what is asked for, then what the files ask for, else exact. */
+/* The precision of layers that see every key: the one that the options ask for, else the one that
+ * the files ask for, else exact. */
 static void decide_precision(struct spw_cache_policy *out, const struct spw_model_config *c,
                              const struct spw_options *o)
 {
-    const char *why = "no options.precision asks for less";
+    const char *why = "no options.precision asks for a lower precision";
     enum { RESIDUAL_TOKENS = 1024 };
     out->residual_tokens = o->residual_window == SPW_BYTES_NONE ? 0
                            : o->residual_window                 ? o->residual_window
@@ -206,7 +207,7 @@ static void decide_precision(struct spw_cache_policy *out, const struct spw_mode
         why = "no layer sees every key, and a window is kept exact";
     }
     snprintf(out->precision_why, sizeof out->precision_why, "%s", why);
-    /* A precision that somebody named is kept to. */
+    /* A precision that the options or the files name never changes. */
     out->may_quantize = on_oom(o) & SPW_ON_OOM_QUANTIZE && !o->kv && !o->precision &&
                         !out->precision && out->layers[SPW_LAYER_FULL].n_layers;
 }
@@ -220,8 +221,8 @@ int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_c
     SPW_TRY(check_options(o, err));
     snprintf(out->kv_why, sizeof out->kv_why, "%s",
              o->kv        ? "options.kv asks for it"
-             : o->compute ? "as options.compute, for no options.kv was given"
-                          : "as the computation, for no options.kv was given");
+             : o->compute ? "same as options.compute, because options.kv is not given"
+                          : "same as the computation, because options.kv is not given");
     decide_tiers(out, o);
     count_layers(out, config);
     decide_precision(out, config, o);

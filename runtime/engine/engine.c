@@ -1,8 +1,8 @@
-/* Opening and closing an engine, in the order in which its parts stand on each other:
+/* Opens and closes an engine. Each part needs the parts before it:
  *
- *   device -> model folder -> plan -> streams -> what stands on the plan: engine_memory.c
+ *   device -> model folder -> plan -> streams -> the memory of the plan: engine_memory.c
  *
- * The plan knows every byte before the first one is taken. See spillway.h and engine.h. */
+ * The plan knows every byte before the first one is allocated. See spillway.h and engine.h. */
 #include "runtime/persist/prefix.h"
 
 #include <assert.h>
@@ -12,8 +12,8 @@
 
 /* ---- the model folder ---- */
 
-/* AUTO is bf16 for a model whose matrices are stored so (the first one speaks for all), else f32.
- */
+/* AUTO is bf16 for a model whose matrices are stored in bf16 (the first matrix decides), else
+ * f32. */
 enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct spw_options *o)
 {
     for (size_t i = 0; !o->compute && i < spw_tensors_count(weights); i++) {
@@ -57,7 +57,7 @@ void spw_model_close(struct spw_model *m)
 
 /* ---- the device ---- */
 
-/* One line, of all that there is to note. */
+/* Adds to the note, which is one line. */
 void spw_engine_add_note(struct spw_engine *e, const char *format, ...)
 {
     size_t n = strlen(e->note);
@@ -70,7 +70,8 @@ void spw_engine_add_note(struct spw_engine *e, const char *format, ...)
     va_end(args);
 }
 
-/* Where files lie that are read and written beside the computation; NULL: there are none. */
+/* The folder of the files that are read and written beside the computation; NULL: there are
+ * none. */
 static const char *io_folder(const struct spw_options *o)
 {
     return o->disk_dir ? o->disk_dir : o->prefix_cache_dir;
@@ -92,7 +93,8 @@ static int open_device(struct spw_engine *e, const struct spw_options *o, uint64
     return e->lane.ops->open(&e->lane.device, &x, err);
 }
 
-/* The backend that was asked for, and its device. AUTO says in the note why it is not the GPU. */
+/* Opens the backend that the options name, and its device. AUTO says in the note why it did not
+ * take the GPU. */
 static int choose_device(struct spw_engine *e, const struct spw_options *o, uint64_t device_bytes,
                          uint64_t host_bytes, struct spw_error *err)
 {
@@ -108,7 +110,7 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
             rc = open_device(e, o, device_bytes, host_bytes, must ? err : &why);
         if (!rc || must)
             return rc;
-        if (rc != -ENOTSUP) /* a build without CUDA is nothing to note */
+        if (rc != -ENOTSUP) /* a build without CUDA needs no note */
             spw_engine_add_note(e, "%.400s", why.text);
     }
     spw_backend_cpu(&e->backend);
@@ -127,7 +129,8 @@ int spw_engine_choose_device(struct spw_backend *out, struct spw_lane *lane,
     return rc;
 }
 
-/* What they point to is the caller's only until the engine is open. */
+/* Copies the options and their strings: the caller's strings are valid only until the engine is
+ * open. */
 static int keep_options(struct spw_engine *e, const struct spw_options *o)
 {
     e->options = *o;
@@ -147,7 +150,7 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
     return kept ? 0 : -ENOMEM;
 }
 
-/* Device and model, before anything is planned. `backend` NULL: what the options say. */
+/* Opens device and model, before anything is planned. `backend` NULL: the options choose it. */
 static int begin(struct spw_engine **out, const struct spw_backend *backend, const char *model_dir,
                  const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,
                  struct spw_error *err)
@@ -173,14 +176,15 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
     return 0;
 }
 
-/* An engine with a plan and nothing else; also where the plan is refused. NULL: not even that. */
+/* Makes an engine that has only a plan. Also returns one whose plan was refused; NULL: there is not
+ * even an engine. */
 static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
                      const struct spw_backend *backend, const char *model_dir,
                      const struct spw_options *o, struct spw_error *err)
 {
     struct spw_fallback fallback;
     *out = NULL;
-    /* The device says how many threads it would use, which is how many workspaces there are. */
+    /* The device decides the number of threads, and each thread needs a workspace. */
     SPW_TRY(begin(out, backend, model_dir, o, 0, 0, err));
     int rc = spw_engine_plan_input(in, *out, o, err);
     if (rc) {
@@ -406,7 +410,7 @@ const char *spw_engine_note(const struct spw_engine *e)
     return e->note;
 }
 
-/* In a range, or (SPW_RANGES) outside of any. */
+/* The wait in one range, or (SPW_RANGES) outside of all ranges. */
 static double waited(struct spw_engine *e, uint32_t range)
 {
     const struct spw_lane *lane = &e->lane;
@@ -425,7 +429,7 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     struct spw_device_usage u;
     struct spw_traffic predicted = e->past.predicted;
     bool has_prediction = !e->past.unpredicted;
-    if (e->executor) /* counters are exact when nothing is under way */
+    if (e->executor) /* counters are exact when no copy and no read is in flight */
         has_prediction &= spw_engine_finish(e, &predicted);
     e->lane.ops->usage(e->lane.device, &u);
     *out = (struct spw_stats){
@@ -434,7 +438,7 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .disk_budget_bytes = e->plan.info.disk_budget_bytes,
         .device_peak_bytes = u.device_peak_bytes,
         .host_peak_bytes = u.host_peak_bytes,
-        .disk_peak_bytes = e->plan.info.disk.total, /* taken at open, whole */
+        .disk_peak_bytes = e->plan.info.disk.total, /* allocated whole at open */
         .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
                         [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
         .card_bytes = u.card_bytes,

@@ -11,7 +11,7 @@
 #include "runtime/step/executor.h"
 #include "runtime/engine/fallback.h"
 
-/* A model that is open, before anything is loaded. */
+/* An open model, before anything is loaded. */
 struct spw_model {
     struct spw_source *source;
     struct spw_model_config config;
@@ -50,12 +50,12 @@ struct spw_session {
     uint64_t from_store;            /* of the reused ones: from the prefix cache */
     uint64_t n_attached;            /* of n_tokens: from the prefix cache, by any sync */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
-    bool ends;                      /* with the next step: no further token is expected */
-    bool has_logits;                /* of the last token held */
-    bool cached;                    /* the cache holds the tokens; else all are computed again */
-    bool mixed;                 /* some were computed before old KV lost precision, some after */
-    uint64_t rope_table;        /* of the keys: spw_rope_table() */
-    uint32_t slot;              /* in engine.sessions */
+    bool ends;                      /* ends with the next step: no further token is expected */
+    bool has_logits;                /* the logits of the last token are valid */
+    bool cached;         /* the cache holds the tokens; else the next step computes them again */
+    bool mixed;          /* some were computed before old KV lost precision, some after */
+    uint64_t rope_table; /* of the keys: spw_rope_table() */
+    uint32_t slot;       /* in engine.sessions */
     struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: save_file.h */
 };
 
@@ -67,7 +67,7 @@ struct spw_limit_watch {
     bool memory_short;    /* a lowered limit leaves too little memory: the step must end */
 };
 
-/* Events that nobody has read yet: see events.c. */
+/* Events that the caller has not read yet: see events.c. */
 struct spw_event_queue {
     struct spw_engine_event list[SPW_ENGINE_EVENTS_KEPT]; /* number n is at n % KEPT */
     uint64_t n_added, n_read,
@@ -123,11 +123,11 @@ struct spw_engine {
     uint64_t *cut_to;                /* [sessions], scratch of recover.c */
     struct spw_batch *batch;         /* the open one, borrowed; NULL: none */
     bool generates;                  /* a step of the batch runs, which publishes prefixes */
-    uint32_t n_stepping;             /* of the running step; 0: none runs */
+    uint32_t n_stepping;             /* sessions in the running step; 0: no step runs */
     uint64_t stepping_rope_table;    /* of the running step */
-    uint64_t *delivered;             /* [sessions], logits before this position were handed over */
+    uint64_t *delivered; /* [sessions], the caller has the logits before this position */
     struct spw_event_queue events;
-    bool (*look)(void *context); /* for tests: asked wherever options.interrupt is looked at */
+    bool (*look)(void *context); /* for tests: called where options.interrupt is read */
     void *look_context;
     struct spw_past_counts past;
     struct spw_file_counts files;
@@ -161,10 +161,10 @@ uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise);
 uint64_t spw_engine_leave_margin(uint64_t available);
 /* The limit of a device for a budget of the options; 0 is no limit. */
 uint64_t spw_engine_limit(uint64_t given);
-/* Sets what is left of the disk's write limit; if nothing is left, there is no disk. */
+/* Sets the rest of the disk's write limit. If the rest is 0, the plan has no disk. */
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
-/* Plans. Where no plan works with the precision of `in`, takes the next precision that works, if
- * the options allow that: `in` gets the precision, `fallback` describes the change.
+/* Makes a plan. If no plan works with the precision of `in`, takes the next precision that works,
+ * if the options allow that: `in` gets the precision, `fallback` describes the change.
  * fallback->failed is NULL if nothing had to change. */
 int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err);
@@ -176,8 +176,8 @@ void spw_engine_report_fallback(struct spw_engine *e, const struct spw_fallback 
 void spw_engine_report_lost_tile(struct spw_engine *e, const struct spw_lost_tile *lost);
 void spw_engine_report_reuse(struct spw_engine *e, const struct spw_reuse *reuse);
 void spw_engine_report_note(struct spw_engine *e, const char *text);
-/* Whether the running step is to end: the caller has raised options.interrupt, or a memory limit is
- * lower than it was. */
+/* Whether the running step must end: the caller has raised options.interrupt, or a memory limit was
+ * lowered. */
 bool spw_engine_is_interrupted(void *engine);
 
 /* engine_memory.c: takes all memory of e->plan, or nothing; `f` says which tier refused memory. */

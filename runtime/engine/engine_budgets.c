@@ -1,21 +1,21 @@
-/* Budgets that change while the engine lives: the caller's, or a tier's that failed. The plan is
- * made again, what stood on the old one is given back, what the new one needs is taken, and
- * sessions compute again what their caches held: the same bits, unless old KV has another precision
- * now.
+/* Budgets that change while the engine is open, because the caller changes them or a tier has
+ * failed. The engine makes a new plan, frees the memory of the old plan, takes the memory of the
+ * new one, and sessions compute again what their caches held. The bits are the same, unless old KV
+ * now has another precision.
  *
- *   budgets -> plan -> give back -> take -> a tier refuses -> lower budget -> plan -> ...
+ *   budgets -> plan -> free -> allocate -> a tier refuses -> lower budget -> plan -> ...
  *
- * Each turn lowers a budget (fallback.h), so that it ends. If it ends with nothing, the old plan
- * stands again; if even that is refused, the engine has no memory until it is asked for once more.
- * See engine.h. */
+ * Each turn lowers a budget (fallback.h), so the loop ends. If no plan works, the engine returns to
+ * the old plan. If even the memory of the old plan is refused, the engine has no memory until the
+ * next call that needs it. See engine.h. */
 #include "runtime/engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what is told ---- */
+/* ---- what a fallback reports ---- */
 
-/* What sessions hold in their caches; and the longest of them. */
+/* The number of tokens in the caches of all sessions, and the length of the longest session. */
 static uint64_t count_tokens(const struct spw_engine *e, uint64_t *longest)
 {
     uint64_t n = 0;
@@ -30,7 +30,7 @@ static uint64_t count_tokens(const struct spw_engine *e, uint64_t *longest)
     return n;
 }
 
-/* From the plan with `from` to the one with `to`, because of this tier. */
+/* Describes the change from plan `from` to plan `to`, which this tier has caused. */
 static void describe_fallback(struct spw_fallback *fallback, const struct spw_plan_info *from,
                               const struct spw_plan_info *to, int tier)
 {
@@ -39,7 +39,7 @@ static void describe_fallback(struct spw_fallback *fallback, const struct spw_pl
     fallback->bytes_freed = spw_sub_u64(before, after);
 }
 
-/* ---- taking what a plan needs ---- */
+/* ---- taking the memory of a plan ---- */
 
 static void set_budgets(struct spw_plan_input *in, const struct spw_descent *l)
 {
@@ -53,8 +53,8 @@ static struct spw_descent descent_of(const struct spw_plan_input *in)
     return (struct spw_descent){.budgets = {in->device_bytes, in->host_bytes, in->disk_bytes}};
 }
 
-/* A tier did not give what e->plan needs: another plan, under a lower budget. `why`: the refusal.
- */
+/* A tier refused memory that e->plan needs: makes another plan under a lower budget. `why`: the
+ * refusal. */
 static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct spw_descent *l,
                       const struct spw_fallback_failure *f, const struct spw_error *why,
                       struct spw_error *err)
@@ -74,7 +74,7 @@ static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct sp
     return 0;
 }
 
-/* What the plan may need for spills is not for files. */
+/* Files may write only what the plan does not need for spills. */
 static void limit_files(struct spw_engine *e)
 {
     uint64_t limit = e->options.disk_write_limit, spills = e->plan.info.disk_write_bytes;
@@ -93,7 +93,7 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, stru
         limit_files(e);
         if (!rc)
             return 0;
-        if (e->prefetch || f.tier == SPW_FALLBACK_NO_TIER) /* weights may have been on their way */
+        if (e->prefetch || f.tier == SPW_FALLBACK_NO_TIER) /* copies of weights may be in flight */
             e->past.unpredicted = true;
         spw_engine_give_memory(e);
         if (f.tier == SPW_FALLBACK_NO_TIER || !spw_fallback_lower(&l, &f))
@@ -107,20 +107,20 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, stru
 struct change {
     struct spw_plan plan;
     struct spw_plan_input in;
-    uint64_t device_limit, host_limit; /* of the device */
-    bool in_step;                      /* which is broken off */
+    uint64_t device_limit, host_limit; /* limits of the device */
+    bool in_step;                      /* the running step was broken off */
     bool down;                         /* a budget is lower, and no precision higher */
 };
 
-/* All but what it was made from. */
+/* Compares two plans, except the input that they were made from. */
 static bool same_layout(const struct spw_plan *a, const struct spw_plan *b)
 {
     size_t from = offsetof(struct spw_plan, residency);
     return !memcmp((const char *)a + from, (const char *)b + from, sizeof *a - from);
 }
 
-/* e->plan and what stands on it become those of `to`, in place if that can be; what stood there
- * before if neither works. */
+/* Changes e->plan and its memory to those of `to`, in place if that is possible. If the new plan
+ * does not work, returns to the plan of `from`. */
 static int change_plan(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
 {
@@ -160,7 +160,7 @@ static struct change now(const struct spw_engine *e)
                            .host_limit = spw_engine_limit(e->options.host_bytes)};
 }
 
-/* The new plan, while the old one still stands. */
+/* Makes the new plan while the memory of the old plan is still in use. */
 static int plan_change(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
 {
@@ -189,7 +189,7 @@ static int lowered_tier(const struct spw_plan_input *from, const struct spw_plan
     return SPW_FALLBACK_NO_TIER;
 }
 
-/* Lower budgets are reported, and so is a higher precision of old KV, which changes answers too. */
+/* Reports a lower budget. Also reports a higher precision of old KV, which changes answers, too. */
 static void tell_change(struct spw_engine *e, const struct change *from, const char *why,
                         struct spw_fallback *fallback)
 {
@@ -262,7 +262,7 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
     fallback.bytes_asked = f.asked;
     uint64_t held_tokens = count_tokens(e, &fallback.position);
     int rc = plan_change(e, &to, &from, err);
-    if (rc && to.in.disk_bytes) { /* without any, the host may be all that is needed */
+    if (rc && to.in.disk_bytes) { /* without a disk, the host may suffice */
         to.in.disk_bytes = to.in.disk_write_limit = 0;
         spw_error_clear(err);
         rc = plan_change(e, &to, &from, err);

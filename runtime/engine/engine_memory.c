@@ -159,7 +159,7 @@ static int open_cache(struct spw_engine *e)
     return spw_kv_open(&e->kv, &e->lane, &o);
 }
 
-/* ---- what works with them ---- */
+/* ---- prefetch and executor ---- */
 
 static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
 {
@@ -229,12 +229,13 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
     s->logits = (float *)(e->lane.host_arena + e->plan.host.session_logits) +
                 (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
-    memcpy(s->residency, e->plan.residency, sizeof s->residency); /* until the frames are shared */
+    memcpy(s->residency, e->plan.residency,
+           sizeof s->residency); /* until the frames are divided among sessions */
     s->seq = (struct spw_sequence){.residency = s->residency};
     return spw_kv_seq_open(&s->seq.kv, e->kv);
 }
 
-/* ---- all of it ---- */
+/* ---- all parts ---- */
 
 int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err)

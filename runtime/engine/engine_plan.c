@@ -1,5 +1,5 @@
-/* The engine's plan: from options and what the machine has to a plan that works, with less
- * precision of old KV where no other plan does. See engine.h. */
+/* Makes the engine's plan from the options and the machine. If no plan works with exact KV, it
+ * tries lower precisions of old KV. See engine.h. */
 #include "runtime/engine/engine.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/engine/memory.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what it is made from ---- */
+/* ---- the input of a plan ---- */
 
 enum {
     MOST_SESSIONS = 4096,
@@ -50,9 +50,9 @@ uint64_t spw_engine_leave_margin(uint64_t available)
     return spw_sub_u64(available, spw_max_u64((uint64_t)256 << 20, available / 32));
 }
 
-/* Hard budgets, or what is available: of system memory nine tenths together, eight of them for a
- * CPU's device and at least one for the host, whatever the device was given; of a card all but a
- * margin. */
+/* Sets the budgets: those of the options, else the available memory. Of system memory 9/10 are
+ * available: 8/10 for a CPU's device, and for the host the rest, at least 1/10. Of a GPU's memory
+ * all but a margin is available. */
 static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                        const struct spw_options *o, struct spw_error *err)
 {
@@ -60,11 +60,13 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
     uint64_t system = spw_engine_system_bytes(e, o) / 10;
     if (card == UINT64_MAX) {
         in->device_bytes = spw_engine_budget(o->device_bytes, system * 8);
-        uint64_t rest = spw_sub_u64(system * 9, in->device_bytes); /* 0: more than there is */
+        uint64_t rest = spw_sub_u64(
+            system * 9,
+            in->device_bytes); /* 0 if the device's budget is larger than the available memory */
         in->host_bytes = spw_engine_budget(o->host_bytes, spw_max_u64(rest, system));
         return 0;
     }
-    card += e->lane.device_arena ? e->plan.device.end : 0; /* is given back first */
+    card += e->lane.device_arena ? e->plan.device.end : 0; /* freed before the new plan is taken */
     in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
     in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
     if (in->device_bytes <= card)
@@ -92,9 +94,9 @@ void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *
 }
 
 enum {
-    DISK_MARGIN = 16, /* one in so many free bytes is left to others */
+    DISK_MARGIN = 16, /* 1/16 of the free space is left to other programs */
     DISK_FLIGHT_BYTES = 16 << 20,
-    DISK_COST = 8, /* memory of 40 GB/s to 5 GB/s of a drive: the order of both */
+    DISK_COST = 8, /* memory of 40 GB/s against a drive of 5 GB/s */
     MOST_DISK_COST = 1024,
 };
 
@@ -110,7 +112,8 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
                            const struct spw_options *o, struct spw_error *err)
 {
     uint64_t free_bytes;
-    /* Twice what is in flight: as much has landed and is computed with, or waits for that. */
+    /* Twice the bytes in flight: as many bytes have arrived, and wait for the computation or are
+     * used by it. */
     in->disk_ring_bytes =
         2 * (o->drive ? o->drive->queue_depth * o->drive->request_bytes : DISK_FLIGHT_BYTES);
     in->attaches = o->prefix_cache_dir != NULL;
@@ -133,8 +136,9 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
                     (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
 }
 
-/* Rows of a prompt that take about a minute, whatever they are behind. A pass reads streamed
- * weights, which may be a 20th part of its time. Without measured numbers, of a small machine. */
+/* The number of rows of a prompt that take about a minute, at any position of the context. A pass
+ * reads streamed weights, and this may take 1/20 of its time. Without measured limits the numbers
+ * are those of a small machine. */
 static uint64_t kept_rows(const struct spw_plan_input *in, const struct spw_options *o)
 {
     enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, KERNELS_SHARE = 4 };
@@ -145,7 +149,8 @@ static uint64_t kept_rows(const struct spw_plan_input *in, const struct spw_opti
         bytes += (double)in->weights->blocks[u].bytes;
     for (uint32_t i = 0; i < in->weights->n_matrices; i++)
         flops += 2.0 * (double)in->weights->matrices[i].n * (double)in->weights->matrices[i].k;
-    flops += 2.0 * c->n_heads * c->head_dim * c->n_layers * (double)in->context; /* half of it */
+    flops += 2.0 * c->n_heads * c->head_dim * c->n_layers *
+             (double)in->context; /* on average a row sees half of the context */
     if (o->machine)
         peak = in->compute == SPW_DTYPE_F32 ? o->machine->f32_flops : o->machine->bf16_flops;
     if (o->drive)
@@ -198,8 +203,8 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
 
 /* ---- fallbacks ---- */
 
-/* Sessions keep the logits of the tokens in their caches; the next token may read quantized tiles.
- */
+/* The first token whose logits may differ. Logits of tokens in the caches stay; the next token may
+ * read quantized tiles. */
 static uint64_t lossy_from(const struct spw_engine *e)
 {
     uint64_t until = spw_residual_until(1, e->plan.residency[SPW_LAYER_FULL].residual_tiles);
@@ -228,7 +233,7 @@ static void set_precision(struct spw_plan_input *in, enum spw_kv_precision preci
     in->quantizes = precision != SPW_KV_EXACT;
 }
 
-/* Where nothing ever is old, nothing is won. */
+/* A context without old tiles gains nothing from quantization. */
 static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input *in)
 {
     uint64_t block = spw_residual_block(in->context);
@@ -236,7 +241,8 @@ static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input
            spw_residual_end(block, in->residual_tiles) > 1;
 }
 
-/* From the plan that was refused to e->plan: of what lacked, what is needed now. */
+/* Describes the change from the refused plan to e->plan: the bytes that were missing, and the bytes
+ * that are needed now. */
 static void describe_precision(const struct spw_engine *e, const struct spw_plan_input *in,
                                const struct spw_plan_info *refused, int why,
                                struct spw_fallback *fallback)
@@ -258,7 +264,7 @@ static void describe_precision(const struct spw_engine *e, const struct spw_plan
     fallback->kind = spw_fallback_between(refused, &now);
 }
 
-/* The refusal names what exact KV needs; this is what would do as well. */
+/* The refusal names the budgets that exact KV needs. Adds the budgets that quantized KV needs. */
 static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
                      const struct spw_plan_info *refused, const struct spw_plan_input *in,
                      bool fitted)
@@ -274,15 +280,16 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
     if (fitted)
         snprintf(err->text + n, sizeof err->text - n,
                  " (old KV with less precision would fit, but this model did not pass its check)");
-    else if (needed && needed < plain[tier]) /* else exact KV costs no more */
+    else if (needed && needed < plain[tier]) /* else exact KV needs no more */
         snprintf(err->text + n, sizeof err->text - n,
                  " (with old KV as %s: %s %s, if this model passes its check)",
                  spw_kv_precision_name(in->precision), spw_budget_names[tier].option,
                  spw_bytes_text(text, needed));
 }
 
-/* `why` no plan with the precision of `in` works. Takes the first one that does and that the gate
- * lets pass; else as it was, and why. */
+/* No plan works with the precision of `in`, because of the error `why`. Takes the first lower
+ * precision that has a plan and passes the gate. If there is none, restores everything and returns
+ * `why`. */
 static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why,
                    struct spw_fallback *fallback, struct spw_error *err)
 {

@@ -1,26 +1,25 @@
-/* Another division of KV, made in place: what the cache holds moves inside its arenas, becomes
- * smaller or goes further down, and nothing is computed again.
+/* Replans in place: tiles move inside the arenas, are quantized or spilled, and nothing is computed
+ * again.
  *
  *   cut back -> smaller tiles -> waterlines -> fewer frames -> shorter arenas
  *
- * The plan is plan_replan.c's. If old KV loses precision here, queries from now on read it with
- * less, and those before have read it exactly: as if it had been asked for at this position. See
- * engine.h.
- */
+ * The new plan is made by plan_replan.c. If old KV loses precision here, later queries read it
+ * quantized, and earlier queries have read it exactly: the precision applies from this position on.
+ * See engine.h. */
 #include "offload/kv/kv_repack.h"
 #include "runtime/engine/engine.h"
 
-enum { BUFFER_TILES = 8 }; /* under way together, where there is room */
+enum { BUFFER_TILES = 8 }; /* reads or writes in flight together, if there is room */
 
 struct replan {
     struct spw_engine *e;
     struct spw_plan from;
     struct spw_kv_division *divisions; /* [sessions]; owned */
     struct spw_kv_repack repack;
-    uint64_t n_renumbered; /* tiles on disk that went to another frame, as they are */
+    uint64_t n_renumbered; /* tiles on disk that were copied to another frame unchanged */
 };
 
-/* ---- before ---- */
+/* ---- before the change ---- */
 
 static bool loses_tiles(struct spw_kv *kv)
 {
@@ -31,7 +30,7 @@ static bool loses_tiles(struct spw_kv *kv)
     return any;
 }
 
-/* The cache holds what the sessions do, and nothing is under way. */
+/* Cuts the caches back to what the sessions hold, and waits until nothing is in flight. */
 static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
 {
     SPW_TRY(spw_lane_sync_all(&e->lane));
@@ -59,10 +58,11 @@ static uint64_t n_cached(const struct spw_engine *e)
     return n;
 }
 
-/* ---- memory that no step needs between two of them ---- */
+/* ---- scratch memory: no step runs now ---- */
 
-/* On the device hidden states and activations, up to the flags; on the host hidden states and
- * staging. One tile to come from, one to go to, and what the disk's reads land in. */
+/* Finds scratch memory. On the device it is the memory of hidden states and activations, up to the
+ * flags; on the host that of hidden states and staging. It holds one source tile, one destination
+ * tile, and the buffers of the disk's reads. */
 static int find_scratch(struct replan *r)
 {
     const struct spw_engine *e = r->e;
@@ -120,7 +120,7 @@ static int repack(struct replan *r, bool smaller)
     return done.n_lost ? -EBADMSG : 0;
 }
 
-/* Tiles that stay exact must be on the device, but for sinks. */
+/* Loads the tiles that stay exact onto the device, except the attention sinks. */
 static int bring_up(const struct spw_engine *e, const struct spw_kv_division *d)
 {
     for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
@@ -132,7 +132,7 @@ static int bring_up(const struct spw_engine *e, const struct spw_kv_division *d)
     return 0;
 }
 
-/* Old tiles are quantized from now on: which ones these are. */
+/* Lists the tiles that are old, and so become quantized. */
 static int divide(struct replan *r)
 {
     struct spw_engine *e = r->e;
@@ -152,7 +152,7 @@ static int divide(struct replan *r)
     return 0;
 }
 
-/* Exact frames stay where they are, or come to where the plan has them. */
+/* Tells the repack where the plan p has the exact frames. */
 static void place_exact(struct replan *r, const struct spw_plan *p)
 {
     struct spw_kv_repack *x = &r->repack;
@@ -161,8 +161,8 @@ static void place_exact(struct replan *r, const struct spw_plan *p)
     x->exact_tile_bytes = p->exact_tile_bytes;
 }
 
-/* Frames of tiles as they will be, in all the room that there is: what has to go further down still
- * goes, and then the plan's frames are enough. */
+/* Gives all tiles their new size. The frames use all the memory there is, because tiles that must
+ * be spilled further still need frames; after spilling, the plan's frames suffice. */
 static int shrink_tiles(struct replan *r)
 {
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
@@ -195,7 +195,8 @@ static void drop_copies(const struct spw_engine *e)
             spw_kv_drop_copies(e->sessions[i]->seq.kv, l, 0);
 }
 
-/* To the plan's frames; and the exact ones, which lie behind them, come down. */
+/* Moves all tiles into the frames of the plan, and the exact frames, which lie after them, to their
+ * new place. */
 static int close_ranks(struct replan *r)
 {
     const struct spw_plan *p = &r->e->plan;
@@ -204,13 +205,13 @@ static int close_ranks(struct replan *r)
     x->n_host_frames = p->n_host_frames;
     x->n_disk_frames = p->n_disk_frames;
     place_exact(r, p);
-    drop_copies(r->e); /* the plan has none of what stays on the device */
+    drop_copies(r->e); /* the plan has no copies of tiles that stay on the device */
     return repack(r, false);
 }
 
 /* ---- arenas ---- */
 
-/* They are larger than they may be. */
+/* Whether the arenas are larger than the new budgets. */
 static bool passes(const struct spw_engine *e, const struct spw_plan *to,
                    const struct spw_plan_input *in)
 {
@@ -218,7 +219,7 @@ static bool passes(const struct spw_engine *e, const struct spw_plan *to,
            e->lane.host_arena_bytes + to->kept_bytes > in->host_bytes;
 }
 
-/* What is registered for reads and writes of files stays with the kernel until those are closed. */
+/* Arenas that are registered for file I/O cannot shrink while the files are open. */
 static bool can_trim(const struct spw_engine *e)
 {
     return e->lane.ops->trim && !e->io;
@@ -233,7 +234,7 @@ static void trim(struct spw_engine *e)
     l->host_arena_bytes = e->plan.host.end;
 }
 
-/* ---- after ---- */
+/* ---- after the change ---- */
 
 static int settle(struct spw_engine *e)
 {
@@ -285,12 +286,12 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     struct spw_plan to;
     uint32_t n_on_disk = e->disk ? spw_disk_n_used(e->disk) : 0;
     if (!e->executor || e->prefix || !n_cached(e))
-        return -ENODATA; /* what is in the prefix cache is found there again */
+        return -ENODATA; /* the sessions find their tokens in the prefix cache again */
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
     if (passes(e, &to, in) && !can_trim(e))
         return -ENOMEM;
     SPW_TRY(spw_traffic_info(&to, e->model.weights));
-    SPW_TRY(spw_executor_forget_ahead(e->executor)); /* it is of the plan that goes */
+    SPW_TRY(spw_executor_forget_ahead(e->executor)); /* transfers ahead belong to the old plan */
     r.divisions = spw_alloc_zero(to.info.sessions, sizeof *r.divisions);
     if (!r.divisions)
         return -ENOMEM;

@@ -1,4 +1,4 @@
-/* What gives way next: see fallback.h. */
+/* The next fallback: see fallback.h. */
 #include "runtime/engine/fallback.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@ bool spw_fallback_quantize(struct spw_descent *l)
 {
     if (!l->quantize || l->precision == SPW_KV_INT4)
         return false;
-    l->precision++; /* the names are in the order of what they take */
+    l->precision++; /* precisions are in the order of their sizes, largest first */
     l->n_steps++;
     assert(l->n_steps <= SPW_FALLBACK_STEPS);
     return true;
@@ -20,7 +20,8 @@ bool spw_fallback_lower(struct spw_descent *l, const struct spw_fallback_failure
     uint64_t *budget = &l->budgets[f->tier], asked = spw_min_u64(f->asked, *budget);
     if (!asked)
         return false;
-    /* A refusal may have come from a limit that nobody tells: then three quarters are tried. */
+    /* A refusal may come from a limit that the system does not report: then three quarters are
+     * tried. */
     uint64_t bytes = f->held && f->held < asked ? f->held : asked - spw_div_up(asked, 4);
     *budget = bytes / PAGE * PAGE;
     l->n_steps++;

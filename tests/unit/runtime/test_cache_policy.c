@@ -67,20 +67,20 @@ static void test_words(void)
         uint8_t *kinds;
         const char *asked, *says;
     } cases[] = {
-        {full, "static", "no answer depends on it"},
-        {mixed, "dynamic", "no answer depends on it"},
-        {full, "offloaded", "left to the budgets"},
-        {full, "offloaded_static", "left to the budgets"},
-        {mixed, "hybrid", "\"hybrid\": as the layers are"},
-        {sliding, "hybrid_chunked", "as the layers are"},
-        {full, "hybrid", "not done: no layer slides"},
-        {full, "offloaded_hybrid", "not done: no layer slides"},
-        {sliding, "sliding_window", "as the layers are"},
-        {mixed, "sliding_window", "the full ones need every key"},
-        {full, "sliding_window", "not done: no layer slides"},
-        {full, "dynamic_full", "as the layers are"},
-        {mixed, "dynamic_full", "not done for the layers that slide"},
-        {full, "mamba", "\"mamba\": a word that is not known"},
+        {full, "static", "answers do not depend on it"},
+        {mixed, "dynamic", "answers do not depend on it"},
+        {full, "offloaded", "the budgets decide"},
+        {full, "offloaded_static", "the budgets decide"},
+        {mixed, "hybrid", "\"hybrid\": the layers do this already"},
+        {sliding, "hybrid_chunked", "the layers do this already"},
+        {full, "hybrid", "not done: no layer has a sliding window"},
+        {full, "offloaded_hybrid", "not done: no layer has a sliding window"},
+        {sliding, "sliding_window", "the layers do this already"},
+        {mixed, "sliding_window", "the other layers need every key"},
+        {full, "sliding_window", "not done: no layer has a sliding window"},
+        {full, "dynamic_full", "the layers do this already"},
+        {mixed, "dynamic_full", "not done for layers with a sliding window"},
+        {full, "mamba", "\"mamba\": spillway does not know this word"},
     };
     struct spw_options o = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -145,16 +145,16 @@ static void test_tiers(void)
         const char *says;
     } cases[] = {
         {{0}, true, false, "no options.disk_dir"},
-        {{.host_bytes = none}, false, false, "options.host_bytes of no bytes"},
+        {{.host_bytes = none}, false, false, "options.host_bytes allows no bytes"},
         {{.disk_dir = ".", .backend = cpu}, true, true, "the host takes"},
         {{.disk_dir = ".", .backend = cuda}, true, true, "options.disk_dir names"},
         {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, true, true, "budget"},
-        {{.disk_dir = ".", .host_bytes = none}, false, true, "options.host_bytes of no bytes"},
-        {{.disk_dir = ".", .disk_bytes = none}, true, false, "options.disk_bytes of no bytes"},
+        {{.disk_dir = ".", .host_bytes = none}, false, true, "options.host_bytes allows no bytes"},
+        {{.disk_dir = ".", .disk_bytes = none}, true, false, "options.disk_bytes allows no bytes"},
         {{.disk_dir = ".", .disk_write_limit = none},
          true,
          false,
-         "options.disk_write_limit of no bytes"},
+         "options.disk_write_limit allows no KV"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spw_cache_policy p = make(full, "", &cases[i].o);
