@@ -1,9 +1,9 @@
 /* What an engine reports: spw_engine_event (spillway.h) gives these events, in the order in which
  * things happened. Part of the public API.
  *
- * A batch has events of its own (struct spw_event): they point into the batch, and go with its next
- * step. Events of an engine are copies, and also come from calls without a batch: opening, other
- * budgets, keeping a prefix. */
+ * A batch has events of its own (struct spw_event): they point into the batch, and its next step
+ * drops them. Events of an engine are copies. They also come from calls without a batch: opening an
+ * engine, changing budgets, publishing a prefix. */
 #ifndef SPW_RUNTIME_EVENTS_H
 #define SPW_RUNTIME_EVENTS_H
 
@@ -14,7 +14,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* What gave way when memory did not suffice. Only the precisions change answers. */
+/* The fallbacks of an engine when memory does not suffice. Only those that change the precision
+ * change answers. */
 enum spw_fallback_kind {
     SPW_FALLBACK_BUDGETS, /* less spare memory */
     SPW_FALLBACK_CHUNK,   /* a smaller prefill chunk */
@@ -32,22 +33,24 @@ struct spw_fallback {
     enum spw_fallback_kind kind;
     const char *failed; /* a constant: "device budget" (too small), "device memory" (refused) */
     uint64_t position;  /* tokens that the longest session held */
-    uint64_t bytes_asked, bytes_freed; /* of what failed; freed: it needs so much less now */
-    /* Tokens whose KV is computed again. 0: all KV was kept. If KV that was kept has another
-     * precision now, it had the old one up to `position`; else it has the new one from the first
-     * token on. */
+    uint64_t bytes_asked,
+        bytes_freed; /* of the tier that failed; freed: how many bytes less it needs now */
+    /* Tokens whose KV is computed again. 0: all KV stays. If KV stays and has another precision
+     * now, tokens up to `position` were computed with the old precision; else all tokens have the
+     * new one. */
     uint64_t n_recomputed;
     /* INT8 to INT4: the first token of a session that reads old KV with this precision; of several
-     * sessions the least. Logits before it are exact, unless an earlier fallback or an option took
-     * precision from them. 0 for other kinds. */
+     * sessions the least. Logits before it are exact, unless an earlier fallback or an option has
+     * lowered the precision. 0 for other kinds. */
     uint64_t lossy_from;
 };
 /* "int8 for old KV" */
 const char *spw_fallback_name(enum spw_fallback_kind kind);
 
-/* A tile that could not be read back from disk as it was written. Its tokens are computed again. */
+/* A tile on disk that could not be read, or whose checksum was wrong. Its tokens are computed
+ * again. */
 struct spw_lost_tile {
-    int error;             /* -EBADMSG: the checksum; else what the drive said */
+    int error;             /* -EBADMSG: the checksum; else the error of the drive */
     uint32_t layer;        /* of the tile */
     uint64_t position;     /* its first token */
     uint64_t n_recomputed; /* tokens whose KV was cut off and is computed again */
@@ -55,23 +58,24 @@ struct spw_lost_tile {
 
 /* A session begins with a prefix from the prefix cache. */
 struct spw_reuse {
-    uint64_t n_tokens, n_asked; /* found; of the whole sequence */
-    uint64_t bytes;             /* of their KV, read where it lies or as the session begins */
+    uint64_t n_tokens, n_asked; /* tokens that were found; tokens of the whole sequence */
+    uint64_t bytes; /* of their KV, streamed from the files or loaded at the beginning */
 };
 
 enum spw_engine_event_kind {
     SPW_ENGINE_FALLBACK,  /* memory did not suffice */
     SPW_ENGINE_LOST_TILE, /* a tile could not be read back from disk */
     SPW_ENGINE_REUSE,     /* a session begins with a prefix from the prefix cache */
-    SPW_ENGINE_NOTE, /* the prefix cache is damaged or cannot take more: no answer depends on it */
+    SPW_ENGINE_NOTE,      /* the prefix cache is damaged or full; answers do not depend on it */
 };
 
-/* The engine keeps so many events, the newest ones. */
+/* The engine stores the newest events, at most this many. */
 enum { SPW_ENGINE_EVENTS_KEPT = 64 };
 
 struct spw_engine_event {
     enum spw_engine_event_kind kind;
-    uint64_t n_missed; /* events before this one that nobody read in time: they are lost */
+    uint64_t n_missed; /* events before this one that were dropped, because the caller did not read
+                          them in time */
     struct spw_fallback fallback;
     struct spw_lost_tile lost_tile;
     struct spw_reuse reuse;

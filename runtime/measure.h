@@ -1,6 +1,6 @@
 /* Measuring: the limits of this machine and of a drive, whether a model works with quantized KV,
- * the least time that a plan takes. Part of the public API. An engine needs none of this, and
- * nothing here changes a result. */
+ * the least time that a plan takes. Part of the public API. An engine works without these numbers,
+ * and they never change a result. */
 #ifndef SPW_RUNTIME_MEASURE_H
 #define SPW_RUNTIME_MEASURE_H
 
@@ -24,12 +24,12 @@ enum spw_probe_mode {
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: that this process may use, whatever `threads` is */
-    /* Reading the device's memory. CPU: with all threads, in the fastest of several ways, whose
-     * name is read_pattern ("4 streams a thread, huge pages"). */
+    /* Reading the device's memory. CPU: with all threads, with the fastest of several patterns,
+     * whose name is read_pattern ("4 streams a thread, huge pages"). */
     double read_bytes_per_second;
     char read_pattern[64];
-    double copy_bytes_per_second; /* host to device as the ring copies: GPU, 64 MiB pinned; CPU, one
-                                     stream */
+    double copy_bytes_per_second; /* host to device, like a copy of a ring: GPU, 64 MiB pinned; CPU,
+                                     one stream */
     /* CPU: reading and copying at the same time, one thread copying and the others reading. GPU:
      * the same numbers as alone. */
     double read_beside_bytes_per_second, copy_beside_bytes_per_second;
@@ -40,7 +40,7 @@ struct spw_machine {
     struct {
         double byte_seconds, product_seconds;
     } attention[SPW_KV_PRECISIONS];
-    /* What a slot of a ring costs beside the drive and the computation: the time from the arrival
+    /* The cost of a slot of a ring beside the drive and the computation: the time from the arrival
      * of its bytes until the drive gets the next request, through threads that sleep; and the time
      * that all threads together take from the cores for this. */
     double handover_seconds, handover_core_seconds;
@@ -77,7 +77,7 @@ struct spw_drive {
     uint64_t request_bytes;
     uint32_t queue_depth; /* requests in flight: bandwidth times latency, from 8 to 64 */
     double read_bytes_per_second, write_bytes_per_second; /* with that many requests in flight */
-    double latency_seconds;                               /* of one request alone */
+    double latency_seconds;                               /* of a single request */
     double cpu_seconds_per_byte; /* of the I/O threads, reading, checksums included */
     /* The same for small requests: rings may have slots smaller than request_bytes. */
     uint64_t small_request_bytes;
@@ -85,7 +85,7 @@ struct spw_drive {
     int64_t measured_at; /* seconds since 1970 */
     /* Not part of the profile: */
     uint64_t written_bytes; /* by this measuring; 0: the numbers are from the profile */
-    char note[320]; /* what the user should know, such as a profile that is damaged; or "" */
+    char note[320];         /* for the user, for example that a profile is damaged; or "" */
 };
 
 struct spw_drive_options {
@@ -106,8 +106,9 @@ int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o,
 
 enum { SPW_GATE_FORMATS = 3 };
 
-/* The same text with old KV in one format, and with all KV exact. Divergences are Kullback-Leibler,
- * in nats, of the next-token distribution with quantized KV from the exact distribution. */
+/* The result for one format: the same text with old KV in this format, and with all KV exact.
+ * Divergences are Kullback-Leibler, in nats, of the next-token distribution with quantized KV from
+ * the exact distribution. */
 struct spw_gate_result {
     enum spw_kv_precision precision; /* given by the caller */
     bool passes;
@@ -179,7 +180,8 @@ const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool 
 enum spw_bound { SPW_BOUND_COMPUTE, SPW_BOUND_LINK, SPW_BOUND_DISK };
 
 struct spw_prediction {
-    /* Each alone; on the CPU, compute_seconds includes what copies and I/O take from its cores. */
+    /* The time of each alone; on the CPU, compute_seconds includes the time that copies and I/O
+     * take from its cores. */
     double compute_seconds, link_seconds, disk_seconds;
     double seconds;       /* the longest of them: they overlap */
     enum spw_bound bound; /* which of them is the longest */
@@ -203,8 +205,8 @@ struct spw_attention_shape {
     uint64_t context;
 };
 struct spw_attention_speed {
-    uint64_t kv_bytes; /* that a step reads */
-    double seconds;    /* a step, the median of several */
+    uint64_t kv_bytes; /* bytes that a step reads */
+    double seconds;    /* of a step; the median of several steps */
 };
 int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
                           const struct spw_options *o, struct spw_error *err);

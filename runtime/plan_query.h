@@ -1,5 +1,5 @@
-/* What an engine would do with a model under given budgets, asked before anything is loaded. Part
- * of the public API. The calls read the model's headers and the options, and take nothing. */
+/* The plan of an engine for a model under given budgets, computed from the headers of the model and
+ * the options. Part of the public API. The calls load nothing and reserve no memory. */
 #ifndef SPW_RUNTIME_PLAN_QUERY_H
 #define SPW_RUNTIME_PLAN_QUERY_H
 
@@ -13,15 +13,15 @@ extern "C" {
 
 struct spw_tensors; /* model/source/tensors.h */
 
-/* What lies where for a full context, decided before anything is loaded. Bytes. */
+/* The bytes of each tier for a full context. */
 struct spw_plan_info {
     uint64_t context;
     uint32_t sessions, prefill_chunk, prefetch_slots, prefetch_splits;
     enum spw_dtype compute, kv;
     enum spw_kv_precision precision; /* of old KV */
-    uint64_t residual_tokens;        /* the newest tokens, which stay exact beside that */
-    /* Sessions can be cut back to where their latest prompt began, or its last pass: an interrupted
-     * step takes nothing from what they held before. */
+    uint64_t residual_tokens;        /* the newest tokens, which stay exact */
+    /* Sessions can be cut back to the beginning of their latest prompt, or of its last pass: after
+     * an interrupted step they still hold what they held before. */
     bool rolls_back;
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     struct {
@@ -42,22 +42,24 @@ struct spw_plan_info {
     /* One decode step of one session at the full context. */
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
     uint64_t decode_read_bytes;   /* weights and KV that computation reads */
-    uint64_t decode_old_kv_bytes; /* of these, KV with less precision */
-    /* Products of a query's channel and a key's, with exact KV and with old KV: head_dim * heads *
-     * keys for each layer. */
+    uint64_t decode_old_kv_bytes; /* of these, quantized KV */
+    /* Products of a channel of a query and a channel of a key, with exact KV and with old KV:
+     * head_dim * heads * keys for each layer. */
     uint64_t decode_products, decode_old_products;
     /* KV that is copied into slots of the ring, from the host or the disk, and the number of slots.
      */
     uint64_t decode_slot_bytes, decode_slots;
-    /* A prompt of `context` tokens from nothing. */
+    /* A prompt of `context` tokens in an empty session. */
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
     /* The most that all sessions write to disk as they grow to `context` tokens. */
     uint64_t disk_write_bytes;
-    /* With a prefix cache: what spw_session_publish writes for `context` tokens, if the cache has
-     * nothing of them. A prompt that is published after each pass writes some tables more. */
+    /* With a prefix cache: the bytes that spw_session_publish writes for `context` tokens, if the
+     * cache is empty. A prompt that is published after each pass writes a few more tables. */
     uint64_t prefix_write_bytes;
-    uint64_t smallest_device_bytes, smallest_host_bytes, smallest_disk_bytes; /* that still work */
-    /* Of spw_plan_query: what gave way to make this plan. `failed` is NULL if nothing did. */
+    uint64_t smallest_device_bytes, smallest_host_bytes,
+        smallest_disk_bytes; /* the smallest budgets that work */
+    /* In spw_plan_query: the fallback that made this plan possible. `failed` is NULL if none was
+     * needed. */
     struct spw_fallback fallback;
 };
 
@@ -73,8 +75,8 @@ enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct 
 
 /* The lengths of a request of a batch; tokens in request.given count as prompt. n_found: tokens of
  * the prompt that the prefix cache has. n_resumed: tokens that its session got from
- * spw_session_resume; resumed_logits: with the logits after them (struct spw_saved_info). prompt:
- * [n_prompt]; NULL: the request shares no tokens with other requests. */
+ * spw_session_resume; resumed_logits: the session also got the logits after them (struct
+ * spw_saved_info). prompt: [n_prompt]; NULL: the request shares no tokens with other requests. */
 struct spw_plan_request {
     uint64_t n_prompt, max_new_tokens, n_found, n_resumed;
     bool resumed_logits;
@@ -83,8 +85,8 @@ struct spw_plan_request {
 
 /* Plans, and predicts the bytes that spw_stats will count on each link, as integers, for this run:
  * an engine with these options, one batch, all requests submitted before the first step, and
- * max_new_tokens tokens in every answer. The prefix cache is taken to have n_found tokens of each
- * prompt and nothing else of these sequences. -E2BIG: a request is longer than the context. */
+ * max_new_tokens tokens in every answer. It assumes that the prefix cache has n_found tokens of
+ * each prompt and nothing else of these sequences. -E2BIG: a request is longer than the context. */
 int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
                    const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
                    struct spw_error *err);

@@ -15,8 +15,9 @@ struct spw_sampler;
 int spw_sampler_open(struct spw_sampler **out, uint32_t vocab, struct spw_error *err);
 void spw_sampler_close(struct spw_sampler *s);
 int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err);
-/* The next token after `tokens` (for the repetition penalty), with the counter-based generator at
- * (seed, stream, n_tokens): a sequence's choices depend on nothing but its own tokens. */
+/* Picks the next token after `tokens` (which the repetition penalty needs), with the counter-based
+ * generator at (seed, stream, n_tokens): the choices for a sequence depend only on its own
+ * tokens. */
 int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, const float *logits,
                          const int32_t *tokens, size_t n_tokens, uint64_t stream);
 

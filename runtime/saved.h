@@ -12,17 +12,17 @@ extern "C" {
 
 enum { SPW_SAVED_STATE_BYTES = (16 << 20) - 4096 };
 
-/* Reserves `path` for this session until the session is closed or gets another path: nobody else
- * can save there meanwhile. If there is no file, an empty one is made, and removed again if nothing
- * is saved. -EBUSY: another process, or session, has reserved the path; -EPERM: the file belongs to
- * another user; -EINVAL: the file is no saved session, or is a link. */
+/* Reserves `path` for this session until the session is closed or gets another path: no other
+ * session can save there meanwhile. If there is no file, an empty file is created, and removed
+ * again if nothing is saved. -EBUSY: another process or session has reserved the path; -EPERM: the
+ * file belongs to another user; -EINVAL: the file is no saved session, or is a link. */
 int spw_session_save_to(struct spw_session *s, const char *path, struct spw_error *err);
-/* After spw_session_save_to: writes all that the session holds to `path`, mode 0600, and `state`,
- * the caller's own bytes. If the process dies, the file is the old one or the new one. A file of
- * the same tokens grows: only new tiles are written, and, by a session's first save, tiles that
- * were damaged. A file of other tokens is replaced, and so is a file that others may read or write.
- * written_bytes may be NULL. -EDQUOT: the disk write limit; -ENOSPC, -EIO. The session does not
- * change. */
+/* Call it after spw_session_save_to: writes everything that the session holds to `path`, mode 0600,
+ * and `state`, the caller's own bytes. If the process dies, the file is the old one or the new one.
+ * A file of the same tokens grows: only new tiles are written, and, in a session's first save,
+ * tiles that were damaged. A file of other tokens is replaced, and so is a file that others may
+ * read or write. written_bytes may be NULL. -EDQUOT: the disk write limit; -ENOSPC, -EIO. The
+ * session does not change. */
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
                      uint64_t *written_bytes, struct spw_error *err);
 
@@ -34,11 +34,11 @@ struct spw_saved_info {
     bool has_logits;   /* after the last token */
     const void *state; /* [state_bytes], from the caller of spw_session_save */
     size_t state_bytes;
-    enum spw_dtype compute, kv; /* with which it was computed: the engine must have the same */
+    enum spw_dtype compute, kv; /* types of the computation: the engine must have the same */
     enum spw_kv_precision precision;
     uint64_t residual_tokens;
     const char *backend; /* spw_engine_backend */
-    /* NULL, or why nobody should trust the file: others own it, or may write to it. */
+    /* NULL, or the reason not to trust the file: others own it, or may write to it. */
     const char *foreign;
 };
 /* -ENOENT; -EBADMSG: the file is damaged, or no file of spillway; -EINVAL: it is another kind of
@@ -49,9 +49,9 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v);
 /* Whether the engine can resume it. -ESTALE: it was computed with another model, on another
  * backend, or with other types; `err` names both sides. */
 int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err);
-/* A new session that holds what was saved, under any budgets. It continues with the same bits as
- * the saved session would have. -ESTALE: see spw_saved_check; -EPERM: info.foreign; -EBADMSG: the
- * file is damaged; -E2BIG: it has more tokens than the context. */
+/* Opens a new session that holds what was saved, under any budgets. It continues with the same bits
+ * as the saved session. -ESTALE: see spw_saved_check; -EPERM: info.foreign; -EBADMSG: the file is
+ * damaged; -E2BIG: it has more tokens than the context. */
 int spw_session_resume(struct spw_session **out, struct spw_engine *e, const struct spw_saved *v,
                        struct spw_error *err);
 

@@ -1,6 +1,6 @@
-/* The calibration text: see calibration.h. It has some of everything that a cache holds in
- * practice: prose, speech, names with numbers that nothing predicts, a table, code, digits, and
- * a little of other languages. */
+/* The calibration text: see calibration.h. It has a little of everything that is common in
+ * practice: prose, speech, names with unpredictable numbers, a table, code, digits, and other
+ * languages. */
 #include "runtime/measure/calibration.h"
 
 #include <stdio.h>

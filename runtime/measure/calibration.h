@@ -1,7 +1,7 @@
-/* The tokens that a model is checked with: a short text of our own, given twice.
+/* The tokens that check a model: a short text, given twice.
  *
- * The second time, a model that can look back continues the text from what it read a thousand
- * tokens earlier. It is sure of its tokens, and only old keys and values make it sure. A text
+ * In the second copy, a model that can look back continues the text from what it read a thousand
+ * tokens earlier. It is sure of its tokens, and only because of old keys and values. A text that is
  * given once would use old keys little, and the check would find little. This module keeps no
  * state. */
 #ifndef SPW_RUNTIME_MEASURE_CALIBRATION_H

@@ -1,14 +1,15 @@
-/* The gate: whether a model may be run with quantized KV.
+/* The gate: whether a model may run with quantized KV.
  *
- * What is asked of a format (all of it of positions that read old tiles quantized):
+ * The conditions for a format (over all positions that read quantized tiles):
  *
- *   median KL      <= 0.01 nats   the common token's distribution is the same to a hundredth
- *   99.9 % KL      <= 5 nats      no position in a thousand has lost its token: 5 nats are a
+ *   median KL      <= 0.01 nats   the distribution at a typical position hardly changes
+ *   99.9 % KL      <= 5 nats      at most one position in a thousand loses its token: 5 nats are a
  *                                 factor of 150 in the probability of a token that was certain
- *   same token     >= 98 %        of those that the exact model is sure of
+ *   same token     >= 98 %        of the positions where the exact model is sure
  *
- * Why so, from this text (November 2026; window 128; 2,048 tokens, stories260K 512; "plain" is int4
- * with a step and a zero for each token and 64 channels; KL median, 99.9 %, same token in percent):
+ * Measurements on this text (November 2026; window 128; 2,048 tokens, stories260K 512; "plain" is
+ * int4 with a step and a zero for each token and 64 channels; KL median, 99.9 %, same token in
+ * percent):
  *
  *                         int8                    int4                    plain int4
  *   records               8.5e-5   0.14    99.9   2.0e-3   2.1    99.0    2.4e-3   4.4    98.2
@@ -17,12 +18,12 @@
  *   constant keys, slow   1.2e-8   0.01   100     6.6e-6   1.9    99.9    1.2     14      90.8
  *   constant keys, quick  1.3e-8   0.67   100     4.4e-5  19      91.4   12       50      39.3
  *
- * (tests/engine/copying_model.h; the keys have constants of 300 and of 100.) Sound ones lie at 2 to
- * 3 nats and 99 %, wrecked ones at 14 and 91 % or worse, and no one of the three measures tells
- * them all apart. records must pass: with int4 it answers one question of 144 less than without
- * (tools/bench/kv_formats.py). The text is meant to be harder than use: it is given twice, and half
- * of it can be foretold from old keys alone. A model with random weights of the shape of
- * Qwen2.5-0.5B, whose rows are all sharpened, has medians of 4.5e-4 and 1.6e-2. */
+ * (tests/engine/copying_model.h; its keys have constants of 300 and of 100.) Good formats have 2 to
+ * 3 nats and 99 %; bad ones have 14 nats and 91 % or worse. No single measure separates all good
+ * formats from all bad ones. records must pass: with int4 it answers one question of 144 less than
+ * with exact KV (tools/bench/kv_formats.py). The text is meant to be harder than normal use: it is
+ * given twice, and half of it can be predicted from old keys alone. A model with random weights of
+ * the shape of Qwen2.5-0.5B, whose rows are all sharpened, has medians of 4.5e-4 and 1.6e-2. */
 #include "runtime/measure/gate.h"
 
 #include "runtime/measure/calibration.h"

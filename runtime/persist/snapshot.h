@@ -11,9 +11,9 @@
 #include "offload/store/pack.h"
 #include "runtime/engine/engine.h"
 
-/* Kinds of sections. Tiles of all kinds but TAIL are complete and never change. */
+/* Kinds of sections. Tiles of all kinds except TAIL are complete and never change. */
 enum spw_snapshot_kind {
-    SPW_SNAPSHOT_OLD = 1, /* layers without a window: the tiles that waterlines are about */
+    SPW_SNAPSHOT_OLD = 1, /* layers without a window: tiles that move between tiers */
     SPW_SNAPSHOT_SINK,    /* where old tiles are quantized: tile 0, exact */
     SPW_SNAPSHOT_RECENT,  /* where old tiles are quantized: the exact tiles near the end */
     SPW_SNAPSHOT_WINDOW,  /* layers with a window: the tiles in the window */
