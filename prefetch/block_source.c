@@ -1,4 +1,4 @@
-/* Where the bytes of a weight slot come from: see block_source.h. */
+/* The sources of a weight slot: see block_source.h. */
 #include "prefetch/block_source.h"
 
 int spw_block_source_init(struct spw_block_source *w, const struct spw_lane *lane,
@@ -8,7 +8,8 @@ int spw_block_source_init(struct spw_block_source *w, const struct spw_lane *lan
     struct spw_ring_options all = *o;
     for (uint32_t i = 0; i < n_blocks; i++) {
         all.most_reads = spw_max_u32(all.most_reads, blocks[i].n_reads);
-        all.most_hops = spw_max_u32(all.most_hops, blocks[i].landed ? blocks[i].n_pieces : 0);
+        all.most_hops =
+            spw_max_u32(all.most_hops, blocks[i].bounce_offsets ? blocks[i].n_pieces : 0);
     }
     *w = (struct spw_block_source){.blocks = blocks,
                                    .slots = spw_alloc_zero(o->n_slots, sizeof *w->slots)};
@@ -39,16 +40,16 @@ int spw_block_source_issue(struct spw_block_source *w, uint32_t block)
 {
     struct spw_ring *r = &w->ring;
     const struct spw_block *u = &w->blocks[block];
-    w->slots[r->issued % r->o.n_slots] = block;
-    SPW_TRY(spw_ring_take(r, u->landed));
+    w->slots[r->taken % r->o.n_slots] = block;
+    SPW_TRY(spw_ring_take(r, u->bounce_offsets));
     for (uint32_t i = 0; i < u->n_reads; i++) {
         const struct spw_block_read *d = &u->reads[i];
-        spw_ring_add_range(r, d->lands, d->file, d->offset, d->bytes, d->least_bytes);
+        spw_ring_add_range(r, d->slot_offset, d->file, d->offset, d->bytes, d->least_bytes);
     }
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct spw_piece *p = &u->pieces[i];
-        if (u->landed)
-            spw_ring_add_hop(r, p->offset, u->landed[i], p->bytes);
+        if (u->bounce_offsets)
+            spw_ring_add_hop(r, p->offset, u->bounce_offsets[i], p->bytes);
         else if (!u->n_reads)
             spw_ring_add_memory(r, p->offset, p->from, p->bytes);
     }

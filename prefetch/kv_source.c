@@ -1,11 +1,11 @@
-/* Where the tiles of a KV slot come from: see kv_source.h. */
+/* The sources of a KV slot: see kv_source.h. */
 #include "prefetch/kv_source.h"
 
 #include <assert.h>
 
 struct spw_kv_slot {
     struct spw_transfer t;
-    uint32_t first_host; /* the lowest of its tiles that came from the host */
+    uint32_t first_host; /* the first of its tiles that was copied from the host */
 };
 
 static struct spw_kv_slot *nth(const struct spw_kv_source *k, uint64_t n)
@@ -71,7 +71,7 @@ int spw_kv_source_issue(struct spw_kv_source *k, const struct spw_transfer *t)
 {
     for (uint32_t i = t->tile_begin; i < t->tile_end; i++)
         SPW_TRY(spw_kv_wait_written(t->seq, t->layer, i));
-    struct spw_kv_slot *s = nth(k, k->ring.issued);
+    struct spw_kv_slot *s = nth(k, k->ring.taken);
     SPW_TRY(spw_ring_take(&k->ring, k->ring.o.n_bounce));
     *s = (struct spw_kv_slot){.t = *t, .first_host = UINT32_MAX};
     for (uint32_t i = t->tile_begin; i < t->tile_end; i++)

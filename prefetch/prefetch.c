@@ -1,4 +1,4 @@
-/* What next, and into which slot: see prefetch.h. */
+/* Chooses the next transfer for each ring: see prefetch.h. */
 #include "prefetch/prefetch.h"
 
 #include <assert.h>
@@ -7,8 +7,8 @@
 struct spw_prefetch {
     const struct spw_lane *lane;
     struct spw_prefetch_options o;
-    const struct spw_schedule *schedule;      /* the rings issue from this one */
-    uint64_t transfers_before, blocks_before; /* that the rings issued before this schedule */
+    const struct spw_schedule *schedule;      /* the schedule that the rings follow */
+    uint64_t transfers_before, blocks_before; /* slots of the rings before this schedule */
     struct spw_schedule_progress dropped;     /* progress when the rings were last dropped */
     uint64_t n_dropped;
     struct spw_kv_cursor kv_next; /* the next transfer to issue */
@@ -16,7 +16,8 @@ struct spw_prefetch {
     struct spw_kv_source kv;
     struct spw_block_source weights;
     struct spw_stall stall;
-    spw_event *loaded; /* [n_blocks], prepared and resident; until first used */
+    spw_event *loaded; /* [n_blocks]: the block is prepared, and copied if resident; closed at its
+                          first use */
 };
 
 static bool is_streamed(const struct spw_block *u)
@@ -24,7 +25,7 @@ static bool is_streamed(const struct spw_block *u)
     return !u->resident && !u->in_place;
 }
 
-/* Both links share the work: there is no KV to bring up yet, and on the CPU a link is a core. */
+/* Both links share the work: no KV is loaded yet, and on the CPU a link is a core. */
 static int load_blocks(struct spw_prefetch *p)
 {
     p->loaded = spw_alloc_zero(p->o.n_blocks, sizeof(spw_event));
@@ -129,8 +130,9 @@ void spw_prefetch_close(struct spw_prefetch *p)
 
 /* ---- issuing ---- */
 
-/* Stops at tiles that have no lower copy yet, or not where it will be: inside a layer that a prompt
- * passes, later chunks read what earlier ones have still to spill. */
+/* Issues KV transfers while there is a free slot. Stops at tiles that have no lower copy yet, or
+ * whose copy is not yet in its final tier: in a layer of a prompt, later chunks read tiles that
+ * earlier chunks have not spilled yet. */
 static int fill_kv(struct spw_prefetch *p)
 {
     struct spw_kv_cursor next = p->kv_next;
@@ -142,7 +144,7 @@ static int fill_kv(struct spw_prefetch *p)
     return 0;
 }
 
-/* The next block of the schedule that is streamed. */
+/* Finds the next streamed block of the schedule. */
 static bool next_streamed(const struct spw_prefetch *p, struct spw_block_cursor *c, uint32_t *block)
 {
     while (spw_schedule_next_block(p->schedule, c, block))
@@ -151,7 +153,8 @@ static bool next_streamed(const struct spw_prefetch *p, struct spw_block_cursor 
     return false;
 }
 
-/* Before the first use of a block, `s` waits until it is prepared, and copied if it is resident. */
+/* Makes `s` wait, before the first use of a block, until the block is prepared, and copied if it is
+ * resident. */
 static int wait_loaded(struct spw_prefetch *p, uint32_t block, spw_stream s)
 {
     if (!p->loaded[block])
@@ -174,16 +177,17 @@ static int fill_weights(struct spw_prefetch *p)
 
 /* ---- steps ---- */
 
-/* Moves the cursors past what already lies in the rings; false if that is not what comes first. */
+/* Moves the cursors past the transfers that the rings hold already. False: the schedule does not
+ * begin with these transfers. */
 static bool continue_with(struct spw_prefetch *p)
 {
     struct spw_transfer t;
     uint32_t block;
-    for (uint64_t i = p->kv.ring.waited; i < p->kv.ring.issued; i++)
+    for (uint64_t i = p->kv.ring.waited; i < p->kv.ring.taken; i++)
         if (!spw_schedule_next_kv(p->schedule, &p->kv_next, &t) ||
             !spw_kv_source_holds(&p->kv, i, &t))
             return false;
-    for (uint64_t i = p->weights.ring.waited; i < p->weights.ring.issued; i++)
+    for (uint64_t i = p->weights.ring.waited; i < p->weights.ring.taken; i++)
         if (!next_streamed(p, &p->block_next, &block) ||
             block != spw_block_source_block(&p->weights, i))
             return false;
@@ -193,10 +197,10 @@ static bool continue_with(struct spw_prefetch *p)
 struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p)
 {
     return (struct spw_schedule_progress){
-        .transfers = p->kv.ring.issued - p->transfers_before,
-        .landed_transfers = spw_ring_landed(&p->kv.ring) - p->transfers_before,
-        .blocks = p->weights.ring.issued - p->blocks_before,
-        .landed_blocks = spw_ring_landed(&p->weights.ring) - p->blocks_before};
+        .transfers = p->kv.ring.taken - p->transfers_before,
+        .queued_transfers = spw_ring_n_queued(&p->kv.ring) - p->transfers_before,
+        .blocks = p->weights.ring.taken - p->blocks_before,
+        .queued_blocks = spw_ring_n_queued(&p->weights.ring) - p->blocks_before};
 }
 
 uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_progress *last)
@@ -207,7 +211,7 @@ uint64_t spw_prefetch_dropped(const struct spw_prefetch *p, struct spw_schedule_
 
 static void drop(struct spw_prefetch *p)
 {
-    if (p->kv.ring.issued > p->kv.ring.waited || p->weights.ring.issued > p->weights.ring.waited) {
+    if (p->kv.ring.taken > p->kv.ring.waited || p->weights.ring.taken > p->weights.ring.waited) {
         p->dropped = spw_prefetch_progress(p);
         p->n_dropped++;
     }
@@ -250,7 +254,7 @@ void spw_prefetch_finish(struct spw_prefetch *p)
 
 int spw_prefetch_forget(struct spw_prefetch *p)
 {
-    /* A step that failed may have left slots in use; by now nothing reads them. */
+    /* A failed step may have left slots in use; no kernel reads them now. */
     p->kv.ring.released = p->kv.ring.waited;
     p->weights.ring.released = p->weights.ring.waited;
     p->weights.failed = NULL;
@@ -260,8 +264,8 @@ int spw_prefetch_forget(struct spw_prefetch *p)
 
 /* ---- consuming ---- */
 
-/* The next transfer was not issued ahead: its tiles were spilled only just now, and may still be on
- * their way to the disk. */
+/* Issues a transfer that could not be issued ahead: its tiles were spilled just now, and may still
+ * be on their way to the disk. */
 static int issue_now(struct spw_prefetch *p)
 {
     struct spw_transfer t;
@@ -274,7 +278,7 @@ static int issue_now(struct spw_prefetch *p)
 
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot)
 {
-    if (p->kv.ring.waited == p->kv.ring.issued)
+    if (p->kv.ring.waited == p->kv.ring.taken)
         SPW_TRY(issue_now(p));
     assert(spw_kv_source_holds(&p->kv, p->kv.ring.waited, t));
     if (!p->o.disk)

@@ -1,34 +1,36 @@
-/* Slots and what fills them: see ring.h.
+/* A ring of slots: see ring.h. The three ways of a source into a slot, and what each stream waits
+ * for before it writes:
  *
- *   memory:   host --link--> slot                      link:         behind the slot's kernels
- *   direct:   disk ==read==> slot                      disk_stream:  behind the slot's kernels
- *   bounced:  disk ==read==> bounce --link--> slot     disk_stream:  behind the bounce's copies
+ *   memory:   host --link--> slot                      link:         kernels that read the slot
+ *   read:     disk ==read==> slot                      disk_stream:  kernels that read the slot
+ *   bounced:  disk ==read==> bounce --link--> slot     disk_stream:  copies from the bounce slot
  *
- * The second hop of a bounce is queued once the host knows that the first one is over: when the
- * slot is waited for, or when one before it is and its own reads happen to be over. Bounce slots
- * are taken and passed on in the order of the slots that need one. */
+ * The host queues the copy from a bounce slot when it knows that the reads are over: in the wait
+ * for the slot, or in the wait for an earlier slot if the reads are already over then. Bounce slots
+ * are taken and released in the order of the slots that use them. */
 #include "prefetch/ring.h"
 
 #include <assert.h>
 
-/* A piece of a slot that is copied from its bounce slot. */
+/* One copy from a bounce slot to its slot. */
 struct spw_ring_hop {
     uint64_t to, from, bytes;
 };
 
 struct spw_ring_slot {
     uint8_t *memory;
-    uint8_t *lands; /* where reads go: the slot's memory, or the bounce slot's */
+    uint8_t *read_to; /* the destination of reads: the slot, or the bounce slot */
     struct spw_run *reads;
     struct spw_ring_hop *hops;
     uint32_t n_reads, n_submitted, n_hops;
-    uint32_t bounce;       /* its number, if one is used */
-    spw_event ready, free; /* filled, but for reads; no kernel reads the slot any more */
-    spw_event behind;      /* the submission of the reads */
-    bool bounces;          /* reads go to a bounce slot */
-    bool bouncing;         /* one is used, and not passed on yet */
-    bool reading;          /* reads are perhaps under way */
-    int rc;                /* a source is lost */
+    uint32_t bounce; /* number of the bounce slot, if the slot uses one */
+    spw_event ready,
+        free; /* ready: copies into the slot are over. free: kernels that read it are over */
+    spw_event behind;  /* after the submission of the reads */
+    bool bounces;      /* reads go to a bounce slot */
+    bool holds_bounce; /* a bounce slot is in use: the copy from it is not queued yet */
+    bool reading;      /* reads may be in flight */
+    int rc;            /* -EBADMSG: a source is lost */
 };
 
 static struct spw_ring_slot *nth(const struct spw_ring *r, uint64_t n)
@@ -36,10 +38,10 @@ static struct spw_ring_slot *nth(const struct spw_ring *r, uint64_t n)
     return &r->slots[n % r->o.n_slots];
 }
 
-/* The slot that is being filled. */
+/* The slot that the caller fills. */
 static struct spw_ring_slot *newest(const struct spw_ring *r)
 {
-    return nth(r, r->issued - 1);
+    return nth(r, r->taken - 1);
 }
 
 static int open_slots(struct spw_ring *r)
@@ -73,7 +75,7 @@ int spw_ring_init(struct spw_ring *r, const struct spw_lane *lane, const struct 
     return rc;
 }
 
-/* Sleeps until the slot's reads are over. Fails with the device only. */
+/* Sleeps until the slot's reads are over. Fails only if the device is lost. */
 static int finish_reads(struct spw_ring *r, struct spw_ring_slot *s)
 {
     int rc = 0;
@@ -107,15 +109,15 @@ void spw_ring_free(struct spw_ring *r)
 
 bool spw_ring_has_room(const struct spw_ring *r, bool bounces)
 {
-    return r->issued - r->released < r->o.n_slots &&
-           (!bounces || r->bounced - r->passed_on < r->o.n_bounce);
+    return r->taken - r->released < r->o.n_slots &&
+           (!bounces || r->bounce_taken - r->bounce_released < r->o.n_bounce);
 }
 
-/* What is queued on `stream` from now on may write the slot. */
-static int enter(const struct spw_ring *r, const struct spw_ring_slot *s, spw_stream stream)
+/* Makes `stream` wait until it may write the slot. */
+static int wait_writable(const struct spw_ring *r, const struct spw_ring_slot *s, spw_stream stream)
 {
-    /* the kernels that read what lay here before; for others than `link`, also copies to here that
-     * were dropped and may still be under way */
+    /* `free`: kernels that read the earlier bytes of the slot. `ready`: dropped copies into this
+     * slot, which may still be in flight on `link`; `link` itself is in order */
     if (stream != r->o.link)
         SPW_TRY(spw_lane_stream_wait(r->lane, stream, s->ready));
     return spw_lane_stream_wait(r->lane, stream, s->free);
@@ -124,15 +126,16 @@ static int enter(const struct spw_ring *r, const struct spw_ring_slot *s, spw_st
 int spw_ring_take(struct spw_ring *r, bool bounces)
 {
     assert(spw_ring_has_room(r, false));
-    struct spw_ring_slot *s = nth(r, r->issued);
-    SPW_TRY(finish_reads(r, s)); /* none, unless the device was lost while they were issued */
-    r->issued++;
-    s->lands = s->memory;
+    struct spw_ring_slot *s = nth(r, r->taken);
+    SPW_TRY(
+        finish_reads(r, s)); /* no read is in flight, unless the device was lost during an issue */
+    r->taken++;
+    s->read_to = s->memory;
     s->n_reads = s->n_submitted = s->n_hops = 0;
     s->bounces = bounces;
-    s->bouncing = false;
+    s->holds_bounce = false;
     s->rc = 0;
-    r->rc = enter(r, s, r->o.link);
+    r->rc = wait_writable(r, s, r->o.link);
     return r->rc;
 }
 
@@ -143,15 +146,16 @@ void spw_ring_add_memory(struct spw_ring *r, uint64_t to, const void *from, uint
                                SPW_LINK_HOST_TO_DEVICE, r->o.link);
 }
 
-/* The disk's stream may write where the reads of the slot land. */
-static int enter_reads(struct spw_ring *r, struct spw_ring_slot *s)
+/* Chooses the destination of the slot's reads, and makes the disk's stream wait until it may write
+ * there. */
+static int prepare_reads(struct spw_ring *r, struct spw_ring_slot *s)
 {
     if (!s->bounces)
-        return enter(r, s, r->o.disk_stream);
-    assert(r->bounced - r->passed_on < r->o.n_bounce);
-    s->bouncing = true;
-    s->bounce = (uint32_t)(r->bounced++ % r->o.n_bounce);
-    s->lands = (uint8_t *)r->o.bounce_arena + s->bounce * r->o.bounce_bytes;
+        return wait_writable(r, s, r->o.disk_stream);
+    assert(r->bounce_taken - r->bounce_released < r->o.n_bounce);
+    s->holds_bounce = true;
+    s->bounce = (uint32_t)(r->bounce_taken++ % r->o.n_bounce);
+    s->read_to = (uint8_t *)r->o.bounce_arena + s->bounce * r->o.bounce_bytes;
     return spw_lane_stream_wait(r->lane, r->o.disk_stream, r->bounce_free[s->bounce]);
 }
 
@@ -162,17 +166,17 @@ static void submit(struct spw_ring *r, struct spw_ring_slot *s)
         return;
     struct spw_run *d = &s->reads[s->n_submitted++];
     s->reading = true;
-    if (d->n) /* frames; a range is prepared */
+    if (d->n) /* frames of the disk; a range is prepared already */
         spw_run_prepare(d, r->o.disk, false);
     r->rc = spw_disk_submit(r->lane, &d->job, r->o.disk_stream);
 }
 
-/* Another read of the slot; NULL: the device is lost. */
+/* Adds a read to the slot; NULL: the device is lost. */
 static struct spw_run *add_read(struct spw_ring *r, struct spw_ring_slot *s)
 {
     submit(r, s);
     if (!r->rc && !s->n_reads)
-        r->rc = enter_reads(r, s);
+        r->rc = prepare_reads(r, s);
     assert(r->rc || s->n_reads < r->o.most_reads);
     if (r->rc)
         return NULL;
@@ -185,14 +189,14 @@ void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t
     struct spw_ring_slot *s = newest(r);
     struct spw_run *d = s->n_reads ? &s->reads[s->n_reads - 1] : NULL;
     uint64_t tile_bytes = r->o.tile_bytes;
-    if (!d || !spw_run_extend(d, frame, s->lands + to, tile_bytes, UINT32_MAX)) {
+    if (!d || !spw_run_extend(d, frame, s->read_to + to, tile_bytes, UINT32_MAX)) {
         d = add_read(r, s);
         if (!d)
             return;
         d->tile = tile;
-        spw_run_extend(d, frame, s->lands + to, tile_bytes, UINT32_MAX);
+        spw_run_extend(d, frame, s->read_to + to, tile_bytes, UINT32_MAX);
     }
-    if (s->bouncing)
+    if (s->holds_bounce)
         spw_ring_add_hop(r, to, to, r->o.tile_bytes);
 }
 
@@ -209,7 +213,7 @@ void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_fil
     d->job.io.offset = offset;
     d->job.io.bytes = bytes;
     d->job.io.min_bytes = least_bytes;
-    d->job.io.memory = s->lands + to;
+    d->job.io.memory = s->read_to + to;
 }
 
 void spw_ring_add_hop(struct spw_ring *r, uint64_t to, uint64_t from, uint64_t bytes)
@@ -235,15 +239,15 @@ static int queue_rest(struct spw_ring *r, struct spw_ring_slot *s, void (*copied
         SPW_TRY(spw_lane_host_call(r->lane, copied, context, o->link));
     if (s->n_reads)
         SPW_TRY(spw_lane_event_record(r->lane, s->behind, o->disk_stream));
-    return s->bouncing ? 0 : spw_lane_event_record(r->lane, s->ready, o->link);
+    return s->holds_bounce ? 0 : spw_lane_event_record(r->lane, s->ready, o->link);
 }
 
 int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context)
 {
     int rc = queue_rest(r, newest(r), copied, context);
-    r->copies.bytes = 0; /* what a failure left */
+    r->copies.bytes = 0; /* drops the copies of a failed issue */
     if (rc && newest(r)->reading)
-        /* the device is lost: the stream has passed the submissions, or never will */
+        /* the device is lost: after this the stream has run the submissions, or never will */
         spw_lane_stream_sync(r->lane, r->o.disk_stream);
     return rc;
 }
@@ -258,39 +262,39 @@ static bool reads_are_over(const struct spw_ring_slot *s)
     return true;
 }
 
-/* Copies what has landed in the bounce slot, if all of it has. */
-static int pass_on(struct spw_ring *r, struct spw_ring_slot *s)
+/* Queues the copies from the bounce slot, whose reads are over. */
+static int copy_from_bounce(struct spw_ring *r, struct spw_ring_slot *s)
 {
     const struct spw_ring_options *o = &r->o;
     for (uint32_t i = 0; i < s->n_hops && !s->rc; i++) {
         const struct spw_ring_hop *h = &s->hops[i];
-        SPW_TRY(spw_copies_add(&r->copies, s->memory + h->to, s->lands + h->from, h->bytes,
+        SPW_TRY(spw_copies_add(&r->copies, s->memory + h->to, s->read_to + h->from, h->bytes,
                                SPW_LINK_HOST_TO_DEVICE, o->link));
     }
     SPW_TRY(spw_copies_flush(&r->copies));
     SPW_TRY(spw_lane_event_record(r->lane, r->bounce_free[s->bounce], o->link));
-    s->bouncing = false;
-    r->passed_on++;
+    s->holds_bounce = false;
+    r->bounce_released++;
     return spw_lane_event_record(r->lane, s->ready, o->link);
 }
 
-/* The slot gets all that it is to hold. */
-static int land(struct spw_ring *r, struct spw_ring_slot *s)
+/* Waits for the reads of the slot, and queues the copies from its bounce slot. */
+static int complete(struct spw_ring *r, struct spw_ring_slot *s)
 {
     SPW_TRY(finish_reads(r, s));
     for (uint32_t i = 0; i < s->n_reads; i++)
         if (s->reads[i].job.io.rc)
             s->rc = -EBADMSG;
-    return s->bouncing ? pass_on(r, s) : 0;
+    return s->holds_bounce ? copy_from_bounce(r, s) : 0;
 }
 
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot)
 {
-    assert(r->waited < r->issued);
+    assert(r->waited < r->taken);
     struct spw_ring_slot *s = nth(r, r->waited);
-    SPW_TRY(land(r, s));
-    for (uint64_t i = r->waited; !nth(r, i)->rc && ++i < r->issued && reads_are_over(nth(r, i));)
-        SPW_TRY(land(r, nth(r, i))); /* the second hop of the next ones */
+    SPW_TRY(complete(r, s));
+    for (uint64_t i = r->waited; !nth(r, i)->rc && ++i < r->taken && reads_are_over(nth(r, i));)
+        SPW_TRY(complete(r, nth(r, i))); /* copies of later slots, whose reads are over */
     SPW_TRY(s->rc);
     r->waited++;
     *slot = s->memory;
@@ -312,26 +316,26 @@ int spw_ring_release(struct spw_ring *r)
 
 /* ---- what is ahead ---- */
 
-uint64_t spw_ring_landed(const struct spw_ring *r)
+uint64_t spw_ring_n_queued(const struct spw_ring *r)
 {
     uint64_t n = r->waited;
-    while (n < r->issued && !nth(r, n)->bouncing && !nth(r, n)->rc)
+    while (n < r->taken && !nth(r, n)->holds_bounce && !nth(r, n)->rc)
         n++;
     return n;
 }
 
 void spw_ring_finish(struct spw_ring *r)
 {
-    for (uint64_t n = r->waited; n < r->issued; n++)
-        finish_reads(r, nth(r, n)); /* what came of them is for spw_ring_wait */
+    for (uint64_t n = r->waited; n < r->taken; n++)
+        finish_reads(r, nth(r, n)); /* spw_ring_wait reports failures of reads */
 }
 
 void spw_ring_drop(struct spw_ring *r)
 {
-    /* A dropped copy may still be under way; what lands in its slot next is on the same stream, or
-     * waits for it. */
+    /* A dropped copy may still be in flight. The next write of its slot is on the same stream, or
+     * waits for the copy. */
     assert(r->released == r->waited);
-    spw_ring_finish(r); /* a lost device shows soon enough */
-    r->issued = r->waited;
-    r->bounced = r->passed_on;
+    spw_ring_finish(r); /* a later call reports a lost device */
+    r->taken = r->waited;
+    r->bounce_taken = r->bounce_released;
 }

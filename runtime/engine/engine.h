@@ -30,7 +30,7 @@ struct spw_block_context {
     uint32_t block;
     struct spw_piece packed;                     /* in the host arena, if it has one */
     struct spw_block_read reads[SPW_FILE_PARTS]; /* if it comes from disk */
-    uint64_t landed[SPW_FILE_PARTS];
+    uint64_t bounce_offsets[SPW_FILE_PARTS];
 };
 
 /* One of the model's files, for blocks that are read from it; fd -1: no block is. */

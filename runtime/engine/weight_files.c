@@ -98,7 +98,7 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
     struct spw_block *block = &e->blocks[u];
     struct spw_block_context *c = &e->block_contexts[u];
     struct spw_file_range ranges[SPW_FILE_PARTS];
-    block->n_reads = spw_weights_ranges(w, u, ranges, c->landed);
+    block->n_reads = spw_weights_ranges(w, u, ranges, c->bounce_offsets);
     for (uint32_t i = 0; i < block->n_reads; i++)
         c->reads[i] = (struct spw_block_read){
             .file = &e->weight_files[ranges[i].file].io,
@@ -106,12 +106,12 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
             .offset = ranges[i].offset,
             .bytes = ranges[i].bytes,
             .least_bytes = ranges[i].least_bytes,
-            .lands = ranges[i].slot_offset,
+            .slot_offset = ranges[i].slot_offset,
         };
     block->reads = c->reads;
     block->read_bytes = spw_plan_block_disk_bytes(&e->plan, w, u);
     if (spw_plan_block_direct(&e->plan, w, u))
         spw_weights_place_as_in_file(w, u);
     else
-        block->landed = c->landed;
+        block->bounce_offsets = c->bounce_offsets;
 }

@@ -20,7 +20,7 @@ static void add_blocks(struct spw_traffic *t, const struct spw_plan *p, const st
         if (spw_plan_block_resident(p, w, u))
             continue;
         uint64_t read = spw_plan_block_disk_bytes(p, w, u);
-        if (!read || i < rings->landed_blocks)
+        if (!read || i < rings->queued_blocks)
             t->bytes[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_block_moved_bytes(p, w, u);
         t->bytes[SPW_MOVED_DISK_TO_HOST] += read;
         i++;
@@ -405,7 +405,7 @@ static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, u
         .through = true,
         .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     end = end ? end : &whole;
-    struct flow f = {.begun = end->rings.transfers, .landed = end->rings.landed_transfers};
+    struct flow f = {.begun = end->rings.transfers, .landed = end->rings.queued_transfers};
     hold(r, spans, n);
     pass_layers(r, spans, n, end, &f);
     f.moved.from_disk += end->loads;
@@ -431,7 +431,7 @@ static void expect(struct spw_traffic_run *r)
 static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
                       const struct spw_schedule_progress *rings)
 {
-    struct flow f = {.begun = rings->transfers, .landed = rings->landed_transfers};
+    struct flow f = {.begun = rings->transfers, .landed = rings->queued_transfers};
     if (!rings->transfers && !rings->blocks)
         return;
     for (uint32_t i = 0; i < r->n_expected; i++)

@@ -97,7 +97,7 @@ struct world {
     int block_fd;
     struct spw_io_file block_file;
     struct spw_block_read block_reads[N_BLOCKS][2];
-    uint64_t block_landed[N_BLOCKS][2];
+    uint64_t bounce_offsets[N_BLOCKS][2];
     uint8_t *block_bounce;
     uint32_t n_kv_slots, n_weight_slots, slot_tiles, n_bounce;
     const struct spw_schedule *ahead; /* what the rings are ahead for; NULL: nothing */
@@ -163,21 +163,21 @@ static void read_block(struct world *w, uint32_t u, uint64_t *seed)
                                 .reads = w->block_reads[u],
                                 .n_reads = 2,
                                 .read_bytes = 2 * 4096,
-                                .landed = direct ? NULL : w->block_landed[u],
+                                .bounce_offsets = direct ? NULL : w->bounce_offsets[u],
                                 .moved_bytes = direct ? 0 : block->moved_bytes};
     for (uint64_t i = 0; i < 2; i++) {
         uint64_t odd = check_range(seed, 0, 3000), at = u * BLOCK_STRIDE + i * 2 * 4096;
         uint64_t n = w->pieces[u][i].bytes;
         CHECK(pwrite(w->block_fd, bytes, n, (off_t)(at + odd)) == (ssize_t)n);
-        w->block_landed[u][i] = i * 4096 + odd;
+        w->bounce_offsets[u][i] = i * 4096 + odd;
         if (direct)
-            w->pieces[u][i].offset = w->block_landed[u][i];
+            w->pieces[u][i].offset = w->bounce_offsets[u][i];
         w->block_reads[u][i] = (struct spw_block_read){.file = &w->block_file,
                                                        .path = "the model",
                                                        .offset = at,
                                                        .bytes = 4096,
                                                        .least_bytes = odd + n,
-                                                       .lands = i * 4096};
+                                                       .slot_offset = i * 4096};
     }
 }
 
@@ -431,12 +431,12 @@ static void count_ahead(const struct world *w, const struct spw_schedule_progres
     struct spw_transfer x;
     uint32_t u;
     for (uint64_t i = 0; i < p->transfers && spw_schedule_next_kv(w->ahead, &at, &x); i++)
-        count_transfer(w, &x, i < p->landed_transfers, out);
+        count_transfer(w, &x, i < p->queued_transfers, out);
     for (uint64_t i = 0; i < p->blocks && spw_schedule_next_block(w->ahead, &block, &u);) {
         const struct spw_block *is = &w->blocks[u];
         if (is->resident || is->in_place)
             continue;
-        out->host_to_device += is->landed && i >= p->landed_blocks ? 0 : is->moved_bytes;
+        out->host_to_device += is->bounce_offsets && i >= p->queued_blocks ? 0 : is->moved_bytes;
         out->disk_to_host += is->read_bytes;
         i++;
     }
@@ -659,7 +659,7 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *dr
     for (uint32_t u = 0; u < N_BLOCKS; u++) {
         const struct spw_block *block = &w.blocks[u];
         CHECK(w.calls[u].prepared == (block->prepare ? 1 : 0));
-        n_from_files[block->landed != NULL] += block->n_reads > 0;
+        n_from_files[block->bounce_offsets != NULL] += block->n_reads > 0;
         if (block->resident || block->in_place || block->n_reads)
             CHECK(w.calls[u].copied == (block->resident ? 1 : 0));
         else
