@@ -41,7 +41,7 @@ static int open_layer(const struct spw_kv_division *d, uint32_t layer)
     return 0;
 }
 
-static int open_exact(struct spw_kv *kv, const struct spw_kv_repack *r)
+static int open_exact(struct spw_kv *kv, const struct spw_kv_shrink *r)
 {
     spw_tier_free(&kv->exact);
     SPW_TRY(spw_tier_init(&kv->exact, r->exact_arena, r->exact_tile_bytes, r->n_exact_frames, 1));
@@ -146,7 +146,7 @@ static int place_layer(const struct work *w, const struct spw_kv_seq *seq, uint3
     return 0;
 }
 
-static int place_all(struct spw_kv *kv, const struct spw_kv_repack *r)
+static int place_all(struct spw_kv *kv, const struct spw_kv_shrink *r)
 {
     uint32_t n = kv->o.n_device_frames;
     struct work w = {.kv = kv, .scratch = r->device_from};
@@ -179,7 +179,7 @@ static void begin_behind_sink(struct spw_kv_seq *seq, uint32_t layer)
     l->begin = spw_max_u32(l->begin, 1);
 }
 
-int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_repack *r)
+int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_shrink *r)
 {
     SPW_TRY(open_exact(kv, r));
     SPW_TRY(place_all(kv, r));
@@ -192,7 +192,7 @@ int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_repack *r)
     return 0;
 }
 
-int spw_kv_split_lower(struct spw_kv *kv, const struct spw_kv_repack *r)
+int spw_kv_split_lower(struct spw_kv *kv, const struct spw_kv_shrink *r)
 {
     const struct spw_kv_options *o = &kv->o;
     for (uint32_t i = 0; i < r->n_divisions; i++)
@@ -208,7 +208,7 @@ int spw_kv_split_lower(struct spw_kv *kv, const struct spw_kv_repack *r)
     return 0;
 }
 
-void spw_kv_split_end(const struct spw_kv_repack *r)
+void spw_kv_split_end(const struct spw_kv_shrink *r)
 {
     for (uint32_t i = 0; i < r->n_divisions; i++)
         for (uint32_t l = 0; l < r->divisions[i].seq->kv->o.n_layers; l++)

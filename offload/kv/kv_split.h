@@ -1,5 +1,5 @@
 /* A cache begins to quantize while it holds tiles: those that stay exact get an exact form, in
- * frames that lie among the frames of the cache. For kv_repack.c only.
+ * frames that lie among the frames of the cache. For kv_shrink.c only.
  *
  *     begin     exact tables are made, and tiles that are on the device go to their exact frames,
  * by swapping frames; the other tables are cut to the tiles that are quantized (repack)  device
@@ -11,11 +11,11 @@
 #ifndef SPW_OFFLOAD_KV_KV_SPLIT_H
 #define SPW_OFFLOAD_KV_KV_SPLIT_H
 
-#include "offload/kv/kv_repack.h"
+#include "offload/kv/kv_shrink.h"
 
-int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_repack *r);
+int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_shrink *r);
 int spw_kv_split_lower(struct spw_kv *kv,
-                       const struct spw_kv_repack *r); /* -EBADMSG: one is lost */
-void spw_kv_split_end(const struct spw_kv_repack *r);
+                       const struct spw_kv_shrink *r); /* -EBADMSG: one is lost */
+void spw_kv_split_end(const struct spw_kv_shrink *r);
 
 #endif

@@ -238,7 +238,7 @@ struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load
  * back; what came of it is in its load. A tile that is lost is noted. */
 void spw_kv_finish_read(struct spw_kv *kv);
 
-/* ---- kv_repack.c ---- */
+/* ---- kv_shrink.c ---- */
 
 /* Waits until nothing is queued and nothing is being written; no frame is held for that then. */
 int spw_kv_finish_queued(struct spw_kv *kv);

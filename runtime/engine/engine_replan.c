@@ -6,7 +6,7 @@
  * The new plan is made by plan_replan.c. If old KV loses precision here, later queries read it
  * quantized, and earlier queries have read it exactly: the precision applies from this position on.
  * See engine.h. */
-#include "offload/kv/kv_repack.h"
+#include "offload/kv/kv_shrink.h"
 #include "runtime/engine/engine.h"
 
 enum { BUFFER_TILES = 8 }; /* reads or writes in flight together, if there is room */
@@ -15,7 +15,7 @@ struct replan {
     struct spw_engine *e;
     struct spw_plan from;
     struct spw_kv_division *divisions; /* [sessions]; owned */
-    struct spw_kv_repack repack;
+    struct spw_kv_shrink repack;
     uint64_t n_renumbered; /* tiles on disk that were copied to another frame unchanged */
 };
 
@@ -114,8 +114,8 @@ static uint32_t most(uint64_t a, uint64_t b)
 
 static int repack(struct replan *r, bool smaller)
 {
-    struct spw_kv_repacked done;
-    SPW_TRY(spw_kv_repack(r->e->kv, &r->repack, &done));
+    struct spw_kv_shrunk done;
+    SPW_TRY(spw_kv_shrink(r->e->kv, &r->repack, &done));
     r->n_renumbered += smaller ? 0 : done.n_disk;
     return done.n_lost ? -EBADMSG : 0;
 }
@@ -155,7 +155,7 @@ static int divide(struct replan *r)
 /* Tells the repack where the plan p has the exact frames. */
 static void place_exact(struct replan *r, const struct spw_plan *p)
 {
-    struct spw_kv_repack *x = &r->repack;
+    struct spw_kv_shrink *x = &r->repack;
     x->exact_arena = p->quantizes ? r->e->lane.device_arena + p->device.exact_frames : NULL;
     x->n_exact_frames = p->n_exact_frames;
     x->exact_tile_bytes = p->exact_tile_bytes;
@@ -166,7 +166,7 @@ static void place_exact(struct replan *r, const struct spw_plan *p)
 static int shrink_tiles(struct replan *r)
 {
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
-    struct spw_kv_repack *x = &r->repack;
+    struct spw_kv_shrink *x = &r->repack;
     uint64_t old = from->tile_bytes, room = from->n_device_frames * old;
     if (from->quantizes)
         room = from->device.exact_frames - from->device.kv_frames;
@@ -200,7 +200,7 @@ static void drop_copies(const struct spw_engine *e)
 static int close_ranks(struct replan *r)
 {
     const struct spw_plan *p = &r->e->plan;
-    struct spw_kv_repack *x = &r->repack;
+    struct spw_kv_shrink *x = &r->repack;
     x->n_device_frames = p->n_device_frames;
     x->n_host_frames = p->n_host_frames;
     x->n_disk_frames = p->n_disk_frames;

@@ -2,7 +2,7 @@
  *
  * Work buffers, weights and hidden states stay where they are. KV frames begin where they began, on
  * the device and on the host, and fill the room that there is. So tiles can move inside their tier
- * (offload/kv/kv_repack.h), and none has to be computed again.
+ * (offload/kv/kv_shrink.h), and none has to be computed again.
  *
  *     from:   | work | weights | KV frames of T bytes ................ | KV slots |
  *     out:    | work | weights | KV frames of Q <= T bytes | exact frames | KV slots |

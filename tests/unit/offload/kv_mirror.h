@@ -13,7 +13,7 @@
 #define SPW_TESTS_UNIT_OFFLOAD_KV_MIRROR_H
 
 #include "offload/kv/kv_attach.h"
-#include "offload/kv/kv_repack.h"
+#include "offload/kv/kv_shrink.h"
 #include "tests/unit/offload/kv_world.h"
 
 enum {
@@ -734,12 +734,12 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
 /* ---- requantizing ---- */
 
 /* Tiles of `units`, as many frames as there is room for. */
-static inline struct spw_kv_repack mirror_repack_of(struct mirror *x, uint32_t units)
+static inline struct spw_kv_shrink mirror_repack_of(struct mirror *x, uint32_t units)
 {
     const struct spw_kv_options *o = &x->w.kv->o;
     uint64_t bytes = (uint64_t)units * KV_UNIT, most = KV_MOST_UNITS * KV_UNIT;
     uint8_t *device = x->w.device_scratch;
-    return (struct spw_kv_repack){
+    return (struct spw_kv_shrink){
         .tile_bytes = bytes,
         .n_device_frames = (uint32_t)(o->n_device_frames * o->tile_bytes / bytes),
         .n_host_frames = (uint32_t)(o->n_host_frames * o->tile_bytes / bytes),
@@ -773,14 +773,14 @@ static inline int mirror_convert(void *context, const void *from, void *to)
 }
 
 /* Requantizes: the result, and what must have moved. */
-static inline int mirror_repack(struct mirror *x, const struct spw_kv_repack *given, bool convert,
-                                struct spw_kv_repacked *out)
+static inline int mirror_repack(struct mirror *x, const struct spw_kv_shrink *given, bool convert,
+                                struct spw_kv_shrunk *out)
 {
-    struct spw_kv_repack r = *given;
+    struct spw_kv_shrink r = *given;
     uint64_t from = mirror_bytes(x->tiered), to = r.tile_bytes;
     r.convert = convert ? mirror_convert : NULL;
     memcpy(x->memory, &to, sizeof to); /* for mirror_convert */
-    int rc = spw_kv_repack(x->w.kv, &r, out);
+    int rc = spw_kv_shrink(x->w.kv, &r, out);
     if (rc)
         return rc;
     x->tiered = convert

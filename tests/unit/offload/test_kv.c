@@ -51,7 +51,7 @@ struct piece {
 
 static uint64_t failed_writes, failed_reads, write_failures, loads_ahead, losses, damages,
     forks_begun;
-static uint64_t n_cuts[2], n_sinks_opened, n_rolled_back, n_repacked, n_refused, n_packed;
+static uint64_t n_cuts[2], n_sinks_opened, n_rolled_back, n_shrunk, n_refused, n_packed;
 
 /* ---- files ---- */
 
@@ -342,15 +342,15 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
 static void do_repack(struct world *w)
 {
     struct mirror *x = &w->x;
-    struct spw_kv_repacked out;
+    struct spw_kv_shrunk out;
     uint32_t units = x->tiered.n_planes / MIRROR_UNIT_PLANES;
     uint32_t lines[2][KV_SEQS * KV_LAYERS * 2] = {{0}};
     if (units < 2)
         return;
     mirror_drain(x);
     spw_kv_take_write_failure(x->w.kv);
-    struct spw_kv_repack r = mirror_repack_of(x, (uint32_t)check_range(&x->w.seed, 1, units - 1));
-    struct spw_kv_repack fewer = r;
+    struct spw_kv_shrink r = mirror_repack_of(x, (uint32_t)check_range(&x->w.seed, 1, units - 1));
+    struct spw_kv_shrink fewer = r;
     bool convert = check_random(&x->w.seed) % 3, pack = check_random(&x->w.seed) % 2;
     fewer.n_device_frames = (uint32_t)check_range(&x->w.seed, 1, r.n_device_frames);
     if (x->quantizes)
@@ -375,7 +375,7 @@ static void do_repack(struct world *w)
         CHECK(!rc && (!out.n_lost || x->w.o.drive.faulty));
     }
     CHECK(!memcmp(lines[0], lines[1], sizeof lines[0]));
-    n_repacked += out.n_device + out.n_host + out.n_disk;
+    n_shrunk += out.n_device + out.n_host + out.n_disk;
     check_all(x);
 }
 
@@ -754,9 +754,9 @@ static void build(struct world *w, const struct kv_drive *drive, uint64_t seed)
 static void check_memory(const struct kv_drive *drive)
 {
     static struct world w;
-    struct spw_kv_repacked out;
+    struct spw_kv_shrunk out;
     build(&w, drive, 11);
-    struct spw_kv_repack r = mirror_repack_of(&w.x, SMALLER_UNITS), fewer = r;
+    struct spw_kv_shrink r = mirror_repack_of(&w.x, SMALLER_UNITS), fewer = r;
     fewer.n_device_frames = 1;
     CHECK(mirror_repack(&w.x, &fewer, true, &out) == -ENOMEM);
     fewer = r;
@@ -791,10 +791,10 @@ static void check_limit(struct kv_drive drive)
     static struct world w;
     uint64_t limit = limit_of(drive, 12);
     for (int missing = 0; missing < 2; missing++) {
-        struct spw_kv_repacked out;
+        struct spw_kv_shrunk out;
         drive.limit_bytes = limit - (uint64_t)missing;
         build(&w, &drive, 12);
-        struct spw_kv_repack r = mirror_repack_of(&w.x, SMALLER_UNITS);
+        struct spw_kv_shrink r = mirror_repack_of(&w.x, SMALLER_UNITS);
         CHECK(mirror_repack(&w.x, &r, true, &out) == (missing ? -EDQUOT : 0));
         CHECK(missing || out.n_disk);
         check_all(&w.x);
@@ -810,12 +810,12 @@ static void check_fault(struct kv_drive drive, enum fault fault)
 {
     static struct world w;
     struct mirror *x = &w.x;
-    struct spw_kv_repacked out;
+    struct spw_kv_shrunk out;
     drive.faulty = true;
     if (fault == WRITE_ONCE_AT_LIMIT)
         drive.limit_bytes = limit_of(drive, 14);
     build(&w, &drive, 14);
-    struct spw_kv_repack r = mirror_repack_of(x, SMALLER_UNITS);
+    struct spw_kv_shrink r = mirror_repack_of(x, SMALLER_UNITS);
     uint32_t frame = spw_kv_disk_frame(x->seqs[0].seq, 1, 2);
     x->w.faults.unreadable[frame * BUILT_UNITS] = fault == UNREADABLE;
     x->w.faults.flipped[frame * BUILT_UNITS] = fault == FLIPPED;
@@ -844,7 +844,7 @@ static void check_attached(struct kv_drive drive, bool spoiled, bool full)
     struct mirror *x = &w.x;
     struct mirror_seq *m = &x->seqs[2];
     struct file *f = &w.files[0];
-    struct spw_kv_repacked out;
+    struct spw_kv_shrunk out;
     drive.attaches = true;
     drive.faulty = spoiled || full; /* tiles may be lost */
     build(&w, &drive, 15);
@@ -863,7 +863,7 @@ static void check_attached(struct kv_drive drive, bool spoiled, bool full)
     } else {
         check_all(x);
     }
-    struct spw_kv_repack r = mirror_repack_of(x, SMALLER_UNITS);
+    struct spw_kv_shrink r = mirror_repack_of(x, SMALLER_UNITS);
     uint32_t n_own = 0;
     for (uint32_t i = 0; i < x->w.kv->n_tiles; i++)
         n_own += x->w.kv->tiles[i].disk < KV_FRAMES;
@@ -889,7 +889,7 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         struct mirror *x = &w.x;
         struct kv_world *k = &x->w;
         struct mirror_seq *m = &x->seqs[0], *b = &x->seqs[1];
-        struct spw_kv_repacked out;
+        struct spw_kv_shrunk out;
         uint32_t first = quantizes, end = 7, disk_end = drive->host ? 5 : end;
         uint64_t n_read = 0;
         bool begun;
@@ -916,7 +916,7 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         rc = rc ? rc : spw_kv_spill(m->seq, 0, 4, 4);
         rc = rc ? rc : spw_kv_load(b->seq, 0, first);
         rc = rc ? rc : spw_kv_export(m->seq, 0, SPW_KV_FORM_TIERED, first, KV_TILES, x->memory);
-        struct spw_kv_repack r = mirror_repack_of(x, 1);
+        struct spw_kv_shrink r = mirror_repack_of(x, 1);
         if (repacks && !rc)
             rc = mirror_repack(x, &r, true, &out);
         rc = rc ? rc : spw_lane_stream_sync(&k->lane, k->lane.disk);
@@ -987,11 +987,11 @@ int main(int argc, char **argv)
             (unsigned long long)loads_ahead, (unsigned long long)forks_begun,
             (unsigned long long)n_cuts[0], (unsigned long long)n_cuts[1],
             (unsigned long long)n_sinks_opened, (unsigned long long)n_rolled_back,
-            (unsigned long long)n_repacked, (unsigned long long)n_refused,
+            (unsigned long long)n_shrunk, (unsigned long long)n_refused,
             (unsigned long long)n_packed);
     bool all = failed_writes && failed_reads && write_failures && damages && losses &&
                loads_ahead && forks_begun && n_cuts[0] && n_cuts[1] && n_sinks_opened &&
-               n_rolled_back && n_repacked && n_refused && n_packed;
+               n_rolled_back && n_shrunk && n_refused && n_packed;
     CHECK(rounds.done < 200 || all);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

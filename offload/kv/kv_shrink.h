@@ -15,8 +15,8 @@
  * -EDQUOT: the disk's write limit; -EBUSY: attached tiles, which would have to stay). But a cache
  * that was to begin to quantize can only be closed after any failure. Waits for all it does. One
  * host thread. */
-#ifndef SPW_OFFLOAD_KV_KV_REPACK_H
-#define SPW_OFFLOAD_KV_KV_REPACK_H
+#ifndef SPW_OFFLOAD_KV_KV_SHRINK_H
+#define SPW_OFFLOAD_KV_KV_SHRINK_H
 
 #include "offload/kv/kv_cache.h"
 
@@ -27,7 +27,7 @@ struct spw_kv_division {
     uint32_t first_exact; /* and tiles [first_exact, ...) and the sink are exact */
 };
 
-struct spw_kv_repack {
+struct spw_kv_shrink {
     uint64_t tile_bytes; /* Q; a multiple of 4096 if there is a disk */
     /* Frames of Q bytes, in the room of the old ones or as far as there is memory behind them. */
     uint32_t n_device_frames, n_host_frames, n_disk_frames;
@@ -53,10 +53,10 @@ struct spw_kv_repack {
 };
 
 /* Copies of tiles that were converted, by tier; n_lost of those on the disk could not be. */
-struct spw_kv_repacked {
+struct spw_kv_shrunk {
     uint64_t n_device, n_host, n_disk, n_lost;
 };
 
-int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out);
+int spw_kv_shrink(struct spw_kv *kv, const struct spw_kv_shrink *r, struct spw_kv_shrunk *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Smaller tiles in place: see kv_repack.h.
+/* Smaller tiles in place: see kv_shrink.h.
  *
  * A tier is walked upward, frame k at k T going to frame k' <= k at k' Q:
  *
@@ -20,7 +20,7 @@
  * A copy on the device and one in a lower tier are converted each for itself, from the same bytes
  * to the same bytes. All memory and the write limit are settled before the first byte moves. From
  * there on only the device can fail; tables and tiers are then brought to the end without it. */
-#include "offload/kv/kv_repack.h"
+#include "offload/kv/kv_shrink.h"
 
 #include "offload/kv/kv_split.h"
 #include "offload/kv/kv_tile.h"
@@ -37,8 +37,8 @@ struct level {
 
 struct work {
     struct spw_kv *kv;
-    const struct spw_kv_repack *r;
-    struct spw_kv_repacked *out;
+    const struct spw_kv_shrink *r;
+    struct spw_kv_shrunk *out;
     struct level device, exact, host, disk;
     uint32_t *attached; /* [n_attached] tiles, of which the first have a place in our own file: */
     uint32_t *place;
@@ -154,7 +154,7 @@ static int open_disk(struct work *w)
 
 static int open_tables(struct work *w)
 {
-    const struct spw_kv_repack *r = w->r;
+    const struct spw_kv_shrink *r = w->r;
     uint32_t n = r->n_device_frames + r->n_exact_frames + r->n_host_frames +
                  (w->kv->o.disk ? r->n_disk_frames : 0);
     w->n_tiles = n > w->kv->n_tiles ? n : w->kv->n_tiles;
@@ -168,7 +168,7 @@ static int open_tables(struct work *w)
 static int prepare(struct work *w)
 {
     struct spw_kv *kv = w->kv;
-    const struct spw_kv_repack *r = w->r;
+    const struct spw_kv_shrink *r = w->r;
     if (kv->n_attached && r->tile_bytes == kv->o.tile_bytes)
         return -EBUSY;
     assert((uint8_t *)r->exact_arena <= kv->exact.arena);
@@ -222,7 +222,7 @@ static int move_exact(const struct work *w, const uint8_t *from, uint8_t *to)
 /* The same with the tile's conversion. */
 static int move_on_device(const struct work *w, const uint8_t *from, uint8_t *to)
 {
-    const struct spw_kv_repack *r = w->r;
+    const struct spw_kv_shrink *r = w->r;
     bool apart = to + r->tile_bytes <= from;
     void *target = apart ? to : r->device_to;
     if (!r->convert)
@@ -234,7 +234,7 @@ static int move_on_device(const struct work *w, const uint8_t *from, uint8_t *to
 /* The same in host memory. */
 static int move_on_host(const struct work *w, const uint8_t *from, uint8_t *to)
 {
-    const struct spw_kv_repack *r = w->r;
+    const struct spw_kv_shrink *r = w->r;
     if (!r->convert) {
         memmove(to, from, r->tile_bytes);
         return 0;
@@ -452,7 +452,7 @@ static void replace_disk(struct work *w)
 static void take_over(struct work *w)
 {
     struct spw_kv *kv = w->kv;
-    const struct spw_kv_repack *r = w->r;
+    const struct spw_kv_shrink *r = w->r;
     replace_tiles(w);
     replace_tier(&kv->device, &w->new_device);
     replace_tier(&kv->exact, &w->new_exact);
@@ -489,7 +489,7 @@ static void release(struct work *w)
 static void move_all(struct work *w, bool splits)
 {
     struct spw_kv *kv = w->kv;
-    struct spw_kv_repacked *out = w->out;
+    struct spw_kv_shrunk *out = w->out;
     walk_memory(w, &w->device, &kv->device, &w->new_device, move_on_device, &out->n_device);
     if (splits && !w->rc)
         w->rc = spw_kv_split_lower(kv, w->r);
@@ -501,14 +501,14 @@ static void move_all(struct work *w, bool splits)
         w->rc = spw_lane_stream_sync(kv->lane, kv->lane->compute);
 }
 
-int spw_kv_repack(struct spw_kv *kv, const struct spw_kv_repack *r, struct spw_kv_repacked *out)
+int spw_kv_shrink(struct spw_kv *kv, const struct spw_kv_shrink *r, struct spw_kv_shrunk *out)
 {
     struct work w = {.kv = kv, .r = r, .out = out};
     bool splits = r->n_exact_frames && !spw_kv_quantizes(kv);
     assert(r->tile_bytes && r->tile_bytes <= kv->o.tile_bytes && r->slot_tiles);
     assert(r->tile_bytes < kv->o.tile_bytes || !r->convert);
     assert(!kv->o.disk || r->n_buffers);
-    *out = (struct spw_kv_repacked){0};
+    *out = (struct spw_kv_shrunk){0};
     SPW_TRY(spw_kv_finish_queued(kv));
     if (splits)
         SPW_TRY(spw_kv_split_begin(kv, r));
