@@ -1,9 +1,9 @@
-/* A lane: one device, the streams that carry a model through it, and its arenas. Everything that
- * works with the device gets the lane, and takes the streams by their names. A second GPU will be a
+/* A lane: one device, the streams that carry a model through it, and its arenas. Every module that
+ * uses the device gets the lane, and takes the streams by their names. A second GPU will be a
  * second lane.
  *
- * The owner opens the device and takes the arenas; all others borrow the lane. Belongs to one host
- * thread. */
+ * The owner opens the device and allocates the arenas; all others borrow the lane. Belongs to one
+ * host thread. */
 #ifndef SPW_OFFLOAD_DEVICE_LANE_H
 #define SPW_OFFLOAD_DEVICE_LANE_H
 
@@ -17,16 +17,16 @@ struct spw_lane {
     union {
         struct {
             spw_stream compute;
-            spw_stream kv_up; /* tiles that come back */
+            spw_stream kv_up; /* loads of tiles */
             spw_stream weights_up;
             spw_stream hidden_up; /* embeddings and hidden states */
             spw_stream down;      /* spilled tiles, hidden states */
             spw_stream disk;      /* no work: orders requests to the disk behind other streams */
         };
-        spw_stream streams[SPW_LANE_STREAMS]; /* the same, for what is done with all of them */
+        spw_stream streams[SPW_LANE_STREAMS]; /* the same, for loops over all streams */
     };
     uint8_t *device_arena, *host_arena;
-    uint64_t device_arena_bytes, host_arena_bytes; /* as they were taken */
+    uint64_t device_arena_bytes, host_arena_bytes; /* as they were allocated */
 };
 
 /* Opens all streams, or none. */

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* Direct I/O in blocks that do not divide a tile is none. */
+/* O_DIRECT works only if its block size divides a tile; else turns it off. */
 static int lend(struct spw_attached *p, uint64_t tile_bytes)
 {
     int fd = p->given.fd;
@@ -19,7 +19,7 @@ static int lend(struct spw_attached *p, uint64_t tile_bytes)
     return spw_io_use_file(fd, &p->file);
 }
 
-/* The lowest numbers that are free; *place: where among the items. */
+/* Finds the lowest n adjacent free numbers; *place: their index among the items. */
 static int find_numbers(const struct spw_attached_set *s, uint32_t n, uint32_t *first,
                         uint32_t *place)
 {

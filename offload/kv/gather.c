@@ -1,4 +1,4 @@
-/* Adjacent pieces move as one: see gather.h. */
+/* Joins adjacent transfers: see gather.h. */
 #include "offload/kv/gather.h"
 
 int spw_copies_flush(struct spw_copies *c)

@@ -1,5 +1,6 @@
-/* Adjacent pieces move as one: copies that are adjacent on both sides, and reads and
- * writes of adjacent frames of the disk. Whoever gathers queues the last one. Allocates nothing. */
+/* Joins adjacent transfers: copies that are adjacent on both sides become one copy, and adjacent
+ * frames of the disk become one read or write. The caller queues the last one. Allocates
+ * nothing. */
 #ifndef SPW_OFFLOAD_KV_GATHER_H
 #define SPW_OFFLOAD_KV_GATHER_H
 
@@ -7,14 +8,14 @@
 
 struct spw_copies {
     const struct spw_lane *lane; /* given */
-    uint8_t *to;                 /* of the copy that is not queued yet */
+    uint8_t *to;                 /* destination of the copy that is not queued yet */
     const uint8_t *from;
-    uint64_t bytes; /* 0: there is none */
+    uint64_t bytes; /* 0: there is no such copy */
     enum spw_link link;
     spw_stream stream;
 };
 
-/* Adds to the copy that is not queued yet, or queues that one and begins another. */
+/* Extends the copy that is not queued yet, or queues it and begins another copy. */
 int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t bytes,
                    enum spw_link link, spw_stream s);
 int spw_copies_flush(struct spw_copies *c);
@@ -24,16 +25,16 @@ struct spw_run {
     struct spw_disk_job job;
     uint8_t *memory; /* [n][tile_bytes] */
     uint32_t frame, n;
-    uint32_t tile; /* the caller's: which tile the first frame has */
+    uint32_t tile; /* set by the caller: the tile of the first frame */
 };
 
-/* Makes a run that is not submitted longer by a frame; n = 0: it begins there. false: the frame or
- * its memory does not follow, or the run has `most` frames. */
+/* Extends a run that is not submitted by a frame; n = 0: the run begins with this frame. false: the
+ * frame or its memory is not adjacent, or the run has `most` frames. */
 bool spw_run_extend(struct spw_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
                     uint32_t most);
-/* Fills in its job, which is to be submitted next. */
+/* Prepares the job of the run; the caller submits it next. */
 void spw_run_prepare(struct spw_run *r, struct spw_disk *disk, bool write);
-/* The tile whose record made a read fail. */
+/* The tile whose record has made the read fail. */
 uint32_t spw_run_failed_tile(const struct spw_run *r);
 
 #endif

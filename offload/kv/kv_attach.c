@@ -1,5 +1,4 @@
-/* Attaching, importing and exporting tiles: see kv_attach.h, and kv_tile.c for the orders that are
- * numbered here. */
+/* Attaches, imports and exports tiles: see kv_attach.h. kv_tile.c lists the numbered orders. */
 #include "offload/kv/kv_attach.h"
 
 #include "offload/kv/kv_tile.h"
@@ -7,9 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
-/* ---- in ---- */
+/* ---- tiles from files ---- */
 
-/* Makes `first` the next tile of the table, which may be any where there is no tile but a sink. */
+/* Makes `first` the next tile of the table. The table holds no tile, or only an attention sink. */
 static void begin_at(struct spw_kv_table *l, uint32_t first, uint32_t n_sinks)
 {
     uint32_t disk_end = spw_min_u32(l->disk_end, first);
@@ -21,7 +20,7 @@ static void begin_at(struct spw_kv_table *l, uint32_t first, uint32_t n_sinks)
     assert(l->end == first && l->n_tokens == (uint64_t)first * SPW_TILE_TOKENS);
 }
 
-/* As a tile that was written to the disk and is on the device no longer. */
+/* Adds a tile that is like one that was spilled to the disk. */
 static void add_attached(struct spw_kv *kv, struct spw_kv_table *l, uint32_t frame)
 {
     uint32_t id = kv->free_tile;
@@ -55,7 +54,7 @@ static int wait_for(struct spw_kv *kv, spw_stream s)
     return spw_lane_event_sync(kv->lane, kv->event);
 }
 
-/* On `compute`, which may write frames that it is given and reads them next: no order is needed. */
+/* Copies on `compute`, which may write new frames and reads them next: so no order is needed. */
 static int copy_in(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t first,
                    const uint8_t *memory, uint64_t tile_bytes)
 {
@@ -65,7 +64,8 @@ static int copy_in(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t fir
                             memory + (i - first) * tile_bytes, tile_bytes, SPW_LINK_HOST_TO_DEVICE,
                             kv->lane->compute);
     int last = spw_kv_flush_copies(kv);
-    int waited = wait_for(kv, kv->lane->compute); /* also for what a failure left under way */
+    int waited =
+        wait_for(kv, kv->lane->compute); /* also for copies that a failure has left in flight */
     return rc ? rc : last ? last : waited;
 }
 
@@ -93,9 +93,10 @@ int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form,
     return 0;
 }
 
-/* ---- out ---- */
+/* ---- tiles to memory ---- */
 
-/* Tiles on their way to memory; what is read is like a load that comes to other places. */
+/* An export: tiles on their way to memory. Its reads are like those of a load with other
+ * destinations. */
 struct outflow {
     struct spw_kv_load reads;
     const uint32_t *ids; /* of the table */
@@ -114,7 +115,7 @@ static uint8_t *place(const struct outflow *o, uint32_t i)
     return o->memory + (i - o->begin) * o->tile_bytes;
 }
 
-/* Tiles from `from` on that are adjacent on the disk are one read. Returns where they end. */
+/* Reads tiles from `from` on that are adjacent on the disk, as one read. Returns their end. */
 static uint32_t read_run(struct outflow *o, uint32_t from, uint32_t end)
 {
     struct spw_kv *kv = o->reads.seq->kv;
@@ -132,7 +133,7 @@ static uint32_t read_run(struct outflow *o, uint32_t from, uint32_t end)
     return i;
 }
 
-/* Asks for everything that has to be moved. */
+/* Queues all copies and reads. */
 static int start(struct outflow *o, uint32_t end)
 {
     struct spw_kv_load *r = &o->reads;
@@ -156,7 +157,8 @@ static int start(struct outflow *o, uint32_t end)
     return spw_kv_flush_copies(kv);
 }
 
-/* What lies on the host, once `down` has been waited for, which may have written it. */
+/* Copies tiles that are on the host. Call it after a wait for `down`, which may have written
+ * them. */
 static void copy_from_host(const struct outflow *o, uint32_t end)
 {
     const struct spw_kv *kv = o->reads.seq->kv;
@@ -184,7 +186,7 @@ int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form,
     }
     SPW_TRY(spw_kv_order(kv, kv->lane->compute, kv->lane->down)); /* 1 */
     int rc = start(&o, end);
-    int flushed = spw_kv_flush_copies(kv); /* what a failure left */
+    int flushed = spw_kv_flush_copies(kv); /* copies that a failure has left */
     int waited = wait_for(kv, kv->lane->down);
     while (o.reads.n_reads)
         spw_kv_finish_read(kv);

@@ -1,6 +1,5 @@
-/* The KV cache: see kv_cache.h. Here are sequences and their tables; tiles, frames and the orders
- * between streams are in kv_tile.c, spilling in kv_spill.c, loading in kv_load.c, the way to
- * the disk in kv_writeback.c. */
+/* Sequences and their tables: see kv_cache.h. Tiles, frames and the orders between streams are in
+ * kv_tile.c, spills in kv_spill.c, loads in kv_load.c, writes to the disk in kv_writeback.c. */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
@@ -121,13 +120,13 @@ void spw_kv_forget(struct spw_kv_seq *seq, struct spw_kv_table *l, uint32_t from
     }
 }
 
-/* Gives back the pinned tiles that have been dropped. */
-static void unpin(struct spw_kv_seq *seq, uint32_t layer)
+/* Frees the retained tiles that were dropped. */
+static void release_retained(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
-    spw_kv_forget(seq, l, spw_max_u32(l->pinned, spw_kv_n_sinks(seq, layer)),
-                  spw_min_u32(l->first, l->pinned_end));
-    l->pinned = l->pinned_end = 0;
+    spw_kv_forget(seq, l, spw_max_u32(l->retained, spw_kv_n_sinks(seq, layer)),
+                  spw_min_u32(l->first, l->retained_end));
+    l->retained = l->retained_end = 0;
 }
 
 void spw_kv_seq_close(struct spw_kv_seq *seq)
@@ -159,7 +158,7 @@ static void fork_table(struct spw_kv *kv, struct spw_kv_table *to, const struct 
     to->n_tokens = from->n_tokens;
     for (uint32_t i = 0; i < from->end; i++) {
         uint32_t id = from->ids[i];
-        if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* only pinned */
+        if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* only retained */
             continue;
         to->ids[i] = id;
         kv->tiles[id].refs++;
@@ -229,14 +228,15 @@ void *spw_kv_exact_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t t
 
 /* ---- growing ---- */
 
-/* The tail tile is about to be written: it must be this sequence's alone, with no lower copy. */
+/* Prepares the tail tile for a write: it must belong to this sequence alone, and have no lower
+ * copy. */
 static int own_tail(struct spw_kv_seq *seq, struct spw_kv_table *l)
 {
     struct spw_kv *kv = seq->kv;
     uint32_t *id = &l->ids[l->end - 1];
     struct spw_kv_tile *t = &kv->tiles[*id];
     if (t->refs == 1) {
-        SPW_TRY(spw_kv_finish_tile(kv, t)); /* it may be read by a write to the disk */
+        SPW_TRY(spw_kv_finish_tile(kv, t)); /* a write to the disk may be reading it */
         spw_kv_put_lower_copy(kv, t);
         return 0;
     }
@@ -285,9 +285,9 @@ void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
     if (first <= l->first)
         return;
     if (l->begin > l->first)
-        unpin(seq, layer);
+        release_retained(seq, layer);
     uint32_t from = spw_max_u32(l->first, spw_kv_n_sinks(seq, layer));
-    spw_kv_forget(seq, l, spw_max_u32(from, spw_min_u32(l->pinned_end, first)), first);
+    spw_kv_forget(seq, l, spw_max_u32(from, spw_min_u32(l->retained_end, first)), first);
     l->first = first;
     if (l->begin < first)
         l->begin = first;
@@ -313,32 +313,32 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
     }
 }
 
-/* ---- pinning ---- */
+/* ---- retaining ---- */
 
-void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n)
+void spw_kv_retain(struct spw_kv_seq *seq, uint64_t n)
 {
-    seq->pinned_tokens = n;
+    seq->retained_tokens = n;
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
         struct spw_kv_table *l = spw_kv_table(seq, i, SPW_KV_FORM_EXACT);
-        unpin(seq, i);
-        l->pinned = l->first;
-        l->pinned_end = l->end;
+        release_retained(seq, i);
+        l->retained = l->first;
+        l->retained_end = l->end;
     }
 }
 
-/* The table holds again what it pinned, and newer tokens in the last of these tiles maybe. */
+/* Gives the table its retained tiles back. The last of them may hold newer tokens. */
 static void roll_back(struct spw_kv_seq *seq, struct spw_kv_table *l)
 {
-    if (l->pinned_end && l->first > l->pinned) {
+    if (l->retained_end && l->first > l->retained) {
         assert(l->begin == l->first);
-        spw_kv_forget(seq, l, spw_max_u32(l->first, l->pinned_end), l->end);
-        l->end = l->pinned_end;
-        l->first = l->begin = l->pinned;
+        spw_kv_forget(seq, l, spw_max_u32(l->first, l->retained_end), l->end);
+        l->end = l->retained_end;
+        l->first = l->begin = l->retained;
     }
-    l->pinned = l->pinned_end = 0;
+    l->retained = l->retained_end = 0;
 }
 
-/* ---- cutting back to a length ---- */
+/* ---- cutting back ---- */
 
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n)
@@ -348,7 +348,7 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residenc
         const struct spw_residency *r = &residency[seq->kv->o.kinds[i]];
         uint32_t from = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_visible(r, n);
         uint32_t end = spw_waterline_tiles(n);
-        if ((end <= l->pinned_end ? l->pinned : l->first) > from && from < end)
+        if ((end <= l->retained_end ? l->retained : l->first) > from && from < end)
             return false;
     }
     return true;
@@ -359,8 +359,8 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
 {
     if (spw_kv_can_truncate(seq, residency, n))
         return n;
-    uint64_t pinned = seq->pinned_tokens;
-    return pinned < n && spw_kv_can_truncate(seq, residency, pinned) ? pinned : 0;
+    uint64_t retained = seq->retained_tokens;
+    return retained < n && spw_kv_can_truncate(seq, residency, retained) ? retained : 0;
 }
 
 void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n)
@@ -380,13 +380,13 @@ void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n
 static void cut_exact(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
     struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
-    if (spw_waterline_tiles(n) <= l->pinned_end)
+    if (spw_waterline_tiles(n) <= l->retained_end)
         roll_back(seq, l);
     else
-        unpin(seq, layer);
+        release_retained(seq, layer);
     spw_kv_cut_table(seq, l, n);
     if (l->end <= spw_kv_n_sinks(seq, layer))
-        l->first = l->begin = 0; /* the sink is the tail again */
+        l->first = l->begin = 0; /* the sink is the last tile again */
 }
 
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n)

@@ -1,21 +1,21 @@
-/* The KV cache: for every sequence and layer the tiles that lie on the device, in a lower tier (the
- * host or the disk), or in both. Tiles are shared by reference between forked sequences. A tile is
+/* The KV cache. For every sequence and layer it has the tiles that are on the device, in a lower
+ * tier (the host or the disk), or in both. Forked sequences share tiles by reference. A tile is
  * written to each tier at most once. Before tokens are added to the last, unfinished tile of a
  * sequence, this tile is on the device and belongs to the sequence alone.
  *
- * A tile has two forms in a layer whose old tiles are quantized: it begins in its exact form, gets
- * its quantized form when it becomes old, and then loses the exact one. Quantized tiles move
+ * In a layer whose old tiles are quantized a tile has two forms: it begins in its exact form, gets
+ * its quantized form when it becomes old, and then loses the exact form. Quantized tiles move
  * between the tiers. Exact tiles stay on the device, in frames of their own, and the first tile
- * (the sink) stays exact. Tiles of other layers of such a cache are exact only. In a cache that
- * does not quantize, the exact form is the only one and moves between the tiers.
+ * (the attention sink) stays exact. Tiles of other layers of such a cache are exact only. In a
+ * cache that does not quantize, the exact form is the only one and moves between the tiers.
  *
- * The cache knows frames and orders. Which tile is old is for the caller to say (quant/residual.h).
+ * The cache manages frames and orders. The caller decides which tiles are old (quant/residual.h).
  *
- * Owns the tile table; borrows lane and disk. One host thread. All moves are queued:
- * kernels on `compute`, spills on `down`, loads on `kv_up`, submissions of reads and writes on
- * `disk`. The cache orders the streams where they touch the same tile. -ENOMEM: a tier is
- * full (the plan was passed). -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read
- * back; see spw_kv_take_loss. */
+ * Owns the table of tiles; borrows lane and disk. One host thread. All moves are queued: kernels on
+ * `compute`, spills on `down`, loads on `kv_up`, submissions of reads and writes on `disk`. The
+ * cache orders the streams that use the same tile. -ENOMEM: a tier is full (the caller exceeds the
+ * plan). -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read back; see
+ * spw_kv_take_loss. */
 #ifndef SPW_OFFLOAD_KV_KV_CACHE_H
 #define SPW_OFFLOAD_KV_KV_CACHE_H
 
@@ -26,21 +26,23 @@ struct spw_kv_options {
     void *device_arena, *host_arena; /* [frames][tile_bytes], borrowed */
     uint32_t n_device_frames, n_host_frames;
     uint64_t tile_bytes;
-    /* Frames of exact tiles where the cache quantizes; n_exact_frames 0: it does not. */
+    /* Frames of exact tiles; n_exact_frames 0: the cache does not quantize. */
     void *exact_arena; /* [n_exact_frames][exact_tile_bytes], borrowed */
     uint32_t n_exact_frames;
     uint64_t exact_tile_bytes;
     uint32_t n_layers;
     const uint8_t *kinds;  /* [n_layers], enum spw_layer_kind; borrowed */
-    uint32_t max_tiles;    /* of one layer of one sequence */
-    uint32_t slot_tiles;   /* that come back as one transfer: kept together; at least 1 */
-    struct spw_disk *disk; /* borrowed; NULL: none, and the rest is not looked at */
+    uint32_t max_tiles;    /* the most tiles of one layer of one sequence */
+    uint32_t slot_tiles;   /* tiles of one transfer to the device, whose frames are adjacent if
+                              possible; at least 1 */
+    struct spw_disk *disk; /* borrowed; NULL: no disk, and the members below are not used */
     uint32_t n_disk_frames;
-    bool direct; /* the disk reads and writes device frames; else it goes by way of host frames */
+    bool disk_to_device; /* the disk reads and writes device frames; else host frames, which are
+                            copied */
 };
 
-/* The form that moves between the tiers, and the exact form: one and the same where the cache does
- * not quantize. */
+/* TIERED: the form that moves between the tiers. In a cache that does not quantize it is the exact
+ * form. */
 enum spw_kv_form { SPW_KV_FORM_TIERED, SPW_KV_FORM_EXACT };
 
 struct spw_kv;
@@ -51,109 +53,113 @@ void spw_kv_close(struct spw_kv *kv); /* sequences must have been closed */
 
 int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv);
 void spw_kv_seq_close(struct spw_kv_seq *seq);
-/* `to` must be empty; it shares every tile of `from`. */
+/* Shares every tile of `from` with `to`, which must be empty. */
 void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
 
 /* Tiles [first, end) have the form that moves between the tiers. Tiles [begin, end) are on the
- * device; lower copies of tiles below disk_end are on the disk. */
+ * device. Lower copies of tiles before disk_end are on the disk. */
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_begin(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_end(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_disk_end(const struct spw_kv_seq *seq, uint32_t layer);
 void *spw_kv_device_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
-/* Tiles [exact_first, exact_end) have the exact form, and so has the sink of a layer whose old
- * tiles are quantized. exact_tile is on the device. */
+/* Tiles [exact_first, exact_end) have the exact form; so has the sink of a layer whose old tiles
+ * are quantized. exact_tile: its address on the device. */
 uint32_t spw_kv_exact_first(const struct spw_kv_seq *seq, uint32_t layer);
 uint32_t spw_kv_exact_end(const struct spw_kv_seq *seq, uint32_t layer);
 void *spw_kv_exact_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
-/* Where a tile's lower copy is: NULL or SPW_DISK_NONE if it is not there. Neither: it is lost. */
+/* The place of a tile's lower copy; NULL or SPW_DISK_NONE: not in this tier. In neither tier: the
+ * tile is lost. */
 const void *spw_kv_host_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 uint32_t spw_kv_disk_frame(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* The end of the tiles of this layer, in the form that moves between the tiers, that both sequences
- * hold: they share those that neither has dropped. 0: they share none. */
+/* The end of the tiles of this layer that both sequences hold, in the form that moves between the
+ * tiers. They share those tiles that neither of them has dropped. 0: they share none. */
 uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer);
 
-/* Makes room for tokens [from, to) of a layer that holds `from`: new exact tiles on the device, and
- * a tail tile of its own if it is shared or has a lower copy. */
+/* Makes room for tokens [from, to) of a layer that holds `from` tokens: takes new exact tiles on
+ * the device. If the tail tile is shared or has a lower copy, makes one that belongs to the
+ * sequence alone. */
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
-/* Gives device frames to the quantized form of tiles up to `end`, which have become old. The caller
- * fills them (spw_kv_device_tile) from the exact form, on `compute`. */
+/* Gives device frames to the quantized form of tiles before `end`, which have become old. The
+ * caller fills the frames (spw_kv_device_tile) from the exact form, on `compute`. */
 int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end);
-/* Raises the layer's waterlines; either may be there already. Tiles that leave the device and have
- * no lower copy are written to the host; tiles below disk_end are written to the disk. Their device
- * frames become free. Tiles that this call could not write stay in their tier. The host waits only
- * for frames that are still being written from.
+/* Raises the layer's waterlines; each may have its value already. Tiles that leave the device and
+ * have no lower copy are written to the host; tiles before disk_end are written to the disk. Their
+ * device frames become free. Tiles that this call could not write stay in their tier. The host
+ * waits only for frames that a write still reads.
  *
  * A write that fails is repeated once, in another frame. If the second write fails, too, the tile
- * stays where it is written from: on the host, or on the device if the disk writes from there. The
- * next call does its work and returns that failure: no tile is lost, and the call may be repeated.
+ * stays in the memory that it is written from: on the host, or on the device if the disk writes
+ * from there. The next call does its work and returns that failure: no tile is lost, and the call
+ * may be repeated.
  *
  * -EBADMSG: a tile has lost its lower copy, and the disk is full: nothing has changed, see
  * spw_kv_take_loss. */
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end);
-/* Waits until nothing is being written to the disk. */
+/* Waits until no write to the disk is in flight. */
 void spw_kv_finish_writes(struct spw_kv *kv);
-/* The failure of a write that the next spill would return, or 0. It is returned once. */
+/* Returns the failure of a write that the next spill would return, or 0, and forgets it. */
 int spw_kv_take_write_failure(struct spw_kv *kv);
 /* Drops host copies of tiles [first, ...) that are on the device, if no other sequence reads the
  * copy. */
 void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
-/* Lowers `begin`: brings tiles [begin, ...) back to the device. Waits for reads of the disk.
- * -EBADMSG: a tile is lost; nothing else has changed. */
+/* Lowers `begin`: loads tiles [begin, ...) onto the device. Waits for reads of the disk. -EBADMSG:
+ * a tile is lost; nothing else has changed. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
-/* Begins the same load and returns: it goes on beside the computation. *begun: whether it was
- * begun; false if the layer has another load, if a tile is shared or is not on the disk, or if
- * there is no room. Until the load is finished the layer stays as it was; only finish_load and
- * forget_loads may change it. */
+/* Begins the same load and returns; the load continues beside the computation. *begun: whether the
+ * load has begun. It does not if the layer has another load, if a tile is shared or is not on the
+ * disk, or if there is no room. Until the load is finished the layer does not change, and only
+ * finish_load and forget_loads may change it. */
 int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun);
 bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer);
-/* Waits until the layer's load is over, if there is one. Loads of other layers go on. Fails like
+/* Waits until the layer's load is over, if there is one. Loads of other layers continue. Fails like
  * spw_kv_load. */
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
-/* Gives up all loads of the sequence; waits for their reads. Adds to *n_read the tiles that were
- * read for nothing. -EBADMSG: one of these tiles is lost. */
+/* Cancels all loads of the sequence, and waits for their reads. Adds the number of tiles that were
+ * read for nothing to *n_read. -EBADMSG: one of these tiles is lost. */
 int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
-/* Drops the exact form of tiles below `first`, but not that of the sink in a layer whose old tiles
- * are quantized. */
+/* Drops the exact form of tiles before `first`, except the sink of a layer whose old tiles are
+ * quantized. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
-/* Pins the exact tiles of the sequence of n tokens until the next pin or a cut: they stay although
- * they are dropped, and the sequence can be rolled back to n tokens. A layer with tiles off the
- * device pins nothing. */
-void spw_kv_pin(struct spw_kv_seq *seq, uint64_t n);
+/* Retains the exact tiles of the sequence of n tokens until the next retain or cut: dropped tiles
+ * keep their frames, and the sequence can be rolled back to n tokens. A layer with tiles in lower
+ * tiers retains nothing. */
+void spw_kv_retain(struct spw_kv_seq *seq, uint64_t n);
 /* Whether every layer still holds the exact tiles that queries from position n on can see.
- * residency: [kinds], here and below. */
+ * residency: [kinds], here and in the next calls. */
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n);
-/* The most tokens, up to n, that the sequence can be cut back to: n, the pinned length, or none. */
+/* The largest length up to n that the sequence can be cut back to: n, the retained length, or 0. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
-/* Cuts back to n tokens; nothing queued may still use the sequence. */
+/* Cuts the sequence back to n tokens. No queued work may use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
 
-/* Makes `up` wait until the tile's host copy is whole, if `up` does not know that yet. The host
- * waits for a write of the tile to the disk. */
+/* Makes the stream kv_up wait until the tile's host copy is complete, unless it has waited already.
+ * The host waits for a write of the tile to the disk. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* Whether tiles [begin, end) are complete and their lower copies are made or on their way. A tile
- * that a cut has opened again is not, though an old copy may be there. */
+/* Whether tiles [begin, end) are complete and their lower copies exist or are being written. False
+ * for a tile that a cut has reopened, even if it has an older copy. */
 bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
-/* Whether these tiles can be read without a wait of the host: all are written, and none is on its
- * way to the disk. */
+/* Whether these tiles can be read without a wait of the host: all are written, and no write to the
+ * disk is in flight. */
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
 
-/* How many tiles of [begin, end) have no lower copy; how many are not on the device. */
+/* The number of tiles in [begin, end) without a lower copy; the number that are not on the
+ * device. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);
 uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                              uint32_t end);
-/* How many tiles spw_kv_spill with the same arguments would bring to each tier. */
+/* The number of tiles that spw_kv_spill with the same arguments would write to each tier. */
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);
 
 /* A tile whose bytes on the disk are not those that were written: the lowest one of its sequence
- * since the last call of take_loss. Its frame is retired. Other sequences that share the tile find
- * it lost when they read it, without I/O. */
+ * since the latest take_loss. Its frame is retired. Other sequences that share the tile find it
+ * lost when they read it, without I/O. */
 struct spw_kv_loss {
     struct spw_kv_seq *seq;
     uint32_t layer, tile;
@@ -161,9 +167,9 @@ struct spw_kv_loss {
 };
 
 void spw_kv_note_loss(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile, int rc);
-/* 0, or what happened to a tile that was lost. */
+/* 0, or the error that lost the tile. */
 int spw_kv_lost(const struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
-/* false: no more. */
+/* Takes a loss; false: there are no more. */
 bool spw_kv_take_loss(struct spw_kv *kv, struct spw_kv_loss *out);
 
 #endif

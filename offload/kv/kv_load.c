@@ -1,20 +1,22 @@
-/* Loads: see kv_cache.h, and kv_tile.c for the orders that are numbered here.
+/* Loads: see kv_cache.h. kv_tile.c lists the numbered orders.
  *
  *     host --up--> device        DISK ==disk==> host --up--> device
- *                                DISK =========disk========> device      (direct)
+ *                                DISK =========disk========> device      (disk_to_device)
  *
  *   loads   [layer 0 | layer 1 | layer 2 | layer 3 ...    in the order in which they began
- *             finished   ^ waited for      ^ asked as far as here: SPW_KV_READS are under way
+ *             finished   ^ waited for      ^ reads are queued up to here, SPW_KV_READS in flight
  *
- * A load has all its device frames from the beginning, so that one order serves all its reads: none
- * has to wait for kernels that were queued since. Whoever waits for one load asks for more of the
- * next ones meanwhile, so that the drive's queue does not run dry between layers. A load that is
- * waited for is one that begins and is finished at once. */
+ * A load takes all its device frames at its beginning. So one order serves all its reads, and no
+ * read waits for kernels that were queued later. A wait for one load also queues reads of the next
+ * loads, so the drive is busy also between two layers. A load that the caller waits for is a load
+ * that begins and is finished at once. */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
 
-enum { READ_BYTES = 2 << 20 }; /* of adjacent tiles that are one read, unless one tile has more */
+enum {
+    READ_BYTES = 2 << 20
+}; /* the most bytes of adjacent tiles in one read, but at least one tile */
 
 static struct spw_kv_table *layer_of(const struct spw_kv_load *r)
 {
@@ -71,7 +73,7 @@ static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
 {
     const struct spw_kv_options *o = &kv->o;
     spw_run_prepare(&d->run, o->disk, false);
-    int rc = o->direct ? 0 : spw_kv_order(kv, kv->lane->down, kv->lane->disk); /* 8 */
+    int rc = o->disk_to_device ? 0 : spw_kv_order(kv, kv->lane->down, kv->lane->disk); /* 8 */
     if (!rc)
         rc = spw_disk_submit(kv->lane, &d->run.job, kv->lane->disk);
     if (!rc)
@@ -81,8 +83,8 @@ static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
     return rc;
 }
 
-/* Queues the copies to the device of what a read has brought into host frames, if the read was
- * `good`. Gives the host frames back. */
+/* After a read into host frames: queues the copies to the device, if the read was `good`, and frees
+ * the host frames. */
 static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_run *d, bool good)
 {
     uint64_t tile_bytes = kv->o.tile_bytes;
@@ -114,9 +116,9 @@ void spw_kv_finish_read(struct spw_kv *kv)
         r->rc = rc ? rc : passed;
 }
 
-/* ---- asking ---- */
+/* ---- queueing reads ---- */
 
-/* Whether a tile of an unfinished load has to be read from the disk. */
+/* Whether a tile of an unfinished load must be read from the disk. */
 static bool needs_read(const struct spw_kv_tile *t)
 {
     return t->device && !t->device_refs && !t->host;
@@ -128,17 +130,17 @@ static void skip_present(struct spw_kv_load *r)
         r->asked++;
 }
 
-/* *out: the frame that the next tile of a read goes to; NULL: there is no frame. */
+/* *out: the destination of the next tile of a read; NULL: there is no frame. */
 static int take_place(struct spw_kv *kv, const struct spw_run *d, const struct spw_kv_tile *t,
                       void **out)
 {
-    *out = kv->o.direct ? t->device : NULL;
-    if (kv->o.direct || !spw_tier_n_free(&kv->host))
+    *out = kv->o.disk_to_device ? t->device : NULL;
+    if (kv->o.disk_to_device || !spw_tier_n_free(&kv->host))
         return 0;
     return spw_kv_take_host_frame(kv, d->n ? d->memory + (d->n - 1) * kv->o.tile_bytes : NULL, out);
 }
 
-/* Queues one read of the load's next tiles; *none: there is no frame for it. */
+/* Queues one read of the load's next tiles; *none: no frame is free for it. */
 static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
 {
     struct spw_kv_read *d = spw_kv_next_read(kv, r, r->asked);
@@ -152,7 +154,7 @@ static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
             break;
         if (spw_run_extend(&d->run, t->disk, memory, kv->o.tile_bytes, most))
             continue;
-        if (!kv->o.direct)
+        if (!kv->o.disk_to_device)
             spw_kv_put_host_frame(kv, memory);
         break;
     }
@@ -165,7 +167,7 @@ static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
     return queue_read(kv, d);
 }
 
-/* Queues as many reads as may be under way, those of the oldest loads first. */
+/* Queues as many reads as may be in flight, those of the oldest loads first. */
 static int ask(struct spw_kv *kv)
 {
     bool none = false;
@@ -193,7 +195,8 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
         return 0;
     SPW_TRY(spw_kv_wait_written(seq, layer, i));
     if (t->host && spw_tier_has(&kv->device, t->host)) {
-        t->device = t->host; /* it could not be written */
+        t->device =
+            t->host; /* a write to the disk has failed: the lower copy is in the device's memory */
         return 0;
     }
     if (!spw_kv_has_lower_copy(t)) {
@@ -204,13 +207,14 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
                                     &t->device);
 }
 
-/* Lets reads write the frames, and queues the copies of tiles that are on the host. */
+/* Orders reads after the kernels that used the frames, and queues the copies of tiles that are on
+ * the host. */
 static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t begin)
 {
     uint32_t n = 0;
     if (kv->o.disk)
         SPW_TRY(spw_kv_order(kv, kv->lane->compute,
-                             kv->o.direct ? kv->lane->disk : kv->lane->kv_up)); /* 3 */
+                             kv->o.disk_to_device ? kv->lane->disk : kv->lane->kv_up)); /* 3 */
     for (uint32_t i = begin; i < l->begin; i++) {
         const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         if (t->device_refs || !t->host || t->host == t->device)
@@ -223,10 +227,10 @@ static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint3
     return n ? spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute) : 0; /* 5 */
 }
 
-/* Gives back the frames of a load that failed or was given up. A copy may still write them. */
+/* Frees the frames of a load that has failed or was cancelled. A copy may still write them. */
 static void give_back(struct spw_kv *kv, struct spw_kv_table *l, uint32_t begin, uint32_t end)
 {
-    spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* or the device is lost */
+    spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* fails only if the device is lost */
     for (uint32_t i = begin; i < end; i++) {
         struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         if (!t->device || t->device_refs)
@@ -299,7 +303,7 @@ static void end(struct spw_kv *kv, struct spw_kv_load *r)
     r->seq = NULL;
 }
 
-/* Waits for the oldest read or write, whose frames another read can then take. */
+/* Waits for the oldest read or write, whose frames another read can then use. */
 static int go_on(struct spw_kv *kv)
 {
     if (spw_kv_is_reading(kv)) {
@@ -307,7 +311,7 @@ static int go_on(struct spw_kv *kv)
         return 0;
     }
     return spw_kv_is_writing(kv) ? spw_kv_finish_writeback(kv)
-                                 : -ENOMEM; /* writes hold the host frames */
+                                 : -ENOMEM; /* writes use the host frames */
 }
 
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
@@ -336,7 +340,7 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
         kv->tiles[l->ids[i]].device_refs++;
     l->begin = r->begin;
     SPW_TRY(ask(kv));
-    return kv->o.direct ? 0 : spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* 5 */
+    return kv->o.disk_to_device ? 0 : spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* 5 */
 }
 
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
@@ -347,7 +351,7 @@ int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
     if (begin >= l->begin)
         return 0;
     int rc = begin_load(seq, layer, begin);
-    int finished = spw_kv_finish_load(seq, layer); /* also what a lost device has left */
+    int finished = spw_kv_finish_load(seq, layer); /* also ends loads that a lost device has left */
     return rc ? rc : finished;
 }
 

@@ -1,25 +1,27 @@
-/* Smaller tiles in place: see kv_shrink.h.
+/* Shrinks a cache in place: see kv_shrink.h.
  *
- * A tier is walked upward, frame k at k T going to frame k' <= k at k' Q:
+ * A tier is processed from its first frame to its last. Frame k at k T moves to frame k' <= k at k'
+ * Q:
  *
  *     old   |    0    |    1    |    2    |    3    |        T bytes each
  *     new   |  0  |  1  |  2  |  3  | free | free ...        Q < T
  *
- * The new frame ends at (k' + 1) Q <= (k + 1) Q < (k + 1) T, where the next old one begins at the
- * earliest: it never touches a frame that is still to be read. It may touch the one it comes from,
- * while k is small, and then goes by way of a buffer. Numbers stay (k' = k) where the new frames
- * are enough for that, so that what was adjacent still is and runs stay aligned; else the n-th
- * frame in use becomes frame n, which keeps neighbours together.
+ * The new frame ends at (k' + 1) Q <= (k + 1) Q < (k + 1) T, and the next old frame begins there or
+ * later: so a write never touches a frame that must still be read. While k is small, it may touch
+ * its own source; then the tile moves through a buffer. If there are enough new frames, numbers
+ * stay (k' = k): adjacent frames stay adjacent, and runs stay aligned. Else the n-th frame in use
+ * becomes frame n, which keeps neighbours together.
  *
- * On the disk a few frames are read together, then converted, then written; all of them have been
- * read by then, and frames that are read later lie behind. What cannot be read, or written in two
- * tries, is lost: another place for it could be one that is still to be read. Attached tiles, which
- * cannot be written where they are, come last, and go to what is free in our own file; where
- * nothing is, they are lost, too.
+ * On the disk a few frames are read together, then converted, then written. All of them have been
+ * read at that point, and frames that are read later come after them. A tile that cannot be read,
+ * or written in two tries, is lost: another place could be one that must still be read. Attached
+ * tiles cannot be written in place. They come last and move to free frames of our own file; without
+ * a free frame they are lost, too.
  *
- * A copy on the device and one in a lower tier are converted each for itself, from the same bytes
- * to the same bytes. All memory and the write limit are settled before the first byte moves. From
- * there on only the device can fail; tables and tiers are then brought to the end without it. */
+ * A copy on the device and a copy in a lower tier are converted separately, from the same bytes to
+ * the same bytes. All memory is allocated, and the write limit is checked, before the first byte
+ * moves. After that only the device can fail; then the tables and tiers are completed without
+ * it. */
 #include "offload/kv/kv_shrink.h"
 
 #include "offload/kv/kv_split.h"
@@ -31,7 +33,7 @@
 /* One tier's frames. */
 struct level {
     uint32_t *owner; /* [n] the tile, or SPW_KV_NO_TILE */
-    uint32_t *to;    /* [n] the new number of a frame that has an owner */
+    uint32_t *to;    /* [n] the new number of each frame that has an owner */
     uint32_t n;
 };
 
@@ -40,16 +42,16 @@ struct work {
     const struct spw_kv_shrink *r;
     struct spw_kv_shrunk *out;
     struct level device, exact, host, disk;
-    uint32_t *attached; /* [n_attached] tiles, of which the first have a place in our own file: */
+    uint32_t *attached; /* [n_attached] tiles; the first of them have a place in our own file: */
     uint32_t *place;
     uint32_t n_attached, n_places;
-    /* What the cache goes on with. */
+    /* The tiers of the cache after the shrink. */
     struct spw_tier new_device, new_exact, new_host;
     struct spw_disk *new_disk;
     struct spw_kv_tile *tiles;
     uint32_t n_tiles, *writeback_ids;
     void **free_soon;
-    int rc; /* of the device: nothing is moved any more */
+    int rc; /* failure of the device: no further byte is moved */
 };
 
 /* ---- before anything moves ---- */
@@ -92,7 +94,7 @@ static void own(struct work *w, uint32_t id, const void *frame)
         w->host.owner[spw_tier_number(&kv->host, frame)] = id;
 }
 
-/* Notes which tile lies in which frame. Tiles on the free list have no frame. */
+/* Finds the tile of each frame. Tiles on the free list have no frame. */
 static void survey(struct work *w)
 {
     for (uint32_t id = 0; id < w->kv->n_tiles; id++) {
@@ -133,7 +135,7 @@ static int open_tier(struct spw_tier *t, void *arena, const struct level *l, uin
     return 0;
 }
 
-/* Its bytes on the disk are what they are to be. */
+/* The bytes on the disk need not change. */
 static bool stays(const struct work *w, uint32_t from, uint32_t to)
 {
     return from == to && w->r->tile_bytes == w->kv->o.tile_bytes;
@@ -203,7 +205,7 @@ static int copy(const struct work *w, void *to, const void *from, uint64_t bytes
     return spw_lane_copy(w->kv->lane, to, from, bytes, link, w->kv->lane->compute);
 }
 
-/* Queues the copy of a tile in device memory to a place that is not behind it. */
+/* Queues the copy of a tile in device memory to an address that is not higher. */
 static int bring_down(const struct work *w, const uint8_t *from, uint8_t *to, uint64_t bytes)
 {
     bool apart = to + bytes <= from;
@@ -219,7 +221,7 @@ static int move_exact(const struct work *w, const uint8_t *from, uint8_t *to)
     return bring_down(w, from, to, w->kv->o.exact_tile_bytes);
 }
 
-/* The same with the tile's conversion. */
+/* The same, and converts the tile. */
 static int move_on_device(const struct work *w, const uint8_t *from, uint8_t *to)
 {
     const struct spw_kv_shrink *r = w->r;
@@ -261,7 +263,7 @@ static void walk_memory(struct work *w, const struct level *l, const struct spw_
             w->rc = move(w, from, to);
         if (t->device == from)
             t->device = to;
-        if (t->host == from) /* also of the device's arena: then both were there */
+        if (t->host == from) /* also in the device's arena: then both copies were there */
             t->host = to;
         ++*n_moved;
     }
@@ -269,12 +271,12 @@ static void walk_memory(struct work *w, const struct level *l, const struct spw_
 
 /* ---- disk ---- */
 
-/* Tiles that are under way together. */
+/* Tiles whose reads and writes are in flight together. */
 struct batch {
     uint32_t n, most;
     struct {
         uint32_t id, from, to; /* frames; `from` may be attached */
-        int rc;                /* of the read */
+        int rc;                /* result of the read */
     } items[SPW_KV_READS];
 };
 
@@ -300,18 +302,18 @@ static void read_batch(const struct work *w, struct batch *b)
         b->items[i].rc = wait_for(&reads[i].run.job);
 }
 
-/* Converts what was read, in the buffers. */
+/* Converts the tiles that were read, in the buffers. */
 static int convert_batch(const struct work *w, const struct batch *b)
 {
     const struct spw_kv *kv = w->kv;
     for (uint32_t i = 0; i < b->n; i++)
         if (!b->items[i].rc)
-            SPW_TRY(kv->o.direct ? move_on_device(w, buffer(w, i), buffer(w, i))
-                                 : move_on_host(w, buffer(w, i), buffer(w, i)));
+            SPW_TRY(kv->o.disk_to_device ? move_on_device(w, buffer(w, i), buffer(w, i))
+                                         : move_on_host(w, buffer(w, i), buffer(w, i)));
     return spw_lane_stream_sync(kv->lane, kv->lane->compute);
 }
 
-/* The tile has no copy on the disk any more. */
+/* Marks the tile as lost on the disk. */
 static void lose(struct work *w, uint32_t id, int rc)
 {
     struct spw_kv_tile *t = &w->kv->tiles[id];
@@ -320,7 +322,7 @@ static void lose(struct work *w, uint32_t id, int rc)
     w->out->n_lost++;
 }
 
-/* The end of one write, and a second try. */
+/* Ends one write, and writes a second time after a failure. */
 static int end_write(struct work *w, struct spw_disk_job *job, uint32_t frame)
 {
     if (!wait_for(job))
@@ -391,12 +393,13 @@ static void walk_disk(struct work *w)
     move_batch(w, &b);
 }
 
-/* After all frames of our own have moved: every free frame may be written now. */
+/* After all frames of our own file have moved: now every free frame may be written. */
 static void walk_attached(struct work *w)
 {
     struct batch b = {.most = w->r->n_buffers < SPW_KV_READS ? w->r->n_buffers : SPW_KV_READS};
     struct spw_kv *kv = w->kv;
-    uint32_t *frames = w->attached; /* the ids turn into the frames that are given back */
+    uint32_t *frames =
+        w->attached; /* from here on the array holds the frames to free, in place of the ids */
     for (uint32_t i = 0; i < w->n_attached; i++) {
         uint32_t id = w->attached[i], frame = kv->tiles[id].disk;
         if (i < w->n_places)
@@ -412,7 +415,7 @@ static void walk_attached(struct work *w)
 
 /* ---- the end ---- */
 
-/* More tiles, where there are more frames. No old frame waits to become free. */
+/* Makes room for more tiles if there are more frames. No old frame is waiting to become free. */
 static void replace_tiles(struct work *w)
 {
     struct spw_kv *kv = w->kv;

@@ -1,12 +1,12 @@
-/* Spilling: see kv_cache.h, and kv_tile.c for the orders that are numbered here.
+/* Spills: see kv_cache.h. kv_tile.c lists the numbered orders.
  *
  *     device --down--> host ==disk==> DISK
- *     device =========disk==========> DISK      (direct) */
+ *     device =========disk==========> DISK      (disk_to_device) */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
 
-/* The waterlines to reach, and the tiles [from, to) that a spill has to look at. */
+/* The new waterlines, and the tiles [from, to) that a spill must visit. */
 struct spill {
     uint32_t begin, disk_end, from, to;
 };
@@ -23,7 +23,7 @@ static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_tabl
     return s;
 }
 
-/* What the spill does with tile i. */
+/* What the spill does with tile i */
 static bool leaves_device(const struct spw_kv_table *l, const struct spill *s,
                           const struct spw_kv_tile *t, uint32_t i)
 {
@@ -33,11 +33,11 @@ static bool leaves_device(const struct spw_kv_table *l, const struct spill *s,
 static bool leaves_host(const struct spw_kv_table *l, const struct spill *s,
                         const struct spw_kv_tile *t, uint32_t i)
 {
-    /* also one that another sequence spilled while it was on the device for this one */
+    /* also a tile that another sequence has spilled while it was on the device for this one */
     return (i >= l->disk_end || i >= l->begin) && i < s->disk_end && t->host;
 }
 
-/* Makes the lower copy of a tile that has none. */
+/* Writes the lower copy of a tile that has none. */
 static int write_down(struct spw_kv *kv, const struct spw_kv_table *l, const struct spill *s,
                       uint32_t i)
 {
@@ -45,7 +45,7 @@ static int write_down(struct spw_kv *kv, const struct spw_kv_table *l, const str
     const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
     bool deep = i < s->disk_end;
     uint32_t after = before ? before->disk : SPW_DISK_NONE;
-    if (deep && kv->o.direct)
+    if (deep && kv->o.disk_to_device)
         return spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_DEVICE, after);
     SPW_TRY(spw_kv_take_host_frame(kv, before ? before->host : NULL, &t->host));
     t->ticket = kv->ticket;
@@ -71,12 +71,12 @@ static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *
         if (i >= l->disk_end && i < s->disk_end)
             l->disk_end = i + 1;
     }
-    l->disk_end = s->disk_end; /* also if the tiles below it have been dropped */
+    l->disk_end = s->disk_end; /* also if earlier tiles have been dropped */
     return 0;
 }
 
-/* A tile on the device can have lost its lower copy, which lay in a file of others. The disk has no
- * frame for another copy of the tile, so the tile may not leave the device: it counts as lost. */
+/* A tile on the device can have lost its lower copy, which was in an attached file. The disk has no
+ * frame for another copy, so the tile may not leave the device: it counts as lost. */
 static int find_lost(struct spw_kv_seq *seq, uint32_t layer, const struct spill *s)
 {
     const struct spw_kv_table *l = &seq->tables[layer];
@@ -106,7 +106,7 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
         kv->ticket++;
     }
     int rc = spill(kv, l, &s);
-    int copies = spw_kv_flush_copies(kv); /* also what a failure left */
+    int copies = spw_kv_flush_copies(kv); /* also copies that a failure has left */
     int writes = spw_kv_flush_writebacks(kv);
     if (!rc && !copies && !writes)
         rc = spw_kv_take_write_failure(kv);
@@ -124,7 +124,7 @@ void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t b
         const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         bool deep = i < s.disk_end;
         if (leaves_device(l, &s, t, i)) {
-            *to_host += !(deep && kv->o.direct);
+            *to_host += !(deep && kv->o.disk_to_device);
             *to_disk += deep;
         } else if (leaves_host(l, &s, t, i)) {
             ++*to_disk;

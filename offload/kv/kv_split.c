@@ -1,12 +1,12 @@
-/* Tiles get an exact form of their own: see kv_split.h.
+/* Gives tiles an exact form of their own: see kv_split.h.
  *
  *     device frames   | q | e | q | q | e | q | e |         e: exact; q: only quantized
  *                     '--- stays, smaller ---'| exact frames |
  *
- * An exact frame is the place of one of the device frames, or lies behind them all. If a tile is
- * there that has to stay, it changes places with the one that comes. So nothing needs more room
- * than there is, but for one tile. A tile with both forms is read from its exact frame when it is
- * made smaller. */
+ * An exact frame is in the place of one of the device frames, or after all of them. If another tile
+ * that stays is in that place, the two tiles change places. So the split needs no more memory than
+ * there is, except for one tile. A tile with both forms is read from its exact frame when it is
+ * quantized. */
 #include "offload/kv/kv_split.h"
 
 #include "offload/kv/kv_attach.h"
@@ -17,8 +17,8 @@
 struct work {
     struct spw_kv *kv;
     void *scratch;
-    uint32_t *owner; /* [n_device_frames] the tile in each, or SPW_KV_NO_TILE */
-    bool *placed;    /* [n_device_frames] the frame holds an exact tile, in its place */
+    uint32_t *owner; /* [n_device_frames] the tile in each frame, or SPW_KV_NO_TILE */
+    bool *placed;    /* [n_device_frames] the frame holds an exact tile at its final place */
 };
 
 /* ---- exact tables ---- */
@@ -89,12 +89,12 @@ static int copy(const struct work *w, void *to, const void *from)
                          kv->lane->compute);
 }
 
-/* Tile `id` and the one in frame `k` change places. */
+/* Exchanges tile `id` and the tile in frame `k`. */
 static int swap(const struct work *w, uint32_t id, uint8_t *from, uint32_t k, uint8_t *to)
 {
     uint32_t other = w->owner[k], left = spw_tier_number(&w->kv->device, from);
     if (w->placed[left] || w->placed[k])
-        return -ENOMEM; /* shared, and where it is needed already */
+        return -ENOMEM; /* shared, and at its final place already */
     SPW_TRY(copy(w, w->scratch, to));
     SPW_TRY(copy(w, to, from));
     SPW_TRY(copy(w, from, w->scratch));
@@ -133,7 +133,7 @@ static bool sink_is_lower(const struct spw_kv_seq *seq, uint32_t layer)
            !spw_kv_on_device(seq->kv, &seq->kv->tiles[l->ids[0]]);
 }
 
-/* A sink that is in a lower tier waits for spw_kv_split_lower. */
+/* A sink in a lower tier waits for spw_kv_split_lower. */
 static int place_layer(const struct work *w, const struct spw_kv_seq *seq, uint32_t layer)
 {
     const struct spw_kv_table *from = &seq->tables[layer];
@@ -163,9 +163,10 @@ static int place_all(struct spw_kv *kv, const struct spw_kv_shrink *r)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the steps ---- */
 
-/* The sink leaves a table of quantized tiles; all tiles leave that of a layer that has none. */
+/* Removes the sink from a table of quantized tiles. Removes all tiles if the layer has none that is
+ * quantized. */
 static void begin_behind_sink(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_table *l = &seq->tables[layer];

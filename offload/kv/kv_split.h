@@ -2,9 +2,9 @@
  * frames that lie among the frames of the cache. For kv_shrink.c only.
  *
  *     begin     exact tables are made, and tiles that are on the device go to their exact frames,
- * by swapping frames; the other tables are cut to the tiles that are quantized (repack)  device
+ * by swapping frames; the other tables are cut to the tiles that are quantized (shrink)  device
  * frames of quantized tiles become smaller lower     sinks that are on the host or on the disk come
- * to their exact frames (repack)  frames of lower tiers become smaller end       sinks leave the
+ * to their exact frames (shrink)  frames of lower tiers become smaller end       sinks leave the
  * other tables, too
  *
  * After a failure of any of these the cache can only be closed. Nothing is under way. */

@@ -1,20 +1,23 @@
 /* Tiles and frames of the KV cache: see kv_cache.h and kv_tile.h.
  *
- * Four streams and the I/O threads touch a tile. These orders must hold:
- *   1. a spill (down) reads the frame after the kernels that filled it        -> down waits compute
- *   2. a frame given back by a spill is written again after the spill read it -> taker waits down
- *   3. a frame given back without a spill may still be read by queued kernels: compute, being one
- *      queue, needs nothing; others wait for compute before they write such a frame
- *   4. a tile comes back (up) after its spill has written the host frame; once for each spill
- *      (tickets)                                                              -> up waits down
- *   5. kernels read a tile that came back after it arrived                    -> compute waits up
- *   6. a write to the disk reads a frame after what filled it       -> disk waits compute, or down
- *   7. frames that are written from are given back when the write is over: the host knows; copies
- *      up from a host frame may still be queued then                          -> down waits up
- *   8. a read from the disk lands in a device frame (order 3 for the disk's stream), or in a host
- *      frame                                            -> disk waits down, which has waited for up
- *   9. what a read has brought is used by what is queued after the host has waited for it
- * All waits between streams are for points that have been recorded: there is no cycle. */
+ * Four streams and the I/O threads use a tile. "A waits B" means that stream A waits for an event
+ * that was recorded on stream B. These orders must hold:
+ *   1. A spill (down) reads a frame after the kernels that filled it.       down waits compute
+ *   2. After a spill has freed a frame, nothing writes the frame before the spill has read it.
+ *                                                                           taker waits down
+ *   3. Queued kernels may still read a frame that was freed without a spill. compute is one queue
+ *      and needs no wait; other streams wait for compute before they write the frame.
+ *   4. A load (up) reads a host frame after the spill that wrote it. `up` waits once for each spill
+ *      (tickets).                                                           up waits down
+ *   5. Kernels read a loaded tile after its load.                           compute waits up
+ *   6. A write to the disk reads a frame after the work that filled it.
+ *                                                                 disk waits compute, or down
+ *   7. A frame that is written to the disk is freed when the host knows that the write is over.
+ *      Copies up from a host frame may still be queued then.                down waits up
+ *   8. A read from the disk writes a device frame (order 3 for the disk's stream) or a host frame.
+ *                                                     disk waits down, which has waited for up
+ *   9. Work that uses the bytes of a read is queued after the host has waited for the read.
+ * Every wait is for an event that has been recorded already, so there is no cycle. */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
@@ -41,7 +44,7 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
         SPW_TRY(spw_kv_order(kv, kv->lane->down, kv->lane->compute)); /* 2; others follow by 3 */
         spw_kv_free_frames(kv);
     }
-    while (!spw_tier_n_free(&kv->device) && kv->o.direct && spw_kv_is_writing(kv))
+    while (!spw_tier_n_free(&kv->device) && kv->o.disk_to_device && spw_kv_is_writing(kv))
         SPW_TRY(spw_kv_finish_writeback(kv)); /* 7 */
     if (user != kv->lane->compute)
         SPW_TRY(spw_kv_order(kv, kv->lane->compute, user)); /* 3 */
@@ -59,7 +62,7 @@ int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
         kv->up_may_read = false;
     }
     if (!spw_tier_has(&kv->host, after))
-        after = NULL; /* none, or one that stayed on the device because it could not be written */
+        after = NULL; /* none, or one that stayed on the device because a write has failed */
     return spw_tier_take(&kv->host, after, out);
 }
 
@@ -73,7 +76,8 @@ int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out)
 {
     int rc;
     while ((rc = spw_disk_take(kv->o.disk, after, out)) == -ENOMEM && spw_kv_is_writing(kv))
-        SPW_TRY(spw_kv_finish_writeback(kv)); /* of a tile that nobody holds any more, maybe */
+        SPW_TRY(
+            spw_kv_finish_writeback(kv)); /* perhaps of a tile that no sequence holds any more */
     return rc;
 }
 
@@ -88,7 +92,7 @@ int spw_kv_new_tile(struct spw_kv *kv, enum spw_kv_form form, const void *after,
     void *frame;
     SPW_TRY(exact ? spw_tier_take(&kv->exact, after, &frame)
                   : spw_kv_take_device_frame(kv, kv->lane->compute, after, &frame));
-    id = kv->free_tile; /* a write that ended may have given others back */
+    id = kv->free_tile; /* a write that has ended may have freed other ids */
     kv->free_tile = kv->tiles[id].refs;
     kv->tiles[id] = (struct spw_kv_tile){
         .exact = exact, .device = frame, .disk = SPW_DISK_NONE, .refs = 1, .device_refs = 1};
@@ -109,9 +113,9 @@ void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t)
     if (--t->device_refs)
         return;
     if (t->host == t->device || t->writing == SPW_KV_WRITING_FROM_DEVICE)
-        ; /* it is still the lower copy, or a write's */
+        ; /* the frame is still the lower copy, or a write uses it */
     else if (t->host || t->writing == SPW_KV_WRITING_FROM_HOST)
-        kv->free_soon[kv->n_free_soon++] = t->device; /* the spill may still be reading it */
+        kv->free_soon[kv->n_free_soon++] = t->device; /* the spill may still read it */
     else
         spw_tier_put(t->exact ? &kv->exact : &kv->device, t->device);
     t->device = NULL;
@@ -145,7 +149,7 @@ void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device)
     struct spw_kv_tile *t = &kv->tiles[id];
     if (counted_on_device)
         spw_kv_drop_device_ref(kv, t);
-    if (--t->refs == 0 && !t->writing) /* else the end of its write frees it */
+    if (--t->refs == 0 && !t->writing) /* else the end of its write frees the tile */
         spw_kv_free_tile(kv, id);
 }
 
@@ -166,7 +170,7 @@ int spw_kv_extend(struct spw_kv *kv, uint32_t n)
     uint64_t needed = frames + kv->n_attached + n;
     if (needed <= kv->n_tiles)
         return 0;
-    needed += needed / 4; /* there will be more: one attachment for each layer */
+    needed += needed / 4; /* more attachments will follow: one for each layer */
     if (needed >= SPW_KV_NO_TILE)
         return -ENOMEM;
     struct spw_kv_tile *tiles = spw_realloc(kv->tiles, needed * sizeof *tiles);

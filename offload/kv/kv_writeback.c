@@ -1,11 +1,11 @@
-/* What goes to the disk: see kv_cache.h and kv_tile.h.
+/* Writes to the disk: see kv_cache.h and kv_tile.h.
  *
  *     spill ---> gathered ---> queued ---> [disk stream] ---> [I/O engine] ---> over
- *                (the newest)                                            (the oldest is looked at)
+ *                (the newest)                                          (the oldest is checked)
  *
- * A tile counts as being on the disk from the moment it is gathered; until its write is over, the
- * writeback holds the frame that is written from. Writebacks end in their order. A tile that no
- * sequence holds by then is freed at the end of its write. */
+ * A tile counts as on the disk from the moment when it is gathered. Until its write is over, the
+ * writeback owns the source frame. Writebacks end in their order. If no sequence holds the tile any
+ * more, the end of its write frees it. */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
@@ -41,13 +41,13 @@ static struct spw_kv_writeback *nth(struct spw_kv *kv, uint64_t n)
     return &kv->writebacks[n % SPW_KV_WRITEBACKS];
 }
 
-/* Queues order 6, the submission and the event of a writeback. */
+/* Queues order 6, the submission, and the event of a writeback. */
 static int queue_writeback(struct spw_kv *kv, struct spw_kv_writeback *w)
 {
     bool direct = w->from == SPW_KV_WRITING_FROM_DEVICE;
     spw_run_prepare(&w->run, kv->o.disk, true);
     if (!direct)
-        SPW_TRY(spw_kv_flush_copies(kv)); /* into the frames that are written from */
+        SPW_TRY(spw_kv_flush_copies(kv)); /* copies into the source frames */
     SPW_TRY(spw_kv_order(kv, direct ? kv->lane->compute : kv->lane->down, kv->lane->disk));
     SPW_TRY(spw_disk_submit(kv->lane, &w->run.job, kv->lane->disk));
     return spw_lane_event_record(kv->lane, w->behind, kv->lane->disk);
@@ -60,7 +60,7 @@ int spw_kv_flush_writebacks(struct spw_kv *kv)
     struct spw_kv_writeback *w = nth(kv, kv->begun - 1);
     w->queued = true;
     int rc = queue_writeback(kv, w);
-    if (rc) /* the device is lost: the stream has passed the submission, or never will */
+    if (rc) /* the device is lost: after this the stream has run the submission, or never will */
         spw_lane_stream_sync(kv->lane, kv->lane->disk);
     return rc;
 }
@@ -72,7 +72,7 @@ static bool extend(const struct spw_kv *kv, struct spw_kv_writeback *w, enum spw
            spw_run_extend(&w->run, frame, memory, kv->o.tile_bytes, kv->o.slot_tiles);
 }
 
-/* The writeback that the tile is added to: the newest if the tile follows it, else another one. */
+/* Finds the writeback for the tile: the newest one if the tile follows it, else a new one. */
 static int gather_writeback(struct spw_kv *kv, enum spw_kv_writing from, uint8_t *memory,
                             uint32_t frame, struct spw_kv_writeback **out)
 {
@@ -97,7 +97,7 @@ int spw_kv_write_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_writing from, 
     uint32_t frame;
     uint8_t *memory = from == SPW_KV_WRITING_FROM_HOST ? t->host : t->device;
     if (spw_tier_has(&kv->device, memory))
-        from = SPW_KV_WRITING_FROM_DEVICE; /* also what stayed there when a write failed */
+        from = SPW_KV_WRITING_FROM_DEVICE; /* also a tile that stayed there after a failed write */
     SPW_TRY(spw_kv_take_disk_frame(kv, after, &frame));
     int rc = gather_writeback(kv, from, memory, frame, &w);
     if (rc) {
@@ -114,8 +114,8 @@ int spw_kv_write_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_writing from, 
 
 /* ---- the oldest ---- */
 
-/* Repeats the write of one tile: in its own frame if the failure was another tile's, then in
- * another one. Waits for it: this is rare. */
+/* Repeats the write of one tile: in its own frame if another tile of the writeback has failed, then
+ * in another frame. Waits for the write, because this is rare. */
 static int write_again(struct spw_kv *kv, const struct spw_kv_writeback *w, uint32_t i,
                        struct spw_kv_tile *t)
 {
@@ -130,7 +130,7 @@ static int write_again(struct spw_kv *kv, const struct spw_kv_writeback *w, uint
     }
 }
 
-/* The write has failed for good: the tile stays in the memory that it was to be written from. */
+/* The write has failed for good: the tile stays in its source memory. */
 static void stay(struct spw_kv *kv, struct spw_kv_tile *t, void *memory, int rc)
 {
     if (rc == -EDQUOT || rc == -ECANCELED)
@@ -139,7 +139,7 @@ static void stay(struct spw_kv *kv, struct spw_kv_tile *t, void *memory, int rc)
         spw_disk_retire(kv->o.disk, t->disk);
     t->disk = SPW_DISK_NONE;
     t->host = memory;
-    t->ticket = 0; /* its spill ended long ago */
+    t->ticket = 0; /* its spill has ended */
     if (!kv->write_failure && rc != -ECANCELED)
         kv->write_failure = rc;
 }
@@ -197,7 +197,7 @@ int spw_kv_finish_tile(struct spw_kv *kv, const struct spw_kv_tile *t)
 void spw_kv_finish_writes(struct spw_kv *kv)
 {
     while (spw_kv_is_writing(kv))
-        spw_kv_finish_writeback(kv); /* a lost device shows soon enough */
+        spw_kv_finish_writeback(kv); /* a later call reports a lost device */
 }
 
 int spw_kv_take_write_failure(struct spw_kv *kv)

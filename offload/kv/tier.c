@@ -7,7 +7,7 @@
 
 #define OUTSIDE UINT32_MAX
 
-/* Full, the lowest number last. */
+/* Initializes a full set; the lowest number is taken first. */
 static int set_init(struct spw_tier_set *s, uint32_t n)
 {
     s->items = spw_alloc_zero(n, sizeof *s->items);
@@ -74,8 +74,8 @@ void spw_tier_frames_free(struct spw_tier_frames *f)
     *f = (struct spw_tier_frames){0};
 }
 
-/* The first choice is the frame behind `after`, the second one with free frames behind it. The
- * lowest number was put in last: a short sequence touches few pages. */
+/* The first choice is the frame after `after`, the second one a frame with free frames after it.
+ * The lowest number is taken first, so a short sequence touches few pages. */
 static uint32_t choose(const struct spw_tier_frames *f, uint32_t after)
 {
     if (after != SPW_TIER_NONE && after + 1 < f->n_frames && set_has(&f->free_frames, after + 1))

@@ -4,8 +4,8 @@
  *                                                         4096 bytes
  *   sums:  |  XXH3   |  XXH3   | ... |             |      in memory, never on the disk
  *
- * Opening takes what the file system offers: O_TMPFILE, or a name that is removed at once;
- * O_DIRECT, or the page cache; fallocate, or a sparse file. spw_disk_describe says what was taken.
+ * Open uses what the filesystem supports: O_TMPFILE, or a name that is removed at once; O_DIRECT,
+ * or the page cache; fallocate, or a sparse file. spw_disk_describe says which.
  *
  * Frames from n + 1 on are pieces of other files: see attached.h. */
 #include "offload/kv/attached.h"
@@ -27,15 +27,15 @@ enum { BLOCK_BYTES = 4096 };
 
 struct spw_disk {
     struct spw_io *io; /* borrowed */
-    int fd;            /* -1: another disk's, which `file` is too */
+    int fd;            /* -1: `file` belongs to another disk */
     struct spw_io_file file;
-    uint64_t tile_bytes, write_limit_bytes, written_bytes; /* written: or about to be */
+    uint64_t tile_bytes, write_limit_bytes, written_bytes; /* written, or queued to be written */
     struct spw_tier_frames frames;
-    uint32_t *retired; /* [n_frames], owned; oldest first from first_retired on, round and round */
+    uint32_t *retired; /* [n_frames], owned; a ring, oldest first from first_retired on */
     uint32_t first_retired, n_retired;
     uint64_t *sums; /* [n_frames], owned */
     struct spw_attached_set attached;
-    bool sparse; /* no room was taken in advance */
+    bool sparse; /* the file's space is not allocated in advance */
     char text[128];
 };
 
@@ -64,12 +64,12 @@ static const char *filesystem_name(int fd)
     return "this filesystem";
 }
 
-/* A file without a name, or one that loses it before anything else can happen to it. -errno. */
+/* Opens a file without a name, or one that loses its name at once. -errno. */
 static int open_anonymous(const char *directory, int direct)
 {
     char name[4096];
     int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | direct, 0600);
-    /* EISDIR: a kernel, EOPNOTSUPP: a filesystem that knows no O_TMPFILE */
+    /* EISDIR: the kernel, EOPNOTSUPP: the filesystem does not support O_TMPFILE */
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
         return fd >= 0 ? fd : -errno;
     if ((size_t)snprintf(name, sizeof name, "%s/spillway.XXXXXX", directory) >= sizeof name)
@@ -103,7 +103,7 @@ static int open_file(struct spw_disk *d, const char *directory, struct spw_error
     if (!S_ISDIR(s.st_mode))
         return refused(directory, -ENOTDIR, err);
     d->fd = open_anonymous(directory, O_DIRECT);
-    if (d->fd == -EINVAL) /* what filesystems without direct I/O say */
+    if (d->fd == -EINVAL) /* the error of filesystems without O_DIRECT */
         d->fd = open_anonymous(directory, 0);
     return d->fd < 0 ? refused(directory, d->fd, err) : 0;
 }
@@ -117,14 +117,14 @@ static int no_room(const char *directory, int rc, uint64_t bytes, uint64_t avail
                     directory, (double)bytes / (1 << 20), (double)available / (1 << 20));
 }
 
-/* Takes the room of all frames now, so that no write finds the filesystem full. `sparse`: it could
- * not. */
+/* Allocates the space of all frames now, so no later write finds the filesystem full. `sparse`:
+ * this was not possible. */
 static int take_room(const struct spw_disk *d, const char *directory, uint64_t bytes, bool *sparse,
                      struct spw_error *err)
 {
     struct statvfs v;
     uint64_t available = UINT64_MAX;
-    if (!fstatvfs(d->fd, &v) && v.f_blocks) /* some filesystems have no number for it */
+    if (!fstatvfs(d->fd, &v) && v.f_blocks) /* some filesystems do not report it */
         available = v.f_bavail * v.f_frsize;
     if (bytes > INT64_MAX || bytes > available)
         return no_room(directory, -ENOSPC, bytes, available, err);
@@ -145,7 +145,7 @@ static int take_room(const struct spw_disk *d, const char *directory, uint64_t b
     return 0;
 }
 
-/* Direct I/O in blocks that do not divide a tile is none. */
+/* O_DIRECT works only if its block size divides a tile; else turns it off. */
 static int fit_blocks(struct spw_disk *d, uint64_t tile_bytes)
 {
     if (tile_bytes % d->file.align == 0)
@@ -176,7 +176,7 @@ static void describe(struct spw_disk *d)
 
 static int open_frames(struct spw_disk *d, uint32_t n_frames, uint32_t run)
 {
-    d->attached.base = n_frames + 1; /* the number before it is nobody's */
+    d->attached.base = n_frames + 1; /* the number before it stays unused */
     d->sums = spw_alloc_zero(n_frames, sizeof *d->sums);
     d->retired = spw_alloc_zero(n_frames, sizeof *d->retired);
     return d->sums && d->retired ? spw_tier_frames_init(&d->frames, n_frames, run) : -ENOMEM;
@@ -363,7 +363,7 @@ int spw_disk_reframe(struct spw_disk **out, struct spw_disk *d, uint64_t tile_by
         spw_disk_close(by);
         return -ENOMEM;
     }
-    if (tile_bytes == d->tile_bytes) /* of those that stay where they are */
+    if (tile_bytes == d->tile_bytes) /* checksums of frames that stay */
         memcpy(by->sums, d->sums, n_frames * sizeof *by->sums);
     *out = by;
     return 0;
@@ -379,7 +379,7 @@ int spw_disk_claim(struct spw_disk *d, uint32_t frame, bool write)
     return 0;
 }
 
-/* What lies where a retired frame lay. */
+/* Retires the new frames in the places of retired frames. */
 static void retire_places(const struct spw_disk *d, struct spw_disk *by)
 {
     for (uint32_t i = 0; i < d->n_retired; i++) {

@@ -29,7 +29,7 @@ uint32_t spw_waterline_first(uint32_t window, uint64_t position)
 
 uint32_t spw_waterline_window_tiles(uint32_t window)
 {
-    /* window - 1 old keys, which may begin anywhere inside a tile */
+    /* window - 1 old keys, which may begin inside a tile */
     return (uint32_t)spw_div_up(window - 1, SPW_TILE_TOKENS) + 1;
 }
 
@@ -50,7 +50,7 @@ uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles)
     return 1 + SPW_WATERLINE_SLACK + residual_tiles + 1; /* the sink; the tail */
 }
 
-/* The begin of a layer that keeps its newest `keep` tiles of those of n tokens. */
+/* The `begin` of a layer that has its newest `keep` tiles of n tokens on the device. */
 static uint32_t keep_newest(const struct spw_residency *r, uint64_t n_tokens, uint32_t keep)
 {
     uint32_t least = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, n_tokens));
@@ -102,7 +102,7 @@ uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_
 {
     *first = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, from));
     *end = spw_waterline_pass(r, p, from);
-    /* After the chunk before, the layer began at *end; before its turn, at `wait`. Copies exist of
-     * all tiles below the higher one. */
+    /* After the chunk before, the layer began at *end; before the pass reached it, at `wait`. All
+     * tiles before the higher one have copies. */
     return spw_waterline_disk(r, spw_max_u32(*end, spw_waterline_wait(r, p)));
 }

@@ -1,4 +1,4 @@
-/* Where the tiles of a sequence lie, as pure functions of positions.
+/* In which tier the tiles of a sequence are, as pure functions of positions.
  *
  * The tiles of one layer, in the order of positions:
  *
@@ -6,19 +6,19 @@
  *      | dropped  | disk        | host         | device              |
  *        (window)    streamed     streamed       read in place
  *
- * Tiles go down as they become old: tiles [begin, end) are on the device, older ones on the host,
- * those below `disk_end` on disk. A tile that is loaded keeps its copy in the lower tier, so that
- * the copies are those of [0, written), where `written` is the highest `begin` that the layer ever
- * had.
+ * Tiles are spilled as they become old: tiles [begin, end) are on the device, older ones on the
+ * host, and those before `disk_end` on disk. A tile that is loaded keeps its copy in the lower
+ * tier. So tiles [0, written) have copies, where `written` is the highest `begin` that the layer
+ * ever had.
  *
- * Between steps a layer keeps its newest `resident` tiles on the device. A prompt that passes a
- * layer in several chunks keeps more tiles of the layer that is passing (`pass`) and fewer of the
- * layers that wait (`resident_pass`), so that the tiles of the passing layer need not be loaded
- * for each chunk. A layer with a window keeps only tiles that its next query can still see.
+ * Between steps a layer has its newest `resident` tiles on the device. If a prompt passes a layer
+ * in several chunks, more tiles of this layer stay on the device (`pass`) and fewer of the waiting
+ * layers (`resident_pass`): then the tiles of this layer are not loaded for each chunk. A layer
+ * with a window has only tiles that its next query can still see.
  *
- * Where old tiles are quantized (`quantizes`), all this is about the quantized tiles, [1, E(n))
- * with n tokens held (quant/residual.h): E(n) stands for `end`, and the first tile is 1. The exact
- * tiles then lie on the device, from spw_waterline_exact on.
+ * If old tiles are quantized (`quantizes`), all this applies to the quantized tiles, [1, E(n)) for
+ * a length of n tokens (quant/residual.h): E(n) is `end`, and the first tile is 1. The exact tiles
+ * are on the device, from spw_waterline_exact on.
  *
  * All counts are tiles, all positions tokens. No state, no failure, any thread. */
 #ifndef SPW_OFFLOAD_KV_WATERLINE_H
@@ -27,59 +27,59 @@
 #include "quant/layer_kind.h"
 #include "quant/residual.h"
 
-/* Exact tiles before those that are read, which let a sequence be cut back a little. */
+/* Exact tiles that stay before those that queries read. With them a sequence can be cut back a
+ * little. */
 enum { SPW_WATERLINE_SLACK = 1 };
 
-/* How many tiles of one layer a sequence may keep in each tier. The plan fixes one of these for
- * each layer kind. */
+/* The tiles of one layer that a sequence may have in each tier. The plan sets one of these for each
+ * layer kind. */
 struct spw_residency {
-    uint32_t window;         /* keys that a query sees, itself included; 0: all */
-    uint32_t resident;       /* on the device between steps; at least 1 */
-    uint32_t resident_pass;  /* while a prompt passes other layers; 1..resident */
-    uint32_t pass;           /* while a prompt passes this layer; at least resident_pass */
-    uint32_t host;           /* newest copies of the lower tiers that lie on the host, older ones
-                                on disk; UINT32_MAX: all lie on the host */
-    bool quantizes;          /* old tiles are quantized */
-    uint32_t residual_tiles; /* then: the window that is read exactly */
+    uint32_t window;        /* keys that a query sees, itself included; 0: all */
+    uint32_t resident;      /* on the device between steps; at least 1 */
+    uint32_t resident_pass; /* while a prompt passes other layers; 1..resident */
+    uint32_t pass;          /* while a prompt passes this layer; at least resident_pass */
+    uint32_t host;  /* copies on the host: the newest ones; older ones are on disk. UINT32_MAX: all
+                       are on the host */
+    bool quantizes; /* old tiles are quantized */
+    uint32_t residual_tiles; /* the residual window, which is read exactly */
     bool fixed;              /* no tile leaves the device before it is dropped */
 };
 
-/* Tiles that hold n tokens. */
+/* The number of tiles of n tokens. */
 static inline uint32_t spw_waterline_tiles(uint64_t n_tokens)
 {
     return (uint32_t)spw_div_up(n_tokens, SPW_TILE_TOKENS);
 }
 
-/* With n tokens held: the end of the tiles that waterlines are about, and the first of them. */
+/* For a length of n tokens: the end and the first of the tiles that move between the tiers. */
 uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens);
 static inline uint32_t spw_waterline_start(const struct spw_residency *r)
 {
     return r->quantizes;
 }
 
-/* The same end of the layers whose old tiles are kept apart, of residencies by kind; 0: none are.
- */
+/* The same end in layers whose old tiles are quantized, of residencies by kind; 0: no layer
+ * quantizes. */
 uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS],
                                uint64_t n_tokens);
 
 /* The first tile that a query at `position` can see through a window; the most tiles that a layer
- * with this window holds between steps. */
+ * with this window has between steps. */
 uint32_t spw_waterline_first(uint32_t window, uint64_t position);
 uint32_t spw_waterline_window_tiles(uint32_t window);
 /* The first tile that a query at `position` of a layer of this kind can see. */
 uint32_t spw_waterline_visible(const struct spw_residency *r, uint64_t position);
 
-/* With n tokens held: the first exact tile that stays, beside tile 0 where old tiles are kept
- * apart; and the most exact tiles that a layer whose old tiles are kept apart holds between steps.
- */
+/* For a length of n tokens: the first exact tile that stays, beside tile 0 of a layer that
+ * quantizes; and the most exact tiles that a layer that quantizes has between steps. */
 uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens);
 uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles);
 
-/* Between steps, with n tokens held: the first tile on the device. */
+/* Between steps, for a length of n tokens: the first tile on the device. */
 uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens);
 
-/* The first tile whose copy lies on the host, where `written` is the highest `begin` so far; older
- * copies are on disk. In a layer with a window tiles before the layer's first are nowhere. */
+/* The first tile whose copy is on the host, where `written` is the highest `begin` so far; older
+ * copies are on disk. In a layer with a window, tiles before the layer's first have no copy. */
 uint32_t spw_waterline_disk(const struct spw_residency *r, uint32_t written);
 
 /* The part of one session in a pass: [from, to) new tokens, in one chunk or several. */
@@ -88,16 +88,16 @@ struct spw_pass_span {
     bool chunked; /* more than one chunk */
 };
 
-/* The first tile on the device of a layer that waits for the pass; and when the layer's turn comes:
- * all chunks read what is loaded then. */
+/* The first tile on the device of a layer that waits for the pass, and when the pass reaches the
+ * layer: all chunks read the tiles that are loaded then. */
 uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_pass_span *p);
 uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_pass_span *p);
-/* While the layer passes and n tokens lie in it. */
+/* The first tile on the device while chunks pass the layer, when it has n tokens. */
 uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_pass_span *p,
                             uint64_t n_tokens);
-/* When its last chunk has passed, before the step ends. */
+/* The first tile on the device after its last chunk, before the step ends. */
 uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_pass_span *p);
-/* When the chunk that ends at `to` has passed: spw_waterline_pass or spw_waterline_leave. */
+/* After the chunk that ends at `to`: spw_waterline_pass or spw_waterline_leave. */
 uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pass_span *p,
                              uint64_t to);
 

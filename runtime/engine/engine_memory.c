@@ -153,7 +153,7 @@ static int open_cache(struct spw_engine *e)
         .max_tiles = p->max_tiles,
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
-        .direct = p->direct,
+        .disk_to_device = p->direct,
         .n_disk_frames = p->n_disk_frames,
     };
     return spw_kv_open(&e->kv, &e->lane, &o);

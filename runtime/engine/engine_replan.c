@@ -15,7 +15,7 @@ struct replan {
     struct spw_engine *e;
     struct spw_plan from;
     struct spw_kv_division *divisions; /* [sessions]; owned */
-    struct spw_kv_shrink repack;
+    struct spw_kv_shrink shrink;
     uint64_t n_renumbered; /* tiles on disk that were copied to another frame unchanged */
 };
 
@@ -80,11 +80,11 @@ static int find_scratch(struct replan *r)
     uint64_t n_buffers = p->direct ? spw_sub_u64(device_bytes, tile + exact) / tile : n_host;
     if (device_bytes < tile + exact || !n_host || (e->disk && !n_buffers))
         return -ENOMEM;
-    r->repack.device_from = device;
-    r->repack.device_to = device + tile;
-    r->repack.buffers = p->direct ? device + tile + exact : host;
-    r->repack.n_buffers = (uint32_t)spw_min_u64(n_buffers, BUFFER_TILES);
-    r->repack.host_scratch = host;
+    r->shrink.device_from = device;
+    r->shrink.device_to = device + tile;
+    r->shrink.buffers = p->direct ? device + tile + exact : host;
+    r->shrink.n_buffers = (uint32_t)spw_min_u64(n_buffers, BUFFER_TILES);
+    r->shrink.host_scratch = host;
     return 0;
 }
 
@@ -112,10 +112,10 @@ static uint32_t most(uint64_t a, uint64_t b)
     return (uint32_t)spw_max_u64(a, b);
 }
 
-static int repack(struct replan *r, bool smaller)
+static int shrink_cache(struct replan *r, bool smaller)
 {
     struct spw_kv_shrunk done;
-    SPW_TRY(spw_kv_shrink(r->e->kv, &r->repack, &done));
+    SPW_TRY(spw_kv_shrink(r->e->kv, &r->shrink, &done));
     r->n_renumbered += smaller ? 0 : done.n_disk;
     return done.n_lost ? -EBADMSG : 0;
 }
@@ -142,20 +142,20 @@ static int divide(struct replan *r)
         uint64_t n = s && s->cached ? s->n_tokens : 0;
         if (!s)
             continue;
-        struct spw_kv_division *d = &r->divisions[r->repack.n_divisions++];
+        struct spw_kv_division *d = &r->divisions[r->shrink.n_divisions++];
         *d = (struct spw_kv_division){.seq = s->seq.kv,
                                       .end = spw_waterline_end(to, n),
                                       .first_exact = spw_waterline_exact(to, n)};
         SPW_TRY(bring_up(e, d));
     }
-    r->repack.divisions = r->divisions;
+    r->shrink.divisions = r->divisions;
     return 0;
 }
 
-/* Tells the repack where the plan p has the exact frames. */
+/* Tells spw_kv_shrink where the plan p has the exact frames. */
 static void place_exact(struct replan *r, const struct spw_plan *p)
 {
-    struct spw_kv_shrink *x = &r->repack;
+    struct spw_kv_shrink *x = &r->shrink;
     x->exact_arena = p->quantizes ? r->e->lane.device_arena + p->device.exact_frames : NULL;
     x->n_exact_frames = p->n_exact_frames;
     x->exact_tile_bytes = p->exact_tile_bytes;
@@ -166,7 +166,7 @@ static void place_exact(struct replan *r, const struct spw_plan *p)
 static int shrink_tiles(struct replan *r)
 {
     const struct spw_plan *to = &r->e->plan, *from = &r->from;
-    struct spw_kv_shrink *x = &r->repack;
+    struct spw_kv_shrink *x = &r->shrink;
     uint64_t old = from->tile_bytes, room = from->n_device_frames * old;
     if (from->quantizes)
         room = from->device.exact_frames - from->device.kv_frames;
@@ -183,7 +183,7 @@ static int shrink_tiles(struct replan *r)
     place_exact(r, from->quantizes ? from : to);
     if (to->quantizes && !from->quantizes)
         SPW_TRY(divide(r));
-    SPW_TRY(repack(r, x->tile_bytes < old));
+    SPW_TRY(shrink_cache(r, x->tile_bytes < old));
     x->convert = NULL;
     return 0;
 }
@@ -200,13 +200,13 @@ static void drop_copies(const struct spw_engine *e)
 static int close_ranks(struct replan *r)
 {
     const struct spw_plan *p = &r->e->plan;
-    struct spw_kv_shrink *x = &r->repack;
+    struct spw_kv_shrink *x = &r->shrink;
     x->n_device_frames = p->n_device_frames;
     x->n_host_frames = p->n_host_frames;
     x->n_disk_frames = p->n_disk_frames;
     place_exact(r, p);
     drop_copies(r->e); /* the plan has no copies of tiles that stay on the device */
-    return repack(r, false);
+    return shrink_cache(r, false);
 }
 
 /* ---- arenas ---- */

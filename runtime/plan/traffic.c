@@ -389,7 +389,7 @@ static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, u
 {
     for (uint32_t i = 0; i < n && r->plan->pins && !r->plan->quantizes; i++)
         if (r->pass_spans[i].from < r->pass_spans[i].to && spans[i].to != spans[i].from + 1)
-            spw_tiles_pin(r->tiles, spans[i].session);
+            spw_tiles_retain(r->tiles, spans[i].session);
 }
 
 static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,

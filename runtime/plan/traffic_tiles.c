@@ -12,7 +12,7 @@ struct tile {
 /* As struct spw_kv_table. */
 struct layer {
     uint32_t first, begin, end, disk_end;
-    uint32_t pinned, pinned_end;
+    uint32_t retained, retained_end;
     uint32_t *ids; /* [max_tiles] */
 };
 
@@ -146,9 +146,9 @@ static void forget(struct spw_tiles *t, const struct layer *l, uint32_t from, ui
 
 static void let_go(struct spw_tiles *t, struct layer *l)
 {
-    for (uint32_t i = l->pinned; i < spw_min_u32(l->first, l->pinned_end); i++)
+    for (uint32_t i = l->retained; i < spw_min_u32(l->first, l->retained_end); i++)
         put_tile(t, l->ids[i], true);
-    l->pinned = l->pinned_end = 0;
+    l->retained = l->retained_end = 0;
 }
 
 /* ---- sessions ---- */
@@ -265,7 +265,7 @@ void spw_tiles_drop(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_
         return;
     if (l->begin > l->first)
         let_go(t, l);
-    forget(t, l, spw_max_u32(l->first, spw_min_u32(l->pinned_end, first)), first);
+    forget(t, l, spw_max_u32(l->first, spw_min_u32(l->retained_end, first)), first);
     l->first = first;
     l->begin = spw_max_u32(l->begin, first);
 }
@@ -285,26 +285,26 @@ void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row,
 
 /* ---- cutting back ---- */
 
-void spw_tiles_pin(struct spw_tiles *t, uint32_t session)
+void spw_tiles_retain(struct spw_tiles *t, uint32_t session)
 {
     for (uint32_t r = 0; r < t->o.n_rows; r++) {
         struct layer *l = layer_of(t, session, r);
         let_go(t, l);
-        l->pinned = l->first;
-        l->pinned_end = l->end;
+        l->retained = l->first;
+        l->retained_end = l->end;
     }
 }
 
 /* The row holds again what it pinned. */
 static void take_back(struct spw_tiles *t, struct layer *l)
 {
-    if (l->pinned_end && l->first > l->pinned) {
+    if (l->retained_end && l->first > l->retained) {
         assert(l->begin == l->first);
-        forget(t, l, spw_max_u32(l->first, l->pinned_end), l->end);
-        l->end = l->pinned_end;
-        l->first = l->begin = l->pinned;
+        forget(t, l, spw_max_u32(l->first, l->retained_end), l->end);
+        l->end = l->retained_end;
+        l->first = l->begin = l->retained;
     }
-    l->pinned = l->pinned_end = 0;
+    l->retained = l->retained_end = 0;
 }
 
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens)
@@ -313,7 +313,7 @@ void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens
     uint32_t end = spw_waterline_tiles(n_tokens);
     for (uint32_t r = 0; r < t->o.n_rows; r++) {
         struct layer *l = layer_of(t, session, r);
-        if (end <= l->pinned_end)
+        if (end <= l->retained_end)
             take_back(t, l);
         else
             let_go(t, l);

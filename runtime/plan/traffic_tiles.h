@@ -48,8 +48,8 @@ void spw_tiles_drop(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_
 /* Tiles [first, end) stream: they are read, and do not stay on the device. */
 void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end, struct spw_tiles_moved *m);
-/* As spw_kv_pin, spw_kv_truncate. */
-void spw_tiles_pin(struct spw_tiles *t, uint32_t session);
+/* As spw_kv_retain, spw_kv_truncate. */
+void spw_tiles_retain(struct spw_tiles *t, uint32_t session);
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens);
 /* Tiles [first, end) lie in a file of the prefix cache. The row continues behind them. */
 void spw_tiles_attach(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,

@@ -623,7 +623,7 @@ static void pin_exact_tiles(struct spw_executor *x)
         const struct spw_pass_span *p = &x->now->spans[i];
         bool decodes = x->spans[i].to == x->spans[i].from + 1;
         if (p->from < p->to && !decodes)
-            spw_kv_pin(x->items[i].seq->kv, p->from);
+            spw_kv_retain(x->items[i].seq->kv, p->from);
     }
 }
 

@@ -313,7 +313,7 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
                                .slot_tiles = w->slot_tiles,
                                .disk = w->disk,
                                .n_disk_frames = DISK_FRAMES,
-                               .direct = drive->direct};
+                               .disk_to_device = drive->direct};
     CHECK(spw_kv_open(&w->kv, &w->lane, &k) == 0);
     for (int i = 0; i < N_SEQS; i++) {
         for (int kind = 0; kind < 2 && drive->there; kind++)

@@ -734,7 +734,7 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
 /* ---- requantizing ---- */
 
 /* Tiles of `units`, as many frames as there is room for. */
-static inline struct spw_kv_shrink mirror_repack_of(struct mirror *x, uint32_t units)
+static inline struct spw_kv_shrink mirror_shrink_of(struct mirror *x, uint32_t units)
 {
     const struct spw_kv_options *o = &x->w.kv->o;
     uint64_t bytes = (uint64_t)units * KV_UNIT, most = KV_MOST_UNITS * KV_UNIT;
@@ -773,7 +773,7 @@ static inline int mirror_convert(void *context, const void *from, void *to)
 }
 
 /* Requantizes: the result, and what must have moved. */
-static inline int mirror_repack(struct mirror *x, const struct spw_kv_shrink *given, bool convert,
+static inline int mirror_shrink(struct mirror *x, const struct spw_kv_shrink *given, bool convert,
                                 struct spw_kv_shrunk *out)
 {
     struct spw_kv_shrink r = *given;

@@ -171,7 +171,7 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
                                .slot_tiles = (uint32_t)check_range(&w->seed, 1, 5),
                                .disk = w->disk,
                                .n_disk_frames = w->n_disk_frames,
-                               .direct = d->direct};
+                               .disk_to_device = d->direct};
     CHECK(spw_kv_open(&w->kv, &w->lane, &k) == 0);
 }
 

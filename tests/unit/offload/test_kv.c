@@ -308,7 +308,7 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
     if (m->begin[KV_SLIDING] != m->first[KV_SLIDING] && !x->quantizes)
         return; /* nothing is pinned with tiles off the device */
     before = *m;
-    spw_kv_pin(m->seq, m->n_tokens);
+    spw_kv_retain(m->seq, m->n_tokens);
     x->n_reserved = (x->quantizes ? KV_LAYERS : 1) *
                     KV_TILES; /* frames of pinned tiles that have been dropped */
     for (int i = (int)check_range(&x->w.seed, 0, 4); i; i--) {
@@ -320,7 +320,7 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
     if (fork) /* pins nothing */
         mirror_seq_close(x, fork);
     if (check_random(&x->w.seed) % 2) {
-        spw_kv_pin(m->seq, m->n_tokens); /* instead of that */
+        spw_kv_retain(m->seq, m->n_tokens); /* instead of that */
         mirror_cut(x, m, m->n_tokens);
         return;
     }
@@ -339,7 +339,7 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
 }
 
 /* Smaller tiles, or as many bytes in fewer frames; a quantizing cache's exact frames come down. */
-static void do_repack(struct world *w)
+static void do_shrink(struct world *w)
 {
     struct mirror *x = &w->x;
     struct spw_kv_shrunk out;
@@ -349,7 +349,7 @@ static void do_repack(struct world *w)
         return;
     mirror_drain(x);
     spw_kv_take_write_failure(x->w.kv);
-    struct spw_kv_shrink r = mirror_repack_of(x, (uint32_t)check_range(&x->w.seed, 1, units - 1));
+    struct spw_kv_shrink r = mirror_shrink_of(x, (uint32_t)check_range(&x->w.seed, 1, units - 1));
     struct spw_kv_shrink fewer = r;
     bool convert = check_random(&x->w.seed) % 3, pack = check_random(&x->w.seed) % 2;
     fewer.n_device_frames = (uint32_t)check_range(&x->w.seed, 1, r.n_device_frames);
@@ -365,12 +365,12 @@ static void do_repack(struct world *w)
         }
         if (after)
             break;
-        int rc = mirror_repack(x, pack ? &fewer : &r, convert, &out);
+        int rc = mirror_shrink(x, pack ? &fewer : &r, convert, &out);
         n_packed += pack && !rc;
         x->tight |= pack && !rc && x->w.o.drive.disk;
         if (pack && rc == -ENOMEM) { /* too few */
             n_refused++;
-            rc = mirror_repack(x, &r, convert, &out);
+            rc = mirror_shrink(x, &r, convert, &out);
         }
         CHECK(!rc && (!out.n_lost || x->w.o.drive.faulty));
     }
@@ -379,7 +379,7 @@ static void do_repack(struct world *w)
     check_all(x);
 }
 
-static void step(struct world *w, bool repacks)
+static void step(struct world *w, bool shrinks)
 {
     struct mirror *x = &w->x;
     struct mirror_seq *m = &x->seqs[check_random(&x->w.seed) % KV_SEQS];
@@ -398,7 +398,7 @@ static void step(struct world *w, bool repacks)
         return;
     }
     uint32_t begin = (uint32_t)check_range(&x->w.seed, m->first[layer], m->begin[layer]);
-    switch (check_random(&x->w.seed) % (repacks ? 21 : 20)) {
+    switch (check_random(&x->w.seed) % (shrinks ? 21 : 20)) {
     case 0:
         mirror_seq_close(x, m);
         return;
@@ -438,7 +438,7 @@ static void step(struct world *w, bool repacks)
         break;
     case 20:
         if (!d->attaches && check_random(&x->w.seed) % 4 == 0)
-            do_repack(w);
+            do_shrink(w);
         break;
     default:
         mirror_grow(x, m);
@@ -453,10 +453,10 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct kv_drive 
                       bool quantizes)
 {
     static struct world w;
-    bool repacks = check_random(&seed) % 3 == 0;
-    world_open(&w, seed, delay_seed, drive, quantizes, repacks ? KV_MOST_UNITS - 1 : 1);
+    bool shrinks = check_random(&seed) % 3 == 0;
+    world_open(&w, seed, delay_seed, drive, quantizes, shrinks ? KV_MOST_UNITS - 1 : 1);
     for (int i = 0; i < 300; i++)
-        step(&w, repacks);
+        step(&w, shrinks);
     check_all(&w.x);
     world_close(&w);
 }
@@ -756,18 +756,18 @@ static void check_memory(const struct kv_drive *drive)
     static struct world w;
     struct spw_kv_shrunk out;
     build(&w, drive, 11);
-    struct spw_kv_shrink r = mirror_repack_of(&w.x, SMALLER_UNITS), fewer = r;
+    struct spw_kv_shrink r = mirror_shrink_of(&w.x, SMALLER_UNITS), fewer = r;
     fewer.n_device_frames = 1;
-    CHECK(mirror_repack(&w.x, &fewer, true, &out) == -ENOMEM);
+    CHECK(mirror_shrink(&w.x, &fewer, true, &out) == -ENOMEM);
     fewer = r;
     fewer.n_disk_frames = 1;
-    CHECK(mirror_repack(&w.x, &fewer, true, &out) == -ENOMEM);
+    CHECK(mirror_shrink(&w.x, &fewer, true, &out) == -ENOMEM);
     check_all(&w.x);
     int rc = -ENOMEM;
     for (int64_t n = 0; rc; n++) {
         CHECK(n < 100);
         spw_alloc_fail_nth(n);
-        rc = mirror_repack(&w.x, &r, true, &out);
+        rc = mirror_shrink(&w.x, &r, true, &out);
         spw_alloc_fail_nth(-1);
         CHECK(!rc || rc == -ENOMEM);
         check_all(&w.x);
@@ -775,7 +775,7 @@ static void check_memory(const struct kv_drive *drive)
     world_close(&w);
 }
 
-/* A limit that lets through what build writes, and the repack too; or a byte less. */
+/* A limit that lets through what build writes, and the shrink too; or a byte less. */
 static uint64_t limit_of(struct kv_drive drive, uint64_t seed)
 {
     static struct world w;
@@ -794,8 +794,8 @@ static void check_limit(struct kv_drive drive)
         struct spw_kv_shrunk out;
         drive.limit_bytes = limit - (uint64_t)missing;
         build(&w, &drive, 12);
-        struct spw_kv_shrink r = mirror_repack_of(&w.x, SMALLER_UNITS);
-        CHECK(mirror_repack(&w.x, &r, true, &out) == (missing ? -EDQUOT : 0));
+        struct spw_kv_shrink r = mirror_shrink_of(&w.x, SMALLER_UNITS);
+        CHECK(mirror_shrink(&w.x, &r, true, &out) == (missing ? -EDQUOT : 0));
         CHECK(missing || out.n_disk);
         check_all(&w.x);
         world_close(&w);
@@ -815,13 +815,13 @@ static void check_fault(struct kv_drive drive, enum fault fault)
     if (fault == WRITE_ONCE_AT_LIMIT)
         drive.limit_bytes = limit_of(drive, 14);
     build(&w, &drive, 14);
-    struct spw_kv_shrink r = mirror_repack_of(x, SMALLER_UNITS);
+    struct spw_kv_shrink r = mirror_shrink_of(x, SMALLER_UNITS);
     uint32_t frame = spw_kv_disk_frame(x->seqs[0].seq, 1, 2);
     x->w.faults.unreadable[frame * BUILT_UNITS] = fault == UNREADABLE;
     x->w.faults.flipped[frame * BUILT_UNITS] = fault == FLIPPED;
     x->w.faults.unwritable[frame * SMALLER_UNITS] = fault == UNWRITABLE;
     x->w.faults.next_write = fault >= WRITE_ONCE;
-    CHECK(mirror_repack(x, &r, true, &out) == 0);
+    CHECK(mirror_shrink(x, &r, true, &out) == 0);
     CHECK(!x->w.faults.next_write && out.n_lost == (fault != WRITE_ONCE));
     int rc = spw_kv_lost(x->seqs[0].seq, 1, 2);
     CHECK(fault >= WRITE_ONCE || rc == (fault == FLIPPED ? -EBADMSG : -EIO) || rc == -ENOSPC);
@@ -863,13 +863,13 @@ static void check_attached(struct kv_drive drive, bool spoiled, bool full)
     } else {
         check_all(x);
     }
-    struct spw_kv_shrink r = mirror_repack_of(x, SMALLER_UNITS);
+    struct spw_kv_shrink r = mirror_shrink_of(x, SMALLER_UNITS);
     uint32_t n_own = 0;
     for (uint32_t i = 0; i < x->w.kv->n_tiles; i++)
         n_own += x->w.kv->tiles[i].disk < KV_FRAMES;
     if (full)
         r.n_disk_frames = n_own + 2;
-    CHECK(mirror_repack(x, &r, true, &out) == 0);
+    CHECK(mirror_shrink(x, &r, true, &out) == 0);
     CHECK(!w.n_pieces && w.n_damaged == spoiled && !x->w.kv->n_attached);
     CHECK(out.n_lost == (full ? N_RECORDS - 2u : 0u) + spoiled);
     check_all(x);
@@ -881,7 +881,7 @@ static void check_attached(struct kv_drive drive, bool spoiled, bool full)
 
 /* The device is lost at the n-th command, for n = 0, 1, ... until it is not: what is under way then
  * comes to its end, and everything can be cut to nothing and closed. */
-static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool repacks)
+static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool shrinks)
 {
     int rc = -EIO;
     for (int64_t n = 0; rc; n++) {
@@ -916,9 +916,9 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         rc = rc ? rc : spw_kv_spill(m->seq, 0, 4, 4);
         rc = rc ? rc : spw_kv_load(b->seq, 0, first);
         rc = rc ? rc : spw_kv_export(m->seq, 0, SPW_KV_FORM_TIERED, first, KV_TILES, x->memory);
-        struct spw_kv_shrink r = mirror_repack_of(x, 1);
-        if (repacks && !rc)
-            rc = mirror_repack(x, &r, true, &out);
+        struct spw_kv_shrink r = mirror_shrink_of(x, 1);
+        if (shrinks && !rc)
+            rc = mirror_shrink(x, &r, true, &out);
         rc = rc ? rc : spw_lane_stream_sync(&k->lane, k->lane.disk);
         rc = rc ? rc : spw_lane_stream_sync(&k->lane, k->lane.compute);
         CHECK(!rc || rc == -EIO);
