@@ -207,10 +207,10 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
  * rest belongs to hidden rows and the head. */
 double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer);
 
-struct spw_prefix_stats {            /* since the engine opened */
-    uint64_t n_reused, reused_bytes; /* tokens that sessions began with, and their KV */
-    uint64_t n_kept, kept_bytes;     /* tokens and KV that are new in the prefix cache */
-    uint64_t written_bytes;          /* written for this, tables included */
+struct spw_prefix_stats {                  /* since the engine opened */
+    uint64_t n_reused, reused_bytes;       /* tokens that sessions began with, and their KV */
+    uint64_t n_published, published_bytes; /* tokens and KV that are new in the prefix cache */
+    uint64_t written_bytes;                /* written for this, tables included */
 };
 void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out);
 

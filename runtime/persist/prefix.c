@@ -506,8 +506,8 @@ static int publish_range(struct spw_session *s, const struct spw_snapshot_range 
                                    .found = found};
     int rc = write_pack(s, &a, err);
     if (!rc) {
-        p->stats.n_kept += range->to - range->from;
-        p->stats.kept_bytes += bytes_of(sections, a.n_sections);
+        p->stats.n_published += range->to - range->from;
+        p->stats.published_bytes += bytes_of(sections, a.n_sections);
     }
     spw_free(sections);
     return rc;

@@ -186,7 +186,7 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     snprintf(path, sizeof path, "%s/r.json", folder);
     json_t *report = json_load_file(path, 0, NULL);
     long long found = at(report, "prefix.n_tokens_from_store");
-    long long kept = at(report, "prefix.n_tokens_kept");
+    long long kept = at(report, "prefix.n_tokens_published");
     long long whole = (at(report, "n_prompt") + at(report, "n_generated") - 1) / 128 * 128;
     json_decref(report);
     /* The cache has some of it where no session can begin: nobody tells a plan how much. */

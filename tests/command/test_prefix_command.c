@@ -53,9 +53,9 @@ static void test_two_processes(const struct tiny_model *m, uint32_t n_ids, const
     snprintf(answer, sizeof answer, "%.1000s", out);
     CHECK_MSG(!*err, "%s", err);
     json_t *first = report();
-    CHECK(number(first, "n_tokens_kept") == 1024 && number(first, "n_tokens_reused") == 0);
+    CHECK(number(first, "n_tokens_published") == 1024 && number(first, "n_tokens_reused") == 0);
     CHECK(json_is_null(json_object_get(json_object_get(first, "prefix"), "from")));
-    CHECK(number(first, "bytes_written") >= number(first, "kept_bytes"));
+    CHECK(number(first, "bytes_written") >= number(first, "published_bytes"));
     check_moved(first);
     CHECK_MSG(sh("%s %s --prefix-cache cache --threads 1 --prefill-chunk 50", run, more) == 0, "%s",
               err);
@@ -64,7 +64,8 @@ static void test_two_processes(const struct tiny_model *m, uint32_t n_ids, const
     json_t *second = report();
     CHECK(
         json_equal(json_object_get(first, "logits_hash"), json_object_get(second, "logits_hash")));
-    CHECK(number(second, "n_tokens_from_store") == 1024 && number(second, "n_tokens_kept") == 0);
+    CHECK(number(second, "n_tokens_from_store") == 1024 &&
+          number(second, "n_tokens_published") == 0);
     CHECK(number(second, "bytes_read") > 0);
     bool enough = n_ids - 1024 >= 64; /* computed, to know a speed */
     CHECK(enough ==
@@ -89,7 +90,7 @@ static void test_resume(void)
     json_t *r = report(), *prefix = json_object_get(r, "prefix");
     CHECK(number(r, "n_tokens_reused") > 300 && number(r, "n_tokens_from_store") == 0);
     CHECK(json_is_null(json_object_get(prefix, "seconds_saved")));
-    CHECK_MSG(number(r, "n_tokens_kept") == 384, "%lld", number(r, "n_tokens_kept"));
+    CHECK_MSG(number(r, "n_tokens_published") == 384, "%lld", number(r, "n_tokens_published"));
     check_moved(r);
     json_decref(r);
     CHECK(sh("rm -r m cache s") == 0);

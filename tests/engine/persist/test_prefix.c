@@ -94,7 +94,7 @@ static void close_run(struct run *r)
     found_quantized += r->e->plan.quantizes ? p.n_reused : 0;
     found_sliding += r->e->plan.n_layers[SPW_LAYER_SLIDING] ? p.n_reused : 0;
     CHECK(!p.n_reused == !r->n_told);
-    CHECK(p.kept_bytes <= p.written_bytes);
+    CHECK(p.published_bytes <= p.written_bytes);
     for (int i = 0; i < N_SESSIONS; i++)
         spw_session_close(r->sessions[i]);
     spw_engine_close(r->e);
@@ -324,9 +324,10 @@ static void test_written(enum spw_kv_precision precision)
         go_to(&r, 0, 0, spw_min_u64(n, TOKENS), 1);
         keep(&r, 0);
         spw_engine_prefix(r.e, &p);
-        CHECK_MSG(p.n_kept && p.written_bytes <= p.kept_bytes + p.kept_bytes * 3 / 100,
+        CHECK_MSG(p.n_published &&
+                      p.written_bytes <= p.published_bytes + p.published_bytes * 3 / 100,
                   "turn %d: %llu bytes for %llu", turn, (unsigned long long)p.written_bytes,
-                  (unsigned long long)p.kept_bytes);
+                  (unsigned long long)p.published_bytes);
     }
     close_run(&r);
     pack_remove_folder(d.cache);
@@ -352,7 +353,7 @@ static void test_turns(struct subject *s)
     }
     spw_engine_prefix(r.e, &p);
     CHECK(spw_snapshot_needs_checkpoint(&s->plan) ||
-          p.n_kept == n - n % SPW_TILE_TOKENS); /* each once */
+          p.n_published == n - n % SPW_TILE_TOKENS); /* each once */
     close_run(&r);
     open_run(&r, &d, &seed);
     uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);

@@ -48,7 +48,7 @@ static void test_precision(void)
 {
     struct spw_options o = {0};
     struct spw_cache_policy p = make(full, "", &o);
-    CHECK(p.kv == SPW_DTYPE_BF16 && strstr(p.kv_why, "no options.kv"));
+    CHECK(p.kv == SPW_DTYPE_BF16 && strstr(p.kv_why, "options.kv is not given"));
     p = make(full, "quantized", &o);
     CHECK(p.kv == SPW_DTYPE_BF16 && p.tell_files);
     CHECK_MSG(strstr(p.files_why, "generation_config.json asks for \"quantized\": done, as int8") &&
@@ -101,7 +101,7 @@ static void test_words(void)
     CHECK(strstr(p.files_why, "the layers decide"));
 }
 
-/* What --on-oom leaves out is left out, and a precision that somebody named is kept to. */
+/* A fallback that --on-oom excludes is not used, and a named precision never changes. */
 static void test_on_oom(void)
 {
     const unsigned spill = SPW_ON_OOM_SPILL, quantize = SPW_ON_OOM_QUANTIZE;
@@ -146,7 +146,7 @@ static void test_tiers(void)
     } cases[] = {
         {{0}, true, false, "no options.disk_dir"},
         {{.host_bytes = none}, false, false, "options.host_bytes allows no bytes"},
-        {{.disk_dir = ".", .backend = cpu}, true, true, "the host takes"},
+        {{.disk_dir = ".", .backend = cpu}, true, true, "the host gets KV"},
         {{.disk_dir = ".", .backend = cuda}, true, true, "options.disk_dir names"},
         {{.disk_dir = ".", .backend = cpu, .host_bytes = 9}, true, true, "budget"},
         {{.disk_dir = ".", .host_bytes = none}, false, true, "options.host_bytes allows no bytes"},
@@ -173,7 +173,7 @@ static void test_contradictions(void)
         {{.disk_write_limit = 78}, "disk write limit: 78 bytes", "no disk"},
         {{.disk_dir = ".", .disk_bytes = 77, .disk_write_limit = SPW_BYTES_NONE},
          "disk memory: 77 bytes",
-         "options.disk_write_limit of no"},
+         "options.disk_write_limit allows no writes"},
         {{.kv = (enum spw_dtype)9}, "kv type 9", "f16 or bf16"},
     };
     struct spw_model_config c = model(full, "");

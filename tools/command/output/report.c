@@ -153,8 +153,8 @@ void cli_report_prefix(json_t **into, const struct spw_engine *e, const struct c
         {"n_tokens_from_store", CLI_JSON(r->n_from_store)},
         {"bytes_read", CLI_JSON(s.reused_bytes)},
         {"seconds_saved", CLI_OR_NULL(n_computed >= SPEED_TOKENS, CLI_JSON(saved))},
-        {"n_tokens_kept", CLI_JSON(s.n_kept)},
-        CLI_FIELD(&s, kept_bytes),
+        {"n_tokens_published", CLI_JSON(s.n_published)},
+        CLI_FIELD(&s, published_bytes),
         {"bytes_written", CLI_JSON(s.written_bytes)},
     };
     cli_json_add(into, "prefix", CLI_OBJECT(fields));
