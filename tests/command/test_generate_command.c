@@ -15,7 +15,7 @@ static void test_report(void)
         "model",      "backend",       "n_prompt",        "n_generated",
         "tokens",     "logits_hash",   "prefill_seconds", "decode_seconds",
         "peak_bytes", "budget_bytes",  "moved_bytes",     "unhidden_wait_seconds",
-        "waterlines", "ladder_events", "finish",          "unhidden_wait_seconds_by_layer"};
+        "waterlines", "fallback_events", "finish",          "unhidden_wait_seconds_by_layer"};
     static char text[1 << 16];
     CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
              "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
@@ -253,7 +253,7 @@ static void test_disk_adds(void)
     without = parse_file("without.json");
     CHECK(
         json_equal(json_object_get(with, "logits_hash"), json_object_get(without, "logits_hash")));
-    CHECK(!json_array_size(json_object_get(with, "ladder_events")));
+    CHECK(!json_array_size(json_object_get(with, "fallback_events")));
     CHECK(number(with, "waterlines.host_end") > 0 && number(with, "waterlines.disk_end") == 0);
     json_decref(without);
     json_decref(with);

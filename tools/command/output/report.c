@@ -105,7 +105,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct 
         {"moved_bytes", moved_and_predicted(&s)},
         CLI_FIELD(&s, unhidden_wait_seconds),
         {"unhidden_wait_seconds_by_layer", waits_by_layer(e)},
-        {"ladder_events", list_json(events->fallbacks)},
+        {"fallback_events", list_json(events->fallbacks)},
         {"disk_events", list_json(events->lost_tiles)},
     };
     json_t *o = CLI_OBJECT(run);
