@@ -1,8 +1,8 @@
-/* The ground that every folder may include: plain types, errors, checked arithmetic,
- * counted allocation.
+/* Basics that every folder may include: plain types, errors, checked arithmetic, counted
+ * allocation.
  *
- * Heap memory of the library comes from spw_alloc and goes back
- * with spw_free, so that a test can make the n-th allocation fail. Safe from any thread. */
+ * The library takes heap memory with spw_alloc and frees it with spw_free. So a test can make the
+ * n-th allocation fail. Safe from any thread. */
 #ifndef SPW_BASE_BASE_H
 #define SPW_BASE_BASE_H
 
@@ -22,8 +22,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Formats the text, unless there is one already: the first text names the cause. Returns `code`,
- * a negative errno, so that `return spw_fail(err, -EINVAL, "...")` is one step. */
+/* Formats the text, unless there is one already: the first text names the cause. Returns `code`, a
+ * negative errno, which allows `return spw_fail(err, -EINVAL, "...")`. */
 __attribute__((format(printf, 3, 4))) int spw_fail(struct spw_error *err, int code,
                                                    const char *format, ...);
 

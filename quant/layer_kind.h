@@ -1,6 +1,6 @@
-/* Layer kinds: what a layer keeps of the past, one row of a table for each kind.
+/* Layer kinds: what a layer stores of the past, one row of a table for each kind.
  *
- * The cache and the executor ask the row, or the numbers that the plan made of it (struct
+ * The cache and the executor use the row, or the numbers that the plan made of it (struct
  * spw_residency, offload/kv/waterline.h). Only the plan, which divides memory between the kinds,
  * names them. */
 #ifndef SPW_QUANT_LAYER_KIND_H
@@ -19,7 +19,7 @@ struct spw_layer_kind_row {
     const char *type; /* in "layer_types" of config.json */
     const char *sees; /* for people */
     bool windowed;    /* keys that left the window are dropped */
-    bool quantizes;   /* old tiles may be kept in a quantized format */
+    bool quantizes;   /* old tiles may be stored in a quantized format */
 };
 
 extern const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS];

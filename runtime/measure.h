@@ -14,7 +14,7 @@ extern "C" {
 
 /* ---- the machine's own limits, measured now (half a second, on a GPU one or two) ---- */
 
-/* A profile is a file that keeps measured numbers. */
+/* A profile is a file with measured numbers. */
 enum spw_probe_mode {
     SPW_PROBE_UNKNOWN, /* measure what the profile does not have */
     SPW_PROBE_AGAIN,   /* measure in any case */
@@ -23,7 +23,7 @@ enum spw_probe_mode {
 
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
-    uint32_t threads, cores;         /* cores: that this process may use, whatever `threads` is */
+    uint32_t threads, cores;         /* cores: those that this process may use, for any `threads` */
     /* Reading the device's memory. CPU: with all threads, with the fastest of several patterns,
      * whose name is read_pattern ("4 streams a thread, huge pages"). */
     double read_bytes_per_second;
@@ -53,7 +53,7 @@ struct spw_machine {
 
 /* Measures the device that `o` names (backend, device_index, threads). */
 int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err);
-/* The same with a profile (NULL: none), which keeps the numbers. A profile that cannot be used is
+/* The same with a profile (NULL: none), which stores the numbers. A profile that cannot be used is
  * no failure: out->note says so. */
 int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
                        enum spw_probe_mode mode, struct spw_error *err);
@@ -64,7 +64,7 @@ int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, con
 int spw_machine_topology(struct spw_topology_info *out, const struct spw_options *o,
                          struct spw_error *err);
 
-/* ---- the drive, measured once and kept ---- */
+/* ---- the drive: measured once, then stored ---- */
 
 /* The drive behind a directory, as the disk tier uses it: records of request_bytes with checksums,
  * O_DIRECT where it is allowed. */
@@ -102,7 +102,7 @@ struct spw_drive_options {
 int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o,
                     struct spw_error *err);
 
-/* ---- the gate: whether a model works with quantized KV, checked once and kept ---- */
+/* ---- the gate: whether a model works with quantized KV; checked once, then stored ---- */
 
 enum { SPW_GATE_FORMATS = 3 };
 
@@ -125,7 +125,7 @@ struct spw_gate_result {
 };
 
 struct spw_gate_options {
-    const char *profile; /* the file that keeps results; NULL: none */
+    const char *profile; /* the file with results; NULL: none */
     enum spw_probe_mode mode;
 };
 

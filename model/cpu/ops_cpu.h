@@ -1,4 +1,4 @@
-/* The CPU kernels behind model/ops.h, one table per instruction set; chosen once, at open.
+/* The CPU kernels of model/ops.h, one table per instruction set; chosen once, at open.
  *
  * Kernels are pure functions of their arguments (no globals, no allocation). The same table gives
  * the same bits for every number of rows and workers; two tables may differ in the last bits. */

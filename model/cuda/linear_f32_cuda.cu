@@ -139,7 +139,7 @@ static __device__ __forceinline__ float finish_gated(const struct product_f32 &p
 
 /* ---- few rows ---- */
 
-/* Piece c of row r lies at 4 r + (c ^ (r / 2 % 4)), so that eight adjacent rows' pieces c lie in
+/* Piece c of row r is at 4 r + (c ^ (r / 2 % 4)). So the pieces c of eight adjacent rows are in
  * different banks. */
 static __device__ __forceinline__ int place(int row, int piece)
 {

@@ -1,8 +1,8 @@
-/* The CUDA launchers behind model/ops.h. Each checks what its kernel needs, launches on `s` and
- * returns 0, -EINVAL (a shape or alignment it does not take), or the mapped error of the launch.
+/* The CUDA launchers of model/ops.h. Each checks what its kernel needs, launches on `s` and returns
+ * 0, -EINVAL (a shape or alignment that it does not take), or the mapped error of the launch.
  *
- * The same kernel gives the same bits for every number of rows. Linked where CUDA was found, or
- * where the emulator under tests/ stands in for it. */
+ * The same kernel gives the same bits for every number of rows. Linked if CUDA was found, or with
+ * the emulator under tests/. */
 #ifndef SPW_MODEL_CUDA_OPS_CUDA_H
 #define SPW_MODEL_CUDA_OPS_CUDA_H
 

@@ -175,7 +175,7 @@ static size_t names_bytes(json_t *object)
     return bytes;
 }
 
-/* Copies `text` to *cursor, moves the cursor behind it and returns the copy. */
+/* Copies `text` to *cursor, moves the cursor past it and returns the copy. */
 static const char *keep(char **cursor, const char *text)
 {
     size_t bytes = strlen(text) + 1;

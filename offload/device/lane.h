@@ -21,7 +21,7 @@ struct spw_lane {
             spw_stream weights_up;
             spw_stream hidden_up; /* embeddings and hidden states */
             spw_stream down;      /* spilled tiles, hidden states */
-            spw_stream disk;      /* no work: orders requests to the disk behind other streams */
+            spw_stream disk; /* no work: orders requests to the disk after work of other streams */
         };
         spw_stream streams[SPW_LANE_STREAMS]; /* the same, for loops over all streams */
     };

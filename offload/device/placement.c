@@ -119,7 +119,7 @@ static void place_beside(struct spw_placement *p, const struct spw_placement_req
                      ? "one worker per core; I/O and copies share the cores of the last workers"
                  : spare == 1 ? "one worker per core; copies share the core of I/O and of the last "
                                 "worker"
-                              : "one worker per core; I/O and copies share what is left";
+                              : "one worker per core; I/O and copies share the rest";
     }
     p->role[SPW_ROLE_TRANSFER] = at_end(q->transfer, n, left ? io : 0, transfer);
     p->role[SPW_ROLE_IO] = at_end(q->io, n, 0, io ? io : SHARED_CORES);
@@ -132,7 +132,7 @@ static void place_unbound(struct spw_placement *p, const struct spw_placement_re
     bool bound = tail < n;
     p->role[SPW_ROLE_TRANSFER] = (struct spw_places){q->transfer, n - tail, tail, bound};
     p->role[SPW_ROLE_IO] = (struct spw_places){q->io, n - tail, tail, bound};
-    p->why = bound ? "I/O and copies keep to the slow cores, or those near the device"
+    p->why = bound ? "I/O and copies run on the slow cores, or on those near the device"
                    : "nothing to choose: all cores are alike";
 }
 

@@ -143,8 +143,7 @@ void spw_io_cancel(struct spw_io *io)
     }
 }
 
-/* A part has whole records if they fit into a request, so that it can sum what it has just
- * moved. */
+/* A part has whole records if they fit into a request. Then it can sum what it has just moved. */
 static uint64_t part_bytes(const struct spw_io *io, const struct spw_io_job *job)
 {
     uint64_t part = io->request_bytes;
@@ -207,7 +206,7 @@ struct spw_io_part *spw_io_deliver(const struct spw_io *io, struct spw_io_delaye
         return NULL;
     }
     *delayed = (struct spw_io_delayed){0};
-    return a; /* the list goes on with the parts that were held back, newest first */
+    return a; /* the list continues with the parts that were held back, newest first */
 }
 
 static void pause_thread(void)

@@ -57,7 +57,7 @@ struct spw_kv_load {
     uint32_t layer, begin, end;
     uint32_t asked; /* reads of tiles before it are queued; a tile that comes from the disk, or the
                        end */
-    uint32_t n_reads; /* under way */
+    uint32_t n_reads; /* reads in flight */
     int rc; /* result of the reads that have ended: 0, -EBADMSG, or a failure of the device */
 };
 

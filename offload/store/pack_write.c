@@ -615,7 +615,7 @@ void spw_pack_abort(struct spw_pack_writer *w)
         unlinkat(w->directory, w->temporary, 0);
     else if (w->old_size && !w->sealed) {
         int rc = ftruncate(w->fd, (off_t)w->old_size);
-        (void)rc; /* a file that stays longer harms nobody */
+        (void)rc; /* a longer file does no harm */
     }
     if (w->fd >= 0)
         close(w->fd);

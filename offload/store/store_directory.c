@@ -342,7 +342,7 @@ static struct spw_store_item *previous_item(const struct spw_store_directory *d,
     return at && !d->items[at - 1].removed ? &d->items[at - 1] : NULL;
 }
 
-/* Removes or renames whatever has this name. */
+/* Removes or renames the file or directory of this name. */
 static bool free_name(const struct spw_store_directory *d, const char *name)
 {
     char aside[SPW_STORE_NAME_BYTES + 16];

@@ -1,10 +1,10 @@
-/* How the KV cache is kept. The options win over the model's files (cache_implementation), and the
- * files win over what the model's layers imply. The engine follows the policy, and `spillway
- * inspect` shows it.
+/* The form of the KV cache: precision, tiers, windows. The options win over the model's files
+ * (cache_implementation), and the files win over what the model's layers imply. The engine follows
+ * the policy, and `spillway inspect` shows it.
  *
- * Where keys and values lie never changes an answer here. So most words of cache_implementation
- * have nothing to decide; files_why says what each word does. Nothing is owned. Pure; any thread.
- */
+ * In spillway the place of keys and values never changes an answer. So most words of
+ * cache_implementation have no effect; files_why says what each word does. Nothing is owned. Pure;
+ * any thread. */
 #ifndef SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 #define SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 
@@ -19,17 +19,17 @@ struct spw_options;
 
 /* All layers of one kind; config.layer_kinds says which ones they are. */
 struct spw_cache_layers {
-    uint32_t n_layers, window; /* window 0: every key is kept */
+    uint32_t n_layers, window; /* window 0: every key stays */
     char why[160];
 };
 
 struct spw_cache_policy {
     enum spw_dtype kv;               /* of exact KV, in every layer */
     enum spw_kv_precision precision; /* of old tiles in layers that see every key */
-    uint64_t residual_tokens;        /* newer ones are exact */
+    uint64_t residual_tokens;        /* newer tokens are exact */
     bool host, disk;                 /* may hold KV */
     bool stays;                      /* all KV stays on the device */
-    bool may_quantize; /* where memory does not suffice, old tiles may have less precision */
+    bool may_quantize; /* if memory does not suffice, old tiles may get less precision */
     struct spw_cache_layers layers[SPW_LAYER_KINDS];
     /* Settings have names as in struct spw_error. */
     char kv_why[192], precision_why[192], tiers_why[192];

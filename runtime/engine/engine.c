@@ -321,7 +321,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     if (!rc && e->plan.info.context > e->model.config.reach)
         spw_engine_add_note(e,
                             "the context of %llu tokens is longer than the %llu positions that the "
-                            "model was made for: answers may get worse behind them",
+                            "model was made for: answers may get worse after them",
                             (unsigned long long)e->plan.info.context,
                             (unsigned long long)e->model.config.reach);
     if (!rc)

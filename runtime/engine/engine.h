@@ -199,9 +199,9 @@ __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine
 int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
 /* Takes the memory of e->plan if the engine has none. */
 int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
-/* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan that does with the disk space in use.
- * Caches are kept if KV can be divided anew in place; else they are empty. Fails if there is no
- * such plan; nothing has changed then, unless memory was lost. */
+/* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan that works with the disk space in use.
+ * Caches stay if KV can be replanned in place; else they are empty. Fails if there is no such plan;
+ * nothing has changed then, unless memory was lost. */
 int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err);
 
 /* As spw_engine_set_budgets; `why`: what a fallback reports as failed; NULL: a budget. */
@@ -225,10 +225,10 @@ bool spw_engine_memory_is_short(struct spw_engine *e);
  * with what is left; nothing has changed then. */
 int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
 
-/* engine_replan.c: divides KV anew for `in`, in the same arenas, and keeps the caches; e->plan and
- * e->in change. After a failure they have not changed, but the caches may be damaged: the caller
- * gives all memory back and takes it again. -ENODATA: the caches hold nothing. -ENOMEM, -EDQUOT:
- * there is no such plan. */
+/* engine_replan.c: replans KV in place for `in`, in the same arenas, with the same caches; e->plan
+ * and e->in change. After a failure they have not changed, but the caches may be damaged: the
+ * caller frees all memory and allocates it again. -ENODATA: the caches hold nothing. -ENOMEM,
+ * -EDQUOT: there is no such plan. */
 int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in);
 
 /* engine_shares.c. Sets the shares of the sessions that are open; true: the numbers of one that

@@ -1,10 +1,10 @@
-/* Which drive lies behind a directory: see drive.h.
+/* Which drive a directory is on: see drive.h.
  *
  * statx gives the number of the mount; /proc/self/mountinfo gives its filesystem and source. The
  * block device is the one of the directory's files. Some filesystems (btrfs) make up a device
- * number; then it is the source of the mount. A filesystem with neither (tmpfs, overlay,
- * network) has the name of its source. Device numbers may change at each start of the machine,
- * so a drive is identified by model, serial number and size, if /sys has them. */
+ * number; then it is the source of the mount. A filesystem with neither (tmpfs, overlay, network)
+ * has the name of its source. Device numbers may change at each start of the machine, so a drive is
+ * identified by model, serial number and size, if /sys has them. */
 #include "runtime/measure/drive.h"
 
 #include <ctype.h>

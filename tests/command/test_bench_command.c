@@ -23,7 +23,7 @@ static void test_probe(void)
     CHECK_MSG(json_equal(first, again), "%s", out);
     json_decref(again);
     json_decref(first);
-    CHECK(sh("\"$S\" probe . --drive-profile d.json") == 0 && strstr(out, "kept in     d.json"));
+    CHECK(sh("\"$S\" probe . --drive-profile d.json") == 0 && strstr(out, "stored in   d.json"));
     CHECK(sh("sed -i 's/[0-9]e*\\.*[0-9],/7,/' d.json; \"$S\" probe --drive-profile d.json") == 0);
     CHECK_MSG(strstr(err, "d.json: ") && strstr(err, "so the drive was measured again"), "%s", err);
     CHECK(sh("\"$S\" probe --drive-profile d.json") == 0 && !*err);

@@ -12,9 +12,9 @@
 static void test_report(void)
 {
     static const char *const keys[] = {
-        "model",      "backend",       "n_prompt",        "n_generated",
-        "tokens",     "logits_hash",   "prefill_seconds", "decode_seconds",
-        "peak_bytes", "budget_bytes",  "moved_bytes",     "unhidden_wait_seconds",
+        "model",      "backend",         "n_prompt",        "n_generated",
+        "tokens",     "logits_hash",     "prefill_seconds", "decode_seconds",
+        "peak_bytes", "budget_bytes",    "moved_bytes",     "unhidden_wait_seconds",
         "waterlines", "fallback_events", "finish",          "unhidden_wait_seconds_by_layer"};
     static char text[1 << 16];
     CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "

@@ -74,7 +74,7 @@ static void print_table(const struct checks *c)
                (unsigned long long)n_sharpened);
     printf("measured   %s%s\n", cli_format_date(date, first->measured_at),
            first->known ? ", known; --redo measures again" : "");
-    printf("kept in    %s\n", c->profile ? c->profile : "nothing: no --kv-profile and no HOME");
+    printf("stored in  %s\n", c->profile ? c->profile : "nothing: no --kv-profile and no HOME");
 }
 
 /* Chooses all formats, or the format of --kv-dtype. */

@@ -10,12 +10,12 @@ struct cli_events {
     bool quiet_reuse;               /* prints no line for a prefix that was found */
 };
 void cli_events_free(struct cli_events *v);
-/* Prints every event that was not read yet, and keeps it in `v`. */
+/* Prints every event that was not read yet, and stores it in `v`. */
 void cli_read_events(struct cli_events *v, struct spw_engine *e);
 /* Prints what gave way to make a plan, once in a process. */
 void cli_say_plan_fallback(const struct spw_plan_info *plan);
 
-/* A batch and what is done with its events. */
+/* A batch and the handlers of its events. */
 struct cli_batch {
     struct spw_engine *engine;
     struct spw_batch *batch;

@@ -57,7 +57,7 @@ static void print_machine(const struct limits *l)
            "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
            "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
            "measured    %s\n"
-           "\nkept in     %s\n",
+           "\nstored in   %s\n",
            m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
            m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
            *m->read_pattern ? "            reads are fastest with " : "", m->read_pattern,

@@ -43,10 +43,10 @@ const struct cli_command cli_commands[] = {
      "spillway score MODEL --text-file chapter.txt\n"
      "spillway score MODEL --text-file chapter.txt --compute f32 --json",
      cli_score},
-    {"plan", CLI_PLAN, "MODEL", "where a run would keep its data, before anything is loaded",
-     "Shows what `generate` with the same options would do: where weights and KV would\n"
-     "lie, how many bytes each step would move, how fast the run would be, and the\n"
-     "smallest budgets that suffice. Loads nothing.",
+    {"plan", CLI_PLAN, "MODEL", "the plan of a run: memory, bytes, speed; loads nothing",
+     "Shows what `generate` with the same options would do: in which memory weights and\n"
+     "KV would be, how many bytes each step would move, how fast the run would be, and\n"
+     "the smallest budgets that work. Loads nothing.",
      "spillway plan MODEL --context 200000 --device-memory 4GiB\n"
      "spillway plan MODEL --prompt-file book.txt --device-memory 64MiB --json",
      cli_plan},
@@ -73,9 +73,9 @@ const struct cli_command cli_commands[] = {
      "spillway bench MODEL --contexts 16384 --budgets 0,512MiB --csv speed.csv",
      cli_bench},
     {"probe", CLI_PROBE, "[DIR]", "how fast a drive and this machine are",
-     "Shows the limits that plans are made with: those of the drive behind DIR (without\n"
+     "Shows the measured limits that plans use: those of the drive behind DIR (without\n"
      "DIR, of the current directory) and those of this machine. Limits that are not\n"
-     "known are measured and kept for later runs. Measuring takes two seconds and\n"
+     "known are measured and stored for later runs. Measuring takes two seconds and\n"
      "writes at most 256 MiB to an unnamed temporary file.",
      "spillway probe /mnt/scratch\nspillway probe /mnt/scratch --redo --json", cli_probe},
     {"cache", CLI_CACHE, "ls|verify|prune DIR", "list, verify or shrink a prefix cache",
@@ -91,7 +91,7 @@ const struct cli_command cli_commands[] = {
      cli_cache},
     {"check-kv", CLI_CHECK_KV, "MODEL", "how much quantized KV changes a model's predictions",
      "Runs a short text through the model with exact and with quantized KV, shows how\n"
-     "much the predictions differ, and which formats pass. The result is kept for later\n"
+     "much the predictions differ, and which formats pass. The result is stored for later\n"
      "runs. KL is the divergence of the next-token distributions, in nats. 'if sure'\n"
      "counts only positions where the exact model gives its first choice at least twice\n"
      "the probability of its second.",

@@ -15,8 +15,8 @@ static void load_query(const struct batch *b, uint32_t item, size_t from)
     memcpy((char *)b->q + item * bytes, (const uint16_t *)b->a->q + from, bytes);
 }
 
-/* Rounded to bf16 and packed at the front of the item's scores: scores that are not read yet lie
- * behind. */
+/* Rounds p to bf16 and packs it at the front of the item's scores. Scores that are not read yet are
+ * after it. */
 SIMD_FN void store_weights(float *scores, uint32_t block, struct vec p)
 {
     uint16_t *to = (uint16_t *)scores + (size_t)block * SPW_TILE_BLOCK;

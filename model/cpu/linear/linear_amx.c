@@ -1,20 +1,20 @@
-/* linear on AMX: bf16 x bf16 by 16 x 16 tiles of outputs. Other types take the AVX-512 kernel.
+/* linear on AMX: bf16 x bf16 by 16 x 16 tiles of outputs. Other types use the AVX-512 kernel.
  *
- * tdpbf16ps multiplies A[16][32 channels] with B[16 pairs of channels][16][2]. W as it lies in the
- * file is A, 16 columns of y at a time; x is packed into pairs, once for all columns of a task:
+ * tdpbf16ps multiplies A[16][32 channels] with B[16 pairs of channels][16][2]. A is W in its file
+ * order, 16 columns of y at a time. B is x, packed into pairs once for all columns of a task:
  *
  *     C[16 columns of y][16 rows] += W[16][32] * packed[16 pairs][16 rows][2]
  *
- * W is by far the larger and is never rearranged; C is transposed when it is stored. One tile of C
- * is one chain over k in steps of 32 channels, filled up with zeros. An element of C depends on its
- * row of A and its column of B only. So one row of x uses the same kernel, with tiles of one
- * column, and gets the same bits. Each step loads two tiles of W and two of x: four products for
- * four loads.
+ * W is by far the larger operand and is never rearranged; C is transposed when it is stored. One
+ * tile of C is one chain over k in steps of 32 channels, filled up with zeros. An element of C
+ * depends only on its row of A and its column of B. So one row of x uses the same kernel, with
+ * tiles of one column, and gets the same bits. Each step loads two tiles of W and two of x: four
+ * products for four loads.
  *
  *   workspace of a worker = | packed x: [rows / 16][pairs][16][2] | end of k of W | C | C^T |
  *
- * Tested on an emulation of the instructions (tests/) and on processors that have them. How far it
- * is from their peak: SPEED.md, "AMX". */
+ * Tested on an emulation of the instructions (tests/) and on processors that have them. SPEED.md,
+ * "AMX", compares its speed with their peak. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/linear.h"
 
@@ -24,10 +24,10 @@ enum {
     TILE = 16,              /* rows of W, and of x, in a tile */
     STEP = 32,              /* channels of a tile */
     ROW_BYTES = 64,         /* of a tile */
-    GROUP = 2 * TILE,       /* rows of W, and of x, at hand at once */
+    GROUP = 2 * TILE,       /* rows of W, and of x, in registers at once */
     PACKED_BYTES = 1 << 20, /* of packed x: half an L2 of these processors */
     MAX_ROWS = 128,
-    MANY_COLS = 1024, /* of a task: packing x for fewer would be felt */
+    MANY_COLS = 1024, /* columns of a task: with fewer, the time of packing x is noticeable */
 };
 
 struct layout {
@@ -135,7 +135,7 @@ static void transpose(char *to, size_t to_bytes, const char *from, size_t from_b
             memcpy(to + c * to_bytes + r * 4, from + r * from_bytes + c * 4, 4);
 }
 
-/* One tile's rows of x into [pairs][rows][2], with zeros behind k. */
+/* Packs the rows of x of one tile into [pairs][rows][2], with zeros after k. */
 static void pack(char *to, const struct layout *l, const struct spw_linear_args *a, size_t row,
                  size_t rows)
 {
@@ -150,11 +150,12 @@ static void pack(char *to, const struct layout *l, const struct spw_linear_args 
 
 /* Up to 32 rows of W against up to 32 of x. */
 struct group {
-    const char *w, *w_end; /* as it lies; its last part of a step, [32][STEP], zeros behind k */
-    const char *x[2];      /* packed */
+    const char *w,
+        *w_end;       /* in file order; its last part of a step, [32][STEP], with zeros after k */
+    const char *x[2]; /* packed */
     size_t w_bytes, x_bytes[2];
     size_t k;
-    const char *ahead; /* as many bytes of W as w has are wanted soon; or NULL */
+    const char *ahead; /* the next bytes of W, as many as w has, which are needed soon; or NULL */
 };
 
 static inline __attribute__((always_inline)) void

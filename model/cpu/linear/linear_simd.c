@@ -36,11 +36,11 @@ enum {
     TILE_COLS = 4,
     BLOCK_BYTES = 4096, /* of a row of x: TILE_ROWS of them are half an L1 cache */
     THIN_AHEAD_BYTES = 4096,
-    THIN_UNFETCHED_ROWS = 2,           /* up to here memory is asked as early as the hardware can */
+    THIN_UNFETCHED_ROWS = 2,           /* up to this number the hardware prefetches early enough */
     THIN_CHAINS = 4 * (6 + 1),         /* in registers; sums are of four */
     THIN_X_BYTES = 20 << 10,           /* all rows' blocks stay in the L1 cache */
     THIN_X_ROOM = 4096 + THIN_X_BYTES, /* blocks are whole multiples of 64 channels */
-    FEW_ROWS = 64,                     /* up to here x is small beside a part of W ... */
+    FEW_ROWS = 64,                     /* up to this number x is small next to a part of W ... */
     FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * VEC_LANES,
@@ -71,7 +71,7 @@ SIMD_FN size_t step_channels(enum kind kind)
     return takes_pairs(kind) ? 2 * VEC_LANES : VEC_LANES;
 }
 
-/* The channels of a step, as they are multiplied. `part`: only these first ones, zeros behind; 0
+/* The channels of a step, in the form of the product. `part`: only these first ones, then zeros; 0
  * means all. */
 SIMD_FN struct vec load(enum kind kind, enum spw_dtype t, const char *p, size_t part)
 {
@@ -370,8 +370,8 @@ SIMD_FN void thin_columns(enum kind kind, int rows, int cols, const struct thin 
             sums[(size_t)r * SPW_LINEAR_COL_BLOCK + (size_t)c * t->apart] = out[r * cols + c];
 }
 
-/* The block of x from channel `from` on, step by step, all rows of a step side by side, zeros
- * behind the last channel. Rows of x often lie a power of two apart, which is one set of an L1
+/* Packs the block of x from channel `from` on: step by step, all rows of a step adjacent, zeros
+ * after the last channel. Rows of x are often a power of two apart, which is one set of an L1
  * cache. */
 SIMD_FN void thin_pack(enum kind kind, size_t rows, const struct thin *t, struct vec *to)
 {

@@ -6,7 +6,7 @@
 
 struct spw_probe_loops {
     /* Reads `bytes`, a multiple of SPW_PROBE_READ_BYTES, as 1, 2, 4 or 8 streams side by side, each
-     * a part of them; fetch: with software prefetches. What it returns depends on all bytes. */
+     * a part of them; fetch: with software prefetches. The result depends on all bytes. */
     uint64_t (*read)(const void *p, size_t bytes, unsigned streams, bool fetch);
     /* Multiplies and adds `rounds` times; returns the FLOP that took. NULL: not on this set. */
     double (*f32)(uint64_t rounds);
@@ -21,7 +21,7 @@ extern const struct spw_probe_loops spw_probe_loops_amx;
 
 enum { SPW_PROBE_READ_BYTES = 32 << 10 };
 
-/* Keeps a result alive that nobody wants. */
+/* Prevents the compiler from removing an unused result. */
 static inline void spw_probe_keep(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");

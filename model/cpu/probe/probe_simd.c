@@ -51,9 +51,9 @@ static uint64_t read_all(const void *p, size_t bytes, unsigned streams, bool fet
 
 /* ---- multiply-adds ---- */
 
-/* f(i) for each chain, with i a constant, so that chains are registers and not an array. They start
- * from different values: a compiler may see that equal chains are one. There are enough chains for
- * the latency of a multiply-add times two units, and few enough for the registers of AVX2. */
+/* f(i) for each chain, with a constant i: so chains are registers and not an array. They start from
+ * different values, because a compiler may see that equal chains are one. There are enough chains
+ * for the latency of a multiply-add times two units, and few enough for the registers of AVX2. */
 enum { CHAINS = 12 };
 #define EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
 

@@ -139,8 +139,8 @@ static int path_pair(struct io_bench *b, size_t i, struct spw_error *err)
 
 /* ---- blocking reads ---- */
 
-/* Reads `bytes` from `at` on; what the page cache had of the file is dropped when it comes to the
- * file's end and would meet what it has just read. */
+/* Reads `bytes` from `at` on. At the end of the file it drops the file from the page cache: the
+ * next pass must not read what this pass has cached. */
 static int read_layer(const struct io_bench *b, int fd, uint8_t *memory, uint64_t bytes,
                       uint64_t *at)
 {
@@ -299,7 +299,7 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     return 0;
 }
 
-/* ---- what is run ---- */
+/* ---- runs ---- */
 
 static int query(struct io_bench *b, uint64_t device_bytes, struct spw_error *err)
 {

@@ -49,7 +49,7 @@ static void print_table(const struct io_bench *b)
            cli_format_bytes(f, b->file_bytes), cli_format_bytes(slot, b->slot_bytes), b->n_slots,
            (unsigned long long)b->o->decode_tokens);
     if (*b->no_fio)
-        printf("fio       nothing is set beside it: %s\n", b->no_fio);
+        printf("fio       no comparison: %s\n", b->no_fio);
     bench_lines_print(lines, b->samples, IO_MEASURES, b->n_pairs);
     printf("\npredicted   %.4g s a token, bound by %s; %s a token come from disk\n",
            b->predicted.seconds, spw_bound_name(b->predicted.bound),

@@ -125,7 +125,7 @@ static void remove_directory(const struct prefix_bench *b)
 /* ---- runs ---- */
 
 /* Computes the prompt and stores it in the cache. */
-static int keep_prompt(struct prefix_bench *b, struct spw_error *err)
+static int store_prompt(struct prefix_bench *b, struct spw_error *err)
 {
     struct bench_run r;
     int rc = bench_open(&r, b->o->operand, &b->options, err);
@@ -152,7 +152,7 @@ static int find_prompt(struct prefix_bench *b, size_t i, struct spw_error *err)
         rc = bench_sync(r.engine, r.session, b->tokens, b->context + b->question,
                         &b->samples[FIRST_TOKEN][i], err);
     if (!rc && spw_session_from_store(r.session) != b->context)
-        rc = spw_fail(err, -EIO, "%s: found %zu of %llu tokens that were kept there", b->directory,
+        rc = spw_fail(err, -EIO, "%s: found %zu of %llu tokens, expected all of them", b->directory,
                       spw_session_from_store(r.session), (unsigned long long)b->context);
     if (!rc) {
         spw_engine_stats(r.engine, &s);
@@ -194,17 +194,17 @@ static int pair(struct prefix_bench *b, size_t i, struct spw_error *err)
 
 static void print_table(const struct prefix_bench *b)
 {
-    char kept[32], file[32];
+    char kv[32], file[32];
     printf("machine   %s; %s\n"
-           "model     %s, a prompt of %llu tokens that was kept (%.2f s to compute it), %llu "
-           "behind it\n"
+           "model     %s, a prompt of %llu tokens in the cache (computed in %.2f s), then %llu "
+           "tokens\n"
            "tiles     %s, checksums compared, in a file of %s\n"
            "runs      medians of %zu pairs, the page cache empty of the file\n",
            b->backend, b->io, b->o->operand, (unsigned long long)b->context, b->computed_seconds,
-           (unsigned long long)b->question, cli_format_bytes(kept, b->bytes),
+           (unsigned long long)b->question, cli_format_bytes(kv, b->bytes),
            cli_format_bytes(file, b->pack_bytes), b->n_pairs);
     if (*b->no_fio)
-        printf("fio       nothing is set beside it: %s\n", b->no_fio);
+        printf("fio       no comparison: %s\n", b->no_fio);
     bench_lines_print(lines, b->samples, PREFIX_MEASURES, b->n_pairs);
 }
 
@@ -235,7 +235,7 @@ static int print(const struct prefix_bench *b)
     return code || !b->o->report ? code : write_json(b);
 }
 
-/* ---- all of it ---- */
+/* ---- the command ---- */
 
 static int prepare(struct prefix_bench *b, struct spw_error *err)
 {
@@ -263,7 +263,7 @@ static int prepare(struct prefix_bench *b, struct spw_error *err)
 static int measure(struct prefix_bench *b, struct spw_error *err)
 {
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
-    SPW_TRY(keep_prompt(b, err));
+    SPW_TRY(store_prompt(b, err));
     for (size_t i = 0; i < b->n_pairs; i++)
         SPW_TRY(pair(b, i, err));
     return 0;

@@ -171,7 +171,7 @@ int cli_chat_command(struct chat *c, const char *line)
         if (strcmp(row->name, name) != 0)
             continue;
         if (!row->argument && *argument)
-            return cli_fail(CLI_REFUSED, "%s: found '%s', expected nothing behind it", name,
+            return cli_fail(CLI_REFUSED, "%s: found '%s', expected nothing after it", name,
                             argument);
         if (row->argument && row->argument[0] != '[' && !*argument)
             return cli_fail(CLI_REFUSED, "%s: found nothing, expected %s", name, row->argument);

@@ -1,13 +1,13 @@
-/* Rendering, encoding, and the marks of replies: see chat_prompt.h.
+/* Renders and encodes a conversation, and stores the marks of replies: see chat_prompt.h.
  *
- *   text    [---- prompt 1 ----][reply 1][-- prompt 2, what is new --][reply 2]
- *   tokens  [..................][.......][..........................][.......]
- *                                       ^ mark                                ^ mark
+ *   text    [---- prompt 1 ----][reply 1][-- prompt 2, new part --][reply 2]
+ *   tokens  [..................][.......][.......................][.......]
+ *                                       ^ mark                             ^ mark
  *
  * A mark says that the text up to it and the tokens up to it belong together. The next rendering is
- * compared with the text; the last mark before which nothing has changed is where tokens of the new
- * encoding are put behind the old ones. That needs the encoding to have a border there, which shows
- * in that the text up to the mark, encoded alone, is the beginning of the whole. */
+ * compared with the old text. The last mark before the first change is where the tokens of the new
+ * encoding replace the old ones. This is correct only if the encoding has a border there: the
+ * encoding of the text up to the mark must be the beginning of the encoding of the whole text. */
 #include "tools/command/chat/chat_prompt.h"
 
 #include <stdlib.h>

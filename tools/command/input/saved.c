@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 
 /* Options that decide which token comes next. The state has them under their own names. */
-static const struct kept {
+static const struct saved_option {
     const char *name;
     size_t at;
     bool real;
-} kept[] = {
+} saved_options[] = {
     {"temperature", offsetof(struct cli_options, temperature), true},
     {"top-p", offsetof(struct cli_options, top_p), true},
     {"min-p", offsetof(struct cli_options, min_p), true},
@@ -20,7 +20,7 @@ static const struct kept {
     {"top-k", offsetof(struct cli_options, top_k), false},
     {"seed", offsetof(struct cli_options, seed), false},
 };
-enum { N_KEPT = sizeof kept / sizeof *kept, MOST_STOP_BYTES = 16 << 10 };
+enum { N_SAVED_OPTIONS = sizeof saved_options / sizeof *saved_options, MOST_STOP_BYTES = 16 << 10 };
 
 int cli_saved_check(const struct cli_options *o)
 {
@@ -72,7 +72,8 @@ static int read_tokens(struct cli_saved *s, const struct cli_options *o)
     return 0;
 }
 
-static int take_number(const struct cli_saved *s, struct cli_options *o, const struct kept *k)
+static int take_number(const struct cli_saved *s, struct cli_options *o,
+                       const struct saved_option *k)
 {
     const json_t *value = json_object_get(s->state, k->name);
     void *field = (char *)o + k->at;
@@ -166,8 +167,8 @@ static int take_types(const struct cli_saved *s, struct cli_options *o)
 static int take_options(struct cli_saved *s, struct cli_options *o)
 {
     int code = take_types(s, o);
-    for (size_t i = 0; i < N_KEPT && !code; i++)
-        code = take_number(s, o, &kept[i]);
+    for (size_t i = 0; i < N_SAVED_OPTIONS && !code; i++)
+        code = take_number(s, o, &saved_options[i]);
     if (!code)
         code = take_stops(s, o);
     const json_t *most = json_object_get(s->state, "max-new-tokens");
@@ -272,11 +273,11 @@ static void add_options(json_t **s, const struct cli_options *o)
         {"stop", stops(o)},
     };
     CLI_ADD(s, fields);
-    for (size_t i = 0; i < N_KEPT; i++) {
-        const void *field = (const char *)o + kept[i].at;
+    for (size_t i = 0; i < N_SAVED_OPTIONS; i++) {
+        const void *field = (const char *)o + saved_options[i].at;
         cli_json_add(
-            s, kept[i].name,
-            kept[i].real
+            s, saved_options[i].name,
+            saved_options[i].real
                 ? CLI_JSON(*(const double *)field)
                 : CLI_JSON((int64_t) * (const uint64_t *)field)); /* a seed uses all 64 bits */
     }

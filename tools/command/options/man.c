@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Writes `text` so that roff takes no character of it for its own. `text` may begin a line. */
+/* Writes `text`, escaped for roff. `text` may begin a line. */
 static void put(FILE *to, const char *text)
 {
     static const char *const escapes[] = {

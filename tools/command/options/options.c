@@ -133,7 +133,7 @@ static int set_choice(const struct cli_row *row, const char *value, int *out)
     return refuse_value(row, value, expected);
 }
 
-/* "cuda:1" is "cuda" and the number behind it. */
+/* "cuda:1" is "cuda" and a number. */
 static int set_device(const struct cli_row *row, const char *value, struct cli_device *out)
 {
     static const char prefix[] = "cuda:";
