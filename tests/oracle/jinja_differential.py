@@ -263,7 +263,7 @@ class Maker:
         if kind < 0.96:
             return "{" + ", ".join(f"{self.pick(self.string(), self.integer())}: {e(depth)}" for _ in range(self.rng.randrange(3))) + "}"
         if kind < 0.97 and self.macros:
-            return f"{self.rng.choice(self.macros)}({self.call_args(depth)})"
+            return f"{self.rng.choice(self.macros)}({self.pick(self.call_args(depth), f'*({e(depth)})')})"
         if kind < 0.98:
             return f"range({self.integer()})"
         return self.pick("(%s, %s)" % (e(depth), e(depth)), "dict(a=%s)" % e(depth), "-%s" % self.operand(depth), "not %s" % e(depth),

@@ -93,18 +93,22 @@ int spw_jj_add_named(struct spw_jj_run *r, struct spw_jj_args *args,
 int spw_jj_eval_args(struct spw_jj_run *r, struct spw_jj_scope *s, const struct spw_jj_node *list,
                      struct spw_jj_args *out)
 {
-    struct spw_jj_value all, v;
+    struct spw_jj_value all, v, items;
     *out = (struct spw_jj_args){0};
     if (!list)
         return 0;
     SPW_TRY(spw_jj_new_list(r, SPW_JJ_LIST, &all));
     for (const struct spw_jj_node *n = list; n; n = n->next) {
-        bool named = n->kind == SPW_JJ_KEYWORD;
-        SPW_TRY(spw_jj_eval(r, s, named ? n->a : n, &v));
+        bool named = n->kind == SPW_JJ_KEYWORD, star = n->kind == SPW_JJ_STAR;
+        SPW_TRY(spw_jj_eval(r, s, named || star ? n->a : n, &v));
         if (named)
             SPW_TRY(spw_jj_add_named(r, out, n->name, v));
-        else
+        else if (!star)
             SPW_TRY(spw_jj_append(r, all.u.list, v));
+        else
+            SPW_TRY(spw_jj_to_list(r, v, SPW_JJ_LIST, &items));
+        for (size_t i = 0; star && i < items.u.list->n; i++)
+            SPW_TRY(spw_jj_append(r, all.u.list, items.u.list->at[i]));
     }
     out->at = all.u.list->at;
     out->n = all.u.list->n;

@@ -153,8 +153,9 @@ enum spw_jj_kind {
     SPW_JJ_UNARY,
     SPW_JJ_CONCAT,
     SPW_JJ_NAMESPACE_REF,
-    /* name=value in a call */
+    /* in a call: name=value, *list */
     SPW_JJ_KEYWORD,
+    SPW_JJ_STAR,
     /* statements */
     SPW_JJ_TEXT,
     SPW_JJ_OUTPUT, /* list */

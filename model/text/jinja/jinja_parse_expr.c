@@ -173,26 +173,27 @@ static int parse_not(struct spw_jj_parser *p, struct spw_jj_node **out)
 
 /* ---- what stands behind a value ---- */
 
-static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, bool *named)
+/* *last: all that follow must have a name. */
+static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, bool *last)
 {
-    uint32_t line = spw_jj_now(p)->line;
-    if (spw_jj_now(p)->type == SPW_JJ_T_NAME && spw_jj_now(p)[1].type == '=') {
-        *named = true;
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_KEYWORD, line, out));
+    const struct spw_jj_token *t = spw_jj_now(p);
+    bool star = t->type == '*', named = t->type == SPW_JJ_T_NAME && t[1].type == '=';
+    if (*last && !named)
+        return spw_jj_syntax(&p->source, t->line, "found an argument that must have a name");
+    *last = star || named;
+    if (*last)
+        SPW_TRY(spw_jj_new_node(p, star ? SPW_JJ_STAR : SPW_JJ_KEYWORD, t->line, out));
+    if (named)
         SPW_TRY(spw_jj_parse_name(p, &(*out)->name));
-        p->at++;
-        out = &(*out)->a;
-    } else if (*named) {
-        return spw_jj_syntax(&p->source, line, "found an argument without a name behind one with");
-    }
-    return spw_jj_parse_expression(p, out);
+    p->at += *last;
+    return spw_jj_parse_expression(p, *last ? &(*out)->a : out);
 }
 
 static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
 {
     struct spw_jj_node **last = &call->list;
     unsigned count = 0;
-    bool named = false;
+    bool needs_name = false;
     SPW_TRY(spw_jj_expect(p, '('));
     while (spw_jj_now(p)->type != ')') {
         if (call->list) {
@@ -203,7 +204,7 @@ static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
         if (count++ == SPW_JINJA_MAX_ARGS)
             return spw_jj_syntax(&p->source, call->line, "found more than %d arguments",
                                  SPW_JINJA_MAX_ARGS);
-        SPW_TRY(parse_arg(p, last, &named));
+        SPW_TRY(parse_arg(p, last, &needs_name));
         for (struct spw_jj_node *n = call->list; n != *last; n = n->next)
             if (n->kind == SPW_JJ_KEYWORD && (*last)->kind == SPW_JJ_KEYWORD &&
                 n->name == (*last)->name)
@@ -220,7 +221,7 @@ static int parse_call(struct spw_jj_parser *p, struct spw_jj_node **out)
     return parse_args(p, *out);
 }
 
-/* One of what stands between brackets: an expression or a slice. */
+/* What stands between brackets: an expression or a slice. */
 static int parse_subscript(struct spw_jj_parser *p, struct spw_jj_node **out)
 {
     uint32_t line = spw_jj_now(p)->line;
@@ -236,7 +237,7 @@ static int parse_subscript(struct spw_jj_parser *p, struct spw_jj_node **out)
     while (n < 2 && spw_jj_skip(p, ':')) {
         int type = spw_jj_now(p)->type;
         n++;
-        if (type != ':' && type != ']' && type != ',')
+        if (type != ':' && type != ']')
             SPW_TRY(spw_jj_parse_expression(p, &parts[n]));
     }
     SPW_TRY(spw_jj_new_node(p, SPW_JJ_SLICE, line, out));
@@ -249,27 +250,13 @@ static int parse_subscript(struct spw_jj_parser *p, struct spw_jj_node **out)
 static int parse_brackets(struct spw_jj_parser *p, struct spw_jj_node **out)
 {
     uint32_t line = spw_jj_now(p)->line;
-    struct spw_jj_node *first = NULL, **last = &first;
-    uint32_t count = 0;
     p->at++;
     SPW_TRY(wrap(p, SPW_JJ_GET_ITEM, line, out));
-    while (spw_jj_now(p)->type != ']') {
-        if (count++)
-            SPW_TRY(spw_jj_expect(p, ','));
-        SPW_TRY(parse_subscript(p, last));
-        last = &(*last)->next;
-    }
-    p->at++;
-    if (count == 1) {
-        (*out)->b = first;
-        return 0;
-    }
-    for (struct spw_jj_node *n = first; n; n = n->next)
-        if (n->kind == SPW_JJ_SLICE)
-            return spw_jj_syntax(&p->source, line, "found a slice among several indices");
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, line, &(*out)->b));
-    (*out)->b->list = first;
-    return 0;
+    if (spw_jj_now(p)->type == ']') /* jinja2's empty tuple, which is in nothing */
+        SPW_TRY(spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, line, &(*out)->b));
+    else
+        SPW_TRY(parse_subscript(p, &(*out)->b));
+    return spw_jj_expect(p, ']');
 }
 
 static int parse_dot(struct spw_jj_parser *p, struct spw_jj_node **out)

@@ -21,7 +21,7 @@ static bool would_escape(struct spw_jj_value v)
     for (size_t i = 0; v.type == SPW_JJ_STRING && i < v.u.string->bytes; i++)
         if (v.u.string->at[i] && strchr("&<>\"'", v.u.string->at[i]))
             return true;
-    return v.type == SPW_JJ_LIST || v.type == SPW_JJ_TUPLE || v.type == SPW_JJ_ITERATOR;
+    return v.type > SPW_JJ_STRING; /* what join() takes */
 }
 
 int spw_jj_call_string(struct spw_jj_run *r, spw_jj_native *method, struct spw_jj_value self,

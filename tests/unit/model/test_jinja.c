@@ -62,8 +62,8 @@ static const struct {
      "7"},
     {"{% macro m(a, b='q') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{% set c "
      "= "
-     "5 %}{{ m(b=1, a=2) }}",
-     "[1q][12][215]"},
+     "5 %}{{ m(b=1, a=2) }}{{ [m][0](*[7], b=8) }}",
+     "[1q][12][215][785]"},
     {"{% macro m() %}<{{ caller('i') }}>{% endmacro %}{% call(x) m() %}{{ x }}!{% endcall %}",
      "<i!>"},
     {"{% set t %} a {{ n }} {% endset %}[{{ t }}]{% set t | trim | upper %} a {% endset %}[{{ t "
@@ -233,6 +233,8 @@ static const struct {
     {"{{ '\\ud800' }}", "t: line 1: found \\ud800 in a string, which is no character"},
     {"{{ a.b = 1 }}", "t: line 1: found '=', expected }}"},
     {"{% set 1 = 2 %}", "t: line 1: found a value, expected a name to assign to"},
+    {"{{ f(a=1, 2) }}", "t: line 1: found an argument that must have a name"},
+    {"{{ f(*l, *l) }}", "t: line 1: found an argument that must have a name"},
     {"{{ f(a=1, a=2) }}", "t: line 1: found the argument 'a' twice"},
     {"{{ x is defined is none }}",
      "t: line 1: found 'is', expected one test: `is` cannot be chained"},
