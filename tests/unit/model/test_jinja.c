@@ -328,6 +328,13 @@ static void test_nesting(void)
         spw_free(r.text);
         free(t.at);
     }
+    struct text maps = nested("'map', ", "'map'", "", 900);
+    struct text mapped = nested("{{ 'a' | map(", maps.at, ") }}", 1);
+    struct rendered by_maps = render_bytes(mapped.at, mapped.n, vars_text);
+    CHECK_MSG(by_maps.rc == -EINVAL && strstr(by_maps.err.text, "map: found no filter"), "%s",
+              by_maps.err.text);
+    free(maps.at);
+    free(mapped.at);
     struct text chain = nested("{{ 1", "", "", 1), more = nested(" + 1", " }}", "", 5000);
     struct text whole = nested(chain.at, more.at, "", 1);
     struct rendered r = render_bytes(whole.at, whole.n, vars_text);
