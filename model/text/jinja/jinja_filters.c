@@ -64,7 +64,9 @@ FILTER(title)
             else if (breaks != between)
                 break;
         }
-        SPW_TRY(spw_jj_print_case(r, word, (size_t)(p - word), SPW_JJ_CAPITALIZE));
+        spw_jj_decode(word, p, &n); /* the upper case of its first, which is not its title case */
+        SPW_TRY(spw_jj_print_case(r, word, n, SPW_JJ_UPPER));
+        SPW_TRY(spw_jj_print_case(r, word + n, (size_t)(p - word) - n, SPW_JJ_LOWER));
     }
     return spw_jj_captured(r, start, out);
 }

@@ -114,11 +114,12 @@ static const struct {
     {"{{ strftime_now('%d %b %Y') }}{{ range(5, 0, -2) | list }}{{ dict({'b': 2}, a=1) "
      "}}{{ 'abc' | indent(2, true) }}{{ 'a b' | title }}",
      "26 Jul 2024[5, 3, 1]{'b': 2, 'a': 1}  abcA B"},
-    {"{{ 'straße ﬁ İ ΑΣ' | upper }}{{ 'ΑΣ İ' | lower }}{{ 'éa' | capitalize }}{{ "
+    {"{{ 'straße ﬁ İ ΑΣ' | upper }}{{ 'ΑΣ İ' | lower }}{{ 'ß' | title }}{{ 'ß'.title() }}{{ 'ß' | "
+     "capitalize }}{{ 'éa' | capitalize }}{{ "
      "'🦙x'[0] "
      "}}{{ "
      "'🦙x' | length }}{{ 'a\\u3000b'.split() }}",
-     "STRASSE FI İ ΑΣας i̇Éa🦙2['a', 'b']"},
+     "STRASSE FI İ ΑΣας i̇SSSsSsÉa🦙2['a', 'b']"},
     {"{{ '1_0' | int }}{{ ' 12 ' | int }}{{ 'x' | int(5) }}{{ '1.9' | int }}{{ '1e3' | float }}",
      "1012511000.0"},
     /* What map, select and the like give is empty after its one use; a view and a range are not. */
