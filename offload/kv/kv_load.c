@@ -310,8 +310,7 @@ static int go_on(struct spw_kv *kv)
         spw_kv_finish_read(kv);
         return 0;
     }
-    return spw_kv_is_writing(kv) ? spw_kv_finish_writeback(kv)
-                                 : -ENOMEM; /* writes use the host frames */
+    return spw_kv_is_writing(kv) ? spw_kv_finish_writeback(kv) : spw_kv_full(kv, -ENOMEM);
 }
 
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)

@@ -48,7 +48,7 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
         SPW_TRY(spw_kv_finish_writeback(kv)); /* 7 */
     if (user != kv->lane->compute)
         SPW_TRY(spw_kv_order(kv, kv->lane->compute, user)); /* 3 */
-    return spw_tier_take(&kv->device, after, out);
+    return spw_kv_full(kv, spw_tier_take(&kv->device, after, out));
 }
 
 int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
@@ -63,7 +63,7 @@ int spw_kv_take_host_frame(struct spw_kv *kv, const void *after, void **out)
     }
     if (!spw_tier_has(&kv->host, after))
         after = NULL; /* none, or one that stayed on the device because a write has failed */
-    return spw_tier_take(&kv->host, after, out);
+    return spw_kv_full(kv, spw_tier_take(&kv->host, after, out));
 }
 
 void spw_kv_put_host_frame(struct spw_kv *kv, void *frame)
@@ -78,7 +78,7 @@ int spw_kv_take_disk_frame(struct spw_kv *kv, uint32_t after, uint32_t *out)
     while ((rc = spw_disk_take(kv->o.disk, after, out)) == -ENOMEM && spw_kv_is_writing(kv))
         SPW_TRY(
             spw_kv_finish_writeback(kv)); /* perhaps of a tile that no sequence holds any more */
-    return rc;
+    return spw_kv_full(kv, rc);
 }
 
 /* ---- tiles ---- */

@@ -206,3 +206,8 @@ int spw_kv_take_write_failure(struct spw_kv *kv)
     kv->write_failure = 0;
     return rc;
 }
+
+int spw_kv_full(struct spw_kv *kv, int rc)
+{
+    return rc == -ENOMEM && kv->write_failure ? spw_kv_take_write_failure(kv) : rc;
+}

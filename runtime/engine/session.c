@@ -371,11 +371,6 @@ static int run_with_fallback(struct spw_engine *e, uint32_t n, struct delivery *
 {
     for (;;) {
         int rc = run_and_recover(e, n, d);
-        if (rc == -ENOMEM && e->disk) { /* all frames wait for writes that the drive refuses */
-            spw_kv_finish_writes(e->kv);
-            int why = spw_kv_take_write_failure(e->kv);
-            rc = why ? why : rc;
-        }
         if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
             return rc;
         set_starts(e, n);
