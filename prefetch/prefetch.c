@@ -217,8 +217,12 @@ static void drop(struct spw_prefetch *p)
     }
     spw_ring_drop(&p->kv.ring);
     spw_ring_drop(&p->weights.ring);
-    p->kv_next = (struct spw_kv_cursor){0};
-    p->block_next = (struct spw_block_cursor){0};
+}
+
+static void rewind_schedule(struct spw_prefetch *p)
+{
+    p->kv_next = p->schedule->first_kv;
+    p->block_next = p->schedule->first_block;
 }
 
 static int start(struct spw_prefetch *p, const struct spw_schedule *s)
@@ -226,10 +230,11 @@ static int start(struct spw_prefetch *p, const struct spw_schedule *s)
     p->schedule = s;
     p->transfers_before = p->kv.ring.waited;
     p->blocks_before = p->weights.ring.waited;
-    p->kv_next = (struct spw_kv_cursor){0};
-    p->block_next = (struct spw_block_cursor){0};
-    if (!continue_with(p))
+    rewind_schedule(p);
+    if (!continue_with(p)) {
         drop(p);
+        rewind_schedule(p);
+    }
     SPW_TRY(fill_weights(p));
     return fill_kv(p);
 }

@@ -26,6 +26,15 @@ struct spw_schedule_rows {
 uint32_t spw_schedule_shared_end(const struct spw_stream_range *a, const struct spw_stream_range *b,
                                  uint32_t both, uint32_t slot_tiles);
 
+struct spw_kv_cursor {
+    uint32_t layer, part, tile;
+    bool inside; /* `tile` has been set for this part */
+};
+
+struct spw_block_cursor {
+    uint32_t block, round;
+};
+
 struct spw_schedule {
     uint32_t n_layers;
     const uint8_t *kinds; /* [n_layers], enum spw_layer_kind */
@@ -34,6 +43,8 @@ struct spw_schedule {
     struct spw_schedule_rows *parts;
     uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
     uint32_t n_head_rounds;                 /* how often the head's blocks are walked */
+    struct spw_kv_cursor first_kv;          /* where the transfers begin: at 0, or where a pass */
+    struct spw_block_cursor first_block;    /* that was set aside continues */
 };
 
 /* The tiles of one slot, or those of them that are in lower tiers. Transfers end at multiples of
@@ -42,15 +53,6 @@ struct spw_transfer {
     struct spw_kv_seq *seq;
     uint32_t layer, tile_begin, tile_end;
     uint32_t disk_end; /* as in spw_schedule_rows; does not identify the transfer */
-};
-
-struct spw_kv_cursor {
-    uint32_t layer, part, tile;
-    bool inside; /* `tile` has been set for this part */
-};
-
-struct spw_block_cursor {
-    uint32_t block, round;
 };
 
 /* How many transfers and streamed blocks of a schedule the rings have issued; and of the first of

@@ -372,6 +372,11 @@ int spw_batch_cancel(struct spw_batch *b, uint64_t id);
  * a token, all still run, and the caller may try the step again (-ECANCELED), or close the batch
  * (-EIO). */
 int spw_batch_step(struct spw_batch *b, struct spw_error *err);
+/* How long prompts may hold up requests that already have a token. A step then computes the next
+ * token of these requests, and takes prompts through at most `chunks` chunks of a layer. No result
+ * depends on this number. 0, as at open: a step computes prompts whole, together with the tokens of
+ * the others; this moves the fewest bytes. */
+void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks);
 /* Takes the next event; false: there are no more. The next step drops events that were not read. */
 bool spw_batch_event(struct spw_batch *b, struct spw_event *out);
 /* The current state of a request, valid until the next call for the batch; NULL: there is no such

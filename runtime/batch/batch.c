@@ -11,6 +11,10 @@
  * session of the first such request computes them, and the sessions of the others are forked from
  * it.
  *
+ * With spw_batch_set_prompt_chunks, prompts and requests that decode have steps of their own: a
+ * step of prompts is set aside after some chunks (runtime/engine/set_aside.c), and the others get a
+ * token before it continues. No request starts while a step is set aside.
+ *
  *   submit -> waiting -> running: session + answer -> spw_sync(all) -> sampler -> token
  *                                                     token -> answer.c -> events
  *
@@ -49,6 +53,9 @@ struct spw_batch {
     struct spw_span *spans;     /* owned, [max_running]: the step's */
     struct spw_prompt *prompts; /* owned, [max_running]: while sessions are opened */
     uint32_t max_running;
+    uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
+    int late_rc;            /* of a step of prompts beside others; 0: none has failed */
+    struct spw_error late;
     struct spw_sampler *sampler; /* owned */
     struct spw_batch_times times;
 };
@@ -384,16 +391,25 @@ static void start_waiting(struct spw_batch *b)
                 start(b, x, i);
 }
 
-static uint32_t make_spans(struct spw_batch *b, bool *prefill)
+/* Which requests get a step. */
+enum part { ALL, PROMPTS, DECODING };
+
+/* The request's next step computes its prompt. */
+static bool is_first(const struct entry *x)
+{
+    return x->answer.result.n_tokens == x->answer.request.n_given;
+}
+
+static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
 {
     uint32_t n = 0;
     *prefill = false;
     for (uint32_t i = 0; i < b->max_running; i++) {
         struct entry *x = b->running[i];
-        if (!x)
+        if (!x || (part != ALL && is_first(x) != (part == PROMPTS)))
             continue;
         const struct spw_answer *a = &x->answer;
-        bool first = a->result.n_tokens == a->request.n_given;
+        bool first = is_first(x);
         x->session->ends = a->result.n_tokens + 1 >= a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
@@ -529,6 +545,25 @@ static int open_sessions(struct spw_batch *b, struct spw_error *err)
     return 0;
 }
 
+/* A step of some requests, and their next tokens. -EAGAIN: the step is set aside. */
+static int step_part(struct spw_batch *b, enum part part, struct spw_error *err)
+{
+    bool prefill;
+    uint32_t n = make_spans(b, part, &prefill);
+    int rc = n ? compute(b, n, prefill, err) : 0;
+    for (uint32_t i = 0; i < n && !rc; i++)
+        advance(b, b->stepping[i]);
+    return rc;
+}
+
+static bool any_decodes(const struct spw_batch *b)
+{
+    for (uint32_t i = 0; i < b->max_running; i++)
+        if (b->running[i] && !is_first(b->running[i]))
+            return true;
+    return false;
+}
+
 static bool any_runs(const struct spw_batch *b)
 {
     for (uint32_t i = 0; i < b->max_running; i++)
@@ -537,26 +572,62 @@ static bool any_runs(const struct spw_batch *b)
     return false;
 }
 
-int spw_batch_step(struct spw_batch *b, struct spw_error *err)
+/* Starts requests that wait, as many as there are places, and opens their sessions. */
+static int start_requests(struct spw_batch *b, struct spw_error *err)
 {
-    bool prefill;
-    spw_error_clear(err);
-    forget_events(b);
     int rc;
     do { /* again where all have failed */
-        start_waiting(b);
+        if (!b->engine->n_aside)
+            start_waiting(b);
         rc = open_sessions(b, err);
     } while (!rc && !any_runs(b) && next_waiting(b->first));
-    uint32_t n = rc ? 0 : make_spans(b, &prefill);
-    if (!rc && !n)
-        return 0;
+    return rc;
+}
+
+/* Requests that decode come first: what starts then has its step in the same call. */
+static int step_parts(struct spw_batch *b, struct spw_error *err)
+{
+    bool apart = b->prompt_chunks && any_decodes(b);
+    if (apart)
+        SPW_TRY(step_part(b, DECODING, err));
+    b->engine->most_chunks = apart ? b->prompt_chunks : 0;
+    int rc = start_requests(b, err);
     if (!rc)
-        rc = compute(b, n, prefill, err);
+        rc = step_part(b, apart ? PROMPTS : ALL, err);
+    b->engine->most_chunks = 0;
+    if (rc == -EAGAIN)
+        return 0;
+    if (rc && apart) { /* others have got a token: the next call reports the failure */
+        b->late_rc = rc;
+        b->late = *err;
+        return 0;
+    }
+    return rc;
+}
+
+int spw_batch_step(struct spw_batch *b, struct spw_error *err)
+{
+    struct spw_error why = {0};
+    spw_error_clear(err);
+    forget_events(b);
+    int rc = b->late_rc;
+    b->late_rc = 0;
     if (rc)
-        return spw_fail(err, rc, "the step failed: %s", strerror(-rc));
-    for (uint32_t i = 0; i < n; i++)
-        advance(b, b->stepping[i]);
+        why = b->late;
+    else
+        rc = step_parts(b, &why);
+    if (rc) {
+        spw_fail(&why, rc, "the step failed: %s", strerror(-rc));
+        if (err)
+            *err = why;
+        return rc;
+    }
     return any_runs(b) || next_waiting(b->first);
+}
+
+void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks)
+{
+    b->prompt_chunks = chunks;
 }
 
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out)

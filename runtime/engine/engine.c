@@ -294,11 +294,11 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
     e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->cut_to = spw_alloc_zero(n, sizeof *e->cut_to);
-    e->delivered = spw_alloc_zero(n, sizeof *e->delivered);
+    e->aside = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
     e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
     if (e->sessions && e->shares && e->items && e->span_index && e->stepping && e->cut_to &&
-        e->delivered && e->blocks && e->block_contexts)
+        e->aside && e->blocks && e->block_contexts)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
@@ -367,7 +367,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->span_index);
     spw_free(e->stepping);
     spw_free(e->cut_to);
-    spw_free(e->delivered);
+    spw_free(e->aside);
     if (e->lane.device)
         e->lane.ops->close(e->lane.device);
     spw_model_close(&e->model);

@@ -57,6 +57,10 @@ struct spw_session {
     uint64_t rope_table; /* of the keys: spw_rope_table() */
     uint32_t slot;       /* in engine.sessions */
     struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: save_file.h */
+    uint64_t delivered;         /* of the running step: logits before this were handed over */
+    bool has_share;             /* `residency` is set */
+    bool is_aside;              /* one of engine.aside */
+    struct spw_step_span aside_span; /* of that step */
 };
 
 /* What engine_limit.c knows of the control groups' limits. */
@@ -125,7 +129,9 @@ struct spw_engine {
     bool generates;                  /* a step of the batch runs, which publishes prefixes */
     uint32_t n_stepping;             /* sessions in the running step; 0: no step runs */
     uint64_t stepping_rope_table;    /* of the running step */
-    uint64_t *delivered; /* [sessions], the caller has the logits before this position */
+    uint64_t most_chunks;            /* a step of the batch is set aside after so many; 0: never */
+    struct spw_session **aside;      /* [n_aside], of the step that was set aside; 0: none was */
+    uint32_t n_aside;
     struct spw_event_queue events;
     bool (*look)(void *context); /* for tests: called where options.interrupt is read */
     void *look_context;
@@ -242,6 +248,15 @@ int spw_engine_leave_frames(struct spw_engine *e);
 void spw_engine_share(struct spw_engine *e);
 /* [sessions], the tokens whose KV the caches have; valid until the next call. */
 const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
+
+/* set_aside.c. The first n sessions of the running step wait; they hold what passed all layers. */
+void spw_engine_set_aside(struct spw_engine *e, uint32_t n);
+/* After each step: the sessions do not wait if the executor has continued their step. */
+void spw_engine_end_aside(struct spw_engine *e);
+/* Whether the spans are those of the step that was set aside. */
+bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n);
+/* Gives up the step that was set aside, if there is one. */
+void spw_engine_drop_aside(struct spw_engine *e);
 
 /* session.c: spw_session_open and spw_session_fork for a session of at most `most_tokens`. The
  * forked one holds the first n tokens: all of them, where a session can only continue at a

@@ -125,6 +125,7 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
                        struct spw_error *err)
 {
     const struct spw_lane *lane = &e->lane;
+    spw_engine_drop_aside(e);
     if (e->executor && !to->in_step && same_layout(&to->plan, &e->plan)) {
         e->plan = to->plan;
         e->in = to->in;

@@ -290,6 +290,8 @@ void spw_engine_give_memory(struct spw_engine *e)
     if (e->executor)
         keep_counts(e);
     spw_executor_close(e->executor);
+    e->executor = NULL;
+    spw_engine_drop_aside(e);
     spw_lane_sync_all(lane);
     spw_prefetch_close(e->prefetch);
     for (uint32_t i = 0; e->sessions && i < p->info.sessions; i++)
@@ -305,7 +307,6 @@ void spw_engine_give_memory(struct spw_engine *e)
         lane->ops->discharge(lane->device, p->mapped_bytes, p->kept_bytes);
     if (lane->host_arena)
         lane->ops->free_host(lane->device, lane->host_arena, lane->host_arena_bytes);
-    e->executor = NULL;
     e->prefetch = NULL;
     e->kv = NULL;
     lane->device_arena = lane->host_arena = NULL;

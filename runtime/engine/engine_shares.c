@@ -17,6 +17,7 @@ bool spw_engine_compute_shares(struct spw_engine *e)
         changed |=
             s->cached && s->n_tokens && spw_share_differs(s->residency, e->shares[i].residency);
         memcpy(s->residency, e->shares[i].residency, sizeof s->residency);
+        s->has_share = true;
     }
     e->shares_are_old = false;
     return changed;

@@ -73,9 +73,7 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
         e->cut_to[i] =
             sessions[i]->n_tokens; /* less than span.from, if an earlier try has failed */
     lower_cuts(e, sessions, e->cut_to, n);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         SPW_TRY(spw_recover_cut_back(sessions[i], &e->cut_to[i]));
-        e->items[i].span.from = e->cut_to[i];
-    }
     return 0;
 }

@@ -18,9 +18,8 @@ enum { SPW_RECOVER_TRIES = 8 };
  * except transfers ahead. */
 int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to);
 
-/* A step over e->items[0..n) has failed; session i is sessions[i]. Waits for all queued work.
- * After 0 the spans begin where their sessions now end, and the step can run again. -EIO: the
- * device has failed, too. */
+/* A step of these sessions has failed. Waits for all queued work, and cuts the sessions back to
+ * tokens that their caches hold. -EIO: the device has failed, too. */
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n);
 
 #endif

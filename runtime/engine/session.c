@@ -62,6 +62,8 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
                          uint64_t most_tokens, struct spw_error *err)
 {
     spw_error_clear(err);
+    if (from->is_aside)
+        spw_engine_drop_aside(from->engine);
     SPW_TRY(spw_session_open_for(out, from->engine, most_tokens, err));
     struct spw_session *s = *out;
     memcpy(s->residency, from->residency, sizeof s->residency);
@@ -85,6 +87,8 @@ void spw_session_close(struct spw_session *s)
 {
     if (!s)
         return;
+    if (s->is_aside)
+        spw_engine_drop_aside(s->engine);
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
     if (s->engine->executor) {
         spw_executor_forget_ahead(s->engine->executor);
@@ -203,19 +207,20 @@ struct delivery {
     const uint32_t *index; /* executor's span -> caller's */
     void (*on_logits)(void *context, size_t span, size_t position, const float *logits);
     void *context;
+    uint64_t most_chunks; /* as in spw_executor_step */
 };
 
 static int deliver(void *context, uint32_t i, uint64_t position, const float *logits)
 {
     const struct delivery *d = context;
     const struct spw_span *span = &d->spans[d->index[i]];
-    if (position < d->engine->delivered[i])
+    if (position < span->session->delivered)
         return 0; /* the step was run again after a tile was lost */
     if (spw_tensors_damaged(d->engine->model.tensors))
         return -EIO;
     if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
         return -EDOM;
-    d->engine->delivered[i] = position + 1;
+    span->session->delivered = position + 1;
     if (position + 1 == span->n_tokens) {
         memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
         span->session->has_logits = true;
@@ -230,6 +235,7 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
  */
 static int reset(struct spw_engine *e, uint32_t n, int rc, struct spw_error *err)
 {
+    spw_engine_drop_aside(e);
     spw_lane_sync_all(&e->lane);
     if (e->executor) {
         spw_executor_forget_ahead(e->executor);
@@ -270,13 +276,19 @@ void spw_session_passed(void *engine)
         e->options.on_pass(e->options.pass_context);
 }
 
+/* The step has not come to its end: its sessions hold what has passed all layers. */
+static void hold_passed(struct spw_engine *e, uint32_t n, uint64_t table)
+{
+    for (uint32_t i = 0; i < n; i++)
+        set_tokens(e->stepping[i], &e->items[i], spw_executor_computed(e->executor, i), table);
+}
+
 /* The caller has ended the step: passes that were through stay, unless windows have moved on since.
  */
 static int end_early(struct spw_engine *e, uint32_t n, uint64_t table, struct spw_error *err)
 {
     bool lost = false;
-    for (uint32_t i = 0; i < n; i++)
-        set_tokens(e->stepping[i], &e->items[i], spw_executor_computed(e->executor, i), table);
+    hold_passed(e, n, table);
     if (spw_recover_step(e, e->stepping, n))
         return reset(e, n, -EIO, err);
     for (uint32_t i = 0; i < n; i++)
@@ -332,26 +344,6 @@ static bool distrust(struct spw_engine *e, uint32_t n)
     return any;
 }
 
-/* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
- * the prefix cache was at fault. */
-static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
-{
-    for (int i = 0;; i++) {
-        e->n_stepping = n;
-        int rc = spw_executor_step(e->executor, e->items, n, deliver, d);
-        e->n_stepping = 0;
-        bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
-        if (!again)
-            return rc;
-        SPW_TRY(spw_recover_step(e, e->stepping, n));
-    }
-}
-
-static bool disk_is_full(int rc)
-{
-    return rc == -ENOSPC || rc == -EDQUOT;
-}
-
 /* Tokens that the session's caches hold. */
 static uint64_t n_cached(const struct spw_session *s)
 {
@@ -363,6 +355,28 @@ static void set_starts(struct spw_engine *e, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         e->items[i].span.from = n_cached(e->stepping[i]);
+}
+
+/* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
+ * the prefix cache was at fault. */
+static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
+{
+    for (int i = 0;; i++) {
+        e->n_stepping = n;
+        int rc = spw_executor_step(e->executor, e->items, n, d->most_chunks, deliver, d);
+        e->n_stepping = 0;
+        spw_engine_end_aside(e);
+        bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
+        if (!again)
+            return rc;
+        SPW_TRY(spw_recover_step(e, e->stepping, n));
+        set_starts(e, n);
+    }
+}
+
+static bool disk_is_full(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT;
 }
 
 /* Runs the step. If the disk is full, continues under a plan with less disk, as long as there is
@@ -400,7 +414,8 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
         e->rope_table = table;
     }
     for (uint32_t i = 0; i < n; i++)
-        e->delivered[i] = 0;
+        if (!e->stepping[i]->is_aside)
+            e->stepping[i]->delivered = 0;
     e->stepping_rope_table = table;
     if (!rc)
         rc = run_with_fallback(e, n, d);
@@ -411,6 +426,11 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
         SPW_TRY(spw_engine_apply_limit(e, err));
         set_starts(e, n);
         rc = run_with_fallback(e, n, d);
+    }
+    if (rc == -EAGAIN) {
+        hold_passed(e, n, table);
+        spw_engine_set_aside(e, n);
+        return rc;
     }
     SPW_TRY(check_weights(e, n, err));
     if (rc == -ECANCELED)
@@ -430,10 +450,15 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
 {
     const struct spw_span *span = &spans[i];
     struct spw_session *s = span->session;
-    uint64_t n_reused = reusable(s, span);
+    uint64_t n_reused = s->is_aside ? 0 : reusable(s, span);
     e->span_index[*n] = (uint32_t)i;
     e->stepping[*n] = s;
     int rc = 0;
+    if (s->is_aside) {
+        e->items[(*n)++] = (struct spw_executor_item){
+            .seq = &s->seq, .span = s->aside_span, .tokens = span->tokens, .last = s->ends};
+        return 0;
+    }
     s->from_store = 0;
     if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
         rc = spw_prefix_attach(s, span, &n_reused);
@@ -472,7 +497,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     uint32_t n = 0;
     span.n_tokens = spw_prefix_branch(span.session, whole);
     span.n_logits = 0;
-    if (!span.n_tokens)
+    if (!span.n_tokens || whole->session->is_aside)
         return 0;
     SPW_TRY(add_span(e, &span, 0, &n, &d, err));
     if (n)
@@ -492,8 +517,10 @@ static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n
     for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
         if (rope_table(c, spans[i].n_tokens) == SPW_ROPE_SHARED)
             SPW_TRY(add_span(e, spans, i, &n, d, err));
+    d->most_chunks = n == n_spans ? e->most_chunks : 0;
     if (n)
         SPW_TRY(run_step(e, n, SPW_ROPE_SHARED, d, err));
+    d->most_chunks = 0;
     for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length has its own */
         uint64_t table = rope_table(c, spans[i].n_tokens);
         n = 0;
@@ -506,18 +533,31 @@ static int sync_all(struct spw_engine *e, const struct spw_span *spans, size_t n
     return 0;
 }
 
+/* Whether the call needs frames or sessions of the step that was set aside, but does not continue
+ * this step. */
+static bool disturbs_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n)
+{
+    bool needs = false;
+    for (size_t i = 0; i < n; i++)
+        needs |= spans[i].session->is_aside || !spans[i].session->has_share;
+    return needs && !spw_engine_continues_aside(e, spans, n);
+}
+
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err)
 {
     spw_error_clear(err);
-    struct delivery d = {e, spans, e->span_index, on_logits, context};
+    struct delivery d = {e, spans, e->span_index, on_logits, context, 0};
     for (size_t i = 0; i < n_spans; i++)
         SPW_TRY(check_span(e, spans, i, err));
     SPW_TRY(spw_engine_need_memory(e, err));
     if (spw_engine_memory_is_short(e))
         SPW_TRY(spw_engine_apply_limit(e, err));
-    spw_engine_share(e);
+    if (disturbs_aside(e, spans, n_spans))
+        spw_engine_drop_aside(e);
+    if (!e->n_aside)
+        spw_engine_share(e);
     int rc = sync_all(e, spans, n_spans, &d, err);
     for (size_t i = 0; i < n_spans; i++)
         spw_prefix_release_match(spans[i].session);

@@ -520,7 +520,7 @@ int spw_session_publish(struct spw_session *s, struct spw_error *err)
     struct spw_snapshot_range range;
     struct spw_store_match found;
     struct spw_error why = {0};
-    if (!e->prefix || !s->cached || s->mixed || !find_new(s, &range, &found))
+    if (!e->prefix || !s->cached || s->mixed || s->is_aside || !find_new(s, &range, &found))
         return 0;
     int rc = publish_range(s, &range, &found, &why);
     spw_store_release(e->prefix->store, &found); /* empty if the writer took it over */

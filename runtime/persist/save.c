@@ -360,6 +360,8 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
     if (written_bytes)
         *written_bytes = 0;
     SPW_TRY(check_save(s, path, state_bytes, err));
+    if (s->is_aside)
+        spw_engine_drop_aside(s->engine);
     SPW_TRY(spw_session_save_to(s, path, err));
     int rc = save_tries(s, path, state, state_bytes, &written, err);
     if (written_bytes)

@@ -50,16 +50,18 @@ struct spw_plan_input {
  * leaves everything else where it is.
  *
  * KV frames hold tiles that move between tiers. These tiles are exact (quant/tile.h), or quantized
- * where the plan quantizes. Then exact frames hold all exact tiles.
+ * where the plan quantizes. Then exact frames hold all exact tiles. `hidden` and `staging` have
+ * room for the rows of a step that runs beside one that was set aside.
  */
 struct spw_plan_device {
-    uint64_t small, workspace, hidden, x, qkv, attention, state, gate_up, gated, partials;
-    uint64_t rows, logits, flags, weights, weight_slots, kv_frames, exact_frames, kv_slots, end;
+    uint64_t small, workspace, hidden, hidden_beside, x, qkv, attention, state, gate_up, gated;
+    uint64_t partials, rows, logits, flags, weights, weight_slots, kv_frames, exact_frames,
+        kv_slots, end;
 };
 
 struct spw_plan_host {
-    uint64_t hidden, staging, logits, session_logits, flags, piece, packed, weight_bounce;
-    uint64_t kv_frames, bounce, end;
+    uint64_t hidden, staging, staging_beside, logits, session_logits, flags, piece, packed;
+    uint64_t weight_bounce, kv_frames, bounce, end;
 };
 
 struct spw_plan {
@@ -82,6 +84,7 @@ struct spw_plan {
     uint32_t n_exact_frames; /* 0: nothing is quantized */
     enum spw_qformat format; /* of quantized tiles */
     uint64_t hidden_row_bytes;
+    uint32_t rows_beside; /* rows of a pass beside a step that was set aside; 0: one session only */
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */
     /* Of resident blocks: that are copied into the arena; that are computed from the mapped file.

@@ -42,6 +42,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
                         : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
     p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
+    p->rows_beside = in->sessions > 1 ? in->sessions : 0;
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->quantizes)
         p->full_tiles =
@@ -79,6 +80,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->small = take(&end, in->weights->n_small * sizeof(float));
     d->workspace = take(&end, in->workspace_bytes);
     d->hidden = take(&end, hidden_rows * p->hidden_row_bytes);
+    d->hidden_beside = take(&end, p->rows_beside * p->hidden_row_bytes);
     d->x = take(&end, m * p->hidden_row_bytes);
     uint64_t other = end; /* attention is over before the mlp begins */
     d->qkv = take(&end, m * spw_row_bytes(in->compute, q + 2 * kv));
@@ -122,6 +124,7 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     end = 0;
     h->hidden = take(&end, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0);
     h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
+    h->staging_beside = take(&end, 2 * spw_min_u64(p->chunk, p->rows_beside) * p->hidden_row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->flags = take(&end, sizeof(uint32_t));

@@ -5,16 +5,16 @@
 
 #include <string.h>
 
-/* Streamed blocks of a pass, the head's once for each round of logits rows: as many as have been
- * begun; what comes from disk by way of the host is up once it has landed there. */
+/* Streamed blocks of a pass from `layer` on, the head's once for each round of logits rows: as many
+ * as have been begun; what comes from disk by way of the host is up once it has landed there. */
 static void add_blocks(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                       uint64_t wanted, const struct spw_schedule_progress *rings)
+                       uint64_t layer, uint64_t wanted, const struct spw_schedule_progress *rings)
 {
     const uint32_t of_layers = w->layer_blocks[w->config->n_layers];
     struct spw_schedule schedule = {.n_layer_blocks = of_layers,
                                     .n_head_blocks = w->n_blocks - of_layers,
                                     .n_head_rounds = (uint32_t)spw_div_up(wanted, p->logits_rows)};
-    struct spw_block_cursor at = {0};
+    struct spw_block_cursor at = {.block = w->layer_blocks[layer]};
     uint32_t u;
     for (uint64_t i = 0; i < rings->blocks && spw_schedule_next_block(&schedule, &at, &u);) {
         if (spw_plan_block_resident(p, w, u))
@@ -34,21 +34,29 @@ static uint64_t rows_of(const struct spw_cut *cut, uint64_t chunks)
     return chunks / cut->n_chunks * cut->rows + (rest ? cut->chunks[rest].row : 0);
 }
 
-/* Embeddings, hidden states and logits. */
-static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
-                     const struct spw_cut *cut, const struct spw_traffic_end *end)
+/* Rows of embeddings and hidden states that have come up when a pass has come to `end`. */
+static uint64_t rows_up(const struct spw_cut *cut, uint64_t n_layers, bool through_host,
+                        const struct spw_traffic_end *end)
 {
-    uint64_t all = (uint64_t)w->config->n_layers * cut->n_chunks;
-    uint64_t down = end->logits * w->config->vocab * sizeof(float), up; /* up: rows */
-    if (p->hidden_on_host && cut->n_chunks > 1) { /* the next chunk comes up beside this one */
-        up = end->begun_chunks ? rows_of(cut, spw_min_u64(end->begun_chunks + 1, all)) : 0;
-        up += end->begun_logits;
-        down += rows_of(cut, end->chunks) * p->hidden_row_bytes;
-    } else {
-        up = rows_of(cut, spw_min_u64(end->begun_chunks, cut->n_chunks)); /* embeddings */
-    }
+    uint64_t all = n_layers * cut->n_chunks;
+    if (!through_host)
+        return rows_of(cut, spw_min_u64(end->begun_chunks, cut->n_chunks)); /* embeddings */
+    /* the next chunk comes up beside this one */
+    uint64_t up = end->begun_chunks ? rows_of(cut, spw_min_u64(end->begun_chunks + 1, all)) : 0;
+    return up + end->begun_logits;
+}
+
+/* Embeddings, hidden states and logits, between two points of a pass. */
+static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const struct spw_weights *w,
+                     const struct spw_cut *cut, bool through_host,
+                     const struct spw_traffic_end *from, const struct spw_traffic_end *end)
+{
+    uint64_t n = w->config->n_layers;
+    uint64_t up = rows_up(cut, n, through_host, end) - rows_up(cut, n, through_host, from);
+    uint64_t down = through_host ? rows_of(cut, end->chunks) - rows_of(cut, from->chunks) : 0;
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->hidden_row_bytes;
-    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down;
+    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down * p->hidden_row_bytes;
+    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += end->logits * w->config->vocab * sizeof(float);
 }
 
 uint64_t spw_traffic_flags(const struct spw_plan *p)
@@ -67,19 +75,27 @@ uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weigh
 
 /* ---- a run: what sessions hold, and what their steps move ---- */
 
+/* A step and its running pass. */
+struct account {
+    struct spw_cut cut;                /* owned, as what follows */
+    struct spw_pass_span *pass_spans;  /* [sessions], of the pass */
+    struct spw_step_span *rest;        /* [sessions], what no pass has taken yet */
+    const struct spw_step_span *spans; /* [n_spans], borrowed */
+    uint32_t n_spans;
+    struct spw_traffic_end from; /* what is counted of the pass */
+    bool is_aside;
+};
+
 struct spw_traffic_run {
     const struct spw_plan *plan;       /* borrowed */
     const struct spw_weights *weights; /* borrowed */
     struct spw_tiles *tiles;           /* owned, as what follows */
-    struct spw_cut cut;
     struct spw_share *shares;          /* [sessions], their residency */
     struct spw_schedule_rows *parts;   /* [cut.most_parts], of the running row: only numbers */
-    struct spw_pass_span *pass_spans;  /* [sessions], of the running pass */
-    struct spw_step_span *rest;        /* [sessions], of the running step, as what follows */
-    struct spw_step_span *ahead;       /* [sessions], of the one that may come next */
-    const struct spw_step_span *spans; /* [n_spans], borrowed */
-    struct spw_step_span *expected;    /* [n_expected], owned: the step that may come next */
-    uint32_t n_spans, n_expected;
+    struct spw_step_span *ahead;       /* [sessions], scratch */
+    struct spw_step_span *expected;    /* [n_expected], the step that may come next */
+    struct account accounts[2], *now;  /* the second one beside a step that was set aside */
+    uint32_t n_expected;
     struct spw_traffic moved;
 };
 
@@ -109,31 +125,50 @@ static int open_tiles(struct spw_traffic_run *r, bool by_layer)
     return rc;
 }
 
+static int open_account(struct account *a, const struct spw_plan *p, uint64_t pass_rows)
+{
+    uint32_t n = p->info.sessions;
+    a->pass_spans = spw_alloc_zero(n, sizeof *a->pass_spans);
+    a->rest = spw_alloc_zero(n, sizeof *a->rest);
+    return a->pass_spans && a->rest ? spw_cut_init(&a->cut, p->chunk, pass_rows, n) : -ENOMEM;
+}
+
+static void close_account(struct account *a)
+{
+    spw_cut_free(&a->cut);
+    spw_free(a->pass_spans);
+    spw_free(a->rest);
+}
+
+static int open_run(struct spw_traffic_run *r, bool by_layer)
+{
+    const struct spw_plan *p = r->plan;
+    uint32_t n = p->info.sessions;
+    r->shares = spw_alloc_zero(n, sizeof *r->shares);
+    r->ahead = spw_alloc_zero(n, sizeof *r->ahead);
+    r->expected = spw_alloc_zero(n, sizeof *r->expected);
+    if (!r->shares || !r->ahead || !r->expected)
+        return -ENOMEM;
+    spw_share_frames(p, r->shares, n);
+    SPW_TRY(open_tiles(r, by_layer));
+    SPW_TRY(open_account(&r->accounts[0], p, spw_min_u64(p->pass_rows, n * p->info.context)));
+    if (p->rows_beside)
+        SPW_TRY(open_account(&r->accounts[1], p, p->rows_beside));
+    r->now = &r->accounts[0];
+    r->parts = spw_alloc_zero(spw_max_u32(r->now->cut.most_parts, r->accounts[1].cut.most_parts),
+                              sizeof *r->parts);
+    return r->parts ? 0 : -ENOMEM;
+}
+
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
                          const struct spw_weights *w, bool by_layer)
 {
-    uint32_t n = p->info.sessions;
     struct spw_traffic_run *r = spw_alloc_zero(1, sizeof *r);
     if (!r)
         return -ENOMEM;
     r->plan = p;
     r->weights = w;
-    r->shares = spw_alloc_zero(n, sizeof *r->shares);
-    r->pass_spans = spw_alloc_zero(n, sizeof *r->pass_spans);
-    r->rest = spw_alloc_zero(n, sizeof *r->rest);
-    r->ahead = spw_alloc_zero(n, sizeof *r->ahead);
-    r->expected = spw_alloc_zero(n, sizeof *r->expected);
-    int rc = -ENOMEM;
-    if (r->shares && r->pass_spans && r->rest && r->ahead && r->expected) {
-        spw_share_frames(p, r->shares, n);
-        rc = open_tiles(r, by_layer);
-    }
-    if (!rc)
-        rc = spw_cut_init(&r->cut, p->chunk, spw_min_u64(p->pass_rows, n * p->info.context), n);
-    if (!rc) {
-        r->parts = spw_alloc_zero(r->cut.most_parts, sizeof *r->parts);
-        rc = r->parts ? 0 : -ENOMEM;
-    }
+    int rc = open_run(r, by_layer);
     if (rc) {
         spw_traffic_run_close(r);
         return rc;
@@ -147,11 +182,10 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
     if (!r)
         return;
     spw_tiles_close(r->tiles);
-    spw_cut_free(&r->cut);
+    close_account(&r->accounts[0]);
+    close_account(&r->accounts[1]);
     spw_free(r->shares);
     spw_free(r->parts);
-    spw_free(r->pass_spans);
-    spw_free(r->rest);
     spw_free(r->ahead);
     spw_free(r->expected);
     spw_free(r);
@@ -232,7 +266,8 @@ static void make_room(struct spw_traffic_run *r, const struct spw_step_span *spa
         for (uint32_t k = 0; k < count_rows(r); k++)
             if (!is_fixed(r, k))
                 spill(r, spans[i].session, k,
-                      spw_waterline_wait(residency_of(r, spans[i].session, k), &r->pass_spans[i]),
+                      spw_waterline_wait(residency_of(r, spans[i].session, k),
+                                         &r->now->pass_spans[i]),
                       m);
 }
 
@@ -241,7 +276,7 @@ static void enter(struct spw_traffic_run *r, uint32_t row, const struct spw_step
                   uint32_t n, struct spw_tiles_moved *m)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const struct spw_pass_span *p = &r->pass_spans[i];
+        const struct spw_pass_span *p = &r->now->pass_spans[i];
         if (p->from < p->to)
             spw_tiles_load(r->tiles, spans[i].session, row,
                            spw_waterline_enter(residency_of(r, spans[i].session, row), p), m);
@@ -258,11 +293,11 @@ struct flow {
 static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                           const struct spw_step_span *spans, uint32_t n)
 {
-    const struct spw_rows *s = &r->cut.parts[k->first_part];
+    const struct spw_rows *s = &r->now->cut.parts[k->first_part];
     struct spw_schedule_rows *g = &r->parts[k->first_part];
     struct spw_stream_range *range = &g[n].ranges[0];
     uint32_t session = spans[s[n].span].session;
-    spw_waterline_streamed(residency_of(r, session, row), &r->pass_spans[s[n].span], s[n].from,
+    spw_waterline_streamed(residency_of(r, session, row), &r->now->pass_spans[s[n].span], s[n].from,
                            &range->first, &range->end);
     g[n].shared_end[0] = 0;
     for (uint32_t i = 0; i < n && range->first < range->end; i++) {
@@ -317,13 +352,13 @@ static void after_chunk(struct spw_traffic_run *r, uint32_t row, uint32_t sessio
 {
     const struct spw_residency *at = residency_of(r, session, row);
     spw_tiles_drop(r->tiles, session, row, spw_waterline_visible(at, s->to));
-    spill(r, session, row, spw_waterline_after(at, &r->pass_spans[s->span], s->to), m);
+    spill(r, session, row, spw_waterline_after(at, &r->now->pass_spans[s->span], s->to), m);
 }
 
 static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                        const struct spw_step_span *spans, struct flow *f)
 {
-    const struct spw_rows *s = &r->cut.parts[k->first_part];
+    const struct spw_rows *s = &r->now->cut.parts[k->first_part];
     for (uint32_t i = 0; i < k->n_parts; i++)
         grow(r, row, spans[s[i].span].session, &s[i]);
     describe_chunk(r, row, k, spans);
@@ -337,7 +372,7 @@ static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw
 static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                         const struct spw_step_span *spans, uint32_t n_grown, struct flow *f)
 {
-    const struct spw_rows *s = &r->cut.parts[k->first_part];
+    const struct spw_rows *s = &r->now->cut.parts[k->first_part];
     for (uint32_t i = 0; i < n_grown; i++)
         grow(r, row, spans[s[i].span].session, &s[i]);
     describe_chunk(r, row, k, spans);
@@ -350,82 +385,116 @@ static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct sp
 static uint64_t wanted_rows(const struct spw_traffic_run *r, const struct spw_step_span *spans)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < r->cut.n_parts; i++) {
-        const struct spw_rows *s = &r->cut.parts[i];
+    for (uint32_t i = 0; i < r->now->cut.n_parts; i++) {
+        const struct spw_rows *s = &r->now->cut.parts[i];
         const struct spw_step_span *x = &spans[s->span];
         n += s->to - spw_cut_logits_from(s, x);
     }
     return n;
 }
 
-static void pass_row(struct spw_traffic_run *r, uint32_t row, const struct spw_step_span *spans,
-                     uint32_t n, uint64_t chunks, uint64_t begun, uint32_t parts, struct flow *f)
+/* Chunks [from, chunks) of a row; behind them, chunks and transfers that had only begun. */
+static void pass_row(struct spw_traffic_run *r, uint32_t row, uint64_t from, uint64_t chunks,
+                     uint64_t begun, uint32_t parts, struct flow *f)
 {
-    if (begun)
-        enter(r, row, spans, n, &f->moved);
-    for (uint64_t k = 0; k < r->cut.n_chunks; k++)
+    const struct account *a = r->now;
+    if (begun && !from)
+        enter(r, row, a->spans, a->n_spans, &f->moved);
+    for (uint64_t k = from; k < a->cut.n_chunks; k++)
         if (k < chunks)
-            pass_chunk(r, row, &r->cut.chunks[k], spans, f);
+            pass_chunk(r, row, &a->cut.chunks[k], a->spans, f);
         else
-            break_chunk(r, row, &r->cut.chunks[k], spans, k < begun ? parts : 0, f);
+            break_chunk(r, row, &a->cut.chunks[k], a->spans, k < begun ? parts : 0, f);
 }
 
-static void pass_layers(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,
-                        const struct spw_traffic_end *end, struct flow *f)
+/* Takes at most n chunks, those of one layer, off what is left. */
+static uint64_t take_chunks(uint64_t *left, uint64_t n)
 {
-    uint64_t chunks = end->chunks, begun = end->begun_chunks;
-    make_room(r, spans, n, &f->moved);
+    uint64_t here = spw_min_u64(*left, n);
+    *left -= here;
+    return here;
+}
+
+static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_end *end,
+                        struct flow *f)
+{
+    const struct account *a = r->now;
+    uint64_t from = a->from.chunks, chunks = end->chunks, begun = end->begun_chunks;
     for (uint32_t i = 0; i < count_rows(r); i++) {
-        uint64_t here = spw_min_u64(chunks, r->cut.n_chunks);
-        uint64_t begun_here = spw_min_u64(begun, r->cut.n_chunks);
+        uint64_t from_here = take_chunks(&from, a->cut.n_chunks);
+        uint64_t here = take_chunks(&chunks, a->cut.n_chunks);
+        uint64_t begun_here = take_chunks(&begun, a->cut.n_chunks);
         if (!is_fixed(r, i))
-            pass_row(r, i, spans, n, here, begun_here, end->parts, f);
-        chunks -= here;
-        begun -= begun_here;
+            pass_row(r, i, from_here, here, begun_here, end->parts, f);
     }
 }
 
 static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
     for (uint32_t i = 0; i < n && r->plan->pins && !r->plan->quantizes; i++)
-        if (r->pass_spans[i].from < r->pass_spans[i].to && spans[i].to != spans[i].from + 1)
+        if (r->now->pass_spans[i].from < r->now->pass_spans[i].to &&
+            spans[i].to != spans[i].from + 1)
             spw_tiles_retain(r->tiles, spans[i].session);
 }
 
-static void pass(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n,
-                 const struct spw_traffic_end *end)
+/* The running pass from where it was counted to, as far as `end`. */
+static void pass(struct spw_traffic_run *r, const struct spw_traffic_end *end)
 {
-    uint64_t all = (uint64_t)r->weights->config->n_layers * r->cut.n_chunks;
-    uint64_t wanted = wanted_rows(r, spans);
-    const struct spw_traffic_end whole = {
-        .chunks = all,
-        .begun_chunks = all,
-        .logits = wanted,
-        .begun_logits = wanted,
-        .through = true,
-        .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
-    end = end ? end : &whole;
+    const struct account *a = r->now;
+    uint64_t wanted = wanted_rows(r, a->spans);
+    bool through_host = r->plan->hidden_on_host && a == &r->accounts[0] && a->cut.n_chunks > 1;
     struct flow f = {.begun = end->rings.transfers, .landed = end->rings.queued_transfers};
-    hold(r, spans, n);
-    pass_layers(r, spans, n, end, &f);
+    pass_layers(r, end, &f);
     f.moved.from_disk += end->loads;
     if (end->through) {
-        for (uint32_t i = 0; i < n; i++)
-            apply(r, spans[i].session, r->pass_spans[i].to, &f.moved);
+        for (uint32_t i = 0; i < a->n_spans; i++)
+            apply(r, a->spans[i].session, a->pass_spans[i].to, &f.moved);
         r->moved.bytes[SPW_MOVED_DEVICE_TO_HOST] += spw_traffic_flags(r->plan);
     }
     add_tiles(&r->moved, r->plan, &f.moved);
-    add_blocks(&r->moved, r->plan, r->weights, wanted, &end->rings);
-    add_rows(&r->moved, r->plan, r->weights, &r->cut, end);
+    add_blocks(&r->moved, r->plan, r->weights, a->from.chunks / a->cut.n_chunks, wanted,
+               &end->rings);
+    add_rows(&r->moved, r->plan, r->weights, &a->cut, through_host, &a->from, end);
+}
+
+static struct spw_traffic_end whole_pass(const struct spw_traffic_run *r)
+{
+    uint64_t all = (uint64_t)r->weights->config->n_layers * r->now->cut.n_chunks;
+    uint64_t wanted = wanted_rows(r, r->now->spans);
+    return (struct spw_traffic_end){.chunks = all,
+                                    .begun_chunks = all,
+                                    .logits = wanted,
+                                    .begun_logits = wanted,
+                                    .through = true,
+                                    .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+}
+
+/* Cuts the next pass, unless the pass was set aside. */
+static bool begin_pass(struct spw_traffic_run *r)
+{
+    struct account *a = r->now;
+    struct spw_tiles_moved m = {0};
+    if (a->is_aside) {
+        a->is_aside = false;
+        return true;
+    }
+    if (!spw_cut_next(&a->cut, a->rest, a->n_spans))
+        return false;
+    spw_cut_describe(&a->cut, a->rest, a->n_spans, a->pass_spans);
+    a->from = (struct spw_traffic_end){0};
+    hold(r, a->spans, a->n_spans);
+    make_room(r, a->spans, a->n_spans, &m);
+    add_tiles(&r->moved, r->plan, &m);
+    return true;
 }
 
 /* What the next step is expected to be; of that, nothing is computed here. */
 static void expect(struct spw_traffic_run *r)
 {
-    r->n_expected = r->n_spans;
-    for (uint32_t i = 0; i < r->n_spans; i++)
-        r->expected[i] =
-            (struct spw_step_span){r->spans[i].session, r->spans[i].to, r->spans[i].to + 1, 0};
+    r->n_expected = r->now->n_spans;
+    for (uint32_t i = 0; i < r->now->n_spans; i++)
+        r->expected[i] = (struct spw_step_span){r->now->spans[i].session, r->now->spans[i].to,
+                                                r->now->spans[i].to + 1, 0};
 }
 
 static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
@@ -436,13 +505,13 @@ static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
         return;
     for (uint32_t i = 0; i < r->n_expected; i++)
         r->ahead[i] = r->expected[i];
-    spw_cut_next(&r->cut, r->ahead, r->n_expected);
-    spw_cut_describe(&r->cut, r->ahead, r->n_expected, r->pass_spans);
+    spw_cut_next(&r->now->cut, r->ahead, r->n_expected);
+    spw_cut_describe(&r->now->cut, r->ahead, r->n_expected, r->now->pass_spans);
     for (uint32_t i = 0; i < count_rows(r); i++)
-        for (uint32_t k = 0; k < r->cut.n_chunks && !is_fixed(r, i); k++)
-            break_chunk(r, i, &r->cut.chunks[k], r->expected, 0, &f);
+        for (uint32_t k = 0; k < r->now->cut.n_chunks && !is_fixed(r, i); k++)
+            break_chunk(r, i, &r->now->cut.chunks[k], r->expected, 0, &f);
     add_tiles(t, r->plan, &f.moved);
-    add_blocks(t, r->plan, r->weights, r->cut.rows, rings);
+    add_blocks(t, r->plan, r->weights, 0, r->now->cut.rows, rings);
 }
 
 void spw_traffic_give_up(struct spw_traffic_run *r, const struct spw_schedule_progress *rings)
@@ -463,25 +532,43 @@ void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_step_span *sp
 {
     if (!r)
         return;
-    r->spans = spans;
-    r->n_spans = n;
+    r->now->spans = spans;
+    r->now->n_spans = n;
     for (uint32_t i = 0; i < n; i++)
-        r->rest[i] = spans[i];
+        r->now->rest[i] = spans[i];
 }
 
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end)
 {
-    if (!r || !spw_cut_next(&r->cut, r->rest, r->n_spans))
+    if (!r || !begin_pass(r))
         return false;
-    spw_cut_describe(&r->cut, r->rest, r->n_spans, r->pass_spans);
-    pass(r, r->spans, r->n_spans, end);
+    const struct spw_traffic_end whole = whole_pass(r);
+    pass(r, end ? end : &whole);
     expect(r);
     return true;
 }
 
+void spw_traffic_set_aside(struct spw_traffic_run *r, const struct spw_traffic_end *end)
+{
+    if (!r)
+        return;
+    begin_pass(r);
+    pass(r, end);
+    spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, spw_traffic_flags(r->plan));
+    r->now->from = *end;
+    r->now->is_aside = true;
+    r->now = &r->accounts[1];
+}
+
+void spw_traffic_continue(struct spw_traffic_run *r)
+{
+    if (r)
+        r->now = &r->accounts[0];
+}
+
 uint64_t spw_traffic_passed(const struct spw_traffic_run *r, uint32_t i)
 {
-    return r->rest[i].from;
+    return r->now->rest[i].from;
 }
 
 void spw_traffic_step(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)

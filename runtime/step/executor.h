@@ -44,15 +44,23 @@ int spw_executor_open(struct spw_executor **out, const struct spw_lane *lane,
 void spw_executor_close(struct spw_executor *x);
 /* The plan was replaced in place: see engine_replan.c. */
 void spw_executor_replan(struct spw_executor *x);
-/* Computes items [0, n). `on_logits` gets each row of logits that a span wants, [vocab] floats that
- * are valid during the call, in the order of passes, spans and positions. If it returns a negative
- * number, the step ends with that. -EDOM: keys or values to be quantized are not finite.
- * -ECANCELED: `interrupted` returned true, between two chunks of a layer or two rounds of logits.
+/* Computes items [0, n). `most_chunks`: after so many chunks of a layer the step is set aside, and
+ * the result is -EAGAIN; 0: never. The next call with the same items continues the step. Until then
+ * steps of other sessions may run, which are never set aside. `on_logits` gets each row of logits
+ * that a span wants, [vocab] floats that are valid during the call, in the order of passes, spans
+ * and positions. If it returns a negative number, the step ends with that. -EDOM: keys or values to
+ * be quantized are not finite. -ECANCELED: `interrupted` returned true, between two chunks of a
+ * layer or two rounds of logits.
  */
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
+                      uint64_t most_chunks,
                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
                                        const float *logits),
                       void *context);
+bool spw_executor_is_aside(const struct spw_executor *x);
+/* Gives up the step that was set aside. As after a step that failed, the caller must cut the
+ * sessions back to spw_executor_computed. */
+int spw_executor_drop_aside(struct spw_executor *x);
 /* After a step that failed: the tokens of span i that have passed all layers. */
 uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i);
 /* For on_pass: the tokens of span i that have passed all layers so far. */

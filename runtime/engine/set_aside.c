@@ -1,0 +1,74 @@
+/* A step of prompts that waits between two chunks of a layer while other sessions decode.
+ *
+ *   spw_sync(prompts)  -EAGAIN    the step is set aside: its sessions hold what passed all layers
+ *   spw_sync(others)              runs beside it
+ *   spw_sync(prompts)             the same spans: the step continues
+ *
+ * Everything else that needs a session of the step, another plan or other shares of the frames
+ * drops the step: its sessions are cut back to the tokens that have passed all layers. */
+#include "runtime/engine/recover.h"
+
+#include <string.h>
+
+/* No step waits any more: it goes on, or memory was given back. */
+static void forget(struct spw_engine *e)
+{
+    for (uint32_t i = 0; i < e->n_aside; i++)
+        e->aside[i]->is_aside = false;
+    e->n_aside = 0;
+}
+
+void spw_engine_set_aside(struct spw_engine *e, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_session *s = e->stepping[i];
+        const struct spw_executor_item *x = &e->items[i];
+        /* the rest of its tokens, to compare with what the next call asks for */
+        memcpy(s->tokens + s->n_tokens, x->tokens + s->n_tokens,
+               (x->span.to - s->n_tokens) * sizeof *s->tokens);
+        s->has_logits = false;
+        s->aside_span = x->span;
+        s->is_aside = true;
+        e->aside[i] = s;
+    }
+    e->n_aside = n;
+}
+
+void spw_engine_end_aside(struct spw_engine *e)
+{
+    if (e->n_aside && !(e->executor && spw_executor_is_aside(e->executor)))
+        forget(e);
+}
+
+bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n)
+{
+    bool same = e->n_aside && n == e->n_aside;
+    for (size_t i = 0; i < n && same; i++) {
+        const struct spw_session *s = e->aside[i];
+        uint64_t to = s->aside_span.to;
+        same = spans[i].session == s && spans[i].n_tokens == to &&
+               spans[i].n_logits == s->aside_span.n_logits &&
+               !memcmp(s->tokens, spans[i].tokens, to * sizeof *s->tokens);
+    }
+    return same;
+}
+
+/* Sessions that cannot be cut back are empty afterwards. */
+void spw_engine_drop_aside(struct spw_engine *e)
+{
+    uint32_t n = e->n_aside;
+    if (!n)
+        return;
+    forget(e);
+    if (!e->executor)
+        return; /* the caches are gone, and the sessions have their tokens */
+    if (!spw_executor_drop_aside(e->executor) && !spw_recover_step(e, e->aside, n))
+        return;
+    spw_executor_stop_predicting(e->executor);
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_session *s = e->aside[i];
+        s->n_tokens = s->n_attached = 0;
+        s->has_logits = s->mixed = false;
+        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
+    }
+}
