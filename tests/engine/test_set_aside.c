@@ -1,0 +1,325 @@
+/* Steps of prompts that are set aside between two chunks of a layer, while other sessions decode,
+ * open, close and fork. Logits are those of a session that is alone with all the memory; no budget
+ * is passed; every byte is predicted. */
+#include "tests/batch_run.h"
+#include "tests/engine/engine_run.h"
+
+enum { CONTEXT = 900, SESSIONS = 4, MOST_VOCAB = 128, DRAWS = 12, STEPS = 60 };
+
+static uint32_t n_paused, n_beside, n_continued, n_dropped, n_held_up;
+
+struct life {
+    const char *dir;
+    struct spw_options o;
+    uint64_t least_device_bytes;
+    struct spw_engine *e;
+    struct spw_session *sessions[SESSIONS];
+    int32_t ids[SESSIONS][CONTEXT];
+    uint64_t n[SESSIONS], seed;
+    struct spw_span waiting[SESSIONS]; /* [n_waiting], of the step that was set aside */
+    uint32_t n_waiting;
+};
+
+/* ---- what is right ---- */
+
+/* The last row of n tokens, from an engine of its own. */
+static void expected(const struct life *x, const int32_t *ids, uint64_t n, float *out)
+{
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .context = CONTEXT,
+                            .precision = x->o.precision,
+                            .residual_window = x->o.residual_window};
+    struct spw_engine *e = run_open(x->dir, &o);
+    struct spw_session *s = run_session(e);
+    memcpy(out, run_to(s, e, ids, n), spw_engine_config(e)->vocab * sizeof *out);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+static void check_session(struct life *x, uint32_t i)
+{
+    float right[MOST_VOCAB];
+    if (!x->sessions[i] || !spw_session_logits(x->sessions[i]))
+        return;
+    expected(x, x->ids[i], x->n[i], right);
+    CHECK_MSG(run_same(spw_session_logits(x->sessions[i]), right, spw_engine_config(x->e)->vocab),
+              "%s: session %u at %llu tokens", x->dir, i, (unsigned long long)x->n[i]);
+}
+
+/* ---- sessions ---- */
+
+static uint64_t draw(struct life *x, uint64_t from, uint64_t to)
+{
+    return check_range(&x->seed, from, to);
+}
+
+static bool waits(const struct life *x, uint32_t i)
+{
+    for (uint32_t k = 0; k < x->n_waiting; k++)
+        if (x->waiting[k].session == x->sessions[i])
+            return true;
+    return false;
+}
+
+/* The step that was set aside goes on, until it is through or set aside again. */
+static void go_on(struct life *x, bool waited)
+{
+    struct spw_error err = {0};
+    bool was_aside = x->e->n_aside;
+    x->e->most_chunks = draw(x, 1, 6);
+    int rc = spw_sync(x->e, x->waiting, x->n_waiting, NULL, NULL, &err);
+    x->e->most_chunks = 0;
+    CHECK_MSG(!rc || rc == -EAGAIN, "%s: %d: %s", x->dir, rc, err.text);
+    CHECK(rc == -EAGAIN ? x->e->n_aside == x->n_waiting : !x->e->n_aside);
+    n_continued += waited && was_aside;
+    n_dropped += waited && !was_aside;
+    n_paused += rc == -EAGAIN;
+    if (rc)
+        return;
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        if (waits(x, i) && check_random(&x->seed) % 4 == 0)
+            check_session(x, i);
+    x->n_waiting = 0;
+}
+
+/* Prompts of one session or several. */
+static void begin_prompts(struct life *x)
+{
+    x->n_waiting = 0;
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        if (!x->sessions[i] || x->n[i] + 50 > CONTEXT || check_random(&x->seed) % 2)
+            continue;
+        x->n[i] = draw(x, x->n[i] + 20, CONTEXT);
+        x->waiting[x->n_waiting++] = (struct spw_span){x->sessions[i], x->ids[i], x->n[i], 1};
+    }
+    if (!x->n_waiting)
+        return;
+    go_on(x, false);
+}
+
+/* A step of sessions that do not wait. */
+static void decode(struct life *x)
+{
+    struct spw_span spans[SESSIONS];
+    struct spw_error err = {0};
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        if (!x->sessions[i] || waits(x, i) || x->n[i] + 3 > CONTEXT || !x->n[i])
+            continue;
+        if (check_random(&x->seed) % 8 == 0)
+            x->n[i] -= spw_min_u64(x->n[i] - 1, draw(x, 1, 200));
+        x->n[i] += draw(x, 1, 3);
+        spans[n++] = (struct spw_span){x->sessions[i], x->ids[i], x->n[i], 1};
+    }
+    if (!n)
+        return;
+    bool was_aside = x->e->n_aside;
+    CHECK_MSG(!spw_sync(x->e, spans, n, NULL, NULL, &err), "%s: %s", x->dir, err.text);
+    n_beside += was_aside && x->e->n_aside;
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        if (check_random(&x->seed) % 12 == 0 && !waits(x, i))
+            check_session(x, i);
+}
+
+static void open_one(struct life *x, uint32_t i)
+{
+    struct spw_error err = {0};
+    uint32_t from = (uint32_t)draw(x, 0, SESSIONS - 1);
+    if (x->sessions[from] && !waits(x, from) && x->n[from]) {
+        CHECK_MSG(!spw_session_fork(&x->sessions[i], x->sessions[from], &err), "%s", err.text);
+        memcpy(x->ids[i], x->ids[from], sizeof x->ids[i]);
+        x->n[i] = x->n[from];
+    } else {
+        x->sessions[i] = run_session(x->e);
+        run_ids(x->ids[i], CONTEXT, spw_engine_config(x->e)->vocab, check_random(&x->seed));
+        x->n[i] = 0;
+    }
+}
+
+/* Sessions open and close, or the budgets change: then the prompts are computed again. */
+static void disturb(struct life *x)
+{
+    struct spw_error err = {0};
+    uint32_t i = (uint32_t)draw(x, 0, SESSIONS - 1);
+    if (check_random(&x->seed) % 3 == 0) {
+        x->o.device_bytes = x->least_device_bytes + draw(x, 0, 20) * 4096;
+        CHECK_MSG(!spw_engine_set_budgets(x->e, x->o.device_bytes, x->o.host_bytes, x->o.disk_bytes,
+                                          &err),
+                  "%s: %s", x->dir, err.text);
+    } else if (!x->sessions[i]) {
+        open_one(x, i);
+    } else if (!waits(x, i)) {
+        spw_session_close(x->sessions[i]);
+        x->sessions[i] = NULL;
+    }
+}
+
+static void live(struct life *x)
+{
+    for (uint32_t k = 0; k < STEPS; k++) {
+        if (check_random(&x->seed) % 6 == 0)
+            disturb(x);
+        if (check_random(&x->seed) % 3)
+            decode(x);
+        if (x->n_waiting)
+            go_on(x, true);
+        else
+            begin_prompts(x);
+        if (!x->e->past_unpredicted)
+            run_check_moved(x->e, &x->o, x->dir);
+    }
+    while (x->n_waiting)
+        go_on(x, true);
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        check_session(x, i);
+}
+
+/* ---- a batch ---- */
+
+enum { REQUESTS = 7, MOST_NEW = 30 };
+
+struct request {
+    int32_t prompt[CONTEXT];
+    size_t n_prompt, max_new;
+    int32_t tokens[MOST_NEW];
+    uint64_t logits_hash;
+    size_t n_tokens;
+};
+
+static void read_events(struct spw_batch *b, struct request *r, uint32_t vocab)
+{
+    struct spw_event e;
+    while (spw_batch_event(b, &e)) {
+        struct request *x = &r[e.request - 1];
+        CHECK_MSG(e.kind != SPW_EVENT_END || !e.text_bytes, "%s", e.text);
+        if (e.kind != SPW_EVENT_TOKEN)
+            continue;
+        const unsigned char *at = (const unsigned char *)e.logits;
+        for (size_t i = 0; i < vocab * sizeof *e.logits; i++)
+            x->logits_hash = (x->logits_hash ^ at[i]) * 0x100000001b3u;
+        x->tokens[x->n_tokens++] = e.token;
+    }
+}
+
+/* Requests come in while others run. Returns how many steps gave a token while prompts waited. */
+static uint32_t run_batch(struct spw_engine *e, struct request *r, uint32_t chunks, uint64_t *seed)
+{
+    struct spw_batch *b = NULL;
+    struct spw_error err = {0};
+    uint64_t id;
+    uint32_t n_sent = 0, n_waited = 0;
+    int more = 1;
+    CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    spw_batch_set_prompt_chunks(b, chunks);
+    while (more || n_sent < REQUESTS) {
+        if (n_sent < REQUESTS && (!n_sent || check_random(seed) % 4 == 0)) {
+            const struct request *x = &r[n_sent++];
+            const struct spw_request q = {
+                .prompt = x->prompt, .n_prompt = x->n_prompt, .max_new_tokens = x->max_new};
+            CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
+        }
+        more = spw_batch_step(b, &err);
+        CHECK_MSG(more >= 0, "%s", err.text);
+        read_events(b, r, spw_engine_config(e)->vocab);
+        n_waited += e->n_aside > 0;
+    }
+    spw_batch_close(b);
+    return n_waited;
+}
+
+static void check_batch(const char *dir, const struct spw_options *o, uint64_t seed)
+{
+    static struct request right[REQUESTS], beside[REQUESTS];
+    struct spw_options whole = {.backend = TEST_BACKEND,
+                                .context = CONTEXT,
+                                .sessions = SESSIONS,
+                                .precision = o->precision,
+                                .residual_window = o->residual_window};
+    struct spw_engine *e = run_open(dir, &whole);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        right[i] = (struct request){.n_prompt = check_random(&seed) % 2
+                                                    ? check_range(&seed, 1, 40)
+                                                    : check_range(&seed, 300, CONTEXT - MOST_NEW),
+                                    .max_new = check_range(&seed, 1, MOST_NEW)};
+        run_ids(right[i].prompt, CONTEXT, spw_engine_config(e)->vocab, check_random(&seed) % 3);
+        beside[i] = right[i];
+    }
+    CHECK(!run_batch(e, right, 0, &seed));
+    spw_engine_close(e);
+    e = run_open(dir, o);
+    n_held_up += run_batch(e, beside, (uint32_t)check_range(&seed, 1, 5), &seed);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        CHECK_MSG(right[i].n_tokens == beside[i].n_tokens &&
+                      right[i].logits_hash == beside[i].logits_hash &&
+                      !memcmp(right[i].tokens, beside[i].tokens, sizeof right[i].tokens),
+                  "%s: request %u: %zu tokens, %zu beside others", dir, i, right[i].n_tokens,
+                  beside[i].n_tokens);
+    run_check_account(e, o, dir);
+    spw_engine_close(e);
+}
+
+/* ---- what they run under ---- */
+
+static void check_draw(uint64_t seed, uint32_t number)
+{
+    static const char window[] = ",\"use_sliding_window\":true,\"sliding_window\":200,"
+                                 "\"max_window_layers\":1";
+    const bool slides = number % 3 == 1;
+    const struct tiny_model m = {.family = slides ? "qwen2" : "llama",
+                                 .layers = 3,
+                                 .hidden = 32,
+                                 .intermediate = 48,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 8,
+                                 .vocab = 96,
+                                 .positions = 1024,
+                                 .more = slides ? window : "",
+                                 .bias = slides,
+                                 .seed = seed};
+    char dir[128], disk[160];
+    struct spw_options o = {.backend = TEST_BACKEND,
+                            .context = CONTEXT,
+                            .sessions = SESSIONS,
+                            .threads = 1,
+                            .prefill_chunk = (uint32_t)check_range(&seed, 16, 200)};
+    run_folder(dir, &m, "aside");
+    snprintf(disk, sizeof disk, "%s/disk", dir);
+    if (number % 3 == 2) {
+        o.precision = SPW_KV_INT8;
+        o.residual_window = 128;
+    }
+    run_tight(dir, &o, check_range(&seed, 0, 30) * 4096);
+    if (number % 2) {
+        mkdir(disk, 0700);
+        o.disk_dir = disk;
+        run_to_disk(dir, &o);
+        o.host_bytes += check_range(&seed, 0, 60) * 4096;
+    }
+    struct life x = {.dir = dir,
+                     .o = o,
+                     .least_device_bytes = o.device_bytes,
+                     .e = run_open(dir, &o),
+                     .seed = seed};
+    live(&x);
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        spw_session_close(x.sessions[i]);
+    spw_engine_close(x.e);
+    check_batch(dir, &o, seed);
+    rmdir(disk);
+    tiny_model_remove(dir);
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    if (!run_is_there())
+        return CHECK_SKIP;
+    for (uint32_t i = 0; i < DRAWS; i++)
+        check_draw(check_random(&seed), i);
+    CHECK_MSG(n_paused > 10 * DRAWS && n_beside > 2 * DRAWS && n_continued > 5 * DRAWS &&
+                  n_dropped > DRAWS / 2 && n_held_up > 10 * DRAWS,
+              "%u steps set aside, %u steps beside, %u continued, %u dropped, %u steps of a batch",
+              n_paused, n_beside, n_continued, n_dropped, n_held_up);
+    return check_done();
+}
