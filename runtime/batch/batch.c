@@ -577,7 +577,7 @@ static int start_requests(struct spw_batch *b, struct spw_error *err)
 {
     int rc;
     do { /* again where all have failed */
-        if (!b->engine->n_aside)
+        if (!b->engine->n_aside || !any_runs(b))
             start_waiting(b);
         rc = open_sessions(b, err);
     } while (!rc && !any_runs(b) && next_waiting(b->first));

@@ -32,6 +32,8 @@ struct walk {
     int64_t alloc_nth; /* of the next step: this allocation fails; below 0: none */
     int64_t left;      /* times the engine asks until the step is interrupted; below 0: never */
     bool ended;        /* it was */
+    size_t n_rows[N_SESSIONS]; /* of logits that the latest step wanted */
+    bool wants_same;           /* the next one wants the same */
     struct watch watch;
     uint64_t *seed;
     char what[500]; /* the draw, and a letter for each operation so far */
@@ -148,6 +150,7 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
         if (!to[i])
             continue;
         size_t rows = draw_one(w, 5) ? 1 : draw_between(w->seed, 0, to[i] < 40 ? to[i] : 40);
+        w->n_rows[i] = rows = w->wants_same ? w->n_rows[i] : rows;
         index[n] = i;
         held[n] = spw_session_n_tokens(w->sessions[i]);
         w->watch.rows[n] = oracle_rows(w->s, w->ids[i], to[i], w->s->n_tokens);

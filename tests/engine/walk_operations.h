@@ -63,6 +63,38 @@ static void interrupt(struct walk *w)
         must_step(w, to, "the interrupted step again");
 }
 
+/* A step that is set aside, goes on and is set aside again, while other sessions decode. The last
+ * time it may wait until another operation comes. */
+static void set_aside(struct walk *w)
+{
+    size_t to[N_SESSIONS], beside[N_SESSIONS];
+    struct spw_error err = {0};
+    stop_telling(w);
+    choose(w, (enum way)draw_one(w, 4), to);
+    choose(w, DECODE, beside);
+    for (uint32_t i = 0; i < w->n_sessions; i++)
+        beside[i] = to[i] || !spw_session_n_tokens(w->sessions[i]) ? 0 : beside[i];
+    for (uint64_t n = check_range(w->seed, 1, 8); n--; w->wants_same = true) {
+        w->e->most_chunks = check_range(w->seed, 1, 6);
+        int rc = step(w, to, &err);
+        w->e->most_chunks = 0;
+        w->wants_same = false;
+        if (rc != -EAGAIN) {
+            CHECK_MSG(!rc || is_late(w, rc), "%s: %d: %s", w->what, rc, err.text);
+            return;
+        }
+        tried[SET_ASIDE].n++;
+        size_t rows[N_SESSIONS];
+        memcpy(rows, w->n_rows, sizeof rows);
+        must_step(w, beside, "beside a step that waits");
+        memcpy(w->n_rows, rows, sizeof rows);
+        tried[BESIDE].n += w->e->n_aside > 0 && (beside[0] || beside[1] || beside[2]);
+        for (uint32_t i = 0; i < w->n_sessions; i++)
+            beside[i] += beside[i] && beside[i] < w->context;
+    }
+    w->wants_same = false;
+}
+
 static void publish(struct walk *w)
 {
     struct spw_error err = {0};
@@ -376,7 +408,8 @@ static const struct operation {
                   {"drive", 4, has_drive, break_drive},
                   {"memory", 1, NULL, refuse_memory},
                   {"spoil", 2, has_cache, spoil},
-                  {"batch", 2, has_room, run_batch}};
+                  {"batch", 2, has_room, run_batch},
+                  {"aside", 3, NULL, set_aside}};
 enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 
 static uint64_t done[N_OPERATIONS], pairs[N_OPERATIONS][N_OPERATIONS];

@@ -32,6 +32,8 @@ enum {
     INTERRUPTED_FURTHER,
     EMPTIED,
     TOLD,
+    SET_ASIDE,
+    BESIDE,
     N_TRIED
 };
 static struct {
@@ -62,7 +64,9 @@ static struct {
                     {"between logits", 0},
                     {"that had passes through", 0},
                     {"that emptied a session", 0},
-                    {"accounts by who was told", 0}};
+                    {"accounts by who was told", 0},
+                    {"steps set aside", 0},
+                    {"steps beside them", 0}};
 static uint64_t n_rows, n_unpredicted;
 
 static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
