@@ -165,7 +165,7 @@ static void live(struct life *x)
             go_on(x, true);
         else
             begin_prompts(x);
-        if (!x->e->past_unpredicted)
+        if (!x->e->past.unpredicted)
             run_check_moved(x->e, &x->o, x->dir);
     }
     while (x->n_waiting)
