@@ -7,11 +7,9 @@
 #define SPW_RUNTIME_STEP_EXECUTOR_H
 
 #include "model/forward.h"
-#include "runtime/plan/traffic.h"
 #include "runtime/step/attend.h"
-#include "runtime/step/hidden.h"
-#include "runtime/step/progress.h"
 #include "runtime/step/residency.h"
+#include "runtime/step/step.h"
 
 struct spw_executor_options {
     const struct spw_ops *ops; /* kernels */
@@ -27,14 +25,6 @@ struct spw_executor_options {
      * (spw_executor_passed), and may be read. May be NULL. */
     void (*on_pass)(void *context);
     void *pass_context;
-};
-
-/* One session's part of a step. Its cache holds tokens [0, span.from). */
-struct spw_executor_item {
-    const struct spw_sequence *seq;
-    struct spw_step_span span; /* from < to; session: its number in the byte account */
-    const int32_t *tokens;     /* [span.to], the whole sequence */
-    bool last;                 /* the session ends: nothing is fetched for a next token */
 };
 
 struct spw_executor;

@@ -1,0 +1,66 @@
+/* One step of the executor, and where it is: its spans, the running pass and the next one, and what
+ * each of these passes will read of lower tiers. Everything here is computed from the plan, from
+ * positions and from where tiles lie; nothing moves. */
+#ifndef SPW_RUNTIME_STEP_STEP_H
+#define SPW_RUNTIME_STEP_STEP_H
+
+#include "runtime/plan/traffic.h"
+#include "runtime/step/hidden.h"
+#include "runtime/step/progress.h"
+#include "runtime/step/sequence.h"
+
+/* One session's part of a step. Its cache holds tokens [0, span.from). */
+struct spw_executor_item {
+    const struct spw_sequence *seq;
+    struct spw_step_span span; /* from < to; session: its number in the byte account */
+    const int32_t *tokens;     /* [span.to], the whole sequence */
+    bool last;                 /* the session ends: nothing is fetched for a next token */
+};
+
+/* A pass as it was cut, and its list of transfers. Two of them: the running one and the next. */
+struct spw_pass {
+    struct spw_cut cut;
+    struct spw_pass_span *spans;     /* [most_spans] */
+    struct spw_schedule_rows *parts; /* [cut.most_parts] */
+    struct spw_schedule schedule;
+};
+
+/* One step, and where it is. */
+struct spw_step {
+    const struct spw_plan *plan; /* borrowed, as what follows */
+    const struct spw_model_config *config;
+    uint32_t most_spans;
+    uint32_t first_layer[SPW_LAYER_KINDS]; /* of each kind; n_layers: there is none */
+    struct spw_pass passes[2], *now, *next;
+    struct spw_executor_item *items; /* [n_items], [most_spans] */
+    uint32_t n_items;
+    struct spw_step_span *spans;           /* [most_spans], as the caller gave them */
+    struct spw_step_span *left;            /* [most_spans], what no pass has taken yet */
+    struct spw_step_span *next_left;       /* [most_spans], of the step that may come next */
+    uint32_t (*disk_end)[SPW_LAYER_KINDS]; /* [most_spans], of each span before the next pass */
+    uint32_t (*on_disk)[SPW_LAYER_KINDS];  /* [most_spans], the same at a chunk of it */
+    struct spw_hidden hidden;
+    struct spw_progress_marks progress;
+    struct spw_traffic_end end;   /* how far this pass is */
+    uint32_t layer, chunk;        /* where this pass continues */
+    uint64_t chunks_before_pause; /* of layers, until the step is set aside */
+    bool is_aside;
+};
+
+/* pass_rows: the most rows of a pass. `hidden` and `progress` are for the caller to open.
+ * After a failure close must follow. */
+int spw_step_open(struct spw_step *r, const struct spw_plan *plan,
+                  const struct spw_weights *weights, uint32_t most_spans, uint64_t pass_rows);
+void spw_step_close(struct spw_step *r);
+/* The plan was replaced in place. */
+void spw_step_replan(struct spw_step *r);
+/* A step of these items begins. Returns its new tokens. */
+uint64_t spw_step_begin(struct spw_step *r, const struct spw_executor_item *items, uint32_t n);
+/* Cuts the next pass, r->now, and describes it. If the pass is the last one, and `expects`, r->next
+ * becomes the decode step that may follow. False: no token is left. */
+bool spw_step_next_pass(struct spw_step *r, bool expects);
+bool spw_step_is_last_pass(const struct spw_step *r);
+/* The pass is over: the other place is for the next one. */
+void spw_step_end_pass(struct spw_step *r);
+
+#endif
