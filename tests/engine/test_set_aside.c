@@ -4,7 +4,13 @@
 #include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
 
-enum { CONTEXT = 900, SESSIONS = 4, MOST_VOCAB = 128, DRAWS = 12, STEPS = 60 };
+enum {
+    CONTEXT = 900,
+    SESSIONS = 4,
+    MOST_VOCAB = 128,
+    DRAWS = RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 3 : 9,
+    STEPS = 60
+};
 
 static uint32_t n_paused, n_beside, n_continued, n_dropped, n_held_up;
 
