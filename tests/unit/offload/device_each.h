@@ -1,5 +1,5 @@
-/* What every device must do: the including file fills `ops` and `each` and calls the tests it
- * wants. */
+/* Tests that every device must pass. The including file fills `ops` and `each` and calls the
+ * tests. */
 #ifndef SPW_TESTS_UNIT_OFFLOAD_DEVICE_EACH_H
 #define SPW_TESTS_UNIT_OFFLOAD_DEVICE_EACH_H
 
@@ -27,10 +27,10 @@ struct each {
     /* Queues one step of the ring: makes `out` from `in`, BLOCK words each. */
     int (*step)(struct spw_device *d, spw_stream s, const uint32_t *in, uint32_t *out,
                 uint32_t add);
-    uint32_t (*expected)(uint32_t word, uint32_t add); /* what a step makes of a word */
+    uint32_t (*expected)(uint32_t word, uint32_t add); /* the result of a step for a word */
     uint64_t step_copies;                              /* bytes that a step copies on the device */
     uint64_t device_align;
-    int least_allocations; /* that opening everything takes */
+    int least_allocations; /* allocations of opening everything, at least */
     bool host_can_touch;   /* device memory */
 };
 static struct each each;
@@ -121,7 +121,7 @@ enum ring_wait {
     RING_WAITS_COUNT,
 };
 
-/* A word that is a whole number as a float too. */
+/* A word that is a whole number, also as a float. */
 static inline uint32_t ring_word(size_t i)
 {
     float f = (float)((uint32_t)(i * 2654435761u) >> 12);
@@ -131,7 +131,7 @@ static inline uint32_t ring_word(size_t i)
 }
 
 /* host -> slot -> kernel -> output slot -> host, two slots each, on three streams that only events
- * order. Returns the number of wrong words; `without` names a wait to leave out. */
+ * order. Returns the number of wrong words; `without` names a wait that is left out. */
 static inline size_t run_ring(int threads, uint64_t seed, size_t steps, enum ring_wait without)
 {
     struct spw_device *d = device_open(threads, seed);
@@ -207,7 +207,7 @@ static inline void test_ring(uint64_t *random, size_t steps, int seeds)
     }
 }
 
-/* The delays are worth having only if each missing wait shows. */
+/* The delays are useful only if each missing wait gives wrong data. */
 static inline void test_missing_waits(uint64_t *random)
 {
 #ifndef RACES_ARE_REPORTED
@@ -222,9 +222,9 @@ static inline void test_missing_waits(uint64_t *random)
 #endif
 }
 
-/* Keeps a stream waiting until it is opened, but no longer than a few seconds: a host function may
- * hold back those of other streams (CUDA runtime API, cudaLaunchHostFunc), and a driver that holds
- * back more than that is to fail a check, not to hang. */
+/* Makes a stream wait until the gate is opened, but only for a few seconds. A host function may
+ * block those of other streams (CUDA runtime API, cudaLaunchHostFunc). If a driver blocks more than
+ * that, a check must fail and not hang. */
 struct gate {
     _Atomic int open;
     _Atomic int passed;
@@ -254,7 +254,7 @@ static inline void test_event_meaning(void)
     CHECK(ops->host_call(d, count_call, (void *)&calls, b) == 0);
     CHECK(ops->stream_sync(d, b) == 0 && calls == 1);
 
-    /* A wait means the record before it: the second record stays closed, b passes. */
+    /* A wait means the latest record before it: the second record is not over, but b passes. */
     struct gate first = {0}, second = {0};
     CHECK(ops->host_call(d, gate_wait, &first, a) == 0);
     CHECK(ops->event_record(d, e, a) == 0);
@@ -271,7 +271,8 @@ static inline void test_event_meaning(void)
     CHECK(ops->event_sync(d, e) == 0); /* the latest record */
     CHECK(atomic_load(&second.passed) == 1);
 
-    /* An event outlives the stream that it was recorded on, and waits queued on it survive both. */
+    /* An event outlives the stream that it was recorded on, and queued waits for it outlive
+     * both. */
     struct gate third = {0};
     spw_stream c = stream_open(d, "c");
     CHECK(ops->host_call(d, gate_wait, &third, c) == 0);
@@ -317,7 +318,7 @@ static inline void test_waited(void)
     CHECK_MSG(waited > 0.002 && waited <= spent, "waited %g of %g seconds", waited, spent);
     CHECK(ops->waited_seconds(d, a, 3) == 0);
     CHECK(ops->waited_seconds(d, b, 2) == 0 && ops->waited_seconds(d, b, SPW_RANGES) == 0);
-    CHECK(ops->stream_wait(d, b, e) == 0); /* done already: costs nothing */
+    CHECK(ops->stream_wait(d, b, e) == 0); /* over already: costs nothing */
     CHECK(ops->stream_sync(d, b) == 0 && ops->waited_seconds(d, b, 3) == waited);
     CHECK(ops->waited_seconds(d, b, SPW_RANGES) == 0);
     ops->event_close(d, e);
@@ -346,7 +347,8 @@ static inline void *open_later(void *argument)
     return NULL;
 }
 
-/* Far more calls than the ring holds, behind a closed gate: the host waits, nothing is lost. */
+/* Far more calls than the ring has room for, behind a closed gate: the host waits, and no call is
+ * lost. */
 static inline void test_full_queue(void)
 {
     enum { CALLS = 5000 };
@@ -380,7 +382,7 @@ static inline void test_counters(uint64_t *random)
     enum { MOST = 5000 };
     struct spw_device *d = device_open(1, check_random(random) | 1);
     spw_stream s[3] = {stream_open(d, "x"), stream_open(d, "y"), stream_open(d, "z")};
-    unsigned char *device, *host; /* [4][MOST]: one to read, one for each stream to write */
+    unsigned char *device, *host; /* [4][MOST]: one to read, and one for each stream to write */
     uint64_t expected[SPW_LINK_COUNT] = {0};
     CHECK(ops->alloc(d, 4 * MOST, (void **)&device) == 0);
     CHECK(ops->alloc_host(d, 4 * MOST, (void **)&host) == 0);
@@ -429,8 +431,8 @@ static inline void test_lane(void)
 
 /* --- failure --- */
 
-/* Everything a session takes from the device; returns 0 or the first failure, with all given back.
- */
+/* Takes everything from the device that a session takes. Returns 0 or the first failure; everything
+ * is given back. */
 static inline int take_and_give(void)
 {
     struct spw_device_options o = {.device_bytes = MIB, .host_bytes = MIB, .threads = 3};
@@ -469,7 +471,8 @@ static inline void test_allocation_failures(void)
         spw_alloc_fail_nth(-1);
         CHECK(spw_alloc_outstanding() == 0);
         if (!rc) {
-            CHECK(n > each.least_allocations); /* blocks, threads, mappings: all were tried */
+            CHECK(n >
+                  each.least_allocations); /* the failure has met blocks, threads and mappings */
             return;
         }
         CHECK(rc == -ENOMEM);

@@ -1,14 +1,14 @@
-/* Sequences of a KV cache beside what they must hold, in plain memory, and everything that may be
- * done to both.
+/* Sequences of a KV cache, a model of their contents in plain memory (the mirror), and operations
+ * that change both.
  *
- * A token is one word, which its tile repeats in every plane of 128 words, changed by the plane's
- * number and by the mask of the tile's form. Kernels on `compute` write the words, as attention's
- * own appends do, and turn one form into another from planes at both ends. The mirror knows the
- * word of every token of every sequence. At any time a check is queued that reads each device tile
- * on `compute`, and each host copy on `up` as the ring does; what lies on the disk is read from its
- * frame. So a missing order between streams, a frame that was given back too early, a shared tile
- * that is written, or one that another tile was moved over shows as a wrong word. Bytes over every
- * link are summed and compared, frames are counted. */
+ * A token is one word. Its tile has the word in every plane of 128 words, changed by the plane's
+ * number and by the mask of the tile's form. Kernels on `compute` write the words, like the appends
+ * of attention, and convert one form into another from planes at both ends. The mirror knows the
+ * word of every token of every sequence. A check can be queued at any time. It reads each device
+ * tile on `compute`, and each host copy on `up`, as the ring does; it reads tiles on the disk from
+ * their frames. So these faults give a wrong word: a missing order between streams, a frame that
+ * was freed too early, a write to a shared tile, a tile that was overwritten by a moved tile. Bytes
+ * over every link are summed and compared, and frames are counted. */
 #ifndef SPW_TESTS_UNIT_OFFLOAD_KV_MIRROR_H
 #define SPW_TESTS_UNIT_OFFLOAD_KV_MIRROR_H
 
@@ -28,7 +28,7 @@ struct mirror_format {
     uint32_t n_planes, mask;
 };
 
-/* What one sequence must hold, and where its lines must be. */
+/* The expected contents of one sequence, and its expected waterlines. */
 struct mirror_seq {
     struct spw_kv_seq *seq;
     uint32_t n_tokens;
@@ -44,10 +44,10 @@ struct mirror {
     struct mirror_format tiered, exact;
     struct spw_residency residency[SPW_LAYER_KINDS];
     struct mirror_seq seqs[KV_SEQS];
-    uint64_t down, up, written, read; /* bytes that must have moved */
+    uint64_t down, up, written, read; /* expected bytes on each link */
     uint8_t *memory;                  /* [KV_TILES] tiles */
     uint32_t next_word,
-        n_reserved; /* n_reserved: frames that nobody shows, of a load that goes on */
+        n_reserved; /* n_reserved: frames of a running load, which no sequence shows */
     bool tight;     /* the disk may become full: bytes are not counted */
     uint64_t n_lost, n_failed_writes, n_begun;
 };
@@ -69,7 +69,7 @@ static inline void mirror_set_word(uint32_t *tile, struct mirror_format f, uint3
 struct mirror_stamp {
     uint32_t *tile;
     struct mirror_format format;
-    uint32_t from, to, word; /* word + i goes to token from + i */
+    uint32_t from, to, word; /* token from + i gets word + i */
 };
 
 struct mirror_turn {
@@ -205,7 +205,7 @@ static inline void mirror_seq_close(struct mirror *x, struct mirror_seq *m)
     m->seq = NULL;
 }
 
-/* The bytes that have moved are those that had to. */
+/* The moved bytes equal the expected bytes. */
 static inline void mirror_check_moved(struct mirror *x)
 {
     struct spw_device_usage u;
@@ -243,7 +243,7 @@ static inline void mirror_close(struct mirror *x)
     free(x->memory);
 }
 
-/* ---- what must be there ---- */
+/* ---- expected tiles ---- */
 
 static inline uint32_t mirror_end(const struct mirror_seq *m)
 {
@@ -283,7 +283,7 @@ static inline bool mirror_holds_device(const struct mirror *x, const struct mirr
     return tile >= m->begin[layer] && tile < m->end[layer];
 }
 
-/* Frames of the device that sequences show, each counted once. */
+/* Frames of the device that sequences use, each counted once. */
 static inline uint32_t mirror_frames(const struct mirror *x, bool exact)
 {
     const void *seen[KV_FRAMES];
@@ -303,7 +303,7 @@ static inline uint32_t mirror_frames(const struct mirror *x, bool exact)
     return n;
 }
 
-/* Room for so many more tiles on the device. */
+/* The number of tiles that still fit on the device. */
 static inline bool mirror_has_room(const struct mirror *x, bool exact, uint32_t tiles)
 {
     const struct spw_kv_options *o = &x->w.kv->o;
@@ -312,7 +312,7 @@ static inline bool mirror_has_room(const struct mirror *x, bool exact, uint32_t 
            (exact ? o->n_exact_frames : o->n_device_frames);
 }
 
-/* Reads a tile's frame, as the ring does, and notes the loss if it does not come back. */
+/* Reads a tile's frame, as the ring does, and notes the loss if the read fails. */
 static inline void mirror_check_frame(struct mirror *x, const struct mirror_seq *m, uint32_t layer,
                                       uint32_t tile)
 {
@@ -339,7 +339,7 @@ static inline void mirror_check_below(struct mirror *x, const struct mirror_seq 
     uint32_t frame = spw_kv_disk_frame(m->seq, layer, tile), n = mirror_tokens_in(m, tile);
     int lost = spw_kv_lost(m->seq, layer, tile);
     bool faulty = x->w.o.drive.faulty;
-    CHECK(!host || frame == SPW_DISK_NONE); /* one copy below */
+    CHECK(!host || frame == SPW_DISK_NONE); /* one copy in the lower tiers */
     if (host)
         mirror_queue_verify(x, x->w.lane.kv_up, host, x->tiered, mirror_tile(m, layer, tile), n);
     else if (frame != SPW_DISK_NONE)
@@ -355,8 +355,8 @@ static inline void mirror_check_below(struct mirror *x, const struct mirror_seq 
               spw_kv_lost(m->seq, layer, tile));
 }
 
-/* Tiles below the device that another sequence found lost: one that is on the device for a third
- * has no copy below any more. */
+/* Tiles in lower tiers that another sequence has found lost. A tile that is on the device for a
+ * third sequence has lost its lower copy. */
 static inline uint32_t mirror_count_lost(const struct mirror_seq *m, uint32_t layer)
 {
     uint32_t n = 0;
@@ -380,7 +380,7 @@ static inline void mirror_check_lines(const struct mirror *x, const struct mirro
     }
 }
 
-/* Every tile that a query could see, where it lies. */
+/* Checks every tile that a query could see, in its tier. */
 static inline void mirror_check(struct mirror *x, const struct mirror_seq *m)
 {
     mirror_check_lines(x, m);
@@ -402,13 +402,14 @@ static inline void mirror_check(struct mirror *x, const struct mirror_seq *m)
 
 /* ---- cutting back ---- */
 
-/* With n tokens: where quantized tiles end. */
+/* The end of the quantized tiles of n tokens. */
 static inline uint32_t mirror_old_end(const struct mirror *x, uint64_t n)
 {
     return spw_waterline_end(&x->residency[SPW_LAYER_FULL], n);
 }
 
-/* Queries from position n on find every tile that they read exactly: said tile by tile. */
+/* Whether queries from position n on find every tile that they read exactly, checked tile by
+ * tile. */
 static inline bool mirror_can_truncate(const struct mirror *x, const struct mirror_seq *m,
                                        uint32_t n)
 {
@@ -458,7 +459,7 @@ static inline void mirror_cut_lost(struct mirror *x, struct mirror_seq *m, uint3
     x->n_lost++;
 }
 
-/* Sequences that lost a tile go on from below it. */
+/* Sequences that have lost a tile continue before it. */
 static inline void mirror_recover(struct mirror *x)
 {
     struct spw_kv_loss loss;
@@ -474,7 +475,7 @@ static inline void mirror_recover(struct mirror *x)
 
 /* ---- operations ---- */
 
-/* Into one that is not open, if there is one. */
+/* Forks into a sequence that is not open, if there is one. */
 static inline struct mirror_seq *mirror_fork(struct mirror *x, const struct mirror_seq *from)
 {
     for (struct mirror_seq *m = x->seqs; m < x->seqs + KV_SEQS; m++)
@@ -489,8 +490,8 @@ static inline struct mirror_seq *mirror_fork(struct mirror *x, const struct mirr
     return NULL;
 }
 
-/* Where tiles [begin, end) are read from, the device before all: what other sequences share may be
- * there for them. */
+/* The tiers from which tiles [begin, end) are read, the device first: shared tiles may be there
+ * because of another sequence. */
 static inline void mirror_count(const struct mirror_seq *m, uint32_t layer, enum spw_kv_form form,
                                 uint32_t begin, uint32_t end, uint64_t *from_device,
                                 uint64_t *from_host, uint64_t *from_disk)
@@ -503,7 +504,7 @@ static inline void mirror_count(const struct mirror_seq *m, uint32_t layer, enum
     }
 }
 
-/* false: the sequence is not what it was. */
+/* false: the sequence has changed. */
 static inline bool mirror_load(struct mirror *x, struct mirror_seq *m, uint32_t layer,
                                uint32_t begin)
 {
@@ -525,7 +526,7 @@ static inline bool mirror_load(struct mirror *x, struct mirror_seq *m, uint32_t 
     return true;
 }
 
-/* New words for tokens [from, to) of a layer; what has become old is quantized. */
+/* Writes new words for tokens [from, to) of a layer, and quantizes tiles that have become old. */
 static inline int mirror_append(struct mirror *x, struct mirror_seq *m, uint32_t layer,
                                 uint32_t from, uint32_t to)
 {
@@ -552,7 +553,7 @@ static inline int mirror_append(struct mirror *x, struct mirror_seq *m, uint32_t
     return 0;
 }
 
-/* false: an unfinished tail is not on the device, and there is no room for it or it was lost. */
+/* false: an unfinished tail is not on the device, and there is no room for it, or it was lost. */
 static inline bool mirror_fetch_tail(struct mirror *x, struct mirror_seq *m)
 {
     for (uint32_t l = 0; l < KV_LAYERS && m->n_tokens % SPW_TILE_TOKENS && !x->quantizes; l++)
@@ -562,7 +563,7 @@ static inline bool mirror_fetch_tail(struct mirror *x, struct mirror_seq *m)
     return true;
 }
 
-/* The next tokens of every layer, as a chunk does. */
+/* Appends tokens to every layer, as a chunk does. */
 static inline void mirror_grow_to(struct mirror *x, struct mirror_seq *m, uint32_t to)
 {
     uint32_t from = m->n_tokens, tiles = spw_waterline_tiles(to) - mirror_end(m) + 1;
@@ -587,14 +588,14 @@ static inline void mirror_grow(struct mirror *x, struct mirror_seq *m)
     mirror_grow_to(x, m, (uint32_t)spw_min_u64(m->n_tokens + n, MIRROR_TOKENS));
 }
 
-/* To lines drawn within what the drive takes; or as far as that gets. */
+/* Spills to random waterlines within the room of the drive, as far as that is possible. */
 static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t layer)
 {
     const struct kv_drive *d = &x->w.o.drive;
     uint32_t full = x->quantizes ? m->end[layer] : m->n_tokens / SPW_TILE_TOKENS; /* no tail */
     uint32_t begin = m->begin[layer], disk_end = m->disk_end[layer];
     if (!d->host && !d->disk && full > disk_end)
-        full = disk_end; /* there is no other place */
+        full = disk_end; /* no other tier has room */
     if (full <= begin && full <= disk_end)
         return;
     begin = (uint32_t)check_range(&x->w.seed, begin < full ? begin : full, full);
@@ -606,7 +607,7 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
     spw_kv_count_spill(m->seq, layer, begin, disk_end, &to_host, &to_disk);
     int rc = spw_kv_spill(m->seq, layer, begin, disk_end);
     CHECK(!rc || d->faulty || (x->tight && rc == -ENOMEM));
-    if (rc == -EBADMSG) { /* of a tile that was to leave the device */
+    if (rc == -EBADMSG) { /* a tile that should leave the device was lost */
         struct spw_kv_loss loss;
         CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == m->seq && loss.layer == layer);
         CHECK(loss.tile >= m->begin[layer] && loss.tile < begin);
@@ -617,18 +618,18 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
     x->written += to_disk * mirror_bytes(x->tiered);
     m->begin[layer] = begin > m->begin[layer] ? begin : m->begin[layer];
     m->disk_end[layer] = disk_end;
-    if (rc == -ENOMEM) { /* as far as it got */
+    if (rc == -ENOMEM) { /* the spill stopped there */
         CHECK(spw_kv_begin(m->seq, layer) <= m->begin[layer]);
         CHECK(spw_kv_disk_end(m->seq, layer) <= disk_end);
         m->begin[layer] = spw_kv_begin(m->seq, layer);
         m->disk_end[layer] = spw_kv_disk_end(m->seq, layer);
     } else if (rc) {
-        CHECK(rc == -EIO || rc == -ENOSPC); /* told once, and all done */
+        CHECK(rc == -EIO || rc == -ENOSPC); /* the failure is returned once, and the rest is done */
         x->n_failed_writes++;
     }
 }
 
-/* Exact tiles that the next query does not read, or (often) fewer. */
+/* Drops exact tiles that the next query does not read, or (often) fewer. */
 static inline void mirror_drop(struct mirror *x, struct mirror_seq *m)
 {
     kv_world_sync(&x->w, x->w.lane.kv_up);
@@ -645,7 +646,7 @@ static inline void mirror_drop(struct mirror *x, struct mirror_seq *m)
     }
 }
 
-/* Some tiles of a layer, all at once: the right words, and nothing has changed. */
+/* Exports some tiles of a layer: the words are right, and nothing has changed. */
 static inline void mirror_export(struct mirror *x, struct mirror_seq *m, uint32_t layer)
 {
     bool exact = x->quantizes && (layer == KV_SLIDING || check_random(&x->w.seed) % 2);
@@ -673,7 +674,7 @@ static inline void mirror_export(struct mirror *x, struct mirror_seq *m, uint32_
                        mirror_tile(m, layer, t), mirror_tokens_in(m, t));
 }
 
-/* ---- loads beside something else ---- */
+/* ---- loads beside other operations ---- */
 
 static inline uint64_t mirror_bytes_read(const struct mirror *x)
 {
@@ -682,7 +683,7 @@ static inline uint64_t mirror_bytes_read(const struct mirror *x)
     return u.read_bytes;
 }
 
-/* Others do something while a load of m goes on; `quiet`: without reading. */
+/* Other sequences do something during a load of m; `quiet`: without reading. */
 static inline void mirror_act_beside(struct mirror *x, const struct mirror_seq *m, bool quiet)
 {
     for (int i = (int)check_range(&x->w.seed, 0, 3); i; i--) {
@@ -697,8 +698,8 @@ static inline void mirror_act_beside(struct mirror *x, const struct mirror_seq *
     }
 }
 
-/* A load that goes on beside that, and is finished, or given up: it has moved as much as it came
- * to, which is known where nobody else reads. */
+/* A load during such operations that is finished or given up. The expected bytes are those that it
+ * has moved; they are known if no other sequence reads. */
 static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uint32_t layer,
                                      uint32_t begin)
 {
@@ -731,9 +732,9 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
     m->begin[layer] = rc ? m->begin[layer] : begin;
 }
 
-/* ---- requantizing ---- */
+/* ---- shrinking ---- */
 
-/* Tiles of `units`, as many frames as there is room for. */
+/* Tiles of `units`, and as many frames as there is memory for. */
 static inline struct spw_kv_shrink mirror_shrink_of(struct mirror *x, uint32_t units)
 {
     const struct spw_kv_options *o = &x->w.kv->o;
@@ -756,7 +757,7 @@ static inline struct spw_kv_shrink mirror_shrink_of(struct mirror *x, uint32_t u
         .n_buffers = (uint32_t)check_range(&x->w.seed, 1, KV_MOST_BUFFERS)};
 }
 
-/* What tiles become by a conversion to another size. */
+/* The expected tiles after a conversion to another size. */
 static inline struct mirror_format mirror_next(const struct mirror *x, uint64_t tile_bytes)
 {
     return (struct mirror_format){(uint32_t)(tile_bytes / MIRROR_PLANE_BYTES),
@@ -772,7 +773,7 @@ static inline int mirror_convert(void *context, const void *from, void *to)
     return mirror_turn(x, from, f, to, t);
 }
 
-/* Requantizes: the result, and what must have moved. */
+/* Shrinks the cache, and checks the result and the moved bytes. */
 static inline int mirror_shrink(struct mirror *x, const struct spw_kv_shrink *given, bool convert,
                                 struct spw_kv_shrunk *out)
 {

@@ -1,10 +1,10 @@
-/* What the test of the KV cache stands on: the CPU device with its streams and arenas, a drive that
- * a test may disturb, and the cache over them, in every way that there is: with a disk that reads
- * and writes device frames or goes by way of the host, with room for tiles on the host or for those
- * on their way, by either I/O engine; quantizing or not.
+/* The environment of the KV cache tests: the CPU device with its streams and arenas, a drive that a
+ * test can disturb, and the cache, in every variant: with a disk that reads and writes device
+ * frames or host frames, with host memory for tiles or only for transfers, with either I/O engine,
+ * with or without quantized tiles.
  *
- * One host thread. kv_world_stop brings everything to rest, so that frames and bytes can be counted
- * before kv_world_close. */
+ * One host thread. kv_world_stop waits for all work, then frames and bytes can be counted before
+ * kv_world_close. */
 #ifndef SPW_TESTS_UNIT_OFFLOAD_KV_WORLD_H
 #define SPW_TESTS_UNIT_OFFLOAD_KV_WORLD_H
 
@@ -16,12 +16,12 @@
 
 enum {
     KV_LAYERS = 3,
-    KV_SLIDING = KV_LAYERS - 1, /* this layer slides */
+    KV_SLIDING = KV_LAYERS - 1, /* this layer has a sliding window */
     KV_SEQS = 4,
-    KV_TILES = 8,                               /* most of one layer of one sequence */
-    KV_TRANSIT_FRAMES = 3,                      /* of the host, where it has room for no more */
+    KV_TILES = 8,          /* the most tiles of one layer of one sequence */
+    KV_TRANSIT_FRAMES = 3, /* host frames, if the host has room only for transfers */
     KV_FRAMES = KV_SEQS * KV_LAYERS * KV_TILES, /* enough of any tier */
-    KV_UNIT = 4096,                             /* tiles are of whole units */
+    KV_UNIT = 4096,                             /* tiles have a multiple of this */
     KV_MOST_UNITS = 5,                          /* of an exact tile; a quantized one has fewer */
     KV_FILE_UNITS = KV_FRAMES * KV_MOST_UNITS,
     KV_MOST_BUFFERS = 5,
@@ -29,21 +29,22 @@ enum {
 
 static const uint8_t kv_kinds[KV_LAYERS] = {[KV_SLIDING] = SPW_LAYER_SLIDING};
 
-/* What lies below the device. */
+/* The lower tiers. */
 struct kv_drive {
-    bool host;            /* has room for tiles */
-    bool disk;            /* takes tiles */
-    bool attaches;        /* the disk is there for tiles in files of others, at least */
-    bool direct;          /* it reads and writes device frames */
+    bool host;            /* the host has room for tiles */
+    bool disk;            /* the disk has room for tiles */
+    bool attaches;        /* there is a disk, at least for attached tiles */
+    bool direct;          /* the disk reads and writes device frames */
     bool faulty;          /* tiles may be lost */
     uint32_t n_frames;    /* of the disk; 0: enough */
     uint64_t limit_bytes; /* of writes; 0: none */
 };
 
-/* What an unreliable drive does to units of the scratch file; looked at by the I/O threads. */
+/* The faults of an unreliable drive in units of the scratch file; the I/O threads read this. */
 struct kv_faults {
     _Atomic uint8_t unwritable[KV_FILE_UNITS], unreadable[KV_FILE_UNITS], flipped[KV_FILE_UNITS];
-    _Atomic bool dead, late, next_write; /* no write succeeds; the next one fails */
+    _Atomic bool dead, late,
+        next_write; /* dead: no write succeeds; next_write: the next write fails */
     _Atomic uint64_t draws, failed_writes, failed_reads;
 };
 
@@ -72,7 +73,7 @@ struct kv_world {
 
 enum { KV_SCRATCH_BYTES = (2 + KV_MOST_BUFFERS) * KV_MOST_UNITS * KV_UNIT };
 
-/* Sees each request of the drive. Files of others are damaged by those who write to them. */
+/* Sees each request of the drive. Tests damage attached files themselves. */
 static inline int64_t kv_disturb(void *context, const struct spw_io_request *r, int64_t result)
 {
     struct kv_faults *f = context;
@@ -188,8 +189,8 @@ static inline void kv_world_drain(struct kv_world *w)
     kv_world_sync(w, w->lane.down);
 }
 
-/* Sequences have been closed: every frame of every tier and every tile is free. Frames that are
- * lost to a drive are taken last, but can be taken. */
+/* After all sequences were closed: every frame of every tier and every tile is free. Frames that
+ * the drive has lost are taken last, but they can be taken. */
 static inline void kv_world_check_free(struct kv_world *w)
 {
     const struct spw_kv_options *o = &w->kv->o;

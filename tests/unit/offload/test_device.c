@@ -1,11 +1,11 @@
 /* The CPU device: budgets, copies and kernels ordered by events under random delays, counters,
- * failure. Part of it leaves a wait out on purpose and asks that wrong data shows. */
+ * failure. Some tests leave a wait out on purpose and expect wrong data. */
 #include "offload/device/copy_cpu.h"
 #include "tests/unit/offload/device_each.h"
 
 /* --- memory --- */
 
-/* Memory of others that is used in place counts like what alloc and alloc_host gave. */
+/* Memory that is used in place counts like memory from alloc and alloc_host. */
 static void test_charge(void)
 {
     struct spw_device_options o = {
@@ -157,7 +157,7 @@ static void test_failed_device(void)
     _Atomic int calls = 0;
     CHECK(ops->stream_sync(d, a) == 0);
     spw_device_cpu_fail_nth(d, 2);
-    for (int i = 0; i < 6; i++) /* as long as the failure is not seen yet, queueing goes on */
+    for (int i = 0; i < 6; i++) /* queueing continues until the failure is seen */
         ops->host_call(d, count_call, (void *)&calls, a);
     ops->event_record(d, e, a);
     CHECK(ops->stream_sync(d, a) == -EIO && calls == 2);
@@ -188,7 +188,8 @@ static void test_opens(void)
     CHECK(spw_device_cpu_threads(d) >= 1);
     ops->close(d);
     d = device_open(2, 0);
-    for (int i = 0; i < 300; i++) { /* a device that opens and closes streams for ever keeps two */
+    for (int i = 0; i < 300;
+         i++) { /* a device that opens and closes streams for ever needs memory for two */
         spw_stream a = stream_open(d, "a"), b = stream_open(d, "b");
         ops->stream_close(d, a);
         ops->stream_close(d, b);

@@ -1,5 +1,5 @@
-/* Memory to be pinned: what is touched is present and zero, by one thread or by several, and what a
- * device gives out is touched when files will be read into it. */
+/* Memory that will be pinned: touched pages are present and zero, with one thread or several.
+ * Memory that a device gives out is touched if files will be read into it. */
 #include "offload/device/device.h"
 #include "offload/device/host_pages.h"
 #include "offload/device/placement.h"
@@ -49,7 +49,7 @@ static void test_pages(void)
     const uint64_t sizes[] = {PAGE_BYTES, 3 * PAGE_BYTES, 5u << 20, (66u << 20) + PAGE_BYTES};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         check_pages(sizes[i], &nowhere);
-    /* This machine, and one with a node that this one may not have: best effort on both. */
+    /* This machine, and a machine with a node that may not exist here: best effort on both. */
     CHECK(spw_topology_open(&here, NULL, NULL) == 0);
     CHECK(spw_placement_init(&place, here, &gpu) == 0);
     check_pages(66u << 20, &place);
@@ -62,7 +62,7 @@ static void test_pages(void)
     spw_topology_close(here);
 }
 
-/* Every thread that cannot be started leaves its part to the caller; no memory is a failure. */
+/* The caller does the part of every thread that cannot be started; no memory is a failure. */
 static void test_failures(void)
 {
     struct spw_placement nowhere = {0};

@@ -1,6 +1,6 @@
-/* The I/O engines against a plain model: a file whose bytes are known, jobs of every size over it,
- * what the kernel may do wrong, the end of an engine in the middle of its work. Each test runs with
- * each engine that the machine allows, through direct I/O and through the page cache. */
+/* The I/O engines against a plain model: a file with known bytes, jobs of every size over it,
+ * faults of the kernel, the end of an engine in the middle of its work. Each test runs with each
+ * engine that the machine allows, with O_DIRECT and with the page cache. */
 #include "offload/io/io.h"
 #include "tests/children.h"
 
@@ -30,8 +30,8 @@ struct world {
     bool direct;
     int fd;
     uint64_t bytes;
-    uint8_t *model;  /* what the file holds */
-    uint8_t *memory; /* of jobs, at the same places as in the file */
+    uint8_t *model;  /* the expected bytes of the file */
+    uint8_t *memory; /* memory of jobs, at the same offsets as in the file */
 };
 
 static uint8_t *map(uint64_t bytes)
@@ -50,7 +50,7 @@ static void fill(uint8_t *p, uint64_t bytes, uint64_t *random)
     }
 }
 
-/* false: no such directory, or it refuses direct I/O. */
+/* false: no such directory, or it does not support O_DIRECT. */
 static bool world_open(struct world *w, uint64_t bytes, uint64_t *random)
 {
     w->fd = open(w->directory, O_TMPFILE | O_RDWR | (w->direct ? O_DIRECT : 0), 0600);
@@ -74,9 +74,8 @@ static void world_close(struct world *w)
     close(w->fd);
 }
 
-/* Kernels count rings as memory that the user has locked, and give a closed one back in their own
- * time: with a limit of 64 KiB the next may have to wait for the last. The n-th allocation fails.
- */
+/* The kernel counts rings as locked memory of the user, and frees a closed ring later: with a limit
+ * of 64 KiB the next ring may have to wait for the last one. Also, the n-th allocation fails. */
 static int open_in_turn(struct spw_io **io, const struct spw_io_options *o, int64_t n,
                         struct spw_error *err)
 {
@@ -115,7 +114,7 @@ static int64_t fd_read(const struct world *w, uint8_t *to, uint64_t bytes, uint6
     return pread(w->fd, to, bytes, (off_t)at);
 }
 
-/* Whether the file holds what the model says. */
+/* Whether the file equals the model. */
 static void check_file(struct world *w)
 {
     uint8_t *found = map(w->bytes);
@@ -154,7 +153,7 @@ static void draw_sums(struct world *w, struct task *t, uint64_t *random)
     }
 }
 
-/* The file is cut into as many disjoint pieces as there are jobs. */
+/* The file is divided into as many disjoint pieces as there are jobs. */
 static void draw_job(struct world *w, struct task *t, struct spw_io_file *file, uint64_t begin,
                      uint64_t end, uint64_t *random)
 {
@@ -261,7 +260,7 @@ struct player {
     uint64_t random, begin, end;
 };
 
-/* An I/O thread that misses a wake, or sleeps on a job that has come, never gets to the end. */
+/* If an I/O thread misses a wake, or sleeps although a job has come, this test never ends. */
 static void *play(void *argument)
 {
     struct player *p = argument;
@@ -304,7 +303,7 @@ static void test_one_by_one(struct world *w, uint64_t *random)
     world_close(w);
 }
 
-/* --- what cannot be --- */
+/* --- invalid jobs --- */
 
 static int run_job(struct spw_io *io, struct spw_io_job *job)
 {
@@ -328,7 +327,7 @@ static void test_refused(struct world *w, uint64_t *random)
     CHECK(run_job(io, &job) == 0); /* no bytes */
     job.bytes = 2 * BLOCK;
     CHECK(run_job(io, &job) == 0 && !memcmp(w->memory, w->model, 2 * BLOCK));
-    job.offset = w->bytes - BLOCK; /* the file ends inside */
+    job.offset = w->bytes - BLOCK; /* the file ends inside the job */
     CHECK(run_job(io, &job) == -ENODATA && job.bad_record == UINT32_MAX);
     job.sums = sums;
     job.record_bytes = BLOCK;
@@ -359,7 +358,7 @@ static void test_refused(struct world *w, uint64_t *random)
     world_close(w);
 }
 
-/* A file whose end lies inside a block: what direct I/O reads of it is less than a block. */
+/* A file that ends inside a block: O_DIRECT reads less than a block there. */
 static void test_odd_end(struct world *w, uint64_t *random)
 {
     if (!world_open(w, MIB, random))
@@ -377,7 +376,7 @@ static void test_odd_end(struct world *w, uint64_t *random)
     job.bytes = w->bytes - BLOCK;
     CHECK(run_job(io, &job) == 0 && !memcmp(w->memory, w->model, job.bytes));
     job.bytes = w->bytes;
-    for (uint64_t less = 0; less <= BLOCK; less += 25) { /* it may end behind least_bytes */
+    for (uint64_t less = 0; less <= BLOCK; less += 25) { /* it may end after least_bytes */
         job.min_bytes = w->bytes - less;
         memset(w->memory, 0, w->bytes);
         CHECK(run_job(io, &job) == (less < 100 ? -ENODATA : 0));
@@ -416,7 +415,7 @@ static void test_most_files(struct world *w, uint64_t *random)
     world_close(w);
 }
 
-/* --- what the kernel may do wrong --- */
+/* --- faults of the kernel --- */
 
 enum fault_kind {
     FAULT_EIO,
@@ -434,8 +433,8 @@ enum fault_kind {
 
 struct plan {
     enum fault_kind kind;
-    unsigned nth; /* the request that it happens to */
-    bool forever; /* and to all behind it */
+    unsigned nth; /* the request that gets the fault */
+    bool forever; /* and all later requests */
     _Atomic unsigned seen, hits, hits_on_reads;
 };
 
@@ -471,7 +470,7 @@ static int64_t spoil(struct plan *p, const struct spw_io_request *r, int64_t res
 static int64_t fault_completed(void *context, const struct spw_io_request *r, int64_t result)
 {
     struct plan *p = context;
-    if (!r->bytes) /* asked at open */
+    if (!r->bytes) /* the request at open */
         return result;
     unsigned i = atomic_fetch_add(&p->seen, 1);
     if (i != p->nth && !(p->forever && i > p->nth))
@@ -481,7 +480,7 @@ static int64_t fault_completed(void *context, const struct spw_io_request *r, in
     return spoil(p, r, result);
 }
 
-/* What a single fault is allowed to do to the job that it meets. */
+/* The allowed effects of a single fault on its job. */
 static const struct {
     int write_rc, read_rc;
     unsigned resumed_write, resumed_read, rereads;
@@ -507,10 +506,10 @@ static uint64_t spoiled_bytes(unsigned i)
 
 struct outcome {
     unsigned failed, rereads;
-    int rc; /* of the last that failed */
+    int rc; /* of the last job that failed */
 };
 
-/* All four are written, then read into other memory where writing succeeded. */
+/* Writes all four jobs, then reads them into other memory, if writing succeeded. */
 static void run_phase(struct world *w, struct spw_io *io, struct spw_io_file *file, bool write,
                       bool sums_only, struct task *tasks, const struct task *from,
                       struct outcome *out)
@@ -542,7 +541,7 @@ static void run_phase(struct world *w, struct spw_io *io, struct spw_io_file *fi
     }
 }
 
-/* The whole run: whether the fault has come. */
+/* One run. Returns whether the fault has happened. */
 static bool run_spoiled(struct world *w, struct plan *p, unsigned reorder, struct outcome out[2],
                         struct spw_io_usage *usage, uint64_t *random)
 {
@@ -605,7 +604,7 @@ static void test_faults(struct world *w, uint64_t *random)
     world_close(w);
 }
 
-/* From one request on, all of them. */
+/* From one request on, all requests fail. */
 static void test_lasting_faults(struct world *w, uint64_t *random)
 {
     static const struct {
@@ -622,7 +621,7 @@ static void test_lasting_faults(struct world *w, uint64_t *random)
     for (size_t k = 0; k < sizeof lasting / sizeof lasting[0]; k++)
         for (unsigned nth = 0;; nth++) {
             struct plan p = {.kind = lasting[k].kind, .nth = nth, .forever = true};
-            /* Direct I/O: the half of a block is nothing, again and again. */
+            /* With O_DIRECT half a block counts as nothing, again and again. */
             if (p.kind == FAULT_HALF && w->direct)
                 break;
             if (!run_spoiled(w, &p, nth % 4, out, &u, random))
@@ -636,7 +635,7 @@ static void test_lasting_faults(struct world *w, uint64_t *random)
     world_close(w);
 }
 
-/* A kernel that never gets on is given up. */
+/* If the kernel never makes progress, the job ends with an error. */
 static void test_stalls(struct world *w, uint64_t *random)
 {
     static const struct {
@@ -704,14 +703,14 @@ static void test_close(struct world *w, uint64_t *random)
                 CHECK(!memcmp(jobs[i].memory, w->model + i * bytes, bytes));
         }
         CHECK(cancelled > 0 && jobs[N - 1].rc == -ECANCELED);
-        memset(w->memory, 7, w->bytes); /* nobody may touch it any more */
+        memset(w->memory, 7, w->bytes); /* no thread may write it any more */
         usleep(5000);
         CHECK(w->memory[0] == 7 && !memcmp(w->memory, w->memory + 1, w->bytes - 1));
     }
     world_close(w);
 }
 
-/* A read that would never end: of a pipe that nobody writes to. Only io_uring can ask for that. */
+/* A read that never ends: of a pipe without a writer. Only io_uring can do that. */
 static void test_close_cancels(struct world *w, uint64_t *random)
 {
     (void)random;
@@ -746,7 +745,7 @@ static void test_idle(struct world *w, uint64_t *random)
     struct spw_io *io = open_engine(w, &o, &file);
     struct spw_io_job job = {.file = &file, .bytes = BLOCK, .memory = w->memory};
     CHECK(run_job(io, &job) == 0);
-    usleep(20000); /* whoever was awake sleeps again */
+    usleep(20000); /* threads that were awake sleep again */
     struct spw_io_usage before, after;
     spw_io_usage(io, &before);
     usleep(300000);
@@ -839,7 +838,7 @@ static void with_little_locked_memory(void *context, struct child *self)
               "%s", spw_io_describe(io));
     spw_io_close(io);
     struct spw_io_file file;
-    io = open_engine(&w, &o, &file); /* on request: it works all the same */
+    io = open_engine(&w, &o, &file); /* if it is named: it still works */
     CHECK(strstr(spw_io_describe(io), "io_uring, 2 in flight, plain memory (io_uring: cannot reg"));
     struct spw_io_job job = {.file = &file, .bytes = w.bytes, .memory = w.memory};
     CHECK(run_job(io, &job) == 0 && !memcmp(w.memory, w.model, w.bytes));
@@ -876,7 +875,7 @@ static void test_slabs(struct world *w, uint64_t *random)
     world_close(w);
 }
 
-/* --- all of it --- */
+/* --- all tests --- */
 
 static void (*const tests[])(struct world *w, uint64_t *random) = {
     test_random,      test_one_by_one,     test_refused, test_odd_end,       test_faults,

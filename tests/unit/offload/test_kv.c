@@ -1,17 +1,16 @@
-/* The KV cache against a mirror in plain memory (tests/unit/offload/kv_mirror.h): random sequences
- * of everything that may be done to several sequences that share tiles, in a cache that quantizes
- * old tiles or does not; random delays around every copy, kernel and request look for the rare
- * faults of order.
+/* The KV cache against a mirror in plain memory (tests/unit/offload/kv_mirror.h): random operations
+ * on several sequences that share tiles, in a cache that quantizes old tiles or does not. Random
+ * delays around every copy, kernel and request help to find rare faults of order.
  *
- * The drive is read and written directly or by way of host frames, with room on the host or with
- * just enough for the way, or is not there. Sequences begin with tiles that are attached where they
- * lie in files of others, and with imported ones. Now and then all tiles become smaller in place.
- * Then the drive fails: frames that cannot be written, a time in which none can, frames that come
- * back with a flipped bit or an error; files change while they are in use. What is read is right,
- * or it is lost and said so. In the end every frame is free and every file was let go.
+ * The disk reads and writes device frames or host frames, with host memory for tiles or only for
+ * transfers; or there is no disk. Sequences begin with attached tiles and with imported tiles. Now
+ * and then all tiles become smaller in place. Then the drive fails: frames that cannot be written,
+ * a time in which no frame can, frames that are read with a flipped bit or an error; files change
+ * while they are in use. A read tile is right, or it is lost and reported. In the end every frame
+ * is free and every file was released.
  *
- * And one thing at a time: what is full, refused, damaged or shared; memory and the device that
- * fail at the n-th call.
+ * Then single cases: full, refused, damaged or shared tiles; memory and the device that fail at the
+ * n-th call.
  *
  *   test_kv [rounds] */
 #include "tests/unit/offload/kv_mirror.h"
@@ -26,7 +25,7 @@ enum {
     HEAD_BYTES = 3 * 4096,            /* before them */
 };
 
-/* A file of tiles as it should be, and its two descriptors. */
+/* A file of tiles, its expected contents, and its two descriptors. */
 struct file {
     int reads, writes;
     uint32_t word[KV_LAYERS][MIRROR_TOKENS];
@@ -125,7 +124,7 @@ static uint32_t attach_records(struct world *w, struct file *f, uint32_t record,
     return frame;
 }
 
-/* Tiles [from, to) of a layer, in several pieces, as from several packs. */
+/* Attaches tiles [from, to) of a layer in several pieces, as from several packs. */
 static void attach_layer(struct world *w, struct mirror_seq *m, struct file *f, uint32_t layer,
                          uint32_t from, uint32_t to)
 {
@@ -137,7 +136,7 @@ static void attach_layer(struct world *w, struct mirror_seq *m, struct file *f, 
     }
 }
 
-/* ---- the world ---- */
+/* ---- the environment ---- */
 
 static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
                        const struct kv_drive *drive, bool quantizes, uint32_t units)
@@ -153,7 +152,7 @@ static void world_open(struct world *w, uint64_t seed, uint64_t delay_seed,
         open_file(w, &w->files[i]);
 }
 
-/* Everything is right, closed and given back. */
+/* Checks everything, closes it, and checks that everything is free. */
 static void world_close(struct world *w)
 {
     failed_writes += w->x.w.faults.failed_writes;
@@ -179,7 +178,7 @@ static void check_all(struct mirror *x)
     mirror_drain(x);
 }
 
-/* The drive becomes worse, and better again. */
+/* Makes the drive worse, or better again. */
 static void draw_drive_fault(struct world *w)
 {
     struct kv_faults *f = &w->x.w.faults;
@@ -207,7 +206,7 @@ static void draw_drive_fault(struct world *w)
     }
 }
 
-/* Somebody else's mistake, or its repair. */
+/* Damages an attached file, or repairs it. */
 static void draw_file_fault(struct world *w)
 {
     uint64_t *seed = &w->x.w.seed;
@@ -232,7 +231,8 @@ static void draw_file_fault(struct world *w)
 
 /* ---- operations ---- */
 
-/* Tiles [first, end) of a layer in the given form, of tokens up to n, from the words of a file. */
+/* Imports tiles [first, end) of a layer in the given form, of tokens up to n, with the words of a
+ * file. */
 static int import(struct world *w, struct mirror_seq *m, const struct file *f, bool exact,
                   uint32_t layer, uint32_t first, uint32_t n)
 {
@@ -249,7 +249,7 @@ static int import(struct world *w, struct mirror_seq *m, const struct file *f, b
     return 0;
 }
 
-/* An empty sequence begins with the tokens of a file: some tiles are attached, the others are
+/* Begins an empty sequence with the tokens of a file: some tiles are attached, the others are
  * imported. */
 static void do_begin(struct world *w, struct mirror_seq *m)
 {
@@ -259,7 +259,7 @@ static void do_begin(struct world *w, struct mirror_seq *m)
     uint32_t old = x->quantizes ? mirror_old_end(x, n) : n / SPW_TILE_TOKENS;
     uint32_t start = x->quantizes, attached = (uint32_t)check_range(&x->w.seed, start, old);
     if (!x->quantizes && check_random(&x->w.seed) % 3 == 0)
-        n = (end = attached = old) * SPW_TILE_TOKENS; /* only whole tiles */
+        n = (end = attached = old) * SPW_TILE_TOKENS; /* complete tiles only */
     if (!mirror_has_room(x, false, KV_LAYERS * (end - attached) + 3) ||
         (x->quantizes && !mirror_has_room(x, true, KV_LAYERS * KV_TILES)))
         return;
@@ -300,27 +300,27 @@ static void do_truncate(struct mirror *x, struct mirror_seq *m)
     mirror_cut(x, m, can ? n : 0);
 }
 
-/* What the sequence holds before a pass is pinned; where the pass is taken back the sequence has it
- * again. */
+/* Retains the tiles that the sequence holds before a pass. If the pass is taken back, the sequence
+ * has them again. */
 static void do_pass(struct mirror *x, struct mirror_seq *m)
 {
     static struct mirror_seq before;
     if (m->begin[KV_SLIDING] != m->first[KV_SLIDING] && !x->quantizes)
-        return; /* nothing is pinned with tiles off the device */
+        return; /* a sequence with tiles in lower tiers retains nothing */
     before = *m;
     spw_kv_retain(m->seq, m->n_tokens);
-    x->n_reserved = (x->quantizes ? KV_LAYERS : 1) *
-                    KV_TILES; /* frames of pinned tiles that have been dropped */
+    x->n_reserved =
+        (x->quantizes ? KV_LAYERS : 1) * KV_TILES; /* frames of retained tiles that were dropped */
     for (int i = (int)check_range(&x->w.seed, 0, 4); i; i--) {
         mirror_grow(x, m);
         mirror_drop(x, m);
     }
     x->n_reserved = 0;
     struct mirror_seq *fork = check_random(&x->w.seed) % 2 ? mirror_fork(x, m) : NULL;
-    if (fork) /* pins nothing */
+    if (fork) /* retains nothing */
         mirror_seq_close(x, fork);
     if (check_random(&x->w.seed) % 2) {
-        spw_kv_retain(m->seq, m->n_tokens); /* instead of that */
+        spw_kv_retain(m->seq, m->n_tokens); /* replaces the earlier retain */
         mirror_cut(x, m, m->n_tokens);
         return;
     }
@@ -338,7 +338,8 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
     mirror_cut(x, m, n);
 }
 
-/* Smaller tiles, or as many bytes in fewer frames; a quantizing cache's exact frames come down. */
+/* Makes tiles smaller, or moves tiles of the same size into fewer frames. Exact frames of a
+ * quantizing cache move to lower addresses. */
 static void do_shrink(struct world *w)
 {
     struct mirror *x = &w->x;
@@ -484,8 +485,8 @@ static void check_tier(void)
     spw_tier_free(&t);
 }
 
-/* Several series that grow in turn, as layers do in decode, each stay in one piece: a run at a
- * time, or longer while the place behind it is free. */
+/* Several series that grow in turn, as layers do in decode, stay in one piece each: a run at a
+ * time, or longer if the next place is free. */
 static void check_tier_series(uint64_t *seed)
 {
     enum { RUN = 4, SERIES = 6, LENGTH = 8, FRAMES = SERIES * LENGTH };
@@ -512,7 +513,7 @@ static void check_tier_series(uint64_t *seed)
     spw_tier_free(&t);
 }
 
-/* All device frames can be taken, the next is refused, and closing gives every one of them back. */
+/* All device frames can be taken, the next one is refused, and closing frees all of them. */
 static void check_tier_full(void)
 {
     static struct world w;
@@ -529,7 +530,7 @@ static void check_tier_full(void)
                              i / KV_LAYERS / KV_SEQS * SPW_TILE_TOKENS,
                              (i / KV_LAYERS / KV_SEQS + 1) * SPW_TILE_TOKENS);
         CHECK(rc == -ENOMEM && taken == DEVICE_FRAMES);
-        /* one goes down, one frame is there again */
+        /* one tile is spilled, one frame is free again */
         CHECK(spw_kv_spill(seqs[0], 0, 1, 0) == 0);
         CHECK(spw_kv_load(seqs[0], 0, 0) == 0);
         CHECK(spw_kv_load(seqs[0], 0, 0) == 0);
@@ -542,8 +543,8 @@ static void check_tier_full(void)
     world_close(&w);
 }
 
-/* A disk that takes three tiles, or may be written three times: the fourth stays where it is, and
- * the call may be repeated when there is room, or without the disk. */
+/* A disk with room for three tiles, or a limit of three writes: the fourth tile stays where it is,
+ * and the call may be repeated when there is room, or without the disk. */
 static void check_disk_full(struct kv_drive drive, bool quantizes, int expected)
 {
     static struct world w;
@@ -573,8 +574,8 @@ static void check_disk_full(struct kv_drive drive, bool quantizes, int expected)
 
 /* ---- exact tiles beside quantized ones ---- */
 
-/* A sink that two sequences share, and that one of them opens again, is copied; where there is no
- * frame for that, nothing has changed. */
+/* A sink that two sequences share is copied if one of them writes to it again. If there is no frame
+ * for the copy, nothing has changed. */
 static void check_shared_sink(void)
 {
     static struct mirror x;
@@ -599,7 +600,7 @@ static void check_shared_sink(void)
     mirror_close(&x);
 }
 
-/* The sink and, apart from it, the window come from memory, go out again, and are cut back. */
+/* The sink and, not adjacent to it, the window are imported, exported and cut back. */
 static void check_imported_sink(void)
 {
     static struct world w;
@@ -634,9 +635,9 @@ static void check_imported_sink(void)
     mirror_close(x);
 }
 
-/* ---- tiles in files of others ---- */
+/* ---- attached tiles ---- */
 
-/* What is refused changes nothing, and leaves frames with the caller. */
+/* A refused call changes nothing, and the caller still owns the frames. */
 static void check_refused(void)
 {
     static struct world w;
@@ -669,8 +670,8 @@ static void check_refused(void)
     world_close(&w);
 }
 
-/* A tile that two sequences share is damaged: the file is told once, each sequence finds its own
- * loss, and the file is let go when both have. */
+/* A tile that two sequences share is damaged. The damage is reported once, each sequence finds its
+ * own loss, and the file is released after both. */
 static void check_shared_loss(bool direct)
 {
     static struct world w;
@@ -698,8 +699,8 @@ static void check_shared_loss(bool direct)
     world_close(&w);
 }
 
-/* A tile that is on the device of one sequence is damaged where it is attached; another sequence
- * finds that. There is no frame for the tile on the disk: it is lost when it is to leave the
+/* A tile is on the device for one sequence, and its attached copy is damaged. Another sequence
+ * finds the damage. The disk has no frame for the tile, so it is lost when it must leave the
  * device, and nothing has moved. */
 static void check_loss_on_device(bool direct)
 {
@@ -714,7 +715,7 @@ static void check_loss_on_device(bool direct)
     struct mirror_seq *other = mirror_fork(x, m);
     CHECK(spw_kv_load(m->seq, 0, 0) == 0);
     w.files[0].was_bad = true;
-    spw_kv_note_loss(other->seq, 0, 1, -EBADMSG); /* as a reader of its slot does */
+    spw_kv_note_loss(other->seq, 0, 1, -EBADMSG); /* like a reader of its slot */
     CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == other->seq);
     CHECK(spw_kv_spill(m->seq, 0, 1, 2) == 0 && spw_kv_begin(m->seq, 0) == 1);
     CHECK(spw_kv_spill(m->seq, 0, 2, 2) == -EBADMSG && spw_kv_begin(m->seq, 0) == 1);
@@ -724,7 +725,7 @@ static void check_loss_on_device(bool direct)
     world_close(&w);
 }
 
-/* ---- smaller tiles: what can go wrong ---- */
+/* ---- failures of the shrink ---- */
 
 enum { BUILT_UNITS = 4, SMALLER_UNITS = 2 };
 
@@ -749,8 +750,7 @@ static void build(struct world *w, const struct kv_drive *drive, uint64_t seed)
     check_all(x);
 }
 
-/* Memory fails at the n-th allocation, for n = 0, 1, ... until it does not; and frames are too
- * few. */
+/* The n-th allocation fails, for n = 0, 1, ... until none fails; and there are too few frames. */
 static void check_memory(const struct kv_drive *drive)
 {
     static struct world w;
@@ -775,7 +775,7 @@ static void check_memory(const struct kv_drive *drive)
     world_close(&w);
 }
 
-/* A limit that lets through what build writes, and the shrink too; or a byte less. */
+/* A write limit that allows the writes of build and of the shrink; or one byte less. */
 static uint64_t limit_of(struct kv_drive drive, uint64_t seed)
 {
     static struct world w;
@@ -804,8 +804,7 @@ static void check_limit(struct kv_drive drive)
 
 enum fault { UNREADABLE, FLIPPED, UNWRITABLE, WRITE_ONCE, WRITE_ONCE_AT_LIMIT, FAULTS };
 
-/* One tile on the disk, which two sequences share, meets a fault: it is lost to both, or nothing
- * is. */
+/* One tile on the disk that two sequences share has a fault: it is lost for both, or for none. */
 static void check_fault(struct kv_drive drive, enum fault fault)
 {
     static struct world w;
@@ -837,7 +836,7 @@ static void check_fault(struct kv_drive drive, enum fault fault)
     world_close(&w);
 }
 
-/* Attached tiles are let go, and are in our own file, or lost where that is full. */
+/* Attached tiles move into our own file, or are lost if it is full; their files are released. */
 static void check_attached(struct kv_drive drive, bool spoiled, bool full)
 {
     static struct world w;
@@ -879,8 +878,8 @@ static void check_attached(struct kv_drive drive, bool spoiled, bool full)
 
 /* ---- what fails at the n-th call ---- */
 
-/* The device is lost at the n-th command, for n = 0, 1, ... until it is not: what is under way then
- * comes to its end, and everything can be cut to nothing and closed. */
+/* The device is lost at the n-th command, for n = 0, 1, ... until it is not. Work in flight ends,
+ * and everything can be cut to nothing and closed. */
 static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool shrinks)
 {
     int rc = -EIO;

@@ -1,5 +1,5 @@
-/* The order of transfers against a list made by brute force: layer by layer, segment by segment,
- * tile by tile, joined where the next tile is of the same slot. */
+/* The order of transfers against a list made by brute force: layer by layer, part by part, tile by
+ * tile; tiles of the same slot are joined. */
 #include "prefetch/schedule.h"
 #include "tests/check.h"
 
@@ -34,7 +34,7 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
 static void run(uint64_t *seed)
 {
     static struct spw_transfer expected[MOST];
-    static char names[N_SEGMENTS]; /* sequences are only named */
+    static char names[N_SEGMENTS]; /* addresses serve as names of sequences */
     struct spw_schedule_rows segments[N_SEGMENTS];
     uint8_t sliding[N_LAYERS];
     struct spw_transfer t;

@@ -1,4 +1,4 @@
-/* What hwloc says of made-up machines, and where threads are placed on them. */
+/* The topology of made-up machines, and the placement of threads on them. */
 #include "offload/device/placement.h"
 #include "offload/device/topology.h"
 #include "tests/check.h"
@@ -42,7 +42,7 @@ static void test_counts(void)
     check_counts("pack:2 [numa] core:2 pu:1", 4, 4, 2, (unsigned[]){0, 1, 2, 3});
     check_counts("core:1 pu:1", 1, 1, 1, (unsigned[]){0});
     check_counts("core:2 pu:4", 2, 8, 1, (unsigned[]){0, 4});
-    check_counts("pu:3", 3, 3, 1, (unsigned[]){0, 1, 2}); /* no cores named */
+    check_counts("pu:3", 3, 3, 1, (unsigned[]){0, 1, 2}); /* the machine names no cores */
     /* The system numbers the nodes in turn: 0 and 2 lie on the first, 1 and 3 on the second. */
     check_counts("numa:2 core:2 pu:1(indexes=0,2,1,3)", 4, 4, 2, (unsigned[]){0, 2, 1, 3});
 
@@ -50,13 +50,13 @@ static void test_counts(void)
     for (unsigned core = 0; core < 4; core++)
         for (unsigned node = 0; node < 3; node++)
             CHECK(spw_topology_core_on_node(t, core, node) == (core / 2 == node));
-    /* Of a made-up machine nobody knows where this one's devices are. */
+    /* The devices of this machine are unknown on a made-up one. */
     CHECK(spw_topology_node_of_pci(t, "0000:00:00.0") == -1);
     CHECK(spw_topology_node_of_path(t, "/") == -1);
     spw_topology_close(t);
 }
 
-/* ---- where threads go ---- */
+/* ---- placement ---- */
 
 /* Kind `fast` of the processors in a list such as "0-7"; the others are slow. */
 static struct spw_topology *hybrid(const char *machine, const char *fast)
@@ -76,7 +76,7 @@ static struct spw_topology *hybrid(const char *machine, const char *fast)
     return t;
 }
 
-/* As a control group cuts a machine down. */
+/* Limits the machine like a control group. */
 static struct spw_topology *cut_down(const char *machine, const char *left)
 {
     hwloc_topology_t h;
@@ -148,14 +148,14 @@ static void test_sockets(void)
     static const char machine[] = "pack:2 [numa] core:8 pu:1";
     check_placement(made_up(machine), runs, "16 0-15 | 4 14-15 | 0");
     check_placement(made_up(machine), reads, "15 0-14 | 4 14-15 | 1 15");
-    /* The drive next to the first socket: the core left out is there. */
+    /* The drive is next to the first socket, and so is the spare core. */
     check_placement(made_up(machine), near_node(reads, 0), "15 0-6,8-15 | 4 6-7 | 1 7");
     check_placement(made_up(machine), near_node(reads, 1), "15 0-14 | 4 14-15 | 1 15");
-    /* A GPU on the second one, with nothing to compute here; on neither. */
+    /* A GPU on the second socket, without compute threads; on neither. */
     check_placement(made_up(machine), near_node(gpu, 1), "0 | 0 | 2 8-15");
     check_placement(made_up(machine), near_node(gpu, 0), "0 | 0 | 2 0-7");
     check_placement(made_up(machine), gpu, "0 | 0 | 2 free");
-    /* As many threads as the user says. */
+    /* The user gives the number of threads. */
     check_placement(made_up(machine), with_threads(reads, 16), "16 0-15 | 4 14-15 | 1 14-15");
     check_placement(made_up(machine), with_threads(reads, 5), "5 free | 4 free | 1 free");
     check_placement(made_up(machine), near_node(with_threads(reads, 5), 1),
@@ -178,7 +178,7 @@ static void test_hybrid(void)
     check_placement(hybrid("core:16 pu:1", "0-7"), reads, "8 0-7 | 4 11-14 | 1 15");
     check_placement(hybrid("core:16 pu:1", "8-15"), reads, "8 8-15 | 4 3-6 | 1 7");
     check_placement(hybrid("core:16 pu:1", "0-7"), gpu, "0 | 0 | 2 8-15");
-    /* More threads than fast cores reach over to slow ones; the rest stays free for the others. */
+    /* More threads than fast cores also use slow cores; the others stay free. */
     check_placement(hybrid("core:16 pu:1", "0-7"), with_threads(reads, 10),
                     "10 0-9 | 4 11-14 | 1 15");
     check_placement(hybrid("core:16 pu:1", "0-7"), with_threads(reads, 14),
@@ -190,7 +190,7 @@ static void test_hybrid(void)
     check_placement(hybrid("core:6 pu:1", "0-3"), reads, "4 0-3 | 4 4-5 | 1 5");
 }
 
-/* A control group that grants less time than it shows processors. */
+/* A control group that grants less time than the number of processors that it shows. */
 static void test_quota(void)
 {
     struct spw_placement_request q = reads;
@@ -223,7 +223,7 @@ static void test_few_cores(void)
                     "2 free | 4 free | 1 free");
 }
 
-/* What must hold on any machine, for any request. */
+/* Properties of every machine and every request. */
 static void test_any(void)
 {
     uint64_t seed = check_seed();

@@ -1,5 +1,5 @@
-/* What a person is told of made-up machines: two sockets with a GPU on the second and drives, cores
- * of two kinds, a machine of which the process may use a part, this one. */
+/* The description of made-up machines: two sockets with a GPU on the second and drives, cores of
+ * two kinds, a machine of which the process may use a part; and of this machine. */
 #include "offload/device/placement.h"
 #include "offload/device/topology.h"
 #include "offload/device/topology_info.h"
@@ -24,7 +24,7 @@ static hwloc_topology_t made_up(const char *machine)
     return h;
 }
 
-/* Devices as hwloc writes them into its XML, below the package they hang on. */
+/* Devices in hwloc's XML, under their package. */
 #define BRIDGE(text)                                                                               \
     "<object type=\"Bridge\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[00-ff]\">" text    \
     "</object>"
@@ -110,10 +110,10 @@ static void test_devices(void)
     spw_topology_info_free(&info);
     spw_topology_info_free(&info);
 
-    /* The same machine, placed: what runs beside the GPU on the second socket runs there. */
+    /* The same machine with placement: threads for the GPU run on the second socket. */
     struct spw_topology *t = NULL;
     struct spw_placement p;
-    CHECK(spw_topology_open_loaded(&t, h, NULL) == 0); /* takes h */
+    CHECK(spw_topology_open_loaded(&t, h, NULL) == 0); /* takes ownership of h */
     CHECK(spw_topology_node_of_pci(t, "0000:81:00.0") == 1);
     CHECK(spw_topology_node_of_pci(t, "0000:01:00.0") == 0);
     CHECK(spw_topology_node_of_pci(t, "0000:99:00.0") == -1);

@@ -1,5 +1,5 @@
 /* Waterlines against their definitions: windows token by token, and whole lives of a sequence, step
- * by step, in which the tiles of every layer are counted one at a time. */
+ * by step, with the tiles of every layer counted one at a time. */
 #include "offload/kv/waterline.h"
 #include "tests/check.h"
 
@@ -29,17 +29,18 @@ static void check_window(uint64_t *seed)
     }
     if (window < 1000)
         for (uint64_t n = 1; n < 1500;
-             n++) { /* the bound is reached: no frame is planned for nothing */
+             n++) { /* the bound is reached: no planned frame is useless */
             uint32_t end = spw_waterline_tiles(n), first = spw_waterline_first(window, n);
             most = spw_max_u32(most, first < end ? end - first : 0);
         }
-    /* 129 old keys, say, never touch three tiles; the bound does not go into that */
+    /* the bound is not tight for 129 old keys, which never touch three tiles */
     uint32_t slack = (window - 1) % SPW_TILE_TOKENS == 1;
     if (window > 1 && window < 1000)
         CHECK(most + slack == spw_waterline_window_tiles(window));
 }
 
-/* Of a layer without a window, or of one with a window, which keeps as much whatever passes. */
+/* For a layer without a window, and for one with a window, whose tiles do not depend on the
+ * pass. */
 static struct spw_residency draw(uint64_t *seed, bool window)
 {
     struct spw_residency r = {.host = check_random(seed) % 4 ? (uint32_t)check_range(seed, 0, 9)
@@ -54,7 +55,7 @@ static struct spw_residency draw(uint64_t *seed, bool window)
     return r;
 }
 
-/* Copies below, one at a time: the host is a queue, and what falls out of it is on disk. */
+/* Lower copies, one at a time: the host is a queue, and copies that leave it are on disk. */
 static void check_disk(uint64_t *seed)
 {
     struct spw_residency r = draw(seed, check_random(seed) % 2);
@@ -69,14 +70,15 @@ static void check_disk(uint64_t *seed)
     }
 }
 
-/* One full layer through one passage, in chunks; returns its first device tile afterwards. The
- * layer may hold at most `pass` old tiles (or `resident`, unchunked) beside what a chunk adds. */
+/* Takes one full layer through one pass, in chunks; returns its first device tile after it. The
+ * layer may hold at most `pass` old tiles (or `resident`, unchunked) beside the new ones of a
+ * chunk. */
 static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_span *p,
                            uint32_t chunk)
 {
     uint32_t begin = spw_waterline_begin(r, p->from), wait = spw_waterline_wait(r, p),
              enter = spw_waterline_enter(r, p);
-    CHECK(wait >= begin && enter <= wait); /* nothing comes up only to go down */
+    CHECK(wait >= begin && enter <= wait); /* no tile is loaded only to be spilled again */
     CHECK(p->chunked || (wait == begin && enter == begin));
     uint32_t held = spw_waterline_tiles(p->from) - wait;
     CHECK(!p->chunked || held <= r->resident_pass);
@@ -84,7 +86,7 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
     uint32_t most = p->chunked ? r->pass : r->resident;
     for (uint64_t n = p->from; n < p->to;) {
         uint64_t to = spw_min_u64(n + chunk, p->to);
-        CHECK(spw_waterline_pass(r, p, n) == begin); /* what a segment at n streams: [0, begin) */
+        CHECK(spw_waterline_pass(r, p, n) == begin); /* a part at n streams [0, begin) */
         uint32_t old = spw_waterline_tiles(n) - begin;
         CHECK(old <= most);
         uint32_t next = to < p->to ? spw_waterline_pass(r, p, to) : spw_waterline_leave(r, p);
@@ -97,7 +99,7 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
     return begin;
 }
 
-/* A layer with a window rests at each chunk's end: no chunk of a pass is different from a step. */
+/* In a layer with a window each end of a chunk is like the end of a step. */
 static void check_window_pass(const struct spw_residency *r, const struct spw_pass_span *p,
                               uint32_t chunk)
 {
