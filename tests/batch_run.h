@@ -1,18 +1,18 @@
-/* Requests through one batch, submitted before the first step, as most tests want them. */
+/* Runs requests through one batch, all submitted before the first step. */
 #ifndef SPW_TESTS_BATCH_RUN_H
 #define SPW_TESTS_BATCH_RUN_H
 
 #include "base/base.h"
 #include "runtime/spillway.h"
 
-/* Told of one request's events. A negative return of on_token ends the run with it. */
+/* Gets the events of one request. A negative return of on_token ends the run with it. */
 struct batch_watch {
     int (*on_token)(void *context, int32_t token, const float *logits);
     void (*on_text)(void *context, const char *text, size_t bytes);
     void *context;
 };
 
-/* ids: [n]. The first failed request's reason goes to `err`, but ends nothing. */
+/* ids: [n]. The reason of the first failed request goes to `err`, but the run continues. */
 static inline int batch_events(struct spw_batch *b, const struct batch_watch *watch,
                                struct spw_error *err)
 {
@@ -30,8 +30,8 @@ static inline int batch_events(struct spw_batch *b, const struct batch_watch *wa
     return rc;
 }
 
-/* Fills results [n], for spw_result_free. 0: all ended by themselves, or failed alone; else how the
- * run ended early: what was there then has SPW_FINISH_FAILED. */
+/* Fills results [n], for spw_result_free. 0: all requests ended by themselves, or failed alone;
+ * else the error that ended the run: unfinished requests have SPW_FINISH_FAILED. */
 static inline int batch_watched(struct spw_engine *e, const struct spw_tokenizer *tokenizer,
                                 const struct spw_request *requests, const struct batch_watch *watch,
                                 size_t n, struct spw_result *results, struct spw_batch_times *times,

@@ -1,7 +1,8 @@
-/* The test programs' own assertions. A failed CHECK prints where and what, and the program goes on;
- * check_done() gives the exit status. Property tests print their seed with check_seed().
+/* The assertions of the test programs. A failed CHECK prints its place and expression, and the
+ * program continues; check_done() gives the exit status. Property tests print their seed with
+ * check_seed().
  *
- * How much a test does: with SPW_FULL in the environment (tools/test.sh --full) all of it; without,
+ * The size of a test: with SPW_FULL in the environment (tools/test.sh --full) all of it; without it
  * draws for a few seconds (check_draws_of), a quarter of a count (check_amount) and every fourth
  * step of a sweep (check_stride). */
 #ifndef SPW_TESTS_CHECK_H
@@ -17,7 +18,7 @@
 
 #define CHECK_SKIP 77
 
-/* Whether a sanitizer is at work, under which tests do less. */
+/* Whether a sanitizer is active: tests then do less. */
 #if defined(__SANITIZE_THREAD__)
 #define RUN_UNDER_TSAN 1
 #endif
@@ -61,14 +62,14 @@ static int check_count_, check_failed_;
         }                                                                                          \
     } while (0)
 
-/* A test that checked nothing has failed. */
+/* A test without checks has failed. */
 static inline int check_done(void)
 {
     fprintf(stderr, "%d checks, %d failed\n", check_count_, check_failed_);
     return check_failed_ || !check_count_;
 }
 
-/* SPW_SEED repeats a run; otherwise every run draws afresh. */
+/* SPW_SEED repeats a run; else every run has a new seed. */
 static inline uint64_t check_seed(void)
 {
     const char *given = getenv("SPW_SEED");
@@ -124,7 +125,8 @@ static inline bool check_another(struct check_draws *d)
     return more;
 }
 
-/* kill(-1) would end every process of the user: a child that was never started has that number. */
+/* kill(-1) would end every process of the user, and a child that was never started has this
+ * number. */
 static inline void check_kill(pid_t child, int number)
 {
     CHECK(child > 0);

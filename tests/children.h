@@ -1,6 +1,6 @@
-/* Children of a test at work. Each runs a function of its own until that returns, until it is asked
- * to end, or until it is killed, and tells the test of what it does through a pipe. Children are
- * made by fork: of engines only those that the child opened have threads. */
+/* Children of a test. Each runs a function until it returns, until the child is asked to end, or
+ * until it is killed, and reports its work to the test through a pipe. Children are made by fork:
+ * only engines that the child itself opened have threads. */
 #ifndef SPW_TESTS_CHILDREN_H
 #define SPW_TESTS_CHILDREN_H
 
@@ -11,20 +11,20 @@
 
 enum { CHILDREN_MOST = 2 };
 
-/* What a child has. */
+/* The child's side. */
 struct child {
     int tell, until;
     uint64_t seed;
 };
 
-/* What the test has. */
+/* The test's side. */
 struct children {
     pid_t pids[CHILDREN_MOST];
     int n, told;
     int end[2]; /* a byte in it asks one child to end */
 };
 
-/* Each exits with 0 if `work` returns and no check of it failed. */
+/* A child exits with 0 if `work` returns and none of its checks failed. */
 static inline void children_start(struct children *c, int n,
                                   void (*work)(void *context, struct child *), void *context,
                                   uint64_t *seed)
@@ -48,7 +48,7 @@ static inline void children_start(struct children *c, int n,
     close(tell[1]);
 }
 
-/* Whether nobody has asked the child to end. */
+/* Whether the child may continue: the test has not asked it to end. */
 static inline bool child_goes_on(const struct child *c)
 {
     char byte;
@@ -66,8 +66,8 @@ static inline bool children_told(const struct children *c, void *record, size_t 
     return read(c->told, record, bytes) == (ssize_t)bytes;
 }
 
-/* Kills them, and returns how many were still at work: others have ended well. What they told may
- * be read yet. */
+/* Kills the children, and returns how many were still running; the others have ended well. Their
+ * reports can still be read. */
 static inline int children_kill(const struct children *c)
 {
     int status, killed = 0;
@@ -80,7 +80,7 @@ static inline int children_kill(const struct children *c)
     return killed;
 }
 
-/* Asks them to end, and waits until all have ended well. */
+/* Asks the children to end, and waits until all have ended well. */
 static inline void children_end(const struct children *c)
 {
     int status;
@@ -99,7 +99,7 @@ static inline void children_close(const struct children *c)
     close(c->end[1]);
 }
 
-/* Runs it in a child and returns its exit status: 0 where `work` returns and no check failed. */
+/* Runs `work` in a child and returns its exit status: 0 if it returns and no check failed. */
 static inline int in_child(void (*work)(void *context, struct child *), void *context,
                            uint64_t *seed)
 {

@@ -1,5 +1,5 @@
-/* Stands between the library and libc: the n-th call that changes a file fails, once. The program's
- * own definitions win over libc's. */
+/* Replaces functions of libc: the n-th call that changes a file fails, once. The program's own
+ * definitions win over libc's. */
 #ifndef SPW_TESTS_FILE_FAULTS_H
 #define SPW_TESTS_FILE_FAULTS_H
 
@@ -13,7 +13,7 @@
 
 static int64_t file_fault_after = -1; /* calls until one fails; < 0: none does */
 static int file_fault_error;
-static bool file_sync_off; /* for who makes many files and has no need of them tomorrow */
+static bool file_sync_off; /* for tests that make many files and need no durability */
 
 static void file_fault_nth(int64_t n, int error)
 {

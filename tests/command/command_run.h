@@ -52,8 +52,8 @@ __attribute__((format(printf, 1, 2))) static inline int sh(const char *format, .
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Runs of the command know the limits of the machine and the drive that the test measure_limits
- * found, where it ran; what they measure themselves is not the user's. */
+/* Runs of the command use the limits of machine and drive that the test measure_limits has stored,
+ * if it ran; new measurements do not go to the user's files. */
 static inline void command_limits(void)
 {
     setenv("XDG_CACHE_HOME", folder, 1);

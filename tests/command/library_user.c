@@ -1,5 +1,5 @@
-/* The smallest user of the installed library: a model folder and a number, and the tokens that the
- * model goes on with from token 1. C and C++. tests/command/test_install.sh builds and runs it.
+/* The smallest program with the installed library: prints N tokens that a model generates after
+ * token 1. C and C++. tests/command/test_install.sh builds and runs it.
  *
  *     cc library_user.c $(pkg-config --cflags --libs spillway) && ./a.out MODEL 8 */
 #include "runtime/spillway.h"

@@ -1,13 +1,13 @@
-/* `spillway probe` and `bench`, and plans that need what they measure: run through sh on a tiny
- * model. Measuring the machine and its drive takes seconds: the profile that the first case makes
- * serves the others. Skipped without the command. */
+/* `spillway probe` and `bench`, and plans with measured limits: run through sh on a tiny model.
+ * Measuring the machine and its drive takes seconds: the other cases use the profile that the first
+ * case makes. Skipped without the command. */
 #include "tests/command/command_json.h"
 #include "tests/command/command_model.h"
 #include "tests/command/command_start.h"
 
 #include <math.h>
 
-/* Measured once, shown from the profile, measured again when that is not to be trusted. */
+/* Measured once, shown from the profile, measured again if the profile cannot be used. */
 static void test_probe(void)
 {
     CHECK(sh("\"$S\" probe --json --drive-profile d.json") == 0);
@@ -30,7 +30,7 @@ static void test_probe(void)
     CHECK(sh("mkdir spillway && cp d.json spillway/drives.json") == 0); /* for the others */
 }
 
-/* A plan that knows the limits says how fast a token will be, and by which limit. */
+/* A plan with known limits predicts the time of a token, and the limit that decides it. */
 static void test_plan_rates(void)
 {
     CHECK(sh("\"$S\" plan m --context 1000 --device-memory 1MiB") == 0 && strstr(out, "smallest") &&
@@ -49,7 +49,7 @@ static void test_plan_rates(void)
 /* Names in what is printed as JSON. */
 static void test_odd_names(void)
 {
-    /* A path need not be UTF-8, and what was computed is not lost by that. */
+    /* A path need not be UTF-8, and the result is not lost because of it. */
     CHECK(sh("ln -s m \"$(printf 'odd\\377')\"; for c in 'plan --context 9 --no-probe' inspect "
              "'score --text abc' probe; do set -- $c; c=$1; shift; "
              "\"$S\" $c \"$(printf 'odd\\377')\" \"$@\" --json || exit 9; done >odd") == 0);
@@ -62,7 +62,7 @@ static void test_odd_names(void)
     json_decref(j);
 }
 
-/* A profile replaces a profile, whatever is wrong with it, and nothing else. */
+/* A profile replaces any profile, also a damaged one, and no other file. */
 static void test_profile_is_kept(void)
 {
     CHECK(sh("echo text >text; cp text same; \"$S\" plan m --context 9 --drive-profile text") == 0);
@@ -82,7 +82,7 @@ static void test_bench(void)
     CHECK_MSG(strcmp(out, "1\n2\n") == 0, "%s", out);
 }
 
-/* A sweep that is ended has written and printed the runs that were complete. */
+/* A sweep that was ended has written and printed its complete runs. */
 static void test_bench_ended(void)
 {
     CHECK(sh("\"$S\" bench m --device cpu --contexts 20 --budgets 0,300K --repeat 1000 "
@@ -143,7 +143,7 @@ static void test_bench_prefix(const char *path)
     CHECK_MSG(strcmp(out, "5\n0\n") == 0, "%s", out);
 }
 
-/* probe looks at no flag: the first SIGINT ends it. */
+/* probe does not catch SIGINT: the first one ends it. */
 static void test_interrupt_probe(void)
 {
     const char *const arguments[] = {"spillway", "probe", ".", "--redo", NULL};

@@ -47,7 +47,7 @@ static void make_store(void)
     spw_store_close(s);
 }
 
-/* In the last pack, the one used latest. */
+/* In the last pack, which was used latest. */
 static void corrupt(long at)
 {
     CHECK(sh("cd c && f=$(ls -tr *.pack | tail -n 1) && printf X | "
@@ -91,7 +91,8 @@ static void test_prune(void)
     CHECK(sh("\"$S\" cache prune c --size 1GiB") == 0 && strstr(out, "1 pack removed"));
     CHECK(strstr(out, "2 left"));
     CHECK(sh("\"$S\" cache verify c") == 0);
-    CHECK(sh("\"$S\" cache prune c --size 40000 --json") == 0); /* the end of the chain goes */
+    CHECK(sh("\"$S\" cache prune c --size 40000 --json") ==
+          0); /* the end of the chain is removed */
     json_t *o = json_loads(out, 0, NULL);
     CHECK(json_integer_value(json_object_get(o, "removed")) == 1);
     CHECK(json_integer_value(json_object_get(o, "left")) == 1);

@@ -1,7 +1,7 @@
-/* `spillway chat` as its users meet it, through pipes and through a terminal: a tiny model with a
- * tokenizer of bytes (a committed golden model, and a random one that takes long to answer) and a
- * small chat template. Answers are compared with those of `spillway generate` for the rendered text
- * or the same token ids, and what was reused is counted. Skipped without the command. */
+/* `spillway chat`, through pipes and through a terminal: a tiny model with a tokenizer of bytes (a
+ * committed golden model, and a random one with slow answers) and a small chat template. Answers
+ * are compared with those of `spillway generate` for the rendered text or the same token ids, and
+ * reused tokens are counted. Skipped without the command. */
 #include "tests/byte_tokenizer.h"
 #include "tests/command/command_run.h"
 #include "tests/engine/tiny_model.h"
@@ -30,7 +30,7 @@ static void write_file(const char *name, const char *text)
         fclose(file);
 }
 
-/* `input` goes to a chat with the model m. */
+/* Runs a chat with the model m; `input` is its stdin. */
 __attribute__((format(printf, 2, 3))) static int chat(const char *input, const char *format, ...)
 {
     char options[512];
@@ -115,7 +115,7 @@ static void make_models(void)
 
 /* ---- answers ---- */
 
-/* What the model is given is the rendered text; --messages gives the interactive answer. */
+/* The model gets the rendered text; --messages gives the interactive answer. */
 static void test_first_answer(void)
 {
     static char text[1 << 16];
@@ -145,9 +145,9 @@ static void test_first_answer(void)
     CHECK(strcmp(out, text) == 0);
 }
 
-/* Of the ten turns each computes what is new: the token that was picked last (the template writes
- * the one that ends a turn), the question, and what the template puts around it. Half characters
- * are among what this temperature draws, so that replies do not encode into their own tokens. */
+/* Each of ten turns computes only its new tokens: the last token (the template writes the one that
+ * ends a turn), the question, and the template's text around it. At this temperature some tokens
+ * are half characters, so replies do not encode into their own tokens. */
 static void test_ten_turns(void)
 {
     char input[256] = "", line[32];
@@ -170,7 +170,7 @@ static void test_ten_turns(void)
         cut |= strstr(out, "\xef\xbf\xbd") != NULL;
     }
     CHECK(cut);
-    /* The whole of it as token ids gives the tenth answer again, to the bit. */
+    /* All token ids together give the tenth answer again, to the bit. */
     json_t *ids = json_array(), *id;
     size_t k;
     for (size_t i = 0; i < 10; i++) {
@@ -197,15 +197,15 @@ static void test_ten_turns(void)
     json_decref(r);
 }
 
-/* What the prefix cache had for all turns together. */
+/* Tokens from the prefix cache in all turns together. */
 static long long from_store(const json_t *report)
 {
     return number(json_object_get(report, "prefix"), "n_tokens_from_store");
 }
 
-/* Ten turns that keep what they compute begin each where the one before ended, like those that do
- * not. Another process, which renders the conversation from its texts, finds the tiles of it, and
- * answers what it would have without them. */
+/* Ten turns with a prefix cache. Each begins where the turn before ended, as without a cache.
+ * Another process, which renders the conversation from its texts, finds its tiles, and gives the
+ * same answer as without them. */
 static void test_prefix_cache(void)
 {
     static char text[1 << 16];
@@ -253,13 +253,13 @@ static void test_prefix_cache(void)
     json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "More"));
     char *list = json_dumps(messages, 0);
     write_file("more.json", list);
-    text[strlen(text) - 1] = 0; /* there without the line break at the end */
+    text[strlen(text) - 1] = 0; /* without the line break at the end */
     CHECK(sh("\"$S\" chat m --device cpu --messages more.json %s --prefix-cache cache --report "
              "d.json",
              options) == 0);
     CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
     json_t *d = load("d.json");
-    CHECK(from_store(d) >= from_store(c)); /* the turn before has kept its own */
+    CHECK(from_store(d) >= from_store(c)); /* the turn before has published its KV */
     CHECK(sh("\"$S\" cache verify cache && rm -r cache") == 0);
     free(list);
     json_decref(messages);
@@ -302,7 +302,7 @@ static void test_commands(void)
     json_t *a = load("a.json");
     CHECK(json_array_size(a) == 4 && strcmp(content(a, 0), "One") == 0);
 
-    /* /undo: another question in between changes nothing. */
+    /* /undo: an undone question changes nothing. */
     CHECK(chat("One\nOther\n/undo\nTwo\n/save b.json\n/undo\n/undo\n/save e.json\n",
                "%s --report r.json", options) == 0);
     json_t *b = load("b.json"), *e = load("e.json"), *r = load("r.json");
@@ -312,7 +312,7 @@ static void test_commands(void)
     json_decref(b);
     json_decref(r);
 
-    /* /regen draws anew, from a prompt that is held but for the token that gives its logits. */
+    /* /regen draws again. The session holds its prompt, except the token that gives its logits. */
     CHECK(chat("One\nTwo\n/regen\n/save b.json\n", "%s --report r.json", options) == 0);
     b = load("b.json");
     r = load("r.json");
@@ -323,7 +323,7 @@ static void test_commands(void)
     json_decref(b);
     json_decref(r);
 
-    /* /save and /load: another process goes on as this one would have. */
+    /* /save and /load: another process continues like this one. */
     CHECK(chat("One\nTwo\nThree\n/save c.json\n", "%s", options) == 0);
     CHECK(chat("/load a.json\nThree\n/save d.json\n", "%s", options) == 0);
     json_t *c = load("c.json"), *d = load("d.json");
@@ -339,8 +339,9 @@ static void test_commands(void)
     CHECK(strstr(err, "/regen") && strstr(err, "Ctrl-C"));
 }
 
-/* Where windows move on behind long answers, another answer computes its question again, another
- * question itself, and neither what came before: with windows of layers, and of exact KV. */
+/* If windows move on during long answers, another answer computes its question again, another
+ * question computes itself, and neither computes earlier tokens: with sliding windows, and with the
+ * residual window. */
 static void test_going_back(void)
 {
     static char input[2000];
@@ -380,12 +381,12 @@ static void test_full_context(void)
                   strstr(err, "/undo removes the last turn; a larger --context would do"),
               "%s", err);
     json_t *s = load("s.json");
-    CHECK(json_array_size(s) == 2); /* Two was never part of it */
+    CHECK(json_array_size(s) == 2); /* "Two" was never part of it */
     CHECK(strstr(err, "0 messages are left") && strstr(err, "/undo: found no question"));
     json_decref(s);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void test_refusals(void)
 {
@@ -432,7 +433,7 @@ static void test_refusals(void)
                   "%s: %s", cases[i].line, err);
         CHECK_MSG(end && (!end[1] || strstr(cases[i].line, "raises")), "%s", err);
     }
-    /* In a conversation each is one line, and the conversation goes on. */
+    /* In a conversation each error is one line, and the conversation continues. */
     CHECK(chat("/sve s\n/bogus\n/save\n/load b3\n/undo\n/regen\n/quit now\nOne\n/save s.json\n",
                "--max-new-tokens 4") == 2);
     CHECK(strstr(err, "did you mean /save?") && strstr(err, "unknown command /bogus"));
@@ -452,9 +453,9 @@ static void run_child(const char *const *arguments)
     _exit(127);
 }
 
-static int patience_ms = 60000; /* for machines that are busy */
+static int patience_ms = 60000; /* for busy machines */
 
-/* Reads until `bytes` have come or, with `text`, until that has. */
+/* Reads `bytes` bytes or, with `text`, until the text has come. */
 static size_t wait_for(int fd, char *into, size_t room, size_t bytes, const char *text)
 {
     size_t n = 0;
@@ -475,7 +476,7 @@ static void send_text(int fd, const char *text)
     CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
 }
 
-/* SIGINT ends the answer; what was said stays, and the next turn builds on it. */
+/* SIGINT ends the answer; its text stays, and the next turn continues from it. */
 static void test_interrupt(void)
 {
     static const char *const arguments[] = {
@@ -508,14 +509,14 @@ static void test_interrupt(void)
     json_t *s = load("s.json"), *r = load("r.json");
     CHECK(json_array_size(s) == 4 && strlen(content(s, 1)) >= 50 && strlen(content(s, 3)) >= 50);
     CHECK(strcmp(text_of(turn(r, 0), "finish"), "interrupted") == 0);
-    /* But for half a character at the end, which was not shown, it is all there. */
+    /* Everything is there, except half a character at the end, which was not shown. */
     long long held = number(turn(r, 0), "n_prompt") + number(turn(r, 0), "n_generated") - 1;
     CHECK(number(turn(r, 1), "n_reused") <= held && number(turn(r, 1), "n_reused") >= held - 2);
     json_decref(s);
     json_decref(r);
 
     write_file("q.json", "[{\"role\":\"user\",\"content\":\"Hello\"}]");
-    /* In the foreground: else timeout signals twice, and the second one kills. */
+    /* In the foreground: else timeout sends two signals, and the second one kills. */
     CHECK(sh("timeout --foreground -s INT 1 \"$S\" chat slow --device cpu --ignore-eos --context "
              "90000 "
              "--messages q.json --max-new-tokens 80000") == 124);
@@ -531,8 +532,8 @@ static int last_percent(const char *text)
     return percent;
 }
 
-/* SIGINT in a prompt that would take minutes: the conversation is as it was, and goes on; from
- * nothing where windows had moved on and there was no room to keep what they had left. */
+/* SIGINT in a prompt that would take minutes: the conversation has not changed, and continues. It
+ * continues from nothing if windows have moved on and there was no room to retain their tiles. */
 static void interrupt_prompt(const char *model, const char *memory, bool lost)
 {
     enum { N = 60000 };
@@ -593,8 +594,8 @@ static void test_interrupted_prompt(void)
     interrupt_prompt("slides", "256MiB", false);
     interrupt_prompt("slides", "700KiB", true);
 
-    /* Alone it ends the command, with nothing printed; saved is what has passed all layers by then,
-     * which is nothing or a pass of it, as fast as the machine is. */
+    /* With --messages it ends the command, with no output. The passes that were complete are saved:
+     * none or some, depending on the machine's speed. */
     CHECK(sh("seq 60000 | sed 's/.*/7/' >many; timeout --foreground -s INT 2 \"$S\" generate slow "
              "--device cpu --token-ids many --ids --save f --max-new-tokens 8") == 124);
     CHECK_MSG(!*out && strstr(err, "interrupted\n"), "%s%s", out, err);
@@ -602,7 +603,7 @@ static void test_interrupted_prompt(void)
     CHECK_MSG((sh("test -e f") == 0) == !refused, "%d", refused);
 }
 
-/* Keys right behind the prompt may come before the terminal is set: then they are lost. */
+/* Keys right after the prompt may come before the terminal is set up: then they are lost. */
 static bool drop_line(int fd)
 {
     bool back = false;

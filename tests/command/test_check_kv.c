@@ -14,7 +14,7 @@ static const char *name(const json_t *f)
     return json_string_value(json_object_get(f, "kv_dtype"));
 }
 
-/* Three formats, kept, told again, in a table and as JSON. */
+/* Three formats, stored, shown again, in a table and as JSON. */
 static void test_check(void)
 {
     CHECK(sh("\"$S\" check-kv m --compute f32 --json --quiet --report r.json") == 0 && !*err);
@@ -44,8 +44,8 @@ static void test_check(void)
     CHECK(strstr(out, "int4") && !strstr(out, "int8") && !strstr(out, "known"));
 }
 
-/* A format that is known not to pass is told where it is asked for; nothing is measured for that.
- */
+/* If a run asks for a format that is known not to pass, a line says so; nothing is measured for
+ * that. */
 static void test_told(void)
 {
     static char answer[4096];
@@ -72,8 +72,9 @@ static int n_warnings(void)
     return n;
 }
 
-/* A budget that exact KV does not fit: the first format that fits and passes is taken, checked at
- * the first need; int4 alone would fit the smaller one, and is refused. */
+/* A budget that is too small for exact KV: the run takes the first format that fits and passes; the
+ * check runs when it is first needed. At the smaller budget only int4 would fit, and it is
+ * refused. */
 static void test_fallback(void)
 {
     const char *run = "\"$S\" generate m --device cpu --compute f32 --token-ids ids --ids "
@@ -109,7 +110,7 @@ static void test_fallback(void)
               "%s", err);
     CHECK(sh("grep -c '\"fallback\"' r.json") == 0 && !strcmp(out, "1\n"));
     CHECK(sh("%s --device-memory 10MiB --disk . --disk-memory 1MiB --on-oom spill", run) == 2);
-    /* All engines of a batch and of a sweep say it once. */
+    /* A batch and a sweep say it once for all their engines. */
     CHECK(sh("echo '{\"tokens\":[1,2]}\n{\"tokens\":[3]}' >lines; \"$S\" generate m --device cpu "
              "--compute f32 --prompts lines --sessions 1 --max-new-tokens 4 --context 20000 "
              "--host-memory 1MiB --device-memory 10MiB --kv-gate off") == 0);

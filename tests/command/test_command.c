@@ -1,6 +1,6 @@
-/* The spillway command as its users meet it: help, completion, what is refused and by which words,
- * and the commands that compute nothing or little. Run through sh on a tiny model (a committed
- * golden model with a tokenizer of bytes). Skipped without the command. */
+/* The spillway command: help, completion, refusals and their texts, and the commands that compute
+ * little or nothing. Run through sh on a tiny model (a committed golden model with a tokenizer of
+ * bytes). Skipped without the command. */
 #include "tests/command/command_json.h"
 #include "tests/command/command_model.h"
 
@@ -74,7 +74,7 @@ static void test_completion(void)
     }
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void test_refusals(void)
 {
@@ -244,7 +244,7 @@ static void test_refusals(void)
     free(golden);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int code = sh("\"$S\" %s", cases[i].line);
-        /* One line, behind the note where something was measured first. */
+        /* One line; if something was measured first, after a note. */
         const bool noted = strncmp(err, "spillway: measuring the drive", 29) == 0;
         const char *text = noted ? strchr(err, '\n') + 1 : err, *end = strchr(text, '\n');
         CHECK_MSG(code == 2 && n_out == 0, "%s: exit %d, %zu bytes on stdout", cases[i].line, code,
@@ -260,7 +260,7 @@ static void test_refusals(void)
 #endif
 }
 
-/* A plan that is refused says so as JSON too, with what would do. */
+/* A refused plan also prints JSON, with the smallest budgets. */
 static void test_refused_plan(void)
 {
     CHECK(sh("\"$S\" plan m --context 1000 --device cpu --device-memory 1000 --json") == 2);
@@ -309,8 +309,7 @@ static void test_tools(void)
     CHECK_MSG(strspn(out, "0123456789 \n") == n_out && n_out > 5, "%s", out);
     char ids[64];
     snprintf(ids, sizeof ids, "%.60s", out);
-    /* Without being asked for ids it says that it prints them; text that is asked for is refused.
-     */
+    /* Without --ids a note says that ids are printed; a request for text is refused. */
     CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 3 --report i.json") == 0);
     CHECK_MSG(strcmp(out, ids) == 0 && strstr(err, "tokenizer.json: no such file"), "%s%s", out,
               err);
@@ -322,7 +321,7 @@ static void test_tools(void)
     CHECK(sh("mv tokenizer.json m") == 0);
 }
 
-/* What inspect says of the cache is what a run does, and options win over the model's files. */
+/* The cache that inspect shows is the cache of a run, and options win over the model's files. */
 static void test_cache_policy(void)
 {
     CHECK(sh("cp -r m q && echo '{\"cache_implementation\": \"quantized\"}' "
@@ -348,7 +347,7 @@ static void test_cache_policy(void)
     CHECK(sh("\"$S\" inspect q --kv-dtype f16") == 0 && strstr(out, "cache       f16"));
     CHECK_MSG(strstr(out, "\"quantized\": overruled: --kv-dtype asks for f16"), "%s", out);
 
-    /* That the files change the precision is told, unless the user chose one. */
+    /* A note says that the files change the precision, unless the user chose one. */
     CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 4 --quiet") == 0 && !*err);
     static char answer[4096];
     snprintf(answer, sizeof answer, "%.4000s", out);
@@ -386,7 +385,8 @@ static void test_topology(void)
     json_decref(j);
 }
 
-/* Outputs are the user's alone, whole or not there, and replace no input, link or other file. */
+/* Outputs belong to the user alone, are complete or absent, and replace no input, link or other
+ * file. */
 static void test_outputs(void)
 {
     static const char *const run = "\"$S\" generate m --max-new-tokens 2 --device cpu";

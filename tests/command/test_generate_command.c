@@ -1,6 +1,6 @@
-/* `spillway generate` as its users meet it: reports, budgets, the disk, batches, ends that others
- * put to it. Run through sh on a tiny model, on stories260K where the shared data is, on the
- * bundled model where it is. Skipped without the command. */
+/* `spillway generate`: reports, budgets, the disk, batches, runs that are ended from outside. Run
+ * through sh on a tiny model, on stories260K if the shared data is there, and on the bundled model
+ * if it is there. Skipped without the command. */
 #include "tests/command/command_json.h"
 #include "tests/command/command_model.h"
 #include "tests/command/command_start.h"
@@ -43,7 +43,7 @@ static void test_report(void)
     json_array_foreach(waits, layer, wait) waited += json_real_value(wait);
     CHECK(json_array_size(waits) > 0 && waited <= all * (1 + 1e-9));
 
-    /* The dump is what was hashed: [300, 96] float32 behind a header of 128 bytes. */
+    /* The dump has the hashed logits: [300, 96] float32 after a header of 128 bytes. */
     static char npy[300 * 96 * 4 + 200];
     char hash[32];
     size_t n = read_file("l.npy", npy, sizeof npy);
@@ -53,7 +53,7 @@ static void test_report(void)
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)XXH3_64bits(npy + 128, n - 128));
     CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
 
-    /* The text that was streamed is the text of all tokens, less the prompt. */
+    /* The streamed text is the text of all tokens minus the prompt. */
     size_t i;
     json_t *id;
     char path[256];
@@ -67,7 +67,7 @@ static void test_report(void)
     CHECK(sh("\"$S\" tokenize m --decode --token-ids ids") == 0);
     CHECK(strncmp(out, "TheStartOfSomething", 19) == 0 && strcmp(out + 19, text) == 0);
 
-    /* What the dumped logits say of the tokens, score must say too. */
+    /* The dumped logits and `score` agree on the tokens. */
     double sum = 0, whole, prompt;
     json_array_foreach(json_object_get(r, "tokens"), i, id)
     {
@@ -94,7 +94,7 @@ static void test_report(void)
     json_decref(r);
 }
 
-/* Same seed, same text, wherever the bytes lie; another seed, another text. */
+/* The same seed gives the same text under any budgets; another seed gives another text. */
 static void test_placement(void)
 {
     static char text[1 << 16];
@@ -164,8 +164,8 @@ static long long smallest_to_disk(char *host, size_t size)
     return device;
 }
 
-/* At the smallest device and host memory the cache lies on disk; a page less of that is refused by
- * the number that would do, and so is a byte less of writes. */
+/* At the smallest device and host memory the cache is on disk. A page less is refused with the
+ * number that works, and so is a byte less of writes. */
 static void test_disk_plan(void)
 {
     static const char line[] =
@@ -183,7 +183,8 @@ static void test_disk_plan(void)
     CHECK(writes > 0 && number(p, "moved_bytes.prefill.host_to_disk") == writes);
     CHECK(number(p, "moved_bytes.decode_step.disk_to_host") > 0);
     json_decref(p);
-    p = plan_on_disk(device, "--host-memory 64MiB"); /* what the host may hold, the disk need not */
+    p = plan_on_disk(device,
+                     "--host-memory 64MiB"); /* the disk need not hold what fits on the host */
     CHECK(number(p, "disk.total") == 0 && number(p, "host.kv") > 0);
     CHECK(number(p, "waterlines.disk_end") == 0 && number(p, "smallest_bytes.disk") == 0);
     json_decref(p);
@@ -204,7 +205,7 @@ static void test_disk_plan(void)
     }
 }
 
-/* A run under these budgets says the same as one without, and its report tells of the disk. */
+/* A run under these budgets gives the same answer as one without, and its report has the disk. */
 static void test_disk_run(void)
 {
     static const char line[] =
@@ -237,7 +238,7 @@ static void test_disk_run(void)
     json_decref(all);
 }
 
-/* A disk that is too small for the KV takes nothing from the host, where that KV has room. */
+/* A disk that is too small for the KV does not change a plan in which the host has room for it. */
 static void test_disk_adds(void)
 {
     static const char line[] =
@@ -262,7 +263,7 @@ static void test_disk_adds(void)
 
 /* ---- batches ---- */
 
-/* Lines of a batch are what single runs give, byte for byte. */
+/* Lines of a batch equal the answers of single runs, byte for byte. */
 static void test_batch(void)
 {
     static const struct {
@@ -294,7 +295,8 @@ static void test_batch(void)
              "--sessions 3 --report b.json") == 0);
     char *line = strtok(out, "\n");
     memset(lines, 0, sizeof lines);
-    for (int i = 0; i < N && line; i++, line = strtok(NULL, "\n")) { /* as they end */
+    for (int i = 0; i < N && line;
+         i++, line = strtok(NULL, "\n")) { /* in the order in which they end */
         json_t *answer = parse(line);
         long long index = (long long)number(answer, "index");
         CHECK(index >= 0 && index < N && !lines[index]);
@@ -324,7 +326,8 @@ static void test_batch(void)
     json_decref(batch);
 }
 
-/* Answers come as they end; one text that is too long is named, and the others go on. */
+/* Answers come in the order in which they end. A message names a text that is too long, and the
+ * others continue. */
 static void test_batch_order(void)
 {
     CHECK(sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 300, \"id\": \"long\"}'; "
@@ -356,7 +359,7 @@ static void test_batch_order(void)
               json_object_get(json_array_get(requests, 0), "error"));
         CHECK(number(json_array_get(requests, 3), "n_generated") == 3);
         json_decref(report);
-        if (i == 1) { /* what the short ones take */
+        if (i == 1) { /* the size of the short prompts */
             CHECK(sh("\"$S\" plan m --context 4 --on-oom fail --json --device cpu") == 0);
             json_t *plan = parse(out);
             least = (long long)number(plan, "smallest_bytes.device");
@@ -366,7 +369,7 @@ static void test_batch_order(void)
     CHECK(sh("\"$S\" generate m --prompts o.jsonl --context 2") == 2 && !n_out);
 }
 
-/* Ctrl-C: lines that had ended are out, and what was begun comes with the report. */
+/* Ctrl-C: complete lines are printed, and unfinished ones come with the report. */
 static void test_batch_interrupted(void)
 {
     int code = sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 900}'; "
@@ -442,9 +445,9 @@ static void test_batch_ids(void)
               err);
 }
 
-/* ---- what is odd ---- */
+/* ---- unusual cases ---- */
 
-/* A context that the model was not made for: refused, and allowed where that is asked for. */
+/* A context that the model was not made for is refused, or allowed with the option. */
 static void test_long_context(void)
 {
     CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3") == 2);
@@ -458,7 +461,7 @@ static void test_long_context(void)
     CHECK(sh("\"$S\" plan m --context 1100 --no-probe --allow-long-context") == 0);
 }
 
-/* Logits that are not numbers: what is advised is not what the run did already. */
+/* Logits that are not numbers: the advice is not what the run did already. */
 static void test_not_numbers(void)
 {
     CHECK(sh("cp -r m nan; printf '%%064d' 0 | tr 0 '\\377' >ff; n=$(stat -c %%s "
@@ -471,7 +474,7 @@ static void test_not_numbers(void)
     CHECK_MSG(strstr(err, "not numbers (NaN): the weights are damaged, or too large"), "%s", err);
 }
 
-/* Ids that the tokenizer has no text for. */
+/* Ids without a text in the tokenizer. */
 static void test_unnamed_ids(void)
 {
     CHECK(sh("cp -r m few; sed -E 's/,\"[^\"]+\":[4-9][0-9]//g' m/tokenizer.json "
@@ -486,7 +489,7 @@ static void test_unnamed_ids(void)
     CHECK_MSG(!strstr(err, "have no text"), "%s", err);
 }
 
-/* ---- the end that others put to it ---- */
+/* ---- runs that are ended from outside ---- */
 
 static void test_broken_pipe(void)
 {
@@ -508,13 +511,13 @@ static void test_broken_pipe(void)
         CHECK(sh("\"$S\" generate --help >/dev/full") == 1); /* more than a buffer holds */
         CHECK_MSG(strstr(err, "stdout: "), "%s", err);
     }
-    /* A limit on the size of files is a write that failed, too. */
+    /* A limit on the size of files also makes a write fail. */
     CHECK(sh("ulimit -f 1; \"$S\" generate m --token-ids t --ids --max-new-tokens 9 --report "
              "x.json") == 1);
     CHECK_MSG(strstr(err, "x.json: File too large"), "%s", err);
     CHECK(sh("{ sleep 0.2; \"$S\" generate --help; echo $? >code; } | true; cat code") == 0);
     CHECK_MSG(strcmp(out, "1\n") == 0 && !*err, "%s%s", out, err);
-    /* Where stdout is closed, no file that is opened may take its place. */
+    /* If stdout is closed, no opened file may take its place. */
     CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3 --dump-logits c.npy >&-") ==
           1);
     CHECK_MSG(strstr(err, "stdout: Bad file descriptor"), "%s", err);
@@ -561,7 +564,7 @@ static void test_interrupt(void)
              "(i < 8 ? 1 : 900) \",\\\"ignore_eos\\\":true}\" }' >many") == 0);
     int sink = open("/dev/null", O_WRONLY);
     pid_t pid = start(sink, arguments);
-    /* As soon as there is a progress line; a minute is for machines that are busy. */
+    /* Waits for the progress line; a minute is for busy machines. */
     for (int i = 0; i < 600; i++) {
         usleep(100000);
         read_file("err", err, sizeof err);
@@ -578,7 +581,7 @@ static void test_interrupt(void)
     CHECK_MSG(counts_answers(err), "%.200s", err);
     for (const char *at = strchr(err, '\r'); at; at = strchr(at + 1, '\r')) /* it never wraps */
         CHECK_MSG(strcspn(at + 1, "\r\n") < 80 + strlen("\033[K"), "%.200s", at + 1);
-    const char *last = strrchr(err, '\r'); /* the line is taken away before the message */
+    const char *last = strrchr(err, '\r'); /* the line is removed before the message */
     CHECK_MSG(last && strcmp(last, "\r\033[Kspillway: interrupted\n") == 0, "%.200s",
               last ? last : err);
 }

@@ -1,7 +1,6 @@
-/* Model folders that are damaged at random: config.json, generation_config.json, tokenizer.json,
- * the chat template, the header and the data of the weights. Whatever lies there, the library
- * refuses it with one line of text or gives an answer, and leaves nothing behind. Most useful under
- * sanitizers:
+/* Model folders with random damage: config.json, generation_config.json, tokenizer.json, the chat
+ * template, the header and the data of the weights. The library refuses each with one line of text
+ * or gives an answer, and leaks nothing. Most useful under sanitizers:
  *
  *   test_mutated_folders [COUNT]      150 folders; SPW_SEED repeats a run */
 #include "model/text/chat_template.h"
@@ -56,7 +55,7 @@ static void replace(struct bytes *b, size_t at, size_t gone, const char *text, s
     b->n = b->n - gone + n;
 }
 
-/* The value behind a colon at or after a random place of [from, to): until a comma or a bracket. */
+/* The value after a colon at or after a random place of [from, to): until a comma or a bracket. */
 static void change_value(struct bytes *b, size_t from, size_t to, uint64_t *seed)
 {
     static const char *const values[] = {"0",
@@ -110,7 +109,7 @@ static void change_value(struct bytes *b, size_t from, size_t to, uint64_t *seed
     replace(b, at + 1, end - at - 1, value, strlen(value));
 }
 
-/* One key more behind the first brace of [from, to). */
+/* Adds one key after the first brace of [from, to). */
 static void add_key(struct bytes *b, size_t from, size_t to, uint64_t *seed)
 {
     static const char *const keys[] = {
@@ -154,10 +153,10 @@ static void damage(struct bytes *b, size_t from, size_t to, uint64_t *seed)
     case 1:
         change_bytes(b, from, to, seed);
         break;
-    case 2: /* a piece less */
+    case 2: /* removes a piece */
         replace(b, at, n < to - at ? n : to - at, "", 0);
         break;
-    case 3: /* a piece twice */
+    case 3: /* repeats a piece */
         n = n < to - at ? n : to - at;
         replace(b, at, 0, (char *)b->at + at, n);
         break;
@@ -173,8 +172,8 @@ static uint64_t header_bytes(const struct bytes *b)
     return b->n < 9 || n > b->n - 8 ? 0 : n;
 }
 
-/* Within the header the length follows, mostly: else nothing behind the first check would be seen.
- */
+/* After a change inside the header its length is usually corrected: else only the first check would
+ * be tested. */
 static void damage_weights(struct bytes *b, uint64_t *seed)
 {
     uint64_t n = header_bytes(b), size = b->n;
@@ -201,7 +200,7 @@ static void damage_weights(struct bytes *b, uint64_t *seed)
     }
 }
 
-/* ---- what the library makes of it ---- */
+/* ---- the library's result ---- */
 
 static void check_refusal(int rc, const struct spw_error *err, const char *what)
 {

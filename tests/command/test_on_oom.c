@@ -1,13 +1,13 @@
-/* What may give way when a budget does not hold the context, decided before anything is loaded:
- * each choice of --on-oom, with and without a gate, at budgets between what exact KV needs and what
- * quantized KV does. A run whose old KV lost precision is bit for bit the run that was asked for
- * that precision; nothing is entered in silence. */
+/* Fallbacks for a budget that is too small for the context, decided before anything is loaded: each
+ * choice of --on-oom, with and without a gate, at budgets between the needs of exact KV and of
+ * quantized KV. A run whose old KV lost precision has the same bits as a run that asks for that
+ * precision; every fallback is reported. */
 #include "tests/engine/engine_run.h"
 
 enum { N_TOKENS = 1500, CONTEXT = 1536 };
 
 struct gate {
-    enum spw_kv_precision most; /* from this one on models fail; 0: none does */
+    enum spw_kv_precision most; /* from this precision on the gate fails; 0: it never fails */
     int n_asked;
     enum spw_kv_precision asked[8];
 };
@@ -21,7 +21,8 @@ static bool passes(void *context, enum spw_kv_precision precision)
     return !g->most || precision < g->most;
 }
 
-/* The least host memory with which the device's smallest holds the context at this precision. */
+/* The least host memory with which the smallest device memory holds the context at this
+ * precision. */
 static void smallest(const char *dir, const struct spw_options *base,
                      enum spw_kv_precision precision, struct spw_plan_info *out)
 {
@@ -44,8 +45,8 @@ static void logits_of(const char *dir, const struct spw_options *o, const int32_
     spw_engine_close(e);
 }
 
-/* A fallback before the first token: the logits are exact up to the token it names, and not from
- * there on. */
+/* A fallback before the first token: the logits are exact up to the token that it names, and differ
+ * from there on. */
 static void check_lossy_from(const char *dir, const struct spw_options *o, const int32_t *ids,
                              uint32_t vocab, enum spw_kv_precision precision, uint64_t from)
 {
@@ -65,8 +66,8 @@ static void check_lossy_from(const char *dir, const struct spw_options *o, const
     spw_engine_close(a);
 }
 
-/* At this budget the engine takes `expected`, says so once, and computes what that precision does.
- */
+/* At this budget the engine takes `expected`, reports it once, and computes the results of that
+ * precision. */
 static void check_taken(const char *dir, struct spw_options *o, const int32_t *ids, uint32_t vocab,
                         enum spw_kv_precision expected, float plain[][128])
 {
@@ -103,8 +104,8 @@ static void check_refused(const char *dir, const struct spw_options *o, const ch
         spw_engine_close(e);
 }
 
-/* Under ever smaller budgets: less precision is advised only where it needs less memory, and sizes
- * are not bytes. */
+/* Under smaller and smaller budgets: a lower precision is advised only if it needs less memory;
+ * texts show sizes with units. */
 static void check_hints(const char *dir, const struct spw_options *given)
 {
     static const char hint[] = "with old KV as int4: options.device_bytes ";
@@ -141,7 +142,7 @@ static void run_model(const struct tiny_model *m)
     }
     CHECK(!run_same(plain[SPW_KV_EXACT], plain[SPW_KV_INT8], m->vocab) &&
           !run_same(plain[SPW_KV_INT8], plain[SPW_KV_INT4], m->vocab));
-    /* All KV on the device: what the precisions need of it is far apart. */
+    /* All KV on the device: the precisions need very different amounts of it. */
     o.on_oom = SPW_ON_OOM_QUANTIZE;
     smallest(dir, &o, SPW_KV_EXACT, &exact);
     smallest(dir, &o, SPW_KV_INT8, &int8);
@@ -151,7 +152,8 @@ static void run_model(const struct tiny_model *m)
     o.precision = SPW_KV_EXACT;
     o.gate_context = &gate;
     o.gate = passes;
-    o.device_bytes = exact.smallest_device_bytes; /* nothing need give way, nobody is asked */
+    o.device_bytes =
+        exact.smallest_device_bytes; /* no fallback is needed, and the gate is not asked */
     check_taken(dir, &o, ids, m->vocab, SPW_KV_EXACT, plain);
     CHECK(!gate.n_asked);
     o.device_bytes = exact.smallest_device_bytes - 4096;
@@ -159,7 +161,8 @@ static void run_model(const struct tiny_model *m)
     CHECK(gate.n_asked == 2 && gate.asked[0] == SPW_KV_INT8 && gate.asked[1] == SPW_KV_INT8);
     o.device_bytes = int4.smallest_device_bytes;
     check_taken(dir, &o, ids, m->vocab, SPW_KV_INT4, plain);
-    CHECK(gate.asked[2] == SPW_KV_INT4); /* what would not fit is not asked for */
+    CHECK(gate.asked[2] ==
+          SPW_KV_INT4); /* the gate is not asked for a precision that does not fit */
     o.device_bytes -= 4096;
     check_refused(dir, &o, "with old KV as int4: options.device_bytes");
     check_hints(dir, &o);
@@ -170,7 +173,7 @@ static void run_model(const struct tiny_model *m)
     check_refused(dir, &o, "options.device_bytes");
     o.gate = passes;
     gate.most = 0;
-    o.kv = SPW_DTYPE_F32; /* a type that was named is kept to */
+    o.kv = SPW_DTYPE_F32; /* a named type never changes */
     check_refused(dir, &o, "options.device_bytes");
     o.kv = SPW_DTYPE_AUTO;
     o.precision = SPW_KV_INT8;
@@ -178,7 +181,7 @@ static void run_model(const struct tiny_model *m)
     o.precision = SPW_KV_EXACT;
     o.on_oom = SPW_ON_OOM_FAIL;
     check_refused(dir, &o, "options.device_bytes");
-    o.on_oom = 0; /* the host takes it: no bit changes, nobody is asked */
+    o.on_oom = 0; /* the host has room: no bit changes, and the gate is not asked */
     gate.n_asked = 0;
     check_taken(dir, &o, ids, m->vocab, SPW_KV_EXACT, plain);
     o.on_oom = SPW_ON_OOM_SPILL;
@@ -210,7 +213,7 @@ static void run_both_tiers(const struct tiny_model *m)
     o.on_oom = SPW_ON_OOM_SPILL;
     CHECK(spw_plan_query(&quantized, dir, &o, &err) == -ENOMEM && !quantized.fallback.failed);
     CHECK(quantized.smallest_device_bytes == info.smallest_device_bytes);
-    /* Where nothing ever is old, less precision of old KV wins nothing. */
+    /* In a context without old tiles a lower precision gains nothing. */
     o.on_oom = 0;
     o.residual_window = CONTEXT;
     o.device_bytes = 4096;

@@ -1,7 +1,7 @@
-/* `plan --json` of one process foretells, as integers, what `generate --report` of another one
- * counts on every link: for random models, budgets, precisions of KV, chunks, slots, prompts and
- * answers; for prompts together; and with a prefix cache, of which the plan is told only how much
- * it gives.
+/* `plan --json` of one process predicts, as integers, the bytes that `generate --report` of another
+ * process counts on every link: for random models, budgets, precisions of KV, chunks, slots,
+ * prompts and answers; for several prompts; and with a prefix cache, of which the plan knows only
+ * the number of tokens that it gives.
  *
  *   test_plan_command [draws] */
 #include "runtime/spillway.h"
@@ -46,7 +46,7 @@ static uint64_t below(uint64_t *seed, uint64_t n)
     return check_random(seed) % n;
 }
 
-/* Of each budget what would do, or somewhat more. */
+/* For each budget the smallest one, or a little more. */
 static void draw_budgets(char *options, size_t size, uint64_t *seed)
 {
     size_t n = strlen(options);
@@ -61,7 +61,8 @@ static void draw_budgets(char *options, size_t size, uint64_t *seed)
         return;
     n += (size_t)snprintf(
         options + n, size - n,
-        " --disk . --disk-memory 64MiB --disk-write-limit 1GiB"); /* so that no drive is measured */
+        " --disk . --disk-memory 64MiB --disk-write-limit 1GiB"); /* with this limit no drive is
+                                                                     measured */
     j = plan(options);
     snprintf(options + n, size - n, " --host-memory %lld", at(j, "smallest_bytes.host") + 4096);
     json_decref(j);
@@ -165,7 +166,7 @@ static void run_together(const struct tiny_model *m, uint64_t *seed)
     n_together++;
 }
 
-/* A prompt whose beginning an earlier process has kept; and that process. */
+/* A prompt whose beginning an earlier process has published; and that process. */
 static void run_found(const struct tiny_model *m, uint64_t *seed)
 {
     char options[1024], more[1200], path[256];
@@ -182,14 +183,14 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     compare(j, options);
     json_decref(j);
     CHECK(sh("cp ids first && cat first >ids && seq 1 60 | tr '\\n' ' ' >>ids") == 0);
-    generate(options); /* goes on behind it */
+    generate(options); /* continues after it */
     snprintf(path, sizeof path, "%s/r.json", folder);
     json_t *report = json_load_file(path, 0, NULL);
     long long found = at(report, "prefix.n_tokens_from_store");
     long long kept = at(report, "prefix.n_tokens_published");
     long long whole = (at(report, "n_prompt") + at(report, "n_generated") - 1) / 128 * 128;
     json_decref(report);
-    /* The cache has some of it where no session can begin: nobody tells a plan how much. */
+    /* The cache has a part of it where no session can begin: no plan knows how much. */
     if (!found || (kept && found + kept != whole))
         return;
     snprintf(more, sizeof more, "%s --prefix-tokens %lld", options, found);
@@ -199,7 +200,7 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     n_found++;
 }
 
-/* A run that goes on from a file, under budgets of its own. */
+/* A resumed run under budgets of its own. */
 static void run_resumed(uint64_t *seed, uint32_t vocab)
 {
     static const char *const kv[] = {"", " --kv-dtype int8 --residual-window 128"};

@@ -1,4 +1,5 @@
-/* --prefix-cache through the command: one process computes and keeps, others begin with that. */
+/* --prefix-cache through the command: one process computes and publishes, others begin with
+ * that. */
 #include "tests/command/command_run.h"
 #include "tests/engine/tiny_model.h"
 
@@ -42,7 +43,7 @@ static void write_model(const struct tiny_model *m, uint32_t n_ids)
     fclose(f);
 }
 
-/* The second process reads what the first has kept, and answers the same. */
+/* The second process reads the KV of the first one, and gives the same answer. */
 static void test_two_processes(const struct tiny_model *m, uint32_t n_ids, const char *more)
 {
     static char answer[1 << 10];
@@ -67,7 +68,7 @@ static void test_two_processes(const struct tiny_model *m, uint32_t n_ids, const
     CHECK(number(second, "n_tokens_from_store") == 1024 &&
           number(second, "n_tokens_published") == 0);
     CHECK(number(second, "bytes_read") > 0);
-    bool enough = n_ids - 1024 >= 64; /* computed, to know a speed */
+    bool enough = n_ids - 1024 >= 64; /* enough computed tokens for a speed */
     CHECK(enough ==
           json_is_real(json_object_get(json_object_get(second, "prefix"), "seconds_saved")));
     const char *from =
@@ -79,7 +80,7 @@ static void test_two_processes(const struct tiny_model *m, uint32_t n_ids, const
     CHECK(sh("\"$S\" cache verify cache && rm -r cache m") == 0);
 }
 
-/* A run that goes on from a file of its own needs no prefix, and keeps what it holds. */
+/* A resumed run needs no prefix, and publishes what it holds. */
 static void test_resume(void)
 {
     write_model(&tiny_models[0], 300);
@@ -96,8 +97,8 @@ static void test_resume(void)
     CHECK(sh("rm -r m cache s") == 0);
 }
 
-/* Nothing is kept past the limit, which is one line and no failure; what is written within it is
- * part of the account, and known before. */
+/* Nothing is published beyond the limit; this is one line on stderr and no failure. The bytes
+ * within the limit are part of the account, and predicted. */
 static void test_write_limit(void)
 {
     write_model(&tiny_models[0], 1100);

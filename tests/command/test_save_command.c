@@ -1,5 +1,5 @@
-/* `spillway generate --save` and `--resume` as their users meet them: the outputs of the parts are,
- * one behind the other, the output of the run that was never ended. */
+/* `spillway generate --save` and `--resume`: the outputs of the parts, one after the other, are the
+ * output of a run that was never ended. */
 #include "tests/command/command_model.h"
 #include "tests/engine/tiny_model.h"
 
@@ -91,7 +91,7 @@ static void test_splits(void)
     check_split(sampled, 257, "--seed 9 --ignore-eos");
 }
 
-/* A stop string, or an end of text, that lies behind the cut, or half before it. */
+/* A stop string, or an end of text, after the end of the first part, or across it. */
 static void test_stops(void)
 {
     size_t n = 0;
@@ -116,7 +116,7 @@ static void test_stops(void)
         read_file("first", first, sizeof first);
         read_file("second", second, sizeof second);
         strcat(first, second);
-        /* what was held back when the limit was reached is out: it cannot be taken back */
+        /* text that was held back at the limit is printed: it cannot be removed later */
         CHECK_MSG(strncmp(first, whole, strlen(first)) == 0 && strlen(first) >= n &&
                       strlen(first) < n + 3,
                   "cut at %d: '%s'", cut, first);
@@ -175,8 +175,8 @@ static void test_interrupted(void)
     CHECK(strncmp(whole, first, strlen(first)) == 0 && strlen(first) + n >= total);
 }
 
-/* SIGINT in a prompt of several passes: those that were through are in the file, the tokens of the
- * others too, and the rest of the prompt is computed behind them. */
+/* SIGINT in a prompt of several passes: the file has the complete passes and the tokens of the
+ * others, and the rest of the prompt is computed after them. */
 static void test_interrupted_prompt(void)
 {
     static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
@@ -193,7 +193,7 @@ static void test_interrupted_prompt(void)
                   "--save f >first 2>says & pid=$!; "
                   "while ! grep -qE ' [4-9][0-9] %% of' says && kill -0 $pid; do sleep 0.02; done; "
                   "kill -INT $pid; wait $pid",
-                  run, PROMPT * 290); /* little of which is left for hidden rows */
+                  run, PROMPT * 290); /* which leaves little for hidden rows */
     read_file("says", err, sizeof err);
     CHECK_MSG(code == 130 && strstr(err, "interrupted") && strstr(err, "--resume f"), "%d: %s",
               code, err);
@@ -206,8 +206,8 @@ static void test_interrupted_prompt(void)
     check_account("b.json");
 }
 
-/* SIGKILL in a prompt of several passes: each pass has left what it computed, in the file of --save
- * and in the prefix cache. */
+/* SIGKILL in a prompt of several passes: each complete pass is in the file of --save and in the
+ * prefix cache. */
 static void test_killed_prompt(void)
 {
     static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
@@ -257,7 +257,7 @@ static void test_refusals(void)
     refuse("--resume f --prompt x", "both --resume and --prompt");
     refuse("--resume none", "none: No such file");
     refuse("--resume m/config.json", "m/config.json: ");
-    CHECK(sh(": >void") == 0); /* as a run leaves it that is killed before its first save */
+    CHECK(sh(": >void") == 0); /* like a run that is killed before its first save */
     refuse("--resume void", "void: is empty, nothing was saved to it yet");
     refuse("--prompt x --save-every 3", "without --save");
     refuse("--prompts f --save g", "both --prompts and --save");
@@ -277,7 +277,7 @@ static void test_refusals(void)
     refuse("--resume f", "f: ");
 }
 
-/* A file that another run has is refused and stays; this run's own is written anew. */
+/* A file of another run is refused and does not change; this run's own file is written again. */
 static void test_other_runs(void)
 {
     static const char *const run = "--max-new-tokens 20 --ignore-eos --save f";
@@ -307,7 +307,7 @@ static void test_other_runs(void)
     CHECK(sh("rm f") == 0);
 }
 
-/* Two processes, one file: the second is told so before it computes anything. */
+/* Two processes, one file: the second one is refused before it computes anything. */
 static void test_two_processes(void)
 {
     int code =
@@ -363,7 +363,7 @@ static void test_damaged(int times)
     }
 }
 
-/* The answer is printed; that it could not be saved is an error that says what would do. */
+/* The answer is printed; a save that failed is an error that says what to do. */
 static void test_write_limit(void)
 {
     CHECK(sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 4 --save f "
@@ -380,7 +380,7 @@ int main(int argc, char **argv)
 {
     if (!command_is_there())
         return CHECK_SKIP;
-    signal(SIGHUP, SIG_DFL); /* whatever nohup has left */
+    signal(SIGHUP, SIG_DFL); /* nohup may have changed it */
     command_model("save_command");
     command_limits();
     test_splits();

@@ -1,9 +1,9 @@
-/* The AMX tile instructions in plain C, by Intel's Software Developer's Manual, volume 2: for
- * testing kernels on machines that lack them. Include before the kernel's source: the names of the
- * intrinsics are replaced. What the processor would refuse (#UD, #GP) ends the program.
+/* The AMX tile instructions in plain C, by Intel's Software Developer's Manual, volume 2: for tests
+ * of kernels on machines without them. Include it before the kernel's source: it replaces the names
+ * of the intrinsics. An operation that the processor would refuse (#UD, #GP) ends the program.
  *
- * tdpbf16ps: for each element of C the even and the odd channels are summed apart, in order, with
- * subnormal inputs and results taken as zero, and both sums are added to C. */
+ * tdpbf16ps: for each element of C the even and the odd channels are summed separately, in order,
+ * with subnormal inputs and results taken as zero, and both sums are added to C. */
 #ifndef SPW_TESTS_UNIT_KERNELS_AMX_EMULATION_H
 #define SPW_TESTS_UNIT_KERNELS_AMX_EMULATION_H
 

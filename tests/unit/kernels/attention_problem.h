@@ -1,8 +1,9 @@
-/* A problem for attention's kernels, whoever's they are: queries, and the keys and values of every
- * position in tiles, of which a run may be quantized; how it is cut into calls; and what must come
- * of it (attention_reference.h: of what the quantized ones stand for). What no row may see is NaN.
+/* A problem for the attention kernels of any backend: queries; the keys and values of every
+ * position in tiles, of which a run may be quantized; the division into calls; and the expected
+ * result (attention_reference.h, from the decoded values of quantized tiles). Values that no row
+ * may see are NaN.
  *
- * The including file fills tiles its own way and sets `rng`. */
+ * The including file fills the tiles and sets `rng`. */
 #ifndef SPW_TESTS_UNIT_KERNELS_ATTENTION_PROBLEM_H
 #define SPW_TESTS_UNIT_KERNELS_ATTENTION_PROBLEM_H
 
@@ -20,8 +21,8 @@ static inline size_t draw(size_t low, size_t high)
     return (size_t)check_range(&rng, low, high);
 }
 
-/* Exactly so many bytes, aligned for every instruction set; the byte 0xff makes a NaN of every
- * type. */
+/* Allocates exactly this many bytes, aligned for every instruction set; the byte 0xff is a NaN in
+ * every type. */
 static inline void *poisoned(size_t bytes)
 {
     void *p = memalign(64, bytes ? bytes : 1);
@@ -32,7 +33,7 @@ static inline void *poisoned(size_t bytes)
 
 /* q rows at `position`, and K, V of all positions up to the last row's. */
 struct problem {
-    struct spw_attention_args a; /* but for state, tiles and cuts */
+    struct spw_attention_args a; /* without state, tiles and the division into calls */
     size_t n_tokens;
     void *q;
     float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values the tile's type holds */
@@ -57,7 +58,7 @@ static inline size_t problem_y_bytes(const struct problem *p)
     return p->a.rows * p->a.n_heads * p->a.head_dim * spw_dtype_bytes(p->a.dtype);
 }
 
-/* Good until the next call. */
+/* Valid until the next call. */
 static inline const char *problem_text(const struct problem *p)
 {
     static char text[256];
@@ -72,7 +73,7 @@ static inline const char *problem_text(const struct problem *p)
     return text;
 }
 
-/* Tile t from now on is quantized, and its keys and values are what it stands for. */
+/* Quantizes tile t; its keys and values become the decoded ones. */
 static inline void problem_quantize(struct problem *p, uint64_t t)
 {
     const struct spw_attention_args *a = &p->a;
@@ -97,7 +98,8 @@ static inline void problem_quantize(struct problem *p, uint64_t t)
     p->tiles[t] = qtile;
 }
 
-/* A run of the tiles that are older than all rows: often from the second on, often all. */
+/* Quantizes a run of the tiles that are older than all rows: often from the second tile on, often
+ * all. */
 static inline void problem_quantize_some(struct problem *p)
 {
     uint64_t whole = p->a.position / SPW_TILE_TOKENS;
@@ -121,7 +123,7 @@ struct way {
     char *y; /* of all rows, from their last calls; or NULL */
 };
 
-/* What the including file runs a call with. */
+/* The including file defines this: it runs one call. */
 static void run_call(const struct spw_attention_args *call, struct way way);
 
 static inline bool problem_seen(const struct problem *p, const struct spw_attention_args *call,
@@ -164,7 +166,7 @@ static inline float *problem_run(const struct problem *p, struct way way)
     return state;
 }
 
-/* Another way gives the same bits. */
+/* Checks that another way gives the same bits. */
 static inline void problem_check_way(const struct problem *p, const float *state, struct way way)
 {
     float *other = problem_run(p, way);
@@ -175,7 +177,7 @@ static inline void problem_check_way(const struct problem *p, const float *state
     free(other);
 }
 
-/* What the last calls give is out / sum of the states that calls without it end with. */
+/* The result of the last calls is out / sum of the states of calls without a result. */
 static inline void problem_check_result(const struct problem *p, const float *state, struct way way)
 {
     uint32_t d = p->a.head_dim;
@@ -193,9 +195,10 @@ static inline void problem_check_result(const struct problem *p, const float *st
     free(way.y), free(want);
 }
 
-/* ---- what must come of it ---- */
+/* ---- the expected result ---- */
 
-/* Of one row and head: within `slack` of what rounding errors are relative to. */
+/* Checks one row and head: the error is within `slack` of the magnitude that rounding errors are
+ * relative to. */
 static inline bool problem_row_matches(const struct problem *p, size_t i, const double *expected,
                                        const double *size, const float *got, double slack)
 {

@@ -1,4 +1,4 @@
-/* Attention of one query in f64, from keys and values that no tile has packed. */
+/* Attention of one query in f64, from keys and values without tiles. */
 #ifndef SPW_TESTS_UNIT_KERNELS_ATTENTION_REFERENCE_H
 #define SPW_TESTS_UNIT_KERNELS_ATTENTION_REFERENCE_H
 
@@ -9,7 +9,7 @@
 
 enum { ATTENTION_REFERENCE_TOKENS = 4096 };
 
-/* out[head_dim] of one row and head, and the sum of |p v|: what rounding errors are relative to.
+/* out[head_dim] of one row and head, and the sum of |p v|, which rounding errors are relative to.
  * a->q is in host memory; keys, values: [tokens][n_kv_heads][head_dim]. */
 static inline void attention_reference(const struct spw_attention_args *a, const float *keys,
                                        const float *values, size_t row, size_t head, double *out,

@@ -1,4 +1,5 @@
-/* For tests of CPU kernels: every table this machine runs, and task orders that must not show. */
+/* For tests of CPU kernels: every table that this machine can run, and orders of tasks that must
+ * not change a result. */
 #ifndef SPW_TESTS_UNIT_KERNELS_OPS_CPU_EACH_H
 #define SPW_TESTS_UNIT_KERNELS_OPS_CPU_EACH_H
 

@@ -1,5 +1,5 @@
-/* Rope and append one after the other, each in plain C and stored before the next: with a norm of
- * each head before them, what rope_append must give to the bit. */
+/* Rope and append as separate steps in plain C, each of which stores its result. With a norm of
+ * each head before them they give the exact bits that rope_append must give. */
 #ifndef SPW_TESTS_UNIT_KERNELS_ROPE_APPEND_STEPS_H
 #define SPW_TESTS_UNIT_KERNELS_ROPE_APPEND_STEPS_H
 

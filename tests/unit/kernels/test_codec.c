@@ -1,6 +1,6 @@
-/* Quantized tiles against what they are defined as: a dense rotation and bounds in f64, codes read
- * from the planes one at a time, every instruction set against the portable one, attention on codes
- * against attention on the decoded tile, and the residual window against its definition. */
+/* Quantized tiles against their definition: a dense rotation and bounds in f64, codes read from the
+ * planes one at a time, every instruction set against the portable one, attention on codes against
+ * attention on the decoded tile, and the residual window against its definition. */
 #include <float.h>
 
 #include "quant/codec.h"
@@ -30,14 +30,14 @@ static double normal(void)
     return sum / 2;
 }
 
-/* ---- a tile, and what it holds ---- */
+/* ---- a tile and its numbers ---- */
 
 struct sample {
     uint32_t heads, dim;
     enum spw_dtype dtype;
     char *tile;                                     /* exact */
     unsigned char *qtile[SPW_QFORMAT_EXACT];        /* by the portable encoder */
-    double x[2][MOST_HEADS][TOKENS][MOST_DIM];      /* K, V: what the exact tile holds */
+    double x[2][MOST_HEADS][TOKENS][MOST_DIM];      /* K, V: the numbers of the exact tile */
     double turned[2][MOST_HEADS][TOKENS][MOST_DIM]; /* rotated by the dense matrix */
 };
 
@@ -150,7 +150,7 @@ static bool encode_all(struct sample *s)
         }
         for (int i = 0; i < CANARY; i++)
             CHECK(s->qtile[f][bytes + (size_t)i] == 0xa5);
-        if (f) /* going down is cutting off the end */
+        if (f) /* a smaller format is the beginning of a larger one */
             CHECK(!memcmp(s->qtile[f], s->qtile[f - 1],
                           spw_qtile_bytes(s->heads, s->dim, (enum spw_qformat)(f - 1))));
         free(other);
@@ -192,7 +192,7 @@ static uint32_t nibble_at(const struct sample *s, const unsigned char *q, int va
            15;
 }
 
-/* Of one element of the rotated head, what is quantized: centred by the stored mean. */
+/* The quantized value of one element of the rotated head: minus the stored mean. */
 static double wanted_at(const struct sample *s, int values, uint32_t head, uint32_t j, uint32_t c)
 {
     double mean = values ? 0 : mean_at(s, s->qtile[SPW_QFORMAT_INT8], head, c);
@@ -201,8 +201,8 @@ static double wanted_at(const struct sample *s, int values, uint32_t head, uint3
 
 /* ---- checks ---- */
 
-/* f32 rounding on the way: the rotation's sums, and the mean's, of numbers up to `most`; and what
- * is shrunk to nothing. */
+/* The bound of f32 rounding: the sums of the rotation and of the mean, of numbers up to `most`; and
+ * numbers that the shrink turns into zero. */
 static double slack_of(const struct sample *s, int values, uint32_t head)
 {
     double most = 0;
@@ -267,8 +267,8 @@ static void check_codes(const struct sample *s, double *squares, double *n)
         }
 }
 
-/* What the decoder says each element is, against planes, steps and means read here: rotated, and
- * turned back as an exact tile of every type. */
+/* The decoder's value of each element, against planes, steps and means that are read here: rotated,
+ * and rotated back as an exact tile of every type. */
 static void check_decoded(const struct sample *s, enum spw_qformat format)
 {
     static double turned[TOKENS][MOST_DIM], x[MOST_DIM];
@@ -352,8 +352,8 @@ static void check_extremes(void)
         }
 }
 
-/* Every element the largest there is, with a sign that the rotation adds up or that it does not;
- * a tile of zeros comes back as zeros, and so do the zero tokens of any other. */
+/* Every element has the largest magnitude, with signs that the rotation adds up or does not; a tile
+ * of zeros is decoded to zeros, and so are the zero tokens of any other tile. */
 static void check_largest_and_zero(void)
 {
     static float rotated[TOKENS * MOST_DIM];
@@ -393,7 +393,7 @@ static void check_largest_and_zero(void)
 }
 
 /* One huge number: its own position and group of V lose their detail, and no other does. In K all
- * positions see it through the mean, where 1/128 of it is left. */
+ * positions see it through the mean, which has 1/128 of it. */
 static void check_outlier(void)
 {
     struct sample *s = sample_new(1, 128, SPW_DTYPE_F32);
@@ -445,8 +445,9 @@ static void check_not_finite(void)
 
 /* ---- attention on codes ---- */
 
-/* One query in f32, never leaving the codes: q is rotated once, the mean is one dot a tile, a step
- * is one product a score; weights are multiplied by steps, and the output is turned back once. */
+/* Attention of one query in f32 on the codes: q is rotated once, the mean is one dot product for
+ * each tile, a step is one product for each score; weights are multiplied by steps, and the output
+ * is rotated back once. */
 static void attend_codes(const struct sample *s, enum spw_qformat format, const float *query,
                          float scale, float *out)
 {
@@ -563,7 +564,7 @@ static void check_sizes(void)
     }
 }
 
-/* Against the promise in tokens: what a query sees quantized is whole tiles, not the sink, and
+/* Against the promise in tokens: a query reads only complete tiles quantized, never the sink, and
  * never one of the newest R tokens before its block. */
 static void check_window(void)
 {

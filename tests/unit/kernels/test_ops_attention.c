@@ -1,8 +1,7 @@
-/* Attention of every CPU table against an f64 reference that knows nothing of tiles (where one is
- * quantized: of what it stands for), and the invariances by memcmp: however rows and tiles are cut
- * into calls, in whatever task order, with `attention` or `attention_splits` + `attention_merge`.
- * What no row may see is NaN in every tile.
- */
+/* Attention of every CPU table against an f64 reference without tiles (with the decoded values of
+ * quantized tiles), and the invariances by memcmp: any division of rows and tiles into calls, any
+ * order of tasks, `attention` or `attention_splits` + `attention_merge`. Values that no row may see
+ * are NaN in every tile. */
 #include "tests/unit/kernels/attention_problem.h"
 
 enum { MAX_TOKENS = 2400, DRAWS = RUN_UNDER_ASAN ? 8 : 30 };
@@ -130,8 +129,8 @@ static void test_infinity(const struct spw_cpu_kernels *table)
     problem_free(&p);
 }
 
-/* One channel of one query is not a number: neither is any output of that row and head. All others
- * keep their bits. */
+/* One channel of one query is NaN: so is every output of that row and head. All others keep their
+ * bits. */
 static void check_not_a_number(const struct spw_cpu_kernels *table, const struct problem *p)
 {
     const struct spw_attention_args *a = &p->a;
@@ -156,7 +155,7 @@ static void check_not_a_number(const struct spw_cpu_kernels *table, const struct
     free(sound), free(state);
 }
 
-/* A call that no row sees anything in leaves a state alone, or makes a fresh one empty. */
+/* A call in which no row sees a key does not change a state; a fresh state becomes empty. */
 static void test_unseen(const struct spw_cpu_kernels *table)
 {
     float q[64] = {0}, state[34];

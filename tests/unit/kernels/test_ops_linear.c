@@ -1,9 +1,9 @@
-/* linear on every instruction set this machine runs: against double precision within the bound that
- * follows from the number of roundings, and bit for bit the same whatever the number of rows, the
- * order of the tasks and the number of workers; with a residual, the bits of a product and an
- * addition one after the other. Operands end at a page that must not be touched.
- * The AMX kernel also runs on an emulation of its instructions, on any x86-64. And the CPU
- * backend's gated product, which is made of two kernels. */
+/* linear on every instruction set of this machine: against double precision, within the bound that
+ * follows from the number of roundings; the same bits for every number of rows, order of tasks and
+ * number of workers; with a residual, the bits of a product and an addition one after the other.
+ * Operands end at a page that must not be touched. The AMX kernel also runs on an emulation of its
+ * instructions, on any x86-64. Also the CPU backend's gated product, which consists of two
+ * kernels. */
 #include "tests/check.h"
 #include "model/cpu/ops_cpu.h"
 
@@ -35,7 +35,7 @@ struct subject {
     bool bf16_only;
 };
 
-/* Memory whose end is the end of a page, with a forbidden page behind. */
+/* Memory that ends at the end of a page, before a forbidden page. */
 struct guarded {
     char *map, *data;
     size_t bytes, map_bytes;
@@ -93,7 +93,7 @@ static void problem_open(struct problem *p, const struct subject *s, uint64_t *s
     p->w = guarded_open(a->n * a->k * spw_dtype_bytes(a->w_dtype));
     p->y = guarded_open(a->m * a->y_stride * spw_dtype_bytes(a->y_dtype));
     p->bias = guarded_open(a->n * sizeof(float));
-    /* What lies between rows of x must not matter: NaN. */
+    /* The memory between rows of x must not matter: it is NaN. */
     memset(p->x.data, 0xff, p->x.bytes);
     for (size_t r = 0; r < a->m; r++)
         for (size_t i = 0; i < a->k; i++)
@@ -233,7 +233,8 @@ static void check_invariance(const struct subject *s, struct problem *p, uint64_
     free(again);
 }
 
-/* With a residual: what the product without one gave, added afterwards. In place, or beside. */
+/* With a residual: the product without it, and the addition afterwards. In place, or into another
+ * buffer. */
 static void check_residual(const struct subject *s, const struct problem *p, bool in_place,
                            uint64_t *seed)
 {
@@ -320,8 +321,8 @@ static void check_subject(const struct subject *s, uint64_t *seed)
     }
 }
 
-/* Every output is in one task, also where x is too large to compute here: the tasks lie in the
- * matrix, none begins where another does, and together they are as large as it is. */
+/* Every output is in one task, also if x is too large to compute here: the tasks are inside the
+ * matrix, no two begin at the same place, and together they are as large as the matrix. */
 static void check_partition(uint64_t *seed)
 {
     struct spw_linear_args a = {.m = check_range(seed, 1, 3000),
@@ -345,8 +346,8 @@ static void check_partition(uint64_t *seed)
     free(begins);
 }
 
-/* The bits of linear and gated, one after the other, wherever up lies; nothing beyond y and the
- * scratch. */
+/* The bits of linear and gated one after the other, with `up` at any place; nothing is written
+ * after y and the scratch. */
 static void check_gated(const struct subject *s, struct spw_linear_args both, bool joined,
                         uint64_t *seed)
 {

@@ -24,7 +24,7 @@ static void check_failed_allocations(void)
     }
 }
 
-/* Every pattern reads every byte: one that differs shows, wherever it lies. */
+/* Every pattern reads every byte: a byte that differs changes the result, at any place. */
 static void check_patterns(const struct spw_probe_loops *loops)
 {
     static char memory[2 * SPW_PROBE_READ_BYTES];

@@ -1,6 +1,6 @@
-/* rope_append of every CPU table against its steps one after the other: the table's norm, then rope
- * and append in plain C (memcmp); rows in calls of a few, tasks in either order and on several
- * threads at a time. Canaries stand behind what is written. */
+/* rope_append of every CPU table against its separate steps: the table's norm, then rope and append
+ * in plain C (memcmp); rows in calls of a few, tasks in either order and on several threads at a
+ * time. Canaries follow the outputs. */
 #include "offload/device/device_cpu_team.h"
 #include "offload/device/placement.h"
 #include "tests/unit/kernels/rope_append_steps.h"
@@ -15,7 +15,7 @@ static size_t draw(size_t low, size_t high)
     return (size_t)check_range(&rng, low, high);
 }
 
-/* What a way to run it writes: qkv and tiles, each with a canary. */
+/* The outputs of a run: qkv and tiles, each with a canary. */
 struct written {
     char *qkv, *tiles[TILES];
     size_t qkv_bytes, tile_bytes;

@@ -1,5 +1,5 @@
 /* The row operations of every CPU table (rope_append: test_ops_rope_append.c) against f64
- * references, with canaries behind the outputs, odd sizes, both task orders, and rows computed
+ * references, with canaries after the outputs, odd sizes, both orders of tasks, and rows computed
  * alone against rows computed together (memcmp). */
 #include "tests/unit/kernels/ops_cpu_each.h"
 

@@ -1,4 +1,5 @@
-/* The table of types: what numbers take, and how they are read, against values written by hand. */
+/* The table of types: the bytes of numbers, and how they are read, against values written by
+ * hand. */
 #include "quant/types.h"
 #include "tests/check.h"
 

@@ -1,5 +1,5 @@
-/* config.json: what real files and the golden folders say, what every kind of bad file gets, and
- * that no failed allocation leaks. Expected values are written out by hand from the files. */
+/* config.json: real files and the golden folders, every kind of bad file, and no leak after a
+ * failed allocation. Expected values are copied from the files by hand. */
 #include "model/config.h"
 #include "tests/source_config.h"
 #include "tests/check.h"
@@ -242,7 +242,7 @@ static void test_cache_words(void)
     CHECK(asks(&c, "static", true));
     spw_config_free(&c);
     c = accept(llama, "{\"cache_implementation\": \"hybrid\"}",
-               "{\"cache_implementation\": null}"); /* takes it back */
+               "{\"cache_implementation\": null}"); /* removes it */
     CHECK(asks(&c, "", false));
     spw_config_free(&c);
     c = accept(llama, "{}",
@@ -388,8 +388,8 @@ static void test_bad_sizes(void)
     refuse(llama, "{\"hidden_act\": \"a\\nb\"}", "hidden_act: found \"a?b\"");
 }
 
-/* The lengths that scaled rope is there for are not refused: Qwen2.5's own advice for 131,072
- * tokens leaves max_position_embeddings at 32,768. */
+/* The lengths that scaled rope allows are not refused: Qwen2.5's own advice for 131,072 tokens
+ * leaves max_position_embeddings at 32,768. */
 static void test_reach(void)
 {
     static const struct {
@@ -422,8 +422,8 @@ static void test_reach(void)
     spw_config_free(&c);
 }
 
-/* What would change the mathematics of a family that does not know it; a number that changes
- * nothing may stand there, as may null. */
+/* Keys that would change the mathematics of a family without them are refused; a neutral number and
+ * null are accepted. */
 static void test_foreign_keys(void)
 {
     static const struct {
@@ -463,7 +463,7 @@ static void test_foreign_keys(void)
     refuse(llama, "{\"model_type\": \"llama4_text\"}", "model_type: found \"llama4_text\"");
 }
 
-/* Facts that are read from the file alone. */
+/* Facts that come from the file only. */
 static void test_facts(void)
 {
     static const struct {
@@ -491,7 +491,7 @@ static void test_facts(void)
         NULL);
     CHECK(c.fp8_scaled && !c.fp8_block[0] && !c.fp8_block[1]);
     spw_config_free(&c);
-    /* flat keys mean nothing to transformers where each kind of layer has its own */
+    /* transformers ignores flat keys if each layer kind has its own */
     c = accept(gemma3, "{\"rope_parameters\": {\"rope_theta\": 77, \"rope_type\": \"default\"}}",
                NULL);
     CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
@@ -545,7 +545,7 @@ static void test_bad_json(void)
         CHECK_MSG(!strncmp(err.text, "config.json: ", 13) && strstr(err.text, "expected") &&
                       !strchr(err.text, '\n'),
                   "%s", err.text);
-        CHECK(parse(&config, texts[i], NULL, NULL) == -EINVAL); /* no one has to listen */
+        CHECK(parse(&config, texts[i], NULL, NULL) == -EINVAL); /* err may be NULL */
         spw_error_clear(&err);
         CHECK(parse(&config, llama, texts[i], &err) == -EINVAL);
         CHECK_MSG(!strncmp(err.text, "generation_config.json: ", 24), "%s", err.text);
@@ -578,7 +578,7 @@ static void test_folders(void)
     CHECK(source_config(&config, folder, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "config.json: found a directory") != NULL, "%s", err.text);
     rmdir(path);
-    CHECK(!mkfifo(path, 0600)); /* nobody writes to it: whoever waited would wait for ever */
+    CHECK(!mkfifo(path, 0600)); /* there is no writer: a wait would never end */
     spw_error_clear(&err);
     CHECK(source_config(&config, folder, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "config.json: found a FIFO") != NULL, "%s", err.text);
@@ -656,9 +656,8 @@ static void test_real_configs(void)
     }
 }
 
-/* Every allocation of ours fails once: a clean -ENOMEM, nothing left behind. jansson keeps malloc
- * here: it does not check its own buffers' growth, and a failure there ends in its overrun, not in
- * ours. */
+/* Every allocation of ours fails once: -ENOMEM, and no leak. jansson uses malloc here: it does not
+ * check the growth of its own buffers, and a failure there would be its overrun, not ours. */
 static void test_failed_allocations(void)
 {
     int n_failed = 0;

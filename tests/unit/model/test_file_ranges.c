@@ -1,7 +1,6 @@
-/* Ranges of files against a brute force over synthetic files: every byte of every part lies where
- * it was said, in whatever order and files parts are, and however odd their offsets; ranges are
- * whole blocks, apart, no closer than is read through; and every byte that the ranges ask for and
- * must be there belongs to the file.
+/* Ranges of files against brute force over synthetic files: every byte of every part is at its
+ * place, for any order, files and offsets of the parts; ranges are whole blocks, disjoint, and
+ * farther apart than the gap that is read, too; and every byte that must exist belongs to the file.
  *
  *   test_file_ranges [draws] */
 #include "model/weights/file_ranges.h"
@@ -11,7 +10,7 @@
 
 enum { N_FILES = 3, FILE_BYTES = 600000 };
 
-/* What a file holds: no two places within reach of a mistake look alike. */
+/* The content of a file: nearby places always differ. */
 static uint8_t files[N_FILES][FILE_BYTES];
 static uint8_t slot[N_FILES * (FILE_BYTES + SPW_FILE_BLOCK)];
 
@@ -43,7 +42,7 @@ static uint32_t draw_parts(struct spw_file_part parts[SPW_FILE_PARTS], uint64_t 
     return done;
 }
 
-/* As a read does it, that may end with the file. */
+/* Like a read that may end with the file. */
 static void read_range(const struct spw_file_range *r)
 {
     CHECK(r->offset % SPW_FILE_BLOCK == 0 && r->bytes % SPW_FILE_BLOCK == 0 && r->bytes);

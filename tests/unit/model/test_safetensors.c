@@ -1,5 +1,5 @@
-/* Safetensors folders: right ones are read back byte for byte, and every way a file can be broken
- * gets its own message. Files are written into a fresh temporary folder. */
+/* Safetensors folders: correct ones are read back byte for byte, and every kind of damage has its
+ * own message. Files are written into a fresh temporary folder. */
 #include "model/source/safetensors.h"
 #include "tests/check.h"
 
@@ -71,7 +71,7 @@ static void refuse_folder(int code, const char *message)
     spw_tensors_close(st);
 }
 
-/* One header with 16 bytes of data behind it. */
+/* One header and 16 bytes of data. */
 static void refuse_header(const char *header, const char *message)
 {
     struct spw_error err = {0};
@@ -93,7 +93,7 @@ static void test_one_file(void)
                "\"scalar\": {\"dtype\": \"F16\", \"shape\": [], \"data_offsets\": [20, 22]},"
                "\"none\": {\"dtype\": \"F32\", \"shape\": [0, 5], \"data_offsets\": [22, 22]},"
                "\"ids\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [24, 32]}}",
-               32); /* a hole before ids: nobody's, and no harm */
+               32); /* a hole before ids, which does no harm */
     struct spw_error err = {0};
     struct spw_tensors *st;
     CHECK(!spw_safetensors_open(&st, folder, &err));
@@ -115,7 +115,7 @@ static void test_one_file(void)
     CHECK(!strcmp(spw_tensors_at(st, 0)->name, "a") && !spw_tensors_at(st, 5));
     spw_tensors_release(none->data, none->bytes);
     spw_tensors_release(b->data, b->bytes);
-    CHECK(b && *(const uint8_t *)b->data == 8); /* released is not lost */
+    CHECK(b && *(const uint8_t *)b->data == 8); /* released data can be read again */
     spw_tensors_close(st);
     spw_tensors_close(NULL);
     write_file("model.safetensors", "{}", 0);
@@ -204,7 +204,7 @@ static void test_bad_files(void)
     remove_file("model.safetensors");
 }
 
-/* A header's length that is wrong shifts all weights: padding would hide it. */
+/* A wrong length of the header shifts all weights: padding would hide that. */
 static void test_lengths(void)
 {
     static const char header[] = ONE("\"F32\"", "[4]", "[0, 16]") "      ";
@@ -226,7 +226,7 @@ static void test_lengths(void)
     remove_file("model.safetensors");
 }
 
-/* Nobody writes to them: whoever waited here would wait for ever. */
+/* There is no writer: a wait would never end. */
 static void test_fifos(void)
 {
     char path[128];
@@ -240,7 +240,7 @@ static void test_fifos(void)
     remove_file("model.safetensors.index.json");
 }
 
-/* A file that is cut short under a reader: zeros instead of a signal, and the check says so. */
+/* A file that is cut short during a read: zeros instead of a signal, and the check reports it. */
 static void test_cut_short(void)
 {
     enum { N = 1 << 20 };
@@ -294,7 +294,7 @@ static void test_shards(void)
     CHECK(b && strstr(b->file, "/two.safetensors") && ((const uint8_t *)b->data)[3] == 3);
     CHECK(spw_tensors_n_files(st) == 2 && b &&
           !strcmp(spw_tensors_path(st, b->file_index), b->file));
-    CHECK(b && b->file_offset == 8 + strlen(SHARD("b"))); /* its data begins behind the header */
+    CHECK(b && b->file_offset == 8 + strlen(SHARD("b"))); /* its data begins after the header */
     spw_tensors_close(st);
 
     write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"gone.safetensors\"}}");
@@ -339,7 +339,7 @@ static size_t resident_bytes(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Reading weights must not make the process grow by them. */
+/* Reading weights must not increase the resident size of the process by their size. */
 static void test_release(void)
 {
     enum { MIB = 1 << 20, N = 32 * MIB };
@@ -363,7 +363,7 @@ static void test_release(void)
     remove_file("model.safetensors");
 }
 
-/* What another writer, huggingface's own, made. */
+/* Files of another writer, huggingface's own. */
 static void test_golden_folders(void)
 {
     static const char *const folders[] = {"llama_plain", "llama_sharded", "llama_f16",

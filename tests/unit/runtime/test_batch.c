@@ -1,5 +1,6 @@
-/* A batch through the public API, on a tiny committed model: batches equal single runs, stop
- * strings cut the text that would have been, every way to end, refusals, failed allocations. */
+/* A batch through the public API, on a tiny committed model: a batch gives the same results as
+ * single runs, stop strings cut the text at the right place, every way to end, refusals, failed
+ * allocations. */
 #include "model/text/tokenizer/tokenizer.h"
 #include "model/text/chat_template.h"
 #include "model/source/safetensors.h"
@@ -46,7 +47,7 @@ static struct spw_engine *open_engine(const char *folder, uint32_t sessions)
     return e;
 }
 
-/* What the callbacks of one request saw. */
+/* The events of one request. */
 struct seen {
     char text[4096];
     size_t n_text, n_tokens;
@@ -61,7 +62,7 @@ static void see_text(void *context, const char *text, size_t bytes)
     CHECK(bytes > 0);
     memcpy(s->text + s->n_text, text, bytes);
     s->n_text += bytes;
-    /* Whole characters: no piece begins inside one. */
+    /* Complete characters: no piece begins inside one. */
     CHECK(((unsigned char)text[0] & 0xc0) != 0x80);
 }
 
@@ -151,9 +152,9 @@ static void test_batches(uint64_t seed)
     spw_tokenizer_close(t);
 }
 
-/* Prompts that begin alike are computed once, whenever their requests come, and their answers are
- * the same bits as alone. In a model with windows a session can be forked only where its window is.
- */
+/* A common beginning of prompts is computed once, for requests that come at any time, and the
+ * answers have the same bits as alone. In a model with windows a session can be forked only at the
+ * end of its window. */
 static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
 {
     enum { N = 5 };
@@ -182,7 +183,7 @@ static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
     CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
     for (int i = 0; i < N; i++) {
         CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
-        if (i == N - 2) /* the last one comes when the others decode */
+        if (i == N - 2) /* the last request comes while the others decode */
             CHECK(spw_batch_step(b, &err) == 1 && spw_batch_step(b, &err) == 1);
     }
     while (spw_batch_step(b, &err) > 0)
@@ -207,7 +208,8 @@ static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
     spw_engine_close(e);
 }
 
-/* A caller interrupts the step that computes what two requests share: both still run afterwards. */
+/* The caller interrupts the step that computes the common beginning of two requests: both requests
+ * run afterwards. */
 static void test_interrupted_sharing(void)
 {
     static int32_t ids[300];
@@ -244,7 +246,7 @@ static void test_interrupted_sharing(void)
     spw_engine_close(e);
 }
 
-/* The caller holds every session: each request ends, and says why. */
+/* The caller has all sessions open: each request ends, and says why. */
 static void test_no_session_left(void)
 {
     struct spw_engine *e = open_engine(MODEL, 1);
@@ -267,7 +269,7 @@ static void test_no_session_left(void)
     spw_engine_close(e);
 }
 
-/* The draws are the sampler's own: the same loop written out by hand gives the same tokens. */
+/* The batch draws like the sampler: the same loop, written by hand, gives the same tokens. */
 static void test_by_hand(uint64_t seed)
 {
     struct spw_engine *e = open_engine(MODEL, 2);
@@ -314,7 +316,7 @@ static void test_stop(uint64_t seed)
     struct batch_watch watch = {see_token, see_text, &whole};
     CHECK(batch_watched(e, t, &p.request, &watch, 1, &r, NULL, NULL) == 0 && r.n_tokens == MOST);
     spw_result_free(&r);
-    CHECK(whole.n_text >= MOST - 2); /* a byte a token, but for the character of two */
+    CHECK(whole.n_text >= MOST - 2); /* a byte for each token, except the character of two bytes */
     for (int round = 0; round < 20; round++) {
         char stop[16] = "", missing[] = "\x01never\x01";
         size_t from = check_range(&seed, 0, whole.n_text - 8);
@@ -343,8 +345,8 @@ static void test_stop(uint64_t seed)
     spw_engine_close(e);
 }
 
-/* A prompt that ends in half a character: the new text begins with the whole one. And the ends of a
- * request for no tokens, or of one that adds nothing, give nothing of the prompt back. */
+/* A prompt that ends in half a character: the new text begins with the whole character. A request
+ * for no tokens, or one whose tokens add no text, returns no text of the prompt. */
 static void test_prompt_end(void)
 {
     static struct seen seen;
@@ -443,11 +445,11 @@ static void test_refusals(void)
         spw_error_clear(&err);
         CHECK(batch_run(e, NULL, both, 2, r, NULL, &err) == bad[i].rc);
         CHECK_MSG(strstr(err.text, bad[i].says), "%s", err.text);
-        CHECK(r[0].n_tokens == 0); /* refused before anything was computed */
+        CHECK(r[0].n_tokens == 0); /* the request is refused before anything is computed */
         spw_result_free(&r[0]);
         spw_result_free(&r[1]);
     }
-    /* The last token is never computed on: it needs no place. */
+    /* The last token is chosen but not computed: it needs no place in the context. */
     struct spw_request full = good;
     full.max_new_tokens = 399;
     full.ignore_eos = true;
@@ -457,7 +459,7 @@ static void test_refusals(void)
     spw_engine_close(e);
 }
 
-/* Damaged weights whose logits are no numbers end the request: no token was the likeliest. */
+/* Damaged weights give logits that are not numbers: the request ends, and no token is chosen. */
 static void test_not_numbers(void)
 {
     static const uint16_t nan_bf16 = 0x7fc0;
@@ -478,11 +480,11 @@ static void test_not_numbers(void)
     struct spw_engine *e = open_engine(folder, 2);
     struct spw_request request = {.prompt = ids, .n_prompt = 3, .max_new_tokens = 5};
     struct spw_request none = request, both[2];
-    none.max_new_tokens = 0; /* nothing is picked of it */
+    none.max_new_tokens = 0; /* no token is picked */
     both[0] = none;
     both[1] = request;
     CHECK(batch_run(e, NULL, both, 2, r, NULL, &err) == 0 && strstr(err.text, "NaN"));
-    CHECK(r[0].finish == SPW_FINISH_LENGTH); /* the other one does not end with it */
+    CHECK(r[0].finish == SPW_FINISH_LENGTH); /* the other request does not end */
     CHECK(r[1].n_tokens == 0 && r[1].finish == SPW_FINISH_FAILED);
     spw_result_free(&r[0]);
     spw_result_free(&r[1]);
@@ -491,7 +493,7 @@ static void test_not_numbers(void)
     CHECK(system(command) == 0);
 }
 
-/* A caller ends the run; nothing is left open, and the engine goes on to work. */
+/* The caller ends the run; nothing stays open, and the engine still works. */
 static void test_cancel(void)
 {
     static struct seen seen;
@@ -518,7 +520,7 @@ static void test_cancel(void)
     spw_engine_close(e);
 }
 
-/* Text that was read is not told again, though its request is canceled before the next step. */
+/* Text that was read does not come again, also if its request is canceled before the next step. */
 static void test_cancel_after_text(void)
 {
     struct spw_engine *e = open_engine(MODEL, 1);
@@ -548,8 +550,8 @@ static void test_cancel_after_text(void)
     spw_engine_close(e);
 }
 
-/* A request waits while another has the session that it needs, though a slot is free: the engine's
- * other session is the caller's. */
+/* A request waits while another request uses its session, although a slot is free: the caller has
+ * the engine's other session. */
 static void test_sessions_of_callers(void)
 {
     struct spw_engine *e = open_engine(MODEL, 2);
@@ -567,7 +569,7 @@ static void test_sessions_of_callers(void)
         CHECK(spw_batch_submit(b, &request, &ids[i], NULL) == 0);
     }
     CHECK(spw_batch_step(b, NULL) == 1);
-    CHECK(spw_batch_result(b, ids[3])->n_tokens == 1); /* it has its session already */
+    CHECK(spw_batch_result(b, ids[3])->n_tokens == 1); /* the request has its session already */
     while (spw_batch_step(b, NULL) > 0)
         ;
     for (int i = 0; i < 4; i++) {
@@ -589,7 +591,7 @@ static bool interrupt_later(void *context)
     return --*left == 0;
 }
 
-/* A prompt whose step is interrupted behind its first pass goes on from there in the next step. The
+/* A prompt whose step is interrupted after its first pass continues there in the next step. The
  * tokens of the first pass were computed, not reused. */
 static void test_reuse_after_interrupt(void)
 {
@@ -604,7 +606,8 @@ static void test_reuse_after_interrupt(void)
     for (int i = 0; i < 200; i++)
         ids[i] = (i * 7) % VOCAB;
     CHECK(spw_plan_query(&plan, MODEL, &o, NULL) == 0);
-    o.device_bytes = plan.smallest_device_bytes; /* hidden states of few rows: many passes */
+    o.device_bytes =
+        plan.smallest_device_bytes; /* hidden states of few rows, so the prompt takes many passes */
     o.host_bytes = plan.smallest_host_bytes;
     CHECK(spw_engine_open(&e, MODEL, &o, NULL) == 0);
     e->look = interrupt_later;
@@ -703,7 +706,7 @@ static void read_events(struct spw_batch *b, struct coming *all)
         struct coming *c = all;
         while (c->id != e.request)
             c++;
-        CHECK(!c->ended); /* the END is the last one */
+        CHECK(!c->ended); /* END is the last event */
         if (e.kind == SPW_EVENT_TOKEN) {
             CHECK(e.token == c->alone.tokens[c->n_told++]);
             CHECK(!isnan(e.logits[e.token]));
@@ -718,7 +721,8 @@ static void read_events(struct spw_batch *b, struct coming *all)
     }
 }
 
-/* Twelve requests, submitted and canceled between any two steps: each is what it is alone. */
+/* Twelve requests, submitted and canceled between any two steps: each gives the same result as
+ * alone. */
 static void test_coming_and_going(uint64_t seed)
 {
     static struct coming all[COMING];
@@ -832,7 +836,7 @@ static void test_allocation(void)
         spw_alloc_fail_nth(-1);
         for (int i = 0; i < 3; i++)
             spw_result_free(&r[i]);
-        if (!err.text[0]) /* a request that fails alone has a reason too */
+        if (!err.text[0]) /* a request that fails alone also has a reason */
             break;
         CHECK_MSG(rc == -ENOMEM || rc == 0, "%d: %s", rc, err.text);
         n_failed++;

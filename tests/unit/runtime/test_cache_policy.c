@@ -1,5 +1,5 @@
-/* The cache policy: who wins over whom, what contradicts what, and what is told of it. The expected
- * words are written out by hand. */
+/* The cache policy: which setting wins, which settings contradict each other, and the texts. The
+ * expected words are written by hand. */
 #include "runtime/engine/cache_policy.h"
 
 #include "runtime/spillway.h"
@@ -54,13 +54,13 @@ static void test_precision(void)
     CHECK_MSG(strstr(p.files_why, "generation_config.json asks for \"quantized\": done, as int8") &&
                   strstr(p.files_why, "bf16"),
               "%s", p.files_why);
-    o.kv = SPW_DTYPE_F16; /* what the user asks for wins, and needs no note */
+    o.kv = SPW_DTYPE_F16; /* the user's option wins, and needs no note */
     p = make(full, "quantized", &o);
     CHECK(p.kv == SPW_DTYPE_F16 && !p.tell_files && strstr(p.kv_why, "options.kv asks"));
     CHECK_MSG(strstr(p.files_why, "overruled: options.kv asks for f16"), "%s", p.files_why);
 }
 
-/* Whatever the files ask for, layers and precision are those the answers need. */
+/* The request of the files never changes layers and precision. */
 static void test_words(void)
 {
     static const struct {
@@ -96,7 +96,7 @@ static void test_words(void)
     c.cache_by_generation = false;
     CHECK(!spw_cache_policy_make(&p, &c, SPW_DTYPE_BF16, &o, &err));
     CHECK(!strncmp(p.files_why, "config.json asks", 16));
-    /* The longest word that a file can have leaves the reason whole. */
+    /* The longest word that a file can have does not cut the reason off. */
     p = make(full, "0123456789012345678901234567890", &o);
     CHECK(strstr(p.files_why, "the layers decide"));
 }
@@ -167,7 +167,7 @@ static void test_contradictions(void)
 {
     static const struct {
         struct spw_options o;
-        const char *one, *other; /* both sides */
+        const char *one, *other; /* parts of the text for both settings */
     } cases[] = {
         {{.disk_bytes = 77}, "disk memory: 77 bytes", "no disk"},
         {{.disk_write_limit = 78}, "disk write limit: 78 bytes", "no disk"},
@@ -185,7 +185,7 @@ static void test_contradictions(void)
                       !strchr(err.text, '\n'),
                   "%s", err.text);
     }
-    /* Two ways of wanting none of a disk agree with each other. */
+    /* Two settings that both exclude a disk do not contradict each other. */
     struct spw_options none = {.disk_bytes = SPW_BYTES_NONE, .disk_write_limit = SPW_BYTES_NONE};
     CHECK(!make(full, "", &none).disk);
 }

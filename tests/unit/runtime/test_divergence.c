@@ -48,7 +48,7 @@ static void test_many_tokens(void)
     double h = 12;
     for (uint32_t i = 0; i < VOCAB; i++) {
         exact[i] = i == 99 ? 1000 : 0;
-        candidate[i] = 7; /* an offset that means nothing */
+        candidate[i] = 7; /* an offset changes nothing */
     }
     CHECK(near(of(exact, candidate, VOCAB), log(VOCAB), 1e-9));
     for (uint32_t i = 0; i < VOCAB; i++)
@@ -59,7 +59,8 @@ static void test_many_tokens(void)
     CHECK(near(of(exact, candidate, VOCAB), log(1 - p + p * exp(h)) - p * h, 1e-9));
 }
 
-/* Small differences: half their variance under p, the expansion's next term being third order. */
+/* Small differences: half their variance under p; the next term of the expansion is of third
+ * order. */
 static void test_small(void)
 {
     uint64_t random = check_seed();
@@ -79,7 +80,7 @@ static void test_small(void)
               of(exact, candidate, VOCAB), variance / 2);
 }
 
-/* A flat model is judged as the same model at the temperature that spreads it by 1. */
+/* A flat model is judged like the same model at the temperature with a spread of 1. */
 static void test_flat(void)
 {
     uint64_t random = check_seed();
@@ -104,7 +105,7 @@ static void test_flat(void)
     spw_divergence_add(&d, flat_p, flat_q, 64);
     CHECK(d.n_sharpened == 1);
     CHECK_MSG(kl[0] > 0.1 && near(kl[1], kl[0], 1e-3), "%g, %g", kl[0], kl[1]);
-    memset(flat_p, 0, sizeof flat_p); /* no spread at all: uniform is uniform */
+    memset(flat_p, 0, sizeof flat_p); /* no spread: both are uniform */
     CHECK(of(flat_p, flat_p, 64) == 0);
 }
 

@@ -1,6 +1,6 @@
-/* The drive's profile: what is kept comes back, and nothing else is believed. Names of drives from
- * a made-up /sys, the choice of the queue depth as a pure function, and the probe itself, small, on
- * real directories. */
+/* The drive's profile: stored values are read back, and all others are refused. Names of drives
+ * from a made-up /sys, the choice of the queue depth as a pure function, and a small probe on real
+ * directories. */
 #include "runtime/measure/drive.h"
 #include "runtime/measure/profile.h"
 #include "tests/check.h"
@@ -126,7 +126,7 @@ static void test_round_trip(void)
     CHECK(!spw_profile_find_machine(&out, &m));
     CHECK(sh("ls new/er | wc -l | grep -qx 1") == 0); /* no temporary file is left */
 
-    /* Another drive, filesystem or kind of I/O is not this one. */
+    /* An entry with another drive, filesystem or kind of I/O does not match. */
     const struct spw_drive *found = spw_profile_find_drive(&out, &a);
     CHECK(found && same(found, &a));
     snprintf(b.device, sizeof b.device, "A 2 100 sectors");
@@ -139,7 +139,7 @@ static void test_round_trip(void)
     CHECK(!spw_profile_find_drive(&out, &b));
 }
 
-/* A full profile gives up the oldest entry; the same key takes its own place. */
+/* A full profile drops its oldest entry; an entry with the same key is replaced. */
 static void test_full(void)
 {
     char name[32];
@@ -159,8 +159,8 @@ static void test_full(void)
     CHECK(spw_profile_find_drive(&in, &fresh) && spw_profile_find_drive(&in, &again));
 }
 
-/* Writes what write_root would, with the checksum made right again by way of the library: a field
- * that is out of range must be found out by its own check. */
+/* Like write_root, but with a correct checksum, made by the library: the check of a field must find
+ * a value that is out of range. */
 static void write_out_of_range(const struct spw_drive *d)
 {
     struct spw_error err = {0};
@@ -192,8 +192,8 @@ static void test_ranges(void)
     CHECK(read_back("bad.json", &err) == -EINVAL && strstr(err.text, "request_bytes"));
 }
 
-/* Every byte of the file, changed, and every length it may be cut to: refused, or (white space,
- * the last digits of a number that say nothing) the same profile. */
+/* Changes every byte of the file, and cuts it to every length: the file is refused, or (white
+ * space, the last digits of a number) gives the same profile. */
 static void test_corrupt(void)
 {
     static char text[1 << 14], changed[1 << 14];
@@ -236,7 +236,7 @@ static void test_corrupt(void)
     CHECK(read_back("dir.json", &err) == -EINVAL && *err.text);
     CHECK(read_back("pipe.json", &err) == -EINVAL && *err.text);
     CHECK(read_back("long.json", &err) == -EINVAL && *err.text);
-    /* What is no file stays what it is: root would make one of /dev/null. */
+    /* Something that is not a file stays: root would turn /dev/null into a file. */
     spw_error_clear(&err);
     CHECK(spw_profile_write(&in, in_folder("pipe.json"), &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "pipe.json: is not a regular file"), "%s", err.text);
@@ -257,11 +257,12 @@ static void test_names(void)
              "echo 500 >vda/size && : >vda/serial") == 0);
     spw_drive_name(name, sizeof name, in_folder("sys"), 259, 0);
     CHECK_MSG(!strcmp(name, "Some Drive 2TB S5 77? 4000 sectors"), "%s", name);
-    spw_drive_name(name, sizeof name, in_folder("sys"), 259, 2); /* a partition is its disk */
+    spw_drive_name(name, sizeof name, in_folder("sys"), 259,
+                   2); /* a partition has the name of its disk */
     CHECK_MSG(!strcmp(name, "Some Drive 2TB S5 77? 4000 sectors"), "%s", name);
     spw_drive_name(name, sizeof name, in_folder("sys"), 254, 0);
     CHECK_MSG(!strcmp(name, "vda 254:0 500 sectors"), "%s", name);
-    spw_drive_name(name, sizeof name, in_folder("sys"), 8, 1); /* /sys knows nothing of it */
+    spw_drive_name(name, sizeof name, in_folder("sys"), 8, 1); /* /sys has no entry for it */
     CHECK_MSG(!strcmp(name, "8:1"), "%s", name);
     spw_drive_name(name, 12, in_folder("sys"), 259, 0);
     CHECK(strlen(name) < 12);
@@ -277,7 +278,7 @@ static void test_depth(void)
     CHECK(spw_drive_choose_depth(early, 3, 0.7, 100) == 8); /* 7 in flight: 4 are too few */
     CHECK(spw_drive_choose_depth(late, 4, 0.1, 100) == 16);
     CHECK(spw_drive_choose_depth(late, 4, 1.7, 100) == 32);
-    CHECK(spw_drive_choose_depth(worse, 3, 5, 100) == 4); /* none that is deep enough is fast */
+    CHECK(spw_drive_choose_depth(worse, 3, 5, 100) == 4); /* no depth that is enough is fast */
     CHECK(spw_drive_choose_depth(late, 1, 9, 100) == 4);
 }
 
@@ -316,7 +317,8 @@ static void test_probe(const char *directory, bool whole)
     CHECK_MSG(probe(&first, directory, profile, false, &err) == 0, "%s: %s", directory, err.text);
     check_plausible(&first);
     CHECK(first.written_bytes >= 8 << 20 && first.written_bytes <= 10 << 20 && !*first.note);
-    CHECK(probe(&second, directory, profile, false, &err) == 0); /* known now: nothing is written */
+    CHECK(probe(&second, directory, profile, false, &err) ==
+          0); /* known now: the probe writes nothing */
     CHECK(same(&first, &second) && second.written_bytes == 0 && !*second.note);
     if (!whole)
         return;
@@ -348,7 +350,7 @@ static void test_refusals(void)
     o.profile = in_folder("none.json");
     err.text[0] = 0;
     CHECK(spw_drive_probe(&d, &o, &err) == -ENODATA && strstr(err.text, "spillway probe"));
-    /* A profile that cannot be written is a note: what was measured is used all the same. */
+    /* A profile that cannot be written gives a note; the measured values are used. */
     CHECK(probe(&d, folder, in_folder("file/p.json"), false, &err) == 0 && d.written_bytes > 0);
     CHECK_MSG(strstr(d.note, "cannot be written"), "%s", d.note);
     if (geteuid() != 0) { /* root may write everywhere */
@@ -360,8 +362,8 @@ static void test_refusals(void)
     CHECK(spw_alloc_outstanding() == 0);
 }
 
-/* Any allocation may fail: an error with text, nothing kept. Outside of full runs every third one
- * fails in turn, for most of them fail behind a probe that takes its time. */
+/* Any allocation may fail: an error with text, and no leak. Outside of full runs every third
+ * allocation fails in turn, because most of them fail after a slow probe. */
 static void test_no_memory(void)
 {
     struct spw_error err;

@@ -1,6 +1,6 @@
-/* Every public function that takes a struct spw_error clears the text first: what the struct held
- * before, garbage or an older message, is neither read nor kept. The table has a call of each; the
- * public headers are read to see that none is missing. */
+/* Every public function that takes a struct spw_error clears the text first: it neither reads nor
+ * keeps the earlier content of the struct. The table has a call of each function; the test reads
+ * the public headers and checks that none is missing. */
 #include "model/source/source.h"
 #include "runtime/engine/cache_policy.h"
 #include "offload/store/store_info.h"
@@ -92,7 +92,7 @@ static int session_save_to(struct spw_error *err)
 
 static int saved_check(struct spw_error *err)
 {
-    return spw_saved_check(saved, engine, err); /* saved by this engine: 0 */
+    return spw_saved_check(saved, engine, err); /* this engine has saved it: 0 */
 }
 
 static int saved_open(struct spw_error *err)
@@ -251,12 +251,12 @@ static int safetensors_check(struct spw_error *err)
 {
     struct spw_tensors *st;
     CHECK(!spw_safetensors_open(&st, MODEL, NULL));
-    int rc = spw_tensors_check(st, err); /* nobody wrote to it: 0 */
+    int rc = spw_tensors_check(st, err); /* the file has not changed: 0 */
     spw_tensors_close(st);
     return rc;
 }
 
-/* The operations of a source, of a model that is not there. */
+/* The operations of a source whose model does not exist. */
 static struct spw_source *missing(void)
 {
     struct spw_source *s = NULL;
@@ -430,7 +430,7 @@ static const struct {
 };
 enum { N_CALLS = sizeof calls / sizeof *calls, N_SOURCE_CALLS = 5 };
 
-/* ---- what they leave in the struct ---- */
+/* ---- the struct after a call ---- */
 
 /* `poison`: every byte of the struct before the call. */
 static void check_call(size_t i, unsigned char poison)
@@ -478,7 +478,7 @@ static void open_all(void)
     struct spw_span span = {session, ids, 3, 0};
     CHECK(!spw_session_logits(session)); /* new: there are none */
     CHECK_MSG(!spw_sync(engine, &span, 1, NULL, NULL, &err), "%s", err.text);
-    CHECK(!spw_session_logits(session)); /* none were asked for */
+    CHECK(!spw_session_logits(session)); /* the call asked for none */
     span.n_logits = 1;
     CHECK_MSG(!spw_sync(engine, &span, 1, NULL, NULL, &err), "%s", err.text);
     CHECK(spw_session_logits(session));
@@ -503,7 +503,7 @@ static void close_all(void)
     CHECK(spw_alloc_outstanding() == 0);
 }
 
-/* ---- that none is missing ---- */
+/* ---- no function is missing ---- */
 
 static bool is_called(const char *name, size_t length)
 {

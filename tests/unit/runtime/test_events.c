@@ -1,7 +1,7 @@
-/* What an engine reports, and how a caller ends its steps: events are read once, in order, and a
- * full queue says how many it dropped; an interrupt ends the step that runs or the next one, from
- * any thread and any signal handler, is never lost, and is cleared by the step that it ends; a
- * refused budget comes as numbers that are right. */
+/* Events of an engine, and interrupts. Events are read once, in order, and a full queue reports how
+ * many events it dropped. An interrupt ends the running step or the next one, from any thread and
+ * any signal handler; it is never lost, and the step that it ends clears it. A refused budget comes
+ * with correct numbers. */
 #include "runtime/engine/engine.h"
 #include "tests/check.h"
 
@@ -92,7 +92,7 @@ static void close_stepper(struct stepper *t)
     spw_engine_close(t->e);
 }
 
-/* Raised between two calls: the next one ends, and only that one. Cleared before: none does. */
+/* Raised between two calls: only the next call ends. Cleared before the call: no call ends. */
 static void test_between_calls(struct stepper *t)
 {
     CHECK(!spw_interrupt_clear(&interrupt));
@@ -107,7 +107,7 @@ static void test_between_calls(struct stepper *t)
     CHECK(!sync_to(t, 101));
     spw_interrupt_raise(&interrupt);
     CHECK(spw_interrupt_clear(&interrupt) && !sync_to(t, 102));
-    /* A call that is refused ends for its own reason. */
+    /* A refused call returns its own error. */
     struct spw_span wrong = {t->s, t->ids, 0, 1};
     spw_interrupt_raise(&interrupt);
     CHECK(spw_sync(t->e, &wrong, 1, NULL, NULL, NULL) == -EINVAL);
@@ -126,7 +126,7 @@ static void raise_after(void *context, const struct spw_progress *p)
         spw_interrupt_raise(&interrupt);
 }
 
-/* Raised in a callback: no more than two chunks are computed behind it. */
+/* Raised in a callback: at most two more chunks are computed. */
 static void test_within_chunks(void)
 {
     struct after after = {0};
@@ -164,8 +164,8 @@ static void *send_signals(void *context)
     return NULL;
 }
 
-/* Signals at any time: every step either computes all, or says that it was interrupted, and the
- * session reaches its end with the logits of a run that nobody interrupted. */
+/* Signals at any time: every step computes everything or returns that it was interrupted, and in
+ * the end the session has the logits of a run without interrupts. */
 static void test_signals(struct stepper *t)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
@@ -206,7 +206,7 @@ static int open_with(const uint64_t budgets[2], struct spw_error *err)
     return rc;
 }
 
-/* What the numbers say works, and a page less does not. */
+/* The smallest budgets work, and a page less does not. */
 static void test_refusals(void)
 {
     const uint64_t page = 4096, given[][2] = {{page, 1 << 30}, {300 * page, page}, {page, page}};

@@ -1,5 +1,5 @@
-/* What gives way next: every descent ends, nothing on it rises, each step lowers what failed or the
- * precision, and what is named is what has changed most. */
+/* Fallbacks: every descent ends, nothing increases on the way, each step lowers the failed tier or
+ * the precision, and the reported fallback is the most important change. */
 #include "runtime/engine/fallback.h"
 #include "tests/check.h"
 
@@ -54,12 +54,13 @@ static void test_lower(void)
     CHECK(spw_fallback_lower(&l, &f) && l.budgets[SPW_BUDGET_HOST] == 300000 / 4096 * 4096);
     f = (struct spw_fallback_failure){.tier = SPW_BUDGET_DEVICE, .asked = 1 << 19};
     CHECK(spw_fallback_lower(&l, &f) && l.budgets[SPW_BUDGET_DEVICE] == (3 << 17));
-    f.held = 1 << 20; /* there is more than was asked, and it was not given */
+    f.held = 1 << 20; /* the tier has more than was asked for, and refused it */
     f.asked = 3 << 17;
     CHECK(spw_fallback_lower(&l, &f) && l.budgets[SPW_BUDGET_DEVICE] == (9 << 15));
     f.tier = SPW_BUDGET_DISK;
     CHECK(!spw_fallback_lower(&l, &f));
-    /* The longest way: all of a tier of 2^50 bytes, again and again, nothing known. */
+    /* The longest descent: all of a tier of 2^50 bytes is refused again and again, and nothing is
+     * known. */
     uint32_t n = 0;
     l = (struct spw_descent){.budgets = {(uint64_t)1 << 50, (uint64_t)1 << 50, (uint64_t)1 << 50}};
     for (f = (struct spw_fallback_failure){0}; f.tier < SPW_BUDGETS; f.tier++)

@@ -1,5 +1,5 @@
-/* Hidden states on their way up: on which stream each copy goes, and what waits for what. The
- * device is a list of calls. */
+/* Copies of hidden states to the device: the stream of each copy, and the waits. The device is a
+ * list of calls. */
 #include "runtime/step/hidden.h"
 #include "tests/check.h"
 
@@ -62,8 +62,8 @@ static void embed(void *context, const struct spw_chunk *chunk, void *out)
     memset(out, (int)chunk->row + 1, chunk->rows * ROW_BYTES);
 }
 
-/* Chunks of so many rows on the device: few go up on the compute stream, and nothing waits; many go
- * on a stream of their own, and compute waits for each. */
+/* Few rows are copied on the compute stream without a wait; many rows on a stream of their own, and
+ * compute waits for each copy. */
 static void check_stage(uint32_t rows, bool few)
 {
     static uint8_t device[CHUNKS * CHUNK_ROWS * ROW_BYTES], staging[2 * CHUNK_ROWS * ROW_BYTES];

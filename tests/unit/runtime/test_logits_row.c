@@ -1,4 +1,4 @@
-/* Passes over a row of logits against loops that go one by one. */
+/* Passes over a row of logits against loops over single values. */
 #include "runtime/step/logits_row.h"
 #include "tests/check.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Now and then something that is no number, or the largest one again. */
+/* Sometimes a value that is not a number, or the largest one again. */
 static float draw_logit(uint64_t *seed, double spread)
 {
     static const float odd[] = {NAN, -INFINITY, -NAN, -0.0f, 0.0f, -3e38f, 7.0f, 7.0f};

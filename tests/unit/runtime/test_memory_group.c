@@ -1,6 +1,5 @@
-/* What control groups leave this process, on made-up trees: v1, v2, nested, in containers that show
- * a part of the tree, with names that are written with codes, with files that lie or are missing.
- */
+/* The limits of control groups, on made-up trees: v1, v2, nested groups, containers that show a
+ * part of the tree, names with escape codes, wrong or missing files. */
 #include "runtime/engine/memory_group.h"
 #include "tests/check.h"
 
@@ -10,7 +9,7 @@
 
 static char root[64];
 
-/* Makes the folders on the way; $ in the text stands for the end of a line. */
+/* Creates the folders of the path; $ in the text is the end of a line. */
 static void put(const char *path, const char *text)
 {
     char command[1024];
@@ -65,8 +64,7 @@ static void check_nothing(void)
     clear();
 }
 
-/* Of three levels the one in the middle leaves the least; what is used counts, pages of files do
- * not. */
+/* The middle one of three levels leaves the least. Used memory counts, pages of files do not. */
 static void check_v1(void)
 {
     put("proc/self/cgroup", "5:memory,other:/a/b$4:cpu:/$0::/$");
@@ -110,8 +108,8 @@ static void check_v2(void)
     clear();
 }
 
-/* A container's mount shows the tree from the container's own group on; or it shows another part,
- * and then stands for the group itself. Two mounts: the one that shows the group counts. */
+/* A container's mount shows the tree from the container's own group on. If it shows another part,
+ * the mount stands for the group itself. With two mounts, the one that shows the group counts. */
 static void check_containers(void)
 {
     put("proc/self/cgroup", "0::/docker/77/in side$");
@@ -136,7 +134,7 @@ static void check_containers(void)
     clear();
 }
 
-/* v1 for memory and v2 for the rest, as systemd's hybrid mode has it; and the other way round. */
+/* v1 for memory and v2 for the rest, like systemd's hybrid mode; and the reverse. */
 static void check_hybrid(void)
 {
     char both[1024];

@@ -1,6 +1,6 @@
-/* Predicted seconds against sums done by hand: bytes over bandwidth on each link, the slowest link
- * sets the pace, on the CPU copies and I/O take cores and memory from computation, and a ring
- * brings no more than goes round in it. */
+/* Predicted seconds against sums by hand: bytes over bandwidth on each link; the slowest link
+ * decides; on the CPU copies and I/O take cores and memory bandwidth from computation; a ring
+ * limits the bytes that can be in flight. */
 #include "runtime/measure.h"
 #include "runtime/plan_query.h"
 #include "tests/check.h"
@@ -35,7 +35,7 @@ static const struct spw_machine gpu = {.gpu = "card",
 static const struct spw_drive drive = {
     .read_bytes_per_second = 2e9, .write_bytes_per_second = 1e9, .cpu_seconds_per_byte = 1e-10};
 
-/* read: what computation reads; up, down: over the link; from, to: the disk */
+/* read: bytes that computation reads; up, down: over the link; from, to: the disk */
 static struct spw_plan_info plan(double read, double up, double down, double from, double to)
 {
     struct spw_plan_info p = {.decode_read_bytes = (uint64_t)read, .compute = SPW_DTYPE_BF16};
@@ -65,12 +65,12 @@ static void test_cpu(void)
     /* 0.5 GB copied takes one of the two cores for 0.05 s: 0.1 x 2 + 0.05 core-seconds. */
     p = plan(5e9, 4e8, 1e8, 0, 0);
     check(&p, &cpu, NULL, 0.125, SPW_BOUND_COMPUTE);
-    /* One thread computes, the other core copies: nothing is taken. */
+    /* One thread computes, the other core copies: computation loses nothing. */
     struct spw_machine one = cpu;
     one.threads = 1;
     one.read_beside_bytes_per_second = 50e9;
     check(&p, &one, NULL, 0.1, SPW_BOUND_COMPUTE);
-    /* Memory that has not enough for both: the copy takes 0.1 s, in which a quarter is read of what
+    /* The memory is too slow for both: the copy takes 0.1 s, in which a quarter is read of what
      * takes 0.4 s beside it. */
     struct spw_machine slow = cpu;
     slow.read_beside_bytes_per_second = 12.5e9;
@@ -90,7 +90,7 @@ static void test_cpu(void)
     /* Reading and writing share the drive: 0.05 + 0.05 s; its threads take 0.015 core-seconds. */
     p = plan(5e9, 0, 0, 1e8, 5e7);
     check(&p, &cpu, &drive, (0.2 + 0.015) / 2, SPW_BOUND_COMPUTE);
-    /* More threads than cores are no more cores. */
+    /* More threads than cores do not add cores. */
     struct spw_machine many = cpu;
     many.threads = 16;
     check(&p, &many, &drive, (0.2 + 0.015) / 2, SPW_BOUND_COMPUTE);
@@ -121,7 +121,7 @@ static void test_kernels(void)
 
 static const double MIB = 1 << 20;
 
-/* Into so many slots in a step, of a ring of n. */
+/* The number of slots that a step fills, in a ring of n. */
 static void give_slots(struct spw_plan_info *p, double slots, double bytes, uint32_t n,
                        double slot_bytes)
 {
@@ -131,7 +131,8 @@ static void give_slots(struct spw_plan_info *p, double slots, double bytes, uint
     p->device.kv_slots = n * (uint64_t)slot_bytes;
 }
 
-/* A request takes 1 ms and its bytes at 2 GiB/s, many together these bytes alone. */
+/* A request takes 1 ms and the time of its bytes at 2 GiB/s; many requests together take only the
+ * time of their bytes. */
 static const struct spw_drive late = {.request_bytes = 1 << 20,
                                       .latency_seconds = 1e-3 + 1 / 2048.0,
                                       .read_bytes_per_second = 2048.0 * (1 << 20),
@@ -140,7 +141,7 @@ static const struct spw_drive late = {.request_bytes = 1 << 20,
                                       .small_latency_seconds = 1e-3 + 1 / 16.0 / 2048,
                                       .small_read_bytes_per_second = 2048.0 * (1 << 20)};
 
-/* From free to free: the request, computing with it, and a handover. */
+/* The cycle of a slot: the request, the computation, and a handover. */
 static void test_ring(void)
 {
     struct spw_drive d = late;
@@ -155,7 +156,7 @@ static void test_ring(void)
     check(&p, &m, &d, 512 * round, SPW_BOUND_DISK);
     give_slots(&p, 4096, 512 * MIB, 4, MIB / 4); /* half full, on the average */
     check(&p, &m, &d, 1024 * (round - 0.125 / 2048 - MIB / 8 / 50e9), SPW_BOUND_DISK);
-    give_slots(&p, 128, 512 * MIB, 4, 4 * MIB); /* bounce buffers are what the drive sees */
+    give_slots(&p, 128, 512 * MIB, 4, 4 * MIB); /* the drive fills bounce buffers */
     p.host.disk_staging = 4 << 20;              /* one of 4 MiB, copied at 10 GB/s */
     round = 1e-3 + 4 / 2048.0 + 1e-4 + 4 * MIB / 10e9;
     check(&p, &m, &d, 128 * round, SPW_BOUND_DISK);
@@ -168,18 +169,18 @@ static void test_small_requests(void)
     struct spw_plan_info p = plan(512 * MIB, 0, 0, 512 * MIB, 0);
     d.read_bytes_per_second = MIB / (1e-4 + 1 / 2048.0);
     d.small_read_bytes_per_second = MIB / 16 / (1e-4 + 1 / 16.0 / 2048);
-    give_slots(&p, 2048, 512 * MIB, 64, MIB / 4); /* a line: at 256 KiB as at the two ends */
+    give_slots(&p, 2048, 512 * MIB, 64, MIB / 4); /* linear between the two measured sizes */
     check(&p, &cpu, &d, 2048 * (1e-4 + 0.25 / 2048), SPW_BOUND_DISK);
-    give_slots(&p, 16384, 512 * MIB, 64, MIB / 32); /* and below them */
+    give_slots(&p, 16384, 512 * MIB, 64, MIB / 32); /* smaller than both sizes */
     check(&p, &cpu, &d, 16384 * (1e-4 + 1 / 32.0 / 2048), SPW_BOUND_DISK);
-    /* So with the cores of the I/O threads: 0.2 ms a request, whatever it brings. */
+    /* The same with the cores of the I/O threads: 0.2 ms for each request of any size. */
     d = late;
     d.cpu_seconds_per_byte = 2e-4 / MIB;
     d.small_cpu_seconds_per_byte = 2e-4 / MIB * 16;
     p = plan(50e9, 0, 0, 512 * MIB, 0);
     give_slots(&p, 2048, 512 * MIB, 64, MIB / 4);
     check(&p, &cpu, &d, 1 + 2048 * 2e-4 / 2, SPW_BOUND_COMPUTE);
-    /* And with the threads that pass a slot on. */
+    /* And with the threads that hand a slot over. */
     struct spw_machine m = cpu;
     m.handover_core_seconds = 3e-4;
     check(&p, &m, &d, 1 + 2048 * 5e-4 / 2, SPW_BOUND_COMPUTE);
@@ -196,13 +197,13 @@ static void test_stand_still(void)
     p.weights_bytes = (uint64_t)1e9;
     give_slots(&p, 200, 200 * MIB, 4, MIB);
     check(&p, &cpu, &d, 0.1 + 4 * (0.005 - 0.0015), SPW_BOUND_DISK);
-    give_slots(&p, 50, 200 * MIB, 4, 4 * MIB); /* 6 ms to fill: it does not stand still */
+    give_slots(&p, 50, 200 * MIB, 4, 4 * MIB); /* 6 ms to fill: the drive is never idle */
     check(&p, &cpu, &d, 0.1, SPW_BOUND_DISK);
 }
 
 static void test_gpu(void)
 {
-    /* Both directions at once, and nothing is taken from computation. */
+    /* Both directions at once, and computation loses nothing. */
     struct spw_plan_info p = plan(50e9, 2e9, 2.4e9, 1e8, 0);
     check(&p, &gpu, &drive, 0.1, SPW_BOUND_COMPUTE);
     p = plan(50e9, 5e9, 4e9, 1e8, 0);

@@ -31,8 +31,8 @@ static void test_philox_vectors(void)
     }
 }
 
-/* Beyond this a chi-square variable of `df` degrees lies with probability 1e-6 (E. Wilson, M.
- * Hilferty, 1931; z = 4.75). Seeds are fixed, so a pass is a pass for good. */
+/* A chi-square variable of `df` degrees exceeds this with probability 1e-6 (E. Wilson, M. Hilferty,
+ * 1931; z = 4.75). Seeds are fixed, so the result never changes. */
 static double chi_square_limit(double df)
 {
     double a = 2 / (9 * df);
@@ -66,7 +66,7 @@ struct ranked {
     int32_t id;
 };
 
-/* Ascending, and downwards the lower id comes first. */
+/* Ascending; among equal values the lower id comes last. */
 static int rank_up(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
@@ -145,7 +145,7 @@ static float random_logit(uint64_t *rng, double scale)
 }
 
 /* Every choice of the sampler is the inverse of the reference's distribution at the generator's
- * place; draws whose place is within rounding of a border are passed over. */
+ * number. Draws within rounding of a border are skipped. */
 static void test_against_reference(uint64_t seed)
 {
     struct spw_sampler *s = NULL;
@@ -244,13 +244,13 @@ static void test_greedy(void)
     CHECK(spw_sampler_pick(s, &greedy, (float[]){NAN, -1, NAN, -2, NAN}, NULL, 0, 0) == 1);
     CHECK(spw_sampler_pick(s, &greedy, (float[]){0, INFINITY, 9, INFINITY, 0}, NULL, 0, 0) == 1);
     CHECK(spw_sampler_pick(s, &greedy, (float[]){NAN, NAN, NAN, NAN, NAN}, NULL, 0, 0) == 0);
-    /* The penalty counts for the greedy choice too, each token once, negative logits down. */
+    /* The penalty applies to the greedy choice, too: each token once; negative logits decrease. */
     greedy.repetition_penalty = 2;
     int32_t seen[] = {1, 1, 1};
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 0, 0}, seen, 3, 0) == 2);
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 4.5f, 2, 0, 0}, seen, 3, 0) == 1);
     CHECK(spw_sampler_pick(s, &greedy, (float[]){-3, -2, -3, -5, -5}, seen, 3, 0) == 0);
-    /* Ids that are no tokens are passed over. */
+    /* Ids that are not tokens are ignored. */
     int32_t outside[] = {-1, 5, INT32_MAX};
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 3, 0}, outside, 3, 0) == 1);
     spw_sampler_close(s);
@@ -269,10 +269,10 @@ static void test_edges(void)
         CHECK(spw_sampler_pick(s, &o, one, NULL, 0, 0) == 2);
         CHECK(spw_sampler_pick(s, &o, none, NULL, 0, 0) == 0);
         CHECK(spw_sampler_pick(s, &o, infinite, NULL, 0, 0) == 1);
-        o.top_k = 1; /* HF keeps what equals the k-th */
+        o.top_k = 1; /* transformers keeps values equal to the k-th */
         CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) % 2 == 1);
         o = (struct spw_sampling){.temperature = 1, .top_p = 1e-30f, .seed = seed};
-        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) == 1); /* one stays, the lower id */
+        CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) == 1); /* one value stays, the lower id */
         o = (struct spw_sampling){.temperature = 1, .min_p = 1, .seed = seed};
         CHECK(spw_sampler_pick(s, &o, mixed, NULL, 0, 0) % 2 == 1);
         o = (struct spw_sampling){.temperature = 1e-40f, .seed = seed};
@@ -285,7 +285,7 @@ static void test_edges(void)
     CHECK(spw_sampler_open(&s, UINT32_MAX, NULL) == -EINVAL && !s);
 }
 
-/* A draw belongs to its place, not to the calls before it; a row of any shape costs O(vocab). */
+/* A draw depends on its position, not on earlier calls; a row of any shape costs O(vocab). */
 static void test_places(void)
 {
     enum { VOCAB = 262144, N = 24 };

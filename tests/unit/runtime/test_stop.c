@@ -1,4 +1,5 @@
-/* Stop strings against a direct search of the whole text, for every way to cut the text up. */
+/* Stop strings against a direct search of the whole text, for every division of the text into
+ * pieces. */
 #include "runtime/batch/stop.h"
 #include "tests/check.h"
 
@@ -7,7 +8,7 @@
 struct sink {
     char text[4096];
     size_t n, n_pieces;
-    int fail_at; /* piece that returns -EPIPE; -1: none */
+    int fail_at; /* the piece that returns -EPIPE; -1: none */
 };
 
 static int collect(void *context, const char *text, size_t bytes)
@@ -46,7 +47,8 @@ static size_t naive(const char *text, size_t n, const char *const *stops, size_t
     return n;
 }
 
-/* The most that may be out after text[0, n): all but the longest end that begins a stop string. */
+/* The most text that may be released after text[0, n): all but the longest end that begins a stop
+ * string. */
 static size_t most_final(const char *text, size_t n, const char *const *stops, size_t n_stops)
 {
     size_t held = 0;
@@ -81,7 +83,7 @@ static void test_random(uint64_t seed)
             size_t piece = check_range(&seed, 1, n - at);
             CHECK(spw_stop_push(s, text + at, piece, collect, &out) == 0);
             at += piece;
-            if (!spw_stop_found(s)) /* nothing is held back longer than it must be */
+            if (!spw_stop_found(s)) /* no text is held back longer than necessary */
                 CHECK(out.n == most_final(text, at, stops, n_stops));
         }
         CHECK(spw_stop_found(s) == found);
@@ -94,7 +96,7 @@ static void test_random(uint64_t seed)
 
 static void test_characters(void)
 {
-    /* Two characters that share their first byte: whole characters only, whatever is held. */
+    /* Two characters with the same first byte: only complete characters are released. */
     const char *stops[] = {"\xc3\xa8nd", "###"};
     struct spw_stop *s;
     struct sink out = {.fail_at = -1};
