@@ -90,10 +90,10 @@ struct spw_rope_append_args {
  * Tiles [quantized_first, quantized_end) of the call are quantized (quant/qtile.h), for all its
  * rows. Rows that read a tile in another form (quant/residual.h) need another call. */
 struct spw_attention_args {
-    const void *q;   /* [rows][q_stride], dtype, n_heads heads adjacent */
-    float *state;    /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
-    float *partials; /* [splits of the call][rows][n_heads][head_dim + 2] or NULL: lets splits run
-                        side by side */
+    const void *q;       /* [rows][q_stride], dtype, n_heads heads adjacent */
+    float *state;        /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
+    float *split_states; /* [splits of the call][rows][n_heads][head_dim + 2] or NULL: lets splits
+                        run side by side */
     void *y; /* NULL, or in the last call of these rows: [rows][n_heads * head_dim], dtype; gets out
                 / sum. The state is unspecified after that */
     size_t rows, q_stride;

@@ -36,8 +36,8 @@ struct spw_cpu_kernels {
     enum spw_isa isa;
     const struct spw_kernel *norm, *linear, *rope_append, *kv_quantize;
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
-    const struct spw_kernel *attention_splits; /* a task per split, into `partials` */
-    const struct spw_kernel *attention_merge;  /* merges `partials` into the state, in order */
+    const struct spw_kernel *attention_splits; /* a task per split, into `split_states` */
+    const struct spw_kernel *attention_merge;  /* merges `split_states` into the state, in order */
     const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
     /* Bytes of linear workspace one worker needs for inner size k (0: none). */
     size_t (*linear_workspace)(size_t k);

@@ -10,11 +10,11 @@
  * A call with tiles of both forms makes up to three launches: the tiles before the quantized ones,
  * the quantized tiles, and the tiles after them.
  *
- * Splits that are computed side by side go to `partials`: (head_dim + 2) * 4 bytes for an item and
- * split, next to 512 * head_dim * 4 bytes of K and V that the split reads. In decode the merge also
- * writes the result, because it has out and sum in registers. In prefill the result is a launch of
- * its own: each of the four kernels stores its states differently, and the cost of one more launch
- * is small next to the products of a chunk. */
+ * Splits that are computed side by side go to `split_states`: (head_dim + 2) * 4 bytes for an item
+ * and split, next to 512 * head_dim * 4 bytes of K and V that the split reads. In decode the merge
+ * also writes the result, because it has out and sum in registers. In prefill the result is a
+ * launch of its own: each of the four kernels stores its states differently, and the cost of one
+ * more launch is small next to the products of a chunk. */
 #include "model/cuda/attention_cuda.cuh"
 
 #include "quant/hadamard.h"
@@ -76,7 +76,7 @@ __device__ __forceinline__ void running_tops(float *before, const float *tops, u
 /* A block per (row, head). The maximum after each split is exact, so the factors of all splits are
  * computed side by side. The sum and the outputs (two channels a thread) are chains over the
  * splits. An empty split takes no part. */
-__global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const float *partials,
+__global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const float *split_states,
                                   uint32_t n_splits)
 {
     SPW_SHARED(float, tops, MOST_SPLITS + 1); /* of the state, and of each split */
@@ -89,7 +89,7 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
     const uint32_t d = a.head_dim;
     const size_t at = (size_t)blockIdx.x * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
     float *state = a.state + at;
-    const float *split = partials + at - stride; /* the index starts at 1 */
+    const float *split = split_states + at - stride; /* the index starts at 1 */
     for (uint32_t i = threadIdx.x; i <= n_splits; i += blockDim.x) {
         const float *from = i ? split + i * stride + d : state + d;
         bool none = i == 0 && a.first;
@@ -136,11 +136,11 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
     const struct attention_call *a = &job->a;
     struct attention_job split = *job;
     split.split_floats = a->rows * a->n_heads * (size_t)(a->head_dim + 2);
-    split.a.state = a->partials;
+    split.a.state = a->split_states;
     SPW_TRY(launch(&split, n_splits, s));
     unsigned threads = a->head_dim > 64 ? 64 : 32;
     SPW_LAUNCH(k_attention_merge, (unsigned)(a->rows * a->n_heads), threads, 0, s, *job,
-               (const float *)a->partials, n_splits);
+               (const float *)a->split_states, n_splits);
     return spw_cuda_launched();
 }
 
@@ -177,7 +177,7 @@ struct way {
 static struct way way_exact(const struct attention_call *a, uint32_t n_splits, bool mma)
 {
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    bool many = n_splits > 1 && a->partials;
+    bool many = n_splits > 1 && a->split_states;
     if (mma && items <= FEW_ITEMS && (many || n_splits <= 1))
         return (struct way){spw_attention_few_launch, many};
     return (struct way){mma ? spw_attention_rows_launch : spw_attention_fma_launch,
@@ -187,7 +187,7 @@ static struct way way_exact(const struct attention_call *a, uint32_t n_splits, b
 static struct way way_codes(const struct attention_call *a, uint32_t n_splits, bool mma)
 {
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    bool many = n_splits > 1 && a->partials;
+    bool many = n_splits > 1 && a->split_states;
     return (struct way){mma ? spw_attention_codes_launch : spw_attention_codes_fma_launch,
                         many && spw_div_up(items, 16) * a->n_kv_heads < ENOUGH_BLOCKS};
 }
@@ -247,7 +247,7 @@ static int make_job(struct attention_job *job, const struct spw_attention_args *
     struct attention_call *c = &job->a;
     c->q = a->q;
     c->state = a->state;
-    c->partials = a->partials;
+    c->split_states = a->split_states;
     c->y = a->y;
     c->rows = a->rows;
     c->q_stride = a->q_stride;
@@ -271,7 +271,7 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         return 0;
     if (a->n_tiles > SPW_ATTENTION_TILES || a->tile_first % SPW_SPLIT_TILES || !a->n_kv_heads ||
         a->n_heads % a->n_kv_heads || a->head_dim % 2 || (uintptr_t)a->state % 8 ||
-        (uintptr_t)a->partials % 8 || (uintptr_t)a->q % 4 || (uintptr_t)a->y % 4)
+        (uintptr_t)a->split_states % 8 || (uintptr_t)a->q % 4 || (uintptr_t)a->y % 4)
         return -EINVAL;
     uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
     uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);

@@ -42,7 +42,7 @@ enum {
  * lowest tile. */
 struct attention_call {
     const void *q;
-    float *state, *partials;
+    float *state, *split_states;
     void *y;
     size_t rows, q_stride;
     uint64_t position, tile_first, window;

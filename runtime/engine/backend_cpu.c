@@ -81,7 +81,7 @@ static int launch_attention(const struct spw_attention_args *a, spw_stream s)
     size_t bytes = offsetof(struct spw_attention_args, tiles) + a->n_tiles * sizeof a->tiles[0];
     const struct spw_cpu_kernels *k = kernels(s);
     unsigned threads = spw_device_cpu_threads(spw_device_cpu_of(s));
-    if (!a->partials || k->attention->n_tasks(a) >= 2 * threads)
+    if (!a->split_states || k->attention->n_tasks(a) >= 2 * threads)
         return launch(s, k->attention, a, bytes);
     SPW_TRY(launch(s, k->attention_splits, a, bytes));
     return launch(s, k->attention_merge, a, bytes);

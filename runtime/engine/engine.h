@@ -113,7 +113,7 @@ struct spw_engine {
     uint32_t n_weight_files;
     struct spw_block *blocks;                 /* [weights->n_blocks] */
     struct spw_block_context *block_contexts; /* [weights->n_blocks] */
-    bool charged;                             /* plan.mapped_bytes and plan.kept_bytes */
+    bool charged;                             /* plan.mapped_bytes and plan.page_cache_bytes */
     struct spw_kv *kv;
     struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;

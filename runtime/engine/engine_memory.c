@@ -35,13 +35,13 @@ static int open_arenas(struct spw_engine *e, struct spw_fallback_failure *f, str
                        spw_engine_leave_margin(available), rc, err);
     }
     if (!rc && e->backend.reads_host_memory) {
-        rc = lane->ops->charge(lane->device, p->mapped_bytes, p->kept_bytes);
+        rc = lane->ops->charge(lane->device, p->mapped_bytes, p->page_cache_bytes);
         e->charged = !rc;
     }
     if (!rc)
         rc = lane->ops->alloc_host(lane->device, p->host.end, (void **)&lane->host_arena);
     if (rc == -ENOMEM)
-        return refused(f, SPW_BUDGET_HOST, p->host.end + p->kept_bytes, 0, rc, err);
+        return refused(f, SPW_BUDGET_HOST, p->host.end + p->page_cache_bytes, 0, rc, err);
     return rc ? spw_fail(err, rc, "the device failed when memory was taken") : 0;
 }
 
@@ -153,7 +153,7 @@ static int open_cache(struct spw_engine *e)
         .max_tiles = p->max_tiles,
         .slot_tiles = p->slot_tiles,
         .disk = e->disk,
-        .disk_to_device = p->direct,
+        .disk_to_device = p->disk_to_device,
         .n_disk_frames = p->n_disk_frames,
     };
     return spw_kv_open(&e->kv, &e->lane, &o);
@@ -304,7 +304,7 @@ void spw_engine_give_memory(struct spw_engine *e)
     if (lane->device_arena)
         lane->ops->free(lane->device, lane->device_arena, lane->device_arena_bytes);
     if (e->charged)
-        lane->ops->discharge(lane->device, p->mapped_bytes, p->kept_bytes);
+        lane->ops->discharge(lane->device, p->mapped_bytes, p->page_cache_bytes);
     if (lane->host_arena)
         lane->ops->free_host(lane->device, lane->host_arena, lane->host_arena_bytes);
     e->prefetch = NULL;

@@ -139,7 +139,7 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
 /* The number of rows of a prompt that take about a minute, at any position of the context. A pass
  * reads streamed weights, and this may take 1/20 of its time. Without measured limits the numbers
  * are those of a small machine. */
-static uint64_t kept_rows(const struct spw_plan_input *in, const struct spw_options *o)
+static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_options *o)
 {
     enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, KERNELS_SHARE = 4 };
     const struct spw_model_config *c = in->weights->config;
@@ -194,10 +194,10 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .disk_cost = disk_cost(o),
         .kv_stays = m->cache.stays,
         .rolls_back = o->rolls_back,
-        .keeps = o->saves || o->prefix_cache_dir,
+        .has_snapshots = o->saves || o->prefix_cache_dir,
     };
     SPW_TRY(set_budgets(in, e, o, err));
-    in->kept_rows = kept_rows(in, o);
+    in->snapshot_rows = snapshot_rows(in, o);
     return set_disk_budget(in, e, o, err);
 }
 

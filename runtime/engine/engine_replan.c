@@ -77,12 +77,13 @@ static int find_scratch(struct replan *r)
         host = e->lane.host_arena + p->host.bounce;
         n_host = n_bounce;
     }
-    uint64_t n_buffers = p->direct ? spw_sub_u64(device_bytes, tile + exact) / tile : n_host;
+    uint64_t n_buffers =
+        p->disk_to_device ? spw_sub_u64(device_bytes, tile + exact) / tile : n_host;
     if (device_bytes < tile + exact || !n_host || (e->disk && !n_buffers))
         return -ENOMEM;
     r->shrink.device_from = device;
     r->shrink.device_to = device + tile;
-    r->shrink.buffers = p->direct ? device + tile + exact : host;
+    r->shrink.buffers = p->disk_to_device ? device + tile + exact : host;
     r->shrink.n_buffers = (uint32_t)spw_min_u64(n_buffers, BUFFER_TILES);
     r->shrink.host_scratch = host;
     return 0;
@@ -216,7 +217,7 @@ static bool passes(const struct spw_engine *e, const struct spw_plan *to,
                    const struct spw_plan_input *in)
 {
     return e->lane.device_arena_bytes + to->mapped_bytes > in->device_bytes ||
-           e->lane.host_arena_bytes + to->kept_bytes > in->host_bytes;
+           e->lane.host_arena_bytes + to->page_cache_bytes > in->host_bytes;
 }
 
 /* Arenas that are registered for file I/O cannot shrink while the files are open. */

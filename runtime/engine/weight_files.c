@@ -110,7 +110,7 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
         };
     block->reads = c->reads;
     block->read_bytes = spw_plan_block_disk_bytes(&e->plan, w, u);
-    if (spw_plan_block_direct(&e->plan, w, u))
+    if (spw_plan_block_as_in_file(&e->plan, w, u))
         spw_weights_place_as_in_file(w, u);
     else
         block->bounce_offsets = c->bounce_offsets;

@@ -192,7 +192,7 @@ static int attend(struct bench *b)
 
 /* Offsets in `memory` after q; `end` is the size of everything. */
 struct attention_layout {
-    uint64_t state, partials, kv, end;
+    uint64_t state, split_states, kv, end;
 };
 
 static struct attention_layout attention_layout(const struct bench *b,
@@ -202,8 +202,8 @@ static struct attention_layout attention_layout(const struct bench *b,
     uint64_t state_row = (uint64_t)s->n_heads * (s->head_dim + 2) * sizeof(float);
     uint64_t splits = b->backend->ops->attention_tiles / SPW_SPLIT_TILES;
     at.state = spw_align_up((uint64_t)s->n_heads * s->head_dim * 4, 4096);
-    at.partials = at.state + spw_align_up(state_row, 4096);
-    at.kv = at.partials + spw_align_up(splits * state_row, 4096);
+    at.split_states = at.state + spw_align_up(state_row, 4096);
+    at.kv = at.split_states + spw_align_up(splits * state_row, 4096);
     at.end = spw_align_up(at.kv + spw_div_up(s->context, SPW_TILE_TOKENS) * tile_bytes_of(s), 4096);
     return at;
 }
@@ -218,7 +218,7 @@ static void lay_out_attention(struct bench *b, const struct spw_attention_shape 
     b->attention = (struct spw_attention_args){
         .q = b->memory,
         .state = (float *)(b->memory + at.state),
-        .partials = (float *)(b->memory + at.partials),
+        .split_states = (float *)(b->memory + at.split_states),
         .rows = 1,
         .q_stride = (size_t)s->n_heads * s->head_dim,
         .position = s->context - 1,
@@ -339,7 +339,7 @@ static int write_tiles(struct bench *b)
                                      .head_dim = a->head_dim,
                                      .dtype = a->kv_dtype,
                                      .format = a->qformat,
-                                     .not_finite = (uint32_t *)a->partials},
+                                     .not_finite = (uint32_t *)a->split_states},
             b->lane.compute));
     return 0;
 }

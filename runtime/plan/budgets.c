@@ -60,7 +60,7 @@ static uint32_t place_blocks(struct spw_plan *p, const struct spw_weights *w, ui
     uint32_t places = 0;
     for (uint32_t n = 0; n <= w->n_blocks - n_resident; n++) {
         spw_plan_place_blocks(p, w, n_resident, n);
-        uint64_t bytes = p->packed_bytes + p->kept_bytes +
+        uint64_t bytes = p->packed_bytes + p->page_cache_bytes +
                          spw_plan_pages(p->n_weight_bounce * p->weight_bounce_bytes);
         if (bytes >= least)
             continue;

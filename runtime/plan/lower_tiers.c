@@ -107,7 +107,7 @@ void spw_lower_place(struct spw_plan *p, const struct spw_plan_input *in, const 
                      uint32_t n)
 {
     bool bounces = (n < b->all || in->attaches) && !in->reads_host_memory;
-    p->direct = (in->disk_bytes || in->attaches) && in->reads_host_memory;
+    p->disk_to_device = (in->disk_bytes || in->attaches) && in->reads_host_memory;
     p->attaches = in->attaches;
     p->n_transit = bounces;
     p->n_bounce = bounces ? (uint32_t)spw_min_u64(BOUNCE_LEAST, p->n_kv_slots) : 0;

@@ -85,9 +85,9 @@ static bool few_passes(const struct spw_plan *p, const struct spw_plan_input *in
 struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t rows = spw_plan_most_rows(in);
-    bool no_pins = spw_plan_may_pin(p, in) && !p->pins;
+    bool no_retains = spw_plan_may_retain(p, in) && !p->retains;
     return (struct spw_plan_cost){{
-        [SPW_COST_COMFORTS] = (no_pins ? 2u : 0u) + (p->logits_rows < most_logits_rows(in)),
+        [SPW_COST_COMFORTS] = (no_retains ? 2u : 0u) + (p->logits_rows < most_logits_rows(in)),
         [SPW_COST_CHUNK] = chunk_cost(p, in),
         [SPW_COST_ONE_CHUNK] = p->pass_rows < rows && p->pass_rows == p->chunk,
         [SPW_COST_PASSES] = few_passes(p, in) ? 0 : spw_div_up(rows, p->pass_rows),
@@ -203,10 +203,10 @@ static void try_chunk(struct search *s, uint32_t chunk)
         try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
 }
 
-static void try_comforts(struct search *s, bool pins, uint32_t logits_rows)
+static void try_comforts(struct search *s, bool retains, uint32_t logits_rows)
 {
     struct spw_plan_chunks chunks = spw_plan_chunks(s->in);
-    s->c.pins = pins;
+    s->c.retains = retains;
     s->c.logits_rows = s->started.logits_rows = logits_rows;
     for (uint32_t m = chunks.most; m >= chunks.least && !s->found; m /= 2)
         if (!spw_plan_crowds(&s->started, s->in, m))
@@ -221,12 +221,12 @@ void spw_plan_search(struct spw_plan *out, struct spw_candidate *chosen,
 {
     struct search s = {.in = in, .c = spw_plan_narrow(in)};
     spw_plan_start(&s.started, in);
-    bool may_pin = spw_plan_may_pin(&s.started, in);
+    bool may_retain = spw_plan_may_retain(&s.started, in);
     uint32_t many = most_logits_rows(in);
     /* Comforts and the chunk weigh most: the first ones with any plan have the cheapest. */
     for (int lost = 0; lost < 4 && !s.found; lost++)
-        if ((lost < 2 || may_pin) && (!(lost % 2) || many > in->sessions))
-            try_comforts(&s, may_pin && lost < 2, lost % 2 ? in->sessions : many);
+        if ((lost < 2 || may_retain) && (!(lost % 2) || many > in->sessions))
+            try_comforts(&s, may_retain && lost < 2, lost % 2 ? in->sessions : many);
     assert(s.found);
     *out = s.plan;
     *chosen = s.chosen;

@@ -35,14 +35,14 @@ struct spw_plan_input {
     uint32_t reads_per_link_byte; /* see spw_backend; 0: no transfer is hidden beside weights */
     bool reads_host_memory;       /* see spw_backend */
     bool rolls_back;              /* as in spw_options */
-    bool keeps;                   /* tiles go to files and come from files */
-    uint64_t kept_rows;           /* with `keeps`, the most rows of a pass; 0: any number */
+    bool has_snapshots;           /* tiles go to files and come from files */
+    uint64_t snapshot_rows;       /* with `has_snapshots`, the most rows of a pass; 0: any number */
 };
 
 /*   device arena                              host arena
  *   | small | workspace | hidden | x |        | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | packed copies |
- *     gated | partials | rows | logits |      | weight bounce slots |
+ *     gated | split states | rows | logits |      | weight bounce slots |
  *   | flags | copied blocks | weight slots |    | KV frames | bounce slots |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
@@ -69,16 +69,16 @@ struct spw_plan {
     /* Of each session, if all are open and as long as the context: see shares.h. */
     struct spw_residency residency[SPW_LAYER_KINDS];
     uint32_t n_layers[SPW_LAYER_KINDS];
-    bool quantizes;       /* old tiles of some layers, to `format` */
-    uint32_t chunk;       /* most rows that pass a layer together */
-    uint64_t pass_rows;   /* most rows of one pass through all layers */
-    bool hidden_on_host;  /* hidden states of a pass with several chunks lie on the host */
-    uint32_t logits_rows; /* rows of the head's product */
-    uint32_t partials;    /* splits of rows that run side by side in an attention call */
-    uint32_t max_tiles;   /* of one layer of one sequence */
-    uint32_t full_tiles;  /* of those, the tiles of a full layer that move between tiers */
-    uint32_t slot_tiles;  /* of a KV slot: whole splits */
-    uint64_t tile_bytes;  /* of a tile that moves between tiers */
+    bool quantizes;           /* old tiles of some layers, to `format` */
+    uint32_t chunk;           /* most rows that pass a layer together */
+    uint64_t pass_rows;       /* most rows of one pass through all layers */
+    bool hidden_on_host;      /* hidden states of a pass with several chunks lie on the host */
+    uint32_t logits_rows;     /* rows of the head's product */
+    uint32_t parallel_splits; /* splits of rows that run side by side in an attention call */
+    uint32_t max_tiles;       /* of one layer of one sequence */
+    uint32_t full_tiles;      /* of those, the tiles of a full layer that move between tiers */
+    uint32_t slot_tiles;      /* of a KV slot: whole splits */
+    uint64_t tile_bytes;      /* of a tile that moves between tiers */
     uint64_t
         exact_tile_bytes;    /* of an exact tile beside those, and the device's frames for them; */
     uint32_t n_exact_frames; /* 0: nothing is quantized */
@@ -90,12 +90,12 @@ struct spw_plan {
     /* Of resident blocks: that are copied into the arena; that are computed from the mapped file.
      * Of blocks in host memory: packed copies; streamed blocks that stay mapped between two uses.
      */
-    uint64_t copied_bytes, mapped_bytes, packed_bytes, kept_bytes;
+    uint64_t copied_bytes, mapped_bytes, packed_bytes, page_cache_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
      * are counted so that they can; there are enough frames. */
-    bool may_pin, pins;
+    bool may_retain, retains;
     bool reads_host_memory;
-    bool direct;           /* the disk reads into device memory and writes from it */
+    bool disk_to_device;   /* the disk reads into device memory and writes from it */
     uint32_t chunk_frames; /* of n_device_frames: for the tiles that one chunk adds to a layer */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
     uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
@@ -141,7 +141,8 @@ bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w
 bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w,
                               uint32_t block);
 /* The disk would read the block into its slot, where its matrices lie as in the file. */
-bool spw_plan_block_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
+bool spw_plan_block_as_in_file(const struct spw_plan *p, const struct spw_weights *w,
+                               uint32_t block);
 /* Bytes that cross the link each time the block is loaded, or once if it is resident; and bytes
  * that are read from disk. */
 uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,

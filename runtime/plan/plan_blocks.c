@@ -26,8 +26,9 @@ static bool in_disk_place(const struct spw_plan *p, uint32_t n_blocks, uint32_t 
 /* What decides where a block lies. */
 struct place {
     bool resident, from_disk, as_stored;
-    bool direct; /* kernels can read it from the mapped file, or from where it lands as in the file
-                  */
+    bool as_in_file; /* kernels can read it from the mapped file, or from where it lands as in the
+                      * file
+                      */
 };
 
 static struct place place_of(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
@@ -36,7 +37,7 @@ static struct place place_of(const struct spw_plan *p, const struct spw_weights 
                        .as_stored = spw_weights_as_stored(w, block)};
     at.from_disk =
         p->n_disk_blocks && !at.resident && at.as_stored && in_disk_place(p, w->n_blocks, block);
-    at.direct = p->reads_host_memory && spw_weights_mappable(w, block);
+    at.as_in_file = p->reads_host_memory && spw_weights_mappable(w, block);
     return at;
 }
 
@@ -53,7 +54,7 @@ bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights 
 bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
     struct place at = place_of(p, w, block);
-    return at.resident && at.direct;
+    return at.resident && at.as_in_file;
 }
 
 bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
@@ -61,9 +62,10 @@ bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights
     return place_of(p, w, block).from_disk;
 }
 
-bool spw_plan_block_direct(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+bool spw_plan_block_as_in_file(const struct spw_plan *p, const struct spw_weights *w,
+                               uint32_t block)
 {
-    return place_of(p, w, block).direct;
+    return place_of(p, w, block).as_in_file;
 }
 
 bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
@@ -76,7 +78,7 @@ uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_w
                                     uint32_t block)
 {
     struct place at = place_of(p, w, block);
-    if (at.direct && (at.resident || at.from_disk))
+    if (at.as_in_file && (at.resident || at.from_disk))
         return 0;
     return is_packed(p, &at) ? w->blocks[block].bytes : w->blocks[block].matrix_bytes;
 }
@@ -91,11 +93,11 @@ void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
 {
     p->weight_slot_bytes = p->weight_bounce_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
-        bool direct = spw_plan_block_direct(p, w, u);
+        bool as_in_file = spw_plan_block_as_in_file(p, w, u);
         uint64_t packed = w->blocks[u].bytes, read = spw_weights_read_bytes(w, u);
         p->weight_slot_bytes =
-            spw_max_u64(p->weight_slot_bytes, direct ? spw_max_u64(packed, read) : packed);
-        if (!direct && spw_weights_as_stored(w, u))
+            spw_max_u64(p->weight_slot_bytes, as_in_file ? spw_max_u64(packed, read) : packed);
+        if (!as_in_file && spw_weights_as_stored(w, u))
             p->weight_bounce_bytes = spw_max_u64(p->weight_bounce_bytes, read);
     }
     p->weight_slot_bytes = spw_plan_pages(p->weight_slot_bytes);
@@ -108,17 +110,17 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
     p->n_resident_blocks = n_resident;
     p->n_disk_blocks = n_disk;
     p->n_weight_slots = n_resident < w->n_blocks ? WEIGHT_SLOTS : 0;
-    p->copied_bytes = p->mapped_bytes = p->packed_bytes = p->kept_bytes = 0;
+    p->copied_bytes = p->mapped_bytes = p->packed_bytes = p->page_cache_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         struct place at = place_of(p, w, u);
         uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
         if (at.resident)
-            *(at.direct ? &p->mapped_bytes : &p->copied_bytes) += bytes;
+            *(at.as_in_file ? &p->mapped_bytes : &p->copied_bytes) += bytes;
         if (is_packed(p, &at))
             p->packed_bytes += bytes;
         else if (!at.resident && !at.from_disk)
-            p->kept_bytes += bytes;
-        bounces |= at.from_disk && !at.direct;
+            p->page_cache_bytes += bytes;
+        bounces |= at.from_disk && !at.as_in_file;
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;
 }

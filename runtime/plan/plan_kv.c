@@ -23,14 +23,14 @@ static uint32_t pinned_of(const struct spw_plan *p, uint32_t tiles, uint32_t sin
     return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
 }
 
-static uint64_t pinned_window(const struct spw_plan *p, const struct spw_plan_input *in)
+static uint64_t retained_window(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     return spw_plan_n_sliding(p) ? pinned_of(p, window_tiles(p, in), 0) : 0;
 }
 
-uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tiles = spw_plan_n_sliding(p) * pinned_window(p, in);
+    uint64_t tiles = spw_plan_n_sliding(p) * retained_window(p, in);
     if (in->quantizes)
         tiles += spw_plan_n_full(p) * pinned_of(p, exact_tiles(p, in), 1);
     return in->sessions * tiles * p->exact_tile_bytes;
@@ -50,8 +50,8 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
         return 0;
     uint64_t all = in->sessions * (spw_plan_n_full(p) * exact_tiles(p, in) +
                                    spw_plan_n_sliding(p) * window_tiles(p, in));
-    if (p->may_pin)
-        all += spw_plan_pinned_bytes(p, in) / p->exact_tile_bytes;
+    if (p->may_retain)
+        all += spw_plan_retained_bytes(p, in) / p->exact_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
 }
 
@@ -66,7 +66,7 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     uint64_t b = in->sessions, full = spw_plan_n_full(p),
              sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
     struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
-    uint64_t slide = sliding * (n.window_tiles + (p->may_pin ? pinned_window(p, in) : 0));
+    uint64_t slide = sliding * (n.window_tiles + (p->may_retain ? retained_window(p, in) : 0));
     n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
     n.least = b * (sliding + full) + n.extra;
     return n;
@@ -103,14 +103,14 @@ static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
     start_residency(p, in, need);
     p->n_device_frames = (uint32_t)frames;
     p->chunk_frames = (uint32_t)need->extra;
-    p->pins = p->may_pin;
+    p->retains = p->may_retain;
     if (frames >= need->all) {
         keep_all(&p->residency[SPW_LAYER_FULL], p->max_tiles);
         return;
     }
     const struct spw_session_tiles t = spw_session_tiles(p, in->context);
     uint64_t each = (frames - need->extra) / in->sessions;
-    p->pins &= !sliding || each >= sliding * (t.window + t.pinned) + spw_plan_n_full(p);
+    p->retains &= !sliding || each >= sliding * (t.window + t.retained) + spw_plan_n_full(p);
     spw_session_divide(p->residency, p, &t, each);
 }
 

@@ -5,7 +5,7 @@ enum {
     PIECE_BYTES = 4 << 20,
     PARTIAL_ROWS = 4,
     MOST_PARTIALS = 256, /* all splits of one row, in the longest call of any backend */
-    PINNED_SHARE = 8,    /* pinned tiles take at most an eighth of the device */
+    RETAINED_SHARE = 8,  /* retained tiles take at most an eighth of the device */
     FEW_CHUNKS = 4,
 };
 
@@ -40,23 +40,23 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->tile_bytes = p->format == SPW_QFORMAT_EXACT
                         ? p->exact_tile_bytes
                         : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
-    p->piece_bytes = in->keeps ? piece_bytes(p, in) : 0;
+    p->piece_bytes = in->has_snapshots ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->rows_beside = in->sessions > 1 ? in->sessions : 0;
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->quantizes)
         p->full_tiles =
             (uint32_t)spw_residual_end(spw_residual_block(in->context), in->residual_tiles) - 1;
-    p->partials =
+    p->parallel_splits =
         (uint32_t)spw_min_u64(in->attention_tiles / SPW_SPLIT_TILES * PARTIAL_ROWS, MOST_PARTIALS);
     p->reads_host_memory = in->reads_host_memory;
     spw_plan_size_blocks(p, in->weights);
     spw_plan_place_blocks(p, in->weights, 0, 0);
 }
 
-bool spw_plan_may_pin(const struct spw_plan *p, const struct spw_plan_input *in)
+bool spw_plan_may_retain(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return in->rolls_back && spw_plan_pinned_bytes(p, in) <= in->device_bytes / PINNED_SHARE;
+    return in->rolls_back && spw_plan_retained_bytes(p, in) <= in->device_bytes / RETAINED_SHARE;
 }
 
 /* ---- offsets ---- */
@@ -86,7 +86,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->qkv = take(&end, m * spw_row_bytes(in->compute, q + 2 * kv));
     d->attention = take(&end, m * spw_row_bytes(in->compute, q));
     d->state = take(&end, m * state);
-    d->partials = take(&end, p->partials * state);
+    d->split_states = take(&end, p->parallel_splits * state);
     d->gate_up = take(&other, in->gated_scratch ? 2 * gated : 0);
     d->gated = take(&other, gated);
     end = spw_max_u64(end, other);
@@ -134,7 +134,8 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
     h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
     h->end = end;
-    return d->end + p->mapped_bytes <= in->device_bytes && end + p->kept_bytes <= in->host_bytes;
+    return d->end + p->mapped_bytes <= in->device_bytes &&
+           end + p->page_cache_bytes <= in->host_bytes;
 }
 
 /* ---- a candidate ---- */
@@ -144,7 +145,7 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
 {
     uint64_t all_rows = spw_max_u64(spw_plan_most_rows(in), c->chunk);
     uint64_t rows = c->hidden == SPW_HIDDEN_ON_DEVICE ? all_rows : c->chunk;
-    p->may_pin = c->pins;
+    p->may_retain = c->retains;
     p->logits_rows = c->logits_rows;
     p->chunk = c->chunk;
     p->hidden_on_host = c->hidden == SPW_HIDDEN_ON_HOST;
@@ -158,12 +159,13 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
                     p->n_weight_slots * p->weight_slot_bytes + spw_plan_exact_bytes(p) +
                     (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
-    return used <= in->device_bytes && spw_plan_take_frames(p, in, frames) && p->pins == c->pins;
+    return used <= in->device_bytes && spw_plan_take_frames(p, in, frames) &&
+           p->retains == c->retains;
 }
 
 static uint64_t free_host_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return spw_sub_u64(in->host_bytes, p->host.end + p->kept_bytes) / 4096 * 4096;
+    return spw_sub_u64(in->host_bytes, p->host.end + p->page_cache_bytes) / 4096 * 4096;
 }
 
 /* As many rows of hidden states as the host has room for. KV or weights that come from disk could
@@ -253,11 +255,11 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.disk_staging = h->end - h->weight_bounce - i->host.kv;
     i->host.hidden = h->staging - h->hidden;
     i->host.staging = h->packed - h->staging;
-    i->host.weights = h->weight_bounce - h->packed + p->kept_bytes;
-    i->host.total = h->end + p->kept_bytes;
+    i->host.weights = h->weight_bounce - h->packed + p->page_cache_bytes;
+    i->host.total = h->end + p->page_cache_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
-    i->rolls_back = p->pins || (!spw_plan_n_sliding(p) && !in->quantizes);
+    i->rolls_back = p->retains || (!spw_plan_n_sliding(p) && !in->quantizes);
     i->n_layers = c->n_layers;
     for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
         i->weights_bytes += in->weights->blocks[u].bytes;

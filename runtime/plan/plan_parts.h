@@ -23,11 +23,11 @@ static inline uint64_t spw_plan_pages(uint64_t bytes)
 }
 
 /* The most rows of one pass. A prompt that is interrupted keeps what has passed all layers. So
- * where tiles may go to files, a pass has at most kept_rows rows, which take about a minute. */
+ * where tiles may go to files, a pass has at most snapshot_rows rows, which take about a minute. */
 static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
 {
     uint64_t all = in->sessions * in->context;
-    return in->keeps && in->kept_rows ? spw_min_u64(all, in->kept_rows) : all;
+    return in->has_snapshots && in->snapshot_rows ? spw_min_u64(all, in->snapshot_rows) : all;
 }
 
 /* ---- a candidate ---- */
@@ -41,7 +41,7 @@ enum spw_plan_hidden {
 
 /* The free decisions of a plan. All other numbers of the plan follow from them and the budgets. */
 struct spw_candidate {
-    bool pins;            /* sessions can be cut back to the beginning of their latest pass */
+    bool retains;         /* sessions can be cut back to the beginning of their latest pass */
     bool kv_stays;        /* all KV on the device, and no ring */
     bool copies_on_host;  /* all of them; else the disk holds as many as it has room for */
     uint32_t logits_rows; /* of the head's product */
@@ -55,7 +55,8 @@ struct spw_candidate {
 /* What the plan costs: numbers in the order of their weight. Fewer is better, and a number counts
  * only where all numbers before it are equal. */
 enum spw_plan_cost_key {
-    SPW_COST_COMFORTS,  /* 2 without pins, 1 without many rows of logits, as far as allowed */
+    SPW_COST_COMFORTS,  /* 2 if tiles are not retained, 1 without many rows of logits, as far as
+                           allowed */
     SPW_COST_CHUNK,     /* large chunks are better, but for those that crowd the device */
     SPW_COST_ONE_CHUNK, /* 1: a prompt passes all layers one chunk at a time */
     SPW_COST_PASSES,    /* of the longest prompt; 0: few */
@@ -99,8 +100,8 @@ struct spw_plan_need {
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in);
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
-/* What the device must have besides if plan.may_pin. */
-uint64_t spw_plan_pinned_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
+/* What the device must have besides if plan.may_retain. */
+uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
 /* Sets the residency of the kinds: how sessions and layers share the frames of the device. Takes at
  * most as many frames as tiles need; with a ring one less, because the ring would have nothing to
  * do. Sessions pin nothing where sliding layers stream. False: too few frames. */
@@ -125,8 +126,8 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
 
 /* What is the same for all candidates: sizes of the model, of its tiles and its weight blocks. */
 void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in);
-/* Whether a session's pinned tiles would take a small part of the device. p: started. */
-bool spw_plan_may_pin(const struct spw_plan *p, const struct spw_plan_input *in);
+/* Whether a session's retained tiles would take a small part of the device. p: started. */
+bool spw_plan_may_retain(const struct spw_plan *p, const struct spw_plan_input *in);
 /* Whether work buffers for chunks of this size would take more than a fourth of the device. p:
  * started, with its rows of logits. */
 bool spw_plan_crowds(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk);

@@ -52,11 +52,11 @@ static bool place(struct spw_plan *p, const struct spw_plan *from, const struct 
                   const struct spw_lower *b, uint32_t n)
 {
     spw_lower_place(p, in, b, n);
-    p->direct = from->direct;
+    p->disk_to_device = from->disk_to_device;
     if (!spw_plan_lay_out_rest(p, in))
         return false;
     if (n < b->all)
-        spw_lower_grow(p, in, b, n, in->host_bytes - p->host.end - p->kept_bytes);
+        spw_lower_grow(p, in, b, n, in->host_bytes - p->host.end - p->page_cache_bytes);
     return spw_plan_lay_out_rest(p, in);
 }
 
@@ -101,16 +101,16 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
     struct spw_plan_input in = *given;
     struct spw_plan tiles, p = *from;
     in.device_bytes = spw_min_u64(in.device_bytes, from->device.end + from->mapped_bytes);
-    in.host_bytes = spw_min_u64(in.host_bytes, from->host.end + from->kept_bytes);
+    in.host_bytes = spw_min_u64(in.host_bytes, from->host.end + from->page_cache_bytes);
     in.disk_bytes = spw_min_u64(in.disk_bytes, from->n_disk_frames * from->tile_bytes);
     spw_plan_start(&tiles, &in);
     p.info = (struct spw_plan_info){0};
     p.format = tiles.format;
     p.tile_bytes = tiles.tile_bytes;
     p.full_tiles = tiles.full_tiles;
-    p.may_pin = from->pins && spw_plan_may_pin(&p, &in);
+    p.may_retain = from->retains && spw_plan_may_retain(&p, &in);
     struct spw_plan less = p;
-    less.may_pin = false;
+    less.may_retain = false;
     if (!divide(&p, from, &in, n_on_disk)) {
         p = less;
         if (!divide(&p, from, &in, n_on_disk))

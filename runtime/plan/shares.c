@@ -41,14 +41,14 @@ struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t mo
                                           spw_waterline_start(full)};
     if (n_sliding(p)) {
         t.window = spw_min_u32(spw_waterline_window_tiles(slides->window), tiles);
-        t.pinned = spw_min_u32(t.window, tiles - t.window);
+        t.retained = spw_min_u32(t.window, tiles - t.window);
     }
     return t;
 }
 
 uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_tiles *t)
 {
-    uint64_t window = t->window + (p->pins ? t->pinned : 0);
+    uint64_t window = t->window + (p->retains ? t->retained : 0);
     return n_sliding(p) * window + spw_plan_n_full(p) * t->full;
 }
 
@@ -62,7 +62,7 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
 {
     uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p);
     struct spw_residency *r = &kinds[SPW_LAYER_FULL];
-    frames -= p->pins ? sliding * t->pinned : 0;
+    frames -= p->retains ? sliding * t->retained : 0;
     uint64_t slide = sliding ? spw_min_u64((frames - full) / sliding, t->window) : 0;
     uint64_t left = frames - sliding * slide; /* of the full layers, at least one each */
     /* While windows are not whole, waiting layers keep one tile: see spw_lower_of. */

@@ -13,9 +13,9 @@
 #include "runtime/plan/plan.h"
 
 /* The tiles that one layer of a session may hold: of a full layer, those that may leave the device;
- * of a sliding layer, those of the window, and those that may stay pinned behind it. */
+ * of a sliding layer, those of the window, and those that may be retained. */
 struct spw_session_tiles {
-    uint32_t full, window, pinned;
+    uint32_t full, window, retained;
 };
 
 /* One session's part of the frames. */

@@ -119,7 +119,7 @@ static int open_tiles(struct spw_traffic_run *r, bool by_layer)
                                            .max_tiles = p->max_tiles,
                                            .first_tile = p->quantizes,
                                            .disk = p->n_disk_frames || p->attaches,
-                                           .direct = p->direct,
+                                           .disk_to_device = p->disk_to_device,
                                        });
     spw_free(rows);
     return rc;
@@ -206,7 +206,7 @@ struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r)
 static void add_tiles(struct spw_traffic *t, const struct spw_plan *p,
                       const struct spw_tiles_moved *m)
 {
-    uint64_t up = m->from_host + (p->direct ? 0 : m->from_disk - m->in_bounce);
+    uint64_t up = m->from_host + (p->disk_to_device ? 0 : m->from_disk - m->in_bounce);
     t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->tile_bytes;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += m->to_host * p->tile_bytes;
     t->bytes[SPW_MOVED_HOST_TO_DISK] += m->to_disk * p->tile_bytes;
@@ -431,7 +431,7 @@ static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_end 
 
 static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
-    for (uint32_t i = 0; i < n && r->plan->pins && !r->plan->quantizes; i++)
+    for (uint32_t i = 0; i < n && r->plan->retains && !r->plan->quantizes; i++)
         if (r->now->pass_spans[i].from < r->now->pass_spans[i].to &&
             spans[i].to != spans[i].from + 1)
             spw_tiles_retain(r->tiles, spans[i].session);
@@ -678,7 +678,7 @@ static void convert(struct spw_traffic_run *r, const struct spw_plan *from)
     spw_tiles_count_below(r->tiles, &on_host, &on_disk);
     if (to->tile_bytes == from->tile_bytes)
         return;
-    uint64_t by_device = quantized ? on_host + (to->direct ? 0 : on_disk) : 0;
+    uint64_t by_device = quantized ? on_host + (to->disk_to_device ? 0 : on_disk) : 0;
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, on_disk * from->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DISK, on_disk * to->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, by_device * from->tile_bytes);

@@ -2,7 +2,7 @@
  * positions alone. The counters of the device must agree with the prediction as integers.
  *
  * A tile on disk crosses the drive's link. It crosses the device's link too where the disk cannot
- * read into device memory (plan.direct is false). */
+ * read into device memory (plan.disk_to_device is false). */
 #ifndef SPW_RUNTIME_PLAN_TRAFFIC_H
 #define SPW_RUNTIME_PLAN_TRAFFIC_H
 

@@ -19,7 +19,7 @@ struct layer {
 struct spw_tiles {
     struct spw_tiles_options o;
     struct spw_tiles_row *rows; /* owned, as what follows */
-    struct tile *tiles;         /* [n_sessions * n_rows * max_tiles]: more cannot be pinned */
+    struct tile *tiles;         /* [n_sessions * n_rows * max_tiles]: more cannot be retained */
     uint32_t *ids;              /* the same */
     struct layer *layers;       /* [n_sessions][n_rows] */
     uint32_t free_tile;
@@ -208,7 +208,7 @@ void spw_tiles_grow(struct spw_tiles *t, uint32_t session, uint32_t row, uint64_
 static void write_down(const struct spw_tiles *t, struct tile *x, bool deep, uint64_t times,
                        struct spw_tiles_moved *m)
 {
-    m->to_host += deep && t->o.direct ? 0 : times;
+    m->to_host += deep && t->o.disk_to_device ? 0 : times;
     m->to_disk += deep ? times : 0;
     x->host = !deep;
     x->disk = deep;
@@ -295,7 +295,7 @@ void spw_tiles_retain(struct spw_tiles *t, uint32_t session)
     }
 }
 
-/* The row holds again what it pinned. */
+/* The row holds again its retained tiles. */
 static void take_back(struct spw_tiles *t, struct layer *l)
 {
     if (l->retained_end && l->first > l->retained) {

@@ -18,8 +18,8 @@ struct spw_tiles_row {
 struct spw_tiles_options {
     const struct spw_tiles_row *rows; /* [n_rows], copied */
     uint32_t n_rows, n_sessions, max_tiles;
-    uint32_t first_tile; /* 0 or 1: rows start here */
-    bool disk, direct;   /* as in struct spw_kv_options */
+    uint32_t first_tile;       /* 0 or 1: rows start here */
+    bool disk, disk_to_device; /* as in struct spw_kv_options */
 };
 
 /* Tiles by the link they cross; in_bounce: of those from disk, which have not been copied on. */

@@ -153,7 +153,7 @@ static int quantize(const struct spw_query *q)
 /* How many splits of so many rows run side by side. */
 static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
 {
-    return a->plan->partials / rows;
+    return a->plan->parallel_splits / rows;
 }
 
 /* Where a tile of the piece lies for rows that read [1, old) quantized; NULL: they cannot see it.
@@ -184,7 +184,7 @@ static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_
     x.rows = rows;
     x.position += row;
     if (spw_div_up(p->to - p->from, SPW_SPLIT_TILES) <= splits_side_by_side(a, rows))
-        x.partials = (float *)(a->lane->device_arena + a->plan->device.partials);
+        x.split_states = (float *)(a->lane->device_arena + a->plan->device.split_states);
     if (p->to == q->end)
         x.y = element(a, q->y, row * x.n_heads * x.head_dim);
     x.tile_first = p->from;

@@ -471,7 +471,7 @@ static int run_layers(struct spw_executor *x, struct spw_step *r)
 /* A prompt's span can be taken back with its question: what it drops stays until the next one. */
 static void pin_exact_tiles(struct spw_executor *x)
 {
-    for (uint32_t i = 0; x->plan->pins && i < x->step->n_items; i++) {
+    for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
         const struct spw_pass_span *p = &x->step->now->spans[i];
         bool decodes = x->step->spans[i].to == x->step->spans[i].from + 1;
         if (p->from < p->to && !decodes)

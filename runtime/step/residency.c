@@ -74,7 +74,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
         uint32_t begin = spw_waterline_begin(r, n);
         if (r->fixed)
             continue;
-        /* Tiles that were pinned may reach back further than the window. */
+        /* Retained tiles may reach back further than the window. */
         spw_kv_drop(seq->kv, l, spw_waterline_visible(r, n));
         SPW_TRY(spill(m, seq, l, begin));
         SPW_TRY(load(m, seq, l, begin));

@@ -1,7 +1,7 @@
 /* attention's .cu files, every kernel of them: against an f64 reference that
  * knows nothing of tiles (where one is quantized: of what it stands for) and against the portable
  * CPU kernels, and by memcmp against themselves: however rows and tiles are cut into calls, with
- * partials or without, many rows or one at a time. What no row may see is NaN in every tile. */
+ * split_states or without, many rows or one at a time. What no row may see is NaN in every tile. */
 #include "tests/unit/kernels/attention_problem.h"
 
 #include "model/cuda/ops_cuda.h"
@@ -68,7 +68,7 @@ static size_t tile_bytes(const struct spw_attention_args *a, uint32_t t)
                      : spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
 }
 
-static int attention_cuda(const struct spw_attention_args *a, bool partials)
+static int attention_cuda(const struct spw_attention_args *a, bool split_states)
 {
     struct spw_attention_args call = *a;
     size_t state = a->rows * a->n_heads * (a->head_dim + 2) * sizeof(float);
@@ -80,7 +80,7 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
     struct cuda_arena arena = cuda_arena_open(a->n_tiles, tiles);
     call.q = cuda_copy_of(a->q, a->rows * a->q_stride * spw_dtype_bytes(a->dtype), 0);
     call.state = cuda_copy_of(a->state, state, 0);
-    call.partials = partials ? cuda_copy_of(nan, spread, 0) : NULL;
+    call.split_states = split_states ? cuda_copy_of(nan, spread, 0) : NULL;
     call.y = a->y ? cuda_copy_of(a->y, y, 0) : NULL;
     memset(call.tiles, 0, sizeof call.tiles);
     for (uint32_t t = 0; t < a->n_tiles; t++)
@@ -88,8 +88,8 @@ static int attention_cuda(const struct spw_attention_args *a, bool partials)
             a->tiles[t] ? cuda_arena_copy_of(&arena, a->tiles[t], tile_bytes(a, t)) : NULL;
     int rc = spw_attention_cuda(&call, NULL);
     cuda_arena_close(&arena);
-    if (partials)
-        cuda_take_back(NULL, call.partials, 0, 0);
+    if (split_states)
+        cuda_take_back(NULL, call.split_states, 0, 0);
     if (a->y)
         cuda_take_back(a->y, call.y, y, 0);
     cuda_take_back(a->state, call.state, state, 0);
@@ -188,7 +188,7 @@ static void run_call(const struct spw_attention_args *call, struct way way)
     if (way.table)
         each_run(way.table->attention, call, way.order);
     else
-        CHECK(attention_cuda(call, way.partials) == 0);
+        CHECK(attention_cuda(call, way.split_states) == 0);
 }
 
 /* All rows as the portable CPU kernels have them. The tensor-core kernels round p to bf16, which is
@@ -220,13 +220,15 @@ static void check_problem(const struct problem *p)
     float *state = problem_run(p, (struct way){.rows = a->rows, .splits = 8});
     CHECK_MSG(problem_matches(p, state, takes_mma(a)) && matches_cpu(p, state), "%s",
               problem_text(p));
-    problem_check_way(p, state, (struct way){.rows = a->rows, .splits = 8, .partials = true});
+    problem_check_way(p, state, (struct way){.rows = a->rows, .splits = 8, .split_states = true});
     problem_check_way(p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3)});
     problem_check_way(
-        p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3), .partials = true});
+        p, state,
+        (struct way){.rows = draw(1, a->rows), .splits = draw(1, 3), .split_states = true});
     problem_check_result(p, state, (struct way){.rows = a->rows, .splits = draw(1, 3)});
     problem_check_result(
-        p, state, (struct way){.rows = draw(1, a->rows), .splits = draw(2, 3), .partials = true});
+        p, state,
+        (struct way){.rows = draw(1, a->rows), .splits = draw(2, 3), .split_states = true});
     free(state);
 }
 
@@ -255,7 +257,7 @@ static void test_decode_in_prefill(bool quantized)
         one.a.position += row;
         one.a.q = one.q = (char *)p.q + row * p.a.q_stride * 2;
         problem_check_way(&one, state + row * per_row,
-                          (struct way){.rows = 1, .splits = 8, .partials = true});
+                          (struct way){.rows = 1, .splits = 8, .split_states = true});
     }
     free(state);
     problem_free(&p);
@@ -392,7 +394,7 @@ static void test_unseen(enum spw_dtype type, size_t rows, bool quantized)
                                        .kv_dtype = SPW_DTYPE_BF16};
         for (size_t i = 0; i < rows * (D + 2); i++)
             state[i] = 7;
-        run_call(&a, (struct way){.partials = way % 2});
+        run_call(&a, (struct way){.split_states = way % 2});
         for (size_t r = 0; r < rows; r++) {
             const float *s = state + r * (D + 2);
             CHECK(s[D + 1] == (a.first ? 0.0f : 7.0f) && s[0] == s[D + 1] && s[D - 1] == s[0]);

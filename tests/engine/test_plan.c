@@ -12,7 +12,7 @@ enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
 /* Plans of each sort, so that none is missing from the draws. */
 static struct {
     int disk, three; /* with a disk; with copies on the host too */
-    int pins, no_pins, quantized_below, kept_rows;
+    int retains, no_retains, quantized_below, snapshot_rows;
     int blocks_from_disk, blocks_bounced, both_kinds;
     uint64_t candidates;
 } n_of;
@@ -79,7 +79,7 @@ static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *
     const struct spw_weights *w = in->weights;
     uint64_t read = 0;
     uint32_t gap = 0, n_layers = 0;
-    CHECK(p->kept_bytes == sum->kept && sum->n_from_disk <= p->n_disk_blocks);
+    CHECK(p->page_cache_bytes == sum->kept && sum->n_from_disk <= p->n_disk_blocks);
     CHECK(!p->n_weight_slots || sum->most_slot <= p->weight_slot_bytes);
     CHECK((p->n_weight_bounce > 0) == (sum->n_bounce > 0) &&
           sum->most_bounce <= p->weight_bounce_bytes);
@@ -119,7 +119,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->qkv, m * (q + 2 * kv) * e},
         {d->attention, m * q * e},
         {d->state, m * state},
-        {d->partials, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
+        {d->split_states, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
         {d->flags, 4},
@@ -150,7 +150,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     CHECK(p->mapped_bytes == sum.mapped);
     CHECK(d->end + sum.mapped <= in->device_bytes && h->end + sum.kept <= in->host_bytes);
     check_blocks(p, in, &sum);
-    CHECK(p->info.host.total == h->end + p->kept_bytes);
+    CHECK(p->info.host.total == h->end + p->page_cache_bytes);
     CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
           p->slot_tiles <= in->attention_tiles);
     CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
@@ -174,7 +174,7 @@ static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in
     bool bounces = (p->n_disk_frames || in->attaches) && !in->reads_host_memory;
     CHECK(p->info.disk.total == (uint64_t)p->n_disk_frames * p->tile_bytes);
     CHECK(p->info.disk.total <= in->disk_bytes && p->info.disk_budget_bytes == in->disk_bytes);
-    CHECK(p->direct == ((in->disk_bytes || in->attaches) && in->reads_host_memory));
+    CHECK(p->disk_to_device == ((in->disk_bytes || in->attaches) && in->reads_host_memory));
     CHECK(p->attaches == in->attaches);
     CHECK((p->n_transit >= 1) == bounces && p->n_transit <= p->n_host_frames);
     CHECK((bounces && p->n_kv_slots) == (p->n_bounce > 0) && p->n_bounce <= p->n_kv_slots);
@@ -328,7 +328,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
 {
     const struct spw_residency *kind = f->plan->residency, *full = &kind[SPW_LAYER_FULL];
     const uint8_t *kinds = f->config->layer_kinds;
-    if (f->plan->pins)
+    if (f->plan->retains)
         hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++)
@@ -518,7 +518,7 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
          with.prefetch_splits++)
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
             other.n_resident_blocks == p->n_resident_blocks &&
-            other.n_disk_blocks == p->n_disk_blocks && other.pins == p->pins)
+            other.n_disk_blocks == p->n_disk_blocks && other.retains == p->retains)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
@@ -623,13 +623,13 @@ static void check_cheapest(const struct spw_plan_input *in, uint64_t *seed)
     a.started.logits_rows = chosen.logits_rows;
     CHECK_MSG(!fewer_from_disk(&a, &chosen), "%u blocks from disk", chosen.n_disk);
     for (int i = 0; i < 4; i++) {
-        c.pins = i % 2;
+        c.retains = i % 2;
         c.logits_rows = in->sessions;
         if (i / 2 && logits <= in->device_bytes / 32)
             c.logits_rows = spw_max_u32(16, in->sessions);
         a.started.logits_rows = c.logits_rows;
         for (c.chunk = chunks.least; c.chunk <= chunks.most; c.chunk *= 2)
-            if (!c.pins || spw_plan_may_pin(&a.started, in))
+            if (!c.retains || spw_plan_may_retain(&a.started, in))
                 check_chunk(&a, &c);
     }
 }
@@ -720,7 +720,7 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             *budget_of(&with, tier) += check_range(seed, 1, 1 << check_range(seed, 0, 20));
             CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
-                more.slot_tiles != last.slot_tiles || more.pins != last.pins)
+                more.slot_tiles != last.slot_tiles || more.retains != last.retains)
                 continue;
             /* weights first: a block more on the host may cost the tiles some of it */
             if (more.n_resident_blocks == last.n_resident_blocks)
@@ -741,14 +741,14 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     struct spw_plan large;
     bool needed = p->n_layers[SPW_LAYER_SLIDING] || in->quantizes;
     with.device_bytes = (uint64_t)1 << 40;
-    CHECK(!p->pins || in->rolls_back);
-    CHECK(p->info.rolls_back == (p->pins || !needed));
+    CHECK(!p->retains || in->rolls_back);
+    CHECK(p->info.rolls_back == (p->retains || !needed));
     struct spw_error err = {0};
     int rc = spw_plan_make(&large, &with, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
-    CHECK(large.pins == in->rolls_back);
-    n_of.pins += p->pins && needed;
-    n_of.no_pins += in->rolls_back && !p->pins;
+    CHECK(large.retains == in->rolls_back);
+    n_of.retains += p->retains && needed;
+    n_of.no_retains += in->rolls_back && !p->retains;
 }
 
 /* Shorter passes need fewer hidden states: no weights stream for them, unless that costs decode and
@@ -760,7 +760,7 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
     struct spw_plan_cost before, now;
     struct spw_candidate c;
     struct spw_plan_info info;
-    with.keeps = true;
+    with.has_snapshots = true;
     with.disk_bytes = 0;
     with.host_bytes = (uint64_t)1 << 40;
     with.prefill_chunk = in->prefill_chunk ? in->prefill_chunk : 16;
@@ -770,7 +770,7 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
         with.device_bytes += check_range(seed, 0, in->weights->blocks[u].bytes);
     spw_plan_search(&all, &c, &with);
     before = spw_plan_cost(&all, &with);
-    with.kept_rows = check_range(seed, 1, in->context);
+    with.snapshot_rows = check_range(seed, 1, in->context);
     spw_plan_search(&some, &c, &with);
     now = spw_plan_cost(&some, &with);
     for (int k = SPW_COST_LINK + 1; k < SPW_COST_KEYS; k++)
@@ -778,8 +778,9 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
     CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_blocks >= all.n_resident_blocks ||
                   !spw_plan_cheaper(&before, &now),
               "%u blocks stay, not %u, in %llu rows", some.n_resident_blocks, all.n_resident_blocks,
-              (unsigned long long)with.kept_rows);
-    n_of.kept_rows += all.n_resident_blocks > 0 && all.n_resident_blocks < in->weights->n_blocks;
+              (unsigned long long)with.snapshot_rows);
+    n_of.snapshot_rows +=
+        all.n_resident_blocks > 0 && all.n_resident_blocks < in->weights->n_blocks;
 }
 
 /* One session, and as much memory as it likes but for the device. */
@@ -963,15 +964,15 @@ int main(int argc, char **argv)
         close_model(&model, dir);
     }
     check_large_blocks(&seed);
-    printf(
-        "%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
-        "weights from disk, %d beside others, %d by way of the host; %d with pins, %d without; %d "
-        "of few rows beside streamed weights\n",
-        draws, (unsigned long long)n_of.candidates, n_of.disk, n_of.three, n_of.blocks_from_disk,
-        n_of.both_kinds, n_of.blocks_bounced, n_of.pins, n_of.no_pins, n_of.kept_rows);
+    printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
+           "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
+           "that do not; %d "
+           "of few rows beside streamed weights\n",
+           draws, (unsigned long long)n_of.candidates, n_of.disk, n_of.three, n_of.blocks_from_disk,
+           n_of.both_kinds, n_of.blocks_bounced, n_of.retains, n_of.no_retains, n_of.snapshot_rows);
     if (draws >= 300) {
-        CHECK(n_of.quantized_below > 20 && n_of.kept_rows > 5);
-        CHECK(n_of.pins > 2 && n_of.no_pins > 10);
+        CHECK(n_of.quantized_below > 20 && n_of.snapshot_rows > 5);
+        CHECK(n_of.retains > 2 && n_of.no_retains > 10);
         CHECK(n_of.both_kinds && n_of.blocks_bounced &&
               n_of.blocks_bounced < n_of.blocks_from_disk);
         CHECK(n_of.disk > draws / 10 && n_of.three > draws / 60);

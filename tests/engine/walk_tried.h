@@ -77,7 +77,7 @@ static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
         s->moved_bytes[SPW_MOVED_HOST_TO_DISK] && p->residency[SPW_LAYER_FULL].host;
     tried[STREAMED_WEIGHTS].n += p->info.device.weights_slots > 0;
     tried[PACKED_WEIGHTS].n += p->host.end > p->host.packed;
-    tried[KEPT_WEIGHTS].n += p->kept_bytes > 0;
+    tried[KEPT_WEIGHTS].n += p->page_cache_bytes > 0;
     tried[MAPPED_WEIGHTS].n += p->mapped_bytes > 0;
     tried[WEIGHTS_FROM_DISK].n += p->info.weights_disk_bytes > 0;
     tried[WEIGHTS_BOUNCED].n += p->n_weight_bounce > 0;

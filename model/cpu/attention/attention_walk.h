@@ -302,7 +302,7 @@ static void store_partials(const struct batch *b, size_t first, uint32_t split, 
 {
     const struct spw_attention_args *a = b->a;
     uint32_t group = group_heads(a);
-    float *states = a->partials + split * a->rows * a->n_heads * (a->head_dim + 2);
+    float *states = a->split_states + split * a->rows * a->n_heads * (a->head_dim + 2);
     for (uint32_t i = 0; i < b->n_items; i++) {
         uint32_t head = b->kv_head * group + (uint32_t)((first + i) % group);
         float *to = state_of(a, states, (first + i) / group, head);
@@ -313,7 +313,7 @@ static void store_partials(const struct batch *b, size_t first, uint32_t split, 
 }
 
 /* Runs the batches of one KV head and row block over splits [from, to): merged into the state, or
- * (to == from + 1) stored as partials. */
+ * (to == from + 1) stored as split_states. */
 static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t block,
                    uint32_t from, uint32_t to, bool partial)
 {
@@ -428,7 +428,7 @@ static void attention_merge_run(const void *args, size_t task, unsigned worker)
         clear_states(a, kv_head, row, row + 1);
     for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (uint32_t split = 0; split < n_splits(a); split++) {
-            const float *part = state_of(a, a->partials + split * stride, row, head);
+            const float *part = state_of(a, a->split_states + split * stride, row, head);
             if (part[a->head_dim + 1] != 0)
                 merge_out(state_of(a, a->state, row, head), part, part[a->head_dim],
                           part[a->head_dim + 1], a->head_dim);

@@ -66,7 +66,7 @@ static struct spw_plan_input asked(const struct spw_engine *e, enum spw_kv_preci
         return in;
     const struct spw_plan_info *now = spw_engine_plan(e);
     in.device_bytes = e->lane.device_arena_bytes + e->plan.mapped_bytes;
-    in.host_bytes = e->lane.host_arena_bytes + e->plan.kept_bytes;
+    in.host_bytes = e->lane.host_arena_bytes + e->plan.page_cache_bytes;
     if (e->io) /* arenas cannot become shorter */
         in.disk_bytes = now->disk.total - draw_between(seed, 0, now->disk.total / 2) / 4096 * 4096;
     else if (check_random(seed) % 2)

@@ -117,7 +117,7 @@ static inline void problem_quantize_some(struct problem *p)
 struct way {
     size_t rows;   /* in a call */
     size_t splits; /* in a call */
-    bool partials;
+    bool split_states;
     const struct spw_cpu_kernels *table; /* NULL: the GPU's kernels */
     enum each_order order;
     char *y; /* of all rows, from their last calls; or NULL */
@@ -171,9 +171,9 @@ static inline void problem_check_way(const struct problem *p, const float *state
 {
     float *other = problem_run(p, way);
     CHECK_MSG(!memcmp(state, other, problem_state_floats(p) * sizeof(float)),
-              "%s %s: %zu rows, %zu splits a call, partials %d, order %d",
+              "%s %s: %zu rows, %zu splits a call, split_states %d, order %d",
               way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
-              way.splits, way.partials, (int)way.order);
+              way.splits, way.split_states, (int)way.order);
     free(other);
 }
 
@@ -189,9 +189,9 @@ static inline void problem_check_result(const struct problem *p, const float *st
     way.y = poisoned(problem_y_bytes(p));
     free(problem_run(p, way));
     CHECK_MSG(!memcmp(way.y, want, problem_y_bytes(p)),
-              "%s %s: result of %zu rows, %zu splits a call, partials %d",
+              "%s %s: result of %zu rows, %zu splits a call, split_states %d",
               way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
-              way.splits, way.partials);
+              way.splits, way.split_states);
     free(way.y), free(want);
 }
 

@@ -64,16 +64,16 @@ static struct problem problem_draw(void)
 /* Partials: attention_splits + attention_merge. */
 static void run_call(const struct spw_attention_args *call, struct way way)
 {
-    if (!way.partials) {
+    if (!way.split_states) {
         each_run(way.table->attention, call, way.order);
         return;
     }
     size_t bytes = 8 * call->rows * call->n_heads * (call->head_dim + 2) * sizeof(float);
     struct spw_attention_args a = *call;
-    a.partials = poisoned(bytes);
+    a.split_states = poisoned(bytes);
     each_run(way.table->attention_splits, &a, way.order);
     each_run(way.table->attention_merge, &a, way.order);
-    free(a.partials);
+    free(a.split_states);
 }
 
 static void check_problem(const struct spw_cpu_kernels *table, const struct problem *p)
@@ -88,14 +88,14 @@ static void check_problem(const struct spw_cpu_kernels *table, const struct prob
         problem_check_way(p, state,
                           (struct way){.rows = i == 0 ? 1 : draw(1, a->rows),
                                        .splits = draw(1, 5),
-                                       .partials = i % 2,
+                                       .split_states = i % 2,
                                        .table = table,
                                        .order = draw(0, 1) ? EACH_FORWARD : EACH_BACKWARD});
     for (int i = 0; i < 2; i++)
         problem_check_result(p, state,
                              (struct way){.rows = draw(1, a->rows),
                                           .splits = draw(1, 5),
-                                          .partials = i,
+                                          .split_states = i,
                                           .table = table,
                                           .order = EACH_BACKWARD});
     free(state);
@@ -176,7 +176,7 @@ static void test_unseen(const struct spw_cpu_kernels *table)
                                        .kv_dtype = SPW_DTYPE_BF16};
         for (int i = 0; i < 34; i++)
             state[i] = 7;
-        run_call(&a, (struct way){.partials = way % 2, .table = table});
+        run_call(&a, (struct way){.split_states = way % 2, .table = table});
         CHECK(state[33] == (a.first ? 0.0f : 7.0f) && state[0] == state[33]);
         CHECK(a.first ? state[32] == -INFINITY : state[32] == 7);
     }
