@@ -1,13 +1,13 @@
-/* A cache begins to quantize while it holds tiles: those that stay exact get an exact form, in
- * frames that lie among the frames of the cache. For kv_shrink.c only.
+/* A cache begins to quantize while it holds tiles: tiles that stay exact get an exact form, in
+ * frames among the frames of the cache. For kv_shrink.c only. The steps, in order:
  *
- *     begin     exact tables are made, and tiles that are on the device go to their exact frames,
- * by swapping frames; the other tables are cut to the tiles that are quantized (shrink)  device
- * frames of quantized tiles become smaller lower     sinks that are on the host or on the disk come
- * to their exact frames (shrink)  frames of lower tiers become smaller end       sinks leave the
- * other tables, too
+ *   begin      makes the exact tables, and moves tiles that are on the device to their exact
+ * frames, by swapping frames; cuts the other tables to the tiles that become quantized (shrink) the
+ * device frames of quantized tiles become smaller lower      loads attention sinks from the host or
+ * the disk into their exact frames (shrink)   the frames of lower tiers become smaller end removes
+ * the sinks from the other tables
  *
- * After a failure of any of these the cache can only be closed. Nothing is under way. */
+ * After a failure of any step the cache can only be closed. No work may be queued. */
 #ifndef SPW_OFFLOAD_KV_KV_SPLIT_H
 #define SPW_OFFLOAD_KV_KV_SPLIT_H
 
@@ -15,7 +15,7 @@
 
 int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_shrink *r);
 int spw_kv_split_lower(struct spw_kv *kv,
-                       const struct spw_kv_shrink *r); /* -EBADMSG: one is lost */
+                       const struct spw_kv_shrink *r); /* -EBADMSG: a sink is lost */
 void spw_kv_split_end(const struct spw_kv_shrink *r);
 
 #endif

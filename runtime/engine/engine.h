@@ -268,7 +268,7 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
 
 /* engine_disk.c: opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
-void spw_engine_close_disk(struct spw_engine *e); /* no job may be under way */
+void spw_engine_close_disk(struct spw_engine *e); /* no job may be in flight */
 /* session.c: called when a pass of the running step has ended and another one follows: its sessions
  * hold what has passed all layers, and are published. */
 void spw_session_passed(void *engine);
@@ -276,7 +276,7 @@ void spw_session_passed(void *engine);
 void spw_session_release_file(struct spw_session *s);
 /* weight_files.c: opens the model's files for blocks that are read from them. */
 int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err);
-void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be under way */
+void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be in flight */
 /* Finds the ranges of files from which block `u` is read. */
 void spw_engine_read_block(struct spw_engine *e, uint32_t u);
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);

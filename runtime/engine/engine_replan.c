@@ -122,7 +122,7 @@ static int shrink_cache(struct replan *r, bool smaller)
 }
 
 /* Loads the tiles that stay exact onto the device, except the attention sinks. */
-static int bring_up(const struct spw_engine *e, const struct spw_kv_division *d)
+static int load_exact(const struct spw_engine *e, const struct spw_kv_division *d)
 {
     for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
         bool fixed = e->plan.residency[e->model.config.layer_kinds[l]].fixed;
@@ -147,7 +147,7 @@ static int divide(struct replan *r)
         *d = (struct spw_kv_division){.seq = s->seq.kv,
                                       .end = spw_waterline_end(to, n),
                                       .first_exact = spw_waterline_exact(to, n)};
-        SPW_TRY(bring_up(e, d));
+        SPW_TRY(load_exact(e, d));
     }
     r->shrink.divisions = r->divisions;
     return 0;
@@ -198,7 +198,7 @@ static void drop_copies(const struct spw_engine *e)
 
 /* Moves all tiles into the frames of the plan, and the exact frames, which lie after them, to their
  * new place. */
-static int close_ranks(struct replan *r)
+static int use_plan_frames(struct replan *r)
 {
     const struct spw_plan *p = &r->e->plan;
     struct spw_kv_shrink *x = &r->shrink;
@@ -213,8 +213,8 @@ static int close_ranks(struct replan *r)
 /* ---- arenas ---- */
 
 /* Whether the arenas are larger than the new budgets. */
-static bool passes(const struct spw_engine *e, const struct spw_plan *to,
-                   const struct spw_plan_input *in)
+static bool exceeds_budgets(const struct spw_engine *e, const struct spw_plan *to,
+                            const struct spw_plan_input *in)
 {
     return e->lane.device_arena_bytes + to->mapped_bytes > in->device_bytes ||
            e->lane.host_arena_bytes + to->page_cache_bytes > in->host_bytes;
@@ -237,7 +237,7 @@ static void trim(struct spw_engine *e)
 
 /* ---- after the change ---- */
 
-static int settle(struct spw_engine *e)
+static int apply_shares(struct spw_engine *e)
 {
     SPW_TRY(spw_engine_leave_frames(e));
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
@@ -249,11 +249,12 @@ static int settle(struct spw_engine *e)
     return spw_kv_take_write_failure(e->kv);
 }
 
-static void tell(const struct replan *r)
+static void report(const struct replan *r)
 {
     struct spw_engine *e = r->e;
-    struct spw_traffic_run *told = spw_executor_account_of(e->executor);
-    spw_traffic_replan(told, &r->from, e->shares, spw_engine_cached_tokens(r->e), r->n_renumbered);
+    struct spw_traffic_run *account = spw_executor_account_of(e->executor);
+    spw_traffic_replan(account, &r->from, e->shares, spw_engine_cached_tokens(r->e),
+                       r->n_renumbered);
 }
 
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)
@@ -270,14 +271,14 @@ static int carry_out(struct replan *r, const struct spw_plan_input *in)
     SPW_TRY(cut_back(e, r->from.residency));
     SPW_TRY(find_scratch(r));
     SPW_TRY(shrink_tiles(r));
-    SPW_TRY(settle(e));
-    SPW_TRY(close_ranks(r));
+    SPW_TRY(apply_shares(e));
+    SPW_TRY(use_plan_frames(r));
     SPW_TRY(spw_engine_replan_prefetch(e));
     spw_executor_replan(e->executor);
-    if (passes(e, &e->plan, in))
+    if (exceeds_budgets(e, &e->plan, in))
         trim(e);
     note_precision(e, &r->from);
-    tell(r);
+    report(r);
     return 0;
 }
 
@@ -289,7 +290,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     if (!e->executor || e->prefix || !n_cached(e))
         return -ENODATA; /* the sessions find their tokens in the prefix cache again */
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
-    if (passes(e, &to, in) && !can_trim(e))
+    if (exceeds_budgets(e, &to, in) && !can_trim(e))
         return -ENOMEM;
     SPW_TRY(spw_traffic_info(&to, e->model.weights));
     SPW_TRY(spw_executor_forget_ahead(e->executor)); /* transfers ahead belong to the old plan */
