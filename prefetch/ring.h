@@ -89,8 +89,8 @@ int spw_ring_release(struct spw_ring *r);
 void spw_ring_drop(struct spw_ring *r);
 /* Waits until no read is in flight. Slots stay issued. */
 void spw_ring_finish(struct spw_ring *r);
-/* The number of the first slot that lacks a source, or whose copy from a bounce slot is not queued
- * yet; r->taken if there is none. */
+/* The number of the first slot that has lost a source, or whose copy from a bounce slot is not
+ * queued yet; r->taken if there is none. */
 uint64_t spw_ring_n_queued(const struct spw_ring *r);
 
 #endif
