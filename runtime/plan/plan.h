@@ -55,7 +55,7 @@ struct spw_plan_input {
  */
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, qkv, attention, state, gate_up, gated;
-    uint64_t partials, rows, logits, flags, weights, weight_slots, kv_frames, exact_frames,
+    uint64_t split_states, rows, logits, flags, weights, weight_slots, kv_frames, exact_frames,
         kv_slots, end;
 };
 
