@@ -53,7 +53,7 @@ struct spw_gated_linear_args {
 };
 
 /* A launch passes the addresses of its tiles by value. 896 tiles of attention are as many as 4 KB
- * of parameters can name (attention_cuda.cuh). */
+ * of parameters can name: a CUDA kernel gets distances of 32 bits (attention_cuda.cuh). */
 enum {
     SPW_APPEND_TILES = 32,
     SPW_ATTENTION_TILES = 896, /* at most; a backend may take fewer: spw_ops.attention_tiles */

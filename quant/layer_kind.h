@@ -1,8 +1,7 @@
 /* Layer kinds: what a layer stores of the past, one row of a table for each kind.
  *
  * The cache and the executor use the row, or the numbers that the plan made of it (struct
- * spw_residency, offload/kv/waterline.h). Only the plan, which divides memory between the kinds,
- * names them. */
+ * spw_residency, offload/kv/waterline.h). Code that moves tiles must not name a kind. */
 #ifndef SPW_QUANT_LAYER_KIND_H
 #define SPW_QUANT_LAYER_KIND_H
 

@@ -93,7 +93,7 @@ struct spw_options {
     const char *disk_dir;      /* where KV may lie on disk; NULL: nowhere */
     uint64_t disk_bytes;       /* 0: what is free there, less a margin */
     uint64_t disk_write_limit; /* the most bytes that KV, the prefix cache and saved sessions write;
-                                  0: no limit; SPW_BYTES_NONE: none */
+                                  0: no limit; SPW_BYTES_NONE: they write nothing */
     enum spw_io_kind io;
     /* The directory of prefixes that sessions may begin with; NULL: none. Needs no disk_dir. */
     const char *prefix_cache_dir;
@@ -373,7 +373,8 @@ int spw_batch_cancel(struct spw_batch *b, uint64_t id);
  * (-EIO). */
 int spw_batch_step(struct spw_batch *b, struct spw_error *err);
 /* How long prompts may hold up requests that already have a token. A step then computes the next
- * token of these requests, and takes prompts through at most `chunks` chunks of a layer. No result
+ * token of these requests, and takes prompts through at most `chunks` chunks (a chunk in one
+ * layer counts 1). No result
  * depends on this number. 0, as at open: a step computes prompts whole, together with the tokens of
  * the others; this moves the fewest bytes. */
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks);

@@ -3,8 +3,8 @@
  *
  * A stream runs its work in order. Events order streams against each other. Calls that queue
  * work return at once. Device memory and pinned host memory count against hard budgets: an
- * allocation beyond a budget returns -ENOMEM and takes nothing. Copies are counted by link. Any
- * other failure marks the device as failed: all later calls return -EIO. A device and its
+ * allocation beyond a budget returns -ENOMEM and takes nothing. Copies are counted by link. If
+ * queued work fails, the device counts as failed: all later calls return -EIO. A device and its
  * streams belong to one host thread; any thread may read the counters. */
 #ifndef SPW_OFFLOAD_DEVICE_DEVICE_H
 #define SPW_OFFLOAD_DEVICE_DEVICE_H
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-typedef struct CUevent_st *spw_event;
+typedef struct CUevent_st *spw_event; /* the name that CUDA gives it: no handle needs a cast */
 
 struct spw_placement;
 

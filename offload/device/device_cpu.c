@@ -31,7 +31,7 @@
 #include <time.h>
 
 #define PAGE_BYTES 4096u
-#define RING_COMMANDS 256u /* a power of two; 160 KiB per stream */
+#define RING_COMMANDS 256u /* a power of two */
 #define ARGS_BYTES 512u
 #define MAX_THREADS 1024
 

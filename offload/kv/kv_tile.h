@@ -263,11 +263,11 @@ static inline bool spw_kv_is_writing(const struct spw_kv *kv)
 }
 /* Waits for the oldest write, and frees its frames. Fails only if the device is lost. */
 int spw_kv_finish_writeback(struct spw_kv *kv);
+/* The same for all writes that are over; never waits. */
+void spw_kv_poll_writebacks(struct spw_kv *kv);
 /* A tile whose write failed keeps its frame. Where a tier is full (rc is -ENOMEM) and such a
  * failure was not returned yet, returns this failure; else rc. */
 int spw_kv_full(struct spw_kv *kv, int rc);
-/* The same for all writes that are over; never waits. */
-void spw_kv_poll_writebacks(struct spw_kv *kv);
 /* Waits until the tile is written. */
 int spw_kv_finish_tile(struct spw_kv *kv, const struct spw_kv_tile *t);
 

@@ -102,8 +102,9 @@ uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pas
                              uint64_t to);
 
 /* Tiles [*first, *end) are read from lower tiers when new tokens from `from` on pass the layer in
- * one chunk. The result is the first of the tiles that does not come from disk, if no other session
- * shares them, and if fewer tiles were on disk before the pass. */
+ * one chunk. The result is the first of these tiles that is not on disk, by the waterlines of this
+ * session alone. The caller takes the maximum with what was on disk before the pass, and with tiles
+ * that another session shares. */
 uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
                                 uint64_t from, uint32_t *first, uint32_t *end);
 

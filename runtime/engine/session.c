@@ -267,7 +267,8 @@ void spw_session_passed(void *engine)
     struct spw_engine *e = engine;
     for (uint32_t i = 0; i < e->n_stepping; i++) {
         struct spw_session *s = e->stepping[i];
-        set_tokens(s, &e->items[i], spw_executor_passed(e->executor, i), e->stepping_rope_table);
+        set_tokens(s, &e->items[i], spw_executor_held_after_pass(e->executor, i),
+                   e->stepping_rope_table);
         s->has_logits = false;
         if (e->generates)
             spw_session_publish(s, NULL); /* if it cannot, nothing is lost */
@@ -280,7 +281,8 @@ void spw_session_passed(void *engine)
 static void hold_passed(struct spw_engine *e, uint32_t n, uint64_t table)
 {
     for (uint32_t i = 0; i < n; i++)
-        set_tokens(e->stepping[i], &e->items[i], spw_executor_computed(e->executor, i), table);
+        set_tokens(e->stepping[i], &e->items[i], spw_executor_held_before_pass(e->executor, i),
+                   table);
 }
 
 /* The caller has ended the step: passes that were through stay, unless windows have moved on since.
@@ -292,7 +294,7 @@ static int end_early(struct spw_engine *e, uint32_t n, uint64_t table, struct sp
     if (spw_recover_step(e, e->stepping, n))
         return reset(e, n, -EIO, err);
     for (uint32_t i = 0; i < n; i++)
-        lost |= !e->stepping[i]->n_tokens && spw_executor_computed(e->executor, i);
+        lost |= !e->stepping[i]->n_tokens && spw_executor_held_before_pass(e->executor, i);
     if (lost)
         return spw_fail(err, -ECANCELED,
                         "interrupted: windows had moved on, and a session is empty now; more "

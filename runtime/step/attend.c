@@ -4,10 +4,11 @@
  *            sink   [KV slots]      [device frames, quantized]    [device frames, exact]
  *            exact  <------------- quantized ------------------>
  *
- * Where old tiles are kept apart, a query of block b reads tiles [1, E(b)) in their format and the
- * others exactly (quant/residual.h). Rows of one call read each tile in one form, so that a piece
- * of the cache where blocks differ takes a call for each of them; elsewhere one call serves all
- * rows. Every call starts at a split's border, and splits of a row come in the order of positions.
+ * E(b) is spw_residual_end(b). Where old tiles are kept apart, a query of block b reads tiles [1,
+ * E(b)) in their format and the others exactly (quant/residual.h). Rows of one call read each tile
+ * in one form, so that a piece of the cache where blocks differ takes a call for each of them;
+ * elsewhere one call serves all rows. Every call starts at a split's border, and splits of a row
+ * come in the order of positions.
  */
 #include "runtime/step/attend.h"
 

@@ -1,18 +1,26 @@
-/* One step of generation, top to bottom: see executor.h.
+/* One step of generation: see executor.h. The step itself is at the end of this file.
  *
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
  *   chunk     norm, q k v, [attend], output, mlp: model/forward.c; here a step can be set aside
  *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
  *
- * Everything is queued: the host runs ahead of the streams and waits once, for the logits. */
+ *   spw_executor_step
+ *     spw_step_next_pass          what the pass computes and reads: step.c
+ *     run_pass                    begin_pass, then run_layers, then run_logits
+ *       run_layer > run_chunk     attend; place_old_tiles
+ *
+ * Everything is queued. The host runs ahead of the streams, by two chunks at most while somebody
+ * wants progress or may interrupt a prompt, and waits at the end of a pass and for each round of
+ * logits.
+ */
 #include "runtime/step/executor.h"
 
 #include <assert.h>
 #include <string.h>
 
 /* Where the logits go. */
-struct delivery {
+struct logits_sink {
     int (*on_logits)(void *context, uint32_t span, uint64_t position, const float *logits);
     void *context;
 };
@@ -76,27 +84,27 @@ static struct spw_hidden hidden_of(const struct spw_executor *x, bool beside)
     };
 }
 
-static int open_step(struct spw_executor *x, struct spw_step *r, bool beside)
+static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
 {
     uint32_t n = x->o.most_spans;
     uint64_t pass_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
-    SPW_TRY(spw_step_open(r, x->plan, x->o.weights, n, beside ? x->plan->rows_beside : pass_rows));
-    r->hidden = hidden_of(x, beside);
-    SPW_TRY(spw_hidden_init(&r->hidden));
-    r->progress = (struct spw_progress_marks){.lane = x->lane,
+    SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n, beside ? x->plan->rows_beside : pass_rows));
+    s->hidden = hidden_of(x, beside);
+    SPW_TRY(spw_hidden_init(&s->hidden));
+    s->progress = (struct spw_progress_marks){.lane = x->lane,
                                               .report = x->o.on_progress,
                                               .context = x->o.progress_context,
                                               .interrupted = x->o.interrupted,
                                               .interrupt_context = x->o.interrupt_context};
-    return spw_progress_init(&r->progress);
+    return spw_progress_init(&s->progress);
 }
 
-static void close_step(struct spw_step *r)
+static void close_step(struct spw_step *s)
 {
-    spw_progress_free(&r->progress);
-    if (r->hidden.computed)
-        spw_hidden_free(&r->hidden);
-    spw_step_close(r);
+    spw_progress_free(&s->progress);
+    if (s->hidden.computed)
+        spw_hidden_free(&s->hidden);
+    spw_step_close(s);
 }
 
 static int open_parts(struct spw_executor *x)
@@ -192,13 +200,14 @@ int spw_executor_forget_ahead(struct spw_executor *x)
 /* Tells the account that a pass is over, or how far a pass came that ended early. */
 static void tell_pass(struct spw_executor *x, int rc)
 {
-    bool is_known = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
-    if (rc && (!is_known || x->residency.failed))
+    /* After these failures `reached` says how far the pass came. */
+    bool can_predict = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
+    if (rc && (!can_predict || x->residency.failed))
         spw_executor_stop_predicting(x);
-    x->step->end.rings =
+    x->step->reached.rings =
         x->expects ? (struct spw_schedule_progress){UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}
                    : spw_prefetch_progress(x->o.prefetch);
-    spw_traffic_next(x->account, rc ? &x->step->end : NULL);
+    spw_traffic_next(x->account, rc ? &x->step->reached : NULL);
 }
 
 /* ---- a layer ---- */
@@ -235,7 +244,7 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
                                               .row = parts[i].row - chunk->row,
                                               .donor = g->donor[kind] - chunk->first_part,
                                               .shared_end = g->shared_end[kind]};
-        x->step->end.parts = i + 1;
+        x->step->reached.parts = i + 1;
         SPW_TRY(spw_attend_append(&x->attend, i, &x->rows[i]));
     }
     return spw_attend_read(&x->attend, chunk->n_parts);
@@ -264,8 +273,8 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     const struct spw_hidden_source source = {embed, x};
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
-    x->step->end.begun_chunks++;
-    x->step->end.parts = 0;
+    x->step->reached.begun_chunks++;
+    x->step->reached.parts = 0;
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, layer, k, &h));
     SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
     SPW_TRY(attend(x, layer, chunk));
@@ -273,33 +282,34 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
     SPW_TRY(place_old_tiles(x, layer, chunk));
-    x->step->end.chunks++;
+    x->step->reached.chunks++;
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
 
-/* Whether the step is to be set aside behind this chunk. */
-static bool pauses(struct spw_step *r)
+/* Counts a chunk of a layer. Returns whether the step is to be set aside after it. */
+static bool count_chunk(struct spw_step *s)
 {
-    return r->chunks_before_pause && !--r->chunks_before_pause;
+    return s->chunks_before_pause && !--s->chunks_before_pause;
 }
 
-/* Continues at r->chunk. Moves r->layer and r->chunk to what comes next. */
-static int run_layer(struct spw_executor *x, struct spw_step *r, bool *pause)
+/* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */
+static int run_layer(struct spw_executor *x, bool *pause)
 {
-    const uint32_t layer = r->layer, block = x->o.weights->layer_blocks[layer];
+    struct spw_step *s = x->step;
+    const uint32_t layer = s->layer, block = x->o.weights->layer_blocks[layer];
     const uint8_t *at;
     struct spw_layer_weights w;
     SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, block, &at));
     spw_weights_layer(x->o.weights, layer, at, &w);
-    if (!r->chunk)
+    if (!s->chunk)
         SPW_TRY(enter_layer(x, layer));
-    while (r->chunk < r->now->cut.n_chunks && !*pause) {
-        SPW_TRY(run_chunk(x, layer, &w, r->chunk++));
-        *pause = pauses(r);
+    while (s->chunk < s->now->cut.n_chunks && !*pause) {
+        SPW_TRY(run_chunk(x, layer, &w, s->chunk++));
+        *pause = count_chunk(s);
     }
-    if (r->chunk == r->now->cut.n_chunks) {
-        r->layer++;
-        r->chunk = 0;
+    if (s->chunk == s->now->cut.n_chunks) {
+        s->layer++;
+        s->chunk = 0;
     }
     return spw_prefetch_release_block(x->o.prefetch, block);
 }
@@ -371,7 +381,7 @@ static int gather_rows(struct spw_executor *x, struct wanted *at, size_t most)
     return 0;
 }
 
-static int run_logits(struct spw_executor *x, const struct delivery *d)
+static int run_logits(struct spw_executor *x, const struct logits_sink *d)
 {
     float *logits = (float *)(x->lane->device_arena + x->plan->device.logits);
     float *host = (float *)(x->lane->host_arena + x->plan->host.logits);
@@ -379,12 +389,12 @@ static int run_logits(struct spw_executor *x, const struct delivery *d)
     for (uint64_t left = count_wanted(x); left;) {
         size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
         SPW_TRY(gather_rows(x, &ask, rows));
-        x->step->end.begun_logits += rows;
+        x->step->reached.begun_logits += rows;
         SPW_TRY(run_head(x, rows, logits));
         SPW_TRY(spw_lane_copy(x->lane, host, logits, rows * x->config->vocab * sizeof(float),
                               SPW_LINK_DEVICE_TO_HOST, x->lane->compute));
         left -= rows;
-        x->step->end.logits += rows;
+        x->step->reached.logits += rows;
         if (!left &&
             x->step->next->schedule.n_parts) { /* while the last logits are still computed */
             x->expects = true;
@@ -449,27 +459,28 @@ static int begin_pass(struct spw_executor *x)
 }
 
 /* -EAGAIN: the step is to be set aside. */
-static int run_layers(struct spw_executor *x, struct spw_step *r)
+static int run_layers(struct spw_executor *x)
 {
+    struct spw_step *s = x->step;
     const struct spw_lane *lane = x->lane;
     bool pause = false;
-    while (r->layer < x->config->n_layers && !pause) {
-        lane->ops->range_begin(lane->device, "layer", r->layer);
-        int rc = run_layer(x, r, &pause);
+    while (s->layer < x->config->n_layers && !pause) {
+        lane->ops->range_begin(lane->device, "layer", s->layer);
+        int rc = run_layer(x, &pause);
         lane->ops->range_end(lane->device);
         SPW_TRY(rc);
     }
-    if (r->layer < x->config->n_layers)
+    if (s->layer < x->config->n_layers)
         return -EAGAIN;
-    for (uint32_t i = 0; i < r->n_items; i++)
-        SPW_TRY(spw_residency_apply(&x->residency, r->items[i].seq, r->now->spans[i].to));
+    for (uint32_t i = 0; i < s->n_items; i++)
+        SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
     SPW_TRY(ask_flags(x));
-    r->end.through = true;
+    s->reached.through = true;
     return 0;
 }
 
 /* A prompt's span can be taken back with its question: what it drops stays until the next one. */
-static void pin_exact_tiles(struct spw_executor *x)
+static void retain_exact_tiles(struct spw_executor *x)
 {
     for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
         const struct spw_pass_span *p = &x->step->now->spans[i];
@@ -480,20 +491,21 @@ static void pin_exact_tiles(struct spw_executor *x)
 }
 
 /* A pass from its begin, or a later part of one that was set aside. */
-static int run_pass(struct spw_executor *x, struct spw_step *r, const struct delivery *d)
+static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 {
+    struct spw_step *s = x->step;
     uint64_t wanted = count_wanted(x);
     x->residency.failed = false;
-    if (r->is_aside) {
+    if (s->is_aside) {
         SPW_TRY(begin_transfers(x));
     } else {
-        r->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
-        r->end = (struct spw_traffic_end){0};
-        r->layer = r->chunk = 0;
-        pin_exact_tiles(x);
+        s->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
+        s->reached = (struct spw_traffic_end){0};
+        s->layer = s->chunk = 0;
+        retain_exact_tiles(x);
         SPW_TRY(begin_pass(x));
     }
-    SPW_TRY(run_layers(x, r));
+    SPW_TRY(run_layers(x));
     int rc = wanted ? run_logits(x, d) : spw_lane_stream_sync(x->lane, x->lane->compute);
     int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
     return rc ? rc : flags;
@@ -503,31 +515,33 @@ static int run_pass(struct spw_executor *x, struct spw_step *r, const struct del
 
 /* The rings are emptied for the steps that come first. Later they begin where the pass continues.
  */
-static int set_aside(struct spw_executor *x, struct spw_step *r)
+static int set_aside(struct spw_executor *x)
 {
-    struct spw_schedule *s = &r->now->schedule;
+    struct spw_step *s = x->step;
+    struct spw_schedule *schedule = &s->now->schedule;
     SPW_TRY(ask_flags(x));
     SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
     SPW_TRY(check_flags(x));
-    r->end.rings = spw_prefetch_progress(x->o.prefetch);
+    s->reached.rings = spw_prefetch_progress(x->o.prefetch);
     SPW_TRY(spw_executor_forget_ahead(x));
-    const struct spw_chunk *chunk = &r->now->cut.chunks[r->chunk];
-    s->first_kv = (struct spw_kv_cursor){.layer = r->layer, .part = chunk->first_part};
-    s->first_block = (struct spw_block_cursor){.block = x->o.weights->layer_blocks[r->layer]};
-    spw_traffic_set_aside(x->account, &r->end);
-    r->is_aside = true;
+    const struct spw_chunk *chunk = &s->now->cut.chunks[s->chunk];
+    schedule->first_kv = (struct spw_kv_cursor){.layer = s->layer, .part = chunk->first_part};
+    schedule->first_block =
+        (struct spw_block_cursor){.block = x->o.weights->layer_blocks[s->layer]};
+    spw_traffic_set_aside(x->account, &s->reached);
+    s->is_aside = true;
     return -EAGAIN;
 }
 
 /* Whether the caller continues the step that was set aside. Its tokens may lie elsewhere now. */
 static bool continues(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n)
 {
-    struct spw_step *r = &x->steps[0];
-    bool same = r->is_aside && n == r->n_items;
+    struct spw_step *s = &x->steps[0];
+    bool same = s->is_aside && n == s->n_items;
     for (uint32_t i = 0; i < n && same; i++)
-        same = items[i].seq == r->items[i].seq;
+        same = items[i].seq == s->items[i].seq;
     for (uint32_t i = 0; i < n && same; i++)
-        r->items[i].tokens = items[i].tokens;
+        s->items[i].tokens = items[i].tokens;
     return same;
 }
 
@@ -539,39 +553,40 @@ bool spw_executor_is_aside(const struct spw_executor *x)
 /* The account takes the step as one that failed where it was set aside. */
 int spw_executor_drop_aside(struct spw_executor *x)
 {
-    struct spw_step *r = &x->steps[0];
+    struct spw_step *s = &x->steps[0];
     int rc = 0;
-    r->is_aside = false;
-    x->step = r;
-    for (uint32_t i = 0; i < r->n_items; i++) {
-        int forgot = spw_kv_forget_loads(r->items[i].seq->kv, &r->end.loads);
+    s->is_aside = false;
+    x->step = s;
+    for (uint32_t i = 0; i < s->n_items; i++) {
+        int forgot = spw_kv_forget_loads(s->items[i].seq->kv, &s->reached.loads);
         rc = rc ? rc : forgot;
     }
-    r->end.rings = (struct spw_schedule_progress){0};
+    s->reached.rings = (struct spw_schedule_progress){0};
     spw_traffic_continue(x->account);
-    spw_traffic_next(x->account, &r->end);
+    spw_traffic_next(x->account, &s->reached);
     return rc;
 }
 
 /* ---- a step ---- */
 
-static void begin_step(struct spw_executor *x, struct spw_step *r,
-                       const struct spw_executor_item *items, uint32_t n)
+static void begin_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n)
 {
-    uint64_t n_new_tokens = spw_step_begin(r, items, n);
-    spw_traffic_begin(x->account, r->spans, n);
-    spw_progress_begin(&r->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n);
+    struct spw_step *s = x->step;
+    uint64_t n_new_tokens = spw_step_begin(s, items, n);
+    spw_traffic_begin(x->account, s->spans, n);
+    spw_progress_begin(&s->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n);
 }
 
-static int end_pass(struct spw_executor *x, struct spw_step *r, int rc)
+static int end_pass(struct spw_executor *x, int rc)
 {
+    struct spw_step *s = x->step;
     if (rc == -EAGAIN)
-        rc = set_aside(x, r);
+        rc = set_aside(x);
     if (rc == -EAGAIN)
         return rc;
-    r->is_aside = false;
-    for (uint32_t i = 0; rc && i < r->n_items; i++)
-        x->residency.failed |= spw_kv_forget_loads(r->items[i].seq->kv, &r->end.loads) != 0;
+    s->is_aside = false;
+    for (uint32_t i = 0; rc && i < s->n_items; i++)
+        x->residency.failed |= spw_kv_forget_loads(s->items[i].seq->kv, &s->reached.loads) != 0;
     tell_pass(x, rc);
     return rc;
 }
@@ -582,32 +597,32 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
                                        const float *logits),
                       void *context)
 {
-    const struct delivery d = {on_logits, context};
+    const struct logits_sink d = {on_logits, context};
     bool again = continues(x, items, n);
-    struct spw_step *r = &x->steps[spw_executor_is_aside(x) && !again];
-    x->step = r;
-    r->chunks_before_pause = x->n_steps > 1 && r == &x->steps[0] ? most_chunks : 0;
+    struct spw_step *s = spw_executor_is_aside(x) && !again ? &x->steps[1] : &x->steps[0];
+    x->step = s;
+    s->chunks_before_pause = x->n_steps > 1 && s == &x->steps[0] ? most_chunks : 0;
     if (again)
         spw_traffic_continue(x->account);
     else
-        begin_step(x, r, items, n);
-    while (again || spw_step_next_pass(r, !spw_executor_is_aside(x))) {
+        begin_step(x, items, n);
+    while (again || spw_step_next_pass(s, !spw_executor_is_aside(x))) {
         again = false;
-        SPW_TRY(end_pass(x, r, run_pass(x, r, &d)));
-        if (x->o.on_pass && !spw_step_is_last_pass(r))
+        SPW_TRY(end_pass(x, run_pass(x, &d)));
+        if (x->o.on_pass && !spw_step_is_last_pass(s))
             x->o.on_pass(x->o.pass_context);
-        spw_step_end_pass(r);
+        spw_step_end_pass(s);
     }
-    spw_progress_end(&r->progress);
+    spw_progress_end(&s->progress);
     return 0;
 }
 
-uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i)
+uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i)
 {
     return x->step->now->spans[i].from;
 }
 
-uint64_t spw_executor_passed(const struct spw_executor *x, uint32_t i)
+uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i)
 {
     return x->step->now->spans[i].to;
 }

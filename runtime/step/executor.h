@@ -1,8 +1,8 @@
 /* Runs one step: the new tokens of any number of sessions pass all layers.
  *
- * The executor borrows everything that it gets at open. A step queues its work and waits once, at
- * its end. After a step that failed the cache holds parts of the step, and the caller must cut the
- * sessions back. */
+ * The executor borrows everything that it gets at open. A step queues its work; it waits at the end
+ * of a pass and for each round of logits. After a step that failed the cache holds parts of the
+ * step, and the caller must cut the sessions back. */
 #ifndef SPW_RUNTIME_STEP_EXECUTOR_H
 #define SPW_RUNTIME_STEP_EXECUTOR_H
 
@@ -22,7 +22,7 @@ struct spw_executor_options {
     bool (*interrupted)(void *context); /* may be NULL */
     void *interrupt_context;
     /* Called between two passes of a step. The caches hold the tokens that have passed all layers
-     * (spw_executor_passed), and may be read. May be NULL. */
+     * (spw_executor_held_after_pass), and may be read. May be NULL. */
     void (*on_pass)(void *context);
     void *pass_context;
 };
@@ -49,12 +49,14 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
                       void *context);
 bool spw_executor_is_aside(const struct spw_executor *x);
 /* Gives up the step that was set aside. As after a step that failed, the caller must cut the
- * sessions back to spw_executor_computed. */
+ * sessions back to spw_executor_held_before_pass. */
 int spw_executor_drop_aside(struct spw_executor *x);
-/* After a step that failed: the tokens of span i that have passed all layers. */
-uint64_t spw_executor_computed(const struct spw_executor *x, uint32_t i);
-/* For on_pass: the tokens of span i that have passed all layers so far. */
-uint64_t spw_executor_passed(const struct spw_executor *x, uint32_t i);
+/* After a step that failed: the tokens of span i that had passed all layers before the pass that
+ * failed. */
+uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i);
+/* For on_pass: the tokens of span i that have passed all layers, those of the last pass included.
+ */
+uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i);
 /* Moves the tiles of a sequence that was cut back to n tokens to the waterlines of n. */
 int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq,
                                  uint64_t n);

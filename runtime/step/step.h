@@ -34,33 +34,34 @@ struct spw_step {
     struct spw_pass passes[2], *now, *next;
     struct spw_executor_item *items; /* [n_items], [most_spans] */
     uint32_t n_items;
-    struct spw_step_span *spans;           /* [most_spans], as the caller gave them */
-    struct spw_step_span *left;            /* [most_spans], what no pass has taken yet */
-    struct spw_step_span *next_left;       /* [most_spans], of the step that may come next */
-    uint32_t (*disk_end)[SPW_LAYER_KINDS]; /* [most_spans], of each span before the next pass */
-    uint32_t (*on_disk)[SPW_LAYER_KINDS];  /* [most_spans], the same at a chunk of it */
+    struct spw_step_span *spans;     /* [most_spans], as the caller gave them */
+    struct spw_step_span *left;      /* [most_spans], what no pass has taken yet */
+    struct spw_step_span *next_left; /* [most_spans], of the step that may come next */
+    /* [most_spans], of each span the first tile that is not on disk: when the next pass begins, and
+     * when the chunk begins that is being described. */
+    uint32_t (*disk_end)[SPW_LAYER_KINDS], (*disk_end_at_chunk)[SPW_LAYER_KINDS];
     struct spw_hidden hidden;
     struct spw_progress_marks progress;
-    struct spw_traffic_end end;   /* how far this pass is */
-    uint32_t layer, chunk;        /* where this pass continues */
-    uint64_t chunks_before_pause; /* of layers, until the step is set aside */
+    struct spw_traffic_end reached; /* how far this pass is */
+    uint32_t layer, chunk;          /* where this pass continues */
+    uint64_t chunks_before_pause;   /* of layers, until the step is set aside */
     bool is_aside;
 };
 
 /* pass_rows: the most rows of a pass. `hidden` and `progress` are for the caller to open.
  * After a failure close must follow. */
-int spw_step_open(struct spw_step *r, const struct spw_plan *plan,
+int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
                   const struct spw_weights *weights, uint32_t most_spans, uint64_t pass_rows);
-void spw_step_close(struct spw_step *r);
+void spw_step_close(struct spw_step *s);
 /* The plan was replaced in place. */
-void spw_step_replan(struct spw_step *r);
+void spw_step_replan(struct spw_step *s);
 /* A step of these items begins. Returns its new tokens. */
-uint64_t spw_step_begin(struct spw_step *r, const struct spw_executor_item *items, uint32_t n);
-/* Cuts the next pass, r->now, and describes it. If the pass is the last one, and `expects`, r->next
+uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *items, uint32_t n);
+/* Cuts the next pass, s->now, and describes it. If the pass is the last one, and `expects`, s->next
  * becomes the decode step that may follow. False: no token is left. */
-bool spw_step_next_pass(struct spw_step *r, bool expects);
-bool spw_step_is_last_pass(const struct spw_step *r);
+bool spw_step_next_pass(struct spw_step *s, bool expects);
+bool spw_step_is_last_pass(const struct spw_step *s);
 /* The pass is over: the other place is for the next one. */
-void spw_step_end_pass(struct spw_step *r);
+void spw_step_end_pass(struct spw_step *s);
 
 #endif
