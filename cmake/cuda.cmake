@@ -59,8 +59,8 @@ if(BUILD_TESTING)
   set(SPW_EMULATED_OPTIONS -std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -Wno-unknown-pragmas -Wno-sign-compare
     -fno-exceptions -ffp-contract=off -fno-math-errno -fvisibility=hidden
     -include ${CMAKE_SOURCE_DIR}/tests/cuda/simt_emulator.h)
-  if(SPW_PORTABLE_KERNELS) # half of their compiler's time; tools/test.sh --full has it
-    list(APPEND SPW_EMULATED_OPTIONS -fno-sanitize=undefined)
+  if(SPW_PORTABLE_KERNELS) # a quarter of their compiler's time; tools/test.sh --full has it
+    list(APPEND SPW_EMULATED_OPTIONS -O1 -fno-sanitize=undefined)
   endif()
   set(SPW_EMULATED_SOURCES tests/cuda/simt_emulator.cc tests/cuda/simt_runtime.cc
     tests/cuda/simt_streams.cc)

@@ -68,6 +68,8 @@ static void test_profile_is_kept(void)
     CHECK(sh("echo text >text; cp text same; \"$S\" plan m --context 9 --drive-profile text") == 0);
     CHECK_MSG(strstr(err, "text: found another kind of file"), "%s", err);
     CHECK(sh("cmp text same") == 0);
+    if (!check_full()) /* each of these measures the machine */
+        return;
     CHECK(sh("\"$S\" plan m --context 9 --drive-profile m/config.json/d.json") == 0);
     CHECK_MSG(strstr(err, "Not a directory"), "%s", err);
 }
@@ -171,9 +173,10 @@ int main(void)
     test_bench_io("PATH=/none"); /* without fio */
     test_bench_prefix("PATH=/none");
 #ifndef __SANITIZE_ADDRESS__ /* the same but for what fio says */
-    if (check_full())
+    if (check_full()) {
         test_bench_io("");
-    test_bench_prefix("");
+        test_bench_prefix("");
+    }
 #endif
     test_interrupt_probe();
     sh("rm -r %s", folder);

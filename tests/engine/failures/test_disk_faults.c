@@ -126,8 +126,8 @@ static bool one(struct world *w, enum io_fault_kind kind, int64_t n)
 }
 
 /* Each engine meets every kind of fault in a full run, else every other kind: the two engines share
- * the kinds. Where that is slow (emulated, TSan) each engine meets a quarter of the kinds, a place
- * that cannot be read and a full drive among them. Weights have no checksums, and are not
+ * the kinds. Where that is slow (emulated, TSan) each engine meets a quarter of the kinds of tiles,
+ * a place that cannot be read and a full drive among them. Weights have no checksums, and are not
  * written. */
 static void sweep(struct world *w)
 {
@@ -137,8 +137,8 @@ static void sweep(struct world *w)
     static const enum io_fault_kind of_weights[] = {READ_ONCE,    SHORT_READ, LATE,
                                                     READ_FOREVER, ALL_READS,  CUT};
     const struct setting *is = w->is;
-    bool slow = TEST_GPU || RUN_UNDER_TSAN;
-    size_t step = is->weights ? 1 : slow ? 4 : check_full() ? 1 : 2, n_kinds = is->weights ? 6 : 11;
+    bool slow = (TEST_GPU || RUN_UNDER_TSAN) && !is->weights;
+    size_t step = slow ? 4 : check_full() ? 1 : 2, n_kinds = is->weights ? 6 : 11;
     for (size_t k = (size_t)w->o.io % step; k < n_kinds; k += step) {
         int64_t n = is->first;
         for (int i = 0; i < is->most && one(w, (is->weights ? of_weights : of_tiles)[k], n); i++)
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
                                      false,   true,
                                      true,    91};
     const int few = TEST_GPU || SLOW ? 1 : 3; /* runs of each fault; and each of the first N */
-    const size_t n_prompt = TEST_GPU ? 800 : SLOW ? 1100 : 1900;
+    const size_t n_prompt = TEST_GPU ? 800 : SLOW || !check_full() ? 1100 : 1900;
     const struct setting settings[] = {
         {quantized, SPW_KV_INT8_INT4, 1100, 2, 0, stride, few, false},
         {exact, SPW_KV_EXACT, n_prompt, 0, few, stride, TEST_GPU ? 2 : INT32_MAX, false},

@@ -213,7 +213,7 @@ static void test_session(const struct tiny_model *m, enum spw_kv_precision preci
 int main(int argc, char **argv)
 {
     uint64_t seed = check_seed();
-    int n_random = argc > 1 ? atoi(argv[1]) : 6;
+    int n_random = argc > 1 ? atoi(argv[1]) : check_amount(6);
     alarm(900);
     pack_folder(folder, "power_loss");
     snprintf(scratch, sizeof scratch, "%s_scratch", folder);
