@@ -33,101 +33,37 @@ static const struct spw_options no_gpu = {.backend = SPW_BACKEND_CUDA, .device_i
 
 /* ---- a call of each function; nearly all fail ---- */
 
-static int plan_query(struct spw_error *err)
-{
-    struct spw_plan_info info;
-    return spw_plan_query(&info, "missing", &cpu, err);
-}
+#define CALL(name, ...)                                                                            \
+    static int name(struct spw_error *err)                                                         \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
 
-static int plan_moved(struct spw_error *err)
-{
-    uint64_t moved[SPW_MOVED_COUNT];
-    return spw_plan_moved(moved, "missing", &cpu, NULL, 0, err);
-}
+/* A call that leaves NULL in `out`. */
+#define OPENS(name, type, ...)                                                                     \
+    static int name(struct spw_error *err)                                                         \
+    {                                                                                              \
+        type *out = (void *)&cpu;                                                                  \
+        int rc = __VA_ARGS__;                                                                      \
+        CHECK(!out);                                                                               \
+        return rc;                                                                                 \
+    }
 
-static int engine_open(struct spw_error *err)
-{
-    struct spw_engine *e = (void *)&cpu;
-    int rc = spw_engine_open(&e, "missing", &cpu, err);
-    CHECK(!e);
-    return rc;
-}
-
-static int engine_set_budgets(struct spw_error *err)
-{
-    return spw_engine_set_budgets(engine, 0, 0, 4096, err);
-}
-
-static int session_open(struct spw_error *err)
-{
-    struct spw_session *s = (void *)&cpu;
-    int rc = spw_session_open(&s, engine, err);
-    CHECK(!s);
-    return rc;
-}
-
-static int session_fork(struct spw_error *err)
-{
-    struct spw_session *s = (void *)&cpu;
-    int rc = spw_session_fork(&s, session, err);
-    CHECK(!s);
-    return rc;
-}
-
-static int sync_nothing(struct spw_error *err)
-{
-    struct spw_span span = {.session = session};
-    return spw_sync(engine, &span, 1, NULL, NULL, err);
-}
-
-static int session_save(struct spw_error *err)
-{
-    return spw_session_save(session, "/missing/file", NULL, 0, NULL, err);
-}
-
-static int session_save_to(struct spw_error *err)
-{
-    return spw_session_save_to(session, "/missing/file", err);
-}
-
-static int saved_check(struct spw_error *err)
-{
-    return spw_saved_check(saved, engine, err); /* this engine has saved it: 0 */
-}
-
-static int saved_open(struct spw_error *err)
-{
-    struct spw_saved *v = (void *)&cpu;
-    int rc = spw_saved_open(&v, "missing", err);
-    CHECK(!v);
-    return rc;
-}
-
-static int session_resume(struct spw_error *err)
-{
-    struct spw_session *s = (void *)&cpu;
-    int rc = spw_session_resume(&s, engine, saved, err);
-    CHECK(!s);
-    return rc;
-}
-
-static int session_keep(struct spw_error *err)
-{
-    return spw_session_publish(session, err); /* no cache: 0 */
-}
-
-static int sampler_open(struct spw_error *err)
-{
-    struct spw_sampler *s = (void *)&cpu;
-    int rc = spw_sampler_open(&s, 0, err);
-    CHECK(!s);
-    return rc;
-}
-
-static int sampling_check(struct spw_error *err)
-{
-    return spw_sampling_check(&(struct spw_sampling){.temperature = -1}, err);
-}
+CALL(plan_query, spw_plan_query(&(struct spw_plan_info){0}, "missing", &cpu, err))
+CALL(plan_moved, spw_plan_moved((uint64_t[SPW_MOVED_COUNT]){0}, "missing", &cpu, NULL, 0, err))
+OPENS(engine_open, struct spw_engine, spw_engine_open(&out, "missing", &cpu, err))
+CALL(engine_set_budgets, spw_engine_set_budgets(engine, 0, 0, 4096, err))
+OPENS(session_open, struct spw_session, spw_session_open(&out, engine, err))
+OPENS(session_fork, struct spw_session, spw_session_fork(&out, session, err))
+CALL(sync_nothing, spw_sync(engine, &(struct spw_span){.session = session}, 1, NULL, NULL, err))
+CALL(session_save, spw_session_save(session, "/missing/file", NULL, 0, NULL, err))
+CALL(session_save_to, spw_session_save_to(session, "/missing/file", err))
+CALL(saved_check, spw_saved_check(saved, engine, err)) /* this engine has saved it: 0 */
+OPENS(saved_open, struct spw_saved, spw_saved_open(&out, "missing", err))
+OPENS(session_resume, struct spw_session, spw_session_resume(&out, engine, saved, err))
+CALL(session_keep, spw_session_publish(session, err)) /* no cache: 0 */
+OPENS(sampler_open, struct spw_sampler, spw_sampler_open(&out, 0, err))
+CALL(sampling_check, spw_sampling_check(&(struct spw_sampling){.temperature = -1}, err))
 
 static int batch_open(struct spw_error *err)
 {
@@ -163,74 +99,33 @@ static int batch_submit(struct spw_error *err)
     return rc;
 }
 
-static int machine_probe(struct spw_error *err)
-{
-    struct spw_machine m;
-    return spw_machine_probe(&m, &no_gpu, err);
-}
-
-static int machine_recall(struct spw_error *err)
-{
-    struct spw_machine m;
-    return spw_machine_recall(&m, &no_gpu, NULL, SPW_PROBE_NEVER, err);
-}
-
-static int machine_topology(struct spw_error *err)
-{
-    struct spw_topology_info info;
-    return spw_machine_topology(&info, &no_gpu, err);
-}
-
-static int machine_attention(struct spw_error *err)
-{
-    struct spw_attention_speed speed;
-    struct spw_attention_shape shape = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
-    return spw_machine_attention(&speed, &shape, &no_gpu, err);
-}
-
-static int drive_probe(struct spw_error *err)
-{
-    struct spw_drive d;
-    return spw_drive_probe(&d, &(struct spw_drive_options){.directory = "missing"}, err);
-}
-
-static int gate_check(struct spw_error *err)
-{
-    struct spw_gate_result result = {.precision = SPW_KV_EXACT};
-    return spw_gate_check(&result, 1, MODEL, &cpu, &(struct spw_gate_options){0}, err);
-}
-
-static int drive_bench_open(struct spw_error *err)
-{
-    struct spw_drive_bench *b = (void *)&cpu;
-    struct spw_drive_bench_options o = {
-        .directory = folder, .tile_bytes = 4096, .slot_tiles = 1, .n_slots = 1};
-    int rc = spw_drive_bench_open(&b, &o, err);
-    CHECK(!b);
-    return rc;
-}
-
-static int drive_bench_pass(struct spw_error *err)
-{
-    struct spw_drive_pass pass;
-    return spw_drive_bench_pass(bench, &(struct spw_drive_pass_options){.write = true}, &pass, err);
-}
-
-static int chat_template_open(struct spw_error *err)
-{
-    struct spw_chat_template *t = (void *)&cpu;
-    int rc = spw_chat_template_open(&t, "missing", NULL, err);
-    CHECK(!t);
-    return rc;
-}
-
-static int chat_template_render(struct spw_error *err)
-{
-    char *text;
-    size_t bytes;
-    struct spw_chat_request r = {.messages_json = "{", .messages_bytes = 1};
-    return spw_chat_template_render(template, &r, &text, &bytes, err);
-}
+CALL(machine_probe, spw_machine_probe(&(struct spw_machine){0}, &no_gpu, err))
+CALL(machine_recall,
+     spw_machine_recall(&(struct spw_machine){0}, &no_gpu, NULL, SPW_PROBE_NEVER, err))
+CALL(machine_topology, spw_machine_topology(&(struct spw_topology_info){0}, &no_gpu, err))
+CALL(machine_attention, spw_machine_attention(&(struct spw_attention_speed){0},
+                                              &(struct spw_attention_shape){
+                                                  .n_heads = 1, .n_kv_heads = 1, .head_dim = 64},
+                                              &no_gpu, err))
+CALL(drive_probe, spw_drive_probe(&(struct spw_drive){0},
+                                  &(struct spw_drive_options){.directory = "missing"}, err))
+CALL(gate_check, spw_gate_check(&(struct spw_gate_result){.precision = SPW_KV_EXACT}, 1, MODEL,
+                                &cpu, &(struct spw_gate_options){0}, err))
+OPENS(drive_bench_open, struct spw_drive_bench,
+      spw_drive_bench_open(&out,
+                           &(struct spw_drive_bench_options){.directory = folder,
+                                                             .tile_bytes = 4096,
+                                                             .slot_tiles = 1,
+                                                             .n_slots = 1},
+                           err))
+CALL(drive_bench_pass, spw_drive_bench_pass(bench, &(struct spw_drive_pass_options){.write = true},
+                                            &(struct spw_drive_pass){0}, err))
+OPENS(chat_template_open, struct spw_chat_template,
+      spw_chat_template_open(&out, "missing", NULL, err))
+CALL(chat_template_render,
+     spw_chat_template_render(template,
+                              &(struct spw_chat_request){.messages_json = "{", .messages_bytes = 1},
+                              &(char *){NULL}, &(size_t){0}, err))
 
 static int source_open(struct spw_error *err)
 {
@@ -241,11 +136,9 @@ static int source_open(struct spw_error *err)
     return rc;
 }
 
-static int config_parse(struct spw_error *err)
-{
-    struct spw_model_config c;
-    return spw_config_parse(&c, &(struct spw_config_text){.config = "{", .config_bytes = 1}, err);
-}
+CALL(config_parse,
+     spw_config_parse(&(struct spw_model_config){0},
+                      &(struct spw_config_text){.config = "{", .config_bytes = 1}, err))
 
 static int safetensors_check(struct spw_error *err)
 {
@@ -264,6 +157,17 @@ static struct spw_source *missing(void)
     return s;
 }
 
+#define OPENS_FROM(name, type, ...)                                                                \
+    static int name(struct spw_error *err)                                                         \
+    {                                                                                              \
+        type *out = (void *)&cpu;                                                                  \
+        struct spw_source *s = missing();                                                          \
+        int rc = __VA_ARGS__;                                                                      \
+        CHECK(!out);                                                                               \
+        spw_source_close(s);                                                                       \
+        return rc;                                                                                 \
+    }
+
 static int folder_config(struct spw_error *err)
 {
     struct spw_model_config c;
@@ -273,82 +177,18 @@ static int folder_config(struct spw_error *err)
     return rc;
 }
 
-static int folder_tensors(struct spw_error *err)
-{
-    struct spw_tensors *t = (void *)&cpu;
-    struct spw_source *s = missing();
-    int rc = s->ops->tensors(s, &t, err);
-    CHECK(!t);
-    spw_source_close(s);
-    return rc;
-}
-
-static int folder_tokenizer(struct spw_error *err)
-{
-    struct spw_tokenizer *t = (void *)&cpu;
-    struct spw_source *s = missing();
-    int rc = s->ops->tokenizer(s, &t, err);
-    CHECK(!t);
-    spw_source_close(s);
-    return rc;
-}
-
-static int folder_chat_template(struct spw_error *err)
-{
-    struct spw_chat_template *t = (void *)&cpu;
-    struct spw_source *s = missing();
-    int rc = s->ops->chat_template(s, NULL, &t, err);
-    CHECK(!t);
-    spw_source_close(s);
-    return rc;
-}
-
-static int folder_text(struct spw_error *err)
-{
-    char *text = (void *)&cpu;
-    size_t bytes;
-    struct spw_source *s = missing();
-    int rc = s->ops->text(s, SPW_SOURCE_TOKENIZER, &text, &bytes, err);
-    CHECK(!text);
-    spw_source_close(s);
-    return rc;
-}
-
-static int tokenizer_open(struct spw_error *err)
-{
-    struct spw_tokenizer *t = (void *)&cpu;
-    int rc = spw_tokenizer_open(&t, "missing", err);
-    CHECK(!t);
-    return rc;
-}
-
-static int tokenizer_parse(struct spw_error *err)
-{
-    struct spw_tokenizer *t = (void *)&cpu;
-    int rc = spw_tokenizer_parse(&t, "{", 1, "a file", err);
-    CHECK(!t);
-    return rc;
-}
-
-static int tokenizer_encode(struct spw_error *err)
-{
-    int32_t *ids;
-    size_t n;
-    return spw_tokenizer_encode(tokenizer, "\xff", 1, false, &ids, &n, err);
-}
-
-static int store_list(struct spw_error *err)
-{
-    struct spw_store_entry *entries;
-    size_t n;
-    return spw_store_list(&entries, &n, "missing", false, err);
-}
-
-static int store_prune(struct spw_error *err)
-{
-    struct spw_store_pruned pruned;
-    return spw_store_prune(&pruned, "missing", 0, err);
-}
+OPENS_FROM(folder_tensors, struct spw_tensors, s->ops->tensors(s, &out, err))
+OPENS_FROM(folder_tokenizer, struct spw_tokenizer, s->ops->tokenizer(s, &out, err))
+OPENS_FROM(folder_chat_template, struct spw_chat_template,
+           s->ops->chat_template(s, NULL, &out, err))
+OPENS_FROM(folder_text, char, s->ops->text(s, SPW_SOURCE_TOKENIZER, &out, &(size_t){0}, err))
+OPENS(tokenizer_open, struct spw_tokenizer, spw_tokenizer_open(&out, "missing", err))
+OPENS(tokenizer_parse, struct spw_tokenizer, spw_tokenizer_parse(&out, "{", 1, "a file", err))
+CALL(tokenizer_encode,
+     spw_tokenizer_encode(tokenizer, "\xff", 1, false, &(int32_t *){NULL}, &(size_t){0}, err))
+CALL(store_list,
+     spw_store_list(&(struct spw_store_entry *){NULL}, &(size_t){0}, "missing", false, err))
+CALL(store_prune, spw_store_prune(&(struct spw_store_pruned){0}, "missing", 0, err))
 
 static int topology_describe(struct spw_error *err)
 {
@@ -372,12 +212,9 @@ static int topology_describe_loaded(struct spw_error *err)
     return rc;
 }
 
-static int cache_policy_make(struct spw_error *err)
-{
-    struct spw_cache_policy policy;
-    return spw_cache_policy_make(&policy, spw_engine_config(engine), SPW_DTYPE_F32,
-                                 &(struct spw_options){.on_oom = UINT32_MAX}, err);
-}
+CALL(cache_policy_make,
+     spw_cache_policy_make(&(struct spw_cache_policy){0}, spw_engine_config(engine), SPW_DTYPE_F32,
+                           &(struct spw_options){.on_oom = UINT32_MAX}, err))
 
 static const struct {
     const char *name;
