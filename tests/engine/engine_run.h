@@ -63,6 +63,15 @@ static inline void run_restore_device(void)
 #endif
 }
 
+/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
+static inline bool run_alloc_failed(void)
+{
+    for (int i = 0; i < 1 << 20; i++)
+        if (spw_alloc_fails())
+            return false;
+    return true;
+}
+
 /* The CPU; or driven as a device is that cannot read the host's memory: every resident block is
  * copied, streamed ones come from packed copies in the host arena. */
 static inline struct spw_backend run_backend(bool reads_host_memory)

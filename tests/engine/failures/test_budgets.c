@@ -288,15 +288,6 @@ static void refuse(struct run *s)
 
 /* ---- memory that is refused ---- */
 
-/* Whether the fault that was set has struck; it is off then. */
-static bool was_met(void)
-{
-    for (int i = 0; i < 1 << 20; i++)
-        if (spw_alloc_fails())
-            return false;
-    return true;
-}
-
 /* A step meets a fault at most once; the next call finds memory again. */
 static void step_again(struct run *s, struct spw_engine *e, struct spw_session *session, size_t i)
 {
@@ -352,7 +343,7 @@ static void fail_allocations(struct run *s, int stride)
         s->n_told = 0;
         spw_alloc_fail_nth(n);
         run_with_fault(s);
-        met = was_met();
+        met = run_alloc_failed();
         n_absorbed += met && s->n_told && strstr(s->last.failed, "memory");
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "allocation %d: %lld blocks lost", n,
                   (long long)(spw_alloc_outstanding() - outstanding));
@@ -377,7 +368,7 @@ static void refuse_arenas(struct run *s)
         s->n_told = 0;
         spw_alloc_fail_nth(n);
         int rc = spw_engine_open_on(&e, &s->backend, s->dir, &s->o, &err);
-        met = was_met();
+        met = run_alloc_failed();
         CHECK_MSG(!rc == !!e && (!rc || (rc == -ENOMEM && err.text[0])), "%d: %s", rc, err.text);
         if (!rc)
             hear(s, e);

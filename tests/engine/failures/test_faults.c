@@ -131,15 +131,6 @@ done:
     return faults;
 }
 
-/* Whether the fault that was set has struck; it is off then. */
-static bool was_met(void)
-{
-    for (int i = 0; i < 1 << 20; i++)
-        if (spw_alloc_fails())
-            return false;
-    return true;
-}
-
 static void fail_allocations(const struct run *u)
 {
     const int stride = ALLOCATION_STRIDE * u->is->stride_factor;
@@ -154,7 +145,7 @@ static void fail_allocations(const struct run *u)
         spw_alloc_fail_nth(n);
         n += stride;
         run_api(u, &got);
-        met = was_met(); /* a tier that refused an arena may have been planned around */
+        met = run_alloc_failed(); /* a tier that refused an arena may have been planned around */
         CHECK_MSG(memcmp(&got, &expected, sizeof got) == 0, "allocation %d: another answer",
                   n - stride);
         CHECK_MSG(spw_alloc_outstanding() == outstanding, "allocation %d: %lld blocks lost",

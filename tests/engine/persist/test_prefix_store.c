@@ -828,13 +828,6 @@ static void test_info(void)
 
 /* ---- bench ---- */
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -856,9 +849,9 @@ static double time_match(struct spw_store *s, const int32_t *tokens, uint64_t n_
                          uint64_t n_found)
 {
     struct spw_store_match m;
-    double start = seconds();
+    double start = check_seconds();
     CHECK(spw_store_match(s, tokens, n_tokens, &m) == 0);
-    double took = seconds() - start;
+    double took = check_seconds() - start;
     CHECK(m.n_tiles == n_found);
     spw_store_release(s, &m);
     return took;
@@ -872,10 +865,10 @@ static void bench_hashes(void)
     pack_tokens(tokens, TOKENS, 1);
     for (int i = 0; i < BENCH_TIMES; i++) {
         struct spw_chain_hash h = spw_chain_root(pack_fingerprint);
-        double start = seconds();
+        double start = check_seconds();
         for (size_t t = 0; t + 128 <= TOKENS; t += 128)
             h = spw_chain_next(h, tokens + t);
-        took[i] = seconds() - start;
+        took[i] = check_seconds() - start;
         tokens[0] = h.bytes[0];
     }
     show_times("hashes of 100,000 tokens alone", took);
@@ -915,9 +908,9 @@ static void bench_shape(uint32_t chain, uint32_t pack)
     }
     spw_store_close(s);
     for (int i = 0; i < BENCH_TIMES; i++) {
-        double start = seconds();
+        double start = check_seconds();
         s = open_store(UINT64_C(1) << 40);
-        opened[i] = seconds() - start;
+        opened[i] = check_seconds() - start;
         pack_tokens(tokens, n, (uint64_t)i * (BENCH_TILES / chain - 1) / BENCH_TIMES);
         matched[i] = time_match(s, tokens, n, spw_min_u64(chain, most));
         tokens[n / 2] ^= 1;

@@ -1,28 +1,12 @@
 /* Safetensors folders: correct ones are read back byte for byte, and every kind of damage has its
  * own message. Files are written into a fresh temporary folder. */
 #include "model/source/safetensors.h"
-#include "tests/check.h"
+#include "tests/json_text.h"
 
-#include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
 
 static char folder[] = "/tmp/spw_safetensors_XXXXXX";
-
-static int64_t json_outstanding; /* jansson's blocks */
-
-static void *json_alloc(size_t bytes)
-{
-    void *p = malloc(bytes);
-    json_outstanding += p != NULL;
-    return p;
-}
-
-static void json_free(void *p)
-{
-    json_outstanding -= p != NULL;
-    free(p);
-}
 
 static void path_of(const char *name, char path[128])
 {
@@ -46,8 +30,9 @@ static void remove_file(const char *name)
 }
 
 /* length | header | data_bytes of 0, 1, 2, ... */
-static void write_file(const char *name, const char *header, size_t data_bytes)
+static void write_file(const char *name, const char *text, size_t data_bytes)
 {
+    const char *header = json_quoted(text);
     size_t n = strlen(header);
     uint8_t *bytes = calloc(8 + n + data_bytes, 1);
     for (unsigned i = 0; i < 8; i++)
@@ -72,8 +57,9 @@ static void refuse_folder(int code, const char *message)
 }
 
 /* One header and 16 bytes of data. */
-static void refuse_header(const char *header, const char *message)
+static void refuse_header(const char *text, const char *found)
 {
+    const char *header = json_quoted(text), *message = json_quoted(found);
     struct spw_error err = {0};
     struct spw_tensor_table table;
     int rc = spw_safetensors_parse_header(&table, header, strlen(header), 16, "f", &err);
@@ -87,12 +73,11 @@ static void refuse_header(const char *header, const char *message)
 static void test_one_file(void)
 {
     write_file("model.safetensors",
-               "{\"__metadata__\": {\"format\": \"pt\"},"
-               "\"b\": {\"dtype\": \"BF16\", \"shape\": [2, 3], \"data_offsets\": [8, 20]},"
-               "\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]},"
-               "\"scalar\": {\"dtype\": \"F16\", \"shape\": [], \"data_offsets\": [20, 22]},"
-               "\"none\": {\"dtype\": \"F32\", \"shape\": [0, 5], \"data_offsets\": [22, 22]},"
-               "\"ids\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [24, 32]}}",
+               "{'__metadata__': {'format': 'pt'},'b': {'dtype': 'BF16', 'shape': [2, 3], "
+               "'data_offsets': [8, 20]},'a': {'dtype': 'F32', 'shape': [2], 'data_offsets': [0, "
+               "8]},'scalar': {'dtype': 'F16', 'shape': [], 'data_offsets': [20, 22]},'none': "
+               "{'dtype': 'F32', 'shape': [0, 5], 'data_offsets': [22, 22]},'ids': {'dtype': "
+               "'I64', 'shape': [1], 'data_offsets': [24, 32]}}",
                32); /* a hole before ids, which does no harm */
     struct spw_error err = {0};
     struct spw_tensors *st;
@@ -126,49 +111,46 @@ static void test_one_file(void)
 }
 
 #define ONE(dtype, shape, offsets)                                                                 \
-    "{\"t\": {\"dtype\": " dtype ", \"shape\": " shape ", \"data_offsets\": " offsets "}}"
+    "{'t': {'dtype': " dtype ", 'shape': " shape ", 'data_offsets': " offsets "}}"
 
 static void test_bad_headers(void)
 {
     refuse_header("", "expected valid JSON");
-    refuse_header("{\"t\": ", "expected valid JSON");
+    refuse_header("{'t': ", "expected valid JSON");
     refuse_header("[1]", "found a list of 1, expected a JSON object");
-    refuse_header("{\"t\": 1}", "tensor t: found 1, expected an object");
-    refuse_header("{\"t\": {}, \"t\": {}}", "duplicate object key");
-    refuse_header("{\"__metadata__\": []}", "__metadata__: found a list of 0, expected an object");
+    refuse_header("{'t': 1}", "tensor t: found 1, expected an object");
+    refuse_header("{'t': {}, 't': {}}", "duplicate object key");
+    refuse_header("{'__metadata__': []}", "__metadata__: found a list of 0, expected an object");
     refuse_header(ONE("null", "[4]", "[0, 16]"), "tensor t: dtype: found null, expected a safe");
-    refuse_header(ONE("\"F31\"", "[4]", "[0, 16]"), "tensor t: dtype: found \"F31\"");
+    refuse_header(ONE("'F31'", "[4]", "[0, 16]"), "tensor t: dtype: found 'F31'");
     refuse_header(ONE("32", "[4]", "[0, 16]"), "tensor t: dtype: found 32, expected a string");
-    refuse_header(ONE("\"F32\"", "4", "[0, 16]"), "tensor t: shape: found 4, expected a list");
-    refuse_header(ONE("\"F32\"", "[4.0]", "[0, 16]"), "tensor t: shape: found a list of 1");
-    refuse_header(ONE("\"F32\"", "[-4]", "[0, 16]"), "sizes that are integers");
-    refuse_header(ONE("\"F32\"", "[1,1,1,1,1,1,1,1,4]", "[0, 16]"), "a list of at most 8 sizes");
-    refuse_header(ONE("\"F32\"", "[4294967296, 4294967296]", "[0, 16]"),
-                  "fewer than 2^64 elements");
-    refuse_header(ONE("\"F32\"", "[4611686018427387908]", "[0, 16]"),
-                  "found 16 bytes, expected 46");
-    refuse_header(ONE("\"F32\"", "[3]", "[0, 16]"),
-                  "found 16 bytes, expected 3 elements of 32 bits");
-    refuse_header(ONE("\"F4\"", "[3]", "[0, 1]"), "found 1 bytes, expected 3 elements of 4 bits");
-    refuse_header(ONE("\"F32\"", "[4]", "[0]"), "data_offsets: found a list of 1, expected two");
-    refuse_header(ONE("\"F32\"", "[4]", "16"), "data_offsets: found 16, expected two integers");
-    refuse_header(ONE("\"F32\"", "[4]", "[16, 0]"), "expected two integers, begin and end");
-    refuse_header(ONE("\"F32\"", "[4]", "[-16, 0]"), "expected two integers, begin and end");
-    refuse_header(ONE("\"F32\"", "[4]", "[0.0, 16.0]"), "expected two integers, begin and end");
-    refuse_header(ONE("\"F32\"", "[4]", "[8, 24]"), "found an end at 24, expected at most 16");
-    refuse_header(ONE("\"F32\"", "[4]", "[9223372036854775791, 9223372036854775807]"),
+    refuse_header(ONE("'F32'", "4", "[0, 16]"), "tensor t: shape: found 4, expected a list");
+    refuse_header(ONE("'F32'", "[4.0]", "[0, 16]"), "tensor t: shape: found a list of 1");
+    refuse_header(ONE("'F32'", "[-4]", "[0, 16]"), "sizes that are integers");
+    refuse_header(ONE("'F32'", "[1,1,1,1,1,1,1,1,4]", "[0, 16]"), "a list of at most 8 sizes");
+    refuse_header(ONE("'F32'", "[4294967296, 4294967296]", "[0, 16]"), "fewer than 2^64 elements");
+    refuse_header(ONE("'F32'", "[4611686018427387908]", "[0, 16]"), "found 16 bytes, expected 46");
+    refuse_header(ONE("'F32'", "[3]", "[0, 16]"), "found 16 bytes, expected 3 elements of 32 bits");
+    refuse_header(ONE("'F4'", "[3]", "[0, 1]"), "found 1 bytes, expected 3 elements of 4 bits");
+    refuse_header(ONE("'F32'", "[4]", "[0]"), "data_offsets: found a list of 1, expected two");
+    refuse_header(ONE("'F32'", "[4]", "16"), "data_offsets: found 16, expected two integers");
+    refuse_header(ONE("'F32'", "[4]", "[16, 0]"), "expected two integers, begin and end");
+    refuse_header(ONE("'F32'", "[4]", "[-16, 0]"), "expected two integers, begin and end");
+    refuse_header(ONE("'F32'", "[4]", "[0.0, 16.0]"), "expected two integers, begin and end");
+    refuse_header(ONE("'F32'", "[4]", "[8, 24]"), "found an end at 24, expected at most 16");
+    refuse_header(ONE("'F32'", "[4]", "[9223372036854775791, 9223372036854775807]"),
                   "found an end at 9223372036854775807");
-    refuse_header("{\"a\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]},"
-                  "\"b\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [4, 12]}}",
-                  "tensor b: data_offsets: found a begin at 4, expected at least 8, the end of "
-                  "tensor a");
-    refuse_header("{\"a\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]},"
-                  "\"b\": {\"dtype\": \"U8\", \"shape\": [8], \"data_offsets\": [0, 8]}}",
+    refuse_header(
+        "{'a': {'dtype': 'U8', 'shape': [8], 'data_offsets': [0, 8]},'b': {'dtype': 'U8', 'shape': "
+        "[8], 'data_offsets': [4, 12]}}",
+        "tensor b: data_offsets: found a begin at 4, expected at least 8, the end of tensor a");
+    refuse_header("{'a': {'dtype': 'U8', 'shape': [8], 'data_offsets': [0, 8]},'b': {'dtype': "
+                  "'U8', 'shape': [8], 'data_offsets': [0, 8]}}",
                   "expected at least 8, the end of tensor");
-    refuse_header(ONE("\"F32\"", "[3]", "[0, 12]"),
+    refuse_header(ONE("'F32'", "[3]", "[0, 12]"),
                   "found 16 bytes after the header, expected 12, the end of the last tensor");
     refuse_header("{}", "found 16 bytes after the header, expected 0");
-    refuse_header("{\"two\\nlines\": 1}", "tensor two?lines: found 1");
+    refuse_header("{'two\\nlines': 1}", "tensor two?lines: found 1");
 }
 
 static void test_bad_files(void)
@@ -188,7 +170,7 @@ static void test_bad_files(void)
     refuse_folder(-EINVAL, "header: found a length of 18446744073709551615, expected at most 2");
     write_bytes("model.safetensors", "\0\0\0\0\0\0\0\0", 8);
     refuse_folder(-EINVAL, "model.safetensors: line");
-    write_file("model.safetensors", ONE("\"F32\"", "[4]", "[0, 16]"), 15);
+    write_file("model.safetensors", ONE("'F32'", "[4]", "[0, 16]"), 15);
     refuse_folder(-EINVAL, "tensor t: data_offsets: found an end at 16, expected at most 15, the "
                            "bytes after the header; the file is cut short");
     char path[128];
@@ -207,7 +189,7 @@ static void test_bad_files(void)
 /* A wrong length of the header shifts all weights: padding would hide that. */
 static void test_lengths(void)
 {
-    static const char header[] = ONE("\"F32\"", "[4]", "[0, 16]") "      ";
+    static const char header[] = ONE("'F32'", "[4]", "[0, 16]") "      ";
     char path[128];
     path_of("model.safetensors", path);
     for (int by = -6; by <= 2; by += 2) {
@@ -245,7 +227,7 @@ static void test_cut_short(void)
 {
     enum { N = 1 << 20 };
     char header[128], path[128];
-    snprintf(header, sizeof header, ONE("\"U8\"", "[%d]", "[0, %d]"), N, N);
+    snprintf(header, sizeof header, ONE("'U8'", "[%d]", "[0, %d]"), N, N);
     path_of("model.safetensors", path);
     for (int way = 0; way < 3; way++) {
         write_file("model.safetensors", header, N);
@@ -273,11 +255,17 @@ static void test_cut_short(void)
     remove_file("model.safetensors");
 }
 
-#define SHARD(name) "{\"" name "\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}}"
+#define SHARD(name) "{'" name "': {'dtype': 'U8', 'shape': [4], 'data_offsets': [0, 4]}}"
 
 static void write_index(const char *text)
 {
-    write_bytes("model.safetensors.index.json", text, strlen(text));
+    write_bytes("model.safetensors.index.json", json_quoted(text), strlen(text));
+}
+
+static void refuse_index(const char *text, int code, const char *message)
+{
+    write_index(text);
+    refuse_folder(code, message);
 }
 
 static void test_shards(void)
@@ -286,8 +274,8 @@ static void test_shards(void)
     struct spw_tensors *st;
     write_file("one.safetensors", SHARD("a"), 4);
     write_file("two.safetensors", SHARD("b"), 4);
-    write_index("{\"metadata\": {\"total_size\": 8}, \"weight_map\": {\"a\": \"one.safetensors\","
-                "\"b\": \"two.safetensors\"}}");
+    write_index("{'metadata': {'total_size': 8}, 'weight_map': {'a': 'one.safetensors','b': "
+                "'two.safetensors'}}");
     CHECK(!spw_safetensors_open(&st, folder, &err));
     CHECK(spw_tensors_count(st) == 2 && spw_tensors_total_bytes(st) == 8);
     const struct spw_tensor *b = spw_tensors_find(st, "b");
@@ -297,33 +285,28 @@ static void test_shards(void)
     CHECK(b && b->file_offset == 8 + strlen(SHARD("b"))); /* its data begins after the header */
     spw_tensors_close(st);
 
-    write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"gone.safetensors\"}}");
-    refuse_folder(-ENOENT, "/gone.safetensors: found no such file, expected a shard that");
-    write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"c\": \"two.safetensors\"}}");
-    refuse_folder(-EINVAL, "weight_map.c: found two.safetensors, but the tensor is in no shard");
-    write_index("{\"weight_map\": {\"a\": \"two.safetensors\", \"b\": \"one.safetensors\"}}");
-    refuse_folder(-EINVAL, "weight_map.a: found two.safetensors, but the tensor is in one.safe");
+    refuse_index("{'weight_map': {'a': 'one.safetensors', 'b': 'gone.safetensors'}}", -ENOENT,
+                 "/gone.safetensors: found no such file, expected a shard that");
+    refuse_index("{'weight_map': {'a': 'one.safetensors', 'c': 'two.safetensors'}}", -EINVAL,
+                 "weight_map.c: found two.safetensors, but the tensor is in no shard");
+    refuse_index("{'weight_map': {'a': 'two.safetensors', 'b': 'one.safetensors'}}", -EINVAL,
+                 "weight_map.a: found two.safetensors, but the tensor is in one.safe");
     static const char *const outside[] = {"../one.safetensors", "/etc/passwd", "", ".", "..",
                                           "a/b.safetensors"};
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
         char text[128];
-        snprintf(text, sizeof text, "{\"weight_map\": {\"a\": \"%s\"}}", outside[i]);
-        write_index(text);
-        refuse_folder(-EINVAL, "expected the name of a file in the same folder");
+        snprintf(text, sizeof text, "{'weight_map': {'a': '%s'}}", outside[i]);
+        refuse_index(text, -EINVAL, "expected the name of a file in the same folder");
     }
-    write_index("{\"weight_map\": {\"a\": 1}}");
-    refuse_folder(-EINVAL, "weight_map.a: found 1, expected the name");
-    write_index("{\"weight_map\": []}");
-    refuse_folder(-EINVAL, "weight_map: found a list of 0, expected an object");
-    write_index("{\"weight_map\": {}}");
-    refuse_folder(-EINVAL, "weight_map: found an object, expected");
-    write_index("{\"metadata\": {}}");
-    refuse_folder(-EINVAL, "weight_map: found nothing, expected an object");
-    write_index("[]________");
-    refuse_folder(-EINVAL, "expected valid JSON");
+    refuse_index("{'weight_map': {'a': 1}}", -EINVAL, "weight_map.a: found 1, expected the name");
+    refuse_index("{'weight_map': []}", -EINVAL,
+                 "weight_map: found a list of 0, expected an object");
+    refuse_index("{'weight_map': {}}", -EINVAL, "weight_map: found an object, expected");
+    refuse_index("{'metadata': {}}", -EINVAL, "weight_map: found nothing, expected an object");
+    refuse_index("[]________", -EINVAL, "expected valid JSON");
     write_file("two.safetensors", SHARD("a"), 4);
-    write_index("{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}");
-    refuse_folder(-EINVAL, "tensor a: found it also in");
+    refuse_index("{'weight_map': {'a': 'one.safetensors', 'b': 'two.safetensors'}}", -EINVAL,
+                 "tensor a: found it also in");
     remove_file("one.safetensors");
     remove_file("two.safetensors");
     remove_file("model.safetensors.index.json");
@@ -344,7 +327,7 @@ static void test_release(void)
 {
     enum { MIB = 1 << 20, N = 32 * MIB };
     char header[128];
-    snprintf(header, sizeof header, ONE("\"U8\"", "[%d]", "[0, %d]"), N, N);
+    snprintf(header, sizeof header, ONE("'U8'", "[%d]", "[0, %d]"), N, N);
     write_file("model.safetensors", header, N);
     struct spw_error err = {0};
     struct spw_tensors *st;

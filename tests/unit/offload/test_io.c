@@ -683,6 +683,7 @@ static void test_close(struct world *w, uint64_t *random)
         struct spw_io *io = open_engine(w, &o, &file);
         struct spw_io_job jobs[N];
         memset(w->memory, 0, w->bytes);
+        double begun = check_seconds();
         for (uint64_t i = 0; i < N; i++) {
             jobs[i] =
                 (struct spw_io_job){.io = io, .file = &file, .offset = i * bytes, .bytes = bytes};
@@ -692,6 +693,7 @@ static void test_close(struct world *w, uint64_t *random)
         pthread_t waiter;
         CHECK(pthread_create(&waiter, NULL, wait_for_job, &jobs[N - 1]) == 0);
         usleep((unsigned)check_range(random, 0, 9000));
+        bool early = check_seconds() - begun < 0.05; /* all jobs take 0.128 s at least */
         spw_io_close(io);
         pthread_join(waiter, NULL);
         unsigned cancelled = 0;
@@ -702,7 +704,7 @@ static void test_close(struct world *w, uint64_t *random)
             if (!jobs[i].rc)
                 CHECK(!memcmp(jobs[i].memory, w->model + i * bytes, bytes));
         }
-        CHECK(cancelled > 0 && jobs[N - 1].rc == -ECANCELED);
+        CHECK(!early || (cancelled > 0 && jobs[N - 1].rc == -ECANCELED));
         memset(w->memory, 7, w->bytes); /* no thread may write it any more */
         usleep(5000);
         CHECK(w->memory[0] == 7 && !memcmp(w->memory, w->memory + 1, w->bytes - 1));

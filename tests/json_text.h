@@ -1,0 +1,39 @@
+/* JSON in tests of readers: texts that are written with ' where they have ", and a count of the
+ * blocks that jansson holds. */
+#ifndef SPW_TESTS_JSON_TEXT_H
+#define SPW_TESTS_JSON_TEXT_H
+
+#include "tests/check.h"
+
+#include <jansson.h>
+
+/* The text with " in the place of each '. It lives until there are four later ones. */
+static inline const char *json_quoted(const char *text)
+{
+    static char texts[4][2048];
+    static size_t n;
+    char *to = texts[n++ % 4];
+    size_t i = 0;
+    for (; i < sizeof texts[0] - 1 && text[i]; i++)
+        to[i] = (char)(text[i] == '\'' ? '"' : text[i]);
+    CHECK(!text[i]);
+    to[i] = 0;
+    return to;
+}
+
+static int64_t json_outstanding; /* for json_set_alloc_funcs(json_alloc, json_free) */
+
+static inline void *json_alloc(size_t bytes)
+{
+    void *p = malloc(bytes);
+    json_outstanding += p != NULL;
+    return p;
+}
+
+static inline void json_free(void *p)
+{
+    json_outstanding -= p != NULL;
+    free(p);
+}
+
+#endif
