@@ -305,12 +305,8 @@ uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *
 void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
 {
     const struct spw_kv_table *l = &seq->tables[layer];
-    for (uint32_t i = spw_max_u32(first, l->begin); i < l->end; i++) {
-        struct spw_kv_tile *t = &seq->kv->tiles[l->ids[i]];
-        if (t->device && t->host && t->host != t->device && t->refs == t->device_refs &&
-            !t->writing)
-            spw_kv_put_lower_copy(seq->kv, t);
-    }
+    for (uint32_t i = spw_max_u32(first, l->begin); i < l->end; i++)
+        spw_kv_drop_host_copy(seq->kv, &seq->kv->tiles[l->ids[i]]);
 }
 
 /* ---- retaining ---- */

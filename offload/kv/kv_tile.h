@@ -189,6 +189,8 @@ int spw_kv_add_tile(struct spw_kv_seq *seq, struct spw_kv_table *l, enum spw_kv_
 /* One sequence less uses the tile's device frame, but still holds the tile. */
 void spw_kv_drop_device_ref(struct spw_kv *kv, struct spw_kv_tile *t);
 void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device);
+/* Gives the copy on the host back if every sequence with this tile has it on the device. */
+void spw_kv_drop_host_copy(struct spw_kv *kv, struct spw_kv_tile *t);
 /* Frees a tile that no sequence holds and that is not being written. */
 void spw_kv_free_tile(struct spw_kv *kv, uint32_t id);
 /* Frees the lower copy; no write of the tile to the disk may be in flight. */

@@ -132,8 +132,10 @@ static void put_tile(struct spw_tiles *t, uint32_t id, bool counted_on_device)
 {
     struct tile *x = &t->tiles[id];
     x->device_refs -= counted_on_device;
-    if (--x->refs)
+    if (--x->refs) { /* the others may have no host frames for a copy */
+        x->host = x->host && x->refs != x->device_refs;
         return;
+    }
     x->refs = t->free_tile;
     t->free_tile = id;
 }
