@@ -16,7 +16,7 @@ struct spw_tensors; /* model/source/tensors.h */
 /* The bytes of each tier for a full context. */
 struct spw_plan_info {
     uint64_t context;
-    uint32_t sessions, prefill_chunk, prefetch_slots, prefetch_splits;
+    uint32_t sessions, full_sessions, prefill_chunk, prefetch_slots, prefetch_splits;
     enum spw_dtype compute, kv;
     enum spw_kv_precision precision; /* of old KV */
     uint64_t residual_tokens;        /* the newest tokens, which stay exact */

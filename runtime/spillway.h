@@ -114,7 +114,11 @@ struct spw_options {
 
     /* ---- sessions ---- */
     uint32_t sessions; /* the most sessions at a time; 0: 1 */
-    bool saves;        /* sessions will be saved or resumed (saved.h): the plan reserves memory */
+    /* How many of them there is memory for where they are as long as the context; 0: all. With
+     * fewer, requests of a batch wait until their prompt and their longest answer fit beside those
+     * that run: together as long as full_sessions contexts, in tiles of 128 tokens. */
+    uint32_t full_sessions;
+    bool saves; /* sessions will be saved or resumed (saved.h): the plan reserves memory */
     /* The caller will continue sessions after an interrupted step, and from a position before their
      * latest prompt (another question, another answer). Tiles that sliding windows and the residual
      * window have passed since then stay on the device, if they take at most an eighth of it. */
@@ -223,9 +227,11 @@ bool spw_engine_event(struct spw_engine *e, struct spw_engine_event *out);
 
 /* ---- sessions ---- */
 
-/* -ENOMEM: options.sessions are open already. */
+/* A session as long as the context. -ENOMEM: options.sessions are open already, or the open ones
+ * leave no room for it (options.full_sessions). */
 int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_error *err);
-/* A second session with the same tokens, which shares every tile that is full. */
+/* A second session with the same tokens, which shares every tile that is full. It needs room like a
+ * new one. */
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err);
 void spw_session_close(struct spw_session *s); /* NULL is fine */
 size_t spw_session_n_tokens(const struct spw_session *s);
@@ -349,8 +355,9 @@ struct spw_event {
  * share tiles, and result.n_reused counts the tokens.
  *
  * Requests may be submitted and canceled at any time between two steps. At most options.sessions
- * requests run at a time, and the others wait; sessions that the caller has open count. Submit
- * takes all memory of a request except that of its text. The prefix cache, if there is one, gets
+ * requests run at a time, as far as options.full_sessions has room for them, and the others wait in
+ * the order of their numbers; sessions that the caller has open count. Submit takes all memory of a
+ * request except that of its text. The prefix cache, if there is one, gets
  * what a request has computed: when the request ends, after each pass of a long prompt, and, if
  * sessions can begin only at checkpoints, after the first token. `tokenizer` may be NULL if no
  * request has text or stop strings. An engine has one batch at a time. -ENOMEM, -EBUSY. */

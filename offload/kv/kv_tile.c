@@ -151,8 +151,8 @@ void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device)
         spw_kv_drop_device_ref(kv, t);
     if (--t->refs)
         spw_kv_drop_host_copy(kv, t); /* the others may have no host frames for it */
-    else if (!t->writing) /* else the end of its write frees the tile */
-        spw_kv_free_tile(kv, id);
+    else if (!t->writing)
+        spw_kv_free_tile(kv, id); /* else the end of its write frees the tile */
 }
 
 void spw_kv_drop_host_copy(struct spw_kv *kv, struct spw_kv_tile *t)

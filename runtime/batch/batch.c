@@ -1,11 +1,13 @@
 /* A batch: any number of requests through the engine's sessions.
  *
- * Requests run as many at a time as the engine has sessions; the others wait. The prompts of the
- * first ones are computed in one step, so that each layer's weights cross the link once for all of
- * them. Every further step gives each running request one token. When a request ends, one that
- * waits takes its place, and its prompt joins the step in which the others decode. A token depends
- * on its own request alone: logits do not depend on the partners in a step, and the draws of a
- * request are numbered by its own positions.
+ * Requests run as many at a time as the engine has sessions, and memory for their prompts and
+ * longest answers (runtime/plan/shares.h); the others wait, in the order of their numbers. One that
+ * brings its session needs no room and waits for nobody. The prompts of the first ones are computed
+ * in one step, so that each layer's weights cross the link once for all of them. Every further step
+ * gives each running request one token. When a request ends, one that waits takes its place, and
+ * its prompt joins the step in which the others decode. A token depends on its own request alone:
+ * logits do not depend on the partners in a step, and the draws of a request are numbered by its
+ * own positions.
  *
  * Tokens that several prompts begin with are computed once (shared_prompt.h): before the step, the
  * session of the first such request computes them, and the sessions of the others are forked from
@@ -33,9 +35,8 @@ struct entry {
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
     bool runs;                   /* or has run: it no longer waits */
     bool knows_reuse;            /* the result has n_reused */
-    struct entry *next;          /* in the order of submission */
-    struct entry *next_with_events; /* the next one with events */
-    bool has_events;                /* it is in the list of those with events */
+    struct entry *next_unread;   /* in the queue of those with events */
+    bool is_unread;              /* it is in this queue */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
     bool has_end;         /* and text, if the answer has some */
@@ -45,9 +46,13 @@ struct entry {
 struct spw_batch {
     struct spw_engine *engine;
     const struct spw_tokenizer *tokenizer;
-    struct entry *first, **end; /* owned, all requests that were not taken */
-    struct entry *first_with_events, **end_with_events; /* those with events */
-    uint64_t n_submitted;
+    struct entry **entries; /* owned, [capacity]: request first_id + i; NULL: it was taken */
+    uint64_t first_id, n_submitted, capacity;
+    uint64_t first_waiting;             /* no request with a lower number waits */
+    uint32_t n_own_waiting;             /* that wait, and bring their session */
+    struct entry *unread, **end_unread; /* the queue of those with events */
+    struct entry **closing; /* owned, [max_running]: ended, with the batch's session open */
+    uint32_t n_closing;
     struct entry **running;     /* owned, [max_running]; NULL: free */
     struct entry **stepping;    /* owned, [max_running]: whose span it is */
     struct spw_span *spans;     /* owned, [max_running]: the step's */
@@ -76,14 +81,16 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
     *b = (struct spw_batch){.engine = e,
                             .tokenizer = tokenizer,
                             .max_running = n,
-                            .end = &b->first,
-                            .end_with_events = &b->first_with_events,
+                            .first_id = 1,
+                            .first_waiting = 1,
+                            .end_unread = &b->unread,
+                            .closing = spw_alloc_zero(n, sizeof(struct entry *)),
                             .running = spw_alloc_zero(n, sizeof(struct entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct entry *)),
                             .spans = spw_alloc_zero(n, sizeof *b->spans),
                             .prompts = spw_alloc_zero(n, sizeof *b->prompts)};
     int rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
-    if (!rc && (!b->running || !b->stepping || !b->spans || !b->prompts))
+    if (!rc && (!b->closing || !b->running || !b->stepping || !b->spans || !b->prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -92,6 +99,12 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
     e->batch = b;
     *out = b;
     return 0;
+}
+
+/* NULL: there is no such request, or it was taken. */
+static struct entry *find(const struct spw_batch *b, uint64_t id)
+{
+    return id >= b->first_id && id <= b->n_submitted ? b->entries[id - b->first_id] : NULL;
 }
 
 static void close_session(struct entry *x)
@@ -103,6 +116,8 @@ static void close_session(struct entry *x)
 
 static void free_entry(struct entry *x)
 {
+    if (!x)
+        return;
     close_session(x);
     spw_answer_close(&x->answer);
     spw_free(x);
@@ -112,13 +127,13 @@ void spw_batch_close(struct spw_batch *b)
 {
     if (!b)
         return;
-    for (struct entry *x = b->first, *next; x; x = next) {
-        next = x->next;
-        free_entry(x);
-    }
+    for (uint64_t id = b->first_id; id <= b->n_submitted; id++)
+        free_entry(find(b, id));
     if (b->engine->batch == b)
         b->engine->batch = NULL;
     spw_sampler_close(b->sampler);
+    spw_free(b->entries);
+    spw_free(b->closing);
     spw_free(b->running);
     spw_free(b->stepping);
     spw_free(b->spans);
@@ -172,11 +187,37 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
         return spw_fail(err, -EINVAL, "request %llu: text and stop strings need a tokenizer", i);
     if (r->session && r->session->engine != b->engine)
         return spw_fail(err, -EINVAL, "request %llu: its session is not one of this engine", i);
-    for (const struct entry *x = b->first; x && r->session; x = x->next)
-        if (x->answer.request.session == r->session && x->answer.result.finish == SPW_FINISH_NONE)
+    for (uint64_t id = b->first_id; id < i && r->session; id++) {
+        const struct entry *x = find(b, id);
+        if (x && x->answer.request.session == r->session &&
+            x->answer.result.finish == SPW_FINISH_NONE)
             return spw_fail(err, -EINVAL, "requests %llu and %llu name the same session",
-                            (unsigned long long)x->id, i);
+                            (unsigned long long)id, i);
+    }
     return spw_sampling_check(&r->sampling, err);
+}
+
+/* Makes room for one more request. Numbers of requests that were taken go if they are many. */
+static int grow_entries(struct spw_batch *b)
+{
+    enum { LEAST = 16 };
+    uint64_t n = b->n_submitted + 1 - b->first_id, n_taken = 0;
+    if (n < b->capacity)
+        return 0;
+    while (n_taken < n && !b->entries[n_taken])
+        n_taken++;
+    if (n_taken && n_taken >= n / 2) {
+        memmove(b->entries, b->entries + n_taken, (n - n_taken) * sizeof(struct entry *));
+        b->first_id += n_taken;
+        return 0;
+    }
+    uint64_t capacity = spw_max_u64(2 * b->capacity, LEAST);
+    struct entry **grown = spw_realloc(b->entries, capacity * sizeof(struct entry *));
+    if (!grown)
+        return -ENOMEM;
+    b->entries = grown;
+    b->capacity = capacity;
+    return 0;
 }
 
 int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
@@ -185,17 +226,19 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
     spw_error_clear(err);
     SPW_TRY(check_request(b, request, err));
     struct entry *x = spw_alloc_zero(1, sizeof *x);
-    if (!x)
+    if (!x || grow_entries(b)) {
+        spw_free(x);
         return spw_fail(err, -ENOMEM, "no memory for a request");
+    }
     int rc = spw_answer_open(&x->answer, request, b->n_submitted + 1, spw_engine_config(b->engine),
                              b->tokenizer, err);
     if (rc) {
         spw_free(x);
         return rc;
     }
+    b->n_own_waiting += request->session != NULL;
     *id = x->id = ++b->n_submitted;
-    *b->end = x;
-    b->end = &x->next;
+    b->entries[x->id - b->first_id] = x;
     return 0;
 }
 
@@ -203,26 +246,40 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
 
 static void note_events(struct spw_batch *b, struct entry *x)
 {
-    if (x->has_events)
+    if (x->is_unread)
         return;
-    x->has_events = true;
-    x->next_with_events = NULL;
-    *b->end_with_events = x;
-    b->end_with_events = &x->next_with_events;
+    x->is_unread = true;
+    x->next_unread = NULL;
+    *b->end_unread = x;
+    b->end_unread = &x->next_unread;
+}
+
+static void unlink_events(struct spw_batch *b, struct entry *x)
+{
+    struct entry **at = &b->unread;
+    if (!x->is_unread)
+        return;
+    while (*at != x)
+        at = &(*at)->next_unread;
+    *at = x->next_unread;
+    x->is_unread = false;
+    if (b->end_unread == &x->next_unread)
+        b->end_unread = at;
 }
 
 /* Events of earlier steps go, and so do sessions of requests that have ended. */
 static void forget_events(struct spw_batch *b)
 {
-    for (struct entry *x = b->first_with_events; x; x = x->next_with_events) {
-        x->has_events = x->has_end = false;
+    for (struct entry *x = b->unread; x; x = x->next_unread) {
+        x->is_unread = x->has_end = false;
         x->logits = NULL;
         x->answer.n_text = 0;
-        if (x->answer.result.finish != SPW_FINISH_NONE)
-            close_session(x);
     }
-    b->first_with_events = NULL;
-    b->end_with_events = &b->first_with_events;
+    b->unread = NULL;
+    b->end_unread = &b->unread;
+    for (uint32_t i = 0; i < b->n_closing; i++)
+        close_session(b->closing[i]);
+    b->n_closing = 0;
 }
 
 static bool next_event(struct entry *x, struct spw_event *out)
@@ -254,9 +311,12 @@ static bool next_event(struct entry *x, struct spw_event *out)
 
 bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 {
-    for (struct entry *x = b->first_with_events; x; x = x->next_with_events)
+    while (b->unread) {
+        struct entry *x = b->unread;
         if (next_event(x, out))
             return true;
+        unlink_events(b, x);
+    }
     return false;
 }
 
@@ -279,6 +339,8 @@ static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
         spw_session_waterlines(session, &x->answer.result.waterlines);
     if (x->session)
         x->session->ends = false; /* a caller's session may go on */
+    if (x->session && x->session != x->answer.request.session)
+        b->closing[b->n_closing++] = x;
     x->has_end = true;
     note_events(b, x);
 }
@@ -338,11 +400,16 @@ static void advance(struct spw_batch *b, struct entry *x)
 
 /* ---- a step ---- */
 
-static struct entry *next_waiting(struct entry *x)
+static bool waits(const struct entry *x)
 {
-    while (x && (x->runs || x->answer.result.finish != SPW_FINISH_NONE))
-        x = x->next;
-    return x;
+    return x && !x->runs && x->answer.result.finish == SPW_FINISH_NONE;
+}
+
+static bool any_waits(struct spw_batch *b)
+{
+    while (b->first_waiting <= b->n_submitted && !waits(find(b, b->first_waiting)))
+        b->first_waiting++;
+    return b->first_waiting <= b->n_submitted;
 }
 
 /* That the request's session holds in the end: the last token of an answer is only picked. */
@@ -351,11 +418,17 @@ static uint64_t most_tokens(const struct spw_request *r)
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
+static uint32_t most_tiles(const struct entry *x)
+{
+    return spw_waterline_tiles(most_tokens(&x->answer.request));
+}
+
 /* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
  * its answer already ends without a step. */
 static void start(struct spw_batch *b, struct entry *x, uint32_t place)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
+    b->n_own_waiting -= x->answer.request.session != NULL;
     if (x->answer.n_text)
         note_events(b, x);
     if (finish != SPW_FINISH_NONE) {
@@ -367,28 +440,45 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t place)
     b->running[place] = x;
 }
 
-/* False: the batch has to open a session for the request, none is free, and a running request will
- * give its session back. If no request will, the result is true, and start() fails with a reason.
- */
+/* False: the batch has to open a session for the request, there is none or no room for its tiles,
+ * and a running request will give its session back. If no request will, the result is true, and
+ * open_session() fails with a reason. */
 static bool can_start(const struct spw_batch *b, const struct entry *x)
 {
-    bool others_end = false;
+    bool others_end = b->n_closing > 0; /* its session is open until the next step */
     uint32_t n_free = 0, n_open_soon = 0;
+    uint64_t tiles = spw_engine_open_tiles(b->engine) + most_tiles(x);
     for (uint32_t i = 0; i < b->max_running; i++) {
+        const struct entry *other = b->running[i];
         n_free += !b->engine->sessions[i];
-        n_open_soon += b->running[i] && !b->running[i]->session;
-        others_end |= b->running[i] && !b->running[i]->answer.request.session;
+        others_end |= other && !other->answer.request.session;
+        if (!other || other->session)
+            continue;
+        n_open_soon++;
+        tiles += most_tiles(other);
     }
-    return x->answer.request.session || n_free > n_open_soon || !others_end;
+    return (n_free > n_open_soon && spw_share_fits(&b->engine->plan, tiles)) || !others_end;
 }
 
+/* Where one request has to wait, only those that bring their session pass it. */
 static void start_waiting(struct spw_batch *b)
 {
-    struct entry *x = next_waiting(b->first);
-    for (uint32_t i = 0; i < b->max_running; i++)
-        for (; !b->running[i] && x; x = next_waiting(x->next))
-            if (can_start(b, x))
-                start(b, x, i);
+    bool others_wait = false;
+    uint32_t place = 0;
+    any_waits(b);
+    for (uint64_t id = b->first_waiting; id <= b->n_submitted; id++) {
+        struct entry *x = find(b, id);
+        while (place < b->max_running && b->running[place])
+            place++;
+        if (place == b->max_running || (others_wait && !b->n_own_waiting))
+            return;
+        if (!waits(x))
+            continue;
+        if (x->answer.request.session || (!others_wait && can_start(b, x)))
+            start(b, x, place);
+        else
+            others_wait = true;
+    }
 }
 
 /* Which requests get a step. */
@@ -486,7 +576,8 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
         p->n_held = spw_common_prefix(p->tokens, s->tokens, p->n_held);
 }
 
-/* The span in which the donor computes what others will share. */
+/* The span in which the donor computes what others will share. If that is its whole prompt, it gets
+ * the logits, too, and computes nothing in the step that follows. */
 static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared, uint32_t *n)
 {
     struct entry *x = b->running[donor];
@@ -498,6 +589,9 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
         b->spans[i] = (struct spw_span){.session = x->session, .tokens = x->answer.tokens};
     }
     b->spans[i].n_tokens = spw_shared_span_end(&b->engine->plan, b->spans[i].n_tokens, shared);
+    b->spans[i].n_logits =
+        b->spans[i].n_tokens == x->answer.n_tokens && x->answer.request.max_new_tokens > 0;
+    x->session->ends = true; /* until make_spans: no token follows this step */
 }
 
 /* Opens the session of a running request, if what it shares is there; else adds the span that
@@ -580,7 +674,7 @@ static int start_requests(struct spw_batch *b, struct spw_error *err)
         if (!b->engine->n_aside || !any_runs(b))
             start_waiting(b);
         rc = open_sessions(b, err);
-    } while (!rc && !any_runs(b) && next_waiting(b->first));
+    } while (!rc && !any_runs(b) && any_waits(b) && !b->n_closing);
     return rc;
 }
 
@@ -622,7 +716,7 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
             *err = why;
         return rc;
     }
-    return any_runs(b) || next_waiting(b->first);
+    return any_runs(b) || any_waits(b);
 }
 
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks)
@@ -637,19 +731,12 @@ void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out)
 
 /* ---- requests by number ---- */
 
-static struct entry *find(const struct spw_batch *b, uint64_t id)
-{
-    struct entry *x = b->first;
-    while (x && x->id < id) /* numbers ascend */
-        x = x->next;
-    return x && x->id == id ? x : NULL;
-}
-
 int spw_batch_cancel(struct spw_batch *b, uint64_t id)
 {
     struct entry *x = find(b, id);
     if (!x || x->answer.result.finish != SPW_FINISH_NONE)
         return -ENOENT;
+    b->n_own_waiting -= waits(x) && x->answer.request.session;
     end(b, x, SPW_FINISH_CANCELED);
     return 0;
 }
@@ -660,31 +747,24 @@ const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id
     return x ? &x->answer.result : NULL;
 }
 
-static void unlink_events(struct spw_batch *b, struct entry *x)
+/* The session of an ended request is closed with the next step, or with its request. */
+static void unlink_closing(struct spw_batch *b, const struct entry *x)
 {
-    struct entry **at = &b->first_with_events;
-    while (*at && *at != x)
-        at = &(*at)->next_with_events;
-    if (!*at)
-        return;
-    *at = x->next_with_events;
-    if (b->end_with_events == &x->next_with_events)
-        b->end_with_events = at;
+    for (uint32_t i = 0; i < b->n_closing; i++)
+        if (b->closing[i] == x)
+            b->closing[i--] = b->closing[--b->n_closing];
 }
 
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
 {
-    struct entry **at = &b->first, *x = find(b, id);
+    struct entry *x = find(b, id);
     if (!x)
         return -ENOENT;
     if (x->answer.result.finish == SPW_FINISH_NONE)
         return -EBUSY;
-    while (*at != x)
-        at = &(*at)->next;
-    *at = x->next;
-    if (b->end == &x->next)
-        b->end = at;
+    b->entries[id - b->first_id] = NULL;
     unlink_events(b, x);
+    unlink_closing(b, x);
     *out = x->answer.result;
     x->answer.result = (struct spw_result){0};
     free_entry(x);

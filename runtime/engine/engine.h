@@ -237,7 +237,9 @@ int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
  * -EDQUOT: there is no such plan. */
 int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in);
 
-/* engine_shares.c. Sets the shares of the sessions that are open; true: the numbers of one that
+/* engine_shares.c. The most tiles of a layer that the open sessions may hold, all together. */
+uint64_t spw_engine_open_tiles(const struct spw_engine *e);
+/* Sets the shares of the sessions that are open; true: the numbers of one that
  * holds tiles have changed. */
 bool spw_engine_compute_shares(struct spw_engine *e);
 /* After that: tiles leave the frames that now belong to other sessions. Sessions must hold what

@@ -72,6 +72,8 @@ uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_op
     const struct spw_model_config *c = &e->model.config;
     uint64_t context = o->context ? o->context : c->max_positions;
     uint64_t sessions = o->sessions ? o->sessions : 1;
+    if (o->full_sessions)
+        sessions = spw_min_u64(sessions, o->full_sessions);
     return BESIDE_BYTES + e->lane.ops->workers(e->lane.device) * (uint64_t)BESIDE_THREAD +
            BESIDE_TOKEN * context * sessions + BESIDE_WORD * (uint64_t)c->vocab +
            arena_bytes / BESIDE_SHARE;

@@ -4,6 +4,14 @@
 
 #include <string.h>
 
+uint64_t spw_engine_open_tiles(const struct spw_engine *e)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
+        n += e->sessions[i] ? spw_waterline_tiles(e->sessions[i]->most_tokens) : 0;
+    return n;
+}
+
 bool spw_engine_compute_shares(struct spw_engine *e)
 {
     bool changed = false;

@@ -25,6 +25,20 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
     return spw_session_open_for(out, e, e->plan.info.context, err);
 }
 
+/* Refuses a session whose tiles have no room beside those of the open ones. */
+static int check_room(const struct spw_engine *e, uint64_t most_tokens, struct spw_error *err)
+{
+    uint64_t open = spw_engine_open_tiles(e), own = spw_waterline_tiles(most_tokens);
+    if (spw_share_fits(&e->plan, open + own))
+        return 0;
+    return spw_fail(err, -ENOMEM,
+                    "a session of %llu tokens: there is memory for %llu tokens of all sessions, "
+                    "and the open ones may hold %llu; close some, or plan for more full_sessions",
+                    (unsigned long long)most_tokens,
+                    (unsigned long long)spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
+                    (unsigned long long)open * SPW_TILE_TOKENS);
+}
+
 int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
                          struct spw_error *err)
 {
@@ -34,6 +48,7 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
     if (find_slot(e, &slot))
         return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
                         e->plan.info.sessions);
+    SPW_TRY(check_room(e, most_tokens, err));
     SPW_TRY(spw_engine_need_memory(e, err));
     struct spw_session *s = spw_alloc_zero(1, sizeof *s);
     if (!s)

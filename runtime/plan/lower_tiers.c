@@ -1,5 +1,5 @@
 /* What host and disk hold of KV: see lower_tiers.h. */
-#include "runtime/plan/lower_tiers.h"
+#include "runtime/plan/plan_parts.h"
 
 enum {
     BOUNCE_LEAST = 2,        /* one is filled while the other is copied */
@@ -51,13 +51,17 @@ uint64_t spw_lower_host_frames(const struct spw_lower *b, const struct spw_plan 
 static uint64_t host_frames(const struct spw_lower *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
-    return in->sessions * spw_lower_host_frames(b, p, n);
+    if (spw_plan_pools(in) && b->all && n == b->all)
+        return spw_plan_all_tiles(p, in);
+    return spw_plan_full_sessions(in) * spw_lower_host_frames(b, p, n);
 }
 
 static uint64_t disk_frames(const struct spw_lower *b, const struct spw_plan *p,
                             const struct spw_plan_input *in, uint32_t n)
 {
     uint64_t sliding = 0, full = b->full;
+    if (spw_plan_pools(in))
+        return n < b->all ? spw_plan_all_tiles(p, in) : 0;
     if (n < b->sliding) /* an old copy may be there that only another session still holds */
         sliding = in->sessions > 1 ? b->shared_most : b->sliding - n;
     else
@@ -74,6 +78,8 @@ uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
                          const struct spw_plan_input *in)
 {
     uint64_t each = disk_room(p, in) / in->sessions, full = spw_plan_n_full(p) * b->full;
+    if (spw_plan_pools(in))
+        return disk_room(p, in) < spw_plan_all_tiles(p, in) ? b->all : 0;
     if (each < full)
         return b->all - (uint32_t)(each / spw_plan_n_full(p));
     if (!b->sliding)
@@ -157,7 +163,7 @@ void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const s
     if (p->n_transit)
         tiles -= grow_buffers(p, in, tiles / STAGING_SHARE);
     uint64_t frames = host_frames(b, p, in, n) + tiles;
-    uint32_t most = spw_lower_most_ranks(b, p, frames / in->sessions);
+    uint32_t most = spw_lower_most_ranks(b, p, frames / spw_plan_full_sessions(in));
     /* All ranks need no buffers: that is another candidate. */
     if (n < b->all)
         n = spw_min_u32(spw_max_u32(n, most), b->all - 1);

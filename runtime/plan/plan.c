@@ -74,7 +74,7 @@ static uint64_t reloaded_tiles(const struct spw_plan *p, const struct spw_plan_i
         tiles += spw_sub_u64(window, p->residency[SPW_LAYER_SLIDING].pass);
     uint64_t weights = p->copied_bytes + p->mapped_bytes + p->n_weight_slots * p->weight_slot_bytes;
     uint64_t more = spw_sub_u64(weights, 2 * p->weight_slot_bytes);
-    return spw_min_u64(tiles, more / (p->tile_bytes * in->sessions));
+    return spw_min_u64(tiles, more / (p->tile_bytes * spw_plan_full_sessions(in)));
 }
 
 static bool few_passes(const struct spw_plan *p, const struct spw_plan_input *in)

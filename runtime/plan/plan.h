@@ -18,6 +18,7 @@ struct spw_plan_input {
     uint32_t residual_tiles;         /* the newest tiles that are read exactly */
     uint64_t context;
     uint32_t sessions;
+    uint32_t full_sessions;   /* of these, as long as the context at a time; 0: all */
     uint32_t prefill_chunk;   /* 0: choose */
     uint32_t prefetch_slots;  /* 0: choose */
     uint32_t prefetch_splits; /* of one KV slot; 0: choose */
@@ -66,7 +67,7 @@ struct spw_plan_host {
 
 struct spw_plan {
     struct spw_plan_info info;
-    /* Of each session, if all are open and as long as the context: see shares.h. */
+    /* Of each session, if info.full_sessions are open and as long as the context: see shares.h. */
     struct spw_residency residency[SPW_LAYER_KINDS];
     uint32_t n_layers[SPW_LAYER_KINDS];
     bool quantizes;           /* old tiles of some layers, to `format` */

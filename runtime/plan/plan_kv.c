@@ -42,14 +42,20 @@ static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_inpu
     return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
 }
 
+/* The most tiles of one layer of all sessions that are open, where each holds at most `each`. */
+static uint64_t most_tiles(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t each)
+{
+    return spw_min_u64(in->sessions * each, spw_plan_full_sessions(in) * p->max_tiles);
+}
+
 /* Exact tiles beside quantized ones: all that layers hold between steps, and the tiles that one
  * chunk adds to the layer it passes. */
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     if (!in->quantizes)
         return 0;
-    uint64_t all = in->sessions * (spw_plan_n_full(p) * exact_tiles(p, in) +
-                                   spw_plan_n_sliding(p) * window_tiles(p, in));
+    uint64_t all = spw_plan_n_full(p) * most_tiles(p, in, exact_tiles(p, in)) +
+                   spw_plan_n_sliding(p) * most_tiles(p, in, window_tiles(p, in));
     if (p->may_retain)
         all += spw_plan_retained_bytes(p, in) / p->exact_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
@@ -61,14 +67,37 @@ uint64_t spw_plan_exact_bytes(const struct spw_plan *p)
     return p->n_exact_frames ? (p->n_exact_frames + 1) * p->exact_tile_bytes : 0;
 }
 
+/* Sessions that are together as long as full_sessions contexts have at most this many tiles: a
+ * session loses residual_tiles + 1 of its tiles, so that many short ones have fewer old tiles. */
+static uint64_t most_full_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t each = p->full_tiles;
+    if (in->quantizes && spw_plan_pools(in))
+        each = spw_sub_u64(p->max_tiles, in->residual_tiles + (uint64_t)1);
+    return spw_plan_full_sessions(in) * each;
+}
+
+static uint64_t n_sliding(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return in->quantizes ? 0 : spw_plan_n_sliding(p);
+}
+
+uint64_t spw_plan_all_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return spw_plan_n_full(p) * most_full_tiles(p, in) +
+           n_sliding(p, in) * most_tiles(p, in, window_tiles(p, in));
+}
+
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t b = in->sessions, full = spw_plan_n_full(p),
-             sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
+    uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p, in);
+    uint64_t retained = p->may_retain ? retained_window(p, in) : 0;
     struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
-    uint64_t slide = sliding * (n.window_tiles + (p->may_retain ? retained_window(p, in) : 0));
-    n.all = b * (slide + full * p->full_tiles) + (sliding ? n.extra : 0);
-    n.least = b * (sliding + full) + n.extra;
+    uint64_t of_chunk = sliding ? n.extra : 0;
+    uint64_t each = sliding * (n.window_tiles + retained) + full * p->full_tiles;
+    n.whole = spw_plan_full_sessions(in) * each + of_chunk;
+    n.all = spw_plan_all_tiles(p, in) + in->sessions * sliding * retained + of_chunk;
+    n.least = in->sessions * (sliding + full) + n.extra;
     return n;
 }
 
@@ -99,7 +128,7 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
 static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
                           const struct spw_plan_need *need, uint64_t frames)
 {
-    uint64_t sliding = in->quantizes ? 0 : spw_plan_n_sliding(p);
+    uint64_t sliding = n_sliding(p, in);
     start_residency(p, in, need);
     p->n_device_frames = (uint32_t)frames;
     p->chunk_frames = (uint32_t)need->extra;
@@ -109,9 +138,9 @@ static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
         return;
     }
     const struct spw_session_tiles t = spw_session_tiles(p, in->context);
-    uint64_t each = (frames - need->extra) / in->sessions;
-    p->retains &= !sliding || each >= sliding * (t.window + t.retained) + spw_plan_n_full(p);
-    spw_session_divide(p->residency, p, &t, each);
+    uint64_t of_all = frames - need->extra, least = of_all / in->sessions;
+    p->retains &= !sliding || least >= sliding * (t.window + t.retained) + spw_plan_n_full(p);
+    spw_session_divide(p->residency, p, &t, of_all / spw_plan_full_sessions(in));
 }
 
 bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, uint64_t frames)
@@ -119,9 +148,9 @@ bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, u
     struct spw_plan_need need = spw_plan_kv_need(p, in);
     bool streams = p->n_kv_slots;
     if (frames < (streams ? need.least : need.all) || need.all > SPW_PLAN_MOST_FRAMES ||
-        (streams && (in->kv_stays || need.all <= need.least)))
+        (streams && (in->kv_stays || need.whole <= need.least)))
         return false;
-    divide_frames(p, in, &need, spw_min_u64(frames, need.all - streams));
+    divide_frames(p, in, &need, spw_min_u64(frames, streams ? need.whole - 1 : need.all));
     return true;
 }
 
@@ -170,7 +199,8 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
         spw_plan_n_sliding(p) * cost_of_first(p, in, SPW_LAYER_SLIDING, sliding, sliding);
     uint64_t transfers = spw_plan_n_full(p) * spw_div_up(full, p->slot_tiles) +
                          spw_plan_n_sliding(p) * spw_div_up(sliding, p->slot_tiles);
-    return in->sessions * (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
+    return spw_plan_full_sessions(in) *
+           (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
 
 uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -196,8 +226,8 @@ uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_in
         return 0;
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
     streamed_tiles(p, in, &full, &sliding);
-    full = cost_of_first(p, in, SPW_LAYER_FULL, in->sessions * full, ring);
-    sliding = cost_of_first(p, in, SPW_LAYER_SLIDING, in->sessions * sliding, ring);
+    full = cost_of_first(p, in, SPW_LAYER_FULL, spw_plan_full_sessions(in) * full, ring);
+    sliding = cost_of_first(p, in, SPW_LAYER_SLIDING, spw_plan_full_sessions(in) * sliding, ring);
     return spw_plan_n_full(p) * spw_min_u64(full * p->tile_bytes, time) +
            spw_plan_n_sliding(p) * spw_min_u64(sliding * p->tile_bytes, time);
 }

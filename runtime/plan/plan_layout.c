@@ -216,6 +216,11 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
 {
     struct spw_lower b;
     uint64_t tiles;
+    if (spw_plan_pools(in)) { /* the other tiers may hold nothing of them: see lower_tiers.h */
+        tiles = spw_plan_n_full(p) + (in->quantizes ? 0 : spw_plan_n_sliding(p));
+        tiles *= p->n_disk_frames ? p->max_tiles : 0;
+        return spw_plan_full_sessions(in) * tiles * p->tile_bytes;
+    }
     spw_lower_count(&b, p, in);
     tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
     const struct spw_residency *window = &p->residency[SPW_LAYER_SLIDING];
@@ -233,6 +238,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     const struct spw_plan_host *h = &p->host;
     i->context = in->context;
     i->sessions = in->sessions;
+    i->full_sessions = (uint32_t)spw_plan_full_sessions(in);
     i->prefill_chunk = p->chunk;
     i->prefetch_slots = p->n_kv_slots;
     i->prefetch_splits = p->n_kv_slots ? p->slot_tiles / SPW_SPLIT_TILES : 0;

@@ -22,11 +22,22 @@ static inline uint64_t spw_plan_pages(uint64_t bytes)
     return spw_align_up(bytes, 4096);
 }
 
+/* Sessions as long as the context for which there is memory; and whether there may be more sessions
+ * than that (shares.h). */
+static inline uint64_t spw_plan_full_sessions(const struct spw_plan_input *in)
+{
+    return in->full_sessions ? spw_min_u64(in->full_sessions, in->sessions) : in->sessions;
+}
+static inline bool spw_plan_pools(const struct spw_plan_input *in)
+{
+    return spw_plan_full_sessions(in) < in->sessions;
+}
+
 /* The most rows of one pass. A prompt that is interrupted keeps what has passed all layers. So
  * where tiles may go to files, a pass has at most snapshot_rows rows, which take about a minute. */
 static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
 {
-    uint64_t all = in->sessions * in->context;
+    uint64_t all = spw_max_u64(spw_plan_full_sessions(in) * in->context, in->sessions);
     return in->has_snapshots && in->snapshot_rows ? spw_min_u64(all, in->snapshot_rows) : all;
 }
 
@@ -92,12 +103,15 @@ bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost 
 /* Frames of tiles that move between tiers. */
 struct spw_plan_need {
     uint64_t extra;        /* for the tiles that one chunk adds to a layer */
-    uint64_t all;          /* with everything on the device */
+    uint64_t all;          /* with everything on the device, whatever sessions are open */
+    uint64_t whole;        /* the same of full_sessions that are as long as the context */
     uint64_t least;        /* one tile a layer and session */
     uint32_t window_tiles; /* of a sliding layer */
 };
 
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in);
+/* Frames for every tile that moves between tiers, whatever sessions are open (shares.h). */
+uint64_t spw_plan_all_tiles(const struct spw_plan *p, const struct spw_plan_input *in);
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
 /* What the device must have besides if plan.may_retain. */

@@ -4,9 +4,14 @@
  *   device frames   each session gets what it needs, or an equal part of what the sessions that
  *   host frames     need less leave to the others
  *
- * A session that is short, or alone, leaves frames to the others. No session gets less than the
- * plan counted for it (plan.residency), where all sessions are open and as long as the context: so
- * the frames of every tier suffice for any set of sessions. */
+ * A session that is short, or alone, leaves frames to the others. The open sessions may hold the
+ * tiles of info.full_sessions contexts together (spw_share_fits), and the frames of every tier
+ * suffice for any such set:
+ *
+ *   full_sessions = sessions   No session gets less than the plan counted for it (plan.residency),
+ *                              where all sessions are open and as long as the context.
+ *   full_sessions < sessions   Each session has a tile of each layer on the device, and the lowest
+ *                              tier in use has room for all tiles of the set (plan_kv.c). */
 #ifndef SPW_RUNTIME_PLAN_SHARES_H
 #define SPW_RUNTIME_PLAN_SHARES_H
 
@@ -33,6 +38,18 @@ uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_t
  * `pass` of the kinds. frames: at least one for each layer whose tiles may leave the device. */
 void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
                         const struct spw_session_tiles *t, uint64_t frames);
+
+/* Whether sessions that together hold `tiles` may be open: the sum of spw_waterline_tiles of the
+ * most tokens of each. It does not depend on the budgets, so sessions that fit a plan fit another
+ * one that takes its place. */
+static inline uint64_t spw_share_most_tiles(const struct spw_plan *p)
+{
+    return p->info.full_sessions * (uint64_t)p->max_tiles;
+}
+static inline bool spw_share_fits(const struct spw_plan *p, uint64_t tiles)
+{
+    return tiles <= spw_share_most_tiles(p);
+}
 
 /* Divides `total` among n by their `want`: sets each `part`. The parts of those that get less than
  * they want are equal, and larger than what any other wants. */

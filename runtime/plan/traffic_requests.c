@@ -158,6 +158,24 @@ static void share(struct requests *q)
     q->shares_are_old = false;
 }
 
+static uint64_t most_tokens(const struct spw_plan_request *r)
+{
+    return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
+}
+
+/* Whether a waiting request fits beside those that run, as in batch.c. */
+static bool has_room(const struct requests *q, const struct spw_plan_request *request)
+{
+    uint64_t tiles = spw_waterline_tiles(most_tokens(request));
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        const struct slot *s = &q->slots[i];
+        if (s->request)
+            tiles += spw_waterline_tiles(s->is_open ? q->shares[i].most_tokens
+                                                    : most_tokens(s->request));
+    }
+    return spw_share_fits(q->plan, tiles);
+}
+
 static void set_most(struct requests *q, uint32_t slot, uint64_t most_tokens)
 {
     q->shares[slot].most_tokens = most_tokens;
@@ -316,6 +334,8 @@ static void add_shared_span(struct requests *q, uint32_t donor, uint64_t shared,
     if (i == *n)
         q->spans[(*n)++] = (struct spw_step_span){donor, q->slots[donor].held, 0, 0};
     q->spans[i].to = spw_shared_span_end(q->plan, q->spans[i].to, shared);
+    q->spans[i].n_logits = q->spans[i].to == q->slots[donor].request->n_prompt &&
+                           q->slots[donor].request->max_new_tokens > 0;
 }
 
 static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)
@@ -330,7 +350,7 @@ static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)
         return false;
     }
     s->is_open = true;
-    set_most(q, slot, r->n_prompt + spw_sub_u64(r->max_new_tokens, 1));
+    set_most(q, slot, most_tokens(r));
     if (shared) {
         s->held = shared;
         spw_traffic_fork(q->run, slot, donor, shared);
@@ -364,7 +384,7 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
     for (;;) {
         bool any = false;
         for (uint32_t i = 0; i < q->n_slots; i++) {
-            if (!q->slots[i].request && started < n)
+            if (!q->slots[i].request && started < n && has_room(q, &requests[started]))
                 start(q, i, &requests[started++]);
             any |= q->slots[i].request || started < n;
         }

@@ -17,7 +17,7 @@
 #define SANITIZED 0
 #endif
 
-static uint64_t n_down, n_to_disk, n_from_disk, n_together, n_found;
+static uint64_t n_down, n_to_disk, n_from_disk, n_together, n_waited, n_found;
 
 /* A number at a path with dots. */
 static long long at(const json_t *j, const char *path)
@@ -140,20 +140,26 @@ static void run_one(const struct tiny_model *m, uint64_t *seed)
     json_decref(j);
 }
 
-/* Several prompts, more of them than run at a time. */
-static void run_together(const struct tiny_model *m, uint64_t *seed)
+static void write_lines(const struct tiny_model *m, int n_lines, uint64_t *seed)
 {
-    char options[1024], path[256];
+    char path[256];
     snprintf(path, sizeof path, "%s/lines.jsonl", folder);
     FILE *f = fopen(path, "w");
-    for (int i = 0; i < 4; i++) {
-        uint64_t n = check_range(seed, 1, 600);
+    for (int i = 0; i < n_lines; i++) {
+        uint64_t n = check_range(seed, 1, below(seed, 3) ? 200 : 600);
         fprintf(f, "{\"tokens\": [%llu", (unsigned long long)below(seed, m->vocab));
         while (--n)
             fprintf(f, ", %llu", (unsigned long long)below(seed, m->vocab));
         fprintf(f, "], \"max_new_tokens\": %llu}\n", (unsigned long long)below(seed, 60));
     }
     fclose(f);
+}
+
+/* Several prompts, more of them than run at a time. */
+static void run_together(const struct tiny_model *m, uint64_t *seed)
+{
+    char options[1024];
+    write_lines(m, 4, seed);
     snprintf(options, sizeof options,
              "--device cpu --threads 2 --prompts lines.jsonl --sessions %d",
              (int)check_range(seed, 1, 3));
@@ -164,6 +170,29 @@ static void run_together(const struct tiny_model *m, uint64_t *seed)
     compare(j, options);
     json_decref(j);
     n_together++;
+}
+
+/* Prompts with memory for one of them that is as long as the longest: the others wait until they
+ * fit, as the plan says. The answers are those of a run with all the memory. */
+static void run_waiting(const struct tiny_model *m, uint64_t *seed)
+{
+    char options[1024] = "--device cpu --threads 2 --prompts lines.jsonl --sessions 4";
+    size_t n = strlen(options);
+    write_lines(m, 7, seed);
+    CHECK(sh("\"$S\" generate m --ignore-eos %s | sort >all", options) == 0);
+    int code = sh("\"$S\" plan m --json %s --device-memory 4KiB", options);
+    json_t *j = json_loads(out, 0, NULL);
+    CHECK(code == 2 && j);
+    snprintf(options + n, sizeof options - n, " --device-memory %lld",
+             at(j, "smallest_bytes.device"));
+    json_decref(j);
+    j = plan(options);
+    n_waited += at(j, "full_sessions") < at(j, "sessions");
+    code = sh("\"$S\" generate m --ignore-eos --report r.json %s >some; sort some | cmp - all",
+              options);
+    CHECK_MSG(code == 0, "generate %s: %s%s", options, err, out);
+    compare(j, options);
+    json_decref(j);
 }
 
 /* A prompt whose beginning an earlier process has published; and that process. */
@@ -251,6 +280,8 @@ int main(int argc, char **argv)
         for (int k = 0; k < draws; k++) {
             run_one(&m, &seed);
             run_together(&m, &seed);
+            if (k == 0)
+                run_waiting(&m, &seed);
             run_found(&m, &seed);
             run_resumed(&seed, m.vocab);
         }
@@ -259,10 +290,10 @@ int main(int argc, char **argv)
     sh("rm -r %s", folder);
     fprintf(stderr,
             "%llu runs spilled, %llu wrote to disk, %llu read from it; %llu of prompts "
-            "together, %llu began with what was kept\n",
+            "together, %llu of prompts that waited, %llu began with what was kept\n",
             (unsigned long long)n_down, (unsigned long long)n_to_disk,
             (unsigned long long)n_from_disk, (unsigned long long)n_together,
-            (unsigned long long)n_found);
-    CHECK(n_down && n_to_disk && n_from_disk && n_together && n_found);
+            (unsigned long long)n_waited, (unsigned long long)n_found);
+    CHECK(n_down && n_to_disk && n_from_disk && n_together && n_waited && n_found);
     return check_done();
 }

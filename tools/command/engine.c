@@ -47,6 +47,46 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
     };
 }
 
+static int plan_for(struct spw_options *options, const struct cli_options *o,
+                    uint32_t full_sessions, struct spw_error *err)
+{
+    struct spw_plan_info plan;
+    spw_error_clear(err);
+    options->full_sessions = full_sessions;
+    return spw_plan_query(&plan, o->operand, options, err);
+}
+
+int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
+                     struct spw_error *err)
+{
+    struct spw_options exact = *options;
+    uint32_t most = 1, none = options->sessions;
+    exact.gate = NULL;
+    options->full_sessions = 0;
+    int rc = plan_for(&exact, o, 0, err);
+    if (rc != -ENOMEM || options->sessions == 1)
+        return rc == -ENOMEM ? plan_for(options, o, 0, err) : rc;
+    if (plan_for(&exact, o, 1, err) == -ENOMEM)
+        return plan_for(options, o, 1, err);
+    while (none - most > 1) {
+        uint32_t middle = most + (none - most) / 2;
+        *(plan_for(&exact, o, middle, NULL) ? &none : &most) = middle;
+    }
+    spw_error_clear(err);
+    options->full_sessions = most;
+    return 0;
+}
+
+/* Says that prompts may wait for memory. */
+static void say_pool(const struct spw_engine *e)
+{
+    const struct spw_plan_info *p = spw_engine_plan(e);
+    if (p->full_sessions < p->sessions)
+        cli_note("there is memory for %llu tokens of all prompts that run; a prompt waits until it "
+                 "fits with its answer",
+                 (unsigned long long)(p->full_sessions * p->context));
+}
+
 /* Names the device if the user did not, and prints the engine's note about it. */
 static void say_device(const struct cli_options *o, const struct spw_engine *e)
 {
@@ -68,6 +108,7 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
     if (*limits->why.text)
         cli_note("%s", limits->why.text);
     say_device(o, *out);
+    say_pool(*out);
     cli_check_kv_warn(o, options);
     return 0;
 }

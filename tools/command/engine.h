@@ -8,6 +8,11 @@
 /* Engine options from the command line, for `context` tokens. They borrow from `o`. */
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions);
+/* Sets options->full_sessions: where budgets do not hold as many contexts as there are sessions,
+ * the most that they do hold. Old KV with less precision is no way out as long as one context fits.
+ * 0, or the refusal of spw_plan_query. */
+int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
+                     struct spw_error *err);
 struct spw_sampling cli_sampling(const struct cli_options *o);
 /* Opens the engine for the model o->operand, and prints its first events and notes: limits that are
  * not known, the device, a --kv-dtype that the model does not pass. 0, or an exit code after a line

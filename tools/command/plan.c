@@ -92,9 +92,13 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
         printf(", %s where older than %llu tokens", spw_kv_precision_name(p->precision),
                (unsigned long long)p->residual_tokens);
     printf("\n");
-    printf("context     %llu tokens, %u session%s, %u tokens a chunk\n\n",
+    printf("context     %llu tokens, %u session%s, %u tokens a chunk\n",
            (unsigned long long)p->context, p->sessions, p->sessions == 1 ? "" : "s",
            p->prefill_chunk);
+    if (p->full_sessions < p->sessions)
+        printf("            memory for %u session%s of this length, or more that are shorter\n",
+               p->full_sessions, p->full_sessions == 1 ? "" : "s");
+    printf("\n");
     printf("%-12s%14s%14s%14s\n", "", "budget", "planned", "smallest");
     show_tier("device", p->device_budget_bytes, p->device.total, p->smallest_device_bytes);
     show_tier("host", p->host_budget_bytes, p->host.total, p->smallest_host_bytes);
@@ -228,6 +232,9 @@ static int make_plan(const struct cli_options *o, struct spw_options *options,
     struct spw_plan_info plan;
     struct spw_error err = {0};
     cli_limits_read_for(&prediction.limits, o, options);
+    if (o->prompts) /* a refusal is the next call's as well */
+        cli_fit_sessions(options, o, &err);
+    spw_error_clear(&err);
     int rc = spw_plan_query(&plan, o->operand, options, &err);
     if (rc >= 0 && run->n)
         rc = spw_plan_moved(run->bytes, o->operand, options, run->requests, run->n, &err);

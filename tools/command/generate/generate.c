@@ -271,31 +271,41 @@ static int open_session(struct run *r)
     return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
-/* Leaves out lines that no plan has room for, the longest first. Keeps at least one line. */
-static int refuse_longest(struct run *r, struct spw_options *options)
+/* Leaves out the longest line. `why`: the reason, as the library says it. */
+static int refuse_longest(struct run *r, struct spw_error *why)
+{
+    size_t i = 0;
+    while (r->inputs.items[i].refused ||
+           r->inputs.items[i].n_tokens + r->inputs.items[i].max_new_tokens < r->inputs.longest)
+        i++;
+    cli_name_options(why->text);
+    return cli_inputs_refuse(&r->inputs, r->o, &r->inputs.items[i], why->text);
+}
+
+/* Whether budgets suffice for anything at all. */
+static bool any_plan(const struct run *r, const struct spw_options *options)
 {
     struct spw_plan_info plan;
-    struct spw_options asked = *options;
+    struct spw_options least = *options;
+    least.context = least.sessions = 1;
+    return !spw_plan_query(&plan, r->o->operand, &least, NULL);
+}
+
+/* Of many prompts, those that no plan has room for are left out, the longest first, but for one. Of
+ * the others as many run at a time as there is room for. */
+static int fit_prompts(struct run *r, struct spw_options *options)
+{
     struct spw_error err = {0};
     int code = 0;
-    asked.context = asked.sessions = 1;
-    if (!r->o->prompts || r->o->context || spw_plan_query(&plan, r->o->operand, &asked, NULL))
-        return 0;
-    while (!code && r->inputs.n - r->inputs.n_refused > 1) {
-        size_t longest = 0, n = r->inputs.n - r->inputs.n_refused;
-        asked.context = options->context = r->inputs.longest;
-        asked.sessions = options->sessions = (uint32_t)spw_min_u64(r->o->sessions, n);
-        spw_error_clear(&err);
-        if (spw_plan_query(&plan, r->o->operand, &asked, &err) != -ENOMEM)
-            break;
-        while (r->inputs.items[longest].refused ||
-               r->inputs.items[longest].n_tokens + r->inputs.items[longest].max_new_tokens <
-                   r->inputs.longest)
-            longest++;
-        cli_name_options(err.text);
-        code = cli_inputs_refuse(&r->inputs, r->o, &r->inputs.items[longest], err.text);
+    bool may_refuse = r->o->prompts && !r->o->context && any_plan(r, options);
+    while (r->o->prompts && !code) {
+        size_t n = r->inputs.n - r->inputs.n_refused;
+        options->context = r->o->context ? r->o->context : r->inputs.longest;
+        options->sessions = (uint32_t)spw_min_u64(r->o->sessions, n);
+        if (cli_fit_sessions(options, r->o, &err) != -ENOMEM || !may_refuse || n == 1)
+            break; /* what remains to be refused, opening the engine refuses */
+        code = refuse_longest(r, &err);
     }
-    options->context = r->o->context ? r->o->context : r->inputs.longest;
     return code;
 }
 
@@ -306,7 +316,7 @@ static int open_engine(struct run *r)
     uint32_t sessions = o->prompts ? (uint32_t)spw_min_u64(o->sessions, n) : 1;
     struct spw_options options =
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, sessions);
-    int code = refuse_longest(r, &options);
+    int code = fit_prompts(r, &options);
     if (code)
         return code;
     options.on_progress = cli_progress_callback();

@@ -75,6 +75,7 @@ static void add_decisions(json_t **o, const struct spw_plan_info *p)
         {"residual_window", CLI_JSON(p->residual_tokens)},
         CLI_FIELD(p, context),
         CLI_FIELD(p, sessions),
+        CLI_FIELD(p, full_sessions),
         CLI_FIELD(p, prefill_chunk),
         CLI_FIELD(p, prefetch_slots),
         CLI_FIELD(p, prefetch_splits),
