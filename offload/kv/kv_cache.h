@@ -15,7 +15,8 @@
  * Owns the table of tiles; borrows lane and disk. One host thread. All moves are queued: kernels on
  * `compute`, spills on `down`, loads on `kv_up`, submissions of reads and writes on `disk`. The
  * cache orders the streams that use the same tile. -ENOMEM: a tier is full (the caller exceeds the
- * plan). -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read back; see
+ * plan). If a write has failed before, its failure is returned instead, because its tile still has
+ * the frame. -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read back; see
  * spw_kv_take_loss. */
 #ifndef SPW_OFFLOAD_KV_KV_CACHE_H
 #define SPW_OFFLOAD_KV_KV_CACHE_H
@@ -92,8 +93,8 @@ int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end);
  *
  * A write that fails is repeated once, in another frame. If the second write fails, too, the tile
  * stays in the memory that it is written from: on the host, or on the device if the disk writes
- * from there. The next call does its work and returns that failure: no tile is lost, and the call
- * may be repeated.
+ * from there. The next call returns that failure, once. The call does its work before, unless it
+ * found no frame: then it stops, as with -ENOMEM. No tile is lost, and the call may be repeated.
  *
  * -EBADMSG: a tile has lost its lower copy, and the disk is full: nothing has changed, see
  * spw_kv_take_loss. */

@@ -504,6 +504,23 @@ static inline void mirror_count(const struct mirror_seq *m, uint32_t layer, enum
     }
 }
 
+/* A write has failed; this failure is returned once. */
+static inline bool mirror_is_failed_write(struct mirror *x, int rc)
+{
+    bool failed = x->w.o.drive.faulty && (rc == -EIO || rc == -ENOSPC);
+    x->n_failed_writes += failed;
+    return failed;
+}
+
+/* An operation found no frame: a tier is full, perhaps because of a failed write. */
+static inline bool mirror_is_full(struct mirror *x, int rc)
+{
+    struct spw_kv *kv = x->w.kv;
+    CHECK(rc == -ENOMEM || mirror_is_failed_write(x, rc));
+    return !spw_tier_n_free(&kv->device) || !spw_tier_n_free(&kv->host) ||
+           (kv->o.disk && spw_disk_n_used(kv->o.disk) >= kv->o.n_disk_frames);
+}
+
 /* false: the sequence has changed. */
 static inline bool mirror_load(struct mirror *x, struct mirror_seq *m, uint32_t layer,
                                uint32_t begin)
@@ -515,7 +532,7 @@ static inline bool mirror_load(struct mirror *x, struct mirror_seq *m, uint32_t 
     mirror_count(m, layer, SPW_KV_FORM_TIERED, begin, m->begin[layer], &from_device, &from_host,
                  &from_disk);
     int rc = spw_kv_load(m->seq, layer, begin);
-    CHECK(!rc || (d->faulty && (rc == -EBADMSG || rc == -ENOMEM)));
+    CHECK(!rc || (d->faulty && (rc == -EBADMSG || mirror_is_full(x, rc))));
     if (rc == -EBADMSG)
         mirror_recover(x);
     if (rc)
@@ -573,7 +590,7 @@ static inline void mirror_grow_to(struct mirror *x, struct mirror_seq *m, uint32
         return;
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
         int rc = mirror_append(x, m, l, from, to);
-        CHECK(!rc || (x->w.o.drive.faulty && rc == -ENOMEM)); /* frames cannot be written */
+        CHECK(!rc || (x->w.o.drive.faulty && mirror_is_full(x, rc))); /* frames stay in use */
         if (rc) {
             mirror_seq_close(x, m);
             return;
@@ -618,14 +635,13 @@ static inline void mirror_spill(struct mirror *x, struct mirror_seq *m, uint32_t
     x->written += to_disk * mirror_bytes(x->tiered);
     m->begin[layer] = begin > m->begin[layer] ? begin : m->begin[layer];
     m->disk_end[layer] = disk_end;
-    if (rc == -ENOMEM) { /* the spill stopped there */
-        CHECK(spw_kv_begin(m->seq, layer) <= m->begin[layer]);
-        CHECK(spw_kv_disk_end(m->seq, layer) <= disk_end);
-        m->begin[layer] = spw_kv_begin(m->seq, layer);
-        m->disk_end[layer] = spw_kv_disk_end(m->seq, layer);
+    uint32_t to_begin = spw_kv_begin(m->seq, layer), to_disk_end = spw_kv_disk_end(m->seq, layer);
+    if (rc && (to_begin < m->begin[layer] || to_disk_end < disk_end)) { /* it stopped there */
+        CHECK(mirror_is_full(x, rc));
+        m->begin[layer] = spw_min_u32(to_begin, m->begin[layer]);
+        m->disk_end[layer] = spw_min_u32(to_disk_end, disk_end);
     } else if (rc) {
-        CHECK(rc == -EIO || rc == -ENOSPC); /* the failure is returned once, and the rest is done */
-        x->n_failed_writes++;
+        CHECK(mirror_is_failed_write(x, rc)); /* the rest is done */
     }
 }
 
@@ -725,7 +741,7 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
         CHECK(lost ? lost == -EBADMSG && d->faulty : n_read == n);
     } else {
         rc = spw_kv_finish_load(m->seq, layer);
-        CHECK(!rc || (d->faulty && (rc == -EBADMSG || rc == -ENOMEM)));
+        CHECK(!rc || (d->faulty && (rc == -EBADMSG || mirror_is_full(x, rc))));
     }
     x->read += n * bytes;
     x->up += d->direct ? 0 : n * bytes;
