@@ -75,8 +75,29 @@ void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans
     }
 }
 
-uint64_t spw_cut_logits_from(const struct spw_rows *part, const struct spw_step_span *span)
+/* The first position of the part whose logits the span wants; `to` of the part if none. */
+static uint64_t logits_from(const struct spw_rows *part, const struct spw_step_span *span)
 {
     uint64_t from = spw_sub_u64(span->to, span->n_logits);
     return spw_min_u64(spw_max_u64(from, part->from), part->to);
+}
+
+uint64_t spw_cut_count_wanted(const struct spw_cut *c, const struct spw_step_span *spans)
+{
+    uint64_t n = 0;
+    for (const struct spw_rows *part = c->parts; part < c->parts + c->n_parts; part++)
+        n += part->to - logits_from(part, &spans[part->span]);
+    return n;
+}
+
+bool spw_cut_next_wanted(const struct spw_cut *c, const struct spw_step_span *spans,
+                         struct spw_wanted_row *w)
+{
+    for (w->position++; w->part < c->n_parts; w->part++, w->position = 0) {
+        const struct spw_rows *part = &c->parts[w->part];
+        w->position = spw_max_u64(w->position, logits_from(part, &spans[part->span]));
+        if (w->position < part->to)
+            return true;
+    }
+    return false;
 }

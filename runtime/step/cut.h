@@ -51,7 +51,17 @@ bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spa
 /* What the pass that was cut computes of each span. `spans` as spw_cut_next left them. */
 void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
                       struct spw_pass_span *out);
-/* The first position of the part whose logits the span wants; `to` of the part if none. */
-uint64_t spw_cut_logits_from(const struct spw_rows *part, const struct spw_step_span *span);
+/* The number of rows of the pass whose logits are wanted. */
+uint64_t spw_cut_count_wanted(const struct spw_cut *c, const struct spw_step_span *spans);
+
+/* One of these rows. The first call of spw_cut_next_wanted starts from {0, UINT64_MAX}. */
+struct spw_wanted_row {
+    uint32_t part;
+    uint64_t position;
+};
+
+/* Moves to the next wanted row; false after the last. */
+bool spw_cut_next_wanted(const struct spw_cut *c, const struct spw_step_span *spans,
+                         struct spw_wanted_row *w);
 
 #endif

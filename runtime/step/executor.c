@@ -316,35 +316,14 @@ static int run_layer(struct spw_executor *x, bool *pause)
 
 /* ---- logits ---- */
 
-/* A row of the pass whose logits are wanted. */
-struct wanted {
-    uint32_t part;
-    uint64_t position;
-};
-
-static uint64_t wanted_from(const struct spw_executor *x, const struct spw_rows *part)
-{
-    return spw_cut_logits_from(part, &x->step->spans[part->span]);
-}
-
 static uint64_t count_wanted(const struct spw_executor *x)
 {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < x->step->now->cut.n_parts; i++)
-        n += x->step->now->cut.parts[i].to - wanted_from(x, &x->step->now->cut.parts[i]);
-    return n;
+    return spw_cut_count_wanted(&x->step->now->cut, x->step->spans);
 }
 
-/* Moves to the next wanted row; false behind the last. */
-static bool next_wanted(const struct spw_executor *x, struct wanted *w)
+static bool next_wanted(const struct spw_executor *x, struct spw_wanted_row *w)
 {
-    for (w->position++; w->part < x->step->now->cut.n_parts; w->part++, w->position = 0) {
-        const struct spw_rows *part = &x->step->now->cut.parts[w->part];
-        w->position = spw_max_u64(w->position, wanted_from(x, part));
-        if (w->position < part->to)
-            return true;
-    }
-    return false;
+    return spw_cut_next_wanted(&x->step->now->cut, x->step->spans, w);
 }
 
 static int run_head(struct spw_executor *x, size_t rows, float *logits)
@@ -370,7 +349,7 @@ static int run_head(struct spw_executor *x, size_t rows, float *logits)
 }
 
 /* Gathers the hidden rows of the next wanted positions, at most `most`. */
-static int gather_rows(struct spw_executor *x, struct wanted *at, size_t most)
+static int gather_rows(struct spw_executor *x, struct spw_wanted_row *at, size_t most)
 {
     uint8_t *to = x->lane->device_arena + x->plan->device.rows;
     for (size_t i = 0; i < most && next_wanted(x, at); i++) {
@@ -385,7 +364,7 @@ static int run_logits(struct spw_executor *x, const struct logits_sink *d)
 {
     float *logits = (float *)(x->lane->device_arena + x->plan->device.logits);
     float *host = (float *)(x->lane->host_arena + x->plan->host.logits);
-    struct wanted ask = {0, UINT64_MAX}, tell = ask; /* next_wanted steps to position 0 first */
+    struct spw_wanted_row ask = {0, UINT64_MAX}, tell = ask;
     for (uint64_t left = count_wanted(x); left;) {
         size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
         SPW_TRY(gather_rows(x, &ask, rows));

@@ -1,5 +1,6 @@
-/* The cut of a step: every token lies in exactly one segment, in order, within the limits; a span
- * that fits into one chunk is not cut; the arrays are large enough for any spans. */
+/* The cut of a step: every token lies in exactly one part, in order, within the limits; a span
+ * that fits into one chunk is not cut; the arrays are large enough for any spans; the wanted rows
+ * are the last ones of each span. */
 #include "runtime/step/cut.h"
 #include "tests/check.h"
 
@@ -11,17 +12,17 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
                        const struct spw_step_span *after, uint32_t n_spans)
 {
     uint64_t at[MOST_SPANS], row = 0;
-    uint32_t segment = 0, last_span = 0;
+    uint32_t part = 0, last_span = 0;
     for (uint32_t i = 0; i < n_spans; i++)
         at[i] = before[i].from;
     CHECK(c->n_chunks && c->n_chunks <= c->most_chunks && c->n_parts <= c->most_parts);
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         const struct spw_chunk *chunk = &c->chunks[k];
-        CHECK(chunk->first_part == segment && chunk->n_parts && chunk->row == row);
+        CHECK(chunk->first_part == part && chunk->n_parts && chunk->row == row);
         CHECK(chunk->rows && chunk->rows <= c->chunk_rows);
         uint64_t rows = 0;
-        for (uint32_t i = 0; i < chunk->n_parts; i++, segment++) {
-            const struct spw_rows *s = &c->parts[segment];
+        for (uint32_t i = 0; i < chunk->n_parts; i++, part++) {
+            const struct spw_rows *s = &c->parts[part];
             CHECK(s->span < n_spans && s->span >= last_span);
             CHECK(s->from == at[s->span] && s->to > s->from && s->row == row + rows);
             at[s->span] = s->to;
@@ -31,12 +32,12 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
         CHECK(rows == chunk->rows);
         row += rows;
     }
-    CHECK(segment == c->n_parts && row == c->rows && row <= c->pass_rows);
+    CHECK(part == c->n_parts && row == c->rows && row <= c->pass_rows);
     for (uint32_t i = 0; i < n_spans; i++)
         CHECK(at[i] == after[i].from && after[i].to == before[i].to);
 }
 
-/* Spans that a chunk holds whole have one segment, unless the pass ends inside them. */
+/* Spans that a chunk holds whole have one part, unless the pass ends inside them. */
 static void check_whole(const struct spw_cut *c, const struct spw_step_span *before,
                         const struct spw_step_span *after, uint32_t n_spans)
 {
@@ -52,6 +53,22 @@ static void check_whole(const struct spw_cut *c, const struct spw_step_span *bef
     }
 }
 
+/* The wanted rows are those whose position is among the last n_logits of their span. */
+static void check_wanted(const struct spw_cut *c, const struct spw_step_span *spans)
+{
+    struct spw_wanted_row w = {0, UINT64_MAX};
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        for (uint64_t at = c->parts[i].from; at < c->parts[i].to; at++) {
+            const struct spw_step_span *s = &spans[c->parts[i].span];
+            if (at + s->n_logits < s->to)
+                continue;
+            CHECK(spw_cut_next_wanted(c, spans, &w) && w.part == i && w.position == at);
+            n++;
+        }
+    CHECK(!spw_cut_next_wanted(c, spans, &w) && spw_cut_count_wanted(c, spans) == n);
+}
+
 static void run(uint64_t *seed)
 {
     uint32_t n_spans = (uint32_t)check_range(seed, 1, MOST_SPANS), passes = 0;
@@ -63,6 +80,7 @@ static void run(uint64_t *seed)
         uint64_t from = check_range(seed, 0, 1000);
         uint64_t most = check_random(seed) % 2 ? 2 : check_random(seed) % 2 ? chunk + 2 : 1500;
         spans[i] = (struct spw_step_span){.from = from, .to = from + check_range(seed, 0, most)};
+        spans[i].n_logits = check_range(seed, 0, check_random(seed) % 2 ? 3 : 2 * most);
         total += spans[i].to - from;
     }
     CHECK(spw_cut_init(&c, chunk, pass, n_spans) == 0);
@@ -72,6 +90,7 @@ static void run(uint64_t *seed)
             break;
         check_pass(&c, before, spans, n_spans);
         check_whole(&c, before, spans, n_spans);
+        check_wanted(&c, spans);
         cut += c.rows;
         passes++;
         CHECK(c.rows == pass || cut == total); /* only the last pass has room left */
