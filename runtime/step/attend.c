@@ -225,9 +225,9 @@ static int attend_piece(struct spw_query *q, const struct piece *p)
 
 /* The splits that (partly) stream, as many in a piece as share a slot. Parts that share their tiles
  * read the slot too. */
-static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t donor)
+static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t lead)
 {
-    const struct spw_query *q = &a->queries[donor];
+    const struct spw_query *q = &a->queries[lead];
     uint32_t to, slot_tiles = a->plan->slot_tiles;
     for (uint32_t tile = spw_max_u32(q->first, q->s->shared_end); tile < q->streamed_end;
          tile = to) {
@@ -237,9 +237,9 @@ static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t donor)
             .seq = q->s->seq->kv, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
-        for (uint32_t i = donor; i < n; i++) {
+        for (uint32_t i = lead; i < n; i++) {
             struct spw_query *reader = &a->queries[i];
-            if (i != donor && (reader->s->donor != donor || reader->s->shared_end < to))
+            if (i != lead && (reader->s->lead != lead || reader->s->shared_end < to))
                 continue;
             const struct piece p = {.from = reader->from,
                                     .to = spw_min_u32(to, reader->end),

@@ -29,9 +29,9 @@ struct spw_attend_rows {
     const struct spw_pass_span *span; /* of the pass they are part of */
     uint32_t layer;
     uint64_t from, to, row;
-    /* Tiles before shared_end come with the transfers of part `donor` of the same chunk; 0: none.
+    /* Tiles before shared_end come with the transfers of part `lead` of the same chunk; 0: none.
      */
-    uint32_t donor, shared_end;
+    uint32_t lead, shared_end;
 };
 
 /* The other fields are the caller's to set. most: parts of a chunk. */

@@ -132,8 +132,8 @@ static void raise_disk_ends(struct spw_step *s, const struct spw_pass *f, const 
 }
 
 /* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
-static void find_donor(const struct spw_step *s, struct spw_pass *f, uint32_t first, uint32_t n,
-                       uint32_t kind)
+static void find_lead(const struct spw_step *s, struct spw_pass *f, uint32_t first, uint32_t n,
+                      uint32_t kind)
 {
     struct spw_schedule_rows *g = &f->parts[n];
     uint32_t layer = s->first_layer[kind];
@@ -147,7 +147,7 @@ static void find_donor(const struct spw_step *s, struct spw_pass *f, uint32_t fi
                                                f->schedule.slot_tiles);
         if (end > g->shared_end[kind]) {
             g->shared_end[kind] = end;
-            g->donor[kind] = i;
+            g->lead[kind] = i;
         }
     }
 }
@@ -163,11 +163,11 @@ static void describe_part(struct spw_step *s, struct spw_pass *f, uint32_t first
                                               &g->ranges[k].first, &g->ranges[k].end);
         own = spw_max_u32(own, s->disk_end[part->span][k]);
         g->disk_end[k] = shared_disk_end(s, part->span, k, own);
-        find_donor(s, f, first, n, k);
+        find_lead(s, f, first, n, k);
     }
 }
 
-/* The donor's transfers bring them. */
+/* The lead's transfers bring them. */
 static void leave_shared_tiles(struct spw_schedule_rows *g)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
