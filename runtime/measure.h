@@ -132,7 +132,7 @@ struct spw_gate_options {
 /* Fills in results[n]: the caller sets `precision` of each, none of them EXACT; n is at most
  * SPW_GATE_FORMATS. Measures results that the profile does not have, on two engines within the
  * budgets of `o`: some seconds for a small model, a minute for 1 GB on few cores. `o->precision`
- * does not matter, and of `o->residual_window` only whether it is SPW_BYTES_NONE. A format that
+ * does not matter, and of `o->residual_window` only whether it is SPW_NONE. A format that
  * does not pass is no failure. -ENODATA: the profile does not have a result, and mode is NEVER.
  * -ENOMEM: two engines do not fit. Other errors are those of spw_engine_open and spw_sync. */
 int spw_gate_check(struct spw_gate_result *results, size_t n, const char *model_dir,

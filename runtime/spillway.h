@@ -42,8 +42,8 @@ enum spw_backend_kind {
     SPW_BACKEND_CUDA,
 };
 
-/* An explicit budget of no bytes. A budget of 0 means that the engine chooses. */
-#define SPW_BYTES_NONE UINT64_MAX
+/* No byte of a budget, no token of a window. An option of 0 leaves the choice to the engine. */
+#define SPW_NONE UINT64_MAX
 
 /* The allowed fallbacks when memory does not suffice. */
 enum {
@@ -93,7 +93,7 @@ struct spw_options {
     const char *disk_dir;      /* where KV may lie on disk; NULL: nowhere */
     uint64_t disk_bytes;       /* 0: what is free there, less a margin */
     uint64_t disk_write_limit; /* the most bytes that KV, the prefix cache and saved sessions write;
-                                  0: no limit; SPW_BYTES_NONE: they write nothing */
+                                  0: no limit; SPW_NONE: they write nothing */
     enum spw_io_kind io;
     /* The directory of prefixes that sessions may begin with; NULL: none. Needs no disk_dir. */
     const char *prefix_cache_dir;
@@ -104,7 +104,7 @@ struct spw_options {
 
     /* ---- the KV cache ---- */
     enum spw_dtype kv; /* of exact KV; AUTO: as compute */
-    /* The precision of KV older than `residual_window` tokens (0: 1024; SPW_BYTES_NONE: none), in
+    /* The precision of KV older than `residual_window` tokens (0: 1024; SPW_NONE: none), in
      * layers that see every key, except for the first 128 tokens. Changes results; the change
      * depends on positions only. */
     enum spw_kv_precision precision;
@@ -310,12 +310,12 @@ struct spw_request {
 };
 
 enum spw_finish {
+    SPW_FINISH_NONE, /* it has not ended yet */
     SPW_FINISH_LENGTH,
     SPW_FINISH_EOS,
     SPW_FINISH_STOP,
     SPW_FINISH_CANCELED, /* by spw_batch_cancel */
     SPW_FINISH_FAILED,   /* the request alone failed; its END event says why */
-    SPW_FINISH_NONE,     /* it has not ended yet */
 };
 
 struct spw_result {

@@ -11,8 +11,8 @@
 
 static int check_options(const struct spw_options *o, struct spw_error *err)
 {
-    bool room = o->disk_bytes && o->disk_bytes != SPW_BYTES_NONE;
-    bool writes = o->disk_write_limit && o->disk_write_limit != SPW_BYTES_NONE;
+    bool room = o->disk_bytes && o->disk_bytes != SPW_NONE;
+    bool writes = o->disk_write_limit && o->disk_write_limit != SPW_NONE;
     if (o->kv > SPW_DTYPE_BF16)
         return spw_fail(err, -EINVAL, "kv type %d: expected auto, f32, f16 or bf16", (int)o->kv);
     if (o->precision > SPW_KV_INT4)
@@ -32,7 +32,7 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
         return spw_fail(err, -EINVAL,
                         "prefix cache size: found no prefix cache beside it; name a directory with "
                         "options.prefix_cache_dir");
-    if (room && o->disk_write_limit == SPW_BYTES_NONE)
+    if (room && o->disk_write_limit == SPW_NONE)
         return spw_fail(
             err, -EINVAL,
             "disk memory: %llu bytes given, but options.disk_write_limit allows no writes "
@@ -50,8 +50,8 @@ static unsigned on_oom(const struct spw_options *o)
 
 static bool uses_disk(const struct spw_options *o)
 {
-    return on_oom(o) & SPW_ON_OOM_SPILL && o->disk_dir && o->disk_bytes != SPW_BYTES_NONE &&
-           o->disk_write_limit != SPW_BYTES_NONE;
+    return on_oom(o) & SPW_ON_OOM_SPILL && o->disk_dir && o->disk_bytes != SPW_NONE &&
+           o->disk_write_limit != SPW_NONE;
 }
 
 static void decide_tiers(struct spw_cache_policy *out, const struct spw_options *o)
@@ -68,10 +68,9 @@ static void decide_tiers(struct spw_cache_policy *out, const struct spw_options 
     if (out->disk)
         disk = "options.disk_dir names the disk";
     else if (o->disk_dir)
-        disk = o->disk_bytes == SPW_BYTES_NONE
-                   ? "options.disk_bytes allows no bytes on the disk"
-                   : "options.disk_write_limit allows no KV to be written";
-    out->host = o->host_bytes != SPW_BYTES_NONE;
+        disk = o->disk_bytes == SPW_NONE ? "options.disk_bytes allows no bytes on the disk"
+                                         : "options.disk_write_limit allows no KV to be written";
+    out->host = o->host_bytes != SPW_NONE;
     if (o->host_bytes)
         host = out->host ? "options.host_bytes gives the host a budget"
                          : "options.host_bytes allows no bytes on the host";
@@ -192,9 +191,9 @@ static void decide_precision(struct spw_cache_policy *out, const struct spw_mode
 {
     const char *why = "no options.precision asks for a lower precision";
     enum { RESIDUAL_TOKENS = 1024 };
-    out->residual_tokens = o->residual_window == SPW_BYTES_NONE ? 0
-                           : o->residual_window                 ? o->residual_window
-                                                                : RESIDUAL_TOKENS;
+    out->residual_tokens = o->residual_window == SPW_NONE ? 0
+                           : o->residual_window           ? o->residual_window
+                                                          : RESIDUAL_TOKENS;
     if (o->precision) {
         out->precision = o->precision;
         why = "options.precision asks for it";

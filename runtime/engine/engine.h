@@ -161,7 +161,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
 /* engine_plan.c: the input of a plan. -EINVAL, -ENOMEM, -ENOSPC: options that cannot work here. */
 int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err);
-/* The bytes of a budget of the options: 0 for SPW_BYTES_NONE, `otherwise` for 0. */
+/* The bytes of a budget of the options: 0 for SPW_NONE, `otherwise` for 0. */
 uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise);
 /* `available` bytes of a card, less a margin for others. */
 uint64_t spw_engine_leave_margin(uint64_t available);

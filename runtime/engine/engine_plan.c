@@ -42,7 +42,7 @@ static int check_options(const struct spw_model *m, const struct spw_backend *b,
 
 uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise)
 {
-    return given == SPW_BYTES_NONE ? 0 : given ? given : otherwise;
+    return given == SPW_NONE ? 0 : given ? given : otherwise;
 }
 
 uint64_t spw_engine_leave_margin(uint64_t available)

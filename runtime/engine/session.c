@@ -346,10 +346,11 @@ static int give_up(struct spw_engine *e, uint32_t n, int rc, struct spw_error *e
         return spw_fail(err, -EIO,
                         "disk: tiles were lost again each time they had been computed again; the "
                         "drive is failing: give another directory with options.disk_dir");
-    return spw_fail(err, rc,
-                    "disk: tiles could not be written down (%s); the sessions hold what they held "
-                    "before the step: give more room, or another directory with options.disk_dir",
-                    strerror(-rc));
+    return spw_fail(
+        err, rc,
+        "disk: tiles of the KV cache could not be written (%s); the sessions hold what they "
+        "held before the step: give more room, or another directory with options.disk_dir",
+        strerror(-rc));
 }
 
 /* Whether values that are not numbers may come from files, which are then gone. */

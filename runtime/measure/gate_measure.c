@@ -45,7 +45,7 @@ struct run {
 
 uint32_t spw_gate_window(uint64_t residual_window)
 {
-    return residual_window == SPW_BYTES_NONE ? 0 : SPW_GATE_WINDOW;
+    return residual_window == SPW_NONE ? 0 : SPW_GATE_WINDOW;
 }
 
 /* ---- steps ---- */
@@ -87,7 +87,7 @@ static int steps(struct run *r, struct spw_error *err)
 
 static bool is_given(uint64_t budget)
 {
-    return budget != 0 && budget != SPW_BYTES_NONE;
+    return budget != 0 && budget != SPW_NONE;
 }
 
 /* An equal part of a budget that was given, without the bytes of the logits. */
@@ -124,7 +124,7 @@ static int open_variants(struct run *r, const struct spw_gate_result *results,
     o.sessions = 1;
     o.residual_window = spw_gate_window(o.residual_window);
     if (!o.residual_window)
-        o.residual_window = SPW_BYTES_NONE;
+        o.residual_window = SPW_NONE;
     o.on_oom = SPW_ON_OOM_SPILL; /* each variant must keep its precision */
     o.gate = NULL;
     o.on_progress = NULL;

@@ -1,7 +1,7 @@
 /* Where the tiles of sessions lie, by what the sessions did: numbers only, no memory, no cache. The
- * byte account (traffic.h) asks these tables what a move costs; they know what
- * offload/kv/kv_cache.h promises about a tile: it is written down once, shared tiles move once, and
- * a tile on the device keeps its copy below.
+ * byte account (traffic.h) asks these tables what a move costs. They follow the rules of
+ * offload/kv/kv_cache.h: a tile is written to a lower tier once, sessions that share a tile move it
+ * once, and a tile on the device keeps its copy in the lower tier.
  *
  * A row stands for `times` layers that hold the same tiles. Opening allocates, nothing else does.
  * Not thread-safe. */

@@ -122,7 +122,7 @@ static inline void run_to_disk_on(const struct spw_backend *b, const char *dir,
     if (o->host_bytes < info.smallest_host_bytes)
         o->host_bytes = info.smallest_host_bytes;
     if (!o->host_bytes)
-        o->host_bytes = SPW_BYTES_NONE;
+        o->host_bytes = SPW_NONE;
 }
 
 static inline void run_to_disk(const char *dir, struct spw_options *o)

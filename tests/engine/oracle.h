@@ -255,7 +255,7 @@ enum { KV_KINDS = 5 };
 
 static inline void draw_kv(struct spw_options *o, uint64_t kind, uint64_t *seed)
 {
-    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200};
+    static const uint64_t windows[] = {SPW_NONE, 128, 200};
     if (kind == 1)
         o->kv = check_random(seed) % 2 ? SPW_DTYPE_F16 : SPW_DTYPE_BF16;
     if (kind == 1 && o->kv == SPW_DTYPE_BF16)

@@ -127,7 +127,7 @@ enum { LONG, TINY, RANDOM = TINY + 2 * N_TINY_MODELS, BUNDLED = RANDOM + 2, N_SU
 static void expect_other_bits(struct subject *exact, struct subject *quantized)
 {
     struct spw_plan_info info;
-    uint64_t given = quantized->o.residual_window, window = given == SPW_BYTES_NONE ? 0 : given;
+    uint64_t given = quantized->o.residual_window, window = given == SPW_NONE ? 0 : given;
     CHECK(spw_plan_query_on(&info, NULL, quantized->dir, &quantized->o, NULL) == 0);
     size_t from = (size_t)spw_residual_until(1, spw_residual_tiles(window)) * SPW_TILE_TOKENS;
     const int32_t *ids = exact->ids[0];
@@ -144,8 +144,8 @@ static void open_subjects(struct subject *subjects)
 {
     static const struct tiny_model long_run = {"llama", 2,    32,    32,    2,     1,    32,   67,
                                                4096,    NULL, false, false, false, true, true, 7};
-    static const uint64_t windows[] = {128, SPW_BYTES_NONE, 200, SPW_BYTES_NONE};
-    struct spw_options o = {.precision = SPW_KV_INT8, .residual_window = SPW_BYTES_NONE};
+    static const uint64_t windows[] = {128, SPW_NONE, 200, SPW_NONE};
+    struct spw_options o = {.precision = SPW_KV_INT8, .residual_window = SPW_NONE};
     subject_open(&subjects[LONG], &long_run, "engine", TOKENS > 1100 ? TOKENS : 1100, &o);
     for (int i = 0; i < N_TINY_MODELS; i++) {
         enum spw_dtype compute = i == 3 ? SPW_DTYPE_BF16 : SPW_DTYPE_AUTO;

@@ -338,7 +338,7 @@ static void test_known(void)
     struct spw_options none = in_f32, half = in_f32;
     struct spw_gate_result r = {.precision = SPW_KV_INT8}, again = r;
     struct spw_gate_options g = {file, SPW_PROBE_NEVER};
-    none.residual_window = SPW_BYTES_NONE;
+    none.residual_window = SPW_NONE;
     half.compute = SPW_DTYPE_BF16;
     write_short(512);
     CHECK(spw_gate_check(&r, 1, dir, &in_f32, &g, &err) == -ENODATA);

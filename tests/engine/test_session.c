@@ -375,7 +375,7 @@ static void check_budgets(void)
     struct spw_plan_info info;
     char number[32];
     run_folder(dir, m, "budgets");
-    o.device_bytes = SPW_BYTES_NONE;
+    o.device_bytes = SPW_NONE;
     CHECK(spw_plan_query(&info, dir, &o, &err) == -ENOMEM && info.smallest_device_bytes);
     spw_bytes_text(number, info.smallest_device_bytes);
     CHECK_MSG(strstr(err.text, number), "%s", err.text);
@@ -384,7 +384,7 @@ static void check_budgets(void)
     CHECK(spw_engine_open(&e, dir, &o, &err) == -ENOMEM && !e && strstr(err.text, number));
     spw_error_clear(&err);
     o.device_bytes = info.smallest_device_bytes;
-    o.host_bytes = SPW_BYTES_NONE;
+    o.host_bytes = SPW_NONE;
     CHECK(spw_engine_open(&e, dir, &o, &err) == -ENOMEM && !e && strstr(err.text, "host memory"));
     o.host_bytes = 0;
     e = run_open(dir, &o);

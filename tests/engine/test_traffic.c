@@ -39,7 +39,7 @@ static void compare(const char *what, const uint64_t *plan, const struct moved *
 /* Neither the lengths nor a number of sessions. */
 static struct spw_options draw_options(const char *dir, uint64_t *seed)
 {
-    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 400, 0};
+    static const uint64_t windows[] = {SPW_NONE, 128, 400, 0};
     struct spw_options o = {.backend = TEST_BACKEND,
                             .disk_dir = check_random(seed) % 2 ? dir : NULL,
                             .precision = (enum spw_kv_precision)(check_random(seed) % 4),

@@ -7,7 +7,7 @@
  * value of an option that was not given. */
 static uint64_t budget(const struct cli_options *o, const char *name, uint64_t bytes)
 {
-    return cli_given(o, name) && bytes == 0 ? SPW_BYTES_NONE : bytes;
+    return cli_given(o, name) && bytes == 0 ? SPW_NONE : bytes;
 }
 
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,

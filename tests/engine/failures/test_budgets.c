@@ -100,8 +100,7 @@ static void set(struct run *s, struct spw_engine *e, uint64_t device, uint64_t h
     struct spw_error err = {0};
     CHECK_MSG(!spw_engine_set_budgets(e, device, host, disk, &err), "%s", err.text);
     hear(s, e);
-    struct spw_options o = {.device_bytes = device,
-                            .host_bytes = host == SPW_BYTES_NONE ? 0 : host};
+    struct spw_options o = {.device_bytes = device, .host_bytes = host == SPW_NONE ? 0 : host};
     run_check_account(e, &o, "after budgets were set");
 }
 
@@ -427,8 +426,8 @@ static bool run_full(struct run *s, bool stays, int64_t n)
             CHECK_MSG(rc == -ENOSPC && full.met && err.text[0] && !stays, "%d: %s", rc, err.text);
             spw_error_clear(&err);
             ended = true;
-            CHECK_MSG(!spw_engine_set_budgets(e, o.device_bytes, 64 << 20, SPW_BYTES_NONE, &err),
-                      "%s", err.text);
+            CHECK_MSG(!spw_engine_set_budgets(e, o.device_bytes, 64 << 20, SPW_NONE, &err), "%s",
+                      err.text);
             step(s, e, session, i, "with a host");
         } else {
             CHECK(right(s, e, spw_session_logits(session), i));

@@ -168,9 +168,8 @@ static void run_setting(const struct setting *is)
     static struct world w;
     n_runs = n_recovered = n_errors = n_lost_predicted = 0;
     w = (struct world){.is = is};
-    subject_open(
-        &w.s, &is->model, "disk_faults", is->n_prompt + N_MORE,
-        &(struct spw_options){.precision = is->precision, .residual_window = SPW_BYTES_NONE});
+    subject_open(&w.s, &is->model, "disk_faults", is->n_prompt + N_MORE,
+                 &(struct spw_options){.precision = is->precision, .residual_window = SPW_NONE});
     w.o = w.s.o;
     if (!is->weights) {
         w.o.disk_dir = w.s.dir;

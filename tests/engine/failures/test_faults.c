@@ -283,7 +283,7 @@ static void begin(struct run *u, const struct setting *setting)
     *u = (struct run){.is = setting, .b = run_backend(setting->reads_host_memory)};
     subject_open(
         &u->s, &setting->model, "faults", setting->n_prompt + 100,
-        &(struct spw_options){.precision = setting->precision, .residual_window = SPW_BYTES_NONE});
+        &(struct spw_options){.precision = setting->precision, .residual_window = SPW_NONE});
     u->dir = u->s.dir;
     u->ids = u->s.ids[0];
     u->o = u->s.o;

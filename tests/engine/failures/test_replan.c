@@ -278,7 +278,7 @@ static bool is_refused(const struct draw *d, const struct spw_options *o, struct
     if (!rc)
         return false;
     uint64_t held = spw_disk_n_used(e->disk) * e->plan.tile_bytes;
-    less.disk_bytes = held ? held : SPW_BYTES_NONE;
+    less.disk_bytes = held ? held : SPW_NONE;
     less.precision = SPW_KV_INT4;
     CHECK(spw_plan_query_on(&info, &d->backend, d->dir, &less, &err) == -ENOMEM);
     return true;

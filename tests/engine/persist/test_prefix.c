@@ -284,7 +284,7 @@ static void test_write_limit(struct subject *s)
     struct run r;
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
     for (uint64_t less = 0; less < 2; less++) {
-        d.write_limit = SPW_BYTES_NONE;
+        d.write_limit = SPW_NONE;
         open_run(&r, &d, &seed);
         uint64_t bytes = spw_snapshot_publish_bytes(r.e, n);
         refuse_to_keep(&r, n, 0);
@@ -611,7 +611,7 @@ static void test_one_by_one(struct subject *subjects, uint64_t *seed)
 int main(void)
 {
     static struct subject subjects[2 * N_TINY_MODELS];
-    static const uint64_t windows[] = {SPW_BYTES_NONE, 128, 200, SPW_BYTES_NONE};
+    static const uint64_t windows[] = {SPW_NONE, 128, 200, SPW_NONE};
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < 2 * N_TINY_MODELS; i++) { /* as it is, and with old KV in less precision */

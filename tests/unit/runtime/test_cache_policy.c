@@ -137,7 +137,7 @@ static void test_on_oom(void)
 
 static void test_tiers(void)
 {
-    const uint64_t none = SPW_BYTES_NONE;
+    const uint64_t none = SPW_NONE;
     static const enum spw_backend_kind cpu = SPW_BACKEND_CPU, cuda = SPW_BACKEND_CUDA;
     const struct {
         struct spw_options o;
@@ -171,7 +171,7 @@ static void test_contradictions(void)
     } cases[] = {
         {{.disk_bytes = 77}, "disk memory: 77 bytes", "no disk"},
         {{.disk_write_limit = 78}, "disk write limit: 78 bytes", "no disk"},
-        {{.disk_dir = ".", .disk_bytes = 77, .disk_write_limit = SPW_BYTES_NONE},
+        {{.disk_dir = ".", .disk_bytes = 77, .disk_write_limit = SPW_NONE},
          "disk memory: 77 bytes",
          "options.disk_write_limit allows no writes"},
         {{.kv = (enum spw_dtype)9}, "kv type 9", "f16 or bf16"},
@@ -186,7 +186,7 @@ static void test_contradictions(void)
                   "%s", err.text);
     }
     /* Two settings that both exclude a disk do not contradict each other. */
-    struct spw_options none = {.disk_bytes = SPW_BYTES_NONE, .disk_write_limit = SPW_BYTES_NONE};
+    struct spw_options none = {.disk_bytes = SPW_NONE, .disk_write_limit = SPW_NONE};
     CHECK(!make(full, "", &none).disk);
 }
 

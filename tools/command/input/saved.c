@@ -144,7 +144,7 @@ static int take_types(const struct cli_saved *s, struct cli_options *o)
     const struct spw_saved_info *i = spw_saved_info(s->file);
     bool exact = i->precision == SPW_KV_EXACT;
     int kv = exact ? (int)i->kv : CLI_KV_PRECISION + (int)i->precision;
-    uint64_t window = i->residual_tokens ? i->residual_tokens : SPW_BYTES_NONE;
+    uint64_t window = i->residual_tokens ? i->residual_tokens : SPW_NONE;
     if (o->compute != SPW_DTYPE_AUTO && o->compute != (int)i->compute)
         return refuse_type(o, "compute", spw_dtype_name(i->compute),
                            spw_dtype_name((enum spw_dtype)o->compute));
