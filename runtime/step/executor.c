@@ -14,157 +14,13 @@
  * wants progress or may interrupt a prompt, and waits at the end of a pass and for each round of
  * logits.
  */
-#include "runtime/step/executor.h"
-
-#include <assert.h>
-#include <string.h>
+#include "runtime/step/executor_parts.h"
 
 /* Where the logits go. */
 struct logits_sink {
     int (*on_logits)(void *context, uint32_t span, uint64_t position, const float *logits);
     void *context;
 };
-
-struct spw_executor {
-    const struct spw_lane *lane;
-    struct spw_executor_options o;
-    const struct spw_model_config *config;
-    const struct spw_plan *plan;
-    struct spw_forward forward;
-    struct spw_attend attend;
-    struct spw_residency_moves residency;
-    struct spw_step steps[2], *step; /* the second one beside a step that was set aside */
-    uint32_t n_steps;                /* 1: one session only, no step can be set aside */
-    struct spw_attend_rows *rows;    /* [cut.most_parts], of the running chunk */
-    bool expects;                    /* the rings hold transfers of the next step */
-    uint64_t n_dropped;              /* of spw_prefetch_dropped */
-    struct spw_traffic_run *account; /* owned; NULL: see spw_executor_account_of */
-};
-
-/* ---- open, close ---- */
-
-static void borrow_buffers(struct spw_executor *x)
-{
-    const struct spw_plan_device *d = &x->plan->device;
-    uint8_t *device = x->lane->device_arena;
-    x->forward = (struct spw_forward){
-        .ops = x->o.ops,
-        .weights = x->o.weights,
-        .small = (const float *)(device + d->small),
-        .b = {.x = device + d->x,
-              .qkv = device + d->qkv,
-              .attention = device + d->attention,
-              .gate_up = device + d->gate_up,
-              .gated = device + d->gated,
-              .workspace = device + d->workspace},
-        .dtype = x->plan->info.compute,
-        .stream = x->lane->compute,
-    };
-    x->attend = (struct spw_attend){.ops = x->o.ops,
-                                    .lane = x->lane,
-                                    .plan = x->plan,
-                                    .weights = x->o.weights,
-                                    .prefetch = x->o.prefetch};
-    x->residency = (struct spw_residency_moves){.config = x->config, .prefetch = x->o.prefetch};
-}
-
-/* Hidden states of the second step never leave the device: they are few. */
-static struct spw_hidden hidden_of(const struct spw_executor *x, bool beside)
-{
-    const struct spw_plan_device *d = &x->plan->device;
-    const struct spw_plan_host *h = &x->plan->host;
-    uint8_t *device = x->lane->device_arena, *host = x->lane->host_arena;
-    return (struct spw_hidden){
-        .lane = x->lane,
-        .on_device = device + (beside ? d->hidden_beside : d->hidden),
-        .on_host = x->plan->hidden_on_host && !beside ? host + h->hidden : NULL,
-        .staging = host + (beside ? h->staging_beside : h->staging),
-        .row_bytes = x->plan->hidden_row_bytes,
-        .chunk_rows = beside ? spw_min_u64(x->plan->chunk, x->plan->rows_beside) : x->plan->chunk,
-    };
-}
-
-static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
-{
-    uint32_t n = x->o.most_spans;
-    uint64_t pass_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
-    SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n, beside ? x->plan->rows_beside : pass_rows));
-    s->hidden = hidden_of(x, beside);
-    SPW_TRY(spw_hidden_init(&s->hidden));
-    s->progress = (struct spw_progress_marks){.lane = x->lane,
-                                              .report = x->o.on_progress,
-                                              .context = x->o.progress_context,
-                                              .interrupted = x->o.interrupted,
-                                              .interrupt_context = x->o.interrupt_context};
-    return spw_progress_init(&s->progress);
-}
-
-static void close_step(struct spw_step *s)
-{
-    spw_progress_free(&s->progress);
-    if (s->hidden.computed)
-        spw_hidden_free(&s->hidden);
-    spw_step_close(s);
-}
-
-static int open_parts(struct spw_executor *x)
-{
-    SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true));
-    for (uint32_t i = 0; i < x->n_steps; i++)
-        SPW_TRY(open_step(x, &x->steps[i], i > 0));
-    uint32_t most_parts = 0;
-    for (uint32_t i = 0; i < x->n_steps; i++)
-        most_parts = spw_max_u32(most_parts, x->steps[i].now->cut.most_parts);
-    x->rows = spw_alloc_zero(most_parts, sizeof *x->rows);
-    if (!x->rows)
-        return -ENOMEM;
-    SPW_TRY(spw_attend_init(&x->attend, most_parts));
-    spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE,
-                    spw_traffic_open_bytes(x->plan, x->o.weights));
-    return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.small,
-                         x->o.weights->small, x->o.weights->n_small * sizeof(float),
-                         SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
-}
-
-int spw_executor_open(struct spw_executor **out, const struct spw_lane *lane,
-                      const struct spw_executor_options *o)
-{
-    struct spw_executor *x = spw_alloc_zero(1, sizeof *x);
-    if (!x)
-        return -ENOMEM;
-    x->lane = lane;
-    x->o = *o;
-    x->config = o->weights->config;
-    x->plan = o->plan;
-    x->step = &x->steps[0];
-    x->n_steps = o->plan->rows_beside ? 2 : 1;
-    borrow_buffers(x);
-    int rc = open_parts(x);
-    if (rc) {
-        spw_executor_close(x);
-        return rc;
-    }
-    *out = x;
-    return 0;
-}
-
-void spw_executor_replan(struct spw_executor *x)
-{
-    for (uint32_t i = 0; i < x->n_steps; i++)
-        spw_step_replan(&x->steps[i]);
-}
-
-void spw_executor_close(struct spw_executor *x)
-{
-    if (!x)
-        return;
-    for (uint32_t i = 0; i < x->n_steps; i++)
-        close_step(&x->steps[i]);
-    spw_attend_free(&x->attend);
-    spw_free(x->rows);
-    spw_traffic_run_close(x->account);
-    spw_free(x);
-}
 
 /* ---- the account ---- */
 
@@ -609,16 +465,6 @@ uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i)
 int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq, uint64_t n)
 {
     return spw_residency_apply(&x->residency, seq, n);
-}
-
-int spw_executor_upload_rope(struct spw_executor *x)
-{
-    const struct spw_weights *w = x->o.weights;
-    uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
-    spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE, bytes);
-    return spw_lane_copy(x->lane,
-                         x->lane->device_arena + x->plan->device.small + first * sizeof(float),
-                         w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
 }
 
 bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out)

@@ -1,0 +1,24 @@
+/* What an executor consists of, for executor.c (one step) and executor_open.c (memory). Nobody else
+ * includes this file. */
+#ifndef SPW_RUNTIME_STEP_EXECUTOR_PARTS_H
+#define SPW_RUNTIME_STEP_EXECUTOR_PARTS_H
+
+#include "runtime/step/executor.h"
+
+struct spw_executor {
+    const struct spw_lane *lane;
+    struct spw_executor_options o;
+    const struct spw_model_config *config;
+    const struct spw_plan *plan;
+    struct spw_forward forward;
+    struct spw_attend attend;
+    struct spw_residency_moves residency;
+    struct spw_step steps[2], *step; /* the second one beside a step that was set aside */
+    uint32_t n_steps;                /* 1: one session only, no step can be set aside */
+    struct spw_attend_rows *rows;    /* [cut.most_parts], of the running chunk */
+    bool expects;                    /* the rings hold transfers of the next step */
+    uint64_t n_dropped;              /* of spw_prefetch_dropped */
+    struct spw_traffic_run *account; /* owned; NULL: see spw_executor_account_of */
+};
+
+#endif
